@@ -1,0 +1,47 @@
+# Each target works on a fresh machine with Python 3.11 or newer; `make install` comes first by itself.
+# ARGS reaches the tool behind a target: make reference ARGS="api/nodes.json --messages"
+
+BIN := .venv/bin
+STAMP := .venv/.installed
+PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
+PYTHON ?= python3 python3.11 python3.12 python3.13
+ARGS ?=
+
+.DEFAULT_GOAL := test
+.PHONY: install demo test check bench soak reference
+
+install: $(STAMP) ## .venv with the package and everything needed to develop and test it
+
+demo: install ## a control plane, a gang that fits, one that does not, and why
+	@$(BIN)/python examples/demo.py $(ARGS)
+
+check: install ## format, lint, types, layers
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports > .venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
+
+test: check ## the checks and the test suite
+	@$(BIN)/python -m pytest --quiet -n 2 --session-timeout=540 $(ARGS)
+
+soak: install ## the long fault programme and every property with many more examples
+	@$(BIN)/python -m pytest --quiet -n 2 -m soak --timeout=0 --hypothesis-profile=soak $(ARGS)
+
+bench: install ## benchmarks; writes benchmarks/results/latest.json
+	@$(BIN)/python -m benchmarks.run $(ARGS)
+
+reference: install ## the recorded answers of Kubernetes against ours; nothing that passed may fail
+	@$(BIN)/python -m tools.reference $(ARGS)
+
+# The stamp is younger than what it was made from, so a second call has nothing to do.
+$(STAMP): requirements.lock pyproject.toml
+	@for python in $(PYTHON); do \
+	  "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; \
+	  python=; \
+	done; \
+	[ -n "$$python" ] || { echo "phalanx needs Python 3.11 or newer: install it, or name one with make PYTHON=/path/to/python" >&2; exit 1; }; \
+	echo "installing into .venv with $$("$$python" --version)"; \
+	"$$python" -m venv .venv
+	@$(PIP) install --require-hashes --no-deps -r requirements.lock
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@

@@ -1,0 +1,108 @@
+"""Decisions alone: what the pure core needs to place gangs, with no server around it.
+
+Times `decide` and bringing the snapshot up to date, on a cluster that is seen for the first time;
+making pods and nodes does not count.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass, replace
+
+from phalanx.api.core import (
+    Container,
+    Node,
+    NodeStatus,
+    Pod,
+    PodSpec,
+    Requirements,
+    SchedulingGroup,
+)
+from phalanx.api.meta import Condition, Meta
+from phalanx.api.scheduling import GangPolicy, PodGroup, PodGroupSpec, SchedulingPolicy
+from phalanx.scheduler.cache import Cache
+from phalanx.scheduler.cycle import decide
+from phalanx.scheduler.decision import Placed
+from phalanx.scheduler.entity import Entity, Member
+from phalanx.scheduler.policy import DEFAULT
+from phalanx.scheduler.shape import shape_of
+
+ROOM: dict[str, str | int | float] = {"cpu": "4", "memory": "32Gi", "pods": "110"}
+REPEATS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Puzzle:
+    """So many gangs on so many nodes; `shapes` is in how many ways the pods of a gang differ."""
+
+    name: str
+    nodes: int
+    gangs: int
+    size: int
+    target_ms: float | None
+    shapes: int = 1
+
+    def quick(self) -> Puzzle:
+        """A tenth of the nodes, no target."""
+        return replace(self, nodes=self.nodes // 10, target_ms=None)
+
+
+PUZZLES = (
+    Puzzle("1,000 equal pods, 5,000 nodes", 5_000, 1, 1_000, 8),
+    Puzzle("1,000 equal pods, 50,000 nodes", 50_000, 1, 1_000, 30),
+    Puzzle("1,000 pods of 20 shapes", 5_000, 1, 1_000, 60, shapes=20),
+    Puzzle("1,000 gangs x 3, decisions", 5_000, 1_000, 3, 50),
+)
+
+
+def milliseconds(puzzle: Puzzle) -> float:
+    """The median of several runs, each on a cluster of its own."""
+    return statistics.median(_run(puzzle) for _ in range(REPEATS)) * 1000
+
+
+def _run(puzzle: Puzzle) -> float:
+    cache = Cache()
+    for number in range(puzzle.nodes):
+        node = _node(number)
+        cache.node(node.metadata.name, node)
+    gangs = [_gang(cache, number, puzzle) for number in range(puzzle.gangs)]
+    cache.snapshot()
+    seconds = 0.0
+    for gang in gangs:
+        begin = time.perf_counter()
+        decision = decide(gang, cache.snapshot(), DEFAULT)
+        seconds += time.perf_counter() - begin
+        assert isinstance(decision, Placed), decision
+        cache.assume(decision.bindings)
+    return seconds
+
+
+def _node(number: int) -> Node:
+    ready = Condition(type="Ready", status="True")
+    status = NodeStatus(allocatable=ROOM, conditions=(ready,))
+    return Node(metadata=Meta(name=f"node-{number:06}"), status=status)
+
+
+def _gang(cache: Cache, number: int, puzzle: Puzzle) -> Entity:
+    name = f"gang-{number}"
+    policy = SchedulingPolicy(gang=GangPolicy(min_count=puzzle.size))
+    group = PodGroup(
+        metadata=Meta(name=name, namespace="default"), spec=PodGroupSpec(scheduling_policy=policy)
+    )
+    pods = [_pod(name, n, puzzle.shapes) for n in range(puzzle.size)]
+    cache.group(group.metadata.key, group)
+    for pod in pods:
+        cache.pod(pod.metadata.key, pod)
+    members = tuple(Member(pod, shape_of(pod)) for pod in pods)
+    return Entity(group.metadata.key, group, members)
+
+
+def _pod(gang: str, number: int, shapes: int) -> Pod:
+    name = f"{gang}-{number}"
+    needs = Requirements(requests={"cpu": f"{100 + number % shapes}m", "memory": "100Mi"})
+    spec = PodSpec(
+        containers=(Container(name="main", image="pause", resources=needs),),
+        scheduling_group=SchedulingGroup(pod_group_name=gang),
+    )
+    return Pod(metadata=Meta(name=name, namespace="default", uid=name), spec=spec)

@@ -1,0 +1,251 @@
+"""Time from the first pod created to the last one seen bound, on an empty control plane.
+
+    python -m benchmarks.gangs --kubeconfig FILE --nodes 5000 --gangs 1000 --size 3
+
+Nodes of 4 CPU, 32 GiB and 110 pods; pods of 100m and 100Mi; one POST per object over TLS, from a
+process other than the server's, on eight connections. A watch in yet another process sees the pods
+bound. Then it counts: every pod must have its node, its PodScheduled condition and its Scheduled
+event. Prints one line of JSON; the exit code is 1 if something is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvloop
+
+from benchmarks.wire import JSON, Call, Wire, pages, send_all
+from tools.control_plane import Access
+
+MERGE_PATCH = "application/merge-patch+json"
+NODES = "/api/v1/nodes"
+PODS = "/api/v1/namespaces/default/pods"
+EVENTS = "/api/v1/namespaces/default/events"
+GROUPS = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups"
+ROOM = {"cpu": "4", "memory": "32Gi", "pods": "110"}
+NEED = {"cpu": "100m", "memory": "100Mi"}
+#: Seconds between the last node and the first pod, for caches to fill.
+PAUSE = 2.0
+CHECKS, CHECK_EVERY = 30, 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """How many of what; `plain` pods belong to no gang."""
+
+    nodes: int
+    gangs: int
+    size: int
+    plain: bool = False
+
+    @property
+    def pods(self) -> int:
+        """Pods of all gangs."""
+        return self.gangs * self.size
+
+    def node_calls(self) -> list[Call]:
+        """Create every node, ready; then lift the taint that a new node may be given."""
+        status = {
+            "capacity": ROOM,
+            "allocatable": ROOM,
+            "conditions": [{"type": "Ready", "status": "True"}],
+        }
+        names = [f"node-{n:06}" for n in range(self.nodes)]
+        made = [_create(NODES, "v1", "Node", name, status=status) for name in names]
+        lifted = b'{"spec":{"taints":null}}'
+        return made + [("PATCH", f"{NODES}/{name}", lifted, MERGE_PATCH) for name in names]
+
+    def group_calls(self) -> list[Call]:
+        """Create the group of every gang."""
+        version = "scheduling.k8s.io/v1beta1"
+        spec = {"schedulingPolicy": {"gang": {"minCount": self.size}}}
+        names = [] if self.plain else [f"gang-{n}" for n in range(self.gangs)]
+        return [_create(GROUPS, version, "PodGroup", name, spec=spec) for name in names]
+
+    def pod_calls(self) -> list[Call]:
+        """Create every pod, gang by gang."""
+        return [
+            _create(PODS, "v1", "Pod", f"pod-{n}", spec=self._pod_spec(n)) for n in range(self.pods)
+        ]
+
+    def _pod_spec(self, number: int) -> dict[str, Any]:
+        container = {"name": "main", "image": "pause", "resources": {"requests": NEED}}
+        member = {"schedulingGroup": {"podGroupName": f"gang-{number // self.size}"}}
+        return {"containers": [container], **({} if self.plain else member)}
+
+
+def _create(path: str, version: str, kind: str, name: str, **parts: Any) -> Call:
+    value = {"apiVersion": version, "kind": kind, "metadata": {"name": name}, **parts}
+    return "POST", path, json.dumps(value).encode(), JSON
+
+
+# ---- who sees the pods bound ---------------------------------------------------------------------
+
+
+class Meta(msgspec.Struct, frozen=True):
+    name: str = ""
+
+
+class Spec(msgspec.Struct, frozen=True, rename="camel"):
+    node_name: str = ""
+
+
+class Pod(msgspec.Struct, frozen=True):
+    metadata: Meta
+    spec: Spec = Spec()
+
+
+class PodEvent(msgspec.Struct, frozen=True):
+    object: Pod
+
+
+class BoundPods:
+    """The names of the pods that have a node, from a list and a watch, until they are enough."""
+
+    def __init__(self, count: int) -> None:
+        self._names: set[str] = set()
+        self._count, self._rest = count, b""
+        self._decoder = msgspec.json.Decoder(PodEvent)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all are bound."""
+        return len(self._names) >= self._count
+
+    async def catch_up(self, wire: Wire) -> str:
+        """List them; the revision from which to watch."""
+        revision, self._rest = "", b""
+        async for page in pages(wire, PODS):
+            revision = revision or page["metadata"]["resourceVersion"]
+            for pod in page["items"]:
+                self._note(pod["metadata"]["name"], pod["spec"].get("nodeName", ""))
+        return revision
+
+    def feed(self, piece: bytes) -> bool:
+        """Take the next bytes of the watch, which end anywhere; whether all are bound."""
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        for line in lines:
+            pod = self._decoder.decode(line).object
+            self._note(pod.metadata.name, pod.spec.node_name)
+        return self.complete
+
+    def _note(self, name: str, node: str) -> None:
+        if node:
+            self._names.add(name)
+
+
+async def see_bound(access: Access, count: int, tell: Callable[[float], None]) -> None:
+    """Tell 0 when a watch is about to open, and at last the moment when all pods are bound."""
+    bound = BoundPods(count)
+    while not bound.complete:
+        wire = await Wire.open(access)
+        revision = await bound.catch_up(wire)
+        tell(0.0)
+        await wire.follow(f"{PODS}?watch=1&resourceVersion={revision}", bound.feed)
+    tell(time.monotonic())
+
+
+def watch_bound(kubeconfig: Path, count: int, pipe: Connection) -> None:
+    """`see_bound` in a process of its own."""
+    uvloop.run(see_bound(Access.read(kubeconfig), count, pipe.send))
+
+
+# ---- the run -------------------------------------------------------------------------------------
+
+
+async def lacking(access: Access, workload: Workload) -> list[str]:
+    """What the work still lacks to be done: pods without a node, a condition or an event."""
+    wire = await Wire.open(access)
+    bound = told = 0
+    async for page in pages(wire, PODS):
+        for pod in page["items"]:
+            bound += bool(pod["spec"].get("nodeName"))
+            told += any(
+                condition["type"] == "PodScheduled" and condition["status"] == "True"
+                for condition in pod["status"].get("conditions") or ()
+            )
+    events = {
+        event["involvedObject"]["name"]
+        async for page in pages(wire, EVENTS)
+        for event in page["items"]
+        if event["reason"] == "Scheduled"
+    }
+    wire.close()
+    counts = {"nodes": bound, "conditions": told, "events": len(events)}
+    return [f"{n} of {workload.pods} {what}" for what, n in counts.items() if n < workload.pods]
+
+
+async def lacking_in_the_end(access: Access, workload: Workload) -> list[str]:
+    """The same, once nothing is lacking or conditions and events have had time to arrive."""
+    for _ in range(CHECKS):
+        if not await lacking(access, workload):
+            return []
+        await asyncio.sleep(CHECK_EVERY)
+    return await lacking(access, workload)
+
+
+async def measure(kubeconfig: Path, workload: Workload, limit: float) -> dict[str, Any]:
+    """One run: what was measured, and what is lacking."""
+    access = Access.read(kubeconfig)
+    await send_all(access, workload.node_calls())
+    await send_all(access, workload.group_calls())
+    await asyncio.sleep(PAUSE)
+    spawn = multiprocessing.get_context("spawn")
+    here, there = spawn.Pipe(duplex=False)
+    watcher = spawn.Process(
+        target=watch_bound, args=(kubeconfig, workload.pods, there), daemon=True
+    )
+    watcher.start()
+    await asyncio.to_thread(here.recv)
+    calls = workload.pod_calls()
+    begin = time.monotonic()
+    await send_all(access, calls)
+    created = time.monotonic() - begin
+    bound = await asyncio.to_thread(_last_word, here, begin + limit) - begin
+    watcher.kill()
+    return {
+        **asdict(workload),
+        "created_s": round(created, 3),
+        "bound_s": round(bound, 3),
+        "pods_per_s": round(workload.pods / bound, 1),
+        "missing": await lacking_in_the_end(access, workload),
+    }
+
+
+def _last_word(pipe: Connection, end: float) -> float:
+    """The moment that the watcher tells, or now when time is over."""
+    while pipe.poll(max(0.0, end - time.monotonic())):
+        if moment := float(pipe.recv()):
+            return moment
+    return time.monotonic()
+
+
+def main() -> int:
+    """Run one workload against the server of a kubeconfig."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--kubeconfig", type=Path, required=True)
+    parser.add_argument("--nodes", type=int, default=5000)
+    parser.add_argument("--gangs", type=int, default=1000)
+    parser.add_argument("--size", type=int, default=3)
+    parser.add_argument("--plain", action="store_true", help="pods without groups")
+    parser.add_argument("--limit", type=float, default=300, help="seconds to wait for the last pod")
+    options = parser.parse_args()
+    workload = Workload(options.nodes, options.gangs, options.size, options.plain)
+    result = uvloop.run(measure(options.kubeconfig, workload, options.limit))
+    print(json.dumps(result))
+    return 1 if result["missing"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""Requests to an API server with as little work of the asking side as possible.
+
+A benchmark shares its machine with the server that it measures: what it does itself must not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
+from urllib.parse import quote
+
+import httptools
+
+from tools.control_plane import Access
+
+JSON = "application/json"
+CONNECTIONS = 8
+
+#: Method, path, body and its content type.
+Call = tuple[str, str, bytes, str]
+#: Gets the next piece of an answer; true means that it was the last one of interest.
+Take = Callable[[bytes], bool | None]
+
+
+class Wire(asyncio.Protocol):
+    """One keep-alive connection with one request at a time and little work for each."""
+
+    def __init__(self, access: Access) -> None:
+        self._head = (
+            f"Host: {access.host}:{access.port}\r\nAuthorization: Bearer {access.token}\r\n"
+            f"Accept: {JSON}\r\n"
+        )
+        self._parser = httptools.HttpResponseParser(self)
+
+    @classmethod
+    async def open(cls, access: Access) -> Wire:
+        """A connection to a server."""
+        loop = asyncio.get_running_loop()
+        _, wire = await loop.create_connection(
+            lambda: cls(access), access.host, access.port, ssl=access.tls()
+        )
+        return wire
+
+    async def call(
+        self, method: str, path: str, body: bytes = b"", kind: str = JSON
+    ) -> tuple[int, bytes]:
+        """One request; the status code and the body."""
+        pieces: list[bytes] = []
+        code = await self._exchange(method, path, body, kind, pieces.append)
+        return code, b"".join(pieces)
+
+    async def follow(self, path: str, take: Take) -> None:
+        """One request whose answer comes in pieces, until the server or `take` has enough."""
+        try:
+            await self._exchange("GET", path, b"", JSON, take)
+        except ConnectionError:
+            return
+
+    def close(self) -> None:
+        """Hang up."""
+        self._transport.abort()
+
+    def _exchange(
+        self, method: str, path: str, body: bytes, kind: str, take: Take
+    ) -> asyncio.Future[int]:
+        head = f"{method} {path} HTTP/1.1\r\n{self._head}"
+        if body:
+            head += f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+        self._take, self._code = take, asyncio.get_running_loop().create_future()
+        self._transport.write(f"{head}\r\n".encode() + body)
+        return self._code
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self._code.done():
+            self._code.set_exception(ConnectionError("the server hung up"))
+
+    def on_body(self, piece: bytes) -> None:
+        if self._take(piece):
+            self.close()
+
+    def on_message_complete(self) -> None:
+        self._code.set_result(self._parser.get_status_code())
+
+
+async def send_all(access: Access, calls: Iterable[Call]) -> None:
+    """Send every request, on several connections; any answer but success ends the run."""
+    turn = iter(calls)
+
+    async def work() -> None:
+        wire = await Wire.open(access)
+        for call in turn:
+            code, answer = await wire.call(*call)
+            if code >= 300:
+                raise RuntimeError(f"{call[0]} {call[1]}: {code} {answer[:300]!r}")
+        wire.close()
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(CONNECTIONS):
+            group.create_task(work())
+
+
+async def pages(wire: Wire, path: str) -> AsyncIterator[dict[str, Any]]:
+    """A collection, page by page."""
+    more = ""
+    while True:
+        page: dict[str, Any] = json.loads((await wire.call("GET", f"{path}?limit=500{more}"))[1])
+        yield page
+        token = page["metadata"].get("continue")
+        if not token:
+            return
+        more = f"&continue={quote(token)}"

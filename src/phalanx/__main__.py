@@ -1,0 +1,5 @@
+"""`python -m phalanx`."""
+
+from phalanx.cli.main import main
+
+main()

@@ -1,0 +1,256 @@
+"""The words that rules are written in: checks, and ways to put them together.
+
+A check takes the new value and the old one and gives causes, told relative to the value. At a
+creation the old value is CREATED, so that an absent value and a first one stay apart. Paths are
+built only for what is wrong.
+
+    struct(
+        ("minCount", needed(at_least(1))),
+        ("topology", given(at_most(1, each(TOPOLOGY)))),
+        ("workloadRef", frozen(given(REFERENCE))),
+    )
+
+Checks never change what they look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+from phalanx.api.causes import (
+    Causes,
+    duplicate,
+    invalid,
+    required,
+    too_many,
+    under,
+    unsupported,
+)
+from phalanx.api.errors import Cause
+from phalanx.api.fields import Faults
+
+
+class _Created:
+    """Stands for the old value where there is none."""
+
+
+CREATED: Final = _Created()
+
+Check = Callable[[Any, Any], Causes]
+IMMUTABLE = "field is immutable"
+
+
+def struct(*rows: tuple[str, Check]) -> Check:
+    """Each field by its own check."""
+
+    def check(new: Any, old: Any) -> Causes:
+        found: list[Cause] = []
+        for name, inner in rows:
+            before = old if old is CREATED else (old or {}).get(name)
+            if causes := inner((new or {}).get(name), before):
+                found += under(name, causes)
+        return found
+
+    return check
+
+
+def every(*checks: Check) -> Check:
+    """Several checks of one value."""
+
+    def check(new: Any, old: Any) -> Causes:
+        return [cause for inner in checks for cause in inner(new, old)]
+
+    return check
+
+
+def there(new: Any, old: Any) -> Causes:
+    """It must be there, whatever it is."""
+    return () if new else [required("")]
+
+
+def needed(check: Check) -> Check:
+    """It must be there, and neither empty nor zero."""
+
+    def check_needed(new: Any, old: Any) -> Causes:
+        return check(new, old) if new else [required("")]
+
+    return check_needed
+
+
+def given(check: Check) -> Check:
+    """It may be absent or empty; if it is not, it is checked."""
+
+    def check_given(new: Any, old: Any) -> Causes:
+        return check(new, old) if new or new == 0 else ()
+
+    return check_given
+
+
+def present(check: Check) -> Check:
+    """It may be absent; an empty one is checked."""
+
+    def check_present(new: Any, old: Any) -> Causes:
+        return () if new is None else check(new, old)
+
+    return check_present
+
+
+def each(check: Check) -> Check:
+    """Every item of a list."""
+
+    def check_each(new: Any, old: Any) -> Causes:
+        found: list[Cause] = []
+        for at, item in enumerate(new):
+            if causes := check(item, CREATED):
+                found += under(f"[{at}]", causes)
+        return found
+
+    return check_each
+
+
+def each_value(check: Check) -> Check:
+    """Every value of a map."""
+
+    def check_values(new: Any, old: Any) -> Causes:
+        found: list[Cause] = []
+        for key, value in new.items():
+            if causes := check(value, CREATED):
+                found += under(f"[{key}]", causes)
+        return found
+
+    return check_values
+
+
+def frozen(check: Check) -> Check:
+    """It is checked once and may never change."""
+
+    def check_frozen(new: Any, old: Any) -> Causes:
+        if old is CREATED:
+            return check(new, old)
+        return () if new == old else [invalid("", None, IMMUTABLE)]
+
+    return check_frozen
+
+
+def changed(check: Check) -> Check:
+    """It is checked only when it is new or has changed."""
+
+    def check_changed(new: Any, old: Any) -> Causes:
+        return () if old is not CREATED and new == old else check(new, old)
+
+    return check_changed
+
+
+def at_creation(check: Check) -> Check:
+    """It is checked only when the object is created."""
+
+    def check_created(new: Any, old: Any) -> Causes:
+        return check(new, old) if old is CREATED else ()
+
+    return check_created
+
+
+def text(faults: Faults) -> Check:
+    """A text of a format."""
+
+    def check(new: Any, old: Any) -> Causes:
+        return [invalid("", new, fault) for fault in faults(new)]
+
+    return check
+
+
+def one_of(*supported: str) -> Check:
+    """One of the known values, told in this order."""
+
+    def check(new: Any, old: Any) -> Causes:
+        return () if new in supported else [unsupported("", new, supported)]
+
+    return check
+
+
+def at_least(low: int) -> Check:
+    """A number not below."""
+
+    def check(new: Any, old: Any) -> Causes:
+        return () if new >= low else [invalid("", new, f"must be greater than or equal to {low}")]
+
+    return check
+
+
+def at_most_number(high: int) -> Check:
+    """A number not above."""
+
+    def check(new: Any, old: Any) -> Causes:
+        return () if new <= high else [invalid("", new, f"must be less than or equal to {high}")]
+
+    return check
+
+
+def between(low: int, high: int) -> Check:
+    """A number of a range."""
+
+    def check(new: Any, old: Any) -> Causes:
+        if low <= new <= high:
+            return ()
+        return [invalid("", new, f"must be between {low} and {high}, inclusive")]
+
+    return check
+
+
+def at_most(limit: int, check: Check) -> Check:
+    """So many items; more are not even looked at."""
+
+    def check_count(new: Any, old: Any) -> Causes:
+        return [too_many("", len(new), limit)] if len(new) > limit else check(new, old)
+
+    return check_count
+
+
+def unique(*keys: str) -> Check:
+    """Items of a list that differ in a field; the cause is told at the item."""
+
+    def check(new: Any, old: Any) -> Causes:
+        return [duplicate(f"[{at}]", new[at]) for at in repeated(new, *keys)]
+
+    return check
+
+
+def unique_field(key: str) -> Check:
+    """Items of a list that differ in a field; the cause is told at the field."""
+
+    def check(new: Any, old: Any) -> Causes:
+        again = repeated(new, key)
+        return [duplicate(f"[{at}].{key}", new[at][key]) for at in again if new[at].get(key)]
+
+    return check
+
+
+def repeated(items: Collection[Any], *keys: str) -> list[int]:
+    """Where items are whose keys came before."""
+    seen: set[tuple[Any, ...]] = set()
+    again: list[int] = []
+    for at, item in enumerate(items):
+        identity = tuple(item.get(key) for key in keys)
+        if identity in seen:
+            again.append(at)
+        seen.add(identity)
+    return again
+
+
+def union(*members: str) -> Check:
+    """Exactly one of the members; on update only when they are others than before."""
+    listed = ", ".join(f"`{member}`" for member in members)
+
+    def check(new: Any, old: Any) -> Causes:
+        found = [member for member in members if member in (new or {})]
+        if old is not CREATED and found == [member for member in members if member in (old or {})]:
+            return ()
+        if not found:
+            return [invalid("", "", f"must specify one of: {listed}")]
+        if len(found) > 1:
+            value = f"{{{', '.join(found)}}}"
+            return [invalid("", value, f"must specify exactly one of: {listed}")]
+        return ()
+
+    return check

@@ -1,0 +1,248 @@
+"""What `kubectl get` prints of each kind: one row per column, a function per cell.
+
+`server.tables` walks these rows. `now` is an argument because ages are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from phalanx.api.meta import seconds
+from phalanx.api.scheduling import INITIALLY_SCHEDULED
+from phalanx.api.wire import Object
+
+Cell = Callable[[Object, float], Any]
+NONE, UNKNOWN = "<none>", "<unknown>"
+_DAY, _YEAR = 86_400, 365 * 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: priority 0 is always shown, 1 only in a wide view."""
+
+    name: str
+    cell: Cell
+    type: str = "string"
+    priority: int = 0
+    description: str = ""
+
+    @property
+    def format(self) -> str:
+        """The first column is the name, which kubectl treats specially."""
+        return "name" if self.name == "Name" else ""
+
+
+def duration(elapsed: float) -> str:
+    """A length of time as people say it: the two largest units, fewer when it is long."""
+    whole = int(elapsed)
+    if whole < 0:
+        return "<invalid>" if whole < -1 else "0s"
+    minutes, hours, days = whole // 60, whole // 3600, whole // _DAY
+    for limit, text in (
+        (120, f"{whole}s"),
+        (600, _pair(minutes, "m", whole % 60, "s")),
+        (180 * 60, f"{minutes}m"),
+        (8 * 3600, _pair(hours, "h", minutes % 60, "m")),
+        (48 * 3600, f"{hours}h"),
+        (8 * _DAY, _pair(days, "d", hours % 24, "h")),
+        (2 * _YEAR, f"{days}d"),
+        (8 * _YEAR, _pair(days // 365, "y", days % 365, "d")),
+    ):
+        if whole < limit:
+            return text
+    return f"{days // 365}y"
+
+
+def _pair(large: int, large_unit: str, small: int, small_unit: str) -> str:
+    return f"{large}{large_unit}{small}{small_unit}" if small else f"{large}{large_unit}"
+
+
+def at(path: str, default: Any = "") -> Cell:
+    """A cell that shows a field."""
+    parts = path.split(".")
+
+    def cell(obj: Object, now: float) -> Any:
+        value: Any = obj
+        for part in parts:
+            value = value.get(part) if isinstance(value, dict) else None
+        return default if value in (None, "") else value
+
+    return cell
+
+
+def since(path: str) -> Cell:
+    """A cell that shows how long ago a timestamp was."""
+    read = at(path)
+
+    def cell(obj: Object, now: float) -> str:
+        text = read(obj, now)
+        return duration(now - seconds(text)) if text else UNKNOWN
+
+    return cell
+
+
+NAME = Column("Name", at("metadata.name"))
+AGE = Column("Age", since("metadata.creationTimestamp"))
+
+
+def _ready_containers(pod: Object, now: float) -> str:
+    statuses = pod.get("status", {}).get("containerStatuses") or []
+    ready = sum(1 for status in statuses if status.get("ready"))
+    return f"{ready}/{len(pod.get('spec', {}).get('containers') or [])}"
+
+
+def _pod_status(pod: Object, now: float) -> str:
+    status = pod.get("status", {})
+    reason: str = status.get("reason") or status.get("phase") or "Unknown"
+    scheduled = _condition(pod, "PodScheduled")
+    if scheduled and scheduled.get("reason") == "SchedulingGated":
+        reason = "SchedulingGated"
+    for container in status.get("containerStatuses") or []:
+        state = container.get("state") or {}
+        reason = (state.get("waiting") or state.get("terminated") or {}).get("reason") or reason
+    return "Terminating" if pod["metadata"].get("deletionTimestamp") else reason
+
+
+def _restarts(pod: Object, now: float) -> str:
+    statuses = pod.get("status", {}).get("containerStatuses") or []
+    return str(sum(status.get("restartCount", 0) for status in statuses))
+
+
+def _readiness_gates(pod: Object, now: float) -> str:
+    gates = pod.get("spec", {}).get("readinessGates") or []
+    met = sum(1 for gate in gates if _is_true(pod, gate.get("conditionType", "")))
+    return f"{met}/{len(gates)}" if gates else NONE
+
+
+def _node_status(node: Object, now: float) -> str:
+    ready = _condition(node, "Ready")
+    words = {"True": "Ready", "False": "NotReady"}
+    word = words.get(ready.get("status", ""), "Unknown") if ready else "Unknown"
+    cordoned = node.get("spec", {}).get("unschedulable")
+    return f"{word},SchedulingDisabled" if cordoned else word
+
+
+def _roles(node: Object, now: float) -> str:
+    prefix = "node-role.kubernetes.io/"
+    labels = node["metadata"].get("labels") or {}
+    roles = sorted(key.removeprefix(prefix) for key in labels if key.startswith(prefix))
+    return ",".join(role for role in roles if role) or NONE
+
+
+def _address(kind: str) -> Cell:
+    def cell(node: Object, now: float) -> str:
+        addresses = node.get("status", {}).get("addresses") or []
+        return next((a["address"] for a in addresses if a.get("type") == kind), NONE)
+
+    return cell
+
+
+def _policy(group: Object, now: float) -> str:
+    policy = group.get("spec", {}).get("schedulingPolicy") or {}
+    return "Gang" if policy.get("gang") is not None else "Basic"
+
+
+def _group_status(group: Object, now: float) -> str:
+    if disrupted := _condition(group, "DisruptionTarget"):
+        return str(disrupted.get("reason"))
+    scheduled = _condition(group, INITIALLY_SCHEDULED)
+    if scheduled is None:
+        return "Pending"
+    return "Scheduled" if scheduled.get("status") == "True" else "Unschedulable"
+
+
+def _event_object(event: Object, now: float) -> str:
+    about = event.get("involvedObject") or {}
+    return f"{about.get('kind', '').lower()}/{about.get('name', '')}"
+
+
+def _event_source(event: Object, now: float) -> str:
+    source = event.get("source") or {}
+    name = source.get("component") or event.get("reportingComponent") or ""
+    return f"{name}, {source['host']}" if source.get("host") else name
+
+
+def _seen(*paths: str) -> Cell:
+    cells = [at(path) for path in paths]
+
+    def cell(event: Object, now: float) -> str:
+        text = next((found for read in cells if (found := read(event, now))), "")
+        return duration(now - seconds(text)) if text else UNKNOWN
+
+    return cell
+
+
+def _data_count(obj: Object, now: float) -> int:
+    return len(obj.get("data") or {}) + len(obj.get("binaryData") or {})
+
+
+def _condition(obj: Object, kind: str) -> Object | None:
+    conditions = obj.get("status", {}).get("conditions") or []
+    return next((c for c in conditions if c.get("type") == kind), None)
+
+
+def _is_true(obj: Object, kind: str) -> bool:
+    found = _condition(obj, kind)
+    return found is not None and found.get("status") == "True"
+
+
+COLUMNS: Mapping[str, tuple[Column, ...]] = {
+    "ConfigMap": (NAME, Column("Data", _data_count, "integer"), AGE),
+    "Event": (
+        Column("Last Seen", _seen("lastTimestamp", "eventTime", "metadata.creationTimestamp")),
+        Column("Type", at("type")),
+        Column("Reason", at("reason")),
+        Column("Object", _event_object),
+        Column("Subobject", at("involvedObject.fieldPath"), priority=1),
+        Column("Source", _event_source, priority=1),
+        Column("Message", at("message")),
+        Column("First Seen", _seen("firstTimestamp", "eventTime"), priority=1),
+        Column("Count", at("count", 1), "integer", priority=1),
+        Column("Name", at("metadata.name"), priority=1),
+    ),
+    "Lease": (NAME, Column("Holder", at("spec.holderIdentity")), AGE),
+    "Namespace": (NAME, Column("Status", at("status.phase")), AGE),
+    "Node": (
+        NAME,
+        Column("Status", _node_status),
+        Column("Roles", _roles),
+        AGE,
+        Column("Version", at("status.nodeInfo.kubeletVersion")),
+        Column("Internal-IP", _address("InternalIP"), priority=1),
+        Column("External-IP", _address("ExternalIP"), priority=1),
+        Column("OS-Image", at("status.nodeInfo.osImage", UNKNOWN), priority=1),
+        Column("Kernel-Version", at("status.nodeInfo.kernelVersion", UNKNOWN), priority=1),
+        Column("Container-Runtime", at("status.nodeInfo.containerRuntimeVersion", UNKNOWN),
+               priority=1),
+    ),
+    "Pod": (
+        NAME,
+        Column("Ready", _ready_containers),
+        Column("Status", _pod_status),
+        Column("Restarts", _restarts),
+        AGE,
+        Column("IP", at("status.podIP", NONE), priority=1),
+        Column("Node", at("spec.nodeName", NONE), priority=1),
+        Column("Nominated Node", at("status.nominatedNodeName", NONE), priority=1),
+        Column("Readiness Gates", _readiness_gates, priority=1),
+    ),
+    "PodGroup": (
+        NAME,
+        Column("Policy", _policy),
+        Column("Workload", at("spec.workloadRef.workloadName", NONE)),
+        Column("Status", _group_status),
+        AGE,
+    ),
+    "PriorityClass": (
+        NAME,
+        Column("Value", at("value", 0), "integer"),
+        Column("Global-Default", at("globalDefault", False), "boolean"),
+        AGE,
+        Column("PreemptionPolicy", at("preemptionPolicy")),
+    ),
+}  # fmt: skip
+
+#: What a kind without rows of its own shows.
+PLAIN = (NAME, AGE)

@@ -1,0 +1,407 @@
+"""Make a JSON object conform to its definition: one walk, in place, by compiled closures.
+
+The walk prunes unknown fields, drops what says nothing (nulls, empty lists and maps, texts and
+numbers that vanish), brings quantities and times into their canonical form and refuses values of a
+wrong type. It adds nothing: that is what `zeros.py` and `defaults.py` do. Called through
+`schema.Schema.conform`.
+
+Paths are worked out only when there is something to say: of a misfit while its exception rises, of
+unknown fields by looking for the object that holds them.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from phalanx.api.definitions import Node, definition, is_reference
+from phalanx.api.quantity import BadQuantity, canonical
+from phalanx.api.wire import Object
+
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
+_JSON_NAMES = {str: "string", bool: "bool", int: "number", float: "number", list: "array"}
+
+
+class _Gone:
+    """What a check returns when the field is to be left out."""
+
+
+_GONE = _Gone()
+
+
+class Malformed(ValueError):
+    """A value that its definition cannot hold. The text is the one that clients know."""
+
+    def __init__(self, complaint: str, wanted: str = "") -> None:
+        super().__init__(complaint)
+        self._complaint, self._wanted = complaint, wanted
+        self._struct = ""
+        self._steps: list[str] = []
+
+    def within(self, step: str, struct: str = "") -> Malformed:
+        """The same, seen from one level higher: below `.field` of a struct, `[0]` or `[key]`."""
+        self._steps.append(step)
+        self._struct = self._struct or struct.rpartition(".")[2]
+        return self
+
+    @property
+    def path(self) -> str:
+        """Where it is: `spec.containers[0].image`."""
+        return "".join(reversed(self._steps)).removeprefix(".")
+
+    def __str__(self) -> str:
+        if not self._wanted:
+            return self._complaint
+        fields = "".join(step for step in reversed(self._steps) if step.startswith("."))
+        place = f"struct field {self._struct}{fields}" if fields else "value"
+        return f"json: cannot unmarshal {self._complaint} into Go {place} of type {self._wanted}"
+
+
+@dataclass(frozen=True, slots=True)
+class Conformed:
+    """What a walk found: unknown fields in their order, and how many keys all objects have."""
+
+    unknown: tuple[str, ...]
+    keys: int
+
+
+class _Walk:
+    """What one walk counts and collects."""
+
+    __slots__ = ("keys", "strays")
+
+    def __init__(self) -> None:
+        self.keys = 0
+        self.strays: list[tuple[Object, str]] = []
+
+
+_Check = Callable[[Any, _Walk], Any]
+
+
+def conform(name: str, value: Object) -> Conformed:
+    """Make an object conform to a definition."""
+    walk = _Walk()
+    try:
+        _compiled(name)(value, walk)
+    except RecursionError:
+        raise Malformed("exceeded max depth") from None
+    unknown = tuple(_path(value, holder, key) for holder, key in walk.strays)
+    for holder, key in walk.strays:
+        holder.pop(key, None)
+    return Conformed(unknown, walk.keys)
+
+
+def _path(root: Any, holder: Object, key: str) -> str:
+    """Where an object that is somewhere below the root has a key."""
+    todo: list[tuple[str, Any]] = [("", root)]
+    for path, value in todo:
+        if value is holder:
+            return f"{path}.{key}".removeprefix(".")
+        if isinstance(value, dict):
+            todo.extend((f"{path}.{name}", inner) for name, inner in value.items())
+        elif isinstance(value, list):
+            todo.extend((f"{path}[{at}]", inner) for at, inner in enumerate(value))
+    return key
+
+
+def _count(value: Any) -> int:
+    """How many keys the objects in a value have."""
+    keys, todo = 0, [value]
+    for inner in todo:
+        if isinstance(inner, dict):
+            keys += len(inner)
+            todo.extend(inner.values())
+        elif isinstance(inner, list):
+            todo.extend(inner)
+    return keys
+
+
+def _wrong(value: Any, wanted: str) -> Malformed:
+    return Malformed(_JSON_NAMES.get(type(value), "object"), wanted)
+
+
+# ------------------------------------------------------------------------------------- scalars
+
+
+def _text(value: Any, walk: _Walk) -> Any:
+    if value.__class__ is not str:
+        raise _wrong(value, "string")
+    return value
+
+
+def _truth(value: Any, walk: _Walk) -> Any:
+    if value.__class__ is not bool:
+        raise _wrong(value, "bool")
+    return value
+
+
+def _number(value: Any, walk: _Walk) -> Any:
+    if value.__class__ is not float and value.__class__ is not int:
+        raise _wrong(value, "float64")
+    return value
+
+
+def _integer(name: str, bits: int) -> _Check:
+    low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+
+    def check(value: Any, walk: _Walk) -> Any:
+        if value.__class__ is int and low <= value <= high:
+            return value
+        if value.__class__ is int or value.__class__ is float:
+            raise Malformed(f"number {value}", name)
+        raise _wrong(value, name)
+
+    return check
+
+
+_int32 = _integer("int32", 32)
+
+
+def _int_or_string(value: Any, walk: _Walk) -> Any:
+    return value if value.__class__ is str else _int32(value, walk)
+
+
+def _quantity(value: Any, walk: _Walk) -> Any:
+    kind = value.__class__
+    if kind is not str and kind is not int and kind is not float:
+        raise _wrong(value, "resource.Quantity")
+    try:
+        return canonical(value)
+    except BadQuantity as error:
+        raise Malformed(str(error)) from None
+
+
+def _bytes(value: Any, walk: _Walk) -> Any:
+    _text(value, walk)
+    try:
+        binascii.a2b_base64(value.translate({10: None, 13: None}), strict_mode=True)
+    except (binascii.Error, ValueError):
+        raise Malformed("illegal base64 data") from None
+    return value
+
+
+def _moment(value: Any, layout: str) -> datetime:
+    if value.__class__ is not str:
+        raise _wrong(value, "string")
+    try:
+        if _MOMENT.fullmatch(value):
+            return datetime.fromisoformat(value.upper()).astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass
+    raise Malformed(f'parsing time "{value}" as "{layout}": cannot parse "{value}"')
+
+
+def _time(value: Any, walk: _Walk) -> Any:
+    moment = _moment(value, "2006-01-02T15:04:05Z07:00")
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _microtime(value: Any, walk: _Walk) -> Any:
+    layout = "2006-01-02T15:04:05.000000Z07:00"
+    moment = _moment(value, layout)
+    if value[19] != "." or not value[20:26].isdigit() or value[26:27].isdigit():
+        raise Malformed(f'parsing time "{value}" as "{layout}": cannot parse "{value[19:]}"')
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _opaque(value: Any, walk: _Walk) -> Any:
+    if value.__class__ is not dict:
+        raise _wrong(value, "object")
+    return _any(value, walk)
+
+
+def _any(value: Any, walk: _Walk) -> Any:
+    walk.keys += _count(value)
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Scalar:
+    """How a scalar is checked, what null is in a list or map, and the type that suffices."""
+
+    check: _Check
+    zero: Any
+    plain: type | None = None
+
+
+_SCALARS = {
+    "string": _Scalar(_text, "", str),
+    "bool": _Scalar(_truth, False, bool),
+    "int32": _Scalar(_int32, 0),
+    "int64": _Scalar(_integer("int64", 64), 0),
+    "number": _Scalar(_number, 0),
+    "bytes": _Scalar(_bytes, ""),
+    "time": _Scalar(_time, None),
+    "microtime": _Scalar(_microtime, None),
+    "quantity": _Scalar(_quantity, "0"),
+    "int-or-string": _Scalar(_int_or_string, 0),
+    "opaque": _Scalar(_opaque, None),
+    "any": _Scalar(_any, None),
+}
+
+
+# ---------------------------------------------------------------------------------- composites
+
+_COMPILED: dict[str, _Check] = {}
+
+
+def _compiled(name: str) -> _Check:
+    """The check of a definition, made when it is first needed."""
+    if name not in _COMPILED:
+        node = definition(name)
+        _COMPILED[name] = _struct(name, node) if isinstance(node, dict) else _SCALARS[node].check
+    return _COMPILED[name]
+
+
+def _kind(node: Node) -> str:
+    """The scalar or reference of a node, "" if it is a list or a map; scalars behind references."""
+    kind: str = node if isinstance(node, str) else node.get("t", "")
+    target = definition(kind) if is_reference(kind) else kind
+    return target if isinstance(target, str) else kind
+
+
+def _check(node: Node, empty: _Gone | None = None) -> _Check:
+    """The check of a node. It returns `empty` for an empty list or map, or keeps it if None."""
+    if kind := _kind(node):
+        return _compiled(kind) if is_reference(kind) else _SCALARS[kind].check
+    assert isinstance(node, dict)
+    return _list(node["l"], empty) if "l" in node else _map(node["m"], empty)
+
+
+def _zero(node: Node) -> Any:
+    kind = _kind(node)
+    return _SCALARS[kind].zero if kind in _SCALARS else {}
+
+
+def _plain(node: Node) -> type | None:
+    kind = _kind(node)
+    return _SCALARS[kind].plain if kind in _SCALARS else None
+
+
+def _go_type(node: Node) -> str:
+    if kind := _kind(node):
+        return ".".join(kind.split(".")[-2:])
+    assert isinstance(node, dict)
+    return f"[]{_go_type(node['l'])}" if "l" in node else f"map[string]{_go_type(node['m'])}"
+
+
+def _struct(name: str, node: dict[str, Any]) -> _Check:
+    """A struct. Its fields are compiled at its first use, so that definitions may be recursive."""
+    checks: dict[str, _Check] = {}
+    plain: dict[str, type | None] = {}
+    wanted = _go_type(name)
+
+    def prepare() -> None:
+        plain.update((key, _plain(inner)) for key, inner in node["p"].items())
+        checks.update((key, _field(node, key)) for key in node["p"])
+
+    def check_struct(value: Any, walk: _Walk) -> Any:
+        if value.__class__ is not dict:
+            raise _wrong(value, wanted)
+        if not checks:
+            prepare()
+        walk.keys += len(value)
+        gone = None
+        key = ""
+        try:
+            for key, inner in value.items():
+                if inner and inner.__class__ is plain.get(key):
+                    continue
+                check = checks.get(key)
+                if check is None:
+                    walk.keys += _count(inner)
+                    walk.strays.append((value, key))
+                    continue
+                result = _GONE if inner is None else check(inner, walk)
+                if result is inner:
+                    continue
+                if result is not _GONE:
+                    value[key] = result
+                elif gone is None:
+                    gone = [key]
+                else:
+                    gone.append(key)
+        except Malformed as error:
+            raise error.within(f".{key}", name) from None
+        if gone is not None:
+            for key in gone:
+                del value[key]
+        return value
+
+    return check_struct
+
+
+def _field(struct: dict[str, Any], key: str) -> _Check:
+    """The check of a field: what says nothing goes, unless the field is required."""
+    node: Node = struct["p"][key]
+    if key in struct.get("r", ()) or not _vanishes(struct, key):
+        return _check(node)
+    if not _kind(node):
+        return _check(node, _GONE)
+    check = _check(node)
+
+    def optional(value: Any, walk: _Walk) -> Any:
+        return check(value, walk) or _GONE
+
+    return optional
+
+
+def _vanishes(struct: dict[str, Any], key: str) -> bool:
+    """Lists and maps vanish when empty, texts unless told otherwise, numbers only when told."""
+    kind = _kind(struct["p"][key])
+    if kind == "string":
+        return key not in struct.get("n", ())
+    return not kind or key in struct.get("z", ())
+
+
+def _list(node: Node, empty: _Gone | None) -> _Check:
+    check, plain, zero = _check(node), _plain(node), _zero(node)
+    wanted = f"[]{_go_type(node)}"
+
+    def check_list(value: Any, walk: _Walk) -> Any:
+        if value.__class__ is not list:
+            raise _wrong(value, wanted)
+        at = 0
+        try:
+            for at, item in enumerate(value):
+                if item.__class__ is plain:
+                    continue
+                result = _copy(zero) if item is None else check(item, walk)
+                if result is not item:
+                    value[at] = result
+        except Malformed as error:
+            raise error.within(f"[{at}]") from None
+        return value or empty or value
+
+    return check_list
+
+
+def _map(node: Node, empty: _Gone | None) -> _Check:
+    check, plain, zero = _check(node), _plain(node), _zero(node)
+    wanted = f"map[string]{_go_type(node)}"
+
+    def check_map(value: Any, walk: _Walk) -> Any:
+        if value.__class__ is not dict:
+            raise _wrong(value, wanted)
+        walk.keys += len(value)
+        key = ""
+        try:
+            for key, item in value.items():
+                if item.__class__ is plain:
+                    continue
+                result = _copy(zero) if item is None else check(item, walk)
+                if result is not item:
+                    value[key] = result
+        except Malformed as error:
+            raise error.within(f"[{key}]") from None
+        return value or empty or value
+
+    return check_map
+
+
+def _copy(zero: Any) -> Any:
+    return {} if zero == {} else zero

@@ -1,0 +1,183 @@
+"""Pod and Node as the scheduler, the nodes and the room ledger read them. Partial and frozen."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from phalanx.api.meta import Condition, Key, Meta
+
+#: Phases that a pod never leaves; such a pod takes no room.
+ENDED = frozenset({"Succeeded", "Failed"})
+
+
+class Requirements(Struct, frozen=True, rename="camel"):
+    """What a container asks for and may use, in quantities."""
+
+    requests: dict[str, str | int | float] = {}
+    limits: dict[str, str | int | float] = {}
+
+
+class ContainerPort(Struct, frozen=True, rename="camel"):
+    """A port, of interest only when it is one of the node's."""
+
+    container_port: int = 0
+    host_port: int = 0
+    host_ip: str = ""
+    protocol: str = "TCP"
+
+
+class Container(Struct, frozen=True, rename="camel"):
+    """One container."""
+
+    name: str = ""
+    image: str = ""
+    resources: Requirements = Requirements()
+    ports: tuple[ContainerPort, ...] = ()
+    restart_policy: str = ""
+
+
+class Toleration(Struct, frozen=True, rename="camel"):
+    """A taint that the pod does not mind."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+
+class Gate(Struct, frozen=True):
+    """A reason not to schedule yet, put there by somebody else."""
+
+    name: str = ""
+
+
+class SchedulingGroup(Struct, frozen=True, rename="camel"):
+    """The PodGroup that a pod belongs to."""
+
+    pod_group_name: str = ""
+
+
+class PodVolume(Struct, frozen=True, rename="camel"):
+    """A volume, of interest only when it needs a claim to be bound."""
+
+    name: str = ""
+    persistent_volume_claim: dict[str, object] | None = None
+    ephemeral: dict[str, object] | None = None
+
+
+class PodClaim(Struct, frozen=True):
+    """A resource claim that the pod refers to."""
+
+    name: str = ""
+
+
+class NodeAffinity(Struct, frozen=True, rename="camel"):
+    """Node affinity; only whether it is required is read so far."""
+
+    required_during_scheduling_ignored_during_execution: dict[str, object] | None = None
+
+
+class PodAffinity(Struct, frozen=True, rename="camel"):
+    """Affinity between pods; only whether it is required is read so far."""
+
+    required_during_scheduling_ignored_during_execution: tuple[dict[str, object], ...] = ()
+
+
+class Affinity(Struct, frozen=True, rename="camel"):
+    """Where a pod wants to be, or not to be."""
+
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class SpreadConstraint(Struct, frozen=True, rename="camel"):
+    """A wish for even spreading over domains."""
+
+    topology_key: str = ""
+    when_unsatisfiable: str = "DoNotSchedule"
+
+
+class PodSpec(Struct, frozen=True, rename="camel"):
+    """What the pod asks for."""
+
+    node_name: str = ""
+    scheduler_name: str = "default-scheduler"
+    scheduling_group: SchedulingGroup | None = None
+    scheduling_gates: tuple[Gate, ...] = ()
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    resources: Requirements | None = None
+    overhead: dict[str, str | int | float] = {}
+    node_selector: dict[str, str] = {}
+    tolerations: tuple[Toleration, ...] = ()
+    affinity: Affinity | None = None
+    topology_spread_constraints: tuple[SpreadConstraint, ...] = ()
+    volumes: tuple[PodVolume, ...] = ()
+    resource_claims: tuple[PodClaim, ...] = ()
+    priority: int = 0
+    preemption_policy: str = "PreemptLowerPriority"
+    termination_grace_period_seconds: int | None = None
+
+
+class PodStatus(Struct, frozen=True, rename="camel"):
+    """What was seen of the pod."""
+
+    phase: str = "Pending"
+    conditions: tuple[Condition, ...] = ()
+    nominated_node_name: str = ""
+    start_time: str | None = None
+
+
+class Pod(Struct, frozen=True):
+    """A pod."""
+
+    metadata: Meta
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def group(self) -> Key | None:
+        """The PodGroup that it belongs to, if any."""
+        group = self.spec.scheduling_group
+        return Key(self.metadata.namespace, group.pod_group_name) if group else None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has run to its end, for better or worse."""
+        return self.status.phase in ENDED
+
+    @property
+    def node(self) -> str:
+        """The node whose room it takes: where it is bound, until it has ended."""
+        return "" if self.ended else self.spec.node_name
+
+
+class Taint(Struct, frozen=True, rename="camel"):
+    """A mark on a node that keeps pods away."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class NodeSpec(Struct, frozen=True, rename="camel"):
+    """What an administrator says about the node."""
+
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+
+
+class NodeStatus(Struct, frozen=True, rename="camel"):
+    """What the node says about itself."""
+
+    allocatable: dict[str, str | int | float] = {}
+    conditions: tuple[Condition, ...] = ()
+
+
+class Node(Struct, frozen=True):
+    """A machine."""
+
+    metadata: Meta
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()

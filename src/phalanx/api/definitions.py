@@ -1,0 +1,70 @@
+"""The facts of every schema, as package data: one file per group version, read when needed.
+
+A definition is known by its short name, `core.v1.Pod`; its file is `schemas/core.v1.json` and its
+full name, `io.k8s.api.core.v1.Pod`, is the file's prefix and the short name. The files of
+Kubernetes are written by `tools/compact_schemas.py`, those of our own kinds by hand.
+
+A node is a text or an object. A text with a dot refers to a definition; one without is a scalar:
+
+    string bool int32 int64 number bytes        what their name says; bytes are base64
+    time microtime                              a moment, of seconds or of microseconds
+    quantity int-or-string                      `500m`; a number or a text such as `50%`
+    opaque any                                  an object, or anything, that nobody looks into
+
+An object has one of the first four, and more facts beside it:
+
+    p  a struct: its fields        r  the required ones    g  [group, version, kind] of it
+                                   z  fields that are gone when zero or false
+                                   n  texts that are not gone when empty
+                                   u  unions, as OpenAPI tells them
+    l  a list: its items           lt list type            k  list map keys
+    m  a map: its values           mt map type (of structs too)
+    t  a scalar or reference
+    e  the values of an enum       d  default              mk patch merge key   ps patch strategy
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+from typing import Any, Final
+
+import orjson
+
+from phalanx.api.wire import Object
+
+#: A node as the files hold it.
+Node = str | dict[str, Any]
+
+_FOLDER: Final = resources.files("phalanx.api") / "schemas"
+
+
+class UnknownDefinition(LookupError):
+    """No file holds a definition of that name."""
+
+
+def definition(name: str) -> Node:
+    """The node of a definition, by its short name."""
+    module, _, own = name.rpartition(".")
+    try:
+        node: Node = _file(module)["definitions"][own]
+    except (KeyError, FileNotFoundError):
+        raise UnknownDefinition(name) from None
+    return node
+
+
+def full_name(name: str) -> str:
+    """`core.v1.Pod` is `io.k8s.api.core.v1.Pod`."""
+    prefix: str = _file(name.rpartition(".")[0])["prefix"]
+    return prefix + name
+
+
+def is_reference(kind: str) -> bool:
+    """Whether a text refers to a definition instead of naming a scalar."""
+    return "." in kind
+
+
+@cache
+def _file(module: str) -> Object:
+    content: Object = orjson.loads((_FOLDER / f"{module}.json").read_bytes())
+    return content

@@ -1,0 +1,223 @@
+"""Every refusal of the API, and the Status body that carries it.
+
+    ApiError
+    ├── BadRequest            400 BadRequest             the body or a parameter cannot be read
+    ├── Unauthorized          401 Unauthorized           the credential is not known
+    ├── Forbidden             403 Forbidden              known, but not allowed (admission too)
+    ├── NotFound              404 NotFound               no such object
+    ├── NoSuchResource        404 NotFound               no such kind of object
+    ├── MethodNotAllowed      405 MethodNotAllowed
+    ├── NotAcceptable         406 NotAcceptable
+    ├── AlreadyExists         409 AlreadyExists
+    ├── Conflict              409 Conflict               somebody else was faster
+    ├── Expired               410 Expired                history is gone: list again
+    ├── TooLarge              413 RequestEntityTooLarge
+    ├── UnsupportedMediaType  415 UnsupportedMediaType
+    ├── Invalid               422 Invalid                with a cause per field
+    ├── TooManyRequests       429 TooManyRequests        come back later
+    ├── Timeout               504 Timeout
+    └── ServerError           500 InternalError          a bug of ours, or a reply we cannot read
+
+The server maps them in one place (`server.app`); the client rebuilds the same class from a Status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from phalanx.api.wire import Object
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What is wrong with one field: `spec.x`, `FieldValueInvalid`, `Invalid value: …`."""
+
+    field: str
+    reason: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}" if self.field else self.message
+
+
+class ApiError(Exception):
+    """A refusal with its HTTP code and machine-readable reason."""
+
+    code: ClassVar[int] = 500
+    reason: ClassVar[str] = "InternalError"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        name: str = "",
+        group: str = "",
+        kind: str = "",
+        causes: Sequence[Cause] = (),
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message, self.causes = message, tuple(causes)
+        self.name, self.group, self.kind, self.retry_after = name, group, kind, retry_after
+
+    def status(self) -> Object:
+        """The Status object that tells a client."""
+        status: Object = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+        }
+        if details := self._details():
+            status["details"] = details
+        return {**status, "code": self.code}
+
+    def _details(self) -> Object:
+        causes = [{"reason": c.reason, "message": c.message, "field": c.field} for c in self.causes]
+        known: dict[str, Any] = {
+            "name": self.name,
+            "group": self.group,
+            "kind": self.kind,
+            "causes": causes,
+            "retryAfterSeconds": self.retry_after,
+        }
+        return {key: value for key, value in known.items() if value}
+
+
+class BadRequest(ApiError):
+    """The body or a parameter cannot be read."""
+
+    code, reason = 400, "BadRequest"
+
+
+class Unauthorized(ApiError):
+    """The credential is not known."""
+
+    code, reason = 401, "Unauthorized"
+
+    def __init__(self, message: str = "Unauthorized", **details: Any) -> None:
+        super().__init__(message, **details)
+
+
+class Forbidden(ApiError):
+    """Known, but not allowed."""
+
+    code, reason = 403, "Forbidden"
+
+
+class NotFound(ApiError):
+    """No such object."""
+
+    code, reason = 404, "NotFound"
+
+
+class NoSuchResource(ApiError):
+    """No such kind of object."""
+
+    code, reason = 404, "NotFound"
+
+    def __init__(
+        self, message: str = "the server could not find the requested resource", **details: Any
+    ) -> None:
+        super().__init__(message, **details)
+
+
+class MethodNotAllowed(ApiError):
+    """The path exists, the method does not."""
+
+    code, reason = 405, "MethodNotAllowed"
+
+    def __init__(
+        self,
+        message: str = "the server does not allow this method on the requested resource",
+        **details: Any,
+    ) -> None:
+        super().__init__(message, **details)
+
+
+class NotAcceptable(ApiError):
+    """No representation that the client takes."""
+
+    code, reason = 406, "NotAcceptable"
+
+
+class AlreadyExists(ApiError):
+    """The name is taken."""
+
+    code, reason = 409, "AlreadyExists"
+
+
+class Conflict(ApiError):
+    """Somebody else was faster, or a precondition does not hold."""
+
+    code, reason = 409, "Conflict"
+
+
+class Expired(ApiError):
+    """The history that was asked for is gone."""
+
+    code, reason = 410, "Expired"
+
+
+class TooLarge(ApiError):
+    """More bytes than we take."""
+
+    code, reason = 413, "RequestEntityTooLarge"
+
+
+class UnsupportedMediaType(ApiError):
+    """A body in a format that we do not read."""
+
+    code, reason = 415, "UnsupportedMediaType"
+
+
+class Invalid(ApiError):
+    """Understood, but breaks the rules of its kind."""
+
+    code, reason = 422, "Invalid"
+
+
+class TooManyRequests(ApiError):
+    """Come back later."""
+
+    code, reason = 429, "TooManyRequests"
+
+
+class Timeout(ApiError):
+    """It took too long, or the future has not come."""
+
+    code, reason = 504, "Timeout"
+
+
+class ServerError(ApiError):
+    """A bug of ours, or an answer that is no Status."""
+
+
+def sentence(causes: Iterable[Cause]) -> str:
+    """Causes as one text: alone, or in brackets."""
+    texts = [str(cause) for cause in causes]
+    return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+
+
+_BY_REASON = {kind.reason: kind for kind in ApiError.__subclasses__() if kind is not NoSuchResource}
+
+
+def from_status(code: int, status: Object) -> ApiError:
+    """The error that a server meant by its Status: what a client raises."""
+    details = status.get("details") or {}
+    kind = _BY_REASON.get(status.get("reason", ""), ServerError)
+    return kind(
+        status.get("message") or f"the server answered {code}",
+        name=details.get("name", ""),
+        group=details.get("group", ""),
+        kind=details.get("kind", ""),
+        causes=tuple(
+            Cause(c.get("field", ""), c.get("reason", ""), c.get("message", ""))
+            for c in details.get("causes") or ()
+        ),
+        retry_after=details.get("retryAfterSeconds"),
+    )

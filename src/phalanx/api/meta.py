@@ -1,0 +1,82 @@
+"""What every object has: metadata, owners, conditions, times. Read-only structs and the Key.
+
+Structs decode only the fields that our readers use; they are never written back.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from msgspec import Struct
+
+
+class Key(NamedTuple):
+    """Where an object of a known kind is: its namespace ("" for none) and its name."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+class OwnerReference(Struct, frozen=True, rename="camel"):
+    """One owner, for garbage collection and for finding one's own."""
+
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+
+
+class Meta(Struct, frozen=True, rename="camel"):
+    """The part of metadata that readers use."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str = ""
+    deletion_timestamp: str = ""
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    owner_references: tuple[OwnerReference, ...] = ()
+    finalizers: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        """Namespace and name."""
+        return Key(self.namespace, self.name)
+
+
+class Condition(Struct, frozen=True, rename="camel"):
+    """One observation about an object."""
+
+    type: str
+    status: str = "Unknown"
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+    observed_generation: int = 0
+
+
+def condition(conditions: tuple[Condition, ...], kind: str) -> Condition | None:
+    """The condition of a type, if it is there."""
+    return next((c for c in conditions if c.type == kind), None)
+
+
+def timestamp(now: float) -> str:
+    """A moment as the API writes it: whole seconds, UTC."""
+    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def micro_timestamp(now: float) -> str:
+    """A moment with microseconds, as Leases and new Events have it."""
+    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def seconds(text: str) -> float:
+    """The moment that a timestamp of either sort means, in seconds since the epoch."""
+    return datetime.fromisoformat(text).timestamp()

@@ -1,0 +1,100 @@
+"""Definitions as OpenAPI v3 schemas, for `/openapi/v3`: the compact facts, spelled out again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phalanx.api.definitions import Node, definition, full_name, is_reference
+from phalanx.api.wire import Object
+
+_SCALARS: dict[str, Object] = {
+    "string": {"type": "string"},
+    "bool": {"type": "boolean"},
+    "int32": {"type": "integer", "format": "int32"},
+    "int64": {"type": "integer", "format": "int64"},
+    "number": {"type": "number", "format": "double"},
+    "bytes": {"type": "string", "format": "byte"},
+    "time": {"type": "string", "format": "date-time"},
+    "microtime": {"type": "string", "format": "date-time"},
+    "quantity": {"oneOf": [{"type": "string"}, {"type": "number"}]},
+    "int-or-string": {
+        "format": "int-or-string",
+        "oneOf": [{"type": "integer"}, {"type": "string"}],
+    },
+    "opaque": {"type": "object"},
+    "any": {},
+}
+
+_FACTS = {
+    "e": "enum",
+    "d": "default",
+    "lt": "x-kubernetes-list-type",
+    "k": "x-kubernetes-list-map-keys",
+    "mk": "x-kubernetes-patch-merge-key",
+    "ps": "x-kubernetes-patch-strategy",
+    "mt": "x-kubernetes-map-type",
+    "u": "x-kubernetes-unions",
+}
+
+
+def openapi(name: str) -> Object:
+    """The OpenAPI v3 schema of a definition."""
+    node = definition(name)
+    return dict(_SCALARS[node]) if isinstance(node, str) else _struct(node)
+
+
+def references(name: str) -> tuple[str, ...]:
+    """A definition and all that it leads to, by short name, sorted."""
+    found, todo = {name}, [name]
+    for one in todo:
+        more = sorted(set(_mentioned(definition(one))) - found)
+        found.update(more)
+        todo.extend(more)
+    return tuple(sorted(found))
+
+
+def _mentioned(node: Node) -> list[str]:
+    if isinstance(node, str):
+        return [node] if is_reference(node) else []
+    inner = [*node.get("p", {}).values(), *(node[key] for key in ("t", "l", "m") if key in node)]
+    return [name for part in inner for name in _mentioned(part)]
+
+
+def _struct(node: dict[str, Any]) -> Object:
+    schema: Object = {"type": "object"}
+    if node["p"]:
+        schema["properties"] = {key: _node(inner) for key, inner in node["p"].items()}
+    if "r" in node:
+        schema["required"] = node["r"]
+    if "g" in node:
+        schema["x-kubernetes-group-version-kind"] = [
+            {"group": group, "version": version, "kind": kind} for group, version, kind in node["g"]
+        ]
+    return schema | _facts(node)
+
+
+def _node(node: Node) -> Object:
+    if isinstance(node, str):
+        return _kind(node)
+    if "l" in node:
+        schema: Object = {"type": "array", "items": _item(node["l"])}
+    elif "m" in node:
+        schema = {"type": "object", "additionalProperties": _item(node["m"])}
+    else:
+        schema = _kind(node["t"])
+    return schema | _facts(node)
+
+
+def _kind(kind: str) -> Object:
+    """A scalar, or a reference in the form that bears facts beside it."""
+    return {"allOf": [_item(kind)]} if is_reference(kind) else dict(_SCALARS[kind])
+
+
+def _item(node: Node) -> Object:
+    if isinstance(node, str) and is_reference(node):
+        return {"$ref": f"#/components/schemas/{full_name(node)}"}
+    return _node(node)
+
+
+def _facts(node: dict[str, Any]) -> Object:
+    return {theirs: node[ours] for ours, theirs in _FACTS.items() if ours in node}

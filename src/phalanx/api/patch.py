@@ -1,0 +1,199 @@
+"""Patches: (object, patch) -> changed object. Merge, JSON and strategic merge patch.
+
+Pure; the server checks and stores the result. The object given is changed in place where that is
+cheaper and must not be used afterwards. A patch that cannot be applied raises PatchFailed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jsonpatch
+import jsonpointer
+
+from phalanx.api.schema import Schema
+from phalanx.api.wire import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Object
+
+#: More operations than this in one JSON patch are refused.
+MAX_OPERATIONS = 10_000
+
+_ORDER = "$setElementOrder/"
+_REMOVE = "$deleteFromPrimitiveList/"
+_DIRECTIVE = "$patch"
+_RETAIN = "$retainKeys"
+
+
+class PatchFailed(ValueError):
+    """The patch is well formed but does not fit the object, or its shape is wrong."""
+
+
+class TooManyOperations(PatchFailed):
+    """The JSON patch is too long."""
+
+
+def apply_patch(kind: str, schema: Schema, obj: Object, patch: Any) -> Object:
+    """The object after a patch of the given content type."""
+    return _APPLY[kind](schema, obj, patch)
+
+
+def merge(obj: Any, patch: Any) -> Any:
+    """A merge patch: objects are merged, null removes, everything else replaces."""
+    if not isinstance(patch, dict):
+        return patch
+    result = obj if isinstance(obj, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merge(result.get(key), value)
+    return result
+
+
+def _merge(schema: Schema, obj: Object, patch: Any) -> Object:
+    if not isinstance(patch, dict):
+        raise PatchFailed("a merge patch must be an object")
+    merged: Object = merge(obj, patch)
+    return merged
+
+
+def _json(schema: Schema, obj: Object, patch: Any) -> Object:
+    if not isinstance(patch, list) or not all(isinstance(step, dict) for step in patch):
+        raise PatchFailed("a JSON patch must be a list of operations")
+    if len(patch) > MAX_OPERATIONS:
+        raise TooManyOperations(
+            f"the allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(patch)}"
+        )
+    try:
+        # Kubernetes lets `replace` create what is missing; the library does not.
+        steps = [_lenient(obj, step) for step in patch]
+        changed = jsonpatch.JsonPatch(steps).apply(obj, in_place=True)
+    except (jsonpatch.JsonPatchException, jsonpointer.JsonPointerException, TypeError) as error:
+        raise PatchFailed(str(error)) from error
+    if not isinstance(changed, dict):
+        raise PatchFailed("a JSON patch must leave an object")
+    return changed
+
+
+def _lenient(obj: Object, step: Object) -> Object:
+    if step.get("op") != "replace" or not isinstance(step.get("path"), str) or not step["path"]:
+        return step
+    return {**step, "op": "add"} if _is_in_object(obj, step["path"]) else step
+
+
+def _is_in_object(obj: Object, path: str) -> bool:
+    parent = jsonpointer.JsonPointer(path.rpartition("/")[0]).resolve(obj, None)
+    return isinstance(parent, dict)
+
+
+def _strategic(schema: Schema, obj: Object, patch: Any) -> Object:
+    if not isinstance(patch, dict):
+        raise PatchFailed("a strategic merge patch must be an object")
+    merged = _merge_maps(schema, obj, patch)
+    return {} if merged is None else merged
+
+
+def _merge_maps(schema: Schema | None, obj: Object, patch: Object) -> Object | None:
+    """Merge one object into another; None says that the whole of it goes."""
+    directive = patch.get(_DIRECTIVE)
+    if directive == "delete":
+        return None
+    if directive == "replace":
+        return {key: value for key, value in patch.items() if key != _DIRECTIVE}
+    if directive not in (None, "merge"):
+        raise PatchFailed(f"unknown $patch: {directive}")
+    result = _retained(obj, patch)
+    for key, value in patch.items():
+        if key.startswith(_REMOVE):
+            name = key.removeprefix(_REMOVE)
+            result[name] = [item for item in result.get(name) or [] if item not in value]
+        elif key.startswith(_ORDER):
+            _reorder(schema, result, key.removeprefix(_ORDER), patch, value)
+        elif not key.startswith("$"):
+            _merge_field(schema.field(key) if schema else None, result, key, value)
+    return result
+
+
+def _retained(obj: Object, patch: Object) -> Object:
+    keys = patch.get(_RETAIN)
+    return obj if keys is None else {key: value for key, value in obj.items() if key in keys}
+
+
+def _merge_field(schema: Schema | None, result: Object, key: str, value: Any) -> None:
+    old = result.get(key)
+    if value is None:
+        result.pop(key, None)
+    elif isinstance(value, dict):
+        merged = _merge_maps(schema, old if isinstance(old, dict) else {}, value)
+        if merged is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged
+    elif isinstance(value, list) and schema and "merge" in schema.patch_strategy.split(","):
+        result[key] = _merge_lists(schema, old if isinstance(old, list) else [], value)
+    else:
+        result[key] = value
+
+
+def _merge_lists(schema: Schema, old: list[Any], patch: list[Any]) -> list[Any]:
+    if not schema.merge_key:
+        both = [*old, *(item for item in patch if item not in old)]
+        return _ordered(both, old, patch, "")
+    if any(isinstance(item, dict) and item.get(_DIRECTIVE) == "replace" for item in patch):
+        return [item for item in patch if item.get(_DIRECTIVE) != "replace"]
+    result = list(old)
+    for item in patch:
+        _merge_item(schema, result, item)
+    return _ordered(result, old, patch, schema.merge_key)
+
+
+def _merge_item(schema: Schema, result: list[Any], item: Any) -> None:
+    key = schema.merge_key
+    if not isinstance(item, dict) or key not in item:
+        raise PatchFailed(f"map: {item} does not contain declared merge key: {key}")
+    at = next((i for i, old in enumerate(result) if old.get(key) == item[key]), None)
+    if item.get(_DIRECTIVE) == "delete":
+        if at is not None:
+            result.pop(at)
+    elif at is None:
+        result.append(_merge_maps(schema.items, {}, item))
+    else:
+        result[at] = _merge_maps(schema.items, result[at], item)
+
+
+def _reorder(schema: Schema | None, result: Object, name: str, patch: Object, wanted: Any) -> None:
+    """Order a list as the patch says, once its own changes are in."""
+    inner = schema.field(name) if schema else None
+    if not isinstance(wanted, list) or inner is None:
+        raise PatchFailed(f"{_ORDER}{name} does not fit the object")
+    old = list(result.get(name) or [])
+    if isinstance(patch.get(name), list):
+        _merge_field(inner, result, name, patch[name])
+    if name in result:
+        result[name] = _ordered(result[name], old, wanted, inner.merge_key)
+
+
+def _ordered(items: list[Any], old: list[Any], wanted: list[Any], key: str) -> list[Any]:
+    """Wanted items in the wanted order; each other item stays behind what it stood behind."""
+    place = {_identity(item, key): at for at, item in enumerate(wanted)}
+    was = {_identity(item, key): at for at, item in enumerate(old)}
+    named = [item for item in items if _identity(item, key) in place]
+    named.sort(key=lambda item: place[_identity(item, key)])
+    others = [item for item in items if _identity(item, key) not in place]
+    result: list[Any] = []
+    while named and others:
+        first, second = was.get(_identity(named[0], key)), was.get(_identity(others[0], key))
+        behind = first is not None and second is not None and second < first
+        result.append(others.pop(0) if behind else named.pop(0))
+    return [*result, *named, *others]
+
+
+def _identity(item: Any, key: str) -> Any:
+    return item.get(key) if isinstance(item, dict) else item
+
+
+_APPLY: dict[str, Callable[[Schema, Object, Any], Object]] = {
+    MERGE_PATCH: _merge,
+    JSON_PATCH: _json,
+    STRATEGIC_PATCH: _strategic,
+}

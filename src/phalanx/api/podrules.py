@@ -1,0 +1,165 @@
+"""Rules of Pods: those of their spec, and what of it may change once they are there.
+
+image of a container                        freely
+activeDeadlineSeconds                       set, or lowered
+tolerations                                 added; tolerationSeconds freely
+schedulingGates                             removed
+nodeSelector, required node affinity        narrowed, while there are gates
+terminationGracePeriodSeconds               from a negative number to 1
+everything else                             never
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phalanx.api.causes import Causes, forbidden, invalid, under
+from phalanx.api.checks import CREATED, Check, every, struct
+from phalanx.api.errors import Cause
+from phalanx.api.podspecrules import CONTAINERS, POD_SPEC
+from phalanx.api.wire import Object
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_ONLY = (
+    "pod updates may not change fields other than `spec.containers[*].image`,"
+    "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,"
+    "`spec.tolerations` (only additions to existing tolerations),"
+    "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
+)
+_GRACE = "terminationGracePeriodSeconds"
+_ADDITIONS = "only additions are allowed (no mutations or deletions)"
+
+
+def _no_ephemeral_containers(new: Any, old: Any) -> Causes:
+    if old is not CREATED or not new.get("ephemeralContainers"):
+        return ()
+    return [forbidden("ephemeralContainers", "cannot be set on create")]
+
+
+def _spec_update(new: Any, old: Any) -> Causes:
+    if old is CREATED or new == old:
+        return ()
+    if causes := _containers_stay(new, old):
+        return causes
+    causes = [
+        *_deadline(new, old),
+        *_tolerations(new, old),
+        *_gates(new, old),
+        *(_narrowing(new, old) if old.get("schedulingGates") else ()),
+    ]
+    return causes or _nothing_else(new, old)
+
+
+def _containers_stay(new: Object, old: Object) -> list[Cause]:
+    return [
+        forbidden(field, "pod updates may not add or remove containers")
+        for field in CONTAINERS
+        if len(new.get(field, ())) != len(old.get(field, ()))
+    ]
+
+
+def _deadline(new: Object, old: Object) -> list[Cause]:
+    field = "activeDeadlineSeconds"
+    after, before = new.get(field), old.get(field)
+    if before is None or after == before:
+        return []
+    if after is None:
+        return [invalid(field, None, "must not update from a positive integer to nil value")]
+    if after > before:
+        return [invalid(field, after, "must be less than or equal to previous value")]
+    return []
+
+
+def _tolerations(new: Object, old: Object) -> list[Cause]:
+    after = [_timeless(toleration) for toleration in new.get("tolerations", ())]
+    if all(_timeless(toleration) in after for toleration in old.get("tolerations", ())):
+        return []
+    detail = "existing toleration can not be modified except its tolerationSeconds"
+    return [forbidden("tolerations", detail)]
+
+
+def _timeless(toleration: Object) -> Object:
+    return {key: value for key, value in toleration.items() if key != "tolerationSeconds"}
+
+
+def _gates(new: Object, old: Object) -> list[Cause]:
+    before = [gate.get("name") for gate in old.get("schedulingGates", ())]
+    return [
+        forbidden(
+            f"schedulingGates[{at}].name",
+            f"only deletion is allowed, but found new scheduling gate '{gate.get('name')}'",
+        )
+        for at, gate in enumerate(new.get("schedulingGates", ()))
+        if gate.get("name") not in before
+    ]
+
+
+def _narrowing(new: Object, old: Object) -> list[Cause]:
+    """A gated pod may be sent to fewer nodes than before, never to others."""
+    selector = new.get("nodeSelector", {})
+    found: list[Cause] = []
+    if any(selector.get(key) != value for key, value in old.get("nodeSelector", {}).items()):
+        found.append(invalid("nodeSelector", selector, _ADDITIONS))
+    place = f"affinity.nodeAffinity.{_REQUIRED}.nodeSelectorTerms"
+    return [*found, *under(place, _narrower_terms(_terms(new), _terms(old)))]
+
+
+def _terms(spec: Object) -> list[Object]:
+    required = spec.get("affinity", {}).get("nodeAffinity", {}).get(_REQUIRED, {})
+    terms: list[Object] = required.get("nodeSelectorTerms", [])
+    return terms
+
+
+def _narrower_terms(new: list[Object], old: list[Object]) -> list[Cause]:
+    if not old:
+        return []
+    if len(new) != len(old):
+        detail = "no additions/deletions to non-empty NodeSelectorTerms list are allowed"
+        return [invalid("", new, detail)]
+    return [
+        invalid(f"[{at}]", after, _ADDITIONS)
+        for at, (after, before) in enumerate(zip(new, old, strict=True))
+        if not _has_all(after, before)
+    ]
+
+
+def _has_all(new: Object, old: Object) -> bool:
+    """Whether a term begins with the requirements that it had; one that had none stays so."""
+    if not old.get("matchExpressions") and not old.get("matchFields"):
+        return new == old
+    return all(
+        new.get(field, [])[: len(old.get(field, []))] == old.get(field, [])
+        for field in ("matchExpressions", "matchFields")
+    )
+
+
+def _nothing_else(new: Object, old: Object) -> list[Cause]:
+    return [] if _comparable(new, old) == _comparable(old, old) else [forbidden("", _ONLY)]
+
+
+def _comparable(spec: Object, old: Object) -> Object:
+    """A spec without what may change."""
+    left_out = {"activeDeadlineSeconds", "tolerations", "schedulingGates"}
+    if old.get("schedulingGates"):
+        left_out |= {"nodeSelector", "affinity"}
+    if old.get(_GRACE, 0) < 0 and spec.get(_GRACE) in (1, old[_GRACE]):
+        left_out.add(_GRACE)
+    rest = {key: value for key, value in spec.items() if key not in left_out}
+    if "affinity" in left_out:
+        rest["affinity"] = _without_required(spec.get("affinity", {}))
+    for field in CONTAINERS:
+        rest[field] = [_imageless(container) for container in spec.get(field, ())]
+    return rest
+
+
+def _imageless(container: Object) -> Object:
+    return {key: value for key, value in container.items() if key != "image"}
+
+
+def _without_required(affinity: Object) -> Object:
+    node = {k: v for k, v in affinity.get("nodeAffinity", {}).items() if k != _REQUIRED}
+    rest = {key: value for key, value in affinity.items() if key != "nodeAffinity"}
+    return {**rest, "nodeAffinity": node}
+
+
+POD: Check = struct(("spec", every(POD_SPEC, _no_ephemeral_containers, _spec_update)))

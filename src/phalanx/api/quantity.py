@@ -1,0 +1,102 @@
+"""Quantities such as `500m`, `4Gi` or `1e3` as exact numbers, and back in their canonical form.
+
+    text        value          canonical
+    1000m       1              1
+    0.1         1/10           100m
+    1.5Gi       1610612736     1536Mi
+    2048Ki      2097152        2Mi
+    1200e0      1200           1200e0 is written 1200, 1e3 stays 1e3
+
+Nothing here ever becomes a float. What is finer than a billionth is rounded up, as the API does.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from functools import lru_cache
+
+_SHAPE = re.compile(r"([+-]?)(\d+\.?\d*|\.\d+)(?:([KMGTPE]i)|([numkMGTPE]?)|[eE]([+-]?\d{1,4}))")
+_BINARY = {suffix: 1024**n for n, suffix in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))}
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_NANO = 10**9
+#: Larger numbers than this say nothing about a machine and would only cost time.
+_LIMIT = 64
+
+Text = str | int | float
+
+
+class BadQuantity(ValueError):
+    """The text is no quantity."""
+
+    def __init__(self, text: Text) -> None:
+        super().__init__(
+            "quantities must match the regular expression "
+            "'^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+        )
+        self.text = text
+
+
+@lru_cache(maxsize=65536)
+def value(text: Text) -> Fraction:
+    """The exact number that a quantity means."""
+    match = _SHAPE.fullmatch(str(text)) if len(str(text)) <= _LIMIT else None
+    if match is None:
+        raise BadQuantity(text)
+    sign, digits, binary, decimal, exponent = match.groups()
+    if exponent is not None and abs(int(exponent)) > _LIMIT:
+        raise BadQuantity(text)
+    power = int(exponent) if exponent else _DECIMAL[decimal or ""]
+    scale = Fraction(_BINARY[binary]) if binary else Fraction(10) ** power
+    exact = Fraction(digits) * scale
+    rounded = exact if _NANO % exact.denominator == 0 else Fraction(_up(exact * _NANO), _NANO)
+    return -rounded if sign == "-" else rounded
+
+
+def whole(text: Text) -> int:
+    """A quantity in whole units, rounded up: bytes, devices, pods."""
+    return _up(value(text))
+
+
+def milli(text: Text) -> int:
+    """A quantity in thousandths, rounded up: CPU."""
+    return _up(value(text) * 1000)
+
+
+@lru_cache(maxsize=65536)
+def canonical(text: Text) -> str:
+    """The form that the API stores: no fraction, the largest suffix, the style that was written."""
+    number, written = value(text), str(text)
+    if number == 0:
+        return "0"
+    if written.endswith("i") and abs(number) >= 1024:
+        return _with_binary_suffix(number)
+    if re.search(r"[eE][+-]?\d", written):
+        return _with_exponent(number)
+    return _with_decimal_suffix(number)
+
+
+def _with_binary_suffix(number: Fraction) -> str:
+    if number.denominator != 1:
+        return _with_decimal_suffix(number)
+    suffix = max((s for s in _BINARY if number % _BINARY[s] == 0), key=_BINARY.__getitem__)
+    return f"{number // _BINARY[suffix]}{suffix}"
+
+
+def _with_decimal_suffix(number: Fraction) -> str:
+    fitting = [s for s, power in _DECIMAL.items() if _divides(power, number)]
+    suffix = max(fitting, key=_DECIMAL.__getitem__)
+    return f"{number / Fraction(10) ** _DECIMAL[suffix]}{suffix}"
+
+
+def _with_exponent(number: Fraction) -> str:
+    power = max(p for p in range(-9, _LIMIT, 3) if _divides(p, number))
+    return f"{number / Fraction(10) ** power}e{power}" if power else f"{number}"
+
+
+def _divides(power: int, number: Fraction) -> bool:
+    return (number / Fraction(10) ** power).denominator == 1
+
+
+def _up(number: Fraction) -> int:
+    return -(-number.numerator // number.denominator)

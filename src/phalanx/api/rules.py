@@ -1,0 +1,204 @@
+"""Rules: what is wrong with an object, as a cause per field. Rows per kind, walked generically.
+
+`validate` is the only door: the server calls it before every write, with the stored object on an
+update. A kind has a check for its main resource and one per subresource that has rules; all of them
+are built from the words of `checks.py`. Never changes an object, never looks at another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from phalanx.api.causes import Causes, forbidden, invalid, too_long
+from phalanx.api.checks import (
+    CREATED,
+    Check,
+    at_creation,
+    at_least,
+    every,
+    frozen,
+    given,
+    needed,
+    one_of,
+    struct,
+    text,
+)
+from phalanx.api.errors import Cause
+from phalanx.api.fields import config_key_faults, finalizer_faults, label_key_faults
+from phalanx.api.grouprules import POD_GROUP, POD_GROUP_STATUS
+from phalanx.api.kinds import Kind
+from phalanx.api.metarules import check_metadata
+from phalanx.api.noderules import NODE
+from phalanx.api.podrules import POD
+from phalanx.api.podstatusrules import POD_STATUS
+from phalanx.api.wire import Object
+
+#: The highest priority that a user may give.
+HIGHEST_PRIORITY = 1_000_000_000
+#: What a ConfigMap may hold, in bytes.
+CONFIG_LIMIT = 1024 * 1024
+
+_SYSTEM_CLASSES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
+_KEPT = "field is immutable when `immutable` is set"
+
+
+def validate(kind: Kind, new: Object, old: Object | None, part: str = "") -> list[Cause]:
+    """What is wrong with an object, or with a subresource of it, as it is to be stored."""
+    check = _RULES.get((kind.name, part))
+    causes = check(new, CREATED if old is None else old) if check else ()
+    return [*check_metadata(kind, new, old), *causes]
+
+
+# -------------------------------------------------------------------------------- PriorityClass
+
+
+def _class_name(new: Any, old: Any) -> Causes:
+    name, value = new["metadata"].get("name", ""), new.get("value", 0)
+    if not name.startswith("system-"):
+        detail = f"maximum allowed value of a user defined priority is {HIGHEST_PRIORITY}"
+        return [forbidden("value", detail)] if value > HIGHEST_PRIORITY else ()
+    if name not in _SYSTEM_CLASSES:
+        why = f"{name} is not a known system priority class"
+    elif value != _SYSTEM_CLASSES[name]:
+        why = f"value of {name} PriorityClass must be {_SYSTEM_CLASSES[name]}"
+    elif new.get("globalDefault"):
+        why = f"globalDefault of {name} PriorityClass must be false"
+    else:
+        return ()
+    detail = (
+        f"priority class names with 'system-' prefix are reserved for system use only. error: {why}"
+    )
+    return [forbidden("metadata.name", detail)]
+
+
+def _same_value(new: Any, old: Any) -> Causes:
+    if old is CREATED or new.get("value", 0) == old.get("value", 0):
+        return ()
+    return [forbidden("value", "may not be changed in an update.")]
+
+
+_PRIORITY_CLASS = every(
+    at_creation(_class_name),
+    _same_value,
+    struct(("preemptionPolicy", frozen(one_of("PreemptLowerPriority", "Never")))),
+)
+
+# ------------------------------------------------------------------------------------ ConfigMap
+
+
+def _config_stays(new: Any, old: Any) -> Causes:
+    if old is CREATED or not old.get("immutable"):
+        return ()
+    return [
+        forbidden(field, _KEPT)
+        for field in ("immutable", "data", "binaryData")
+        if new.get(field) != old.get(field)
+    ]
+
+
+def _config_keys(new: Any, old: Any) -> Causes:
+    found: list[Cause] = []
+    for field in ("data", "binaryData"):
+        for key in new.get(field, {}):
+            found += [invalid(f"{field}[{key}]", key, f) for f in config_key_faults(key)]
+    both = [key for key in new.get("data", {}) if key in new.get("binaryData", {})]
+    detail = "duplicate of key present in binaryData"
+    return [*found, *(invalid(f"data[{key}]", key, detail) for key in both)]
+
+
+def _config_size(new: Any, old: Any) -> Causes:
+    texts = sum(len(value.encode()) for value in new.get("data", {}).values())
+    binary = sum(len(value) * 3 // 4 for value in new.get("binaryData", {}).values())
+    return [too_long("[]", CONFIG_LIMIT)] if texts + binary > CONFIG_LIMIT else ()
+
+
+_CONFIG_MAP = every(_config_stays, _config_keys, _config_size)
+
+# ---------------------------------------------------------------------------------------- Lease
+
+
+def _positive(new: Any, old: Any) -> Causes:
+    return () if new > 0 else [invalid("", new, "must be greater than 0")]
+
+
+def _holder_by_strategy(new: Any, old: Any) -> Causes:
+    if not new or not new.get("preferredHolder") or new.get("strategy"):
+        return ()
+    detail = "may only be specified if `strategy` is defined"
+    return [forbidden("preferredHolder", detail)]
+
+
+_LEASE = struct(
+    (
+        "spec",
+        every(
+            struct(
+                ("leaseDurationSeconds", given(_positive)),
+                ("leaseTransitions", given(at_least(0))),
+            ),
+            _holder_by_strategy,
+        ),
+    ),
+)
+
+# ---------------------------------------------------------------------------------------- Event
+
+
+def _event_namespace(new: Any, old: Any) -> Causes:
+    """An Event stands beside its object; what has no namespace is told of in `default`."""
+    own = new["metadata"].get("namespace", "")
+    about = new.get("involvedObject", {}).get("namespace", "")
+    if own == about or (not about and own == "default"):
+        return ()
+    return [invalid("involvedObject.namespace", about, "does not match event.namespace")]
+
+
+def _short(limit: int) -> Check:
+    def check(new: Any, old: Any) -> Causes:
+        if len(new) <= limit:
+            return ()
+        return [invalid("", new, f"can have at most {limit} characters")]
+
+    return check
+
+
+_NEW_EVENT = struct(
+    ("reportingComponent", needed(text(label_key_faults))),
+    ("reportingInstance", needed(_short(128))),
+    ("action", needed(_short(128))),
+    ("reason", needed(_short(128))),
+    ("message", given(_short(1024))),
+)
+
+
+def _new_style(new: Any, old: Any) -> Causes:
+    return _NEW_EVENT(new, CREATED) if new.get("eventTime") else ()
+
+
+_EVENT = every(_event_namespace, _new_style)
+
+# ------------------------------------------------------------------------------------ Namespace
+
+
+def _namespace_finalizers(new: Any, old: Any) -> Causes:
+    return [invalid("", name, fault) for name in new for fault in finalizer_faults(name)]
+
+
+_NAMESPACE = struct(("spec", struct(("finalizers", given(_namespace_finalizers)))))
+
+#: By kind and subresource.
+_RULES: Mapping[tuple[str, str], Check] = {
+    ("ConfigMap", ""): _CONFIG_MAP,
+    ("Event", ""): _EVENT,
+    ("Lease", ""): _LEASE,
+    ("Namespace", ""): _NAMESPACE,
+    ("Namespace", "finalize"): _NAMESPACE,
+    ("Node", ""): NODE,
+    ("Node", "status"): NODE,
+    ("Pod", ""): POD,
+    ("Pod", "status"): POD_STATUS,
+    ("PodGroup", ""): POD_GROUP,
+    ("PodGroup", "status"): POD_GROUP_STATUS,
+    ("PriorityClass", ""): _PRIORITY_CLASS,
+}

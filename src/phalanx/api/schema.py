@@ -1,0 +1,119 @@
+"""Schemas: what a kind's objects look like, and what the parts of the server need to know of it.
+
+`schema("core.v1.Pod")` is the whole object; `field`, `items` and `values` lead into it. The facts
+are package data (`definitions.py`). A Schema never changes; what it does to objects is `conform`
+(prune, check, canonicalise: `conform.py`) and `fill` (add what must be there: `zeros.py`).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from phalanx.api import conform as conforming
+from phalanx.api import zeros
+from phalanx.api.conform import Conformed, Malformed
+from phalanx.api.definitions import Node, UnknownDefinition, definition, full_name, is_reference
+from phalanx.api.openapi import openapi, references
+from phalanx.api.wire import Object
+
+__all__ = [
+    "Conformed",
+    "Malformed",
+    "Schema",
+    "UnknownDefinition",
+    "full_name",
+    "openapi",
+    "references",
+    "schema",
+]
+
+
+@cache
+def schema(name: str) -> Schema:
+    """The schema of a definition, by its short name."""
+    definition(name)
+    return Schema(name)
+
+
+class Schema:
+    """One definition, or one field, list item or map value in it.
+
+    `name` is the short name of the definition, "" for scalars, lists and maps.
+    """
+
+    __slots__ = ("_facts", "_fields", "_node", "_struct", "name")
+
+    def __init__(self, node: Node) -> None:
+        kind = node if isinstance(node, str) else node.get("t", "")
+        target = definition(kind) if is_reference(kind) else ""
+        self._node = node
+        self._facts: dict[str, Any] = {} if isinstance(node, str) else node
+        self._struct: dict[str, Any] = target if isinstance(target, dict) else {}
+        self._fields: dict[str, Schema | None] = {}
+        self.name = kind if self._struct else ""
+
+    def conform(self, value: Object) -> Conformed:
+        """Prune, check and canonicalise an object in place. Raises Malformed."""
+        return conforming.conform(self.name, value)
+
+    def fill(self, value: Object) -> None:
+        """Add in place what an object always has."""
+        zeros.fill(self.name, value)
+
+    def field(self, name: str) -> Schema | None:
+        """A field of a struct or the value of a map, if there is such a one."""
+        if name not in self._fields:
+            node = self._struct.get("p", {}).get(name, self._facts.get("m"))
+            self._fields[name] = None if node is None else Schema(node)
+        return self._fields[name]
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of a struct's fields, sorted."""
+        return tuple(self._struct.get("p", ()))
+
+    @property
+    def items(self) -> Schema | None:
+        """What a list holds."""
+        return Schema(self._facts["l"]) if "l" in self._facts else None
+
+    @property
+    def values(self) -> Schema | None:
+        """What a map holds."""
+        return Schema(self._facts["m"]) if "m" in self._facts else None
+
+    @property
+    def is_map(self) -> bool:
+        """Whether keys are free."""
+        return "m" in self._facts
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The fields of a struct that must be there."""
+        return tuple(self._struct.get("r", ()))
+
+    @property
+    def merge_key(self) -> str:
+        """The field by which a strategic merge patch knows list items; "" if none."""
+        return str(self._facts.get("mk", ""))
+
+    @property
+    def patch_strategy(self) -> str:
+        """How a strategic merge patch treats it: "", `merge`, `replace`, `merge,retainKeys`."""
+        return str(self._facts.get("ps", ""))
+
+    @property
+    def list_type(self) -> str:
+        """`atomic`, `set` or `map`; "" if it is no list."""
+        return str(self._facts.get("lt", "atomic")) if "l" in self._facts else ""
+
+    @property
+    def list_keys(self) -> tuple[str, ...]:
+        """The fields that identify the items of a list of type `map`."""
+        return tuple(self._facts.get("k", ()))
+
+    @property
+    def is_atomic(self) -> bool:
+        """Whether a struct or map is owned and replaced as a whole."""
+        return (self._facts.get("mt") or self._struct.get("mt")) == "atomic"

@@ -1,0 +1,66 @@
+"""The value protocol between a client and the server: `handle(Request) -> Reply | Stream`.
+
+HTTP and in-process are peers over it. A transport in `client/` produces a Request, `server.app`
+answers it, `server.asgi` carries both over the network. Knows nothing of sockets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+
+#: An object as JSON knows it. Only here, where JSON enters, is it untyped.
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who asks."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+
+
+ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One question. `query` is raw, header names are lower case, a dict body is handed over."""
+
+    method: str
+    path: str
+    query: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | Object = b""
+    user: User = ANONYMOUS
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One answer, whole."""
+
+    code: int
+    body: bytes
+    kind: str = JSON
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One answer in pieces, as they come: a watch. Whoever holds it closes `chunks`."""
+
+    code: int
+    chunks: AsyncGenerator[bytes, None]
+    kind: str = JSON
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+Handler = Callable[[Request], Awaitable[Reply | Stream]]

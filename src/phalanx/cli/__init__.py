@@ -1,0 +1,1 @@
+"""The commands: thin, one module each, over the other rooms."""

@@ -1,0 +1,41 @@
+"""`phalanx COMMAND`: the table of commands. Each is loaded when it is called."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+from phalanx import __version__
+
+#: Command -> its one line in the help. The module of the same name holds `command`.
+COMMANDS = {
+    "up": "Run a whole control plane in the foreground.",
+    "why": "Say why a pod group or pod is pending, and what would let it run.",
+}
+
+
+class _Commands(click.Group):
+    """Commands whose modules are imported only when they are used, to start fast."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All of them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """One of them."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"phalanx.cli.{cmd_name.replace('-', '_')}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list in the help, without importing anything."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="phalanx")
+def main() -> None:
+    """Gang scheduling for Kubernetes."""

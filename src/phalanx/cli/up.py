@@ -1,0 +1,207 @@
+"""`phalanx up`: a whole control plane in the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import secrets
+import signal
+import socket
+import stat
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import uvloop
+
+from phalanx.chance import TrueChance
+from phalanx.cli import options
+from phalanx.client import kubeconfig
+from phalanx.clock import WallClock
+from phalanx.control_plane import ControlPlane
+from phalanx.controllers.nodes import SimulatedNode
+from phalanx.server.access import ADMIN, Tokens
+from phalanx.server.asgi import Asgi
+from phalanx.server.certificates import server_context, write_private
+from phalanx.server.listener import bind_socket, listening
+from phalanx.store.memory import MemoryStore
+
+MEMORY = ":memory:"
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the command line asks for."""
+
+    host: str
+    port: int
+    data: str
+    kubeconfig: Path | None
+    nodes: list[SimulatedNode]
+    without: frozenset[str]
+
+
+@click.command()
+@click.option(
+    "--listen",
+    default="127.0.0.1:6443",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where to serve; port 0 takes any free one.",
+)
+@click.option(
+    "--data",
+    default=None,
+    metavar="DIR",
+    help=f"Where to keep certificates and token; {MEMORY} keeps nothing. "
+    "[default: a folder of the user's]",
+)
+@click.option(
+    "--store",
+    type=click.Choice(["memory"]),
+    default="memory",
+    show_default=True,
+    help="Where objects are kept: in memory, until the end.",
+)
+@click.option(
+    "--kubeconfig",
+    "config",
+    type=click.Path(path_type=Path),
+    default=None,
+    metavar="FILE",
+    help="Where to write the kubeconfig. [default: DIR/kubeconfig]",
+)
+@click.option(
+    "--nodes",
+    default="3",
+    show_default=True,
+    metavar="FILE|N",
+    help="Simulated nodes: how many, or a file that lists them.",
+)
+@click.option(
+    "--shape", default="", metavar="cpu=8,memory=32Gi", help="What each simulated node has."
+)
+@click.option(
+    "--topology",
+    default="",
+    metavar="block=2,rack=4",
+    help="How simulated nodes are spread over domains.",
+)
+@click.option(
+    "--without",
+    default="",
+    metavar="PART,PART",
+    help=f"Parts to leave out: {', '.join(options.PARTS)}.",
+)
+def command(
+    listen: str, data: str | None, store: str, config: Path | None, nodes: str, shape: str,
+    topology: str, without: str,
+) -> None:  # fmt: skip
+    """Run API server, scheduler, controllers and simulated nodes in one process.
+
+    \b
+    Example:
+      phalanx up --nodes 100 --shape cpu=8,memory=32Gi,nvidia.com/gpu=8
+      export KUBECONFIG=~/.local/state/phalanx/kubeconfig
+      kubectl get nodes
+    """
+    host, port = options.address(listen)
+    left_out = options.parts(without)
+    wanted = options.nodes(nodes, options.shape(shape), options.topology(topology))
+    settings = Settings(host, port, data or str(options.state_folder()), config, wanted, left_out)
+    with _data_folder(settings) as folder:
+        uvloop.run(_up(settings, folder))
+
+
+@contextlib.contextmanager
+def _data_folder(settings: Settings) -> Iterator[Path]:
+    """The folder of the certificates: for ourselves alone, or gone at the end."""
+    if settings.data == MEMORY:
+        with tempfile.TemporaryDirectory(prefix="phalanx-") as name:
+            yield Path(name)
+        return
+    folder = Path(settings.data).expanduser()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mode = folder.stat().st_mode
+    except OSError as error:
+        raise click.ClickException(f"cannot use {folder}: {error.strerror}") from None
+    if stat.S_IMODE(mode) & 0o077:
+        raise click.ClickException(
+            f"{folder} holds keys but others may enter it; run: chmod 700 {folder}"
+        )
+    yield folder
+
+
+async def _up(settings: Settings, folder: Path) -> None:
+    clock, chance = WallClock(), TrueChance()
+    sock = _listen(settings)
+    tls, authority = server_context(folder, _names(settings.host), clock.now())
+    token = _token(folder)
+    plane = ControlPlane(
+        MemoryStore(), clock, chance, nodes=settings.nodes, without=settings.without
+    )
+    app = Asgi(plane.server.handle, Tokens({token: ADMIN}))
+    file = settings.kubeconfig or _kubeconfig_place(settings, folder)
+    url = _url(settings.host, sock)
+    async with plane.running(), listening(app, sock, tls), _signals() as stopped:
+        kubeconfig.write(file, url, authority.decode(), token)
+        # What start-up made lives to the end: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        click.echo(f"ready {url} kubeconfig {file}")
+        await stopped.wait()
+
+
+def _listen(settings: Settings) -> socket.socket:
+    try:
+        return bind_socket(settings.host, settings.port)
+    except OSError as error:
+        where = f"{settings.host}:{settings.port}"
+        raise click.ClickException(
+            f"cannot listen on {where}: {error.strerror}; choose another with --listen"
+        ) from None
+
+
+def _token(folder: Path) -> str:
+    """The administrator's token: made at first start, the same afterwards."""
+    path = folder / "admin.token"
+    if not path.exists():
+        write_private(path, secrets.token_urlsafe(32).encode())
+    return path.read_text().strip()
+
+
+def _kubeconfig_place(settings: Settings, folder: Path) -> Path:
+    """Beside the data; with no data to keep, in the user's own folder."""
+    if settings.data != MEMORY:
+        return folder / "kubeconfig"
+    place = options.state_folder()
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return place / "kubeconfig"
+
+
+def _names(host: str) -> list[str]:
+    return [] if host in (*_LOOPBACK, "0.0.0.0", "::") else [host]
+
+
+def _url(host: str, sock: socket.socket) -> str:
+    port = sock.getsockname()[1]
+    shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"https://[{shown}]:{port}" if ":" in shown else f"https://{shown}:{port}"
+
+
+@contextlib.asynccontextmanager
+async def _signals() -> AsyncIterator[asyncio.Event]:
+    """An event that SIGTERM and ^C set."""
+    stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    try:
+        yield stopped
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)

@@ -1,0 +1,155 @@
+"""Requests over the network: the peer of `transports.InProcess`, on aiohttp.
+
+One session of kept-alive connections to one server. Every trouble of the network becomes
+Unreachable; every answer is bounded in time and size. Follows no redirect, so that no credential
+goes elsewhere, and sends no POST and no PATCH twice: only the caller knows whether that is safe.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+import orjson
+from yarl import URL
+
+from phalanx.api.errors import ServerError
+from phalanx.api.wire import JSON, Reply, Request, Stream
+from phalanx.client.requests import is_watch
+from phalanx.client.transports import Unreachable
+
+_TROUBLE = (aiohttp.ClientError, OSError)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds to connect, to answer, and of silence in a watch; bytes of an answer; connections."""
+
+    connect: float = 10.0
+    answer: float = 60.0
+    # A server that sends bookmarks does so every minute: two in a row may be late.
+    silence: float = 180.0
+    size: int = 256 * 1024 * 1024
+    connections: int = 64
+
+
+class Http:
+    """A server at a URL, asked with a token, a client certificate (in `tls`), both or neither."""
+
+    def __init__(
+        self,
+        server: str,
+        *,
+        token: str = "",
+        tls: ssl.SSLContext | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self._server, self._tls, self._limits = server.rstrip("/"), tls, limits or Limits()
+        # Nearby, compressing costs more than it saves.
+        self._headers = {"user-agent": "phalanx", "accept-encoding": "identity"}
+        if token:
+            self._headers["authorization"] = f"Bearer {token}"
+        self._session: aiohttp.ClientSession | None = None
+
+    async def send(self, request: Request) -> Reply | Stream:
+        """Ask over a connection that is kept for the next request, or for a watch until its end."""
+        try:
+            response = await self._ask(request)
+            if is_watch(request) and response.status < 300:
+                return Stream(response.status, self._chunks(response), JSON)
+            async with response:
+                return Reply(
+                    response.status, await self._body(response), response.content_type,
+                    tuple((name.lower(), value) for name, value in response.headers.items()),
+                )  # fmt: skip
+        except _TROUBLE as error:
+            raise Unreachable(self._server, _cause(error)) from error
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _ask(self, request: Request) -> aiohttp.ClientResponse:
+        body, query = request.body, f"?{request.query}" if request.query else ""
+        return await self._opened().request(
+            request.method,
+            URL(f"{self._server}{quote(request.path)}{query}", encoded=True),
+            data=orjson.dumps(body) if isinstance(body, dict) else body or None,
+            headers=request.headers,
+            timeout=self._watching if is_watch(request) else self._asking,
+            allow_redirects=False,
+        )
+
+    def _opened(self) -> aiohttp.ClientSession:
+        """The session, made when it is first needed, since it belongs to the running loop."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    ssl=self._tls or True, limit=self._limits.connections
+                ),
+                headers=self._headers,
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        return self._session
+
+    @property
+    def _asking(self) -> aiohttp.ClientTimeout:
+        return aiohttp.ClientTimeout(total=self._limits.answer, sock_connect=self._limits.connect)
+
+    @property
+    def _watching(self) -> aiohttp.ClientTimeout:
+        limits = self._limits
+        return aiohttp.ClientTimeout(
+            total=None, sock_connect=limits.connect, sock_read=limits.silence
+        )
+
+    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
+        parts, size = [], 0
+        async for part in response.content.iter_any():
+            parts.append(part)
+            size += len(part)
+            if size > self._limits.size:
+                response.close()
+                raise ServerError(f"the server's answer has more than {self._limits.size} bytes")
+        return b"".join(parts)
+
+    async def _chunks(self, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+        try:
+            async for chunk in response.content.iter_any():
+                yield chunk
+        except _TROUBLE as error:
+            raise Unreachable(self._server, _cause(error)) from error
+        finally:
+            # Cut, not returned for the next request: a watch has no other end.
+            response.close()
+
+
+def _distrust(error: Exception) -> str:
+    return f"its certificate is not trusted: {getattr(error, 'verify_message', error)}"
+
+
+def _system(error: aiohttp.ClientConnectorError) -> str:
+    number = error.os_error.errno
+    return os.strerror(number) if number and number > 0 else str(error.os_error)
+
+
+#: The first row that fits says what went wrong in words for a person.
+_CAUSES: tuple[tuple[type[Exception], Callable[[Any], str]], ...] = (
+    (aiohttp.ClientConnectorCertificateError, lambda e: _distrust(e.certificate_error)),
+    (aiohttp.ClientConnectorSSLError, lambda e: f"TLS failed: {e.os_error.reason}"),
+    (aiohttp.ClientConnectorError, _system),
+    (aiohttp.ServerDisconnectedError, lambda e: "it closed the connection"),
+    (TimeoutError, lambda e: "it did not answer in time"),
+)
+
+
+def _cause(error: Exception) -> str:
+    words = next((words for kind, words in _CAUSES if isinstance(error, kind)), str)
+    return words(error) or type(error).__name__

@@ -1,0 +1,108 @@
+"""What a controller looks at next: a queue of keys, each at most once, in the order they came.
+
+Between an informer's handlers, which add, and a controller's workers, which get and say when they
+are done. Carries names only: a worker looks at the world as it is, so that ten changes of one
+object are one piece of work. All waiting is the running loop's.
+
+    key is           add            get               done           timer rings
+    nowhere          queued         -                 -              queued
+    queued           queued         worked on         -              queued
+    worked on        to do again    -                 nowhere        to do again
+    to do again      to do again    -                 queued         to do again
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+#: Seconds before the first repetition of a piece of work that failed, and the most before any.
+FIRST_PAUSE, LONGEST_PAUSE = 0.01, 60.0
+#: Keys that a queue holds unless told otherwise.
+CAPACITY = 1_000_000
+
+K = TypeVar("K", bound=Hashable)
+
+
+class WorkQueue(Generic[K]):
+    """Keys to be worked on, by as many workers as there are; no two of them on one key.
+
+    Bounded: a key for which there is no room is refused, and whoever added it adds it again later.
+    """
+
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        self._capacity = capacity
+        self._queue: asyncio.Queue[K] = asyncio.Queue()
+        self._queued: set[K] = set()
+        self._working: set[K] = set()
+        self._again: set[K] = set()
+        self._timers: dict[K, asyncio.TimerHandle] = {}
+        self._pauses: dict[K, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._queued)
+
+    def add(self, key: K) -> bool:
+        """Have a key worked on; False if there is no room for it."""
+        if key in self._queued or key in self._again:
+            return True
+        if not self._has_room():
+            return False
+        if key in self._working:
+            self._again.add(key)
+        else:
+            self._queued.add(key)
+            self._queue.put_nowait(key)
+        return True
+
+    def add_after(self, key: K, seconds: float) -> bool:
+        """Have a key worked on in a while; of several such wishes the soonest counts."""
+        loop = asyncio.get_running_loop()
+        timer = self._timers.get(key)
+        if timer is None and not self._has_room():
+            return False
+        if timer is None or loop.time() + seconds < timer.when():
+            self._stop(key)
+            self._timers[key] = loop.call_later(seconds, self._ring, key)
+        return True
+
+    def retry(self, key: K) -> bool:
+        """Have a key worked on again after a failure, each time in a longer while."""
+        pause = self._pauses.get(key, FIRST_PAUSE)
+        self._pauses[key] = min(2 * pause, LONGEST_PAUSE)
+        return self.add_after(key, pause)
+
+    def forget(self, key: K) -> None:
+        """Let the next failure of a key be its first."""
+        self._pauses.pop(key, None)
+
+    async def get(self) -> K:
+        """The next key, as soon as there is one; `done` must follow."""
+        key = await self._queue.get()
+        self._queued.remove(key)
+        self._working.add(key)
+        return key
+
+    def done(self, key: K) -> None:
+        """Say that a worker has finished with a key, well or not."""
+        self._working.remove(key)
+        if key in self._again:
+            self._again.remove(key)
+            self.add(key)
+
+    def close(self) -> None:
+        """Stop all timers, so that nothing is added any more by itself."""
+        for key in list(self._timers):
+            self._stop(key)
+
+    def _ring(self, key: K) -> None:
+        del self._timers[key]
+        self.add(key)
+
+    def _stop(self, key: K) -> None:
+        if timer := self._timers.pop(key, None):
+            timer.cancel()
+
+    def _has_room(self) -> bool:
+        return len(self._queued) + len(self._again) + len(self._timers) < self._capacity

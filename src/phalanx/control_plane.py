@@ -1,0 +1,77 @@
+"""The whole control plane on one event loop: server, scheduler, controllers, nodes.
+
+Stands above `server/` and `controllers/`, which do not know each other, and below `sim/` and
+`cli/`, which run it in virtual time or on the network. Each part has a client of its own and
+meets the others only through the API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
+
+from phalanx.api.wire import User
+from phalanx.chance import Chance
+from phalanx.client.client import Client
+from phalanx.client.transports import InProcess
+from phalanx.clock import Clock
+from phalanx.controllers.loop import Informers
+from phalanx.controllers.namespaces import Namespaces
+from phalanx.controllers.nodes import Nodes, SimulatedNode
+from phalanx.controllers.podgroups import Protection
+from phalanx.controllers.scheduling import Scheduling
+from phalanx.server.access import MASTERS
+from phalanx.server.app import Server
+from phalanx.store.kv import Store
+
+
+class ControlPlane:
+    """Everything that makes a cluster, wired together; `without` names parts to leave out."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        chance: Chance,
+        *,
+        nodes: Sequence[SimulatedNode] = (),
+        without: Collection[str] = (),
+    ) -> None:
+        self.server = Server(store, clock, chance)
+        self._store, self._clock, self._chance = store, clock, chance
+        self._nodes, self._without = nodes, without
+
+    def client(self, name: str) -> Client:
+        """A client in this process, for a part or a test of that name."""
+        return Client(InProcess(self.server.handle, User(name, (MASTERS,))))
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Have every part run while the context lasts; a part that breaks breaks the whole."""
+        await self.server.start()
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(part) for part in await self._parts()]
+            try:
+                yield
+            finally:
+                for task in tasks:
+                    task.cancel()
+        await self._store.close()
+
+    async def _parts(self) -> list[Coroutine[None, None, None]]:
+        """What is to run, ready to run."""
+        client = self.client("system:controllers")
+        informers = Informers(client, self._chance)
+        parts: list[Coroutine[None, None, None]] = []
+        if "scheduler" not in self._without:
+            scheduler = self.client("system:kube-scheduler")
+            parts.append(Scheduling(scheduler, informers, self._clock, self._chance).run())
+        if "controllers" not in self._without:
+            parts.append(Protection(client, informers).run())
+            parts.append(Namespaces(client, informers).run())
+        if "nodes" not in self._without:
+            nodes = Nodes(self.client("system:nodes"), informers, self._clock, self._nodes)
+            await nodes.register()
+            parts.append(nodes.run())
+        return [informers.run(), *parts]

@@ -1,0 +1,87 @@
+"""Informers → work queue → reconcile → actions → client: what every controller but the scheduler
+is.
+
+A reconcile is a function from a key to a Plan; it looks at the world as it is, so that a missed
+event costs time, never truth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, TypeVar
+
+from phalanx.api.errors import ApiError
+from phalanx.api.kinds import Kind
+from phalanx.chance import Chance
+from phalanx.client.answers import Resource
+from phalanx.client.client import Client
+from phalanx.client.informer import Informer
+from phalanx.client.transports import Unreachable
+from phalanx.client.workqueue import WorkQueue
+from phalanx.controllers.actions import Plan, perform
+
+K = TypeVar("K", bound=Hashable)
+R = TypeVar("R", bound=Resource)
+
+
+class Informers:
+    """One informer per kind, shared by all the loops of a process."""
+
+    def __init__(self, client: Client, chance: Chance) -> None:
+        self._client, self._chance = client, chance
+        self._informers: dict[Kind, Informer[Any]] = {}
+
+    def of(self, kind: Kind, struct: type[R]) -> Informer[R]:
+        """The informer of a kind; whoever asks first says how it is decoded."""
+        if kind not in self._informers:
+            self._informers[kind] = Informer(self._client, kind, struct, chance=self._chance)
+        return self._informers[kind]
+
+    async def run(self) -> None:
+        """Follow the server in all of them."""
+        async with asyncio.TaskGroup() as group:
+            for informer in self._informers.values():
+                group.create_task(informer.run())
+
+    async def synced(self) -> None:
+        """Wait until all of them have been filled."""
+        for informer in self._informers.values():
+            await informer.synced.wait()
+
+
+class Loop(Generic[K]):
+    """Works keys off: `reconcile` says what to do about each, `workers` do it side by side."""
+
+    def __init__(self, client: Client, reconcile: Callable[[K], Plan], workers: int = 1) -> None:
+        self.queue: WorkQueue[K] = WorkQueue()
+        self._client, self._reconcile, self._workers = client, reconcile, workers
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self._workers):
+                    group.create_task(self._work())
+        finally:
+            self.queue.close()
+
+    async def _work(self) -> None:
+        while True:
+            key = await self.queue.get()
+            try:
+                await self._handle(key)
+            finally:
+                self.queue.done(key)
+
+    async def _handle(self, key: K) -> None:
+        plan = self._reconcile(key)
+        try:
+            for action in plan.actions:
+                await perform(self._client, action)
+        except (ApiError, Unreachable):
+            self.queue.retry(key)
+            return
+        self.queue.forget(key)
+        if plan.again is not None:
+            self.queue.add_after(key, plan.again)

@@ -1,0 +1,82 @@
+"""Namespaces that are being deleted: empty them, then let them go."""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec import Struct
+
+from phalanx.api.errors import ApiError, NotFound
+from phalanx.api.kinds import KINDS, NAMESPACE, Kind
+from phalanx.api.meta import Key, Meta
+from phalanx.client.client import Client
+from phalanx.client.transports import Unreachable
+from phalanx.client.workqueue import WorkQueue
+from phalanx.controllers.loop import Informers
+
+#: Seconds between looks at a namespace that is not empty yet.
+_PATIENCE = 1.0
+
+
+class Namespace(Struct, frozen=True):
+    """As much of a namespace as its end needs."""
+
+    metadata: Meta
+
+
+class Namespaces:
+    """Deletes what is in a namespace that is to go, and finalizes it when nothing is left.
+
+    What is in it is asked of the server each time, not of caches: a namespace must not be let go
+    while it holds anything.
+    """
+
+    def __init__(self, client: Client, informers: Informers) -> None:
+        self._client = client
+        self._cache = informers.of(NAMESPACE, Namespace).cache
+        self._queue: WorkQueue[Key] = WorkQueue()
+        self._cache.subscribe(self._changed)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            key = await self._queue.get()
+            try:
+                await self._empty(key)
+                self._queue.forget(key)
+            except (ApiError, Unreachable):
+                self._queue.retry(key)
+            finally:
+                self._queue.done(key)
+
+    async def _empty(self, key: Key) -> None:
+        namespace = self._cache.get(key)
+        if namespace is None or not namespace.metadata.deletion_timestamp:
+            return
+        left = [await self._delete_all(kind, key.name) for kind in _contents()]
+        if any(left):
+            self._queue.add_after(key, _PATIENCE)
+            return
+        empty = {"metadata": {"name": key.name}, "spec": {"finalizers": []}}
+        await self._client.update(NAMESPACE, empty, subresource="finalize")
+
+    async def _delete_all(self, kind: Kind, namespace: str) -> int:
+        """Delete what there is of a kind; how much that was."""
+        found = await self._client.list(kind, Namespace, namespace=namespace)
+        await asyncio.gather(*(self._delete(kind, item.metadata) for item in found.items))
+        return len(found.items)
+
+    async def _delete(self, kind: Kind, meta: Meta) -> None:
+        if not meta.deletion_timestamp:
+            try:
+                await self._client.delete(kind, meta.key, uid=meta.uid)
+            except NotFound:
+                return
+
+    def _changed(self, old: Namespace | None, new: Namespace | None) -> None:
+        if new is not None and new.metadata.deletion_timestamp:
+            self._queue.add(new.metadata.key)
+
+
+def _contents() -> list[Kind]:
+    return [kind for kind in KINDS if kind.namespaced and "delete" in kind.verbs]

@@ -1,0 +1,55 @@
+"""PodGroup protection: a group that is being deleted stays while a live pod refers to it."""
+
+from __future__ import annotations
+
+from phalanx.api.core import Pod
+from phalanx.api.kinds import POD, POD_GROUP
+from phalanx.api.meta import Key
+from phalanx.api.scheduling import PROTECTION_FINALIZER, PodGroup
+from phalanx.client.client import Client
+from phalanx.controllers.actions import Patch, Plan
+from phalanx.controllers.loop import Informers, Loop
+
+
+class Protection:
+    """Takes the finalizer off a group that nobody needs any more. Never puts it on."""
+
+    def __init__(self, client: Client, informers: Informers) -> None:
+        self._groups = informers.of(POD_GROUP, PodGroup).cache
+        pods = informers.of(POD, Pod).cache
+        self._members = pods.index(lambda pod: [pod.group] if pod.group else [])
+        self._loop: Loop[Key] = Loop(client, self.reconcile)
+        self._groups.subscribe(self._group_changed)
+        pods.subscribe(self._pod_changed)
+
+    async def run(self) -> None:
+        """Protect until cancelled."""
+        await self._loop.run()
+
+    def reconcile(self, key: Key) -> Plan:
+        """Let go of a group that is being deleted and has no live member."""
+        group = self._groups.get(key)
+        if group is None or not _wants_to_go(group):
+            return Plan()
+        if any(not pod.ended for pod in self._members[key]):
+            return Plan()
+        kept = [name for name in group.metadata.finalizers if name != PROTECTION_FINALIZER]
+        # With its version: a finalizer that somebody adds meanwhile must not be lost.
+        meta = {"finalizers": kept, "resourceVersion": group.metadata.resource_version}
+        return Plan([Patch(POD_GROUP, key, {"metadata": meta})])
+
+    def _group_changed(self, old: PodGroup | None, new: PodGroup | None) -> None:
+        if new is not None and _wants_to_go(new):
+            self._loop.queue.add(new.metadata.key)
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        for pod in (old, new):
+            if pod is not None and pod.group is not None:
+                group = self._groups.get(pod.group)
+                if group is not None and _wants_to_go(group):
+                    self._loop.queue.add(pod.group)
+
+
+def _wants_to_go(group: PodGroup) -> bool:
+    meta = group.metadata
+    return bool(meta.deletion_timestamp) and PROTECTION_FINALIZER in meta.finalizers

@@ -1,0 +1,296 @@
+"""Cache: events and assumptions in, snapshots out.
+
+The shell tells it everything that it sees of nodes, pods and groups, and what it assumes between a
+decision and the event that confirms it. A pod takes room from the moment it is assumed:
+
+    pending --assume--> assumed --its bound version arrives--> bound --ends or goes--> gone
+       ^------forget------'
+
+Changes are gathered on the side and reach the snapshot only when the next one is asked for, so that
+a cycle can be suspended; then only changed rows are rewritten, unless nodes came or went. Does not
+read the API and decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from phalanx.api.core import Node, Pod
+from phalanx.api.meta import Key
+from phalanx.api.resources import node_room
+from phalanx.api.scheduling import PodGroup
+from phalanx.scheduler.decision import Binding
+from phalanx.scheduler.events import Event
+from phalanx.scheduler.shape import Shape, shape_of
+from phalanx.scheduler.snapshot import CPU, FIRST_COLUMNS, MEMORY, Snapshot
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+@dataclass(slots=True)
+class _Host:
+    """What is known of a node by name; without a node, pods that were bound to it wait for it."""
+
+    node: Node | None
+    room: list[int]
+    used: list[int]
+    scored: list[int]
+    pods: dict[Key, Shape] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Held:
+    """A pod that has not ended: where it is ("": nowhere yet) and whether that is only assumed."""
+
+    uid: str
+    node: str
+    shape: Shape
+    #: The group that it is a live member of.
+    group: Key | None
+    assumed: bool = False
+
+
+class Cache:
+    """The cluster as the scheduler believes it to be."""
+
+    def __init__(self) -> None:
+        self._columns = {name: i for i, name in enumerate(FIRST_COLUMNS)}
+        self._hosts: dict[str, _Host] = {}
+        self._pods: dict[Key, _Held] = {}
+        self._groups: dict[Key, PodGroup] = {}
+        self._members: dict[Key, int] = {}
+        self._snapshot = Snapshot((), self._columns)
+        self._restructured = False
+        self._changed_nodes: dict[str, None] = {}
+        self._changed_loads: dict[str, None] = {}
+        self._changed_groups: dict[Key, None] = {}
+
+    def node(self, name: str, node: Node | None) -> Event | None:
+        """A node came, changed or went (None). Says what that may cure."""
+        host = self._hosts.get(name)
+        old = host.node if host else None
+        if node is None:
+            self._remove_node(name, host)
+            return None
+        if old is not None and _same(old, node):
+            return None
+        host = self._host(name)
+        host.node, host.room = node, self._row(node_room(node))
+        if old is None:
+            self._restructured = True
+            return Event.NODE_ADDED
+        self._changed_nodes[name] = None
+        return Event.NODE_UPDATED
+
+    def pod(self, key: Key, pod: Pod | None) -> Event | None:
+        """A pod came, changed or went (None). Says what that may cure."""
+        old = self._pods.get(key)
+        new = None if pod is None or pod.ended else _held(pod, old)
+        return self._replace(key, old, new)
+
+    def group(self, key: Key, group: PodGroup | None) -> Event | None:
+        """A PodGroup came, changed or went (None). Says what that may cure."""
+        old = self._groups.pop(key, None)
+        if group is not None:
+            self._groups[key] = group
+        self._changed_groups[key] = None
+        return Event.GROUP_CHANGED if group and (not old or old.spec != group.spec) else None
+
+    def assume(self, bindings: Iterable[Binding]) -> None:
+        """Count these pods on these nodes from now on, but none that is gone or has a node."""
+        for key, uid, node in bindings:
+            held = self._pods.get(key)
+            if held and held.uid == uid and not held.node:
+                self._replace(key, held, _Held(uid, node, held.shape, held.group, assumed=True))
+
+    def forget(self, bindings: Iterable[Binding]) -> Event | None:
+        """Take assumptions back that did not come true. Says what that may cure."""
+        freed = None
+        for key, uid, node in bindings:
+            held = self._pods.get(key)
+            if held and held.assumed and (held.uid, held.node) == (uid, node):
+                freed = self._replace(key, held, _Held(uid, "", held.shape, held.group))
+        return freed
+
+    def assumed(self) -> list[Key]:
+        """The pods whose binding was not seen yet: none at quiet."""
+        return sorted(key for key, held in self._pods.items() if held.assumed)
+
+    def snapshot(self) -> Snapshot:
+        """The cluster now. There is one at a time: the last one is brought up to date."""
+        if self._restructured:
+            self._rebuild()
+        else:
+            self._rewrite()
+        for key in self._changed_groups:
+            _put(self._snapshot.members, key, self._members.get(key))
+            _put(self._snapshot.groups, key, self._groups.get(key))
+        self._restructured = False
+        self._changed_nodes.clear()
+        self._changed_loads.clear()
+        self._changed_groups.clear()
+        return self._snapshot
+
+    def check(self) -> list[str]:
+        """Sentences about every invariant that does not hold; none in a healthy cache."""
+        return [*self._check_hosts(), *self._check_pods(), *self._check_snapshot()]
+
+    def _remove_node(self, name: str, host: _Host | None) -> None:
+        if host and host.node:
+            host.node, host.room = None, [0] * len(self._columns)
+            self._restructured = True
+            self._changed_nodes.pop(name, None)
+            self._drop_if_empty(name, host)
+
+    def _replace(self, key: Key, old: _Held | None, new: _Held | None) -> Event | None:
+        """One version of a pod takes the place of another, wherever each is."""
+        moved = not (old and new and old.node == new.node and old.shape == new.shape)
+        if old and old.node:
+            self._count(old.group, -1)
+            if moved:
+                self._unload(key, old)
+        if new and new.node:
+            self._count(new.group, +1)
+            if moved:
+                self._load(key, new)
+        _put(self._pods, key, new)
+        return Event.POD_GONE if moved and old and old.node else None
+
+    def _load(self, key: Key, held: _Held) -> None:
+        host = self._host(held.node)
+        host.pods[key] = held.shape
+        self._add(host, held.shape, +1)
+        self._changed_loads[held.node] = None
+
+    def _unload(self, key: Key, held: _Held) -> None:
+        host = self._hosts[held.node]
+        del host.pods[key]
+        self._add(host, held.shape, -1)
+        self._changed_loads[held.node] = None
+        self._drop_if_empty(held.node, host)
+
+    def _add(self, host: _Host, shape: Shape, sign: int) -> None:
+        used, columns = host.used, self._columns
+        for name, amount in shape.requests:
+            if name not in columns:
+                self._new_column(name)
+            used[columns[name]] += sign * amount
+        cpu, memory = shape.scored
+        host.scored[CPU] += sign * cpu
+        host.scored[MEMORY] += sign * memory
+
+    def _count(self, group: Key | None, change: int) -> None:
+        if group:
+            _put(self._members, group, self._members.get(group, 0) + change)
+            self._changed_groups[group] = None
+
+    def _host(self, name: str) -> _Host:
+        host = self._hosts.get(name)
+        if host is None:
+            width = len(self._columns)
+            host = self._hosts[name] = _Host(None, [0] * width, [0] * width, [0, 0])
+        return host
+
+    def _drop_if_empty(self, name: str, host: _Host) -> None:
+        if not host.node and not host.pods:
+            del self._hosts[name]
+            self._changed_loads.pop(name, None)
+
+    def _row(self, amounts: dict[str, int]) -> list[int]:
+        for name in amounts:
+            if name not in self._columns:
+                self._new_column(name)
+        return [amounts.get(name, 0) for name in self._columns]
+
+    def _new_column(self, name: str) -> None:
+        self._columns[name] = len(self._columns)
+        self._restructured = True
+        for host in self._hosts.values():
+            host.room.append(0)
+            host.used.append(0)
+
+    def _rebuild(self) -> None:
+        old = self._snapshot
+        nodes, loads = [], []
+        for _, host in sorted(self._hosts.items(), key=lambda item: item[0]):
+            if host.node:
+                nodes.append(host.node)
+                loads.append((host.room, host.used, host.scored))
+        self._snapshot = Snapshot(nodes, self._columns, loads)
+        self._snapshot.members, self._snapshot.groups = old.members, old.groups
+
+    def _rewrite(self) -> None:
+        snapshot, hosts = self._snapshot, self._hosts
+        index = snapshot.index
+        for name in self._changed_nodes:
+            if node := hosts[name].node:
+                snapshot.put_node(index[name], node, hosts[name].room)
+        for name in self._changed_loads:
+            if name in index:
+                snapshot.put_load(index[name], hosts[name].used, hosts[name].scored)
+
+    def _check_hosts(self) -> Iterator[str]:
+        for name, host in self._hosts.items():
+            fresh = _Host(None, [], [0] * len(self._columns), [0, 0])
+            for shape in host.pods.values():
+                self._add(fresh, shape, +1)
+            if (fresh.used, fresh.scored) != (host.used, host.scored):
+                yield f"node {name} counts {host.used}, its pods add up to {fresh.used}"
+            if min(*host.used, *host.scored) < 0:
+                yield f"node {name} counts less than nothing: {host.used}"
+
+    def _check_pods(self) -> Iterator[str]:
+        members: dict[Key, int] = {}
+        for key, held in self._pods.items():
+            host = self._hosts.get(held.node)
+            if held.node and (host is None or key not in host.pods):
+                yield f"pod {key} is not counted on its node {held.node}"
+            if held.assumed and not held.node:
+                yield f"pod {key} is assumed to be nowhere"
+            if held.node and held.group:
+                members[held.group] = members.get(held.group, 0) + 1
+        if members != self._members:
+            yield f"groups count {self._members}, their members add up to {members}"
+        for name, host in self._hosts.items():
+            for key in host.pods:
+                if key not in self._pods or self._pods[key].node != name:
+                    yield f"node {name} counts pod {key}, which is not there"
+
+    def _check_snapshot(self) -> Iterator[str]:
+        snapshot = self.snapshot()
+        for name, i in snapshot.index.items():
+            host, spot = self._hosts[name], snapshot.spot(i)
+            if (spot.room, spot.used, spot.scored) != (host.room, host.used, host.scored):
+                yield f"the snapshot of node {name} differs from the cache"
+        if snapshot.members != self._members:
+            yield "the snapshot counts other members than the cache"
+
+
+def _held(pod: Pod, old: _Held | None) -> _Held:
+    """How a live pod is held: where it is bound, else where this very pod is assumed to be."""
+    meta = pod.metadata
+    group = None if meta.deletion_timestamp else pod.group
+    held = _Held(meta.uid, pod.node, shape_of(pod), group)
+    if not held.node and old and old.assumed and old.uid == held.uid:
+        held.node, held.assumed = old.node, True
+    return held
+
+
+def _same(one: Node, other: Node) -> bool:
+    """Whether nothing changed that a filter or score reads: heartbeats change nothing."""
+    return (
+        one.spec == other.spec
+        and one.metadata.labels == other.metadata.labels
+        and one.status.allocatable == other.status.allocatable
+    )
+
+
+def _put(where: dict[_K, _V], key: _K, value: _V | None) -> None:
+    """Set, or remove what has become nothing."""
+    if value:
+        where[key] = value
+    else:
+        where.pop(key, None)

@@ -1,0 +1,28 @@
+"""What may happen in a cluster that lets a refused entity run after all.
+
+Filters and decisions name the events that could cure them, the cache says which one took place, the
+queue wakes whoever waits for it.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Event(Enum):
+    """One kind of event. The first three concern everybody, the others one group or pod."""
+
+    NODE_ADDED = "a node came"
+    NODE_UPDATED = "a node changed"
+    POD_GONE = "a pod left its node"
+    GROUP_CHANGED = "the group came or changed"
+    MEMBER_CHANGED = "a member came or changed"
+    MEMBER_GONE = "a member went"
+
+
+#: Events that can make or free room.
+ROOM = frozenset({Event.NODE_ADDED, Event.NODE_UPDATED, Event.POD_GONE})
+#: Events that can change what a node accepts.
+NODES = frozenset({Event.NODE_ADDED, Event.NODE_UPDATED})
+#: Events that can change what an entity asks for.
+OWN = frozenset({Event.GROUP_CHANGED, Event.MEMBER_CHANGED, Event.MEMBER_GONE})

@@ -1,0 +1,150 @@
+"""One sentence explains everything: Decision -> the words that everybody prints.
+
+Pod condition, PodGroup condition, event, `phalanx why` and the page take their text from here and
+from nowhere else. Texts that Kubernetes also prints read as they do there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, assert_never
+
+from phalanx.api.meta import Key
+from phalanx.scheduler.decision import (
+    UNSCHEDULABLE,
+    Decision,
+    Gated,
+    Impossible,
+    MissingGroup,
+    MissingMembers,
+    Placed,
+    Refusal,
+    Refused,
+    Unready,
+    Waiting,
+)
+
+SCHEDULED = "Scheduled"
+GROUP_FAILED = "pod group is unschedulable"
+
+
+class PodSentence(NamedTuple):
+    """What a pod without a node is told."""
+
+    pod: Key
+    uid: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What the group is told, and each of its pods that got no node."""
+
+    reason: str
+    message: str
+    pods: tuple[PodSentence, ...]
+
+
+def explain(decision: Decision) -> Explanation:
+    """A decision in words."""
+    match decision:
+        case Placed():
+            return Explanation(SCHEDULED, "", _each(decision.leftovers, UNSCHEDULABLE, ""))
+        case Waiting():
+            message = _why_waiting(decision)
+            pods = _each(decision.pods, decision.reason, f"{GROUP_FAILED}, {message}")
+            return Explanation(decision.reason, message, pods)
+        case Impossible():
+            pods = _each(decision.pods, decision.reason, decision.message)
+            return Explanation(decision.reason, decision.message, pods)
+        case _:
+            assert_never(decision)
+
+
+def no_node(refusal: Refusal) -> str:
+    """Why no node takes a pod: `0/5 nodes are available: 2 Insufficient cpu, 3 node(s) …`."""
+    if not refusal.total:
+        return "no nodes available to schedule pods"
+    reasons = ", ".join(sorted(f"{count} {reason}" for reason, count in refusal.counts))
+    return f"0/{refusal.total} nodes are available: {reasons}."
+
+
+def not_ready(unready: Unready) -> str:
+    """Why the queue does not even try an entity."""
+    match unready:
+        case MissingGroup(name):
+            return f'waiting for PodGroup "{name}" to appear'
+        case MissingMembers(quorum, there):
+            return f"waiting for {quorum} members, {there} {_are(there)} there"
+        case Gated(pods, gates):
+            return f"waiting for scheduling gates {', '.join(gates)} of {_some(pods)}"
+        case _:
+            assert_never(unready)
+
+
+def cures(decision: Decision) -> list[str]:
+    """Small changes, each of which would let the entity run or bring it nearer; the best first."""
+    match decision:
+        case Placed():
+            return _distinct(_of_refusals(decision.leftovers))
+        case Waiting():
+            return _distinct((*_of_quorum(decision), *_of_refusals(decision.pods)))
+        case Impossible():
+            return [decision.cure]
+        case _:
+            assert_never(decision)
+
+
+def _why_waiting(decision: Waiting) -> str:
+    if decision.group is None:
+        return "".join(no_node(pod.refusal) for pod in decision.pods if pod.refusal)
+    if decision.scheduled >= decision.quorum:
+        return GROUP_FAILED
+    return (
+        f"minCount ({decision.quorum}) cannot be satisfied: "
+        f"{decision.scheduled} scheduled, {decision.remaining} remaining"
+    )
+
+
+def _each(pods: tuple[Refused, ...], reason: str, otherwise: str) -> tuple[PodSentence, ...]:
+    """A sentence per pod; pods of one shape share their refusal, so each is spelled once."""
+    spelled: dict[int, str] = {}
+    sentences = []
+    for pod, uid, refusal in pods:
+        if refusal is None:
+            message = otherwise
+        else:
+            message = spelled.get(id(refusal)) or spelled.setdefault(id(refusal), no_node(refusal))
+        sentences.append(PodSentence(pod, uid, reason, message))
+    return tuple(sentences)
+
+
+def _of_quorum(decision: Waiting) -> Iterator[str]:
+    missing = decision.quorum - decision.scheduled
+    if decision.group is None or missing <= 0:
+        return
+    if decision.remaining == len(decision.pods):
+        yield f"add {missing - decision.remaining} more member(s) to the group"
+    elif decision.scheduled and not decision.unknown:
+        yield f"lower minCount from {decision.quorum} to {decision.scheduled}"
+
+
+def _of_refusals(pods: tuple[Refused, ...]) -> Iterator[str]:
+    for refusal in {id(pod.refusal): pod.refusal for pod in pods}.values():
+        if refusal:
+            yield from refusal.cures
+
+
+def _distinct(sentences: tuple[str, ...] | Iterator[str]) -> list[str]:
+    return list(dict.fromkeys(sentences))
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def _some(names: tuple[str, ...], limit: int = 3) -> str:
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more

@@ -1,0 +1,110 @@
+"""What makes an entity impossible whatever the cluster looks like. Asked before any placing.
+
+A row looks at the entity alone and returns an objection or nothing. The sentences about unequal
+members are those of Kubernetes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from phalanx.api.core import Pod
+from phalanx.scheduler.decision import (
+    SCHEDULER_ERROR,
+    UNSCHEDULABLE,
+    Impossible,
+    Refused,
+)
+from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.events import OWN
+from phalanx.scheduler.unsupported import unsupported_of_group
+
+
+@dataclass(frozen=True, slots=True)
+class Objection:
+    """The reason code, the sentence, and what to edit."""
+
+    reason: str
+    message: str
+    cure: str
+
+
+def _scheduler_names(entity: Entity, pods: list[Pod]) -> Objection | None:
+    ours = pods[0].spec.scheduler_name
+    for pod in pods:
+        if (name := pod.spec.scheduler_name) != ours:
+            return Objection(
+                SCHEDULER_ERROR,
+                "all pods in a single pod group should have the same .spec.schedulerName set, "
+                f'got: "{name}" and "{ours}"',
+                f'give all pods of the group the scheduler name "{ours}"',
+            )
+    return None
+
+
+def _priorities(entity: Entity, pods: list[Pod]) -> Objection | None:
+    wanted = entity.group.spec.priority if entity.group else 0
+    for pod in pods:
+        if (priority := pod.spec.priority) != wanted:
+            return Objection(
+                SCHEDULER_ERROR,
+                "all pods in a single pod group should have the same priority as the pod group's "
+                f"priority, got {priority} and {wanted}",
+                "give the group and all its pods the same priority class",
+            )
+    return None
+
+
+def _preemption_policies(entity: Entity, pods: list[Pod]) -> Objection | None:
+    wanted = entity.group.spec.preemption_policy if entity.group else ""
+    for pod in pods:
+        if (policy := pod.spec.preemption_policy) != wanted:
+            return Objection(
+                SCHEDULER_ERROR,
+                "all pods in a single pod group should have the same preemption policy as the pod "
+                f"group's preemption policy, got {policy} and {wanted}",
+                "give the group and all its pods the same preemption policy",
+            )
+    return None
+
+
+def _unsupported_group(entity: Entity, pods: list[Pod]) -> Objection | None:
+    what = unsupported_of_group(entity.group.spec) if entity.group else ""
+    return _not_yet("pod group", what) if what else None
+
+
+def _unsupported_pod(entity: Entity, pods: list[Pod]) -> Objection | None:
+    for member in entity.members:
+        if what := member.shape.unsupported:
+            return _not_yet("pod", what)
+    return None
+
+
+def _not_yet(kind: str, what: str) -> Objection:
+    message = f"{kind} asks for {what}, which is not supported yet"
+    return Objection(UNSCHEDULABLE, message, f"take {what} out of the {kind}")
+
+
+POD_OBJECTIONS = (_unsupported_pod,)
+GROUP_OBJECTIONS = (
+    _scheduler_names,
+    _priorities,
+    _preemption_policies,
+    _unsupported_group,
+    _unsupported_pod,
+)
+
+
+def impossible(entity: Entity) -> Impossible | None:
+    """The first objection to an entity as a decision about it."""
+    pods = [member.pod for member in entity.members]
+    pods += entity.others
+    for row in GROUP_OBJECTIONS if entity.group else POD_OBJECTIONS:
+        if found := row(entity, pods):
+            return _decision(entity, found)
+    return None
+
+
+def _decision(entity: Entity, found: Objection) -> Impossible:
+    pods = tuple(Refused(m.pod.metadata.key, m.pod.metadata.uid, None) for m in entity.members)
+    return Impossible(entity.group_key, pods, found.reason, found.message, found.cure, OWN)

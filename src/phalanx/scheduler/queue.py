@@ -1,0 +1,362 @@
+"""Queue: which entity is tried next. Pods alone and PodGroups, each in one of six states.
+
+    IDLE ──▶ INCOMPLETE / GATED ──▶ ACTIVE ──pop──▶ IN_FLIGHT ──placed──▶ IDLE
+                                      ▲                 │ refused
+                                      └── BACKING_OFF ◀─┘
+                                       time, or an event that may cure the refusal
+
+The shell feeds it every pod and PodGroup and the events of the cluster, pops an entity, lets the
+cycle decide and reports with `done`. What a stimulus does in a state is one row of TRANSITIONS; a
+pair without a row is a bug and raises, leaving everything as it was. `now` is always an argument.
+Does not look at nodes and knows nothing about room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from heapq import heappop, heappush
+from itertools import count
+
+from phalanx.api.core import Pod
+from phalanx.api.meta import Key
+from phalanx.api.scheduling import PodGroup
+from phalanx.scheduler.decision import Binding, Decision, Placed, Unready
+from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.entry import Entry, Id, Rank, State
+from phalanx.scheduler.events import OWN, Event
+
+
+class Stimulus(Enum):
+    """What can happen to an entity."""
+
+    CHANGED = "its group or a member came, changed or went"
+    CURED = "something happened that its last refusal waits for"
+    EXPIRED = "its back-off is over"
+    POPPED = "it is taken"
+    PLACED = "members got nodes"
+    REFUSED = "it was refused"
+    RETURNED = "members that had got nodes could not be bound"
+
+
+class IllegalTransition(Exception):
+    """A stimulus that cannot happen in a state did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One line of the queue, for people: an entity, where it stands and why."""
+
+    key: Key
+    is_group: bool
+    state: State
+    priority: int
+    pods: tuple[Key, ...]
+    attempts: int
+    timestamp: float
+    #: When it is tried again at the latest, if it is backing off.
+    until: float | None
+    unready: Unready | None
+    outcome: Decision | None
+
+
+class Queue:
+    """All entities that a scheduler of this name has to place."""
+
+    def __init__(self, scheduler_name: str = "default-scheduler") -> None:
+        self._name = scheduler_name
+        self._entries: dict[Id, Entry] = {}
+        self._where: dict[Key, Entry] = {}
+        #: Pods that were placed and whose binding was not seen yet.
+        self._assumed: dict[Key, Pod] = {}
+        self._active: list[tuple[Rank, Id]] = []
+        self._backing_off: list[tuple[float, Id]] = []
+        self._sleepers: dict[Event, dict[Id, Entry]] = {event: {} for event in Event}
+        self._flying: dict[Id, Entry] = {}
+        self._sequence = count()
+
+    def pod(self, pod: Pod, now: float) -> None:
+        """A pod came or changed."""
+        key = pod.metadata.key
+        self._drop_namesake(pod, now)
+        if not _alive(pod) or (pod.group is None and not self._is_ours(pod)):
+            self.pod_gone(key, now)
+        elif key in self._assumed and not pod.spec.node_name:
+            self._assumed[key] = pod
+        else:
+            self._assumed.pop(key, None)
+            self._put(pod, now)
+
+    def pod_gone(self, key: Key, now: float) -> None:
+        """A pod was deleted, has ended, or is no business of this queue any more."""
+        self._assumed.pop(key, None)
+        entry = self._where.pop(key, None)
+        if entry:
+            entry.drop(key)
+            self._feel(entry, Event.MEMBER_GONE, now)
+
+    def group(self, group: PodGroup, now: float) -> None:
+        """A PodGroup came or changed."""
+        entry = self._entry(Id(True, group.metadata.key))
+        old, entry.group = entry.group, group
+        if old is None or (old.spec, old.quorum) != (group.spec, group.quorum):
+            self._feel(entry, Event.GROUP_CHANGED, now)
+
+    def group_gone(self, key: Key, now: float) -> None:
+        """A PodGroup was deleted."""
+        entry = self._entries.get(Id(True, key))
+        if entry:
+            entry.group = None
+            self._step(entry, Stimulus.CHANGED, now)
+
+    def wake(self, event: Event, now: float) -> None:
+        """Something happened in the cluster: whoever waits for it is tried at once."""
+        for entry in self._flying.values():
+            entry.missed.add(event)
+        for entry in list(self._sleepers[event].values()):
+            self._step(entry, Stimulus.CURED, now)
+
+    def pop(self, now: float) -> Entity | None:
+        """Take the next entity; it is in flight until `done`."""
+        while self._backing_off and self._backing_off[0][0] <= now:
+            until, id_ = heappop(self._backing_off)
+            if self._rests(id_, until):
+                self._step(self._entries[id_], Stimulus.EXPIRED, now)
+        while self._active:
+            rank, id_ = heappop(self._active)
+            entry = self._entries.get(id_)
+            if entry and entry.queued == rank:
+                entry.queued = None
+                if entry.state is State.ACTIVE:
+                    self._step(entry, Stimulus.POPPED, now)
+                    return entry.take_off()
+        return None
+
+    def done(self, entity: Entity, outcome: Decision, now: float) -> None:
+        """An attempt has ended. Placed pods are out of the queue until bound or returned."""
+        entry = self._entries[Id(entity.group is not None, entity.key)]
+        stimulus = Stimulus.PLACED if isinstance(outcome, Placed) else Stimulus.REFUSED
+        transition = self._transition(entry, stimulus)
+        if isinstance(outcome, Placed):
+            self._hand_out(entry, outcome.bindings)
+        else:
+            entry.count(outcome)
+        transition(self, entry, now)
+
+    def returned(self, bindings: Iterable[Binding], now: float) -> None:
+        """These placements could not be bound: the pods wait again, after a back-off."""
+        entries: dict[Id, Entry] = {}
+        for key, uid, _ in bindings:
+            pod = self._assumed.get(key)
+            if pod and pod.metadata.uid == uid:
+                del self._assumed[key]
+                entry = self._entry(_id(pod))
+                entry.put(pod, now, pending=True)
+                self._where[key] = entries[entry.id] = entry
+        for entry in entries.values():
+            entry.errors += 1
+            self._step(entry, Stimulus.RETURNED, now)
+
+    def next_time(self) -> float | None:
+        """When the next back-off ends; nothing happens by itself before."""
+        while self._backing_off:
+            until, id_ = self._backing_off[0]
+            if self._rests(id_, until):
+                return until
+            heappop(self._backing_off)
+        return None
+
+    def waiting(self) -> list[Place]:
+        """The entities that are not even tried, each with what keeps it back."""
+        return [place for place in self.listing() if place.unready]
+
+    def listing(self) -> list[Place]:
+        """Everything there is to place, the next one first."""
+        entries = [entry for entry in self._entries.values() if entry.state is not State.IDLE]
+        return [_place(entry) for entry in sorted(entries, key=_position)]
+
+    def _is_ours(self, pod: Pod) -> bool:
+        return not pod.spec.node_name and pod.spec.scheduler_name == self._name
+
+    def _put(self, pod: Pod, now: float) -> None:
+        entry = self._where[pod.metadata.key] = self._entry(_id(pod))
+        if entry.put(pod, now, pending=self._is_ours(pod)):
+            self._feel(entry, Event.MEMBER_CHANGED, now)
+
+    def _drop_namesake(self, pod: Pod, now: float) -> None:
+        """A pod may be deleted and made again between two looks at it."""
+        key, uid = pod.metadata.key, pod.metadata.uid
+        entry, assumed = self._where.get(key), self._assumed.get(key)
+        strange = entry is not None and not (entry.id == _id(pod) and entry.holds(key, uid))
+        if strange or (assumed and assumed.metadata.uid != uid):
+            self.pod_gone(key, now)
+
+    def _hand_out(self, entry: Entry, bindings: Iterable[Binding]) -> None:
+        for key, uid, _ in bindings:
+            member = entry.pending.get(key)
+            if member and member.pod.metadata.uid == uid:
+                self._assumed[key] = member.pod
+                entry.drop(key)
+                if entry.id.is_group:
+                    entry.others[key] = member.pod
+                else:
+                    del self._where[key]
+
+    def _entry(self, id_: Id) -> Entry:
+        entry = self._entries.get(id_)
+        if entry is None:
+            entry = self._entries[id_] = Entry(id_)
+        return entry
+
+    def _rests(self, id_: Id, until: float) -> bool:
+        entry = self._entries.get(id_)
+        return entry is not None and entry.state is State.BACKING_OFF and entry.until == until
+
+    def _feel(self, entry: Entry, event: Event, now: float) -> None:
+        """Something happened to this entity alone."""
+        entry.missed.add(event)
+        cured = event in entry.wakes_on
+        self._step(entry, Stimulus.CURED if cured else Stimulus.CHANGED, now)
+
+    def _step(self, entry: Entry, stimulus: Stimulus, now: float) -> None:
+        self._transition(entry, stimulus)(self, entry, now)
+
+    def _transition(self, entry: Entry, stimulus: Stimulus) -> Transition:
+        transition = TRANSITIONS.get((entry.state, stimulus))
+        if transition is None:
+            raise IllegalTransition(f"{entry.id.key} is {entry.state.name}, yet {stimulus.value}")
+        return transition
+
+    def _stay(self, entry: Entry, now: float) -> None:
+        """Nothing to do."""
+
+    def _settle(self, entry: Entry, now: float) -> None:
+        """Go where it belongs by what is there of it."""
+        self._enter(entry, entry.standing)
+
+    def _begin(self, entry: Entry, now: float) -> None:
+        """The first pods to place begin a new wait."""
+        entry.attempts = entry.failures = entry.errors = 0
+        self._stamp(entry, now)
+        self._settle(entry, now)
+
+    def _review(self, entry: Entry, now: float) -> None:
+        """Go on backing off, unless it cannot be tried at all any more."""
+        if entry.standing is not State.ACTIVE:
+            self._settle(entry, now)
+
+    def _fly(self, entry: Entry, now: float) -> None:
+        entry.missed.clear()
+        self._enter(entry, State.IN_FLIGHT)
+
+    def _placed(self, entry: Entry, now: float) -> None:
+        """Leftovers are tried again at once and keep their turn; late members queue up."""
+        entry.failures = entry.errors = 0
+        entry.outcome = None
+        if not any(member.attempts for member in entry.pending.values()):
+            self._stamp(entry, now)
+        self._settle(entry, now)
+
+    def _refused(self, entry: Entry, now: float) -> None:
+        """Back off, unless the cure came while it was being tried."""
+        self._stamp(entry, now)
+        wakes_on = entry.outcome.wakes_on if entry.outcome else frozenset()
+        if entry.missed & wakes_on:
+            self._settle(entry, now)
+        else:
+            self._rest(entry, now, wakes_on)
+
+    def _returned(self, entry: Entry, now: float) -> None:
+        """Back off; room that comes free does not help against a refused binding."""
+        if entry.state is State.IDLE:
+            self._stamp(entry, now)
+        self._rest(entry, now, OWN)
+
+    def _rest(self, entry: Entry, now: float, wakes_on: frozenset[Event]) -> None:
+        if entry.standing is not State.ACTIVE:
+            self._settle(entry, now)
+            return
+        self._enter(entry, State.BACKING_OFF)
+        entry.wakes_on, entry.until = wakes_on, now + entry.back_off()
+        heappush(self._backing_off, (entry.until, entry.id))
+        for event in wakes_on:
+            self._sleepers[event][entry.id] = entry
+
+    def _enter(self, entry: Entry, state: State) -> None:
+        """Leave one state, enter another, keep the books."""
+        for event in entry.wakes_on:
+            del self._sleepers[event][entry.id]
+        entry.wakes_on = frozenset()
+        self._flying.pop(entry.id, None)
+        entry.state = state
+        if state is State.IN_FLIGHT:
+            self._flying[entry.id] = entry
+        elif state is State.ACTIVE and entry.queued != entry.rank:
+            entry.queued = entry.rank
+            heappush(self._active, (entry.rank, entry.id))
+        elif state is State.IDLE and not entry.group and not entry.others:
+            del self._entries[entry.id]
+
+    def _stamp(self, entry: Entry, now: float) -> None:
+        entry.timestamp, entry.sequence = now, next(self._sequence)
+
+
+Transition = Callable[[Queue, Entry, float], None]
+
+TRANSITIONS: Mapping[tuple[State, Stimulus], Transition] = {
+    (State.IDLE, Stimulus.CHANGED): Queue._begin,
+    (State.IDLE, Stimulus.RETURNED): Queue._returned,
+    (State.INCOMPLETE, Stimulus.CHANGED): Queue._settle,
+    (State.INCOMPLETE, Stimulus.RETURNED): Queue._settle,
+    (State.GATED, Stimulus.CHANGED): Queue._settle,
+    (State.GATED, Stimulus.RETURNED): Queue._settle,
+    (State.ACTIVE, Stimulus.CHANGED): Queue._settle,
+    (State.ACTIVE, Stimulus.POPPED): Queue._fly,
+    (State.ACTIVE, Stimulus.RETURNED): Queue._returned,
+    (State.BACKING_OFF, Stimulus.CHANGED): Queue._review,
+    (State.BACKING_OFF, Stimulus.CURED): Queue._settle,
+    (State.BACKING_OFF, Stimulus.EXPIRED): Queue._settle,
+    (State.BACKING_OFF, Stimulus.RETURNED): Queue._returned,
+    (State.IN_FLIGHT, Stimulus.CHANGED): Queue._stay,
+    (State.IN_FLIGHT, Stimulus.PLACED): Queue._placed,
+    (State.IN_FLIGHT, Stimulus.REFUSED): Queue._refused,
+    (State.IN_FLIGHT, Stimulus.RETURNED): Queue._stay,
+}
+
+_ORDER = (
+    State.IN_FLIGHT,
+    State.ACTIVE,
+    State.BACKING_OFF,
+    State.GATED,
+    State.INCOMPLETE,
+)
+
+
+def _id(pod: Pod) -> Id:
+    return Id(pod.group is not None, pod.group or pod.metadata.key)
+
+
+def _alive(pod: Pod) -> bool:
+    """Whether a pod is still a member: not ended and not being deleted."""
+    return not pod.ended and not pod.metadata.deletion_timestamp
+
+
+def _position(entry: Entry) -> tuple[int, Rank]:
+    return _ORDER.index(entry.state), entry.rank
+
+
+def _place(entry: Entry) -> Place:
+    resting = entry.state is State.BACKING_OFF
+    return Place(
+        key=entry.id.key,
+        is_group=entry.id.is_group,
+        state=entry.state,
+        priority=entry.priority,
+        pods=tuple(entry.pending),
+        attempts=entry.attempts,
+        timestamp=entry.timestamp,
+        until=entry.until if resting else None,
+        unready=entry.unready,
+        outcome=entry.outcome,
+    )

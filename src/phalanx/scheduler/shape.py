@@ -1,0 +1,118 @@
+"""Shape: everything about a pod that filters and scores read.
+
+Pods of equal shape are interchangeable and are placed as a class: one `View` serves them all.
+A shape knows nothing of nodes; `Ask` is what it asks for in the columns of one snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+
+from phalanx.api.core import Pod, PodSpec, Toleration
+from phalanx.api.quantity import canonical
+from phalanx.api.resources import pod_requests, scored_requests
+from phalanx.scheduler.unsupported import unsupported
+
+#: Resources that are counted in bytes.
+_BYTES = ("memory", "ephemeral-storage", "hugepages-")
+
+_MEMO_LIMIT = 8192
+_memo: dict[bytes, Shape] = {}
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Ask(NamedTuple):
+    """A shape in the columns of one snapshot: what the inner loop adds and compares."""
+
+    amounts: tuple[tuple[int, int], ...]
+    cpu: int
+    memory: int
+    scored_cpu: int
+    scored_memory: int
+    #: Whether it names a resource that no node of the snapshot has.
+    unknown: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Requests, selector and tolerations of a pod; hashable, the hash being computed once."""
+
+    requests: tuple[tuple[str, int], ...]
+    scored: tuple[int, int]
+    selector: tuple[tuple[str, str], ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+    #: What it asks for and does not get yet ("" for nothing): such a pod is refused outright.
+    unsupported: str = ""
+    _hash: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        parts = (self.requests, self.scored, self.selector, self.tolerations, self.unsupported)
+        object.__setattr__(self, "_hash", hash(parts))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __str__(self) -> str:
+        stated = [spell(name, count) for name, count in self.requests if name != "pods"]
+        return ", ".join(stated) or "one pod"
+
+    def ask(self, columns: Mapping[str, int]) -> Ask:
+        """The same in the columns of a snapshot."""
+        known = tuple((columns[name], n) for name, n in self.requests if name in columns)
+        real = dict(self.requests)
+        unknown = len(known) < len(self.requests)
+        return Ask(known, real.get("cpu", 0), real.get("memory", 0), *self.scored, unknown)
+
+
+def shape_of(pod: Pod) -> Shape:
+    """The shape of a pod, remembered by the text of what it is made from.
+
+    The members of a gang differ in little more than their names, so nearly every call finds the
+    answer of an earlier one; nobody may rely on getting the same object.
+    """
+    text = _encode(_parts(pod.spec))
+    shape = _memo.get(text)
+    if shape is None:
+        if len(_memo) >= _MEMO_LIMIT:
+            _memo.clear()
+        shape = _memo[text] = _make(pod)
+    return shape
+
+
+def spell(name: str, count: int) -> str:
+    """An amount of a resource as people write it: `cpu 1500m`, `memory 2Gi`."""
+    if name == "cpu":
+        return f"cpu {canonical(f'{count}m')}"
+    if name.startswith(_BYTES) and count % 1024 == 0:
+        return f"{name} {canonical(f'{count // 1024}Ki')}"
+    return f"{name} {count}"
+
+
+def _parts(spec: PodSpec) -> tuple[object, ...]:
+    return (
+        spec.containers,
+        spec.init_containers,
+        spec.resources,
+        spec.overhead,
+        spec.node_selector,
+        spec.tolerations,
+        spec.affinity,
+        spec.topology_spread_constraints,
+        spec.volumes,
+        spec.resource_claims,
+    )
+
+
+def _make(pod: Pod) -> Shape:
+    scored = scored_requests(pod)
+    return Shape(
+        requests=tuple(sorted(pod_requests(pod).items())),
+        scored=(scored["cpu"], scored["memory"]),
+        selector=tuple(sorted(pod.spec.node_selector.items())),
+        tolerations=pod.spec.tolerations,
+        unsupported=unsupported(pod.spec),
+    )

@@ -1,0 +1,124 @@
+"""Snapshot: the cluster at one moment as a struct of arrays.
+
+Row i of every array is the node `names[i]`; names are sorted, so that of two equal nodes the lower
+index is the lower name. Columns are resources: cpu, memory and pods first, then whatever nodes and
+pods name. The cache alone writes here, between cycles; a cycle reads, and places on a `Trial`.
+
+What a node *is* (room, labels, taints, cordon) changes seldom and starts a new `epoch`. What is
+*on* it changes all the time and is noted in `journal`, from which views are patched:
+
+    epoch 3, journal []        a view is built                      seen 0
+    a gang lands on 7 and 9    journal [7, 9]                       the view repeats rows 7 and 9
+    node 9 is cordoned         epoch 4, journal []                  the view is built anew
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phalanx.api.core import Node, Taint
+from phalanx.api.meta import Key
+from phalanx.api.scheduling import PodGroup
+
+if TYPE_CHECKING:
+    from phalanx.scheduler.shape import Shape
+    from phalanx.scheduler.view import View
+
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+#: The columns that every snapshot begins with.
+CPU, MEMORY, PODS = 0, 1, 2
+FIRST_COLUMNS = ("cpu", "memory", "pods")
+
+_JOURNAL_LIMIT = 4096
+_LABELS_LIMIT = 1024
+
+
+class Spot:
+    """One node as plain integers, for the inner loop: a copy that a trial may fill."""
+
+    __slots__ = ("room", "scored", "used")
+
+    def __init__(self, room: list[int], used: list[int], scored: list[int]) -> None:
+        self.room, self.used, self.scored = room, used, scored
+
+
+class Snapshot:
+    """The cluster at one moment. `used` is exact; `scored` counts silent pods as small ones."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        columns: Mapping[str, int],
+        loads: Sequence[tuple[list[int], list[int], list[int]]] = (),
+    ) -> None:
+        """Of nodes sorted by name, and of each its room, what is used and what scores count."""
+        self.names = [node.metadata.name for node in nodes]
+        self.index = {name: i for i, name in enumerate(self.names)}
+        self.columns = dict(columns)
+        # One block, so that a row is copied out or in at once; the three are windows on it.
+        width = self._width = len(columns)
+        rows = [[*room, *used, *scored] for room, used, scored in loads]
+        self._cells: IntArray = np.array(rows, np.int64).reshape(len(nodes), 2 * width + 2)
+        self.room = self._cells[:, :width]
+        self.used = self._cells[:, width : 2 * width]
+        self.scored = self._cells[:, 2 * width :]
+        self.labels: list[Mapping[str, str]] = [node.metadata.labels for node in nodes]
+        self.cordoned: BoolArray = np.array([node.spec.unschedulable for node in nodes], bool)
+        #: The different sets of taints, numbered; nodes have few different ones.
+        self.taints: dict[tuple[Taint, ...], int] = {}
+        self.taint_class: IntArray = np.array([self._class(n.spec.taints) for n in nodes], np.int64)
+        #: Live members with a node (bound or assumed) per PodGroup.
+        self.members: dict[Key, int] = {}
+        self.groups: dict[Key, PodGroup] = {}
+        self.epoch = 0
+        self.journal: list[int] = []
+        #: What `view.py` derived from this snapshot, the least recently used first.
+        self.views: dict[Shape, View] = {}
+        self._labelled: dict[tuple[str, str], BoolArray] = {}
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def labelled(self, key: str, value: str) -> BoolArray:
+        """Which nodes carry a label; remembered until a node changes."""
+        mask = self._labelled.get((key, value))
+        if mask is None:
+            if len(self._labelled) >= _LABELS_LIMIT:
+                self._labelled.clear()
+            mask = np.array([labels.get(key) == value for labels in self.labels], bool)
+            self._labelled[key, value] = mask
+        return mask
+
+    def spot(self, i: int) -> Spot:
+        """A copy of one row."""
+        width, cells = self._width, self._cells[i].tolist()
+        return Spot(cells[:width], cells[width:-2], cells[-2:])
+
+    def put_load(self, i: int, used: list[int], scored: list[int]) -> None:
+        """Rewrite what is on a node. Only the cache calls this."""
+        self._cells[i, self._width :] = used + scored
+        self.journal.append(i)
+        if len(self.journal) > max(_JOURNAL_LIMIT, 2 * len(self.names)):
+            self._new_epoch()
+
+    def put_node(self, i: int, node: Node, room: list[int]) -> None:
+        """Rewrite what a node is. Only the cache calls this."""
+        self.room[i] = room
+        self.labels[i] = node.metadata.labels
+        self.cordoned[i] = node.spec.unschedulable
+        self.taint_class[i] = self._class(node.spec.taints)
+        self._labelled.clear()
+        self._new_epoch()
+
+    def _new_epoch(self) -> None:
+        self.epoch += 1
+        self.journal.clear()
+
+    def _class(self, taints: tuple[Taint, ...]) -> int:
+        return self.taints.setdefault(taints, len(self.taints))

@@ -1,0 +1,131 @@
+"""View: how the nodes of a snapshot look to one shape. Kept across cycles and patched.
+
+Every node has a key: its score and index in one integer, so that the smallest key is the best node
+and of equal nodes the one with the lower name; `order` holds the keys of the nodes that take the
+pod, sorted. A cycle reads them through a `Trial` and changes nothing.
+
+    score 175 on node 4     key = 4 - (175 << 32)
+    order [k4, k0, k7]      node 4 is best, then 0, then 7; the others refuse
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+import numpy as np
+
+from phalanx.scheduler.decision import Refusal
+from phalanx.scheduler.filters import refusal, refused
+from phalanx.scheduler.policy import Policy
+from phalanx.scheduler.shape import Shape
+from phalanx.scheduler.snapshot import Snapshot, Spot
+
+#: The low bits of a key are the node's index.
+SHIFT = 32
+INDEX = (1 << SHIFT) - 1
+#: The key of a node that refuses: behind all others.
+NOWHERE = 1 << 62
+
+_VIEWS_LIMIT = 64
+#: From this share of changed nodes on it is cheaper to start anew.
+_PATCH_SHARE = 16
+
+
+class View:
+    """Mask, scores and order of one shape on one snapshot."""
+
+    __slots__ = (
+        "_admits", "_allowed", "_position", "_refusal", "_scores", "ask", "epoch", "keys", "order",
+        "policy", "shape", "snapshot",
+    )  # fmt: skip
+
+    def __init__(self, snapshot: Snapshot, policy: Policy, shape: Shape) -> None:
+        self.snapshot, self.policy, self.shape = snapshot, policy, shape
+        self.ask = shape.ask(snapshot.columns)
+        self._admits = tuple(row.admits for row in policy.filters if row.admits)
+        self._scores = tuple((row.weight, row.here) for row in policy.scores)
+        self.keys: list[int] = []
+        self.order: list[int] = []
+        self._position = self.epoch = 0
+        self._refusal: Refusal | None = None
+        self._allowed = np.ones(len(snapshot), bool)
+        self._build()
+
+    def key(self, i: int, spot: Spot) -> int:
+        """The key of a node that this shape may use, loaded like that."""
+        ask = self.ask
+        for admits in self._admits:
+            if not admits(ask, spot):
+                return NOWHERE
+        score = 0
+        for weight, here in self._scores:
+            score += weight * here(ask, spot)
+        return i - (score << SHIFT)
+
+    def catch_up(self) -> None:
+        """Repeat the rows whose load changed since the last look."""
+        changed = sorted(set(self.snapshot.journal[self._position :]))
+        self._position = len(self.snapshot.journal)
+        if not changed:
+            return
+        if len(changed) * _PATCH_SHARE > len(self.snapshot):
+            self._rank()
+        else:
+            self._patch(changed)
+        self._refusal = None
+
+    def refusal(self) -> Refusal:
+        """Why no node takes a pod of this shape, as the snapshot stands."""
+        if self._refusal is None:
+            snapshot = self.snapshot
+            self._refusal = refusal(self.policy.filters, snapshot, self.shape, snapshot.used)
+        return self._refusal
+
+    def _build(self) -> None:
+        snapshot = self.snapshot
+        for row in self.policy.filters:
+            if not row.admits:
+                self._allowed &= ~refused(row, snapshot, self.shape, snapshot.used)
+        self._rank()
+        self.epoch, self._position = snapshot.epoch, len(snapshot.journal)
+
+    def _rank(self) -> None:
+        """Ask what depends on load of all nodes, and rank those that pass."""
+        snapshot = self.snapshot
+        passing = self._allowed.copy()
+        for row in self.policy.filters:
+            if row.admits:
+                passing &= ~refused(row, snapshot, self.shape, snapshot.used)
+        scores = np.zeros(len(snapshot), np.int64)
+        for score in self.policy.scores:
+            scores += score.weight * score.everywhere(snapshot, self.ask)
+        keys = np.arange(len(snapshot)) - (scores << SHIFT)
+        self.order = np.sort(keys[passing]).tolist()
+        self.keys = np.where(passing, keys, NOWHERE).tolist()
+
+    def _patch(self, changed: list[int]) -> None:
+        snapshot, keys, order, allowed = self.snapshot, self.keys, self.order, self._allowed
+        for i in changed:
+            old = keys[i]
+            new = self.key(i, snapshot.spot(i)) if allowed[i] else NOWHERE
+            if new == old:
+                continue
+            keys[i] = new
+            if old != NOWHERE:
+                del order[bisect_left(order, old)]
+            if new != NOWHERE:
+                insort(order, new)
+
+
+def view_of(snapshot: Snapshot, policy: Policy, shape: Shape) -> View:
+    """The view of a shape, brought up to date; the least recently used one makes way for a new."""
+    views = snapshot.views
+    view = views.pop(shape, None)
+    if view is None or view.epoch != snapshot.epoch or view.policy is not policy:
+        view = View(snapshot, policy, shape)
+    else:
+        view.catch_up()
+    views[shape] = view
+    if len(views) > _VIEWS_LIMIT:
+        del views[next(iter(views))]
+    return view

@@ -1,0 +1,63 @@
+"""Who asks, and may they. Tokens become users; users are allowed or refused.
+
+One administrator for now: whoever is in `system:masters` may do everything, anybody may ask for the
+health and the version, and nobody else may do anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+
+from phalanx.api.errors import Forbidden, Unauthorized
+from phalanx.api.wire import ANONYMOUS, User
+from phalanx.server.call import Call
+
+MASTERS = "system:masters"
+ADMIN = User("admin", (MASTERS, "system:authenticated"))
+PUBLIC = frozenset({"/healthz", "/livez", "/readyz", "/version"})
+
+
+class Tokens:
+    """Which token is whose. Only hashes are kept, and compared in constant time."""
+
+    def __init__(self, users: Mapping[str, User]) -> None:
+        self._users = [(_digest(token), user) for token, user in users.items()]
+
+    def identify(self, authorization: str) -> User:
+        """The user of an Authorization header; a wrong credential is never taken for none."""
+        if not authorization:
+            return ANONYMOUS
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() == "bearer":
+            digest = _digest(token.strip())
+            for known, user in self._users:
+                if hmac.compare_digest(known, digest):
+                    return user
+        raise Unauthorized
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
+
+
+def authorise(user: User, verb: str, call: Call) -> None:
+    """Refuse a call on objects that the user may not make."""
+    if MASTERS in user.groups:
+        return
+    kind = call.kind
+    what = f"{kind.plural}/{call.subresource}" if call.subresource else kind.plural
+    where = f'in the namespace "{call.namespace}"' if call.namespace else "at the cluster scope"
+    named = f'{kind.resource} "{call.name}"' if call.name else kind.resource
+    raise Forbidden(
+        f'{named} is forbidden: User "{user.name}" cannot {verb} resource "{what}" in API group '
+        f'"{kind.group}" {where}',
+        name=call.name, group=kind.group, kind=kind.plural,
+    )  # fmt: skip
+
+
+def authorise_path(user: User, method: str, path: str) -> None:
+    """Refuse a path that is not about objects."""
+    if MASTERS not in user.groups and path not in PUBLIC:
+        raise Forbidden(f'forbidden: User "{user.name}" cannot {method.lower()} path "{path}"')

@@ -1,0 +1,153 @@
+"""The steps between an object that was read and one that is stored: may it be, and what is added.
+
+A table of steps, each for some kinds, in order; each changes the object in place or refuses. They
+read what is committed, so a class or namespace that was acknowledged is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from phalanx.api.errors import Cause, Forbidden
+from phalanx.api.kinds import NAMESPACE, PRIORITY_CLASS, Kind
+from phalanx.api.scheduling import PROTECTION_FINALIZER
+from phalanx.api.wire import Object
+from phalanx.server.call import Call
+from phalanx.server.context import Context
+from phalanx.server.objects import decoded, not_found
+
+Step = Callable[[Context, Call, Object], None]
+
+NOT_READY = "node.kubernetes.io/not-ready"
+UNREACHABLE = "node.kubernetes.io/unreachable"
+#: Namespaces that are always there.
+LASTING = ("default", "kube-system", "kube-public", "kube-node-lease")
+_EVICTION_SECONDS = 300
+
+
+def admit(context: Context, call: Call, obj: Object) -> None:
+    """Take a new object through every step that concerns its kind."""
+    for step in (*_EVERY, *_STEPS.get(call.kind.name, ())):
+        step(context, call, obj)
+
+
+def admit_deletion(call: Call) -> None:
+    """Refuse the deletion of what must stay."""
+    if call.kind is NAMESPACE and call.name in LASTING:
+        raise forbidden(call.kind, call.name, "this namespace may not be deleted")
+
+
+def forbidden(kind: Kind, name: str, why: str, causes: tuple[Cause, ...] = ()) -> Forbidden:
+    """Not allowed, whoever asks."""
+    return Forbidden(
+        f'{kind.resource} "{name}" is forbidden: {why}',
+        name=name, group=kind.group, kind=kind.plural, causes=causes,
+    )  # fmt: skip
+
+
+def _namespace_is_there(context: Context, call: Call, obj: Object) -> None:
+    if not call.kind.namespaced:
+        return
+    record = context.store.get(NAMESPACE.key("", call.namespace))
+    if record is None:
+        raise not_found(NAMESPACE, call.namespace)
+    if decoded(record)["metadata"].get("deletionTimestamp"):
+        why = f"unable to create new content in namespace {call.namespace} because it is being"
+        cause = Cause("metadata.namespace", "NamespaceTerminating", f"{why} terminated")
+        raise forbidden(call.kind, obj["metadata"]["name"], f"{why} terminated", (cause,))
+
+
+def _node_is_not_ready_yet(context: Context, call: Call, obj: Object) -> None:
+    taints = obj.setdefault("spec", {}).setdefault("taints", [])
+    if not any(t.get("key") == NOT_READY and t.get("effect") == "NoSchedule" for t in taints):
+        taints.append({"key": NOT_READY, "effect": "NoSchedule"})
+
+
+def _tolerates_short_outages(context: Context, call: Call, obj: Object) -> None:
+    tolerations = obj["spec"].setdefault("tolerations", [])
+    for key in (NOT_READY, UNREACHABLE):
+        if not any(_covers(toleration, key) for toleration in tolerations):
+            tolerations.append({
+                "key": key, "operator": "Exists", "effect": "NoExecute",
+                "tolerationSeconds": _EVICTION_SECONDS,
+            })  # fmt: skip
+
+
+def _covers(toleration: Object, key: str) -> bool:
+    return toleration.get("key", "") in ("", key) and toleration.get("effect", "") in (
+        "", "NoExecute",
+    )  # fmt: skip
+
+
+def _is_protected(context: Context, call: Call, obj: Object) -> None:
+    finalizers = obj["metadata"].setdefault("finalizers", [])
+    if PROTECTION_FINALIZER not in finalizers:
+        finalizers.append(PROTECTION_FINALIZER)
+
+
+def _is_the_only_default(context: Context, call: Call, obj: Object) -> None:
+    if not obj.get("globalDefault"):
+        return
+    for other in _classes(context):
+        name = other["metadata"]["name"]
+        if other.get("globalDefault") and name != obj["metadata"]["name"]:
+            why = f"PriorityClass {name} is already marked as default. Only one default can exist"
+            raise forbidden(PRIORITY_CLASS, obj["metadata"]["name"], why)
+
+
+def _priority(context: Context, call: Call, obj: Object) -> None:
+    """Priority and preemption policy come from the class, never from the client alone."""
+    spec = obj.setdefault("spec", {})
+    wanted = _class_of(context, call, obj)
+    policy = wanted.get("preemptionPolicy") or "PreemptLowerPriority"
+    value, name = wanted.get("value", 0), obj["metadata"]["name"]
+    if spec.get("priority", value) != value:
+        why = _WRONG_PRIORITY[call.kind.name].format(given=spec["priority"], computed=value)
+        raise forbidden(call.kind, name, why)
+    if spec.get("preemptionPolicy", policy) != policy:
+        what = _SPEC_NAMES[call.kind.name]
+        raise forbidden(call.kind, name, (
+            f"the string value of PreemptionPolicy ({spec['preemptionPolicy']}) must not be "
+            f"provided in {what}; priority admission controller computed {policy} from the given "
+            "PriorityClass name"
+        ))  # fmt: skip
+    spec["priority"], spec["preemptionPolicy"] = value, policy
+    if wanted.get("metadata"):
+        spec["priorityClassName"] = wanted["metadata"]["name"]
+
+
+_SPEC_NAMES = {"Pod": "pod spec", "PodGroup": "pod group spec"}
+_WRONG_PRIORITY = {
+    "Pod": "the integer value of priority ({given}) must not be provided in pod spec; priority "
+    "admission controller computed {computed} from the given PriorityClass name",
+    "PodGroup": "priority set in the pod group ({given}) must match the priority computed "
+    "({computed}) based on the priority class set in the spec",
+}
+
+
+def _class_of(context: Context, call: Call, obj: Object) -> Object:
+    name = obj["spec"].get("priorityClassName", "")
+    if not name:
+        defaults = [c for c in _classes(context) if c.get("globalDefault")]
+        return min(defaults, key=lambda c: int(c.get("value", 0)), default={})
+    record = context.store.get(PRIORITY_CLASS.key("", name))
+    if record is None:
+        why = f"no PriorityClass with name {name} was found"
+        raise forbidden(call.kind, obj["metadata"]["name"], why)
+    return decoded(record)
+
+
+def _classes(context: Context) -> list[dict[str, Any]]:
+    return [orjson.loads(r.value) for r in context.store.range(PRIORITY_CLASS.prefix())]
+
+
+_EVERY: tuple[Step, ...] = (_namespace_is_there,)
+_STEPS: Mapping[str, tuple[Step, ...]] = {
+    "Node": (_node_is_not_ready_yet,),
+    "Pod": (_priority, _tolerates_short_outages),
+    "PodGroup": (_priority, _is_protected),
+    "PriorityClass": (_is_the_only_default,),
+}

@@ -1,0 +1,191 @@
+"""The server: one door, `handle(Request) -> Reply | Stream`, for HTTP and in-process alike.
+
+    request ─▶ route ─▶ authorise ─▶ endpoint ─▶ reply
+                 │
+                 └─▶ paths that are not about objects: discovery, schemas, health, metrics
+
+The one place where an ApiError becomes a Status body.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+import orjson
+
+from phalanx import __version__
+from phalanx.api.errors import ApiError, MethodNotAllowed, ServerError
+from phalanx.api.kinds import KINDS, NAMESPACE, PRIORITY_CLASS, Kind
+from phalanx.api.wire import JSON, Object, Reply, Request, Stream
+from phalanx.chance import Chance
+from phalanx.clock import Clock
+from phalanx.server import discovery
+from phalanx.server.access import ADMIN, authorise, authorise_path
+from phalanx.server.admission import LASTING
+from phalanx.server.call import Call, parse_query
+from phalanx.server.context import Context
+from phalanx.server.negotiation import in_media, negotiate
+from phalanx.server.routes import resolve
+from phalanx.server.watches import Hub
+from phalanx.server.writing import insert
+from phalanx.store.kv import Store
+from phalanx.telemetry import Meter
+
+_log = logging.getLogger("phalanx.server")
+_KUBERNETES = ("1", "37")
+_TEXT = "text/plain; charset=utf-8"
+#: Classes that are always there, for what the cluster itself needs.
+_SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+
+
+class Server:
+    """The Kubernetes API over a store."""
+
+    def __init__(
+        self, store: Store, clock: Clock, chance: Chance, kinds: Sequence[Kind] = KINDS
+    ) -> None:
+        self.meter = Meter()
+        self.context = Context(store, clock, chance, tuple(kinds), Hub(store), self.meter)
+
+    async def start(self) -> None:
+        """Make what every cluster has: the first namespaces and the system's priority classes."""
+        for name in LASTING:
+            await self._ensure(NAMESPACE, {"metadata": {"name": name}})
+        for name, value in _SYSTEM_CLASSES.items():
+            await self._ensure(PRIORITY_CLASS, {"metadata": {"name": name}, "value": value})
+
+    async def handle(self, request: Request) -> Reply | Stream:
+        """Answer a request, whatever it is."""
+        try:
+            if resolved := resolve(self.context, request):
+                route, call = resolved
+                authorise(request.user, route.verb, call)
+                return await route.endpoint(self.context, call)
+            return self._other(request)
+        except ApiError as error:
+            return refusal(error)
+        except Exception:
+            # A bug of ours: the client learns that, the log learns where; nothing was written.
+            _log.exception("%s %s", request.method, request.path)
+            return refusal(ServerError("an internal error occurred; the server's log has more"))
+
+    async def _ensure(self, kind: Kind, obj: Object) -> None:
+        name = obj["metadata"]["name"]
+        if self.context.store.get(kind.key("", name)) is None:
+            call = Call(Request("POST", kind.path(), user=ADMIN), kind)
+            await insert(self.context, call, obj)
+
+    def _other(self, request: Request) -> Reply:
+        """A path that is not about objects."""
+        path = request.path.rstrip("/") or "/"
+        authorise_path(request.user, request.method, path)
+        answer = _PATHS.get(path) or _prefixed(path)
+        reply = answer(self, request) if answer else _nowhere()
+        if request.method != "GET" and reply.code < 400:
+            raise MethodNotAllowed
+        return reply
+
+
+Answer = Callable[[Server, Request], Reply]
+
+
+def refusal(error: ApiError) -> Reply:
+    """An error as a client reads it."""
+    headers: tuple[tuple[str, str], ...] = ()
+    if error.retry_after:
+        headers = (("retry-after", str(error.retry_after)),)
+    return Reply(error.code, orjson.dumps(error.status()), headers=headers)
+
+
+def _nowhere() -> Reply:
+    return Reply(404, b"404 page not found\n", _TEXT)
+
+
+def _json(value: Object, request: Request) -> Reply:
+    return in_media(Reply(200, orjson.dumps(value)), negotiate(request))
+
+
+def _healthy(server: Server, request: Request) -> Reply:
+    return Reply(200, b"ok", _TEXT)
+
+
+def _version(server: Server, request: Request) -> Reply:
+    major, minor = _KUBERNETES
+    return Reply(200, orjson.dumps({
+        "major": major, "minor": minor, "gitVersion": f"v{major}.{minor}.0-phalanx.{__version__}",
+        "gitCommit": "", "gitTreeState": "clean", "buildDate": "", "goVersion": "",
+        "compiler": "", "platform": "",
+    }))  # fmt: skip
+
+
+def _metrics(server: Server, request: Request) -> Reply:
+    return Reply(200, server.meter.text().encode(), "text/plain; version=0.0.4; charset=utf-8")
+
+
+def _api(server: Server, request: Request) -> Reply:
+    return _discovered(server, request, core=True)
+
+
+def _apis(server: Server, request: Request) -> Reply:
+    return _discovered(server, request, core=False)
+
+
+def _discovered(server: Server, request: Request, *, core: bool) -> Reply:
+    """Aggregated where the client takes that, in the first version that it names."""
+    kinds = server.context.kinds
+    for part in request.headers.get("accept", "").split(","):
+        if "as=APIGroupDiscoveryList" in part:
+            version = "v2beta1" if "v=v2beta1" in part else "v2"
+            body = orjson.dumps(discovery.aggregated(kinds, core=core, version=version))
+            form = f"g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
+            return Reply(200, body, f"{JSON};{form}")
+    return _json(discovery.api_versions() if core else discovery.group_list(kinds), request)
+
+
+def _openapi_index(server: Server, request: Request) -> Reply:
+    return Reply(200, orjson.dumps(discovery.openapi_index(tuple(server.context.kinds))))
+
+
+_PATHS: Mapping[str, Answer] = {
+    "/healthz": _healthy,
+    "/livez": _healthy,
+    "/readyz": _healthy,
+    "/version": _version,
+    "/metrics": _metrics,
+    "/api": _api,
+    "/apis": _apis,
+    "/openapi/v3": _openapi_index,
+}
+
+
+def _prefixed(path: str) -> Answer | None:
+    """`/api/v1`, `/apis/G`, `/apis/G/V`, `/openapi/v3/…`: present only if the group is served."""
+    parts = path.strip("/").split("/")
+    if parts[:2] == ["openapi", "v3"]:
+        return lambda server, request: _document(server, request, parts[2:])
+    if parts[0] in ("api", "apis"):
+        return lambda server, request: _resources(server, request, parts)
+    return None
+
+
+def _resources(server: Server, request: Request, parts: list[str]) -> Reply:
+    kinds, found = server.context.kinds, None
+    if parts[0] == "api" and len(parts) == 2:
+        found = discovery.resource_list(kinds, "", parts[1])
+    elif parts[0] == "apis" and len(parts) == 2:
+        found = discovery.group(kinds, parts[1])
+    elif parts[0] == "apis" and len(parts) == 3:
+        found = discovery.resource_list(kinds, parts[1], parts[2])
+    return _json(found, request) if found else _nowhere()
+
+
+def _document(server: Server, request: Request, parts: list[str]) -> Reply:
+    kinds = tuple(server.context.kinds)
+    group, version = (parts[1], parts[2]) if len(parts) == 3 else ("", parts[-1])
+    if version not in discovery.group_versions(kinds).get(group, ()):
+        return _nowhere()
+    headers = (
+        (("cache-control", "public, immutable"),) if "hash" in parse_query(request.query) else ()
+    )
+    return Reply(200, discovery.openapi_document(kinds, group, version), headers=headers)

@@ -1,0 +1,216 @@
+"""Binding: a pod gets its node, alone or with its whole gang in one transaction.
+
+`pods/binding` does what Kubernetes does. `groupbindings` (ours) binds many pods or none: each
+must be unbound, alive and of the given uid, each node must exist and have room left in the
+ledger, and all of it is committed at once. DECISION → BIND → STORE ends here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import orjson
+
+from phalanx.api.causes import required
+from phalanx.api.core import Node
+from phalanx.api.errors import ApiError, BadRequest, Cause, Conflict, Invalid, sentence
+from phalanx.api.kinds import GROUP_BINDING, NODE, POD
+from phalanx.api.resources import Amounts, node_room
+from phalanx.api.wire import Object, Reply
+from phalanx.server.bodies import read_any, read_object
+from phalanx.server.call import Call
+from phalanx.server.context import Context
+from phalanx.server.ledger import PodChange, charge, entries, taken
+from phalanx.server.objects import conflict, decoded, encoder, modified, not_found
+from phalanx.store.kv import Record, Stale, Write
+
+#: Pods that one GroupBinding may hold.
+MAX_BINDINGS = 20_000
+_BINDING = "pods/binding"
+
+
+async def bind(context: Context, call: Call) -> Reply:
+    """Bind one pod, as Kubernetes does: the node need not exist nor have room.
+
+    Through the bindings collection it is the body that names the pod.
+    """
+    body = read_any(call.request)
+    name, meta, target = _read_binding(call, body)
+    record = context.store.pending(POD.key(call.namespace, name))
+    if record is None:
+        raise not_found(POD, name)
+    pod = decoded(record)
+    if meta.get("uid", pod["metadata"]["uid"]) != pod["metadata"]["uid"]:
+        raise conflict(POD, name, (
+            f"Precondition failed: UID in precondition: {meta['uid']}, "
+            f"UID in object meta: {pod['metadata']['uid']}"
+        ))  # fmt: skip
+    if why := _unbindable(pod):
+        raise conflict(POD, name, why, called=_BINDING)
+    bound = _bound(context, decoded(record), target["name"])
+    for part in ("annotations", "labels"):
+        if meta.get(part):
+            bound["metadata"].setdefault(part, {}).update(meta[part])
+    await _commit(context, [(record, pod, bound)])
+    return _created()
+
+
+def _read_binding(call: Call, body: Any) -> tuple[str, Object, Object]:
+    if not isinstance(body, dict) or body.get("kind", "Binding") != "Binding":
+        raise BadRequest("the body must be a Binding")
+    meta, target = body.get("metadata") or {}, body.get("target") or {}
+    if not isinstance(meta, dict) or not isinstance(target, dict):
+        raise BadRequest("a Binding has metadata and a target, both objects")
+    name = call.name or str(meta.get("name", ""))
+    if meta.get("name", name) != name:
+        raise BadRequest(f"name in URL does not match name in Binding object: {meta['name']}")
+    if target.get("kind", "Node") not in ("", "Node"):
+        raise _invalid(
+            name,
+            Cause(
+                "target.kind",
+                "FieldValueNotSupported",
+                f'Unsupported value: "{target["kind"]}": supported values: "Node", "<empty>"',
+            ),
+        )
+    if not isinstance(target.get("name"), str) or not target["name"]:
+        raise _invalid(name, required("target.name"))
+    return name, meta, target
+
+
+@dataclass(slots=True)
+class _Group:
+    """A GroupBinding in the making: what is bound, what it would take, what is wrong with it."""
+
+    changes: list[tuple[Record, Object, Object]] = field(default_factory=list)
+    room: dict[str, Amounts] = field(default_factory=dict)
+    refusals: list[Cause] = field(default_factory=list)
+
+    def refuse(self, at: int, reason: str, message: str) -> None:
+        self.refusals.append(Cause(f"bindings[{at}]", reason, message))
+
+
+async def bind_group(context: Context, call: Call) -> Reply:
+    """Bind all the pods of a GroupBinding, or none."""
+    bindings = read_object(call).get("bindings") or []
+    if not bindings or len(bindings) > MAX_BINDINGS:
+        raise _bad_group(f"between 1 and {MAX_BINDINGS} bindings are needed, got {len(bindings)}")
+    group = _Group()
+    seen: set[str] = set()
+    for at, binding in enumerate(bindings):
+        if binding.get("name", "") in seen:
+            group.refuse(at, "FieldValueDuplicate", f'pod "{binding["name"]}" is bound twice')
+        else:
+            seen.add(binding.get("name", ""))
+            _join(context, call, group, at, binding)
+    if group.refusals:
+        raise Conflict(
+            f"no pod of the group was bound: {sentence(group.refusals)}",
+            group=GROUP_BINDING.group, kind=GROUP_BINDING.plural, causes=group.refusals,
+        )  # fmt: skip
+    await _commit(context, group.changes)
+    return _created()
+
+
+def _join(context: Context, call: Call, group: _Group, at: int, binding: Mapping[str, str]) -> None:
+    """Check one member and count the room that it takes."""
+    name, node = binding.get("name", ""), binding.get("node", "")
+    record = context.store.pending(POD.key(call.namespace, name))
+    if record is None:
+        return group.refuse(at, "PodGone", f'pod "{name}" not found')
+    pod = decoded(record)
+    if binding.get("uid") != pod["metadata"]["uid"]:
+        return group.refuse(at, "PodGone", f'pod "{name}" is not the one that was meant')
+    if why := _unbindable(pod) or _ended(pod):
+        return group.refuse(at, "PodChanged", why)
+    room = _room(context, group, node)
+    if room is None:
+        return group.refuse(at, "NodeGone", f'node "{node}" not found')
+    bound = _bound(context, decoded(record), node)
+    if short := _take(room, charge(bound)[1]):
+        return group.refuse(at, "NodeFull", f'node "{node}" has not enough {short} left')
+    group.changes.append((record, pod, bound))
+    return None
+
+
+def _room(context: Context, group: _Group, node: str) -> Amounts | None:
+    """What is left of a node, with the members so far on it; None when there is no such node."""
+    if node not in group.room:
+        record = context.store.pending(NODE.key("", node))
+        if record is None:
+            return None
+        room = node_room(msgspec.json.decode(record.value, type=Node))
+        used = taken(context.store, node)
+        group.room[node] = {name: amount - used.get(name, 0) for name, amount in room.items()}
+    return group.room[node]
+
+
+def _take(room: Amounts, needs: Mapping[str, int]) -> str:
+    """Take room; the first resource of which there is not enough, or nothing."""
+    for name, amount in needs.items():
+        if amount > room.get(name, 0):
+            return name
+    for name, amount in needs.items():
+        room[name] -= amount
+    return ""
+
+
+def _unbindable(pod: Object) -> str:
+    """Why a pod may not be bound, if so."""
+    name, spec = pod["metadata"]["name"], pod.get("spec", {})
+    if pod["metadata"].get("deletionTimestamp"):
+        return f"pod {name} is being deleted, cannot be assigned to a host"
+    if spec.get("nodeName"):
+        return f'pod {name} is already assigned to node "{spec["nodeName"]}"'
+    if spec.get("schedulingGates"):
+        return f"pod {name} has non-empty .spec.schedulingGates"
+    return ""
+
+
+def _ended(pod: Object) -> str:
+    phase = pod.get("status", {}).get("phase")
+    return f"pod {pod['metadata']['name']} has ended" if phase in ("Succeeded", "Failed") else ""
+
+
+def _bound(context: Context, pod: Object, node: str) -> Object:
+    """The pod with its node and the condition that says so."""
+    pod["spec"]["nodeName"] = node
+    status = pod.setdefault("status", {})
+    status.pop("nominatedNodeName", None)
+    others = [c for c in status.get("conditions") or [] if c.get("type") != "PodScheduled"]
+    status["conditions"] = [*others, {
+        "type": "PodScheduled", "status": "True", "lastProbeTime": None,
+        "lastTransitionTime": context.stamp(),
+    }]  # fmt: skip
+    return pod
+
+
+async def _commit(context: Context, changes: list[tuple[Record, Object, Object]]) -> None:
+    writes = [Write(record.key, encoder(new), record.revision) for record, _, new in changes]
+    writes += entries(context.store, [PodChange(old, new) for _, old, new in changes])
+    try:
+        await context.store.commit(writes)
+    except Stale as error:
+        raise modified(POD, error.key.rpartition("/")[2]) from error
+
+
+def _created() -> Reply:
+    return Reply(201, orjson.dumps({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201,
+    }))  # fmt: skip
+
+
+def _invalid(name: str, cause: Cause) -> ApiError:
+    return Invalid(f'Binding "{name}" is invalid: {cause}', name=name, kind="Binding",
+                   causes=[cause])  # fmt: skip
+
+
+def _bad_group(detail: str) -> ApiError:
+    cause = Cause("bindings", "FieldValueInvalid", f"Invalid value: {detail}")
+    return Invalid(
+        f"{GROUP_BINDING.qualified} is invalid: {cause}",
+        group=GROUP_BINDING.group, kind=GROUP_BINDING.name, causes=[cause],
+    )  # fmt: skip

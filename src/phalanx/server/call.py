@@ -1,0 +1,102 @@
+"""A request, understood: which kind, which object, which options. Made once, by `routes`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl
+
+from phalanx.api.causes import unsupported
+from phalanx.api.errors import BadRequest, Cause, Invalid, sentence
+from phalanx.api.kinds import Kind
+from phalanx.api.wire import Request
+from phalanx.server.selection import Selection, select
+
+_VALIDATION_MODES = ("", "Ignore", "Strict", "Warn")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What is asked of which object. `warnings` gathers what the client should be told besides."""
+
+    request: Request
+    kind: Kind
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+    query: Mapping[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def key(self) -> str:
+        """The store key of the object."""
+        return self.kind.key(self.namespace, self.name)
+
+    @property
+    def dry_run(self) -> bool:
+        """Whether nothing may be written."""
+        return "dryRun" in self.query
+
+    @property
+    def is_watch(self) -> bool:
+        """Whether a watch is asked for: any word but a clear no asks for one."""
+        return self.query.get("watch", "0").lower() not in ("0", "false", "f")
+
+    def selection(self) -> Selection:
+        """The objects that a list or a watch is about."""
+        labels, fields = self.query.get("labelSelector", ""), self.query.get("fieldSelector", "")
+        if self.name:
+            fields = f"metadata.name={self.name}"
+        return select(self.kind, self.namespace, labels, fields)
+
+    def number(self, name: str) -> int | None:
+        """An integer option, or None when it was not given."""
+        text = self.query.get(name, "")
+        if not text:
+            return None
+        if not re.fullmatch(r"[+-]?\d{1,18}", text):
+            raise BadRequest(f'strconv.ParseInt: parsing "{text}": invalid syntax')
+        return int(text)
+
+    def field_validation(self) -> str:
+        """Ignore, Warn or Strict."""
+        mode = self.query.get("fieldValidation", "")
+        if mode not in _VALIDATION_MODES:
+            raise self._bad_option(unsupported("fieldValidation", mode, _VALIDATION_MODES))
+        return mode or "Warn"
+
+    def check_dry_run(self) -> None:
+        """Refuse a dry run of another sort than the one there is."""
+        mode = self.query.get("dryRun")
+        if mode not in (None, "All"):
+            raise self._bad_option(unsupported("dryRun", mode, ("All",)))
+
+    def _bad_option(self, cause: Cause) -> Invalid:
+        return bad_options(_OPTIONS[self.request.method], [cause])
+
+
+_OPTIONS = {
+    "GET": "ListOptions",
+    "POST": "CreateOptions",
+    "PUT": "UpdateOptions",
+    "PATCH": "PatchOptions",
+    "DELETE": "DeleteOptions",
+}
+
+
+def bad_options(kind: str, causes: list[Cause]) -> Invalid:
+    """Options that contradict each other or are not known."""
+    return Invalid(
+        f'{kind}.meta.k8s.io "" is invalid: {sentence(causes)}',
+        group="meta.k8s.io", kind=kind, causes=causes,
+    )  # fmt: skip
+
+
+def parse_query(text: str) -> dict[str, str]:
+    """A query string; of a repeated option the first counts."""
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=100)
+    except ValueError as error:
+        raise BadRequest("too many query parameters") from error
+    return dict(reversed(pairs))

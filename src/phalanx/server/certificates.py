@@ -1,0 +1,140 @@
+"""TLS from an own authority: made at first start, kept in a folder, renewed before it ends."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import ssl
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+_AUTHORITY_DAYS, _SERVER_DAYS, _RENEW_DAYS = 3650, 365, 30
+#: Names that a local server always answers to.
+LOCAL = ("localhost", "127.0.0.1", "::1")
+#: Names by which clients inside a cluster know their API server.
+CLUSTER = ("kubernetes", "kubernetes.default", "kubernetes.default.svc")
+
+_SIGNS_CERTIFICATES = x509.KeyUsage(
+    digital_signature=False, content_commitment=False, key_encipherment=False,
+    data_encipherment=False, key_agreement=False, key_cert_sign=True, crl_sign=True,
+    encipher_only=False, decipher_only=False,
+)  # fmt: skip
+
+
+def server_context(folder: Path, names: Sequence[str], now: float) -> tuple[ssl.SSLContext, bytes]:
+    """The TLS context to serve with, and the authority's certificate for clients to trust."""
+    moment = datetime.fromtimestamp(now, UTC)
+    ca_file, ca_key = folder / "ca.crt", folder / "ca.key"
+    if not _is_good(ca_file, moment):
+        _make_authority(ca_file, ca_key, moment)
+    cert, key = folder / "server.crt", folder / "server.key"
+    wanted = tuple(dict.fromkeys((*LOCAL, *CLUSTER, *names)))
+    if not _is_good(cert, moment, wanted):
+        _make_server(cert, key, ca_file, ca_key, wanted, moment)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(cert, key)
+    return context, ca_file.read_bytes()
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file that only its owner may read, whole or not at all."""
+    draft = path.with_name(f".{path.name}.new")
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def _is_good(path: Path, now: datetime, names: Sequence[str] = ()) -> bool:
+    """Whether a certificate is there, lasts a while, and is for these names."""
+    if not path.exists():
+        return False
+    certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    if certificate.not_valid_after_utc - now < timedelta(days=_RENEW_DAYS):
+        return False
+    return not names or set(_names(names)) == set(_subject_names(certificate))
+
+
+def _subject_names(certificate: x509.Certificate) -> x509.SubjectAlternativeName:
+    return certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+
+
+def _make_authority(path: Path, key_path: Path, now: datetime) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = _subject("phalanx-ca")
+    builder = (
+        _builder(subject, subject, key, now, _AUTHORITY_DAYS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_SIGNS_CERTIFICATES, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+    _write_pair(path, key_path, builder.sign(key, hashes.SHA256()), key)
+
+
+def _make_server(
+    path: Path, key_path: Path, ca_file: Path, ca_key: Path, names: Sequence[str], now: datetime
+) -> None:
+    authority = x509.load_pem_x509_certificate(ca_file.read_bytes())
+    signer = serialization.load_pem_private_key(ca_key.read_bytes(), None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    key = ec.generate_private_key(ec.SECP256R1())
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+    builder = (
+        _builder(_subject("phalanx"), authority.subject, key, now, _SERVER_DAYS)
+        .add_extension(x509.SubjectAlternativeName(_names(names)), critical=False)
+        .add_extension(usage, critical=False)
+        .add_extension(issuer, critical=False)
+    )
+    _write_pair(path, key_path, builder.sign(signer, hashes.SHA256()), key)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, days: int
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))
+        .not_valid_after(now + timedelta(days=days))
+    )
+
+
+def _write_pair(
+    path: Path, key_path: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey
+) -> None:
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    write_private(key_path, private)
+    write_private(path, certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def _subject(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _names(names: Sequence[str]) -> list[x509.GeneralName]:
+    return [_name(name) for name in names]
+
+
+def _name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)

@@ -1,0 +1,183 @@
+"""Delete one or many: at once, after a grace period, or when the last finalizer is gone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from phalanx.api.causes import invalid, unsupported
+from phalanx.api.errors import BadRequest, Conflict, NotFound
+from phalanx.api.kinds import NAMESPACE, POD
+from phalanx.api.meta import timestamp
+from phalanx.api.wire import Object, Reply
+from phalanx.server import admission
+from phalanx.server.bodies import read_any
+from phalanx.server.call import Call, bad_options
+from phalanx.server.context import Context
+from phalanx.server.negotiation import in_media, negotiate
+from phalanx.server.objects import decoded, dumped, listed, not_found, presented
+from phalanx.server.writing import is_finished, remove, store_object
+from phalanx.store.kv import Record
+
+_ENDED = ("Succeeded", "Failed")
+_POLICIES = ("Foreground", "Background", "Orphan", "nil")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to delete: after how long, and only if it is still the one that was meant."""
+
+    grace: int | None = None
+    uid: str = ""
+    version: str = ""
+    dry_run: bool = False
+
+
+async def delete(context: Context, call: Call) -> Reply:
+    """Delete one object."""
+    accepted, options = negotiate(call.request), read_options(call)
+    admission.admit_deletion(call)
+    body, is_gone = await delete_one(context, call, options)
+    if is_gone and not call.kind.deletion_returns_object:
+        body = _success(call, orjson.loads(body))
+    return in_media(Reply(200, body), accepted)
+
+
+async def delete_collection(context: Context, call: Call) -> Reply:
+    """Delete every object of a selection; the list of them."""
+    accepted, options, selection = negotiate(call.request), read_options(call), call.selection()
+    values: list[bytes] = []
+    for record in context.store.range(selection.prefix):
+        obj = decoded(record)
+        if selection.holds(obj):
+            meta = obj["metadata"]
+            one = Call(call.request, call.kind, meta.get("namespace", ""), meta["name"])
+            try:
+                body, _ = await delete_one(context, one, options)
+            except NotFound:
+                continue
+            values.append(body)
+    meta = {"resourceVersion": str(context.store.revision)}
+    return in_media(Reply(200, listed(call.kind, meta, values)), accepted)
+
+
+async def delete_one(context: Context, call: Call, options: Options) -> tuple[bytes, bool]:
+    """Delete, or begin to; the object as it is now, and whether it is gone."""
+    kind, record = call.kind, context.store.pending(call.key)
+    if record is None:
+        raise not_found(kind, call.name)
+    old = decoded(record)
+    _check_preconditions(call, old, options)
+    new = decoded(record)
+    _mark(context, call, new, options)
+    if options.dry_run:
+        return dumped(kind, new), is_finished(kind, new)
+    if is_finished(kind, new):
+        return await remove(context, kind, record, old, new), True
+    if new == old:
+        await context.store.commit(())
+        return presented(kind, record.value), False
+    return await _begin(context, call, record, new), False
+
+
+async def _begin(context: Context, call: Call, record: Record, new: Object) -> bytes:
+    written = await store_object(context, call.kind, call.key, new, record)
+    return presented(call.kind, written.value)
+
+
+def _mark(context: Context, call: Call, obj: Object, options: Options) -> None:
+    """Note in an object that it is to go, and when; a second request can only hasten that."""
+    meta = obj["metadata"]
+    if call.kind is NAMESPACE:
+        meta.setdefault("deletionTimestamp", context.stamp())
+        obj.setdefault("status", {})["phase"] = "Terminating"
+        return
+    grace = _grace(call, obj, options)
+    if "deletionTimestamp" in meta and grace >= meta.get("deletionGracePeriodSeconds", 0):
+        return
+    if call.kind.generation and "deletionTimestamp" not in meta and grace:
+        meta["generation"] = meta.get("generation", 0) + 1
+    meta["deletionTimestamp"] = timestamp(context.clock.now() + grace)
+    meta["deletionGracePeriodSeconds"] = grace
+
+
+def _grace(call: Call, obj: Object, options: Options) -> int:
+    """Only a pod that may be running on a node is given time."""
+    if call.kind is not POD:
+        return 0
+    spec = obj.get("spec", {})
+    if not spec.get("nodeName") or obj.get("status", {}).get("phase") in _ENDED:
+        return 0
+    wanted = options.grace
+    if wanted is None:
+        wanted = spec.get("terminationGracePeriodSeconds", 30)
+    return 1 if wanted < 0 else int(wanted)
+
+
+def read_options(call: Call) -> Options:
+    """The options of a deletion, from the query and the body."""
+    call.check_dry_run()
+    body = _body(call)
+    policy = body.get("propagationPolicy") or call.query.get("propagationPolicy")
+    causes = []
+    if policy and body.get("orphanDependents") is not None:
+        detail = "orphanDependents and deletionPropagation cannot be both set"
+        causes.append(invalid("propagationPolicy", policy, detail))
+    elif policy and policy not in _POLICIES[:3]:
+        causes.append(unsupported("propagationPolicy", policy, _POLICIES))
+    if causes:
+        raise bad_options("DeleteOptions", causes)
+    if policy in ("Foreground", "Orphan"):
+        raise BadRequest(
+            f"propagationPolicy {policy} is not supported yet: there is no garbage collector, "
+            "dependents stay as they are; use Background"
+        )
+    conditions = body.get("preconditions") or {}
+    grace = body.get("gracePeriodSeconds")
+    return Options(
+        grace=grace if grace is not None else call.number("gracePeriodSeconds"),
+        uid=conditions.get("uid") or "",
+        version=conditions.get("resourceVersion") or "",
+        dry_run=call.dry_run or bool(body.get("dryRun")),
+    )
+
+
+def _body(call: Call) -> dict[str, Any]:
+    if not call.request.body:
+        return {}
+    body = read_any(call.request)
+    if not isinstance(body, dict):
+        raise BadRequest("delete options must be an object")
+    grace, conditions = body.get("gracePeriodSeconds"), body.get("preconditions")
+    if not isinstance(grace, (int, type(None))) or not isinstance(conditions, (dict, type(None))):
+        raise BadRequest("delete options have a field of the wrong type")
+    return body
+
+
+def _check_preconditions(call: Call, obj: Object, options: Options) -> None:
+    meta, name = obj["metadata"], call.kind.name
+    if options.uid and options.uid != meta["uid"]:
+        raise _precondition(name, call, "UID", options.uid, meta["uid"])
+    if options.version and options.version != meta["resourceVersion"]:
+        raise _precondition(name, call, "ResourceVersion", options.version, meta["resourceVersion"])
+
+
+def _precondition(kind: str, call: Call, what: str, wanted: str, found: str) -> Conflict:
+    return Conflict(
+        f'Operation cannot be fulfilled on {kind} "{call.name}": the {what} in the precondition '
+        f"({wanted}) does not match the {what} in record ({found}). The object might have been "
+        + ("deleted and then recreated" if what == "UID" else "modified"),
+        name=call.name, kind=kind,
+    )  # fmt: skip
+
+
+def _success(call: Call, obj: Object) -> bytes:
+    details: Object = {"name": call.name, "kind": call.kind.plural, "uid": obj["metadata"]["uid"]}
+    if call.kind.group:
+        details["group"] = call.kind.group
+    return orjson.dumps({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
+        "details": details,
+    })  # fmt: skip

@@ -1,0 +1,218 @@
+"""What is served, told to clients: groups, versions, resources, schemas. All from the rows of
+kinds."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import cache
+
+import orjson
+
+from phalanx.api.definitions import full_name
+from phalanx.api.kinds import Kind
+from phalanx.api.openapi import openapi, references
+from phalanx.api.wire import Object
+
+_STATUS_VERBS = ("get", "patch", "update")
+#: Subresource -> the kind that it takes ("" for the object's own) and its verbs.
+SUBRESOURCES = {
+    "status": ("", _STATUS_VERBS),
+    "finalize": ("", ("update",)),
+    "binding": ("Binding", ("create",)),
+}
+_AGGREGATED = "apidiscovery.k8s.io"
+
+
+def group_versions(kinds: Sequence[Kind]) -> dict[str, list[str]]:
+    """The versions of each group, in the order of the rows."""
+    found: dict[str, list[str]] = {}
+    for kind in kinds:
+        versions = found.setdefault(kind.group, [])
+        if kind.version not in versions:
+            versions.append(kind.version)
+    return found
+
+
+def api_versions() -> Object:
+    """`/api`."""
+    return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
+
+
+def group_list(kinds: Sequence[Kind]) -> Object:
+    """`/apis`."""
+    groups = [_group(name, versions) for name, versions in group_versions(kinds).items() if name]
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
+
+
+def group(kinds: Sequence[Kind], name: str) -> Object | None:
+    """`/apis/{group}`."""
+    versions = group_versions(kinds).get(name)
+    if not name or versions is None:
+        return None
+    return {"kind": "APIGroup", "apiVersion": "v1", **_group(name, versions)}
+
+
+def _group(name: str, versions: list[str]) -> Object:
+    listed = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
+    return {"name": name, "versions": listed, "preferredVersion": listed[0]}
+
+
+def resource_list(kinds: Sequence[Kind], group: str, version: str) -> Object | None:
+    """`/api/v1`, `/apis/{group}/{version}`."""
+    served = [k for k in kinds if (k.group, k.version) == (group, version)]
+    if not served:
+        return None
+    return {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": served[0].api_version,
+        "resources": [entry for kind in served for entry in _resources(kind)],
+    }
+
+
+def _resources(kind: Kind) -> list[Object]:
+    entry: Object = {
+        "name": kind.plural,
+        "singularName": kind.singular,
+        "namespaced": kind.namespaced,
+        "kind": kind.name,
+        "verbs": list(kind.verbs),
+    }
+    if kind.short_names:
+        entry["shortNames"] = list(kind.short_names)
+    if kind.categories:
+        entry["categories"] = list(kind.categories)
+    return [entry, *(_subresource(kind, name) for name in kind.subresources)]
+
+
+def _subresource(kind: Kind, name: str) -> Object:
+    other, verbs = SUBRESOURCES[name]
+    return {
+        "name": f"{kind.plural}/{name}",
+        "singularName": "",
+        "namespaced": kind.namespaced,
+        "kind": other or kind.name,
+        "verbs": list(verbs),
+    }
+
+
+def aggregated(kinds: Sequence[Kind], *, core: bool, version: str) -> Object:
+    """`/api` or `/apis` in one document, as newer clients ask for it."""
+    items = [
+        {"metadata": {"name": name} if name else {}, "versions": _versions(kinds, name, versions)}
+        for name, versions in group_versions(kinds).items()
+        if core == (not name)
+    ]
+    return {
+        "kind": "APIGroupDiscoveryList",
+        "apiVersion": f"{_AGGREGATED}/{version}",
+        "metadata": {},
+        "items": items,
+    }
+
+
+def _versions(kinds: Sequence[Kind], group: str, versions: list[str]) -> list[Object]:
+    return [
+        {
+            "version": version,
+            "resources": [
+                _aggregated_resource(k) for k in kinds if (k.group, k.version) == (group, version)
+            ],
+            "freshness": "Current",
+        }
+        for version in versions
+    ]
+
+
+def _aggregated_resource(kind: Kind) -> Object:
+    entry: Object = {
+        "resource": kind.plural,
+        "responseKind": {"group": "", "version": "", "kind": kind.name},
+        "scope": "Namespaced" if kind.namespaced else "Cluster",
+        "singularResource": kind.singular,
+        "verbs": list(kind.verbs),
+    }
+    if kind.short_names:
+        entry["shortNames"] = list(kind.short_names)
+    if kind.categories:
+        entry["categories"] = list(kind.categories)
+    if kind.subresources:
+        entry["subresources"] = [_aggregated_part(kind, name) for name in kind.subresources]
+    return entry
+
+
+def _aggregated_part(kind: Kind, name: str) -> Object:
+    other, verbs = SUBRESOURCES[name]
+    response = {"group": "", "version": "", "kind": other or kind.name}
+    return {"subresource": name, "responseKind": response, "verbs": list(verbs)}
+
+
+def openapi_index(kinds: tuple[Kind, ...]) -> Object:
+    """`/openapi/v3`: where each document is, with a hash so that clients can keep it."""
+    paths: Object = {}
+    for group, versions in group_versions(kinds).items():
+        for version in versions:
+            place = f"apis/{group}/{version}" if group else f"api/{version}"
+            digest = hashlib.sha256(openapi_document(kinds, group, version)).hexdigest().upper()
+            paths[place] = {"serverRelativeURL": f"/openapi/v3/{place}?hash={digest}"}
+    return {"paths": paths}
+
+
+@cache
+def openapi_document(kinds: tuple[Kind, ...], group: str, version: str) -> bytes:
+    """The OpenAPI v3 document of one group version; made once, when first asked for."""
+    served = [k for k in kinds if (k.group, k.version) == (group, version)]
+    names = sorted({name for kind in served for name in references(kind.schema)})
+    return orjson.dumps({
+        "openapi": "3.0.0",
+        "info": {"title": "Phalanx", "version": "v1"},
+        "paths": {path: item for kind in served for path, item in _paths(kind).items()},
+        "components": {"schemas": {full_name(name): openapi(name) for name in names}},
+    })  # fmt: skip
+
+
+def _paths(kind: Kind) -> Object:
+    collection = kind.path("{namespace}")
+    paths: Object = {
+        collection: _operations(kind, ("get", "list"), ("post", "create")),
+        f"{collection}/{{name}}": _operations(
+            kind, ("get", "get"), ("put", "update"), ("patch", "patch"), ("delete", "delete")
+        ),
+    }
+    return {path: item for path, item in paths.items() if item}
+
+
+#: Options that tell kubectl that the server checks fields itself, and how a dry run is asked for.
+_WRITE_OPTIONS = ("dryRun", "fieldManager", "fieldValidation")
+_PATCH_TYPES = (
+    "application/json-patch+json", "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+)  # fmt: skip
+
+
+def _operations(kind: Kind, *pairs: tuple[str, str]) -> Object:
+    identity = {"group": kind.group, "version": kind.version, "kind": kind.name}
+    reference = {"$ref": f"#/components/schemas/{full_name(kind.schema)}"}
+    return {
+        method: _operation(method, verb, identity, reference)
+        for method, verb in pairs
+        if verb in kind.verbs
+    }
+
+
+def _operation(method: str, verb: str, identity: Object, reference: Object) -> Object:
+    operation: Object = {
+        "x-kubernetes-action": verb if verb != "create" else "post",
+        "x-kubernetes-group-version-kind": identity,
+        "responses": {"200": {"description": "OK",
+                              "content": {"application/json": {"schema": reference}}}},
+    }  # fmt: skip
+    if method in ("post", "put", "patch"):
+        types = _PATCH_TYPES if method == "patch" else ("application/json",)
+        operation["parameters"] = [
+            {"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}}
+            for name in _WRITE_OPTIONS
+        ]
+        operation["requestBody"] = {"content": {kind: {"schema": reference} for kind in types}}
+    return operation

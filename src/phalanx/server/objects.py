@@ -1,0 +1,110 @@
+"""Between objects and the bytes that are stored: the one place that knows their layout.
+
+Stored bytes hold an object without `kind` and `apiVersion`, its metadata first and the name
+first in it, its own revision inside. So a read puts a head before them, a list puts commas
+between them, and a deletion swaps the revision; nothing is decoded to serve a read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+import orjson
+
+from phalanx.api.errors import AlreadyExists, Conflict, NotFound
+from phalanx.api.kinds import Kind
+from phalanx.api.wire import Object
+from phalanx.store.kv import Encode, Record
+
+_META_ORDER = (
+    "name", "generateName", "namespace", "uid", "resourceVersion", "generation",
+    "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "labels",
+    "annotations", "ownerReferences", "finalizers", "managedFields",
+)  # fmt: skip
+
+
+def encoder(obj: Object) -> Encode:
+    """The bytes of an object, given the revision that it gets."""
+    meta = obj["metadata"]
+    meta["resourceVersion"] = ""
+    ordered = {key: meta[key] for key in _META_ORDER if key in meta}
+    body = {key: value for key, value in obj.items() if key not in _ENVELOPE}
+    content = {"metadata": ordered, **body}
+
+    def encode(revision: int) -> bytes:
+        ordered["resourceVersion"] = meta["resourceVersion"] = str(revision)
+        return orjson.dumps(content)
+
+    return encode
+
+
+_ENVELOPE = frozenset({"apiVersion", "kind", "metadata"})
+
+
+def decoded(record: Record) -> Object:
+    """A fresh object that the caller may change."""
+    obj: Object = orjson.loads(record.value)
+    return obj
+
+
+@lru_cache(maxsize=1024)
+def head(kind: str, api_version: str) -> bytes:
+    """The beginning of an object, up to where its stored bytes go on."""
+    return orjson.dumps({"kind": kind, "apiVersion": api_version})[:-1] + b","
+
+
+def presented(kind: Kind, value: bytes) -> bytes:
+    """Stored bytes as a client reads them."""
+    return head(kind.name, kind.api_version) + value[1:]
+
+
+def dumped(kind: Kind, obj: Object) -> bytes:
+    """An object that is not stored (a dry run, a deleted one), as a client reads it."""
+    body = {key: value for key, value in obj.items() if key not in _ENVELOPE}
+    meta = obj["metadata"]
+    ordered = {key: meta[key] for key in _META_ORDER if meta.get(key) not in (None, "")}
+    return presented(kind, orjson.dumps({"metadata": ordered, **body}))
+
+
+def listed(kind: Kind, meta: Object, values: Iterable[bytes]) -> bytes:
+    """A list of stored objects."""
+    opening = head(kind.list_name, kind.api_version) + b'"metadata":' + orjson.dumps(meta)
+    return opening + b',"items":[' + b",".join(values) + b"]}"
+
+
+def buried(record: Record, revision: int) -> bytes:
+    """The last state of a deleted object, at the revision of its deletion."""
+    old, new = b'"resourceVersion":"%d"', b'"resourceVersion":"%d"'
+    return record.value.replace(old % record.revision, new % revision, 1)
+
+
+def not_found(kind: Kind, name: str) -> NotFound:
+    """No such object of that kind."""
+    return NotFound(
+        f'{kind.resource} "{name}" not found', name=name, group=kind.group, kind=kind.plural
+    )
+
+
+def already_exists(kind: Kind, name: str, *, being_deleted: bool = False) -> AlreadyExists:
+    """The name is taken, if only by something that is going away."""
+    prefix = "object is being deleted: " if being_deleted else ""
+    return AlreadyExists(
+        f'{prefix}{kind.resource} "{name}" already exists',
+        name=name, group=kind.group, kind=kind.plural,
+    )  # fmt: skip
+
+
+def conflict(kind: Kind, name: str, detail: str, *, called: str = "") -> Conflict:
+    """A write that cannot be fulfilled in the present state."""
+    called = called or kind.resource
+    return Conflict(
+        f'Operation cannot be fulfilled on {called} "{name}": {detail}',
+        name=name, group=kind.group, kind=called.partition(".")[0],
+    )  # fmt: skip
+
+
+def modified(kind: Kind, name: str) -> Conflict:
+    """Somebody else has changed the object since the caller read it."""
+    advice = "please apply your changes to the latest version and try again"
+    return conflict(kind, name, f"the object has been modified; {advice}")

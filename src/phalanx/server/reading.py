@@ -1,0 +1,244 @@
+"""Get, list and watch: once, for every kind. Nothing is decoded that need not be."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import orjson
+
+from phalanx.api.causes import forbidden, unsupported
+from phalanx.api.errors import BadRequest, Cause, Expired, Timeout
+from phalanx.api.wire import Object, Reply, Stream
+from phalanx.server import tables, watches
+from phalanx.server.call import Call, bad_options
+from phalanx.server.context import Context
+from phalanx.server.negotiation import Accepted, in_media, negotiate
+from phalanx.server.objects import decoded, listed, not_found, presented
+from phalanx.server.selection import Selection
+from phalanx.store.kv import Compacted, Record
+
+#: Seconds to wait for a revision that is not there yet.
+FUTURE = 3.0
+#: A watch without a time limit ends after a random time in this range, in seconds.
+WATCH_SECONDS = (1800.0, 3600.0)
+_PAGE = 500
+
+
+async def get(context: Context, call: Call) -> Reply:
+    """One object."""
+    accepted = negotiate(call.request)
+    await _reach(context, _revision(call))
+    record = context.store.get(call.key)
+    if record is None:
+        raise not_found(call.kind, call.name)
+    return in_media(Reply(200, _one(context, call, accepted, record)), accepted)
+
+
+def _one(context: Context, call: Call, accepted: Accepted, record: Record) -> bytes:
+    if accepted.form == "Table":
+        include = tables.check_include(call.query.get("includeObject", ""))
+        meta = {"resourceVersion": str(record.revision)}
+        return tables.table(call.kind, [record.value], meta, include, context.clock.now())
+    if accepted.form == "PartialObjectMetadata":
+        return orjson.dumps(tables.metadata_only(record.value))
+    return presented(call.kind, record.value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """Part of a list: its records, the revision they are of, and how to go on."""
+
+    records: list[Record]
+    revision: int
+    more: str = ""
+    remaining: int | None = None
+
+    def meta(self) -> Object:
+        meta: Object = {"resourceVersion": str(self.revision)}
+        if self.more:
+            meta["continue"] = self.more
+        if self.remaining:
+            meta["remainingItemCount"] = self.remaining
+        return meta
+
+
+async def list_or_watch(context: Context, call: Call) -> Reply | Stream:
+    """A list, or a watch when that is asked for."""
+    return await watch(context, call) if call.is_watch else await list_objects(context, call)
+
+
+async def list_objects(context: Context, call: Call) -> Reply:
+    """The objects of a selection, whole or page by page, at one revision."""
+    accepted, selection = negotiate(call.request), call.selection()
+    page = await _page(context, call, selection)
+    values = [record.value for record in page.records]
+    if accepted.form == "Table":
+        include = tables.check_include(call.query.get("includeObject", ""))
+        now = context.clock.now()
+        body = tables.table(call.kind, values, page.meta(), include, now)
+    elif accepted.form == "PartialObjectMetadataList":
+        body = tables.metadata_list(values, page.meta())
+    else:
+        body = listed(call.kind, page.meta(), values)
+    return in_media(Reply(200, body), accepted)
+
+
+async def _page(context: Context, call: Call, selection: Selection) -> _Page:
+    limit = max(call.number("limit") or 0, 0)
+    wanted, match = _revision(call), call.query.get("resourceVersionMatch", "")
+    if token := call.query.get("continue", ""):
+        revision, after = _read_token(token, selection.prefix)
+    else:
+        await _reach(context, wanted)
+        revision, after = wanted if match == "Exact" and wanted else context.store.revision, ""
+    try:
+        return _collect(context, selection, revision, after, limit)
+    except Compacted as error:
+        raise Expired(
+            "The provided continue parameter is too old to display a consistent list result. You "
+            "must start a new list without the continue parameter."
+        ) from error
+
+
+def _collect(
+    context: Context, selection: Selection, revision: int, after: str, limit: int
+) -> _Page:
+    found = _matching(context, selection, revision, after, limit)
+    if not limit:
+        return _Page(list(found), revision)
+    records = list(islice(found, limit))
+    if next(found, None) is None or not records:
+        return _Page(records, revision)
+    last = records[-1].key
+    remaining = None
+    if selection.is_everything:
+        remaining = len(context.store.range(selection.prefix, at=revision, after=last))
+    return _Page(records, revision, _token(revision, last, selection.prefix), remaining)
+
+
+def _matching(
+    context: Context, selection: Selection, revision: int, after: str, limit: int
+) -> Iterator[Record]:
+    """The records of a selection; with a limit, read in pages so that a rest is left alone."""
+    size = max(limit + 1, _PAGE) if limit else 0
+    while True:
+        records = context.store.range(selection.prefix, at=revision, after=after, limit=size)
+        for record in records:
+            if selection.is_everything or selection.holds(decoded(record)):
+                yield record
+        if not size or len(records) < size:
+            return
+        after = records[-1].key
+
+
+def _token(revision: int, after: str, prefix: str) -> str:
+    raw = orjson.dumps({"rv": revision, "after": after.removeprefix(prefix)})
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def _read_token(token: str, prefix: str) -> tuple[int, str]:
+    try:
+        raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+        place = orjson.loads(raw)
+        revision, after = place["rv"], place["after"]
+        if not isinstance(revision, int) or not isinstance(after, str) or revision < 1:
+            raise ValueError("its parts are of the wrong type")
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadRequest(f"invalid continue token: continue key is not valid: {error}") from error
+    return revision, prefix + after
+
+
+def _revision(call: Call) -> int:
+    """The resourceVersion that is asked for; 0 is any."""
+    text = call.query.get("resourceVersion", "")
+    if text and call.query.get("continue"):
+        raise BadRequest("specifying resource version is not allowed when using continue")
+    if not re.fullmatch(r"\d{0,18}", text):
+        detail = f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}"'
+        raise BadRequest(f"invalid resource version: {detail}: invalid syntax")
+    return int(text or 0)
+
+
+async def _reach(context: Context, revision: int) -> None:
+    """Wait a little for a revision that is still to come."""
+    loop, store = asyncio.get_running_loop(), context.store
+    if revision <= store.revision:
+        return
+    reached = loop.create_future()
+
+    def look(_: object) -> None:
+        if store.revision >= revision and not reached.done():
+            reached.set_result(None)
+
+    stop = store.follow(look)
+    try:
+        async with asyncio.timeout(FUTURE):
+            await reached
+    except TimeoutError:
+        raise Timeout(
+            f"Timeout: Too large resource version: {revision}, current: {store.revision}",
+            causes=[Cause("", "ResourceVersionTooLarge", "Too large resource version")],
+            retry_after=1,
+        ) from None
+    finally:
+        stop()
+
+
+async def watch(context: Context, call: Call) -> Stream:
+    """Changes of a selection, as they come."""
+    accepted, selection = negotiate(call.request), call.selection()
+    _check_watch(call)
+    asked, limit = _revision(call), call.number("timeoutSeconds")
+    await _reach(context, asked)
+    render = _render(context, call, accepted)
+    initial = b""
+    since = asked or context.store.revision
+    if _wants_initial(call, asked):
+        since = context.store.revision
+        records = context.store.range(selection.prefix)
+        initial = b"".join(watches.initial(selection, records, render))
+        if call.query.get("sendInitialEvents") == "true":
+            initial += watches.bookmark(call.kind, since, ends_initial=True)
+    seconds = float(limit) if limit else context.chance.between(*WATCH_SECONDS)
+    bookmarks = call.query.get("allowWatchBookmarks") in ("true", "1")
+    watcher = context.hub.open(selection, render, since)
+    return Stream(200, watches.stream(context.hub, watcher, initial, seconds, bookmarks))
+
+
+def _wants_initial(call: Call, asked: int) -> bool:
+    """A watch from nowhere begins with what is there, and so does one that asks for it."""
+    wish = call.query.get("sendInitialEvents")
+    return wish == "true" or (not asked and wish != "false")
+
+
+def _render(context: Context, call: Call, accepted: Accepted) -> watches.Render:
+    if accepted.form == "Table":
+        include = tables.check_include(call.query.get("includeObject", ""))
+        return tables.table_events(call.kind, include, context.clock.now)
+    if accepted.form.startswith("PartialObjectMetadata"):
+        return tables.metadata_event
+    return watches.plain(call.kind)
+
+
+def _check_watch(call: Call) -> None:
+    match, wish = call.query.get("resourceVersionMatch"), call.query.get("sendInitialEvents")
+    causes: list[Cause] = []
+    if wish is not None and match != "NotOlderThan":
+        causes.append(forbidden(
+            "resourceVersionMatch",
+            "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+        ))  # fmt: skip
+    if wish is None and match:
+        causes.append(forbidden(
+            "resourceVersionMatch",
+            "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+        ))  # fmt: skip
+    elif match not in (None, "", "NotOlderThan"):
+        causes.append(unsupported("resourceVersionMatch", match, ("NotOlderThan",)))
+    if causes:
+        raise bad_options("ListOptions", causes)

@@ -1,0 +1,107 @@
+"""From a path to what it means. The table of endpoints is the server's table of contents."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from phalanx.api.errors import BadRequest, MethodNotAllowed, NoSuchResource
+from phalanx.api.kinds import BINDING, GROUP_BINDING, Kind
+from phalanx.api.wire import Reply, Request, Stream
+from phalanx.server import binding, deleting, reading, writing
+from phalanx.server.call import Call, parse_query
+from phalanx.server.context import Context
+
+Endpoint = Callable[[Context, Call], Awaitable[Reply | Stream]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The verb that a request amounts to, for authorisation, and the function that does it."""
+
+    verb: str
+    endpoint: Endpoint
+
+
+#: (method, what the path names) -> route. A subresource is named by itself.
+ROUTES: Mapping[tuple[str, str], Route] = {
+    ("GET", "collection"): Route("list", reading.list_or_watch),
+    ("POST", "collection"): Route("create", writing.create),
+    ("DELETE", "collection"): Route("deletecollection", deleting.delete_collection),
+    ("GET", "object"): Route("get", reading.get),
+    ("PUT", "object"): Route("update", writing.update),
+    ("PATCH", "object"): Route("patch", writing.patch),
+    ("DELETE", "object"): Route("delete", deleting.delete),
+    ("GET", "status"): Route("get", reading.get),
+    ("PUT", "status"): Route("update", writing.update),
+    ("PATCH", "status"): Route("patch", writing.patch),
+    ("PUT", "finalize"): Route("update", writing.update),
+    ("POST", "binding"): Route("create", binding.bind),
+}
+
+#: Collections whose objects are never stored: a POST is an act.
+ACTS: Mapping[Kind, Endpoint] = {
+    BINDING: binding.bind,
+    GROUP_BINDING: binding.bind_group,
+}
+
+
+def resolve(context: Context, request: Request) -> tuple[Route, Call] | None:
+    """The route and the call of a path about objects; None when it is about something else."""
+    place = _place(request.path)
+    if place is None:
+        return None
+    group, version, rest = place
+    if not any((k.group, k.version) == (group, version) for k in context.kinds):
+        return None
+    call = _call(context, request, group, version, rest)
+    route = _route(request.method, call)
+    if call.is_watch and route.endpoint is reading.list_or_watch:
+        route = Route("watch", reading.watch)
+    return route, call
+
+
+def _place(path: str) -> tuple[str, str, list[str]] | None:
+    """Group, version and the rest of the path, when there is a rest."""
+    parts = [unquote(part) for part in path.strip("/").split("/")]
+    if parts[0] == "api" and len(parts) > 2:
+        return "", parts[1], parts[2:]
+    if parts[0] == "apis" and len(parts) > 3:
+        return parts[1], parts[2], parts[3:]
+    return None
+
+
+def _call(context: Context, request: Request, group: str, version: str, rest: list[str]) -> Call:
+    """`[namespaces/NS/]PLURAL[/NAME[/SUBRESOURCE]]`; a Namespace's own parts are no namespaces."""
+    namespace = ""
+    if rest[0] == "namespaces" and len(rest) > 2 and not _is_part(context, rest):
+        namespace, rest = rest[1], rest[2:]
+    plural, name, subresource, *more = *rest, *[""] * (3 - len(rest))
+    kind = context.kind(group, version, plural)
+    if kind is None or any(more) or bool(namespace) > kind.namespaced:
+        raise NoSuchResource
+    if subresource and subresource not in kind.subresources:
+        raise NoSuchResource
+    if name in (".", "..") or "/" in name or "%" in name:
+        raise BadRequest(f'Name parameter invalid: "{name}": may not contain "/" or "%"')
+    query = parse_query(request.query)
+    return Call(request, kind, namespace, name, subresource, query)
+
+
+def _is_part(context: Context, rest: list[str]) -> bool:
+    kind = context.kind("", "v1", "namespaces")
+    return kind is not None and len(rest) == 3 and rest[2] in kind.subresources
+
+
+def _route(method: str, call: Call) -> Route:
+    scope = call.subresource or ("object" if call.name else "collection")
+    if scope == "collection" and method == "POST" and call.kind in ACTS:
+        return Route("create", ACTS[call.kind])
+    route = ROUTES.get((method, scope))
+    nowhere = call.kind.namespaced and not call.namespace
+    if route is None or (nowhere and route.verb != "list"):
+        raise MethodNotAllowed
+    if not call.subresource and route.verb not in call.kind.verbs:
+        raise MethodNotAllowed
+    return route

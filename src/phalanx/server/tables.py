@@ -1,0 +1,99 @@
+"""The Table view of objects that kubectl prints, and the view of metadata alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import orjson
+
+from phalanx.api.columns import COLUMNS, PLAIN, Column
+from phalanx.api.errors import BadRequest
+from phalanx.api.kinds import Kind
+from phalanx.api.wire import Object
+from phalanx.server.watches import Render
+
+_INCLUDE = ("", "Metadata", "Object", "None")
+
+
+def check_include(include: str) -> str:
+    """How much of each object goes into a table."""
+    if include not in _INCLUDE:
+        raise BadRequest(
+            "Unable to convert to Table as requested: includeObject: Invalid value: "
+            f"\"{include}\": must be 'Metadata', 'Object', 'None', or empty"
+        )
+    return include or "Metadata"
+
+
+def table(kind: Kind, values: Iterable[bytes], meta: Object, include: str, now: float) -> bytes:
+    """Stored objects as a Table."""
+    columns = COLUMNS.get(kind.name, PLAIN)
+    body: Object = {
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": meta,
+        "columnDefinitions": [_definition(column) for column in columns],
+        "rows": [_row(kind, columns, orjson.loads(value), include, now) for value in values],
+    }
+    return orjson.dumps(body)
+
+
+def table_events(kind: Kind, include: str, now: Callable[[], float]) -> Render:
+    """Watch events whose objects are Tables of one row."""
+
+    def render(event: str, value: bytes) -> bytes:
+        shown = table(kind, [value], {}, include, now())
+        return b'{"type":"%s","object":%s}\n' % (event.encode(), shown)
+
+    return render
+
+
+def metadata_only(value: bytes) -> Object:
+    """A stored object reduced to its metadata."""
+    return {
+        "kind": "PartialObjectMetadata",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": orjson.loads(value)["metadata"],
+    }
+
+
+def metadata_list(values: Iterable[bytes], meta: Object) -> bytes:
+    """Stored objects as a list of their metadata."""
+    body = {
+        "kind": "PartialObjectMetadataList",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": meta,
+        "items": [metadata_only(value) for value in values],
+    }
+    return orjson.dumps(body)
+
+
+def metadata_event(event: str, value: bytes) -> bytes:
+    """A watch event that carries metadata alone."""
+    return orjson.dumps({"type": event, "object": metadata_only(value)}) + b"\n"
+
+
+def _definition(column: Column) -> Object:
+    return {
+        "name": column.name,
+        "type": column.type,
+        "format": column.format,
+        "description": column.description,
+        "priority": column.priority,
+    }
+
+
+def _row(
+    kind: Kind, columns: tuple[Column, ...], obj: Object, include: str, now: float
+) -> dict[str, Any]:
+    row: dict[str, Any] = {"cells": [column.cell(obj, now) for column in columns]}
+    if include == "Object":
+        row["object"] = {"kind": kind.name, "apiVersion": kind.api_version, **obj}
+    elif include == "Metadata":
+        row["object"] = {
+            "kind": "PartialObjectMetadata",
+            "apiVersion": "meta.k8s.io/v1",
+            "metadata": obj["metadata"],
+        }
+    return row

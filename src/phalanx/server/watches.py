@@ -1,0 +1,213 @@
+"""One reader of the store, fanned out to every watch. Where STORE becomes WATCH.
+
+The hub follows the store and hands each committed change to the watchers of its kind. A watcher
+that keeps up has a small buffer; one that does not loses its buffer but not its place: it reads
+on from the store's history, so that a slow reader costs nothing and misses nothing, or learns
+that the history is gone (410).
+
+    state        what comes next
+    in step      the buffer, filled by the hub
+    behind       pages of the store's history, until the cursor meets the present
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from functools import cache
+from itertools import islice
+
+import orjson
+
+from phalanx.api.errors import ApiError, Expired
+from phalanx.api.kinds import Kind
+from phalanx.api.wire import Object
+from phalanx.server.objects import buried, decoded, presented
+from phalanx.server.selection import Selection
+from phalanx.store.kv import Change, Compacted, Reader, Record
+
+#: A watcher may have this much waiting for it before it falls behind.
+BUFFER = 1024 * 1024
+#: Changes that a watcher that is behind takes from the history at a time.
+PAGE = 500
+#: Seconds between bookmarks.
+BOOKMARK = 60.0
+
+#: (event type, the object as stored bytes) -> the event as the client reads it.
+Render = Callable[[str, bytes], bytes]
+
+
+class Hub:
+    """Hands every committed change to the watchers of its kind."""
+
+    def __init__(self, store: Reader) -> None:
+        self._watchers: defaultdict[str, dict[Watcher, None]] = defaultdict(dict)
+        self._store = store
+        store.follow(self._deliver)
+
+    def open(self, selection: Selection, render: Render, since: int) -> Watcher:
+        """A watcher of what is committed after a revision."""
+        watcher = Watcher(self._store, selection, render, since)
+        self._watchers[selection.kind.prefix()][watcher] = None
+        return watcher
+
+    def close(self, watcher: Watcher) -> None:
+        """Stop handing changes to it."""
+        self._watchers[watcher.selection.kind.prefix()].pop(watcher, None)
+
+    def _deliver(self, changes: Sequence[Change]) -> None:
+        rendered = Rendered()
+        for change in changes:
+            group, plural = change.key.split("/", 3)[1:3]
+            for watcher in self._watchers[f"/{group}/{plural}/"]:
+                watcher.offer(change, rendered)
+
+
+class Rendered:
+    """What was already decoded or rendered of the changes at hand, shared by all watchers."""
+
+    def __init__(self) -> None:
+        self._objects: dict[int, Object] = {}
+        self._events: dict[tuple[Render, str, int], bytes] = {}
+
+    def object(self, record: Record) -> Object:
+        """A record as an object to look at, never to change."""
+        if record.revision not in self._objects:
+            self._objects[record.revision] = decoded(record)
+        return self._objects[record.revision]
+
+    def event(self, render: Render, kind: str, revision: int, value: bytes) -> bytes:
+        """An event as bytes."""
+        key = (render, kind, revision)
+        if key not in self._events:
+            self._events[key] = render(kind, value)
+        return self._events[key]
+
+
+class Watcher:
+    """One client's watch. The reader has seen everything up to `cursor`."""
+
+    def __init__(self, store: Reader, selection: Selection, render: Render, since: int) -> None:
+        self.selection, self.cursor = selection, since
+        self._store, self._render = store, render
+        self._behind = since < store.revision
+        self._buffer: list[bytes] = []
+        self._size = 0
+        self._offered = since
+        self._news = asyncio.Event()
+        if self._behind:
+            self._news.set()
+
+    def offer(self, change: Change, rendered: Rendered) -> None:
+        """Take a change that was just committed, or note that it must be read from history."""
+        if self._behind or not (event := self._event(change, rendered)):
+            return
+        self._buffer.append(event)
+        self._size += len(event)
+        self._offered = change.revision
+        if self._size > BUFFER:
+            self._buffer, self._size, self._behind = [], 0, True
+        self._news.set()
+
+    async def take(self, seconds: float) -> bytes | None:
+        """What there is to send, or None when nothing came in that time. Raises Expired."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+        except TimeoutError:
+            self.cursor = self._store.revision
+            return None
+        return self._catch_up() if self._behind else self._drain()
+
+    def _drain(self) -> bytes:
+        data, self._buffer, self._size = b"".join(self._buffer), [], 0
+        self.cursor = self._offered
+        self._news.clear()
+        return data
+
+    def _catch_up(self) -> bytes:
+        """The next page of history; the watcher is in step again when there is no more."""
+        try:
+            page = list(islice(self._store.changes(self.cursor, self.selection.prefix), PAGE))
+        except Compacted as error:
+            raise Expired(f"too old resource version: {self.cursor} ({error.floor})") from error
+        rendered = Rendered()
+        events = [event for change in page if (event := self._event(change, rendered))]
+        if len(page) < PAGE:
+            self.cursor = self._offered = self._store.revision
+            self._behind = False
+            self._news.clear()
+        else:
+            self.cursor = page[-1].revision
+        return b"".join(events)
+
+    def _event(self, change: Change, rendered: Rendered) -> bytes:
+        """What the change means to this watcher: ADDED, MODIFIED, DELETED or nothing."""
+        if not change.key.startswith(self.selection.prefix):
+            return b""
+        was, now = self._holds(change.before, rendered), self._holds(change.after, rendered)
+        if now and change.after:
+            kind, value = "MODIFIED" if was else "ADDED", change.after.value
+        elif was and change.before:
+            kind, value = "DELETED", buried(change.before, change.revision)
+        else:
+            return b""
+        return rendered.event(self._render, kind, change.revision, value)
+
+    def _holds(self, record: Record | None, rendered: Rendered) -> bool:
+        if record is None:
+            return False
+        return self.selection.is_everything or self.selection.holds(rendered.object(record))
+
+
+@cache
+def plain(kind: Kind) -> Render:
+    """Events whose objects are whole. One function per kind, so that its bytes are shared."""
+
+    def render(event: str, value: bytes) -> bytes:
+        return b'{"type":"%s","object":%s}\n' % (event.encode(), presented(kind, value))
+
+    return render
+
+
+def bookmark(kind: Kind, revision: int, *, ends_initial: bool = False) -> bytes:
+    """An event that says: until here you have seen everything (or all that was there first)."""
+    meta: Object = {"resourceVersion": str(revision)}
+    if ends_initial:
+        meta["annotations"] = {"k8s.io/initial-events-end": "true"}
+    shown = {"kind": kind.name, "apiVersion": kind.api_version, "metadata": meta}
+    return orjson.dumps({"type": "BOOKMARK", "object": shown}) + b"\n"
+
+
+def failure(error: ApiError) -> bytes:
+    """An event that ends a watch with a reason."""
+    return orjson.dumps({"type": "ERROR", "object": error.status()}) + b"\n"
+
+
+def initial(selection: Selection, records: Sequence[Record], render: Render) -> Iterator[bytes]:
+    """The present state as ADDED events."""
+    for record in records:
+        if selection.is_everything or selection.holds(decoded(record)):
+            yield render("ADDED", record.value)
+
+
+async def stream(
+    hub: Hub, watcher: Watcher, first: bytes, seconds: float, bookmarks: bool
+) -> AsyncGenerator[bytes, None]:
+    """A watch as chunks: what is there first, then what comes, until the time is over."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    try:
+        if first:
+            yield first
+        while (left := end - loop.time()) > 0:
+            data = await watcher.take(min(left, BOOKMARK))
+            if data is None and bookmarks:
+                data = bookmark(watcher.selection.kind, watcher.cursor)
+            if data:
+                yield data
+    except Expired as error:
+        yield failure(error)
+    finally:
+        hub.close(watcher)

@@ -1,0 +1,320 @@
+"""Create, update and patch: once, for every kind.
+
+    body ─▶ conform ─▶ defaults ─▶ admission ─▶ rules ─▶ one transaction ─▶ reply
+
+Nothing is awaited between the read of the old object and the commit, so that a write meets the very
+state that it was checked against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from phalanx.api.defaults import apply_creation, apply_defaults
+from phalanx.api.errors import (
+    ApiError,
+    BadRequest,
+    Cause,
+    Invalid,
+    TooLarge,
+    UnsupportedMediaType,
+    sentence,
+)
+from phalanx.api.kinds import NAMESPACE, POD, Kind
+from phalanx.api.patch import PatchFailed, TooManyOperations, apply_patch
+from phalanx.api.rules import validate
+from phalanx.api.schema import schema
+from phalanx.api.wire import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Object, Reply
+from phalanx.server import admission
+from phalanx.server.bodies import check_kind, conformed, media_type, read_any, read_object
+from phalanx.server.call import Call
+from phalanx.server.context import Context
+from phalanx.server.ledger import PodChange, entries
+from phalanx.server.negotiation import in_media, negotiate
+from phalanx.server.objects import (
+    already_exists,
+    conflict,
+    decoded,
+    dumped,
+    encoder,
+    modified,
+    not_found,
+    presented,
+)
+from phalanx.store.kv import Record, Stale, Write
+
+#: Given the stored object (to be changed in place or not), the wanted one.
+Wish = Callable[[Object], Object]
+
+_GENERATED = 5
+_ATTEMPTS = 8
+_LONGEST_PREFIX = 58
+_PATCHES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH)
+#: Metadata that no client writes after creation.
+_OURS = (
+    "name", "namespace", "uid", "creationTimestamp", "deletionTimestamp",
+    "deletionGracePeriodSeconds", "generation", "selfLink",
+)  # fmt: skip
+
+
+async def create(context: Context, call: Call) -> Reply:
+    """A new object."""
+    accepted = negotiate(call.request)
+    call.check_dry_run()
+    obj = read_object(call)
+    _check_place(call, obj)
+    reply = await insert(context, call, obj)
+    return in_media(reply, accepted)
+
+
+async def insert(context: Context, call: Call, obj: Object) -> Reply:
+    """Take a conforming object through admission and rules into the store."""
+    kind, meta = call.kind, obj["metadata"]
+    if meta.get("resourceVersion"):
+        raise BadRequest("resourceVersion should not be set on objects to be created")
+    _begin(context, call, meta)
+    apply_defaults(kind.name, obj)
+    admission.admit(context, call, obj)
+    apply_creation(kind.name, obj, context.stamp())
+    refuse(kind, meta.get("name", ""), validate(kind, obj, None))
+    key = kind.key(call.namespace, meta["name"])
+    if taken := context.store.pending(key):
+        deleting = bool(decoded(taken)["metadata"].get("deletionTimestamp"))
+        raise already_exists(kind, meta["name"], being_deleted=deleting)
+    if call.dry_run:
+        return _reply(201, dumped(kind, obj), call)
+    record = await store_object(context, kind, key, obj, None)
+    return _reply(201, presented(kind, record.value), call)
+
+
+async def update(context: Context, call: Call) -> Reply:
+    """An object in place of another, or of none where the kind allows that."""
+    accepted = negotiate(call.request)
+    call.check_dry_run()
+    obj = read_object(call)
+    _check_place(call, obj)
+    if obj["metadata"].get("name", "") != call.name:
+        given = obj["metadata"].get("name", "")
+        raise BadRequest(
+            f"the name of the object ({given}) does not match the name on the URL ({call.name})"
+        )
+    if context.store.pending(call.key) is None and call.kind.create_on_update:
+        return in_media(await insert(context, call, obj), accepted)
+    reply = await modify(context, call, lambda old: obj)
+    return in_media(reply, accepted)
+
+
+async def patch(context: Context, call: Call) -> Reply:
+    """A change of an object."""
+    accepted = negotiate(call.request)
+    call.check_dry_run()
+    kind = media_type(call.request)
+    if kind not in _PATCHES:
+        raise UnsupportedMediaType(
+            "the body of the request was in an unknown format - accepted media types include: "
+            + ", ".join(_PATCHES)
+        )
+    if "force" in call.query:
+        raise _bad_force()
+    wanted = read_any(call.request, (kind,))
+
+    def patched(old: Object) -> Object:
+        return _patched(call, kind, old, wanted)
+
+    return in_media(await modify(context, call, patched, is_patch=True), accepted)
+
+
+def _patched(call: Call, kind: str, old: Object, wanted: object) -> Object:
+    whole = {"apiVersion": call.kind.api_version, "kind": call.kind.name, **old}
+    try:
+        new = apply_patch(kind, schema(call.kind.schema), whole, wanted)
+    except TooManyOperations as error:
+        raise TooLarge(str(error)) from error
+    except PatchFailed as error:
+        raise Invalid("the server rejected our request due to an error in our request") from error
+    check_kind(call.kind, new)
+    new.pop("apiVersion", None)
+    new.pop("kind", None)
+    conformed(call, new)
+    _check_place(call, new)
+    return new
+
+
+async def modify(context: Context, call: Call, wish: Wish, *, is_patch: bool = False) -> Reply:
+    """Check a wish against the stored object and put it in its place."""
+    kind, record = call.kind, context.store.pending(call.key)
+    if record is None:
+        raise not_found(kind, call.name)
+    old = decoded(record)
+    new = wish(decoded(record))
+    _check_preconditions(call, old, new, is_patch=is_patch)
+    _restore(call, old, new)
+    apply_defaults(kind.name, new)
+    _count_generation(kind, old, new)
+    refuse(kind, call.name, validate(kind, new, old, call.subresource))
+    if new == old:
+        await context.store.commit(())
+        return _reply(200, presented(kind, record.value), call)
+    if call.dry_run:
+        return _reply(200, dumped(kind, new), call)
+    if is_finished(kind, new):
+        return _reply(200, await remove(context, kind, record, old, new), call)
+    written = await store_object(context, kind, call.key, new, record)
+    return _reply(200, presented(kind, written.value), call)
+
+
+async def store_object(
+    context: Context, kind: Kind, key: str, obj: Object, record: Record | None
+) -> Record:
+    """One transaction: the object, and the room ledger where a pod is concerned."""
+    writes = [Write(key, encoder(obj), record.revision if record else 0)]
+    if kind is POD:
+        old = decoded(record) if record else None
+        writes += entries(context.store, [PodChange(old, obj)])
+    try:
+        change, *_ = await context.store.commit(writes)
+    except Stale as error:
+        raise modified(kind, obj["metadata"]["name"]) from error
+    assert change.after is not None
+    return change.after
+
+
+async def remove(context: Context, kind: Kind, record: Record, old: Object, last: Object) -> bytes:
+    """Delete an object for good; its last state as a client reads it."""
+    writes = [Write(record.key, None, record.revision)]
+    if kind is POD:
+        writes += entries(context.store, [PodChange(old, None)])
+    try:
+        change, *_ = await context.store.commit(writes)
+    except Stale as error:
+        raise modified(kind, last["metadata"]["name"]) from error
+    last["metadata"]["resourceVersion"] = str(change.revision)
+    return dumped(kind, last)
+
+
+def is_finished(kind: Kind, obj: Object) -> bool:
+    """Whether an object that is being deleted has nothing left to wait for."""
+    meta = obj["metadata"]
+    if not meta.get("deletionTimestamp") or meta.get("finalizers"):
+        return False
+    if kind is NAMESPACE:
+        return not obj.get("spec", {}).get("finalizers")
+    return not meta.get("deletionGracePeriodSeconds")
+
+
+def refuse(kind: Kind, name: str, causes: Sequence[Cause]) -> None:
+    """Raise what is wrong with an object, if anything is."""
+    if causes:
+        raise Invalid(
+            f'{kind.qualified} "{name}" is invalid: {sentence(causes)}',
+            name=name, group=kind.group, kind=kind.name, causes=causes,
+        )  # fmt: skip
+
+
+def _begin(context: Context, call: Call, meta: Object) -> None:
+    """The metadata of a new object; what only the server may say is said anew."""
+    for key in (*_OURS[2:], "resourceVersion", "managedFields"):
+        meta.pop(key, None)
+    if not meta.get("name") and (prefix := meta.get("generateName")):
+        meta["name"] = _generated(context, call, prefix)
+    if call.kind.namespaced:
+        meta["namespace"] = call.namespace
+    meta["uid"] = context.chance.uid()
+    meta["creationTimestamp"] = context.stamp()
+    if call.kind.generation:
+        meta["generation"] = 1
+
+
+def _generated(context: Context, call: Call, prefix: str) -> str:
+    for _ in range(_ATTEMPTS):
+        name = prefix[:_LONGEST_PREFIX] + context.chance.suffix(_GENERATED)
+        if context.store.pending(call.kind.key(call.namespace, name)) is None:
+            break
+    return name
+
+
+def _check_place(call: Call, obj: Object) -> None:
+    space = obj.setdefault("metadata", {}).get("namespace", "")
+    if call.kind.namespaced and space and space != call.namespace:
+        raise BadRequest(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+
+
+def _check_preconditions(call: Call, old: Object, new: Object, *, is_patch: bool) -> None:
+    kind, meta = call.kind, new["metadata"]
+    version = meta.get("resourceVersion", "")
+    if not version and not kind.update_without_version and not is_patch:
+        cause = Cause("metadata.resourceVersion", "FieldValueInvalid",
+                      "Invalid value: 0: must be specified for an update")  # fmt: skip
+        raise Invalid(
+            f'{kind.resource} "{call.name}" is invalid: {cause}',
+            name=call.name, group=kind.group, kind=kind.plural, causes=[cause],
+        )  # fmt: skip
+    if version and not version.isdecimal():
+        raise BadRequest(f'strconv.ParseUint: parsing "{version}": invalid syntax')
+    if meta.get("uid", old["metadata"]["uid"]) != old["metadata"]["uid"]:
+        raise conflict(kind, call.name, (
+            f"Precondition failed: UID in precondition: {meta['uid']}, "
+            f"UID in object meta: {old['metadata']['uid']}"
+        ))  # fmt: skip
+    if version and version != old["metadata"]["resourceVersion"]:
+        raise modified(kind, call.name)
+
+
+def _restore(call: Call, old: Object, new: Object) -> None:
+    """Undo what this part of the resource may not change."""
+    if call.subresource:
+        _restore_all_but(_PARTS[call.subresource], old, new)
+        return
+    meta, kept = new["metadata"], old["metadata"]
+    for key in (*_OURS, "resourceVersion"):
+        if key in kept:
+            meta[key] = kept[key]
+        else:
+            meta.pop(key, None)
+    if "status" in call.kind.subresources:
+        _copy("status", old, new)
+    if call.kind is NAMESPACE:
+        _copy("spec", old, new)
+
+
+#: Which top-level field each subresource is for.
+_PARTS = {"status": "status", "finalize": "spec"}
+
+
+def _restore_all_but(part: str, old: Object, new: Object) -> None:
+    for key in {**old, **new}:
+        if key != part:
+            _copy(key, old, new)
+
+
+def _copy(key: str, source: Object, target: Object) -> None:
+    if key in source:
+        target[key] = source[key]
+    else:
+        target.pop(key, None)
+
+
+def _count_generation(kind: Kind, old: Object, new: Object) -> None:
+    if kind.generation and "spec" in old and new.get("spec") != old["spec"]:
+        new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
+
+
+def _bad_force() -> ApiError:
+    cause = Cause(
+        "force", "FieldValueForbidden", "Forbidden: may not be specified for non-apply patch"
+    )
+    return Invalid(
+        f'PatchOptions.meta.k8s.io "" is invalid: {cause}',
+        group="meta.k8s.io", kind="PatchOptions", causes=[cause],
+    )  # fmt: skip
+
+
+def _reply(code: int, body: bytes, call: Call) -> Reply:
+    headers = tuple(("warning", f'299 - "{_quoted(text)}"') for text in call.warnings)
+    return Reply(code, body, headers=headers)
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')

@@ -1,0 +1,115 @@
+"""What is remembered: keys, bytes and revisions. The protocol that every store speaks.
+
+Below `server/`, above nothing. A store never knows a Pod: values are bytes, keys are paths. One
+global revision counts every write; the writes of one transaction have consecutive revisions and
+become visible together. Revisions are given and compare-and-swap is checked at once, on the event
+loop, against what is on its way to disk too; `commit` returns only when the transaction is durable,
+and only then is it seen by `get`, `range`, `changes` and followers.
+
+    revision   1        2        3        4          5
+    /a         put x                      put y      delete
+    /b                  put x    put y
+
+    range("/", at=3)  ->  /a x (1), /b y (3)        changes(since=3)  ->  4 put /a y, 5 delete /a
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+#: Given the revision that a write gets, the bytes to remember (they may carry it).
+Encode = Callable[[int], bytes]
+
+
+class Record(NamedTuple):
+    """One key's value, since `revision`; `created` is the revision of the key's first write."""
+
+    key: str
+    value: bytes
+    revision: int
+    created: int
+
+
+class Change(NamedTuple):
+    """One write of the past: `after` is None for a deletion, `before` is None for a creation."""
+
+    revision: int
+    key: str
+    before: Record | None
+    after: Record | None
+
+
+class Write(NamedTuple):
+    """One wish: `encode` None deletes; `expect` is the revision that must be there (0: no key)."""
+
+    key: str
+    encode: Encode | None
+    expect: int
+
+
+@dataclass
+class Stale(Exception):
+    """A compare-and-swap did not hold: nothing of the transaction was written."""
+
+    key: str
+    expected: int
+    found: int
+
+
+@dataclass
+class Compacted(Exception):
+    """The history that was asked for begins later, at `floor`."""
+
+    floor: int
+
+
+class Reader(Protocol):
+    """What may be asked of the committed past and present."""
+
+    @property
+    def revision(self) -> int:
+        """The newest committed revision."""
+        ...
+
+    def get(self, key: str) -> Record | None:
+        """The committed value of a key."""
+        ...
+
+    def range(
+        self, prefix: str, *, at: int = 0, after: str = "", limit: int = 0
+    ) -> Sequence[Record]:
+        """The records below a prefix by key, of the present or `at` a revision, `after` a key."""
+        ...
+
+    def changes(self, since: int, prefix: str = "") -> Iterator[Change]:
+        """What was committed after a revision, in order. Raises Compacted when that is gone."""
+        ...
+
+    def follow(self, deliver: Callable[[Sequence[Change]], None]) -> Callable[[], None]:
+        """Have each transaction delivered right after its commit; call the result to stop."""
+        ...
+
+
+class Store(Reader, Protocol):
+    """A Reader that also writes."""
+
+    def pending(self, key: str) -> Record | None:
+        """The value that the next compare-and-swap of this key will meet, committed or not yet."""
+        ...
+
+    async def commit(self, writes: Sequence[Write]) -> Sequence[Change]:
+        """Write all or, raising Stale, nothing; return when durable, with what was changed.
+
+        A commit of nothing waits for all that was written before it.
+        """
+        ...
+
+    def compact(self, floor: int) -> None:
+        """Forget the history up to a revision; the present stays."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what is under way and let go of files."""
+        ...

@@ -1,0 +1,22 @@
+"""How long properties are tried: the suite repeats itself, a soak never does."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.register_profile(
+    "soak", deadline=None, max_examples=5_000, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("ci")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Under the soak profile every property is part of the soak."""
+    function = getattr(item, "obj", None)
+    if (
+        getattr(function, "is_hypothesis_test", False)
+        and settings.get_current_profile_name() == "soak"
+    ):
+        item.add_marker("soak")

@@ -1,0 +1,1 @@
+"""What developers run beside the product: never imported by it."""

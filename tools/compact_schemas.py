@@ -1,0 +1,200 @@
+"""Write `src/phalanx/api/schemas/*.json` from a folder of OpenAPI v3 documents.
+
+    python tools/compact_schemas.py FOLDER [TARGET]
+
+One file per group version, one line per definition, facts only; `phalanx.api.definitions` explains
+the format. The same folder always gives the same bytes. What OpenAPI does not tell, but a
+Kubernetes server shows, stands in the tables below.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+Node = str | dict[str, Any]
+
+TARGET = Path(__file__).resolve().parent.parent / "src/phalanx/api/schemas"
+_REF = "#/components/schemas/"
+
+#: What stands before the short name of a definition, longest first.
+PREFIXES = (
+    "io.k8s.apiextensions-apiserver.pkg.apis.",
+    "io.k8s.apimachinery.pkg.apis.",
+    "io.k8s.apimachinery.pkg.",
+    "io.k8s.api.",
+)
+
+#: Definitions with a meaning that their schema does not tell.
+SPECIAL = {
+    "api.resource.Quantity": "quantity",
+    "util.intstr.IntOrString": "int-or-string",
+    "meta.v1.Time": "time",
+    "meta.v1.MicroTime": "microtime",
+    "meta.v1.FieldsV1": "opaque",
+    "meta.v1.Patch": "opaque",
+    "runtime.RawExtension": "opaque",
+    "apiextensions.v1.JSON": "any",
+    "apiextensions.v1.JSONSchemaPropsOrArray": "any",
+    "apiextensions.v1.JSONSchemaPropsOrBool": "any",
+    "apiextensions.v1.JSONSchemaPropsOrStringArray": "any",
+}
+
+#: (type, format) to scalar.
+SCALARS = {
+    ("string", ""): "string",
+    ("string", "byte"): "bytes",
+    ("boolean", ""): "bool",
+    ("integer", "int32"): "int32",
+    ("integer", "int64"): "int64",
+    ("number", "double"): "number",
+}
+
+#: Per fact: its key in OpenAPI and in ours.
+FACTS = {
+    "enum": "e",
+    "default": "d",
+    "x-kubernetes-list-type": "lt",
+    "x-kubernetes-list-map-keys": "k",
+    "x-kubernetes-patch-merge-key": "mk",
+    "x-kubernetes-patch-strategy": "ps",
+    "x-kubernetes-map-type": "mt",
+    "x-kubernetes-unions": "u",
+}
+
+#: Optional numbers and truth values that are not written when zero or false: to say so is to say
+#: nothing. `readOnly` of every volume source behaves alike.
+VANISHING = {
+    "batch.v1.JobStatus": ("active", "failed", "succeeded"),
+    "core.v1.Container": ("stdin", "stdinOnce", "tty"),
+    "core.v1.ContainerPort": ("hostPort",),
+    "core.v1.ContainerStateTerminated": ("signal",),
+    "core.v1.EphemeralContainer": ("stdin", "stdinOnce", "tty"),
+    "core.v1.Event": ("count",),
+    "core.v1.EventSeries": ("count",),
+    "core.v1.NodeSpec": ("unschedulable",),
+    "core.v1.PodCondition": ("observedGeneration",),
+    "core.v1.PodSpec": ("hostIPC", "hostNetwork", "hostPID"),
+    "core.v1.PodStatus": ("observedGeneration",),
+    "core.v1.Probe": (
+        "failureThreshold",
+        "initialDelaySeconds",
+        "periodSeconds",
+        "successThreshold",
+        "timeoutSeconds",
+    ),
+    "core.v1.ServicePort": ("nodePort",),
+    "core.v1.ServiceSpec": ("publishNotReadyAddresses",),
+    "core.v1.VolumeMount": ("readOnly",),
+    "meta.v1.Condition": ("observedGeneration",),
+    "meta.v1.ObjectMeta": ("generation",),
+    "policy.v1.PodDisruptionBudgetStatus": ("observedGeneration",),
+    "scheduling.v1.PriorityClass": ("globalDefault",),
+}
+
+#: Optional texts for which empty means something else than absent.
+MEANINGFUL_EMPTY = {
+    "coordination.v1.LeaseSpec": ("holderIdentity", "preferredHolder"),
+    "core.v1.GRPCAction": ("service",),
+    "core.v1.PersistentVolumeClaimSpec": ("storageClassName",),
+    "core.v1.PodResourceClaim": ("resourceClaimName", "resourceClaimTemplateName"),
+    "core.v1.PodSchedulingGroup": ("podGroupName",),
+    "core.v1.PodSpec": ("hostnameOverride", "runtimeClassName"),
+    "scheduling.v1alpha3.CompositePodGroupSpec": ("parentCompositePodGroupName",),
+    "scheduling.v1alpha3.PodGroupResourceClaim": ("resourceClaimName", "resourceClaimTemplateName"),
+    "scheduling.v1alpha3.PodGroupSpec": ("parentCompositePodGroupName",),
+    "scheduling.v1beta1.PodGroupResourceClaim": ("resourceClaimName", "resourceClaimTemplateName"),
+    "scheduling.v1beta1.PodGroupSpec": ("parentCompositePodGroupName",),
+}
+
+
+def main(source: Path, target: Path) -> None:
+    """Read every document of the source folder and write the files anew."""
+    files: dict[str, dict[str, Node]] = {}
+    for full, schema in sorted(definitions(source).items()):
+        module, _, name = short(full).rpartition(".")
+        files.setdefault(module, {})[name] = definition(short(full), schema)
+    target.mkdir(parents=True, exist_ok=True)
+    for module, nodes in files.items():
+        (target / f"{module}.json").write_text(text(prefix(module, source), nodes))
+        print(f"{module}: {len(nodes)} definitions")
+
+
+def definitions(source: Path) -> dict[str, dict[str, Any]]:
+    """All definitions by full name; one that several documents hold has the kinds of all."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted(source.glob("*.json")):
+        for name, schema in json.loads(path.read_text())["components"]["schemas"].items():
+            kinds = found.get(name, {}).get("x-kubernetes-group-version-kind", [])
+            more = schema.get("x-kubernetes-group-version-kind", [])
+            found[name] = dict(schema)
+            if kinds or more:
+                union = kinds + [kind for kind in more if kind not in kinds]
+                found[name]["x-kubernetes-group-version-kind"] = union
+    return found
+
+
+def short(full: str) -> str:
+    """`io.k8s.api.core.v1.Pod` is `core.v1.Pod`."""
+    return next((full.removeprefix(p) for p in PREFIXES if full.startswith(p)), full)
+
+
+def prefix(module: str, source: Path) -> str:
+    """What turns a short name of a module into its full one."""
+    full = next(name for name in definitions(source) if short(name).rpartition(".")[0] == module)
+    return full.removesuffix(short(full))
+
+
+def definition(name: str, schema: dict[str, Any]) -> Node:
+    """One definition in our format."""
+    if name in SPECIAL:
+        return SPECIAL[name]
+    result: dict[str, Any] = {"p": {}}
+    for field, inner in sorted(schema.get("properties", {}).items()):
+        result["p"][field] = node(inner)
+    result |= {"r": schema["required"]} if "required" in schema else {}
+    result |= vanishing(name, schema)
+    result |= {ours: schema[theirs] for theirs, ours in FACTS.items() if theirs in schema}
+    kinds = schema.get("x-kubernetes-group-version-kind", [])
+    result |= {"g": [[k["group"], k["version"], k["kind"]] for k in kinds]} if kinds else {}
+    return result
+
+
+def vanishing(name: str, schema: dict[str, Any]) -> dict[str, list[str]]:
+    """Which fields are gone when zero, and which texts are not gone when empty."""
+    fields = list(VANISHING.get(name, ()))
+    read_only = schema.get("properties", {}).get("readOnly")
+    if name.endswith("VolumeSource") and read_only and "default" not in read_only:
+        fields.append("readOnly")
+    kept = list(MEANINGFUL_EMPTY.get(name, ()))
+    return {key: value for key, value in (("z", fields), ("n", kept)) if value}
+
+
+def node(schema: dict[str, Any]) -> Node:
+    """One field, list item or map value in our format."""
+    facts = {ours: schema[theirs] for theirs, ours in FACTS.items() if theirs in schema}
+    if "allOf" in schema:
+        kind: Node = short(schema["allOf"][0]["$ref"].removeprefix(_REF))
+    elif "$ref" in schema:
+        return short(schema["$ref"].removeprefix(_REF))
+    elif schema["type"] == "array":
+        return {"l": node(schema["items"]), **facts}
+    elif "additionalProperties" in schema:
+        return {"m": node(schema["additionalProperties"]), **facts}
+    else:
+        kind = SCALARS[schema["type"], schema.get("format", "")]
+    return {"t": kind, **facts} if facts else kind
+
+
+def text(prefix: str, nodes: dict[str, Node]) -> str:
+    """One file: a line per definition."""
+    lines = [
+        f"{json.dumps(name)}:{json.dumps(n, separators=(',', ':'))}" for name, n in nodes.items()
+    ]
+    return f'{{"prefix":"{prefix}","definitions":{{\n' + ",\n".join(lines) + "\n}}\n"
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else TARGET)

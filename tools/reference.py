@@ -1,0 +1,254 @@
+"""Hold Phalanx against the recorded answers of Kubernetes, and never lose ground.
+
+    python -m tools.reference                      everything, one line per file
+    python -m tools.reference api/ scenarios/gang- what has one of these in its name, in detail
+    python -m tools.reference --update             keep what passes now in the list
+
+Starts control planes, lets the recordings' own `replay.py` ask them, and compares what passed with
+`tests/reference_passing.txt`: a case in that list which fails now is named, and the exit code is 1.
+Cases that `docs/deviations.md` quotes differ on purpose and count as neither.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.control_plane import ControlPlane, NotReady
+
+ROOT = Path(__file__).resolve().parent.parent
+PASSING = ROOT / "tests" / "reference_passing.txt"
+DEVIATIONS = ROOT / "docs" / "deviations.md"
+BARE = ("--data", ":memory:", "--nodes", "0", "--without")
+#: What runs beside the API server while the recordings of a folder are replayed.
+OPTIONS = {
+    "api": (*BARE, "scheduler,controllers,nodes"),
+    "scenarios": (*BARE, "nodes"),
+    "wanted": (*BARE, "nodes"),
+}
+#: How replay.py begins the line of a case.
+OK, MEANT, FAILED = "ok", "dev", "FAIL"
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One file of recorded cases; `name` is its path within the recordings."""
+
+    name: str
+    path: Path
+    cases: tuple[str, ...]
+
+    @property
+    def lane(self) -> str:
+        """The kind of control plane that it needs."""
+        return "api" if self.name.startswith("api/") else "scenarios"
+
+
+Queue = queue.SimpleQueue[Recording]
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What came of one file: a verdict for each case, and the text that explains them."""
+
+    recording: Recording
+    verdicts: dict[str, str]
+    text: str
+
+    def ids(self, verdict: str) -> set[str]:
+        """The cases with that verdict, named as in the list of what passes."""
+        names = (case for case, found in self.verdicts.items() if found == verdict)
+        return {f"{self.recording.name}: {case}" for case in names}
+
+    def line(self) -> str:
+        """One line for people."""
+        passed, total = len(self.ids(OK)), len(self.verdicts)
+        mark = "   " if passed + len(self.ids(MEANT)) == total else " ! "
+        return f"{mark}{passed:3}/{total:<3} {self.recording.name}"
+
+
+class Replayer:
+    """Runs `replay.py` on one recording after another, each against a control plane that lives."""
+
+    def __init__(self, tool: Path, limit: float, messages: bool, details: bool) -> None:
+        self._tool, self._limit, self._messages, self._details = tool, limit, messages, details
+
+    def drain(self, recordings: Queue) -> list[Replayed]:
+        """Replay what is left in the queue; a control plane that broke or hung is replaced."""
+        done: list[Replayed] = []
+        plane: ControlPlane | None = None
+        try:
+            for recording in _taken(recordings):
+                if plane is not None and not plane.alive:
+                    print(f"the control plane ended: {plane.last_words()}")
+                    plane.stop()
+                    plane = None
+                if plane is None:
+                    plane = ControlPlane(*OPTIONS[recording.lane])
+                    plane.start()
+                done.append(self.replay(recording, plane))
+        finally:
+            if plane is not None:
+                plane.stop()
+        return done
+
+    def replay(self, recording: Recording, plane: ControlPlane) -> Replayed:
+        """One recording against one control plane, which is stopped if time runs out."""
+        text, hung = self._run(recording, plane)
+        if hung:
+            plane.stop()
+        replayed = Replayed(recording, verdicts(recording, text), text)
+        print(f"{replayed.line()}\n{text if self._details else ''}", end="", flush=True)
+        return replayed
+
+    def _run(self, recording: Recording, plane: ControlPlane) -> tuple[str, bool]:
+        try:
+            done = subprocess.run(
+                self._command(recording, plane), capture_output=True, text=True, timeout=self._limit
+            )
+        except subprocess.TimeoutExpired as late:
+            return _text(late.stdout) + f"     no end after {self._limit:.0f} s\n", True
+        return done.stdout + done.stderr, False
+
+    def _command(self, recording: Recording, plane: ControlPlane) -> list[str]:
+        command = [sys.executable, str(self._tool), "--kubeconfig", str(plane.kubeconfig)]
+        command += ["--deviations", str(DEVIATIONS)] + ["--messages"] * self._messages
+        return [*command, str(recording.path)]
+
+
+def _taken(recordings: Queue) -> Iterator[Recording]:
+    while True:
+        try:
+            yield recordings.get_nowait()
+        except queue.Empty:
+            return
+
+
+def _text(output: str | bytes | None) -> str:
+    return output.decode(errors="replace") if isinstance(output, bytes) else output or ""
+
+
+def verdicts(recording: Recording, text: str) -> dict[str, str]:
+    """The verdict of each case; one that replay.py did not come to has failed."""
+    told = {}
+    for block in re.split(r"\n(?! )", text):
+        head, *details = block.splitlines() or [""]
+        verdict, _, rest = head.partition(" ")
+        file, _, case = rest.strip().partition(": ")
+        if verdict in (OK, MEANT, FAILED) and file == recording.path.name:
+            # Quoted where codes differ, even where that is right: a 4xx for a recorded 500.
+            quoted = details and all(re.match(r" +step \d+ said: ", line) for line in details)
+            told[case] = OK if quoted else verdict
+    return {case: told.get(case, FAILED) for case in recording.cases}
+
+
+def find_recordings(folder: Path, words: Sequence[str]) -> list[Recording]:
+    """The recordings whose name holds one of the words, or all."""
+    names = (f"{part}/{file.name}" for part in OPTIONS for file in (folder / part).glob("*.json"))
+    chosen = sorted(n for n in names if not words or any(word in n for word in words))
+    return [_read(folder, name) for name in chosen]
+
+
+def _read(folder: Path, name: str) -> Recording:
+    content = json.loads((folder / name).read_text())
+    cases = content if isinstance(content, list) else [content]
+    return Recording(name, folder / name, tuple(case["name"] for case in cases))
+
+
+def replay_all(recordings: Iterable[Recording], replayer: Replayer, servers: int) -> list[Replayed]:
+    """Replay side by side: the API on one control plane, scenarios spread over several."""
+    lanes: dict[str, Queue] = {}
+    for recording in recordings:
+        lanes.setdefault(recording.lane, queue.SimpleQueue()).put(recording)
+    crew = [lane for name, lane in lanes.items() for _ in range(1 if name == "api" else servers)]
+    with ThreadPoolExecutor(len(crew) or 1) as pool:
+        workers = [pool.submit(replayer.drain, lane) for lane in crew]
+        try:
+            return [replayed for worker in workers for replayed in worker.result()]
+        except BaseException:
+            for lane in lanes.values():  # leave nothing for the others to begin
+                list(_taken(lane))
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class Ratchet:
+    """What passed before against what passes now, among the cases that were replayed."""
+
+    before: set[str]
+    replayed: set[str]
+    passing: set[str]
+    meant: set[str]
+
+    @property
+    def lost(self) -> list[str]:
+        """What passed before, was asked again, and failed for no reason that is written down."""
+        return sorted((self.before & self.replayed) - self.passing - self.meant)
+
+    def kept(self, force: bool) -> list[str]:
+        """The list from now on: with what is new; without what is lost only if forced."""
+        return sorted(self.passing | self.before - (self.replayed if force else self.meant))
+
+
+def _ratchet(results: Iterable[Replayed]) -> Ratchet:
+    before = set(PASSING.read_text().splitlines()) if PASSING.exists() else set()
+    by_verdict = {
+        verdict: {case for result in results for case in result.ids(verdict)}
+        for verdict in (OK, MEANT, FAILED)
+    }
+    return Ratchet(before, set().union(*by_verdict.values()), by_verdict[OK], by_verdict[MEANT])
+
+
+def _options() -> argparse.Namespace:
+    beside = Path(os.environ.get("REFERENCE", ROOT.parent / "shared" / "reference"))
+    parser = argparse.ArgumentParser(prog="tools.reference", description=__doc__.split("\n\n")[0])
+    parser.add_argument("names", nargs="*", help="only files whose name holds one of these")
+    parser.add_argument("--reference", type=Path, default=beside, help="the recordings' folder")
+    parser.add_argument("--servers", type=int, default=3, help="control planes for scenarios")
+    parser.add_argument("--limit", type=float, default=180, help="seconds for one file")
+    parser.add_argument("--messages", action="store_true", help="compare texts of messages too")
+    parser.add_argument("--update", action="store_true", help="add what passes now to the list")
+    parser.add_argument("--force", action="store_true", help="with --update: drop what fails now")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Replay, report, and judge by the list of what passed before."""
+    options = _options()
+    tool = options.reference / "replay.py"
+    if not tool.exists():
+        print(
+            f"no recordings in {options.reference}: name their folder with REFERENCE or --reference"
+        )
+        return 2
+    replayer = Replayer(tool, options.limit, options.messages, details=bool(options.names))
+    recordings = find_recordings(options.reference, options.names)
+    try:
+        ratchet = _ratchet(replay_all(recordings, replayer, options.servers))
+    except NotReady as error:
+        print(error)
+        return 2
+    print(f"{len(ratchet.passing)} of {len(ratchet.replayed)} passed, ", end="")
+    print(
+        f"{len(ratchet.meant)} differ on purpose, {len(ratchet.passing - ratchet.before)} are new"
+    )
+    for case in ratchet.lost:
+        print(f"LOST {case}")
+    if options.update:
+        kept = ratchet.kept(options.force)
+        PASSING.write_text("".join(f"{case}\n" for case in kept))
+        print(f"{PASSING.relative_to(ROOT)} holds {len(kept)} cases")
+    return 1 if ratchet.lost and not (options.update and options.force) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
