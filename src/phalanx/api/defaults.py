@@ -40,6 +40,16 @@ def _label_with_name(obj: Object) -> None:
         obj["metadata"].setdefault("labels", {})[NAME_LABEL] = name
 
 
+def _name_range_twice(obj: Object) -> None:
+    """The first range of pod addresses stands in two places; who says one says both."""
+    spec = obj["spec"]
+    first = spec.get("podCIDR") or next(iter(spec.get("podCIDRs", ())), "")
+    if first:
+        spec["podCIDR"] = first
+        if first not in spec.get("podCIDRs", ())[:1]:
+            spec["podCIDRs"] = [first]
+
+
 def _allocate_capacity(obj: Object) -> None:
     status = obj["status"]
     if "allocatable" not in status and "capacity" in status:
@@ -69,7 +79,7 @@ _SCHEMAS: Mapping[str, str] = {kind.name: kind.schema for kind in reversed(KINDS
 
 _DEFAULTS: Mapping[str, tuple[Default, ...]] = {
     "Namespace": (_label_with_name,),
-    "Node": (_allocate_capacity,),
+    "Node": (_allocate_capacity, _name_range_twice),
     "Pod": (default_pod,),
     "PriorityClass": (_let_class_preempt,),
     "PodGroup": (_let_group_preempt,),

@@ -13,7 +13,7 @@ from phalanx.api.causes import (
     under,
     unsupported,
 )
-from phalanx.api.checks import Check, each, every, given, one_of, present, struct, text, union
+from phalanx.api.checks import Check, each, every, given, one_of, present, struct, text
 from phalanx.api.errors import Cause
 from phalanx.api.fields import (
     dns_label_faults,
@@ -33,7 +33,8 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 def _toleration_value(new: Any, old: Any) -> Causes:
     operator, value = new.get("operator", ""), new.get("value", "")
     if operator in ("", "Equal"):
-        return [invalid("operator", value, fault) for fault in label_value_faults(value)]
+        faults = ";".join(label_value_faults(value))
+        return [invalid("operator", value, faults)] if faults else ()
     if operator == "Exists":
         detail = "value must be empty when `operator` is 'Exists'"
         return [invalid("operator", value, detail)] if value else ()
@@ -241,7 +242,10 @@ def check_gates(new: Any, old: Any) -> Causes:
     return found
 
 
-SCHEDULING_GROUP: Check = every(
-    union("podGroupName"),
-    struct(("podGroupName", present(text(dns_subdomain_faults)))),
-)
+def _group_name(new: Any, old: Any) -> Causes:
+    if new is None:
+        return [invalid("", "", "must specify one of: `podGroupName`")]
+    return [invalid("", new, fault) for fault in dns_subdomain_faults(new)]
+
+
+SCHEDULING_GROUP: Check = struct(("podGroupName", _group_name))

@@ -55,6 +55,7 @@ def default_pod(pod: Object) -> None:
             _open_host_ports(container)
     if "resources" in spec:
         _request_limits(spec["resources"])
+    _default_status(pod["status"], spec)
 
 
 def default_pod_spec(spec: Object) -> None:
@@ -96,6 +97,17 @@ def qos_class(spec: Object) -> str:
         len(limits) == len(_SERVICE) and requests == limits for requests, limits in stated
     )
     return "Guaranteed" if settled else "Burstable"
+
+
+def _default_status(status: Object, spec: Object) -> None:
+    """A status keeps its quality of service, and the first of its addresses in two places."""
+    if status and "qosClass" not in status:
+        status["qosClass"] = qos_class(spec)
+    first = status.get("podIP") or next((ip["ip"] for ip in status.get("podIPs", ())), "")
+    if first:
+        status["podIP"] = first
+        if not status.get("podIPs") or status["podIPs"][0]["ip"] != first:
+            status["podIPs"] = [{"ip": first}]
 
 
 def _lasting(spec: Object) -> list[Object]:

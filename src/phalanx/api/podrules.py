@@ -1,12 +1,14 @@
 """Rules of Pods: those of their spec, and what of it may change once they are there.
 
-image of a container                        freely
-activeDeadlineSeconds                       set, or lowered
-tolerations                                 added; tolerationSeconds freely
-schedulingGates                             removed
-nodeSelector, required node affinity        narrowed, while there are gates
-terminationGracePeriodSeconds               from a negative number to 1
-everything else                             never
+    image of a container                        freely
+    activeDeadlineSeconds                       set, or lowered
+    tolerations                                 added; tolerationSeconds freely
+    schedulingGates                             removed
+    nodeSelector, required node affinity        narrowed, while there are gates
+    preferred node affinity                     freely, while there are gates
+    terminationGracePeriodSeconds               from a negative number to 1
+
+Everything else stays as it is.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from phalanx.api.causes import Causes, forbidden, invalid, under
-from phalanx.api.checks import CREATED, Check, every, struct
+from phalanx.api.checks import CREATED, Check, at_creation, every, struct
 from phalanx.api.errors import Cause
 from phalanx.api.podspecrules import CONTAINERS, POD_SPEC
 from phalanx.api.wire import Object
@@ -26,28 +28,34 @@ _ONLY = (
     "`spec.tolerations` (only additions to existing tolerations),"
     "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
 )
+_DEADLINE = "activeDeadlineSeconds"
 _GRACE = "terminationGracePeriodSeconds"
 _ADDITIONS = "only additions are allowed (no mutations or deletions)"
 
 
-def _no_ephemeral_containers(new: Any, old: Any) -> Causes:
-    if old is not CREATED or not new.get("ephemeralContainers"):
-        return ()
-    return [forbidden("ephemeralContainers", "cannot be set on create")]
+def _not_yet(new: Any, old: Any) -> Causes:
+    """What a Pod cannot have from the beginning."""
+    found: list[Cause] = []
+    if new.get("ephemeralContainers"):
+        found.append(forbidden("ephemeralContainers", "cannot be set on create"))
+    if new.get("nodeName") and new.get("schedulingGates"):
+        detail = "cannot be set until all schedulingGates have been cleared"
+        found.append(forbidden("nodeName", detail))
+    return found
 
 
 def _spec_update(new: Any, old: Any) -> Causes:
     if old is CREATED or new == old:
         return ()
-    if causes := _containers_stay(new, old):
+    if causes := _containers_stay(new, old) or _later_deadline(new, old):
         return causes
-    causes = [
-        *_deadline(new, old),
+    return [
+        *_no_deadline(new, old),
         *_tolerations(new, old),
         *_gates(new, old),
         *(_narrowing(new, old) if old.get("schedulingGates") else ()),
+        *_nothing_else(new, old),
     ]
-    return causes or _nothing_else(new, old)
 
 
 def _containers_stay(new: Object, old: Object) -> list[Cause]:
@@ -58,16 +66,17 @@ def _containers_stay(new: Object, old: Object) -> list[Cause]:
     ]
 
 
-def _deadline(new: Object, old: Object) -> list[Cause]:
-    field = "activeDeadlineSeconds"
-    after, before = new.get(field), old.get(field)
-    if before is None or after == before:
+def _later_deadline(new: Object, old: Object) -> list[Cause]:
+    after, before = new.get(_DEADLINE), old.get(_DEADLINE)
+    if after is None or before is None or after <= before:
         return []
-    if after is None:
-        return [invalid(field, None, "must not update from a positive integer to nil value")]
-    if after > before:
-        return [invalid(field, after, "must be less than or equal to previous value")]
-    return []
+    return [invalid(_DEADLINE, after, "must be less than or equal to previous value")]
+
+
+def _no_deadline(new: Object, old: Object) -> list[Cause]:
+    if new.get(_DEADLINE) is not None or old.get(_DEADLINE) is None:
+        return []
+    return [invalid(_DEADLINE, None, "must not update from a positive integer to nil value")]
 
 
 def _tolerations(new: Object, old: Object) -> list[Cause]:
@@ -99,7 +108,8 @@ def _narrowing(new: Object, old: Object) -> list[Cause]:
     selector = new.get("nodeSelector", {})
     found: list[Cause] = []
     if any(selector.get(key) != value for key, value in old.get("nodeSelector", {}).items()):
-        found.append(invalid("nodeSelector", selector, _ADDITIONS))
+        detail = "only additions to spec.nodeSelector are allowed (no mutations or deletions)"
+        found.append(invalid("nodeSelector", selector, detail))
     place = f"affinity.nodeAffinity.{_REQUIRED}.nodeSelectorTerms"
     return [*found, *under(place, _narrower_terms(_terms(new), _terms(old)))]
 
@@ -139,14 +149,14 @@ def _nothing_else(new: Object, old: Object) -> list[Cause]:
 
 def _comparable(spec: Object, old: Object) -> Object:
     """A spec without what may change."""
-    left_out = {"activeDeadlineSeconds", "tolerations", "schedulingGates"}
+    left_out = {_DEADLINE, "tolerations", "schedulingGates"}
     if old.get("schedulingGates"):
         left_out |= {"nodeSelector", "affinity"}
     if old.get(_GRACE, 0) < 0 and spec.get(_GRACE) in (1, old[_GRACE]):
         left_out.add(_GRACE)
     rest = {key: value for key, value in spec.items() if key not in left_out}
     if "affinity" in left_out:
-        rest["affinity"] = _without_required(spec.get("affinity", {}))
+        rest["affinity"] = _between_pods(spec.get("affinity", {}))
     for field in CONTAINERS:
         rest[field] = [_imageless(container) for container in spec.get(field, ())]
     return rest
@@ -156,10 +166,8 @@ def _imageless(container: Object) -> Object:
     return {key: value for key, value in container.items() if key != "image"}
 
 
-def _without_required(affinity: Object) -> Object:
-    node = {k: v for k, v in affinity.get("nodeAffinity", {}).items() if k != _REQUIRED}
-    rest = {key: value for key, value in affinity.items() if key != "nodeAffinity"}
-    return {**rest, "nodeAffinity": node}
+def _between_pods(affinity: Object) -> Object:
+    return {key: value for key, value in affinity.items() if key != "nodeAffinity"}
 
 
-POD: Check = struct(("spec", every(POD_SPEC, _no_ephemeral_containers, _spec_update)))
+POD: Check = struct(("spec", every(POD_SPEC, at_creation(_not_yet), _spec_update)))

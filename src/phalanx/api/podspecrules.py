@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,23 +18,21 @@ from phalanx.api.checks import (
     present,
     struct,
     text,
-    there,
-    union,
     unique_field,
 )
 from phalanx.api.containerrules import (
+    APP_ARMOR,
     CONTAINER,
-    INIT_CONTAINER,
-    READINESS_GATES,
     RESTART_POLICIES,
+    SECCOMP,
     USER_ID,
-    check_seccomp,
+    check_init_container,
     host_network_causes,
     host_port_causes,
 )
 from phalanx.api.errors import Cause
 from phalanx.api.fields import dns_label_faults, dns_subdomain_faults, ip_faults
-from phalanx.api.metarules import check_labels
+from phalanx.api.metarules import LABEL_KEY, check_labels
 from phalanx.api.placementrules import (
     AFFINITY,
     SCHEDULING_GROUP,
@@ -50,6 +49,9 @@ _SUBDOMAIN = text(dns_subdomain_faults)
 _MAX_SECONDS = 2**31 - 1
 _MAX_NAMESERVERS, _MAX_SEARCHES = 3, 32
 _DNS_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
+_CLAIM_SOURCES = ("resourceClaimName", "resourceClaimTemplateName")
+_MAX_SYSCTL = 253
+_SYSCTL = r"([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
 #: Where containers stand.
 CONTAINERS = ("containers", "initContainers")
 
@@ -66,19 +68,29 @@ def _container_names(new: Any, old: Any) -> Causes:
     for field, containers in _groups_of(new):
         for at, container in enumerate(containers):
             name = container.get("name", "")
-            if name and name in seen:
+            if name in seen:
                 found.append(duplicate(f"{field}[{at}].name", name))
             seen.add(name)
     return found
 
 
 def _ports(new: Any, old: Any) -> Causes:
-    found: list[Cause] = []
-    for field, containers in _groups_of(new):
-        found += host_port_causes(field, containers)
-        if new.get("hostNetwork"):
-            found += host_network_causes(field, containers)
-    return found
+    """Containers share the node's ports; init containers use them one after the other."""
+    containers = new.get("containers", ())
+    found = host_port_causes(containers)
+    if new.get("hostNetwork"):
+        found += host_network_causes(containers)
+    alone = [
+        cause
+        for at, container in enumerate(new.get("initContainers", ()))
+        for cause in under(f"initContainers[{at}]", _own_ports(container))
+    ]
+    return [*under("containers", found), *alone]
+
+
+def _own_ports(container: Object) -> list[Cause]:
+    causes = host_port_causes([container])
+    return [Cause(c.field.removeprefix("[0]."), c.reason, c.message) for c in causes]
 
 
 def _mounts(new: Any, old: Any) -> Causes:
@@ -86,7 +98,7 @@ def _mounts(new: Any, old: Any) -> Causes:
     return [
         cause
         for field, containers in _groups_of(new)
-        for cause in mount_causes(field, containers, volumes)
+        for cause in under(field, mount_causes(containers, volumes))
     ]
 
 
@@ -124,13 +136,17 @@ def _no_more_than(limit: int, noun: str) -> Check:
     return check
 
 
+def _option(new: Any, old: Any) -> Causes:
+    return () if new.get("name") else [required("", "must not be empty")]
+
+
 _DNS_CONFIG = struct(
     (
         "nameservers",
         given(every(_no_more_than(_MAX_NAMESERVERS, "nameservers"), each(text(ip_faults)))),
     ),
     ("searches", given(_no_more_than(_MAX_SEARCHES, "search paths"))),
-    ("options", given(each(struct(("name", there))))),
+    ("options", given(each(_option))),
 )
 
 
@@ -147,10 +163,51 @@ def _group_or_responders(new: Any, old: Any) -> Causes:
     return [forbidden("schedulingGroup", "may not be set when evictionResponders is set")]
 
 
-def _gated_pods_have_no_node(new: Any, old: Any) -> Causes:
-    if not (new.get("nodeName") and new.get("schedulingGates")):
+def _sleeps(new: Any, old: Any) -> Causes:
+    """No hook may sleep longer than the pod has to stop."""
+    grace = new.get("terminationGracePeriodSeconds", 0)
+    detail = f"must be non-negative and less than terminationGracePeriodSeconds ({grace})"
+    return [
+        invalid(f"{field}[{at}].lifecycle.{hook}.sleep", seconds, detail)
+        for field, containers in _groups_of(new)
+        for at, container in enumerate(containers)
+        for hook, seconds in _naps(container)
+        if not 0 <= seconds <= grace
+    ]
+
+
+def _naps(container: Object) -> Iterator[tuple[str, int]]:
+    for hook, handler in container.get("lifecycle", {}).items():
+        if isinstance(handler, dict) and "sleep" in handler:
+            yield hook, handler["sleep"].get("seconds", 0)
+
+
+def _claim_source(new: Any, old: Any) -> Causes:
+    named = [name for name in _CLAIM_SOURCES if name in new]
+    if len(named) == 1:
         return ()
-    return [forbidden("nodeName", "cannot be set until all schedulingGates have been cleared")]
+    if named:
+        detail = (
+            "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"
+        )
+    else:
+        detail = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"
+    return [invalid("", new, detail)]
+
+
+def _sysctls(new: Any, old: Any) -> Causes:
+    """Names of kernel parameters, each once."""
+    detail = f"must have at most {_MAX_SYSCTL} characters and match regex ^{_SYSCTL}$"
+    names = [sysctl.get("name", "") for sysctl in new]
+    found: list[Cause] = []
+    for at, name in enumerate(names):
+        if not name:
+            found.append(required(f"[{at}].name"))
+        elif len(name) > _MAX_SYSCTL or not re.fullmatch(_SYSCTL, name):
+            found.append(invalid(f"[{at}].name", name, detail))
+        elif name in names[:at]:
+            found.append(duplicate(f"[{at}].name", name))
+    return found
 
 
 _SECURITY = struct(
@@ -160,26 +217,26 @@ _SECURITY = struct(
     ("supplementalGroups", given(each(USER_ID))),
     ("fsGroupChangePolicy", given(one_of("Always", "OnRootMismatch"))),
     ("supplementalGroupsPolicy", given(one_of("Merge", "Strict"))),
-    ("seccompProfile", present(check_seccomp)),
+    ("seLinuxChangePolicy", given(one_of("MountOption", "Recursive"))),
+    ("sysctls", given(_sysctls)),
+    ("seccompProfile", present(SECCOMP)),
+    ("appArmorProfile", present(APP_ARMOR)),
 )
 _HOST_ALIAS = struct(
-    ("ip", needed(text(ip_faults))),
+    ("ip", text(ip_faults)),
     ("hostnames", given(each(_SUBDOMAIN))),
 )
 _CLAIM = every(
     struct(("name", needed(_LABEL))),
-    union("resourceClaimName", "resourceClaimTemplateName"),
-    struct(
-        ("resourceClaimName", present(_SUBDOMAIN)),
-        ("resourceClaimTemplateName", present(_SUBDOMAIN)),
-    ),
+    _claim_source,
+    struct(*((name, present(_SUBDOMAIN)) for name in _CLAIM_SOURCES)),
 )
 
 POD_SPEC: Check = every(
     struct(
         ("volumes", given(VOLUMES)),
         ("containers", needed(each(CONTAINER))),
-        ("initContainers", given(each(INIT_CONTAINER))),
+        ("initContainers", given(each(check_init_container))),
         ("resourceClaims", given(every(each(_CLAIM), unique_field("name")))),
         ("restartPolicy", needed(one_of(*RESTART_POLICIES))),
         ("dnsPolicy", needed(one_of(*_DNS_POLICIES))),
@@ -187,7 +244,7 @@ POD_SPEC: Check = every(
         ("nodeSelector", check_labels),
         ("securityContext", given(_SECURITY)),
         ("affinity", present(AFFINITY)),
-        ("readinessGates", given(READINESS_GATES)),
+        ("readinessGates", given(each(struct(("conditionType", LABEL_KEY))))),
         ("schedulingGates", given(check_gates)),
         ("topologySpreadConstraints", given(SPREAD_CONSTRAINTS)),
         ("serviceAccountName", given(_SUBDOMAIN)),
@@ -199,7 +256,7 @@ POD_SPEC: Check = every(
         ("hostAliases", given(each(_HOST_ALIAS))),
         ("priorityClassName", given(_SUBDOMAIN)),
         ("runtimeClassName", given(_SUBDOMAIN)),
-        ("preemptionPolicy", given(one_of("Never", "PreemptLowerPriority"))),
+        ("preemptionPolicy", given(one_of("PreemptLowerPriority", "Never"))),
         ("overhead", lambda new, old: check_resources({"requests": new or {}}, old)),
         ("os", given(struct(("name", needed(one_of("linux", "windows")))))),
         ("resources", given(check_resources)),
@@ -212,5 +269,5 @@ POD_SPEC: Check = every(
     _dns,
     _one_namespace,
     _group_or_responders,
-    _gated_pods_have_no_node,
+    _sleeps,
 )

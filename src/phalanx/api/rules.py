@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from phalanx.api.causes import Causes, forbidden, invalid, too_long
+from phalanx.api.causes import Causes, forbidden, invalid, too_long, under
 from phalanx.api.checks import (
     CREATED,
     Check,
@@ -23,6 +23,7 @@ from phalanx.api.checks import (
     one_of,
     struct,
     text,
+    there,
 )
 from phalanx.api.errors import Cause
 from phalanx.api.fields import config_key_faults, finalizer_faults, label_key_faults
@@ -47,7 +48,7 @@ def validate(kind: Kind, new: Object, old: Object | None, part: str = "") -> lis
     """What is wrong with an object, or with a subresource of it, as it is to be stored."""
     check = _RULES.get((kind.name, part))
     causes = check(new, CREATED if old is None else old) if check else ()
-    return [*check_metadata(kind, new, old), *causes]
+    return list(dict.fromkeys((*check_metadata(kind, new, old), *causes)))
 
 
 # -------------------------------------------------------------------------------- PriorityClass
@@ -122,6 +123,12 @@ def _positive(new: Any, old: Any) -> Causes:
     return () if new > 0 else [invalid("", new, "must be greater than 0")]
 
 
+def _strategy(new: Any, old: Any) -> Causes:
+    """Told one level too deep, where clients of the API expect it."""
+    known = one_of("OldestEmulationVersion")
+    return under("strategy", (text(label_key_faults) if "/" in new else known)(new, old))
+
+
 def _holder_by_strategy(new: Any, old: Any) -> Causes:
     if not new or not new.get("preferredHolder") or new.get("strategy"):
         return ()
@@ -136,6 +143,7 @@ _LEASE = struct(
             struct(
                 ("leaseDurationSeconds", given(_positive)),
                 ("leaseTransitions", given(at_least(0))),
+                ("strategy", given(_strategy)),
             ),
             _holder_by_strategy,
         ),
@@ -146,25 +154,35 @@ _LEASE = struct(
 
 
 def _event_namespace(new: Any, old: Any) -> Causes:
-    """An Event stands beside its object; what has no namespace is told of in `default`."""
+    """An Event stands beside its object; what has no namespace is told of in `default`.
+
+    In the new style it may stand elsewhere.
+    """
     own = new["metadata"].get("namespace", "")
     about = new.get("involvedObject", {}).get("namespace", "")
-    if own == about or (not about and own == "default"):
-        return ()
-    return [invalid("involvedObject.namespace", about, "does not match event.namespace")]
+    if new.get("eventTime"):
+        fits = bool(about) or own in ("default", "kube-system")
+    else:
+        fits = own == about or (not about and own == "default")
+    detail = "does not match event.namespace"
+    return () if fits else [invalid("involvedObject.namespace", about, detail)]
 
 
 def _short(limit: int) -> Check:
     def check(new: Any, old: Any) -> Causes:
         if len(new) <= limit:
             return ()
-        return [invalid("", new, f"can have at most {limit} characters")]
+        return [invalid("", "", f"can have at most {limit} characters")]
 
     return check
 
 
+def _reporter(new: Any, old: Any) -> Causes:
+    return [*there(new, old), *text(label_key_faults)(new or "", old)]
+
+
 _NEW_EVENT = struct(
-    ("reportingComponent", needed(text(label_key_faults))),
+    ("reportingComponent", _reporter),
     ("reportingInstance", needed(_short(128))),
     ("action", needed(_short(128))),
     ("reason", needed(_short(128))),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from phalanx.api.causes import Causes, forbidden, invalid, not_found, required
@@ -19,7 +19,8 @@ from phalanx.api.checks import (
     there,
     unique_field,
 )
-from phalanx.api.containerrules import KEY, relative_path
+from phalanx.api.containerrules import relative_path
+from phalanx.api.envrules import KEY
 from phalanx.api.errors import Cause
 from phalanx.api.fields import dns_label_faults
 from phalanx.api.quantity import value
@@ -94,12 +95,12 @@ VOLUMES: Check = every(
 )
 
 
-def mount_causes(field: str, containers: list[Object], volumes: list[str]) -> list[Cause]:
+def mount_causes(containers: Sequence[Object], volumes: Collection[str]) -> list[Cause]:
     """Mounts and devices of volumes that the pod does not have."""
     return [
-        not_found(f"{field}[{at}].{sort}[{number}].name", mount["name"])
+        not_found(f"[{at}].{sort}[{number}].name", mount.get("name", ""))
         for at, container in enumerate(containers)
         for sort in ("volumeMounts", "volumeDevices")
         for number, mount in enumerate(container.get(sort, ()))
-        if mount.get("name") and mount["name"] not in volumes
+        if mount.get("name", "") not in volumes
     ]

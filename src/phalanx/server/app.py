@@ -46,7 +46,9 @@ class Server:
         self, store: Store, clock: Clock, chance: Chance, kinds: Sequence[Kind] = KINDS
     ) -> None:
         self.meter = Meter()
-        self.context = Context(store, clock, chance, tuple(kinds), Hub(store), self.meter)
+        self.context = Context(
+            store, clock, chance, tuple(kinds), Hub(store, self.meter), self.meter
+        )
 
     async def start(self) -> None:
         """Make what every cluster has: the first namespaces and the system's priority classes."""
@@ -60,7 +62,8 @@ class Server:
         try:
             if resolved := resolve(self.context, request):
                 route, call = resolved
-                authorise(request.user, route.verb, call)
+                with self.meter.stage("authorise"):
+                    authorise(request.user, route.verb, call)
                 return await route.endpoint(self.context, call)
             return self._other(request)
         except ApiError as error:

@@ -23,12 +23,13 @@ from phalanx.api.wire import Object, Reply
 from phalanx.server.bodies import read_any, read_object
 from phalanx.server.call import Call
 from phalanx.server.context import Context
-from phalanx.server.ledger import PodChange, charge, entries, taken
+from phalanx.server.ledger import NOTHING, Charge, charge, entries, taken
 from phalanx.server.objects import conflict, decoded, encoder, modified, not_found
 from phalanx.store.kv import Record, Stale, Write
 
-#: Pods that one GroupBinding may hold.
+#: Pods that one GroupBinding may hold, and refusals that are gathered before it is given up.
 MAX_BINDINGS = 20_000
+MAX_REFUSALS = 32
 _BINDING = "pods/binding"
 
 
@@ -50,11 +51,11 @@ async def bind(context: Context, call: Call) -> Reply:
         ))  # fmt: skip
     if why := _unbindable(pod):
         raise conflict(POD, name, why, called=_BINDING)
-    bound = _bound(context, decoded(record), target["name"])
+    bound = _bound(context, pod, target["name"])
     for part in ("annotations", "labels"):
         if meta.get(part):
             bound["metadata"].setdefault(part, {}).update(meta[part])
-    await _commit(context, [(record, pod, bound)])
+    await _commit(context, [(record, bound, charge(bound))])
     return _created()
 
 
@@ -85,7 +86,7 @@ def _read_binding(call: Call, body: Any) -> tuple[str, Object, Object]:
 class _Group:
     """A GroupBinding in the making: what is bound, what it would take, what is wrong with it."""
 
-    changes: list[tuple[Record, Object, Object]] = field(default_factory=list)
+    changes: list[tuple[Record, Object, Charge]] = field(default_factory=list)
     room: dict[str, Amounts] = field(default_factory=dict)
     refusals: list[Cause] = field(default_factory=list)
 
@@ -95,17 +96,8 @@ class _Group:
 
 async def bind_group(context: Context, call: Call) -> Reply:
     """Bind all the pods of a GroupBinding, or none."""
-    bindings = read_object(call).get("bindings") or []
-    if not bindings or len(bindings) > MAX_BINDINGS:
-        raise _bad_group(f"between 1 and {MAX_BINDINGS} bindings are needed, got {len(bindings)}")
-    group = _Group()
-    seen: set[str] = set()
-    for at, binding in enumerate(bindings):
-        if binding.get("name", "") in seen:
-            group.refuse(at, "FieldValueDuplicate", f'pod "{binding["name"]}" is bound twice')
-        else:
-            seen.add(binding.get("name", ""))
-            _join(context, call, group, at, binding)
+    with context.meter.stage("bind"):
+        group = _gathered(context, call)
     if group.refusals:
         raise Conflict(
             f"no pod of the group was bound: {sentence(group.refusals)}",
@@ -113,6 +105,23 @@ async def bind_group(context: Context, call: Call) -> Reply:
         )  # fmt: skip
     await _commit(context, group.changes)
     return _created()
+
+
+def _gathered(context: Context, call: Call) -> _Group:
+    bindings = read_object(call).get("bindings") or []
+    if not bindings or len(bindings) > MAX_BINDINGS:
+        raise _bad_group(f"between 1 and {MAX_BINDINGS} bindings are needed, got {len(bindings)}")
+    group = _Group()
+    seen: set[str] = set()
+    for at, binding in enumerate(bindings):
+        if len(group.refusals) >= MAX_REFUSALS:
+            break
+        if binding.get("name", "") in seen:
+            group.refuse(at, "FieldValueDuplicate", f'pod "{binding["name"]}" is bound twice')
+        else:
+            seen.add(binding.get("name", ""))
+            _join(context, call, group, at, binding)
+    return group
 
 
 def _join(context: Context, call: Call, group: _Group, at: int, binding: Mapping[str, str]) -> None:
@@ -129,10 +138,11 @@ def _join(context: Context, call: Call, group: _Group, at: int, binding: Mapping
     room = _room(context, group, node)
     if room is None:
         return group.refuse(at, "NodeGone", f'node "{node}" not found')
-    bound = _bound(context, decoded(record), node)
-    if short := _take(room, charge(bound)[1]):
+    bound = _bound(context, pod, node)
+    taken_room = charge(bound)
+    if short := _take(room, taken_room.amounts):
         return group.refuse(at, "NodeFull", f'node "{node}" has not enough {short} left')
-    group.changes.append((record, pod, bound))
+    group.changes.append((record, bound, taken_room))
     return None
 
 
@@ -188,11 +198,13 @@ def _bound(context: Context, pod: Object, node: str) -> Object:
     return pod
 
 
-async def _commit(context: Context, changes: list[tuple[Record, Object, Object]]) -> None:
-    writes = [Write(record.key, encoder(new), record.revision) for record, _, new in changes]
-    writes += entries(context.store, [PodChange(old, new) for _, old, new in changes])
+async def _commit(context: Context, changes: list[tuple[Record, Object, Charge]]) -> None:
+    """Write the bound pods and the room that they take, which was none before."""
+    writes = [Write(record.key, encoder(pod), record.revision) for record, pod, _ in changes]
+    writes += entries(context.store, [(NOTHING, taken_room) for _, _, taken_room in changes])
     try:
-        await context.store.commit(writes)
+        with context.meter.stage("commit"):
+            await context.store.commit(writes)
     except Stale as error:
         raise modified(POD, error.key.rpartition("/")[2]) from error
 

@@ -20,19 +20,23 @@ from phalanx.api.wire import Object
 from phalanx.store.kv import Encode, Store, Write
 
 
-class PodChange(NamedTuple):
-    """A pod before and after a write; None where there is none."""
+class Charge(NamedTuple):
+    """The room that a pod takes of a node; of no node when it takes none."""
 
-    before: Object | None
-    after: Object | None
+    node: str = ""
+    amounts: Mapping[str, int] = {}
 
 
-def charge(pod: Object | None) -> tuple[str, Amounts]:
-    """The node whose room a pod takes, and how much; no node when it takes none."""
+#: What a pod takes that is not bound, has ended, or is not there.
+NOTHING = Charge()
+
+
+def charge(pod: Object | None) -> Charge:
+    """What a pod takes, and where."""
     if pod is None or not pod.get("spec", {}).get("nodeName"):
-        return "", {}
+        return NOTHING
     known = msgspec.convert(pod, Pod)
-    return known.node, pod_requests(known) if known.node else {}
+    return Charge(known.node, pod_requests(known)) if known.node else NOTHING
 
 
 def taken(store: Store, node: str) -> Amounts:
@@ -41,21 +45,20 @@ def taken(store: Store, node: str) -> Amounts:
     return orjson.loads(record.value) if record else {}
 
 
-def entries(store: Store, changes: Iterable[PodChange]) -> list[Write]:
-    """The writes that keep the ledger true when pods change so."""
+def entries(store: Store, changes: Iterable[tuple[Charge, Charge]]) -> list[Write]:
+    """The writes that keep the ledger true when what pods take changes from one to the other."""
     deltas: dict[str, Amounts] = {}
-    for before, after in changes:
-        old, new = charge(before), charge(after)
+    for old, new in changes:
         if old != new:
-            _count(deltas, *old, sign=-1)
-            _count(deltas, *new, sign=1)
+            _count(deltas, old, -1)
+            _count(deltas, new, 1)
     return [_entry(store, node, delta) for node, delta in deltas.items() if any(delta.values())]
 
 
-def _count(deltas: dict[str, Amounts], node: str, amounts: Mapping[str, int], sign: int) -> None:
-    if node:
-        delta = deltas.setdefault(node, {})
-        for name, amount in amounts.items():
+def _count(deltas: dict[str, Amounts], taken: Charge, sign: int) -> None:
+    if taken.node:
+        delta = deltas.setdefault(taken.node, {})
+        for name, amount in taken.amounts.items():
             delta[name] = delta.get(name, 0) + sign * amount
 
 

@@ -206,8 +206,8 @@ async def watch(context: Context, call: Call) -> Stream:
             initial += watches.bookmark(call.kind, since, ends_initial=True)
     seconds = float(limit) if limit else context.chance.between(*WATCH_SECONDS)
     bookmarks = call.query.get("allowWatchBookmarks") in ("true", "1")
-    watcher = context.hub.open(selection, render, since)
-    return Stream(200, watches.stream(context.hub, watcher, initial, seconds, bookmarks))
+    wish = watches.Wish(selection, render, since, seconds, bookmarks)
+    return Stream(200, watches.stream(context.hub, wish, initial))
 
 
 def _wants_initial(call: Call, asked: int) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 
@@ -26,6 +27,7 @@ from phalanx.api.wire import Object
 from phalanx.server.objects import buried, decoded, presented
 from phalanx.server.selection import Selection
 from phalanx.store.kv import Change, Compacted, Reader, Record
+from phalanx.telemetry import Meter
 
 #: A watcher may have this much waiting for it before it falls behind.
 BUFFER = 1024 * 1024
@@ -41,15 +43,16 @@ Render = Callable[[str, bytes], bytes]
 class Hub:
     """Hands every committed change to the watchers of its kind."""
 
-    def __init__(self, store: Reader) -> None:
+    def __init__(self, store: Reader, meter: Meter) -> None:
+        self._meter = meter
         self._watchers: defaultdict[str, dict[Watcher, None]] = defaultdict(dict)
         self._store = store
         store.follow(self._deliver)
 
-    def open(self, selection: Selection, render: Render, since: int) -> Watcher:
+    def open(self, wish: Wish) -> Watcher:
         """A watcher of what is committed after a revision."""
-        watcher = Watcher(self._store, selection, render, since)
-        self._watchers[selection.kind.prefix()][watcher] = None
+        watcher = Watcher(self._store, wish.selection, wish.render, wish.since)
+        self._watchers[wish.selection.kind.prefix()][watcher] = None
         return watcher
 
     def close(self, watcher: Watcher) -> None:
@@ -58,10 +61,11 @@ class Hub:
 
     def _deliver(self, changes: Sequence[Change]) -> None:
         rendered = Rendered()
-        for change in changes:
-            group, plural = change.key.split("/", 3)[1:3]
-            for watcher in self._watchers[f"/{group}/{plural}/"]:
-                watcher.offer(change, rendered)
+        with self._meter.stage("publish"):
+            for change in changes:
+                group, plural = change.key.split("/", 3)[1:3]
+                for watcher in self._watchers[f"/{group}/{plural}/"]:
+                    watcher.offer(change, rendered)
 
 
 class Rendered:
@@ -192,19 +196,33 @@ def initial(selection: Selection, records: Sequence[Record], render: Render) -> 
             yield render("ADDED", record.value)
 
 
-async def stream(
-    hub: Hub, watcher: Watcher, first: bytes, seconds: float, bookmarks: bool
-) -> AsyncGenerator[bytes, None]:
-    """A watch as chunks: what is there first, then what comes, until the time is over."""
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a client wants to watch: from where, how rendered, for how long."""
+
+    selection: Selection
+    render: Render
+    since: int
+    seconds: float
+    bookmarks: bool = False
+
+
+async def stream(hub: Hub, wish: Wish, first: bytes) -> AsyncGenerator[bytes, None]:
+    """A watch as chunks: what is there first, then what comes, until the time is over.
+
+    The watcher is opened when the first chunk is asked for, so that a stream which nobody reads
+    leaves nothing behind; what happened meanwhile it reads from history.
+    """
     loop = asyncio.get_running_loop()
-    end = loop.time() + seconds
+    end = loop.time() + wish.seconds
+    watcher = hub.open(wish)
     try:
         if first:
             yield first
         while (left := end - loop.time()) > 0:
             data = await watcher.take(min(left, BOOKMARK))
-            if data is None and bookmarks:
-                data = bookmark(watcher.selection.kind, watcher.cursor)
+            if data is None and wish.bookmarks:
+                data = bookmark(wish.selection.kind, watcher.cursor)
             if data:
                 yield data
     except Expired as error:

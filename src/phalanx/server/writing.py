@@ -29,7 +29,7 @@ from phalanx.server import admission
 from phalanx.server.bodies import check_kind, conformed, media_type, read_any, read_object
 from phalanx.server.call import Call
 from phalanx.server.context import Context
-from phalanx.server.ledger import PodChange, entries
+from phalanx.server.ledger import NOTHING, charge, entries
 from phalanx.server.negotiation import in_media, negotiate
 from phalanx.server.objects import (
     already_exists,
@@ -61,7 +61,8 @@ async def create(context: Context, call: Call) -> Reply:
     """A new object."""
     accepted = negotiate(call.request)
     call.check_dry_run()
-    obj = read_object(call)
+    with context.meter.stage("parse"):
+        obj = read_object(call)
     _check_place(call, obj)
     reply = await insert(context, call, obj)
     return in_media(reply, accepted)
@@ -73,10 +74,11 @@ async def insert(context: Context, call: Call, obj: Object) -> Reply:
     if meta.get("resourceVersion"):
         raise BadRequest("resourceVersion should not be set on objects to be created")
     _begin(context, call, meta)
-    apply_defaults(kind.name, obj)
-    admission.admit(context, call, obj)
-    apply_creation(kind.name, obj, context.stamp())
-    refuse(kind, meta.get("name", ""), validate(kind, obj, None))
+    with context.meter.stage("admit"):
+        apply_defaults(kind.name, obj)
+        admission.admit(context, call, obj)
+        apply_creation(kind.name, obj, context.stamp())
+        refuse(kind, meta.get("name", ""), validate(kind, obj, None))
     key = kind.key(call.namespace, meta["name"])
     if taken := context.store.pending(key):
         deleting = bool(decoded(taken)["metadata"].get("deletionTimestamp"))
@@ -169,10 +171,11 @@ async def store_object(
     """One transaction: the object, and the room ledger where a pod is concerned."""
     writes = [Write(key, encoder(obj), record.revision if record else 0)]
     if kind is POD:
-        old = decoded(record) if record else None
-        writes += entries(context.store, [PodChange(old, obj)])
+        old = charge(decoded(record)) if record else NOTHING
+        writes += entries(context.store, [(old, charge(obj))])
     try:
-        change, *_ = await context.store.commit(writes)
+        with context.meter.stage("commit"):
+            change, *_ = await context.store.commit(writes)
     except Stale as error:
         raise modified(kind, obj["metadata"]["name"]) from error
     assert change.after is not None
@@ -183,7 +186,7 @@ async def remove(context: Context, kind: Kind, record: Record, old: Object, last
     """Delete an object for good; its last state as a client reads it."""
     writes = [Write(record.key, None, record.revision)]
     if kind is POD:
-        writes += entries(context.store, [PodChange(old, None)])
+        writes += entries(context.store, [(charge(old), NOTHING)])
     try:
         change, *_ = await context.store.commit(writes)
     except Stale as error:

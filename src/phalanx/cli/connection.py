@@ -1,0 +1,51 @@
+"""Options that every command with a cluster takes, and the client that they lead to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import uvloop
+
+from phalanx.api.errors import ApiError
+from phalanx.cli.options import state_folder
+from phalanx.client import kubeconfig
+from phalanx.client.client import Client
+from phalanx.client.transports import Unreachable
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def cluster_options(command: F) -> F:
+    """`-n`, `--kubeconfig` and `--context`."""
+    for option in (
+        click.option("--context", default="", help="The context to use. [default: the current]"),
+        click.option("--kubeconfig", "config", type=click.Path(path_type=Path), default=None,
+                     metavar="FILE", help="[default: $KUBECONFIG, then the running phalanx up]"),
+        click.option("-n", "--namespace", default="", metavar="NAME",
+                     help="[default: the context's]"),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def ask(config: Path | None, context: str, question: Callable[[Client, str], Awaitable[T]]) -> T:
+    """Put a question to the cluster, given a client and the context's namespace."""
+    files = [config] if config else kubeconfig.search(os.environ, state_folder() / "kubeconfig")
+    try:
+        access = kubeconfig.read(files, context)
+        return uvloop.run(_asked(access, question))
+    except (kubeconfig.KubeconfigError, ApiError, Unreachable) as error:
+        raise click.ClickException(str(error)) from None
+
+
+async def _asked(access: kubeconfig.Access, question: Callable[[Client, str], Awaitable[T]]) -> T:
+    client = kubeconfig.connect(access)
+    try:
+        return await question(client, access.namespace or "default")
+    finally:
+        await client.close()

@@ -1,0 +1,89 @@
+"""Why an entity is pending, asked from outside: the same queue, cycle and sentences, run once.
+
+`phalanx why` hands in what the API shows and prints the answer. Places nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from phalanx.api.core import Node, Pod
+from phalanx.api.meta import Key
+from phalanx.api.scheduling import PodGroup
+from phalanx.scheduler.cache import Cache
+from phalanx.scheduler.cycle import decide
+from phalanx.scheduler.decision import Decision, Placed
+from phalanx.scheduler.explain import PodSentence, cures, explain, not_ready
+from phalanx.scheduler.policy import DEFAULT
+from phalanx.scheduler.queue import Place, Queue
+
+PLACED = "Placed"
+FITS = "Fits"
+NOT_READY = "NotReady"
+EMPTY = "Empty"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What the API shows."""
+
+    nodes: Iterable[Node]
+    groups: Iterable[PodGroup]
+    pods: Iterable[Pod]
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The answer: one state, one sentence, the pods concerned, what would help."""
+
+    state: str
+    message: str
+    bound: int
+    pending: int
+    pods: tuple[PodSentence, ...] = ()
+    cures: tuple[str, ...] = ()
+
+
+def diagnose(key: Key, *, is_group: bool, cluster: Cluster, scheduler: str) -> Diagnosis:
+    """Why a group or a pod has no node, and what would give it one."""
+    cache, queue = Cache(), Queue(scheduler)
+    bound = 0
+    for node in cluster.nodes:
+        cache.node(node.metadata.name, node)
+    for group in cluster.groups:
+        cache.group(group.metadata.key, group)
+        queue.group(group, 0.0)
+    for pod in cluster.pods:
+        cache.pod(pod.metadata.key, pod)
+        queue.pod(pod, 0.0)
+        mine = pod.group == key if is_group else pod.metadata.key == key
+        bound += mine and bool(pod.node)
+    place = next((p for p in queue.listing() if (p.key, p.is_group) == (key, is_group)), None)
+    if place is None:
+        return _settled(bound)
+    if place.unready is not None:
+        return Diagnosis(NOT_READY, not_ready(place.unready), bound, len(place.pods))
+    return _told(_decided(place, queue, cache), bound, len(place.pods))
+
+
+def _settled(bound: int) -> Diagnosis:
+    if bound:
+        return Diagnosis(PLACED, "every member has a node", bound, 0)
+    return Diagnosis(EMPTY, "no pod waits for a node", 0, 0)
+
+
+def _decided(place: Place, queue: Queue, cache: Cache) -> Decision:
+    """What the next cycle would decide about it, whoever comes before."""
+    while (entity := queue.pop(0.0)) is not None:
+        if (entity.key, entity.group is not None) == (place.key, place.is_group):
+            return decide(entity, cache.snapshot(), DEFAULT)
+    raise LookupError(f"{place.key} is listed as ready but never comes up")
+
+
+def _told(decision: Decision, bound: int, pending: int) -> Diagnosis:
+    told = explain(decision)
+    if isinstance(decision, Placed):
+        message = f"{len(decision.bindings)} of {pending} pending members would be placed now"
+        return Diagnosis(FITS, message, bound, pending, told.pods, tuple(cures(decision)))
+    return Diagnosis(told.reason, told.message, bound, pending, told.pods, tuple(cures(decision)))

@@ -1,0 +1,175 @@
+"""An event loop whose time jumps: when nothing is ready, it is already the time of the next timer.
+
+Below everything that runs in virtual time; `run` is the way in. Nothing sleeps and nothing outside
+takes part: threads, processes, sockets and signals are refused, so that the same program with the
+same seed does the same things in the same order. What waits for nothing raises instead of hanging.
+
+    ready      timers      what the loop does
+    yes        -           calls what is ready; no time passes
+    no         some        jumps to the next timer
+    no         none        raises Stuck
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import math
+import selectors
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn, TypeVar, TypeVarTuple
+
+#: Virtual seconds and turns of the loop after which a simulation is taken to have no end.
+SECONDS, TURNS = 400 * 24 * 3600.0, 20_000_000
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class Stuck(RuntimeError):
+    """Something is awaited, but no timer is left that could bring it about."""
+
+
+class Endless(RuntimeError):
+    """The simulation went on for longer than it may."""
+
+
+class Outside(RuntimeError):
+    """Virtual time was to wait for something real."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"in virtual time there are no {what}: everything runs on the one loop")
+
+
+class Unhandled(RuntimeError):
+    """A callback or a task failed and nobody was there to hear of it."""
+
+
+def run(
+    main: Callable[[], Coroutine[Any, Any, T]], *, seconds: float = SECONDS, turns: int = TURNS
+) -> T:
+    """Run a coroutine function from second 0 on, on a loop of its own that is closed afterwards.
+
+    Raises Endless after so many virtual seconds or turns of the loop.
+    """
+    with asyncio.Runner(loop_factory=lambda: VirtualLoop(seconds, turns)) as runner:
+        return runner.run(main())
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """The standard loop in a time of its own, which begins at 0. Methods in OUTSIDE raise."""
+
+    def __init__(self, seconds: float = SECONDS, turns: int = TURNS) -> None:
+        self._now, self._turn = 0.0, 0
+        self._seconds, self._turns = seconds, turns
+        self._thread = threading.get_ident()
+        selector = _Jumps(self._pass)
+        super().__init__(selector)
+        selector.is_sealed = True
+        self._set_time(0.0)
+
+    def time(self) -> float:
+        """Virtual seconds since the loop was made."""
+        return self._now
+
+    def call_soon_threadsafe(
+        self,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        """The same as `call_soon`, and only from the loop's own thread."""
+        if threading.get_ident() != self._thread:
+            raise Outside("threads")
+        return self.call_soon(callback, *args, context=context)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> NoReturn:
+        """End the simulation: an error that is only logged would look like an answer."""
+        raise Unhandled(context["message"]) from context.get("exception")
+
+    def _pass(self, seconds: float | None) -> None:
+        """Let time pass until the next timer; None: there is none."""
+        self._turn += 1
+        # Raised anew after as many more, so that the loop can still be closed.
+        if self._turn % self._turns == 0:
+            raise Endless(f"no end after {self._turns} turns of the loop, at t={self._now:g}")
+        if seconds is None:
+            raise Stuck(f"at t={self._now:g} no timer is left, and these wait: {self._waiting()}")
+        if seconds:
+            self._set_time(self._now + seconds)
+
+    def _set_time(self, now: float) -> None:
+        if now > self._seconds:
+            raise Endless(f"no end after {self._seconds:g} virtual seconds")
+        self._now = now
+        # A timer is due when its time has come, not a nanosecond earlier: else a wait for what is
+        # left of a deadline could end again and again without any time passing.
+        self._clock_resolution = math.ulp(now)
+
+    def _waiting(self) -> str:
+        return ", ".join(sorted(_described(task) for task in asyncio.all_tasks(self)))
+
+
+class _Jumps(selectors.SelectSelector):
+    """Where the standard loop waits for files and timers: it waits for none and passes the time."""
+
+    def __init__(self, passing: Callable[[float | None], None]) -> None:
+        super().__init__()
+        self._passing = passing
+        self.is_sealed = False
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        if self.is_sealed:
+            raise Outside("files or sockets")
+        return super().register(fileobj, events, data)
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self._passing(timeout)
+        return []
+
+
+def _described(task: asyncio.Task[Any]) -> str:
+    coroutine = getattr(task.get_coro(), "__qualname__", "")
+    return f"{task.get_name()} ({coroutine})"
+
+
+#: What a loop can otherwise do, and what it would need for that.
+OUTSIDE = {
+    "add_reader": "files or sockets",
+    "add_signal_handler": "signals",
+    "add_writer": "files or sockets",
+    "connect_accepted_socket": "sockets",
+    "connect_read_pipe": "pipes",
+    "connect_write_pipe": "pipes",
+    "create_connection": "sockets",
+    "create_datagram_endpoint": "sockets",
+    "create_server": "sockets",
+    "create_unix_connection": "sockets",
+    "create_unix_server": "sockets",
+    "getaddrinfo": "threads or sockets",
+    "getnameinfo": "threads or sockets",
+    "run_in_executor": "threads",
+    "sock_accept": "sockets",
+    "sock_connect": "sockets",
+    "sock_recv": "sockets",
+    "sock_recv_into": "sockets",
+    "sock_recvfrom": "sockets",
+    "sock_recvfrom_into": "sockets",
+    "sock_sendall": "sockets",
+    "sock_sendfile": "sockets",
+    "sock_sendto": "sockets",
+    "subprocess_exec": "processes",
+    "subprocess_shell": "processes",
+}
+
+
+def _refusing(what: str) -> Callable[..., NoReturn]:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise Outside(what)
+
+    return refuse
+
+
+for _name, _what in OUTSIDE.items():
+    setattr(VirtualLoop, _name, _refusing(_what))

@@ -1,0 +1,81 @@
+"""The snapshot by itself: rows, labels, taints, and how changes are noted."""
+
+from __future__ import annotations
+
+import pytest
+
+from phalanx.api.core import Taint
+from phalanx.scheduler import snapshot as snapshots
+from phalanx.scheduler.snapshot import CPU, FIRST_COLUMNS, MEMORY, PODS, Snapshot
+from tests.scheduler.builders import cluster, node, pod
+
+
+def test_rows_are_nodes_in_the_order_of_their_names() -> None:
+    snapshot = cluster([node("b"), node("c"), node("a")]).snapshot()
+    assert snapshot.names == ["a", "b", "c"]
+    assert [snapshot.index[name] for name in snapshot.names] == [0, 1, 2]
+
+
+def test_amounts_are_exact_integers_in_the_columns_of_their_resources() -> None:
+    machine = node("n", cpu="1500m", memory="1Gi", room={"example.com/gpu": "2"})
+    snapshot = cluster([machine], [pod("p", on="n", cpu="250m")]).snapshot()
+    gpu = snapshot.columns["example.com/gpu"]
+    assert snapshot.room[0, [CPU, MEMORY, PODS, gpu]].tolist() == [1500, 1024**3, 110, 2]
+    assert snapshot.used[0, [CPU, MEMORY, PODS, gpu]].tolist() == [250, 0, 1, 0]
+    assert snapshot.scored[0].tolist() == [250, 200 * 1024**2]
+
+
+def test_a_cluster_without_nodes_has_a_snapshot_too() -> None:
+    snapshot = Snapshot((), dict.fromkeys(FIRST_COLUMNS, 0))
+    assert len(snapshot) == 0
+    assert snapshot.labelled("a", "b").tolist() == []
+
+
+def test_labels_are_looked_up_once_until_a_node_changes() -> None:
+    cache = cluster([node("a", {"disk": "ssd"}), node("b")])
+    snapshot = cache.snapshot()
+    mask = snapshot.labelled("disk", "ssd")
+    assert mask.tolist() == [True, False]
+    assert snapshot.labelled("disk", "ssd") is mask
+    cache.node("b", node("b", {"disk": "ssd"}))
+    assert cache.snapshot().labelled("disk", "ssd").tolist() == [True, True]
+
+
+def test_the_memory_of_labels_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "_LABELS_LIMIT", 2)
+    snapshot = cluster([node("a", {"k": "1"})]).snapshot()
+    assert [snapshot.labelled("k", str(i)).tolist() for i in range(5)] == [
+        [i == 1] for i in range(5)
+    ]
+    assert len(snapshot._labelled) <= 2
+
+
+def test_nodes_with_equal_taints_are_one_class() -> None:
+    taint = Taint("a", "b", "NoSchedule")
+    snapshot = cluster([node("a", taints=(taint,)), node("b"), node("c", taints=(taint,))])
+    classes = snapshot.snapshot().taint_class.tolist()
+    assert classes[0] == classes[2] != classes[1]
+
+
+def test_a_spot_is_a_copy() -> None:
+    snapshot = cluster([node("a")]).snapshot()
+    spot = snapshot.spot(0)
+    spot.used[CPU] += 1
+    assert snapshot.used[0, CPU] == 0
+
+
+def test_load_is_noted_in_the_journal_and_a_changed_node_begins_an_epoch() -> None:
+    cache = cluster([node("a"), node("b")])
+    epoch = cache.snapshot().epoch
+    cache.pod(pod("p").metadata.key, pod("p", on="b"))
+    assert (cache.snapshot().epoch, cache.snapshot().journal) == (epoch, [1])
+    cache.node("a", node("a", cordoned=True))
+    assert (cache.snapshot().epoch, cache.snapshot().journal) == (epoch + 1, [])
+
+
+def test_a_journal_that_grew_too_long_begins_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "_JOURNAL_LIMIT", 3)
+    snapshot = cluster([node("a")]).snapshot()
+    for _ in range(4):
+        snapshot.put_load(0, [0, 0, 0], [0, 0])
+    assert (snapshot.epoch, snapshot.journal) == (1, [])

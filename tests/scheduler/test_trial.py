@@ -1,0 +1,50 @@
+"""Placing on paper: what a trial does is seen by itself alone."""
+
+from __future__ import annotations
+
+from phalanx.scheduler.decision import Refusal
+from phalanx.scheduler.policy import DEFAULT
+from phalanx.scheduler.shape import shape_of
+from phalanx.scheduler.trial import Trial
+from tests.scheduler.builders import cluster, node, pod
+
+SMALL, LARGE = shape_of(pod("s", cpu="1")), shape_of(pod("l", cpu="3"))
+
+
+def test_each_step_sees_the_ones_before() -> None:
+    trial = Trial(cluster([node("a", cpu="2"), node("b", cpu="2")]).snapshot(), DEFAULT)
+    assert [trial.place(SMALL) for _ in range(4)] == [0, 1, 0, 1]
+    assert isinstance(trial.place(SMALL), Refusal)
+
+
+def test_shapes_see_each_other() -> None:
+    trial = Trial(cluster([node("a"), node("b", cpu="3")]).snapshot(), DEFAULT)
+    assert [trial.place(LARGE), trial.place(LARGE)] == [0, 1]
+    assert trial.place(SMALL) == 0
+    refusal = trial.place(SMALL)
+    assert isinstance(refusal, Refusal)
+    assert refusal.counts == (("Insufficient cpu", 2),)
+
+
+def test_a_node_that_refuses_a_shape_is_not_offered_because_another_shape_touched_it() -> None:
+    cache = cluster([node("a", cordoned=True), node("b", cpu="1"), node("c")])
+    trial = Trial(cache.snapshot(), DEFAULT)
+    assert trial.place(LARGE) == 2
+    assert [trial.place(SMALL), trial.place(SMALL)] == [1, 2]
+    assert isinstance(trial.place(SMALL), Refusal)
+
+
+def test_a_shape_that_was_refused_stays_refused() -> None:
+    trial = Trial(cluster([node("a", cpu="1")]).snapshot(), DEFAULT)
+    assert trial.refused(LARGE) is None
+    refusal = trial.place(LARGE)
+    assert isinstance(refusal, Refusal)
+    assert trial.place(LARGE) is refusal
+    assert trial.refused(LARGE) is refusal
+    assert trial.refused(SMALL) is None
+
+
+def test_another_trial_begins_from_the_snapshot() -> None:
+    snapshot = cluster([node("a", cpu="1")]).snapshot()
+    assert Trial(snapshot, DEFAULT).place(SMALL) == 0
+    assert Trial(snapshot, DEFAULT).place(SMALL) == 0

@@ -1,0 +1,89 @@
+"""What is not supported yet is noticed; what is only a wish is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from phalanx.api.core import (
+    Affinity,
+    Container,
+    ContainerPort,
+    NodeAffinity,
+    PodAffinity,
+    PodClaim,
+    PodSpec,
+    PodVolume,
+    SpreadConstraint,
+)
+from phalanx.api.scheduling import (
+    PodGroupSpec,
+    SchedulingConstraints,
+    TopologyConstraint,
+)
+from phalanx.scheduler.unsupported import (
+    UNSUPPORTED,
+    UNSUPPORTED_GROUPS,
+    unsupported,
+    unsupported_of_group,
+)
+
+TERM: dict[str, object] = {"topologyKey": "kubernetes.io/hostname"}
+PORT = Container(ports=(ContainerPort(container_port=80, host_port=80),))
+
+PODS = [
+    (PodSpec(affinity=Affinity(NodeAffinity({"nodeSelectorTerms": []}))), "required node affinity"),
+    (
+        PodSpec(affinity=Affinity(pod_affinity=PodAffinity((TERM,)))),
+        "required inter-pod affinity",
+    ),
+    (
+        PodSpec(affinity=Affinity(pod_anti_affinity=PodAffinity((TERM,)))),
+        "required inter-pod anti-affinity",
+    ),
+    (PodSpec(topology_spread_constraints=(SpreadConstraint("zone"),)), "required topology spread"),
+    (PodSpec(containers=(PORT,)), "host ports"),
+    (PodSpec(init_containers=(PORT,)), "host ports"),
+    (PodSpec(volumes=(PodVolume("v", {"claimName": "c"}),)), "volume claims"),
+    (PodSpec(volumes=(PodVolume("v", None, {"spec": {}}),)), "volume claims"),
+    (PodSpec(resource_claims=(PodClaim("c"),)), "resource claims"),
+]
+GROUPS = [
+    (
+        PodGroupSpec(scheduling_constraints=SchedulingConstraints((TopologyConstraint("rack"),))),
+        "a topology constraint",
+    ),
+    (PodGroupSpec(parent_composite_pod_group_name="root"), "a parent composite group"),
+]
+
+
+@pytest.mark.parametrize(("spec", "what"), PODS)
+def test_a_pod_that_asks_for_it_is_told_its_name(spec: PodSpec, what: str) -> None:
+    assert unsupported(spec) == what
+
+
+@pytest.mark.parametrize(("spec", "what"), GROUPS)
+def test_a_group_that_asks_for_it_is_told_its_name(spec: PodGroupSpec, what: str) -> None:
+    assert unsupported_of_group(spec) == what
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        PodSpec(),
+        PodSpec(affinity=Affinity(NodeAffinity(), PodAffinity(), PodAffinity())),
+        PodSpec(topology_spread_constraints=(SpreadConstraint("zone", "ScheduleAnyway"),)),
+        PodSpec(containers=(Container(ports=(ContainerPort(container_port=80),)),)),
+        PodSpec(volumes=(PodVolume("scratch"),)),
+    ],
+)
+def test_wishes_and_ordinary_things_are_not_refused(spec: PodSpec) -> None:
+    assert unsupported(spec) == ""
+
+
+def test_a_group_without_constraints_is_not_refused() -> None:
+    assert unsupported_of_group(PodGroupSpec(scheduling_constraints=SchedulingConstraints())) == ""
+
+
+def test_every_row_has_a_case_here() -> None:
+    assert {row.what for row in UNSUPPORTED} == {what for _, what in PODS}
+    assert {row.what for row in UNSUPPORTED_GROUPS} == {what for _, what in GROUPS}
