@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from msgspec.structs import replace
+
 from phalanx.api.core import (
     Container,
     Gate,
@@ -89,6 +91,12 @@ def pod(
         ),
         PodStatus(phase=phase),
     )
+
+
+def pod_like(original: Pod, name: str, *, uid: str = "", on: str = "") -> Pod:
+    """The same pod under another name, or bound."""
+    meta = replace(original.metadata, name=name, uid=uid or original.metadata.uid)
+    return replace(original, metadata=meta, spec=replace(original.spec, node_name=on))
 
 
 def gang(name: str, quorum: int, *, priority: int = 0) -> PodGroup:

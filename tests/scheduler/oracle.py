@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from phalanx.api.core import Node, Pod, Taint, Toleration
 from phalanx.api.resources import node_room, pod_requests, scored_requests
 from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.shape import Shape
 
 
 @dataclass
@@ -51,6 +52,7 @@ def place(entity: Entity, nodes: dict[str, Machine], scheduled: int) -> Answer:
         key=lambda m: (-m.pod.spec.priority, -m.attempts, m.timestamp, m.pod.metadata.name),
     )
     answer = Answer({}, {})
+    refused_before: dict[Shape, dict[str, int]] = {}
     for done, member in enumerate(members):
         if scheduled + len(members) - done < entity.quorum:
             break
@@ -64,7 +66,9 @@ def place(entity: Entity, nodes: dict[str, Machine], scheduled: int) -> Answer:
             scheduled += 1
         else:
             counts = Counter(reason for refused in reasons.values() for reason in refused)
-            answer.refusals[pod.metadata.name] = dict(counts)
+            # An equal pod repeats what the first one heard.
+            words = refused_before.setdefault(member.shape, dict(counts))
+            answer.refusals[pod.metadata.name] = words
     return answer if scheduled >= entity.quorum else Answer({}, answer.refusals)
 
 

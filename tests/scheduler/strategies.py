@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from phalanx.api.core import Node, Pod, Taint, Toleration
 from phalanx.scheduler.entity import Entity
-from tests.scheduler.builders import alone, basic, entity, gang, node, pod
+from tests.scheduler.builders import alone, basic, entity, gang, node, pod, pod_like
 
 NODE_NAMES = [f"n{i}" for i in range(5)]
 TAINTS = [
@@ -85,19 +85,11 @@ def situations(draw: st.DrawFn) -> Situation:
     ]
     members = [draw(pods(f"new{i}", "g")) for i in range(draw(st.integers(1, 8)))]
     # Equal members are what the fast path is for: repeat some.
-    repeated = [pod_like(one, f"{one.metadata.name}-{i}") for one in members for i in range(3)]
+    repeated = [
+        pod_like(one, f"{one.metadata.name}-{i}", uid=f"{one.metadata.name}-{i}")
+        for one in members
+        for i in range(3)
+    ]
     group = draw(st.one_of(st.just(basic("g")), st.integers(1, 12).map(lambda n: gang("g", n))))
     one = draw(st.sampled_from([entity(group, repeated), alone(draw(pods("solo")))]))
     return Situation([draw(nodes(name)) for name in names], running, one)
-
-
-def pod_like(original: Pod, name: str) -> Pod:
-    """The same pod under another name."""
-    spec = original.spec
-    return pod(
-        name,
-        original.group.name if original.group else "",
-        selector=spec.node_selector,
-        tolerations=spec.tolerations,
-        asks=spec.containers[0].resources.requests,
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from phalanx.api.core import Toleration
 from phalanx.scheduler.decision import Refusal
 from phalanx.scheduler.policy import DEFAULT
 from phalanx.scheduler.shape import shape_of
@@ -27,10 +28,11 @@ def test_shapes_see_each_other() -> None:
 
 
 def test_a_node_that_refuses_a_shape_is_not_offered_because_another_shape_touched_it() -> None:
-    cache = cluster([node("a", cordoned=True), node("b", cpu="1"), node("c")])
+    stubborn = shape_of(pod("l", cpu="3", tolerations=(Toleration("", "Exists"),)))
+    cache = cluster([node("a", cordoned=True), node("b", cpu="1")])
     trial = Trial(cache.snapshot(), DEFAULT)
-    assert trial.place(LARGE) == 2
-    assert [trial.place(SMALL), trial.place(SMALL)] == [1, 2]
+    assert trial.place(stubborn) == 0
+    assert trial.place(SMALL) == 1
     assert isinstance(trial.place(SMALL), Refusal)
 
 

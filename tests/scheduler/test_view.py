@@ -22,8 +22,8 @@ def ranked(view: View) -> list[str]:
     return [view.snapshot.names[key & INDEX] for key in view.order]
 
 
-def assume(cache: Cache, name: str, on: str, **amounts: str) -> None:
-    one = pod(name, **amounts)
+def assume(cache: Cache, name: str, on: str, *, cpu: str) -> None:
+    one = pod(name, cpu=cpu)
     cache.pod(one.metadata.key, one)
     cache.assume([Binding(one.metadata.key, one.metadata.uid, on)])
 

@@ -42,13 +42,31 @@ IMMUTABLE = "field is immutable"
 
 
 def struct(*rows: tuple[str, Check]) -> Check:
-    """Each field by its own check."""
+    """Each field by its own check.
+
+    Most fields of most objects are absent, and absence is no fault of most of them: a new object
+    is first searched for any fault by what it has and what it must have, then told in order.
+    """
+    optional = {name: inner for name, inner in rows if not inner(None, CREATED)}
+    needed_rows = tuple((name, inner) for name, inner in rows if name not in optional)
+
+    def is_fine(fields: Any) -> bool:
+        for name, inner in needed_rows:
+            if inner(fields.get(name), CREATED):
+                return False
+        for name, value in fields.items():
+            if name in optional and optional[name](value, CREATED):
+                return False
+        return True
 
     def check(new: Any, old: Any) -> Causes:
+        fields = new or {}
+        if old is CREATED and is_fine(fields):
+            return ()
         found: list[Cause] = []
         for name, inner in rows:
             before = old if old is CREATED else (old or {}).get(name)
-            if causes := inner((new or {}).get(name), before):
+            if causes := inner(fields.get(name), before):
                 found += under(name, causes)
         return found
 
@@ -59,7 +77,11 @@ def every(*checks: Check) -> Check:
     """Several checks of one value."""
 
     def check(new: Any, old: Any) -> Causes:
-        return [cause for inner in checks for cause in inner(new, old)]
+        found: list[Cause] = []
+        for inner in checks:
+            if causes := inner(new, old):
+                found += causes
+        return found
 
     return check
 
@@ -152,10 +174,10 @@ def at_creation(check: Check) -> Check:
 
 
 def text(faults: Faults) -> Check:
-    """A text of a format."""
+    """A text of a format; one that is absent is empty."""
 
     def check(new: Any, old: Any) -> Causes:
-        return [invalid("", new, fault) for fault in faults(new)]
+        return [invalid("", new or "", fault) for fault in faults(new or "")]
 
     return check
 

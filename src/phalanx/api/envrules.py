@@ -74,13 +74,9 @@ def _resource(new: Any, old: Any) -> Causes:
     return () if huge else one_of(*_RESOURCES)(new, old)
 
 
-def _object_name(new: Any, old: Any) -> Causes:
-    return [invalid("", new or "", fault) for fault in dns_subdomain_faults(new or "")]
-
-
 #: A key of a ConfigMap or Secret.
 KEY: Check = needed(text(config_key_faults))
-_KEY_REFERENCE = struct(("name", _object_name), ("key", KEY))
+_KEY_REFERENCE = struct(("name", text(dns_subdomain_faults)), ("key", KEY))
 
 _VALUE_FROM = struct(
     ("fieldRef", present(_field)),
@@ -89,13 +85,20 @@ _VALUE_FROM = struct(
     ("secretKeyRef", present(_KEY_REFERENCE)),
 )
 
-ENV: Check = each(
-    every(
-        struct(("name", needed(text(env_name_faults)))),
-        struct(("valueFrom", present(_VALUE_FROM))),
-        _source,
-    )
+_VARIABLE = every(
+    struct(("name", needed(text(env_name_faults))), ("valueFrom", present(_VALUE_FROM))),
+    _source,
 )
+
+
+def _variable(new: Any, old: Any) -> Causes:
+    """Most variables are a name and a value, and pods have many: those are seen at a glance."""
+    name = new.get("name")
+    plain = name and "valueFrom" not in new and not env_name_faults(name)
+    return () if plain else _VARIABLE(new, old)
+
+
+ENV: Check = each(_variable)
 
 
 def _all_of(name: str) -> list[str]:

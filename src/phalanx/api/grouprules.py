@@ -115,7 +115,7 @@ _SPEC = every(
     at_creation(_parent_needs_workload),
 )
 
-POD_GROUP: Check = struct(("spec", _SPEC))
+POD_GROUP: Check = struct(("spec", present(_SPEC)))
 
 _CLAIM_STATUS = struct(("name", needed(LABEL)), ("resourceClaimName", given(SUBDOMAIN)))
 

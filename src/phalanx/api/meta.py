@@ -6,6 +6,7 @@ Structs decode only the fields that our readers use; they are never written back
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -69,7 +70,12 @@ def condition(conditions: tuple[Condition, ...], kind: str) -> Condition | None:
 
 def timestamp(now: float) -> str:
     """A moment as the API writes it: whole seconds, UTC."""
-    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _second(int(now))
+
+
+@lru_cache(maxsize=64)
+def _second(whole: int) -> str:
+    return datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def micro_timestamp(now: float) -> str:

@@ -135,7 +135,7 @@ _NODE_AFFINITY = struct(
 
 def _topology_key(new: Any, old: Any) -> Causes:
     empty = [] if new else [required("", "can not be empty")]
-    return [*empty, *LABEL_KEY(new or "", old)]
+    return [*empty, *LABEL_KEY(new, old)]
 
 
 def _namespaces(new: Any, old: Any) -> Causes:
@@ -167,7 +167,7 @@ _POD_TERM = every(
 )
 _POD_AFFINITY = struct(
     (_REQUIRED, given(each(_POD_TERM))),
-    (_PREFERRED, given(each(struct(("weight", _weight), ("podAffinityTerm", _POD_TERM))))),
+    (_PREFERRED, given(each(struct(("weight", _weight), ("podAffinityTerm", present(_POD_TERM)))))),
 )
 
 AFFINITY: Check = struct(

@@ -93,9 +93,7 @@ def qos_class(spec: Object) -> str:
     stated = [(_stated(part, "requests"), _stated(part, "limits")) for part in parts]
     if not any(requests or limits for requests, limits in stated):
         return "BestEffort"
-    settled = all(
-        len(limits) == len(_SERVICE) and requests == limits for requests, limits in stated
-    )
+    settled = all(_is_settled(requests, limits) for requests, limits in stated)
     return "Guaranteed" if settled else "Burstable"
 
 
@@ -114,10 +112,17 @@ def _lasting(spec: Object) -> list[Object]:
     return [*spec.get("containers", ()), *spec.get("initContainers", ())]
 
 
-def _stated(resources: Object, part: str) -> dict[str, Any]:
+def _stated(resources: Object, part: str) -> dict[str, str]:
     quantities = resources.get(part) or {}
-    numbers = {name: value(quantities[name]) for name in _SERVICE if name in quantities}
-    return {name: number for name, number in numbers.items() if number > 0}
+    return {name: quantities[name] for name in _SERVICE if quantities.get(name, "0") != "0"}
+
+
+def _is_settled(requests: Mapping[str, str], limits: Mapping[str, str]) -> bool:
+    """Whether exactly what is asked for may be used."""
+    return len(requests) == len(limits) == len(_SERVICE) and all(
+        requests[name] == limits[name] or value(requests[name]) == value(limits[name])
+        for name in _SERVICE
+    )
 
 
 def _add(obj: Object, defaults: Mapping[str, Any]) -> None:

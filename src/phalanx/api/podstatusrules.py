@@ -13,6 +13,7 @@ from phalanx.api.checks import (
     each,
     every,
     given,
+    present,
     repeated,
     struct,
     text,
@@ -126,4 +127,6 @@ _STATUS = every(
     _same_quality,
 )
 
-POD_STATUS: Check = every(struct(("status", _STATUS)), _conditions, _claims, _ended_for_good)
+POD_STATUS: Check = every(
+    struct(("status", present(_STATUS))), _conditions, _claims, _ended_for_good
+)

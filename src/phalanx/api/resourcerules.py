@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from phalanx.api.causes import Causes, duplicate, forbidden, invalid, not_found, required
@@ -18,6 +20,8 @@ _QUOTA = (
     "services.nodeports", "services.loadbalancers", "replicationcontrollers", "resourcequotas",
     "secrets", "configmaps", "persistentvolumeclaims",
 )  # fmt: skip
+#: Resources repeat: the same few names and amounts come with pod after pod.
+_REMEMBERED = 4096
 _NATIVE_DOMAIN = "kubernetes.io/"
 
 
@@ -31,10 +35,11 @@ def is_overcommitted(name: str) -> bool:
     return not is_extended(name) and not name.startswith(HUGE_PAGES)
 
 
-def name_faults(name: str) -> list[str]:
+@lru_cache(_REMEMBERED)
+def name_faults(name: str) -> Sequence[str]:
     """What is wrong with the name of a container's resource."""
     if faults := label_key_faults(name):
-        return list(faults)
+        return faults
     if "/" in name:
         if _NATIVE_DOMAIN in name or is_extended(name):
             return []
@@ -45,7 +50,8 @@ def name_faults(name: str) -> list[str]:
     return [*known, "must be a standard resource for containers"]
 
 
-def quantity_faults(name: str, quantity: str) -> list[str]:
+@lru_cache(_REMEMBERED)
+def quantity_faults(name: str, quantity: str) -> Sequence[str]:
     """What is wrong with an amount of a resource."""
     number = value(quantity)
     faults = [] if number >= 0 else ["must be greater than or equal to 0"]
@@ -78,6 +84,8 @@ def _requests(requests: dict[str, str], limits: dict[str, str]) -> list[Cause]:
     found: list[Cause] = []
     for name, quantity in requests.items():
         limit = limits.get(name)
+        if limit == quantity:
+            continue
         if limit is None:
             if not is_overcommitted(name):
                 detail = "Limit must be set for non overcommit resources"

@@ -178,7 +178,7 @@ def _short(limit: int) -> Check:
 
 
 def _reporter(new: Any, old: Any) -> Causes:
-    return [*there(new, old), *text(label_key_faults)(new or "", old)]
+    return [*there(new, old), *text(label_key_faults)(new, old)]
 
 
 _NEW_EVENT = struct(

@@ -26,6 +26,7 @@ from phalanx.server.admission import LASTING
 from phalanx.server.call import Call, parse_query
 from phalanx.server.context import Context
 from phalanx.server.negotiation import in_media, negotiate
+from phalanx.server.registry import Registry
 from phalanx.server.routes import resolve
 from phalanx.server.watches import Hub
 from phalanx.server.writing import insert
@@ -46,9 +47,8 @@ class Server:
         self, store: Store, clock: Clock, chance: Chance, kinds: Sequence[Kind] = KINDS
     ) -> None:
         self.meter = Meter()
-        self.context = Context(
-            store, clock, chance, tuple(kinds), Hub(store, self.meter), self.meter
-        )
+        hub = Hub(store, self.meter)
+        self.context = Context(store, clock, chance, Registry(kinds), hub, self.meter)
 
     async def start(self) -> None:
         """Make what every cluster has: the first namespaces and the system's priority classes."""
@@ -136,18 +136,18 @@ def _apis(server: Server, request: Request) -> Reply:
 
 def _discovered(server: Server, request: Request, *, core: bool) -> Reply:
     """Aggregated where the client takes that, in the first version that it names."""
-    kinds = server.context.kinds
+    registry = server.context.registry
     for part in request.headers.get("accept", "").split(","):
         if "as=APIGroupDiscoveryList" in part:
             version = "v2beta1" if "v=v2beta1" in part else "v2"
-            body = orjson.dumps(discovery.aggregated(kinds, core=core, version=version))
+            body = orjson.dumps(discovery.aggregated(registry, core=core, version=version))
             form = f"g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
             return Reply(200, body, f"{JSON};{form}")
-    return _json(discovery.api_versions() if core else discovery.group_list(kinds), request)
+    return _json(discovery.api_versions() if core else discovery.group_list(registry), request)
 
 
 def _openapi_index(server: Server, request: Request) -> Reply:
-    return Reply(200, orjson.dumps(discovery.openapi_index(tuple(server.context.kinds))))
+    return Reply(200, orjson.dumps(discovery.openapi_index(server.context.registry)))
 
 
 _PATHS: Mapping[str, Answer] = {
@@ -173,22 +173,22 @@ def _prefixed(path: str) -> Answer | None:
 
 
 def _resources(server: Server, request: Request, parts: list[str]) -> Reply:
-    kinds, found = server.context.kinds, None
+    registry, found = server.context.registry, None
     if parts[0] == "api" and len(parts) == 2:
-        found = discovery.resource_list(kinds, "", parts[1])
+        found = discovery.resource_list(registry, "", parts[1])
     elif parts[0] == "apis" and len(parts) == 2:
-        found = discovery.group(kinds, parts[1])
+        found = discovery.group(registry, parts[1])
     elif parts[0] == "apis" and len(parts) == 3:
-        found = discovery.resource_list(kinds, parts[1], parts[2])
+        found = discovery.resource_list(registry, parts[1], parts[2])
     return _json(found, request) if found else _nowhere()
 
 
 def _document(server: Server, request: Request, parts: list[str]) -> Reply:
-    kinds = tuple(server.context.kinds)
+    registry = server.context.registry
     group, version = (parts[1], parts[2]) if len(parts) == 3 else ("", parts[-1])
-    if version not in discovery.group_versions(kinds).get(group, ()):
+    if version not in registry.groups().get(group, ()):
         return _nowhere()
     headers = (
         (("cache-control", "public, immutable"),) if "hash" in parse_query(request.query) else ()
     )
-    return Reply(200, discovery.openapi_document(kinds, group, version), headers=headers)
+    return Reply(200, discovery.openapi_document(registry, group, version), headers=headers)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from phalanx.api.kinds import Kind
 from phalanx.api.meta import timestamp
 from phalanx.chance import Chance
 from phalanx.clock import Clock
+from phalanx.server.registry import Registry
 from phalanx.server.watches import Hub
 from phalanx.store.kv import Store
 from phalanx.telemetry import Meter
@@ -21,15 +20,10 @@ class Context:
     store: Store
     clock: Clock
     chance: Chance
-    kinds: Sequence[Kind]
+    registry: Registry
     hub: Hub
     meter: Meter
 
     def stamp(self) -> str:
         """The present moment as the API writes it."""
         return timestamp(self.clock.now())
-
-    def kind(self, group: str, version: str, plural: str) -> Kind | None:
-        """The kind that is served at that place."""
-        wanted = (group, version, plural)
-        return next((k for k in self.kinds if (k.group, k.version, k.plural) == wanted), None)

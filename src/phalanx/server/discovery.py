@@ -4,7 +4,6 @@ kinds."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from functools import cache
 
 import orjson
@@ -13,6 +12,7 @@ from phalanx.api.definitions import full_name
 from phalanx.api.kinds import Kind
 from phalanx.api.openapi import openapi, references
 from phalanx.api.wire import Object
+from phalanx.server.registry import Registry
 
 _STATUS_VERBS = ("get", "patch", "update")
 #: Subresource -> the kind that it takes ("" for the object's own) and its verbs.
@@ -24,30 +24,20 @@ SUBRESOURCES = {
 _AGGREGATED = "apidiscovery.k8s.io"
 
 
-def group_versions(kinds: Sequence[Kind]) -> dict[str, list[str]]:
-    """The versions of each group, in the order of the rows."""
-    found: dict[str, list[str]] = {}
-    for kind in kinds:
-        versions = found.setdefault(kind.group, [])
-        if kind.version not in versions:
-            versions.append(kind.version)
-    return found
-
-
 def api_versions() -> Object:
     """`/api`."""
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
 
 
-def group_list(kinds: Sequence[Kind]) -> Object:
+def group_list(registry: Registry) -> Object:
     """`/apis`."""
-    groups = [_group(name, versions) for name, versions in group_versions(kinds).items() if name]
+    groups = [_group(name, versions) for name, versions in registry.groups().items() if name]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
 
 
-def group(kinds: Sequence[Kind], name: str) -> Object | None:
+def group(registry: Registry, name: str) -> Object | None:
     """`/apis/{group}`."""
-    versions = group_versions(kinds).get(name)
+    versions = registry.groups().get(name)
     if not name or versions is None:
         return None
     return {"kind": "APIGroup", "apiVersion": "v1", **_group(name, versions)}
@@ -58,9 +48,9 @@ def _group(name: str, versions: list[str]) -> Object:
     return {"name": name, "versions": listed, "preferredVersion": listed[0]}
 
 
-def resource_list(kinds: Sequence[Kind], group: str, version: str) -> Object | None:
+def resource_list(registry: Registry, group: str, version: str) -> Object | None:
     """`/api/v1`, `/apis/{group}/{version}`."""
-    served = [k for k in kinds if (k.group, k.version) == (group, version)]
+    served = registry.of(group, version)
     if not served:
         return None
     return {
@@ -97,12 +87,12 @@ def _subresource(kind: Kind, name: str) -> Object:
     }
 
 
-def aggregated(kinds: Sequence[Kind], *, core: bool, version: str) -> Object:
+def aggregated(registry: Registry, *, core: bool, version: str) -> Object:
     """`/api` or `/apis` in one document, as newer clients ask for it."""
     items = [
-        {"metadata": {"name": name} if name else {}, "versions": _versions(kinds, name, versions)}
-        for name, versions in group_versions(kinds).items()
-        if core == (not name)
+        {"metadata": {"name": group} if group else {}, "versions": _versions(registry, group)}
+        for group in registry.groups()
+        if core == (not group)
     ]
     return {
         "kind": "APIGroupDiscoveryList",
@@ -112,16 +102,14 @@ def aggregated(kinds: Sequence[Kind], *, core: bool, version: str) -> Object:
     }
 
 
-def _versions(kinds: Sequence[Kind], group: str, versions: list[str]) -> list[Object]:
+def _versions(registry: Registry, group: str) -> list[Object]:
     return [
         {
             "version": version,
-            "resources": [
-                _aggregated_resource(k) for k in kinds if (k.group, k.version) == (group, version)
-            ],
+            "resources": [_aggregated_resource(kind) for kind in registry.of(group, version)],
             "freshness": "Current",
         }
-        for version in versions
+        for version in registry.groups()[group]
     ]
 
 
@@ -148,21 +136,21 @@ def _aggregated_part(kind: Kind, name: str) -> Object:
     return {"subresource": name, "responseKind": response, "verbs": list(verbs)}
 
 
-def openapi_index(kinds: tuple[Kind, ...]) -> Object:
+def openapi_index(registry: Registry) -> Object:
     """`/openapi/v3`: where each document is, with a hash so that clients can keep it."""
     paths: Object = {}
-    for group, versions in group_versions(kinds).items():
+    for group, versions in registry.groups().items():
         for version in versions:
             place = f"apis/{group}/{version}" if group else f"api/{version}"
-            digest = hashlib.sha256(openapi_document(kinds, group, version)).hexdigest().upper()
+            digest = hashlib.sha256(openapi_document(registry, group, version)).hexdigest().upper()
             paths[place] = {"serverRelativeURL": f"/openapi/v3/{place}?hash={digest}"}
     return {"paths": paths}
 
 
 @cache
-def openapi_document(kinds: tuple[Kind, ...], group: str, version: str) -> bytes:
+def openapi_document(registry: Registry, group: str, version: str) -> bytes:
     """The OpenAPI v3 document of one group version; made once, when first asked for."""
-    served = [k for k in kinds if (k.group, k.version) == (group, version)]
+    served = registry.of(group, version)
     names = sorted({name for kind in served for name in references(kind.schema)})
     return orjson.dumps({
         "openapi": "3.0.0",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import orjson
 import yaml
@@ -25,7 +26,11 @@ class Accepted:
 
 def negotiate(request: Request) -> Accepted:
     """The first thing in the Accept header that we can give."""
-    header = request.headers.get("accept", "")
+    return _negotiated(request.headers.get("accept", ""))
+
+
+@lru_cache(maxsize=256)
+def _negotiated(header: str) -> Accepted:
     if not header:
         return Accepted()
     for part in header.split(","):

@@ -53,7 +53,7 @@ def resolve(context: Context, request: Request) -> tuple[Route, Call] | None:
     if place is None:
         return None
     group, version, rest = place
-    if not any((k.group, k.version) == (group, version) for k in context.kinds):
+    if not context.registry.serves(group, version):
         return None
     call = _call(context, request, group, version, rest)
     route = _route(request.method, call)
@@ -78,7 +78,7 @@ def _call(context: Context, request: Request, group: str, version: str, rest: li
     if rest[0] == "namespaces" and len(rest) > 2 and not _is_part(context, rest):
         namespace, rest = rest[1], rest[2:]
     plural, name, subresource, *more = *rest, *[""] * (3 - len(rest))
-    kind = context.kind(group, version, plural)
+    kind = context.registry.find(group, version, plural)
     if kind is None or any(more) or bool(namespace) > kind.namespaced:
         raise NoSuchResource
     if subresource and subresource not in kind.subresources:
@@ -90,7 +90,7 @@ def _call(context: Context, request: Request, group: str, version: str, rest: li
 
 
 def _is_part(context: Context, rest: list[str]) -> bool:
-    kind = context.kind("", "v1", "namespaces")
+    kind = context.registry.find("", "v1", "namespaces")
     return kind is not None and len(rest) == 3 and rest[2] in kind.subresources
 
 

@@ -1,0 +1,294 @@
+"""What can happen in a scenario: one frozen class and one row of READERS for each event.
+
+Read by `scenario`, acted out by `driver`. Names are checked here: every event speaks of what came
+before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from phalanx.api.core import Taint
+from phalanx.controllers.nodes import SHAPE
+from phalanx.sim.fields import (
+    BadScenario,
+    Fields,
+    count,
+    flag,
+    integer,
+    labels,
+    name,
+    resources,
+    several,
+    taint,
+    whole_seconds,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A node: what it is called, what it has and what marks it."""
+
+    name: str
+    room: Mapping[str, str]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """What each pod asks for. Without `seconds` it runs until it is told to end."""
+
+    requests: Mapping[str, str]
+    selector: Mapping[str, str] = field(default_factory=dict)
+    tolerates: tuple[Taint, ...] = ()
+    seconds: int | None = None
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """A PodGroup and its first members come. No `quorum`: a Basic group."""
+
+    name: str
+    pods: tuple[str, ...]
+    quorum: int | None
+    template: Template
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """More members come."""
+
+    gang: str
+    pods: tuple[str, ...]
+    template: Template
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """A pod without a group comes."""
+
+    name: str
+    template: Template
+
+
+class Target(NamedTuple):
+    """A gang with all its pods, or one pod."""
+
+    name: str
+    is_gang: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """What runs of a target ends well."""
+
+    target: Target
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """A target is deleted."""
+
+    target: Target
+
+
+@dataclass(frozen=True, slots=True)
+class SetMin:
+    """A gang needs another number of members from now on."""
+
+    gang: str
+    quorum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cordon:
+    """A node takes no new pods, or takes them again."""
+
+    node: str
+    cordoned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AddNodes:
+    """Nodes come."""
+
+    nodes: tuple[Machine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveNode:
+    """A node goes for good, and its pods with it."""
+
+    node: str
+
+
+Event = Gang | Join | Single | Finish | Delete | SetMin | Cordon | AddNodes | RemoveNode
+
+
+class Cast:
+    """Who has appeared in a scenario so far."""
+
+    def __init__(self) -> None:
+        self._gangs: dict[str, Template] = {}
+        self._members: dict[str, int] = {}
+        self._pods: dict[str, None] = {}
+        self._nodes: dict[str, None] = {}
+        self._numbers: dict[str, int] = {}
+
+    def enter_gang(self, path: str, new: str, template: Template) -> None:
+        """A gang comes in."""
+        _be_new(path, new, self._gangs)
+        self._gangs[new] = template
+
+    def enter_members(self, path: str, gang: str, more: int) -> tuple[str, ...]:
+        """The next members of a gang come in; their names."""
+        first = self._members.get(gang, 0)
+        self._members[gang] = first + more
+        names = tuple(f"{gang}-{number}" for number in range(first, first + more))
+        for pod in names:
+            self.enter_pod(path, pod)
+        return names
+
+    def enter_pod(self, path: str, new: str) -> None:
+        """A pod comes in."""
+        _be_new(path, new, self._pods)
+        self._pods[new] = None
+
+    def enter_nodes(self, path: str, prefix: str, more: int | None) -> tuple[str, ...]:
+        """Nodes of this name come in: one, or so many numbered ones."""
+        names = [prefix]
+        if more is not None:
+            first = self._numbers.get(prefix, 0)
+            self._numbers[prefix] = first + more
+            width = len(str(first + more - 1))
+            names = [f"{prefix}-{number:0{width}}" for number in range(first, first + more)]
+        for node in names:
+            _be_new(path, node, self._nodes)
+            self._nodes[node] = None
+        return tuple(names)
+
+    def template(self, gang: str) -> Template:
+        """What the first pods of a gang asked for."""
+        return self._gangs[gang]
+
+    def target(self, path: str, found: object) -> Target:
+        """A gang or a pod that came before."""
+        title = _among([*self._gangs, *self._pods], "a gang or a pod", path, found)
+        return Target(title, title in self._gangs)
+
+    def gang(self, path: str, found: object) -> str:
+        """A gang that came before."""
+        return _among(self._gangs, "a gang", path, found)
+
+    def node(self, path: str, found: object) -> str:
+        """A node that came before."""
+        return _among(self._nodes, "a node", path, found)
+
+
+def _be_new(path: str, new: str, taken: Iterable[str]) -> None:
+    if new in taken:
+        raise BadScenario(path, "a name that nobody had before", new)
+
+
+def _among(known: Iterable[str], what: str, path: str, found: object) -> str:
+    if not isinstance(found, str) or found not in known:
+        raise BadScenario(path, f"{what} that came before", found)
+    return found
+
+
+def read_event(cast: Cast, path: str, found: object) -> Event:
+    """One event, known by the entry that names it."""
+    fields = Fields(path, found)
+    kinds = [key for key in READERS if key in fields]
+    if len(kinds) != 1:
+        raise BadScenario(path, f"exactly one of {', '.join(READERS)}", found)
+    event = READERS[kinds[0]](fields, cast)
+    fields.close()
+    return event
+
+
+def read_machines(cast: Cast, path: str, found: object) -> tuple[Machine, ...]:
+    """Groups of equal nodes, one or a list of them."""
+    groups = several(lambda at, group: _machines(cast, Fields(at, group)))(path, found)
+    return tuple(machine for group in groups for machine in group)
+
+
+def _machines(cast: Cast, fields: Fields) -> tuple[Machine, ...]:
+    prefix = fields.get("name", name, "node")
+    number = fields.get("count", count, None if "name" in fields else 1)
+    room = {**SHAPE, **fields.get("each", resources, _NONE)}
+    marks, taints = fields.get("labels", labels, _NONE), fields.get("taints", several(taint), ())
+    fields.close()
+    names = cast.enter_nodes(fields.path, prefix, number)
+    return tuple(Machine(node, room, marks, taints) for node in names)
+
+
+_NONE: dict[str, str] = {}
+
+
+def _template(fields: Fields, usual: Template) -> Template:
+    return Template(
+        fields.get("each", resources, usual.requests),
+        fields.get("on", labels, usual.selector),
+        fields.get("tolerates", several(taint), usual.tolerates),
+        fields.get("run", whole_seconds, usual.seconds),
+        fields.get("priority", integer, usual.priority),
+    )
+
+
+_PLAIN = Template({})
+
+
+def _gang(fields: Fields, cast: Cast) -> Gang:
+    title, pods = fields.take("gang", name), fields.take("pods", count)
+    quorum: int | None = fields.get("min", count, pods)
+    if fields.get("basic", flag, False):
+        if "min" in fields:
+            raise BadScenario(fields.at("min"), "no min beside basic", quorum)
+        quorum = None
+    template = _template(fields, _PLAIN)
+    cast.enter_gang(fields.at("gang"), title, template)
+    members = cast.enter_members(fields.at("gang"), title, pods)
+    return Gang(title, members, quorum, template)
+
+
+def _join(fields: Fields, cast: Cast) -> Join:
+    gang = fields.take("join", cast.gang)
+    pods = cast.enter_members(fields.at("join"), gang, fields.get("pods", count, 1))
+    return Join(gang, pods, _template(fields, cast.template(gang)))
+
+
+def _single(fields: Fields, cast: Cast) -> Single:
+    title = fields.take("pod", name)
+    cast.enter_pod(fields.at("pod"), title)
+    return Single(title, _template(fields, _PLAIN))
+
+
+def _set_min(fields: Fields, cast: Cast) -> SetMin:
+    return fields.take("set min", lambda path, found: _new_min(Fields(path, found), cast))
+
+
+def _new_min(fields: Fields, cast: Cast) -> SetMin:
+    change = SetMin(fields.take("gang", cast.gang), fields.take("to", count))
+    fields.close()
+    return change
+
+
+READERS: Mapping[str, Callable[[Fields, Cast], Event]] = {
+    "gang": _gang,
+    "join": _join,
+    "pod": _single,
+    "finish": lambda fields, cast: Finish(fields.take("finish", cast.target)),
+    "delete": lambda fields, cast: Delete(fields.take("delete", cast.target)),
+    "set min": _set_min,
+    "cordon": lambda fields, cast: Cordon(fields.take("cordon", cast.node), True),
+    "uncordon": lambda fields, cast: Cordon(fields.take("uncordon", cast.node), False),
+    "add nodes": lambda fields, cast: AddNodes(
+        fields.take("add nodes", lambda path, found: read_machines(cast, path, found))
+    ),
+    "remove node": lambda fields, cast: RemoveNode(fields.take("remove node", cast.node)),
+}

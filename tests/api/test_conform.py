@@ -1,0 +1,260 @@
+"""What `Schema.conform` prunes, drops, canonicalises and refuses."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.api.schema import Malformed, schema
+from phalanx.api.wire import Object
+from tests.api.strategies import objects
+
+POD = schema("core.v1.Pod")
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["spec", "metadata", "labels", "containers", "name", "x"]), inner
+        )
+    ),
+    max_leaves=12,
+)
+
+
+def conformed(name: str, obj: Object) -> Object:
+    schema(name).conform(obj)
+    return obj
+
+
+def pod(**spec: Any) -> Object:
+    return {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}], **spec}}
+
+
+def test_unknown_fields_go_and_are_told_in_their_order() -> None:
+    obj = pod(colour="red", containers=[{"name": "c", "env": [{"name": "a", "b": {"c": 1}}]}])
+    obj["extra"] = 1
+    report = POD.conform(obj)
+    assert report.unknown == ("spec.containers[0].env[0].b", "spec.colour", "extra")
+    assert obj == pod(containers=[{"name": "c", "env": [{"name": "a"}]}])
+
+
+def test_every_key_of_every_object_is_counted() -> None:
+    obj = {
+        "metadata": {"labels": {"a": "b", "c": "d"}, "managedFields": [{"fieldsV1": {"f:x": {}}}]},
+        "unknown": {"x": [{"y": 1}]},
+    }
+    assert POD.conform(obj).keys == 10
+
+
+def test_nulls_and_empty_lists_and_maps_go() -> None:
+    obj = pod(nodeName=None, tolerations=[], nodeSelector={}, hostname="")
+    assert conformed("core.v1.Pod", obj) == pod()
+
+
+def test_empty_structs_stay() -> None:
+    obj = {"spec": {"schedulingPolicy": {"basic": {}}}}
+    assert conformed("scheduling.v1beta1.PodGroup", obj) == {
+        "spec": {"schedulingPolicy": {"basic": {}}}
+    }
+
+
+def test_a_required_list_stays_when_empty() -> None:
+    assert conformed("core.v1.Pod", {"spec": {"containers": []}}) == {"spec": {"containers": []}}
+
+
+def test_an_empty_text_stays_where_it_means_something() -> None:
+    lease = {"spec": {"holderIdentity": "", "strategy": ""}}
+    assert conformed("coordination.v1.Lease", lease) == {"spec": {"holderIdentity": ""}}
+
+
+def test_what_is_not_written_when_false_or_zero_goes() -> None:
+    obj = pod(hostNetwork=False, shareProcessNamespace=False)
+    assert conformed("core.v1.Pod", obj) == pod(shareProcessNamespace=False)
+
+
+def test_null_in_a_map_or_list_is_the_zero_of_its_type() -> None:
+    obj: Object = {"metadata": {"labels": {"a": None}}, "spec": {"containers": [None]}}
+    assert conformed("core.v1.Pod", obj) == {
+        "metadata": {"labels": {"a": ""}},
+        "spec": {"containers": [{}]},
+    }
+
+
+def test_quantities_are_brought_into_their_canonical_form() -> None:
+    node = {"status": {"capacity": {"cpu": 0.5, "memory": "1024Ki", "pods": 110}}}
+    assert conformed("core.v1.Node", node) == {
+        "status": {"capacity": {"cpu": "500m", "memory": "1Mi", "pods": "110"}}
+    }
+
+
+def test_times_are_brought_to_utc() -> None:
+    lease = {
+        "metadata": {"creationTimestamp": "2026-01-01T01:00:00+01:00"},
+        "spec": {"renewTime": "2026-01-01T01:00:05.500000+01:00"},
+    }
+    assert conformed("coordination.v1.Lease", lease) == {
+        "metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"renewTime": "2026-01-01T00:00:05.500000Z"},
+    }
+
+
+def test_what_nobody_looks_into_is_left_alone() -> None:
+    obj: Object = {"metadata": {"managedFields": [{"fieldsV1": {"f:spec": {"f:x": None}}}]}}
+    assert conformed("core.v1.Pod", copy.deepcopy(obj)) == obj
+
+
+@pytest.mark.parametrize(
+    ("obj", "path", "text"),
+    [
+        (
+            {"metadata": {"labels": {"a": 1}}},
+            "metadata.labels[a]",
+            "json: cannot unmarshal number into Go struct field ObjectMeta.metadata.labels"
+            " of type string",
+        ),
+        (
+            {"metadata": {"name": True}},
+            "metadata.name",
+            "json: cannot unmarshal bool into Go struct field ObjectMeta.metadata.name"
+            " of type string",
+        ),
+        (
+            pod(priority=1.5),
+            "spec.priority",
+            "json: cannot unmarshal number 1.5 into Go struct field PodSpec.spec.priority"
+            " of type int32",
+        ),
+        (
+            pod(priority=2**31),
+            "spec.priority",
+            "json: cannot unmarshal number 2147483648 into Go struct field PodSpec.spec.priority"
+            " of type int32",
+        ),
+        (
+            pod(activeDeadlineSeconds="1"),
+            "spec.activeDeadlineSeconds",
+            "json: cannot unmarshal string into Go struct field PodSpec.spec.activeDeadlineSeconds"
+            " of type int64",
+        ),
+        (
+            pod(containers={}),
+            "spec.containers",
+            "json: cannot unmarshal object into Go struct field PodSpec.spec.containers"
+            " of type []v1.Container",
+        ),
+        (
+            pod(nodeSelector=[]),
+            "spec.nodeSelector",
+            "json: cannot unmarshal array into Go struct field PodSpec.spec.nodeSelector"
+            " of type map[string]string",
+        ),
+        (
+            pod(containers=[{"name": "c"}, {"ports": [{"containerPort": "80"}]}]),
+            "spec.containers[1].ports[0].containerPort",
+            "json: cannot unmarshal string into Go struct field"
+            " ContainerPort.spec.containers.ports.containerPort of type int32",
+        ),
+        (
+            pod(overhead={"cpu": "lots"}),
+            "spec.overhead[cpu]",
+            "quantities must match the regular expression "
+            "'^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
+        ),
+        (
+            pod(overhead={"cpu": True}),
+            "spec.overhead[cpu]",
+            "json: cannot unmarshal bool into Go struct field PodSpec.spec.overhead"
+            " of type resource.Quantity",
+        ),
+        (
+            {"metadata": {"managedFields": [{"fieldsV1": []}]}},
+            "metadata.managedFields[0].fieldsV1",
+            "json: cannot unmarshal array into Go struct field"
+            " ManagedFieldsEntry.metadata.managedFields.fieldsV1 of type object",
+        ),
+        (
+            {"metadata": {"creationTimestamp": "yesterday"}},
+            "metadata.creationTimestamp",
+            'parsing time "yesterday" as "2006-01-02T15:04:05Z07:00": cannot parse "yesterday"',
+        ),
+        (
+            {"metadata": {"creationTimestamp": "2026-13-01T00:00:00Z"}},
+            "metadata.creationTimestamp",
+            'parsing time "2026-13-01T00:00:00Z" as "2006-01-02T15:04:05Z07:00": '
+            'cannot parse "2026-13-01T00:00:00Z"',
+        ),
+        (
+            {"metadata": {"creationTimestamp": 7}},
+            "metadata.creationTimestamp",
+            "json: cannot unmarshal number into Go struct field"
+            " ObjectMeta.metadata.creationTimestamp of type string",
+        ),
+        (
+            {"spec": []},
+            "spec",
+            "json: cannot unmarshal array into Go struct field Pod.spec of type v1.PodSpec",
+        ),
+        (
+            pod(hostNetwork="yes"),
+            "spec.hostNetwork",
+            "json: cannot unmarshal string into Go struct field PodSpec.spec.hostNetwork"
+            " of type bool",
+        ),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused_with_its_place(
+    obj: Object, path: str, text: str
+) -> None:
+    with pytest.raises(Malformed) as refusal:
+        POD.conform(obj)
+    assert (refusal.value.path, str(refusal.value)) == (path, text)
+
+
+@pytest.mark.parametrize(
+    ("name", "obj"),
+    [
+        ("core.v1.ConfigMap", {"binaryData": {"a": "no base64"}}),
+        ("coordination.v1.Lease", {"spec": {"renewTime": "2026-01-01T00:00:00Z"}}),
+        ("apiextensions.v1.JSONSchemaProps", {"maximum": "high"}),
+    ],
+)
+def test_other_texts_that_do_not_parse_are_refused(name: str, obj: Object) -> None:
+    with pytest.raises(Malformed):
+        schema(name).conform(obj)
+
+
+def test_a_definition_may_hold_itself() -> None:
+    obj = {"properties": {"a": {"properties": {"b": {"type": "string", "what": 1}}}}}
+    report = schema("apiextensions.v1.JSONSchemaProps").conform(obj)
+    assert report.unknown == ("properties.a.properties.b.what",)
+
+
+def test_a_body_that_is_nested_too_deeply_is_refused() -> None:
+    deep: Object = {}
+    for _ in range(5_000):
+        deep = {"not": deep}
+    with pytest.raises(Malformed, match="exceeded max depth"):
+        schema("apiextensions.v1.JSONSchemaProps").conform(deep)
+
+
+@given(JSON)
+def test_anything_conforms_or_is_refused_by_our_own_error(value: Any) -> None:
+    try:
+        POD.conform({"spec": value, "metadata": value})
+    except Malformed as refusal:
+        assert str(refusal)
+
+
+@pytest.mark.parametrize("name", ["core.v1.Pod", "core.v1.Node", "batch.v1.Job"])
+@given(data=st.data())
+def test_what_conforms_conforms_again_and_stays(name: str, data: st.DataObject) -> None:
+    obj = data.draw(objects(name))
+    schema(name).conform(obj)
+    once = copy.deepcopy(obj)
+    assert schema(name).conform(obj).unknown == ()
+    assert obj == once

@@ -1,0 +1,426 @@
+"""Which entity is tried next, and when."""
+
+from __future__ import annotations
+
+import pytest
+
+from phalanx.api.core import Pod
+from phalanx.api.meta import Key
+from phalanx.scheduler.decision import (
+    SCHEDULER_ERROR,
+    Binding,
+    Gated,
+    Impossible,
+    MissingGroup,
+    MissingMembers,
+    Placed,
+    Refused,
+    Waiting,
+)
+from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.entry import State
+from phalanx.scheduler.events import OWN, Event
+from phalanx.scheduler.queue import TRANSITIONS, IllegalTransition, Queue, Stimulus
+from tests.scheduler.builders import basic, gang, key, pod
+
+CURES = frozenset({Event.NODE_ADDED, Event.MEMBER_CHANGED, Event.GROUP_CHANGED})
+
+
+def refusal(one: Entity) -> Waiting:
+    pods = tuple(Refused(m.pod.metadata.key, m.pod.metadata.uid, None) for m in one.members)
+    return Waiting(one.group_key, pods, one.quorum, 0, 0, 0, CURES)
+
+
+def bindings(one: Entity) -> tuple[Binding, ...]:
+    return tuple(Binding(m.pod.metadata.key, m.pod.metadata.uid, "n") for m in one.members)
+
+
+def success(one: Entity, *names: str) -> Placed:
+    """All members got a node, or those of these names."""
+    chosen = [b for b in bindings(one) if not names or b.pod.name in names]
+    return Placed(one.group_key, tuple(chosen))
+
+
+def pop(queue: Queue, now: float = 0.0) -> Entity:
+    one = queue.pop(now)
+    assert one is not None
+    return one
+
+
+def names(one: Entity | None) -> list[str]:
+    return [m.pod.metadata.name for m in one.members] if one else []
+
+
+def state(queue: Queue, name: str) -> State:
+    return next((p.state for p in queue.listing() if p.key == key(name)), State.IDLE)
+
+
+def filled(*pods: Pod, now: float = 0.0) -> Queue:
+    queue = Queue()
+    for one in pods:
+        queue.pod(one, now)
+    return queue
+
+
+# ---- getting ready -------------------------------------------------------------------------------
+
+
+def test_a_pod_alone_is_tried_once() -> None:
+    queue = filled(pod("p"))
+    one = pop(queue)
+    assert (one.key, one.group, names(one), one.attempts) == (key("p"), None, ["p"], 1)
+    assert queue.pop(0.0) is None
+
+
+def test_a_gang_waits_until_its_last_member_arrives() -> None:
+    queue = filled(pod("a", "g"), pod("b", "g"))
+    queue.group(gang("g", 3), 0.0)
+    assert queue.pop(0.0) is None
+    assert [place.unready for place in queue.waiting()] == [MissingMembers(3, 2)]
+    queue.pod(pod("c", "g"), 1.0)
+    assert names(queue.pop(1.0)) == ["a", "b", "c"]
+
+
+def test_members_wait_for_their_group_to_appear() -> None:
+    queue = filled(pod("a", "g"))
+    assert [place.unready for place in queue.waiting()] == [MissingGroup("g")]
+    queue.group(basic("g"), 1.0)
+    assert names(queue.pop(1.0)) == ["a"]
+
+
+def test_one_gate_holds_back_the_whole_group() -> None:
+    queue = filled(pod("a", "g"), pod("b", "g", gates=["quota"]), pod("c", "g"))
+    queue.group(gang("g", 2), 0.0)
+    assert queue.pop(0.0) is None
+    assert [place.unready for place in queue.waiting()] == [Gated(("b",), ("quota",))]
+    queue.pod(pod("b", "g"), 1.0)
+    assert names(queue.pop(1.0)) == ["a", "b", "c"]
+
+
+def test_members_that_have_a_node_count_for_the_quorum() -> None:
+    queue = filled(pod("a", "g", on="n"), pod("b", "g"))
+    queue.group(gang("g", 2), 0.0)
+    one = pop(queue)
+    assert names(one) == ["b"]
+    assert [other.metadata.name for other in one.others] == ["a"]
+
+
+@pytest.mark.parametrize("gone", [pod("a", "g", phase="Failed"), pod("a", "g", deleting=True)])
+def test_members_that_ended_or_are_being_deleted_do_not_count(gone: Pod) -> None:
+    queue = filled(pod("a", "g"), pod("b", "g"))
+    queue.group(gang("g", 2), 0.0)
+    queue.pod(gone, 1.0)
+    assert queue.pop(1.0) is None
+    assert [place.unready for place in queue.waiting()] == [MissingMembers(2, 1)]
+
+
+def test_lowering_the_quorum_lets_a_gang_go() -> None:
+    queue = filled(pod("a", "g"))
+    queue.group(gang("g", 2), 0.0)
+    queue.group(gang("g", 1), 1.0)
+    assert names(queue.pop(1.0)) == ["a"]
+
+
+def test_a_group_that_is_deleted_sends_its_members_back_to_waiting() -> None:
+    queue = filled(pod("a", "g"))
+    queue.group(basic("g"), 0.0)
+    queue.group_gone(key("g"), 1.0)
+    assert queue.pop(1.0) is None
+    assert [place.unready for place in queue.waiting()] == [MissingGroup("g")]
+    queue.group_gone(key("never"), 1.0)
+
+
+# ---- whose pods ----------------------------------------------------------------------------------
+
+
+def test_the_pods_of_another_scheduler_are_left_alone() -> None:
+    queue = filled(pod("p", scheduler="other"), pod("m", "g", scheduler="other"))
+    queue.group(basic("g"), 0.0)
+    assert queue.pop(0.0) is None
+    assert queue.listing() == []
+
+
+def test_a_group_of_two_schedulers_is_tried_so_that_somebody_says_so() -> None:
+    queue = filled(pod("a", "g"), pod("b", "g", scheduler="other"))
+    queue.group(gang("g", 2), 0.0)
+    one = pop(queue)
+    assert (names(one), len(one.others)) == (["a"], 1)
+
+
+def test_a_pod_that_somebody_else_bound_is_not_tried_any_more() -> None:
+    queue = filled(pod("p"), pod("a", "g"))
+    queue.group(basic("g"), 0.0)
+    queue.pod(pod("p", on="n"), 1.0)
+    queue.pod(pod("a", "g", on="n"), 1.0)
+    assert queue.pop(1.0) is None
+
+
+def test_a_namesake_is_another_pod() -> None:
+    queue = filled(pod("p", uid="1"))
+    one = pop(queue)
+    queue.pod(pod("p", uid="2"), 1.0)
+    queue.done(one, success(one), 2.0)
+    assert [m.pod.metadata.uid for m in pop(queue, 2.0).members] == ["2"]
+
+
+def test_a_namesake_in_another_group_leaves_the_first_group() -> None:
+    queue = filled(pod("p", "g", uid="1"))
+    queue.group(basic("g"), 0.0)
+    queue.group(basic("h"), 0.0)
+    queue.pod(pod("p", "h", uid="2"), 1.0)
+    assert pop(queue, 1.0).key == key("h")
+    assert queue.pop(1.0) is None
+
+
+# ---- order ---------------------------------------------------------------------------------------
+
+
+def test_higher_priority_goes_first_then_whoever_came_first() -> None:
+    queue = Queue()
+    queue.group(gang("low", 1, priority=1), 0.0)
+    queue.group(gang("high", 1, priority=9), 0.0)
+    queue.pod(pod("l", "low", priority=1), 1.0)
+    queue.pod(pod("first", priority=5), 2.0)
+    queue.pod(pod("second", priority=5), 3.0)
+    queue.pod(pod("h", "high", priority=9), 4.0)
+    assert [pop(queue, 5.0).key.name for _ in range(4)] == ["high", "first", "second", "low"]
+
+
+def test_the_group_whose_first_pod_came_first_wins_though_their_pods_interleave() -> None:
+    queue = filled(pod("b2", "b"), pod("a1", "a"), pod("b1", "b"), pod("a2", "a"))
+    queue.group(gang("a", 2), 0.0)
+    queue.group(gang("b", 2), 0.0)
+    assert pop(queue).key == key("b")
+
+
+def test_a_group_whose_priority_changes_moves_in_the_queue() -> None:
+    queue = Queue()
+    for name in ("a", "b"):
+        queue.group(basic(name), 0.0)
+        queue.pod(pod(f"{name}0", name), 0.0)
+    queue.group(basic("b", priority=3), 1.0)
+    assert [pop(queue, 1.0).key.name for _ in range(2)] == ["b", "a"]
+    assert queue.pop(1.0) is None
+
+
+# ---- after an attempt ----------------------------------------------------------------------------
+
+
+def test_a_refused_entity_backs_off_and_is_tried_again_when_time_is_up() -> None:
+    queue = filled(pod("p"))
+    one = pop(queue)
+    queue.done(one, refusal(one), 10.0)
+    assert (queue.pop(10.9), queue.next_time()) == (None, 11.0)
+    again = pop(queue, 11.0)
+    assert again.attempts == 2
+    queue.done(again, refusal(again), 11.0)
+    assert queue.next_time() == 13.0
+
+
+def test_an_event_that_may_cure_it_wakes_it_at_once_and_another_does_not() -> None:
+    queue = filled(pod("p"))
+    one = pop(queue)
+    queue.done(one, refusal(one), 0.0)
+    queue.wake(Event.POD_GONE, 0.1)
+    assert queue.pop(0.1) is None
+    queue.wake(Event.NODE_ADDED, 0.2)
+    queue.wake(Event.NODE_ADDED, 0.2)
+    assert names(queue.pop(0.2)) == ["p"]
+    assert (queue.pop(0.2), queue.next_time()) == (None, None)
+
+
+def test_a_cure_that_comes_while_it_is_in_flight_is_remembered() -> None:
+    queue = filled(pod("p"))
+    one = pop(queue)
+    queue.wake(Event.NODE_ADDED, 0.1)
+    queue.done(one, refusal(one), 0.2)
+    assert names(queue.pop(0.2)) == ["p"]
+
+
+def test_a_late_member_waits_for_the_end_of_the_attempt_and_then_wakes_the_group() -> None:
+    queue = filled(pod("a", "g"))
+    queue.group(gang("g", 1), 0.0)
+    one = pop(queue)
+    queue.pod(pod("b", "g"), 0.1)
+    assert queue.pop(0.1) is None
+    queue.done(one, refusal(one), 0.2)
+    assert names(queue.pop(0.2)) == ["a", "b"]
+
+
+def test_our_own_status_updates_do_not_wake_a_refused_group() -> None:
+    queue = filled(pod("a", "g"))
+    queue.group(gang("g", 1), 0.0)
+    one = pop(queue)
+    queue.done(one, refusal(one), 0.0)
+    queue.pod(pod("a", "g"), 0.1)
+    queue.group(gang("g", 1), 0.1)
+    assert queue.pop(0.1) is None
+
+
+def test_a_member_that_goes_leaves_the_others_backing_off_or_incomplete() -> None:
+    queue = filled(pod("a", "g"), pod("b", "g"), pod("c", "g"))
+    queue.group(gang("g", 2), 0.0)
+    one = pop(queue)
+    queue.done(one, refusal(one), 0.0)
+    queue.pod_gone(key("a"), 0.1)
+    assert state(queue, "g") is State.BACKING_OFF
+    queue.pod_gone(key("b"), 0.1)
+    assert state(queue, "g") is State.INCOMPLETE
+    queue.pod_gone(key("c"), 0.1)
+    assert (queue.listing(), queue.next_time()) == ([], None)
+
+
+def test_a_gated_member_stops_a_group_that_backs_off() -> None:
+    queue = filled(pod("a", "g"))
+    queue.group(gang("g", 1), 0.0)
+    one = pop(queue)
+    queue.pod(pod("b", "g", gates=["quota"]), 0.1)
+    queue.done(one, refusal(one), 0.2)
+    assert (state(queue, "g"), queue.pop(99.0)) == (State.GATED, None)
+
+
+def test_leftovers_of_a_placed_group_keep_their_turn() -> None:
+    queue = filled(pod("a", "g"), pod("b", "g"))
+    queue.group(gang("g", 1), 0.0)
+    one = pop(queue)
+    queue.pod(pod("other"), 1.0)
+    queue.done(one, success(one, "a"), 2.0)
+    assert [names(queue.pop(2.0)), names(queue.pop(2.0))] == [["b"], ["other"]]
+
+
+def test_late_members_of_a_placed_group_queue_up_behind() -> None:
+    queue = filled(pod("a", "g"))
+    queue.group(gang("g", 1), 0.0)
+    one = pop(queue)
+    queue.pod(pod("b", "g"), 0.5)
+    queue.pod(pod("other"), 1.0)
+    queue.done(one, success(one), 2.0)
+    assert [names(queue.pop(2.0)), names(queue.pop(2.0))] == [["other"], ["b"]]
+
+
+def test_placed_members_count_for_those_that_come_later() -> None:
+    queue = filled(pod("a", "g"), pod("b", "g"))
+    queue.group(gang("g", 2), 0.0)
+    one = pop(queue)
+    queue.done(one, success(one), 0.0)
+    assert queue.listing() == []
+    queue.pod(pod("a", "g", on="n"), 0.1)
+    queue.pod(pod("c", "g"), 0.2)
+    assert names(queue.pop(0.2)) == ["c"]
+
+
+def test_a_placed_pod_does_not_come_back_by_news_from_before_its_binding() -> None:
+    queue = filled(pod("p"), pod("a", "g"))
+    queue.group(basic("g"), 0.0)
+    for _ in range(2):
+        one = pop(queue)
+        queue.done(one, success(one), 0.0)
+    queue.pod(pod("p"), 0.1)
+    queue.pod(pod("a", "g"), 0.1)
+    assert queue.pop(0.1) is None
+
+
+@pytest.mark.parametrize("group", ["", "g"])
+def test_a_pod_whose_binding_failed_waits_again_after_a_back_off(group: str) -> None:
+    queue = filled(pod("p", group))
+    queue.group(basic("g"), 0.0)
+    one = pop(queue)
+    queue.done(one, success(one), 0.0)
+    queue.returned(bindings(one), 1.0)
+    queue.returned(bindings(one), 1.0)
+    queue.wake(Event.NODE_ADDED, 1.0)
+    assert (queue.pop(1.0), queue.next_time()) == (None, 2.0)
+    assert names(queue.pop(2.0)) == ["p"]
+
+
+def test_a_pod_that_went_does_not_return() -> None:
+    queue = filled(pod("p"))
+    one = pop(queue)
+    queue.done(one, success(one), 0.0)
+    queue.pod_gone(key("p"), 0.5)
+    queue.returned(bindings(one), 1.0)
+    assert queue.listing() == []
+
+
+def test_members_return_to_a_group_that_is_in_any_state() -> None:
+    queue = filled(pod("a", "g"), pod("b", "g"))
+    queue.group(gang("g", 1), 0.0)
+    one = pop(queue)
+    queue.done(one, success(one, "a"), 0.0)
+    queue.returned([Binding(key("a"), "uid-a", "n")], 0.1)
+    assert state(queue, "g") is State.BACKING_OFF
+    again = pop(queue, 2.0)
+    queue.done(again, success(again, "a"), 2.0)
+    flying = pop(queue, 2.0)
+    queue.returned([Binding(key("a"), "uid-a", "n")], 2.1)
+    queue.done(flying, refusal(flying), 2.2)
+    assert names(pop(queue, 99.0)) == ["b", "a"]
+
+
+def test_errors_back_off_by_themselves() -> None:
+    queue = filled(pod("p"))
+    for now, wait in ((0.0, 1.0), (1.0, 2.0), (3.0, 4.0)):
+        one = pop(queue, now)
+        refused = refusal(one).pods
+        queue.done(one, Impossible(None, refused, SCHEDULER_ERROR, "odd", "edit", OWN), now)
+        assert queue.next_time() == now + wait
+
+
+def test_an_impossible_group_is_woken_when_the_odd_member_goes() -> None:
+    queue = filled(pod("a", "g"), pod("b", "g", priority=4))
+    queue.group(basic("g"), 0.0)
+    one = pop(queue)
+    refused = refusal(one).pods
+    queue.done(one, Impossible(key("g"), refused, SCHEDULER_ERROR, "odd", "edit", OWN), 0.0)
+    queue.pod_gone(key("b"), 0.1)
+    assert names(queue.pop(0.1)) == ["a"]
+
+
+def test_an_entity_that_vanishes_in_flight_is_forgotten_when_it_lands() -> None:
+    queue = filled(pod("p"))
+    one = pop(queue)
+    queue.pod_gone(key("p"), 0.1)
+    queue.done(one, success(one), 0.2)
+    assert (queue.listing(), queue.next_time(), queue.pop(9.0)) == ([], None, None)
+
+
+# ---- the table -----------------------------------------------------------------------------------
+
+
+def test_an_attempt_that_was_not_begun_cannot_end_and_nothing_changes() -> None:
+    queue = filled(pod("p"))
+    one = pop(queue)
+    queue.done(one, refusal(one), 0.0)
+    before = queue.listing()
+    with pytest.raises(IllegalTransition, match="default/p is BACKING_OFF, yet it was refused"):
+        queue.done(one, refusal(one), 0.0)
+    with pytest.raises(IllegalTransition):
+        queue.done(one, success(one), 0.0)
+    assert queue.listing() == before
+
+
+def test_every_state_knows_what_to_do_when_something_about_it_changes() -> None:
+    for stimulus in (Stimulus.CHANGED, Stimulus.RETURNED):
+        assert all((state, stimulus) in TRANSITIONS for state in State)
+
+
+def test_the_listing_shows_who_is_next_and_why_the_others_wait() -> None:
+    queue = filled(pod("flying"), now=0.0)
+    pop(queue, 0.0)
+    queue.pod(pod("resting"), 1.0)
+    one = pop(queue, 1.0)
+    queue.done(one, refusal(one), 1.0)
+    queue.pod(pod("gated", gates=["quota"]), 2.0)
+    queue.pod(pod("alone", "g"), 2.0)
+    queue.pod(pod("next"), 3.0)
+    listing = queue.listing()
+    assert [(place.key.name, place.state) for place in listing] == [
+        ("flying", State.IN_FLIGHT),
+        ("next", State.ACTIVE),
+        ("resting", State.BACKING_OFF),
+        ("gated", State.GATED),
+        ("g", State.INCOMPLETE),
+    ]
+    assert [place.until for place in listing] == [None, None, 2.0, None, None]
+    assert listing[4].pods == (Key("default", "alone"),)
+    assert listing[2].outcome is not None
