@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.api.core import Pod, Toleration
+from phalanx.api.core import Pod, Taint, Toleration
 from tests.scheduler.builders import basic, cluster, gang, node, pod
 from tests.scheduler.loop import Loop
 from tests.scheduler.strategies import ASKS, NODE_NAMES, nodes
@@ -142,13 +142,18 @@ def test_a_gang_of_different_members_finds_the_only_assignment() -> None:
 
 
 def test_tolerating_members_take_the_tainted_node_when_room_forces_them() -> None:
+    taint = Taint("gpu", "yes", "NoSchedule")
+    plain = [pod(f"plain-{i}", "g", cpu="1") for i in range(2)]
     tolerant = [
-        pod(f"g-{i}", "g", cpu="1", tolerations=(Toleration("", "Exists"),)) for i in range(2)
+        pod(f"tolerant-{i}", "g", cpu="1", tolerations=(Toleration("gpu", "Equal", "yes"),))
+        for i in range(2)
     ]
-    plain = [pod(f"h-{i}", "g", cpu="1") for i in range(2)]
-    loop = Loop(node("n", cpu="2"), node("t", cpu="2", cordoned=True), gang("g", 4))
+    loop = Loop(node("cpu", cpu="2"), node("gpu", cpu="2", taints=(taint,)), gang("g", 4))
     loop.come(*plain, *tolerant)
-    assert len(loop.bound) == 4
+    assert {name: on for name, on in loop.bound.items() if on == "gpu"} == {
+        "tolerant-0": "gpu",
+        "tolerant-1": "gpu",
+    }
 
 
 def test_without_nodes_a_gang_is_unschedulable_and_no_error() -> None:

@@ -239,4 +239,4 @@ class QueueModel(RuleBasedStateMachine):
 
 
 TestQueueModel = QueueModel.TestCase
-TestQueueModel.settings = settings(max_examples=100, stateful_step_count=50)
+TestQueueModel.settings = settings(max_examples=80, stateful_step_count=40)

@@ -1,0 +1,85 @@
+"""What a simulation looks like from outside: every watch of the API, followed from the start.
+
+Keeps caches of pods, nodes and groups for whoever judges or tells, and one digest over everything
+that was heard, in the order it was heard: two runs that differ anywhere differ there. A client as
+any other; it has no other way to know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+import orjson
+
+from phalanx.api.core import Node, Pod
+from phalanx.api.kinds import KINDS, NODE, POD, POD_GROUP, Kind
+from phalanx.api.scheduling import PodGroup
+from phalanx.api.wire import Object
+from phalanx.client.answers import Event, Listing, WatchDecoder
+from phalanx.client.cache import Cache
+from phalanx.client.client import Client
+
+
+class Observer:
+    """Hears of every change of every kind. Each function in `settled` is called after those that
+    came together, with the newest revision among them.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.pods: Cache[Pod] = Cache()
+        self.nodes: Cache[Node] = Cache()
+        self.groups: Cache[PodGroup] = Cache()
+        self.settled: list[Callable[[int], None]] = []
+        self._client = client
+        self._digest = hashlib.sha256()
+        self._caches: Mapping[Kind, tuple[type[Any], Cache[Any]]] = {
+            POD: (Pod, self.pods), NODE: (Node, self.nodes), POD_GROUP: (PodGroup, self.groups),
+        }  # fmt: skip
+
+    @property
+    def digest(self) -> str:
+        """A hash over all that was heard so far."""
+        return self._digest.hexdigest()
+
+    async def run(self) -> None:
+        """Listen until cancelled; a watch that breaks breaks the observer."""
+        async with asyncio.TaskGroup() as group:
+            for kind in KINDS:
+                if "watch" in kind.verbs:
+                    group.create_task(self._follow(kind))
+
+    async def _follow(self, kind: Kind) -> None:
+        listing = await self._client.list(kind)
+        self._hear(kind, "LISTED", listing.items)
+        if kind in self._caches:
+            struct, cache = self._caches[kind]
+            found = [msgspec.convert(item, struct) for item in listing.items]
+            cache.replace(Listing(found, listing.revision))
+        decoder: WatchDecoder[Object] = WatchDecoder(dict, listing.revision)
+        while True:
+            async with aclosing(self._client.batches(kind, decoder)) as batches:
+                async for batch in batches:
+                    self._take_in(kind, batch)
+
+    def _take_in(self, kind: Kind, batch: Iterable[Event[Object]]) -> None:
+        newest = 0
+        for event in batch:
+            self._hear(kind, event.type, [event.object])
+            newest = max(newest, event.revision)
+            if kind in self._caches:
+                struct, cache = self._caches[kind]
+                found = msgspec.convert(event.object, struct)
+                cache.apply(Event(event.type, found, event.revision))
+        if newest and kind in self._caches:
+            for settled in self.settled:
+                settled(newest)
+
+    def _hear(self, kind: Kind, what: str, objects: Iterable[Object]) -> None:
+        for found in objects:
+            self._digest.update(b"%s %s " % (kind.resource.encode(), what.encode()))
+            self._digest.update(orjson.dumps(found))

@@ -1,0 +1,82 @@
+"""Quantities: exact numbers, canonical texts."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.api.quantity import BadQuantity, Text, canonical, milli, value, whole
+
+SUFFIXES = ("", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+numbers = st.decimals(
+    min_value=-(10**9), max_value=10**9, places=3, allow_nan=False, allow_infinity=False
+)
+quantities = st.builds(lambda n, s: f"{n}{s}", numbers, st.sampled_from(SUFFIXES))
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("1", Fraction(1)),
+        ("500m", Fraction(1, 2)),
+        ("0.1", Fraction(1, 10)),
+        ("1.5Gi", Fraction(3 * 2**29)),
+        ("1e3", Fraction(1000)),
+        ("1E-3", Fraction(1, 1000)),
+        (".5", Fraction(1, 2)),
+        ("-2k", Fraction(-2000)),
+        ("1n", Fraction(1, 10**9)),
+        ("0.5n", Fraction(1, 10**9)),
+        (3, Fraction(3)),
+        (0.25, Fraction(1, 4)),
+    ],
+)
+def test_a_text_means_a_number(text: Text, number: Fraction) -> None:
+    assert value(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "lots", "1 ", "1KI", "1e", "--1", "1.2.3", "9" * 65, "1e999"])
+def test_what_is_no_quantity_is_refused(text: str) -> None:
+    with pytest.raises(BadQuantity, match="quantities must match"):
+        value(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("1000m", "1"),
+        ("0.1", "100m"),
+        ("1.5Gi", "1536Mi"),
+        ("2048Ki", "2Mi"),
+        ("1e3", "1e3"),
+        ("1200e0", "1200"),
+        ("0Gi", "0"),
+        ("1000", "1k"),
+        ("1Ki", "1Ki"),
+        ("0.5Ki", "512"),
+        ("100000000", "100M"),
+        (2, "2"),
+    ],
+)
+def test_each_number_has_one_form_per_style(text: Text, form: str) -> None:
+    assert canonical(text) == form
+
+
+@given(quantities)
+def test_the_canonical_form_means_the_same(text: str) -> None:
+    assert value(canonical(text)) == value(text)
+
+
+@given(quantities)
+def test_the_canonical_form_is_its_own(text: str) -> None:
+    assert canonical(canonical(text)) == canonical(text)
+
+
+@given(quantities)
+def test_units_are_rounded_up_and_never_by_a_whole_one(text: str) -> None:
+    exact = value(text)
+    assert 0 <= whole(text) - exact < 1
+    assert 0 <= milli(text) - exact * 1000 < 1

@@ -1,0 +1,103 @@
+"""How much room pods take and nodes have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.api.core import Node, Pod
+from phalanx.api.resources import (
+    Amounts,
+    amounts,
+    node_room,
+    pod_requests,
+    scored_requests,
+    total,
+)
+
+amount = st.integers(0, 1000)
+needs = st.dictionaries(st.sampled_from(["cpu", "memory", "example.com/gpu"]), amount)
+
+
+def container(requests: Amounts, *, sidecar: bool = False) -> dict[str, Any]:
+    asked = {name: f"{n}m" if name == "cpu" else str(n) for name, n in requests.items()}
+    always = {"restartPolicy": "Always"} if sidecar else {}
+    return {"name": "c", "resources": {"requests": asked}, **always}
+
+
+def pod(containers: list[Any], init: list[Any] | None = None, **spec: Any) -> Pod:
+    made = {"containers": containers, "initContainers": init or [], **spec}
+    return msgspec.convert({"metadata": {"name": "p"}, "spec": made}, Pod)
+
+
+def without_pods(room: Amounts) -> Amounts:
+    return {name: count for name, count in room.items() if name != "pods"}
+
+
+def positive(room: Amounts) -> Amounts:
+    return {name: count for name, count in room.items() if count}
+
+
+def test_cpu_counts_in_thousandths_and_the_rest_in_whole_units() -> None:
+    assert amounts({"cpu": "1.5", "memory": "1Ki", "pods": "110"}) == {
+        "cpu": 1500,
+        "memory": 1024,
+        "pods": 110,
+    }
+
+
+def test_a_pod_counts_as_one_pod() -> None:
+    assert pod_requests(pod([container({})])) == {"pods": 1}
+
+
+def test_sidecars_run_beside_later_init_containers_and_beside_the_pod() -> None:
+    sidecar, init = container({"cpu": 100}, sidecar=True), container({"cpu": 500})
+    assert pod_requests(pod([container({"cpu": 200})], [sidecar, init]))["cpu"] == 600
+    assert pod_requests(pod([container({"cpu": 200})], [init, sidecar]))["cpu"] == 500
+
+
+def test_requests_of_the_whole_pod_and_overhead_count() -> None:
+    whole = pod(
+        [container({"cpu": 100, "memory": 5})],
+        resources={"requests": {"cpu": "1"}},
+        overhead={"cpu": "250m"},
+    )
+    assert pod_requests(whole) == {"cpu": 1250, "memory": 5, "pods": 1}
+
+
+def test_a_container_that_asks_for_nothing_is_scored_as_a_small_one() -> None:
+    assert scored_requests(pod([container({}), container({"cpu": 50})])) == {
+        "cpu": 150,
+        "memory": 2 * 200 * 2**20,
+    }
+
+
+def test_a_node_has_what_it_allocates() -> None:
+    node = msgspec.convert({"status": {"allocatable": {"cpu": "8", "pods": "110"}}}, Node)
+    assert node_room(node) == {"cpu": 8000, "pods": 110}
+
+
+@given(st.lists(needs, max_size=4))
+def test_containers_side_by_side_take_the_sum(parts: list[Amounts]) -> None:
+    room = pod_requests(pod([container(part) for part in parts]))
+    assert without_pods(room) == positive(total(parts))
+
+
+@given(needs, st.lists(needs, max_size=4))
+def test_init_containers_one_by_one_take_the_most_that_any_takes(
+    main: Amounts, parts: list[Amounts]
+) -> None:
+    room = pod_requests(pod([container(main)], [container(part) for part in parts]))
+    most = {
+        name: max(part.get(name, 0) for part in (main, *parts))
+        for name in {**main, **total(parts)}
+    }
+    assert without_pods(room) == positive(most)
+
+
+@given(st.lists(needs), st.lists(needs))
+def test_totals_add_up(one: list[Amounts], other: list[Amounts]) -> None:
+    assert total([*one, *other]) == total([total(one), total(other)])
