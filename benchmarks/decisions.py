@@ -36,12 +36,17 @@ REPEATS = 5
 class Puzzle:
     """So many gangs on so many nodes; `shapes` is in how many ways the pods of a gang differ."""
 
-    name: str
     nodes: int
     gangs: int
     size: int
     target_ms: float | None
     shapes: int = 1
+
+    @property
+    def name(self) -> str:
+        """What is decided."""
+        shapes = f" of {self.shapes} shapes" if self.shapes > 1 else ""
+        return f"decide {self.gangs:,} x {self.size:,}{shapes}, {self.nodes:,} nodes"
 
     def quick(self) -> Puzzle:
         """A tenth of the nodes, no target."""
@@ -49,10 +54,10 @@ class Puzzle:
 
 
 PUZZLES = (
-    Puzzle("1,000 equal pods, 5,000 nodes", 5_000, 1, 1_000, 8),
-    Puzzle("1,000 equal pods, 50,000 nodes", 50_000, 1, 1_000, 30),
-    Puzzle("1,000 pods of 20 shapes", 5_000, 1, 1_000, 60, shapes=20),
-    Puzzle("1,000 gangs x 3, decisions", 5_000, 1_000, 3, 50),
+    Puzzle(5_000, 1, 1_000, 8),
+    Puzzle(50_000, 1, 1_000, 30),
+    Puzzle(5_000, 1, 1_000, 60, shapes=20),
+    Puzzle(5_000, 1_000, 3, 50),
 )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 import httptools
@@ -73,8 +73,7 @@ class Wire(asyncio.Protocol):
         return self._code
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         self._parser.feed_data(data)
@@ -103,9 +102,7 @@ async def send_all(access: Access, calls: Iterable[Call]) -> None:
                 raise RuntimeError(f"{call[0]} {call[1]}: {code} {answer[:300]!r}")
         wire.close()
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(CONNECTIONS):
-            group.create_task(work())
+    await asyncio.gather(*(work() for _ in range(CONNECTIONS)))
 
 
 async def pages(wire: Wire, path: str) -> AsyncIterator[dict[str, Any]]:

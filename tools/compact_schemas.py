@@ -112,13 +112,14 @@ MEANINGFUL_EMPTY = {
 
 def main(source: Path, target: Path) -> None:
     """Read every document of the source folder and write the files anew."""
-    files: dict[str, dict[str, Node]] = {}
+    files: dict[tuple[str, str], dict[str, Node]] = {}
     for full, schema in sorted(definitions(source).items()):
         module, _, name = short(full).rpartition(".")
-        files.setdefault(module, {})[name] = definition(short(full), schema)
+        prefix = full.removesuffix(short(full))
+        files.setdefault((module, prefix), {})[name] = definition(short(full), schema)
     target.mkdir(parents=True, exist_ok=True)
-    for module, nodes in files.items():
-        (target / f"{module}.json").write_text(text(prefix(module, source), nodes))
+    for (module, prefix), nodes in files.items():
+        (target / f"{module}.json").write_text(text(prefix, nodes))
         print(f"{module}: {len(nodes)} definitions")
 
 
@@ -139,12 +140,6 @@ def definitions(source: Path) -> dict[str, dict[str, Any]]:
 def short(full: str) -> str:
     """`io.k8s.api.core.v1.Pod` is `core.v1.Pod`."""
     return next((full.removeprefix(p) for p in PREFIXES if full.startswith(p)), full)
-
-
-def prefix(module: str, source: Path) -> str:
-    """What turns a short name of a module into its full one."""
-    full = next(name for name in definitions(source) if short(name).rpartition(".")[0] == module)
-    return full.removesuffix(short(full))
 
 
 def definition(name: str, schema: dict[str, Any]) -> Node:

@@ -76,7 +76,9 @@ def test_a_container_that_asks_for_nothing_is_scored_as_a_small_one() -> None:
 
 
 def test_a_node_has_what_it_allocates() -> None:
-    node = msgspec.convert({"status": {"allocatable": {"cpu": "8", "pods": "110"}}}, Node)
+    node = msgspec.convert(
+        {"metadata": {}, "status": {"allocatable": {"cpu": "8", "pods": "110"}}}, Node
+    )
     assert node_room(node) == {"cpu": 8000, "pods": 110}
 
 
@@ -92,8 +94,7 @@ def test_init_containers_one_by_one_take_the_most_that_any_takes(
 ) -> None:
     room = pod_requests(pod([container(main)], [container(part) for part in parts]))
     most = {
-        name: max(part.get(name, 0) for part in (main, *parts))
-        for name in {**main, **total(parts)}
+        name: max(part.get(name, 0) for part in (main, *parts)) for name in {**main, **total(parts)}
     }
     assert without_pods(room) == positive(most)
 

@@ -54,7 +54,9 @@ def test_what_is_said_stays() -> None:
 
 def test_values_of_maps_are_filled_too() -> None:
     claim = {"spec": {"devices": {"requests": [{"exactly": {}}]}}}
-    assert filled("resource.v1.ResourceClaim", claim)["spec"]["devices"]["requests"][0]["name"] == ""
+    assert (
+        filled("resource.v1.ResourceClaim", claim)["spec"]["devices"]["requests"][0]["name"] == ""
+    )
 
 
 @given(objects("core.v1.Pod"))

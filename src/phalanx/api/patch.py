@@ -11,12 +11,15 @@ from typing import Any
 
 import jsonpatch
 import jsonpointer
+import orjson
 
 from phalanx.api.schema import Schema
 from phalanx.api.wire import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Object
 
 #: More operations than this in one JSON patch are refused.
 MAX_OPERATIONS = 10_000
+#: A few `copy` operations can double an object again and again: no more bytes than this.
+MAX_COPIED = 3 * 1024 * 1024
 
 _ORDER = "$setElementOrder/"
 _REMOVE = "$deleteFromPrimitiveList/"
@@ -29,7 +32,7 @@ class PatchFailed(ValueError):
 
 
 class TooManyOperations(PatchFailed):
-    """The JSON patch is too long."""
+    """The JSON patch is too long, or makes too much of the object."""
 
 
 def apply_patch(kind: str, schema: Schema, obj: Object, patch: Any) -> Object:
@@ -64,18 +67,36 @@ def _json(schema: Schema, obj: Object, patch: Any) -> Object:
         raise TooManyOperations(
             f"the allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(patch)}"
         )
-    try:
-        # Kubernetes lets `replace` create what is missing; the library does not.
-        steps = [_lenient(obj, step) for step in patch]
-        changed = jsonpatch.JsonPatch(steps).apply(obj, in_place=True)
-    except (jsonpatch.JsonPatchException, jsonpointer.JsonPointerException, TypeError) as error:
-        raise PatchFailed(str(error)) from error
+    changed: Any = obj
+    copied = 0
+    for step in patch:
+        changed, size = _stepped(changed, step)
+        copied += size
+        if copied > MAX_COPIED:
+            raise TooManyOperations(f"a JSON patch may copy no more than {MAX_COPIED} bytes")
     if not isinstance(changed, dict):
         raise PatchFailed("a JSON patch must leave an object")
     return changed
 
 
+def _stepped(obj: Any, step: Object) -> tuple[Any, int]:
+    """An object after one operation, and how many bytes that copied within it."""
+    try:
+        size = 0
+        if step.get("op") == "copy":
+            size = len(orjson.dumps(jsonpointer.resolve_pointer(obj, step.get("from", ""))))
+        return jsonpatch.JsonPatch([_lenient(obj, step)]).apply(obj, in_place=True), size
+    except (
+        jsonpatch.JsonPatchException,
+        jsonpointer.JsonPointerException,
+        TypeError,
+        AttributeError,
+    ) as error:
+        raise PatchFailed(str(error)) from error
+
+
 def _lenient(obj: Object, step: Object) -> Object:
+    """Kubernetes lets `replace` create what is missing; the library does not."""
     if step.get("op") != "replace" or not isinstance(step.get("path"), str) or not step["path"]:
         return step
     return {**step, "op": "add"} if _is_in_object(obj, step["path"]) else step
@@ -104,6 +125,8 @@ def _merge_maps(schema: Schema | None, obj: Object, patch: Object) -> Object | N
         raise PatchFailed(f"unknown $patch: {directive}")
     result = _retained(obj, patch)
     for key, value in patch.items():
+        if key.startswith((_REMOVE, _ORDER)) and not isinstance(value, list):
+            raise PatchFailed(f"{key} must be a list")
         if key.startswith(_REMOVE):
             name = key.removeprefix(_REMOVE)
             result[name] = [item for item in result.get(name) or [] if item not in value]
@@ -116,6 +139,8 @@ def _merge_maps(schema: Schema | None, obj: Object, patch: Object) -> Object | N
 
 def _retained(obj: Object, patch: Object) -> Object:
     keys = patch.get(_RETAIN)
+    if not isinstance(keys, (list, type(None))):
+        raise PatchFailed(f"{_RETAIN} must be a list of names")
     return obj if keys is None else {key: value for key, value in obj.items() if key in keys}
 
 
@@ -139,7 +164,9 @@ def _merge_lists(schema: Schema, old: list[Any], patch: list[Any]) -> list[Any]:
     if not schema.merge_key:
         both = [*old, *(item for item in patch if item not in old)]
         return _ordered(both, old, patch, "")
-    if any(isinstance(item, dict) and item.get(_DIRECTIVE) == "replace" for item in patch):
+    if not all(isinstance(item, dict) for item in patch):
+        raise PatchFailed("a list that is merged by key must hold objects")
+    if any(item.get(_DIRECTIVE) == "replace" for item in patch):
         return [item for item in patch if item.get(_DIRECTIVE) != "replace"]
     result = list(old)
     for item in patch:
@@ -147,9 +174,9 @@ def _merge_lists(schema: Schema, old: list[Any], patch: list[Any]) -> list[Any]:
     return _ordered(result, old, patch, schema.merge_key)
 
 
-def _merge_item(schema: Schema, result: list[Any], item: Any) -> None:
+def _merge_item(schema: Schema, result: list[Any], item: Object) -> None:
     key = schema.merge_key
-    if not isinstance(item, dict) or key not in item:
+    if not isinstance(item.get(key), (str, int)):
         raise PatchFailed(f"map: {item} does not contain declared merge key: {key}")
     at = next((i for i, old in enumerate(result) if old.get(key) == item[key]), None)
     if item.get(_DIRECTIVE) == "delete":
@@ -161,10 +188,12 @@ def _merge_item(schema: Schema, result: list[Any], item: Any) -> None:
         result[at] = _merge_maps(schema.items, result[at], item)
 
 
-def _reorder(schema: Schema | None, result: Object, name: str, patch: Object, wanted: Any) -> None:
+def _reorder(
+    schema: Schema | None, result: Object, name: str, patch: Object, wanted: list[Any]
+) -> None:
     """Order a list as the patch says, once its own changes are in."""
     inner = schema.field(name) if schema else None
-    if not isinstance(wanted, list) or inner is None:
+    if inner is None:
         raise PatchFailed(f"{_ORDER}{name} does not fit the object")
     old = list(result.get(name) or [])
     if isinstance(patch.get(name), list):
@@ -189,7 +218,11 @@ def _ordered(items: list[Any], old: list[Any], wanted: list[Any], key: str) -> l
 
 
 def _identity(item: Any, key: str) -> Any:
-    return item.get(key) if isinstance(item, dict) else item
+    """What makes an item that item: its key, or itself."""
+    found = item.get(key) if isinstance(item, dict) else item
+    if isinstance(found, (dict, list)):
+        raise PatchFailed(f"{found} cannot tell one item of a list from another")
+    return found
 
 
 _APPLY: dict[str, Callable[[Schema, Object, Any], Object]] = {

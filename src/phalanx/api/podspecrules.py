@@ -257,7 +257,7 @@ POD_SPEC: Check = every(
         ("priorityClassName", given(_SUBDOMAIN)),
         ("runtimeClassName", given(_SUBDOMAIN)),
         ("preemptionPolicy", given(one_of("PreemptLowerPriority", "Never"))),
-        ("overhead", lambda new, old: check_resources({"requests": new or {}}, old)),
+        ("overhead", lambda new, old: check_resources({"limits": new or {}}, old)),
         ("os", given(struct(("name", needed(one_of("linux", "windows")))))),
         ("resources", given(check_resources)),
         ("schedulingGroup", present(SCHEDULING_GROUP)),

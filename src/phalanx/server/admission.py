@@ -48,6 +48,11 @@ def forbidden(kind: Kind, name: str, why: str, causes: tuple[Cause, ...] = ()) -
     )  # fmt: skip
 
 
+def _name(obj: Object) -> str:
+    """The name, which the rules ask for only after admission."""
+    return str(obj["metadata"].get("name", ""))
+
+
 def _namespace_is_there(context: Context, call: Call, obj: Object) -> None:
     if not call.kind.namespaced:
         return
@@ -57,7 +62,7 @@ def _namespace_is_there(context: Context, call: Call, obj: Object) -> None:
     if decoded(record)["metadata"].get("deletionTimestamp"):
         why = f"unable to create new content in namespace {call.namespace} because it is being"
         cause = Cause("metadata.namespace", "NamespaceTerminating", f"{why} terminated")
-        raise forbidden(call.kind, obj["metadata"]["name"], f"{why} terminated", (cause,))
+        raise forbidden(call.kind, _name(obj), f"{why} terminated", (cause,))
 
 
 def _node_is_not_ready_yet(context: Context, call: Call, obj: Object) -> None:
@@ -93,9 +98,9 @@ def _is_the_only_default(context: Context, call: Call, obj: Object) -> None:
         return
     for other in _classes(context):
         name = other["metadata"]["name"]
-        if other.get("globalDefault") and name != obj["metadata"]["name"]:
+        if other.get("globalDefault") and name != _name(obj):
             why = f"PriorityClass {name} is already marked as default. Only one default can exist"
-            raise forbidden(PRIORITY_CLASS, obj["metadata"]["name"], why)
+            raise forbidden(PRIORITY_CLASS, _name(obj), why)
 
 
 def _priority(context: Context, call: Call, obj: Object) -> None:
@@ -103,7 +108,7 @@ def _priority(context: Context, call: Call, obj: Object) -> None:
     spec = obj.setdefault("spec", {})
     wanted = _class_of(context, call, obj)
     policy = wanted.get("preemptionPolicy") or "PreemptLowerPriority"
-    value, name = wanted.get("value", 0), obj["metadata"]["name"]
+    value, name = wanted.get("value", 0), _name(obj)
     if spec.get("priority", value) != value:
         why = _WRONG_PRIORITY[call.kind.name].format(given=spec["priority"], computed=value)
         raise forbidden(call.kind, name, why)
@@ -136,7 +141,7 @@ def _class_of(context: Context, call: Call, obj: Object) -> Object:
     record = context.store.get(PRIORITY_CLASS.key("", name))
     if record is None:
         why = f"no PriorityClass with name {name} was found"
-        raise forbidden(call.kind, obj["metadata"]["name"], why)
+        raise forbidden(call.kind, _name(obj), why)
     return decoded(record)
 
 

@@ -8,19 +8,18 @@ ledger, and all of it is committed at once. DECISION → BIND → STORE ends her
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import orjson
 
-from phalanx.api.causes import required
+from phalanx.api.causes import required, unsupported
 from phalanx.api.core import Node
 from phalanx.api.errors import ApiError, BadRequest, Cause, Conflict, Invalid, sentence
-from phalanx.api.kinds import GROUP_BINDING, NODE, POD
+from phalanx.api.kinds import BINDING, GROUP_BINDING, NODE, POD
 from phalanx.api.resources import Amounts, node_room
 from phalanx.api.wire import Object, Reply
-from phalanx.server.bodies import read_any, read_object
+from phalanx.server.bodies import read_object
 from phalanx.server.call import Call
 from phalanx.server.context import Context
 from phalanx.server.ledger import NOTHING, Charge, charge, entries, taken
@@ -38,8 +37,8 @@ async def bind(context: Context, call: Call) -> Reply:
 
     Through the bindings collection it is the body that names the pod.
     """
-    body = read_any(call.request)
-    name, meta, target = _read_binding(call, body)
+    call.check_dry_run()
+    name, meta, target = _read_binding(call)
     record = context.store.pending(POD.key(call.namespace, name))
     if record is None:
         raise not_found(POD, name)
@@ -55,29 +54,20 @@ async def bind(context: Context, call: Call) -> Reply:
     for part in ("annotations", "labels"):
         if meta.get(part):
             bound["metadata"].setdefault(part, {}).update(meta[part])
-    await _commit(context, [(record, bound, charge(bound))])
+    if not call.dry_run:
+        await _commit(context, [(record, bound, charge(bound))])
     return _created()
 
 
-def _read_binding(call: Call, body: Any) -> tuple[str, Object, Object]:
-    if not isinstance(body, dict) or body.get("kind", "Binding") != "Binding":
-        raise BadRequest("the body must be a Binding")
+def _read_binding(call: Call) -> tuple[str, Object, Object]:
+    body = read_object(replace(call, kind=BINDING))
     meta, target = body.get("metadata") or {}, body.get("target") or {}
-    if not isinstance(meta, dict) or not isinstance(target, dict):
-        raise BadRequest("a Binding has metadata and a target, both objects")
-    name = call.name or str(meta.get("name", ""))
+    name = call.name or meta.get("name", "")
     if meta.get("name", name) != name:
         raise BadRequest(f"name in URL does not match name in Binding object: {meta['name']}")
-    if target.get("kind", "Node") not in ("", "Node"):
-        raise _invalid(
-            name,
-            Cause(
-                "target.kind",
-                "FieldValueNotSupported",
-                f'Unsupported value: "{target["kind"]}": supported values: "Node", "<empty>"',
-            ),
-        )
-    if not isinstance(target.get("name"), str) or not target["name"]:
+    if target.get("kind", "Node") != "Node":
+        raise _invalid(name, unsupported("target.kind", target["kind"], ("Node", "<empty>")))
+    if not target.get("name"):
         raise _invalid(name, required("target.name"))
     return name, meta, target
 
@@ -96,6 +86,7 @@ class _Group:
 
 async def bind_group(context: Context, call: Call) -> Reply:
     """Bind all the pods of a GroupBinding, or none."""
+    call.check_dry_run()
     with context.meter.stage("bind"):
         group = _gathered(context, call)
     if group.refusals:
@@ -103,7 +94,8 @@ async def bind_group(context: Context, call: Call) -> Reply:
             f"no pod of the group was bound: {sentence(group.refusals)}",
             group=GROUP_BINDING.group, kind=GROUP_BINDING.plural, causes=group.refusals,
         )  # fmt: skip
-    await _commit(context, group.changes)
+    if not call.dry_run:
+        await _commit(context, group.changes)
     return _created()
 
 

@@ -143,20 +143,27 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in rows if tag != "tag:yaml.org,2002:timestamp"]
-    for first, rows in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-for _letter in "yYnN":
-    # A bare y or n is a truth value to Kubernetes' YAML reader; PyYAML knows only yes and no.
-    _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^[yYnN]$"), [_letter])
+_Loader.yaml_implicit_resolvers = {}
+#: What a bare word means: as Kubernetes reads it, not as YAML 1.1 would (no dates, no base 60).
+for _tag, _pattern, _first in (
+    ("bool", "y|Y|n|N|yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF",
+     "yYnNtTfFoO"),
+    ("int", "[-+]?(?:0|[1-9][0-9_]*|0[0-7_]+|0b[01_]+|0x[0-9a-fA-F_]+)", "-+0123456789"),
+    ("float", r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?",
+     "-+.0123456789"),
+    ("null", "~|null|Null|NULL|", ("~", "n", "N", "")),
+    ("merge", "<<", "<"),
+):  # fmt: skip
+    _Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first)
+    )
 _Loader.bool_values = {**yaml.SafeLoader.bool_values, "y": True, "n": False}
 
 
 def _load_yaml(raw: bytes) -> Any:
     try:
         # Through JSON and back: sizes are checked, and what JSON cannot say is refused.
-        data = orjson.dumps(yaml.load(raw, Loader=_Loader))
+        data = orjson.dumps(yaml.load(raw, Loader=_Loader), option=orjson.OPT_NON_STR_KEYS)
     except (yaml.YAMLError, orjson.JSONEncodeError, RecursionError, ValueError) as error:
         raise BadRequest(f"error converting YAML to JSON: yaml: {_first_line(error)}") from error
     if len(data) > MAX_BODY:

@@ -21,6 +21,8 @@ from phalanx.server.objects import decoded, dumped, listed, not_found, presented
 from phalanx.server.writing import is_finished, remove, store_object
 from phalanx.store.kv import Record
 
+#: No pod is given longer than this to end: some 68 years.
+_LONGEST_GRACE = 2**31 - 1
 _ENDED = ("Succeeded", "Failed")
 _POLICIES = ("Foreground", "Background", "Orphan", "nil")
 
@@ -113,7 +115,7 @@ def _grace(call: Call, obj: Object, options: Options) -> int:
     wanted = options.grace
     if wanted is None:
         wanted = spec.get("terminationGracePeriodSeconds", 30)
-    return 1 if wanted < 0 else int(wanted)
+    return 1 if wanted < 0 else min(int(wanted), _LONGEST_GRACE)
 
 
 def read_options(call: Call) -> Options:

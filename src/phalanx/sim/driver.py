@@ -15,6 +15,7 @@ from phalanx.api.kinds import NODE, POD, POD_GROUP, PRIORITY_CLASS
 from phalanx.api.meta import Key
 from phalanx.api.wire import STRATEGIC_PATCH, Object
 from phalanx.client.client import Client
+from phalanx.controllers import actions
 from phalanx.controllers.nodes import RUN_SECONDS
 from phalanx.sim.events import (
     AddNodes,
@@ -23,10 +24,9 @@ from phalanx.sim.events import (
     Event,
     Finish,
     Gang,
-    Join,
+    Pods,
     RemoveNode,
     SetMin,
-    Single,
     Target,
     Template,
 )
@@ -40,8 +40,8 @@ NAMESPACE = "default"
 class Refused(RuntimeError):
     """The API server would not do what an event asks for: the scenario cannot go on."""
 
-    def __init__(self, at: float, event: Event, error: ApiError) -> None:
-        super().__init__(f"at {at:g}: {event} was refused: {error}")
+    def __init__(self, at: float, error: ApiError) -> None:
+        super().__init__(f"at {at:g}: the API server refused: {error}")
 
 
 class Driver:
@@ -63,28 +63,25 @@ class Driver:
         try:
             await self._perform(event)
         except ApiError as error:
-            raise Refused(at, event, error) from error
+            raise Refused(at, error) from error
 
     async def _perform(self, event: Event) -> None:
         match event:
             case Gang():
-                await self._submit(event)
-            case Join():
-                await self._create_pods(event.pods, event.template, event.gang)
-            case Single():
+                await self._ensure_class(event.pods.template.priority)
+                await self._client.create(POD_GROUP, _group(event))
+                await self._create(event.pods)
+            case Pods():
                 await self._ensure_class(event.template.priority)
-                await self._create_pods([event.name], event.template)
+                await self._create(event)
             case Finish():
                 await self._finish(event.target)
             case Delete():
                 await self._delete(event.target)
             case SetMin():
-                policy = {"gang": {"minCount": event.quorum}}
-                change = {"spec": {"schedulingPolicy": policy}}
-                await self._client.patch(POD_GROUP, Key(NAMESPACE, event.gang), change)
+                await self._set_min(event)
             case Cordon():
-                change = {"spec": {"unschedulable": event.cordoned or None}}
-                await self._client.patch(NODE, Key("", event.node), change)
+                await self._cordon(event)
             case AddNodes():
                 await self._machines.add(event.nodes)
             case RemoveNode():
@@ -92,29 +89,30 @@ class Driver:
             case _:
                 assert_never(event)
 
-    async def _submit(self, gang: Gang) -> None:
-        await self._ensure_class(gang.template.priority)
-        await self._client.create(POD_GROUP, _group(gang))
-        await self._create_pods(gang.pods, gang.template, gang.name)
-
-    async def _create_pods(self, names: Iterable[str], template: Template, gang: str = "") -> None:
-        for name in names:
-            await self._client.create(POD, _pod(name, template, gang))
+    async def _create(self, pods: Pods) -> None:
+        for name in pods.names:
+            await self._client.create(POD, _pod(name, pods.template, pods.gang))
 
     async def _finish(self, target: Target) -> None:
-        for pod in await self._pods(target):
-            if pod.status.phase == "Running":
-                ended = {"metadata": {"uid": pod.metadata.uid}, "status": _SUCCEEDED}
-                await self._client.patch(
-                    POD, pod.metadata.key, ended, content=STRATEGIC_PATCH, subresource="status"
-                )
+        running = [pod for pod in await self._pods(target) if pod.status.phase == "Running"]
+        await asyncio.gather(*(actions.perform(self._client, _end(pod)) for pod in running))
 
     async def _delete(self, target: Target) -> None:
         # The group first, so that whoever looks can tell an end from a loss.
         if target.is_gang:
             await self._client.delete(POD_GROUP, Key(NAMESPACE, target.name))
-        for pod in await self._pods(target):
-            await self._client.delete(POD, pod.metadata.key, uid=pod.metadata.uid)
+        pods = [pod.metadata for pod in await self._pods(target)]
+        wishes = [actions.Delete(POD, pod.key, pod.uid) for pod in pods]
+        await asyncio.gather(*(actions.perform(self._client, wish) for wish in wishes))
+
+    async def _set_min(self, event: SetMin) -> None:
+        policy = {"gang": {"minCount": event.quorum}}
+        change = {"spec": {"schedulingPolicy": policy}}
+        await self._client.patch(POD_GROUP, Key(NAMESPACE, event.gang), change)
+
+    async def _cordon(self, event: Cordon) -> None:
+        change = {"spec": {"unschedulable": event.cordoned or None}}
+        await self._client.patch(NODE, Key("", event.node), change)
 
     async def _pods(self, target: Target) -> list[Pod]:
         key = Key(NAMESPACE, target.name)
@@ -143,11 +141,16 @@ _SUCCEEDED: Object = {
 }
 
 
+def _end(pod: Pod) -> actions.Patch:
+    change = {"metadata": {"uid": pod.metadata.uid}, "status": _SUCCEEDED}
+    return actions.Patch(POD, pod.metadata.key, change, "status", STRATEGIC_PATCH)
+
+
 def _group(gang: Gang) -> Object:
     policy: Object = {"basic": {}} if gang.quorum is None else {"gang": {"minCount": gang.quorum}}
     return {
         "metadata": {"name": gang.name, "namespace": NAMESPACE},
-        "spec": {"schedulingPolicy": policy, **_priority(gang.template)},
+        "spec": {"schedulingPolicy": policy, **_priority(gang.pods.template)},
     }
 
 

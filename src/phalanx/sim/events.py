@@ -49,30 +49,21 @@ class Template:
 
 
 @dataclass(frozen=True, slots=True)
+class Pods:
+    """Pods come: the members of a gang, or on their own."""
+
+    names: tuple[str, ...]
+    template: Template
+    gang: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Gang:
-    """A PodGroup and its first members come. No `quorum`: a Basic group."""
+    """A PodGroup comes, and then its first members. No `quorum`: a Basic group."""
 
     name: str
-    pods: tuple[str, ...]
     quorum: int | None
-    template: Template
-
-
-@dataclass(frozen=True, slots=True)
-class Join:
-    """More members come."""
-
-    gang: str
-    pods: tuple[str, ...]
-    template: Template
-
-
-@dataclass(frozen=True, slots=True)
-class Single:
-    """A pod without a group comes."""
-
-    name: str
-    template: Template
+    pods: Pods
 
 
 class Target(NamedTuple):
@@ -126,7 +117,7 @@ class RemoveNode:
     node: str
 
 
-Event = Gang | Join | Single | Finish | Delete | SetMin | Cordon | AddNodes | RemoveNode
+Event = Gang | Pods | Finish | Delete | SetMin | Cordon | AddNodes | RemoveNode
 
 
 class Cast:
@@ -233,7 +224,7 @@ _NONE: dict[str, str] = {}
 def _template(fields: Fields, usual: Template) -> Template:
     return Template(
         fields.get("each", resources, usual.requests),
-        fields.get("on", labels, usual.selector),
+        fields.get("where", labels, usual.selector),
         fields.get("tolerates", several(taint), usual.tolerates),
         fields.get("run", whole_seconds, usual.seconds),
         fields.get("priority", integer, usual.priority),
@@ -253,19 +244,19 @@ def _gang(fields: Fields, cast: Cast) -> Gang:
     template = _template(fields, _PLAIN)
     cast.enter_gang(fields.at("gang"), title, template)
     members = cast.enter_members(fields.at("gang"), title, pods)
-    return Gang(title, members, quorum, template)
+    return Gang(title, quorum, Pods(members, template, title))
 
 
-def _join(fields: Fields, cast: Cast) -> Join:
+def _join(fields: Fields, cast: Cast) -> Pods:
     gang = fields.take("join", cast.gang)
-    pods = cast.enter_members(fields.at("join"), gang, fields.get("pods", count, 1))
-    return Join(gang, pods, _template(fields, cast.template(gang)))
+    members = cast.enter_members(fields.at("join"), gang, fields.get("pods", count, 1))
+    return Pods(members, _template(fields, cast.template(gang)), gang)
 
 
-def _single(fields: Fields, cast: Cast) -> Single:
+def _single(fields: Fields, cast: Cast) -> Pods:
     title = fields.take("pod", name)
     cast.enter_pod(fields.at("pod"), title)
-    return Single(title, _template(fields, _PLAIN))
+    return Pods((title,), _template(fields, _PLAIN))
 
 
 def _set_min(fields: Fields, cast: Cast) -> SetMin:

@@ -68,9 +68,7 @@ class Auditor:
     Only what a change touched is looked at again: the pods of its node and of its gang.
     """
 
-    def __init__(
-        self, pods: Cache[Pod], nodes: Cache[Node], groups: Cache[PodGroup]
-    ) -> None:
+    def __init__(self, pods: Cache[Pod], nodes: Cache[Node], groups: Cache[PodGroup]) -> None:
         self._nodes, self._groups = nodes, groups
         self._on = pods.index(lambda pod: [pod.node] if pod.node else [])
         self._of = pods.index(lambda pod: [pod.group] if pod.group else [])

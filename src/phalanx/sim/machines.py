@@ -1,4 +1,4 @@
-"""The nodes of a scenario, which come and go: Node objects, and the simulated kubelets behind them."""
+"""The nodes of a scenario, which come and go: Node objects and their simulated kubelets."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from phalanx.api.wire import Object
 from phalanx.chance import Chance
 from phalanx.client.client import Client
 from phalanx.clock import Clock
+from phalanx.controllers.actions import Delete, perform
 from phalanx.controllers.loop import Informers
 from phalanx.controllers.nodes import Nodes, SimulatedNode
 from phalanx.sim.events import Machine
@@ -48,7 +49,7 @@ class Machines:
         await self._client.delete(NODE, Key("", name))
         lost = await self._client.list(POD, Pod, field_selector=f"spec.nodeName={name}")
         for pod in lost.items:
-            await self._client.delete(POD, pod.metadata.key, uid=pod.metadata.uid, grace=0)
+            await perform(self._client, Delete(POD, pod.metadata.key, pod.metadata.uid, grace=0))
 
 
 def _taints(taints: Iterable[Taint]) -> list[Object]:

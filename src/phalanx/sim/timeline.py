@@ -12,9 +12,11 @@ comes from `chronicle`; here it is put in order and into words.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 #: Seconds within which changes of one gang are one change, and for which a state must last.
 BLINK = 0.1
@@ -37,8 +39,7 @@ class Line:
 
     def follows(self, other: Line) -> bool:
         """Whether it is one change together with an earlier one."""
-        soon = self.time - other.time < BLINK
-        return soon and bool(self.nodes) and (other.word, self.word) in _TOGETHER
+        return self.time - other.time < BLINK and (other.word, self.word) in _TOGETHER
 
 
 #: Pods that come or go one after the other come or go together.
@@ -74,31 +75,32 @@ def condense(lines: Iterable[Line]) -> tuple[Line, ...]:
 def _condensed(story: Sequence[Line]) -> list[Line]:
     """The lines about one subject that remain."""
     told: list[Line] = []
-    for line in _lasting(story):
-        last = told[-1] if told else None
-        if last and line.follows(last):
-            told[-1] = replace(last, time=line.time, nodes=last.nodes + line.nodes)
-        elif not (last and line.lasts and _says(last) == _says(line)):
-            told.append(line)
+    for at, line in enumerate(story):
+        if line.lasts and (_is_brief(line, story[at + 1 :]) or _is_repeated(line, told)):
+            continue
+        if told and line.follows(told[-1]):
+            first = told.pop()
+            line = replace(first, time=line.time, nodes=first.nodes + line.nodes)
+        told.append(line)
     return told
 
 
-def _lasting(story: Sequence[Line]) -> list[Line]:
-    ends = [line.time for line in story[1:]]
-    kept = [
-        line
-        for line, end in zip(story, ends, strict=False)
-        if not line.lasts or end - line.time >= BLINK
-    ]
-    return [*kept, *story[-1:]]
+def _is_brief(state: Line, later: Iterable[Line]) -> bool:
+    """Whether a milestone or another state of its sort ends it at once."""
+    ends = (line.time for line in later if not line.lasts or line.word == state.word)
+    return next(ends, math.inf) - state.time < BLINK
 
 
-def _says(line: Line) -> tuple[str, str]:
-    return line.word, line.text
+def _is_repeated(state: Line, told: Sequence[Line]) -> bool:
+    """Whether the same was said since the last milestone."""
+    since = takewhile(lambda line: line.lasts, reversed(told))
+    last = next((line for line in since if line.word == state.word), None)
+    return last is not None and last.text == state.text
 
 
 def _detail(line: Line) -> str:
-    places = [f"{node} x{count}" for node, count in sorted(Counter(line.nodes).items())]
+    counts = sorted(Counter(line.nodes).items())
+    places = [f"{node} x{count}" if count > 1 else node for node, count in counts]
     return ", ".join(places) or line.text
 
 

@@ -83,7 +83,10 @@ class MemoryStore:
             found = self.pending(write.key)
             if (found.revision if found else 0) != write.expect:
                 raise Stale(write.key, write.expect, found.revision if found else 0)
-        changes = [self._assign(write) for write in writes]
+        # All are encoded before any is noted: a value that cannot be encoded leaves no trace.
+        changes = [self._change(write, self._assigned + n) for n, write in enumerate(writes, 1)]
+        self._assigned += len(changes)
+        self._pending |= {c.key: _Version(c.revision, c.after) for c in changes}
         loop = asyncio.get_running_loop()
         committed: asyncio.Future[None] = loop.create_future()
         if not self._waiting:
@@ -104,14 +107,11 @@ class MemoryStore:
         """Commit what is under way."""
         self._flush()
 
-    def _assign(self, write: Write) -> Change:
-        self._assigned += 1
-        revision, before = self._assigned, self.pending(write.key)
-        after = None
+    def _change(self, write: Write, revision: int) -> Change:
+        before, after = self.pending(write.key), None
         if write.encode is not None:
             created = before.created if before else revision
             after = Record(write.key, write.encode(revision), revision, created)
-        self._pending[write.key] = _Version(revision, after)
         return Change(revision, write.key, before, after)
 
     def _flush(self) -> None:

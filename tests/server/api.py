@@ -1,0 +1,190 @@
+"""A server in process, asked in virtual time: requests in, answers and watch events out."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+import orjson
+
+from phalanx.api.kinds import GROUP_BINDING, Kind
+from phalanx.api.wire import JSON, Object, Reply, Request, Stream, User
+from phalanx.chance import SeededChance
+from phalanx.clock import LoopClock
+from phalanx.server.access import ADMIN
+from phalanx.server.app import Server
+from phalanx.store.memory import MemoryStore
+
+#: When virtual time begins: 2027-01-15T08:00:00Z.
+EPOCH = 1_800_000_000.0
+
+
+class Answer(NamedTuple):
+    """What came back, read."""
+
+    code: int
+    body: Object
+    text: bytes = b""
+    kind: str = JSON
+    headers: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def reasons(self) -> list[tuple[str, str]]:
+        """Which part is refused, and why."""
+        return [(cause["field"], cause["reason"]) for cause in self.body["details"]["causes"]]
+
+    def all(self, name: str) -> list[str]:
+        """The values of a header."""
+        return [value for header, value in self.headers if header.lower() == name]
+
+
+class Event(NamedTuple):
+    """A watch event in short, and its object."""
+
+    type: str
+    name: str
+    revision: int
+    object: Object
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.name}"
+
+
+class Api:
+    """A server with nothing in it but what every cluster has, and its only user."""
+
+    def __init__(self, latency: Callable[[], float] | None = None) -> None:
+        self.store = MemoryStore(latency)
+        clock = LoopClock(asyncio.get_running_loop(), EPOCH)
+        self.server = Server(self.store, clock, SeededChance(1))
+
+    @classmethod
+    async def started(cls, latency: Callable[[], float] | None = None) -> Api:
+        api = cls(latency)
+        await api.server.start()
+        return api
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: object = b"",
+        *,
+        user: User = ADMIN,
+        headers: Mapping[str, str] | None = None,
+        query: Mapping[str, object] | None = None,
+    ) -> Answer:
+        """One request; what is not bytes is sent as JSON."""
+        data = body if isinstance(body, bytes) else orjson.dumps(body)
+        asked = Request(method, path, urlencode(query or {}), headers or {}, data, user)
+        reply = await self.server.handle(asked)
+        assert isinstance(reply, Reply)
+        return read(reply)
+
+    async def create(self, kind: Kind, *objects: Object) -> list[Object]:
+        """Make objects that must be accepted; what became of them."""
+        made = []
+        for obj in objects:
+            path = kind.path(obj["metadata"].get("namespace", ""))
+            answer = await self.ask("POST", path, obj)
+            assert answer.code == 201, answer.body
+            made.append(answer.body)
+        return made
+
+    async def get(self, kind: Kind, name: str, namespace: str = "default") -> Object:
+        answer = await self.ask("GET", kind.path(namespace, name))
+        assert answer.code == 200, answer.body
+        return answer.body
+
+    async def listing(self, kind: Kind, namespace: str = "default", **query: object) -> Object:
+        answer = await self.ask("GET", kind.path(namespace), query=query)
+        assert answer.code == 200, answer.body
+        return answer.body
+
+    async def patch(
+        self,
+        kind: Kind,
+        name: str,
+        change: object,
+        content: str = "merge",
+        *,
+        part: str = "",
+        **query: object,
+    ) -> Answer:
+        """Change one object of the default namespace."""
+        known = {"merge": "merge-patch", "json": "json-patch", "strategic": "strategic-merge-patch"}
+        headers = {"content-type": f"application/{known[content]}+json"}
+        path = kind.path("default", name, part)
+        return await self.ask("PATCH", path, change, headers=headers, query=query)
+
+    async def delete(self, kind: Kind, name: str, options: object = b"", **query: object) -> Answer:
+        return await self.ask("DELETE", kind.path("default", name), options, query=query)
+
+    async def bind_group(self, *bindings: tuple[Object, str], **query: object) -> Answer:
+        """Bind pods, as they were read, to nodes, all or none."""
+        rows = [
+            {"name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"], "node": node}
+            for pod, node in bindings
+        ]
+        path = GROUP_BINDING.path("default")
+        return await self.ask("POST", path, {"bindings": rows}, query=query)
+
+    async def bind(self, pod: str, node: str, **query: object) -> Answer:
+        """Bind one pod as Kubernetes does."""
+        path = f"/api/v1/namespaces/default/pods/{pod}/binding"
+        return await self.ask("POST", path, {"target": {"kind": "Node", "name": node}}, query=query)
+
+    async def watch(
+        self, kind: Kind, *, seconds: int = 1, accept: str = JSON, **query: object
+    ) -> list[Event]:
+        """All events of a watch of the default namespace that lasts so long."""
+        chunks = self.chunks(kind, seconds=seconds, accept=accept, **query)
+        return [event async for chunk in chunks for event in events(chunk)]
+
+    async def chunks(
+        self, kind: Kind, *, seconds: int = 1, accept: str = JSON, **query: object
+    ) -> AsyncIterator[bytes]:
+        """A watch by the pieces in which it comes."""
+        options = urlencode({"watch": "true", "timeoutSeconds": seconds, **query})
+        path = kind.path("default")
+        asked = Request("GET", path, options, {"accept": accept}, b"", ADMIN)
+        answer = await self.server.handle(asked)
+        assert isinstance(answer, Stream), answer
+        async with aclosing(answer.chunks) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+
+def read(reply: Reply) -> Answer:
+    """A reply, its body read if it is JSON."""
+    body = orjson.loads(reply.body) if reply.kind.startswith(JSON) else {}
+    return Answer(reply.code, body, reply.body, reply.kind, reply.headers)
+
+
+def events(chunk: bytes) -> list[Event]:
+    """The events of whole lines."""
+    return [_event(orjson.loads(line)) for line in chunk.splitlines()]
+
+
+def _event(line: Object) -> Event:
+    shown = line["object"]
+    meta = shown["rows"][0]["object"]["metadata"] if "rows" in shown else shown["metadata"]
+    version = meta.get("resourceVersion", "0")
+    return Event(line["type"], meta.get("name", ""), int(version), shown)
+
+
+def names(listing: Object) -> list[str]:
+    """The names of what is in a list."""
+    return [item["metadata"]["name"] for item in listing["items"]]
+
+
+def revision(obj: Object) -> int:
+    return int(obj["metadata"]["resourceVersion"])
+
+
+#: Makes names differ where a server is shared.
+NUMBERS = itertools.count()

@@ -1,0 +1,349 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from phalanx.api.kinds import GROUP_BINDING, NAMESPACE, NODE, POD
+from phalanx.api.wire import Object
+from tests.builders import in_virtual_time, node, pod
+from tests.server.api import Api, revision
+
+Spoil = Callable[[Api, Object], Awaitable[Object]]
+
+
+async def a_cluster(api: Api, pods: int = 3, cpu: str = "1") -> list[Object]:
+    """Two nodes of 4 CPU, and pods of the default namespace that wait for them."""
+    await api.create(NODE, node("n1", cpu="4"), node("n2", cpu="4"))
+    return await api.create(POD, *(pod(f"p{n}", cpu=cpu) for n in range(pods)))
+
+
+# ---- one pod, as Kubernetes does -----------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_a_bound_pod_has_its_node_and_the_condition_that_says_so() -> None:
+    api = await Api.started()
+    await api.create(POD, pod("a"))
+    answer = await api.bind("a", "n1")
+    assert (answer.code, answer.body["status"]) == (201, "Success")
+    bound = await api.get(POD, "a")
+    assert bound["spec"]["nodeName"] == "n1"
+    (condition,) = bound["status"]["conditions"]
+    assert (condition["type"], condition["status"]) == ("PodScheduled", "True")
+
+
+@in_virtual_time
+async def test_a_binding_hands_its_labels_and_annotations_to_the_pod() -> None:
+    api = await Api.started()
+    await api.create(POD, pod("a", meta={"labels": {"is": "old"}}))
+    meta = {"labels": {"was": "bound"}, "annotations": {"by": "hand"}}
+    path = "/api/v1/namespaces/default/pods/a/binding"
+    await api.ask("POST", path, {"metadata": meta, "target": {"name": "n1"}})
+    bound = (await api.get(POD, "a"))["metadata"]
+    assert bound["labels"] == {"is": "old", "was": "bound"}
+    assert bound["annotations"] == {"by": "hand"}
+
+
+@in_virtual_time
+async def test_a_pod_is_bound_once_and_stays() -> None:
+    api = await Api.started()
+    await api.create(POD, pod("a"))
+    assert [(await api.bind("a", name)).code for name in ("n1", "n1", "n2")] == [201, 409, 409]
+    assert (await api.get(POD, "a"))["spec"]["nodeName"] == "n1"
+
+
+@pytest.mark.parametrize("kind", ["annotations", "labels"])
+@pytest.mark.parametrize("wrong", ["text", ["list"], {"number": 1}, {"inner": {}}])
+@in_virtual_time
+async def test_a_binding_of_a_wrong_shape_is_a_bad_request(kind: str, wrong: object) -> None:
+    api = await Api.started()
+    await api.create(POD, pod("a"))
+    body = {"metadata": {kind: wrong}, "target": {"name": "n1"}}
+    answer = await api.ask("POST", "/api/v1/namespaces/default/pods/a/binding", body)
+    assert answer.code in (400, 422)
+    assert "nodeName" not in (await api.get(POD, "a"))["spec"]
+
+
+@in_virtual_time
+async def test_a_dry_run_binds_nobody() -> None:
+    api = await Api.started()
+    pods = await a_cluster(api)
+    before = api.store.revision
+    assert (await api.bind("p0", "n1", dryRun="All")).code == 201
+    assert (await api.bind_group((pods[1], "n1"), dryRun="All")).code == 201
+    assert api.store.revision == before
+
+
+# ---- groups: all or none -------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_a_group_is_bound_at_once() -> None:
+    api = await Api.started()
+    pods = await a_cluster(api)
+    before = api.store.revision
+    answer = await api.bind_group((pods[0], "n1"), (pods[1], "n2"), (pods[2], "n1"))
+    assert answer.code == 201
+    placed = [(await api.get(POD, name))["spec"]["nodeName"] for name in ("p0", "p1", "p2")]
+    assert placed == ["n1", "n2", "n1"]
+    written = [change.key for change in api.store.changes(before)]
+    assert [key for key in written if "/pods/" in key] == [
+        POD.key("default", name) for name in ("p0", "p1", "p2")
+    ]
+
+
+async def is_missing(api: Api, victim: Object) -> Object:
+    await api.delete(POD, victim["metadata"]["name"])
+    return victim
+
+
+async def is_another(api: Api, victim: Object) -> Object:
+    await is_missing(api, victim)
+    await api.create(POD, pod(victim["metadata"]["name"], cpu="1"))
+    return victim
+
+
+async def has_no_uid(api: Api, victim: Object) -> Object:
+    return {"metadata": {**victim["metadata"], "uid": ""}}
+
+
+async def is_bound(api: Api, victim: Object) -> Object:
+    await api.bind(victim["metadata"]["name"], "n2")
+    return victim
+
+
+async def is_being_deleted(api: Api, victim: Object) -> Object:
+    name = victim["metadata"]["name"]
+    await api.patch(POD, name, {"metadata": {"finalizers": ["example.com/stay"]}})
+    await api.delete(POD, name)
+    return victim
+
+
+async def is_gated(api: Api, victim: Object) -> Object:
+    await is_missing(api, victim)
+    return (await api.create(POD, pod(victim["metadata"]["name"], gates=["wait"])))[0]
+
+
+async def has_ended(api: Api, victim: Object) -> Object:
+    name = victim["metadata"]["name"]
+    answer = await api.patch(POD, name, {"status": {"phase": "Failed"}}, part="status")
+    assert answer.code == 200
+    return victim
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (is_missing, "PodGone"),
+        (is_another, "PodGone"),
+        (has_no_uid, "PodGone"),
+        (is_bound, "PodChanged"),
+        (is_being_deleted, "PodChanged"),
+        (is_gated, "PodChanged"),
+        (has_ended, "PodChanged"),
+    ],
+)
+@in_virtual_time
+async def test_a_group_with_one_pod_that_cannot_be_bound_is_refused_whole(
+    spoil: Spoil, reason: str
+) -> None:
+    api = await Api.started()
+    pods = await a_cluster(api)
+    victim = await spoil(api, pods[1])
+    await assert_refused(api, [(pods[0], "n1"), (victim, "n1"), (pods[2], "n1")], 1, reason)
+
+
+async def assert_refused(api: Api, wanted: list[tuple[Object, str]], at: int, reason: str) -> None:
+    """A conflict that names the member, and nothing written."""
+    before = api.store.revision
+    answer = await api.bind_group(*wanted)
+    assert (answer.code, answer.body["reason"]) == (409, "Conflict")
+    assert answer.reasons == [(f"bindings[{at}]", reason)]
+    assert answer.body["message"].startswith("no pod of the group was bound: ")
+    assert api.store.revision == before
+
+
+@in_virtual_time
+async def test_a_group_for_a_node_that_is_not_there_is_refused_whole() -> None:
+    api = await Api.started()
+    pods = await a_cluster(api)
+    await assert_refused(api, [(pods[0], "n1"), (pods[1], "nowhere")], 1, "NodeGone")
+
+
+@in_virtual_time
+async def test_a_group_that_names_a_pod_twice_is_refused_whole() -> None:
+    api = await Api.started()
+    pods = await a_cluster(api)
+    wanted = [(pods[0], "n1"), (pods[1], "n1"), (pods[0], "n2")]
+    await assert_refused(api, wanted, 2, "FieldValueDuplicate")
+
+
+@in_virtual_time
+async def test_a_group_that_is_too_much_for_a_node_is_refused_whole() -> None:
+    api = await Api.started()
+    pods = await a_cluster(api, pods=5)
+    await assert_refused(api, [(one, "n1") for one in pods], 4, "NodeFull")
+    assert (await api.bind_group(*((one, "n1") for one in pods[:4]))).code == 201
+
+
+@in_virtual_time
+async def test_room_that_others_took_is_gone() -> None:
+    api = await Api.started()
+    pods = await a_cluster(api, cpu="2")
+    await api.create(POD, pod("by-hand", on="n1", cpu="1"))
+    await assert_refused(api, [(pods[0], "n1"), (pods[1], "n1")], 1, "NodeFull")
+    assert (await api.bind_group((pods[0], "n1"), (pods[1], "n2"))).code == 201
+
+
+@pytest.mark.parametrize("resource", ["pods", "memory", "example.com/gpu"])
+@in_virtual_time
+async def test_every_resource_counts(resource: str) -> None:
+    api = await Api.started()
+    await api.create(NODE, node("n1", room={resource: "1"}))
+    asks = {} if resource == "pods" else {resource: "1"}
+    pods = await api.create(POD, pod("a", asks=asks), pod("b", asks=asks))
+    await assert_refused(api, [(pods[0], "n1"), (pods[1], "n1")], 1, "NodeFull")
+    assert (await api.bind_group((pods[0], "n1"))).code == 201
+
+
+@in_virtual_time
+async def test_a_node_with_less_than_is_taken_of_it_gets_nothing_more() -> None:
+    api = await Api.started()
+    pods = await a_cluster(api, cpu="2")
+    assert (await api.bind_group((pods[0], "n1"), (pods[1], "n1"))).code == 201
+    shrunk = {"status": {"allocatable": {"cpu": "3"}}}
+    assert (await api.patch(NODE, "n1", shrunk, part="status")).code == 200
+    await assert_refused(api, [(pods[2], "n1")], 0, "NodeFull")
+
+
+@in_virtual_time
+async def test_every_fault_of_a_group_is_told_but_not_without_end() -> None:
+    api = await Api.started()
+    pods = await a_cluster(api)
+    strangers: list[tuple[Object, str]] = [
+        ({"metadata": {"name": f"x{n}", "uid": "u"}}, "n1") for n in range(100)
+    ]
+    answer = await api.bind_group(*strangers, (pods[0], "n1"))
+    assert answer.code == 409
+    assert 2 <= len(answer.reasons) <= 32
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"bindings": []},
+        {"bindings": None},
+        {"bindings": [{"name": "p0"}] * 20_001},
+    ],
+    ids=["nothing", "none", "null", "too many"],
+)
+@in_virtual_time
+async def test_a_group_binding_has_some_pods_and_not_too_many(body: Object) -> None:
+    api = await Api.started()
+    assert (await api.ask("POST", GROUP_BINDING.path("default"), body)).code == 422
+
+
+@pytest.mark.parametrize("bindings", ["text", [1], [["p0"]], [{"name": 1}], {"name": "p0"}])
+@in_virtual_time
+async def test_a_group_binding_of_a_wrong_shape_is_a_bad_request(bindings: object) -> None:
+    api = await Api.started()
+    path = GROUP_BINDING.path("default")
+    assert (await api.ask("POST", path, {"bindings": bindings})).code == 400
+
+
+@pytest.mark.parametrize("name", ["p0", "x/p0", "../x/p0", ""])
+@in_virtual_time
+async def test_a_group_binding_reaches_no_pod_of_another_namespace(name: str) -> None:
+    api = await Api.started()
+    await a_cluster(api)
+    await api.create(NAMESPACE, {"metadata": {"name": "x"}})
+    (other,) = await api.create(POD, pod("p9", namespace="x"))
+    there = {"metadata": {**other["metadata"], "name": name}}
+    await assert_refused(api, [(there, "n1")], 0, "PodGone")
+
+
+@in_virtual_time
+async def test_group_bindings_are_an_act_and_cannot_be_read() -> None:
+    api = await Api.started()
+    path = GROUP_BINDING.path("default")
+    codes = [(await api.ask(method, path)).code for method in ("GET", "PUT", "DELETE", "PATCH")]
+    assert codes == [405] * 4
+
+
+# ---- side by side --------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_of_two_groups_that_fit_only_alone_exactly_one_is_bound() -> None:
+    api = await Api.started(latency=lambda: 1.0)
+    pods = await a_cluster(api, pods=6, cpu="2")
+    places = ("n1", "n2", "n1")
+    groups = [list(zip(pods[:3], places, strict=True)), list(zip(pods[3:], places, strict=True))]
+    answers = await asyncio.gather(*(api.bind_group(*group) for group in groups))
+    assert [answer.code for answer in answers] == [201, 409]
+    bound = [(await api.get(POD, f"p{n}"))["spec"].get("nodeName") for n in range(6)]
+    assert bound == ["n1", "n2", "n1", None, None, None]
+
+
+@in_virtual_time
+async def test_a_group_and_a_plain_binding_of_its_member_do_not_both_win() -> None:
+    api = await Api.started(latency=lambda: 1.0)
+    pods = await a_cluster(api)
+    plain, group = await asyncio.gather(
+        api.bind("p1", "n2"), api.bind_group(*((one, "n1") for one in pods))
+    )
+    assert (plain.code, group.code) == (201, 409)
+    assert [(await api.get(POD, name))["spec"].get("nodeName") for name in ("p0", "p1")] == [
+        None, "n2",
+    ]  # fmt: skip
+
+
+@in_virtual_time
+async def test_heartbeats_do_not_get_in_the_way_of_a_group() -> None:
+    api = await Api.started(latency=lambda: 1.0)
+    pods = await a_cluster(api)
+    beat = {"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "Beat"}]}}
+    answers = await asyncio.gather(
+        api.patch(NODE, "n1", beat, part="status"),
+        api.bind_group(*((one, "n1") for one in pods)),
+        api.patch(NODE, "n1", {"metadata": {"labels": {"a": "b"}}}),
+    )
+    assert [answer.code for answer in answers] == [200, 201, 200]
+
+
+@in_virtual_time
+async def test_every_watcher_sees_each_pod_of_a_group_once_wherever_it_breaks_off() -> None:
+    api = await Api.started()
+    pods = await a_cluster(api, pods=7)
+    before = api.store.revision
+    places = ["n1", "n2"] * 4
+    assert (await api.bind_group(*zip(pods, places, strict=False))).code == 201
+    whole = await api.watch(POD, resourceVersion=before)
+    assert [str(event) for event in whole] == [f"MODIFIED p{n}" for n in range(7)]
+    for stop in range(before, api.store.revision + 1):
+        seen = [event for event in whole if event.revision <= stop]
+        rest = await api.watch(POD, resourceVersion=stop)
+        assert [*seen, *rest] == whole
+
+
+@in_virtual_time
+async def test_a_group_reaches_a_watcher_in_one_piece() -> None:
+    api = await Api.started()
+    pods = await a_cluster(api, pods=8)
+    watching = api.chunks(POD, resourceVersion=api.store.revision)
+    first = asyncio.ensure_future(anext(watching))
+    await asyncio.sleep(0)
+    await api.bind_group(*((one, "n1" if at < 4 else "n2") for at, one in enumerate(pods)))
+    assert (await first).count(b"\n") == 8
+
+
+@in_virtual_time
+async def test_the_revision_of_a_bound_pod_is_its_own() -> None:
+    api = await Api.started()
+    pods = await a_cluster(api)
+    await api.bind_group(*((one, "n1") for one in pods))
+    bound = [revision(await api.get(POD, f"p{n}")) for n in range(3)]
+    assert bound == list(range(bound[0], bound[0] + 3))

@@ -1,0 +1,438 @@
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phalanx.api.kinds import CONFIG_MAP, NODE, POD
+from phalanx.api.wire import Object
+from phalanx.server.watches import BOOKMARK, BUFFER
+from tests.builders import in_virtual_time, node, pod
+from tests.server.api import Api, Event, events, names, revision
+
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+INITIAL = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+
+
+def config(name: str, data: str = "", **labels: str) -> Object:
+    return {
+        "metadata": {"name": name, "namespace": "default", "labels": labels},
+        "data": {"d": data},
+    }
+
+
+async def relabel(api: Api, name: str, color: str | None) -> None:
+    change = {"metadata": {"labels": {"color": color}}}
+    assert (await api.patch(CONFIG_MAP, name, change)).code == 200
+
+
+def told(found: list[Event]) -> list[str]:
+    return [str(event) for event in found]
+
+
+# ---- what is told --------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_a_watch_tells_of_additions_changes_and_deletions() -> None:
+    api = await Api.started()
+    watching = asyncio.ensure_future(api.watch(CONFIG_MAP, resourceVersion=api.store.revision))
+    await asyncio.sleep(0)
+    (made,) = await api.create(CONFIG_MAP, config("a"))
+    await relabel(api, "a", "red")
+    changed = await api.get(CONFIG_MAP, "a")
+    await api.delete(CONFIG_MAP, "a")
+    found = await watching
+    assert told(found) == ["ADDED a", "MODIFIED a", "DELETED a"]
+    assert [event.object for event in found[:2]] == [made, changed]
+    last = {**changed["metadata"], "resourceVersion": str(api.store.revision)}
+    assert found[2].object == {**changed, "metadata": last}
+
+
+@in_virtual_time
+async def test_a_change_of_nothing_is_not_told() -> None:
+    api = await Api.started()
+    await api.create(CONFIG_MAP, config("a", color="red"))
+    before = api.store.revision
+    await relabel(api, "a", "red")
+    assert api.store.revision == before
+    assert await api.watch(CONFIG_MAP, resourceVersion=before) == []
+
+
+@pytest.mark.parametrize("is_live", [True, False], ids=["as it happens", "from history"])
+@in_virtual_time
+async def test_to_a_selector_objects_come_and_go_with_their_labels(is_live: bool) -> None:
+    api = await Api.started()
+    await api.create(CONFIG_MAP, config("a"))
+    options = {"labelSelector": "color=red", "resourceVersion": api.store.revision}
+    watching = asyncio.ensure_future(api.watch(CONFIG_MAP, **options))
+    if is_live:
+        await asyncio.sleep(0)
+    for color in ("red", "red", "blue", "red", None):
+        await relabel(api, "a", color)
+    await relabel(api, "a", "red")
+    await api.patch(CONFIG_MAP, "a", {"data": {"d": "new"}})
+    await api.delete(CONFIG_MAP, "a")
+    found = await (watching if is_live else api.watch(CONFIG_MAP, **options))
+    assert told(found) == [
+        "ADDED a", "DELETED a", "ADDED a", "DELETED a", "ADDED a", "MODIFIED a", "DELETED a",
+    ]  # fmt: skip
+    await watching
+
+
+@in_virtual_time
+async def test_what_leaves_a_selector_is_shown_as_it_was_at_the_revision_of_its_leaving() -> None:
+    api = await Api.started()
+    (made,) = await api.create(CONFIG_MAP, config("a", color="red"))
+    await relabel(api, "a", "blue")
+    left = await api.watch(CONFIG_MAP, resourceVersion=revision(made), labelSelector="color=red")
+    assert told(left) == ["DELETED a"]
+    assert left[0].object["metadata"]["labels"] == {"color": "red"}
+    assert left[0].revision == api.store.revision
+
+
+@in_virtual_time
+async def test_a_kubelet_watches_the_pods_of_its_node_alone() -> None:
+    api = await Api.started()
+    await api.create(POD, pod("a"), pod("b"), pod("c", on="n1"))
+    before = api.store.revision
+    await api.bind("a", "n1")
+    await api.bind("b", "n2")
+    found = await api.watch(POD, resourceVersion=before, fieldSelector="spec.nodeName=n1")
+    assert told(found) == ["ADDED a"]
+
+
+@in_virtual_time
+async def test_a_watch_of_one_namespace_or_name_tells_of_nothing_else() -> None:
+    api = await Api.started()
+    await api.create(CONFIG_MAP, config("a"))
+    elsewhere = config("a")
+    elsewhere["metadata"]["namespace"] = "kube-public"
+    before = api.store.revision
+    await api.create(CONFIG_MAP, config("b"), elsewhere)
+    await relabel(api, "a", "red")
+    assert told(await api.watch(CONFIG_MAP, resourceVersion=before)) == ["ADDED b", "MODIFIED a"]
+    of_a = {"resourceVersion": before, "fieldSelector": "metadata.name=a"}
+    assert told(await api.watch(CONFIG_MAP, **of_a)) == ["MODIFIED a"]
+
+
+# ---- where it begins -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("query", [{}, {"resourceVersion": 0}], ids=["nowhere", "anywhere"])
+@in_virtual_time
+async def test_a_watch_from_nowhere_begins_with_what_is_there(query: dict[str, int]) -> None:
+    api = await Api.started()
+    await api.create(CONFIG_MAP, config("b"), config("a", color="red"))
+    assert told(await api.watch(CONFIG_MAP, **query)) == ["ADDED a", "ADDED b"]
+    red = await api.watch(CONFIG_MAP, **query, labelSelector="color=red")
+    assert told(red) == ["ADDED a"]
+
+
+@in_virtual_time
+async def test_the_end_of_what_was_there_first_is_marked_for_whoever_asks() -> None:
+    api = await Api.started()
+    await api.create(CONFIG_MAP, config("a"), config("b"))
+    at = api.store.revision
+    watching = asyncio.ensure_future(api.watch(CONFIG_MAP, allowWatchBookmarks="true", **INITIAL))
+    await asyncio.sleep(0)
+    await api.create(CONFIG_MAP, config("c"))
+    found = await watching
+    assert told(found) == ["ADDED a", "ADDED b", "BOOKMARK ", "ADDED c"]
+    mark = found[2].object["metadata"]
+    assert (found[2].revision, mark["annotations"]) == (at, {"k8s.io/initial-events-end": "true"})
+
+
+@in_virtual_time
+async def test_a_list_and_a_watch_from_its_revision_miss_nothing() -> None:
+    api = await Api.started(latency=lambda: 0.5)
+    writing = asyncio.gather(*(api.create(CONFIG_MAP, config(f"c{n}")) for n in range(5)))
+    await asyncio.sleep(0.1)
+    listing = await api.listing(CONFIG_MAP)
+    found = await api.watch(CONFIG_MAP, resourceVersion=listing["metadata"]["resourceVersion"])
+    await writing
+    assert sorted([*names(listing), *(event.name for event in found)]) == [
+        f"c{n}" for n in range(5)
+    ]
+
+
+@in_virtual_time
+async def test_a_watch_from_the_future_waits_for_it_a_little() -> None:
+    api = await Api.started()
+    soon = api.store.revision + 1
+    watching = asyncio.ensure_future(api.watch(CONFIG_MAP, resourceVersion=soon))
+    await asyncio.sleep(1)
+    await api.create(CONFIG_MAP, config("a"), config("b"))
+    assert told(await watching) == ["ADDED b"]
+    query = {"watch": "true", "resourceVersion": api.store.revision + 5}
+    answer = await api.ask("GET", CONFIG_MAP.path("default"), query=query)
+    assert (answer.code, answer.body["reason"]) == (504, "Timeout")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"resourceVersion": "abc"},
+        {"timeoutSeconds": "soon"},
+        {"labelSelector": "a in b"},
+        {"fieldSelector": "spec.colour=red"},
+    ],
+    ids=str,
+)
+@in_virtual_time
+async def test_a_watch_with_options_that_cannot_be_read_is_a_bad_request(
+    query: dict[str, str],
+) -> None:
+    api = await Api.started()
+    answer = await api.ask("GET", POD.path("default"), query={"watch": "true", **query})
+    assert answer.code == 400
+
+
+# ---- how long, and bookmarks ---------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_a_watch_ends_when_its_time_is_over() -> None:
+    api = await Api.started()
+    begin = asyncio.get_running_loop().time()
+    await api.watch(CONFIG_MAP, seconds=77)
+    assert asyncio.get_running_loop().time() - begin == 77
+
+
+@in_virtual_time
+async def test_a_quiet_watch_is_told_every_minute_how_far_it_has_seen() -> None:
+    api = await Api.started()
+    await api.create(CONFIG_MAP, config("a"))
+    options = {"resourceVersion": api.store.revision, "allowWatchBookmarks": "true"}
+    watching = asyncio.ensure_future(api.watch(CONFIG_MAP, seconds=150, **options))
+    await asyncio.sleep(30)
+    await api.create(NODE, node("n1"))
+    found = await watching
+    assert told(found) == ["BOOKMARK ", "BOOKMARK "]
+    assert {event.revision for event in found} == {api.store.revision}
+    assert found[0].object["kind"] == "ConfigMap"
+
+
+@in_virtual_time
+async def test_bookmarks_are_only_for_those_who_ask() -> None:
+    api = await Api.started()
+    assert await api.watch(CONFIG_MAP, seconds=150) == []
+
+
+@pytest.mark.parametrize("early", [0.0, 0.001, 0.5])
+@in_virtual_time
+async def test_after_a_bookmark_nothing_older_comes(early: float) -> None:
+    """The change is committed in the very moment in which a bookmark is due, or just before."""
+    api = await Api.started()
+    options = {"resourceVersion": api.store.revision, "allowWatchBookmarks": "true"}
+    watching = asyncio.ensure_future(api.watch(CONFIG_MAP, seconds=200, **options))
+    await asyncio.sleep(0)
+    loop = asyncio.get_running_loop()
+    due = loop.time() + BOOKMARK
+    api.store._latency = lambda: due - early - loop.time()
+    await asyncio.sleep(1)
+    await api.create(CONFIG_MAP, config("a"))
+    found = await watching
+    assert "ADDED a" in told(found)
+    assert [event.revision for event in found] == sorted(event.revision for event in found)
+    seen = told(found).index("ADDED a")
+    assert all(event.revision < found[seen].revision for event in found[:seen])
+
+
+# ---- slow readers --------------------------------------------------------------------------------
+
+
+async def read_slowly(api: Api, since: int, pause: asyncio.Event) -> list[Event]:
+    """Open a watch, leave it alone until told, then read on."""
+    chunks = api.chunks(CONFIG_MAP, seconds=100, resourceVersion=since)
+    found = events(await anext(chunks))
+    await pause.wait()
+    async with aclosing(chunks):  # type: ignore[type-var]
+        return found + [event async for chunk in chunks for event in events(chunk)]
+
+
+@pytest.mark.parametrize("writes", [5, 40, 1300])
+@in_virtual_time
+async def test_a_slow_reader_misses_nothing_and_gets_nothing_twice(writes: int) -> None:
+    api = await Api.started()
+    go_on = asyncio.Event()
+    before = api.store.revision
+    reading = asyncio.ensure_future(read_slowly(api, before, go_on))
+    await asyncio.sleep(0)
+    await api.create(CONFIG_MAP, config("big"))
+    await asyncio.sleep(0.1)
+    size = 2 * BUFFER // writes
+    for number in range(writes):
+        await api.patch(CONFIG_MAP, "big", {"data": {"d": f"{number:>{size}}"}})
+    go_on.set()
+    await asyncio.sleep(0)
+    await api.create(CONFIG_MAP, config("after"))
+    found = await reading
+    assert [event.revision for event in found] == list(range(before + 1, before + writes + 3))
+    assert told(found) == ["ADDED big", *["MODIFIED big"] * writes, "ADDED after"]
+
+
+@in_virtual_time
+async def test_a_reader_that_never_reads_costs_no_more_than_its_buffer() -> None:
+    api = await Api.started()
+    chunks = api.chunks(CONFIG_MAP, seconds=100, resourceVersion=api.store.revision)
+    await api.create(CONFIG_MAP, config("big"))
+    await anext(chunks)
+    for number in range(30):
+        await api.patch(CONFIG_MAP, "big", {"data": {"d": f"{number:>200000}"}})
+    (watcher,) = api.server.context.hub._watchers[CONFIG_MAP.prefix()]
+    assert sum(map(len, watcher._buffer)) <= BUFFER
+    await chunks.aclose()  # type: ignore[attr-defined]
+
+
+@in_virtual_time
+async def test_a_reader_that_leaves_is_forgotten() -> None:
+    api = await Api.started()
+    await api.create(CONFIG_MAP, config("a"))
+    chunks = api.chunks(CONFIG_MAP, seconds=100)
+    await anext(chunks)
+    assert len(api.server.context.hub._watchers[CONFIG_MAP.prefix()]) == 1
+    await chunks.aclose()  # type: ignore[attr-defined]
+    assert len(api.server.context.hub._watchers[CONFIG_MAP.prefix()]) == 0
+
+
+# ---- history that is gone ------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_a_watch_from_before_the_history_is_told_so_and_ends() -> None:
+    api = await Api.started()
+    await api.create(CONFIG_MAP, config("a"), config("b"))
+    api.store.compact(api.store.revision - 1)
+    begin = asyncio.get_running_loop().time()
+    (only,) = await api.watch(CONFIG_MAP, seconds=100, resourceVersion=1)
+    assert only.type == "ERROR"
+    status = only.object
+    assert (status["kind"], status["code"], status["reason"]) == ("Status", 410, "Expired")
+    assert asyncio.get_running_loop().time() == begin
+
+
+@in_virtual_time
+async def test_a_watch_from_the_last_revision_of_the_history_goes_on() -> None:
+    api = await Api.started()
+    await api.create(CONFIG_MAP, config("a"), config("b"))
+    api.store.compact(api.store.revision - 1)
+    at = api.store.revision - 1
+    assert told(await api.watch(CONFIG_MAP, resourceVersion=at)) == ["ADDED b"]
+
+
+@in_virtual_time
+async def test_a_slow_reader_whose_place_is_forgotten_is_told_so() -> None:
+    api = await Api.started()
+    go_on = asyncio.Event()
+    reading = asyncio.ensure_future(read_slowly(api, api.store.revision, go_on))
+    await asyncio.sleep(0)
+    await api.create(CONFIG_MAP, config("big"))
+    await asyncio.sleep(0.1)
+    for number in range(10):
+        await api.patch(CONFIG_MAP, "big", {"data": {"d": f"{number:>300000}"}})
+    api.store.compact(api.store.revision)
+    go_on.set()
+    found = await reading
+    assert told(found)[0] == "ADDED big"
+    assert (found[-1].type, found[-1].object["code"]) == ("ERROR", 410)
+
+
+# ---- other forms ---------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_kubectl_watches_tables() -> None:
+    api = await Api.started()
+    await api.create(POD, pod("a"))
+    watching = asyncio.ensure_future(api.watch(POD, accept=TABLE))
+    await asyncio.sleep(0)
+    await api.bind("a", "n1")
+    await api.delete(POD, "a", {"gracePeriodSeconds": 0})
+    found = await watching
+    assert told(found) == ["ADDED a", "MODIFIED a", "DELETED a"]
+    table = found[0].object
+    assert (table["kind"], table["rows"][0]["cells"][:3]) == ("Table", ["a", "0/1", "Pending"])
+    assert [column["name"] for column in table["columnDefinitions"]][:2] == ["Name", "Ready"]
+
+
+@in_virtual_time
+async def test_metadata_can_be_watched_alone() -> None:
+    api = await Api.started()
+    await api.create(CONFIG_MAP, config("a", "secret"))
+    accept = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
+    (event,) = await api.watch(CONFIG_MAP, accept=accept)
+    assert (event.object["kind"], str(event)) == ("PartialObjectMetadata", "ADDED a")
+    assert "data" not in event.object
+
+
+# ---- whatever happens ----------------------------------------------------------------------------
+
+COLORS = ("red", "blue")
+acts = st.lists(
+    st.tuples(st.sampled_from(("make", "change", "delete")), st.sampled_from("abc"),
+              st.sampled_from(COLORS)),
+    max_size=15,
+)  # fmt: skip
+
+
+async def play(api: Api, acts: list[tuple[str, str, str]]) -> None:
+    for what, name, color in acts:
+        match what:
+            case "make":
+                await api.ask("POST", CONFIG_MAP.path("default"), config(name, color=color))
+            case "change":
+                change = {"metadata": {"labels": {"color": color}}}
+                await api.patch(CONFIG_MAP, name, change)
+            case _:
+                await api.delete(CONFIG_MAP, name)
+
+
+async def states(api: Api, since: int, query: dict[str, str]) -> list[dict[str, Object]]:
+    """What a list shows at each revision from one on."""
+    found = []
+    for at in range(since, api.store.revision + 1):
+        exact = {"resourceVersion": at, "resourceVersionMatch": "Exact", **query}
+        listing = await api.listing(CONFIG_MAP, **exact)
+        found.append({item["metadata"]["name"]: item for item in listing["items"]})
+    return found
+
+
+def differences(states: list[dict[str, Object]]) -> list[str]:
+    """What a watch must tell between one state and the next."""
+    found = []
+    for before, after in zip(states, states[1:], strict=False):
+        for name in sorted({*before, *after}):
+            if name not in after:
+                found.append(f"DELETED {name}")
+            elif name not in before:
+                found.append(f"ADDED {name}")
+            elif before[name] != after[name]:
+                found.append(f"MODIFIED {name}")
+    return found
+
+
+@settings(max_examples=60)
+@given(acts, acts, st.sampled_from(({}, {"labelSelector": "color=red"})), st.data())
+@in_virtual_time
+async def test_a_watch_tells_the_difference_of_lists_wherever_it_breaks_off(
+    first: list[tuple[str, str, str]],
+    second: list[tuple[str, str, str]],
+    query: dict[str, str],
+    data: st.DataObject,
+) -> None:
+    api = await Api.started()
+    since = api.store.revision
+    await play(api, first)
+    watching = asyncio.ensure_future(api.watch(CONFIG_MAP, resourceVersion=since, **query))
+    await asyncio.sleep(0)
+    await play(api, second)
+    found = await watching
+    assert told(found) == differences(await states(api, since, query))
+    assert len({event.revision for event in found}) == len(found)
+    stop = data.draw(st.integers(since, api.store.revision), "stop")
+    rest = await api.watch(CONFIG_MAP, resourceVersion=stop, **query)
+    assert [event for event in found if event.revision <= stop] + rest == found
