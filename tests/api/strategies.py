@@ -10,9 +10,9 @@ from phalanx.api.definitions import Node, definition, is_reference
 
 #: Words that mean something somewhere, so that rules get beyond the first check.
 WORDS = (
-    "", "a", "b-c", "Bad Name", "example.com/gpu", "cpu", "memory", "hugepages-2Mi", "Always", "Never",
-    "OnFailure", "Exists", "Equal", "In", "NotIn", "NoExecute", "DoNotSchedule", "Localhost", "..",
-    "/abs", "system-a", "metadata.name", "10.0.0.1", "File", "TCP", "x" * 300,
+    "", "a", "b-c", "Bad Name", "example.com/gpu", "cpu", "memory", "hugepages-2Mi", "Always",
+    "Never", "OnFailure", "Exists", "Equal", "In", "NotIn", "NoExecute", "DoNotSchedule",
+    "Localhost", "..", "/abs", "system-a", "metadata.name", "10.0.0.1", "File", "TCP", "x" * 300,
 )  # fmt: skip
 _SCALARS: dict[str, st.SearchStrategy[Any]] = {
     "string": st.sampled_from(WORDS),

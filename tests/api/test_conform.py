@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from typing import Any
 
@@ -57,7 +58,7 @@ def test_nulls_and_empty_lists_and_maps_go() -> None:
 
 
 def test_empty_structs_stay() -> None:
-    obj = {"spec": {"schedulingPolicy": {"basic": {}}}}
+    obj: Object = {"spec": {"schedulingPolicy": {"basic": {}}}}
     assert conformed("scheduling.v1beta1.PodGroup", obj) == {
         "spec": {"schedulingPolicy": {"basic": {}}}
     }
@@ -244,10 +245,8 @@ def test_a_body_that_is_nested_too_deeply_is_refused() -> None:
 
 @given(JSON)
 def test_anything_conforms_or_is_refused_by_our_own_error(value: Any) -> None:
-    try:
+    with contextlib.suppress(Malformed):
         POD.conform({"spec": value, "metadata": value})
-    except Malformed as refusal:
-        assert str(refusal)
 
 
 @pytest.mark.parametrize("name", ["core.v1.Pod", "core.v1.Node", "batch.v1.Job"])

@@ -9,14 +9,8 @@ import pytest
 from phalanx.api.kinds import POD_GROUP
 from phalanx.api.rules import validate
 from phalanx.api.wire import Object
+from tests.api.findings import Findings, below, told
 
-Found = list[tuple[str, str]]
-INVALID, REQUIRED, NOT_SUPPORTED = (
-    "FieldValueInvalid",
-    "FieldValueRequired",
-    "FieldValueNotSupported",
-)
-TOO_MANY, DUPLICATE = "FieldValueTooMany", "FieldValueDuplicate"
 GANG = {"schedulingPolicy": {"gang": {"minCount": 2}}}
 FULL = {
     **GANG,
@@ -34,8 +28,8 @@ def group(spec: Object, **fields: Any) -> Object:
     return {"metadata": {"name": "g", "namespace": "n"}, "spec": spec, **fields}
 
 
-def found(new: Object, old: Object | None = None, part: str = "") -> Found:
-    return [(cause.field, cause.reason) for cause in validate(POD_GROUP, new, old, part)]
+def found(new: Object, old: Object | None = None, part: str = "") -> Findings:
+    return told(validate(POD_GROUP, new, old, part))
 
 
 def claims(*names: str) -> list[Object]:
@@ -47,18 +41,42 @@ def claims(*names: str) -> list[Object]:
     [
         ({}, []),
         ({"schedulingPolicy": {}}, ["schedulingPolicy: Invalid"]),
-        ({"schedulingPolicy": {"basic": {}, "gang": {"minCount": 1}}}, ["schedulingPolicy: Invalid"]),
-        ({"schedulingPolicy": {"gang": {"minCount": 0}}}, ["schedulingPolicy.gang.minCount: Required"]),
+        (
+            {"schedulingPolicy": {"basic": {}, "gang": {"minCount": 1}}},
+            ["schedulingPolicy: Invalid"],
+        ),
+        (
+            {"schedulingPolicy": {"gang": {"minCount": 0}}},
+            ["schedulingPolicy.gang.minCount: Required"],
+        ),
         ({"schedulingPolicy": {"gang": {}}}, ["schedulingPolicy.gang.minCount: Required"]),
-        ({"schedulingPolicy": {"gang": {"minCount": -1}}}, ["schedulingPolicy.gang.minCount: Invalid"]),
+        (
+            {"schedulingPolicy": {"gang": {"minCount": -1}}},
+            ["schedulingPolicy.gang.minCount: Invalid"],
+        ),
         ({"workloadRef": None}, ["workloadRef: Required"]),
         ({"parentCompositePodGroupName": "no_good"}, ["parentCompositePodGroupName: Invalid"]),
         ({"parentCompositePodGroupName": ""}, ["parentCompositePodGroupName: Invalid"]),
-        ({"workloadRef": {}}, ["workloadRef.workloadName: Required", "workloadRef.templateName: Required"]),
-        ({"workloadRef": {"workloadName": "W!", "templateName": "a.b"}}, ["workloadRef.workloadName: Invalid", "workloadRef.templateName: Invalid"]),
-        ({"schedulingConstraints": {"topology": [{"key": "a"}, {"key": "b"}]}}, ["schedulingConstraints.topology: TooMany"]),
-        ({"schedulingConstraints": {"topology": [{}]}}, ["schedulingConstraints.topology[0].key: Required"]),
-        ({"schedulingConstraints": {"topology": [{"key": "a b"}]}}, ["schedulingConstraints.topology[0].key: Invalid"]),
+        (
+            {"workloadRef": {}},
+            ["workloadRef.workloadName: Required", "workloadRef.templateName: Required"],
+        ),
+        (
+            {"workloadRef": {"workloadName": "W!", "templateName": "a.b"}},
+            ["workloadRef.workloadName: Invalid", "workloadRef.templateName: Invalid"],
+        ),
+        (
+            {"schedulingConstraints": {"topology": [{"key": "a"}, {"key": "b"}]}},
+            ["schedulingConstraints.topology: TooMany"],
+        ),
+        (
+            {"schedulingConstraints": {"topology": [{}]}},
+            ["schedulingConstraints.topology[0].key: Required"],
+        ),
+        (
+            {"schedulingConstraints": {"topology": [{"key": "a b"}]}},
+            ["schedulingConstraints.topology[0].key: Invalid"],
+        ),
         ({"schedulingConstraints": {}}, []),
         ({"disruptionMode": {"single": {}, "all": {}}}, ["disruptionMode: Invalid"]),
         ({"disruptionMode": {}}, ["disruptionMode: Invalid"]),
@@ -72,9 +90,9 @@ def claims(*names: str) -> list[Object]:
         ({"preemptionPolicy": "Maybe"}, ["preemptionPolicy: NotSupported"]),
     ],
 )
-def test_a_pod_group_says_what_it_wants(spec: Object, causes: Found) -> None:
+def test_a_pod_group_says_what_it_wants(spec: Object, causes: Findings) -> None:
     said = {key: value for key, value in {**FULL, **spec}.items() if value is not None}
-    assert found(group(said)) == [(f"spec.{field}", reason) for field, reason in causes]
+    assert found(group(said)) == below("spec", causes)
 
 
 def test_the_count_of_a_gang_may_change() -> None:
@@ -102,7 +120,7 @@ def test_everything_else_stays(field: str, value: Any) -> None:
     changed = {**FULL, field: value}
     new = {key: said for key, said in changed.items() if said is not None}
     (cause,) = validate(POD_GROUP, group(new), group(FULL))
-    assert (cause.field, cause.reason) == f"spec.{field}: Invalid"
+    assert told([cause]) == [f"spec.{field}: Invalid"]
     assert cause.message == "Invalid value: null: field is immutable"
 
 
@@ -149,11 +167,11 @@ def condition(**fields: Any) -> Object:
         ([condition(), condition(status="True")], ["[1]: Duplicate"]),
     ],
 )
-def test_conditions_are_complete_and_one_per_type(conditions: list[Object], causes: Found) -> None:
+def test_conditions_are_complete_and_one_per_type(
+    conditions: list[Object], causes: Findings
+) -> None:
     new = group(FULL, status={"conditions": conditions})
-    assert found(new, group(FULL), "status") == [
-        (f"status.conditions{field}", reason) for field, reason in causes
-    ]
+    assert found(new, group(FULL), "status") == below("status.conditions", causes)
 
 
 def test_a_claim_status_names_a_claim_of_the_spec() -> None:

@@ -9,17 +9,15 @@ import pytest
 from phalanx.api.kinds import NODE
 from phalanx.api.rules import validate
 from phalanx.api.wire import Object
-
-Found = list[tuple[str, str]]
-INVALID, REQUIRED = "FieldValueInvalid", "FieldValueRequired"
+from tests.api.findings import Findings, below, told
 
 
 def node(spec: Object | None = None, **status: Any) -> Object:
     return {"metadata": {"name": "n"}, "spec": spec or {}, "status": status}
 
 
-def found(new: Object, old: Object | None = None, part: str = "") -> Found:
-    return [(cause.field, cause.reason) for cause in validate(NODE, new, old, part)]
+def found(new: Object, old: Object | None = None, part: str = "") -> Findings:
+    return told(validate(NODE, new, old, part))
 
 
 def taint(**fields: str) -> Object:
@@ -37,10 +35,8 @@ def taint(**fields: str) -> Object:
         ([taint(), taint(value="other")], ["[1]: Duplicate"]),
     ],
 )
-def test_taints_are_told_below_metadata(taints: list[Object], causes: Found) -> None:
-    assert found(node({"taints": taints})) == [
-        (f"metadata.taints{field}", reason) for field, reason in causes
-    ]
+def test_taints_are_told_below_metadata(taints: list[Object], causes: Findings) -> None:
+    assert found(node({"taints": taints})) == below("metadata.taints", causes)
 
 
 def test_room_is_not_negative_and_devices_come_whole() -> None:
@@ -53,9 +49,7 @@ def test_room_is_not_negative_and_devices_come_whole() -> None:
 
 def test_an_address_is_told_once() -> None:
     address = {"type": "InternalIP", "address": "10.0.0.1"}
-    assert found(node(addresses=[address, address])) == [
-        "status.addresses[1]: Duplicate"
-    ]
+    assert found(node(addresses=[address, address])) == ["status.addresses[1]: Duplicate"]
 
 
 @pytest.mark.parametrize(("field", "value"), [("providerID", "p"), ("podCIDRs", ["10.0.0.0/24"])])

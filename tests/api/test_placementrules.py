@@ -7,17 +7,8 @@ from typing import Any
 import pytest
 
 from phalanx.api.wire import Object
-from tests.api.test_podspecrules import (
-    DUPLICATE,
-    FORBIDDEN,
-    INVALID,
-    REQUIRED,
-    UNSUPPORTED,
-    Found,
-    below,
-    found,
-    spec,
-)
+from tests.api.findings import Findings, below
+from tests.api.test_podspecrules import found, spec
 
 REQUIRED_TERMS = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED_TERMS = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -32,11 +23,14 @@ PREFERRED_TERMS = "preferredDuringSchedulingIgnoredDuringExecution"
         ({"operator": "Equal"}, ["operator: Invalid"]),
         ({"key": "a", "operator": "Exists", "value": "b"}, ["operator: Invalid"]),
         ({"key": "a", "value": "b c" + "x" * 64}, ["operator: Invalid"]),
-        ({"key": "a", "operator": "Like", "effect": "NoThing"}, ["operator: NotSupported", "effect: NotSupported"]),
+        (
+            {"key": "a", "operator": "Like", "effect": "NoThing"},
+            ["operator: NotSupported", "effect: NotSupported"],
+        ),
         ({"key": "a", "tolerationSeconds": 1}, ["effect: Invalid"]),
     ],
 )
-def test_a_toleration_names_a_taint(toleration: Object, causes: Found) -> None:
+def test_a_toleration_names_a_taint(toleration: Object, causes: Findings) -> None:
     assert found(spec(tolerations=[toleration])) == below("tolerations[0]", causes)
 
 
@@ -46,14 +40,17 @@ def test_a_toleration_names_a_taint(toleration: Object, causes: Found) -> None:
         ({"key": "a", "operator": "In", "values": ["b"]}, []),
         ({"key": "a", "operator": "Exists"}, []),
         ({"key": "a", "operator": "Gt", "values": ["1"]}, []),
-        ({"key": "a b", "operator": "Near", "values": ["x"]}, ["operator: Invalid", "key: Invalid"]),
+        (
+            {"key": "a b", "operator": "Near", "values": ["x"]},
+            ["operator: Invalid", "key: Invalid"],
+        ),
         ({"key": "a", "operator": "NotIn"}, ["values: Required"]),
         ({"key": "a", "operator": "DoesNotExist", "values": ["x"]}, ["values: Forbidden"]),
         ({"key": "a", "operator": "Lt", "values": ["1", "2"]}, ["values: Required"]),
         ({"key": "a", "operator": "In", "values": ["b c"]}, ["values[0]: Invalid"]),
     ],
 )
-def test_nodes_are_required_by_label(term: Object, causes: Found) -> None:
+def test_nodes_are_required_by_label(term: Object, causes: Findings) -> None:
     required = {"nodeSelectorTerms": [{"matchExpressions": [term]}]}
     place = f"affinity.nodeAffinity.{REQUIRED_TERMS}.nodeSelectorTerms[0].matchExpressions[0]"
     assert found(spec(affinity={"nodeAffinity": {REQUIRED_TERMS: required}})) == below(
@@ -70,7 +67,7 @@ def test_nodes_are_required_by_label(term: Object, causes: Found) -> None:
         ({"key": "x", "operator": "Exists"}, ["operator: Invalid", "key: Invalid"]),
     ],
 )
-def test_nodes_are_required_by_name(term: Object, causes: Found) -> None:
+def test_nodes_are_required_by_name(term: Object, causes: Findings) -> None:
     required = {"nodeSelectorTerms": [{"matchFields": [term]}]}
     place = f"affinity.nodeAffinity.{REQUIRED_TERMS}.nodeSelectorTerms[0].matchFields[0]"
     assert found(spec(affinity={"nodeAffinity": {REQUIRED_TERMS: required}})) == below(
@@ -79,7 +76,7 @@ def test_nodes_are_required_by_name(term: Object, causes: Found) -> None:
 
 
 def test_required_nodes_need_a_term() -> None:
-    affinity = {"nodeAffinity": {REQUIRED_TERMS: {"nodeSelectorTerms": []}}}
+    affinity: Object = {"nodeAffinity": {REQUIRED_TERMS: {"nodeSelectorTerms": []}}}
     assert found(spec(affinity=affinity)) == [
         f"affinity.nodeAffinity.{REQUIRED_TERMS}.nodeSelectorTerms: Required"
     ]
@@ -101,9 +98,22 @@ def term(**fields: Any) -> Object:
     ("said", "causes"),
     [
         (term(), []),
-        (term(topologyKey=""), ["topologyKey: Required", "topologyKey: Invalid", "topologyKey: Invalid"]),
+        (
+            term(topologyKey=""),
+            ["topologyKey: Required", "topologyKey: Invalid", "topologyKey: Invalid"],
+        ),
         (term(labelSelector={"matchLabels": {"a b": "c"}}), ["labelSelector.matchLabels: Invalid"]),
-        (term(labelSelector={"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["b c"]}]}), ["labelSelector.matchExpressions[0].operator: Invalid", "labelSelector.matchExpressions[0].values[0]: Invalid"]),
+        (
+            term(
+                labelSelector={
+                    "matchExpressions": [{"key": "a", "operator": "Gt", "values": ["b c"]}]
+                }
+            ),
+            [
+                "labelSelector.matchExpressions[0].operator: Invalid",
+                "labelSelector.matchExpressions[0].values[0]: Invalid",
+            ],
+        ),
         (term(namespaces=["A"]), ["namespace: Invalid"]),
         (term(labelSelector=None, matchLabelKeys=["a"]), ["matchLabelKeys: Forbidden"]),
         (term(matchLabelKeys=["a b"]), ["matchLabelKeys[0]: Invalid"]),
@@ -111,7 +121,7 @@ def term(**fields: Any) -> Object:
     ],
 )
 @pytest.mark.parametrize("sort", ["podAffinity", "podAntiAffinity"])
-def test_pods_are_sought_or_shunned_by_label(sort: str, said: Object, causes: Found) -> None:
+def test_pods_are_sought_or_shunned_by_label(sort: str, said: Object, causes: Findings) -> None:
     affinity = {sort: {REQUIRED_TERMS: [said]}}
     assert found(spec(affinity=affinity)) == below(f"affinity.{sort}.{REQUIRED_TERMS}[0]", causes)
 
@@ -127,8 +137,11 @@ def test_preferred_pods_have_a_weight() -> None:
 
 def spread(**fields: Any) -> Object:
     return {
-        "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
-        "labelSelector": {"matchLabels": {"a": "b"}}, **fields,
+        "maxSkew": 1,
+        "topologyKey": "zone",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"a": "b"}},
+        **fields,
     }
 
 
@@ -136,16 +149,22 @@ def spread(**fields: Any) -> Object:
     ("said", "causes"),
     [
         (spread(minDomains=2, nodeAffinityPolicy="Honor"), []),
-        (spread(maxSkew=0, whenUnsatisfiable="Cry"), ["maxSkew: Invalid", "whenUnsatisfiable: NotSupported"]),
+        (
+            spread(maxSkew=0, whenUnsatisfiable="Cry"),
+            ["maxSkew: Invalid", "whenUnsatisfiable: NotSupported"],
+        ),
         (spread(topologyKey=""), ["topologyKey: Required"]),
         (spread(minDomains=0), ["minDomains: Invalid"]),
         (spread(minDomains=1, whenUnsatisfiable="ScheduleAnyway"), ["minDomains: Invalid"]),
         (spread(nodeTaintsPolicy="Obey"), ["nodeTaintsPolicy: NotSupported"]),
-        (spread(labelSelector={"matchLabels": {"a b": ""}}), ["labelSelector.matchLabels: Invalid"]),
+        (
+            spread(labelSelector={"matchLabels": {"a b": ""}}),
+            ["labelSelector.matchLabels: Invalid"],
+        ),
         (spread(labelSelector=None, matchLabelKeys=["a"]), ["matchLabelKeys: Forbidden"]),
     ],
 )
-def test_pods_are_spread_by_a_positive_skew(said: Object, causes: Found) -> None:
+def test_pods_are_spread_by_a_positive_skew(said: Object, causes: Findings) -> None:
     assert found(spec(topologySpreadConstraints=[said])) == below(
         "topologySpreadConstraints[0]", causes
     )

@@ -11,10 +11,8 @@ from phalanx.api.defaults import apply_creation, apply_defaults
 from phalanx.api.kinds import POD
 from phalanx.api.rules import validate
 from phalanx.api.wire import Object
+from tests.api.findings import Findings, told
 
-Found = list[tuple[str, str]]
-INVALID, REQUIRED, FORBIDDEN = "FieldValueInvalid", "FieldValueRequired", "FieldValueForbidden"
-DUPLICATE = "FieldValueDuplicate"
 TERMS = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -28,8 +26,8 @@ def pod(**spec: Any) -> Object:
     return made
 
 
-def found(new: Object, old: Object, part: str = "") -> Found:
-    return [(cause.field, cause.reason) for cause in validate(POD, new, old, part)]
+def found(new: Object, old: Object, part: str = "") -> Findings:
+    return told(validate(POD, new, old, part))
 
 
 GATED = {"schedulingGates": [{"name": "one"}, {"name": "two"}], "nodeSelector": {"disk": "ssd"}}
@@ -74,22 +72,58 @@ def test_how_long_a_taint_is_tolerated_may_change() -> None:
         ({}, {"schedulingGroup": {"podGroupName": "g"}}, ["spec: Forbidden"]),
         ({}, {"nodeSelector": {"a": "b"}}, ["spec: Forbidden"]),
         ({}, {"terminationGracePeriodSeconds": 1}, ["spec: Forbidden"]),
-        ({}, {"containers": [{"name": "main", "image": "app:1", "resources": {"requests": {"cpu": "2"}}}]}, ["spec: Forbidden"]),
-        ({}, {"containers": [{"name": "main", "image": "app:1"}, {"name": "b", "image": "b"}]}, ["spec.containers: Forbidden"]),
+        (
+            {},
+            {
+                "containers": [
+                    {"name": "main", "image": "app:1", "resources": {"requests": {"cpu": "2"}}}
+                ]
+            },
+            ["spec: Forbidden"],
+        ),
+        (
+            {},
+            {"containers": [{"name": "main", "image": "app:1"}, {"name": "b", "image": "b"}]},
+            ["spec.containers: Forbidden"],
+        ),
         ({}, {"initContainers": [{"name": "b", "image": "b"}]}, ["spec.initContainers: Forbidden"]),
-        ({}, {"containers": [{"name": "main", "image": ""}]}, ["spec.containers[0].image: Required"]),
-        ({"activeDeadlineSeconds": 50}, {"activeDeadlineSeconds": 100, "priority": 1}, ["spec.activeDeadlineSeconds: Invalid"]),
+        (
+            {},
+            {"containers": [{"name": "main", "image": ""}]},
+            ["spec.containers[0].image: Required"],
+        ),
+        (
+            {"activeDeadlineSeconds": 50},
+            {"activeDeadlineSeconds": 100, "priority": 1},
+            ["spec.activeDeadlineSeconds: Invalid"],
+        ),
         ({"activeDeadlineSeconds": 50}, {}, ["spec.activeDeadlineSeconds: Invalid"]),
         (TOLERANT, {}, ["spec.tolerations: Forbidden"]),
-        (GATED, {**GATED, "schedulingGates": [{"name": "three"}]}, ["spec.schedulingGates[0].name: Forbidden"]),
+        (
+            GATED,
+            {**GATED, "schedulingGates": [{"name": "three"}]},
+            ["spec.schedulingGates[0].name: Forbidden"],
+        ),
         (GATED, {**GATED, "nodeSelector": {"disk": "hdd"}}, ["spec.nodeSelector: Invalid"]),
-        ({**GATED, "affinity": near("a")}, GATED, [f"spec.affinity.nodeAffinity.{TERMS}.nodeSelectorTerms: Invalid"]),
-        ({**GATED, "affinity": near("a")}, {**GATED, "affinity": near("b")}, [f"spec.affinity.nodeAffinity.{TERMS}.nodeSelectorTerms[0]: Invalid"]),
-        ({**GATED, "affinity": near()}, {**GATED, "affinity": near("b")}, [f"spec.affinity.nodeAffinity.{TERMS}.nodeSelectorTerms[0]: Invalid"]),
+        (
+            {**GATED, "affinity": near("a")},
+            GATED,
+            [f"spec.affinity.nodeAffinity.{TERMS}.nodeSelectorTerms: Invalid"],
+        ),
+        (
+            {**GATED, "affinity": near("a")},
+            {**GATED, "affinity": near("b")},
+            [f"spec.affinity.nodeAffinity.{TERMS}.nodeSelectorTerms[0]: Invalid"],
+        ),
+        (
+            {**GATED, "affinity": near()},
+            {**GATED, "affinity": near("b")},
+            [f"spec.affinity.nodeAffinity.{TERMS}.nodeSelectorTerms[0]: Invalid"],
+        ),
         (GATED, {**GATED, "affinity": {"podAffinity": {}}}, ["spec: Forbidden"]),
     ],
 )
-def test_nothing_else_may_change(old: Object, new: Object, causes: Found) -> None:
+def test_nothing_else_may_change(old: Object, new: Object, causes: Findings) -> None:
     assert found(pod(**new), pod(**old)) == causes
 
 
@@ -104,13 +138,22 @@ def with_status(obj: Object, **status: Any) -> Object:
         ({"nominatedNodeName": "Bad Node"}, ["status.nominatedNodeName: Invalid"]),
         ({"qosClass": "Guaranteed"}, ["status.qosClass: Invalid"]),
         ({"podIPs": [{"ip": "x"}]}, ["status.podIPs[0]: Invalid"]),
-        ({"podIPs": [{"ip": "10.0.0.1"}] * 2}, ["status.podIPs[1]: Duplicate", "status.podIPs: Invalid"]),
-        ({"hostIP": "10.0.0.1", "hostIPs": [{"ip": "10.0.0.2"}]}, ["status.hostIPs[0].ip: Invalid"]),
+        (
+            {"podIPs": [{"ip": "10.0.0.1"}] * 2},
+            ["status.podIPs[1]: Duplicate", "status.podIPs: Invalid"],
+        ),
+        (
+            {"hostIP": "10.0.0.1", "hostIPs": [{"ip": "10.0.0.2"}]},
+            ["status.hostIPs[0].ip: Invalid"],
+        ),
         ({"conditions": [{"type": "a b"}]}, ["metadata.conditions[0].Type: Invalid"]),
-        ({"resourceClaimStatuses": [{"name": "x"}]}, ["status.resourceClaimStatuses[0].name: Invalid"]),
+        (
+            {"resourceClaimStatuses": [{"name": "x"}]},
+            ["status.resourceClaimStatuses[0].name: Invalid"],
+        ),
     ],
 )
-def test_a_status_tells_what_can_be(status: Object, causes: Found) -> None:
+def test_a_status_tells_what_can_be(status: Object, causes: Findings) -> None:
     assert found(with_status(pod(), **status), pod(), "status") == causes
 
 
@@ -128,7 +171,7 @@ RUNNING = [{"name": "main", "state": {"running": {}}}]
     ],
 )
 def test_a_container_that_is_not_restarted_stays_ended(
-    policy: str, code: int, causes: Found
+    policy: str, code: int, causes: Findings
 ) -> None:
     ended = [{"name": "main", "state": {"terminated": {"exitCode": code}}}]
     old = with_status(pod(restartPolicy=policy), containerStatuses=ended)

@@ -11,24 +11,18 @@ from phalanx.api.kinds import POD
 from phalanx.api.rules import validate
 from phalanx.api.schema import schema
 from phalanx.api.wire import Object
+from tests.api.findings import Findings, below, told
 
-Found = list[tuple[str, str]]
-INVALID, REQUIRED, FORBIDDEN = "FieldValueInvalid", "FieldValueRequired", "FieldValueForbidden"
-UNSUPPORTED, DUPLICATE, NOT_FOUND = (
-    "FieldValueNotSupported",
-    "FieldValueDuplicate",
-    "FieldValueNotFound",
-)
 MAIN = {"name": "main", "image": "app:1"}
 
 
-def found(spec: Object) -> Found:
+def found(spec: Object) -> Findings:
     """The causes below `spec`, as the server would find them on creation."""
     pod = {"metadata": {"name": "p", "namespace": "n"}, "spec": spec}
     schema(POD.schema).conform(pod)
     apply_defaults("Pod", pod)
     apply_creation("Pod", pod, "2026-01-01T00:00:00Z")
-    return [(cause.field.removeprefix("spec."), cause.reason) for cause in validate(POD, pod, None)]
+    return [one.removeprefix("spec.") for one in told(validate(POD, pod, None))]
 
 
 def container(**fields: Any) -> Object:
@@ -37,13 +31,6 @@ def container(**fields: Any) -> Object:
 
 def spec(**fields: Any) -> Object:
     return {"containers": [dict(MAIN)], **fields}
-
-
-def below(prefix: str, causes: Found) -> Found:
-    return [
-        (f"{prefix}{field}" if field.startswith("[") or not field else f"{prefix}.{field}", reason)
-        for field, reason in causes
-    ]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +46,10 @@ def below(prefix: str, causes: Found) -> Found:
         ({"dnsPolicy": "None"}, ["dnsConfig: Required"]),
         ({"dnsPolicy": "None", "dnsConfig": {}}, ["dnsConfig.nameservers: Required"]),
         ({"dnsPolicy": "None", "dnsConfig": {"nameservers": ["10.0.0.1"]}}, []),
-        ({"dnsConfig": {"nameservers": ["x"], "options": [{}]}}, ["dnsConfig.nameservers[0]: Invalid", "dnsConfig.options[0]: Required"]),
+        (
+            {"dnsConfig": {"nameservers": ["x"], "options": [{}]}},
+            ["dnsConfig.nameservers[0]: Invalid", "dnsConfig.options[0]: Required"],
+        ),
         ({"dnsConfig": {"searches": ["a"] * 33}}, ["dnsConfig.searches: Invalid"]),
         ({"nodeSelector": {"a b": "c"}}, ["nodeSelector: Invalid"]),
         ({"nodeName": "Bad Node"}, ["nodeName: Invalid"]),
@@ -73,20 +63,38 @@ def below(prefix: str, causes: Found) -> Found:
         ({"preemptionPolicy": "Maybe"}, ["preemptionPolicy: NotSupported"]),
         ({"overhead": {"cpu": "-1"}}, ["overhead.limits[cpu]: Invalid"]),
         ({"os": {"name": "plan9"}}, ["os.name: NotSupported"]),
-        ({"hostAliases": [{"ip": "x", "hostnames": ["A"]}]}, ["hostAliases[0].ip: Invalid", "hostAliases[0].hostnames[0]: Invalid"]),
-        ({"readinessGates": [{"conditionType": "a b"}]}, ["readinessGates[0].conditionType: Invalid"]),
-        ({"hostPID": True, "shareProcessNamespace": True}, ["securityContext.shareProcessNamespace: Invalid"]),
-        ({"ephemeralContainers": [{"name": "e", "image": "i"}]}, ["ephemeralContainers: Forbidden"]),
+        (
+            {"hostAliases": [{"ip": "x", "hostnames": ["A"]}]},
+            ["hostAliases[0].ip: Invalid", "hostAliases[0].hostnames[0]: Invalid"],
+        ),
+        (
+            {"readinessGates": [{"conditionType": "a b"}]},
+            ["readinessGates[0].conditionType: Invalid"],
+        ),
+        (
+            {"hostPID": True, "shareProcessNamespace": True},
+            ["securityContext.shareProcessNamespace: Invalid"],
+        ),
+        (
+            {"ephemeralContainers": [{"name": "e", "image": "i"}]},
+            ["ephemeralContainers: Forbidden"],
+        ),
         ({"schedulingGates": [{"name": "a"}, {"name": "a"}]}, ["schedulingGates[1]: Duplicate"]),
         ({"schedulingGates": [{"name": "a b"}]}, ["schedulingGates[0]: Invalid"]),
         ({"schedulingGroup": {"podGroupName": "g"}}, []),
         ({"schedulingGroup": {"podGroupName": "A_B"}}, ["schedulingGroup.podGroupName: Invalid"]),
         ({"schedulingGroup": {"podGroupName": ""}}, ["schedulingGroup.podGroupName: Invalid"]),
         ({"schedulingGroup": {}}, ["schedulingGroup.podGroupName: Invalid"]),
-        ({"schedulingGroup": {"podGroupName": "g"}, "evictionResponders": [{"name": "a.b/c", "priority": 1}]}, ["schedulingGroup: Forbidden"]),
+        (
+            {
+                "schedulingGroup": {"podGroupName": "g"},
+                "evictionResponders": [{"name": "a.b/c", "priority": 1}],
+            },
+            ["schedulingGroup: Forbidden"],
+        ),
     ],
 )
-def test_a_pod_says_how_it_runs(fields: Object, causes: Found) -> None:
+def test_a_pod_says_how_it_runs(fields: Object, causes: Findings) -> None:
     assert found(spec(**fields)) == causes
 
 
@@ -98,27 +106,72 @@ def test_a_pod_says_how_it_runs(fields: Object, causes: Found) -> None:
         ({"imagePullPolicy": "Rarely"}, ["imagePullPolicy: NotSupported"]),
         ({"terminationMessagePolicy": "Paper"}, ["terminationMessagePolicy: NotSupported"]),
         ({"restartPolicy": "Sometimes"}, ["restartPolicy: NotSupported"]),
-        ({"ports": [{"containerPort": 70_000, "protocol": "HTTP"}]}, ["ports[0].containerPort: Invalid", "ports[0].protocol: NotSupported"]),
+        (
+            {"ports": [{"containerPort": 70_000, "protocol": "HTTP"}]},
+            ["ports[0].containerPort: Invalid", "ports[0].protocol: NotSupported"],
+        ),
         ({"ports": [{}]}, ["ports[0].containerPort: Required"]),
         ({"ports": [{"containerPort": 1, "hostPort": -1}]}, ["ports[0].hostPort: Invalid"]),
         ({"ports": [{"containerPort": 1, "name": "A"}]}, ["ports[0].name: Invalid"] * 2),
-        ({"ports": [{"containerPort": 1, "name": "a"}, {"containerPort": 2, "name": "a"}]}, ["ports[1].name: Duplicate"]),
-        ({"ports": [{"containerPort": 1, "hostPort": 9}, {"containerPort": 2, "hostPort": 9}]}, ["ports[1].hostPort: Duplicate"]),
-        ({"volumeMounts": [{"name": "data", "mountPath": "/d"}]}, ["volumeMounts[0].name: NotFound"]),
-        ({"volumeDevices": [{"name": "data", "devicePath": "/d"}]}, ["volumeDevices[0].name: NotFound"]),
+        (
+            {"ports": [{"containerPort": 1, "name": "a"}, {"containerPort": 2, "name": "a"}]},
+            ["ports[1].name: Duplicate"],
+        ),
+        (
+            {"ports": [{"containerPort": 1, "hostPort": 9}, {"containerPort": 2, "hostPort": 9}]},
+            ["ports[1].hostPort: Duplicate"],
+        ),
+        (
+            {"volumeMounts": [{"name": "data", "mountPath": "/d"}]},
+            ["volumeMounts[0].name: NotFound"],
+        ),
+        (
+            {"volumeDevices": [{"name": "data", "devicePath": "/d"}]},
+            ["volumeDevices[0].name: NotFound"],
+        ),
         ({"resources": {"claims": [{"name": "gpu"}]}}, ["resources.claims[0]: NotFound"]),
         ({"resources": {"claims": [{}]}}, ["resources.claims[0]: Required"]),
         ({"securityContext": {"runAsUser": -1}}, ["securityContext.runAsUser: Invalid"]),
-        ({"securityContext": {"privileged": True, "allowPrivilegeEscalation": False}}, ["securityContext: Invalid"]),
-        ({"securityContext": {"capabilities": {"add": ["CAP_SYS_ADMIN"]}, "allowPrivilegeEscalation": False}}, ["securityContext: Invalid"]),
-        ({"securityContext": {"seccompProfile": {}}}, ["securityContext.seccompProfile.type: Required"]),
-        ({"securityContext": {"seccompProfile": {"type": "Mine"}}}, ["securityContext.seccompProfile.type: NotSupported"]),
-        ({"securityContext": {"seccompProfile": {"type": "Localhost"}}}, ["securityContext.seccompProfile.localhostProfile: Required"]),
-        ({"securityContext": {"seccompProfile": {"type": "Unconfined", "localhostProfile": "p"}}}, ["securityContext.seccompProfile.localhostProfile: Invalid"]),
-        ({"securityContext": {"seccompProfile": {"type": "Localhost", "localhostProfile": "p"}}}, []),
+        (
+            {"securityContext": {"privileged": True, "allowPrivilegeEscalation": False}},
+            ["securityContext: Invalid"],
+        ),
+        (
+            {
+                "securityContext": {
+                    "capabilities": {"add": ["CAP_SYS_ADMIN"]},
+                    "allowPrivilegeEscalation": False,
+                }
+            },
+            ["securityContext: Invalid"],
+        ),
+        (
+            {"securityContext": {"seccompProfile": {}}},
+            ["securityContext.seccompProfile.type: Required"],
+        ),
+        (
+            {"securityContext": {"seccompProfile": {"type": "Mine"}}},
+            ["securityContext.seccompProfile.type: NotSupported"],
+        ),
+        (
+            {"securityContext": {"seccompProfile": {"type": "Localhost"}}},
+            ["securityContext.seccompProfile.localhostProfile: Required"],
+        ),
+        (
+            {
+                "securityContext": {
+                    "seccompProfile": {"type": "Unconfined", "localhostProfile": "p"}
+                }
+            },
+            ["securityContext.seccompProfile.localhostProfile: Invalid"],
+        ),
+        (
+            {"securityContext": {"seccompProfile": {"type": "Localhost", "localhostProfile": "p"}}},
+            [],
+        ),
     ],
 )
-def test_a_container_says_what_it_is(fields: Object, causes: Found) -> None:
+def test_a_container_says_what_it_is(fields: Object, causes: Findings) -> None:
     assert found(container(**fields)) == below("containers[0]", causes)
 
 
@@ -129,9 +182,15 @@ def test_a_container_says_what_it_is(fields: Object, causes: Found) -> None:
         ({"requests": {"cpu": "3"}, "limits": {"cpu": "2"}}, ["requests: Invalid"]),
         ({"requests": {"cpu": "-1"}}, ["requests[cpu]: Invalid"]),
         ({"limits": {"example.com/gpu": "2"}}, []),
-        ({"limits": {"example.com/gpu": "1500m"}}, ["limits[example.com/gpu]: Invalid", "requests[example.com/gpu]: Invalid"]),
+        (
+            {"limits": {"example.com/gpu": "1500m"}},
+            ["limits[example.com/gpu]: Invalid", "requests[example.com/gpu]: Invalid"],
+        ),
         ({"requests": {"example.com/gpu": "2"}}, ["limits: Required"]),
-        ({"requests": {"example.com/gpu": "1"}, "limits": {"example.com/gpu": "2"}}, ["requests: Invalid"]),
+        (
+            {"requests": {"example.com/gpu": "1"}, "limits": {"example.com/gpu": "2"}},
+            ["requests: Invalid"],
+        ),
         ({"requests": {"gpu": "1"}}, ["requests[gpu]: Invalid"] * 2),
         ({"requests": {"pods": "1"}}, ["requests[pods]: Invalid"]),
         ({"requests": {"a b": "1"}}, ["requests[a b]: Invalid"]),
@@ -140,7 +199,7 @@ def test_a_container_says_what_it_is(fields: Object, causes: Found) -> None:
         ({"limits": {"hugepages-2Mi": "4Mi", "memory": "1Gi"}}, []),
     ],
 )
-def test_resources_are_asked_for_within_limits(resources: Object, causes: Found) -> None:
+def test_resources_are_asked_for_within_limits(resources: Object, causes: Findings) -> None:
     assert found(container(resources=resources)) == below("containers[0].resources", causes)
 
 
@@ -164,7 +223,7 @@ def test_claims_of_a_container_are_claims_of_the_pod() -> None:
         ({"name": "c", "resourceClaimName": "X"}, ["resourceClaimName: Invalid"]),
     ],
 )
-def test_a_claim_of_a_pod_has_one_source(claim: Object, causes: Found) -> None:
+def test_a_claim_of_a_pod_has_one_source(claim: Object, causes: Findings) -> None:
     assert found(spec(resourceClaims=[claim])) == below("resourceClaims[0]", causes)
 
 
@@ -175,22 +234,55 @@ def test_a_claim_of_a_pod_has_one_source(claim: Object, causes: Found) -> None:
         ({"name": "A=B"}, ["name: Invalid"]),
         ({"name": ""}, ["name: Required"]),
         ({"name": "A", "valueFrom": {}}, ["valueFrom: Invalid"]),
-        ({"name": "A", "value": "x", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}, ["valueFrom: Invalid"]),
+        (
+            {"name": "A", "value": "x", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            ["valueFrom: Invalid"],
+        ),
         ({"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}, []),
-        ({"name": "A", "valueFrom": {"fieldRef": {"fieldPath": ""}}}, ["valueFrom.fieldRef.fieldPath: Required"]),
+        (
+            {"name": "A", "valueFrom": {"fieldRef": {"fieldPath": ""}}},
+            ["valueFrom.fieldRef.fieldPath: Required"],
+        ),
         ({"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['a.b/c']"}}}, []),
-        ({"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['a b']"}}}, ["valueFrom.fieldRef: Invalid"]),
-        ({"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "status.phase"}}}, ["valueFrom.fieldRef.fieldPath: NotSupported"]),
-        ({"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "spec.colour"}}}, ["valueFrom.fieldRef.fieldPath: Invalid"]),
+        (
+            {"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['a b']"}}},
+            ["valueFrom.fieldRef: Invalid"],
+        ),
+        (
+            {"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "status.phase"}}},
+            ["valueFrom.fieldRef.fieldPath: NotSupported"],
+        ),
+        (
+            {"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "spec.colour"}}},
+            ["valueFrom.fieldRef.fieldPath: Invalid"],
+        ),
         ({"name": "A", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}}, []),
-        ({"name": "A", "valueFrom": {"resourceFieldRef": {"resource": "limits.hugepages-2Mi"}}}, []),
-        ({"name": "A", "valueFrom": {"resourceFieldRef": {"resource": "limits.luck"}}}, ["valueFrom.resourceFieldRef.resource: NotSupported"]),
+        (
+            {"name": "A", "valueFrom": {"resourceFieldRef": {"resource": "limits.hugepages-2Mi"}}},
+            [],
+        ),
+        (
+            {"name": "A", "valueFrom": {"resourceFieldRef": {"resource": "limits.luck"}}},
+            ["valueFrom.resourceFieldRef.resource: NotSupported"],
+        ),
         ({"name": "A", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "k"}}}, []),
-        ({"name": "A", "valueFrom": {"secretKeyRef": {"name": "", "key": ""}}}, ["valueFrom.secretKeyRef.name: Invalid", "valueFrom.secretKeyRef.key: Required"]),
-        ({"name": "A", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "k"}, "secretKeyRef": {"name": "m", "key": "k"}}}, ["valueFrom: Invalid"]),
+        (
+            {"name": "A", "valueFrom": {"secretKeyRef": {"name": "", "key": ""}}},
+            ["valueFrom.secretKeyRef.name: Invalid", "valueFrom.secretKeyRef.key: Required"],
+        ),
+        (
+            {
+                "name": "A",
+                "valueFrom": {
+                    "configMapKeyRef": {"name": "m", "key": "k"},
+                    "secretKeyRef": {"name": "m", "key": "k"},
+                },
+            },
+            ["valueFrom: Invalid"],
+        ),
     ],
 )
-def test_a_variable_has_a_name_and_one_source(variable: Object, causes: Found) -> None:
+def test_a_variable_has_a_name_and_one_source(variable: Object, causes: Findings) -> None:
     assert found(container(env=[variable])) == below("containers[0].env[0]", causes)
 
 
@@ -204,7 +296,7 @@ def test_a_variable_has_a_name_and_one_source(variable: Object, causes: Found) -
         ({"secretRef": {"name": "s"}, "prefix": "A=B"}, ["[0].prefix: Invalid"]),
     ],
 )
-def test_variables_by_the_dozen_have_one_source(source: Object, causes: Found) -> None:
+def test_variables_by_the_dozen_have_one_source(source: Object, causes: Findings) -> None:
     assert found(container(envFrom=[source])) == below("containers[0].envFrom", causes)
 
 
@@ -218,14 +310,20 @@ def test_variables_by_the_dozen_have_one_source(source: Object, causes: Found) -
         ({"tcpSocket": {"port": "http"}}, []),
         ({"grpc": {"port": 70_000}}, ["grpc.port: Invalid"]),
         ({"httpGet": {"port": 1, "scheme": "FTP"}}, ["httpGet.scheme: NotSupported"]),
-        ({"httpGet": {"port": "A", "httpHeaders": [{"name": "a b", "value": ""}]}}, ["httpGet.port: Invalid"] * 2 + ["httpGet.httpHeaders: Invalid"]),
+        (
+            {"httpGet": {"port": "A", "httpHeaders": [{"name": "a b", "value": ""}]}},
+            ["httpGet.port: Invalid"] * 2 + ["httpGet.httpHeaders: Invalid"],
+        ),
         ({"exec": {"command": ["a"]}, "tcpSocket": {"port": 1}}, ["tcpSocket: Forbidden"]),
         ({"exec": {"command": ["a"]}, "timeoutSeconds": -1}, ["timeoutSeconds: Invalid"]),
         ({"exec": {"command": ["a"]}, "successThreshold": 2}, ["successThreshold: Invalid"]),
-        ({"exec": {"command": ["a"]}, "terminationGracePeriodSeconds": 0}, ["terminationGracePeriodSeconds: Invalid"]),
+        (
+            {"exec": {"command": ["a"]}, "terminationGracePeriodSeconds": 0},
+            ["terminationGracePeriodSeconds: Invalid"],
+        ),
     ],
 )
-def test_a_probe_acts_in_one_way(probe: Object, causes: Found) -> None:
+def test_a_probe_acts_in_one_way(probe: Object, causes: Findings) -> None:
     assert found(container(livenessProbe=probe)) == below("containers[0].livenessProbe", causes)
 
 
@@ -282,16 +380,35 @@ def test_on_the_network_of_the_node_ports_are_the_nodes() -> None:
         ({"name": "v", "emptyDir": {}, "secret": {"secretName": "s"}}, ["secret: Forbidden"]),
         ({"name": "v", "emptyDir": {"sizeLimit": "-1"}}, ["emptyDir.sizeLimit: Forbidden"]),
         ({"name": "v", "secret": {}}, ["secret.secretName: Required"]),
-        ({"name": "v", "configMap": {"name": "m", "defaultMode": 0o1000}}, ["configMap.defaultMode: Invalid"]),
-        ({"name": "v", "configMap": {"name": "m", "items": [{"key": "a b", "path": "/x/../y"}]}}, ["configMap.items[0].key: Invalid", "configMap.items[0].path: Invalid", "configMap.items[0].path: Invalid"]),
-        ({"name": "v", "hostPath": {"path": "/a/../b", "type": "Hole"}}, ["hostPath.path: Invalid", "hostPath.type: NotSupported"]),
+        (
+            {"name": "v", "configMap": {"name": "m", "defaultMode": 0o1000}},
+            ["configMap.defaultMode: Invalid"],
+        ),
+        (
+            {"name": "v", "configMap": {"name": "m", "items": [{"key": "a b", "path": "/x/../y"}]}},
+            [
+                "configMap.items[0].key: Invalid",
+                "configMap.items[0].path: Invalid",
+                "configMap.items[0].path: Invalid",
+            ],
+        ),
+        (
+            {"name": "v", "hostPath": {"path": "/a/../b", "type": "Hole"}},
+            ["hostPath.path: Invalid", "hostPath.type: NotSupported"],
+        ),
         ({"name": "v", "persistentVolumeClaim": {}}, ["persistentVolumeClaim.claimName: Required"]),
         ({"name": "v", "nfs": {}}, ["nfs.server: Required", "nfs.path: Required"]),
         ({"name": "v", "projected": {"sources": [{}]}}, ["projected.sources[0]: Required"]),
-        ({"name": "v", "projected": {"sources": [{"secret": {"name": "s"}, "configMap": {"name": "m"}}]}}, ["projected.sources[0].secret: Forbidden"]),
+        (
+            {
+                "name": "v",
+                "projected": {"sources": [{"secret": {"name": "s"}, "configMap": {"name": "m"}}]},
+            },
+            ["projected.sources[0].secret: Forbidden"],
+        ),
     ],
 )
-def test_a_volume_has_one_source(volume: Object, causes: Found) -> None:
+def test_a_volume_has_one_source(volume: Object, causes: Findings) -> None:
     assert found(spec(volumes=[volume])) == below("volumes[0]", causes)
 
 
@@ -304,13 +421,22 @@ def test_volumes_have_different_names() -> None:
     [
         ([{"name": "v", "mountPath": "/d"}], []),
         ([{"name": "v"}], ["[0].mountPath: Required"]),
-        ([{"name": "v", "mountPath": "/d"}, {"name": "v", "mountPath": "/d"}], ["[1].mountPath: Invalid"]),
+        (
+            [{"name": "v", "mountPath": "/d"}, {"name": "v", "mountPath": "/d"}],
+            ["[1].mountPath: Invalid"],
+        ),
         ([{"name": "v", "mountPath": "/d", "subPath": "/x"}], ["subPath: Invalid"]),
-        ([{"name": "v", "mountPath": "/d", "subPath": "a", "subPathExpr": "b"}], ["[0].subPathExpr: Invalid"]),
-        ([{"name": "v", "mountPath": "/d", "mountPropagation": "Up"}], ["mountPropagation: NotSupported"]),
+        (
+            [{"name": "v", "mountPath": "/d", "subPath": "a", "subPathExpr": "b"}],
+            ["[0].subPathExpr: Invalid"],
+        ),
+        (
+            [{"name": "v", "mountPath": "/d", "mountPropagation": "Up"}],
+            ["mountPropagation: NotSupported"],
+        ),
     ],
 )
-def test_mounts_do_not_overlap(mounts: list[Object], causes: Found) -> None:
+def test_mounts_do_not_overlap(mounts: list[Object], causes: Findings) -> None:
     made = {**container(volumeMounts=mounts), "volumes": [{"name": "v"}]}
     assert found(made) == below("containers[0].volumeMounts", causes)
 
@@ -330,10 +456,16 @@ def test_devices_do_not_overlap() -> None:
         ({"supplementalGroups": [0, -1]}, ["supplementalGroups[1]: Invalid"]),
         ({"fsGroupChangePolicy": "Never"}, ["fsGroupChangePolicy: NotSupported"]),
         ({"sysctls": [{"name": "kernel.shmmax", "value": "1"}]}, []),
-        ({"sysctls": [{"value": "1"}, {"name": "A", "value": "1"}]}, ["sysctls[0].name: Required", "sysctls[1].name: Invalid"]),
+        (
+            {"sysctls": [{"value": "1"}, {"name": "A", "value": "1"}]},
+            ["sysctls[0].name: Required", "sysctls[1].name: Invalid"],
+        ),
         ({"sysctls": [{"name": "a.b", "value": "1"}] * 2}, ["sysctls[1].name: Duplicate"]),
-        ({"appArmorProfile": {"type": "Localhost"}}, ["appArmorProfile.localhostProfile: Required"]),
+        (
+            {"appArmorProfile": {"type": "Localhost"}},
+            ["appArmorProfile.localhostProfile: Required"],
+        ),
     ],
 )
-def test_a_pod_says_as_whom_it_runs(fields: Object, causes: Found) -> None:
+def test_a_pod_says_as_whom_it_runs(fields: Object, causes: Findings) -> None:
     assert found(spec(securityContext=fields)) == below("securityContext", causes)

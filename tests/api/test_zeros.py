@@ -42,7 +42,8 @@ def test_declared_defaults_step_in_at_any_depth() -> None:
 
 
 def test_defaults_are_not_shared_between_objects() -> None:
-    one, two = ({"spec": {}} for _ in range(2))
+    one: Object = {"spec": {}}
+    two: Object = {"spec": {}}
     filled("scheduling.v1beta1.PodGroup", one)["spec"]["disruptionMode"]["all"] = {}
     assert filled("scheduling.v1beta1.PodGroup", two)["spec"]["disruptionMode"] == {"single": {}}
 
@@ -53,7 +54,7 @@ def test_what_is_said_stays() -> None:
 
 
 def test_values_of_maps_are_filled_too() -> None:
-    claim = {"spec": {"devices": {"requests": [{"exactly": {}}]}}}
+    claim: Object = {"spec": {"devices": {"requests": [{"exactly": {}}]}}}
     assert (
         filled("resource.v1.ResourceClaim", claim)["spec"]["devices"]["requests"][0]["name"] == ""
     )

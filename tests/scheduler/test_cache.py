@@ -123,6 +123,12 @@ def test_a_status_change_of_a_running_pod_touches_no_row() -> None:
     assert cache.snapshot().journal == snapshot.journal == []
 
 
+def test_a_running_pod_that_grows_takes_its_new_room() -> None:
+    cache = cluster([node("a")], [pod("p", on="a", cpu="1")])
+    cache.pod(key("p"), pod("p", on="a", cpu="3"))
+    assert used(cache, "a") == 3000
+
+
 def test_a_namesake_takes_the_place_of_the_pod_that_went() -> None:
     cache = cluster([node("a"), node("b")], [pod("p", uid="1", on="a", cpu="1")])
     assert cache.pod(key("p"), pod("p", uid="2", cpu="1")) is Event.POD_GONE

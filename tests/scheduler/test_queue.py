@@ -203,6 +203,24 @@ def test_a_group_whose_priority_changes_moves_in_the_queue() -> None:
     assert queue.pop(1.0) is None
 
 
+def test_a_group_whose_priority_falls_loses_its_turn() -> None:
+    queue = Queue()
+    for name in ("a", "b"):
+        queue.group(basic(name, priority=2), 0.0)
+        queue.pod(pod(f"{name}0", name, priority=2), 0.0)
+    queue.group(basic("a", priority=1), 1.0)
+    assert [pop(queue, 1.0).key.name for _ in range(2)] == ["b", "a"]
+
+
+def test_a_refused_entity_goes_behind_those_that_came_meanwhile() -> None:
+    queue = filled(pod("first"))
+    one = pop(queue)
+    queue.pod(pod("second"), 1.0)
+    queue.done(one, refusal(one), 2.0)
+    queue.wake(Event.NODE_ADDED, 3.0)
+    assert [names(queue.pop(3.0)), names(queue.pop(3.0))] == [["second"], ["first"]]
+
+
 # ---- after an attempt ----------------------------------------------------------------------------
 
 
@@ -279,6 +297,15 @@ def test_a_gated_member_stops_a_group_that_backs_off() -> None:
     assert (state(queue, "g"), queue.pop(99.0)) == (State.GATED, None)
 
 
+def test_a_group_that_loses_members_in_flight_is_incomplete_when_it_lands() -> None:
+    queue = filled(pod("a", "g"), pod("b", "g"))
+    queue.group(gang("g", 2), 0.0)
+    one = pop(queue)
+    queue.pod_gone(key("b"), 0.1)
+    queue.done(one, refusal(one), 0.2)
+    assert (state(queue, "g"), queue.next_time()) == (State.INCOMPLETE, None)
+
+
 def test_leftovers_of_a_placed_group_keep_their_turn() -> None:
     queue = filled(pod("a", "g"), pod("b", "g"))
     queue.group(gang("g", 1), 0.0)
@@ -338,6 +365,16 @@ def test_a_pod_that_went_does_not_return() -> None:
     one = pop(queue)
     queue.done(one, success(one), 0.0)
     queue.pod_gone(key("p"), 0.5)
+    queue.returned(bindings(one), 1.0)
+    assert queue.listing() == []
+
+
+def test_a_pod_that_was_bound_after_all_does_not_return() -> None:
+    queue = filled(pod("a", "g"))
+    queue.group(basic("g"), 0.0)
+    one = pop(queue)
+    queue.done(one, success(one), 0.0)
+    queue.pod(pod("a", "g", on="n"), 0.5)
     queue.returned(bindings(one), 1.0)
     assert queue.listing() == []
 

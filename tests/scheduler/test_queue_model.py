@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from phalanx.api.core import Pod
 from phalanx.api.meta import Key
@@ -21,8 +21,9 @@ from phalanx.scheduler.events import Event
 from phalanx.scheduler.queue import Queue
 from tests.scheduler.builders import gang, key, pod
 
-PODS = st.sampled_from([f"p{i}" for i in range(6)])
-GROUPS = st.sampled_from(["", "g", "h"])
+PODS = st.sampled_from(["p0", "p1", "p2", "p3"])
+GROUPS = st.sampled_from(["", "g", "g", "h"])
+ONE_IN_FIVE = st.integers(0, 4).map(lambda n: n == 4)
 PRIORITY = {"": 1, "g": 0, "h": 2}
 
 
@@ -49,8 +50,15 @@ class QueueModel(RuleBasedStateMachine):
 
     # ---- what happens ----------------------------------------------------------------------------
 
-    @rule(name=PODS, group=GROUPS, gated=st.booleans(), ours=st.integers(0, 4))
-    def a_pod_comes(self, name: str, group: str, gated: bool, ours: int) -> None:
+    @initialize(quorum=st.integers(1, 2))
+    def a_gang_and_a_pod_are_there(self, quorum: int) -> None:
+        self.a_group_changes("g", quorum)
+        self.a_pod_comes("p0", "g", False, False)
+        self.a_pod_comes("p1", "g", False, False)
+        self.a_pod_comes("p2", "", False, False)
+
+    @rule(name=PODS, group=GROUPS, gated=ONE_IN_FIVE, foreign=ONE_IN_FIVE)
+    def a_pod_comes(self, name: str, group: str, gated: bool, foreign: bool) -> None:
         """Also over a namesake whose end was not seen."""
         self.serial += 1
         one = pod(
@@ -59,58 +67,49 @@ class QueueModel(RuleBasedStateMachine):
             uid=f"{self.serial}",
             gates=["quota"] if gated else [],
             priority=PRIORITY[group],
-            scheduler="default-scheduler" if ours else "other",
+            scheduler="other" if foreign else "default-scheduler",
         )
         self.pods[name] = Known(one)
         self.queue.pod(one, self.now)
 
     @precondition(lambda self: self.pods)
-    @rule(data=st.data())
-    def a_pod_goes(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), how=st.sampled_from(["is seen", "is ungated", "is bound", "goes"]))
+    def a_pod(self, data: st.DataObject, how: str) -> None:
         name = data.draw(st.sampled_from(sorted(self.pods)))
-        del self.pods[name]
-        self.queue.pod_gone(key(name), self.now)
-
-    @precondition(lambda self: self.pods)
-    @rule(data=st.data())
-    def a_gate_opens(self, data: st.DataObject) -> None:
-        known = self.pods[data.draw(st.sampled_from(sorted(self.pods)))]
-        if known.where == "pending":
+        known = self.pods[name]
+        if how == "goes":
+            del self.pods[name]
+            self.queue.pod_gone(key(name), self.now)
+        elif how == "is bound":
+            known.where = "bound"
+            self.change(known, on="n")
+        elif how == "is ungated" and known.where == "pending":
             self.change(known, gates=[])
+        else:
+            self.queue.pod(known.pod, self.now)
 
-    @precondition(lambda self: self.pods)
-    @rule(data=st.data())
-    def old_news_arrive(self, data: st.DataObject) -> None:
-        known = self.pods[data.draw(st.sampled_from(sorted(self.pods)))]
-        self.queue.pod(known.pod, self.now)
+    @rule(name=st.sampled_from(["g", "h"]), quorum=st.sampled_from([1, 1, 2, 3, 0]))
+    def a_group_changes(self, name: str, quorum: int) -> None:
+        """It comes, gets another quorum, or goes."""
+        if quorum:
+            self.quorums[name] = quorum
+            self.queue.group(gang(name, quorum, priority=PRIORITY[name]), self.now)
+        else:
+            self.quorums.pop(name, None)
+            self.queue.group_gone(key(name), self.now)
 
-    @precondition(lambda self: self.pods)
-    @rule(data=st.data())
-    def a_pod_is_bound(self, data: st.DataObject) -> None:
-        known = self.pods[data.draw(st.sampled_from(sorted(self.pods)))]
-        known.where = "bound"
-        self.change(known, on="n")
-
-    @rule(name=st.sampled_from(["g", "h"]), quorum=st.integers(1, 3))
-    def a_group_comes(self, name: str, quorum: int) -> None:
-        self.quorums[name] = quorum
-        self.queue.group(gang(name, quorum, priority=PRIORITY[name]), self.now)
-
-    @rule(name=st.sampled_from(["g", "h"]))
-    def a_group_goes(self, name: str) -> None:
-        self.quorums.pop(name, None)
-        self.queue.group_gone(key(name), self.now)
-
-    @rule(event=st.sampled_from([Event.NODE_ADDED, Event.NODE_UPDATED, Event.POD_GONE]))
-    def the_cluster_changes(self, event: Event) -> None:
-        self.queue.wake(event, self.now)
-
-    @rule(seconds=st.sampled_from([0.1, 1.0, 7.0]))
-    def time_passes(self, seconds: float) -> None:
+    @rule(
+        seconds=st.sampled_from([0.0, 1.0, 7.0]),
+        event=st.sampled_from([Event.NODE_ADDED, Event.POD_GONE, None]),
+    )
+    def the_world_moves(self, seconds: float, event: Event | None) -> None:
         self.now += seconds
+        if event:
+            self.queue.wake(event, self.now)
 
     # ---- what the shell does ---------------------------------------------------------------------
 
+    @precondition(lambda self: self.ours())
     @rule()
     def the_next_is_taken(self) -> None:
         best = [place for place in self.queue.listing() if place.state is State.ACTIVE][:1]
@@ -126,19 +125,17 @@ class QueueModel(RuleBasedStateMachine):
         self.flying[one.key] = one
 
     @precondition(lambda self: self.flying)
-    @rule(data=st.data())
-    def an_attempt_succeeds(self, data: st.DataObject) -> None:
-        one = self.land(data)
-        count = data.draw(st.integers(1, len(one.members)))
-        self.place(one, count)
-
-    @precondition(lambda self: self.flying)
-    @rule(data=st.data())
-    def an_attempt_fails(self, data: st.DataObject) -> None:
-        one = self.land(data)
-        refused = tuple(Refused(m.pod.metadata.key, m.pod.metadata.uid, None) for m in one.members)
-        cures = frozenset({Event.NODE_ADDED, Event.MEMBER_CHANGED})
-        self.queue.done(one, Waiting(one.group_key, refused, 1, 0, 0, 0, cures), self.now)
+    @rule(data=st.data(), count=st.integers(0, 3))
+    def an_attempt_ends(self, data: st.DataObject, count: int) -> None:
+        """So many members got a node."""
+        one = self.flying.pop(data.draw(st.sampled_from(sorted(self.flying))))
+        if count:
+            self.place(one, count)
+        else:
+            refused = [Refused(m.pod.metadata.key, m.pod.metadata.uid, None) for m in one.members]
+            cures = frozenset({Event.NODE_ADDED, Event.MEMBER_CHANGED})
+            decision = Waiting(one.group_key, tuple(refused), 1, 0, 0, 0, cures)
+            self.queue.done(one, decision, self.now)
 
     @precondition(lambda self: any(known.where == "placed" for known in self.pods.values()))
     @rule(data=st.data())
@@ -225,9 +222,6 @@ class QueueModel(RuleBasedStateMachine):
         )
         self.queue.pod(known.pod, self.now)
 
-    def land(self, data: st.DataObject) -> Entity:
-        return self.flying.pop(data.draw(st.sampled_from(sorted(self.flying))))
-
     def place(self, one: Entity, count: int) -> None:
         chosen = one.members[:count]
         bindings = tuple(Binding(m.pod.metadata.key, m.pod.metadata.uid, "n") for m in chosen)
@@ -239,4 +233,4 @@ class QueueModel(RuleBasedStateMachine):
 
 
 TestQueueModel = QueueModel.TestCase
-TestQueueModel.settings = settings(max_examples=80, stateful_step_count=40)
+TestQueueModel.settings = settings(max_examples=100, stateful_step_count=50)

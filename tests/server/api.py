@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import NamedTuple
 from urllib.parse import urlencode
@@ -100,8 +99,9 @@ class Api:
         assert answer.code == 200, answer.body
         return answer.body
 
-    async def listing(self, kind: Kind, namespace: str = "default", **query: object) -> Object:
-        answer = await self.ask("GET", kind.path(namespace), query=query)
+    async def listing(self, kind: Kind, query: Mapping[str, object] | None = None) -> Object:
+        """A list of the default namespace."""
+        answer = await self.ask("GET", kind.path("default"), query=query)
         assert answer.code == 200, answer.body
         return answer.body
 
@@ -139,19 +139,33 @@ class Api:
         return await self.ask("POST", path, {"target": {"kind": "Node", "name": node}}, query=query)
 
     async def watch(
-        self, kind: Kind, *, seconds: int = 1, accept: str = JSON, **query: object
+        self,
+        kind: Kind,
+        query: Mapping[str, object] | None = None,
+        *,
+        since: int | None = None,
+        seconds: int = 1,
+        accept: str = JSON,
     ) -> list[Event]:
         """All events of a watch of the default namespace that lasts so long."""
-        chunks = self.chunks(kind, seconds=seconds, accept=accept, **query)
+        chunks = self.chunks(kind, query, since=since, seconds=seconds, accept=accept)
         return [event async for chunk in chunks for event in events(chunk)]
 
     async def chunks(
-        self, kind: Kind, *, seconds: int = 1, accept: str = JSON, **query: object
-    ) -> AsyncIterator[bytes]:
+        self,
+        kind: Kind,
+        query: Mapping[str, object] | None = None,
+        *,
+        since: int | None = None,
+        seconds: int = 1,
+        accept: str = JSON,
+    ) -> AsyncGenerator[bytes, None]:
         """A watch by the pieces in which it comes."""
-        options = urlencode({"watch": "true", "timeoutSeconds": seconds, **query})
-        path = kind.path("default")
-        asked = Request("GET", path, options, {"accept": accept}, b"", ADMIN)
+        begin = {} if since is None else {"resourceVersion": since}
+        options = {"watch": "true", "timeoutSeconds": seconds, **begin, **(query or {})}
+        asked = Request(
+            "GET", kind.path("default"), urlencode(options), {"accept": accept}, b"", ADMIN
+        )
         answer = await self.server.handle(asked)
         assert isinstance(answer, Stream), answer
         async with aclosing(answer.chunks) as chunks:
@@ -184,7 +198,3 @@ def names(listing: Object) -> list[str]:
 
 def revision(obj: Object) -> int:
     return int(obj["metadata"]["resourceVersion"])
-
-
-#: Makes names differ where a server is shared.
-NUMBERS = itertools.count()

@@ -321,11 +321,11 @@ async def test_every_watcher_sees_each_pod_of_a_group_once_wherever_it_breaks_of
     before = api.store.revision
     places = ["n1", "n2"] * 4
     assert (await api.bind_group(*zip(pods, places, strict=False))).code == 201
-    whole = await api.watch(POD, resourceVersion=before)
+    whole = await api.watch(POD, since=before)
     assert [str(event) for event in whole] == [f"MODIFIED p{n}" for n in range(7)]
     for stop in range(before, api.store.revision + 1):
         seen = [event for event in whole if event.revision <= stop]
-        rest = await api.watch(POD, resourceVersion=stop)
+        rest = await api.watch(POD, since=stop)
         assert [*seen, *rest] == whole
 
 
@@ -333,7 +333,7 @@ async def test_every_watcher_sees_each_pod_of_a_group_once_wherever_it_breaks_of
 async def test_a_group_reaches_a_watcher_in_one_piece() -> None:
     api = await Api.started()
     pods = await a_cluster(api, pods=8)
-    watching = api.chunks(POD, resourceVersion=api.store.revision)
+    watching = api.chunks(POD, since=api.store.revision)
     first = asyncio.ensure_future(anext(watching))
     await asyncio.sleep(0)
     await api.bind_group(*((one, "n1" if at < 4 else "n2") for at, one in enumerate(pods)))

@@ -11,10 +11,12 @@
     ├── AlreadyExists         409 AlreadyExists
     ├── Conflict              409 Conflict               somebody else was faster
     ├── Expired               410 Expired                history is gone: list again
+    ├── RequestTimeout        408 Timeout                the request did not arrive in time
     ├── TooLarge              413 RequestEntityTooLarge
     ├── UnsupportedMediaType  415 UnsupportedMediaType
     ├── Invalid               422 Invalid                with a cause per field
     ├── TooManyRequests       429 TooManyRequests        come back later
+    ├── HeadersTooLarge       431 RequestHeaderFieldsTooLarge
     ├── Timeout               504 Timeout
     └── ServerError           500 InternalError          a bug of ours, or a reply we cannot read
 
@@ -163,6 +165,18 @@ class Expired(ApiError):
     code, reason = 410, "Expired"
 
 
+class RequestTimeout(ApiError):
+    """The request did not arrive in time."""
+
+    code, reason = 408, "Timeout"
+
+
+class HeadersTooLarge(ApiError):
+    """More headers than we take."""
+
+    code, reason = 431, "RequestHeaderFieldsTooLarge"
+
+
 class TooLarge(ApiError):
     """More bytes than we take."""
 
@@ -203,7 +217,11 @@ def sentence(causes: Iterable[Cause]) -> str:
     return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
 
 
-_BY_REASON = {kind.reason: kind for kind in ApiError.__subclasses__() if kind is not NoSuchResource}
+_BY_REASON = {
+    kind.reason: kind
+    for kind in ApiError.__subclasses__()
+    if kind not in (NoSuchResource, RequestTimeout)
+}
 
 
 def from_status(code: int, status: Object) -> ApiError:

@@ -1,7 +1,7 @@
 """The value protocol between a client and the server: `handle(Request) -> Reply | Stream`.
 
 HTTP and in-process are peers over it. A transport in `client/` produces a Request, `server.app`
-answers it, `server.asgi` carries both over the network. Knows nothing of sockets.
+answers it, `server.http` carries both over the network. Knows nothing of sockets.
 """
 
 from __future__ import annotations

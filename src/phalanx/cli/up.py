@@ -24,7 +24,6 @@ from phalanx.clock import WallClock
 from phalanx.control_plane import ControlPlane
 from phalanx.controllers.nodes import SimulatedNode
 from phalanx.server.access import ADMIN, Tokens
-from phalanx.server.asgi import Asgi
 from phalanx.server.certificates import server_context, write_private
 from phalanx.server.listener import bind_socket, listening
 from phalanx.store.memory import MemoryStore
@@ -145,10 +144,10 @@ async def _up(settings: Settings, folder: Path) -> None:
     plane = ControlPlane(
         MemoryStore(), clock, chance, nodes=settings.nodes, without=settings.without
     )
-    app = Asgi(plane.server.handle, Tokens({token: ADMIN}))
+    handle, tokens = plane.server.handle, Tokens({token: ADMIN})
     file = settings.kubeconfig or _kubeconfig_place(settings, folder)
     url = _url(settings.host, sock)
-    async with plane.running(), listening(app, sock, tls), _signals() as stopped:
+    async with plane.running(), listening(handle, tokens, sock, tls), _signals() as stopped:
         kubeconfig.write(file, url, authority.decode(), token)
         # What start-up made lives to the end: the collector need not look at it again.
         gc.collect()

@@ -1,4 +1,4 @@
-"""The HTTP server under the application: TLS, a port, a clean stop."""
+"""The port: TLS connections in, each a `Connection`; a clean stop."""
 
 from __future__ import annotations
 
@@ -6,34 +6,17 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
-import uvicorn
+from phalanx.api.wire import Handler
+from phalanx.server.access import Tokens
+from phalanx.server.http import Connection
 
-from phalanx.server.asgi import Asgi
-
-#: Seconds that open requests are given when the server stops.
-_STOP_SECONDS = 1
-_IDLE_SECONDS = 90
+#: Seconds that replies under way are given when the server stops.
+_STOP_SECONDS = 1.0
+_HANDSHAKE_SECONDS = 10.0
+_SWEEP_SECONDS = 1.0
 _BACKLOG = 1024
-
-
-class _Server(uvicorn.Server):
-    """uvicorn that leaves signals to whoever runs it and says when it has begun."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.begun = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept connections."""
-        await super().startup(sockets)
-        self.begun.set()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Do not touch them."""
-        yield
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
@@ -50,18 +33,38 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 
 @contextlib.asynccontextmanager
-async def listening(app: Asgi, sock: socket.socket, tls: ssl.SSLContext) -> AsyncIterator[None]:
-    """Serve the application on a socket for as long as the context lasts."""
-    server = _Server(uvicorn.Config(
-        app, http="httptools", ws="none", lifespan="off", interface="asgi3", log_config=None,
-        access_log=False, server_header=False, date_header=False, proxy_headers=False,
-        backlog=_BACKLOG, timeout_keep_alive=_IDLE_SECONDS,
-        timeout_graceful_shutdown=_STOP_SECONDS, ssl_context_factory=lambda config, default: tls,
-    ))  # fmt: skip
-    running = asyncio.create_task(server.serve([sock]))
+async def listening(
+    handle: Handler, tokens: Tokens, sock: socket.socket, tls: ssl.SSLContext
+) -> AsyncIterator[None]:
+    """Serve on a socket for as long as the context lasts."""
+    connections: set[Connection] = set()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: Connection(handle, tokens, connections), sock=sock, ssl=tls,
+        ssl_handshake_timeout=_HANDSHAKE_SECONDS, backlog=_BACKLOG,
+    )  # fmt: skip
+    sweeping = asyncio.create_task(_sweep(connections))
     try:
-        await server.begun.wait()
         yield
     finally:
-        server.should_exit = True
-        await running
+        sweeping.cancel()
+        server.close()
+        await _stop(connections)
+
+
+async def _sweep(connections: set[Connection]) -> None:
+    while True:
+        await asyncio.sleep(_SWEEP_SECONDS)
+        now = asyncio.get_running_loop().time()
+        for connection in tuple(connections):
+            connection.sweep(now)
+
+
+async def _stop(connections: set[Connection]) -> None:
+    """Let replies under way be written, then end everything."""
+    for connection in tuple(connections):
+        connection.stop()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_STOP_SECONDS):
+            await asyncio.gather(*(connection.answered() for connection in tuple(connections)))
+    for connection in tuple(connections):
+        connection.abort()

@@ -17,7 +17,6 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import islice
 
 import orjson
 
@@ -120,8 +119,10 @@ class Watcher:
             async with asyncio.timeout(seconds):
                 await self._news.wait()
         except TimeoutError:
-            self.cursor = self._store.revision
-            return None
+            # What came in the very moment that the time was over must not be passed over.
+            if not self._news.is_set():
+                self.cursor = self._store.revision
+                return None
         return self._catch_up() if self._behind else self._drain()
 
     def _drain(self) -> bytes:
@@ -131,19 +132,24 @@ class Watcher:
         return data
 
     def _catch_up(self) -> bytes:
-        """The next page of history; the watcher is in step again when there is no more."""
+        """The next piece of history; the watcher is in step again when there is no more."""
         try:
-            page = list(islice(self._store.changes(self.cursor, self.selection.prefix), PAGE))
+            changes = self._store.changes(self.cursor, self.selection.prefix)
         except Compacted as error:
             raise Expired(f"too old resource version: {self.cursor} ({error.floor})") from error
         rendered = Rendered()
-        events = [event for change in page if (event := self._event(change, rendered))]
-        if len(page) < PAGE:
-            self.cursor = self._offered = self._store.revision
-            self._behind = False
-            self._news.clear()
-        else:
-            self.cursor = page[-1].revision
+        events: list[bytes] = []
+        size = 0
+        for change in changes:
+            event = self._event(change, rendered)
+            events.append(event)
+            size += len(event)
+            self.cursor = change.revision
+            if size > BUFFER or len(events) >= PAGE:
+                return b"".join(events)
+        self.cursor = self._offered = self._store.revision
+        self._behind = False
+        self._news.clear()
         return b"".join(events)
 
     def _event(self, change: Change, rendered: Rendered) -> bytes:

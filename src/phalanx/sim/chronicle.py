@@ -126,7 +126,7 @@ def differences(before: View, after: View) -> Iterator[tuple[str, str, tuple[str
     left = [uid for uid in before.homes if uid not in after.homes and uid not in after.succeeded]
     if came:
         yield "Joined" if before.homes else "Placed", "", tuple(came)
-    if left and not after.is_leaving:
+    if left and not (before.is_leaving or after.is_leaving):
         yield "Lost", "", tuple(before.homes[uid] for uid in left)
     if after.is_running and (not before.is_running or before.running != after.running):
         yield "Running", f"{after.running} pod{'s' if after.running > 1 else ''}", ()

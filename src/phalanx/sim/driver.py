@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from phalanx.api.core import Pod
-from phalanx.api.errors import AlreadyExists, ApiError
+from phalanx.api.errors import ApiError
 from phalanx.api.kinds import NODE, POD, POD_GROUP, PRIORITY_CLASS
 from phalanx.api.meta import Key
 from phalanx.api.wire import STRATEGIC_PATCH, Object
@@ -50,6 +50,15 @@ class Driver:
     def __init__(self, client: Client, machines: Machines) -> None:
         self._client, self._machines = client, machines
 
+    async def prepare(self, moments: Iterable[Moment]) -> None:
+        """Make the priority classes that pods and groups will name."""
+        events = [event for moment in moments for event in moment.events]
+        pods = [event.pods if isinstance(event, Gang) else event for event in events]
+        used = {event.template.priority for event in pods if isinstance(event, Pods)}
+        for priority in sorted(used - {0}):
+            wanted = {"metadata": {"name": _class_name(priority)}, "value": priority}
+            await self._client.create(PRIORITY_CLASS, wanted)
+
     async def drive(self, moments: Iterable[Moment], start: float) -> None:
         """Have everything happen at its time, counted from `start`."""
         loop = asyncio.get_running_loop()
@@ -68,11 +77,9 @@ class Driver:
     async def _perform(self, event: Event) -> None:
         match event:
             case Gang():
-                await self._ensure_class(event.pods.template.priority)
                 await self._client.create(POD_GROUP, _group(event))
                 await self._create(event.pods)
             case Pods():
-                await self._ensure_class(event.template.priority)
                 await self._create(event)
             case Finish():
                 await self._finish(event.target)
@@ -120,15 +127,6 @@ class Driver:
             return [await self._client.get(POD, key, Pod)]
         listing = await self._client.list(POD, Pod, namespace=NAMESPACE)
         return [pod for pod in listing.items if pod.group == key]
-
-    async def _ensure_class(self, priority: int) -> None:
-        if not priority:
-            return
-        wanted = {"metadata": {"name": _class_name(priority)}, "value": priority}
-        try:
-            await self._client.create(PRIORITY_CLASS, wanted)
-        except AlreadyExists:
-            return
 
 
 #: What a kubelet says of a pod whose containers have all ended well.

@@ -21,7 +21,7 @@ Reader = Callable[[str, object], T]
 SHORTHANDS = {"gpu": "nvidia.com/gpu"}
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?")
 _TAINT = re.compile(r"([\w./-]+)(?:=([\w.-]*))?:(NoSchedule|PreferNoSchedule|NoExecute)")
-_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(s|m|h|)")
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,20})?)(s|m|h|)")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _SHOWN = 60
 #: More pods or nodes than this in one event are a slip of the pen.

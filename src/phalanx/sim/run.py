@@ -58,11 +58,13 @@ async def _simulate(scenario: Scenario) -> Timeline:
         MemoryStore(lambda: chance.between(*LATENCY)), clock, chance, without=("nodes",)
     )
     machines = Machines(plane.client("system:nodes"), clock, chance)
+    driver = Driver(plane.client("user"), machines)
     report = Report(Observer(plane.client("observer")), scenario.seed)
     async with plane.running(), _meanwhile(report.observer.run(), machines.run()):
         await machines.add(scenario.nodes)
+        await driver.prepare(scenario.moments)
         await report.begin()
-        await Driver(plane.client("user"), machines).drive(scenario.moments, report.start)
+        await driver.drive(scenario.moments, report.start)
         await asyncio.sleep(report.start + scenario.until - asyncio.get_running_loop().time())
     return report.timeline()
 

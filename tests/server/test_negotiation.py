@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from phalanx.api.kinds import (
+    CONFIG_MAP,
+    EVENT,
+    KINDS,
+    LEASE,
+    NAMESPACE,
+    NODE,
+    POD,
+    POD_GROUP,
+    PRIORITY_CLASS,
+    Kind,
+)
+from phalanx.api.wire import JSON, Object
+from tests.builders import in_virtual_time, node, pod, pod_group
+from tests.server.api import Answer, Api
+
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+METADATA = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
+METADATA_LIST = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
+#: What kubectl sends.
+KUBECTL = f"{TABLE},application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"
+
+EXAMPLES: dict[Kind, Object] = {
+    CONFIG_MAP: {"metadata": {"name": "c", "namespace": "default"}, "data": {"a": "b"}},
+    EVENT: {
+        "metadata": {"name": "e", "namespace": "default"}, "reason": "Why", "message": "Because",
+        "involvedObject": {"kind": "Pod", "name": "a", "namespace": "default"},
+    },
+    LEASE: {"metadata": {"name": "l", "namespace": "default"}, "spec": {"holderIdentity": "me"}},
+    NAMESPACE: {"metadata": {"name": "s"}},
+    NODE: node("n1"),
+    POD: pod("a"),
+    POD_GROUP: pod_group("g", 2),
+    PRIORITY_CLASS: {"metadata": {"name": "high"}, "value": 10},
+}  # fmt: skip
+
+
+async def get(api: Api, path: str, accept: str, **query: str) -> Answer:
+    return await api.ask("GET", path, headers={"accept": accept}, query=query)
+
+
+def rows(answer: Answer) -> list[list[object]]:
+    return [row["cells"] for row in answer.body["rows"]]
+
+
+def test_every_kind_that_is_listed_has_an_example() -> None:
+    assert [kind.name for kind in KINDS if "list" in kind.verbs and kind not in EXAMPLES] == []
+
+
+@pytest.mark.parametrize("kind", EXAMPLES, ids=lambda kind: kind.name)
+@in_virtual_time
+async def test_every_kind_is_shown_as_a_table_and_as_metadata_alone(kind: Kind) -> None:
+    api = await Api.started()
+    (made,) = await api.create(kind, EXAMPLES[kind])
+    name, namespace = made["metadata"]["name"], made["metadata"].get("namespace", "")
+    for path in (kind.path(namespace, name), kind.path(namespace)):
+        table = await get(api, path, KUBECTL)
+        assert (table.body["kind"], table.body["apiVersion"]) == ("Table", "meta.k8s.io/v1")
+        columns = table.body["columnDefinitions"]
+        assert all(len(row) == len(columns) for row in rows(table))
+        shown = [row["object"] for row in table.body["rows"]]
+        assert made["metadata"] in [one["metadata"] for one in shown]
+    alone = await get(api, kind.path(namespace, name), METADATA)
+    assert alone.body["kind"] == "PartialObjectMetadata"
+    assert set(alone.body) == {"kind", "apiVersion", "metadata"}
+    listed = await get(api, kind.path(namespace), METADATA_LIST)
+    assert alone.body in listed.body["items"]
+
+
+@in_virtual_time
+async def test_a_table_carries_as_much_of_each_object_as_is_asked_for() -> None:
+    api = await Api.started()
+    await api.create(POD, pod("a"))
+
+    async def shown(include: str) -> object:
+        query = {"includeObject": include} if include else {}
+        answer = await get(api, POD.path("default"), TABLE, **query)
+        return answer.body["rows"][0].get("object", {}).get("kind")
+
+    assert [await shown(include) for include in ("", "Metadata", "Object", "None")] == [
+        "PartialObjectMetadata", "PartialObjectMetadata", "Pod", None,
+    ]  # fmt: skip
+    assert (await get(api, POD.path("default"), TABLE, includeObject="All")).code == 400
+
+
+@in_virtual_time
+async def test_a_table_is_paged_like_the_list() -> None:
+    api = await Api.started()
+    await api.create(POD, pod("a"), pod("b"))
+    first = await get(api, POD.path("default"), TABLE, limit="1")
+    assert [row[0] for row in rows(first)] == ["a"]
+    more = {"continue": first.body["metadata"]["continue"]}
+    second = await get(api, POD.path("default"), TABLE, limit="1", **more)
+    assert [row[0] for row in rows(second)] == ["b"]
+
+
+@in_virtual_time
+async def test_yaml_is_answered_to_whoever_wants_it() -> None:
+    api = await Api.started()
+    await api.create(POD, pod("a"))
+    for path in (POD.path("default", "a"), POD.path("default")):
+        plain, text = await get(api, path, JSON), await get(api, path, "application/yaml")
+        assert text.kind == "application/yaml"
+        assert yaml.safe_load(text.text) == plain.body
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("", "PodList"),
+        ("*/*", "PodList"),
+        ("application/*", "PodList"),
+        ("application/vnd.kubernetes.protobuf,application/json", "PodList"),
+        ("application/json;as=Table;v=v9;g=meta.k8s.io,application/json", "PodList"),
+        (f"text/html, {TABLE}", "Table"),
+        (KUBECTL, "Table"),
+    ],
+)
+@in_virtual_time
+async def test_the_first_form_that_we_can_give_is_given(accept: str, kind: str) -> None:
+    api = await Api.started()
+    assert (await get(api, POD.path("default"), accept)).body["kind"] == kind
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "application/vnd.kubernetes.protobuf", "text/html", "image/*",
+        "application/json;as=Table;v=v9;g=meta.k8s.io", "application/json;as=Dragon;v=v1",
+        ";;;", "=",
+    ],
+)  # fmt: skip
+@in_virtual_time
+async def test_a_form_that_nobody_can_give_is_not_acceptable(accept: str) -> None:
+    api = await Api.started()
+    path = POD.path("default")
+    body = pod("a")
+    for method in ("GET", "POST"):
+        answer = await api.ask(method, path, body, headers={"accept": accept})
+        assert (answer.code, answer.body["code"]) == (406, 406)
+    assert (await api.listing(POD))["items"] == []

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from phalanx.sim.run import run
+from phalanx.sim.scenario import parse
+
+FOLDER = Path(__file__).parent.parent / "scenarios"
+PROGRAM = """
+import pathlib, sys
+from phalanx.sim.run import run
+from phalanx.sim.scenario import parse
+for file in sorted(pathlib.Path(sys.argv[1]).glob("*.yaml")):
+    timeline = run(parse(file.read_text()))
+    print(file.stem, timeline.digest, timeline.text(decimals=9), sep="\\n")
+"""
+
+
+def output(hash_seed: str) -> bytes:
+    command = [sys.executable, "-c", PROGRAM, str(FOLDER)]
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    return subprocess.run(command, env=environment, check=True, capture_output=True).stdout
+
+
+def test_the_same_scenarios_give_the_same_bytes_whatever_the_hash_seed() -> None:
+    first = output("1")
+    assert b"train-a" in first
+    assert output("2") == first
+
+
+def test_another_seed_is_another_run() -> None:
+    scenario = parse((FOLDER / "gang-waits-for-room.yaml").read_text())
+    assert run(scenario) == run(scenario)
+    assert run(replace(scenario, seed=8)).digest != run(scenario).digest

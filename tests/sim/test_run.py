@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phalanx.api.kinds import NODE, POD
+from phalanx.chance import SeededChance
+from phalanx.clock import LoopClock
+from phalanx.control_plane import ControlPlane
+from phalanx.sim import loop
+from phalanx.sim.observer import Observer
+from phalanx.sim.run import EPOCH, Report, run
+from phalanx.sim.scenario import parse
+from phalanx.store.memory import MemoryStore
+
+
+def test_a_simulation_needs_no_time_to_pass() -> None:
+    timeline = run(parse("nodes: {}\nat 0: {pod: a, run: 2h}\nuntil: 3h"))
+    assert [line.word for line in timeline.lines] == ["Placed", "Running", "Finished"]
+    assert timeline.lines[-1].time == pytest.approx(2 * 3600, abs=0.1)
+
+
+def test_what_is_broken_ends_the_run_and_says_how_to_see_it_again() -> None:
+    async def break_it() -> None:
+        """Bind a pod where there is no room for it, past the scheduler."""
+        clock, chance = LoopClock(asyncio.get_running_loop(), EPOCH), SeededChance(3)
+        plane = ControlPlane(MemoryStore(), clock, chance, without=("scheduler", "nodes"))
+        client = plane.client("vandal")
+        report = Report(Observer(plane.client("observer")), seed=3)
+        async with plane.running(), asyncio.TaskGroup() as group:
+            group.create_task(report.observer.run())
+            await report.begin()
+            await client.create(NODE, {"metadata": {"name": "tiny"}})
+            await client.create(POD, _pod("big"))
+            target = {"target": {"kind": "Node", "name": "tiny"}}
+            await client.post(POD.path("default", "big", "binding"), target)
+            await asyncio.sleep(10)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        loop.run(break_it)
+    (inner,) = caught.value.exceptions
+    assert "seed 3, revision " in repr(inner)
+    assert "t=0.000: node tiny holds cpu 1 but has cpu 0" in repr(inner)
+    assert "Violation" in repr(inner)
+
+
+def _pod(name: str) -> dict[str, Any]:
+    amounts = {"requests": {"cpu": "1"}}
+    return {
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"containers": [{"name": "c", "image": "i", "resources": amounts}]},
+    }
+
+
+# ---- whatever happens, what must hold holds: `run` raises a Violation otherwise ------------------
+
+TIMES = st.integers(0, 300).map(lambda tenths: tenths / 10)
+GPUS = 10
+
+
+@st.composite
+def gangs(draw: st.DrawFn) -> dict[str, Any]:
+    """A gang that fits in an empty cluster and ends by itself."""
+    pods = draw(st.integers(1, GPUS // 2))
+    return {
+        "pods": pods,
+        "each": {"gpu": draw(st.integers(1, 2))},
+        "min": draw(st.integers(1, pods)),
+        "run": draw(st.integers(0, 15)),
+        "priority": draw(st.sampled_from([0, 0, 7])),
+    }
+
+
+@st.composite
+def scenarios(draw: st.DrawFn, disturbed: bool) -> str:
+    nodes = draw(st.sampled_from([1, 5]))
+    events: dict[float, list[dict[str, Any]]] = {}
+    for number, gang in enumerate(draw(st.lists(gangs(), min_size=1, max_size=6))):
+        at, name = draw(TIMES), f"g{number}"
+        events.setdefault(at, []).append({"gang": name, **gang})
+        for later, event in draw(st.lists(disturbances(name), max_size=2)) if disturbed else ():
+            events.setdefault(round(at + later, 3), []).append(event)
+    if disturbed:
+        events.setdefault(draw(TIMES), []).append({"remove node": "spare"})
+    scenario = {
+        "seed": draw(st.integers(0, 1000)),
+        "nodes": [
+            {"count": nodes, "each": {"gpu": GPUS // nodes}},
+            {"name": "spare", "each": {"gpu": 2}},
+        ],
+        "until": 300,
+    }
+    return yaml.safe_dump(scenario | {f"at {at}": events[at] for at in sorted(events)})
+
+
+def disturbances(gang: str) -> st.SearchStrategy[tuple[float, dict[str, Any]]]:
+    """Something that goes on while the gang comes, waits or runs."""
+    events: list[dict[str, Any]] = [
+        {"cordon": "node-0"},
+        {"uncordon": "node-0"},
+        {"add nodes": {"each": {"gpu": 4}}},
+        {"finish": gang},
+        {"join": gang, "pods": 2},
+        {"set min": {"gang": gang, "to": 2}},
+    ]
+    return st.tuples(st.sampled_from([0.001, 0.004, 0.007, 1.0, 5.0]), st.sampled_from(events))
+
+
+@given(scenarios(disturbed=True))
+@settings(max_examples=15)
+def test_no_gang_is_ever_bound_by_halves_and_no_node_overfull(text: str) -> None:
+    run(parse(text))
+
+
+@given(scenarios(disturbed=False))
+@settings(max_examples=15)
+def test_once_arrivals_stop_every_gang_that_fits_gets_its_turn(text: str) -> None:
+    lines = run(parse(text)).lines
+    subjects = {line.subject for line in lines}
+    assert {line.subject for line in lines if line.word == "Placed"} == subjects

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import pytest
+
+from phalanx.api.core import Taint
+from phalanx.sim.events import (
+    AddNodes,
+    Cordon,
+    Delete,
+    Event,
+    Finish,
+    Gang,
+    Machine,
+    Pods,
+    RemoveNode,
+    SetMin,
+    Target,
+    Template,
+)
+from phalanx.sim.fields import BadScenario
+from phalanx.sim.scenario import Moment, Scenario, parse
+
+GPU = "nvidia.com/gpu"
+ROOM = {"cpu": "8", "memory": "32Gi", "pods": "110"}
+
+
+def events(text: str) -> list[Event]:
+    moments = parse(f"nodes: {{count: 2}}\n{text}").moments
+    return [event for moment in moments for event in moment.events]
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(BadScenario) as caught:
+        parse(text)
+    return str(caught.value)
+
+
+def test_a_scenario_is_a_cluster_and_what_happens_to_it() -> None:
+    text = """
+    seed: 7
+    nodes: {count: 2, each: {gpu: 4}}
+    at 1: {pod: alone, each: {cpu: 500m}}
+    at 0: {gang: train, pods: 2, each: {gpu: 1}, run: 1m}
+    until: 120
+    """
+    room = {**ROOM, GPU: "4"}
+    train = Pods(("train-0", "train-1"), Template({GPU: "1"}, seconds=60), "train")
+    assert parse(text) == Scenario(
+        7,
+        (Machine("node-0", room), Machine("node-1", room)),
+        (
+            Moment(0, (Gang("train", 2, train),)),
+            Moment(1, (Pods(("alone",), Template({"cpu": "500m"})),)),
+        ),
+        120,
+    )
+
+
+def test_a_scenario_goes_on_for_a_minute_after_its_last_event() -> None:
+    assert parse("nodes: {}\nat 30: {pod: a}").until == 90
+    assert parse("nodes: {}").until == 60
+
+
+def test_times_may_have_units_and_fractions() -> None:
+    text = "nodes: {}\nat 1.5: {pod: a}\nat 2m: {pod: b}\nat 90s: {pod: c}\nuntil: 1h"
+    scenario = parse(text)
+    assert [moment.at for moment in scenario.moments] == [1.5, 90, 120]
+    assert scenario.until == 3600
+
+
+def test_several_events_of_one_time_are_a_list() -> None:
+    (moment,) = parse("nodes: {}\nat 0: [{pod: a}, {pod: b}]").moments
+    assert moment.events == (Pods(("a",), Template({})), Pods(("b",), Template({})))
+
+
+def test_nodes_come_in_groups_with_names_labels_and_taints() -> None:
+    text = """
+    nodes:
+      - {count: 2}
+      - {name: fast, count: 1, labels: {disk: ssd}, taints: ["team=a:NoSchedule", "x:NoExecute"]}
+      - {name: lonely, each: {memory: 64Gi, example.com/thing: 3}}
+    """
+    taints = (Taint("team", "a", "NoSchedule"), Taint("x", "", "NoExecute"))
+    assert parse(text).nodes == (
+        Machine("node-0", ROOM),
+        Machine("node-1", ROOM),
+        Machine("fast-0", ROOM, {"disk": "ssd"}, taints),
+        Machine("lonely", {**ROOM, "memory": "64Gi", "example.com/thing": "3"}),
+    )
+
+
+def test_nodes_that_come_later_are_numbered_on() -> None:
+    (added,) = events("at 5: {add nodes: {count: 1}}")
+    assert added == AddNodes((Machine("node-2", ROOM),))
+
+
+def test_members_that_come_later_are_numbered_on_and_ask_for_the_same() -> None:
+    template = Template({"cpu": "1"}, {"disk": "ssd"}, priority=5)
+    _, joined, other = events(
+        "at 0: {gang: a, pods: 2, min: 4, each: {cpu: 1}, where: {disk: ssd}, priority: 5}\n"
+        "at 1: {join: a}\n"
+        "at 2: {join: a, pods: 2, each: {cpu: 2}}"
+    )
+    assert joined == Pods(("a-2",), template, "a")
+    assert other == Pods(("a-3", "a-4"), Template({"cpu": "2"}, {"disk": "ssd"}, priority=5), "a")
+
+
+@pytest.mark.parametrize(
+    ("text", "event"),
+    [
+        ("{finish: a}", Finish(Target("a", True))),
+        ("{finish: a-1}", Finish(Target("a-1", False))),
+        ("{delete: a}", Delete(Target("a", True))),
+        ("{set min: {gang: a, to: 1}}", SetMin("a", 1)),
+        ("{cordon: node-0}", Cordon("node-0", True)),
+        ("{uncordon: node-0}", Cordon("node-0", False)),
+        ("{remove node: node-1}", RemoveNode("node-1")),
+    ],
+)
+def test_events_speak_of_what_came_before(text: str, event: Event) -> None:
+    assert events(f"at 0: {{gang: a, pods: 2}}\nat 1: {text}")[1] == event
+
+
+def test_a_gang_needs_all_its_members_unless_it_says_how_many_or_is_basic() -> None:
+    gangs = events(
+        "at 0: [{gang: a, pods: 3}, {gang: b, pods: 3, min: 2}, {gang: c, pods: 3, basic: true}]"
+    )
+    assert [gang.quorum for gang in gangs if isinstance(gang, Gang)] == [3, 2, None]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[", "line 1: expected YAML, found"),
+        ("5", "the scenario: expected names with values, found 5"),
+        ("seed: 1", "nodes: expected names with values, found nothing"),
+        ("nodes: {}\nseed: x", "seed: expected a whole number, found 'x'"),
+        ("nodes: {count: 0}", "nodes.count: expected a number from 1 to 100000, found 0"),
+        ("nodes: {count: true}", "nodes.count: expected a number from 1 to 100000, found true"),
+        (
+            "nodes: [{}, {colour: red}]",
+            "nodes[1]: expected only count, each, labels, name, taints,",
+        ),
+        ("nodes: {each: {gpu: many}}", "nodes.each.gpu: expected a quantity such as 4, 500m or"),
+        ("nodes: {each: {gpu: -1}}", "nodes.each.gpu: expected a quantity"),
+        ("nodes: {each: {gpu: true}}", "nodes.each.gpu: expected a quantity"),
+        ("nodes: {taints: team}", "nodes.taints: expected a taint such as team=a:NoSchedule"),
+        ("nodes: {labels: {zone: 1}}", "nodes.labels.zone: expected text (in quotes, if it looks"),
+        ("nodes: {name: A}", "nodes.name: expected a name such as train-a, found 'A'"),
+        ("nodes: [{name: n}, {name: n}]", "nodes[1]: expected a name that nobody had before,"),
+        ("nodes: {}\nat noon: {pod: a}", "at noon: expected seconds such as 90, or 90s, 5m, 2h"),
+        ("nodes: {}\nat 1: {pod: a}\nat 1s: {pod: b}", "at 1s: expected another time than that"),
+        ("nodes: {}\nat 1: {pod: a}\nat 1: {pod: b}", "line 3: expected each name once, found"),
+        ("nodes: {}\nat 1: {pod: a}\nuntil: 0", "until: expected a time not before the last"),
+        ("nodes: {}\nsometimes: 1", "the scenario: expected only nodes, seed, until, found"),
+        ("nodes: {}\nat 0: {on: 1}", "at 0: expected names with values, found {True: 1}"),
+        ("nodes: {}\nat 0: {explode: all}", "at 0: expected exactly one of gang, join, pod,"),
+        ("nodes: {}\nat 0: {pod: a, finish: a}", "at 0: expected exactly one of gang, join, pod,"),
+        ("nodes: {}\nat 0: {gang: a}", "at 0.pods: expected a number from 1 to 100000, found no"),
+        ("nodes: {}\nat 0: {gang: a, pods: 1, run: 1.5s}", "at 0.run: expected whole seconds,"),
+        ("nodes: {}\nat 0: {gang: a, pods: 1, basic: 1}", "at 0.basic: expected true or false,"),
+        ("nodes: {}\nat 0: {gang: a, pods: 1, basic: true, min: 1}", "at 0.min: expected no min"),
+        ("nodes: {}\nat 0: [{pod: a}, {pod: a}]", "at 0[1].pod: expected a name that nobody had"),
+        ("nodes: {}\nat 0: {gang: a, pods: 1}\nat 1: {pod: a-0}", "at 1.pod: expected a name that"),
+        ("nodes: {}\nat 0: {finish: a}", "at 0.finish: expected a gang or a pod that came before"),
+        ("nodes: {}\nat 0: {join: a}", "at 0.join: expected a gang that came before, found 'a'"),
+        ("nodes: {}\nat 0: {cordon: b}", "at 0.cordon: expected a node that came before,"),
+        ("nodes: {}\nat 0: {set min: {gang: b, to: 1}}", "at 0.set min.gang: expected a gang"),
+        ("nodes: &a [*a]", "nodes[0]"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_sentence(text: str, sentence: str) -> None:
+    told = refusal(text)
+    assert told.startswith(sentence)
+    assert "\n" not in told
