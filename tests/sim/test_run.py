@@ -13,6 +13,7 @@ from phalanx.chance import SeededChance
 from phalanx.clock import LoopClock
 from phalanx.control_plane import ControlPlane
 from phalanx.sim import loop
+from phalanx.sim.events import Gang
 from phalanx.sim.observer import Observer
 from phalanx.sim.run import EPOCH, Report, run
 from phalanx.sim.scenario import parse
@@ -83,7 +84,7 @@ def scenarios(draw: st.DrawFn, disturbed: bool) -> str:
     for number, gang in enumerate(draw(st.lists(gangs(), min_size=1, max_size=6))):
         at, name = draw(TIMES), f"g{number}"
         events.setdefault(at, []).append({"gang": name, **gang})
-        for later, event in draw(st.lists(disturbances(name), max_size=2)) if disturbed else ():
+        for later, event in draw(disturbances(name)) if disturbed else ():
             events.setdefault(round(at + later, 3), []).append(event)
     if disturbed:
         events.setdefault(draw(TIMES), []).append({"remove node": "spare"})
@@ -98,8 +99,8 @@ def scenarios(draw: st.DrawFn, disturbed: bool) -> str:
     return yaml.safe_dump(scenario | {f"at {at}": events[at] for at in sorted(events)})
 
 
-def disturbances(gang: str) -> st.SearchStrategy[tuple[float, dict[str, Any]]]:
-    """Something that goes on while the gang comes, waits or runs."""
+def disturbances(gang: str) -> st.SearchStrategy[list[tuple[float, dict[str, Any]]]]:
+    """What else goes on while the gang comes, waits or runs; it is deleted last, if at all."""
     events: list[dict[str, Any]] = [
         {"cordon": "node-0"},
         {"uncordon": "node-0"},
@@ -108,18 +109,26 @@ def disturbances(gang: str) -> st.SearchStrategy[tuple[float, dict[str, Any]]]:
         {"join": gang, "pods": 2},
         {"set min": {"gang": gang, "to": 2}},
     ]
-    return st.tuples(st.sampled_from([0.001, 0.004, 0.007, 1.0, 5.0]), st.sampled_from(events))
+    soon = st.sampled_from([0.001, 0.004, 0.007, 1.0, 5.0])
+    some = st.lists(st.tuples(soon, st.sampled_from(events)), max_size=2)
+    end = st.sampled_from([[], [(5.001, {"delete": gang})]])
+    return st.builds(list.__add__, some, end)
+
+
+#: A simulation takes longer than most examples; a soak still has more of them.
+SOME = settings(max_examples=settings().max_examples // 6)
 
 
 @given(scenarios(disturbed=True))
-@settings(max_examples=15)
+@SOME
 def test_no_gang_is_ever_bound_by_halves_and_no_node_overfull(text: str) -> None:
     run(parse(text))
 
 
 @given(scenarios(disturbed=False))
-@settings(max_examples=15)
+@SOME
 def test_once_arrivals_stop_every_gang_that_fits_gets_its_turn(text: str) -> None:
-    lines = run(parse(text)).lines
-    subjects = {line.subject for line in lines}
-    assert {line.subject for line in lines if line.word == "Placed"} == subjects
+    scenario = parse(text)
+    gangs = {event.name for moment in scenario.moments for event in moment.events
+             if isinstance(event, Gang)}  # fmt: skip
+    assert {line.subject for line in run(scenario).lines if line.word == "Placed"} == gangs

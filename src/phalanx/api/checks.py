@@ -15,7 +15,7 @@ Checks never change what they look at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Final
 
 from phalanx.api.causes import (
@@ -242,22 +242,26 @@ def unique_field(key: str) -> Check:
     """Items of a list that differ in a field; the cause is told at the field."""
 
     def check(new: Any, old: Any) -> Causes:
-        again = repeated(new, key)
-        return [duplicate(f"[{at}].{key}", new[at][key]) for at in again if new[at].get(key)]
+        places = repeated(new, key)
+        return [duplicate(f"[{at}].{key}", new[at][key]) for at in places if new[at].get(key)]
 
     return check
 
 
-def repeated(items: Collection[Any], *keys: str) -> list[int]:
+def repeated(items: Iterable[Any], *keys: str) -> list[int]:
     """Where items are whose keys came before."""
-    seen: set[tuple[Any, ...]] = set()
-    again: list[int] = []
-    for at, item in enumerate(items):
-        identity = tuple(item.get(key) for key in keys)
-        if identity in seen:
-            again.append(at)
-        seen.add(identity)
-    return again
+    return again(tuple(item.get(key) for key in keys) for item in items)
+
+
+def again(values: Iterable[Hashable]) -> list[int]:
+    """Where values are that came before."""
+    seen: set[Hashable] = set()
+    places: list[int] = []
+    for at, value in enumerate(values):
+        if value in seen:
+            places.append(at)
+        seen.add(value)
+    return places
 
 
 def union(*members: str) -> Check:

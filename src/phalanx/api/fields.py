@@ -8,13 +8,25 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, wraps
 
 #: What is wrong with a text.
 Faults = Callable[[str], Sequence[str]]
 
-#: Labels repeat: the same few keys and values come with object after object.
-_REMEMBERED = 8192
+#: How many texts of which length a format remembers.
+_REMEMBERED, _SHORT = 8192, 320
+
+
+def remembered(faults: Faults) -> Faults:
+    """The same, remembering short texts: few keys and values come with object after object."""
+    kept = lru_cache(_REMEMBERED)(faults)
+
+    @wraps(faults)
+    def ask(text: str) -> Sequence[str]:
+        return kept(text) if len(text) <= _SHORT else faults(text)
+
+    return ask
+
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
@@ -89,7 +101,7 @@ def path_segment_faults(text: str) -> list[str]:
     return [f"may not contain '{sign}'" for sign in ("/", "%") if sign in text]
 
 
-@lru_cache(_REMEMBERED)
+@remembered
 def label_key_faults(text: str) -> Sequence[str]:
     """`name` or `example.com/name`: the keys of labels and other qualified names."""
     prefix, slash, name = text.rpartition("/")
@@ -112,7 +124,7 @@ def _prefix_faults(prefix: str) -> list[str]:
     return [f"prefix part {fault}" for fault in dns_subdomain_faults(prefix)]
 
 
-@lru_cache(_REMEMBERED)
+@remembered
 def label_value_faults(text: str) -> Sequence[str]:
     """The value of a label: at most 63 characters, or nothing."""
     faults = [] if len(text) <= 63 else ["must be no more than 63 bytes"]

@@ -121,7 +121,7 @@ _CLAIM_STATUS = struct(("name", needed(LABEL)), ("resourceClaimName", given(SUBD
 
 
 def _claims_are_known(new: Any, old: Any) -> Causes:
-    known = [claim.get("name") for claim in new.get("spec", {}).get("resourceClaims", ())]
+    known = {claim.get("name") for claim in new.get("spec", {}).get("resourceClaims", ())}
     statuses = new.get("status", {}).get("resourceClaimStatuses", ())
     detail = "must match the name of an entry in `spec.resourceClaims`"
     return [

@@ -87,7 +87,8 @@ def _check_unchanged(new: Object, old: Object) -> Causes:
     ]
     if new.get("generation", 0) < old.get("generation", 0):
         found.append(invalid("generation", new.get("generation", 0), "must not be decremented"))
-    added = [f for f in new.get("finalizers", ()) if f not in old.get("finalizers", ())]
+    kept = set(old.get("finalizers", ()))
+    added = [finalizer for finalizer in new.get("finalizers", ()) if finalizer not in kept]
     if added and old.get("deletionTimestamp"):
         quoted = ", ".join(f'"{finalizer}"' for finalizer in added)
         detail = (

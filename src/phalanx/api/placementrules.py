@@ -13,7 +13,18 @@ from phalanx.api.causes import (
     under,
     unsupported,
 )
-from phalanx.api.checks import Check, each, every, given, one_of, present, struct, text
+from phalanx.api.checks import (
+    Check,
+    again,
+    each,
+    every,
+    given,
+    one_of,
+    present,
+    repeated,
+    struct,
+    text,
+)
 from phalanx.api.errors import Cause
 from phalanx.api.fields import (
     dns_label_faults,
@@ -152,8 +163,9 @@ def _label_keys(new: Any, old: Any) -> Causes:
             found.append(forbidden(field, "must not be specified when labelSelector is not set"))
         for at, key in enumerate(keys):
             found += [invalid(f"{field}[{at}]", key, fault) for fault in label_key_faults(key)]
+    unmatched = set(new.get("mismatchLabelKeys", ()))
     for at, key in enumerate(new.get("matchLabelKeys", ())):
-        if key in new.get("mismatchLabelKeys", ()):
+        if key in unmatched:
             detail = "exists in both matchLabelKeys and mismatchLabelKeys"
             found.append(invalid(f"matchLabelKeys[{at}]", key, detail))
     return found
@@ -199,12 +211,13 @@ def _min_domains(new: Any, old: Any) -> Causes:
 
 
 def _each_spread_once(new: Any, old: Any) -> Causes:
-    pairs = [(one.get("topologyKey", ""), one.get("whenUnsatisfiable", "")) for one in new]
-    return [
-        duplicate(f"[{at}].{{topologyKey, whenUnsatisfiable}}", f"{{{pair[0]}, {pair[1]}}}")
-        for at, pair in enumerate(pairs)
-        if pair in pairs[at + 1 :]
-    ]
+    """Told at the earlier of two, where clients of the API expect it."""
+    later = repeated(reversed(new), "topologyKey", "whenUnsatisfiable")
+    found: list[Cause] = []
+    for at in (len(new) - 1 - place for place in reversed(later)):
+        pair = f"{{{new[at].get('topologyKey')}, {new[at].get('whenUnsatisfiable')}}}"
+        found.append(duplicate(f"[{at}].{{topologyKey, whenUnsatisfiable}}", pair))
+    return found
 
 
 _INCLUSION = one_of("Honor", "Ignore")
@@ -234,12 +247,12 @@ SPREAD_CONSTRAINTS: Check = every(
 def check_gates(new: Any, old: Any) -> Causes:
     """Gates have qualified names, each once."""
     names = [gate.get("name", "") for gate in new]
-    found: list[Cause] = []
-    for at, name in enumerate(names):
-        found += [invalid(f"[{at}]", name, fault) for fault in label_key_faults(name)]
-        if name in names[:at]:
-            found.append(duplicate(f"[{at}]", name))
-    return found
+    found = [
+        invalid(f"[{at}]", name, fault)
+        for at, name in enumerate(names)
+        for fault in label_key_faults(name)
+    ]
+    return [*found, *(duplicate(f"[{at}]", names[at]) for at in again(names))]
 
 
 def _group_name(new: Any, old: Any) -> Causes:

@@ -80,19 +80,19 @@ def _no_deadline(new: Object, old: Object) -> list[Cause]:
 
 
 def _tolerations(new: Object, old: Object) -> list[Cause]:
-    after = [_timeless(toleration) for toleration in new.get("tolerations", ())]
+    after = {_timeless(toleration) for toleration in new.get("tolerations", ())}
     if all(_timeless(toleration) in after for toleration in old.get("tolerations", ())):
         return []
     detail = "existing toleration can not be modified except its tolerationSeconds"
     return [forbidden("tolerations", detail)]
 
 
-def _timeless(toleration: Object) -> Object:
-    return {key: value for key, value in toleration.items() if key != "tolerationSeconds"}
+def _timeless(toleration: Object) -> tuple[Any, ...]:
+    return tuple(toleration.get(key) for key in ("key", "operator", "value", "effect"))
 
 
 def _gates(new: Object, old: Object) -> list[Cause]:
-    before = [gate.get("name") for gate in old.get("schedulingGates", ())]
+    before = {gate.get("name") for gate in old.get("schedulingGates", ())}
     return [
         forbidden(
             f"schedulingGates[{at}].name",

@@ -9,6 +9,7 @@ from typing import Any
 from phalanx.api.causes import Causes, duplicate, forbidden, invalid, required, under
 from phalanx.api.checks import (
     Check,
+    again,
     between,
     each,
     every,
@@ -94,7 +95,7 @@ def _own_ports(container: Object) -> list[Cause]:
 
 
 def _mounts(new: Any, old: Any) -> Causes:
-    volumes = [volume.get("name", "") for volume in new.get("volumes", ())]
+    volumes = {volume.get("name", "") for volume in new.get("volumes", ())}
     return [
         cause
         for field, containers in _groups_of(new)
@@ -205,9 +206,8 @@ def _sysctls(new: Any, old: Any) -> Causes:
             found.append(required(f"[{at}].name"))
         elif len(name) > _MAX_SYSCTL or not re.fullmatch(_SYSCTL, name):
             found.append(invalid(f"[{at}].name", name, detail))
-        elif name in names[:at]:
-            found.append(duplicate(f"[{at}].name", name))
-    return found
+    twice = [duplicate(f"[{at}].name", names[at]) for at in again(names) if names[at]]
+    return [*found, *twice]
 
 
 _SECURITY = struct(

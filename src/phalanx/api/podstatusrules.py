@@ -56,7 +56,7 @@ def _host_address(new: Any, old: Any) -> Causes:
 
 
 def _claims(new: Any, old: Any) -> Causes:
-    known = [claim.get("name") for claim in new.get("spec", {}).get("resourceClaims", ())]
+    known = {claim.get("name") for claim in new.get("spec", {}).get("resourceClaims", ())}
     statuses = new.get("status", {}).get("resourceClaimStatuses", ())
     detail = "must match the name of an entry in `spec.resourceClaims`"
     found: list[Cause] = [

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 from phalanx.api.causes import Causes, duplicate, forbidden, invalid, not_found, required
 from phalanx.api.checks import repeated
 from phalanx.api.errors import Cause
-from phalanx.api.fields import label_key_faults
+from phalanx.api.fields import label_key_faults, remembered
 from phalanx.api.quantity import value
 
 HUGE_PAGES = "hugepages-"
@@ -20,8 +19,6 @@ _QUOTA = (
     "services.nodeports", "services.loadbalancers", "replicationcontrollers", "resourcequotas",
     "secrets", "configmaps", "persistentvolumeclaims",
 )  # fmt: skip
-#: Resources repeat: the same few names and amounts come with pod after pod.
-_REMEMBERED = 4096
 _NATIVE_DOMAIN = "kubernetes.io/"
 
 
@@ -35,7 +32,7 @@ def is_overcommitted(name: str) -> bool:
     return not is_extended(name) and not name.startswith(HUGE_PAGES)
 
 
-@lru_cache(_REMEMBERED)
+@remembered
 def name_faults(name: str) -> Sequence[str]:
     """What is wrong with the name of a container's resource."""
     if faults := label_key_faults(name):
@@ -50,11 +47,10 @@ def name_faults(name: str) -> Sequence[str]:
     return [*known, "must be a standard resource for containers"]
 
 
-@lru_cache(_REMEMBERED)
-def quantity_faults(name: str, quantity: str) -> Sequence[str]:
+def quantity_faults(name: str, quantity: str) -> list[str]:
     """What is wrong with an amount of a resource."""
     number = value(quantity)
-    faults = [] if number >= 0 else ["must be greater than or equal to 0"]
+    faults = [] if number.numerator >= 0 else ["must be greater than or equal to 0"]
     whole = number.denominator == 1 or not (is_extended(name) or name == "pods")
     return faults if whole else [*faults, "must be an integer"]
 
@@ -109,6 +105,8 @@ def _huge_pages(quantities: dict[str, str]) -> list[Cause]:
 
 def claim_causes(claims: list[dict[str, Any]], known: list[str]) -> list[Cause]:
     """What is wrong with the claims that a container names, given those of its pod."""
+    if not claims:
+        return []
     suffix = f": {', '.join(known)}" if known else " which is empty"
     detail = f"must be one of the names in pod.spec.resourceClaims{suffix}"
     found: list[Cause] = []

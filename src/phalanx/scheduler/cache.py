@@ -64,7 +64,7 @@ class Cache:
         self._members: dict[Key, int] = {}
         self._snapshot = Snapshot((), self._columns)
         self._restructured = False
-        self._changed_nodes: dict[str, None] = {}
+        self._changed_nodes: dict[str, Node] = {}
         self._changed_loads: dict[str, None] = {}
         self._changed_groups: dict[Key, None] = {}
 
@@ -82,7 +82,7 @@ class Cache:
         if old is None:
             self._restructured = True
             return Event.NODE_ADDED
-        self._changed_nodes[name] = None
+        self._changed_nodes[name] = node
         return Event.NODE_UPDATED
 
     def pod(self, key: Key, pod: Pod | None) -> Event | None:
@@ -135,7 +135,10 @@ class Cache:
         return self._snapshot
 
     def check(self) -> list[str]:
-        """Sentences about every invariant that does not hold; none in a healthy cache."""
+        """Sentences about every invariant that does not hold; none in a healthy cache.
+
+        Looks at the snapshot too and so brings it up to date: not to be called during a cycle.
+        """
         return [*self._check_hosts(), *self._check_pods(), *self._check_snapshot()]
 
     def _remove_node(self, name: str, host: _Host | None) -> None:
@@ -225,9 +228,8 @@ class Cache:
     def _rewrite(self) -> None:
         snapshot, hosts = self._snapshot, self._hosts
         index = snapshot.index
-        for name in self._changed_nodes:
-            if node := hosts[name].node:
-                snapshot.put_node(index[name], node, hosts[name].room)
+        for name, node in self._changed_nodes.items():
+            snapshot.put_node(index[name], node, hosts[name].room)
         for name in self._changed_loads:
             if name in index:
                 snapshot.put_load(index[name], hosts[name].used, hosts[name].scored)

@@ -162,13 +162,27 @@ _Loader.bool_values = {**yaml.SafeLoader.bool_values, "y": True, "n": False}
 
 def _load_yaml(raw: bytes) -> Any:
     try:
-        # Through JSON and back: sizes are checked, and what JSON cannot say is refused.
-        data = orjson.dumps(yaml.load(raw, Loader=_Loader), option=orjson.OPT_NON_STR_KEYS)
+        value = yaml.load(raw, Loader=_Loader)
+        _check_expansion(value)
+        # Through JSON and back: what JSON cannot say is refused, and aliases become copies.
+        return orjson.loads(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
     except (yaml.YAMLError, orjson.JSONEncodeError, RecursionError, ValueError) as error:
         raise BadRequest(f"error converting YAML to JSON: yaml: {_first_line(error)}") from error
-    if len(data) > MAX_BODY:
-        raise TooLarge(f"Request entity too large: limit is {MAX_BODY}")
-    return orjson.loads(data)
+
+
+def _check_expansion(value: Any) -> None:
+    """Refuse what aliases make larger than a body may be, before it is spelled out."""
+    size, todo = 0, [value]
+    while todo:
+        item = todo.pop()
+        size += 2 + (len(item) if isinstance(item, str) else 0)
+        if size > MAX_BODY:
+            raise TooLarge(f"Request entity too large: limit is {MAX_BODY}")
+        if isinstance(item, dict):
+            todo.extend(item)
+            todo.extend(item.values())
+        elif isinstance(item, list):
+            todo.extend(item)
 
 
 def _first_line(error: Exception) -> str:

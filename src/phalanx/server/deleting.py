@@ -11,6 +11,7 @@ from phalanx.api.causes import invalid, unsupported
 from phalanx.api.errors import BadRequest, Conflict, NotFound
 from phalanx.api.kinds import NAMESPACE, POD
 from phalanx.api.meta import timestamp
+from phalanx.api.schema import Malformed, schema
 from phalanx.api.wire import Object, Reply
 from phalanx.server import admission
 from phalanx.server.bodies import read_any
@@ -152,9 +153,13 @@ def _body(call: Call) -> dict[str, Any]:
     body = read_any(call.request)
     if not isinstance(body, dict):
         raise BadRequest("delete options must be an object")
-    grace, conditions = body.get("gracePeriodSeconds"), body.get("preconditions")
-    if not isinstance(grace, (int, type(None))) or not isinstance(conditions, (dict, type(None))):
-        raise BadRequest("delete options have a field of the wrong type")
+    try:
+        schema("meta.v1.DeleteOptions").conform(body)
+    except Malformed as error:
+        raise BadRequest(f"delete options cannot be read: {error}") from error
+    for mode in body.get("dryRun") or ():
+        if mode != "All":
+            raise bad_options("DeleteOptions", [unsupported("dryRun", mode, ("All",))])
     return body
 
 

@@ -95,11 +95,6 @@ async def update(context: Context, call: Call) -> Reply:
     call.check_dry_run()
     obj = read_object(call)
     _check_place(call, obj)
-    if obj["metadata"].get("name", "") != call.name:
-        given = obj["metadata"].get("name", "")
-        raise BadRequest(
-            f"the name of the object ({given}) does not match the name on the URL ({call.name})"
-        )
     if context.store.pending(call.key) is None and call.kind.create_on_update:
         return in_media(await insert(context, call, obj), accepted)
     reply = await modify(context, call, lambda old: obj)
@@ -237,10 +232,16 @@ def _generated(context: Context, call: Call, prefix: str) -> str:
 
 
 def _check_place(call: Call, obj: Object) -> None:
-    space = obj.setdefault("metadata", {}).get("namespace", "")
-    if call.kind.namespaced and space and space != call.namespace:
+    """The name and namespace in a body must be those of the path, where that has them."""
+    meta = obj.setdefault("metadata", {})
+    if call.kind.namespaced and meta.get("namespace", call.namespace) != call.namespace:
         raise BadRequest(
             "the namespace of the provided object does not match the namespace sent on the request"
+        )
+    name = meta.get("name", "")
+    if call.name and name != call.name:
+        raise BadRequest(
+            f"the name of the object ({name}) does not match the name on the URL ({call.name})"
         )
 
 

@@ -27,7 +27,7 @@ class Transaction(NamedTuple):
 
 
 #: Transactions that become durable together.
-Batch: TypeAlias = Sequence[Transaction]
+Batch: TypeAlias = list[Transaction]
 
 
 class Front(ABC):
@@ -101,6 +101,10 @@ class Front(ABC):
     def _send(self) -> None:
         """Take all that waits on its way to `_publish`."""
 
+    @abstractmethod
+    def _trim(self) -> None:
+        """Let go of the past that need not be kept: the present has moved on."""
+
     def _decide(self, writes: Sequence[Write]) -> list[Change]:
         """Give revisions to all writes, or raise and leave no trace."""
         for write in writes:
@@ -130,6 +134,7 @@ class Front(ABC):
             self._image.apply(change)
             if self._pending[change.key].revision == change.revision:
                 del self._pending[change.key]
+        self._trim()
         for transaction in batch:
             if not transaction.committed.done():
                 transaction.committed.set_result(None)

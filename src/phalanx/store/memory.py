@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from phalanx.store.front import Batch, Front
+from phalanx.store.front import Front
 from phalanx.store.image import Image
 
 #: Revisions of history that are kept unless told otherwise.
@@ -34,6 +34,5 @@ class MemoryStore(Front):
     def _send(self) -> None:
         self._publish(self._take())
 
-    def _publish(self, batch: Batch) -> None:
-        super()._publish(batch)
+    def _trim(self) -> None:
         self.compact(self.revision - self._history)

@@ -1,0 +1,136 @@
+"""What lies between two objects, and what an object consists of, as sets of fields.
+
+The first half of field ownership: `ownership.py` decides by these sets who owns what. Equal parts
+are never entered, so that a comparison costs what has changed. Objects conform to their schema and
+are not changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from phalanx.api.fieldset import SELF, FieldSet, Tree, named, sorted_tree
+from phalanx.api.schema import Schema
+from phalanx.api.shape import ABSENT, Items, Map, Shape, blank, shape
+from phalanx.api.wire import Object
+
+#: What says which object it is, or is counted by the server, is nobody's.
+_UNOWNED: Final = frozenset({"apiVersion", "kind", "metadata"})
+_UNOWNED_METADATA: Final = frozenset({
+    "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp",
+    "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields",
+})  # fmt: skip
+_METADATA: Final = named("metadata")
+
+
+class Comparison(NamedTuple):
+    """The fields that were added or got another value, and those that are gone."""
+
+    changed: FieldSet
+    removed: FieldSet
+
+
+def compare(schema: Schema, old: Object | None, new: Object) -> Comparison:
+    """From an object, or from none, to another. Whatever holds added fields counts as added."""
+    before = blank(schema.name) if old is None else _ownable(old)
+    changed, removed = _between(shape(schema.name), before, _ownable(new))
+    return Comparison(FieldSet(changed), FieldSet(removed))
+
+
+def owned(schema: Schema, obj: Object) -> FieldSet:
+    """The fields that an object states: values and items, not the structs that hold them."""
+    tree = _below(shape(schema.name), _ownable(obj), holders=False)
+    if not tree[_METADATA]:
+        del tree[_METADATA]
+    return FieldSet(tree)
+
+
+def _ownable(obj: Object) -> Object:
+    meta = obj.get("metadata") or {}
+    visible = {key: value for key, value in obj.items() if key not in _UNOWNED}
+    visible["metadata"] = {key: meta[key] for key in meta if key not in _UNOWNED_METADATA}
+    return visible
+
+
+# ------------------------------------------------------------------------------------- one value
+
+
+def _below(shape: Shape, value: Any, *, holders: bool) -> Tree:
+    """The tree of what a value holds. Structs are members by themselves if `holders` count."""
+    counts = holders or isinstance(shape, Items | Map)
+    tree: Tree = {}
+    for element, inner, part in _parts(shape, value):
+        branch = _below(inner, part, holders=holders) if inner is not None and part else {}
+        tree[element] = {SELF: {}, **branch} if branch and counts else branch
+    return sorted_tree(tree)
+
+
+def _whole(shape: Shape | None, value: Any) -> Tree:
+    """The tree of a value that came or went as a whole."""
+    if shape is None or not value:
+        return {}
+    return {SELF: {}, **_below(shape, value, holders=True)}
+
+
+def _parts(shape: Shape, value: Any) -> Iterator[tuple[str, Shape | None, Any]]:
+    if not isinstance(shape, Items):
+        for name, part in value.items():
+            yield named(name), shape.inner(name), part
+        return
+    for element, items in shape.grouped(value).items():
+        yield element, shape.item if len(items) == 1 else None, items[0]
+
+
+# ------------------------------------------------------------------------------------ two values
+
+
+def _between(shape: Shape, old: Any, new: Any) -> tuple[Tree, Tree]:
+    """The trees of what changed and of what was removed, of two values that are not equal."""
+    changed: Tree = {}
+    removed: Tree = {}
+    for element, inner, was, now in _unequal(shape, old, new):
+        if was is ABSENT:
+            changed[element] = _whole(inner, now)
+        elif now is ABSENT:
+            removed[element] = _whole(inner, was)
+        elif inner is None or not (was or now):
+            changed[element] = {}
+        else:
+            more, less = _between(inner, was, now)
+            if more:
+                changed[element] = more
+            if less:
+                removed[element] = less
+    return sorted_tree(changed), sorted_tree(removed)
+
+
+_Pair = tuple[str, Shape | None, Any, Any]
+
+
+def _unequal(shape: Shape, old: Any, new: Any) -> Iterator[_Pair]:
+    """The parts in which two values differ, with both sides. Null is the same as empty."""
+    if isinstance(shape, Items):
+        yield from _unequal_items(shape, old or [], new or [])
+        return
+    old, new = old or {}, new or {}
+    for name, now in new.items():
+        was = old.get(name, ABSENT)
+        if was != now:
+            yield named(name), shape.inner(name), was, now
+    for name, was in old.items():
+        if name not in new:
+            yield named(name), shape.inner(name), was, ABSENT
+
+
+def _unequal_items(shape: Items, old: list[Any], new: list[Any]) -> Iterator[_Pair]:
+    """Items that stand more than once are one field that is compared as a whole."""
+    before, after = shape.grouped(old), shape.grouped(new)
+    for element, now in after.items():
+        was = before.get(element, [ABSENT])
+        if was != now:
+            inner = shape.item if len(was) == len(now) == 1 else None
+            yield element, inner, was[0], now[0]
+    for element, was in before.items():
+        if element not in after:
+            yield element, shape.item if len(was) == 1 else None, was[0], ABSENT
