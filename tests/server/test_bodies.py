@@ -59,8 +59,8 @@ async def test_deep_yaml_is_refused(opening: bytes) -> None:
 
 @in_virtual_time
 async def test_yaml_may_use_some_aliases() -> None:
-    answer = await post(b"metadata: {name: a}\ndata: {x: &x hello, y: *x, z: *x}", yaml=True)
-    assert answer.body["data"] == {"x": "hello", "y": "hello", "z": "hello"}
+    answer = await post(b"metadata: {name: a}\ndata: {a: &x hello, b: *x, c: *x}", yaml=True)
+    assert answer.body["data"] == {"a": "hello", "b": "hello", "c": "hello"}
 
 
 @in_virtual_time
@@ -129,7 +129,7 @@ async def test_what_is_no_json_object_is_a_bad_request(body: bytes) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        b"", b"- a", b"text", b"a: [", b"a: b: c", b"{1: 2}", b"a: !!binary aGk=", b"a: !!set {b}",
+        b"", b"- a", b"text", b"a: [", b"a: b: c", b"a: !!binary aGk=", b"a: !!set {b}",
         b"a: !!python/object:os.system x", b"--- {a: 1}\n--- {b: 2}", b"&a [*a]", b"*nobody",
         b"\xff\xfe\xfa", b"a: 99999999999999999999999999", b"\x00", b'a: "\\ud800"', b"? [a]\n: b",
         b"\t", b"%TAG ! x", b"<<: 5",

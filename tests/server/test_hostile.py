@@ -240,8 +240,8 @@ async def test_no_act_breaks_the_server(
 
 OPTIONS = (
     "labelSelector", "fieldSelector", "resourceVersion", "resourceVersionMatch", "continue",
-    "limit", "timeoutSeconds", "dryRun", "fieldValidation", "gracePeriodSeconds", "propagationPolicy",
-    "sendInitialEvents", "includeObject", "fieldManager", "force", "pretty",
+    "limit", "timeoutSeconds", "dryRun", "fieldValidation", "gracePeriodSeconds",
+    "propagationPolicy", "sendInitialEvents", "includeObject", "fieldManager", "force", "pretty",
 )  # fmt: skip
 questions = st.dictionaries(
     st.sampled_from(OPTIONS),

@@ -1,4 +1,4 @@
-"""SQLite stores for tests: in a folder of their own, and on a loop whose time jumps."""
+"""SQLite stores for tests: on a loop whose time jumps, or on a real one."""
 
 from __future__ import annotations
 
@@ -6,14 +6,29 @@ import asyncio
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Coroutine
+from functools import cache, partial, wraps
 from pathlib import Path
+from typing import Any, ParamSpec
 
+from phalanx.store.folder import FILE
+from phalanx.store.format import prepare
 from phalanx.store.front import Batch
 from phalanx.store.log import Log
 from phalanx.store.sqlite import SqliteStore
-from phalanx.store.writer import Failed, Landed
+from phalanx.store.writer import Failed, Landed, Writer
+
+P = ParamSpec("P")
+
+
+def in_real_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """An async test as an ordinary one, on a loop that a thread can talk to."""
+
+    @wraps(test)
+    def on_the_loop(*args: P.args, **kwargs: P.kwargs) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return on_the_loop
 
 
 class Inline:
@@ -44,12 +59,8 @@ class Inline:
     def _flush(self) -> None:
         batch = [transaction for batch in self._batches for transaction in batch]
         self._batches.clear()
-        try:
-            self._log.append([change for transaction in batch for change in transaction.changes])
-        except Exception as error:
-            self._failed(error)
-        else:
-            self._landed(batch)
+        self._log.append([change for transaction in batch for change in transaction.changes])
+        self._landed(batch)
 
 
 def on_disk(latency: Callable[[], float]) -> SqliteStore:
@@ -58,6 +69,25 @@ def on_disk(latency: Callable[[], float]) -> SqliteStore:
     Its history in memory is all but nothing, so that what is asked of the past is read from disk.
     """
     folder = Path(tempfile.mkdtemp(prefix="phalanx-store-"))
+    (folder / FILE).write_bytes(_empty())
     store = SqliteStore(folder, ring=600, writing=partial(Inline, latency))
     weakref.finalize(store, shutil.rmtree, folder, ignore_errors=True)
     return store
+
+
+@cache
+def _empty() -> bytes:
+    """The file of an empty store, which takes a while to make on a slow disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        prepare(Path(folder) / FILE)
+        return (Path(folder) / FILE).read_bytes()
+
+
+def told(tell: Callable[[Log], None]) -> Callable[[Log, Landed, Failed], Writer]:
+    """A thread that writes, whose log is shown to a test before it begins."""
+
+    def writing(log: Log, landed: Landed, failed: Failed) -> Writer:
+        tell(log)
+        return Writer(log, landed, failed)
+
+    return writing

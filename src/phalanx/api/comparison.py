@@ -8,11 +8,14 @@ are not changed.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
+
+import orjson
 
 from phalanx.api.fieldset import SELF, FieldSet, Tree, named, sorted_tree
 from phalanx.api.schema import Schema
-from phalanx.api.shape import ABSENT, Items, Map, Shape, blank, shape
+from phalanx.api.shape import ABSENT, Items, Shape, blank, shape
 from phalanx.api.wire import Object
 
 #: What says which object it is, or is counted by the server, is nobody's.
@@ -22,6 +25,8 @@ _UNOWNED_METADATA: Final = frozenset({
     "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields",
 })  # fmt: skip
 _METADATA: Final = named("metadata")
+#: How many trees are remembered.
+_TREES: Final = 256
 
 
 class Comparison(NamedTuple):
@@ -40,7 +45,7 @@ def compare(schema: Schema, old: Object | None, new: Object) -> Comparison:
 
 def owned(schema: Schema, obj: Object) -> FieldSet:
     """The fields that an object states: values and items, not the structs that hold them."""
-    tree = _below(shape(schema.name), _ownable(obj), holders=False)
+    tree = _tree(shape(schema.name), _ownable(obj), False, False)
     if not tree[_METADATA]:
         del tree[_METADATA]
     return FieldSet(tree)
@@ -56,30 +61,39 @@ def _ownable(obj: Object) -> Object:
 # ------------------------------------------------------------------------------------- one value
 
 
-def _below(shape: Shape, value: Any, *, holders: bool) -> Tree:
-    """The tree of what a value holds. Structs are members by themselves if `holders` count."""
-    counts = holders or isinstance(shape, Items | Map)
-    tree: Tree = {}
-    for element, inner, part in _parts(shape, value):
-        branch = _below(inner, part, holders=holders) if inner is not None and part else {}
-        tree[element] = {SELF: {}, **branch} if branch and counts else branch
-    return sorted_tree(tree)
+def _tree(shape: Shape, value: Any, itself: bool, holders: bool) -> Tree:
+    """The tree of what a value holds, and of `itself`.
+
+    Items and the values of maps are members by themselves, structs only if `holders` count.
+    """
+    tree: Tree = {SELF: {}} if itself else {}
+    if isinstance(shape, Items):
+        for part in value:
+            element, inner = shape.element(part), shape.item
+            if inner is None or not part or element in tree:
+                tree[element] = {}
+            else:
+                tree[element] = _tree(inner, part, True, holders)
+        return sorted_tree(tree)
+    counts = holders or shape.counts
+    for name in sorted(value):
+        part, inner = value[name], shape.inner(name)
+        if inner is None or not part:
+            tree[f"f:{name}"] = {}
+        else:
+            tree[f"f:{name}"] = _tree(inner, part, counts, holders)
+    return tree
 
 
 def _whole(shape: Shape | None, value: Any) -> Tree:
     """The tree of a value that came or went as a whole."""
-    if shape is None or not value:
-        return {}
-    return {SELF: {}, **_below(shape, value, holders=True)}
+    return _remembered(shape, orjson.dumps(value)) if shape is not None and value else {}
 
 
-def _parts(shape: Shape, value: Any) -> Iterator[tuple[str, Shape | None, Any]]:
-    if not isinstance(shape, Items):
-        for name, part in value.items():
-            yield named(name), shape.inner(name), part
-        return
-    for element, items in shape.grouped(value).items():
-        yield element, shape.item if len(items) == 1 else None, items[0]
+@lru_cache(maxsize=_TREES)
+def _remembered(shape: Shape, text: bytes) -> Tree:
+    """Members of a gang are created with the same words; what these hold is found out once."""
+    return _tree(shape, orjson.loads(text), True, True)
 
 
 # ------------------------------------------------------------------------------------ two values

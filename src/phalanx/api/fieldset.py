@@ -229,7 +229,7 @@ def _element(key: str) -> str:
         raise BadFieldSet(f"not a path element: {key}") from None
     if fits is None or not fits(value):
         raise BadFieldSet(f"not a path element: {key}")
-    return kind + json_text(value)
+    return kind + orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
 
 
 _ELEMENTS = {
@@ -243,9 +243,9 @@ _ELEMENTS = {
 }
 
 
-def json_text(value: object) -> str:
-    """A value as an element holds it: compact, its keys in order."""
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+def json_text(scalar: object) -> str:
+    """A scalar as elements hold it."""
+    return orjson.dumps(scalar).decode()
 
 
 def _dotted(element: str) -> str:

@@ -40,15 +40,14 @@ MODULES: Final = {
     "scheduling.k8s.io/v1alpha3": "scheduling.v1alpha3",
     "scheduling.k8s.io/v1beta1": "scheduling.v1beta1",
 }
-#: Kinds that every API version has.
+#: Every API version has the kinds of this one too: DeleteOptions and the like.
 SHARED: Final = "meta.v1"
 
 
-def message(api_version: str, kind: str) -> str | None:
+def message_name(api_version: str, kind: str) -> str | None:
     """The short name of the message that holds objects of a kind, if there is one."""
-    module = MODULES.get(api_version)
-    names = (f"{module}.{kind}", f"{SHARED}.{kind}") if module else ()
-    return next((name for name in names if name in _messages()), None)
+    modules = (MODULES.get(api_version, SHARED), SHARED)
+    return next((name for m in modules if (name := f"{m}.{kind}") in _messages()), None)
 
 
 def fields(name: str) -> Fields:

@@ -18,7 +18,7 @@ to their schema and are not changed; entries that stay as they were are handed o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -120,10 +120,11 @@ class Unmergeable:
 
 def after_update(
     schema: Schema, old: Object | None, new: Object, writer: Writer, now: str
-) -> Sequence[Object]:
+) -> list[Object]:
     """The managedFields of an object that was created (`old` is None), updated or patched.
 
-    An object that nobody applied to and that has no entries, stays without.
+    `new` is what the writer asked for: defaults are its own, what only the server says is not in
+    it. An object without entries is not tracked and stays so until somebody applies to it.
     """
     entries = _standing(old, new, writer)
     if old is not None and not entries:
@@ -139,14 +140,14 @@ def after_update(
     return _capped([*kept, *_entry(owner, writer.api_version, time, fields)])
 
 
-def _standing(old: Object | None, new: Object, writer: Writer) -> Sequence[Object]:
-    """The entries to go on from: those that a client sends back, if it makes sense of them."""
-    kept: Sequence[Object] = old["metadata"].get("managedFields", ()) if old else ()
+def _standing(old: Object | None, new: Object, writer: Writer) -> list[Object]:
+    """The entries to go on from: those of the request, if it has any that make sense."""
+    kept: list[Object] = old["metadata"].get("managedFields", []) if old else []
     given = new["metadata"].get("managedFields")
     if not given or writer.subresource or given == kept:
         return kept
     if given == _RESET:
-        return ()
+        return []
     try:
         return _ordered(_checked(given))
     except BadFieldSet:
@@ -222,13 +223,12 @@ def apply(
     return _applied(after, _ordered([*kept, *_entry(owner, writer.api_version, time, wanted)]))
 
 
-def _tracked(schema: Schema, live: Object | None, writer: Writer, now: str) -> Sequence[Object]:
+def _tracked(schema: Schema, live: Object | None, writer: Writer, now: str) -> list[Object]:
     """The entries of an object. Without any, all that it holds is from before the first apply."""
     if live is None:
-        return ()
-    found: Sequence[Object] = live["metadata"].get("managedFields", ())
-    if found:
-        return found
+        return []
+    if found := live["metadata"].get("managedFields"):
+        return list(found)
     past = Writer(BEFORE, writer.api_version, writer.subresource)
     return after_update(schema, None, live, past, now)
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import orjson
 
-from phalanx.api.messages import Fields, Node, fields, message
+from phalanx.api.messages import Fields, Node, fields, message_name
 from phalanx.api.wire import Object
 
 MAGIC: Final = b"k8s\0"
@@ -26,7 +26,7 @@ MAGIC: Final = b"k8s\0"
 MAX_DEPTH: Final = 100
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
-#: How many bytes follow the tag, the number or the length of a record, by its wire type.
+#: The bytes of a record that it does not tell the end of itself, by its wire type.
 _SIZES = {_VARINT: 0, _FIXED64: 8, _LENGTH: 0, _FIXED32: 4}
 _SIGN32, _SIGN64 = 1 << 31, 1 << 63
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -54,15 +54,16 @@ def decode(body: bytes) -> Object:
         raise BadProtobuf(f'the content encoding "{encoding}" is not known')
     told = envelope.get("typeMeta", {})
     version, kind = told.get("apiVersion", ""), told.get("kind", "")
-    name = message(version, kind)
+    name = message_name(version, kind)
     if name is None:
         raise BadProtobuf(f'no message is known for kind "{kind}" of API version "{version}"')
-    return {"apiVersion": version, "kind": kind} | _root(name, envelope.get("raw", b""))
+    head = {"apiVersion": version, "kind": kind}
+    return head | _root(name, envelope.get("raw", b"")) | head
 
 
 def _root(name: str, content: bytes) -> Object:
-    # A zero at the end stops every number, so that only ends of records need to be looked at.
-    return _message(name).read(content + b"\0", 0, len(content), {}, 0)
+    # Zeros behind it stop a tag and a number that it breaks off: only ends need to be looked at.
+    return _message(name).read(content + b"\0\0", 0, len(content), {}, 0)
 
 
 # ------------------------------------------------------------------------------------- scalars

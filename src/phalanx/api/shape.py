@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from phalanx.api.definitions import Node, definition, is_reference
 from phalanx.api.fieldset import json_text
@@ -27,9 +27,11 @@ ABSENT: Final = _Absent()
 
 
 class Struct:
-    """A value whose fields its definition names."""
+    """A value whose fields its definition names. What holds fields is not owned for that."""
 
     __slots__ = ("_nodes", "_shapes")
+
+    counts: ClassVar = False
 
     def __init__(self, nodes: dict[str, Node]) -> None:
         self._nodes = nodes
@@ -45,9 +47,11 @@ class Struct:
 
 
 class Map:
-    """A value whose keys are free."""
+    """A value whose keys are free. Each is owned, whatever is below it."""
 
     __slots__ = ("_value",)
+
+    counts: ClassVar = True
 
     def __init__(self, value: Shape | None) -> None:
         self._value = value
@@ -70,11 +74,11 @@ class Items:
         """The path element of an item. A key that nobody and no default tells is left out."""
         if not self.keys:
             return f"v:{json_text(item)}"
-        told = [
-            label + json_text(item[key] if key in item else self.defaults[key])
-            for key, label in self._labels
-            if key in item or key in self.defaults
-        ]
+        told = []
+        for key, label in self._labels:
+            value = item.get(key, self.defaults.get(key))
+            if value is not None:
+                told.append(label + json_text(value))
         return f"k:{{{','.join(told)}}}"
 
     def grouped(self, items: list[Any]) -> dict[str, list[Any]]:

@@ -38,7 +38,7 @@ async def bind(context: Context, call: Call) -> Reply:
     Through the bindings collection it is the body that names the pod.
     """
     call.check_dry_run()
-    name, meta, target = _read_binding(call)
+    name, meta, target = _read_binding(context, call)
     record = context.store.pending(POD.key(call.namespace, name))
     if record is None:
         raise not_found(POD, name)
@@ -59,8 +59,8 @@ async def bind(context: Context, call: Call) -> Reply:
     return _created()
 
 
-def _read_binding(call: Call) -> tuple[str, Object, Object]:
-    body = read_object(replace(call, kind=BINDING))
+def _read_binding(context: Context, call: Call) -> tuple[str, Object, Object]:
+    body = read_object(context, replace(call, kind=BINDING))
     meta, target = body.get("metadata") or {}, body.get("target") or {}
     name = call.name or meta.get("name", "")
     if meta.get("name", name) != name:
@@ -100,18 +100,19 @@ async def bind_group(context: Context, call: Call) -> Reply:
 
 
 def _gathered(context: Context, call: Call) -> _Group:
-    bindings = read_object(call).get("bindings") or []
+    bindings = read_object(context, call).get("bindings") or []
     if not bindings or len(bindings) > MAX_BINDINGS:
         raise _bad_group(f"between 1 and {MAX_BINDINGS} bindings are needed, got {len(bindings)}")
     group = _Group()
     seen: set[str] = set()
     for at, binding in enumerate(bindings):
+        name = binding.get("name", "")
         if len(group.refusals) >= MAX_REFUSALS:
             break
-        if binding.get("name", "") in seen:
-            group.refuse(at, "FieldValueDuplicate", f'pod "{binding["name"]}" is bound twice')
+        if name in seen:
+            group.refuse(at, "FieldValueDuplicate", f'pod "{name}" is bound twice')
         else:
-            seen.add(binding.get("name", ""))
+            seen.add(name)
             _join(context, call, group, at, binding)
     return group
 

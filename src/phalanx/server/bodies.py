@@ -12,11 +12,12 @@ from typing import Any
 import orjson
 import yaml
 
+from phalanx.api.conform import Malformed
 from phalanx.api.errors import BadRequest, TooLarge, UnsupportedMediaType
 from phalanx.api.kinds import Kind
-from phalanx.api.schema import Malformed, schema
 from phalanx.api.wire import JSON, Object, Request
 from phalanx.server.call import Call
+from phalanx.server.context import Context
 
 #: A body may have so many bytes and be nested so deep.
 MAX_BODY = 3 * 1024 * 1024
@@ -33,7 +34,7 @@ def media_type(request: Request) -> str:
     return request.headers.get("content-type", JSON).partition(";")[0].strip().lower() or JSON
 
 
-def read_object(call: Call) -> Object:
+def read_object(context: Context, call: Call) -> Object:
     """The object of a create or update, conforming, its kind checked, unknown fields told of."""
     raw = call.request.body
     obj, duplicates = (raw, 0) if isinstance(raw, dict) else _parsed_object(call, raw)
@@ -42,15 +43,17 @@ def read_object(call: Call) -> Object:
     check_kind(call.kind, obj)
     obj.pop("apiVersion", None)
     obj.pop("kind", None)
-    conformed(call, obj, raw if isinstance(raw, bytes) else b"", duplicates)
+    conformed(context, call, obj, raw if isinstance(raw, bytes) else b"", duplicates)
     return obj
 
 
-def conformed(call: Call, obj: Object, raw: bytes = b"", envelope: int = 0) -> None:
+def conformed(
+    context: Context, call: Call, obj: Object, raw: bytes = b"", envelope: int = 0
+) -> None:
     """Prune and check an object in place; unknown and doubled fields are told of or refused."""
     kind, mode = call.kind, call.field_validation()
     try:
-        report = schema(kind.schema).conform(obj)
+        report = context.registry.model(kind).conform(obj)
     except Malformed as error:
         raise BadRequest(_unhandled(kind, str(error))) from error
     found = [f'unknown field "{path}"' for path in report.unknown]
@@ -177,7 +180,7 @@ def _check_expansion(value: Any) -> None:
         item = todo.pop()
         size += 2 + (len(item) if isinstance(item, str) else 0)
         if size > MAX_BODY:
-            raise TooLarge(f"Request entity too large: limit is {MAX_BODY}")
+            raise BadRequest("error converting YAML to JSON: yaml: excessive aliasing")
         if isinstance(item, dict):
             todo.extend(item)
             todo.extend(item.values())

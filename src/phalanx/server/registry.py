@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from phalanx.api.kinds import Kind
+from phalanx.api.model import KnownModel, Model
 
 
 class Registry:
@@ -14,10 +15,15 @@ class Registry:
         self.kinds = tuple(kinds)
         self._found = {(k.group, k.version, k.plural): k for k in self.kinds}
         self._versions = {(k.group, k.version): None for k in self.kinds}
+        self._models: dict[Kind, Model] = {k: KnownModel(k) for k in self.kinds}
 
     def find(self, group: str, version: str, plural: str) -> Kind | None:
         """The kind that is served at that place."""
         return self._found.get((group, version, plural))
+
+    def model(self, kind: Kind) -> Model:
+        """How objects of a kind are judged."""
+        return self._models[kind]
 
     def serves(self, group: str, version: str) -> bool:
         """Whether anything is served in that group version."""

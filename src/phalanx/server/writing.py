@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from phalanx.api.defaults import apply_creation, apply_defaults
 from phalanx.api.errors import (
     ApiError,
     BadRequest,
@@ -22,8 +21,6 @@ from phalanx.api.errors import (
 )
 from phalanx.api.kinds import NAMESPACE, POD, Kind
 from phalanx.api.patch import PatchFailed, TooManyOperations, apply_patch
-from phalanx.api.rules import validate
-from phalanx.api.schema import schema
 from phalanx.api.wire import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Object, Reply
 from phalanx.server import admission
 from phalanx.server.bodies import check_kind, conformed, media_type, read_any, read_object
@@ -62,7 +59,7 @@ async def create(context: Context, call: Call) -> Reply:
     accepted = negotiate(call.request)
     call.check_dry_run()
     with context.meter.stage("parse"):
-        obj = read_object(call)
+        obj = read_object(context, call)
     _check_place(call, obj)
     reply = await insert(context, call, obj)
     return in_media(reply, accepted)
@@ -73,12 +70,13 @@ async def insert(context: Context, call: Call, obj: Object) -> Reply:
     kind, meta = call.kind, obj["metadata"]
     if meta.get("resourceVersion"):
         raise BadRequest("resourceVersion should not be set on objects to be created")
+    model = context.registry.model(kind)
     _begin(context, call, meta)
     with context.meter.stage("admit"):
-        apply_defaults(kind.name, obj)
+        model.fill(obj)
         admission.admit(context, call, obj)
-        apply_creation(kind.name, obj, context.stamp())
-        refuse(kind, meta.get("name", ""), validate(kind, obj, None))
+        model.begin(obj, context.stamp())
+        refuse(kind, meta.get("name", ""), model.faults(obj, None, ""))
     key = kind.key(call.namespace, meta["name"])
     if taken := context.store.pending(key):
         deleting = bool(decoded(taken)["metadata"].get("deletionTimestamp"))
@@ -93,7 +91,7 @@ async def update(context: Context, call: Call) -> Reply:
     """An object in place of another, or of none where the kind allows that."""
     accepted = negotiate(call.request)
     call.check_dry_run()
-    obj = read_object(call)
+    obj = read_object(context, call)
     _check_place(call, obj)
     if context.store.pending(call.key) is None and call.kind.create_on_update:
         return in_media(await insert(context, call, obj), accepted)
@@ -116,15 +114,15 @@ async def patch(context: Context, call: Call) -> Reply:
     wanted = read_any(call.request, (kind,))
 
     def patched(old: Object) -> Object:
-        return _patched(call, kind, old, wanted)
+        return _patched(context, call, kind, old, wanted)
 
     return in_media(await modify(context, call, patched, is_patch=True), accepted)
 
 
-def _patched(call: Call, kind: str, old: Object, wanted: object) -> Object:
+def _patched(context: Context, call: Call, kind: str, old: Object, wanted: object) -> Object:
     whole = {"apiVersion": call.kind.api_version, "kind": call.kind.name, **old}
     try:
-        new = apply_patch(kind, schema(call.kind.schema), whole, wanted)
+        new = apply_patch(kind, context.registry.model(call.kind).schema, whole, wanted)
     except TooManyOperations as error:
         raise TooLarge(str(error)) from error
     except PatchFailed as error:
@@ -132,7 +130,7 @@ def _patched(call: Call, kind: str, old: Object, wanted: object) -> Object:
     check_kind(call.kind, new)
     new.pop("apiVersion", None)
     new.pop("kind", None)
-    conformed(call, new)
+    conformed(context, call, new)
     _check_place(call, new)
     return new
 
@@ -146,9 +144,10 @@ async def modify(context: Context, call: Call, wish: Wish, *, is_patch: bool = F
     new = wish(decoded(record))
     _check_preconditions(call, old, new, is_patch=is_patch)
     _restore(call, old, new)
-    apply_defaults(kind.name, new)
+    model = context.registry.model(kind)
+    model.fill(new)
     _count_generation(kind, old, new)
-    refuse(kind, call.name, validate(kind, new, old, call.subresource))
+    refuse(kind, call.name, model.faults(new, old, call.subresource))
     if new == old:
         await context.store.commit(())
         return _reply(200, presented(kind, record.value), call)

@@ -19,8 +19,8 @@ from phalanx.store.kv import Change, Record
 #: Revisions that one step of forgetting takes, so that commits need not wait long behind it.
 STEP = 2_000
 
-#: Bytes appended before they are moved from SQLite's own log into the tables.
-CHECKPOINT_BYTES = 16 << 20
+#: Bytes appended before they are moved from SQLite's own log into the tables: commits wait for it.
+CHECKPOINT_BYTES = 2 << 20
 
 _PRAGMAS = (
     "journal_mode=WAL",
@@ -28,7 +28,7 @@ _PRAGMAS = (
     # Without it a flush on macOS ends in the disk's cache.
     "fullfsync=ON",
     "wal_autocheckpoint=0",
-    f"journal_size_limit={4 * CHECKPOINT_BYTES}",
+    f"journal_size_limit={8 * CHECKPOINT_BYTES}",
     "mmap_size=0",
     "secure_delete=FAST",
 )

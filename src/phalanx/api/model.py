@@ -1,0 +1,72 @@
+"""What a kind means: its schema, its defaults, how an object of it begins, its rules.
+
+The server holds every object against the model of its kind and knows no other way to judge one.
+Kinds that we know have rows (`defaults.py`, `rules.py`); kinds that users define bring a schema of
+their own (`structural.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from phalanx.api.conform import Conformed
+from phalanx.api.defaults import apply_creation, apply_defaults
+from phalanx.api.errors import Cause
+from phalanx.api.kinds import Kind
+from phalanx.api.rules import validate
+from phalanx.api.schema import Schema, schema
+from phalanx.api.wire import Object
+
+
+class Model(Protocol):
+    """How to judge objects of one kind."""
+
+    @property
+    def schema(self) -> Schema:
+        """The shape of an object: what patches and field ownership go by."""
+        ...
+
+    def conform(self, obj: Object) -> Conformed:
+        """Drop in place what does not belong; raises Malformed where a type is wrong."""
+        ...
+
+    def fill(self, obj: Object) -> None:
+        """Add in place what nobody said."""
+        ...
+
+    def begin(self, obj: Object, now: str) -> None:
+        """Give a new object the state that it begins with."""
+        ...
+
+    def faults(self, new: Object, old: Object | None, part: str) -> Sequence[Cause]:
+        """What is wrong with an object, or with a subresource of it."""
+        ...
+
+
+class KnownModel:
+    """The model of a kind that has rows."""
+
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
+
+    @property
+    def schema(self) -> Schema:
+        """The shape of an object."""
+        return schema(self._kind.schema)
+
+    def conform(self, obj: Object) -> Conformed:
+        """Drop in place what does not belong."""
+        return self.schema.conform(obj)
+
+    def fill(self, obj: Object) -> None:
+        """Add in place what nobody said."""
+        apply_defaults(self._kind.name, obj)
+
+    def begin(self, obj: Object, now: str) -> None:
+        """Give a new object the state that it begins with."""
+        apply_creation(self._kind.name, obj, now)
+
+    def faults(self, new: Object, old: Object | None, part: str) -> Sequence[Cause]:
+        """What is wrong with an object."""
+        return validate(self._kind, new, old, part)

@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import copy
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.api.patch import MAX_OPERATIONS, PatchFailed, TooManyOperations, apply_patch, merge
+from phalanx.api.schema import schema
+from phalanx.api.wire import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Object
+
+POD = schema("core.v1.Pod")
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 3) | st.sampled_from(("x", "y")),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+objects = st.dictionaries(st.sampled_from("abc"), values, max_size=3)
+
+
+def patched(kind: str, obj: Object, patch: Any) -> Object:
+    return apply_patch(kind, POD, copy.deepcopy(obj), patch)
+
+
+def strategic(obj: Object, patch: Any) -> Object:
+    return patched(STRATEGIC_PATCH, obj, patch)
+
+
+# ---- merge patches -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("obj", "patch", "result"),
+    [
+        ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+        ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+        ({"a": "b"}, {"a": None}, {}),
+        ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
+        ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+        ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
+        ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+        ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
+        ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
+        ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
+        ({"a": "b"}, {}, {"a": "b"}),
+    ],
+)
+def test_merging_goes_by_the_book(obj: Object, patch: Object, result: Object) -> None:
+    """The examples of RFC 7396 that concern objects."""
+    assert patched(MERGE_PATCH, obj, patch) == result
+
+
+@given(objects, objects)
+def test_a_merge_patch_twice_is_a_merge_patch_once(obj: Object, patch: Object) -> None:
+    once = merge(copy.deepcopy(obj), patch)
+    assert merge(copy.deepcopy(once), patch) == once
+
+
+@pytest.mark.parametrize("patch", [[], "text", 5, None, True])
+@pytest.mark.parametrize("kind", [MERGE_PATCH, STRATEGIC_PATCH])
+def test_a_merge_patch_is_an_object(kind: str, patch: object) -> None:
+    with pytest.raises(PatchFailed):
+        patched(kind, {}, patch)
+
+
+# ---- JSON patches --------------------------------------------------------------------------------
+
+BASE: Object = {"a": {"b": [1, 2]}, "c": "d", "x/y": 1, "t~": 2}
+
+
+@pytest.mark.parametrize(
+    ("steps", "result"),
+    [
+        ([{"op": "add", "path": "/e", "value": 5}], {**BASE, "e": 5}),
+        ([{"op": "add", "path": "/a/b/1", "value": 9}], {**BASE, "a": {"b": [1, 9, 2]}}),
+        ([{"op": "add", "path": "/a/b/-", "value": 9}], {**BASE, "a": {"b": [1, 2, 9]}}),
+        ([{"op": "replace", "path": "/c", "value": 5}], {**BASE, "c": 5}),
+        ([{"op": "remove", "path": "/a"}], {k: v for k, v in BASE.items() if k != "a"}),
+        ([{"op": "copy", "from": "/a/b/0", "path": "/e"}], {**BASE, "e": 1}),
+        ([{"op": "move", "from": "/a/b", "path": "/b"}], {**BASE, "a": {}, "b": [1, 2]}),
+        ([{"op": "replace", "path": "/x~1y", "value": 7}], {**BASE, "x/y": 7}),
+        ([{"op": "replace", "path": "/t~0", "value": 7}], {**BASE, "t~": 7}),
+        ([{"op": "test", "path": "/c", "value": "d"}], BASE),
+        ([], BASE),
+    ],
+    ids=lambda value: str(value)[:50],
+)
+def test_operations_go_by_the_book(steps: list[Object], result: Object) -> None:
+    assert patched(JSON_PATCH, BASE, steps) == result
+
+
+def test_a_replacement_makes_what_is_missing() -> None:
+    steps = [{"op": "replace", "path": "/a/new", "value": 5}]
+    assert patched(JSON_PATCH, BASE, steps)["a"] == {"b": [1, 2], "new": 5}
+
+
+def test_a_step_sees_what_the_steps_before_it_made() -> None:
+    steps = [
+        {"op": "add", "path": "/metadata", "value": {}},
+        {"op": "replace", "path": "/metadata/labels", "value": {"a": "b"}},
+        {"op": "add", "path": "/metadata/labels/c", "value": "d"},
+    ]
+    assert patched(JSON_PATCH, {}, steps) == {"metadata": {"labels": {"a": "b", "c": "d"}}}
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        {}, "text", None, [1], [[]],
+        [{"op": "dance", "path": "/a"}], [{"path": "/a"}], [{"op": "add", "value": 1}],
+        [{"op": "add", "path": "/e"}], [{"op": "test", "path": "/c", "value": "e"}],
+        [{"op": "remove", "path": "/nothing"}], [{"op": "remove", "path": "/a/b/7"}],
+        [{"op": "add", "path": "/a/b/7", "value": 1}],
+        [{"op": "add", "path": "/a/b/x", "value": 1}],
+        [{"op": "replace", "path": "/a/b/7", "value": 1}], [{"op": "add", "path": "c", "value": 1}],
+        [{"op": "add", "path": "/no/where", "value": 1}], [{"op": "copy", "path": "/e"}],
+        [{"op": "move", "from": "/a", "path": "/a/b"}], [{"op": "add", "path": 5, "value": 1}],
+        [{"op": "copy", "from": 5, "path": "/e"}], [{"op": ["add"], "path": "/e", "value": 1}],
+        [{"op": "replace", "path": "", "value": []}], [{"op": "add", "path": "/~2", "value": 1}],
+        [{"op": "add", "path": "/c/d", "value": 1}], [{"op": "remove", "path": ""}],
+        [{"op": None, "path": "/c"}], [{"op": "test", "path": "/a/b/-", "value": 1}],
+    ],
+    ids=str,
+)  # fmt: skip
+def test_steps_that_cannot_be_done_fail(steps: Any) -> None:
+    with pytest.raises(PatchFailed):
+        patched(JSON_PATCH, BASE, steps)
+
+
+def test_there_are_not_too_many_steps() -> None:
+    with pytest.raises(TooManyOperations):
+        patched(JSON_PATCH, {}, [{"op": "add", "path": "/a", "value": 1}] * (MAX_OPERATIONS + 1))
+
+
+def test_copies_of_copies_do_not_fill_the_memory() -> None:
+    steps = [{"op": "copy", "from": "/a", "path": f"/a/x{n}"} for n in range(16)]
+    with pytest.raises(PatchFailed):
+        patched(JSON_PATCH, {"a": {"text": "x" * 1000}}, steps)
+
+
+@given(objects, st.lists(st.fixed_dictionaries({
+    "op": st.sampled_from(("add", "remove", "replace", "move", "copy", "test")),
+    "path": st.text("/abc012-~", max_size=6), "from": st.text("/abc012-~", max_size=6),
+    "value": values,
+}), max_size=4))  # fmt: skip
+def test_steps_give_an_object_or_fail(obj: Object, steps: list[Object]) -> None:
+    with suppress(PatchFailed):
+        assert isinstance(patched(JSON_PATCH, obj, steps), dict)
+
+
+# ---- strategic merge patches ---------------------------------------------------------------------
+
+
+def containers(*names: str, **more: object) -> Object:
+    return {"spec": {"containers": [{"name": name, **more} for name in names]}}
+
+
+def listed(obj: Object) -> list[str]:
+    return [container["name"] for container in obj["spec"]["containers"]]
+
+
+def test_lists_with_a_key_are_merged_by_it() -> None:
+    obj = containers("a", "b", image="old")
+    result = strategic(obj, {"spec": {"containers": [{"name": "b", "image": "new"}]}})
+    assert result["spec"]["containers"] == [
+        {"name": "a", "image": "old"}, {"name": "b", "image": "new"},
+    ]  # fmt: skip
+
+
+def test_an_item_can_be_deleted_by_its_key() -> None:
+    patch = {"spec": {"containers": [{"name": "a", "$patch": "delete"}]}}
+    assert listed(strategic(containers("a", "b"), patch)) == ["b"]
+    assert listed(strategic(containers("b"), patch)) == ["b"]
+
+
+def test_a_list_can_be_replaced_whole() -> None:
+    patch = {"spec": {"containers": [{"name": "c"}, {"$patch": "replace"}]}}
+    assert listed(strategic(containers("a", "b"), patch)) == ["c"]
+
+
+def test_a_map_can_be_replaced_or_deleted_whole() -> None:
+    obj = {"metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}}}
+    patch = {"metadata": {"labels": {"$patch": "replace", "e": "f"},
+                          "annotations": {"$patch": "delete"}}}  # fmt: skip
+    assert strategic(obj, patch) == {"metadata": {"labels": {"e": "f"}}}
+
+
+def test_lists_of_texts_are_united() -> None:
+    obj = {"metadata": {"finalizers": ["a", "b"]}}
+    result = strategic(obj, {"metadata": {"finalizers": ["b", "c"]}})
+    assert sorted(result["metadata"]["finalizers"]) == ["a", "b", "c"]
+
+
+def test_texts_can_be_taken_out_of_a_list() -> None:
+    obj = {"metadata": {"finalizers": ["a", "b", "c"]}}
+    patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": ["a", "c", "z"]}}
+    assert strategic(obj, patch)["metadata"]["finalizers"] == ["b"]
+
+
+def test_lists_without_a_strategy_are_replaced() -> None:
+    obj = {"spec": {"containers": [{"name": "a", "command": ["x", "y"]}]}}
+    patch = {"spec": {"containers": [{"name": "a", "command": ["z"]}]}}
+    assert strategic(obj, patch)["spec"]["containers"][0]["command"] == ["z"]
+
+
+def test_a_patch_may_say_the_order() -> None:
+    order = [{"name": "c"}, {"name": "a"}, {"name": "b"}]
+    patch = {"spec": {"$setElementOrder/containers": order, "containers": [{"name": "c"}]}}
+    assert listed(strategic(containers("a", "b"), patch)) == ["c", "a", "b"]
+
+
+def test_what_the_order_does_not_name_stays_behind_what_it_stood_behind() -> None:
+    order = [{"name": "d"}, {"name": "b"}]
+    patch = {"spec": {"$setElementOrder/containers": order}}
+    assert listed(strategic(containers("a", "b", "c", "d"), patch)) == ["a", "c", "d", "b"]
+
+
+def test_only_the_keys_to_be_retained_stay() -> None:
+    obj = {"spec": {"volumes": [{"name": "v", "emptyDir": {}}]}}
+    patch = {"spec": {"volumes": [
+        {"name": "v", "$retainKeys": ["name", "hostPath"], "hostPath": {"path": "/x"}},
+    ]}}  # fmt: skip
+    assert strategic(obj, patch)["spec"]["volumes"] == [{"name": "v", "hostPath": {"path": "/x"}}]
+
+
+def test_null_removes_and_no_directive_is_left() -> None:
+    obj = {"metadata": {"labels": {"a": "b", "c": "d"}}}
+    result = strategic(obj, {"metadata": {"labels": {"a": None, "$patch": "merge"}}})
+    assert result == {"metadata": {"labels": {"c": "d"}}}
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        {"$patch": "dance"}, {"$patch": ["delete"]}, {"$retainKeys": 5},
+        {"spec": {"containers": [{"image": "nameless"}]}}, {"spec": {"containers": ["a"]}},
+        {"spec": {"containers": [{"name": ["x"]}]}}, {"spec": {"containers": [{"name": {}}]}},
+        {"spec": {"containers": [{"$patch": "replace"}, 5]}},
+        {"spec": {"$setElementOrder/containers": 5}},
+        {"spec": {"$setElementOrder/containers": [{"name": ["x"]}]}},
+        {"spec": {"$setElementOrder/nothing": []}},
+        {"metadata": {"$deleteFromPrimitiveList/finalizers": 5}},
+        {"metadata": {"finalizers": [["a"]]}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_patch_of_a_wrong_shape_fails(patch: Object) -> None:
+    obj = {**containers("a", "b"), "metadata": {"finalizers": ["x"]}}
+    with pytest.raises(PatchFailed):
+        strategic(obj, patch)
+
+
+@given(st.data())
+def test_merging_an_object_into_itself_changes_nothing(data: st.DataObject) -> None:
+    found = data.draw(st.lists(st.sampled_from("abcd"), unique=True, min_size=1))
+    obj = {"metadata": {"labels": {"a": "b"}}, **containers(*found, image="i")}
+    assert strategic(obj, copy.deepcopy(obj)) == obj

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.api.selectors import (
+    MAX_LENGTH,
+    BadSelector,
+    field_value,
+    fields_match,
+    parse_fields,
+    parse_labels,
+)
+
+LABELS = {"app": "web", "tier": "front", "size": "5", "empty": ""}
+
+
+def matches(text: str, labels: dict[str, str] = LABELS) -> bool:
+    return all(need.matches(labels) for need in parse_labels(text))
+
+
+# ---- labels --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "app=web", "app==web", "app = web", "app", "!missing", "! missing", "app in (web,db)",
+        "app in ( db , web )", "app notin (db)", "missing notin (web)", "missing!=web", "app!=db",
+        "empty=", "empty in ()", "empty in (,)", "empty in (a,)", "size>4", "size<6", "size gt 4",
+        "size lt 6", "app=web,tier=front", "app=web , !missing,size>4", "in=x", "notin",
+        "example.com/app!=web", "app notin (,)",
+    ],
+)  # fmt: skip
+def test_a_selector_that_holds(text: str) -> None:
+    assert matches(text, {**LABELS, "in": "x", "notin": "y"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "app=db", "app!=web", "missing", "!app", "app in (db)", "app in ()", "app notin (web)",
+        "missing in (a)", "missing=", "size>5", "size<5", "app>4", "missing>4", "empty>0",
+        "app=web,tier=back", "empty", "example.com/app",
+    ],
+)  # fmt: skip
+def test_a_selector_that_does_not_hold(text: str) -> None:
+    labels = {key: value for key, value in LABELS.items() if key != "empty" or text != "empty"}
+    assert not matches(text, labels)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "=", "a=b=c", "a,", ",a", "a,,b", "a in", "a in b", "a in (", "a in (b", "a in b)", "a (b)",
+        "a notin", "!", "!!a", "a b", "a>x", "a<", "a>1.5", "a=b c", "(a)", "-a=b", "a/b/c=d",
+        "a=b/c", f"{'x' * 64}=a", f"a={'x' * 64}", "a=-b", "é=a", "a=é", "a in (b c)", "a in (b))",
+        "a != b, c in",
+    ],
+)  # fmt: skip
+def test_what_is_no_selector_is_refused(text: str) -> None:
+    with pytest.raises(BadSelector):
+        parse_labels(text)
+
+
+def test_a_selector_has_a_longest_length() -> None:
+    assert parse_labels("a," * (MAX_LENGTH // 2 - 1) + "a")
+    for parse in (parse_labels, parse_fields):
+        with pytest.raises(BadSelector, match="longer than"):
+            parse("a" * (MAX_LENGTH + 1))
+
+
+names = st.from_regex(r"[a-z]{1,3}", fullmatch=True)
+
+
+@given(st.dictionaries(names, names), names, st.lists(names, min_size=1))
+def test_a_set_and_its_opposite_divide_all_labels(
+    labels: dict[str, str], key: str, values: list[str]
+) -> None:
+    inside, outside = f"{key} in ({','.join(values)})", f"{key} notin ({','.join(values)})"
+    if key in ("in", "notin", "gt", "lt"):
+        return
+    assert matches(inside, labels) != matches(outside, labels)
+    assert matches(f"{key}={values[0]}", labels) != matches(f"{key}!={values[0]}", labels)
+    assert matches(key, labels) != matches(f"!{key}", labels)
+
+
+@given(st.text(alphabet="ab=!<>(), /.-inotgl5", max_size=20))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with suppress(BadSelector):
+        matches(text)
+
+
+# ---- fields --------------------------------------------------------------------------------------
+
+POD = {
+    "metadata": {"name": "a"},
+    "spec": {"nodeName": "n1", "hostNetwork": True, "containers": []},
+    "status": {"phase": "Running", "count": 5},
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("metadata.name", "a"),
+        ("spec.hostNetwork", "true"),
+        ("status.count", "5"),
+        ("spec.missing", ""),
+        ("missing.field", ""),
+        ("metadata.name.deeper", ""),
+        ("spec.containers", ""),
+        ("spec", ""),
+    ],
+)
+def test_a_field_is_compared_as_a_text(path: str, value: str) -> None:
+    assert field_value(POD, path) == value
+
+
+def test_an_absent_field_has_the_value_of_its_kind() -> None:
+    absent = {"spec.unschedulable": "false"}
+    assert fields_match(parse_fields("spec.unschedulable=false"), {"spec": {}}, absent)
+    assert not fields_match(parse_fields("spec.unschedulable=true"), {"spec": {}}, absent)
+    assert fields_match(parse_fields("spec.unschedulable=true"), {"spec": {"unschedulable": True}},
+                        absent)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("", True),
+        ("metadata.name=a", True),
+        ("metadata.name==a", True),
+        ("metadata.name!=a", False),
+        ("metadata.name=a,status.phase!=Failed", True),
+        ("metadata.name=a,status.phase=Failed", False),
+        ("spec.missing=", True),
+        (",metadata.name=a,", True),
+    ],
+)
+def test_field_selectors_hold_or_not(text: str, holds: bool) -> None:
+    assert fields_match(parse_fields(text), POD, {}) == holds
+
+
+@pytest.mark.parametrize("text", ["a", "metadata.name", "a>b", "a in (b)"])
+def test_what_is_no_field_selector_is_refused(text: str) -> None:
+    with pytest.raises(BadSelector, match="can't understand"):
+        parse_fields(text)

@@ -1,0 +1,389 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phalanx.store.errors import StoreBroken, StoreRefused
+from phalanx.store.kv import Change, Compacted, Record, Store, Write
+from phalanx.store.log import Log
+from phalanx.store.memory import MemoryStore
+from phalanx.store.retention import Retention
+from phalanx.store.sqlite import SqliteStore
+from tests.store.disk import in_real_time, told
+from tests.store.writes import delete, everything, put, written
+from tests.store.writes import told as said
+
+#: Keeps so little history in memory that the rest is read from disk.
+TINY = 600
+
+
+class SetClock:
+    """A clock that stands still until it is set."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def now(self) -> float:
+        return self.seconds
+
+
+async def a_history(store: Store) -> None:
+    """The one that the protocol's own description draws."""
+    await written(store, [put("/a", "x")], [put("/b", "x")], [put("/b", "y", 2)])
+    await written(store, [put("/a", "y", 1)], [delete("/a", 4)])
+
+
+def rows(folder: Path) -> dict[str, int]:
+    """How many rows each table of a closed store has."""
+    log = Log(folder / "store.db")
+    counts = {
+        table: int(log.db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+        for table in ("log", "value")
+    }
+    log.close()
+    return counts
+
+
+# ---- what is remembered --------------------------------------------------------------------------
+
+
+@in_real_time
+async def test_what_was_committed_is_there_after_opening_again(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    await a_history(store)
+    await store.close()
+    store = SqliteStore(tmp_path)
+    assert (store.revision, store.floor, everything(store)) == (5, 0, ["/b y@3"])
+    assert store.get("/b") == store.pending("/b") == Record("/b", b"y@3", 3, created=2)
+    await store.close()
+
+
+@in_real_time
+async def test_revisions_go_on_after_opening_again(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    await a_history(store)
+    await store.close()
+    store = SqliteStore(tmp_path)
+    assert said(await store.commit([put("/b", "z", 3)])) == ["6: /b y@3 -> /b z@6"]
+    await store.close()
+
+
+@in_real_time
+async def test_revisions_go_on_after_the_last_writes_were_forgotten(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    await a_history(store)
+    store.compact(5)
+    await written(store, [])
+    await store.close()
+    assert rows(tmp_path) == {"log": 1, "value": 1}
+    store = SqliteStore(tmp_path)
+    assert (store.revision, store.floor) == (5, 5)
+    assert said(await store.commit([put("/a", "z")])) == ["6: - -> /a z@6"]
+    await store.close()
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["after opening again", "at once"])
+@in_real_time
+async def test_the_past_that_left_the_memory_is_read_from_disk(tmp_path: Path, again: bool) -> None:
+    store = SqliteStore(tmp_path, ring=TINY)
+    await a_history(store)
+    if again:
+        await store.close()
+        store = SqliteStore(tmp_path, ring=TINY)
+    assert said(store.changes(0)) == [
+        "1: - -> /a x@1",
+        "2: - -> /b x@2",
+        "3: /b x@2 -> /b y@3",
+        "4: /a x@1 -> /a y@4",
+        "5: /a y@4 -> -",
+    ]
+    assert said(store.changes(1, "/b")) == ["2: - -> /b x@2", "3: /b x@2 -> /b y@3"]
+    states = [everything(store, at) for at in (1, 2, 3, 4, 5)]
+    assert states[:3] == [["/a x@1"], ["/a x@1", "/b x@2"], ["/a x@1", "/b y@3"]]
+    assert states[3:] == [["/a y@4", "/b y@3"], ["/b y@3"]]
+    await store.close()
+
+
+@in_real_time
+async def test_the_past_is_read_in_pages_without_a_gap(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path, ring=TINY)
+    await store.commit([put(f"/{n % 7}/{n:04}", "x") for n in range(1234)])
+    assert [change.revision for change in store.changes(3)] == list(range(4, 1235))
+    keys = [record.key for record in store.range("/3/", at=1000, after="/3/0017", limit=4)]
+    assert keys == ["/3/0024", "/3/0031", "/3/0038", "/3/0045"]
+    await store.close()
+
+
+@in_real_time
+async def test_history_that_is_forgotten_while_it_is_read_is_missed(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path, ring=TINY)
+    await store.commit([put(f"/{n:04}", "x") for n in range(1200)])
+    reading = store.changes(0)
+    assert next(reading).revision == 1
+    store.compact(900)
+    with pytest.raises(Compacted):
+        list(reading)
+    await store.close()
+
+
+@in_real_time
+async def test_keys_and_values_may_be_anything(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path, ring=0)
+    odd = ["\0", "/ä", "/\U0010fffe", "/\ud800", "/" + "x" * 5000]
+    values = [b"", bytes(range(256)), b"\xff" * 300_000]
+    await store.commit([Write(key, lambda revision: values[revision % 3], 0) for key in odd])
+    there = list(store.range(""))
+    await store.close()
+    store = SqliteStore(tmp_path)
+    assert list(store.range("")) == there
+    assert [change.after for change in store.changes(0)] == [store.get(key) for key in odd]
+    assert [record.key for record in there] == sorted(odd)
+    await store.close()
+
+
+# ---- group commit --------------------------------------------------------------------------------
+
+
+@in_real_time
+async def test_writers_at_the_same_time_share_a_flush(tmp_path: Path) -> None:
+    statements: list[str] = []
+    store = SqliteStore(
+        tmp_path, writing=told(lambda log: log.db.set_trace_callback(statements.append))
+    )
+    await asyncio.gather(*(store.commit([put(f"/{n}", "x")]) for n in range(100)))
+    assert statements.count("COMMIT") == 1
+    await store.close()
+    assert len(everything(store)) == 100
+
+
+@in_real_time
+async def test_batches_land_in_order_and_are_heard_once(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    heard: list[Change] = []
+    store.follow(heard.extend)
+
+    async def count(name: str) -> None:
+        for _ in range(20):
+            there = store.pending(name)
+            await store.commit([put(name, "x", there.revision if there else 0)])
+
+    await asyncio.gather(*(count(f"/{n}") for n in range(5)))
+    await store.close()
+    assert [change.revision for change in heard] == list(range(1, 101))
+
+
+@in_real_time
+async def test_the_file_is_written_as_durably_as_can_be(tmp_path: Path) -> None:
+    found: dict[str, object] = {}
+
+    def look(log: Log) -> None:
+        for name in ("journal_mode", "synchronous", "wal_autocheckpoint", "mmap_size"):
+            found[name] = log.db.execute(f"PRAGMA {name}").fetchone()[0]
+
+    await SqliteStore(tmp_path, writing=told(look)).close()
+    full = 2
+    assert found == {
+        "journal_mode": "wal",
+        "synchronous": full,
+        "wal_autocheckpoint": 0,
+        "mmap_size": 0,
+    }
+
+
+@in_real_time
+async def test_the_log_is_emptied_into_the_tables_now_and_then(tmp_path: Path) -> None:
+    statements: list[str] = []
+    store = SqliteStore(
+        tmp_path, writing=told(lambda log: log.db.set_trace_callback(statements.append))
+    )
+    for n in range(4):
+        await store.commit([Write(f"/{n}", lambda _: bytes(1 << 20), 0)])
+    await store.close()
+    assert statements.count("PRAGMA wal_checkpoint(PASSIVE)") >= 1
+
+
+# ---- closing -------------------------------------------------------------------------------------
+
+
+@in_real_time
+async def test_closing_commits_what_is_under_way_and_leaves_one_file(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    writing = asyncio.ensure_future(store.commit([put("/a", "x")]))
+    await asyncio.sleep(0)
+    await store.close()
+    assert said(await writing) == ["1: - -> /a x@1"]
+    assert sorted(os.listdir(tmp_path)) == ["store.db", "store.lock"]
+    await store.close()
+
+
+@in_real_time
+async def test_a_closed_store_takes_no_more(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    await store.close()
+    with pytest.raises(StoreBroken, match="closed"):
+        await store.commit([put("/a", "x")])
+
+
+@in_real_time
+async def test_what_is_stored_is_for_its_owner_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "data"
+    store = SqliteStore(folder)
+    await store.commit([put("/a", "x")])
+    assert {stat.S_IMODE(entry.stat().st_mode) for entry in os.scandir(folder)} == {0o600}
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    await store.close()
+
+
+# ---- one process at a time -----------------------------------------------------------------------
+
+
+def test_a_second_process_is_refused_and_told_which_the_first_one_is(tmp_path: Path) -> None:
+    program = (
+        "import sys, pathlib; from phalanx.store.sqlite import SqliteStore;"
+        "store = SqliteStore(pathlib.Path(sys.argv[1]));"
+        "print('open', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout
+        assert other.stdout.readline() == b"open\n"
+        with pytest.raises(StoreRefused, match=f"in use by process {other.pid};"):
+            SqliteStore(tmp_path)
+        other.kill()
+    asyncio.run(SqliteStore(tmp_path).close())
+
+
+@in_real_time
+async def test_a_store_is_not_opened_twice_in_one_process_either(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    with pytest.raises(StoreRefused, match="in use"):
+        SqliteStore(tmp_path)
+    await store.commit([put("/a", "x")])
+    await store.close()
+    store = SqliteStore(tmp_path)
+    assert everything(store) == ["/a x@1"]
+    await store.close()
+
+
+# ---- forgetting ----------------------------------------------------------------------------------
+
+
+@in_real_time
+async def test_forgetting_on_disk_goes_in_steps_and_lasts(tmp_path: Path) -> None:
+    statements: list[str] = []
+    store = SqliteStore(
+        tmp_path, writing=told(lambda log: log.db.set_trace_callback(statements.append))
+    )
+    for n in range(11):
+        expect = (n - 1) * 500
+        await store.commit([put(f"/{k}", "x", expect + k if n else 0) for k in range(1, 501)])
+    store.compact(5200)
+    with pytest.raises(Compacted):
+        store.changes(5199)
+    await store.close()
+    assert len([s for s in statements if s.startswith("UPDATE meta")]) == 3
+    assert rows(tmp_path) == {"log": 800, "value": 800}
+    store = SqliteStore(tmp_path)
+    assert (store.floor, store.revision) == (5200, 5500)
+    assert len(everything(store, 5200)) == len(everything(store)) == 500
+    assert [change.revision for change in store.changes(5200)] == list(range(5201, 5501))
+    assert all(change.before for change in store.changes(5200))
+    await store.close()
+
+
+@in_real_time
+async def test_history_goes_when_it_is_old_and_long_enough(tmp_path: Path) -> None:
+    clock = SetClock()
+    store = SqliteStore(tmp_path, clock=clock, retention=Retention(seconds=300, revisions=1000))
+    await store.commit([put(f"/{n}", "x") for n in range(4000)])
+    assert store.floor == 0
+    clock.seconds += 200
+    await store.commit([put(f"/late/{n}", "x") for n in range(2000)])
+    assert store.floor == 0
+    clock.seconds += 101
+    await store.commit([put("/last", "x")])
+    assert store.floor == 4000
+    await store.close()
+
+
+# ---- like memory ---------------------------------------------------------------------------------
+
+#: A session is a list of transactions that are written at once; a transaction, of keys to flip.
+sessions = st.lists(
+    st.lists(
+        st.lists(
+            st.tuples(st.sampled_from(("/a", "/a/x", "/b", "/c")), st.booleans()),
+            min_size=1,
+            max_size=3,
+            unique_by=lambda wish: wish[0],
+        ),
+        max_size=12,
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+def wish(store: Store, key: str, is_deletion: bool) -> Write:
+    there = store.pending(key)
+    expect = there.revision if there else 0
+    return delete(key, expect) if is_deletion and there else put(key, "v", expect)
+
+
+async def spend(store: Store, transactions: Sequence[Sequence[tuple[str, bool]]]) -> None:
+    """Write all transactions of a session at once."""
+
+    async def commit(wishes: Sequence[tuple[str, bool]]) -> None:
+        await store.commit([wish(store, *each) for each in wishes])
+
+    await asyncio.gather(*(commit(wishes) for wishes in transactions))
+
+
+async def spend_and_close(folder: Path, ring: int, *transactions: list[tuple[str, bool]]) -> None:
+    store = SqliteStore(folder, ring=ring)
+    await spend(store, transactions)
+    await store.close()
+
+
+@settings(max_examples=20)
+@given(sessions=sessions, ring=st.sampled_from((0, TINY, 1 << 20)), floor=st.floats(0, 1))
+def test_a_store_that_is_opened_again_and_again_is_like_one_that_never_ends(
+    sessions: list[list[list[tuple[str, bool]]]], ring: int, floor: float
+) -> None:
+    memory = MemoryStore()
+
+    async def compared(folder: Path) -> None:
+        store = SqliteStore(folder, ring=ring)
+        store.compact(int(floor * store.revision))
+        memory.compact(int(floor * memory.revision))
+        for at in range(max(memory.floor, 1), memory.revision + 1):
+            assert list(store.range("/", at=at)) == list(memory.range("/", at=at))
+            assert list(store.changes(at, "/a")) == list(memory.changes(at, "/a"))
+        assert (store.revision, store.floor) == (memory.revision, memory.floor)
+        await store.close()
+
+    with tempfile.TemporaryDirectory() as name:
+        for transactions in sessions:
+            asyncio.run(spend_and_close(Path(name), ring, *transactions))
+            asyncio.run(spend(memory, transactions))
+        asyncio.run(compared(Path(name)))
+
+
+def test_a_step_of_history_is_never_kept_shorter_than_asked() -> None:
+    retention = Retention(seconds=300, revisions=100)
+    floors = [retention.floor(revision=10 * n, now=float(n)) for n in range(1000)]
+    assert all(a <= b for a, b in pairwise(floors))
+    assert max(floors[:300]) <= 0
+    assert all(floor <= 10 * (n - 300) for n, floor in enumerate(floors) if n > 300)
+    assert floors[-1] >= 10 * (1000 - 300 - 300 / 60) - 100
