@@ -16,6 +16,7 @@ from phalanx.chance import Chance
 from phalanx.client.client import Client
 from phalanx.client.transports import InProcess
 from phalanx.clock import Clock
+from phalanx.controllers.garbage import Garbage
 from phalanx.controllers.loop import Informers
 from phalanx.controllers.namespaces import Namespaces
 from phalanx.controllers.nodes import Nodes, SimulatedNode
@@ -74,4 +75,7 @@ class ControlPlane:
             nodes = Nodes(self.client("system:nodes"), informers, self._clock, self._nodes)
             await nodes.register()
             parts.append(nodes.run())
+        if "controllers" not in self._without:
+            # Last: it takes every informer as it finds it.
+            parts.append(Garbage(client, informers).run())
         return [informers.run(), *parts]

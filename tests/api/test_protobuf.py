@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 from functools import cache
+from importlib import resources
 from itertools import count
 from typing import Any
 
@@ -14,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.api import messages
-from phalanx.api.definitions import Node, definition, is_reference
+from phalanx.api.definitions import Node, UnknownDefinition, definition, is_reference
 from phalanx.api.meta import seconds, timestamp
-from phalanx.api.protobuf import MAGIC, MAX_DEPTH, BadProtobuf, decode
+from phalanx.api.protobuf import FORMS, MAGIC, MAX_DEPTH, BadProtobuf, decode
 from phalanx.api.schema import schema
 from phalanx.api.wire import Object
 
@@ -147,14 +148,6 @@ SENT = {
         '{"kind": "PriorityClass", "apiVersion": "scheduling.k8s.io/v1", "metadata": {"name": '
         '"high", "creationTimestamp": null}, "value": 1000, "description": "d", '
         '"preemptionPolicy": "Never"}',
-    ),
-    "create pdb p --selector=app=a --min-available=50%": (
-        "azhzAAogCglwb2xpY3kvdjESE1BvZERpc3J1cHRpb25CdWRnZXQSOAoRCgFwEgAaACIAKgAyADgAQgASFwoJCAEQAB"
-        "oDNTAlEgoKCAoDYXBwEgFhGgoIABgAIAAoADAAGgAiAA==",
-        '{"kind": "PodDisruptionBudget", "apiVersion": "policy/v1", "metadata": {"name": "p", '
-        '"creationTimestamp": null}, "spec": {"minAvailable": "50%", "selector": '
-        '{"matchLabels": {"app": "a"}}}, "status": {"disruptionsAllowed": 0, "currentHealthy": '
-        '0, "desiredHealthy": 0, "expectedPods": 0}}',
     ),
 }
 DRAIN = "azhzAAoTCgJ2MRINRGVsZXRlT3B0aW9ucxIAGgAiAA=="
@@ -424,6 +417,81 @@ def test_up_to_the_limit_nesting_is_allowed() -> None:
     decode(managed(b"[" * 90 + b"]" * 90))
 
 
+# ---- the facts -----------------------------------------------------------------------------------
+
+MESSAGES = orjson.loads((resources.files("phalanx.api") / "messages.json").read_bytes())
+HEAD = ("apiVersion", "kind")
+
+
+def told_by_schema(name: str) -> dict[str, Any] | None:
+    """The fields of a definition without what protobuf does not tell; None if it has none."""
+    try:
+        node = definition(name)
+    except UnknownDefinition:
+        return None
+    if isinstance(node, str):
+        return None
+    left_out = HEAD if "g" in node else ()
+    return {key: bare(inner) for key, inner in node["p"].items() if key not in left_out}
+
+
+def bare(node: Any) -> Any:
+    if isinstance(node, str):
+        return node
+    kind = next(key for key in "tlm" if key in node)
+    inner = bare(node[kind])
+    return inner if kind == "t" else {kind: inner}
+
+
+def told_by_message(name: str) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    for key, node in messages.fields(name).values():
+        told.update({key: shown(node)} if key else told_by_message(str(node)))
+    return told
+
+
+def shown(node: messages.Node) -> Any:
+    """A node as schemas have it: texts in a message of their own are a list."""
+    if isinstance(node, dict):
+        return {key: shown(inner) for key, inner in node.items()}
+    return {"l": "string"} if MESSAGES.get(node) == {"1": ["items", {"l": "string"}]} else node
+
+
+def test_messages_and_schemas_tell_the_same() -> None:
+    both = {name: known for name in MESSAGES if (known := told_by_schema(name)) is not None}
+    assert len(both) > 400
+    assert {name: told_by_message(name) for name in both} == both
+
+
+def test_every_reference_of_a_message_leads_somewhere() -> None:
+    for name in MESSAGES:
+        for _, node in messages.fields(name).values():
+            item = node if isinstance(node, str) else node.get("l") or node["m"]
+            assert ("." in item) == (item in MESSAGES), f"{name}: {item}"
+    assert [name for name in FORMS if name not in MESSAGES] == []
+
+
+def test_no_map_holds_numbers() -> None:
+    nodes = [node for name in MESSAGES for _, node in messages.fields(name).values()]
+    held = {node["m"] for node in nodes if isinstance(node, dict) and "m" in node}
+    assert held.isdisjoint({"bool", "int32", "int64"})
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "name"),
+    [
+        ("v1", "Pod", "core.v1.Pod"),
+        ("rbac.authorization.k8s.io/v1", "Role", "rbac.v1.Role"),
+        ("batch/v1", "DeleteOptions", "meta.v1.DeleteOptions"),
+        ("phalanx.dev/v1alpha1", "DeleteOptions", "meta.v1.DeleteOptions"),
+        ("v2", "Pod", None),
+        ("batch.example.com/v1", "Job", None),
+    ],
+)
+def test_messages_are_found_by_version_and_kind(version: str, kind: str, name: str | None) -> None:
+    assert messages.message_name(version, kind) == name
+
+
 # ---- all that schemas allow ----------------------------------------------------------------------
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -475,7 +543,7 @@ def struct(draw: st.DrawFn, known: dict[str, Node], depth: int) -> Object:
 def objects(draw: st.DrawFn, name: str, version: str) -> Object:
     node = definition(name)
     assert isinstance(node, dict)
-    known = {key: inner for key, inner in node["p"].items() if key not in ("apiVersion", "kind")}
+    known = {key: inner for key, inner in node["p"].items() if key not in HEAD}
     head = {"apiVersion": version, "kind": name.rpartition(".")[2]}
     return head | struct(draw, known, 0)
 

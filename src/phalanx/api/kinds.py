@@ -37,6 +37,7 @@ class Kind:
     create_on_update: bool = False
     update_without_version: bool = True
     deletion_returns_object: bool = False
+    orphans_by_default: bool = False
 
     @property
     def api_version(self) -> str:

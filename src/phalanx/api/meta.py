@@ -25,10 +25,12 @@ class Key(NamedTuple):
 class OwnerReference(Struct, frozen=True, rename="camel"):
     """One owner, for garbage collection and for finding one's own."""
 
+    api_version: str = ""
     kind: str = ""
     name: str = ""
     uid: str = ""
-    controller: bool = False
+    controller: bool | None = None
+    block_owner_deletion: bool | None = None
 
 
 class Meta(Struct, frozen=True, rename="camel"):

@@ -42,6 +42,7 @@ ANCIENT: Final = "ancient-changes"
 #: Who owns what was there before anybody applied to an object that was not tracked.
 BEFORE: Final = "before-first-apply"
 
+#: Metadata stays, whoever stops to say something in it.
 _ALWAYS: Final = FieldSet({"f:metadata": {}})
 _FIELDS_TYPE: Final = "FieldsV1"
 #: A client that writes this wants an object to be tracked no longer.

@@ -11,8 +11,11 @@ import asyncio
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
+from msgspec import Struct
+
 from phalanx.api.errors import ApiError
 from phalanx.api.kinds import Kind
+from phalanx.api.meta import Meta
 from phalanx.chance import Chance
 from phalanx.client.answers import Resource
 from phalanx.client.client import Client
@@ -23,6 +26,10 @@ from phalanx.controllers.actions import Plan, perform
 
 K = TypeVar("K", bound=Hashable)
 R = TypeVar("R", bound=Resource)
+
+
+class _Thing(Struct, frozen=True):
+    metadata: Meta
 
 
 class Informers:
@@ -37,6 +44,10 @@ class Informers:
         if kind not in self._informers:
             self._informers[kind] = Informer(self._client, kind, struct, chance=self._chance)
         return self._informers[kind]
+
+    def any(self, kind: Kind) -> Informer[Resource]:
+        """The informer of a kind for somebody who reads metadata alone; asked for last."""
+        return self._informers.get(kind) or self.of(kind, _Thing)
 
     async def run(self) -> None:
         """Follow the server in all of them."""

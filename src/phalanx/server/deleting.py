@@ -25,6 +25,8 @@ from phalanx.store.kv import Record
 #: No pod is given longer than this to end: some 68 years.
 _LONGEST_GRACE = 2**31 - 1
 _ENDED = ("Succeeded", "Failed")
+#: Policy -> the finalizer by which an object waits for what depends on it.
+_HOLDS = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
 _POLICIES = ("Foreground", "Background", "Orphan", "nil")
 
 
@@ -33,6 +35,7 @@ class Options:
     """How to delete: after how long, and only if it is still the one that was meant."""
 
     grace: int | None = None
+    policy: str = ""
     uid: str = ""
     version: str = ""
     dry_run: bool = False
@@ -97,13 +100,24 @@ def _mark(context: Context, call: Call, obj: Object, options: Options) -> None:
         meta.setdefault("deletionTimestamp", context.stamp())
         obj.setdefault("status", {})["phase"] = "Terminating"
         return
+    _hold(meta, options.policy)
     grace = _grace(call, obj, options)
     if "deletionTimestamp" in meta and grace >= meta.get("deletionGracePeriodSeconds", 0):
         return
-    if call.kind.generation and "deletionTimestamp" not in meta and grace:
-        meta["generation"] = meta.get("generation", 0) + 1
+    if meta.get("generation") and "deletionTimestamp" not in meta:
+        meta["generation"] += 1
     meta["deletionTimestamp"] = timestamp(context.clock.now() + grace)
     meta["deletionGracePeriodSeconds"] = grace
+
+
+def _hold(meta: Object, policy: str) -> None:
+    """Have the object wait for the garbage collector, where its deletion asks for that."""
+    others = [name for name in meta.get("finalizers") or [] if name not in _HOLDS.values()]
+    finalizers = [*others, _HOLDS[policy]] if policy in _HOLDS else others
+    if finalizers:
+        meta["finalizers"] = finalizers
+    else:
+        meta.pop("finalizers", None)
 
 
 def _grace(call: Call, obj: Object, options: Options) -> int:
@@ -132,15 +146,13 @@ def read_options(call: Call) -> Options:
         causes.append(unsupported("propagationPolicy", policy, _POLICIES))
     if causes:
         raise bad_options("DeleteOptions", causes)
-    if policy in ("Foreground", "Orphan"):
-        raise BadRequest(
-            f"propagationPolicy {policy} is not supported yet: there is no garbage collector, "
-            "dependents stay as they are; use Background"
-        )
+    if body.get("orphanDependents") is not None:
+        policy = "Orphan" if body["orphanDependents"] else "Background"
     conditions = body.get("preconditions") or {}
     grace = body.get("gracePeriodSeconds")
     return Options(
         grace=grace if grace is not None else call.number("gracePeriodSeconds"),
+        policy=policy or ("Orphan" if call.kind.orphans_by_default else "Background"),
         uid=conditions.get("uid") or "",
         version=conditions.get("resourceVersion") or "",
         dry_run=call.dry_run or bool(body.get("dryRun")),

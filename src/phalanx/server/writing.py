@@ -79,6 +79,8 @@ async def insert(context: Context, call: Call, obj: Object) -> Reply:
         refuse(kind, meta.get("name", ""), model.faults(obj, None, ""))
     key = kind.key(call.namespace, meta["name"])
     if taken := context.store.pending(key):
+        # Whoever is told that it is there must find it there.
+        await context.store.commit(())
         deleting = bool(decoded(taken)["metadata"].get("deletionTimestamp"))
         raise already_exists(kind, meta["name"], being_deleted=deleting)
     if call.dry_run:

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import pytest
+
+from phalanx.api.errors import Unauthorized
+from phalanx.api.kinds import KINDS
+from phalanx.api.wire import ANONYMOUS, Request, User
+from phalanx.server.access import ADMIN, PUBLIC, Tokens
+from tests.builders import in_virtual_time
+from tests.server.api import Api
+from tests.server.conftest import Listening
+
+TOKENS = Tokens({"secret": ADMIN, "other": User("other")})
+PRIVATE = ("/api/v1/pods", "/apis", "/api", "/metrics", "/openapi/v3", "/", "/nowhere")
+
+
+# ---- who asks ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("header", ["Bearer secret", "bearer secret", "Bearer  secret "])
+def test_a_token_is_its_user(header: str) -> None:
+    assert TOKENS.identify(header) == ADMIN
+    assert TOKENS.identify("Bearer other").name == "other"
+
+
+def test_who_shows_nothing_is_nobody() -> None:
+    assert TOKENS.identify("") == ANONYMOUS
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["Bearer wrong", "Bearer", "Bearer ", "secret", "Basic secret", "Bearer secret x", "Bearer é"],
+)
+def test_a_wrong_credential_is_never_taken_for_none(header: str) -> None:
+    with pytest.raises(Unauthorized):
+        TOKENS.identify(header)
+
+
+# ---- and may they --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sorted(PUBLIC))
+@in_virtual_time
+async def test_anybody_may_ask_for_health_and_version(path: str) -> None:
+    api = await Api.started()
+    assert (await api.ask("GET", path, user=ANONYMOUS)).code == 200
+
+
+@pytest.mark.parametrize("user", [ANONYMOUS, User("joe", ("system:authenticated",))], ids=str)
+@in_virtual_time
+async def test_nobody_else_may_do_anything(user: User) -> None:
+    api = await Api.started()
+    before = api.store.revision
+    for path in PRIVATE:
+        answer = await api.ask("GET", path, user=user)
+        assert (answer.code, answer.body["reason"]) == (403, "Forbidden")
+    for kind in KINDS:
+        path = kind.path("default" if kind.namespaced else "")
+        for method, at in (("POST", path), ("GET", path), ("DELETE", path), ("PUT", f"{path}/a"),
+                           ("PATCH", f"{path}/a"), ("GET", f"{path}/a")):  # fmt: skip
+            answer = await api.ask(method, at, {"metadata": {"name": "a"}}, user=user)
+            assert answer.code in (403, 405), (method, at)
+    watch = await api.ask("GET", "/api/v1/pods", query={"watch": "true"}, user=user)
+    assert watch.code == 403
+    assert api.store.revision == before
+
+
+@in_virtual_time
+async def test_a_refusal_says_who_may_not_do_what_where() -> None:
+    api = await Api.started()
+    answer = await api.ask("POST", "/api/v1/namespaces/default/pods/a/binding", user=User("joe"))
+    assert answer.body["message"] == (
+        'pods "a" is forbidden: User "joe" cannot create resource "pods/binding" in API group "" '
+        'in the namespace "default"'
+    )
+    answer = await api.ask("GET", "/api/v1/nodes", user=User("joe"))
+    assert answer.body["message"] == (
+        'nodes is forbidden: User "joe" cannot list resource "nodes" in API group "" at the '
+        "cluster scope"
+    )
+
+
+@in_virtual_time
+async def test_who_may_not_ask_does_not_learn_what_there_is() -> None:
+    api = await Api.started()
+    known = await api.ask("GET", "/api/v1/namespaces/default/pods/a", user=ANONYMOUS)
+    unknown = await api.ask("GET", "/api/v1/namespaces/default/dragons/a", user=ANONYMOUS)
+    assert known.code == unknown.code == 403
+
+
+# ---- over the network ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "token", "code"),
+    [
+        ("/healthz", "", 200),
+        ("/version", "", 200),
+        ("/api/v1/pods", "", 403),
+        ("/metrics", "", 403),
+        ("/api/v1/pods", "wrong", 401),
+        ("/healthz", "wrong", 401),
+    ],
+)
+def test_without_a_token_there_is_health_and_with_a_wrong_one_there_is_nothing(
+    https: Listening, path: str, token: str, code: int
+) -> None:
+    answer = https.send(Request("GET", path), token)
+    assert answer.code == code
+    if code >= 400:
+        assert (answer.body["kind"], answer.body["code"]) == ("Status", code)

@@ -1,0 +1,111 @@
+"""A process that writes until it dies: `python -m tests.store.crash_writer FOLDER WORDS NTH`.
+
+It kills itself when, for the NTH time, a statement that begins with WORDS is about to be executed;
+LANDED instead of words: when a batch is on disk and nobody knows yet. With NTH 0 it lives on.
+Every transaction that it was told to be committed is one line on its standard output.
+
+What it leaves behind depends on nothing but the number of transactions, see `expected`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from phalanx.store import log as store_log
+from phalanx.store.front import Batch
+from phalanx.store.kv import Reader, Store
+from phalanx.store.log import Log
+from phalanx.store.sqlite import SqliteStore
+from phalanx.store.writer import Failed, Landed, Writer
+from tests.store.writes import delete, put
+
+LANDED = "LANDED"
+
+#: How many write at once, items that a transaction makes, transactions until they are deleted.
+WRITERS, PARTS, LIFE = 4, 3, 5
+
+#: What is left of history after each transaction.
+HISTORY = 40
+
+#: The exit code of a process whose store broke.
+BROKEN = 3
+
+
+def number(store: Store) -> int:
+    """How many transactions there were, of which some may still be on their way."""
+    counter = store.pending("/counter")
+    return int(counter.value.decode().split("@")[0]) if counter else 0
+
+
+def expected(transactions: int) -> dict[str, str]:
+    """Every key and what its value says, after so many transactions."""
+    items = {
+        f"/item/{n}/{part}": str(n)
+        for n in range(max(1, transactions - LIFE + 1), transactions + 1)
+        for part in range(PARTS)
+    }
+    return {"/counter": str(transactions), **items} if transactions else {}
+
+
+def found(store: Reader) -> dict[str, str]:
+    """Every key and what its value says."""
+    return {record.key: record.value.decode().split("@")[0] for record in store.range("/")}
+
+
+async def write(store: Store) -> None:
+    """One transaction after the other, each of several keys that belong together."""
+    while True:
+        this, counter = number(store) + 1, store.pending("/counter")
+        writes = [put("/counter", str(this), counter.revision if counter else 0)]
+        writes += [put(f"/item/{this}/{part}", str(this)) for part in range(PARTS)]
+        old = [store.pending(f"/item/{this - LIFE}/{part}") for part in range(PARTS)]
+        writes += [delete(record.key, record.revision) for record in old if record]
+        changes = await store.commit(writes)
+        os.write(sys.stdout.fileno(), b"%d %d\n" % (this, changes[-1].revision))
+        store.compact(store.revision - HISTORY)
+
+
+def mortal(words: str, nth: int, log: Log, landed: Landed, failed: Failed) -> Writer:
+    """A writer that takes its process with it."""
+    die = _countdown(nth)
+
+    def before(statement: str) -> None:
+        if statement.startswith(words):
+            die()
+
+    def after(batch: Batch) -> None:
+        die()
+        landed(batch)
+
+    log.db.set_trace_callback(before)
+    return Writer(log, after if words == LANDED else landed, failed)
+
+
+def _countdown(nth: int) -> Callable[[], None]:
+    left = nth
+
+    def tick() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return tick
+
+
+async def _main(folder: Path, words: str, nth: int) -> None:
+    store = SqliteStore(
+        folder, writing=partial(mortal, words, nth), on_broken=lambda _: os._exit(BROKEN)
+    )
+    await asyncio.gather(*(write(store) for _ in range(WRITERS)))
+
+
+if __name__ == "__main__":
+    store_log.STEP, store_log.CHECKPOINT_BYTES = 10, 128 << 10
+    asyncio.run(_main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))

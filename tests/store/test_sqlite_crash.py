@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from phalanx.store.folder import FILE
+from phalanx.store.format import connect
+from phalanx.store.sqlite import SqliteStore
+from tests.store.crash_writer import BROKEN, LANDED, expected, found, number
+from tests.store.writes import put
+
+ROOT = Path(__file__).parents[2]
+
+#: Statements before which a process dies, and the how manieth of them it is.
+POINTS = [
+    *(("COMMIT", nth) for nth in (1, 2, 3, 7, 20, 55)),
+    *((LANDED, nth) for nth in (1, 2, 9, 40)),
+    ("BEGIN", 12), ("INSERT INTO log", 5), ("INSERT INTO value", 30),
+    ("DELETE FROM value", 1), ("DELETE FROM log", 4), ("UPDATE meta", 3),
+    ("PRAGMA wal_checkpoint", 1), ("PRAGMA wal_checkpoint", 2),
+]  # fmt: skip
+
+
+def killed(
+    folder: Path, words: str, nth: int, acknowledged: int = 0, under: Sequence[str] = ()
+) -> tuple[int, int, int]:
+    """Run a writer until it dies, at latest after so many acknowledgements (0: any number).
+
+    Gives the last transaction and revision that it acknowledged, and its exit code.
+    """
+    command = [*under, sys.executable, "-m", "tests.store.crash_writer", str(folder), words]
+    lines: list[bytes] = []
+    with subprocess.Popen([*command, str(nth)], stdout=subprocess.PIPE, cwd=ROOT) as writer:
+        assert writer.stdout
+        for line in writer.stdout:
+            lines.append(line)
+            if len(lines) == acknowledged:
+                writer.kill()
+                break
+        lines += writer.stdout.readlines()
+    whole = [line.split() for line in lines if line.endswith(b"\n")]
+    last = max(((int(n), int(revision)) for n, revision in whole), default=(0, 0))
+    return *last, writer.returncode
+
+
+async def examine(folder: Path, acknowledged: int, revision: int) -> int:
+    """Open what a dead process left and check all of it; gives the transactions that are there."""
+    store = SqliteStore(folder)
+    transactions = number(store)
+    assert transactions >= acknowledged
+    assert store.revision >= revision
+    assert found(store) == expected(transactions)
+    history = [change.revision for change in store.changes(store.floor)]
+    assert history == list(range(store.floor + 1, store.revision + 1))
+    before = store.revision
+    (change,) = await store.commit([put("/after", "x")])
+    await store.commit([put("/after", "x", change.revision)._replace(encode=None)])
+    assert change.revision == before + 1
+    await store.close()
+    with closing(connect(folder / FILE)) as db:
+        assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    return transactions
+
+
+@pytest.mark.parametrize(("words", "nth"), POINTS, ids=[f"{w} {n}" for w, n in POINTS])
+def test_a_process_that_dies_loses_nothing_that_it_acknowledged(
+    tmp_path: Path, words: str, nth: int
+) -> None:
+    transactions, revision, code = killed(tmp_path, words, nth)
+    assert code == -signal.SIGKILL
+    asyncio.run(examine(tmp_path, transactions, revision))
+
+
+@pytest.mark.parametrize("acknowledged", [1, 10, 100])
+def test_a_process_that_is_killed_loses_nothing_that_it_acknowledged(
+    tmp_path: Path, acknowledged: int
+) -> None:
+    transactions, revision, _ = killed(tmp_path, "", 0, acknowledged)
+    assert transactions >= acknowledged
+    asyncio.run(examine(tmp_path, transactions, revision))
+
+
+def test_a_store_survives_one_death_after_another(tmp_path: Path) -> None:
+    there = 0
+    for nth in (3, 2, 4, 2, 3):
+        transactions, revision, _ = killed(tmp_path, "COMMIT", nth)
+        there_now = asyncio.run(examine(tmp_path, transactions, revision))
+        assert there_now >= there
+        there = there_now
+    assert there
+
+
+@pytest.mark.soak
+def test_a_run_of_3000_writes_survives_a_death_at_every_commit(tmp_path: Path) -> None:
+    revision = 0
+    for run in count():
+        words = ("COMMIT", LANDED)[run % 2]
+        transactions, acknowledged, _ = killed(tmp_path, words, 2 + run % 3)
+        asyncio.run(examine(tmp_path, transactions, acknowledged))
+        revision = max(revision, acknowledged)
+        if revision >= 3000:
+            return
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(not shutil.which("strace"), reason="strace injects the faults")
+@pytest.mark.parametrize("nth", range(1, 81))
+@pytest.mark.parametrize(
+    ("fault", "codes"),
+    [
+        ("fdatasync:signal=SIGKILL", {-signal.SIGKILL, 128 + signal.SIGKILL}),
+        ("fdatasync:error=EIO", {BROKEN, 1}),
+        ("pwrite64:error=ENOSPC", {BROKEN, 1}),
+    ],
+)
+def test_a_disk_that_fails_at_any_call_costs_nothing_that_was_acknowledged(
+    tmp_path: Path, fault: str, codes: set[int], nth: int
+) -> None:
+    call = fault.split(":")[0]
+    trace = ["strace", "-f", "-o", "/dev/null", "-e", f"trace={call}"]
+    under = [*trace, "-e", f"inject={fault}:when={nth}"]
+    transactions, revision, code = killed(tmp_path, "", 0, under=under)
+    assert code in codes
+    asyncio.run(examine(tmp_path, transactions, revision))
