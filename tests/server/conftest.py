@@ -18,7 +18,6 @@ from phalanx.client.transports import InProcess, Transport
 from phalanx.clock import WallClock
 from phalanx.server.access import ADMIN, Tokens
 from phalanx.server.app import Server
-from phalanx.server.asgi import Asgi
 from phalanx.server.certificates import server_context
 from phalanx.server.listener import bind_socket, listening
 from phalanx.store.memory import MemoryStore
@@ -77,8 +76,8 @@ async def whole(transport: Transport, request: Request) -> Answer:
     return Answer(answer.code, {}, text, answer.kind, answer.headers)
 
 
-def new_server() -> Server:
-    return Server(MemoryStore(), StoppedClock(), SeededChance(1))
+def new_server(latency: Callable[[], float] | None = None) -> Server:
+    return Server(MemoryStore(latency), StoppedClock(), SeededChance(1))
 
 
 @pytest.fixture
@@ -86,11 +85,11 @@ def https(tmp_path: Path) -> Iterator[Listening]:
     """A server over TLS, alone."""
     server, sock = new_server(), bind_socket("127.0.0.1", 0)
     tls, authority = server_context(tmp_path, [], WallClock().now())
-    app = Asgi(server.handle, Tokens({TOKEN: ADMIN}))
+    tokens = Tokens({TOKEN: ADMIN})
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
         runner.run(server.start())
-        runner.run(stack.enter_async_context(listening(app, sock, tls)))
+        runner.run(stack.enter_async_context(listening(server.handle, tokens, sock, tls)))
         yield Listening(runner, server, sock.getsockname()[1], authority.decode())
         runner.run(stack.aclose())
 

@@ -1,24 +1,30 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import socket
 import ssl
 import time
+from pathlib import Path
 
 import orjson
 import pytest
 
-from phalanx.api.kinds import CONFIG_MAP, POD
-from phalanx.api.wire import MERGE_PATCH, Request
+from phalanx.api.kinds import POD
+from phalanx.api.wire import MERGE_PATCH, Request, Stream
+from phalanx.client.http import Http
+from phalanx.client.transports import Unreachable
+from phalanx.clock import WallClock
+from phalanx.server.access import ADMIN, Tokens
 from phalanx.server.bodies import MAX_BODY
-from phalanx.server.listener import bind_socket
+from phalanx.server.certificates import server_context
+from phalanx.server.listener import bind_socket, listening
 from tests.builders import pod
-from tests.server.conftest import TOKEN, Listening, Send
+from tests.server.conftest import TOKEN, Listening, Send, new_server
 from tests.server.test_negotiation import TABLE
 
 PODS = POD.path("default")
+MERGE = {"content-type": MERGE_PATCH}
 
 
 def post(path: str, body: object, query: str = "") -> Request:
@@ -45,8 +51,8 @@ SCRIPT = (
     Request("GET", PODS, "", {"accept": TABLE}),
     Request("GET", PODS, "", {"accept": "application/yaml"}),
     Request("GET", PODS, "", {"accept": "text/html"}),
-    Request("PATCH", PODS + "/a", "", {"content-type": MERGE_PATCH}, b'{"metadata":{"labels":{"a":"b"}}}'),
-    Request("PATCH", PODS + "/a", "", {"content-type": MERGE_PATCH}, b"[]"),
+    Request("PATCH", PODS + "/a", "", MERGE, b'{"metadata":{"labels":{"a":"b"}}}'),
+    Request("PATCH", PODS + "/a", "", MERGE, b"[]"),
     post(PODS + "/a/binding", {"target": {"name": "n1"}}),
     post(PODS + "/a/binding", {"target": {"name": "n1"}}),
     Request("GET", PODS, "watch=true&allowWatchBookmarks=true&timeoutSeconds=1&resourceVersion=0"),
@@ -89,74 +95,14 @@ def test_large_bodies_are_refused_with_a_status(send: Send) -> None:
     assert (answer.code, answer.body["kind"], answer.body["code"]) == (413, "Status", 413)
 
 
-# ---- only over the network -----------------------------------------------------------------------
-
-
-def raw(https: Listening, head: bytes, body: bytes = b"") -> http.client.HTTPResponse:
-    """Bytes as they are, in a thread while the server's loop runs."""
-
-    def ask() -> http.client.HTTPResponse:
-        with socket.create_connection(("127.0.0.1", https.port), timeout=10) as plain:
-            with https.tls().wrap_socket(plain, server_hostname="127.0.0.1") as wire:
-                wire.sendall(head + b"\r\n\r\n" + body)
-                answer = http.client.HTTPResponse(wire)
-                answer.begin()
-                answer.content = answer.read()  # type: ignore[attr-defined]
-                return answer
-
-    return https.runner.run(asyncio.to_thread(ask))
-
-
-def heading(method: str, path: str, *more: str) -> bytes:
-    lines = [
-        f"{method} {path} HTTP/1.1",
-        "host: localhost",
-        f"authorization: Bearer {TOKEN}",
-        *more,
-    ]
-    return "\r\n".join(lines).encode("latin-1")
-
-
-@pytest.mark.parametrize("path", ["/api/v1/pods/\xff", "/api/v1/pods?labelSelector=\xe9", "/\xe9"])
-def test_a_path_that_is_no_ascii_is_refused_with_a_client_error(
-    https: Listening, path: str
-) -> None:
-    assert 400 <= raw(https, heading("GET", path)).status < 500
-
-
-def test_a_compressed_body_is_not_read(https: Listening) -> None:
-    head = heading("POST", PODS, "content-encoding: gzip", "content-length: 2")
-    assert raw(https, head, b"{}").status == 400
-
-
-def test_a_body_in_pieces_has_the_same_limit(https: Listening) -> None:
-    head = heading("POST", PODS, "transfer-encoding: chunked")
-    piece = b"%x\r\n%s\r\n" % (2**20, b" " * 2**20)
-    assert raw(https, head, piece * 4 + b"0\r\n\r\n").status == 413
-
-
-def test_two_credentials_are_no_credential(https: Listening) -> None:
-    head = heading("GET", PODS, f"authorization: Bearer {TOKEN}")
-    assert raw(https, head).status in (400, 401)
-
-
-def test_a_head_has_no_body(https: Listening) -> None:
-    answer = raw(https, heading("HEAD", "/version"))
-    assert answer.content == b""  # type: ignore[attr-defined]
-
-
-def test_answers_may_not_be_kept_or_guessed_at(https: Listening) -> None:
-    answer = raw(https, heading("GET", PODS))
-    assert answer.getheader("cache-control") == "no-cache, private"
-    assert answer.getheader("x-content-type-options") == "nosniff"
-    assert answer.getheader("server") is None
+# ---- the port ------------------------------------------------------------------------------------
 
 
 def test_old_tls_is_refused(https: Listening) -> None:
     old = https.tls()
-    old.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
     old.set_ciphers("DEFAULT:@SECLEVEL=0")
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="TLS"):
+        old.minimum_version = ssl.TLSVersion.TLSv1
         old.maximum_version = ssl.TLSVersion.TLSv1_1
 
     def ask() -> None:
@@ -165,43 +111,6 @@ def test_old_tls_is_refused(https: Listening) -> None:
 
     with pytest.raises(ssl.SSLError):
         https.runner.run(asyncio.to_thread(ask))
-
-
-def test_a_client_that_leaves_is_forgotten(https: Listening) -> None:
-    watchers = https.server.context.hub._watchers[CONFIG_MAP.prefix()]
-
-    async def leave() -> int:
-        transport = https.transport()
-        query = "watch=true&allowWatchBookmarks=true&timeoutSeconds=100"
-        answer = await transport.send(Request("GET", CONFIG_MAP.path("default"), query))
-        while not watchers:
-            await asyncio.sleep(0.01)
-        await answer.chunks.aclose()  # type: ignore[union-attr]
-        while watchers:
-            await asyncio.sleep(0.01)
-        await transport.close()
-        return len(watchers)
-
-    assert https.runner.run(asyncio.wait_for(leave(), 10)) == 0
-
-
-def test_a_server_with_open_watches_stops_at_once(https: Listening) -> None:
-    async def watch() -> None:
-        query = "watch=true&allowWatchBookmarks=true&timeoutSeconds=100"
-        answer = await https.transport().send(Request("GET", PODS, query))
-        async for _ in answer.chunks:  # type: ignore[union-attr]
-            pass
-
-    async def begin() -> asyncio.Task[None]:
-        task = asyncio.create_task(watch())
-        while not https.server.context.hub._watchers[POD.prefix()]:
-            await asyncio.sleep(0.01)
-        return task
-
-    https.runner.run(asyncio.wait_for(begin(), 10))
-    begun = time.monotonic()
-    https.runner.get_loop()
-    assert time.monotonic() - begun < 2
 
 
 def test_a_port_that_is_taken_is_an_error(https: Listening) -> None:
@@ -218,3 +127,53 @@ def test_port_zero_takes_any_free_one() -> None:
 def test_ipv6_is_served_too() -> None:
     with bind_socket("::1", 0) as sock:
         assert sock.family == socket.AF_INET6
+
+
+WATCH = Request("GET", PODS, "watch=true&allowWatchBookmarks=true&timeoutSeconds=100")
+
+
+def test_a_server_with_open_watches_stops_at_once_and_forgets_them(tmp_path: Path) -> None:
+    server, sock = new_server(), bind_socket("127.0.0.1", 0)
+    tls, authority = server_context(tmp_path, [], WallClock().now())
+    client = ssl.create_default_context(cadata=authority.decode())
+
+    async def main() -> float:
+        await server.start()
+        url = f"https://127.0.0.1:{sock.getsockname()[1]}"
+        transport = Http(url, token=TOKEN, tls=client)
+        async with listening(server.handle, Tokens({TOKEN: ADMIN}), sock, tls):
+            answer = await transport.send(WATCH)
+            assert isinstance(answer, Stream)
+            await transport.send(post(PODS, pod("a")))
+            await anext(answer.chunks)
+            begun = time.monotonic()
+        took = time.monotonic() - begun
+        with pytest.raises((Unreachable, StopAsyncIteration)):
+            await anext(answer.chunks)
+        await transport.close()
+        return took
+
+    assert asyncio.run(main()) < 1
+    assert not server.context.hub._watchers[POD.prefix()]
+
+
+def test_a_server_that_stops_still_gives_the_answers_that_it_owes(tmp_path: Path) -> None:
+    server, sock = new_server(latency=lambda: 0.3), bind_socket("127.0.0.1", 0)
+    tls, authority = server_context(tmp_path, [], WallClock().now())
+    client = ssl.create_default_context(cadata=authority.decode())
+
+    async def main() -> int:
+        await server.start()
+        url = f"https://127.0.0.1:{sock.getsockname()[1]}"
+        transport = Http(url, token=TOKEN, tls=client)
+        async with listening(server.handle, Tokens({TOKEN: ADMIN}), sock, tls):
+            await transport.send(Request("GET", "/version"))
+            asking = asyncio.ensure_future(transport.send(post(PODS, pod("a"))))
+            async with asyncio.timeout(5):
+                while server.context.store.pending(POD.key("default", "a")) is None:
+                    await asyncio.sleep(0)
+        answer = await asking
+        await transport.close()
+        return answer.code
+
+    assert asyncio.run(main()) == 201
