@@ -8,7 +8,7 @@ import pytest
 from phalanx.api.kinds import CONFIG_MAP, POD
 from phalanx.api.selectors import MAX_LENGTH
 from phalanx.api.wire import Object
-from phalanx.server.bodies import MAX_BODY, MAX_DEPTH
+from phalanx.server.formats import MAX_BODY, MAX_DEPTH
 from tests.builders import in_virtual_time, pod
 from tests.server.api import Answer, Api
 
@@ -178,7 +178,7 @@ async def test_a_number_that_does_not_fit_is_a_bad_request(number: object) -> No
 
 
 @pytest.mark.parametrize(
-    "content", ["text/plain", "application/vnd.kubernetes.protobuf", "application/xml", "x"]
+    "content", ["text/plain", "application/xml", "application/x-www-form-urlencoded", "x"]
 )
 @in_virtual_time
 async def test_a_format_that_is_not_read_is_refused(content: str) -> None:

@@ -16,7 +16,7 @@ from phalanx.client.http import Http
 from phalanx.client.transports import Unreachable
 from phalanx.clock import WallClock
 from phalanx.server.access import ADMIN, Tokens
-from phalanx.server.bodies import MAX_BODY
+from phalanx.server.formats import MAX_BODY
 from phalanx.server.certificates import server_context
 from phalanx.server.listener import bind_socket, listening
 from tests.builders import pod

@@ -6,44 +6,28 @@ bytes ─▶ read (JSON or YAML, limits) ─▶ conform (types, unknown fields) 
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
-import orjson
-import yaml
-
 from phalanx.api.conform import Malformed
-from phalanx.api.errors import BadRequest, TooLarge, UnsupportedMediaType
+from phalanx.api.errors import BadRequest
 from phalanx.api.kinds import Kind
-from phalanx.api.wire import JSON, Object, Request
+from phalanx.api.wire import JSON, Object
 from phalanx.server.call import Call
 from phalanx.server.context import Context
+from phalanx.server.formats import load, media_type
 
-#: A body may have so many bytes and be nested so deep.
-MAX_BODY = 3 * 1024 * 1024
-MAX_DEPTH = 256
-_MAX_ALIASES = 100
 _MAX_WARNINGS = 50
-
-_YAML = ("application/yaml", "application/x-yaml")
-_ACCEPTED = f"accepted media types include: {JSON}, application/yaml"
-
-
-def media_type(request: Request) -> str:
-    """What the body claims to be, without parameters."""
-    return request.headers.get("content-type", JSON).partition(";")[0].strip().lower() or JSON
 
 
 def read_object(context: Context, call: Call) -> Object:
     """The object of a create or update, conforming, its kind checked, unknown fields told of."""
-    raw = call.request.body
-    obj, duplicates = (raw, 0) if isinstance(raw, dict) else _parsed_object(call, raw)
+    obj = _loaded(call)
     if not isinstance(obj, dict):
         raise BadRequest(_unrecognised(call.kind, f"cannot unmarshal {_type(obj)} into an object"))
     check_kind(call.kind, obj)
-    obj.pop("apiVersion", None)
-    obj.pop("kind", None)
-    conformed(context, call, obj, raw if isinstance(raw, bytes) else b"", duplicates)
+    envelope = sum(obj.pop(key, None) is not None for key in ("apiVersion", "kind"))
+    raw = call.request.body if media_type(call.request) == JSON else b""
+    conformed(context, call, obj, raw if isinstance(raw, bytes) else b"", envelope)
     return obj
 
 
@@ -78,118 +62,13 @@ def check_kind(kind: Kind, obj: Object) -> None:
         )
 
 
-def read_any(request: Request, types: tuple[str, ...] = (JSON, *_YAML)) -> Any:
-    """A body that is not an object of a served kind: options, a patch, a review."""
-    if isinstance(request.body, dict):
-        return request.body
-    if media_type(request) not in types:
-        raise UnsupportedMediaType(
-            f"the body of the request was in an unknown format - {_ACCEPTED}"
-        )
-    return _load(request.body, is_yaml=media_type(request) in _YAML or "yaml" in types[0])
-
-
-def _parsed_object(call: Call, raw: bytes) -> tuple[Any, int]:
-    """The body, and how many keys of it are read before the schema sees it."""
+def _loaded(call: Call) -> Any:
     try:
-        obj = read_any(call.request)
+        return load(call.request)
     except BadRequest as error:
+        raw = call.request.body if isinstance(call.request.body, bytes) else b""
         shown = raw[:30].decode(errors="replace") + " ..." if raw else "<empty>"
         raise BadRequest(_unrecognised(call.kind, f"{error.message} ({shown})")) from error
-    keys = sum(key in obj for key in ("apiVersion", "kind")) if isinstance(obj, dict) else 0
-    return obj, keys
-
-
-def _load(raw: bytes, *, is_yaml: bool) -> Any:
-    if len(raw) > MAX_BODY:
-        raise TooLarge(f"Request entity too large: limit is {MAX_BODY}")
-    if is_yaml:
-        return _load_yaml(raw)
-    if not raw:
-        raise BadRequest(
-            "couldn't get version/kind; json parse error: unexpected end of JSON input"
-        )
-    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
-        _check_depth(raw)
-    try:
-        return orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        detail = str(error).partition(":")[0]
-        raise BadRequest(f"couldn't get version/kind; json parse error: {detail}") from error
-
-
-def _check_depth(raw: bytes) -> None:
-    """Refuse deep nesting before any parser recurses into it; strings are stepped over."""
-    depth, quoted, escaped = 0, False, False
-    for byte in raw:
-        if quoted:
-            escaped, quoted = byte == 92 and not escaped, byte != 34 or escaped
-        elif byte == 34:
-            quoted = True
-        elif byte in b"[{":
-            depth += 1
-            if depth > MAX_DEPTH:
-                raise BadRequest("couldn't get version/kind; json parse error: exceeded max depth")
-        elif byte in b"]}":
-            depth -= 1
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML that becomes JSON: no dates, no octal surprises, few aliases."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        """Count aliases: a few bytes of them can stand for gigabytes."""
-        if self.check_event(yaml.AliasEvent):
-            self.aliases = getattr(self, "aliases", 0) + 1
-            if self.aliases > _MAX_ALIASES:
-                raise yaml.YAMLError("excessive aliasing")
-        return super().compose_node(parent, index)
-
-
-_Loader.yaml_implicit_resolvers = {}
-#: What a bare word means: as Kubernetes reads it, not as YAML 1.1 would (no dates, no base 60).
-for _tag, _pattern, _first in (
-    ("bool", "y|Y|n|N|yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF",
-     "yYnNtTfFoO"),
-    ("int", "[-+]?(?:0|[1-9][0-9_]*|0[0-7_]+|0b[01_]+|0x[0-9a-fA-F_]+)", "-+0123456789"),
-    ("float", r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?",
-     "-+.0123456789"),
-    ("null", "~|null|Null|NULL|", ("~", "n", "N", "")),
-    ("merge", "<<", "<"),
-):  # fmt: skip
-    _Loader.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first)
-    )
-_Loader.bool_values = {**yaml.SafeLoader.bool_values, "y": True, "n": False}
-
-
-def _load_yaml(raw: bytes) -> Any:
-    try:
-        value = yaml.load(raw, Loader=_Loader)
-        _check_expansion(value)
-        # Through JSON and back: what JSON cannot say is refused, and aliases become copies.
-        return orjson.loads(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
-    except (yaml.YAMLError, orjson.JSONEncodeError, RecursionError, ValueError) as error:
-        raise BadRequest(f"error converting YAML to JSON: yaml: {_first_line(error)}") from error
-
-
-def _check_expansion(value: Any) -> None:
-    """Refuse what aliases make larger than a body may be, before it is spelled out."""
-    size, todo = 0, [value]
-    while todo:
-        item = todo.pop()
-        size += 2 + (len(item) if isinstance(item, str) else 0)
-        if size > MAX_BODY:
-            raise BadRequest("error converting YAML to JSON: yaml: excessive aliasing")
-        if isinstance(item, dict):
-            todo.extend(item)
-            todo.extend(item.values())
-        elif isinstance(item, list):
-            todo.extend(item)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
 
 
 def _doubled(raw: bytes) -> list[str]:

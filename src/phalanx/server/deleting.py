@@ -14,9 +14,9 @@ from phalanx.api.meta import timestamp
 from phalanx.api.schema import Malformed, schema
 from phalanx.api.wire import Object, Reply
 from phalanx.server import admission
-from phalanx.server.bodies import read_any
 from phalanx.server.call import Call, bad_options
 from phalanx.server.context import Context
+from phalanx.server.formats import load
 from phalanx.server.negotiation import in_media, negotiate
 from phalanx.server.objects import decoded, dumped, listed, not_found, presented
 from phalanx.server.writing import is_finished, remove, store_object
@@ -162,7 +162,7 @@ def read_options(call: Call) -> Options:
 def _body(call: Call) -> dict[str, Any]:
     if not call.request.body:
         return {}
-    body = read_any(call.request)
+    body = load(call.request)
     if not isinstance(body, dict):
         raise BadRequest("delete options must be an object")
     try:

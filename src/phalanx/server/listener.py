@@ -1,4 +1,4 @@
-"""The port: TLS connections in, each a `Connection`; a clean stop."""
+"""The port: connections in, each a `Connection`; time limits; a clean stop."""
 
 from __future__ import annotations
 
@@ -10,12 +10,8 @@ from collections.abc import AsyncIterator
 
 from phalanx.api.wire import Handler
 from phalanx.server.access import Tokens
-from phalanx.server.http import Connection
+from phalanx.server.http import Connection, Limits
 
-#: Seconds that replies under way are given when the server stops.
-_STOP_SECONDS = 1.0
-_HANDSHAKE_SECONDS = 10.0
-_SWEEP_SECONDS = 1.0
 _BACKLOG = 1024
 
 
@@ -34,37 +30,42 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 @contextlib.asynccontextmanager
 async def listening(
-    handle: Handler, tokens: Tokens, sock: socket.socket, tls: ssl.SSLContext
+    handle: Handler,
+    tokens: Tokens,
+    sock: socket.socket,
+    tls: ssl.SSLContext | None,
+    limits: Limits | None = None,
 ) -> AsyncIterator[None]:
-    """Serve on a socket for as long as the context lasts."""
+    """Serve on a socket for as long as the context lasts; without TLS, for what is private."""
+    limits = limits or Limits()
     connections: set[Connection] = set()
     server = await asyncio.get_running_loop().create_server(
-        lambda: Connection(handle, tokens, connections), sock=sock, ssl=tls,
-        ssl_handshake_timeout=_HANDSHAKE_SECONDS, backlog=_BACKLOG,
+        lambda: Connection(handle, tokens, connections, limits), sock=sock, backlog=_BACKLOG,
+        ssl=tls, ssl_handshake_timeout=limits.handshake if tls else None,
+        ssl_shutdown_timeout=limits.linger if tls else None,
     )  # fmt: skip
-    sweeping = asyncio.create_task(_sweep(connections))
+    sweeping = asyncio.create_task(_sweep(connections, limits.sweep))
     try:
         yield
     finally:
-        sweeping.cancel()
         server.close()
-        await _stop(connections)
+        sweeping.cancel()
+        await asyncio.wait([sweeping])
+        await _stop(connections, limits.stop)
 
 
-async def _sweep(connections: set[Connection]) -> None:
+async def _sweep(connections: set[Connection], seconds: float) -> None:
     while True:
-        await asyncio.sleep(_SWEEP_SECONDS)
+        await asyncio.sleep(seconds)
         now = asyncio.get_running_loop().time()
         for connection in tuple(connections):
             connection.sweep(now)
 
 
-async def _stop(connections: set[Connection]) -> None:
+async def _stop(connections: set[Connection], seconds: float) -> None:
     """Let replies under way be written, then end everything."""
-    for connection in tuple(connections):
-        connection.stop()
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_STOP_SECONDS):
-            await asyncio.gather(*(connection.answered() for connection in tuple(connections)))
-    for connection in tuple(connections):
-        connection.abort()
+    for end in (Connection.stop, Connection.abort):
+        for connection in tuple(connections):
+            end(connection)
+        if connections:
+            await asyncio.wait([connection.ended for connection in connections], timeout=seconds)

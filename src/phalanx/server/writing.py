@@ -23,9 +23,10 @@ from phalanx.api.kinds import NAMESPACE, POD, Kind
 from phalanx.api.patch import PatchFailed, TooManyOperations, apply_patch
 from phalanx.api.wire import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Object, Reply
 from phalanx.server import admission
-from phalanx.server.bodies import check_kind, conformed, media_type, read_any, read_object
+from phalanx.server.bodies import check_kind, conformed, read_object
 from phalanx.server.call import Call
 from phalanx.server.context import Context
+from phalanx.server.formats import load, media_type
 from phalanx.server.ledger import NOTHING, charge, entries
 from phalanx.server.negotiation import in_media, negotiate
 from phalanx.server.objects import (
@@ -113,7 +114,7 @@ async def patch(context: Context, call: Call) -> Reply:
         )
     if "force" in call.query:
         raise _bad_force()
-    wanted = read_any(call.request, (kind,))
+    wanted = load(call.request, (kind,))
 
     def patched(old: Object) -> Object:
         return _patched(context, call, kind, old, wanted)

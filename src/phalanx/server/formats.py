@@ -1,0 +1,162 @@
+"""The formats that bodies come in: bytes to plain values, within limits, or a 4xx.
+
+JSON, YAML as Kubernetes reads it, and protobuf, which some clients cannot be talked out of. Knows
+nothing of kinds; `bodies.py` holds what comes out against them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from itertools import accumulate
+from typing import Any
+
+import orjson
+import yaml
+
+from phalanx.api import protobuf
+from phalanx.api.errors import BadRequest, TooLarge, UnsupportedMediaType
+from phalanx.api.wire import (
+    APPLY_PATCH,
+    JSON,
+    JSON_PATCH,
+    MERGE_PATCH,
+    STRATEGIC_PATCH,
+    Request,
+)
+
+PROTOBUF = "application/vnd.kubernetes.protobuf"
+YAML = "application/yaml"
+#: What an object may be sent in.
+OBJECTS = (JSON, YAML, PROTOBUF)
+#: A body may have so many bytes and be nested so deep.
+MAX_BODY = 3 * 1024 * 1024
+MAX_DEPTH = 250
+_MAX_ALIASES = 100
+
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_STEPS = {byte: 1 if byte in b"[{" else -1 for byte in b"[]{}"}
+
+
+def media_type(request: Request) -> str:
+    """What the body claims to be, without parameters."""
+    given = request.headers.get("content-type", JSON).partition(";")[0].strip().lower() or JSON
+    return YAML if given == "application/x-yaml" else given
+
+
+def load(request: Request, accepted: tuple[str, ...] = OBJECTS) -> Any:
+    """The value of a body in one of the accepted formats; a dict is handed over as it is."""
+    if isinstance(request.body, dict):
+        return request.body
+    kind = media_type(request)
+    if kind not in accepted:
+        raise UnsupportedMediaType(
+            "the body of the request was in an unknown format - accepted media types include: "
+            + ", ".join(accepted)
+        )
+    if len(request.body) > MAX_BODY:
+        raise TooLarge(f"Request entity too large: limit is {MAX_BODY}")
+    return _READERS[kind](request.body)
+
+
+def _read_json(raw: bytes) -> Any:
+    if not raw:
+        raise _no_json("unexpected end of JSON input")
+    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and _depth(raw) > MAX_DEPTH:
+        raise _no_json("exceeded max depth")
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise _no_json(str(error).partition(":")[0]) from error
+
+
+def _no_json(detail: str) -> BadRequest:
+    return BadRequest(f"couldn't get version/kind; json parse error: {detail}")
+
+
+def _depth(raw: bytes) -> int:
+    """How deep JSON is nested, before any parser recurses into it."""
+    brackets = _STRINGS.sub(b"", raw).translate(None, _NO_BRACKETS)
+    return max(accumulate(_STEPS[byte] for byte in brackets), default=0)
+
+
+def _read_protobuf(raw: bytes) -> Any:
+    try:
+        return protobuf.decode(raw)
+    except protobuf.BadProtobuf as error:
+        raise BadRequest(f"the protobuf body cannot be read: {error}") from error
+
+
+def _read_configuration(raw: bytes) -> Any:
+    """What is applied comes as YAML, which clients mostly fill with JSON."""
+    return _read_json(raw) if raw.lstrip()[:1] == b"{" else _read_yaml(raw)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML that becomes JSON: no dates, no octal surprises, few aliases."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Count aliases: a few bytes of them can stand for gigabytes."""
+        if self.check_event(yaml.AliasEvent):
+            self.aliases = getattr(self, "aliases", 0) + 1
+            if self.aliases > _MAX_ALIASES:
+                raise yaml.YAMLError("excessive aliasing")
+        return super().compose_node(parent, index)
+
+
+_Loader.yaml_implicit_resolvers = {}
+#: What a bare word means: as Kubernetes reads it, not as YAML 1.1 would (no dates, no base 60).
+for _tag, _pattern, _first in (
+    ("bool", "y|Y|n|N|yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF",
+     "yYnNtTfFoO"),
+    ("int", "[-+]?(?:0|[1-9][0-9_]*|0[0-7_]+|0b[01_]+|0x[0-9a-fA-F_]+)", "-+0123456789"),
+    ("float", r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?",
+     "-+.0123456789"),
+    ("null", "~|null|Null|NULL|", ("~", "n", "N", "")),
+    ("merge", "<<", "<"),
+):  # fmt: skip
+    _Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first)
+    )
+_Loader.bool_values = {**yaml.SafeLoader.bool_values, "y": True, "n": False}
+
+
+def _read_yaml(raw: bytes) -> Any:
+    try:
+        value = yaml.load(raw, Loader=_Loader)
+        _check_expansion(value)
+        # Through JSON and back: what JSON cannot say is refused, and aliases become copies.
+        return orjson.loads(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
+    except (yaml.YAMLError, orjson.JSONEncodeError, RecursionError, ValueError) as error:
+        raise BadRequest(f"error converting YAML to JSON: yaml: {_first_line(error)}") from error
+
+
+def _check_expansion(value: Any) -> None:
+    """Refuse what aliases make larger than a body may be, before it is spelled out."""
+    size, todo = 0, [value]
+    while todo:
+        item = todo.pop()
+        size += 2 + (len(item) if isinstance(item, str) else 0)
+        if size > MAX_BODY:
+            raise BadRequest("error converting YAML to JSON: yaml: excessive aliasing")
+        if isinstance(item, dict):
+            todo.extend(item)
+            todo.extend(item.values())
+        elif isinstance(item, list):
+            todo.extend(item)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+_READERS: Mapping[str, Callable[[bytes], Any]] = {
+    JSON: _read_json,
+    YAML: _read_yaml,
+    PROTOBUF: _read_protobuf,
+    JSON_PATCH: _read_json,
+    MERGE_PATCH: _read_json,
+    STRATEGIC_PATCH: _read_json,
+    APPLY_PATCH: _read_configuration,
+}
