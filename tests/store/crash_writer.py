@@ -1,8 +1,8 @@
-"""A process that writes until it dies: `python -m tests.store.crash_writer FOLDER WORDS NTH`.
+"""A process that dies while it writes: `python -m tests.store.crash_writer FOLDER WORDS NTH`.
 
 It kills itself when, for the NTH time, a statement that begins with WORDS is about to be executed;
-LANDED instead of words: when a batch is on disk and nobody knows yet. With NTH 0 it lives on.
-Every transaction that it was told to be committed is one line on its standard output.
+LANDED instead of words: when a batch is on disk and nobody knows yet. With NTH 0 it does not, and
+ends after ENOUGH transactions. Each that it was told to be committed is one line on its output.
 
 What it leaves behind depends on nothing but the number of transactions, see `expected`.
 """
@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from phalanx.store import log as store_log
+from phalanx.store.errors import StoreRefused
 from phalanx.store.front import Batch
 from phalanx.store.kv import Reader, Store
 from phalanx.store.log import Log
@@ -30,11 +31,14 @@ LANDED = "LANDED"
 #: How many write at once, items that a transaction makes, transactions until they are deleted.
 WRITERS, PARTS, LIFE = 4, 3, 5
 
+#: Transactions of one process.
+ENOUGH = 400
+
 #: What is left of history after each transaction.
 HISTORY = 40
 
-#: The exit code of a process whose store broke.
-BROKEN = 3
+#: The exit codes of a process whose store did not open, or broke.
+REFUSED, BROKEN = 2, 3
 
 
 def number(store: Store) -> int:
@@ -60,7 +64,7 @@ def found(store: Reader) -> dict[str, str]:
 
 async def write(store: Store) -> None:
     """One transaction after the other, each of several keys that belong together."""
-    while True:
+    for _ in range(ENOUGH // WRITERS):
         this, counter = number(store) + 1, store.pending("/counter")
         writes = [put("/counter", str(this), counter.revision if counter else 0)]
         writes += [put(f"/item/{this}/{part}", str(this)) for part in range(PARTS)]
@@ -104,8 +108,12 @@ async def _main(folder: Path, words: str, nth: int) -> None:
         folder, writing=partial(mortal, words, nth), on_broken=lambda _: os._exit(BROKEN)
     )
     await asyncio.gather(*(write(store) for _ in range(WRITERS)))
+    await store.close()
 
 
 if __name__ == "__main__":
     store_log.STEP, store_log.CHECKPOINT_BYTES = 10, 128 << 10
-    asyncio.run(_main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))
+    try:
+        asyncio.run(_main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))
+    except StoreRefused:
+        sys.exit(REFUSED)

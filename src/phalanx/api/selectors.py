@@ -165,15 +165,15 @@ class _Labels:
     def _set(self, key: str) -> frozenset[str]:
         if (opening := self._take()) != "(":
             raise _bad(f"found '{opening}' expected: '('")
-        values: list[str] = []
-        while (token := self._take()) != ")":
-            if not token:
-                raise _bad("found '', expected: ',' or ')'")
-            if token != ",":
-                values.append(_checked(key, token))
-            elif self._peek() in (",", ")"):
-                values.append("")
-        return frozenset(values or {""})
+        values = [_checked(key, self._value())]
+        while (token := self._take()) == ",":
+            values.append(_checked(key, self._value()))
+        if token != ")":
+            raise _bad(f"found '{token}', expected: ',' or ')'")
+        return frozenset(values)
+
+    def _value(self) -> str:
+        return "" if self._peek() in (",", ")", "") else self._take()
 
 
 def _checked(key: str, value: str) -> str:

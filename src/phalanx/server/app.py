@@ -27,7 +27,7 @@ from phalanx.server.call import Call, parse_query
 from phalanx.server.context import Context
 from phalanx.server.negotiation import in_media, negotiate
 from phalanx.server.registry import Registry
-from phalanx.server.routes import resolve
+from phalanx.server.routes import Route, resolve
 from phalanx.server.watches import Hub
 from phalanx.server.writing import insert
 from phalanx.store.kv import Store
@@ -60,7 +60,7 @@ class Server:
     async def handle(self, request: Request) -> Reply | Stream:
         """Answer a request, whatever it is."""
         try:
-            if resolved := resolve(self.context, request):
+            if resolved := self._resolved(request):
                 route, call = resolved
                 with self.meter.stage("authorise"):
                     authorise(request.user, route.verb, call)
@@ -72,6 +72,14 @@ class Server:
             # A bug of ours: the client learns that, the log learns where; nothing was written.
             _log.exception("%s %s", request.method, request.path)
             return refusal(ServerError("an internal error occurred; the server's log has more"))
+
+    def _resolved(self, request: Request) -> tuple[Route, Call] | None:
+        try:
+            return resolve(self.context, request)
+        except ApiError:
+            # Who may not ask does not learn what there is.
+            authorise_path(request.user, request.method, request.path)
+            raise
 
     async def _ensure(self, kind: Kind, obj: Object) -> None:
         name = obj["metadata"]["name"]

@@ -6,10 +6,12 @@ import ipaddress
 import os
 import ssl
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -27,20 +29,38 @@ _SIGNS_CERTIFICATES = x509.KeyUsage(
 )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A certificate and its key, as files."""
+
+    certificate: Path
+    key: Path
+
+    def lasts(self, now: datetime) -> bool:
+        """Whether both are there and good for a while."""
+        if not self.certificate.exists() or not self.key.exists():
+            return False
+        return self.read().not_valid_after_utc - now >= timedelta(days=_RENEW_DAYS)
+
+    def read(self) -> x509.Certificate:
+        """The certificate."""
+        return x509.load_pem_x509_certificate(self.certificate.read_bytes())
+
+
 def server_context(folder: Path, names: Sequence[str], now: float) -> tuple[ssl.SSLContext, bytes]:
     """The TLS context to serve with, and the authority's certificate for clients to trust."""
     moment = datetime.fromtimestamp(now, UTC)
-    ca_file, ca_key = folder / "ca.crt", folder / "ca.key"
-    if not _is_good(ca_file, moment):
-        _make_authority(ca_file, ca_key, moment)
-    cert, key = folder / "server.crt", folder / "server.key"
+    authority = Pair(folder / "ca.crt", folder / "ca.key")
+    server = Pair(folder / "server.crt", folder / "server.key")
+    if not authority.lasts(moment):
+        _make_authority(authority, moment)
     wanted = tuple(dict.fromkeys((*LOCAL, *CLUSTER, *names)))
-    if not _is_good(cert, moment, wanted):
-        _make_server(cert, key, ca_file, ca_key, wanted, moment)
+    if not server.lasts(moment) or not _vouched(server, authority, wanted):
+        _make_server(server, authority, wanted, moment)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(cert, key)
-    return context, ca_file.read_bytes()
+    context.load_cert_chain(server.certificate, server.key)
+    return context, authority.certificate.read_bytes()
 
 
 def write_private(path: Path, data: bytes) -> None:
@@ -55,21 +75,21 @@ def write_private(path: Path, data: bytes) -> None:
     draft.replace(path)
 
 
-def _is_good(path: Path, now: datetime, names: Sequence[str] = ()) -> bool:
-    """Whether a certificate is there, lasts a while, and is for these names."""
-    if not path.exists():
+def _vouched(server: Pair, authority: Pair, names: Sequence[str]) -> bool:
+    """Whether this authority has signed the server's certificate, for these names."""
+    certificate = server.read()
+    try:
+        certificate.verify_directly_issued_by(authority.read())
+    except (ValueError, TypeError, InvalidSignature):
         return False
-    certificate = x509.load_pem_x509_certificate(path.read_bytes())
-    if certificate.not_valid_after_utc - now < timedelta(days=_RENEW_DAYS):
-        return False
-    return not names or set(_names(names)) == set(_subject_names(certificate))
+    return set(_names(names)) == set(_subject_names(certificate))
 
 
 def _subject_names(certificate: x509.Certificate) -> x509.SubjectAlternativeName:
     return certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
 
 
-def _make_authority(path: Path, key_path: Path, now: datetime) -> None:
+def _make_authority(pair: Pair, now: datetime) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _subject("phalanx-ca")
     builder = (
@@ -78,25 +98,22 @@ def _make_authority(path: Path, key_path: Path, now: datetime) -> None:
         .add_extension(_SIGNS_CERTIFICATES, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
-    _write_pair(path, key_path, builder.sign(key, hashes.SHA256()), key)
+    _write_pair(pair, builder.sign(key, hashes.SHA256()), key)
 
 
-def _make_server(
-    path: Path, key_path: Path, ca_file: Path, ca_key: Path, names: Sequence[str], now: datetime
-) -> None:
-    authority = x509.load_pem_x509_certificate(ca_file.read_bytes())
-    signer = serialization.load_pem_private_key(ca_key.read_bytes(), None)
+def _make_server(pair: Pair, authority: Pair, names: Sequence[str], now: datetime) -> None:
+    signer = serialization.load_pem_private_key(authority.key.read_bytes(), None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
     builder = (
-        _builder(_subject("phalanx"), authority.subject, key, now, _SERVER_DAYS)
+        _builder(_subject("phalanx"), authority.read().subject, key, now, _SERVER_DAYS)
         .add_extension(x509.SubjectAlternativeName(_names(names)), critical=False)
         .add_extension(usage, critical=False)
         .add_extension(issuer, critical=False)
     )
-    _write_pair(path, key_path, builder.sign(signer, hashes.SHA256()), key)
+    _write_pair(pair, builder.sign(signer, hashes.SHA256()), key)
 
 
 def _builder(
@@ -113,16 +130,14 @@ def _builder(
     )
 
 
-def _write_pair(
-    path: Path, key_path: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey
-) -> None:
+def _write_pair(pair: Pair, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
     private = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    write_private(key_path, private)
-    write_private(path, certificate.public_bytes(serialization.Encoding.PEM))
+    write_private(pair.key, private)
+    write_private(pair.certificate, certificate.public_bytes(serialization.Encoding.PEM))
 
 
 def _subject(name: str) -> x509.Name:

@@ -1,12 +1,12 @@
-"""HTTP/1.1 on a connection: bytes in, Requests out; Replies and Streams in, bytes out.
+"""HTTP/1.1 on a connection: Requests out; Replies and Streams in, as bytes.
 
-Between the network (`listener.py`) and `Server.handle`. The parser is httptools'; everything that a
-client could use to wear us down is counted here: headers, bodies, requests that queue up, time.
+Between the network (`listener.py`) and `Server.handle`.
 
-    bytes ─▶ Reader ─▶ Asked ─▶ queue ─▶ Connection: one answer at a time, in order ─▶ bytes
+    bytes ─▶ Parser ─▶ Asked ─▶ queue ─▶ one answer at a time, in order ─▶ bytes
 
 A reply leaves in one write; a long one, and a stream, no faster than it is read. What cannot be
-understood is answered in its turn, and then nothing more is heard on that connection.
+understood is answered in its turn, and then nothing more is heard on that connection. Nobody is
+waited for without end: neither who sends slowly, nor who does not read, nor who does nothing.
 """
 
 from __future__ import annotations
@@ -16,204 +16,26 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
-from typing import NamedTuple, cast
+from typing import cast
 
-import httptools
-
-from phalanx.api.errors import (
-    ApiError,
-    BadRequest,
-    HeadersTooLarge,
-    RequestTimeout,
-    ServerError,
-    TooLarge,
-    UnsupportedMediaType,
-)
+from phalanx.api.errors import ApiError, RequestTimeout, ServerError
 from phalanx.api.wire import Handler, Reply, Request, Stream
 from phalanx.server.access import Tokens
 from phalanx.server.app import refusal
-from phalanx.server.formats import MAX_BODY
+from phalanx.server.parser import Asked, Limits, Parser, cut_short
 
 _log = logging.getLogger("phalanx.server")
 
 #: Bytes that may wait to be sent before their writer waits too; long answers go in pieces.
 _HIGH_WATER, _PIECE = 256 * 1024, 128 * 1024
-#: Headers of which a second one would leave open which is meant.
-_SINGLE = frozenset({"authorization", "content-type", "host"})
 #: Headers of every answer that does not say otherwise.
 _USUAL = (("cache-control", "no-cache, private"), ("x-content-type-options", "nosniff"))
 #: What could end a header early becomes a visible mark.
 _CONTROL = dict.fromkeys([*range(32), *range(127, 160)], "\N{REPLACEMENT CHARACTER}")
 _LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
 _CHUNKED = b"transfer-encoding: chunked\r\n"
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one connection may cost us: in bytes and numbers, then in seconds."""
-
-    target: int = 8 * 1024
-    headers: int = 100
-    header_bytes: int = 64 * 1024
-    body: int = MAX_BODY
-    #: Requests that wait for their turn before no more are read.
-    pipelined: int = 16
-    #: What is read and dropped after a refusal, so that its sender comes to see it.
-    dropped: int = 64 * 1024 * 1024
-
-    handshake: float = 10.0
-    #: From the first byte of a request to its last.
-    arrival: float = 30.0
-    idle: float = 90.0
-    #: Without a sign that the client reads what it is sent.
-    unread: float = 30.0
-    #: Between our last word and the end, unless the client ends it.
-    linger: float = 5.0
-    #: For the replies that are under way when the server stops.
-    stop: float = 1.0
-    #: Between two looks at how long each client has kept us waiting.
-    sweep: float = 1.0
-
-
-class Asked(NamedTuple):
-    """A request that is whole, or what is wrong with it; and what that means for its connection."""
-
-    request: Request | ApiError
-    #: Nothing behind it is read; its own rest may still be on its way.
-    is_last: bool = True
-    is_cut: bool = False
-    #: How its sender reads the answer.
-    is_head: bool = False
-    knows_chunks: bool = True
-
-
-class Reader:
-    """Turns bytes into what is asked, within limits. Does no I/O."""
-
-    def __init__(self, tokens: Tokens, limits: Limits) -> None:
-        self._tokens, self._limits = tokens, limits
-        self._parser = httptools.HttpRequestParser(self)
-        self._asked: list[Asked] = []
-        # Bytes that the parser was fed since it last gave something back.
-        self._unseen = 0
-        #: A request has begun, and is not whole yet.
-        self.is_within = False
-        #: Its sender wants to be told to go on before it sends the body.
-        self.waits_for_word = False
-
-    def feed(self, data: bytes) -> list[Asked]:
-        """What is asked by these bytes; to be fed no more after something that is last."""
-        self._asked = []
-        self._unseen += len(data)
-        try:
-            self._parser.feed_data(data)
-            if self._unseen > self._limits.header_bytes:
-                raise self._too_many_header_bytes()
-        except (httptools.HttpParserError, ApiError) as error:
-            self._add(Asked(_fault(error), is_cut=True))
-        return self._asked
-
-    # ------------------------------------- what the parser calls; an ApiError refuses the request
-
-    def on_message_begin(self) -> None:
-        """A request begins."""
-        self._target, self._body = b"", bytearray()
-        self._headers: dict[str, str] = {}
-        self._header_count = self._header_bytes = self._unseen = 0
-        self._is_in_body = self.waits_for_word = False
-        self.is_within = True
-
-    def on_url(self, url: bytes) -> None:
-        """A piece of its target."""
-        self._target += url
-        if len(self._target) > self._limits.target:
-            raise HeadersTooLarge(f"the request target has more than {self._limits.target} bytes")
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """One header; or, behind the body, a trailer, which is counted but not believed."""
-        self._unseen = 0
-        self._header_count += 1
-        self._header_bytes += len(name) + len(value)
-        if self._header_bytes > self._limits.header_bytes:
-            raise self._too_many_header_bytes()
-        if self._header_count > self._limits.headers:
-            raise HeadersTooLarge(f"the request has more than {self._limits.headers} headers")
-        if not self._is_in_body:
-            self._add_header(_lower(name), value.decode("latin-1"))
-
-    def on_headers_complete(self) -> None:
-        """All headers are there: what can be refused without the body is refused now."""
-        self._is_in_body = True
-        self._check_head(self._parser.get_http_version())
-        headers = self._headers
-        if "content-length" in headers and int(headers["content-length"]) > self._limits.body:
-            raise self._too_large()
-        self.waits_for_word = headers.get("expect", "").lower() == "100-continue"
-
-    def on_body(self, body: bytes) -> None:
-        """A piece of its body."""
-        self._unseen = 0
-        self._body += body
-        if len(self._body) > self._limits.body:
-            raise self._too_large()
-
-    def on_message_complete(self) -> None:
-        """It is whole."""
-        self.is_within = self.waits_for_word = False
-        is_old = self._parser.get_http_version() == "1.0"
-        method = self._parser.get_method().decode("ascii")
-        self._add(
-            Asked(
-                self._request(method),
-                is_last=is_old or not self._parser.should_keep_alive(),
-                is_head=method == "HEAD",
-                knows_chunks=not is_old,
-            )
-        )
-
-    def _add(self, asked: Asked) -> None:
-        """Keep what is asked, unless it stands behind what was said to be the last."""
-        if not self._asked or not self._asked[-1].is_last:
-            self._asked.append(asked)
-
-    def _add_header(self, key: str, value: str) -> None:
-        if key in self._headers:
-            if key in _SINGLE:
-                raise BadRequest(f"the request has more than one {key} header")
-            value = f"{self._headers[key]}, {value}"
-        self._headers[key] = value
-
-    def _check_head(self, version: str) -> None:
-        headers = self._headers
-        if self._parser.should_upgrade():
-            raise BadRequest("protocol upgrades are not supported")
-        if version not in ("1.1", "1.0") or (version == "1.1" and "host" not in headers):
-            raise BadRequest("this is no HTTP/1.1 request: no such version, or no Host header")
-        if "transfer-encoding" in headers and (
-            version == "1.0" or headers["transfer-encoding"].lower() != "chunked"
-        ):
-            raise BadRequest("the only transfer encoding is chunked, and only since HTTP/1.1")
-        if headers.get("content-encoding", "identity").lower() != "identity":
-            raise UnsupportedMediaType("compressed request bodies are not read")
-        if not self._target.startswith(b"/") or not self._target.isascii():
-            raise BadRequest("the request target must be a path")
-
-    def _request(self, method: str) -> Request | ApiError:
-        try:
-            user = self._tokens.identify(self._headers.get("authorization", ""))
-        except ApiError as error:
-            return error
-        path, _, query = self._target.decode("ascii").partition("?")
-        return Request(method, path, query, self._headers, bytes(self._body), user)
-
-    def _too_many_header_bytes(self) -> ApiError:
-        return HeadersTooLarge(f"the headers have more than {self._limits.header_bytes} bytes")
-
-    def _too_large(self) -> ApiError:
-        return TooLarge(f"Request entity too large: limit is {self._limits.body}")
 
 
 class _Unread(Exception):
@@ -228,7 +50,7 @@ class Connection(asyncio.Protocol):
     ) -> None:
         self._handle, self._connections, self._limits = handle, connections, limits
         self._loop = asyncio.get_running_loop()
-        self._reader = Reader(tokens, limits)
+        self._parser = Parser(tokens, limits)
         self._waiting: deque[Asked] = deque()
         self._answering: asyncio.Task[None] | None = None
         self._is_streaming = self._is_lost = False
@@ -270,11 +92,11 @@ class Connection(asyncio.Protocol):
         if self._is_deaf:
             self._drop(data)
             return
-        was_within = self._reader.is_within
-        asked = self._reader.feed(data)
+        was_within = self._parser.is_within
+        asked = self._parser.feed(data)
         for one in asked:
             self._ask(one)
-        if self._reader.is_within and (asked or not was_within):
+        if self._parser.is_within and (asked or not was_within):
             self._since = self._loop.time()
         self._encourage()
 
@@ -336,8 +158,8 @@ class Connection(asyncio.Protocol):
 
     def _encourage(self) -> None:
         """Tell a client that asks whether to send its body to do so, when it is its turn."""
-        if self._reader.waits_for_word and self._answering is None:
-            self._reader.waits_for_word = False
+        if self._parser.waits_for_word and self._answering is None:
+            self._parser.waits_for_word = False
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     async def _answer(self, asked: Asked) -> None:
@@ -393,7 +215,7 @@ class Connection(asyncio.Protocol):
         if asked.knows_chunks:
             self._write(b"0\r\n\r\n")
 
-    def _write(self, data: bytes | memoryview) -> None:
+    def _write(self, data: bytes) -> None:
         if not self._transport.is_closing():
             self._transport.write(data)
 
@@ -421,12 +243,12 @@ class Connection(asyncio.Protocol):
             return self._limits.linger, self._transport.abort
         if self._is_deaf:
             return self._limits.linger, self._close
-        if self._reader.is_within:
+        if self._parser.is_within:
             return self._limits.arrival, self._time_out
         return self._limits.idle, self._close
 
     def _time_out(self) -> None:
-        self._ask(Asked(RequestTimeout("the request took too long to arrive"), is_cut=True))
+        self._ask(cut_short(RequestTimeout("the request took too long to arrive")))
 
     def _close(self) -> None:
         self._is_deaf = True
@@ -448,28 +270,9 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
 
-def _fault(error: Exception) -> ApiError:
-    """What to tell a client whose bytes the parser, or one of the Reader's limits, refused."""
-    cause = error.__context__ if isinstance(error, httptools.HttpParserCallbackError) else error
-    if isinstance(cause, ApiError):
-        return cause
-    if isinstance(cause, httptools.HttpParserError):
-        return BadRequest(f"this is no HTTP/1.1 request: {cause}")
-    _log.error("a request could not be read", exc_info=cause)
-    return ServerError("an internal error occurred; the server's log has more")
-
-
-@lru_cache(maxsize=512)
-def _lower(name: bytes) -> str:
-    return name.decode("latin-1").lower()
-
-
-def _pieces(data: bytes) -> Iterator[bytes | memoryview]:
+def _pieces(data: bytes) -> Iterator[bytes]:
     """Bytes in pieces that are not too long to be written at once; none of nothing."""
-    if len(data) <= _PIECE:
-        return iter((data,) if data else ())
-    view = memoryview(data)
-    return (view[at : at + _PIECE] for at in range(0, len(data), _PIECE))
+    return (data[at : at + _PIECE] for at in range(0, len(data), _PIECE))
 
 
 def _head(answer: Reply | Stream, is_last: bool) -> bytes:

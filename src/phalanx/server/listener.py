@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator
 
 from phalanx.api.wire import Handler
 from phalanx.server.access import Tokens
-from phalanx.server.http import Connection, Limits
+from phalanx.server.http import Connection
+from phalanx.server.parser import Limits
 
 _BACKLOG = 1024
 

@@ -1,0 +1,218 @@
+"""From bytes to what is asked: HTTP/1.1 as it arrives on one connection, within limits.
+
+The grammar is httptools'; what a client could use to wear us down is counted here: the target, the
+headers, the body, and whatever the grammar holds back. Does no I/O and knows no time.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import httptools
+
+from phalanx.api.errors import (
+    ApiError,
+    BadRequest,
+    HeadersTooLarge,
+    ServerError,
+    TooLarge,
+    UnsupportedMediaType,
+)
+from phalanx.api.wire import Request
+from phalanx.server.access import Tokens
+from phalanx.server.formats import MAX_BODY
+
+_log = logging.getLogger("phalanx.server")
+
+#: Headers of which a second one would leave open which is meant.
+_SINGLE = frozenset({"authorization", "content-type", "host"})
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one connection may cost us: in bytes and numbers, then in seconds."""
+
+    target: int = 8 * 1024
+    headers: int = 100
+    header_bytes: int = 64 * 1024
+    body: int = MAX_BODY
+    #: Requests that wait for their turn before no more are read.
+    pipelined: int = 16
+    #: What is read and dropped after a refusal, so that its sender comes to see it.
+    dropped: int = 64 * 1024 * 1024
+
+    handshake: float = 10.0
+    #: From the first byte of a request to its last.
+    arrival: float = 30.0
+    idle: float = 90.0
+    #: Without a sign that the client reads what it is sent.
+    unread: float = 30.0
+    #: Between our last word and the end, unless the client ends it.
+    linger: float = 5.0
+    #: For the replies that are under way when the server stops.
+    stop: float = 1.0
+    #: Between two looks at how long each client has kept us waiting.
+    sweep: float = 1.0
+
+
+class Asked(NamedTuple):
+    """A request that is whole, or what is wrong with it; and what that means for its connection."""
+
+    request: Request | ApiError
+    #: Nothing is read behind it; and it is not whole, its rest may still be on its way.
+    is_last: bool = False
+    is_cut: bool = False
+    #: How its sender reads the answer.
+    is_head: bool = False
+    knows_chunks: bool = True
+
+
+def cut_short(error: ApiError) -> Asked:
+    """A request that is refused before its end, and with it all that follows."""
+    return Asked(error, is_last=True, is_cut=True)
+
+
+class Parser:
+    """Takes bytes as they come, in whatever pieces, and gives what they ask."""
+
+    def __init__(self, tokens: Tokens, limits: Limits) -> None:
+        self._tokens, self._limits = tokens, limits
+        self._grammar = httptools.HttpRequestParser(self)
+        self._asked: list[Asked] = []
+        # Bytes that the grammar was fed since it last gave something back.
+        self._unseen = 0
+        #: A request has begun, and is not whole yet.
+        self.is_within = False
+        #: Its sender wants to be told to go on before it sends the body.
+        self.waits_for_word = False
+
+    def feed(self, data: bytes) -> list[Asked]:
+        """What has become whole by these bytes. There is no more to be fed after the last."""
+        self._asked = []
+        self._unseen += len(data)
+        try:
+            self._grammar.feed_data(data)
+            if self._unseen > self._limits.header_bytes:
+                raise self._too_many_header_bytes()
+        except (httptools.HttpParserError, ApiError) as error:
+            self._add(cut_short(_fault(error)))
+        return self._asked
+
+    # ------------------------------------- what the grammar calls; an ApiError refuses the request
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._target, self._body = b"", bytearray()
+        self._headers: dict[str, str] = {}
+        self._header_count = self._header_bytes = self._unseen = 0
+        self._is_in_body = self.waits_for_word = False
+        self.is_within = True
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of its target."""
+        self._target += url
+        if len(self._target) > self._limits.target:
+            raise HeadersTooLarge(f"the request target has more than {self._limits.target} bytes")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header; or, behind the body, a trailer, which is counted but not believed."""
+        self._unseen = 0
+        self._header_count += 1
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > self._limits.header_bytes:
+            raise self._too_many_header_bytes()
+        if self._header_count > self._limits.headers:
+            raise HeadersTooLarge(f"the request has more than {self._limits.headers} headers")
+        if not self._is_in_body:
+            self._add_header(_lower(name), value.decode("latin-1"))
+
+    def on_headers_complete(self) -> None:
+        """All headers are there: what can be refused without the body is refused now."""
+        self._is_in_body = True
+        version, headers = self._grammar.get_http_version(), self._headers
+        self._check_head(version)
+        if "content-length" in headers and int(headers["content-length"]) > self._limits.body:
+            raise self._too_large()
+        if "expect" in headers and version == "1.1":
+            self.waits_for_word = headers["expect"].lower() == "100-continue"
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of its body."""
+        self._unseen = 0
+        self._body += body
+        if len(self._body) > self._limits.body:
+            raise self._too_large()
+
+    def on_message_complete(self) -> None:
+        """It is whole."""
+        self.is_within = self.waits_for_word = False
+        is_old = self._grammar.get_http_version() == "1.0"
+        method = self._grammar.get_method().decode("ascii")
+        self._add(
+            Asked(
+                self._request(method),
+                is_last=is_old or not self._grammar.should_keep_alive(),
+                is_head=method == "HEAD",
+                knows_chunks=not is_old,
+            )
+        )
+
+    def _add(self, asked: Asked) -> None:
+        """Keep what is asked, unless it stands behind what was said to be the last."""
+        if not self._asked or not self._asked[-1].is_last:
+            self._asked.append(asked)
+
+    def _add_header(self, key: str, value: str) -> None:
+        if key in self._headers:
+            if key in _SINGLE:
+                raise BadRequest(f"the request has more than one {key} header")
+            value = f"{self._headers[key]}, {value}"
+        self._headers[key] = value
+
+    def _check_head(self, version: str) -> None:
+        headers = self._headers
+        if self._grammar.should_upgrade():
+            raise BadRequest("protocol upgrades are not supported")
+        if version not in ("1.1", "1.0") or (version == "1.1" and "host" not in headers):
+            raise BadRequest("this is no HTTP/1.1 request: no such version, or no Host header")
+        if "transfer-encoding" in headers and (
+            version == "1.0" or headers["transfer-encoding"].lower() != "chunked"
+        ):
+            raise BadRequest("the only transfer encoding is chunked, and only since HTTP/1.1")
+        if headers.get("content-encoding", "identity").lower() != "identity":
+            raise UnsupportedMediaType("compressed request bodies are not read")
+        if not self._target.startswith(b"/") or not self._target.isascii():
+            raise BadRequest("the request target must be a path")
+
+    def _request(self, method: str) -> Request | ApiError:
+        try:
+            user = self._tokens.identify(self._headers.get("authorization", ""))
+        except ApiError as error:
+            return error
+        path, _, query = self._target.decode("ascii").partition("?")
+        return Request(method, path, query, self._headers, bytes(self._body), user)
+
+    def _too_many_header_bytes(self) -> ApiError:
+        return HeadersTooLarge(f"the headers have more than {self._limits.header_bytes} bytes")
+
+    def _too_large(self) -> ApiError:
+        return TooLarge(f"Request entity too large: limit is {self._limits.body}")
+
+
+def _fault(error: Exception) -> ApiError:
+    """What to tell a client whose bytes the grammar, or one of our limits, refused."""
+    cause = error.__context__ if isinstance(error, httptools.HttpParserCallbackError) else error
+    if isinstance(cause, ApiError):
+        return cause
+    if isinstance(cause, httptools.HttpParserError):
+        return BadRequest(f"this is no HTTP/1.1 request: {cause}")
+    _log.error("a request could not be read", exc_info=cause)
+    return ServerError("an internal error occurred; the server's log has more")
+
+
+@lru_cache(maxsize=512)
+def _lower(name: bytes) -> str:
+    return name.decode("latin-1").lower()

@@ -1,0 +1,151 @@
+"""A whole control plane in virtual time, and a user who looks at it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import aclosing, asynccontextmanager
+
+from phalanx.api.core import Node, Pod
+from phalanx.api.kinds import EVENT, KINDS, NODE, POD, POD_GROUP, Kind
+from phalanx.api.meta import Condition, Key, condition
+from phalanx.api.scheduling import PodGroup
+from phalanx.api.wire import Object, Reply, Request, Stream
+from phalanx.chance import SeededChance
+from phalanx.client.client import Client
+from phalanx.client.transports import InProcess
+from phalanx.clock import LoopClock
+from phalanx.control_plane import ControlPlane
+from phalanx.controllers.nodes import SimulatedNode
+from phalanx.server.access import ADMIN
+from phalanx.sim.invariants import check
+from phalanx.store.memory import MemoryStore
+
+#: When virtual time begins: 2027-01-15T08:00:00Z.
+EPOCH = 1_800_000_000.0
+KIND_OF = {kind.name: kind for kind in KINDS}
+
+
+class Cluster:
+    """What a user of a control plane does and sees."""
+
+    def __init__(self, plane: ControlPlane, store: MemoryStore, clock: LoopClock) -> None:
+        self.plane, self.store, self.clock = plane, store, clock
+        self.client = plane.client("user")
+
+    async def create(self, *objects: Object) -> None:
+        for obj in objects:
+            await self.client.create(KIND_OF[obj["kind"]], obj)
+
+    async def add_node(self, node: Object) -> None:
+        """A node that is ready: it loses the mark that every new one gets."""
+        await self.create(node)
+        key = Key("", node["metadata"]["name"])
+        await self.client.patch(NODE, key, {"spec": {"taints": None}})
+
+    async def bind(self, pod: str, node: str, namespace: str = "default") -> None:
+        """Bind by hand, without asking any scheduler."""
+        path = POD.path(namespace, pod, "binding")
+        await self.client.post(path, {"target": {"kind": "Node", "name": node}})
+
+    async def delete(self, kind: Kind, name: str, namespace: str = "default") -> None:
+        await self.client.delete(kind, Key(namespace if kind.namespaced else "", name))
+
+    async def pods(self) -> dict[str, Pod]:
+        found = (await self.client.list(POD, Pod)).items
+        return {pod.metadata.name: pod for pod in found}
+
+    async def placed(self) -> dict[str, str]:
+        """Where each pod that has a node is."""
+        pods = await self.pods()
+        return {name: pod.spec.node_name for name, pod in pods.items() if pod.spec.node_name}
+
+    async def said_of_pod(self, name: str) -> Condition | None:
+        pod = await self.client.get(POD, Key("default", name), Pod)
+        return condition(pod.status.conditions, "PodScheduled")
+
+    async def said_of_group(self, name: str, kind: str) -> Condition | None:
+        group = await self.client.get(POD_GROUP, Key("default", name), PodGroup)
+        return condition(group.status.conditions, kind)
+
+    async def events(self, reason: str) -> list[tuple[str, str]]:
+        """The objects and messages of the events of a reason, in the order of names."""
+        found = (await self.client.list(EVENT)).items
+        return sorted(
+            (event["involvedObject"]["name"], event["message"])
+            for event in found
+            if event["reason"] == reason
+        )
+
+    async def wrongs(self) -> list[str]:
+        """What must never be the case, and is."""
+        nodes = (await self.client.list(NODE, Node)).items
+        groups = (await self.client.list(POD_GROUP, PodGroup)).items
+        return check((await self.pods()).values(), nodes, groups)
+
+    async def until(self, there: Callable[[], Awaitable[bool]], seconds: float = 60.0) -> float:
+        """Wait for something; how long that took."""
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        while not await there():
+            assert loop.time() - begin < seconds, "it did not come about in time"
+            await asyncio.sleep(0.01)
+        return loop.time() - begin
+
+    async def until_placed(self, *pods: str, seconds: float = 60.0) -> float:
+        async def are_there() -> bool:
+            return set(pods) <= set(await self.placed())
+
+        return await self.until(are_there, seconds)
+
+
+@asynccontextmanager
+async def cluster(
+    *,
+    nodes: Sequence[SimulatedNode] = (),
+    without: Collection[str] = (),
+    latency: Callable[[], float] | None = None,
+) -> AsyncIterator[Cluster]:
+    """A control plane that runs while the context lasts; at its end nothing may be wrong."""
+    clock = LoopClock(asyncio.get_running_loop(), EPOCH)
+    store = MemoryStore(latency)
+    plane = ControlPlane(store, clock, SeededChance(1), nodes=nodes, without=without)
+    async with plane.running():
+        found = Cluster(plane, store, clock)
+        yield found
+        assert await found.wrongs() == []
+
+
+def machines(count: int, **room: str) -> list[SimulatedNode]:
+    """Simulated nodes n0, n1, …"""
+    return [SimulatedNode(f"n{n}", {"pods": "110", **room}) for n in range(count)]
+
+
+class Lagging:
+    """A way to the server on which all that is watched comes late, and what is asked is noted."""
+
+    def __init__(self, plane: ControlPlane, lag: float = 0.0) -> None:
+        self._inner, self._lag = InProcess(plane.server.handle, ADMIN), lag
+        self.asked: list[Request] = []
+
+    async def send(self, request: Request) -> Reply | Stream:
+        self.asked.append(request)
+        answer = await self._inner.send(request)
+        if isinstance(answer, Reply) or not self._lag:
+            return answer
+        return Stream(answer.code, self._late(answer.chunks))
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    async def _late(self, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                await asyncio.sleep(self._lag)
+                yield chunk
+
+
+def lagging(cluster: Cluster, lag: float = 0.0) -> tuple[Client, Lagging]:
+    """A client on such a way, and the way."""
+    way = Lagging(cluster.plane, lag)
+    return Client(way), way
