@@ -413,16 +413,18 @@ TEXTS = st.dictionaries(st.sampled_from("abcd"), WORDS, max_size=3)
 PORTS = st.lists(
     st.sampled_from((80, 443)).map(lambda port: {"containerPort": port}), max_size=2, unique_by=str
 )
-NAMES: Any = {"name": st.sampled_from("xyz")}
-CONTAINERS: st.SearchStrategy[Object] = st.fixed_dictionaries(NAMES, optional={
+CONTAINER: st.SearchStrategy[Object] = st.fixed_dictionaries({
+    "name": st.sampled_from("xyz"),
+}, optional={
     "image": WORDS,
     "command": st.lists(WORDS, min_size=1, max_size=2),
     "env": TEXTS.map(lambda env: [{"name": key, "value": env[key]} for key in env]),
     "resources": st.fixed_dictionaries({}, optional={"limits": TEXTS}),
     "ports": PORTS,
 })  # fmt: skip
+CONTAINERS = st.lists(CONTAINER, max_size=3, unique_by=lambda one: str(one["name"]))
 POD_SPECS = st.fixed_dictionaries({}, optional={
-    "containers": st.lists(CONTAINERS, max_size=3, unique_by=lambda one: str(one["name"])),
+    "containers": CONTAINERS,
     "nodeSelector": TEXTS,
     "securityContext": st.fixed_dictionaries({}, optional={"runAsUser": st.integers(0, 1)}),
     "hostname": WORDS,

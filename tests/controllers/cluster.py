@@ -139,10 +139,24 @@ class Lagging:
         """Nothing is held."""
 
     async def _late(self, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-        async with aclosing(chunks):
-            async for chunk in chunks:
-                await asyncio.sleep(self._lag)
+        loop, on_the_way = asyncio.get_running_loop(), asyncio.Queue[tuple[float, bytes]]()
+
+        async def carry() -> None:
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    on_the_way.put_nowait((loop.time() + self._lag, chunk))
+            on_the_way.put_nowait((loop.time() + self._lag, b""))
+
+        carrying = asyncio.create_task(carry())
+        try:
+            while True:
+                due, chunk = await on_the_way.get()
+                await asyncio.sleep(due - loop.time())
+                if not chunk:
+                    return
                 yield chunk
+        finally:
+            carrying.cancel()
 
 
 def lagging(cluster: Cluster, lag: float = 0.0) -> tuple[Client, Lagging]:

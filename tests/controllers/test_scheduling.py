@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from phalanx.api.kinds import NODE, POD, POD_GROUP
 from phalanx.api.meta import Key
 from phalanx.api.scheduling import INITIALLY_SCHEDULED, SCHEDULED
-from phalanx.api.wire import Object
 from phalanx.chance import SeededChance
 from phalanx.controllers.loop import Informers
 from phalanx.controllers.nodes import RUN_SECONDS
@@ -110,8 +109,10 @@ async def test_a_gang_that_does_not_fit_binds_nothing_and_says_why() -> None:
         told = [await c.said_of_pod(name) for name in members("big", 3)]
         assert all(said is not None and said.reason == "Unschedulable" for said in told)
         messages = [said.message for said in told if said]
-        assert sum("0/2 nodes are available: 2 Insufficient cpu." in text for text in messages) == 1
-        assert all("pod group is unschedulable" in text for text in messages)
+        assert sorted(messages) == [
+            "0/2 nodes are available: 2 Insufficient cpu.",
+            *[f"pod group is unschedulable, {why}"] * 2,
+        ]
         events = dict(await c.events("FailedScheduling"))
         assert events == dict(zip(members("big", 3), messages, strict=True))
 
@@ -280,32 +281,39 @@ async def schedulers(c: Cluster, *lags: float) -> AsyncIterator[None]:
         assert [t.exception() for t in tasks if not t.cancelled()] == []
 
 
+@asynccontextmanager
+async def late_scheduler(count: int, **room: str) -> AsyncIterator[Cluster]:
+    """A cluster whose only scheduler hears of everything two seconds late."""
+    without = ["scheduler"]
+    async with cluster(nodes=machines(count, **room), without=without) as c, schedulers(c, 2.0):
+        yield c
+
+
 @in_virtual_time
 async def test_a_gang_whose_room_was_taken_meanwhile_is_refused_whole_and_tried_again() -> None:
-    async with cluster(nodes=machines(1, cpu="4"), without=["scheduler"]) as c:
+    async with late_scheduler(1, cpu="4") as c:
         await c.create(pod("rival", cpu="2", spec={"schedulerName": "nobody"}))
-        async with schedulers(c, 2.0):
-            await c.create(*gang("a", 3, cpu="1"))
-            await asyncio.sleep(1)
-            await c.bind("rival", "n0")
-            await asyncio.sleep(2.5)
-            assert await c.placed() == {"rival": "n0"}
-            failures = await c.events("FailedScheduling")
-            assert [name for name, _ in failures] == members("a", 3)
-            assert all("no pod of the group was bound" in text for _, text in failures)
-            await c.delete(POD, "rival")
-            await c.until_placed(*members("a", 3))
+        await asyncio.sleep(10)
+        await c.create(*gang("a", 3, cpu="1"))
+        await asyncio.sleep(1)
+        await c.bind("rival", "n0")
+        await asyncio.sleep(1.8)
+        assert await c.placed() == {"rival": "n0"}
+        failures = await c.events("FailedScheduling")
+        assert [name for name, _ in failures] == members("a", 3)
+        assert all("no pod of the group was bound" in text for _, text in failures)
+        await c.delete(POD, "rival")
+        await c.until_placed(*members("a", 3))
 
 
 @in_virtual_time
 async def test_a_gang_of_which_a_member_was_bound_by_hand_meanwhile_goes_on() -> None:
-    async with cluster(nodes=machines(2, cpu="4"), without=["scheduler"]) as c:
-        async with schedulers(c, 2.0):
-            await c.create(*gang("a", 3, cpu="1"))
-            await asyncio.sleep(1)
-            await c.bind("a-1", "n1")
-            await c.until_placed(*members("a", 3))
-            assert (await c.placed())["a-1"] == "n1"
+    async with late_scheduler(2, cpu="4") as c:
+        await c.create(*gang("a", 3, cpu="1"))
+        await asyncio.sleep(1)
+        await c.bind("a-1", "n1")
+        await c.until_placed(*members("a", 3))
+        assert (await c.placed())["a-1"] == "n1"
 
 
 @in_virtual_time
@@ -326,14 +334,13 @@ async def test_a_node_that_is_gone_when_the_gang_comes_is_not_used() -> None:
 
 @in_virtual_time
 async def test_a_pod_made_again_under_its_name_is_not_bound_for_the_old_one() -> None:
-    async with cluster(nodes=machines(1, cpu="4"), without=["scheduler"]) as c:
-        async with schedulers(c, 2.0):
-            await c.create(*gang("a", 2, cpu="1"))
-            await asyncio.sleep(1)
-            await c.delete(POD, "a-0")
-            await c.create(pod("a-0", "a", cpu="1", gates=["wait"]))
-            await asyncio.sleep(30)
-            assert await c.placed() == {}
+    async with late_scheduler(1, cpu="4") as c:
+        await c.create(*gang("a", 2, cpu="1"))
+        await asyncio.sleep(1)
+        await c.delete(POD, "a-0")
+        await c.create(pod("a-0", "a", cpu="1", gates=["wait"]))
+        await asyncio.sleep(30)
+        assert await c.placed() == {}
 
 
 sizes = st.lists(
@@ -349,18 +356,15 @@ async def test_schedulers_that_all_believe_to_lead_break_nothing(
 ) -> None:
     async with cluster(
         nodes=machines(3, cpu="4"), without=["scheduler"], latency=lambda: 0.05
-    ) as c:
-        seen: list[Object] = []
-        async with schedulers(c, *lags):
-            for number, (count, cpu) in enumerate(sizes):
-                await c.create(*gang(f"g{number}", count, cpu=cpu))
-                await asyncio.sleep(data.draw(st.sampled_from((0.0, 0.5, 4.0)), "pause"))
-                assert await c.wrongs() == []
-            for _ in range(20):
-                await asyncio.sleep(1)
-                assert await c.wrongs() == []
-            await assert_settled(c, sizes)
-        assert seen == []
+    ) as c, schedulers(c, *lags):
+        for number, (count, cpu) in enumerate(sizes):
+            await c.create(*gang(f"g{number}", count, cpu=cpu))
+            await asyncio.sleep(data.draw(st.sampled_from((0.0, 0.5, 4.0)), "pause"))
+            assert await c.wrongs() == []
+        for _ in range(20):
+            await asyncio.sleep(1)
+            assert await c.wrongs() == []
+        await assert_settled(c, sizes)
 
 
 async def assert_settled(c: Cluster, sizes: Sequence[tuple[int, str]]) -> None:

@@ -10,7 +10,7 @@ import signal
 import socket
 import stat
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,10 @@ from phalanx.controllers.nodes import SimulatedNode
 from phalanx.server.access import ADMIN, Tokens
 from phalanx.server.certificates import server_context, write_private
 from phalanx.server.listener import bind_socket, listening
+from phalanx.store.errors import StoreBroken, StoreRefused
+from phalanx.store.kv import Store
 from phalanx.store.memory import MemoryStore
+from phalanx.store.sqlite import SqliteStore
 
 MEMORY = ":memory:"
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -39,6 +42,7 @@ class Settings:
     host: str
     port: int
     data: str
+    store: str
     kubeconfig: Path | None
     nodes: list[SimulatedNode]
     without: frozenset[str]
@@ -56,15 +60,15 @@ class Settings:
     "--data",
     default=None,
     metavar="DIR",
-    help=f"Where to keep certificates and token; {MEMORY} keeps nothing. "
+    help=f"Where to keep objects, certificates and token; {MEMORY} keeps nothing. "
     "[default: a folder of the user's]",
 )
 @click.option(
     "--store",
-    type=click.Choice(["memory"]),
-    default="memory",
-    show_default=True,
-    help="Where objects are kept: in memory, until the end.",
+    type=click.Choice(["sqlite", "memory"]),
+    default=None,
+    help=f"Where objects are kept: on disk, or in memory until the end. "
+    f"[default: sqlite, but memory with --data {MEMORY}]",
 )
 @click.option(
     "--kubeconfig",
@@ -111,7 +115,11 @@ def command(
     host, port = options.address(listen)
     left_out = options.parts(without)
     wanted = options.nodes(nodes, options.shape(shape), options.topology(topology))
-    settings = Settings(host, port, data or str(options.state_folder()), config, wanted, left_out)
+    place = data or str(options.state_folder())
+    kept = store or ("memory" if place == MEMORY else "sqlite")
+    if place == MEMORY and kept != "memory":
+        raise click.UsageError(f"--data {MEMORY} keeps nothing; give --store {kept} a folder")
+    settings = Settings(host, port, place, kept, config, wanted, left_out)
     with _data_folder(settings) as folder:
         uvloop.run(_up(settings, folder))
 
@@ -141,19 +149,37 @@ async def _up(settings: Settings, folder: Path) -> None:
     sock = _listen(settings)
     tls, authority = server_context(folder, _names(settings.host), clock.now())
     token = _token(folder)
-    plane = ControlPlane(
-        MemoryStore(), clock, chance, nodes=settings.nodes, without=settings.without
-    )
-    handle, tokens = plane.server.handle, Tokens({token: ADMIN})
-    file = settings.kubeconfig or _kubeconfig_place(settings, folder)
-    url = _url(settings.host, sock)
-    async with plane.running(), listening(handle, tokens, sock, tls), _signals() as stopped:
-        kubeconfig.write(file, url, authority.decode(), token)
-        # What start-up made lives to the end: the collector need not look at it again.
-        gc.collect()
-        gc.freeze()
-        click.echo(f"ready {url} kubeconfig {file}")
-        await stopped.wait()
+    broken: list[StoreBroken] = []
+    async with _signals() as stopped:
+
+        def stop(error: StoreBroken) -> None:
+            broken.append(error)
+            stopped.set()
+
+        store = _open(settings, folder, stop)
+        plane = ControlPlane(store, clock, chance, nodes=settings.nodes, without=settings.without)
+        handle, tokens = plane.server.handle, Tokens({token: ADMIN})
+        file = settings.kubeconfig or _kubeconfig_place(settings, folder)
+        url = _url(settings.host, sock)
+        async with plane.running(), listening(handle, tokens, sock, tls):
+            kubeconfig.write(file, url, authority.decode(), token)
+            # What start-up made lives to the end: the collector need not look at it again.
+            gc.collect()
+            gc.freeze()
+            click.echo(f"ready {url} kubeconfig {file}")
+            await stopped.wait()
+    if broken:
+        raise click.ClickException(f"stopped: {broken[0]}")
+
+
+def _open(settings: Settings, folder: Path, stop: Callable[[StoreBroken], None]) -> Store:
+    """The store that was asked for; one that cannot be opened is refused with its reason."""
+    if settings.store == "memory":
+        return MemoryStore()
+    try:
+        return SqliteStore(folder, on_broken=stop)
+    except StoreRefused as error:
+        raise click.ClickException(str(error)) from None
 
 
 def _listen(settings: Settings) -> socket.socket:

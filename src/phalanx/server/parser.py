@@ -38,6 +38,8 @@ class Limits:
     target: int = 8 * 1024
     headers: int = 100
     header_bytes: int = 64 * 1024
+    #: What may come without being the end of a header or a piece of a body.
+    unseen: int = 128 * 1024
     body: int = MAX_BODY
     #: Requests that wait for their turn before no more are read.
     pipelined: int = 16
@@ -82,7 +84,7 @@ class Parser:
         self._tokens, self._limits = tokens, limits
         self._grammar = httptools.HttpRequestParser(self)
         self._asked: list[Asked] = []
-        # Bytes that the grammar was fed since it last gave something back.
+        # Bytes fed since a request began or went on: what the grammar may have kept for itself.
         self._unseen = 0
         #: A request has begun, and is not whole yet.
         self.is_within = False
@@ -95,8 +97,8 @@ class Parser:
         self._unseen += len(data)
         try:
             self._grammar.feed_data(data)
-            if self._unseen > self._limits.header_bytes:
-                raise self._too_many_header_bytes()
+            if self._unseen > self._limits.unseen:
+                raise self._headers_too_large()
         except (httptools.HttpParserError, ApiError) as error:
             self._add(cut_short(_fault(error)))
         return self._asked
@@ -119,24 +121,25 @@ class Parser:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header; or, behind the body, a trailer, which is counted but not believed."""
-        self._unseen = 0
+        limits, key = self._limits, _lower(name)
         self._header_count += 1
         self._header_bytes += len(name) + len(value)
-        if self._header_bytes > self._limits.header_bytes:
-            raise self._too_many_header_bytes()
-        if self._header_count > self._limits.headers:
-            raise HeadersTooLarge(f"the request has more than {self._limits.headers} headers")
-        if not self._is_in_body:
-            self._add_header(_lower(name), value.decode("latin-1"))
+        if self._header_count > limits.headers or self._header_bytes > limits.header_bytes:
+            raise self._headers_too_large()
+        if self._is_in_body:
+            return
+        if key in self._headers:
+            value = self._joined(key, value)
+        self._headers[key] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         """All headers are there: what can be refused without the body is refused now."""
-        self._is_in_body = True
         version, headers = self._grammar.get_http_version(), self._headers
+        self._is_in_body, self._is_old = True, version == "1.0"
         self._check_head(version)
         if "content-length" in headers and int(headers["content-length"]) > self._limits.body:
             raise self._too_large()
-        if "expect" in headers and version == "1.1":
+        if "expect" in headers and not self._is_old:
             self.waits_for_word = headers["expect"].lower() == "100-continue"
 
     def on_body(self, body: bytes) -> None:
@@ -149,38 +152,30 @@ class Parser:
     def on_message_complete(self) -> None:
         """It is whole."""
         self.is_within = self.waits_for_word = False
-        is_old = self._grammar.get_http_version() == "1.0"
         method = self._grammar.get_method().decode("ascii")
-        self._add(
-            Asked(
-                self._request(method),
-                is_last=is_old or not self._grammar.should_keep_alive(),
-                is_head=method == "HEAD",
-                knows_chunks=not is_old,
-            )
-        )
+        is_last = self._is_old or not self._grammar.should_keep_alive()
+        request, is_head = self._request(method), method == "HEAD"
+        self._add(Asked(request, is_last, False, is_head, not self._is_old))
 
     def _add(self, asked: Asked) -> None:
         """Keep what is asked, unless it stands behind what was said to be the last."""
         if not self._asked or not self._asked[-1].is_last:
             self._asked.append(asked)
 
-    def _add_header(self, key: str, value: str) -> None:
-        if key in self._headers:
-            if key in _SINGLE:
-                raise BadRequest(f"the request has more than one {key} header")
-            value = f"{self._headers[key]}, {value}"
-        self._headers[key] = value
+    def _joined(self, key: str, value: bytes) -> bytes:
+        """A header that came before and comes again, as one list."""
+        if key in _SINGLE:
+            raise BadRequest(f"the request has more than one {key} header")
+        return b"%b, %b" % (self._headers[key].encode("latin-1"), value)
 
     def _check_head(self, version: str) -> None:
         headers = self._headers
         if self._grammar.should_upgrade():
             raise BadRequest("protocol upgrades are not supported")
-        if version not in ("1.1", "1.0") or (version == "1.1" and "host" not in headers):
-            raise BadRequest("this is no HTTP/1.1 request: no such version, or no Host header")
-        if "transfer-encoding" in headers and (
-            version == "1.0" or headers["transfer-encoding"].lower() != "chunked"
-        ):
+        if not self._is_old and (version != "1.1" or "host" not in headers):
+            raise BadRequest("this is no HTTP/1.1 request: the version or the Host header is wrong")
+        coding = headers.get("transfer-encoding", "")
+        if coding and (self._is_old or coding.lower() != "chunked"):
             raise BadRequest("the only transfer encoding is chunked, and only since HTTP/1.1")
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise UnsupportedMediaType("compressed request bodies are not read")
@@ -195,8 +190,11 @@ class Parser:
         path, _, query = self._target.decode("ascii").partition("?")
         return Request(method, path, query, self._headers, bytes(self._body), user)
 
-    def _too_many_header_bytes(self) -> ApiError:
-        return HeadersTooLarge(f"the headers have more than {self._limits.header_bytes} bytes")
+    def _headers_too_large(self) -> ApiError:
+        limits = self._limits
+        return HeadersTooLarge(
+            f"the request has more than {limits.headers} headers or {limits.header_bytes} bytes"
+        )
 
     def _too_large(self) -> ApiError:
         return TooLarge(f"Request entity too large: limit is {self._limits.body}")

@@ -1,0 +1,31 @@
+"""`phalanx backup`: a consistent copy of the store, while it runs or not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from phalanx.cli.options import state_folder
+from phalanx.store.backup import backup
+from phalanx.store.errors import StoreRefused
+
+
+@click.command()
+@click.argument("target", type=click.Path(path_type=Path), metavar="FILE")
+@click.option(
+    "--data", type=click.Path(path_type=Path), default=None, metavar="DIR",
+    help="The folder of the store. [default: the one that phalanx up uses]",
+)  # fmt: skip
+def command(target: Path, data: Path | None) -> None:
+    """Copy the store to a new file, as of one moment; the control plane may run meanwhile.
+
+    \b
+    Example:
+      phalanx backup monday.db
+    """
+    try:
+        revision = backup(data or state_folder(), target)
+    except StoreRefused as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(f"copied revision {revision} to {target}")
