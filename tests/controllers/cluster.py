@@ -18,7 +18,8 @@ from phalanx.clock import LoopClock
 from phalanx.control_plane import ControlPlane
 from phalanx.controllers.nodes import SimulatedNode
 from phalanx.server.access import ADMIN
-from phalanx.sim.invariants import check
+from phalanx.sim.invariants import Auditor, check
+from phalanx.sim.observer import Observer
 from phalanx.store.memory import MemoryStore
 
 #: When virtual time begins: 2027-01-15T08:00:00Z.
@@ -114,6 +115,24 @@ async def cluster(
         found = Cluster(plane, store, clock)
         yield found
         assert await found.wrongs() == []
+
+
+@asynccontextmanager
+async def audited(c: Cluster) -> AsyncIterator[None]:
+    """Every transaction is held against what must never be the case."""
+    observer = Observer(c.plane.client("auditor"))
+    auditor = Auditor(observer.pods, observer.nodes, observer.groups)
+    wrong: list[str] = []
+    observer.settled.append(lambda revision: wrong.extend(auditor.audit()))
+    observing = asyncio.create_task(observer.run())
+    await asyncio.sleep(0)
+    try:
+        yield
+    finally:
+        observing.cancel()
+        await asyncio.gather(observing, return_exceptions=True)
+    assert wrong == []
+    assert len(observer.pods) == len(await c.pods())
 
 
 def machines(count: int, **room: str) -> list[SimulatedNode]:

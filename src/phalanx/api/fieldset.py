@@ -68,8 +68,6 @@ class FieldSet:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FieldSet) and self._tree == other._tree
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         return f"FieldSet({', '.join(map(dotted, self))})"
 

@@ -12,13 +12,16 @@ from dataclasses import dataclass, field
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 META_FIELDS = {"metadata.name": "", "metadata.namespace": ""}
+RBAC = "rbac.authorization.k8s.io"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kind:
     """One kind of object, equal to itself alone.
 
-    `fields` maps each field selector to the value that an absent field has.
+    `fields` maps each field selector to the value that an absent field has, `field_paths` one that
+    is not called after its field to where that stands. Where `orphans_by_default` is set, what an
+    object owns outlives it unless the client says otherwise.
     """
 
     group: str
@@ -33,6 +36,7 @@ class Kind:
     verbs: tuple[str, ...] = ALL_VERBS
     subresources: tuple[str, ...] = ()
     fields: Mapping[str, str] = field(default_factory=lambda: META_FIELDS)
+    field_paths: Mapping[str, str] = field(default_factory=dict)
     generation: bool = False
     create_on_update: bool = False
     update_without_version: bool = True
@@ -116,6 +120,76 @@ EVENT = Kind(
     },
     create_on_update=True,
 )  # fmt: skip
+SECRET = Kind(
+    "", "v1", "Secret", "secrets", "core.v1.Secret",
+    singular="secret", fields={**META_FIELDS, "type": ""},
+)  # fmt: skip
+SERVICE_ACCOUNT = Kind(
+    "", "v1", "ServiceAccount", "serviceaccounts", "core.v1.ServiceAccount",
+    singular="serviceaccount", short_names=("sa",), deletion_returns_object=True,
+)  # fmt: skip
+SERVICE = Kind(
+    "", "v1", "Service", "services", "core.v1.Service",
+    singular="service", short_names=("svc",), categories=("all",), subresources=("status",),
+    fields={**META_FIELDS, "spec.clusterIP": "", "spec.type": ""},
+    create_on_update=True, deletion_returns_object=True,
+)  # fmt: skip
+PERSISTENT_VOLUME = Kind(
+    "", "v1", "PersistentVolume", "persistentvolumes", "core.v1.PersistentVolume",
+    namespaced=False, singular="persistentvolume", short_names=("pv",), subresources=("status",),
+    fields={"metadata.name": ""}, deletion_returns_object=True,
+)  # fmt: skip
+PERSISTENT_VOLUME_CLAIM = Kind(
+    "", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", "core.v1.PersistentVolumeClaim",
+    singular="persistentvolumeclaim", short_names=("pvc",), subresources=("status",),
+    deletion_returns_object=True,
+)  # fmt: skip
+RESOURCE_QUOTA = Kind(
+    "", "v1", "ResourceQuota", "resourcequotas", "core.v1.ResourceQuota",
+    singular="resourcequota", short_names=("quota",), subresources=("status",),
+    deletion_returns_object=True,
+)  # fmt: skip
+LIMIT_RANGE = Kind(
+    "", "v1", "LimitRange", "limitranges", "core.v1.LimitRange",
+    singular="limitrange", short_names=("limits",), create_on_update=True,
+)  # fmt: skip
+POD_TEMPLATE = Kind(
+    "", "v1", "PodTemplate", "podtemplates", "core.v1.PodTemplate",
+    singular="podtemplate", generation=True, deletion_returns_object=True,
+)  # fmt: skip
+JOB = Kind(
+    "batch", "v1", "Job", "jobs", "batch.v1.Job",
+    singular="job", categories=("all",), subresources=("status",),
+    fields={**META_FIELDS, "status.successful": "0"},
+    field_paths={"status.successful": "status.succeeded"},
+    generation=True, orphans_by_default=True,
+)  # fmt: skip
+CRON_JOB = Kind(
+    "batch", "v1", "CronJob", "cronjobs", "batch.v1.CronJob",
+    singular="cronjob", short_names=("cj",), categories=("all",), subresources=("status",),
+    generation=True,
+)  # fmt: skip
+POD_DISRUPTION_BUDGET = Kind(
+    "policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", "policy.v1.PodDisruptionBudget",
+    singular="poddisruptionbudget", short_names=("pdb",), subresources=("status",),
+    generation=True, update_without_version=False,
+)  # fmt: skip
+ROLE = Kind(
+    RBAC, "v1", "Role", "roles", "rbac.v1.Role",
+    singular="role", create_on_update=True,
+)  # fmt: skip
+CLUSTER_ROLE = Kind(
+    RBAC, "v1", "ClusterRole", "clusterroles", "rbac.v1.ClusterRole",
+    namespaced=False, singular="clusterrole", create_on_update=True,
+)  # fmt: skip
+ROLE_BINDING = Kind(
+    RBAC, "v1", "RoleBinding", "rolebindings", "rbac.v1.RoleBinding",
+    singular="rolebinding", create_on_update=True,
+)  # fmt: skip
+CLUSTER_ROLE_BINDING = Kind(
+    RBAC, "v1", "ClusterRoleBinding", "clusterrolebindings", "rbac.v1.ClusterRoleBinding",
+    namespaced=False, singular="clusterrolebinding", create_on_update=True,
+)  # fmt: skip
 LEASE = Kind(
     "coordination.k8s.io", "v1", "Lease", "leases", "coordination.v1.Lease",
     singular="lease", create_on_update=True, update_without_version=False,
@@ -129,6 +203,25 @@ POD_GROUP = Kind(
     "scheduling.k8s.io", "v1beta1", "PodGroup", "podgroups", "scheduling.v1beta1.PodGroup",
     singular="podgroup", subresources=("status",), update_without_version=False,
 )  # fmt: skip
+RESOURCE_CLAIM = Kind(
+    "resource.k8s.io", "v1", "ResourceClaim", "resourceclaims", "resource.v1.ResourceClaim",
+    singular="resourceclaim", subresources=("status",), deletion_returns_object=True,
+)  # fmt: skip
+RESOURCE_CLAIM_TEMPLATE = Kind(
+    "resource.k8s.io", "v1", "ResourceClaimTemplate", "resourceclaimtemplates",
+    "resource.v1.ResourceClaimTemplate",
+    singular="resourceclaimtemplate", deletion_returns_object=True,
+)  # fmt: skip
+DEVICE_CLASS = Kind(
+    "resource.k8s.io", "v1", "DeviceClass", "deviceclasses", "resource.v1.DeviceClass",
+    namespaced=False, singular="deviceclass", generation=True, deletion_returns_object=True,
+)  # fmt: skip
+RESOURCE_SLICE = Kind(
+    "resource.k8s.io", "v1", "ResourceSlice", "resourceslices", "resource.v1.ResourceSlice",
+    namespaced=False, singular="resourceslice",
+    fields={"metadata.name": "", "spec.driver": "", "spec.nodeName": ""},
+    generation=True, deletion_returns_object=True,
+)  # fmt: skip
 GROUP_BINDING = Kind(
     "phalanx.dev", "v1alpha1", "GroupBinding", "groupbindings", "phalanx.v1alpha1.GroupBinding",
     singular="groupbinding", verbs=("create",),
@@ -140,6 +233,11 @@ BINDING = Kind(
 
 #: Every kind that is served, in the order of discovery.
 KINDS = (
-    BINDING, CONFIG_MAP, EVENT, NAMESPACE, NODE, POD, LEASE, PRIORITY_CLASS, POD_GROUP,
+    BINDING, CONFIG_MAP, EVENT, LIMIT_RANGE, NAMESPACE, NODE, PERSISTENT_VOLUME_CLAIM,
+    PERSISTENT_VOLUME, POD, POD_TEMPLATE, RESOURCE_QUOTA, SECRET, SERVICE_ACCOUNT, SERVICE,
+    CRON_JOB, JOB, POD_DISRUPTION_BUDGET,
+    CLUSTER_ROLE_BINDING, CLUSTER_ROLE, ROLE_BINDING, ROLE,
+    PRIORITY_CLASS, POD_GROUP, LEASE,
+    DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, RESOURCE_SLICE,
     GROUP_BINDING,
 )  # fmt: skip

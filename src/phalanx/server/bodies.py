@@ -32,10 +32,16 @@ def read_object(context: Context, call: Call) -> Object:
 
 
 def conformed(
-    context: Context, call: Call, obj: Object, raw: bytes = b"", envelope: int = 0
+    context: Context,
+    call: Call,
+    obj: Object,
+    raw: bytes = b"",
+    envelope: int = 0,
+    *,
+    strict: bool = False,
 ) -> None:
     """Prune and check an object in place; unknown and doubled fields are told of or refused."""
-    kind, mode = call.kind, call.field_validation()
+    kind, mode = call.kind, "Strict" if strict else call.field_validation()
     try:
         report = context.registry.model(kind).conform(obj)
     except Malformed as error:

@@ -8,10 +8,11 @@ from urllib.parse import unquote
 
 from phalanx.api.errors import BadRequest, MethodNotAllowed, NoSuchResource
 from phalanx.api.kinds import BINDING, GROUP_BINDING, Kind
-from phalanx.api.wire import Reply, Request, Stream
-from phalanx.server import binding, deleting, reading, writing
+from phalanx.api.wire import APPLY_PATCH, Reply, Request, Stream
+from phalanx.server import applying, binding, deleting, reading, writing
 from phalanx.server.call import Call, parse_query
 from phalanx.server.context import Context
+from phalanx.server.formats import media_type
 
 Endpoint = Callable[[Context, Call], Awaitable[Reply | Stream]]
 
@@ -56,7 +57,7 @@ def resolve(context: Context, request: Request) -> tuple[Route, Call] | None:
     if not context.registry.serves(group, version):
         return None
     call = _call(context, request, group, version, rest)
-    route = _route(request.method, call)
+    route = _route(call)
     if call.is_watch and route.endpoint is reading.list_or_watch:
         route = Route("watch", reading.watch)
     return route, call
@@ -94,7 +95,8 @@ def _is_part(context: Context, rest: list[str]) -> bool:
     return kind is not None and len(rest) == 3 and rest[2] in kind.subresources
 
 
-def _route(method: str, call: Call) -> Route:
+def _route(call: Call) -> Route:
+    method = call.request.method
     scope = call.subresource or ("object" if call.name else "collection")
     if scope == "collection" and method == "POST" and call.kind in ACTS:
         return Route("create", ACTS[call.kind])
@@ -104,4 +106,6 @@ def _route(method: str, call: Call) -> Route:
         raise MethodNotAllowed
     if not call.subresource and route.verb not in call.kind.verbs:
         raise MethodNotAllowed
+    if route.verb == "patch" and media_type(call.request) == APPLY_PATCH:
+        return Route("patch", applying.apply_configuration)
     return route

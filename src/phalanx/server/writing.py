@@ -20,8 +20,9 @@ from phalanx.api.errors import (
     sentence,
 )
 from phalanx.api.kinds import NAMESPACE, POD, Kind
+from phalanx.api.ownership import Writer, after_update
 from phalanx.api.patch import PatchFailed, TooManyOperations, apply_patch
-from phalanx.api.wire import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Object, Reply
+from phalanx.api.wire import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Object, Reply
 from phalanx.server import admission
 from phalanx.server.bodies import check_kind, conformed, read_object
 from phalanx.server.call import Call
@@ -47,7 +48,9 @@ Wish = Callable[[Object], Object]
 _GENERATED = 5
 _ATTEMPTS = 8
 _LONGEST_PREFIX = 58
+_LONGEST_MANAGER = 128
 _PATCHES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH)
+_ALL_PATCHES = (*_PATCHES, APPLY_PATCH)
 #: Metadata that no client writes after creation.
 _OURS = (
     "name", "namespace", "uid", "creationTimestamp", "deletionTimestamp",
@@ -66,8 +69,11 @@ async def create(context: Context, call: Call) -> Reply:
     return in_media(reply, accepted)
 
 
-async def insert(context: Context, call: Call, obj: Object) -> Reply:
-    """Take a conforming object through admission and rules into the store."""
+async def insert(context: Context, call: Call, obj: Object, *, is_owned: bool = False) -> Reply:
+    """Take a conforming object through admission and rules into the store.
+
+    `is_owned` says that its managedFields are there already: somebody applied it.
+    """
     kind, meta = call.kind, obj["metadata"]
     if meta.get("resourceVersion"):
         raise BadRequest("resourceVersion should not be set on objects to be created")
@@ -75,6 +81,8 @@ async def insert(context: Context, call: Call, obj: Object) -> Reply:
     _begin(context, call, meta)
     with context.meter.stage("admit"):
         model.fill(obj)
+        if not is_owned:
+            _own(context, call, None, obj)
         admission.admit(context, call, obj)
         model.begin(obj, context.stamp())
         refuse(kind, meta.get("name", ""), model.faults(obj, None, ""))
@@ -110,7 +118,7 @@ async def patch(context: Context, call: Call) -> Reply:
     if kind not in _PATCHES:
         raise UnsupportedMediaType(
             "the body of the request was in an unknown format - accepted media types include: "
-            + ", ".join(_PATCHES)
+            + ", ".join(_ALL_PATCHES)
         )
     if "force" in call.query:
         raise _bad_force()
@@ -138,7 +146,9 @@ def _patched(context: Context, call: Call, kind: str, old: Object, wanted: objec
     return new
 
 
-async def modify(context: Context, call: Call, wish: Wish, *, is_patch: bool = False) -> Reply:
+async def modify(
+    context: Context, call: Call, wish: Wish, *, is_patch: bool = False, is_owned: bool = False
+) -> Reply:
     """Check a wish against the stored object and put it in its place."""
     kind, record = call.kind, context.store.pending(call.key)
     if record is None:
@@ -149,6 +159,8 @@ async def modify(context: Context, call: Call, wish: Wish, *, is_patch: bool = F
     _restore(call, old, new)
     model = context.registry.model(kind)
     model.fill(new)
+    if not is_owned:
+        _own(context, call, old, new)
     _count_generation(kind, old, new)
     refuse(kind, call.name, model.faults(new, old, call.subresource))
     if new == old:
@@ -213,7 +225,7 @@ def refuse(kind: Kind, name: str, causes: Sequence[Cause]) -> None:
 
 def _begin(context: Context, call: Call, meta: Object) -> None:
     """The metadata of a new object; what only the server may say is said anew."""
-    for key in (*_OURS[2:], "resourceVersion", "managedFields"):
+    for key in (*_OURS[2:], "resourceVersion"):
         meta.pop(key, None)
     if not meta.get("name") and (prefix := meta.get("generateName")):
         meta["name"] = _generated(context, call, prefix)
@@ -300,6 +312,23 @@ def _copy(key: str, source: Object, target: Object) -> None:
         target[key] = source[key]
     else:
         target.pop(key, None)
+
+
+def _own(context: Context, call: Call, old: Object | None, new: Object) -> None:
+    """Note who said what: what a writer added or changed is its own from now on."""
+    kind, agent = call.kind, call.request.headers.get("user-agent", "")
+    manager = call.query.get("fieldManager") or agent.partition("/")[0] or "unknown"
+    writer = Writer(manager[:_LONGEST_MANAGER], kind.api_version, call.subresource)
+    # What a new object says of its own status is not kept, so nobody can own it.
+    said = new
+    if old is None and "status" in kind.subresources:
+        said = {key: value for key, value in new.items() if key != "status"}
+    schema = context.registry.model(kind).schema
+    fields = after_update(schema, old, said, writer, context.stamp())
+    if fields:
+        new["metadata"]["managedFields"] = fields
+    else:
+        new["metadata"].pop("managedFields", None)
 
 
 def _count_generation(kind: Kind, old: Object, new: Object) -> None:

@@ -75,7 +75,10 @@ class Archive:
         self.db.close()
 
     def _number(self, query: str) -> int:
-        return int(self.db.execute(query).fetchone()[0])
+        match self.db.execute(query).fetchone():
+            case (int(number),):
+                return number
+        raise Damaged
 
 
 def _below(prefix: str) -> dict[str, bytes]:

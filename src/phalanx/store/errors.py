@@ -30,6 +30,9 @@ class StoreBroken(StoreError):
 class Damaged(Exception):
     """What a file holds is not what was written there."""
 
+    def __init__(self) -> None:
+        super().__init__("its file is damaged")
+
 
 _DAMAGED = "{path} is damaged; restore a backup"
 _UNUSABLE = "cannot use {path}: {error}"

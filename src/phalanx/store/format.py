@@ -57,7 +57,7 @@ def key_text(key: bytes) -> str:
 def connect(file: Path, *, readonly: bool = False) -> sqlite3.Connection:
     """A connection to a file that exists. A read-only one never changes it, not even its log."""
     uri = f"{file.absolute().as_uri()}?mode={'ro' if readonly else 'rw'}"
-    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+    return sqlite3.connect(uri, uri=True, timeout=1, isolation_level=None, check_same_thread=False)
 
 
 @contextlib.contextmanager
@@ -96,7 +96,7 @@ def examine(file: Path) -> int:
                 f"{file} has format {found}, and this version of phalanx knows none after {FORMAT};"
                 " use a newer one"
             )
-        if db.execute("PRAGMA quick_check(meta)").fetchall() != [("ok",)]:
+        if found == FORMAT and db.execute("PRAGMA quick_check(meta)").fetchall() != [("ok",)]:
             raise Damaged
     return found
 

@@ -16,10 +16,12 @@ import contextlib
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from phalanx.store.front import Batch
 from phalanx.store.log import Log
+
+T = TypeVar("T")
 
 Landed: TypeAlias = Callable[[Batch], None]
 Failed: TypeAlias = Callable[[Exception], None]
@@ -52,6 +54,7 @@ class Writer:
         self._log, self._landed, self._failed = log, landed, failed
         self._orders: SimpleQueue[Batch | _Forget | None] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._failure: Exception | None = None
         # A process that ends without closing its store is a crash like any other.
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
@@ -60,6 +63,9 @@ class Writer:
         """Have a batch on disk, together with all that waits beside it."""
         self._loop = asyncio.get_running_loop()
         self._orders.put(batch)
+        # A thread that failed before it knew a loop could tell nobody.
+        if self._failure:
+            self._loop.call_soon(self._failed, self._failure)
 
     def forget(self, floor: int) -> None:
         """Have the history up to a revision go from the disk, little by little."""
@@ -78,9 +84,9 @@ class Writer:
             self._log.close()
         except Exception as error:
             # Whatever it is: a thread that ends in silence would leave every commit waiting.
-            failure = error
+            self._failure = error
             self._log.abandon()
-            self._tell(lambda: self._failed(failure))
+            self._tell(self._failed, error)
 
     def _turn(self) -> bool:
         """Carry out what is ordered; False when that was to close."""
@@ -89,7 +95,7 @@ class Writer:
         batch = [transaction for batch in batches for transaction in batch]
         self._log.append([change for transaction in batch for change in transaction.changes])
         if batch:
-            self._tell(lambda: self._landed(batch))
+            self._tell(self._landed, batch)
         for order in orders:
             if isinstance(order, _Forget):
                 self._log.forget(order.floor)
@@ -104,8 +110,11 @@ class Writer:
                 orders.append(self._orders.get_nowait())
         return orders
 
-    def _tell(self, news: Callable[[], None]) -> None:
-        # A loop that has ended takes no news: then nobody is waiting either.
-        with contextlib.suppress(RuntimeError):
+    def _tell(self, news: Callable[[T], None], what: T) -> None:
+        try:
             if self._loop:
-                self._loop.call_soon_threadsafe(news)
+                self._loop.call_soon_threadsafe(news, what)
+        except RuntimeError:
+            # A loop that is closed takes no news, and nobody is waiting for them.
+            if self._loop and not self._loop.is_closed():
+                raise

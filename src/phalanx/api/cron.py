@@ -1,0 +1,165 @@
+"""Schedules of CronJobs: five fields of numbers, names, ranges and steps, or a word such as @daily.
+
+    minute  hour  day of month  month  day of week
+    */15    8-18  *             *      mon-fri          every quarter of an office hour
+
+`parse` gives the moments that a text allows, field by field; the time zone is not its concern.
+Days are chosen as cron does: where both day fields are restricted, either of them suffices.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from fractions import Fraction
+from typing import Final
+
+
+class BadSchedule(ValueError):
+    """The text is no schedule. The words are those that clients know."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """The values that a field may have, and their names."""
+
+    low: int
+    high: int
+    names: Mapping[str, int]
+
+
+def _named(first: int, text: str) -> Mapping[str, int]:
+    return {name: number for number, name in enumerate(text.split(), first)}
+
+
+_FIELDS: Final = (
+    _Field(0, 59, {}),
+    _Field(0, 23, {}),
+    _Field(1, 31, {}),
+    _Field(1, 12, _named(1, "jan feb mar apr may jun jul aug sep oct nov dec")),
+    _Field(0, 6, _named(0, "sun mon tue wed thu fri sat")),
+)
+_WORDS: Final = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+_EVERY = "@every "
+_ZONE = re.compile(r"(?:CRON_)?TZ=(\S*)\s+(.*)")
+_ALL = ("*", "?")
+_NUMBER, _UNIT = r"\d+(?:\.\d*)?|\.\d+", "ns|us|µs|μs|ms|s|m|h"  # noqa: RUF001
+_PART = re.compile(f"({_NUMBER})({_UNIT})")
+_DURATION = re.compile(f"[+-]?(?:0|(?:(?:{_NUMBER})(?:{_UNIT}))+)")
+_SECONDS: Final = {
+    "ns": Fraction(1, 10**9), "us": Fraction(1, 10**6), "µs": Fraction(1, 10**6),
+    "μs": Fraction(1, 10**6), "ms": Fraction(1, 1000), "s": Fraction(1), "m": Fraction(60),
+    "h": Fraction(3600),
+}  # fmt: skip
+#: Durations are counted in nanoseconds of 63 bits; no text of more characters is one.
+_LONGEST, _LONGEST_TEXT = 2**63 // 10**9, 100
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When something is to happen: the allowed values of each field, or a fixed distance.
+
+    `any_day` and `any_weekday` say that the field was not restricted at all.
+    """
+
+    minutes: frozenset[int] = frozenset()
+    hours: frozenset[int] = frozenset()
+    days: frozenset[int] = frozenset()
+    months: frozenset[int] = frozenset()
+    weekdays: frozenset[int] = frozenset()
+    any_day: bool = False
+    any_weekday: bool = False
+    every: timedelta | None = None
+
+
+def parse(text: str) -> Schedule:
+    """The schedule that a text means. Raises BadSchedule."""
+    if match := _ZONE.fullmatch(text):
+        text = match[2]
+    if text.startswith(_EVERY):
+        return Schedule(every=_duration(text.removeprefix(_EVERY)))
+    if text.startswith("@"):
+        if text not in _WORDS:
+            raise BadSchedule(f"unrecognized descriptor: {text}")
+        text = _WORDS[text]
+    parts = text.split()
+    if len(parts) != len(_FIELDS):
+        found = f"found {len(parts)}: [{' '.join(parts)}]"
+        raise BadSchedule(f"expected exactly {len(_FIELDS)} fields, {found}")
+    values = [_values(part, field) for part, field in zip(parts, _FIELDS, strict=True)]
+    return Schedule(*values, any_day=_is_all(parts[2]), any_weekday=_is_all(parts[4]))
+
+
+def _is_all(part: str) -> bool:
+    """Whether any of the expressions of a field is a star, not thinned by a step."""
+    return any(one.removesuffix("/1").split("-")[0] in _ALL for one in part.split(","))
+
+
+def _values(part: str, field: _Field) -> frozenset[int]:
+    expressions = [one for one in part.split(",") if one]
+    return frozenset(value for one in expressions for value in _range(one, field))
+
+
+def _range(expression: str, field: _Field) -> range:
+    ends, *steps = expression.split("/")
+    low, high = _ends(expression, ends.split("-"), field)
+    if len(steps) > 1:
+        raise BadSchedule(f"too many slashes: {expression}")
+    step = _number(steps[0]) if steps else 1
+    if steps and "-" not in ends:
+        high = field.high
+    if low < field.low:
+        what = f"beginning of range ({low}) below minimum ({field.low})"
+    elif high > field.high:
+        what = f"end of range ({high}) above maximum ({field.high})"
+    elif low > high:
+        what = f"beginning of range ({low}) beyond end of range ({high})"
+    elif step == 0:
+        what = "step of range should be a positive number"
+    else:
+        return range(low, high + 1, step)
+    raise BadSchedule(f"{what}: {expression}")
+
+
+def _ends(expression: str, ends: list[str], field: _Field) -> tuple[int, int]:
+    if ends[0] in _ALL:
+        return field.low, field.high
+    low = _value(ends[0], field)
+    if len(ends) > 2:
+        raise BadSchedule(f"too many hyphens: {expression}")
+    return low, _value(ends[-1], field)
+
+
+def _value(text: str, field: _Field) -> int:
+    named = field.names.get(text.lower())
+    return _number(text) if named is None else named
+
+
+def _number(text: str) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+        why = f'strconv.Atoi: parsing "{text}": invalid syntax'
+        raise BadSchedule(f"failed to parse int from {text}: {why}")
+    if int(text) < 0:
+        raise BadSchedule(f"negative number ({text}) not allowed: {text}")
+    return int(text)
+
+
+def _duration(text: str) -> timedelta:
+    """`1h30m`, in whole seconds and at least one, as schedules count."""
+    fits = len(text) <= _LONGEST_TEXT and _DURATION.fullmatch(text)
+    parts = _PART.findall(text) if fits else []
+    total = sum((Fraction(number) * _SECONDS[unit] for number, unit in parts), Fraction())
+    if not fits or total > _LONGEST:
+        why = f'time: invalid duration "{text}"'
+        raise BadSchedule(f"failed to parse duration {_EVERY}{text}: {why}")
+    return timedelta(seconds=1 if text.startswith("-") else max(1, int(total)))

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from phalanx.api.core import Node, Pod
+from phalanx.api.kinds import CONFIG_MAP, NODE, POD
+from phalanx.api.meta import Key
+from phalanx.chance import SeededChance
+from phalanx.controllers.actions import Create, Delete, Plan
+from phalanx.controllers.loop import Informers, Loop
+from tests.builders import in_virtual_time, pod
+from tests.controllers.cluster import Cluster, cluster, lagging
+
+NOTHING_ELSE = ["scheduler", "controllers", "nodes"]
+MADE = Create(CONFIG_MAP, {"metadata": {"name": "a", "namespace": "default"}})
+#: Refused every time: it is another uid.
+REFUSED = Delete(CONFIG_MAP, Key("default", "a"), "another")
+
+
+@asynccontextmanager
+async def working(
+    reconcile: Callable[[str], Plan], workers: int = 1
+) -> AsyncIterator[tuple[Cluster, Loop[str]]]:
+    async with cluster(without=NOTHING_ELSE) as c:
+        loop: Loop[str] = Loop(c.client, reconcile, workers)
+        running = asyncio.create_task(loop.run())
+        yield c, loop
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@in_virtual_time
+async def test_what_is_planned_is_done() -> None:
+    async with working(lambda key: Plan([MADE])) as (c, loop):
+        loop.queue.add("a")
+        await asyncio.sleep(1)
+        assert len((await c.client.list(CONFIG_MAP)).items) == 1
+
+
+@in_virtual_time
+async def test_what_fails_is_tried_again_later_and_later() -> None:
+    times: list[float] = []
+
+    def reconcile(key: str) -> Plan:
+        times.append(now())
+        return Plan([MADE, REFUSED])
+
+    async with working(reconcile) as (_, loop):
+        loop.queue.add("a")
+        await asyncio.sleep(30)
+        pauses = [after - before for before, after in zip(times, times[1:], strict=False)]
+        assert len(pauses) >= 8
+        assert all(after > 1.9 * before for before, after in zip(pauses, pauses[1:], strict=False))
+
+
+@in_virtual_time
+async def test_after_a_success_the_next_failure_is_the_first() -> None:
+    fails = True
+    times: list[float] = []
+
+    def reconcile(key: str) -> Plan:
+        times.append(now())
+        return Plan([MADE, REFUSED]) if fails else Plan()
+
+    async with working(reconcile) as (_, loop):
+        loop.queue.add("a")
+        await asyncio.sleep(30)
+        fails = False
+        await asyncio.sleep(60)
+        fails = True
+        begin = len(times)
+        loop.queue.add("a")
+        await asyncio.sleep(0.1)
+        assert len(times) - begin >= 3
+
+
+@in_virtual_time
+async def test_a_plan_may_ask_for_another_look_in_a_while() -> None:
+    times: list[float] = []
+
+    def reconcile(key: str) -> Plan:
+        times.append(now())
+        return Plan(again=10.0 if len(times) < 3 else None)
+
+    async with working(reconcile) as (_, loop):
+        loop.queue.add("a")
+        await asyncio.sleep(100)
+        assert times == [0.0, 10.0, 20.0]
+
+
+@in_virtual_time
+async def test_a_bug_in_a_reconcile_is_not_hidden() -> None:
+    def reconcile(key: str) -> Plan:
+        raise ZeroDivisionError
+
+    async with cluster(without=NOTHING_ELSE) as c:
+        loop: Loop[str] = Loop(c.client, reconcile)
+        loop.queue.add("a")
+        with pytest.raises(ExceptionGroup) as caught:
+            await loop.run()
+        assert caught.group_contains(ZeroDivisionError)
+
+
+@in_virtual_time
+async def test_no_two_workers_are_on_one_key() -> None:
+    busy: set[str] = set()
+
+    def reconcile(key: str) -> Plan:
+        assert key not in busy
+        busy.add(key)
+        asyncio.get_running_loop().call_soon(busy.discard, key)
+        return Plan([MADE])
+
+    async with working(reconcile, workers=8) as (_, loop):
+        for _ in range(20):
+            for key in "abc":
+                loop.queue.add(key)
+            await asyncio.sleep(0)
+        await asyncio.sleep(1)
+
+
+@in_virtual_time
+async def test_there_is_one_informer_per_kind() -> None:
+    async with cluster(without=NOTHING_ELSE) as c:
+        client, way = lagging(c)
+        informers = Informers(client, SeededChance(1))
+        assert informers.of(POD, Pod) is informers.of(POD, Pod)
+        informers.of(NODE, Node)
+        await c.create(pod("a"))
+        running = asyncio.create_task(informers.run())
+        await informers.synced()
+        assert list(informers.of(POD, Pod).cache) == [Key("default", "a")]
+        await asyncio.sleep(1)
+        assert sorted(request.path for request in way.asked) == [
+            NODE.path(), NODE.path(), POD.path(), POD.path(),
+        ]  # fmt: skip
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

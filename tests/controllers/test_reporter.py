@@ -1,0 +1,203 @@
+"""What conditions are to say, as a function of verdicts and of what they say already."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from phalanx.api.core import Pod
+from phalanx.api.errors import ServerError
+from phalanx.api.kinds import POD, POD_GROUP
+from phalanx.api.meta import Key, timestamp
+from phalanx.api.scheduling import INITIALLY_SCHEDULED, SCHEDULED, PodGroup
+from phalanx.api.wire import ANONYMOUS, STRATEGIC_PATCH, Object, Reply, Request
+from phalanx.client.answers import Listing
+from phalanx.client.cache import Cache
+from phalanx.client.client import Client
+from phalanx.client.transports import InProcess
+from phalanx.controllers.actions import Patch, Plan
+from phalanx.controllers.reporter import Reporter, Verdict
+from tests import builders
+
+NOW = 1_800_000_000.0
+BEFORE = "2027-01-01T00:00:00Z"
+KEY = Key("default", "a")
+NO_ROOM = Verdict("False", "Unschedulable", "0/3 nodes are available: 3 Insufficient cpu.")
+WAITING = Verdict(
+    "False", "NotReadyForScheduling", "waiting for 3 members, 2 are there", waiting=True
+)
+PLACED = Verdict("True", "Scheduled", "", needed=3)
+
+
+class Stopped:
+    def now(self) -> float:
+        return NOW
+
+
+async def nobody(request: Request) -> Reply:
+    raise ServerError("a reconcile asks nobody")
+
+
+def said(kind: str, verdict: Verdict) -> Object:
+    """A condition that says so already, since long."""
+    return {
+        "type": kind, "status": verdict.status, "reason": verdict.reason,
+        "message": verdict.message, "lastTransitionTime": BEFORE,
+    }  # fmt: skip
+
+
+def a_pod(*conditions: Object, uid: str = "u", **more: object) -> Pod:
+    made = builders.pod("a", **more)  # type: ignore[arg-type]
+    made["metadata"] |= {"uid": uid, "resourceVersion": "7"}
+    return msgspec.convert({**made, "status": {"conditions": list(conditions)}}, Pod)
+
+
+def a_group(*conditions: Object) -> PodGroup:
+    made = builders.pod_group("a", 3)
+    made["metadata"] |= {"uid": "u", "resourceVersion": "7", "generation": 4}
+    return msgspec.convert({**made, "status": {"conditions": list(conditions)}}, PodGroup)
+
+
+def reporter(pod: Pod | None = None, group: PodGroup | None = None) -> Reporter:
+    pods: Cache[Pod] = Cache()
+    groups: Cache[PodGroup] = Cache()
+    pods.replace(Listing([pod] if pod else [], 9))
+    groups.replace(Listing([group] if group else [], 9))
+    return Reporter(Client(InProcess(nobody, ANONYMOUS)), pods, groups, Stopped())
+
+
+def of_pod(pod: Pod | None, verdict: Verdict, uid: str = "u") -> Plan:
+    found = reporter(pod)
+    found.pod(KEY, uid, verdict)
+    return found.reconcile_pod(KEY)
+
+
+def of_group(group: PodGroup | None, *verdicts: Verdict) -> Plan:
+    found = reporter(group=group)
+    for verdict in verdicts:
+        found.group(KEY, verdict)
+    return found.reconcile_group(KEY)
+
+
+def conditions(plan: Plan) -> list[Object]:
+    """The conditions that the only patch of a plan writes."""
+    (patch,) = plan.actions
+    assert isinstance(patch, Patch)
+    written: list[Object] = patch.change["status"]["conditions"]
+    return written
+
+
+# ---- pods ----------------------------------------------------------------------------------------
+
+
+def test_a_pod_is_told_why_it_has_no_node() -> None:
+    (patch,) = of_pod(a_pod(), NO_ROOM).actions
+    assert patch == Patch(
+        POD, KEY,
+        {
+            "metadata": {"uid": "u", "resourceVersion": "7"},
+            "status": {"conditions": [{
+                "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+                "message": NO_ROOM.message, "lastTransitionTime": timestamp(NOW),
+                "lastProbeTime": None,
+            }]},
+        },
+        "status", STRATEGIC_PATCH,
+    )  # fmt: skip
+
+
+def test_what_a_pod_says_already_is_not_written_again() -> None:
+    assert of_pod(a_pod(said("PodScheduled", NO_ROOM)), NO_ROOM) == Plan()
+
+
+def test_a_new_reason_keeps_the_time_of_the_old_status() -> None:
+    (written,) = conditions(of_pod(a_pod(said("PodScheduled", WAITING)), NO_ROOM))
+    assert (written["reason"], written["lastTransitionTime"]) == ("Unschedulable", BEFORE)
+
+
+def test_a_new_status_has_a_new_time() -> None:
+    (written,) = conditions(of_pod(a_pod(said("PodScheduled", PLACED)), NO_ROOM))
+    assert written["lastTransitionTime"] == timestamp(NOW)
+
+
+def test_the_word_of_a_gate_stands() -> None:
+    gated = Verdict("False", "SchedulingGated", "Scheduling is blocked due to gates")
+    held = a_pod(said("PodScheduled", gated), gates=["wait"])
+    assert of_pod(held, WAITING) == of_pod(held, NO_ROOM) == Plan()
+    free = a_pod(said("PodScheduled", gated))
+    assert conditions(of_pod(free, NO_ROOM))[0]["reason"] == "Unschedulable"
+
+
+@pytest.mark.parametrize(
+    "pod", [None, a_pod(uid="another"), a_pod(on="n1")], ids=["gone", "a namesake", "bound"]
+)
+def test_a_pod_that_is_not_meant_any_more_is_told_nothing(pod: Pod | None) -> None:
+    assert of_pod(pod, NO_ROOM) == Plan()
+
+
+def test_nobody_is_told_anything_without_a_verdict() -> None:
+    assert reporter(a_pod(), a_group()).reconcile_pod(KEY) == Plan()
+    assert reporter(a_pod(), a_group()).reconcile_group(KEY) == Plan()
+
+
+# ---- groups --------------------------------------------------------------------------------------
+
+
+def test_a_group_that_does_not_fit_says_so_under_both_names() -> None:
+    plan = of_group(a_group(), NO_ROOM)
+    (patch,) = plan.actions
+    assert isinstance(patch, Patch)
+    assert (patch.kind, patch.key, patch.subresource) == (POD_GROUP, KEY, "status")
+    assert patch.change["metadata"] == {"uid": "u", "resourceVersion": "7"}
+    written = conditions(plan)
+    assert [one["type"] for one in written] == [INITIALLY_SCHEDULED, SCHEDULED]
+    assert {one["message"] for one in written} == {NO_ROOM.message}
+    assert {one["observedGeneration"] for one in written} == {4}
+
+
+def test_a_group_that_is_placed_says_how_many_it_needed() -> None:
+    initially, scheduled = conditions(of_group(a_group(), PLACED))
+    assert (initially["status"], initially["reason"]) == ("True", "Scheduled")
+    assert (scheduled["status"], scheduled["reason"], scheduled["message"]) == (
+        "True", "MinCountSatisfied", "All required pods (3/3) have been assigned to nodes",
+    )  # fmt: skip
+
+
+def test_a_group_that_only_waits_says_so_under_one_name() -> None:
+    (written,) = conditions(of_group(a_group(), WAITING))
+    assert (written["type"], written["message"]) == (SCHEDULED, WAITING.message)
+
+
+@pytest.mark.parametrize("later", [NO_ROOM, WAITING], ids=["does not fit", "waits"])
+def test_once_placed_a_group_says_so_for_ever(later: Verdict) -> None:
+    placed = a_group(said(INITIALLY_SCHEDULED, PLACED), said(SCHEDULED, PLACED))
+    assert of_group(placed, later) == Plan()
+
+
+def test_a_group_that_was_refused_can_still_be_placed() -> None:
+    refused = a_group(said(INITIALLY_SCHEDULED, NO_ROOM), said(SCHEDULED, NO_ROOM))
+    written = conditions(of_group(refused, PLACED))
+    assert [one["status"] for one in written] == ["True", "True"]
+    assert {one["lastTransitionTime"] for one in written} == {timestamp(NOW)}
+
+
+def test_what_a_group_says_already_is_not_written_again() -> None:
+    half = a_group(said(INITIALLY_SCHEDULED, NO_ROOM))
+    assert [one["type"] for one in conditions(of_group(half, NO_ROOM))] == [SCHEDULED]
+    whole = a_group(said(INITIALLY_SCHEDULED, NO_ROOM), said(SCHEDULED, NO_ROOM))
+    assert of_group(whole, NO_ROOM) == Plan()
+
+
+def test_a_new_message_keeps_the_time_of_the_old_status() -> None:
+    other = Verdict("False", "Unschedulable", "another sentence")
+    refused = a_group(said(INITIALLY_SCHEDULED, NO_ROOM), said(SCHEDULED, NO_ROOM))
+    assert {one["lastTransitionTime"] for one in conditions(of_group(refused, other))} == {BEFORE}
+
+
+def test_of_several_verdicts_the_last_counts() -> None:
+    (initially, _) = conditions(of_group(a_group(), WAITING, NO_ROOM, PLACED))
+    assert initially["status"] == "True"
+
+
+def test_a_group_that_is_gone_is_told_nothing() -> None:
+    assert of_group(None, NO_ROOM) == Plan()

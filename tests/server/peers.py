@@ -1,0 +1,178 @@
+"""A server on a port of its own, and clients that say to it whatever they like, byte by byte."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cache, wraps
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Concatenate, NamedTuple, ParamSpec
+
+import orjson
+
+from phalanx.api.wire import Handler, Object, Reply, Request
+from phalanx.clock import WallClock
+from phalanx.server.access import ADMIN, Tokens
+from phalanx.server.certificates import server_context
+from phalanx.server.listener import bind_socket, listening
+from phalanx.server.parser import Limits
+
+P = ParamSpec("P")
+
+TOKENS = Tokens({"secret": ADMIN})
+#: So small that kernels hold little of what a client does not read.
+_KERNEL_BUFFER = 16 * 1024
+
+
+def request(method: str, target: str, *headers: str, body: bytes = b"") -> bytes:
+    """A request as a client sends it."""
+    length = (f"Content-Length: {len(body)}",) if body else ()
+    lines = (f"{method} {target} HTTP/1.1", "Host: x", *headers, *length, "", "")
+    return "\r\n".join(lines).encode("latin-1") + body
+
+
+class Answer(NamedTuple):
+    """What a client has read."""
+
+    code: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+    @property
+    def json(self) -> Object:
+        read: Object = orjson.loads(self.body)
+        return read
+
+    def all(self, name: str) -> list[str]:
+        return [value for header, value in self.headers if header == name]
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One client's connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    def send(self, *data: bytes) -> None:
+        self.writer.write(b"".join(data))
+
+    async def head(self) -> Answer:
+        """An answer up to its body."""
+        lines = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")[:-2]
+        fields = (line.partition(": ") for line in lines[1:])
+        return Answer(int(lines[0].split()[1]), [(name, value) for name, _, value in fields], b"")
+
+    async def answer(self) -> Answer:
+        """A whole answer, in one piece or in chunks."""
+        head = await self.head()
+        if head.all("transfer-encoding"):
+            return head._replace(body=b"".join([chunk async for chunk in self.chunks()]))
+        size = int(head.all("content-length")[0])
+        return head._replace(body=await self.reader.readexactly(size))
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Chunks up to the empty one."""
+        while size := int(await self.reader.readuntil(b"\r\n"), 16):
+            yield await self.reader.readexactly(size)
+            assert await self.reader.readexactly(2) == b"\r\n"
+        assert await self.reader.readexactly(2) == b"\r\n"
+
+    async def rest(self) -> bytes:
+        """What still comes until the server closes or cuts the connection."""
+        data = bytearray()
+        try:
+            while piece := await self.reader.read(1 << 20):
+                data += piece
+        except (ConnectionError, ssl.SSLError):
+            pass
+        return bytes(data)
+
+    def leave(self) -> None:
+        self.writer.transport.abort()
+
+
+@dataclass(slots=True)
+class Net:
+    """Where a server and its clients meet: on a kind of loop, under TLS or in the clear."""
+
+    new_loop: Callable[[], asyncio.AbstractEventLoop]
+    is_tls: bool
+    peers: list[Peer] = field(default_factory=list)
+    port: int = 0
+
+    @asynccontextmanager
+    async def serving(self, handle: Handler, limits: Limits | None = None) -> AsyncIterator[None]:
+        sock = bind_socket("127.0.0.1", 0)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BUFFER)
+        self.port = sock.getsockname()[1]
+        async with listening(handle, TOKENS, sock, contexts()[0] if self.is_tls else None, limits):
+            yield
+
+    async def connect(self) -> Peer:
+        """A client that holds back little of what it does not read."""
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _KERNEL_BUFFER)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.port))
+        tls, name = (contexts()[1], "127.0.0.1") if self.is_tls else (None, None)
+        peer = Peer(*await asyncio.open_connection(sock=sock, ssl=tls, server_hostname=name))
+        self.peers.append(peer)
+        return peer
+
+    async def ask(self, data: bytes) -> Answer:
+        """What a client that comes for this alone is answered."""
+        peer = await self.connect()
+        peer.send(data)
+        return await peer.answer()
+
+    def run(self, scenario: Coroutine[Any, Any, None]) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(20):
+                try:
+                    await scenario
+                finally:
+                    for peer in self.peers:
+                        peer.leave()
+
+        with asyncio.Runner(loop_factory=self.new_loop) as runner:
+            runner.run(bounded())
+
+
+def on_a_net(
+    test: Callable[Concatenate[Net, P], Coroutine[Any, Any, None]],
+) -> Callable[Concatenate[Net, P], None]:
+    """An async test as an ordinary one, on the loop of its net."""
+
+    @wraps(test)
+    def run(net: Net, *args: P.args, **kwargs: P.kwargs) -> None:
+        net.run(test(net, *args, **kwargs))
+
+    return run
+
+
+@cache
+def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """The server's and its clients' side of TLS, the same for the whole run."""
+    with TemporaryDirectory() as folder:
+        server, authority = server_context(Path(folder), [], WallClock().now())
+    return server, ssl.create_default_context(cadata=authority.decode())
+
+
+async def echo(asked: Request) -> Reply:
+    """What the server saw."""
+    assert isinstance(asked.body, bytes)
+    seen = {
+        "method": asked.method,
+        "path": asked.path,
+        "query": asked.query,
+        "headers": dict(asked.headers),
+        "body": asked.body.decode("latin-1"),
+        "user": asked.user.name,
+    }
+    return Reply(200, orjson.dumps(seen))

@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from phalanx.store.backup import LEAP, backup, restore
+from phalanx.store.errors import StoreRefused
+from phalanx.store.kv import Change, Compacted, Record, Write
+from phalanx.store.sqlite import SqliteStore
+from tests.store.crash_writer import expected, found, number, write
+from tests.store.test_sqlite_crash import killed
+from tests.store.test_sqlite_refusals import contents
+from tests.store.writes import delete, everything, put, told
+
+
+async def commit(folder: Path, *transactions: list[Write]) -> list[Change]:
+    """Open a store, write into it and close it; gives what the last transaction changed."""
+    store = SqliteStore(folder)
+    changes: list[Change] = []
+    for writes in transactions:
+        changes = list(await store.commit(writes))
+    await store.close()
+    return changes
+
+
+async def looked(folder: Path) -> list[str]:
+    store = SqliteStore(folder)
+    await store.close()
+    return everything(store)
+
+
+def a_store(folder: Path) -> None:
+    """Three writes: /a was x and is y, /b is x."""
+    asyncio.run(commit(folder, [put("/a", "x"), put("/b", "x")], [put("/a", "y", 1)]))
+
+
+# ---- taking a copy -------------------------------------------------------------------------------
+
+
+def test_a_copy_is_one_file_for_its_owner_alone(tmp_path: Path) -> None:
+    a_store(tmp_path / "data")
+    assert backup(tmp_path / "data", tmp_path / "copy") == 3
+    assert sorted(os.listdir(tmp_path)) == ["copy", "data"]
+    assert stat.S_IMODE((tmp_path / "copy").stat().st_mode) == 0o600
+
+
+def test_a_copy_taken_while_the_store_runs_is_of_one_moment(tmp_path: Path) -> None:
+    async def run() -> list[int]:
+        store = SqliteStore(tmp_path / "data")
+        writing = [asyncio.ensure_future(write(store)) for _ in range(4)]
+        revisions = [
+            await asyncio.to_thread(backup, tmp_path / "data", tmp_path / f"copy-{n}")
+            for n in range(5)
+        ]
+        await asyncio.gather(*writing)
+        await store.close()
+        return revisions
+
+    revisions = asyncio.run(run())
+    assert revisions == sorted(revisions)
+    for n in range(5):
+        restore(tmp_path / f"copy-{n}", tmp_path / f"data-{n}")
+        store = SqliteStore(tmp_path / f"data-{n}")
+        assert found(store) == expected(number(store))
+        asyncio.run(store.close())
+
+
+def test_another_process_can_take_a_copy_of_a_running_store(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from phalanx.store.backup import backup;"
+        "print(backup(Path(sys.argv[1]), Path(sys.argv[2])))"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "data"), str(tmp_path / "copy")]
+
+    async def run() -> bytes:
+        store = SqliteStore(tmp_path / "data")
+        await store.commit([put("/a", "x")])
+        copying = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+        said, _ = await copying.communicate()
+        await store.commit([put("/b", "x")])
+        await store.close()
+        return said
+
+    assert asyncio.run(run()) == b"1\n"
+    restore(tmp_path / "copy", tmp_path / "again")
+    assert asyncio.run(looked(tmp_path / "again")) == ["/a x@1"]
+    assert asyncio.run(looked(tmp_path / "data")) == ["/a x@1", "/b x@2"]
+
+
+def test_a_copy_of_what_a_dead_process_left_has_all_that_it_acknowledged(tmp_path: Path) -> None:
+    transactions, _, _ = killed(tmp_path / "data", "COMMIT", 9)
+    backup(tmp_path / "data", tmp_path / "copy")
+    restore(tmp_path / "copy", tmp_path / "again")
+    store = SqliteStore(tmp_path / "again")
+    assert number(store) >= transactions
+    assert found(store) == expected(number(store))
+    asyncio.run(store.close())
+
+
+def test_a_copy_replaces_no_file(tmp_path: Path) -> None:
+    a_store(tmp_path / "data")
+    (tmp_path / "copy").write_text("mine")
+    with pytest.raises(StoreRefused, match="exists already"):
+        backup(tmp_path / "data", tmp_path / "copy")
+    assert (tmp_path / "copy").read_text() == "mine"
+
+
+def test_without_a_store_there_is_no_copy(tmp_path: Path) -> None:
+    with pytest.raises(StoreRefused, match="there is no store in"):
+        backup(tmp_path, tmp_path / "copy")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    a_store(tmp_path / "data")
+    with pytest.raises(StoreRefused, match="No such file or directory"):
+        backup(tmp_path / "data", tmp_path / "missing" / "copy")
+
+
+def test_a_damaged_store_is_not_copied(tmp_path: Path) -> None:
+    a_store(tmp_path / "data")
+    file = tmp_path / "data" / "store.db"
+    file.write_bytes(file.read_bytes()[:-1000] + bytes(1000))
+    with pytest.raises(StoreRefused, match=r"store\.db is damaged"):
+        backup(tmp_path / "data", tmp_path / "copy")
+    assert sorted(os.listdir(tmp_path)) == ["data"]
+
+
+# ---- putting it back -----------------------------------------------------------------------------
+
+
+def test_a_restored_store_holds_what_it_held_and_leaps_over_what_was_given_since(
+    tmp_path: Path,
+) -> None:
+    a_store(tmp_path / "data")
+    backup(tmp_path / "data", tmp_path / "copy")
+    revision = restore(tmp_path / "copy", tmp_path / "again")
+    assert revision >= 3 + LEAP
+
+    async def look() -> None:
+        store = SqliteStore(tmp_path / "again")
+        assert (store.revision, store.floor) == (revision, revision)
+        assert store.get("/a") == Record("/a", b"y@3", 3, created=1)
+        assert everything(store) == everything(store, revision) == ["/a y@3", "/b x@2"]
+        for gone in (1, 3, 1000, revision - 1):
+            with pytest.raises(Compacted):
+                store.changes(gone)
+        changes = await store.commit([put("/a", "z", 3), delete("/b", 2)])
+        after = revision + 1
+        assert told(changes) == [f"{after}: /a y@3 -> /a z@{after}", f"{after + 1}: /b x@2 -> -"]
+        await store.close()
+
+    asyncio.run(look())
+    store = SqliteStore(tmp_path / "again")
+    assert [change.revision for change in store.changes(revision)] == [revision + 1, revision + 2]
+    asyncio.run(store.close())
+
+
+def test_revisions_are_never_reused_however_often_a_copy_is_restored(tmp_path: Path) -> None:
+    a_store(tmp_path / "data")
+    backup(tmp_path / "data", tmp_path / "copy")
+    given = [3]
+    for _ in range(3):
+        restore(tmp_path / "copy", tmp_path / "data", replace=True)
+        (change,) = asyncio.run(commit(tmp_path / "data", [put("/new", "x")]))
+        assert change.revision > given[-1]
+        given.append(change.revision)
+
+
+def test_a_store_that_is_there_is_replaced_only_when_told(tmp_path: Path) -> None:
+    a_store(tmp_path / "data")
+    backup(tmp_path / "data", tmp_path / "copy")
+    asyncio.run(commit(tmp_path / "data", [put("/c", "x")]))
+    before = contents(tmp_path / "data")
+    with pytest.raises(StoreRefused, match="holds a store already"):
+        restore(tmp_path / "copy", tmp_path / "data")
+    assert contents(tmp_path / "data") == before
+    restore(tmp_path / "copy", tmp_path / "data", replace=True)
+    assert asyncio.run(looked(tmp_path / "data")) == ["/a y@3", "/b x@2"]
+
+
+def test_a_store_in_which_nothing_was_ever_written_may_be_replaced(tmp_path: Path) -> None:
+    a_store(tmp_path / "data")
+    backup(tmp_path / "data", tmp_path / "copy")
+    asyncio.run(commit(tmp_path / "new"))
+    restore(tmp_path / "copy", tmp_path / "new")
+    assert asyncio.run(looked(tmp_path / "new")) == ["/a y@3", "/b x@2"]
+
+
+def test_what_a_dead_process_left_does_not_seep_into_the_copy(tmp_path: Path) -> None:
+    a_store(tmp_path / "data")
+    backup(tmp_path / "data", tmp_path / "copy")
+    killed(tmp_path / "dead", "COMMIT", 30)
+    assert "store.db-wal" in contents(tmp_path / "dead")
+    restore(tmp_path / "copy", tmp_path / "dead", replace=True)
+    assert asyncio.run(looked(tmp_path / "dead")) == ["/a y@3", "/b x@2"]
+
+
+def test_a_damaged_store_may_be_replaced_when_told(tmp_path: Path) -> None:
+    a_store(tmp_path / "data")
+    backup(tmp_path / "data", tmp_path / "copy")
+    (tmp_path / "data" / "store.db").write_bytes(b"garbage" * 1000)
+    with pytest.raises(StoreRefused):
+        restore(tmp_path / "copy", tmp_path / "data")
+    restore(tmp_path / "copy", tmp_path / "data", replace=True)
+    assert asyncio.run(looked(tmp_path / "data")) == ["/a y@3", "/b x@2"]
+
+
+def test_a_running_store_is_not_replaced(tmp_path: Path) -> None:
+    a_store(tmp_path / "data")
+    backup(tmp_path / "data", tmp_path / "copy")
+    store = SqliteStore(tmp_path / "data")
+    with pytest.raises(StoreRefused, match="in use"):
+        restore(tmp_path / "copy", tmp_path / "data", replace=True)
+    asyncio.run(store.close())
+
+
+@pytest.mark.parametrize("content", [None, b"", b"garbage" * 1000], ids=["no", "empty", "garbage"])
+def test_what_is_no_copy_is_refused_and_the_store_stays(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    a_store(tmp_path / "data")
+    if content is not None:
+        (tmp_path / "copy").write_bytes(content)
+    before = contents(tmp_path / "data")
+    with pytest.raises(StoreRefused):
+        restore(tmp_path / "copy", tmp_path / "data", replace=True)
+    assert contents(tmp_path / "data") == before
+
+
+def test_a_damaged_copy_is_refused_and_the_store_stays(tmp_path: Path) -> None:
+    a_store(tmp_path / "data")
+    backup(tmp_path / "data", tmp_path / "copy")
+    copy = tmp_path / "copy"
+    copy.write_bytes(copy.read_bytes()[:-1000] + bytes(1000))
+    with pytest.raises(StoreRefused, match="is damaged"):
+        restore(copy, tmp_path / "data", replace=True)
+    assert asyncio.run(looked(tmp_path / "data")) == ["/a y@3", "/b x@2"]
