@@ -22,7 +22,7 @@ from phalanx.controllers.namespaces import Namespaces
 from phalanx.controllers.nodes import Nodes, SimulatedNode
 from phalanx.controllers.podgroups import Protection
 from phalanx.controllers.scheduling import Scheduling
-from phalanx.server.access import MASTERS
+from phalanx.server.access import MASTERS, Tokens
 from phalanx.server.app import Server
 from phalanx.store.kv import Store
 
@@ -38,8 +38,9 @@ class ControlPlane:
         *,
         nodes: Sequence[SimulatedNode] = (),
         without: Collection[str] = (),
+        tokens: Tokens | None = None,
     ) -> None:
-        self.server = Server(store, clock, chance)
+        self.server = Server(store, clock, chance, tokens=tokens)
         self._store, self._clock, self._chance = store, clock, chance
         self._nodes, self._without = nodes, without
 

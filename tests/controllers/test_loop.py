@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 
 import pytest
 
@@ -16,9 +17,12 @@ from tests.builders import in_virtual_time, pod
 from tests.controllers.cluster import Cluster, cluster, lagging
 
 NOTHING_ELSE = ["scheduler", "controllers", "nodes"]
-MADE = Create(CONFIG_MAP, {"metadata": {"name": "a", "namespace": "default"}})
 #: Refused every time: it is another uid.
 REFUSED = Delete(CONFIG_MAP, Key("default", "a"), "another")
+
+
+def made() -> Create:
+    return Create(CONFIG_MAP, {"metadata": {"name": "a", "namespace": "default"}})
 
 
 @asynccontextmanager
@@ -39,7 +43,7 @@ def now() -> float:
 
 @in_virtual_time
 async def test_what_is_planned_is_done() -> None:
-    async with working(lambda key: Plan([MADE])) as (c, loop):
+    async with working(lambda key: Plan([made()])) as (c, loop):
         loop.queue.add("a")
         await asyncio.sleep(1)
         assert len((await c.client.list(CONFIG_MAP)).items) == 1
@@ -51,14 +55,14 @@ async def test_what_fails_is_tried_again_later_and_later() -> None:
 
     def reconcile(key: str) -> Plan:
         times.append(now())
-        return Plan([MADE, REFUSED])
+        return Plan([made(), REFUSED])
 
     async with working(reconcile) as (_, loop):
         loop.queue.add("a")
         await asyncio.sleep(30)
-        pauses = [after - before for before, after in zip(times, times[1:], strict=False)]
+        pauses = [after - before for before, after in pairwise(times)]
         assert len(pauses) >= 8
-        assert all(after > 1.9 * before for before, after in zip(pauses, pauses[1:], strict=False))
+        assert all(after > 1.9 * before for before, after in pairwise(pauses))
 
 
 @in_virtual_time
@@ -68,7 +72,7 @@ async def test_after_a_success_the_next_failure_is_the_first() -> None:
 
     def reconcile(key: str) -> Plan:
         times.append(now())
-        return Plan([MADE, REFUSED]) if fails else Plan()
+        return Plan([made(), REFUSED]) if fails else Plan()
 
     async with working(reconcile) as (_, loop):
         loop.queue.add("a")
@@ -117,7 +121,7 @@ async def test_no_two_workers_are_on_one_key() -> None:
         assert key not in busy
         busy.add(key)
         asyncio.get_running_loop().call_soon(busy.discard, key)
-        return Plan([MADE])
+        return Plan([made()])
 
     async with working(reconcile, workers=8) as (_, loop):
         for _ in range(20):

@@ -54,7 +54,7 @@ async def test_a_pod_that_is_bound_runs_until_it_is_deleted() -> None:
             one["type"]: one["status"] for one in found["status"]["conditions"]
         } == dict.fromkeys(("PodScheduled", "Initialized", "ContainersReady", "Ready"), "True")
         assert seconds(found["status"]["startTime"]) == EPOCH + 10
-        await asyncio.sleep(100_000)
+        await asyncio.sleep(5_000)
         assert await phase(c) == "Running"
 
 
@@ -78,7 +78,7 @@ async def test_a_pod_with_a_wish_ends_well_after_so_long(wish: int) -> None:
 async def test_a_wish_that_is_no_number_is_no_wish(wish: str) -> None:
     async with cluster(nodes=machines(1, cpu="8"), without=WITHOUT) as c:
         await c.create(short(wish))
-        await asyncio.sleep(10_000)
+        await asyncio.sleep(2_000)
         assert await phase(c) == "Running"
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -134,9 +133,6 @@ async def end(c: Cluster, phase: str) -> None:
     await c.client.patch(
         POD, Key("default", "p"), {"status": {"phase": phase}}, subresource="status"
     )
-
-
-Finish = Callable[[Cluster], object]
 
 
 @pytest.mark.parametrize("how", ["deleted", "Succeeded", "Failed"])

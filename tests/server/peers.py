@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -14,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 import orjson
+import uvloop
 
 from phalanx.api.wire import Handler, Object, Reply, Request
 from phalanx.clock import WallClock
@@ -25,8 +27,6 @@ from phalanx.server.parser import Limits
 P = ParamSpec("P")
 
 TOKENS = Tokens({"secret": ADMIN})
-#: So small that kernels hold little of what a client does not read.
-_KERNEL_BUFFER = 16 * 1024
 
 
 def request(method: str, target: str, *headers: str, body: bytes = b"") -> bytes:
@@ -109,15 +109,14 @@ class Net:
     @asynccontextmanager
     async def serving(self, handle: Handler, limits: Limits | None = None) -> AsyncIterator[None]:
         sock = bind_socket("127.0.0.1", 0)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BUFFER)
+        _narrow(sock)
         self.port = sock.getsockname()[1]
         async with listening(handle, TOKENS, sock, contexts()[0] if self.is_tls else None, limits):
             yield
 
     async def connect(self) -> Peer:
-        """A client that holds back little of what it does not read."""
         sock = socket.socket()
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _KERNEL_BUFFER)
+        _narrow(sock)
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.port))
         tls, name = (contexts()[1], "127.0.0.1") if self.is_tls else (None, None)
@@ -132,21 +131,45 @@ class Net:
         return await peer.answer()
 
     def run(self, scenario: Coroutine[Any, Any, None]) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(20):
-                try:
-                    await scenario
-                finally:
-                    for peer in self.peers:
-                        peer.leave()
-
+        """Play a scenario to its end. The loop must have nothing to complain about."""
+        complaints = _Complaints()
+        logging.getLogger("asyncio").addHandler(complaints)
         with asyncio.Runner(loop_factory=self.new_loop) as runner:
-            runner.run(bounded())
+            runner.run(self._bounded(scenario))
+        logging.getLogger("asyncio").removeHandler(complaints)
+        assert complaints.messages == []
+
+    async def _bounded(self, scenario: Coroutine[Any, Any, None]) -> None:
+        async with asyncio.timeout(20):
+            try:
+                await scenario
+            finally:
+                for peer in self.peers:
+                    peer.leave()
+
+
+#: In all these places a server behaves alike: (kind of loop, whether under TLS).
+NETS = {
+    "clear": (asyncio.new_event_loop, False),
+    "TLS": (asyncio.new_event_loop, True),
+    "TLS on uvloop": (uvloop.new_event_loop, True),
+}
+
+
+class _Complaints(logging.Handler):
+    """What is said about tasks and transports that were not ended, and errors nobody took."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
 
 
 def on_a_net(
     test: Callable[Concatenate[Net, P], Coroutine[Any, Any, None]],
-) -> Callable[Concatenate[Net, P], None]:
+) -> Callable[..., None]:
     """An async test as an ordinary one, on the loop of its net."""
 
     @wraps(test)
@@ -154,6 +177,12 @@ def on_a_net(
         net.run(test(net, *args, **kwargs))
 
     return run
+
+
+def _narrow(sock: socket.socket) -> None:
+    """Let the system hold little of what the other side does not read."""
+    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+        sock.setsockopt(socket.SOL_SOCKET, option, 16 * 1024)
 
 
 @cache

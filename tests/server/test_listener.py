@@ -16,8 +16,8 @@ from phalanx.client.http import Http
 from phalanx.client.transports import Unreachable
 from phalanx.clock import WallClock
 from phalanx.server.access import ADMIN, Tokens
-from phalanx.server.formats import MAX_BODY
 from phalanx.server.certificates import server_context
+from phalanx.server.formats import MAX_BODY
 from phalanx.server.listener import bind_socket, listening
 from tests.builders import pod
 from tests.server.conftest import TOKEN, Listening, Send, new_server
@@ -25,6 +25,8 @@ from tests.server.test_negotiation import TABLE
 
 PODS = POD.path("default")
 MERGE = {"content-type": MERGE_PATCH}
+#: What the HTTP client says about a body that the server is meant to refuse.
+LARGE = pytest.mark.filterwarnings("ignore:Sending a large body")
 
 
 def post(path: str, body: object, query: str = "") -> Request:
@@ -66,6 +68,7 @@ SCRIPT = (
 )  # fmt: skip
 
 
+@LARGE
 def test_a_server_answers_alike_in_process_and_over_tls(in_process: Send, https: Listening) -> None:
     for request in SCRIPT:
         near, far = in_process(request), https.send(request)
@@ -90,6 +93,7 @@ def test_a_watch_streams_what_happens(send: Send) -> None:
     assert [line["type"] for line in lines][:1] == ["ADDED"]
 
 
+@LARGE
 def test_large_bodies_are_refused_with_a_status(send: Send) -> None:
     answer = send(Request("POST", PODS, "", {"content-type": "application/json"}, b"x" * 2**22))
     assert (answer.code, answer.body["kind"], answer.body["code"]) == (413, "Status", 413)
@@ -103,6 +107,7 @@ def test_old_tls_is_refused(https: Listening) -> None:
     old.set_ciphers("DEFAULT:@SECLEVEL=0")
     with pytest.warns(DeprecationWarning, match="TLS"):
         old.minimum_version = ssl.TLSVersion.TLSv1
+    with pytest.warns(DeprecationWarning, match="TLS"):
         old.maximum_version = ssl.TLSVersion.TLSv1_1
 
     def ask() -> None:
@@ -158,7 +163,13 @@ def test_a_server_with_open_watches_stops_at_once_and_forgets_them(tmp_path: Pat
 
 
 def test_a_server_that_stops_still_gives_the_answers_that_it_owes(tmp_path: Path) -> None:
-    server, sock = new_server(latency=lambda: 0.3), bind_socket("127.0.0.1", 0)
+    begun = asyncio.Event()
+
+    def slowly() -> float:
+        begun.set()
+        return 0.3
+
+    server, sock = new_server(slowly), bind_socket("127.0.0.1", 0)
     tls, authority = server_context(tmp_path, [], WallClock().now())
     client = ssl.create_default_context(cadata=authority.decode())
 
@@ -167,11 +178,9 @@ def test_a_server_that_stops_still_gives_the_answers_that_it_owes(tmp_path: Path
         url = f"https://127.0.0.1:{sock.getsockname()[1]}"
         transport = Http(url, token=TOKEN, tls=client)
         async with listening(server.handle, Tokens({TOKEN: ADMIN}), sock, tls):
-            await transport.send(Request("GET", "/version"))
+            begun.clear()
             asking = asyncio.ensure_future(transport.send(post(PODS, pod("a"))))
-            async with asyncio.timeout(5):
-                while server.context.store.pending(POD.key("default", "a")) is None:
-                    await asyncio.sleep(0)
+            await asyncio.wait_for(begun.wait(), 5)
         answer = await asking
         await transport.close()
         return answer.code

@@ -83,11 +83,11 @@ def _empty() -> bytes:
         return (Path(folder) / FILE).read_bytes()
 
 
-def told(tell: Callable[[Log], None]) -> Callable[[Log, Landed, Failed], Writer]:
+def showing(look: Callable[[Log], None]) -> Callable[[Log, Landed, Failed], Writer]:
     """A thread that writes, whose log is shown to a test before it begins."""
 
     def writing(log: Log, landed: Landed, failed: Failed) -> Writer:
-        tell(log)
+        look(log)
         return Writer(log, landed, failed)
 
     return writing

@@ -20,9 +20,8 @@ from phalanx.store.log import Log
 from phalanx.store.memory import MemoryStore
 from phalanx.store.retention import Retention
 from phalanx.store.sqlite import SqliteStore
-from tests.store.disk import in_real_time, told
-from tests.store.writes import delete, everything, put, written
-from tests.store.writes import told as said
+from tests.store.disk import in_real_time, showing
+from tests.store.writes import delete, everything, put, told, written
 
 #: Keeps so little history in memory that the rest is read from disk.
 TINY = 600
@@ -75,7 +74,7 @@ async def test_revisions_go_on_after_opening_again(tmp_path: Path) -> None:
     await a_history(store)
     await store.close()
     store = SqliteStore(tmp_path)
-    assert said(await store.commit([put("/b", "z", 3)])) == ["6: /b y@3 -> /b z@6"]
+    assert told(await store.commit([put("/b", "z", 3)])) == ["6: /b y@3 -> /b z@6"]
     await store.close()
 
 
@@ -89,7 +88,7 @@ async def test_revisions_go_on_after_the_last_writes_were_forgotten(tmp_path: Pa
     assert rows(tmp_path) == {"log": 1, "value": 1}
     store = SqliteStore(tmp_path)
     assert (store.revision, store.floor) == (5, 5)
-    assert said(await store.commit([put("/a", "z")])) == ["6: - -> /a z@6"]
+    assert told(await store.commit([put("/a", "z")])) == ["6: - -> /a z@6"]
     await store.close()
 
 
@@ -101,14 +100,14 @@ async def test_the_past_that_left_the_memory_is_read_from_disk(tmp_path: Path, a
     if again:
         await store.close()
         store = SqliteStore(tmp_path, ring=TINY)
-    assert said(store.changes(0)) == [
+    assert told(store.changes(0)) == [
         "1: - -> /a x@1",
         "2: - -> /b x@2",
         "3: /b x@2 -> /b y@3",
         "4: /a x@1 -> /a y@4",
         "5: /a y@4 -> -",
     ]
-    assert said(store.changes(1, "/b")) == ["2: - -> /b x@2", "3: /b x@2 -> /b y@3"]
+    assert told(store.changes(1, "/b")) == ["2: - -> /b x@2", "3: /b x@2 -> /b y@3"]
     states = [everything(store, at) for at in (1, 2, 3, 4, 5)]
     assert states[:3] == [["/a x@1"], ["/a x@1", "/b x@2"], ["/a x@1", "/b y@3"]]
     assert states[3:] == [["/a y@4", "/b y@3"], ["/b y@3"]]
@@ -159,7 +158,7 @@ async def test_keys_and_values_may_be_anything(tmp_path: Path) -> None:
 async def test_writers_at_the_same_time_share_a_flush(tmp_path: Path) -> None:
     statements: list[str] = []
     store = SqliteStore(
-        tmp_path, writing=told(lambda log: log.db.set_trace_callback(statements.append))
+        tmp_path, writing=showing(lambda log: log.db.set_trace_callback(statements.append))
     )
     await asyncio.gather(*(store.commit([put(f"/{n}", "x")]) for n in range(100)))
     assert statements.count("COMMIT") == 1
@@ -191,7 +190,7 @@ async def test_the_file_is_written_as_durably_as_can_be(tmp_path: Path) -> None:
         for name in ("journal_mode", "synchronous", "wal_autocheckpoint", "mmap_size"):
             found[name] = log.db.execute(f"PRAGMA {name}").fetchone()[0]
 
-    await SqliteStore(tmp_path, writing=told(look)).close()
+    await SqliteStore(tmp_path, writing=showing(look)).close()
     full = 2
     assert found == {
         "journal_mode": "wal",
@@ -205,7 +204,7 @@ async def test_the_file_is_written_as_durably_as_can_be(tmp_path: Path) -> None:
 async def test_the_log_is_emptied_into_the_tables_now_and_then(tmp_path: Path) -> None:
     statements: list[str] = []
     store = SqliteStore(
-        tmp_path, writing=told(lambda log: log.db.set_trace_callback(statements.append))
+        tmp_path, writing=showing(lambda log: log.db.set_trace_callback(statements.append))
     )
     for n in range(4):
         await store.commit([Write(f"/{n}", lambda _: bytes(1 << 20), 0)])
@@ -222,7 +221,7 @@ async def test_closing_commits_what_is_under_way_and_leaves_one_file(tmp_path: P
     writing = asyncio.ensure_future(store.commit([put("/a", "x")]))
     await asyncio.sleep(0)
     await store.close()
-    assert said(await writing) == ["1: - -> /a x@1"]
+    assert told(await writing) == ["1: - -> /a x@1"]
     assert sorted(os.listdir(tmp_path)) == ["store.db", "store.lock"]
     await store.close()
 
@@ -283,7 +282,7 @@ async def test_a_store_is_not_opened_twice_in_one_process_either(tmp_path: Path)
 async def test_forgetting_on_disk_goes_in_steps_and_lasts(tmp_path: Path) -> None:
     statements: list[str] = []
     store = SqliteStore(
-        tmp_path, writing=told(lambda log: log.db.set_trace_callback(statements.append))
+        tmp_path, writing=showing(lambda log: log.db.set_trace_callback(statements.append))
     )
     for n in range(11):
         expect = (n - 1) * 500

@@ -10,7 +10,7 @@ from phalanx.store.errors import StoreBroken
 from phalanx.store.kv import Change, Store
 from phalanx.store.log import Log
 from phalanx.store.sqlite import SqliteStore, Writing
-from tests.store.disk import in_real_time, told
+from tests.store.disk import in_real_time, showing
 from tests.store.test_sqlite_refusals import small_files
 from tests.store.writes import delete, everything, put, written
 
@@ -26,7 +26,7 @@ def after(statement: str) -> Writing:
     def tell(log: Log) -> None:
         log.db.execute(statement)
 
-    return told(tell)
+    return showing(tell)
 
 
 async def commit_forever(store: Store, acknowledged: list[str]) -> None:
@@ -124,7 +124,7 @@ async def test_forgetting_that_fails_ends_the_store_too(tmp_path: Path, again: b
 async def test_history_that_is_damaged_ends_the_store_instead_of_being_told(tmp_path: Path) -> None:
     alarms: list[StoreBroken] = []
     shown: list[Log] = []
-    store = SqliteStore(tmp_path, ring=0, on_broken=alarms.append, writing=told(shown.append))
+    store = SqliteStore(tmp_path, ring=0, on_broken=alarms.append, writing=showing(shown.append))
     await written(store, [put("/a", "x")], [put("/a", "y", 1)])
     shown[0].db.execute("UPDATE value SET bytes = x'00' WHERE rev = 1")
     with pytest.raises(StoreBroken, match="damaged"):

@@ -53,7 +53,7 @@ _WORDS: Final = {
 _EVERY = "@every "
 _ZONE = re.compile(r"(?:CRON_)?TZ=(\S*)\s+(.*)")
 _ALL = ("*", "?")
-_NUMBER, _UNIT = r"\d+(?:\.\d*)?|\.\d+", "ns|us|µs|μs|ms|s|m|h"  # noqa: RUF001
+_NUMBER, _UNIT = r"\d+(?:\.\d*)?|\.\d+", "ns|us|µs|μs|ms|s|m|h"
 _PART = re.compile(f"({_NUMBER})({_UNIT})")
 _DURATION = re.compile(f"[+-]?(?:0|(?:(?:{_NUMBER})(?:{_UNIT}))+)")
 _SECONDS: Final = {

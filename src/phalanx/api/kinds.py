@@ -97,7 +97,7 @@ NODE = Kind(
 POD = Kind(
     "", "v1", "Pod", "pods", "core.v1.Pod",
     singular="pod", short_names=("po",), categories=("all",),
-    subresources=("status", "binding"),
+    subresources=("status", "binding", "eviction", "log"),
     fields={
         **META_FIELDS, "spec.nodeName": "", "spec.restartPolicy": "", "spec.schedulerName": "",
         "spec.serviceAccountName": "", "spec.hostNetwork": "false", "status.phase": "",
@@ -231,11 +231,51 @@ BINDING = Kind(
     singular="binding", verbs=("create",),
 )  # fmt: skip
 
+EVICTION = Kind(
+    "policy", "v1", "Eviction", "evictions", "policy.v1.Eviction",
+    singular="eviction", verbs=("create",),
+)  # fmt: skip
+EVENTS_EVENT = Kind(
+    "events.k8s.io", "v1", "Event", "events", "events.v1.Event",
+    singular="event", short_names=("ev",), fields=EVENT.fields, create_on_update=True,
+)  # fmt: skip
+SELF_SUBJECT_REVIEW = Kind(
+    "authentication.k8s.io", "v1", "SelfSubjectReview", "selfsubjectreviews",
+    "authentication.v1.SelfSubjectReview",
+    namespaced=False, singular="selfsubjectreview", verbs=("create",),
+)  # fmt: skip
+TOKEN_REVIEW = Kind(
+    "authentication.k8s.io", "v1", "TokenReview", "tokenreviews", "authentication.v1.TokenReview",
+    namespaced=False, singular="tokenreview", verbs=("create",),
+)  # fmt: skip
+LOCAL_SUBJECT_ACCESS_REVIEW = Kind(
+    "authorization.k8s.io", "v1", "LocalSubjectAccessReview", "localsubjectaccessreviews",
+    "authorization.v1.LocalSubjectAccessReview",
+    singular="localsubjectaccessreview", verbs=("create",),
+)  # fmt: skip
+SELF_SUBJECT_ACCESS_REVIEW = Kind(
+    "authorization.k8s.io", "v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews",
+    "authorization.v1.SelfSubjectAccessReview",
+    namespaced=False, singular="selfsubjectaccessreview", verbs=("create",),
+)  # fmt: skip
+SELF_SUBJECT_RULES_REVIEW = Kind(
+    "authorization.k8s.io", "v1", "SelfSubjectRulesReview", "selfsubjectrulesreviews",
+    "authorization.v1.SelfSubjectRulesReview",
+    namespaced=False, singular="selfsubjectrulesreview", verbs=("create",),
+)  # fmt: skip
+SUBJECT_ACCESS_REVIEW = Kind(
+    "authorization.k8s.io", "v1", "SubjectAccessReview", "subjectaccessreviews",
+    "authorization.v1.SubjectAccessReview",
+    namespaced=False, singular="subjectaccessreview", verbs=("create",),
+)  # fmt: skip
+
 #: Every kind that is served, in the order of discovery.
 KINDS = (
     BINDING, CONFIG_MAP, EVENT, LIMIT_RANGE, NAMESPACE, NODE, PERSISTENT_VOLUME_CLAIM,
     PERSISTENT_VOLUME, POD, POD_TEMPLATE, RESOURCE_QUOTA, SECRET, SERVICE_ACCOUNT, SERVICE,
-    CRON_JOB, JOB, POD_DISRUPTION_BUDGET,
+    EVENTS_EVENT, CRON_JOB, JOB, POD_DISRUPTION_BUDGET,
+    SELF_SUBJECT_REVIEW, TOKEN_REVIEW, LOCAL_SUBJECT_ACCESS_REVIEW, SELF_SUBJECT_ACCESS_REVIEW,
+    SELF_SUBJECT_RULES_REVIEW, SUBJECT_ACCESS_REVIEW,
     CLUSTER_ROLE_BINDING, CLUSTER_ROLE, ROLE_BINDING, ROLE,
     PRIORITY_CLASS, POD_GROUP, LEASE,
     DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, RESOURCE_SLICE,

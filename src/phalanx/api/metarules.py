@@ -34,14 +34,22 @@ from phalanx.api.fields import (
     path_segment_faults,
     prefix_faults,
 )
-from phalanx.api.kinds import Kind
+from phalanx.api.kinds import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, ROLE, ROLE_BINDING, Kind
 from phalanx.api.wire import Object
 
 #: All annotations of an object together, in bytes.
 ANNOTATIONS_LIMIT = 256 * 1024
 
 #: The format of names, where it is not that of a subdomain.
-_NAMES: Mapping[str, Faults] = {"Namespace": dns_label_faults, "Event": path_segment_faults}
+_NAMES: Mapping[str, Faults] = {
+    "Namespace": dns_label_faults,
+    "Service": dns_label_faults,
+    "Event": path_segment_faults,
+    ROLE.qualified: path_segment_faults,
+    ROLE_BINDING.qualified: path_segment_faults,
+    CLUSTER_ROLE.qualified: path_segment_faults,
+    CLUSTER_ROLE_BINDING.qualified: path_segment_faults,
+}
 
 _FIXED = (
     "name", "namespace", "uid", "creationTimestamp", "deletionTimestamp",
@@ -60,7 +68,7 @@ def check_metadata(kind: Kind, new: Object, old: Object | None) -> Causes:
 
 
 def _check_name(kind: Kind, meta: Object) -> Causes:
-    faults = _NAMES.get(kind.name, dns_subdomain_faults)
+    faults = _NAMES.get(kind.qualified, dns_subdomain_faults)
     name, prefix = meta.get("name", ""), meta.get("generateName", "")
     found = [
         invalid("generateName", prefix, fault)
@@ -108,7 +116,8 @@ def check_labels(new: Any, old: Any) -> Causes:
     return found
 
 
-def _check_annotations(new: Any, old: Any) -> Causes:
+def check_annotations(new: Any, old: Any) -> Causes:
+    """Annotations: keys, and how much they hold together."""
     annotations = new or {}
     found = [invalid("", key, fault) for key in annotations for fault in annotation_key_faults(key)]
     size = sum(len(k.encode()) + len(v.encode()) for k, v in annotations.items())
@@ -160,7 +169,7 @@ _check_owner = every(
 _check_common = struct(
     ("generation", given(at_least(0))),
     ("labels", check_labels),
-    ("annotations", _check_annotations),
+    ("annotations", check_annotations),
     ("ownerReferences", given(every(each(_check_owner), _one_controller))),
     ("finalizers", given(_check_finalizers)),
 )

@@ -157,11 +157,13 @@ async def _up(settings: Settings, folder: Path) -> None:
             stopped.set()
 
         store = _open(settings, folder, stop)
-        plane = ControlPlane(store, clock, chance, nodes=settings.nodes, without=settings.without)
-        handle, tokens = plane.server.handle, Tokens({token: ADMIN})
+        tokens = Tokens({token: ADMIN})
+        plane = ControlPlane(
+            store, clock, chance, nodes=settings.nodes, without=settings.without, tokens=tokens
+        )
         file = settings.kubeconfig or _kubeconfig_place(settings, folder)
         url = _url(settings.host, sock)
-        async with plane.running(), listening(handle, tokens, sock, tls):
+        async with plane.running(), listening(plane.server.handle, tokens, sock, tls):
             kubeconfig.write(file, url, authority.decode(), token)
             # What start-up made lives to the end: the collector need not look at it again.
             gc.collect()

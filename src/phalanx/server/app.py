@@ -21,7 +21,7 @@ from phalanx.api.wire import JSON, Object, Reply, Request, Stream
 from phalanx.chance import Chance
 from phalanx.clock import Clock
 from phalanx.server import discovery
-from phalanx.server.access import ADMIN, authorise, authorise_path
+from phalanx.server.access import ADMIN, Tokens, authorise, authorise_path
 from phalanx.server.admission import LASTING
 from phalanx.server.call import Call, parse_query
 from phalanx.server.context import Context
@@ -44,11 +44,18 @@ class Server:
     """The Kubernetes API over a store."""
 
     def __init__(
-        self, store: Store, clock: Clock, chance: Chance, kinds: Sequence[Kind] = KINDS
+        self,
+        store: Store,
+        clock: Clock,
+        chance: Chance,
+        kinds: Sequence[Kind] = KINDS,
+        tokens: Tokens | None = None,
     ) -> None:
         self.meter = Meter()
         hub = Hub(store, self.meter)
-        self.context = Context(store, clock, chance, Registry(kinds), hub, self.meter)
+        self.tokens = tokens or Tokens({})
+        registry = Registry(kinds)
+        self.context = Context(store, clock, chance, registry, hub, self.meter, self.tokens)
 
     async def start(self) -> None:
         """Make what every cluster has: the first namespaces and the system's priority classes."""

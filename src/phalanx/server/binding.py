@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import msgspec
-import orjson
 
 from phalanx.api.causes import required, unsupported
 from phalanx.api.core import Node
@@ -23,7 +22,7 @@ from phalanx.server.bodies import read_object
 from phalanx.server.call import Call
 from phalanx.server.context import Context
 from phalanx.server.ledger import NOTHING, Charge, charge, entries, taken
-from phalanx.server.objects import conflict, decoded, encoder, modified, not_found
+from phalanx.server.objects import conflict, decoded, encoder, modified, not_found, succeeded
 from phalanx.store.kv import Record, Stale, Write
 
 #: Pods that one GroupBinding may hold, and refusals that are gathered before it is given up.
@@ -56,7 +55,7 @@ async def bind(context: Context, call: Call) -> Reply:
             bound["metadata"].setdefault(part, {}).update(meta[part])
     if not call.dry_run:
         await _commit(context, [(record, bound, charge(bound))])
-    return _created()
+    return succeeded(201)
 
 
 def _read_binding(context: Context, call: Call) -> tuple[str, Object, Object]:
@@ -96,7 +95,7 @@ async def bind_group(context: Context, call: Call) -> Reply:
         )  # fmt: skip
     if not call.dry_run:
         await _commit(context, group.changes)
-    return _created()
+    return succeeded(201)
 
 
 def _gathered(context: Context, call: Call) -> _Group:
@@ -200,12 +199,6 @@ async def _commit(context: Context, changes: list[tuple[Record, Object, Charge]]
             await context.store.commit(writes)
     except Stale as error:
         raise modified(POD, error.key.rpartition("/")[2]) from error
-
-
-def _created() -> Reply:
-    return Reply(201, orjson.dumps({
-        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201,
-    }))  # fmt: skip
 
 
 def _invalid(name: str, cause: Cause) -> ApiError:

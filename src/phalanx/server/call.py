@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qsl
 
 from phalanx.api.causes import unsupported
+from phalanx.api.conversion import hub
 from phalanx.api.errors import BadRequest, Cause, Invalid, sentence
 from phalanx.api.kinds import Kind
 from phalanx.api.wire import Request
@@ -29,9 +30,14 @@ class Call:
     warnings: list[str] = field(default_factory=list)
 
     @property
+    def stored(self) -> Kind:
+        """The kind that the object is stored as."""
+        return hub(self.kind)
+
+    @property
     def key(self) -> str:
         """The store key of the object."""
-        return self.kind.key(self.namespace, self.name)
+        return self.stored.key(self.namespace, self.name)
 
     @property
     def dry_run(self) -> bool:
@@ -48,7 +54,7 @@ class Call:
         labels, fields = self.query.get("labelSelector", ""), self.query.get("fieldSelector", "")
         if self.name:
             fields = f"metadata.name={self.name}"
-        return select(self.kind, self.namespace, labels, fields)
+        return select(self.stored, self.namespace, labels, fields)
 
     def number(self, name: str) -> int | None:
         """An integer option, or None when it was not given."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from phalanx.api.meta import timestamp
 from phalanx.chance import Chance
 from phalanx.clock import Clock
+from phalanx.server.access import Tokens
 from phalanx.server.registry import Registry
 from phalanx.server.watches import Hub
 from phalanx.store.kv import Store
@@ -23,6 +24,7 @@ class Context:
     registry: Registry
     hub: Hub
     meter: Meter
+    tokens: Tokens
 
     def stamp(self) -> str:
         """The present moment as the API writes it."""

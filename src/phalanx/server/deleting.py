@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from phalanx.api.causes import invalid, unsupported
+from phalanx.api.conversion import from_hub
 from phalanx.api.errors import BadRequest, Conflict, NotFound
 from phalanx.api.kinds import NAMESPACE, POD
 from phalanx.api.meta import timestamp
@@ -20,7 +22,7 @@ from phalanx.server.formats import load
 from phalanx.server.negotiation import in_media, negotiate
 from phalanx.server.objects import decoded, dumped, listed, not_found, presented
 from phalanx.server.writing import is_finished, remove, store_object
-from phalanx.store.kv import Record
+from phalanx.store.kv import Write
 
 #: No pod is given longer than this to end: some 68 years.
 _LONGEST_GRACE = 2**31 - 1
@@ -69,28 +71,33 @@ async def delete_collection(context: Context, call: Call) -> Reply:
     return in_media(Reply(200, listed(call.kind, meta, values)), accepted)
 
 
-async def delete_one(context: Context, call: Call, options: Options) -> tuple[bytes, bool]:
-    """Delete, or begin to; the object as it is now, and whether it is gone."""
-    kind, record = call.kind, context.store.pending(call.key)
+async def delete_one(
+    context: Context, call: Call, options: Options, also: Sequence[Write] = ()
+) -> tuple[bytes, bool]:
+    """Delete, or begin to; the object as it is now, and whether it is gone.
+
+    `also` is written in the same transaction.
+    """
+    kind, record = call.stored, context.store.pending(call.key)
     if record is None:
-        raise not_found(kind, call.name)
+        raise not_found(call.kind, call.name)
     old = decoded(record)
     _check_preconditions(call, old, options)
     new = decoded(record)
     _mark(context, call, new, options)
     if options.dry_run:
-        return dumped(kind, new), is_finished(kind, new)
+        return _shown(call, new), is_finished(kind, new)
     if is_finished(kind, new):
-        return await remove(context, kind, record, old, new), True
+        return _shown(call, await remove(context, kind, record, old, new, also)), True
     if new == old:
         await context.store.commit(())
-        return presented(kind, record.value), False
-    return await _begin(context, call, record, new), False
+        return presented(call.kind, record.value), False
+    written = await store_object(context, kind, call.key, new, record, also)
+    return presented(call.kind, written.value), False
 
 
-async def _begin(context: Context, call: Call, record: Record, new: Object) -> bytes:
-    written = await store_object(context, call.kind, call.key, new, record)
-    return presented(call.kind, written.value)
+def _shown(call: Call, obj: Object) -> bytes:
+    return dumped(call.kind, from_hub(call.kind, obj))
 
 
 def _mark(context: Context, call: Call, obj: Object, options: Options) -> None:
@@ -133,10 +140,10 @@ def _grace(call: Call, obj: Object, options: Options) -> int:
     return 1 if wanted < 0 else min(int(wanted), _LONGEST_GRACE)
 
 
-def read_options(call: Call) -> Options:
-    """The options of a deletion, from the query and the body."""
+def read_options(call: Call, given: Object | None = None) -> Options:
+    """The options of a deletion, from the query and the body (or from where they are given)."""
     call.check_dry_run()
-    body = _body(call)
+    body = _body(call) if given is None else _checked(given)
     policy = body.get("propagationPolicy") or call.query.get("propagationPolicy")
     causes = []
     if policy and body.get("orphanDependents") is not None:
@@ -165,6 +172,10 @@ def _body(call: Call) -> dict[str, Any]:
     body = load(call.request)
     if not isinstance(body, dict):
         raise BadRequest("delete options must be an object")
+    return _checked(body)
+
+
+def _checked(body: Object) -> Object:
     try:
         schema("meta.v1.DeleteOptions").conform(body)
     except Malformed as error:

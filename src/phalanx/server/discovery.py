@@ -15,11 +15,14 @@ from phalanx.api.wire import Object
 from phalanx.server.registry import Registry
 
 _STATUS_VERBS = ("get", "patch", "update")
-#: Subresource -> the kind that it takes ("" for the object's own) and its verbs.
+#: Subresource -> the kind that it takes, by name ("" for the object's own), group and version
+#: ("" for the object's own), and its verbs.
 SUBRESOURCES = {
-    "status": ("", _STATUS_VERBS),
-    "finalize": ("", ("update",)),
-    "binding": ("Binding", ("create",)),
+    "status": ("", "", "", _STATUS_VERBS),
+    "finalize": ("", "", "", ("update",)),
+    "binding": ("Binding", "", "", ("create",)),
+    "eviction": ("Eviction", "policy", "v1", ("create",)),
+    "log": ("", "", "", ("get",)),
 }
 _AGGREGATED = "apidiscovery.k8s.io"
 
@@ -77,14 +80,15 @@ def _resources(kind: Kind) -> list[Object]:
 
 
 def _subresource(kind: Kind, name: str) -> Object:
-    other, verbs = SUBRESOURCES[name]
-    return {
+    other, group, version, verbs = SUBRESOURCES[name]
+    entry: Object = {
         "name": f"{kind.plural}/{name}",
         "singularName": "",
         "namespaced": kind.namespaced,
         "kind": other or kind.name,
         "verbs": list(verbs),
     }
+    return {**entry, "group": group, "version": version} if group else entry
 
 
 def aggregated(registry: Registry, *, core: bool, version: str) -> Object:
@@ -131,8 +135,8 @@ def _aggregated_resource(kind: Kind) -> Object:
 
 
 def _aggregated_part(kind: Kind, name: str) -> Object:
-    other, verbs = SUBRESOURCES[name]
-    response = {"group": "", "version": "", "kind": other or kind.name}
+    other, group, version, verbs = SUBRESOURCES[name]
+    response = {"group": group, "version": version, "kind": other or kind.name}
     return {"subresource": name, "responseKind": response, "verbs": list(verbs)}
 
 

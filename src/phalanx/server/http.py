@@ -81,12 +81,6 @@ class Connection(asyncio.Protocol):
         elif self._is_streaming:
             self._answering.cancel()
 
-    def eof_received(self) -> bool:
-        """The client says no more. In the clear it may still read; under TLS it has gone."""
-        self._is_deaf, self._is_cut = True, False
-        is_replying = self._answering is not None and not self._is_streaming
-        return is_replying and self._transport.get_extra_info("sslcontext") is None
-
     def data_received(self, data: bytes) -> None:
         """Bytes have come."""
         if self._is_deaf:

@@ -12,9 +12,10 @@ from functools import lru_cache
 
 import orjson
 
+from phalanx.api.conversion import CONVERSIONS
 from phalanx.api.errors import AlreadyExists, Conflict, NotFound
 from phalanx.api.kinds import Kind
-from phalanx.api.wire import Object
+from phalanx.api.wire import Object, Reply
 from phalanx.store.kv import Encode, Record
 
 _META_ORDER = (
@@ -55,8 +56,15 @@ def head(kind: str, api_version: str) -> bytes:
 
 
 def presented(kind: Kind, value: bytes) -> bytes:
-    """Stored bytes as a client reads them."""
-    return head(kind.name, kind.api_version) + value[1:]
+    """Stored bytes as a client of a kind reads them."""
+    return head(kind.name, kind.api_version) + in_form(kind, value)[1:]
+
+
+def in_form(kind: Kind, value: bytes) -> bytes:
+    """Stored bytes in the form of a kind; only other forms than the stored one are decoded."""
+    if kind not in CONVERSIONS:
+        return value
+    return orjson.dumps(CONVERSIONS[kind].from_hub(orjson.loads(value)))
 
 
 def dumped(kind: Kind, obj: Object) -> bytes:
@@ -68,7 +76,7 @@ def dumped(kind: Kind, obj: Object) -> bytes:
 
 
 def listed(kind: Kind, meta: Object, values: Iterable[bytes]) -> bytes:
-    """A list of stored objects."""
+    """A list of objects that are already in the form of their kind."""
     opening = head(kind.list_name, kind.api_version) + b'"metadata":' + orjson.dumps(meta)
     return opening + b',"items":[' + b",".join(values) + b"]}"
 
@@ -77,6 +85,13 @@ def buried(record: Record, revision: int) -> bytes:
     """The last state of a deleted object, at the revision of its deletion."""
     old, new = b'"resourceVersion":"%d"', b'"resourceVersion":"%d"'
     return record.value.replace(old % record.revision, new % revision, 1)
+
+
+def succeeded(code: int) -> Reply:
+    """The Status of an act that leaves no object to show."""
+    return Reply(code, orjson.dumps({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code,
+    }))  # fmt: skip
 
 
 def not_found(kind: Kind, name: str) -> NotFound:

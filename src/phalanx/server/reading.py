@@ -18,7 +18,7 @@ from phalanx.server import tables, watches
 from phalanx.server.call import Call, bad_options
 from phalanx.server.context import Context
 from phalanx.server.negotiation import Accepted, in_media, negotiate
-from phalanx.server.objects import decoded, listed, not_found, presented
+from phalanx.server.objects import decoded, in_form, listed, not_found, presented
 from phalanx.server.selection import Selection
 from phalanx.store.kv import Compacted, Record
 
@@ -43,7 +43,7 @@ def _one(context: Context, call: Call, accepted: Accepted, record: Record) -> by
     if accepted.form == "Table":
         include = tables.check_include(call.query.get("includeObject", ""))
         meta = {"resourceVersion": str(record.revision)}
-        return tables.table(call.kind, [record.value], meta, include, context.clock.now())
+        return tables.table(call.stored, [record.value], meta, include, context.clock.now())
     if accepted.form == "PartialObjectMetadata":
         return orjson.dumps(tables.metadata_only(record.value))
     return presented(call.kind, record.value)
@@ -80,11 +80,11 @@ async def list_objects(context: Context, call: Call) -> Reply:
     if accepted.form == "Table":
         include = tables.check_include(call.query.get("includeObject", ""))
         now = context.clock.now()
-        body = tables.table(call.kind, values, page.meta(), include, now)
+        body = tables.table(call.stored, values, page.meta(), include, now)
     elif accepted.form == "PartialObjectMetadataList":
         body = tables.metadata_list(values, page.meta())
     else:
-        body = listed(call.kind, page.meta(), values)
+        body = listed(call.kind, page.meta(), (in_form(call.kind, v) for v in values))
     return in_media(Reply(200, body), accepted)
 
 
@@ -219,7 +219,7 @@ def _wants_initial(call: Call, asked: int) -> bool:
 def _render(context: Context, call: Call, accepted: Accepted) -> watches.Render:
     if accepted.form == "Table":
         include = tables.check_include(call.query.get("includeObject", ""))
-        return tables.table_events(call.kind, include, context.clock.now)
+        return tables.table_events(call.stored, include, context.clock.now)
     if accepted.form.startswith("PartialObjectMetadata"):
         return tables.metadata_event
     return watches.plain(call.kind)

@@ -23,7 +23,7 @@ class Registry:
 
     def model(self, kind: Kind) -> Model:
         """How objects of a kind are judged."""
-        return self._models[kind]
+        return self._models.get(kind) or KnownModel(kind)
 
     def serves(self, group: str, version: str) -> bool:
         """Whether anything is served in that group version."""

@@ -7,9 +7,28 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from phalanx.api.errors import BadRequest, MethodNotAllowed, NoSuchResource
-from phalanx.api.kinds import BINDING, GROUP_BINDING, Kind
+from phalanx.api.kinds import (
+    BINDING,
+    GROUP_BINDING,
+    LOCAL_SUBJECT_ACCESS_REVIEW,
+    SELF_SUBJECT_ACCESS_REVIEW,
+    SELF_SUBJECT_REVIEW,
+    SELF_SUBJECT_RULES_REVIEW,
+    SUBJECT_ACCESS_REVIEW,
+    TOKEN_REVIEW,
+    Kind,
+)
 from phalanx.api.wire import APPLY_PATCH, Reply, Request, Stream
-from phalanx.server import applying, binding, deleting, reading, writing
+from phalanx.server import (
+    applying,
+    binding,
+    deleting,
+    eviction,
+    logs,
+    reading,
+    reviews,
+    writing,
+)
 from phalanx.server.call import Call, parse_query
 from phalanx.server.context import Context
 from phalanx.server.formats import media_type
@@ -39,12 +58,20 @@ ROUTES: Mapping[tuple[str, str], Route] = {
     ("PATCH", "status"): Route("patch", writing.patch),
     ("PUT", "finalize"): Route("update", writing.update),
     ("POST", "binding"): Route("create", binding.bind),
+    ("POST", "eviction"): Route("create", eviction.evict),
+    ("GET", "log"): Route("get", logs.read),
 }
 
 #: Collections whose objects are never stored: a POST is an act.
 ACTS: Mapping[Kind, Endpoint] = {
     BINDING: binding.bind,
     GROUP_BINDING: binding.bind_group,
+    LOCAL_SUBJECT_ACCESS_REVIEW: reviews.access_review,
+    SELF_SUBJECT_ACCESS_REVIEW: reviews.self_access_review,
+    SELF_SUBJECT_REVIEW: reviews.self_review,
+    SELF_SUBJECT_RULES_REVIEW: reviews.self_rules_review,
+    SUBJECT_ACCESS_REVIEW: reviews.access_review,
+    TOKEN_REVIEW: reviews.token_review,
 }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from phalanx.api.conversion import from_hub, to_hub
 from phalanx.api.errors import (
     ApiError,
     BadRequest,
@@ -65,7 +66,7 @@ async def create(context: Context, call: Call) -> Reply:
     with context.meter.stage("parse"):
         obj = read_object(context, call)
     _check_place(call, obj)
-    reply = await insert(context, call, obj)
+    reply = await insert(context, call, to_hub(call.kind, obj))
     return in_media(reply, accepted)
 
 
@@ -74,7 +75,7 @@ async def insert(context: Context, call: Call, obj: Object, *, is_owned: bool = 
 
     `is_owned` says that its managedFields are there already: somebody applied it.
     """
-    kind, meta = call.kind, obj["metadata"]
+    kind, meta = call.stored, obj["metadata"]
     if meta.get("resourceVersion"):
         raise BadRequest("resourceVersion should not be set on objects to be created")
     model = context.registry.model(kind)
@@ -85,7 +86,7 @@ async def insert(context: Context, call: Call, obj: Object, *, is_owned: bool = 
             _own(context, call, None, obj)
         admission.admit(context, call, obj)
         model.begin(obj, context.stamp())
-        refuse(kind, meta.get("name", ""), model.faults(obj, None, ""))
+        refuse(kind, meta.get("name", ""), _faults(context, call, obj, None))
     key = kind.key(call.namespace, meta["name"])
     if taken := context.store.pending(key):
         # Whoever is told that it is there must find it there.
@@ -93,9 +94,9 @@ async def insert(context: Context, call: Call, obj: Object, *, is_owned: bool = 
         deleting = bool(decoded(taken)["metadata"].get("deletionTimestamp"))
         raise already_exists(kind, meta["name"], being_deleted=deleting)
     if call.dry_run:
-        return _reply(201, dumped(kind, obj), call)
+        return _reply(201, dumped(call.kind, from_hub(call.kind, obj)), call)
     record = await store_object(context, kind, key, obj, None)
-    return _reply(201, presented(kind, record.value), call)
+    return _reply(201, presented(call.kind, record.value), call)
 
 
 async def update(context: Context, call: Call) -> Reply:
@@ -104,9 +105,10 @@ async def update(context: Context, call: Call) -> Reply:
     call.check_dry_run()
     obj = read_object(context, call)
     _check_place(call, obj)
+    wanted = to_hub(call.kind, obj)
     if context.store.pending(call.key) is None and call.kind.create_on_update:
-        return in_media(await insert(context, call, obj), accepted)
-    reply = await modify(context, call, lambda old: obj)
+        return in_media(await insert(context, call, wanted), accepted)
+    reply = await modify(context, call, lambda old: wanted)
     return in_media(reply, accepted)
 
 
@@ -131,7 +133,8 @@ async def patch(context: Context, call: Call) -> Reply:
 
 
 def _patched(context: Context, call: Call, kind: str, old: Object, wanted: object) -> Object:
-    whole = {"apiVersion": call.kind.api_version, "kind": call.kind.name, **old}
+    served = from_hub(call.kind, old)
+    whole = {"apiVersion": call.kind.api_version, "kind": call.kind.name, **served}
     try:
         new = apply_patch(kind, context.registry.model(call.kind).schema, whole, wanted)
     except TooManyOperations as error:
@@ -143,42 +146,52 @@ def _patched(context: Context, call: Call, kind: str, old: Object, wanted: objec
     new.pop("kind", None)
     conformed(context, call, new)
     _check_place(call, new)
-    return new
+    return to_hub(call.kind, new)
 
 
 async def modify(
     context: Context, call: Call, wish: Wish, *, is_patch: bool = False, is_owned: bool = False
 ) -> Reply:
     """Check a wish against the stored object and put it in its place."""
-    kind, record = call.kind, context.store.pending(call.key)
+    kind, record = call.stored, context.store.pending(call.key)
     if record is None:
-        raise not_found(kind, call.name)
+        raise not_found(call.kind, call.name)
     old = decoded(record)
     new = wish(decoded(record))
     _check_preconditions(call, old, new, is_patch=is_patch)
     _restore(call, old, new)
-    model = context.registry.model(kind)
-    model.fill(new)
+    context.registry.model(kind).fill(new)
     if not is_owned:
         _own(context, call, old, new)
     _count_generation(kind, old, new)
-    refuse(kind, call.name, model.faults(new, old, call.subresource))
+    refuse(kind, call.name, _faults(context, call, new, old))
     if new == old:
         await context.store.commit(())
-        return _reply(200, presented(kind, record.value), call)
+        return _reply(200, presented(call.kind, record.value), call)
     if call.dry_run:
-        return _reply(200, dumped(kind, new), call)
+        return _reply(200, dumped(call.kind, from_hub(call.kind, new)), call)
     if is_finished(kind, new):
-        return _reply(200, await remove(context, kind, record, old, new), call)
+        last = await remove(context, kind, record, old, new)
+        return _reply(200, dumped(call.kind, from_hub(call.kind, last)), call)
     written = await store_object(context, kind, call.key, new, record)
-    return _reply(200, presented(kind, written.value), call)
+    return _reply(200, presented(call.kind, written.value), call)
+
+
+def _faults(context: Context, call: Call, new: Object, old: Object | None) -> Sequence[Cause]:
+    """What is wrong with a stored form; some rules are only for one of the forms it comes in."""
+    return context.registry.model(call.kind).faults(new, old, call.subresource)
 
 
 async def store_object(
-    context: Context, kind: Kind, key: str, obj: Object, record: Record | None
+    context: Context,
+    kind: Kind,
+    key: str,
+    obj: Object,
+    record: Record | None,
+    also: Sequence[Write] = (),
 ) -> Record:
-    """One transaction: the object, and the room ledger where a pod is concerned."""
-    writes = [Write(key, encoder(obj), record.revision if record else 0)]
+    """One transaction: the object, the room ledger where a pod is concerned, and what else."""
+    writes = [Write(key, encoder(obj), record.revision if record else 0), *also]
     if kind is POD:
         old = charge(decoded(record)) if record else NOTHING
         writes += entries(context.store, [(old, charge(obj))])
@@ -191,9 +204,16 @@ async def store_object(
     return change.after
 
 
-async def remove(context: Context, kind: Kind, record: Record, old: Object, last: Object) -> bytes:
-    """Delete an object for good; its last state as a client reads it."""
-    writes = [Write(record.key, None, record.revision)]
+async def remove(
+    context: Context,
+    kind: Kind,
+    record: Record,
+    old: Object,
+    last: Object,
+    also: Sequence[Write] = (),
+) -> Object:
+    """Delete an object for good; its last state."""
+    writes = [Write(record.key, None, record.revision), *also]
     if kind is POD:
         writes += entries(context.store, [(charge(old), NOTHING)])
     try:
@@ -201,7 +221,7 @@ async def remove(context: Context, kind: Kind, record: Record, old: Object, last
     except Stale as error:
         raise modified(kind, last["metadata"]["name"]) from error
     last["metadata"]["resourceVersion"] = str(change.revision)
-    return dumped(kind, last)
+    return last
 
 
 def is_finished(kind: Kind, obj: Object) -> bool:
@@ -293,7 +313,7 @@ def _restore(call: Call, old: Object, new: Object) -> None:
             meta.pop(key, None)
     if "status" in call.kind.subresources:
         _copy("status", old, new)
-    if call.kind is NAMESPACE:
+    if call.stored is NAMESPACE:
         _copy("spec", old, new)
 
 
@@ -316,7 +336,7 @@ def _copy(key: str, source: Object, target: Object) -> None:
 
 def _own(context: Context, call: Call, old: Object | None, new: Object) -> None:
     """Note who said what: what a writer added or changed is its own from now on."""
-    kind, agent = call.kind, call.request.headers.get("user-agent", "")
+    kind, agent = call.stored, call.request.headers.get("user-agent", "")
     manager = call.query.get("fieldManager") or agent.partition("/")[0] or "unknown"
     writer = Writer(manager[:_LONGEST_MANAGER], kind.api_version, call.subresource)
     # What a new object says of its own status is not kept, so nobody can own it.

@@ -1,0 +1,652 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from phalanx.api.wire import Reply, Request, Stream
+from phalanx.server.parser import Limits
+from tests.server.peers import NETS, Net, Peer, echo, on_a_net, request
+
+GET = request("GET", "/version")
+WATCH = request("GET", "/pods?watch=true")
+LONG = 8 * 1024 * 1024
+
+
+@pytest.fixture(params=NETS)
+def net(request: pytest.FixtureRequest) -> Net:
+    return Net(*NETS[request.param])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left() -> Iterator[None]:
+    """A transport or task that was never ended complains when it is collected."""
+    yield
+    gc.collect()
+
+
+class Held:
+    """Answers like `echo`, but not before it may."""
+
+    def __init__(self) -> None:
+        self.asked: list[Request] = []
+        self.came, self.may, self.done = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, asked: Request) -> Reply:
+        self.asked.append(asked)
+        self.came.set()
+        await self.may.wait()
+        self.done.set()
+        return await echo(asked)
+
+
+class Watching:
+    """Streams what it is given; tells how much was taken, and when it was closed."""
+
+    def __init__(self, *chunks: bytes, ends: bool = False) -> None:
+        self._chunks, self._ends = chunks, ends
+        self.taken, self.closed = 0, asyncio.Event()
+
+    async def __call__(self, asked: Request) -> Reply | Stream:
+        return Stream(200, self._stream()) if "watch" in asked.query else await echo(asked)
+
+    async def _stream(self) -> AsyncGenerator[bytes, None]:
+        try:
+            for chunk in self._chunks:
+                self.taken += 1
+                yield chunk
+            if not self._ends:
+                await asyncio.Event().wait()
+        finally:
+            self.closed.set()
+
+
+async def paths(peer: Peer, number: int) -> list[str]:
+    return [(await peer.answer()).json["path"] for _ in range(number)]
+
+
+# ---- one after the other -------------------------------------------------------------------------
+
+
+@on_a_net
+async def test_a_connection_serves_one_request_after_the_other(net: Net) -> None:
+    async with net.serving(echo):
+        peer = await net.connect()
+        for number in range(3):
+            peer.send(request("POST", f"/{number}?q", "Authorization: Bearer secret", body=b"{}"))
+            seen = (await peer.answer()).json
+            assert (seen["path"], seen["query"], seen["body"]) == (f"/{number}", "q", "{}")
+            assert seen["user"] == "admin"
+
+
+@on_a_net
+async def test_requests_that_come_together_are_answered_one_by_one_in_order(net: Net) -> None:
+    held = Held()
+    async with net.serving(held):
+        peer = await net.connect()
+        peer.send(*(request("GET", f"/{number}") for number in range(5)))
+        await held.came.wait()
+        assert (await net.ask(b"\0")).code == 400
+        assert [asked.path for asked in held.asked] == ["/0"]
+        held.may.set()
+        assert await paths(peer, 5) == ["/0", "/1", "/2", "/3", "/4"]
+
+
+@on_a_net
+async def test_a_client_that_asks_far_ahead_is_read_no_faster_than_it_is_answered(net: Net) -> None:
+    held, number, filler = Held(), 300, "x" * 10_000
+
+    async def send_all(peer: Peer) -> None:
+        for n in range(number):
+            peer.send(request("GET", f"/{n}", f"X-Filler: {filler}"))
+            await peer.writer.drain()
+
+    async with net.serving(held, Limits(pipelined=2)):
+        peer = await net.connect()
+        sending = asyncio.create_task(send_all(peer))
+        await held.came.wait()
+        for _ in range(10):
+            assert (await net.ask(b"\0")).code == 400
+        assert not sending.done()
+        held.may.set()
+        assert await paths(peer, number) == [f"/{n}" for n in range(number)]
+        await sending
+
+
+@on_a_net
+async def test_what_is_no_request_is_answered_after_what_was_one(net: Net) -> None:
+    async with net.serving(echo):
+        peer = await net.connect()
+        peer.send(GET, b"\0\1garbage\r\n\r\n", GET)
+        assert [(await peer.answer()).code for _ in range(2)] == [200, 400]
+        peer.send(GET * 10)
+        peer.leave()
+        assert (await net.ask(GET)).code == 200
+
+
+@on_a_net
+async def test_a_client_that_wants_to_close_gets_its_answer_and_no_other(net: Net) -> None:
+    async with net.serving(echo):
+        peer = await net.connect()
+        peer.send(GET, request("GET", "/last", "Connection: close"), GET)
+        first, last = await peer.answer(), await peer.answer()
+        assert (first.all("connection"), last.all("connection")) == ([], ["close"])
+        assert (last.json["path"], await peer.rest()) == ("/last", b"")
+
+
+@on_a_net
+async def test_a_client_of_old_is_answered_and_closed(net: Net) -> None:
+    async with net.serving(Watching(b"ab", b"c", ends=True)):
+        peer = await net.connect()
+        peer.send(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+        assert (await peer.answer()).all("connection") == ["close"]
+        assert await peer.rest() == b""
+        peer = await net.connect()
+        peer.send(b"GET /?watch HTTP/1.0\r\n\r\n")
+        assert (await peer.head()).all("transfer-encoding") == []
+        assert await peer.rest() == b"abc"
+
+
+@on_a_net
+async def test_a_head_says_how_long_the_body_would_be_and_has_none(net: Net) -> None:
+    async with net.serving(Watching(b"never")):
+        peer = await net.connect()
+        peer.send(request("HEAD", "/"), GET)
+        head = await peer.head()
+        assert int(head.all("content-length")[0]) > 0
+        assert (await peer.answer()).json["path"] == "/version"
+        peer.send(request("HEAD", "/?watch"))
+        assert (await peer.head()).all("transfer-encoding") == ["chunked"]
+        assert await peer.rest() == b""
+
+
+# ---- whether to go on ----------------------------------------------------------------------------
+
+EXPECTING = b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+
+
+@on_a_net
+async def test_a_client_that_asks_whether_to_go_on_is_told_to(net: Net) -> None:
+    async with net.serving(echo):
+        peer = await net.connect()
+        peer.send(EXPECTING)
+        assert (await peer.head()).code == 100
+        peer.send(b"{}")
+        assert (await peer.answer()).json["body"] == "{}"
+
+
+@on_a_net
+async def test_nobody_is_told_to_go_on_in_the_midst_of_another_answer(net: Net) -> None:
+    held = Held()
+    async with net.serving(held):
+        peer = await net.connect()
+        peer.send(GET, EXPECTING)
+        await held.came.wait()
+        held.may.set()
+        assert [(await peer.answer()).code, (await peer.head()).code] == [200, 100]
+        peer.send(b"{}")
+        assert (await peer.answer()).json["body"] == "{}"
+
+
+# ---- bodies that are too large -------------------------------------------------------------------
+
+BIG = b" " * (1024 * 1024)
+TOO_LARGE = {
+    "declared": [request("POST", "/", "Content-Length: 4194304"), *[BIG] * 4],
+    "in chunks": [
+        request("POST", "/", "Transfer-Encoding: chunked"),
+        *[b"100000\r\n" + BIG + b"\r\n"] * 4,
+        b"0\r\n\r\n",
+    ],
+}
+
+
+@pytest.mark.parametrize("data", TOO_LARGE.values(), ids=TOO_LARGE.keys())
+@on_a_net
+async def test_who_sends_too_much_can_read_that_after_having_sent_it_all(
+    net: Net, data: list[bytes]
+) -> None:
+    async with net.serving(echo):
+        peer = await net.connect()
+        for piece in data:
+            peer.send(piece)
+            await peer.writer.drain()
+        answer = await peer.answer()
+        assert (answer.code, answer.json["reason"]) == (413, "RequestEntityTooLarge")
+        assert (answer.json["kind"], answer.all("connection")) == ("Status", ["close"])
+
+
+@on_a_net
+async def test_who_asks_whether_to_send_too_much_is_told_not_to(net: Net) -> None:
+    async with net.serving(echo):
+        refused = await net.ask(EXPECTING.replace(b"Length: 2", b"Length: 3145729"))
+        assert refused.code == 413
+
+
+@on_a_net
+async def test_who_was_refused_and_does_not_stop_sending_is_cut_off(net: Net) -> None:
+    async with net.serving(echo, Limits(dropped=100_000)):
+        peer = await net.connect()
+        peer.send(b"\0", BIG)
+        assert (await peer.rest()).startswith(b"HTTP/1.1 400 ")
+
+
+# ---- time ----------------------------------------------------------------------------------------
+
+HASTY = Limits(arrival=0.05, idle=0.1, linger=0.05, unread=0.1, stop=0.2, sweep=0.01)
+
+
+@pytest.mark.parametrize(
+    "begun", [b"G", GET[:-2], request("POST", "/", "Content-Length: 9") + b"{"]
+)
+@on_a_net
+async def test_a_request_that_does_not_come_to_its_end_is_refused(net: Net, begun: bytes) -> None:
+    async with net.serving(echo, HASTY):
+        peer = await net.connect()
+        peer.send(GET)
+        assert (await peer.answer()).code == 200
+        peer.send(begun)
+        answer = await peer.answer()
+        assert (answer.code, answer.json["reason"]) == (408, "Timeout")
+        assert await peer.rest() == b""
+
+
+@pytest.mark.parametrize("said", [b"", GET, b"\r\n"])
+@on_a_net
+async def test_a_client_that_says_nothing_more_is_closed_without_a_word(
+    net: Net, said: bytes
+) -> None:
+    async with net.serving(echo, HASTY):
+        peer = await net.connect()
+        peer.send(said)
+        if said == GET:
+            assert (await peer.answer()).code == 200
+        assert await peer.rest() == b""
+
+
+@on_a_net
+async def test_a_watch_and_a_slow_answer_are_not_idle(net: Net) -> None:
+    held, watching = Held(), Watching(b"first")
+
+    async def handle(asked: Request) -> Reply | Stream:
+        return await (watching(asked) if "watch" in asked.query else held(asked))
+
+    async with net.serving(handle, HASTY):
+        slow, watcher, idle = [await net.connect() for _ in range(3)]
+        slow.send(GET)
+        watcher.send(WATCH)
+        await watcher.head()
+        assert await idle.rest() == b""
+        assert not watching.closed.is_set()
+        held.may.set()
+        assert (await slow.answer()).code == 200
+
+
+# ---- clients that do not read --------------------------------------------------------------------
+
+
+async def long(asked: Request) -> Reply:
+    return Reply(200, b"x" * LONG) if asked.path == "/long" else await echo(asked)
+
+
+@on_a_net
+async def test_a_long_reply_comes_whole(net: Net) -> None:
+    async with net.serving(long):
+        peer = await net.connect()
+        for _ in range(2):
+            peer.send(request("GET", "/long"))
+            assert (await peer.answer()).body == b"x" * LONG
+
+
+@on_a_net
+async def test_a_client_that_does_not_read_its_reply_is_cut_off_and_holds_up_nobody(
+    net: Net, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with net.serving(long, HASTY):
+        peer = await net.connect()
+        peer.send(request("GET", "/long"))
+        await peer.head()
+        while "does not read" not in caplog.text:
+            assert (await net.ask(GET)).code == 200
+        assert len(await peer.rest()) < LONG // 2
+
+
+@on_a_net
+async def test_a_client_that_asks_and_asks_and_does_not_read_is_cut_off(
+    net: Net, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with net.serving(echo, HASTY):
+        peer = await net.connect()
+        peer.send(request("GET", "/", f"X-Filler: {'x' * 1000}") * 2000)
+        while "does not read" not in caplog.text:
+            assert (await net.ask(GET)).code == 200
+        assert (await peer.rest()).count(b"HTTP/1.1 200 ") < 2000
+
+
+CHUNKS = [b"%d" % (number % 10) * 65536 for number in range(100)]
+
+
+@on_a_net
+async def test_a_watch_is_taken_no_faster_than_it_is_read(net: Net) -> None:
+    watching = Watching(*CHUNKS, ends=True)
+    async with net.serving(watching):
+        peer = await net.connect()
+        peer.send(WATCH)
+        head = await peer.head()
+        assert (head.code, head.all("transfer-encoding")) == (200, ["chunked"])
+        for _ in range(20):
+            assert (await net.ask(GET)).code == 200
+        assert 0 < watching.taken < 40
+        assert [chunk async for chunk in peer.chunks()] == CHUNKS
+        assert await peer.rest() == b""
+        await watching.closed.wait()
+
+
+@on_a_net
+async def test_a_watch_that_is_not_read_is_cut_off_and_closed(
+    net: Net, caplog: pytest.LogCaptureFixture
+) -> None:
+    watching = Watching(*CHUNKS)
+    async with net.serving(watching, HASTY):
+        peer = await net.connect()
+        peer.send(WATCH)
+        await watching.closed.wait()
+        assert watching.taken < 40
+        assert "does not read" in caplog.text
+        assert not (await peer.rest()).endswith(b"0\r\n\r\n")
+
+
+@on_a_net
+async def test_a_watch_with_little_to_tell_says_at_once_that_it_stands(net: Net) -> None:
+    async with net.serving(Watching()):
+        peer = await net.connect()
+        peer.send(WATCH)
+        assert (await peer.head()).code == 200
+
+
+@on_a_net
+async def test_a_long_chunk_comes_in_pieces_and_an_empty_one_does_not_end_the_watch(
+    net: Net,
+) -> None:
+    async with net.serving(Watching(b"a", b"", b"x" * LONG, ends=True)):
+        assert (await net.ask(WATCH)).body == b"a" + b"x" * LONG
+
+
+# ---- clients that leave --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("behind", [b"", GET, GET * 100], ids=["alone", "one", "many"])
+@on_a_net
+async def test_a_watch_is_closed_when_its_client_leaves(net: Net, behind: bytes) -> None:
+    watching = Watching(b"first")
+    async with net.serving(watching):
+        peer = await net.connect()
+        peer.send(WATCH, behind)
+        await peer.head()
+        await anext(peer.chunks())
+        peer.leave()
+        await watching.closed.wait()
+    assert watching.taken == 1
+
+
+@on_a_net
+async def test_a_watch_is_closed_when_its_client_closes_its_side(net: Net) -> None:
+    watching = Watching(b"first")
+    async with net.serving(watching):
+        peer = await net.connect()
+        peer.send(WATCH)
+        await peer.head()
+        peer.writer.close()
+        await watching.closed.wait()
+
+
+@on_a_net
+async def test_a_watch_that_comes_too_late_for_its_client_is_closed_unread(net: Net) -> None:
+    held, watching = Held(), Watching(b"first")
+
+    async def handle(asked: Request) -> Reply | Stream:
+        await held(asked)
+        return await watching(asked)
+
+    async with net.serving(handle):
+        peer = await net.connect()
+        peer.send(WATCH)
+        await held.came.wait()
+        peer.leave()
+        assert (await net.ask(b"\0")).code == 400
+        held.may.set()
+        await held.done.wait()
+    assert watching.taken == 0
+
+
+@on_a_net
+async def test_what_a_client_asked_for_is_done_though_it_has_left(net: Net) -> None:
+    held = Held()
+    async with net.serving(held):
+        peer = await net.connect()
+        peer.send(request("POST", "/", body=b"{}"), GET)
+        await held.came.wait()
+        peer.leave()
+        for _ in range(5):
+            assert (await net.ask(b"\0")).code == 400
+        held.may.set()
+        await held.done.wait()
+        assert (await net.ask(GET)).code == 200
+    assert [asked.method for asked in held.asked] == ["POST", "GET"]
+
+
+@on_a_net
+async def test_a_client_that_leaves_in_the_midst_of_its_request_has_asked_nothing(net: Net) -> None:
+    held = Held()
+    held.may.set()
+    async with net.serving(held):
+        peer = await net.connect()
+        peer.send(request("POST", "/", "Content-Length: 9"), b"{}")
+        await peer.writer.drain()
+        peer.leave()
+        assert (await net.ask(GET)).code == 200
+    assert [asked.method for asked in held.asked] == ["GET"]
+
+
+# ---- our own mistakes ----------------------------------------------------------------------------
+
+
+async def broken(asked: Request) -> Reply:
+    if asked.path == "/broken":
+        raise RuntimeError("a secret")
+    return await echo(asked)
+
+
+@on_a_net
+async def test_a_handler_that_fails_is_a_500_and_the_connection_goes_on(
+    net: Net, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with net.serving(broken):
+        peer = await net.connect()
+        peer.send(request("GET", "/broken"), GET)
+        failed, fine = await peer.answer(), await peer.answer()
+        assert (failed.code, failed.json["code"], fine.code) == (500, 500, 200)
+        assert b"a secret" not in failed.body
+        assert "a secret" in caplog.text
+
+
+@pytest.mark.parametrize("said", [[], [b"first"]], ids=["at once", "later"])
+@on_a_net
+async def test_a_watch_that_fails_is_cut_off_without_a_word(
+    net: Net, said: list[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        for chunk in said:
+            yield chunk
+        raise RuntimeError("a secret")
+
+    async def handle(asked: Request) -> Stream:
+        return Stream(200, chunks())
+
+    async with net.serving(handle):
+        peer = await net.connect()
+        peer.send(WATCH)
+        rest = await peer.rest()
+        assert not rest.endswith(b"0\r\n\r\n")
+        assert b"a secret" not in rest
+        assert "a secret" in caplog.text
+
+
+# ---- headers of answers --------------------------------------------------------------------------
+
+
+@on_a_net
+async def test_what_a_header_says_cannot_end_it(net: Net) -> None:
+    evil = '299 - "ünbekannt 😀 \r\nset-cookie: a\r\n\r\nHTTP/1.1 200 OK \x00\x7f\x85 \ud800"'
+
+    async def handle(asked: Request) -> Reply:
+        return Reply(201, b"{}", headers=(("warning", evil), ("warning", "another")))
+
+    async with net.serving(handle):
+        answer = await net.ask(GET)
+        mark = "\N{REPLACEMENT CHARACTER}"
+        first, second = answer.all("warning")
+        assert first.startswith(f'299 - "ünbekannt 😀 {mark}{mark}set-cookie: a{mark}')
+        assert first.endswith(f'OK {mark}{mark}{mark} ?"')
+        assert (second, answer.all("set-cookie"), answer.body) == ("another", [], b"{}")
+
+
+@on_a_net
+async def test_an_answer_is_not_kept_by_anybody_unless_it_says_so(net: Net) -> None:
+    async def handle(asked: Request) -> Reply:
+        own = (("cache-control", "public"),) if asked.path == "/public" else ()
+        return Reply(200, b"{}", headers=own)
+
+    async with net.serving(handle):
+        usual, own = await net.ask(GET), await net.ask(request("GET", "/public"))
+        assert usual.all("cache-control") == ["no-cache, private"]
+        assert own.all("cache-control") == ["public"]
+        for answer in (usual, own):
+            assert answer.all("x-content-type-options") == ["nosniff"]
+            assert answer.all("server") == []
+
+
+# ---- the end ---------------------------------------------------------------------------------------
+
+
+class Tied:
+    """Answers never, or with a watch without end; tells when it has let go of both."""
+
+    def __init__(self) -> None:
+        self.held = 0
+        self.came, self.free = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, asked: Request) -> Reply | Stream:
+        if asked.query:
+            return Stream(200, self._chunks())
+        return Reply(200, b"".join([chunk async for chunk in self._chunks()]))
+
+    async def _chunks(self) -> AsyncGenerator[bytes, None]:
+        self.held += 1
+        self.came.set()
+        try:
+            await asyncio.Event().wait()
+            yield b"never"
+        finally:
+            self.held -= 1
+            self.free.set()
+
+
+@on_a_net
+async def test_a_server_stops_whatever_its_clients_do(net: Net) -> None:
+    tied = Tied()
+    async with net.serving(tied, Limits(stop=0.1)):
+        idle, begun, slow, watching = [await net.connect() for _ in range(4)]
+        begun.send(request("POST", "/", "Content-Length: 9"), b"{")
+        slow.send(request("GET", "/"))
+        await tied.came.wait()
+        watching.send(request("GET", "/?watch"))
+        await watching.head()
+        while tied.held < 2:
+            await asyncio.sleep(0)
+        begin = asyncio.get_running_loop().time()
+    assert asyncio.get_running_loop().time() - begin < 1
+    assert tied.held == 0
+    for peer in (idle, begun, slow, watching):
+        assert await peer.rest() == b""
+
+
+@on_a_net
+async def test_a_server_does_not_wait_for_clients_that_do_not_read(net: Net) -> None:
+    async def handle(asked: Request) -> Reply:
+        return Reply(200, b"x" * 2**22)
+
+    async with net.serving(handle, Limits(stop=0.1)):
+        peer = await net.connect()
+        peer.send(request("GET", "/"))
+        await peer.head()
+        begin = asyncio.get_running_loop().time()
+    assert asyncio.get_running_loop().time() - begin < 1
+    assert len(await peer.rest()) < 2**22
+
+
+@on_a_net
+async def test_a_server_that_stops_answers_once_more_and_says_that_it_was_the_last(
+    net: Net,
+) -> None:
+    came, may = asyncio.Event(), asyncio.Event()
+
+    async def handle(asked: Request) -> Reply:
+        came.set()
+        await may.wait()
+        return await echo(asked)
+
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(net.serving(handle))
+        peer = await net.connect()
+        peer.send(request("GET", "/1"), request("GET", "/2"))
+        await came.wait()
+        stopping = asyncio.create_task(stack.aclose())
+        with pytest.raises(ConnectionError):
+            while True:
+                await net.connect()
+        may.set()
+        answer = await peer.answer()
+        assert (answer.json["path"], answer.all("connection")) == ("/1", ["close"])
+        assert await peer.rest() == b""
+        await stopping
+
+
+# ---- the beginning -------------------------------------------------------------------------------
+
+
+async def knock(net: Net, *said: bytes) -> Peer:
+    """A client that does not begin as it should."""
+    peer = Peer(*await asyncio.open_connection("127.0.0.1", net.port))
+    net.peers.append(peer)
+    peer.send(*said)
+    return peer
+
+
+@on_a_net
+async def test_who_speaks_no_tls_is_sent_away_and_others_are_served(net: Net) -> None:
+    async with net.serving(echo):
+        for said in (GET, b"\x16\x03\x01\x00\x05hello", b"\0" * 100_000):
+            peer = await knock(net, said)
+            if net.is_tls:
+                assert not (await peer.rest()).startswith(b"HTTP")
+            peer.leave()
+            assert (await net.ask(GET)).code == 200
+
+
+@on_a_net
+async def test_who_does_not_shake_hands_is_not_waited_for(net: Net) -> None:
+    limits = Limits(handshake=0.05, idle=0.05, sweep=0.01)
+    async with net.serving(echo, limits):
+        assert await (await knock(net)).rest() == b""
+
+
+@on_a_net
+async def test_a_server_stops_while_a_client_shakes_hands(net: Net) -> None:
+    async with net.serving(echo):
+        peer = await knock(net)
+        assert (await net.ask(GET)).code == 200
+    peer.leave()
