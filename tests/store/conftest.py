@@ -8,11 +8,12 @@ import pytest
 
 from phalanx.store.kv import Store
 from phalanx.store.memory import MemoryStore
+from tests.store.disk import on_disk
 
 #: Makes an empty store whose commits take the seconds that the function says.
 Make = Callable[[Callable[[], float]], Store]
 
-STORES: dict[str, Make] = {"memory": MemoryStore}
+STORES: dict[str, Make] = {"memory": MemoryStore, "sqlite": on_disk}
 
 
 @pytest.fixture(params=list(STORES.values()), ids=list(STORES))

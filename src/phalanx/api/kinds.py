@@ -97,7 +97,7 @@ NODE = Kind(
 POD = Kind(
     "", "v1", "Pod", "pods", "core.v1.Pod",
     singular="pod", short_names=("po",), categories=("all",),
-    subresources=("status", "binding", "eviction", "log"),
+    subresources=("status", "binding", "ephemeralcontainers", "eviction", "log", "resize"),
     fields={
         **META_FIELDS, "spec.nodeName": "", "spec.restartPolicy": "", "spec.schedulerName": "",
         "spec.serviceAccountName": "", "spec.hostNetwork": "false", "status.phase": "",

@@ -44,6 +44,7 @@ def pattern(text: str) -> Pattern:
     """The pattern of a text. Raises BadPattern."""
     return Pattern(text)
 
+
 @dataclass(slots=True)
 class _Step:
     """What must come, if anything, and the steps after it. Without steps after it, it is found."""

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NoReturn
 
-#: A part may be repeated so often.
-MAX_REPEAT = 1000
+#: A part may be repeated so often, and groups may stand so deep in groups.
+MAX_REPEAT, MAX_DEPTH = 1000, 100
 
 #: What one character must be, and what the characters on both sides of a place must be.
 Test = Callable[[str], bool]
@@ -72,24 +72,23 @@ Node = One | Edge | Row | Choice | Repeat
 
 # ------------------------------------------------------------------------------------ tests, edges
 
-_WORD: Test = re.compile(r"[0-9A-Za-z_]").fullmatch  # type: ignore[assignment]
-_PERL: dict[str, Test] = {
-    "d": lambda c: "0" <= c <= "9",
-    "s": lambda c: c in "\t\n\f\r ",
-    "w": lambda c: bool(_WORD(c)),
-}
-_POSIX: dict[str, str] = {
+_WORD = frozenset("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz")
+_POSIX = {
     "alnum": "[0-9A-Za-z]", "alpha": "[A-Za-z]", "ascii": r"[\x00-\x7f]", "blank": "[\t ]",
     "cntrl": r"[\x00-\x1f\x7f]", "digit": "[0-9]", "graph": "[!-~]", "lower": "[a-z]",
     "print": "[ -~]", "punct": r"[!-/:-@\[-`{-~]", "space": "[\t\n\v\f\r ]", "upper": "[A-Z]",
     "word": "[0-9A-Za-z_]", "xdigit": "[0-9A-Fa-f]",
 }  # fmt: skip
-_CATEGORIES = frozenset(unicodedata.category(chr(code)) for code in range(0x3000))
 _CONTROLS = {"a": "\a", "f": "\f", "t": "\t", "n": "\n", "r": "\r", "v": "\v"}
+_CATEGORIES = (
+    "Cc", "Cf", "Co", "Cs", "Ll", "Lm", "Lo", "Lt", "Lu", "Mc", "Me", "Mn", "Nd", "Nl", "No", "Pc",
+    "Pd", "Pe", "Pf", "Pi", "Po", "Ps", "Sc", "Sk", "Sm", "So", "Zl", "Zp", "Zs",
+)  # fmt: skip
 
 
 def is_word(char: str) -> bool:
-    return bool(char and _WORD(char))
+    """Whether it is a letter, a digit or an underscore; "", beyond the end, is none."""
+    return char in _WORD
 
 
 def _between_words(before: str, after: str) -> bool:
@@ -100,6 +99,11 @@ def _not_between_words(before: str, after: str) -> bool:
     return is_word(before) == is_word(after)
 
 
+_PERL: dict[str, Test] = {
+    "d": lambda char: "0" <= char <= "9",
+    "s": lambda char: char in "\t\n\f\r ",
+    "w": is_word,
+}
 _EDGES: dict[str, Holds] = {
     "A": lambda before, after: not before,
     "z": lambda before, after: not after,
@@ -125,6 +129,11 @@ def _span(low: str, high: str) -> Test:
     return lambda char: low <= char <= high
 
 
+def _of(posix: str, *, negated: bool) -> Test:
+    match = re.compile(posix).fullmatch
+    return lambda char: bool(match(char)) != negated
+
+
 def _in_any_case(test: Test) -> Test:
     return lambda char: test(char) or test(char.lower()) or test(char.upper())
 
@@ -137,7 +146,7 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self._text, self._at = text, 0
-        self._flags = ""
+        self._flags, self._depth = "", 0
 
     def read(self) -> Node:
         node = self._choice()
@@ -239,7 +248,7 @@ class _Reader:
 
     def _group(self) -> Node:
         flags = self._flags
-        if self._skip("?P<") or (self._peek("?<") and self._skip("?<")):
+        if self._skip("?P<") or self._skip("?<"):
             if not re.fullmatch(r"\w+", self._until(">", "invalid named capture")):
                 self._fail("invalid named capture")
         elif self._skip("?"):
@@ -251,10 +260,13 @@ class _Reader:
             self._flags = "".join(f for f in flags + said[1] if f not in less)
             if said[3] == ")":
                 return Row(())
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            self._fail("expression nests too deeply")
         node = self._choice()
         if not self._skip(")"):
             self._fail("missing closing )")
-        self._flags = flags
+        self._flags, self._depth = flags, self._depth - 1
         return node
 
     def _escape(self) -> Node:
@@ -276,30 +288,32 @@ class _Reader:
         if char in _CONTROLS:
             return _CONTROLS[char]
         if char == "x":
-            digits = self._until("}", "invalid escape sequence") if self._skip("{") else (
-                self._take() + self._take()
-            )  # fmt: skip
-            if not re.fullmatch(r"[0-9A-Fa-f]{1,6}", digits) or int(digits, 16) > 0x10FFFF:
-                self._fail("invalid escape sequence")
-            return chr(int(digits, 16))
+            digits = self._braced() if self._peek("{") else self._take() + self._take()
+            return self._coded(digits, 16)
         if char in "01234567":
-            digits = re.compile(r"[0-7]{0,2}").match(self._text, self._at)
-            rest = digits[0] if digits else ""
-            if char != "0" and not rest:
-                self._fail("invalid escape sequence")
-            self._at += len(rest)
-            return chr(int(char + rest, 8))
+            found = re.compile(r"[0-7]{0,2}").match(self._text, self._at)
+            more = found[0] if found else ""
+            self._at += len(more)
+            return self._coded(char + more if more or char == "0" else "", 8)
         if char.isascii() and char.isalnum():
-            self._fail(f"invalid escape sequence: `\\{char}`")
+            self._fail(f"invalid escape sequence `\\{char}`")
         return char
 
+    def _braced(self) -> str:
+        self._skip("{")
+        return self._until("}", "missing closing }")
+
+    def _coded(self, digits: str, radix: int) -> str:
+        try:
+            return chr(int(digits, radix))
+        except (ValueError, OverflowError):
+            self._fail("invalid escape sequence")
+
     def _category(self) -> Test:
-        name = self._until("}", "invalid character class range") if self._skip("{") else (
-            self._take()
-        )  # fmt: skip
+        name = self._braced() if self._peek("{") else self._take()
         wanted = name.removeprefix("^")
-        if not wanted or not any(known.startswith(wanted) for known in sorted(_CATEGORIES)):
-            self._fail(f"invalid character class range: `\\p{{{name}}}`")
+        if not wanted or not any(known.startswith(wanted) for known in _CATEGORIES):
+            self._fail(f"invalid character class range `\\p{{{name}}}`")
 
         def test(char: str) -> bool:
             return unicodedata.category(char).startswith(wanted)
@@ -321,8 +335,7 @@ class _Reader:
             known = _POSIX.get(name.removeprefix("^"))
             if known is None:
                 self._fail(f"invalid character class range: `[:{name}:]`")
-            match = re.compile(known).fullmatch
-            return (lambda c: not match(c)) if name.startswith("^") else (lambda c: bool(match(c)))
+            return _of(known, negated=name.startswith("^"))
         char = self._take()
         if char == "\\":
             char = self._take()

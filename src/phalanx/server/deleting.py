@@ -88,7 +88,9 @@ async def delete_one(
     if options.dry_run:
         return _shown(call, new), is_finished(kind, new)
     if is_finished(kind, new):
-        return _shown(call, await remove(context, kind, record, old, new, also)), True
+        # A pod is told that it ended at once; other kinds are shown as they were.
+        last = new if kind is POD else old
+        return _shown(call, await remove(context, kind, record, old, last, also)), True
     if new == old:
         await context.store.commit(())
         return presented(call.kind, record.value), False

@@ -23,6 +23,8 @@ SUBRESOURCES = {
     "binding": ("Binding", "", "", ("create",)),
     "eviction": ("Eviction", "policy", "v1", ("create",)),
     "log": ("", "", "", ("get",)),
+    "resize": ("", "", "", _STATUS_VERBS),
+    "ephemeralcontainers": ("", "", "", _STATUS_VERBS),
 }
 _AGGREGATED = "apidiscovery.k8s.io"
 

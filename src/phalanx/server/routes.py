@@ -57,6 +57,15 @@ ROUTES: Mapping[tuple[str, str], Route] = {
     ("PUT", "status"): Route("update", writing.update),
     ("PATCH", "status"): Route("patch", writing.patch),
     ("PUT", "finalize"): Route("update", writing.update),
+    **{
+        (method, part): Route(verb, endpoint)
+        for part in ("resize", "ephemeralcontainers")
+        for method, verb, endpoint in (
+            ("GET", "get", reading.get),
+            ("PUT", "update", writing.update),
+            ("PATCH", "patch", writing.patch),
+        )
+    },
     ("POST", "binding"): Route("create", binding.bind),
     ("POST", "eviction"): Route("create", eviction.evict),
     ("GET", "log"): Route("get", logs.read),

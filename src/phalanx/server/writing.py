@@ -41,6 +41,7 @@ from phalanx.server.objects import (
     not_found,
     presented,
 )
+from phalanx.server.parts import OURS, restore
 from phalanx.store.kv import Record, Stale, Write
 
 #: Given the stored object (to be changed in place or not), the wanted one.
@@ -52,11 +53,6 @@ _LONGEST_PREFIX = 58
 _LONGEST_MANAGER = 128
 _PATCHES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH)
 _ALL_PATCHES = (*_PATCHES, APPLY_PATCH)
-#: Metadata that no client writes after creation.
-_OURS = (
-    "name", "namespace", "uid", "creationTimestamp", "deletionTimestamp",
-    "deletionGracePeriodSeconds", "generation", "selfLink",
-)  # fmt: skip
 
 
 async def create(context: Context, call: Call) -> Reply:
@@ -159,7 +155,7 @@ async def modify(
     old = decoded(record)
     new = wish(decoded(record))
     _check_preconditions(call, old, new, is_patch=is_patch)
-    _restore(call, old, new)
+    restore(kind, call.subresource, old, new)
     context.registry.model(kind).fill(new)
     if not is_owned:
         _own(context, call, old, new)
@@ -245,7 +241,7 @@ def refuse(kind: Kind, name: str, causes: Sequence[Cause]) -> None:
 
 def _begin(context: Context, call: Call, meta: Object) -> None:
     """The metadata of a new object; what only the server may say is said anew."""
-    for key in (*_OURS[2:], "resourceVersion"):
+    for key in (*OURS[2:], "resourceVersion"):
         meta.pop(key, None)
     if not meta.get("name") and (prefix := meta.get("generateName")):
         meta["name"] = _generated(context, call, prefix)
@@ -298,40 +294,6 @@ def _check_preconditions(call: Call, old: Object, new: Object, *, is_patch: bool
         ))  # fmt: skip
     if version and version != old["metadata"]["resourceVersion"]:
         raise modified(kind, call.name)
-
-
-def _restore(call: Call, old: Object, new: Object) -> None:
-    """Undo what this part of the resource may not change."""
-    if call.subresource:
-        _restore_all_but(_PARTS[call.subresource], old, new)
-        return
-    meta, kept = new["metadata"], old["metadata"]
-    for key in (*_OURS, "resourceVersion"):
-        if key in kept:
-            meta[key] = kept[key]
-        else:
-            meta.pop(key, None)
-    if "status" in call.kind.subresources:
-        _copy("status", old, new)
-    if call.stored is NAMESPACE:
-        _copy("spec", old, new)
-
-
-#: Which top-level field each subresource is for.
-_PARTS = {"status": "status", "finalize": "spec"}
-
-
-def _restore_all_but(part: str, old: Object, new: Object) -> None:
-    for key in {**old, **new}:
-        if key != part:
-            _copy(key, old, new)
-
-
-def _copy(key: str, source: Object, target: Object) -> None:
-    if key in source:
-        target[key] = source[key]
-    else:
-        target.pop(key, None)
 
 
 def _own(context: Context, call: Call, old: Object | None, new: Object) -> None:

@@ -1,0 +1,40 @@
+"""One `phalanx up` for all that only looks at it; a namespace for each test."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import Kubectl
+from tools.control_plane import ControlPlane
+
+NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def plane() -> Iterator[ControlPlane]:
+    """A control plane of two nodes of 8 CPU and 4 GPUs each."""
+    shape = "cpu=8,memory=8Gi,example.com/gpu=4"
+    with ControlPlane("--data", ":memory:", "--nodes", "2", "--shape", shape) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where kubectl keeps what it discovered."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture
+def kubectl(plane: ControlPlane, home: Path) -> Iterator[Kubectl]:
+    """kubectl in a namespace of its own, which is to be gone afterwards."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not on the PATH")
+    found = Kubectl(plane.kubeconfig, f"test-{next(NUMBERS)}", home)
+    found("create", "namespace", found.namespace)
+    yield found
+    found("delete", "namespace", found.namespace, "--wait=false")

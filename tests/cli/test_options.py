@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from phalanx.cli import options
+from phalanx.cli.main import COMMANDS, main
+from tests.cli.commands import phalanx
+
+ROOM = {"cpu": "8", "pods": "110"}
+
+
+# ---- what is understood --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("127.0.0.1:6443", ("127.0.0.1", 6443)),
+        (":0", ("127.0.0.1", 0)),
+        ("[::1]:443", ("::1", 443)),
+        ("example.org:1", ("example.org", 1)),
+    ],
+)
+def test_an_address_is_a_host_and_a_port(text: str, found: tuple[str, int]) -> None:
+    assert options.address(text) == found
+
+
+def test_a_shape_names_what_differs() -> None:
+    found = options.shape("cpu=500m, example.com/gpu=8")
+    assert (found["cpu"], found["example.com/gpu"], found["pods"]) == ("500m", "8", "110")
+    assert options.shape("") == dict(options.SHAPE)
+
+
+def test_parts_are_names() -> None:
+    assert options.parts(" scheduler, nodes,") == {"scheduler", "nodes"}
+    assert options.parts("") == frozenset()
+
+
+def test_nodes_have_names_of_one_length_in_their_order() -> None:
+    assert [node.name for node in options.nodes("3", ROOM, [])] == ["node-0", "node-1", "node-2"]
+    many = [node.name for node in options.nodes("12", ROOM, [])]
+    assert (many[0], many[-1], many) == ("node-00", "node-11", sorted(many))
+    assert options.nodes("0", ROOM, []) == []
+
+
+def test_nodes_are_dealt_out_evenly_over_domains() -> None:
+    levels = options.topology("block=2,rack=2")
+    nodes = options.nodes("8", ROOM, levels)
+    racks = [node.labels["topology.kubernetes.io/rack"] for node in nodes]
+    blocks = [node.labels["topology.kubernetes.io/block"] for node in nodes]
+    assert [racks.count(rack) for rack in dict.fromkeys(racks)] == [2, 2, 2, 2]
+    assert blocks == ["block-0"] * 4 + ["block-1"] * 4
+    assert len({(block, rack) for block, rack in zip(blocks, racks, strict=True)}) == 4
+
+
+def test_nodes_can_come_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "nodes.yaml"
+    file.write_text(
+        "- {name: big, room: {cpu: 64}, labels: {zone: a}}\n- {name: small, count: 2}\n"
+    )
+    big, *small = options.nodes(str(file), ROOM, [])
+    assert (big.name, big.room, big.labels) == ("big", {**ROOM, "cpu": "64"}, {"zone": "a"})
+    assert [node.name for node in small] == ["small-0", "small-1"]
+
+
+# ---- what is not ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["", "6443", "host", "host:", "host:x", "host:65536", "host:-1"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="HOST:PORT"):
+        options.address(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["cpu", "cpu=", "=8", "cpu=lots", "cpu=-1", "cpu=8;memory=1", "cpu=1=2"]
+)
+def test_what_is_no_shape_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        options.shape(text)
+
+
+@pytest.mark.parametrize("text", ["rack", "rack=0", "rack=-1", "rack=x", "=2", "rack=1.5"])
+def test_what_is_no_topology_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        options.topology(text)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "name: a", "- a", "- {count: 2}", "[", "- {name: a, count: many}", "- {name: a, room: 5}",
+        "5", "", "- {name: a, labels: [x]}", "- {name: a, count: -1}", "- {name: a, count: 999999999}",
+    ],
+)  # fmt: skip
+def test_a_file_that_lists_no_nodes_is_refused(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "nodes.yaml"
+    file.write_text(content)
+    with pytest.raises(click.BadParameter):
+        options.nodes(str(file), ROOM, [])
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe\x00\x80")
+    for path in (tmp_path, tmp_path / "missing", binary):
+        with pytest.raises(click.BadParameter):
+            options.nodes(str(path), ROOM, [])
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["up", "--listen", "nowhere"],
+        ["up", "--nodes", "many"],
+        ["up", "--nodes", "100001"],
+        ["up", "--shape", "cpu=lots"],
+        ["up", "--topology", "rack=0"],
+        ["up", "--without", "brakes"],
+        ["up", "--store", "paper"],
+        ["up", "--data", ":memory:", "--store", "sqlite"],
+        ["up", "--unknown"],
+        ["up", "surplus"],
+        ["why"],
+        ["why", "train"],
+        ["why", "dragon/train"],
+        ["why", "pod/"],
+        ["why", "pod/a", "-o", "xml"],
+        ["dance"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_told_in_a_sentence_with_code_2(args: list[str]) -> None:
+    done = CliRunner().invoke(main, args)
+    assert done.exit_code == 2
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("Error: ")
+    assert done.stdout == ""
+
+
+def test_wrong_usage_has_code_2_in_earnest() -> None:
+    done = phalanx("up", "--nodes", "many")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.strip().endswith(
+        "Error: Invalid value: 'many' is neither a number nor a file"
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(command: str) -> None:
+    done = CliRunner().invoke(main, [command, "--help"])
+    assert done.exit_code == 0
+    assert f"Example:\n    phalanx {command} " in done.stdout
+
+
+def test_the_help_lists_every_command_and_the_version_is_told() -> None:
+    listed = CliRunner().invoke(main, ["-h"]).stdout
+    assert all(command in listed and line in listed for command, line in COMMANDS.items())
+    assert CliRunner().invoke(main, ["--version"]).stdout.startswith("phalanx, version ")
