@@ -118,7 +118,11 @@ class Net:
         sock = socket.socket()
         _narrow(sock)
         sock.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.port))
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.port))
+        except OSError:
+            sock.close()
+            raise
         tls, name = (contexts()[1], "127.0.0.1") if self.is_tls else (None, None)
         peer = Peer(*await asyncio.open_connection(sock=sock, ssl=tls, server_hostname=name))
         self.peers.append(peer)

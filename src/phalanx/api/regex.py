@@ -35,8 +35,8 @@ __all__ = ["BadPattern", "Pattern", "pattern"]
 
 #: A pattern may come to so many steps.
 MAX_STEPS = 5000
-#: What is remembered before all of it is forgotten: characters met in sets of steps.
-MAX_REMEMBERED = 20_000
+#: What is remembered before all of it is forgotten, in steps.
+MAX_REMEMBERED = 500_000
 
 
 @lru_cache(maxsize=1024)
@@ -84,7 +84,9 @@ class _Plan:
         for _ in range((high or low) - low):
             first = self._add(_Step((self.lay(part, first), then)))
         for _ in range(low):
-            first = self.lay(part, first)
+            last, first = first, self.lay(part, first)
+            if first == last:
+                break  # a part without steps, however often
         return first
 
     def _add(self, step: _Step) -> int:
@@ -117,13 +119,16 @@ class Pattern:
             at = self._move(at, char) if known is None else known
             if at == _FOUND:
                 return True
-        return self._reaches_end(*self._states[at], "")
+        if at not in self._ends:
+            self._ends[at] = 0 in self._reached(*self._states[at], "")
+        return self._ends[at]
 
     def _forget(self) -> None:
         start: _State = (frozenset((self._first,)), "")
         self._states: list[_State] = [start]
         self._numbers: dict[_State, int] = {start: 0}
         self._moves: list[dict[str, int]] = [{}]
+        self._ends: dict[int, bool] = {}
         self._remembered = 0
 
     def _move(self, at: int, char: str) -> int:
@@ -140,7 +145,7 @@ class Pattern:
             nexts = [step.then[0] for step in passed if step.test and step.test(char)]
             to = self._number((frozenset((*nexts, self._first)), _sort(char)))
         self._moves[at][char] = to
-        self._remembered += 1
+        self._remembered += len(reached)
         return to
 
     def _number(self, state: _State) -> int:
@@ -162,9 +167,6 @@ class Pattern:
             reached.update(more)
             todo.extend(more)
         return reached
-
-    def _reaches_end(self, steps: frozenset[int], before: str, after: str) -> bool:
-        return 0 in self._reached(steps, before, after)
 
 
 def _sort(char: str) -> str:

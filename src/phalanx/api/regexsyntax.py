@@ -195,9 +195,11 @@ class _Reader:
                 end = self._text.find("\\E", self._at)
                 text = self._text[self._at : end if end >= 0 else None]
                 self._at += len(text) + (2 if end >= 0 else 0)
-                parts += [self._repeated(self._literal(char)) for char in text]
+                parts += [self._literal(char) for char in text]
             else:
-                parts.append(self._repeated(self._atom()))
+                parts.append(self._atom())
+            if parts:
+                parts[-1] = self._repeated(parts[-1])
         return Row(tuple(parts))
 
     def _repeated(self, part: Node) -> Node:

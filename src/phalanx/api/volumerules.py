@@ -1,4 +1,7 @@
-"""Rules of a pod's volumes, and of the mounts that refer to them."""
+"""Rules of a pod's volumes, and of the mounts that refer to them.
+
+Sources that a PersistentVolume may have too are public.
+"""
 
 from __future__ import annotations
 
@@ -58,6 +61,11 @@ def _projection(new: Any, old: Any) -> Causes:
     return [forbidden(name, "may not specify more than 1 volume type") for name in named[1:]]
 
 
+#: A path on the node.
+HOST_PATH: Check = struct(("path", needed(_no_parents)), ("type", given(one_of(*_HOST_PATHS))))
+#: A share on a server.
+NFS: Check = struct(("server", there), ("path", there))
+
 #: What is checked of the commonest volume sources; the others are only counted.
 _SOURCES: Mapping[str, Check] = {
     "configMap": struct(("name", there), ("items", given(each(_ITEM))), _MODE),
@@ -65,11 +73,8 @@ _SOURCES: Mapping[str, Check] = {
     "downwardAPI": struct(("items", given(each(_FIELD_ITEM))), _MODE),
     "emptyDir": struct(("sizeLimit", given(_size))),
     "ephemeral": struct(("volumeClaimTemplate", there)),
-    "hostPath": struct(
-        ("path", needed(_no_parents)),
-        ("type", given(one_of(*_HOST_PATHS))),
-    ),
-    "nfs": struct(("server", there), ("path", there)),
+    "hostPath": HOST_PATH,
+    "nfs": NFS,
     "persistentVolumeClaim": struct(("claimName", there)),
     "projected": struct(("sources", given(each(_projection))), _MODE),
     "secret": struct(("secretName", there), ("items", given(each(_ITEM))), _MODE),

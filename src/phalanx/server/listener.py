@@ -50,9 +50,9 @@ async def listening(
         yield
     finally:
         server.close()
+        await _stop(connections, limits.stop)
         sweeping.cancel()
         await asyncio.wait([sweeping])
-        await _stop(connections, limits.stop)
 
 
 async def _sweep(connections: set[Connection], seconds: float) -> None:
