@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from phalanx.cli import options
 from phalanx.cli.main import COMMANDS, main
+from phalanx.controllers.nodes import SHAPE
 from tests.cli.commands import phalanx
 
 ROOM = {"cpu": "8", "pods": "110"}
@@ -32,7 +33,7 @@ def test_an_address_is_a_host_and_a_port(text: str, found: tuple[str, int]) -> N
 def test_a_shape_names_what_differs() -> None:
     found = options.shape("cpu=500m, example.com/gpu=8")
     assert (found["cpu"], found["example.com/gpu"], found["pods"]) == ("500m", "8", "110")
-    assert options.shape("") == dict(options.SHAPE)
+    assert options.shape("") == dict(SHAPE)
 
 
 def test_parts_are_names() -> None:
@@ -94,7 +95,8 @@ def test_what_is_no_topology_is_refused(text: str) -> None:
     "content",
     [
         "name: a", "- a", "- {count: 2}", "[", "- {name: a, count: many}", "- {name: a, room: 5}",
-        "5", "", "- {name: a, labels: [x]}", "- {name: a, count: -1}", "- {name: a, count: 999999999}",
+        "5", "", "- {name: a, labels: [x]}", "- {name: a, count: -1}",
+        "- {name: a, count: 100001}", "[{name: a}, {name: a}]",
     ],
 )  # fmt: skip
 def test_a_file_that_lists_no_nodes_is_refused(tmp_path: Path, content: str) -> None:

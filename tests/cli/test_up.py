@@ -125,7 +125,7 @@ def test_a_file_in_place_of_the_folder_is_refused_in_a_sentence(tmp_path: Path) 
     [
         "- {name: No Name}",
         "- {name: a, room: {cpu: lots}}",
-        "- {name: a}\n- {name: a, room: {x y: 1}}",
+        "- {name: a, room: {x y: 1}}",
     ],
     ids=["name", "quantity", "resource"],
 )

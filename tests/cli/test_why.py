@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,8 +43,8 @@ class User:
 
 
 @pytest.fixture
-def user(plane: ControlPlane) -> Iterator[User]:
-    yield User(plane)
+def user(plane: ControlPlane) -> User:
+    return User(plane)
 
 
 def test_a_gang_that_is_too_big_is_told_why_and_what_would_help(user: User) -> None:

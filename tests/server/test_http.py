@@ -109,7 +109,7 @@ async def test_a_client_that_asks_far_ahead_is_read_no_faster_than_it_is_answere
         peer = await net.connect()
         sending = asyncio.create_task(send_all(peer))
         await held.came.wait()
-        for _ in range(10):
+        for _ in range(5):
             assert (await net.ask(b"\0")).code == 400
         assert not sending.done()
         held.may.set()
@@ -237,7 +237,11 @@ async def test_who_was_refused_and_does_not_stop_sending_is_cut_off(net: Net) ->
 
 # ---- time ----------------------------------------------------------------------------------------
 
-HASTY = Limits(arrival=0.05, idle=0.1, linger=0.05, unread=0.1, stop=0.2, sweep=0.01)
+SLOW, IDLE = (
+    Limits(arrival=0.05, linger=0.05, sweep=0.01),
+    Limits(idle=0.15, linger=0.05, sweep=0.01),
+)
+UNREAD = Limits(unread=0.05)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +249,7 @@ HASTY = Limits(arrival=0.05, idle=0.1, linger=0.05, unread=0.1, stop=0.2, sweep=
 )
 @on_a_net
 async def test_a_request_that_does_not_come_to_its_end_is_refused(net: Net, begun: bytes) -> None:
-    async with net.serving(echo, HASTY):
+    async with net.serving(echo, SLOW):
         peer = await net.connect()
         peer.send(GET)
         assert (await peer.answer()).code == 200
@@ -260,7 +264,7 @@ async def test_a_request_that_does_not_come_to_its_end_is_refused(net: Net, begu
 async def test_a_client_that_says_nothing_more_is_closed_without_a_word(
     net: Net, said: bytes
 ) -> None:
-    async with net.serving(echo, HASTY):
+    async with net.serving(echo, IDLE):
         peer = await net.connect()
         peer.send(said)
         if said == GET:
@@ -275,12 +279,13 @@ async def test_a_watch_and_a_slow_answer_are_not_idle(net: Net) -> None:
     async def handle(asked: Request) -> Reply | Stream:
         return await (watching(asked) if "watch" in asked.query else held(asked))
 
-    async with net.serving(handle, HASTY):
-        slow, watcher, idle = [await net.connect() for _ in range(3)]
+    async with net.serving(handle, IDLE):
+        slow = await net.connect()
         slow.send(GET)
+        watcher = await net.connect()
         watcher.send(WATCH)
         await watcher.head()
-        assert await idle.rest() == b""
+        assert await (await net.connect()).rest() == b""
         assert not watching.closed.is_set()
         held.may.set()
         assert (await slow.answer()).code == 200
@@ -306,7 +311,7 @@ async def test_a_long_reply_comes_whole(net: Net) -> None:
 async def test_a_client_that_does_not_read_its_reply_is_cut_off_and_holds_up_nobody(
     net: Net, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with net.serving(long, HASTY):
+    async with net.serving(long, UNREAD):
         peer = await net.connect()
         peer.send(request("GET", "/long"))
         await peer.head()
@@ -319,7 +324,7 @@ async def test_a_client_that_does_not_read_its_reply_is_cut_off_and_holds_up_nob
 async def test_a_client_that_asks_and_asks_and_does_not_read_is_cut_off(
     net: Net, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with net.serving(echo, HASTY):
+    async with net.serving(echo, UNREAD):
         peer = await net.connect()
         peer.send(request("GET", "/", f"X-Filler: {'x' * 1000}") * 2000)
         while "does not read" not in caplog.text:
@@ -338,7 +343,7 @@ async def test_a_watch_is_taken_no_faster_than_it_is_read(net: Net) -> None:
         peer.send(WATCH)
         head = await peer.head()
         assert (head.code, head.all("transfer-encoding")) == (200, ["chunked"])
-        for _ in range(20):
+        for _ in range(5):
             assert (await net.ask(GET)).code == 200
         assert 0 < watching.taken < 40
         assert [chunk async for chunk in peer.chunks()] == CHUNKS
@@ -351,7 +356,7 @@ async def test_a_watch_that_is_not_read_is_cut_off_and_closed(
     net: Net, caplog: pytest.LogCaptureFixture
 ) -> None:
     watching = Watching(*CHUNKS)
-    async with net.serving(watching, HASTY):
+    async with net.serving(watching, UNREAD):
         peer = await net.connect()
         peer.send(WATCH)
         await watching.closed.wait()
@@ -568,7 +573,7 @@ async def test_a_server_stops_whatever_its_clients_do(net: Net) -> None:
         await watching.head()
         assert tied.held == 2
         begin = asyncio.get_running_loop().time()
-    assert asyncio.get_running_loop().time() - begin < 1
+    assert asyncio.get_running_loop().time() - begin < 2
     assert tied.held == 0
     for peer in (idle, begun, slow, watching):
         assert await peer.rest() == b""
@@ -584,7 +589,7 @@ async def test_a_server_does_not_wait_for_clients_that_do_not_read(net: Net) -> 
         peer.send(request("GET", "/"))
         await peer.head()
         begin = asyncio.get_running_loop().time()
-    assert asyncio.get_running_loop().time() - begin < 1
+    assert asyncio.get_running_loop().time() - begin < 2
     assert len(await peer.rest()) < 2**22
 
 

@@ -293,9 +293,9 @@ async def test_a_reader_that_leaves_is_forgotten() -> None:
     await api.create(CONFIG_MAP, config("a"))
     chunks = api.chunks(CONFIG_MAP, seconds=100)
     await anext(chunks)
-    assert len(api.server.context.hub._watchers[CONFIG_MAP.prefix()]) == 1
+    assert len(api.server.context.hub) == 1
     await chunks.aclose()
-    assert len(api.server.context.hub._watchers[CONFIG_MAP.prefix()]) == 0
+    assert len(api.server.context.hub) == 0
 
 
 # ---- history that is gone ------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""JSON paths, as far as definitions of custom resources use them: columns, scale, selectable fields.
+"""JSON paths, as far as definitions of custom resources use them: columns, scale, fields.
 
     .spec.size  .metadata.annotations['a.b/c']  .spec.names[0]  .spec.names[-1]  .spec.names[*]
     .spec.names[0:2]  .status.conditions[?(@.type=="Ready")].status
@@ -32,12 +32,18 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 _WORDS = {"true": True, "false": False, "null": None}
 
 
+#: Longer paths than this are not read at all.
+MAX_LENGTH = 1000
+
+
 class BadPath(ValueError):
     """The text is no path that we know."""
 
 
 def parse(text: str) -> Path:
     """The moves of a path."""
+    if len(text) > MAX_LENGTH:
+        raise BadPath(f"a path may not be longer than {MAX_LENGTH} characters")
     moves: list[Move] = []
     at = 0
     while at < len(text):

@@ -21,7 +21,6 @@ from phalanx.api.checks import (
 from phalanx.api.errors import Cause
 from phalanx.api.fields import dns_subdomain_faults
 from phalanx.api.metarules import check_selector
-from phalanx.api.placementrules import NODE_SELECTOR
 from phalanx.api.quantity import value
 from phalanx.api.volumerules import HOST_PATH, NFS
 from phalanx.api.wire import Object
@@ -104,7 +103,6 @@ _VOLUME_SPEC = every(
         ("accessModes", every(there, given(_access_modes))),
         ("capacity", _capacity),
         ("persistentVolumeReclaimPolicy", given(one_of("Delete", "Recycle", "Retain"))),
-        ("nodeAffinity", given(struct(("required", present(NODE_SELECTOR))))),
     ),
     _one_source,
     struct(*((name, present(check)) for name, check in _SOURCES.items())),
@@ -164,7 +162,7 @@ _CLAIM_SPEC = struct(
     ("accessModes", every(_has_access_mode, given(_access_modes))),
     ("selector", present(check_selector)),
     ("resources", _size),
-    ("storageClassName", lambda new, old: _CLASS(new, old) if new else ()),
+    ("storageClassName", given(_CLASS)),
     ("volumeMode", given(_VOLUME_MODE)),
     ("dataSource", present(_SOURCE_REFERENCE)),
     ("dataSourceRef", present(_SOURCE_REFERENCE)),

@@ -165,6 +165,14 @@ def _openapi_index(server: Server, request: Request) -> Reply:
     return Reply(200, orjson.dumps(discovery.openapi_index(server.context.registry)))
 
 
+def _swagger(server: Server, request: Request) -> Reply:
+    """Only as JSON: a client that takes nothing but protobuf is better off without."""
+    accept = request.headers.get("accept", "*/*")
+    if "json" not in accept and "*/*" not in accept:
+        return _nowhere()
+    return Reply(200, discovery.swagger(server.context.registry))
+
+
 _PATHS: Mapping[str, Answer] = {
     "/healthz": _healthy,
     "/livez": _healthy,
@@ -173,6 +181,7 @@ _PATHS: Mapping[str, Answer] = {
     "/metrics": _metrics,
     "/api": _api,
     "/apis": _apis,
+    "/openapi/v2": _swagger,
     "/openapi/v3": _openapi_index,
 }
 

@@ -166,6 +166,17 @@ def openapi_document(registry: Registry, group: str, version: str) -> bytes:
     })  # fmt: skip
 
 
+def swagger(registry: Registry) -> bytes:
+    """`/openapi/v2`: every schema in one document, for clients that know no newer form."""
+    names = sorted({name for kind in registry.kinds for name in references(kind.schema)})
+    schemas = orjson.dumps({full_name(name): openapi(name) for name in names})
+    definitions = schemas.replace(b"#/components/schemas/", b"#/definitions/")
+    top = orjson.dumps({
+        "swagger": "2.0", "info": {"title": "Phalanx", "version": "v1"}, "paths": {},
+    })  # fmt: skip
+    return top[:-1] + b',"definitions":' + definitions + b"}"
+
+
 def _paths(kind: Kind) -> Object:
     collection = kind.path("{namespace}")
     paths: Object = {

@@ -75,6 +75,7 @@ async def list_or_watch(context: Context, call: Call) -> Reply | Stream:
 async def list_objects(context: Context, call: Call) -> Reply:
     """The objects of a selection, whole or page by page, at one revision."""
     accepted, selection = negotiate(call.request), call.selection()
+    _check_list(call)
     page = await _page(context, call, selection)
     values = [record.value for record in page.records]
     if accepted.form == "Table":
@@ -223,6 +224,27 @@ def _render(context: Context, call: Call, accepted: Accepted) -> watches.Render:
     if accepted.form.startswith("PartialObjectMetadata"):
         return tables.metadata_event
     return watches.plain(call.kind)
+
+
+def _check_list(call: Call) -> None:
+    match, version = call.query.get("resourceVersionMatch", ""), call.query.get("resourceVersion")
+    causes: list[Cause] = []
+    if "sendInitialEvents" in call.query:
+        detail = "sendInitialEvents is forbidden for list"
+        causes.append(forbidden("sendInitialEvents", detail))
+    if match and not version:
+        detail = "resourceVersionMatch is forbidden unless resourceVersion is provided"
+        causes.append(forbidden("resourceVersionMatch", detail))
+    elif match and call.query.get("continue"):
+        detail = "resourceVersionMatch is forbidden when continue is provided"
+        causes.append(forbidden("resourceVersionMatch", detail))
+    if match not in ("", "Exact", "NotOlderThan"):
+        causes.append(unsupported("resourceVersionMatch", match, ("", "Exact", "NotOlderThan")))
+    if match == "Exact" and version == "0":
+        detail = 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
+        causes.append(forbidden("resourceVersionMatch", detail))
+    if causes:
+        raise bad_options("ListOptions", causes)
 
 
 def _check_watch(call: Call) -> None:

@@ -16,6 +16,9 @@ from phalanx.api.selectors import (
 )
 from phalanx.api.wire import Object
 
+#: The shelf of selections that no single value can tell apart.
+EVERYTHING = ""
+
 
 @dataclass(frozen=True, slots=True)
 class Selection:
@@ -35,6 +38,16 @@ class Selection:
     def is_everything(self) -> bool:
         """Whether every object below the prefix is meant, so that none need be looked at."""
         return not self.labels and not self.fields
+
+    @property
+    def shelf(self) -> tuple[str, str, str]:
+        """Where it is looked for when something changes: a kind, a field, its value."""
+        for need in self.fields:
+            if need.equal and need.value != self.kind.fields[need.field]:
+                return self.kind.prefix(), need.field, need.value
+        if self.namespace:
+            return self.kind.prefix(), "metadata.namespace", self.namespace
+        return self.kind.prefix(), EVERYTHING, ""
 
     def holds(self, obj: Object) -> bool:
         """Whether an object is meant."""
