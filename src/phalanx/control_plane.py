@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 
 from phalanx.api.wire import User
 from phalanx.chance import Chance
@@ -25,6 +25,9 @@ from phalanx.controllers.scheduling import Scheduling
 from phalanx.server.access import MASTERS, Tokens
 from phalanx.server.app import Server
 from phalanx.store.kv import Store
+
+#: Something that runs until it is cancelled.
+Part = Callable[[], Coroutine[None, None, None]]
 
 
 class ControlPlane:
@@ -53,7 +56,7 @@ class ControlPlane:
         """Have every part run while the context lasts; a part that breaks breaks the whole."""
         await self.server.start()
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(part) for part in await self._parts()]
+            tasks = [group.create_task(run()) for run in await self._parts()]
             try:
                 yield
             finally:
@@ -61,22 +64,21 @@ class ControlPlane:
                     task.cancel()
         await self._store.close()
 
-    async def _parts(self) -> list[Coroutine[None, None, None]]:
+    async def _parts(self) -> list[Part]:
         """What is to run, ready to run."""
         client = self.client("system:controllers")
         informers = Informers(client, self._chance)
-        parts: list[Coroutine[None, None, None]] = []
-        if "scheduler" not in self._without:
-            scheduler = self.client("system:kube-scheduler")
-            parts.append(Scheduling(scheduler, informers, self._clock, self._chance).run())
-        if "controllers" not in self._without:
-            parts.append(Protection(client, informers).run())
-            parts.append(Namespaces(client, informers).run())
+        parts: list[Part] = []
         if "nodes" not in self._without:
             nodes = Nodes(self.client("system:nodes"), informers, self._clock, self._nodes)
             await nodes.register()
-            parts.append(nodes.run())
+            parts.append(nodes.run)
+        if "scheduler" not in self._without:
+            scheduler = self.client("system:kube-scheduler")
+            parts.append(Scheduling(scheduler, informers, self._clock, self._chance).run)
         if "controllers" not in self._without:
+            parts.append(Protection(client, informers).run)
+            parts.append(Namespaces(client, informers).run)
             # Last: it takes every informer as it finds it.
-            parts.append(Garbage(client, informers).run())
-        return [informers.run(), *parts]
+            parts.append(Garbage(client, informers).run)
+        return [informers.run, *parts]

@@ -251,9 +251,9 @@ def test_whatever_conforms_can_be_judged(kind: Kind, part: str, data: st.DataObj
     new, old = (data.draw(objects(kind.schema)) for _ in range(2))
     for obj in (new, old):
         schema(kind.schema).conform(obj)
-        apply_defaults(kind.name, obj)
+        apply_defaults(kind, obj)
         if not part:
-            apply_creation(kind.name, obj, "2026-01-01T00:00:00Z")
+            apply_creation(kind, obj, "2026-01-01T00:00:00Z")
     before = copy.deepcopy((new, old))
     for causes in (validate(kind, new, None, part), validate(kind, new, old, part)):
         assert all(cause.field and cause.message for cause in causes)

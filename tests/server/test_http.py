@@ -244,32 +244,32 @@ SLOW, IDLE = (
 UNREAD = Limits(unread=0.05)
 
 
-@pytest.mark.parametrize(
-    "begun", [b"G", GET[:-2], request("POST", "/", "Content-Length: 9") + b"{"]
-)
+BEGUN = (b"G", GET[:-2], request("POST", "/", "Content-Length: 9") + b"{")
+
+
 @on_a_net
-async def test_a_request_that_does_not_come_to_its_end_is_refused(net: Net, begun: bytes) -> None:
+async def test_a_request_that_does_not_come_to_its_end_is_refused(net: Net) -> None:
     async with net.serving(echo, SLOW):
-        peer = await net.connect()
-        peer.send(GET)
-        assert (await peer.answer()).code == 200
-        peer.send(begun)
-        answer = await peer.answer()
-        assert (answer.code, answer.json["reason"]) == (408, "Timeout")
-        assert await peer.rest() == b""
-
-
-@pytest.mark.parametrize("said", [b"", GET, b"\r\n"])
-@on_a_net
-async def test_a_client_that_says_nothing_more_is_closed_without_a_word(
-    net: Net, said: bytes
-) -> None:
-    async with net.serving(echo, IDLE):
-        peer = await net.connect()
-        peer.send(said)
-        if said == GET:
+        peers = [await net.connect() for _ in BEGUN]
+        for peer, begun in zip(peers, BEGUN, strict=True):
+            peer.send(GET, begun)
             assert (await peer.answer()).code == 200
-        assert await peer.rest() == b""
+        for peer in peers:
+            late = await peer.answer()
+            assert (late.code, late.json["reason"]) == (408, "Timeout")
+            assert await peer.rest() == b""
+
+
+@on_a_net
+async def test_a_client_that_says_nothing_more_is_closed_without_a_word(net: Net) -> None:
+    async with net.serving(echo, IDLE):
+        served = await net.connect()
+        served.send(GET)
+        assert (await served.answer()).code == 200
+        silent, hardly = await net.connect(), await net.connect()
+        hardly.send(b"\r\n")
+        for peer in (served, silent, hardly):
+            assert await peer.rest() == b""
 
 
 @on_a_net

@@ -8,11 +8,15 @@ objects (priority classes, namespaces) is admission and lives in the server.
 
 from __future__ import annotations
 
+import binascii
 from collections.abc import Callable, Mapping
 
-from phalanx.api.kinds import KINDS
+from phalanx.api import kinds
+from phalanx.api.jobdefaults import begin_job, default_cron_job, default_job, default_pod_template
+from phalanx.api.kinds import RBAC, Kind
 from phalanx.api.poddefaults import begin_pod, default_pod
 from phalanx.api.schema import schema
+from phalanx.api.servicedefaults import begin_service, default_service
 from phalanx.api.wire import Object
 
 Default = Callable[[Object], None]
@@ -22,16 +26,16 @@ _PREEMPTS = "PreemptLowerPriority"
 NAME_LABEL = "kubernetes.io/metadata.name"
 
 
-def apply_defaults(kind_name: str, obj: Object) -> None:
+def apply_defaults(kind: Kind, obj: Object) -> None:
     """Add in place what nobody said."""
-    schema(_SCHEMAS[kind_name]).fill(obj)
-    for default in _DEFAULTS.get(kind_name, ()):
+    schema(kind.schema).fill(obj)
+    for default in _DEFAULTS.get(kind.qualified, ()):
         default(obj)
 
 
-def apply_creation(kind_name: str, obj: Object, now: str) -> None:
+def apply_creation(kind: Kind, obj: Object, now: str) -> None:
     """Give a new object the state that it begins with."""
-    for begin in _CREATION.get(kind_name, ()):
+    for begin in _CREATION.get(kind.qualified, ()):
         begin(obj, now)
 
 
@@ -64,6 +68,56 @@ def _let_group_preempt(obj: Object) -> None:
     obj["spec"].setdefault("preemptionPolicy", _PREEMPTS)
 
 
+def _encode_texts(obj: Object) -> None:
+    """Texts are stored as what they encode to, over what was said under the same key."""
+    for key, text in obj.pop("stringData", {}).items():
+        encoded = binascii.b2a_base64(text.encode(), newline=False).decode()
+        obj.setdefault("data", {})[key] = encoded
+
+
+def _be_opaque(obj: Object) -> None:
+    obj.setdefault("type", "Opaque")
+
+
+def _limit_containers(obj: Object) -> None:
+    """What a container may use and gets where it does not say, from the limits for all of them."""
+    for limit in obj["spec"].get("limits") or ():
+        if limit["type"] == "Container":
+            limits = {**limit.get("max", {}), **limit.get("default", {})}
+            requests = {**limit.get("min", {}), **limits, **limit.get("defaultRequest", {})}
+            limit |= {"default": limits} if limits else {}
+            limit |= {"defaultRequest": requests} if requests else {}
+
+
+def _keep_volume(obj: Object) -> None:
+    obj["spec"].setdefault("persistentVolumeReclaimPolicy", "Retain")
+
+
+def _hold_files(obj: Object) -> None:
+    obj["spec"].setdefault("volumeMode", "Filesystem")
+
+
+def _name_groups(obj: Object) -> None:
+    """Roles, users and groups belong to one API group; accounts are of the core one."""
+    obj["roleRef"]["apiGroup"] = obj["roleRef"].get("apiGroup") or RBAC
+    for subject in obj.get("subjects", ()):
+        if subject["kind"] in ("User", "Group"):
+            subject["apiGroup"] = subject.get("apiGroup") or RBAC
+
+
+def _ask_for_one(obj: Object) -> None:
+    """A request is for one device, unless it is for another number or for all."""
+    for request in obj["spec"].get("devices", {}).get("requests", ()):
+        exactly = [request["exactly"]] if "exactly" in request else []
+        for wanted in (*exactly, *request.get("firstAvailable", ())):
+            if wanted.setdefault("allocationMode", "ExactCount") == "ExactCount":
+                wanted["count"] = wanted.get("count", 1)
+
+
+def _ask_for_one_in_template(obj: Object) -> None:
+    _ask_for_one(obj["spec"])
+
+
 def _activate(obj: Object, now: str) -> None:
     finalizers = obj["spec"].setdefault("finalizers", [])
     if "kubernetes" not in finalizers:
@@ -75,18 +129,50 @@ def _forget_status(obj: Object, now: str) -> None:
     obj["status"] = {}
 
 
-_SCHEMAS: Mapping[str, str] = {kind.name: kind.schema for kind in reversed(KINDS)}
+def _have_no_disruptions(obj: Object, now: str) -> None:
+    obj["status"] = {}
+    schema(kinds.POD_DISRUPTION_BUDGET.schema).fill(obj)
 
+
+def _await_claim(obj: Object, now: str) -> None:
+    obj["status"] = {"phase": "Pending", "lastPhaseTransitionTime": now}
+
+
+def _await_volume(obj: Object, now: str) -> None:
+    obj["status"] = {"phase": "Pending"}
+
+
+#: By the kind as messages call it.
 _DEFAULTS: Mapping[str, tuple[Default, ...]] = {
-    "Namespace": (_label_with_name,),
-    "Node": (_allocate_capacity, _name_range_twice),
-    "Pod": (default_pod,),
-    "PriorityClass": (_let_class_preempt,),
-    "PodGroup": (_let_group_preempt,),
+    kinds.NAMESPACE.qualified: (_label_with_name,),
+    kinds.NODE.qualified: (_allocate_capacity, _name_range_twice),
+    kinds.POD.qualified: (default_pod,),
+    kinds.POD_TEMPLATE.qualified: (default_pod_template,),
+    kinds.SECRET.qualified: (_encode_texts, _be_opaque),
+    kinds.SERVICE.qualified: (default_service,),
+    kinds.PERSISTENT_VOLUME.qualified: (_keep_volume, _hold_files),
+    kinds.PERSISTENT_VOLUME_CLAIM.qualified: (_hold_files,),
+    kinds.LIMIT_RANGE.qualified: (_limit_containers,),
+    kinds.JOB.qualified: (default_job,),
+    kinds.CRON_JOB.qualified: (default_cron_job,),
+    kinds.ROLE_BINDING.qualified: (_name_groups,),
+    kinds.CLUSTER_ROLE_BINDING.qualified: (_name_groups,),
+    kinds.PRIORITY_CLASS.qualified: (_let_class_preempt,),
+    kinds.POD_GROUP.qualified: (_let_group_preempt,),
+    kinds.RESOURCE_CLAIM.qualified: (_ask_for_one,),
+    kinds.RESOURCE_CLAIM_TEMPLATE.qualified: (_ask_for_one_in_template,),
 }
 
 _CREATION: Mapping[str, tuple[Creation, ...]] = {
-    "Namespace": (_activate,),
-    "Pod": (begin_pod,),
-    "PodGroup": (_forget_status,),
+    kinds.NAMESPACE.qualified: (_activate,),
+    kinds.POD.qualified: (begin_pod,),
+    kinds.SERVICE.qualified: (begin_service,),
+    kinds.PERSISTENT_VOLUME.qualified: (_await_claim,),
+    kinds.PERSISTENT_VOLUME_CLAIM.qualified: (_await_volume,),
+    kinds.RESOURCE_QUOTA.qualified: (_forget_status,),
+    kinds.JOB.qualified: (begin_job,),
+    kinds.CRON_JOB.qualified: (_forget_status,),
+    kinds.POD_DISRUPTION_BUDGET.qualified: (_have_no_disruptions,),
+    kinds.POD_GROUP.qualified: (_forget_status,),
+    kinds.RESOURCE_CLAIM.qualified: (_forget_status,),
 }

@@ -61,11 +61,11 @@ class KnownModel:
 
     def fill(self, obj: Object) -> None:
         """Add in place what nobody said."""
-        apply_defaults(self._kind.name, obj)
+        apply_defaults(self._kind, obj)
 
     def begin(self, obj: Object, now: str) -> None:
         """Give a new object the state that it begins with."""
-        apply_creation(self._kind.name, obj, now)
+        apply_creation(self._kind, obj, now)
 
     def faults(self, new: Object, old: Object | None, part: str) -> Sequence[Cause]:
         """What is wrong with an object."""

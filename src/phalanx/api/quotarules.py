@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from phalanx.api.causes import Causes, duplicate, forbidden, invalid, required, unsupported
+from phalanx.api.causes import Causes, duplicate, forbidden, invalid, required
 from phalanx.api.checks import CREATED, IMMUTABLE, Check, each, every, given, present, struct
 from phalanx.api.errors import Cause
 from phalanx.api.fields import label_key_faults
 from phalanx.api.quantity import value
 from phalanx.api.resourcerules import HUGE_PAGES, name_faults, quantity_faults
-from phalanx.api.wire import Object
 
 # --------------------------------------------------------------------------------------- quotas
 
@@ -66,7 +65,9 @@ def _scope_requirement(new: Any, old: Any) -> Causes:
     if scope not in _SCOPES:
         found.append(invalid("scopeName", scope, "unsupported scope"))
     if scope in _PLAIN_SCOPES and operator != "Exists":
-        detail = "must be 'Exist' only operator when scope is any of ResourceQuotaScopeTerminating, "
+        detail = (
+            "must be 'Exist' only operator when scope is any of ResourceQuotaScopeTerminating, "
+        )
         detail += "ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort and "
         found.append(invalid("operator", operator, f"{detail}ResourceQuotaScopeNotBestEffort"))
     if operator in _LISTED and not values:
@@ -144,7 +145,9 @@ def _limit_order(new: Any, old: Any) -> Causes:
         for name, amount in new.get(low, {}).items():
             bound = new.get(high, {}).get(name)
             if bound is not None and value(amount) > value(bound):
-                detail = f"{_WORDS[low]} value {amount} is greater than {_WORDS[high]} value {bound}"
+                detail = (
+                    f"{_WORDS[low]} value {amount} is greater than {_WORDS[high]} value {bound}"
+                )
                 found.append(invalid(f"{low}[{name}]", amount, detail))
     for name, ratio in new.get("maxLimitRequestRatio", {}).items():
         if value(ratio) < 1:
@@ -182,15 +185,3 @@ _LIMIT = every(struct(("type", _limit_type)), _limit_names, _limit_fits, _limit_
 LIMIT_RANGE: Check = struct(
     ("spec", present(struct(("limits", given(every(each(_LIMIT), _one_per_type)))))),
 )
-
-
-def default_limits(limit_range: Object) -> None:
-    """What a container may use where it does not say, from what containers may use at most."""
-    for limit in limit_range["spec"].get("limits") or ():
-        if limit["type"] != "Container":
-            continue
-        limits = {**limit.get("max", {}), **limit.get("default", {})}
-        requests = {**limits, **limit.get("min", {}), **limit.get("defaultRequest", {})}
-        for field, amounts in (("default", limits), ("defaultRequest", requests)):
-            if amounts:
-                limit[field] = amounts

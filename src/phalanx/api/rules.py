@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from phalanx.api import budgetrules, claimrules, kinds, quotarules, rbacrules, storagerules
 from phalanx.api.causes import Causes, forbidden, invalid, too_long, under
 from phalanx.api.checks import (
     CREATED,
@@ -25,14 +26,21 @@ from phalanx.api.checks import (
     text,
     there,
 )
+from phalanx.api.cronrules import CRON_JOB
 from phalanx.api.errors import Cause
 from phalanx.api.fields import config_key_faults, finalizer_faults, label_key_faults
 from phalanx.api.grouprules import POD_GROUP, POD_GROUP_STATUS
+from phalanx.api.jobrules import JOB
+from phalanx.api.jobstatusrules import JOB_STATUS
 from phalanx.api.kinds import Kind
 from phalanx.api.metarules import check_metadata
 from phalanx.api.noderules import NODE
 from phalanx.api.podrules import POD
 from phalanx.api.podstatusrules import POD_STATUS
+from phalanx.api.secretrules import SECRET
+from phalanx.api.servicerules import SERVICE
+from phalanx.api.slicerules import RESOURCE_SLICE
+from phalanx.api.templaterules import POD_TEMPLATE
 from phalanx.api.wire import Object
 
 #: The highest priority that a user may give.
@@ -46,7 +54,7 @@ _KEPT = "field is immutable when `immutable` is set"
 
 def validate(kind: Kind, new: Object, old: Object | None, part: str = "") -> list[Cause]:
     """What is wrong with an object, or with a subresource of it, as it is to be stored."""
-    check = _RULES.get((kind.name, part))
+    check = _RULES.get((kind.qualified, part))
     causes = check(new, CREATED if old is None else old) if check else ()
     return list(dict.fromkeys((*check_metadata(kind, new, old), *causes)))
 
@@ -205,18 +213,43 @@ def _namespace_finalizers(new: Any, old: Any) -> Causes:
 
 _NAMESPACE = struct(("spec", struct(("finalizers", given(_namespace_finalizers)))))
 
-#: By kind and subresource.
+#: By the kind as messages call it, and the subresource.
 _RULES: Mapping[tuple[str, str], Check] = {
-    ("ConfigMap", ""): _CONFIG_MAP,
-    ("Event", ""): _EVENT,
-    ("Lease", ""): _LEASE,
-    ("Namespace", ""): _NAMESPACE,
-    ("Namespace", "finalize"): _NAMESPACE,
-    ("Node", ""): NODE,
-    ("Node", "status"): NODE,
-    ("Pod", ""): POD,
-    ("Pod", "status"): POD_STATUS,
-    ("PodGroup", ""): POD_GROUP,
-    ("PodGroup", "status"): POD_GROUP_STATUS,
-    ("PriorityClass", ""): _PRIORITY_CLASS,
+    (kind.qualified, part): check
+    for kind, part, check in (
+        (kinds.CONFIG_MAP, "", _CONFIG_MAP),
+        (kinds.EVENT, "", _EVENT),
+        (kinds.LIMIT_RANGE, "", quotarules.LIMIT_RANGE),
+        (kinds.NAMESPACE, "", _NAMESPACE),
+        (kinds.NAMESPACE, "finalize", _NAMESPACE),
+        (kinds.NODE, "", NODE),
+        (kinds.NODE, "status", NODE),
+        (kinds.PERSISTENT_VOLUME, "", storagerules.PERSISTENT_VOLUME),
+        (kinds.PERSISTENT_VOLUME_CLAIM, "", storagerules.PERSISTENT_VOLUME_CLAIM),
+        (kinds.POD, "", POD),
+        (kinds.POD, "status", POD_STATUS),
+        (kinds.POD_TEMPLATE, "", POD_TEMPLATE),
+        (kinds.RESOURCE_QUOTA, "", quotarules.RESOURCE_QUOTA),
+        (kinds.RESOURCE_QUOTA, "status", quotarules.RESOURCE_QUOTA_STATUS),
+        (kinds.SECRET, "", SECRET),
+        (kinds.SERVICE, "", SERVICE),
+        (kinds.CRON_JOB, "", CRON_JOB),
+        (kinds.JOB, "", JOB),
+        (kinds.JOB, "status", JOB_STATUS),
+        (kinds.POD_DISRUPTION_BUDGET, "", budgetrules.BUDGET),
+        (kinds.POD_DISRUPTION_BUDGET, "status", budgetrules.BUDGET_STATUS),
+        (kinds.CLUSTER_ROLE, "", rbacrules.CLUSTER_ROLE),
+        (kinds.CLUSTER_ROLE_BINDING, "", rbacrules.CLUSTER_ROLE_BINDING),
+        (kinds.ROLE, "", rbacrules.ROLE),
+        (kinds.ROLE_BINDING, "", rbacrules.ROLE_BINDING),
+        (kinds.PRIORITY_CLASS, "", _PRIORITY_CLASS),
+        (kinds.POD_GROUP, "", POD_GROUP),
+        (kinds.POD_GROUP, "status", POD_GROUP_STATUS),
+        (kinds.LEASE, "", _LEASE),
+        (kinds.DEVICE_CLASS, "", claimrules.DEVICE_CLASS),
+        (kinds.RESOURCE_CLAIM, "", claimrules.RESOURCE_CLAIM),
+        (kinds.RESOURCE_CLAIM, "status", claimrules.RESOURCE_CLAIM_STATUS),
+        (kinds.RESOURCE_CLAIM_TEMPLATE, "", claimrules.RESOURCE_CLAIM_TEMPLATE),
+        (kinds.RESOURCE_SLICE, "", RESOURCE_SLICE),
+    )
 }

@@ -10,34 +10,35 @@ Checks never change what they look at. Texts are those that clients of the API k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
 
-from phalanx.api.causes import Causes, duplicate, invalid, required, too_long, too_many, unsupported
+from phalanx.api.causes import Causes, duplicate, invalid, required, too_many
 from phalanx.api.checks import CREATED, again
 from phalanx.api.errors import Cause
-from phalanx.api.formats import FORMATS
-from phalanx.api.regex import pattern
+from phalanx.api.valuechecks import (
+    Check,
+    Part,
+    enum_check,
+    identity,
+    mistyped,
+    number_check,
+    rows,
+    text_check,
+)
 from phalanx.api.wire import Object
-
-#: (value, what stood there before or CREATED, where that is) -> what is wrong.
-Check = Callable[[Any, Any, str], Causes]
-_Part = Callable[[Any, str], Causes]
 
 INT_OR_STRING = "x-kubernetes-int-or-string"
 EMBEDDED = "x-kubernetes-embedded-resource"
 LIST_TYPE, LIST_KEYS = "x-kubernetes-list-type", "x-kubernetes-list-map-keys"
 
-#: Longer texts than this are not matched with patterns.
-MAX_MATCHED = 65_536
 _TYPES: dict[type, str] = {
     str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object",
     type(None): "null",
 }  # fmt: skip
 _CLASSES = {"string": str, "boolean": bool, "integer": int, "array": list, "object": dict}
-_INTEGERS = {"int32": 2**31, "int64": 2**63}
 
 
 def compiled(schema: Object) -> Check:
@@ -54,16 +55,6 @@ def compiled(schema: Object) -> Check:
         return found
 
     return check
-
-
-def _invalid(path: str, value: Any, ask: str) -> Causes:
-    return [invalid(path, value, f"{path} in body {ask}")]
-
-
-def _mistyped(path: str, value: str, wanted: str) -> Causes:
-    shown = orjson.dumps(value).decode()
-    text = f"Invalid value: {shown}: {path} in body must be of type {wanted}: {shown}"
-    return [Cause(path, "FieldValueTypeInvalid", text)]
 
 
 # --------------------------------------------------------------------------------------------- type
@@ -92,7 +83,7 @@ def _typed(schema: Object) -> Check | None:
         found = _type(value)
         if found in wanted or (found == "integer" and name == "number"):
             return ()
-        return _mistyped(path, found, name)
+        return mistyped(path, found, name)
 
     return check
 
@@ -174,151 +165,6 @@ def _fewer(best: Causes | None, causes: Causes) -> Causes:
     return causes if best is None or len(causes) < len(best) else best
 
 
-# ------------------------------------------------------------------------------------------ scalars
-
-
-def _rows(
-    schema: Object, makers: Iterable[tuple[str, Callable[[Any, Object], _Part | None]]]
-) -> list[_Part]:
-    """The parts that keywords of a schema ask for."""
-    made = [make(schema[key], schema) for key, make in makers if key in schema]
-    return [part for part in made if part is not None]
-
-
-def _scalar(kinds: tuple[type, ...], parts: Sequence[_Part]) -> Check | None:
-    """Parts that are about values of some types."""
-
-    def check(value: Any, old: Any, path: str) -> Causes:
-        if value.__class__ not in kinds:
-            return ()
-        found: list[Cause] = []
-        for part in parts:
-            if causes := part(value, path):
-                found += causes
-        return found
-
-    return check if parts else None
-
-
-def _max_length(limit: int, schema: Object) -> _Part:
-    return lambda value, path: [too_long(path, limit)] if len(value) > limit else ()
-
-
-def _min_length(limit: int, schema: Object) -> _Part:
-    def part(value: Any, path: str) -> Causes:
-        if len(value) >= limit:
-            return ()
-        return _invalid(path, value, f"should be at least {limit} chars long")
-
-    return part
-
-
-def _pattern(text: str, schema: Object) -> _Part:
-    wanted = pattern(text)
-
-    def part(value: Any, path: str) -> Causes:
-        if len(value) <= MAX_MATCHED and wanted.is_in(value):
-            return ()
-        return _invalid(path, value, f"should match '{text}'")
-
-    return part
-
-
-def _format(name: str, schema: Object) -> _Part | None:
-    test = FORMATS.get(name.replace("-", ""))
-    if test is None or schema.get("type", "string") != "string":
-        return None
-    return lambda value, path: () if test(value) else _mistyped(path, value, name)
-
-
-def _text(schema: Object) -> Check | None:
-    makers = (
-        ("maxLength", _max_length), ("minLength", _min_length), ("pattern", _pattern),
-        ("format", _format),
-    )  # fmt: skip
-    return _scalar((str,), _rows(schema, makers))
-
-
-def _multiple(factor: float, schema: Object) -> _Part:
-    def part(value: Any, path: str) -> Causes:
-        if factor > 0 and not value % factor:
-            return ()
-        return _invalid(path, value, f"should be a multiple of {_number(factor)}")
-
-    return part
-
-
-def _maximum(limit: float, schema: Object) -> _Part:
-    excluded = schema.get("exclusiveMaximum", False)
-    ask = f"should be less than {'' if excluded else 'or equal to '}{_number(limit)}"
-
-    def part(value: Any, path: str) -> Causes:
-        fits = value < limit if excluded else value <= limit
-        return () if fits else _invalid(path, value, ask)
-
-    return part
-
-
-def _minimum(limit: float, schema: Object) -> _Part:
-    excluded = schema.get("exclusiveMinimum", False)
-    ask = f"should be greater than {'' if excluded else 'or equal to '}{_number(limit)}"
-
-    def part(value: Any, path: str) -> Causes:
-        fits = value > limit if excluded else value >= limit
-        return () if fits else _invalid(path, value, ask)
-
-    return part
-
-
-def _range(name: str, schema: Object) -> _Part | None:
-    limit = _INTEGERS.get(name)
-    if limit is None:
-        return None
-
-    def part(value: Any, path: str) -> Causes:
-        fits = -limit <= value < limit
-        return () if fits else _invalid(path, value, f"must be of type {name}")
-
-    return part
-
-
-def _number(value: float) -> str:
-    whole = isinstance(value, int) or (value.is_integer() and abs(value) < 1e21)
-    return str(int(value)) if whole else repr(value)
-
-
-def _amount(schema: Object) -> Check | None:
-    makers = (
-        ("format", _range), ("multipleOf", _multiple), ("maximum", _maximum), ("minimum", _minimum),
-    )  # fmt: skip
-    return _scalar((int, float), _rows(schema, makers))
-
-
-def _enumerated(schema: Object) -> Check | None:
-    allowed = schema.get("enum")
-    if not allowed:
-        return None
-    known = frozenset(identity(value) for value in allowed)
-    told = [one if isinstance(one, str) else orjson.dumps(one).decode() for one in allowed]
-    nullable = schema.get("nullable", False)
-
-    def check(value: Any, old: Any, path: str) -> Causes:
-        if (value is None and nullable) or identity(value) in known:
-            return ()
-        return [unsupported(path, value, told)]
-
-    return check
-
-
-def identity(value: Any) -> Hashable:
-    """What two values have in common if they are the same JSON: 1 is 1.0, but not true."""
-    if value.__class__ is str:
-        return str(value)
-    if value.__class__ is int or value.__class__ is float:
-        return (float, value)
-    return (bytes, orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
-
-
 # -------------------------------------------------------------------------------------------- lists
 
 
@@ -326,7 +172,7 @@ def _list(schema: Object) -> Check | None:
     item = compiled(schema["items"]) if isinstance(schema.get("items"), dict) else None
     plain = plain_type(schema.get("items") or {})
     makers = (("minItems", _min_items), ("maxItems", _max_items), (LIST_TYPE, _distinct))
-    parts = _rows(schema, makers)
+    parts = rows(schema, makers)
 
     def check(value: Any, old: Any, path: str) -> Causes:
         if value.__class__ is not list:
@@ -342,7 +188,7 @@ def _list(schema: Object) -> Check | None:
     return check if item or parts else None
 
 
-def _min_items(limit: int, schema: Object) -> _Part:
+def _min_items(limit: int, schema: Object) -> Part:
     def part(value: Any, path: str) -> Causes:
         if len(value) >= limit:
             return ()
@@ -352,11 +198,11 @@ def _min_items(limit: int, schema: Object) -> _Part:
     return part
 
 
-def _max_items(limit: int, schema: Object) -> _Part:
+def _max_items(limit: int, schema: Object) -> Part:
     return lambda value, path: [too_many(path, len(value), limit)] if len(value) > limit else ()
 
 
-def _distinct(kind: str, schema: Object) -> _Part | None:
+def _distinct(kind: str, schema: Object) -> Part | None:
     """Items of a set differ, items of a map differ in their keys."""
     keys = schema.get(LIST_KEYS, ())
     return {"set": _distinct_items, "map": lambda v, p: _distinct_keys(keys, v, p)}.get(kind)
@@ -389,7 +235,7 @@ def _object(schema: Object) -> Check | None:
         *schema.get("required", ()),
         *(("apiVersion", "kind") if schema.get(EMBEDDED) else ()),
     ]
-    sizes = _rows(schema, (("minProperties", _min_size), ("maxProperties", _max_size)))
+    sizes = rows(schema, (("minProperties", _min_size), ("maxProperties", _max_size)))
     if not (fields or values or needed or sizes):
         return None
 
@@ -401,7 +247,7 @@ def _object(schema: Object) -> Check | None:
                 return causes
         found: list[Cause] = []
         for name, inner in value.items():
-            if inner.__class__ is plain.get(name) and inner is not None:
+            if inner.__class__ is plain.get(name):
                 continue
             test = fields.get(name, values)
             if test is not None and not _is_same(inner, old, name):
@@ -423,7 +269,7 @@ def _is_same(value: Any, old: Any, name: str) -> bool:
     return bool(orjson.dumps(old[name]) == orjson.dumps(value))
 
 
-def _min_size(limit: int, schema: Object) -> _Part:
+def _min_size(limit: int, schema: Object) -> Part:
     def part(value: Any, path: str) -> Causes:
         if len(value) >= limit:
             return ()
@@ -433,10 +279,10 @@ def _min_size(limit: int, schema: Object) -> _Part:
     return part
 
 
-def _max_size(limit: int, schema: Object) -> _Part:
+def _max_size(limit: int, schema: Object) -> Part:
     return _max_items(limit, schema)
 
 
 _PARTS: tuple[Callable[[Object], Check | None], ...] = (
-    _typed, _some, _exactly_one, _all, _none, _text, _amount, _list, _enumerated, _object,
+    _typed, _some, _exactly_one, _all, _none, text_check, number_check, _list, enum_check, _object,
 )  # fmt: skip

@@ -6,12 +6,13 @@ A text that cannot be read is a click.BadParameter: one sentence, exit code 2.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import click
 import yaml
 
+from phalanx.api.fields import dns_subdomain_faults
 from phalanx.api.quantity import BadQuantity, value
 from phalanx.controllers.nodes import SHAPE, SimulatedNode
 
@@ -54,12 +55,7 @@ def shape(text: str) -> dict[str, str]:
     """`cpu=8,memory=32Gi,nvidia.com/gpu=8`; what is not named stays as usual."""
     room = dict(SHAPE)
     for name, quantity in _pairs(text, "cpu=8,memory=32Gi"):
-        try:
-            if value(quantity) < 0:
-                raise BadQuantity(quantity)
-        except BadQuantity:
-            raise click.BadParameter(f"{quantity!r} is no quantity such as 500m or 32Gi") from None
-        room[name] = quantity
+        room[name] = _quantity(quantity)
     return room
 
 
@@ -105,22 +101,47 @@ def _from_file(path: Path, room: Mapping[str, str]) -> list[SimulatedNode]:
         rows = yaml.safe_load(path.read_text())
     except FileNotFoundError:
         raise click.BadParameter(f"{str(path)!r} is neither a number nor a file") from None
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         first = str(error).partition("\n")[0]
         raise click.BadParameter(f"cannot read {path}: {first}") from None
     if not isinstance(rows, list) or not all(isinstance(r, dict) and "name" in r for r in rows):
         raise click.BadParameter(f"{path} must be a list of nodes, each with a name")
-    return [node for row in rows for node in _row(row, room)]
+    found = [node for row in rows for node in _row(row, room)]
+    _check_names(node.name for node in found)
+    return found
 
 
 def _row(row: dict[str, object], room: Mapping[str, str]) -> list[SimulatedNode]:
     own, labels, count = row.get("room") or {}, row.get("labels") or {}, row.get("count", 1)
     if not isinstance(own, dict) or not isinstance(labels, dict) or not isinstance(count, int):
         raise click.BadParameter(f"node {row['name']}: room and labels are maps, count is a number")
+    if not 1 <= count <= MAX_NODES:
+        raise click.BadParameter(f"node {row['name']}: count must be from 1 to {MAX_NODES}")
     names = [f"{row['name']}-{i}" for i in range(count)] if "count" in row else [str(row["name"])]
-    has = {**room, **{str(k): str(v) for k, v in own.items()}}
+    has = {**room, **{str(k): _quantity(str(v)) for k, v in own.items()}}
     known = {str(k): str(v) for k, v in labels.items()}
     return [SimulatedNode(name, has, known) for name in names]
+
+
+def _check_names(names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise click.BadParameter(f"there are two nodes of the name {name}")
+        if faults := dns_subdomain_faults(name):
+            raise click.BadParameter(f"{name!r} is no name for a node: {faults[0]}")
+        seen.add(name)
+    if len(seen) > MAX_NODES:
+        raise click.BadParameter(f"{len(seen)} nodes are more than {MAX_NODES}")
+
+
+def _quantity(text: str) -> str:
+    try:
+        if value(text) >= 0:
+            return text
+    except BadQuantity:
+        pass
+    raise click.BadParameter(f"{text!r} is no quantity such as 500m or 32Gi")
 
 
 def _pairs(text: str, example: str) -> list[tuple[str, str]]:

@@ -17,6 +17,7 @@ from pathlib import Path
 import click
 import uvloop
 
+from phalanx.api.errors import ApiError
 from phalanx.chance import TrueChance
 from phalanx.cli import options
 from phalanx.client import kubeconfig
@@ -121,7 +122,19 @@ def command(
         raise click.UsageError(f"--data {MEMORY} keeps nothing; give --store {kept} a folder")
     settings = Settings(host, port, place, kept, config, wanted, left_out)
     with _data_folder(settings) as folder:
-        uvloop.run(_up(settings, folder))
+        try:
+            uvloop.run(_up(settings, folder))
+        except ExceptionGroup as group:
+            raise _plain(group) from None
+
+
+def _plain(group: ExceptionGroup[Exception]) -> Exception:
+    """What went wrong as one sentence, where it was not a bug."""
+    known = group.subgroup((ApiError, kubeconfig.KubeconfigError))
+    leaf: Exception | None = known
+    while isinstance(leaf, ExceptionGroup):
+        leaf = leaf.exceptions[0]
+    return click.ClickException(str(leaf)) if leaf else group
 
 
 @contextlib.contextmanager

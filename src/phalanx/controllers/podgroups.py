@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from phalanx.api.core import Pod
+from phalanx.api.errors import ApiError
 from phalanx.api.kinds import POD, POD_GROUP
 from phalanx.api.meta import Key
 from phalanx.api.scheduling import PROTECTION_FINALIZER, PodGroup
 from phalanx.client.client import Client
-from phalanx.controllers.actions import Patch, Plan
-from phalanx.controllers.loop import Informers, Loop
+from phalanx.client.transports import Unreachable
+from phalanx.client.workqueue import WorkQueue
+from phalanx.controllers.actions import Patch, Plan, perform
+from phalanx.controllers.loop import Informers
 
 
 class Protection:
@@ -18,13 +21,34 @@ class Protection:
         self._groups = informers.of(POD_GROUP, PodGroup).cache
         pods = informers.of(POD, Pod).cache
         self._members = pods.index(lambda pod: [pod.group] if pod.group else [])
-        self._loop: Loop[Key] = Loop(client, self.reconcile)
+        self._client = client
+        self._queue: WorkQueue[Key] = WorkQueue()
         self._groups.subscribe(self._group_changed)
         pods.subscribe(self._pod_changed)
 
     async def run(self) -> None:
         """Protect until cancelled."""
-        await self._loop.run()
+        while True:
+            key = await self._queue.get()
+            try:
+                await self._settle(key)
+                self._queue.forget(key)
+            except (ApiError, Unreachable):
+                self._queue.retry(key)
+            finally:
+                self._queue.done(key)
+
+    async def _settle(self, key: Key) -> None:
+        """Do what is due, but never on the word of a view that may be late."""
+        plan = self.reconcile(key)
+        if plan.actions and not await self._has_members(key):
+            for action in plan.actions:
+                await perform(self._client, action)
+
+    async def _has_members(self, key: Key) -> bool:
+        """Whether a live pod refers to a group, as the API itself sees it now."""
+        pods = await self._client.list(POD, Pod, namespace=key.namespace)
+        return any(pod.group == key and not pod.ended for pod in pods.items)
 
     def reconcile(self, key: Key) -> Plan:
         """Let go of a group that is being deleted and has no live member."""
@@ -40,14 +64,14 @@ class Protection:
 
     def _group_changed(self, old: PodGroup | None, new: PodGroup | None) -> None:
         if new is not None and _wants_to_go(new):
-            self._loop.queue.add(new.metadata.key)
+            self._queue.add(new.metadata.key)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         for pod in (old, new):
             if pod is not None and pod.group is not None:
                 group = self._groups.get(pod.group)
                 if group is not None and _wants_to_go(group):
-                    self._loop.queue.add(pod.group)
+                    self._queue.add(pod.group)
 
 
 def _wants_to_go(group: PodGroup) -> bool:
