@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.api.defaults import apply_creation, apply_defaults
-from phalanx.api.kinds import KINDS, Kind
+from phalanx.api.kinds import KINDS, NAMESPACE, NODE, POD, POD_GROUP, PRIORITY_CLASS, Kind
 from phalanx.api.schema import schema
 from phalanx.api.wire import Object
 from tests.api.strategies import objects
@@ -18,12 +18,12 @@ from tests.api.strategies import objects
 NOW = "2026-01-01T00:00:00Z"
 
 
-def defaulted(kind: str, obj: Object) -> Object:
+def defaulted(kind: Kind, obj: Object) -> Object:
     apply_defaults(kind, obj)
     return obj
 
 
-def created(kind: str, obj: Object) -> Object:
+def created(kind: Kind, obj: Object) -> Object:
     apply_defaults(kind, obj)
     apply_creation(kind, obj, NOW)
     return obj
@@ -35,13 +35,13 @@ def pod(*containers: Object, **spec: Any) -> Object:
 
 
 def container(**fields: Any) -> Object:
-    obj = defaulted("Pod", pod({"name": "c", "image": "i:1", **fields}))
+    obj = defaulted(POD, pod({"name": "c", "image": "i:1", **fields}))
     result: Object = obj["spec"]["containers"][0]
     return result
 
 
 def test_a_small_pod_gets_its_defaults() -> None:
-    spec = defaulted("Pod", pod())["spec"]
+    spec = defaulted(POD, pod())["spec"]
     assert spec == {
         "containers": [
             {
@@ -86,7 +86,7 @@ def test_limits_become_requests() -> None:
 
 
 def test_limits_of_a_pod_become_its_requests() -> None:
-    obj = defaulted("Pod", pod(resources={"limits": {"cpu": "2"}}))
+    obj = defaulted(POD, pod(resources={"limits": {"cpu": "2"}}))
     assert obj["spec"]["resources"]["requests"] == {"cpu": "2"}
 
 
@@ -105,7 +105,7 @@ def test_probes_and_hooks_get_their_defaults() -> None:
 
 def test_ports_on_the_network_of_the_node_are_the_nodes() -> None:
     ports = [{"containerPort": 80}, {"containerPort": 81, "hostPort": 82}]
-    obj = defaulted("Pod", pod({"name": "c", "ports": ports}, hostNetwork=True))
+    obj = defaulted(POD, pod({"name": "c", "ports": ports}, hostNetwork=True))
     assert [port["hostPort"] for port in obj["spec"]["containers"][0]["ports"]] == [80, 82]
 
 
@@ -119,7 +119,7 @@ def test_volumes_get_their_defaults() -> None:
         {"name": "down", **fields},
         {"name": "own", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}},
     ]
-    scratch, config, everything, down, own = defaulted("Pod", pod(volumes=copy.deepcopy(volumes)))[
+    scratch, config, everything, down, own = defaulted(POD, pod(volumes=copy.deepcopy(volumes)))[
         "spec"
     ]["volumes"]
     assert scratch["emptyDir"] == {}
@@ -139,25 +139,25 @@ def test_variables_from_fields_name_a_version() -> None:
 
 
 def test_an_account_has_both_of_its_names() -> None:
-    spec = defaulted("Pod", pod(serviceAccount="robot"))["spec"]
+    spec = defaulted(POD, pod(serviceAccount="robot"))["spec"]
     assert spec["serviceAccountName"] == spec["serviceAccount"] == "robot"
 
 
 def test_an_address_stands_in_both_of_its_places() -> None:
     one = {**pod(), "status": {"podIP": "10.0.0.1"}}
     other = {**pod(), "status": {"podIPs": [{"ip": "10.0.0.2"}], "qosClass": "BestEffort"}}
-    assert defaulted("Pod", one)["status"]["podIPs"] == [{"ip": "10.0.0.1"}]
-    assert defaulted("Pod", other)["status"]["podIP"] == "10.0.0.2"
+    assert defaulted(POD, one)["status"]["podIPs"] == [{"ip": "10.0.0.1"}]
+    assert defaulted(POD, other)["status"]["podIP"] == "10.0.0.2"
     assert one["status"]["qosClass"] == "BestEffort"
 
 
 def test_a_new_pod_is_pending_whatever_it_says() -> None:
-    obj = created("Pod", {**pod(), "status": {"phase": "Running", "podIP": "10.0.0.1"}})
+    obj = created(POD, {**pod(), "status": {"phase": "Running", "podIP": "10.0.0.1"}})
     assert obj["status"] == {"phase": "Pending", "qosClass": "BestEffort"}
 
 
 def test_a_new_pod_with_gates_says_so() -> None:
-    obj = created("Pod", pod(schedulingGates=[{"name": "g"}]))
+    obj = created(POD, pod(schedulingGates=[{"name": "g"}]))
     assert obj["status"]["conditions"] == [
         {
             "type": "PodScheduled",
@@ -189,11 +189,11 @@ def test_the_quality_of_service_follows_from_requests_and_limits(
     resources: list[Object], quality: str
 ) -> None:
     containers = [{"name": f"c{n}", "resources": r} for n, r in enumerate(resources)]
-    assert created("Pod", pod(*containers))["status"]["qosClass"] == quality
+    assert created(POD, pod(*containers))["status"]["qosClass"] == quality
 
 
 def test_the_quality_of_service_is_that_of_the_pod_where_it_says_it() -> None:
-    obj = created("Pod", pod(resources={"limits": dict(FULL)}))
+    obj = created(POD, pod(resources={"limits": dict(FULL)}))
     assert obj["status"]["qosClass"] == "Guaranteed"
 
 
@@ -209,7 +209,7 @@ def test_terms_that_name_labels_by_key_take_the_values_of_the_pod() -> None:
         topologySpreadConstraints=[{"topologyKey": "zone", "matchLabelKeys": ["app"]}],
     )
     obj["metadata"]["labels"] = {"app": "x"}
-    created("Pod", obj)
+    created(POD, obj)
     assert weighted[0]["podAffinityTerm"]["labelSelector"]["matchExpressions"] == [  # type: ignore[index]
         {"key": "app", "operator": "In", "values": ["x"]}
     ]
@@ -220,34 +220,34 @@ def test_terms_that_name_labels_by_key_take_the_values_of_the_pod() -> None:
 
 
 def test_a_node_allocates_what_it_has() -> None:
-    node = defaulted("Node", {"status": {"capacity": {"cpu": "8"}}})
+    node = defaulted(NODE, {"status": {"capacity": {"cpu": "8"}}})
     assert node["status"]["allocatable"] == {"cpu": "8"}
-    kept = defaulted("Node", {"status": {"capacity": {"cpu": "8"}, "allocatable": {"cpu": "7"}}})
+    kept = defaulted(NODE, {"status": {"capacity": {"cpu": "8"}, "allocatable": {"cpu": "7"}}})
     assert kept["status"]["allocatable"] == {"cpu": "7"}
 
 
 def test_a_range_of_addresses_stands_in_both_of_its_places() -> None:
-    assert defaulted("Node", {"spec": {"podCIDR": "10.0.0.0/24"}})["spec"] == {
+    assert defaulted(NODE, {"spec": {"podCIDR": "10.0.0.0/24"}})["spec"] == {
         "podCIDR": "10.0.0.0/24",
         "podCIDRs": ["10.0.0.0/24"],
     }
-    assert defaulted("Node", {"spec": {"podCIDRs": ["10.0.0.0/24"]}})["spec"]["podCIDR"]
+    assert defaulted(NODE, {"spec": {"podCIDRs": ["10.0.0.0/24"]}})["spec"]["podCIDR"]
 
 
 def test_a_namespace_is_active_and_bears_its_name_as_label() -> None:
-    assert created("Namespace", {"metadata": {"name": "n"}}) == {
+    assert created(NAMESPACE, {"metadata": {"name": "n"}}) == {
         "metadata": {"name": "n", "labels": {"kubernetes.io/metadata.name": "n"}},
         "spec": {"finalizers": ["kubernetes"]},
         "status": {"phase": "Active"},
     }
-    assert created("Namespace", {"metadata": {"generateName": "n-"}})["metadata"] == {
+    assert created(NAMESPACE, {"metadata": {"generateName": "n-"}})["metadata"] == {
         "generateName": "n-"
     }
 
 
 def test_a_pod_group_is_disrupted_one_by_one_and_preempts() -> None:
     group = {"metadata": {}, "spec": {"schedulingPolicy": {"basic": {}}}, "status": {"x": 1}}
-    assert created("PodGroup", group) == {
+    assert created(POD_GROUP, group) == {
         "metadata": {},
         "spec": {
             "schedulingPolicy": {"basic": {}},
@@ -259,7 +259,7 @@ def test_a_pod_group_is_disrupted_one_by_one_and_preempts() -> None:
 
 
 def test_a_priority_class_preempts_and_is_worth_nothing() -> None:
-    assert created("PriorityClass", {"metadata": {}}) == {
+    assert created(PRIORITY_CLASS, {"metadata": {}}) == {
         "metadata": {},
         "value": 0,
         "preemptionPolicy": "PreemptLowerPriority",
@@ -271,5 +271,5 @@ def test_a_priority_class_preempts_and_is_worth_nothing() -> None:
 def test_defaults_once_are_defaults_for_ever(kind: Kind, data: st.DataObject) -> None:
     obj = data.draw(objects(kind.schema))
     schema(kind.schema).conform(obj)
-    once = defaulted(kind.name, obj)
-    assert defaulted(kind.name, copy.deepcopy(once)) == once
+    once = defaulted(kind, obj)
+    assert defaulted(kind, copy.deepcopy(once)) == once

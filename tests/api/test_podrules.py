@@ -21,8 +21,8 @@ def pod(**spec: Any) -> Object:
         "metadata": {"name": "p", "namespace": "n"},
         "spec": {"containers": [{"name": "main", "image": "app:1"}], **copy.deepcopy(spec)},
     }
-    apply_defaults("Pod", made)
-    apply_creation("Pod", made, "2026-01-01T00:00:00Z")
+    apply_defaults(POD, made)
+    apply_creation(POD, made, "2026-01-01T00:00:00Z")
     return made
 
 

@@ -20,8 +20,8 @@ def found(spec: Object) -> Findings:
     """The causes below `spec`, as the server would find them on creation."""
     pod = {"metadata": {"name": "p", "namespace": "n"}, "spec": spec}
     schema(POD.schema).conform(pod)
-    apply_defaults("Pod", pod)
-    apply_creation("Pod", pod, "2026-01-01T00:00:00Z")
+    apply_defaults(POD, pod)
+    apply_creation(POD, pod, "2026-01-01T00:00:00Z")
     return [one.removeprefix("spec.") for one in told(validate(POD, pod, None))]
 
 

@@ -176,12 +176,14 @@ async def test_one_of_two_owners_is_enough_to_stay_and_the_other_is_forgotten() 
 async def test_a_reference_that_is_kept_is_kept_as_it_was() -> None:
     async with cluster() as c:
         one, other = await config(c, "one"), await config(c, "other")
-        kept = {**owner(other, blocks=True), "controller": True}
-        await config(c, "child", owner(one), kept)
+        kept: Object = {**owner(other, blocks=True), "controller": True}
+        plain = {key: kept[key] for key in ("apiVersion", "kind", "name", "uid")}
+        plain["uid"], plain["kind"] = "u", "Dragon"
+        await config(c, "child", owner(one), kept, plain)
         await delete(c, "one")
         await asyncio.sleep(2)
         child = await c.client.get(CONFIG_MAP, Key("default", "child"))
-        assert child["metadata"]["ownerReferences"] == [kept]
+        assert child["metadata"]["ownerReferences"] == [kept, plain]
 
 
 @in_virtual_time
@@ -348,6 +350,8 @@ async def test_a_namesake_of_the_owner_is_somebody_else() -> None:
         await delete(c, "first")
         await config(c, "first")
         await asyncio.sleep(2)
+        await config(c, "late", owner(first))
+        await asyncio.sleep(2)
         assert await there(c) == ["first"]
 
 
@@ -389,13 +393,18 @@ async def test_what_a_node_owns_goes_with_it() -> None:
 
 @in_virtual_time
 async def test_what_belongs_to_no_namespace_cannot_be_owned_by_what_does() -> None:
-    async with cluster() as c:
-        first = await config(c, "first")
-        meta = {"name": "high", "ownerReferences": [owner(first)]}
-        await c.client.create(PRIORITY_CLASS, {"metadata": meta, "value": 7})
-        await delete(c, "first")
-        await asyncio.sleep(60)
-        assert "high" in await there(c, PRIORITY_CLASS)
+    async with cluster(without=BARE) as c:
+        _, way = lagging(c)
+        async with collecting(c, way):
+            await asyncio.sleep(1)
+            known = len(way.asked)
+            first = await config(c, "first")
+            meta = {"name": "high", "ownerReferences": [owner(first)]}
+            await c.client.create(PRIORITY_CLASS, {"metadata": meta, "value": 7})
+            await delete(c, "first")
+            await asyncio.sleep(60)
+            assert "high" in await there(c, PRIORITY_CLASS)
+            assert [request for request in way.asked[known:] if "watch=" not in request.query] == []
 
 
 @in_virtual_time
@@ -487,6 +496,18 @@ async def test_a_ring_waits_for_those_outside_it() -> None:
         assert left(c, since)[0] == "outside"
 
 
+@in_virtual_time
+async def test_who_owns_a_ring_leaves_after_it() -> None:
+    async with cluster() as c:
+        top, members = await config(c, "top"), await ring(c, 2)
+        above = [owner(found, blocks=True) for found in (members[1], top)]
+        await change(c, "r0", ownerReferences=above)
+        await asyncio.gather(delete(c, "top", "Foreground"), delete(c, "r1", "Foreground"))
+        await asyncio.sleep(2)
+        assert left(c)[-1] == "top"
+        assert await there(c) == []
+
+
 # ---- caches that lag -----------------------------------------------------------------------------
 
 
@@ -541,6 +562,24 @@ async def test_a_namesake_of_what_was_to_go_is_not_deleted_in_its_place() -> Non
             way.flows.set()
             await asyncio.sleep(60)
             assert await there(c, SECRET) == ["child"]
+
+
+@in_virtual_time
+async def test_an_owner_that_was_added_unheard_is_not_forgotten() -> None:
+    async with cluster(without=BARE) as c:
+        way = Held(c, SECRET)
+        async with collecting(c, way):
+            made = [await config(c, name) for name in ("one", "other", "new")]
+            references = [owner(found) for found in made]
+            await config(c, "child", *references[:2], kind=SECRET)
+            await asyncio.sleep(1)
+            way.flows.clear()
+            await change(c, "child", SECRET, ownerReferences=references)
+            await delete(c, "one")
+            await asyncio.sleep(5)
+            way.flows.set()
+            await asyncio.sleep(60)
+            assert await owners(c, "child", SECRET) == ["other", "new"]
 
 
 @in_virtual_time
@@ -623,21 +662,21 @@ async def test_what_one_collector_began_the_next_one_finishes(writes: int) -> No
 
 
 @in_virtual_time
-async def test_what_has_no_owner_is_nothing_to_ask_about() -> None:
+async def test_what_neither_owns_nor_is_owned_is_never_looked_at() -> None:
     async with cluster(without=BARE) as c:
-        client, way = lagging(c)
-        async with collecting(c, way):
-            await asyncio.sleep(1)
-            known = len(way.asked)
-            for number in range(20):
-                await c.create(pod(f"p{number}"))
-                running: Object = {"status": {"phase": "Running"}}
-                key = Key("default", f"p{number}")
-                await c.client.patch(POD, key, running, subresource="status")
-                await c.delete(POD, f"p{number}")
-            await asyncio.sleep(1)
-            assert way.asked[known:] == []
-        await client.close()
+        client = c.plane.client("collector")
+        informers = Informers(client, SeededChance(2))
+        looked = Garbage(client, informers).queue
+        following = asyncio.create_task(informers.run())
+        await informers.synced()
+        running: Object = {"status": {"phase": "Running"}}
+        for name in ("p0", "p1", "p2"):
+            await c.create(pod(name))
+            await c.client.patch(POD, Key("default", name), running, subresource="status")
+            await c.delete(POD, name)
+        await asyncio.sleep(1)
+        assert len(looked) == 0
+        following.cancel()
 
 
 @in_virtual_time

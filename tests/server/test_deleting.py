@@ -221,14 +221,13 @@ async def test_a_dry_run_deletes_nothing() -> None:
     ("options", "code"),
     [
         ({"propagationPolicy": "Background"}, 200),
-        ({"propagationPolicy": "Foreground"}, 400),
         ({"propagationPolicy": "Sometimes"}, 422),
         ({"propagationPolicy": "Background", "orphanDependents": True}, 422),
         ({"propagationPolicy": {}}, 400),
         ({"gracePeriodSeconds": "soon"}, 400),
         ({"gracePeriodSeconds": 1.5}, 400),
         ({"preconditions": "none"}, 400),
-        ({"preconditions": {"uid": [1]}}, 409),
+        ({"preconditions": {"uid": [1]}}, 400),
         ({"dryRun": ["Some"]}, 422),
         ([], 400),
         (b"{", 400),
@@ -243,6 +242,20 @@ async def test_deletion_has_options(options: object, code: int) -> None:
     answer = await api.delete(POD, "a", options)
     assert answer.code == code
     assert await is_there(api, "a") == (code != 200)
+
+
+@pytest.mark.parametrize(
+    ("policy", "finalizer"), [("Foreground", "foregroundDeletion"), ("Orphan", "orphan")]
+)
+@in_virtual_time
+async def test_an_owner_that_is_to_see_to_its_dependents_waits_for_that(
+    policy: str, finalizer: str
+) -> None:
+    api = await Api.started()
+    await api.create(CONFIG_MAP, config("a"))
+    assert (await api.delete(CONFIG_MAP, "a", {"propagationPolicy": policy})).code == 200
+    meta = (await api.get(CONFIG_MAP, "a"))["metadata"]
+    assert (meta["finalizers"], "deletionTimestamp" in meta) == ([finalizer], True)
 
 
 # ---- many ----------------------------------------------------------------------------------------

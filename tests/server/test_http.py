@@ -501,6 +501,17 @@ async def test_a_watch_that_fails_is_cut_off_without_a_word(
         assert "a secret" in caplog.text
 
 
+@on_a_net
+async def test_a_handler_that_gives_up_leaves_nobody_waiting(net: Net) -> None:
+    async def handle(asked: Request) -> Reply:
+        raise asyncio.CancelledError
+
+    async with net.serving(handle):
+        peer = await net.connect()
+        peer.send(GET)
+        assert await peer.rest() == b""
+
+
 # ---- headers of answers --------------------------------------------------------------------------
 
 

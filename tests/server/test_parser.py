@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -229,6 +231,17 @@ def test_the_limits_are_those_that_are_promised() -> None:
     assert codes(parse(*pieces, limits=limits)) == [200]
     assert codes(parse(request("POST", "/", body=b" " * 3 * 2**20), limits=limits)) == [200]
     assert codes(parse(request("POST", "/", body=b" " * (3 * 2**20 + 1)), limits=limits)) == [413]
+
+
+@pytest.mark.parametrize("token", ["secret", "wrong"])
+def test_nothing_is_kept_of_what_was_given_away(token: str) -> None:
+    parser = Parser(TOKENS, Limits())
+    data = request("POST", "/", f"Authorization: Bearer {token}", body=b"x" * 2**20)
+    tracemalloc.start()
+    assert len(parser.feed(data)) == 1
+    left, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert left < 100_000 < most
 
 
 # ---- properties ----------------------------------------------------------------------------------

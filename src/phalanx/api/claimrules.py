@@ -251,10 +251,10 @@ def _allocation(new: Any, old: Any) -> Causes:
         found.append(invalid("allocation", None, "field is immutable"))
     if status.get("reservedFor") and now is None:
         found.append(forbidden("reservedFor", "may not be specified when `allocated` is not set"))
-    if len(status.get("reservedFor", ())) > len(before.get("reservedFor", ())):
-        if new["metadata"].get("deletionTimestamp"):
-            detail = "new claim users may not be added while the claim is meant to be deallocated"
-            found.append(forbidden("reservedFor", detail))
+    users, earlier = status.get("reservedFor", ()), before.get("reservedFor", ())
+    if new["metadata"].get("deletionTimestamp") and len(users) > len(earlier):
+        detail = "new claim users may not be added while the claim is meant to be deallocated"
+        found.append(forbidden("reservedFor", detail))
     return under("status", found)
 
 

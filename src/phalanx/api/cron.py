@@ -96,8 +96,9 @@ def parse(text: str) -> Schedule:
     if len(parts) != len(_FIELDS):
         found = f"found {len(parts)}: [{' '.join(parts)}]"
         raise BadSchedule(f"expected exactly {len(_FIELDS)} fields, {found}")
-    values = [_values(part, field) for part, field in zip(parts, _FIELDS, strict=True)]
-    return Schedule(*values, any_day=_is_all(parts[2]), any_weekday=_is_all(parts[4]))
+    minutes, hours, days, months, weekdays = map(_values, parts, _FIELDS)
+    any_day, any_weekday = _is_all(parts[2]), _is_all(parts[4])
+    return Schedule(minutes, hours, days, months, weekdays, any_day, any_weekday)
 
 
 def _is_all(part: str) -> bool:

@@ -24,6 +24,7 @@ Creation = Callable[[Object, str], None]
 
 _PREEMPTS = "PreemptLowerPriority"
 NAME_LABEL = "kubernetes.io/metadata.name"
+_BUDGET_COUNTS = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods")
 
 
 def apply_defaults(kind: Kind, obj: Object) -> None:
@@ -129,9 +130,8 @@ def _forget_status(obj: Object, now: str) -> None:
     obj["status"] = {}
 
 
-def _have_no_disruptions(obj: Object, now: str) -> None:
-    obj["status"] = {}
-    schema(kinds.POD_DISRUPTION_BUDGET.schema).fill(obj)
+def _count_nothing(obj: Object, now: str) -> None:
+    obj["status"] = dict.fromkeys(_BUDGET_COUNTS, 0)
 
 
 def _await_claim(obj: Object, now: str) -> None:
@@ -172,7 +172,7 @@ _CREATION: Mapping[str, tuple[Creation, ...]] = {
     kinds.RESOURCE_QUOTA.qualified: (_forget_status,),
     kinds.JOB.qualified: (begin_job,),
     kinds.CRON_JOB.qualified: (_forget_status,),
-    kinds.POD_DISRUPTION_BUDGET.qualified: (_have_no_disruptions,),
+    kinds.POD_DISRUPTION_BUDGET.qualified: (_count_nothing,),
     kinds.POD_GROUP.qualified: (_forget_status,),
     kinds.RESOURCE_CLAIM.qualified: (_forget_status,),
 }

@@ -48,6 +48,7 @@ MAX_AMONG_MANY = 10_000
 _MAX_MANAGER = 63
 _PATH = re.compile(r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+")
 _RESTARTS = ("OnFailure", "Never")
+_INDEX_LIMITS = ("backoffLimitPerIndex", "maxFailedIndexes")
 _NEEDS_INDEX = "requires indexed completion mode"
 
 # --------------------------------------------------------------------------------- spec, shared
@@ -75,10 +76,8 @@ def _index_limits(new: Any, old: Any) -> Causes:
         found.append(required("backoffLimitPerIndex", "when maxFailedIndexes is specified"))
     if is_indexed(new):
         return [*found, *_indexed(new), *_many_indexed(new)]
-    for field in ("backoffLimitPerIndex", "maxFailedIndexes"):
-        if new.get(field) is not None:
-            found.append(invalid(field, new[field], _NEEDS_INDEX))
-    return found
+    pointless = (field for field in _INDEX_LIMITS if new.get(field) is not None)
+    return [*found, *(invalid(field, new[field], _NEEDS_INDEX) for field in pointless)]
 
 
 def _indexed(spec: Object) -> list[Cause]:
@@ -113,10 +112,8 @@ def _many_indexed(spec: Object) -> list[Cause]:
         f"must be less than or equal to {MAX_AMONG_MANY} when completions are above "
         f"{MANY_COMPLETIONS} and used with backoff limit per index"
     )
-    for field in ("parallelism", "maxFailedIndexes"):
-        if spec.get(field, 0) > MAX_AMONG_MANY:
-            found.append(invalid(field, spec[field], detail))
-    return found
+    above = (f for f in ("parallelism", "maxFailedIndexes") if spec.get(f, 0) > MAX_AMONG_MANY)
+    return [*found, *(invalid(field, spec[field], detail) for field in above)]
 
 
 def _restart_policy(new: Any, old: Any) -> Causes:

@@ -1,4 +1,4 @@
-"""Rules of ResourceQuotas, what a namespace may use in all, and LimitRanges, what one object may."""
+"""Rules of ResourceQuotas, what a namespace may use in all, and of LimitRanges, what one may."""
 
 from __future__ import annotations
 
@@ -53,10 +53,8 @@ def _amounts(new: Any, old: Any) -> Causes:
 
 def _scopes(new: Any, old: Any) -> Causes:
     found = [invalid("", new, "unsupported scope") for one in new if one not in _SCOPES]
-    for pair in _OPPOSITES:
-        if all(one in new for one in pair):
-            found.append(invalid("", new, "conflicting scopes"))
-    return found
+    opposed = [pair for pair in _OPPOSITES if all(one in new for one in pair)]
+    return [*found, *(invalid("", new, "conflicting scopes") for _ in opposed)]
 
 
 def _scope_requirement(new: Any, old: Any) -> Causes:

@@ -30,6 +30,7 @@ MAX_DEVICES, MAX_ATTRIBUTES, MAX_TAINTS, MAX_COUNTER_SETS = 128, 32, 16, 8
 _MAX_POOL, _MAX_VALUE = 253, 64
 _PLACES = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
 _VALUES = ("bool", "bools", "int", "ints", "string", "strings", "version", "versions")
+_TEXTS = ("string", "version")
 _LABEL = text(dns_label_faults)
 _SUBDOMAIN = text(dns_subdomain_faults)
 
@@ -81,9 +82,8 @@ def _one_value(new: Any, old: Any) -> Causes:
         if len(said) != 1:
             detail = "exactly one value must be specified"
             found.append(invalid(f"[{name}]", attribute, detail) if said else required(f"[{name}]"))
-        for kind in ("string", "version"):
-            if len(attribute.get(kind, "")) > _MAX_VALUE:
-                found.append(too_long(f"[{name}].{kind}", _MAX_VALUE))
+        long = (kind for kind in _TEXTS if len(attribute.get(kind, "")) > _MAX_VALUE)
+        found += [too_long(f"[{name}].{kind}", _MAX_VALUE) for kind in long]
     return found
 
 

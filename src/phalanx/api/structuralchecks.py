@@ -25,6 +25,7 @@ from phalanx.api.valuechecks import (
     identity,
     mistyped,
     number_check,
+    refused,
     rows,
     text_check,
 )
@@ -192,8 +193,7 @@ def _min_items(limit: int, schema: Object) -> Part:
     def part(value: Any, path: str) -> Causes:
         if len(value) >= limit:
             return ()
-        ask = f"{path} in body should have at least {limit} items"
-        return [invalid(path, len(value), ask)]
+        return refused(path, len(value), f"should have at least {limit} items")
 
     return part
 
@@ -273,8 +273,7 @@ def _min_size(limit: int, schema: Object) -> Part:
     def part(value: Any, path: str) -> Causes:
         if len(value) >= limit:
             return ()
-        ask = f"{path} in body should have at least {limit} properties"
-        return [invalid(path, len(value), ask)]
+        return refused(path, len(value), f"should have at least {limit} properties")
 
     return part
 

@@ -1,4 +1,4 @@
-"""Rules of pod templates, in whatever object they stand, and of PodTemplates, which are nothing else.
+"""Rules of pod templates, wherever they stand, and of PodTemplates, which are nothing else.
 
 What is wrong with a template's labels is told beside its spec, not below its metadata, where
 clients of the API expect it.

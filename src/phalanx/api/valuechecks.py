@@ -1,4 +1,4 @@
-"""What a schema asks of texts and numbers: one part per keyword, with the wording that clients know.
+"""What a schema asks of texts and numbers: one part per keyword, in the words that clients know.
 
 Put together with the rest in `structuralchecks.py`.
 """

@@ -159,14 +159,17 @@ class Ownership:
 
 
 class Garbage:
-    """Deletes, orphans and lets go of objects. `tell` hears what people should know of that."""
+    """Deletes, orphans and lets go of objects. `tell` hears what people should know of that.
+
+    `queue` holds those at whom to look; what neither owns nor is owned never comes to be there.
+    """
 
     def __init__(
         self, client: Client, informers: Informers,
         tell: Callable[[Note], None] = lambda note: None, kinds: Sequence[Kind] = KINDS,
     ) -> None:  # fmt: skip
         self._client, self._tell = client, tell
-        self._queue: WorkQueue[Item] = WorkQueue()
+        self.queue: WorkQueue[Item] = WorkQueue()
         # Events are many, own nothing and go by themselves.
         collected = [kind for kind in kinds if "delete" in kind.verbs and kind.name != EVENT.name]
         self._informers = [informers.any(kind) for kind in collected]
@@ -185,18 +188,18 @@ class Garbage:
                 for _ in range(_WORKERS):
                     group.create_task(self._work())
         finally:
-            self._queue.close()
+            self.queue.close()
 
     async def _work(self) -> None:
         while True:
-            item = await self._queue.get()
+            item = await self.queue.get()
             try:
                 await self._settle(item)
-                self._queue.forget(item)
+                self.queue.forget(item)
             except (ApiError, Unreachable):
-                self._queue.retry(item)
+                self.queue.retry(item)
             finally:
-                self._queue.done(item)
+                self.queue.done(item)
 
     async def _settle(self, item: Item) -> None:
         """Do what is due about one object, as it is now."""
@@ -217,7 +220,7 @@ class Garbage:
         if any(_is_staying(below) for _, below in self._ownership.below(owner)):
             return
         if await self._is_named_still(owner, revision(meta.resource_version)):
-            self._queue.add_after(item, _PATIENCE)
+            self.queue.add_after(item, _PATIENCE)
         else:
             await self._release(item, meta, _ORPHAN)
 
@@ -247,8 +250,8 @@ class Garbage:
             await self._delete(item, meta, is_awaited=Fate.AWAITING in fates)
         elif set(fates) != {Fate.THERE}:
             judged = zip(meta.owner_references, fates, strict=True)
-            kept = [_spelled(owner) for owner, fate in judged if fate is Fate.THERE]
-            await self._patch(item, meta, {"ownerReferences": kept or None})
+            kept = [owner for owner, fate in judged if fate is Fate.THERE]
+            await self._patch(item, meta, {"ownerReferences": msgspec.to_builtins(kept) or None})
 
     async def _fate_of(self, item: Item, meta: Meta, reference: OwnerReference) -> Fate:
         """What has become of an owner; one of whom nothing can be known is left in peace."""
@@ -311,16 +314,16 @@ class Garbage:
         for owner in self._ownership.owners(meta):
             held = self._ownership.held(owner)
             if held is not None and _fate(held).is_leaving:
-                self._queue.add(owner.item)
+                self.queue.add(owner.item)
 
     def _look_below(self, owner: Owner) -> None:
         for item, _ in self._ownership.below(owner):
-            self._queue.add(item)
+            self.queue.add(item)
 
     def _look_at(self, item: Item, meta: Meta) -> None:
         is_leaving = _fate(meta).is_leaving
         if is_leaving or meta.owner_references:
-            self._queue.add(item)
+            self.queue.add(item)
         if is_leaving:
             self._look_below(Owner(item, meta.uid))
 
@@ -351,8 +354,3 @@ def _misplaced(item: Item, meta: Meta, owner: OwnerReference) -> Note:
     meant = f"[{owner.api_version}/{owner.kind}, {where}]"
     message = f'ownerRef {meant} does not exist in namespace "{space}"'
     return Note(item.kind, meta, "OwnerRefInvalidNamespace", message, "Warning")
-
-
-def _spelled(owner: OwnerReference) -> dict[str, object]:
-    fields: dict[str, object] = msgspec.to_builtins(owner)
-    return {name: value for name, value in fields.items() if value is not None}

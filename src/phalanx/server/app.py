@@ -165,12 +165,17 @@ def _openapi_index(server: Server, request: Request) -> Reply:
     return Reply(200, orjson.dumps(discovery.openapi_index(server.context.registry)))
 
 
+#: An OpenAPI v2 document in protobuf that says its version and nothing else.
+_EMPTY_SWAGGER = b"\n\x032.0"
+_SWAGGER_PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+
+
 def _swagger(server: Server, request: Request) -> Reply:
-    """Only as JSON: a client that takes nothing but protobuf is better off without."""
+    """As JSON; a client that takes only protobuf is told to look at v3 by an empty document."""
     accept = request.headers.get("accept", "*/*")
-    if "json" not in accept and "*/*" not in accept:
-        return _nowhere()
-    return Reply(200, discovery.swagger(server.context.registry))
+    if "json" in accept or "*/*" in accept:
+        return Reply(200, discovery.swagger(server.context.registry))
+    return Reply(200, _EMPTY_SWAGGER, _SWAGGER_PROTOBUF)
 
 
 _PATHS: Mapping[str, Answer] = {

@@ -130,15 +130,19 @@ class Connection(asyncio.Protocol):
                 if len(self._waiting) == self._limits.pipelined - 1:
                     self._transport.resume_reading()
                 await self._answer(asked)
-        except _Unread:
-            _log.warning("cut off a client that does not read")
-            self._transport.abort()
-        except Exception:
-            _log.exception("an answer broke off")
-            self._transport.abort()
+        except (Exception, asyncio.CancelledError) as error:
+            self._break_off(error)
         finally:
             self._answering = None
             self._rest()
+
+    def _break_off(self, error: BaseException) -> None:
+        """End, so that what was not said to its end does not look as if it were."""
+        self._transport.abort()
+        if isinstance(error, _Unread):
+            _log.warning("cut off a client that does not read")
+        elif isinstance(error, Exception):
+            _log.error("an answer broke off", exc_info=error)
 
     def _rest(self) -> None:
         """Nothing is under way: wait for the client, or part when all was said."""

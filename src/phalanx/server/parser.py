@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 import httptools
@@ -38,7 +37,7 @@ class Limits:
     target: int = 8 * 1024
     headers: int = 100
     header_bytes: int = 64 * 1024
-    #: What may come without being the end of a header or a piece of a body.
+    #: A head, or what stands behind a piece of a body, before it comes to its end.
     unseen: int = 128 * 1024
     body: int = MAX_BODY
     #: Requests that wait for their turn before no more are read.
@@ -93,7 +92,6 @@ class Parser:
 
     def feed(self, data: bytes) -> list[Asked]:
         """What has become whole by these bytes. There is no more to be fed after the last."""
-        self._asked = []
         self._unseen += len(data)
         try:
             self._grammar.feed_data(data)
@@ -101,7 +99,8 @@ class Parser:
                 raise self._headers_too_large()
         except (httptools.HttpParserError, ApiError) as error:
             self._add(cut_short(_fault(error)))
-        return self._asked
+        asked, self._asked = self._asked, []
+        return asked
 
     # ------------------------------------- what the grammar calls; an ApiError refuses the request
 
@@ -121,7 +120,7 @@ class Parser:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header; or, behind the body, a trailer, which is counted but not believed."""
-        limits, key = self._limits, _lower(name)
+        limits, key = self._limits, name.decode("latin-1").lower()
         self._header_count += 1
         self._header_bytes += len(name) + len(value)
         if self._header_count > limits.headers or self._header_bytes > limits.header_bytes:
@@ -154,8 +153,8 @@ class Parser:
         self.is_within = self.waits_for_word = False
         method = self._grammar.get_method().decode("ascii")
         is_last = self._is_old or not self._grammar.should_keep_alive()
-        request, is_head = self._request(method), method == "HEAD"
-        self._add(Asked(request, is_last, False, is_head, not self._is_old))
+        self._add(Asked(self._request(method), is_last, False, method == "HEAD", not self._is_old))
+        self._body.clear()
 
     def _add(self, asked: Asked) -> None:
         """Keep what is asked, unless it stands behind what was said to be the last."""
@@ -209,8 +208,3 @@ def _fault(error: Exception) -> ApiError:
         return BadRequest(f"this is no HTTP/1.1 request: {cause}")
     _log.error("a request could not be read", exc_info=cause)
     return ServerError("an internal error occurred; the server's log has more")
-
-
-@lru_cache(maxsize=512)
-def _lower(name: bytes) -> str:
-    return name.decode("latin-1").lower()
