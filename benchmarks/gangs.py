@@ -56,38 +56,18 @@ class Workload:
 
     def node_calls(self) -> list[Call]:
         """Create every node, ready; then lift the taint that a new node may be given."""
-        status = {
-            "capacity": ROOM,
-            "allocatable": ROOM,
-            "conditions": [{"type": "Ready", "status": "True"}],
-        }
         names = [f"node-{n:06}" for n in range(self.nodes)]
-        made = [_create(NODES, "v1", "Node", name, status=status) for name in names]
-        lifted = b'{"spec":{"taints":null}}'
-        return made + [("PATCH", f"{NODES}/{name}", lifted, MERGE_PATCH) for name in names]
+        return [calls.node(name) for name in names] + [calls.untainted(name) for name in names]
 
     def group_calls(self) -> list[Call]:
         """Create the group of every gang."""
-        version = "scheduling.k8s.io/v1beta1"
-        spec = {"schedulingPolicy": {"gang": {"minCount": self.size}}}
-        names = [] if self.plain else [f"gang-{n}" for n in range(self.gangs)]
-        return [_create(GROUPS, version, "PodGroup", name, spec=spec) for name in names]
+        gangs = 0 if self.plain else self.gangs
+        return [calls.pod_group(f"gang-{n}", self.size) for n in range(gangs)]
 
     def pod_calls(self) -> list[Call]:
         """Create every pod, gang by gang."""
-        return [
-            _create(PODS, "v1", "Pod", f"pod-{n}", spec=self._pod_spec(n)) for n in range(self.pods)
-        ]
-
-    def _pod_spec(self, number: int) -> dict[str, Any]:
-        container = {"name": "main", "image": "pause", "resources": {"requests": NEED}}
-        member = {"schedulingGroup": {"podGroupName": f"gang-{number // self.size}"}}
-        return {"containers": [container], **({} if self.plain else member)}
-
-
-def _create(path: str, version: str, kind: str, name: str, **parts: Any) -> Call:
-    value = {"apiVersion": version, "kind": kind, "metadata": {"name": name}, **parts}
-    return "POST", path, json.dumps(value).encode(), JSON
+        groups = ("" if self.plain else f"gang-{n // self.size}" for n in range(self.pods))
+        return [calls.pod(f"pod-{n}", group=group) for n, group in enumerate(groups)]
 
 
 # ---- who sees the pods bound ---------------------------------------------------------------------

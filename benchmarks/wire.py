@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, cast
 from urllib.parse import quote
 
@@ -33,6 +34,7 @@ class Wire(asyncio.Protocol):
             f"Accept: {JSON}\r\n"
         )
         self._parser = httptools.HttpResponseParser(self)
+        self._begun: Callable[[], object] = lambda: None
 
     @classmethod
     async def open(cls, access: Access) -> Wire:
@@ -51,8 +53,11 @@ class Wire(asyncio.Protocol):
         code = await self._exchange(method, path, body, kind, pieces.append)
         return code, b"".join(pieces)
 
-    async def follow(self, path: str, take: Take) -> None:
+    async def follow(
+        self, path: str, take: Take, begun: Callable[[], object] = lambda: None
+    ) -> None:
         """One request whose answer comes in pieces, until the server or `take` has enough."""
+        self._begun = begun
         try:
             await self._exchange("GET", path, b"", JSON, take)
         except ConnectionError:
@@ -82,6 +87,9 @@ class Wire(asyncio.Protocol):
         if not self._code.done():
             self._code.set_exception(ConnectionError("the server hung up"))
 
+    def on_headers_complete(self) -> None:
+        self._begun()
+
     def on_body(self, piece: bytes) -> None:
         if self._take(piece):
             self.close()
@@ -90,19 +98,36 @@ class Wire(asyncio.Protocol):
         self._code.set_result(self._parser.get_status_code())
 
 
-async def send_all(access: Access, calls: Iterable[Call]) -> None:
-    """Send every request, on several connections; any answer but success ends the run."""
-    turn = iter(calls)
+async def connected(access: Access, count: int) -> list[Wire]:
+    """So many connections."""
+    return [await Wire.open(access) for _ in range(count)]
 
-    async def work() -> None:
-        wire = await Wire.open(access)
+
+async def send_on(wires: Sequence[Wire], calls: Iterable[Call]) -> list[float]:
+    """Send every request, on each connection one at a time; the seconds that each took.
+
+    Any answer but success ends the run.
+    """
+    turn, seconds = iter(calls), []
+
+    async def work(wire: Wire) -> None:
         for call in turn:
+            begin = time.perf_counter()
             code, answer = await wire.call(*call)
+            seconds.append(time.perf_counter() - begin)
             if code >= 300:
                 raise RuntimeError(f"{call[0]} {call[1]}: {code} {answer[:300]!r}")
-        wire.close()
 
-    await asyncio.gather(*(work() for _ in range(CONNECTIONS)))
+    await asyncio.gather(*(work(wire) for wire in wires))
+    return seconds
+
+
+async def send_all(access: Access, calls: Iterable[Call], connections: int = CONNECTIONS) -> None:
+    """Send every request, on several connections of their own."""
+    wires = await connected(access, connections)
+    await send_on(wires, calls)
+    for wire in wires:
+        wire.close()
 
 
 async def pages(wire: Wire, path: str) -> AsyncIterator[dict[str, Any]]:

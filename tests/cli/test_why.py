@@ -28,14 +28,19 @@ class User:
     def create(self, *objects: Object) -> None:
         async def make() -> None:
             client = kubeconfig.connect(kubeconfig.read([self.config]))
-            for obj in objects:
-                kind = KIND_OF[obj["kind"]]
-                if kind is not NAMESPACE:
-                    obj["metadata"]["namespace"] = self.namespace
-                await client.create(kind, obj)
-            await client.close()
+            try:
+                for obj in objects:
+                    await client.create(KIND_OF[obj["kind"]], self.placed(obj))
+            finally:
+                await client.close()
 
         asyncio.run(make())
+
+    def placed(self, obj: Object) -> Object:
+        """The same in the user's own namespace."""
+        if obj["kind"] != NAMESPACE.name:
+            obj["metadata"]["namespace"] = self.namespace
+        return obj
 
     def why(self, *args: str) -> tuple[int, str, str]:
         done = phalanx("why", *args, "-n", self.namespace, "--kubeconfig", str(self.config))

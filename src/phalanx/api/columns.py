@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from phalanx.api.labelselectors import written
 from phalanx.api.meta import seconds
 from phalanx.api.scheduling import INITIALLY_SCHEDULED
 from phalanx.api.wire import Object
 
 Cell = Callable[[Object, float], Any]
-NONE, UNKNOWN = "<none>", "<unknown>"
+NONE, UNKNOWN, UNSET = "<none>", "<unknown>", "<unset>"
 _DAY, _YEAR = 86_400, 365 * 86_400
 
 
@@ -81,6 +82,39 @@ def since(path: str) -> Cell:
         return duration(now - seconds(text)) if text else UNKNOWN
 
     return cell
+
+
+def listed(path: str, field: str = "") -> Cell:
+    """A cell that shows every item of a list, or a field of every one."""
+    read = at(path, ())
+
+    def cell(obj: Object, now: float) -> str:
+        items = read(obj, now)
+        return ",".join(str(item.get(field, "")) if field else str(item) for item in items) or NONE
+
+    return cell
+
+
+def count(path: str) -> Cell:
+    """A cell that shows how many items or keys there are."""
+    read = at(path, ())
+    return lambda obj, now: len(read(obj, now))
+
+
+def labels(path: str) -> Cell:
+    """A cell that shows labels."""
+    read = at(path, {})
+
+    def cell(obj: Object, now: float) -> str:
+        return ",".join(f"{key}={value}" for key, value in read(obj, now).items()) or NONE
+
+    return cell
+
+
+def selector(path: str) -> Cell:
+    """A cell that shows a label selector."""
+    read = at(path, {})
+    return lambda obj, now: written(read(obj, now)) or NONE
 
 
 NAME = Column("Name", at("metadata.name"))
@@ -188,8 +222,167 @@ def _is_true(obj: Object, kind: str) -> bool:
     return found is not None and found.get("status") == "True"
 
 
+# ----------------------------------------------------------------------------------------- Jobs
+
+#: Conditions of a Job by which it is known; while it is deleted only those that end it count.
+_ENDS = ("Complete", "Failed")
+_STAGES = ("Suspended", "FailureTarget", "SuccessCriteriaMet")
+
+
+def _job_status(job: Object, now: float) -> str:
+    deleted = bool(job["metadata"].get("deletionTimestamp"))
+    stages = ("Terminating",) if deleted else _STAGES
+    known = [kind for kind in (*_ENDS, *stages) if kind == "Terminating" or _is_true(job, kind)]
+    return known[0] if known else "Running"
+
+
+def _completions(job: Object, now: float) -> str:
+    spec, done = job.get("spec", {}), job.get("status", {}).get("succeeded", 0)
+    if "completions" in spec:
+        return f"{done}/{spec['completions']}"
+    parallelism = spec.get("parallelism", 1)
+    return f"{done}/1 of {parallelism}" if parallelism > 1 else f"{done}/1"
+
+
+def _job_duration(job: Object, now: float) -> str:
+    status = job.get("status", {})
+    if "startTime" not in status:
+        return ""
+    end = seconds(status["completionTime"]) if "completionTime" in status else now
+    return duration(end - seconds(status["startTime"]))
+
+
+def _suspended(job: Object, now: float) -> str:
+    return str(job.get("spec", {}).get("suspend", UNSET))
+
+
+def _last_schedule(job: Object, now: float) -> str:
+    text = job.get("status", {}).get("lastScheduleTime")
+    return duration(now - seconds(text)) if text else NONE
+
+
+def _containers(pod_spec: str) -> tuple[Column, ...]:
+    """The columns of a pod template."""
+    return (
+        Column("Containers", listed(f"{pod_spec}.containers", "name"), priority=1),
+        Column("Images", listed(f"{pod_spec}.containers", "image"), priority=1),
+    )
+
+
+# -------------------------------------------------------------------------- services and volumes
+
+_MODES = {
+    "ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX",
+    "ReadWriteOncePod": "RWOP",
+}  # fmt: skip
+
+
+def _outside(service: Object, now: float) -> str:
+    """Where a Service is reached from outside."""
+    spec = service.get("spec", {})
+    if spec.get("type") == "ExternalName":
+        return str(spec.get("externalName", NONE))
+    ingress = service.get("status", {}).get("loadBalancer", {}).get("ingress", ())
+    found = [one.get("ip") or one.get("hostname", "") for one in ingress]
+    nothing = "<pending>" if spec.get("type") == "LoadBalancer" else NONE
+    return ",".join([*found, *spec.get("externalIPs", ())]) or nothing
+
+
+def _ports(service: Object, now: float) -> str:
+    ports = service.get("spec", {}).get("ports", ())
+    return ",".join(map(_port, ports)) or NONE
+
+
+def _port(port: Object) -> str:
+    node = f":{port['nodePort']}" if port.get("nodePort") else ""
+    return f"{port.get('port')}{node}/{port.get('protocol', 'TCP')}"
+
+
+def _modes(path: str) -> Cell:
+    read = at(path, ())
+    return lambda obj, now: ",".join(_MODES.get(mode, mode) for mode in read(obj, now))
+
+
+def _phase(obj: Object, now: float) -> str:
+    deleted = obj["metadata"].get("deletionTimestamp")
+    return "Terminating" if deleted else str(obj.get("status", {}).get("phase", ""))
+
+
+def _claim(volume: Object, now: float) -> str:
+    claim = volume.get("spec", {}).get("claimRef")
+    return f"{claim.get('namespace', '')}/{claim.get('name', '')}" if claim else ""
+
+
+def _used(*, limits: bool) -> Cell:
+    """What of a quota is used, of requests and counts or of limits."""
+
+    def cell(quota: Object, now: float) -> str:
+        status = quota.get("status", {})
+        hard, used = status.get("hard", {}), status.get("used", {})
+        names = sorted(name for name in hard if name.startswith("limits.") == limits)
+        return ", ".join(f"{name}: {used.get(name, '0')}/{hard[name]}" for name in names)
+
+    return cell
+
+
+# ---------------------------------------------------------------------------- roles and devices
+
+
+def _role(binding: Object, now: float) -> str:
+    role = binding.get("roleRef", {})
+    return f"{role.get('kind', '')}/{role.get('name', '')}"
+
+
+def _subjects(kind: str) -> Cell:
+    def cell(binding: Object, now: float) -> str:
+        subjects = [one for one in binding.get("subjects", ()) if one.get("kind") == kind]
+        return ", ".join(_subject(one) for one in subjects)
+
+    return cell
+
+
+def _subject(subject: Object) -> str:
+    name = subject.get("name", "")
+    return f"{subject['namespace']}/{name}" if subject.get("namespace") else str(name)
+
+
+def _claim_state(claim: Object, now: float) -> str:
+    status, deleted = claim.get("status", {}), "deletionTimestamp" in claim["metadata"]
+    allocated, reserved = "allocation" in status, bool(status.get("reservedFor"))
+    states = {
+        "deleted": deleted,
+        "pending": not deleted and not allocated,
+        "allocated": allocated,
+        "reserved": allocated and reserved,
+    }
+    return ",".join(state for state, holds in states.items() if holds)
+
+
+_CREATED_AT = Column("Created At", at("metadata.creationTimestamp"))
+_BINDING = (
+    NAME,
+    Column("Role", _role),
+    AGE,
+    Column("Users", _subjects("User"), priority=1),
+    Column("Groups", _subjects("Group"), priority=1),
+    Column("ServiceAccounts", _subjects("ServiceAccount"), priority=1),
+)
+
 COLUMNS: Mapping[str, tuple[Column, ...]] = {
+    "ClusterRole": (NAME, _CREATED_AT),
+    "ClusterRoleBinding": _BINDING,
     "ConfigMap": (NAME, Column("Data", _data_count, "integer"), AGE),
+    "CronJob": (
+        NAME,
+        Column("Schedule", at("spec.schedule")),
+        Column("Timezone", at("spec.timeZone", NONE)),
+        Column("Suspend", _suspended, "boolean"),
+        Column("Active", count("status.active"), "integer"),
+        Column("Last Schedule", _last_schedule),
+        AGE,
+        *_containers("spec.jobTemplate.spec.template.spec"),
+        Column("Selector", selector("spec.jobTemplate.spec.selector"), priority=1),
+    ),
     "Event": (
         Column("Last Seen", _seen("lastTimestamp", "eventTime", "metadata.creationTimestamp")),
         Column("Type", at("type")),
@@ -202,7 +395,17 @@ COLUMNS: Mapping[str, tuple[Column, ...]] = {
         Column("Count", at("count", 1), "integer", priority=1),
         Column("Name", at("metadata.name"), priority=1),
     ),
+    "Job": (
+        NAME,
+        Column("Status", _job_status),
+        Column("Completions", _completions),
+        Column("Duration", _job_duration),
+        AGE,
+        *_containers("spec.template.spec"),
+        Column("Selector", selector("spec.selector"), priority=1),
+    ),
     "Lease": (NAME, Column("Holder", at("spec.holderIdentity")), AGE),
+    "LimitRange": (NAME, _CREATED_AT),
     "Namespace": (NAME, Column("Status", at("status.phase")), AGE),
     "Node": (
         NAME,
@@ -217,6 +420,30 @@ COLUMNS: Mapping[str, tuple[Column, ...]] = {
         Column("Container-Runtime", at("status.nodeInfo.containerRuntimeVersion", UNKNOWN),
                priority=1),
     ),
+    "PersistentVolume": (
+        NAME,
+        Column("Capacity", at("spec.capacity.storage")),
+        Column("Access Modes", _modes("spec.accessModes")),
+        Column("Reclaim Policy", at("spec.persistentVolumeReclaimPolicy")),
+        Column("Status", _phase),
+        Column("Claim", _claim),
+        Column("StorageClass", at("spec.storageClassName")),
+        Column("VolumeAttributesClass", at("spec.volumeAttributesClassName", UNSET)),
+        Column("Reason", at("status.reason")),
+        AGE,
+        Column("VolumeMode", at("spec.volumeMode", UNSET), priority=1),
+    ),
+    "PersistentVolumeClaim": (
+        NAME,
+        Column("Status", _phase),
+        Column("Volume", at("spec.volumeName")),
+        Column("Capacity", at("status.capacity.storage")),
+        Column("Access Modes", _modes("status.accessModes")),
+        Column("StorageClass", at("spec.storageClassName")),
+        Column("VolumeAttributesClass", at("spec.volumeAttributesClassName", UNSET)),
+        AGE,
+        Column("VolumeMode", at("spec.volumeMode", UNSET), priority=1),
+    ),
     "Pod": (
         NAME,
         Column("Ready", _ready_containers),
@@ -228,12 +455,25 @@ COLUMNS: Mapping[str, tuple[Column, ...]] = {
         Column("Nominated Node", at("status.nominatedNodeName", NONE), priority=1),
         Column("Readiness Gates", _readiness_gates, priority=1),
     ),
+    "PodDisruptionBudget": (
+        NAME,
+        Column("Min Available", at("spec.minAvailable", "N/A")),
+        Column("Max Unavailable", at("spec.maxUnavailable", "N/A")),
+        Column("Allowed Disruptions", at("status.disruptionsAllowed", 0), "integer"),
+        AGE,
+    ),
     "PodGroup": (
         NAME,
         Column("Policy", _policy),
         Column("Workload", at("spec.workloadRef.workloadName", NONE)),
         Column("Status", _group_status),
         AGE,
+    ),
+    "PodTemplate": (
+        NAME,
+        Column("Containers", listed("template.spec.containers", "name")),
+        Column("Images", listed("template.spec.containers", "image")),
+        Column("Pod Labels", labels("template.metadata.labels")),
     ),
     "PriorityClass": (
         NAME,
@@ -242,6 +482,33 @@ COLUMNS: Mapping[str, tuple[Column, ...]] = {
         AGE,
         Column("PreemptionPolicy", at("preemptionPolicy")),
     ),
+    "ResourceClaim": (NAME, Column("State", _claim_state), AGE),
+    "ResourceQuota": (
+        NAME,
+        Column("Request", _used(limits=False)),
+        Column("Limit", _used(limits=True)),
+        AGE,
+    ),
+    "ResourceSlice": (
+        NAME,
+        Column("Node", at("spec.nodeName", UNSET)),
+        Column("Driver", at("spec.driver")),
+        Column("Pool", at("spec.pool.name")),
+        AGE,
+    ),
+    "Role": (NAME, _CREATED_AT),
+    "RoleBinding": _BINDING,
+    "Secret": (NAME, Column("Type", at("type")), Column("Data", count("data"), "integer"), AGE),
+    "Service": (
+        NAME,
+        Column("Type", at("spec.type")),
+        Column("Cluster-IP", at("spec.clusterIP", NONE)),
+        Column("External-IP", _outside),
+        Column("Port(s)", _ports),
+        AGE,
+        Column("Selector", labels("spec.selector"), priority=1),
+    ),
+    "ServiceAccount": (NAME, Column("Secrets", count("secrets"), "integer"), AGE),
 }  # fmt: skip
 
 #: What a kind without rows of its own shows.

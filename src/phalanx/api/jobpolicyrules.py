@@ -18,7 +18,7 @@ from phalanx.api.causes import (
     under,
     unsupported,
 )
-from phalanx.api.checks import CREATED, Check, again, each, given, present, struct
+from phalanx.api.checks import CREATED, Check, again, each, given, struct
 from phalanx.api.errors import Cause
 from phalanx.api.indexes import BadIndexes, count, parse_indexes
 from phalanx.api.metarules import LABEL_KEY
@@ -68,10 +68,13 @@ def _failure_policy(spec: Object) -> list[Cause]:
 
 def _failure_rule(rule: Object, spec: Object) -> list[Cause]:
     codes, conditions = rule.get("onExitCodes"), rule.get("onPodConditions", ())
-    found = [*_RULE(rule, CREATED), *_exit_codes(codes or {}, spec)]
+    found = list(_ACTION(rule, CREATED))
     if rule.get("action") == "FailIndex" and spec.get("backoffLimitPerIndex") is None:
         detail = "requires the backoffLimitPerIndex to be set"
         found.append(invalid("action", "FailIndex", detail))
+    if codes is not None:
+        found += under("onExitCodes", _exit_codes(codes, spec))
+    found += _CONDITIONS(rule, CREATED)
     if len(conditions) > _MAX_CONDITIONS:
         found.append(too_many("onPodConditions", len(conditions), _MAX_CONDITIONS))
     if (codes is None) == (not conditions):
@@ -82,26 +85,25 @@ def _failure_rule(rule: Object, spec: Object) -> list[Cause]:
     return found
 
 
-def _values(new: Any, old: Any) -> Causes:
-    if not new:
-        return [invalid("", [], "at least one value is required")]
-    found = [too_many("", len(new), _MAX_EXIT_CODES)] if len(new) > _MAX_EXIT_CODES else []
-    found += [duplicate(f"[{at}]", new[at]) for at in again(new)]
-    return found if new == sorted(new) else [*found, invalid("", new, "must be ordered")]
-
-
 def _exit_codes(codes: Object, spec: Object) -> list[Cause]:
-    """What depends on the rest of the requirement, or of the Job."""
-    found: list[Cause] = []
-    name = codes.get("containerName")
+    name, operator = codes.get("containerName"), codes.get("operator", "")
+    found = list(_OPERATOR(codes, CREATED))
     if name is not None and name not in _container_names(spec):
         detail = "must be one of the container or initContainer names in the pod template"
         found.append(invalid("containerName", name, detail))
-    if codes.get("operator") == "In":
-        detail = "must not be 0 for the In operator"
-        zeros = (at for at, code in enumerate(codes.get("values", ())) if code == 0)
-        found += [invalid(f"values[{at}]", 0, detail) for at in zeros]
-    return under("onExitCodes", found)
+    return [*found, *under("values", _values(codes.get("values", []), operator))]
+
+
+def _values(codes: list[int], operator: str) -> list[Cause]:
+    """Exit codes, each once and rising; success is nothing to look for."""
+    if not codes:
+        return [invalid("", [], "at least one value is required")]
+    found = [too_many("", len(codes), _MAX_EXIT_CODES)] if len(codes) > _MAX_EXIT_CODES else []
+    if operator == "In":
+        zeros = (at for at, code in enumerate(codes) if code == 0)
+        found += [invalid(f"[{at}]", 0, "must not be 0 for the In operator") for at in zeros]
+    found += [duplicate(f"[{at}]", codes[at]) for at in again(codes)]
+    return found if codes == sorted(codes) else [*found, invalid("", codes, "must be ordered")]
 
 
 def _container_names(spec: Object) -> list[str]:
@@ -110,13 +112,10 @@ def _container_names(spec: Object) -> list[str]:
     return [container.get("name", "") for container in containers]
 
 
-_REQUIREMENT = struct(("operator", _one_of(_OPERATORS)), ("values", _values))
+_ACTION = struct(("action", _one_of(_ACTIONS)))
+_OPERATOR = struct(("operator", _one_of(_OPERATORS)))
 _PATTERN = struct(("type", LABEL_KEY), ("status", _one_of(_STATUSES)))
-_RULE = struct(
-    ("action", _one_of(_ACTIONS)),
-    ("onExitCodes", present(_REQUIREMENT)),
-    ("onPodConditions", given(each(_PATTERN))),
-)
+_CONDITIONS = struct(("onPodConditions", given(each(_PATTERN))))
 
 # -------------------------------------------------------------------------------------- success
 

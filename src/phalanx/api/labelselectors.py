@@ -30,6 +30,21 @@ def requirements(selector: Object) -> tuple[Requirement, ...]:
     return (*equal, *map(_requirement, selector.get("matchExpressions", ())))
 
 
+def written(selector: Object) -> str:
+    """A selector as people write it: `a=b,c in (d,e),!f`."""
+    equal = [f"{key}={value}" for key, value in sorted(selector.get("matchLabels", {}).items())]
+    return ",".join([*equal, *map(_written, selector.get("matchExpressions", ()))])
+
+
+def _written(expression: Object) -> str:
+    key, operator = expression.get("key", ""), expression.get("operator", "")
+    if operator == "Exists":
+        return str(key)
+    if operator == "DoesNotExist":
+        return f"!{key}"
+    return f"{key} {operator.lower()} ({','.join(sorted(expression.get('values', ())))})"
+
+
 def _requirement(expression: Object) -> Requirement:
     operator = expression.get("operator", "")
     if operator not in _OPERATORS:

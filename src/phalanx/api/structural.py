@@ -46,7 +46,7 @@ class StructuralModel:
 
     def __init__(self, kind: Kind, schema: Object, *, has_status: bool) -> None:
         self._kind, self._has_status = kind, has_status
-        self._prune = _pruner({**schema, EMBEDDED: True})
+        self._prune = pruner({**schema, EMBEDDED: True})
         self._fill = _filler(schema) or _leave
         self._check = compiled(schema)
         status = schema.get("properties", {}).get("status")
@@ -142,12 +142,12 @@ def _prune_all(value: Any) -> Sequence[str]:
     return _prune_items(_prune_all, value) if value.__class__ is list else ()
 
 
-def _pruner(schema: Object, *, keeps: bool = False) -> _Prune:
+def pruner(schema: Object, *, keeps: bool = False) -> _Prune:
     """The pruner of a schema; `keeps` says that unknown fields stay, for its items too."""
     keeps = keeps or bool(schema.get(PRESERVE))
     prune_fields = _field_pruner(schema, keeps=keeps)
     items = schema.get("items")
-    prune_item = _pruner(items, keeps=keeps) if isinstance(items, dict) else _prune_all
+    prune_item = pruner(items, keeps=keeps) if isinstance(items, dict) else _prune_all
 
     def prune(value: Any) -> Sequence[str]:
         if value.__class__ is dict:
@@ -170,10 +170,10 @@ def _prune_items(prune: _Prune, value: list[Any]) -> Sequence[str]:
 
 
 def _field_pruner(schema: Object, *, keeps: bool) -> _Prune:
-    fields = {name: _pruner(one) for name, one in schema.get("properties", {}).items()}
+    fields = {name: pruner(one) for name, one in schema.get("properties", {}).items()}
     nullable = {n for n, one in schema.get("properties", {}).items() if one.get("nullable")}
     more = schema.get("additionalProperties")
-    others = _pruner(more) if isinstance(more, dict) else _prune_all if more else None
+    others = pruner(more) if isinstance(more, dict) else _prune_all if more else None
     keeps_null = others is None or (isinstance(more, dict) and bool(more.get("nullable")))
     if schema.get(EMBEDDED):
         fields |= {"apiVersion": _keep, "kind": _keep, "metadata": _prune_metadata}

@@ -9,13 +9,15 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping
+from dataclasses import replace
 
-from phalanx.api.errors import Forbidden, Unauthorized
-from phalanx.api.wire import ANONYMOUS, User
+from phalanx.api.errors import BadRequest, Forbidden, Unauthorized
+from phalanx.api.wire import ANONYMOUS, Request, User
 from phalanx.server.call import Call
 
 MASTERS = "system:masters"
 ADMIN = User("admin", (MASTERS, "system:authenticated"))
+_IMPERSONATE = "impersonate-"
 PUBLIC = frozenset({"/healthz", "/livez", "/readyz", "/version"})
 
 
@@ -36,6 +38,25 @@ class Tokens:
                 if hmac.compare_digest(known, digest):
                     return user
         raise Unauthorized
+
+
+def acting(request: Request) -> Request:
+    """The request as whoever it wants to be made by; only a master may act as somebody else."""
+    headers = {k: v for k, v in request.headers.items() if k.startswith(_IMPERSONATE)}
+    if not headers:
+        return request
+    name, user = headers.get(f"{_IMPERSONATE}user", ""), request.user
+    if not name:
+        raise BadRequest(f"requested {sorted(headers)} without impersonating a user")
+    if MASTERS not in user.groups:
+        raise Forbidden(
+            f'users "{name}" is forbidden: User "{user.name}" cannot impersonate resource "users" '
+            'in API group "" at the cluster scope',
+            name=name, kind="users",
+        )  # fmt: skip
+    group = headers.get(f"{_IMPERSONATE}group", "")
+    groups = (*(part.strip() for part in group.split(",") if part.strip()), "system:authenticated")
+    return replace(request, user=User(name, groups))
 
 
 def _digest(token: str) -> bytes:

@@ -21,7 +21,7 @@ from phalanx.api.wire import JSON, Object, Reply, Request, Stream
 from phalanx.chance import Chance
 from phalanx.clock import Clock
 from phalanx.server import discovery
-from phalanx.server.access import ADMIN, Tokens, authorise, authorise_path
+from phalanx.server.access import ADMIN, Tokens, acting, authorise, authorise_path
 from phalanx.server.admission import LASTING
 from phalanx.server.call import Call, parse_query
 from phalanx.server.context import Context
@@ -67,6 +67,7 @@ class Server:
     async def handle(self, request: Request) -> Reply | Stream:
         """Answer a request, whatever it is."""
         try:
+            request = acting(request)
             if resolved := self._resolved(request):
                 route, call = resolved
                 with self.meter.stage("authorise"):

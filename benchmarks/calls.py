@@ -1,0 +1,66 @@
+"""The requests that every benchmark sends: small nodes, pods, groups and changes of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from benchmarks.wire import JSON, Call
+
+MERGE_PATCH = "application/merge-patch+json"
+NODES = "/api/v1/nodes"
+NAMESPACES = "/api/v1/namespaces"
+PODS = "/api/v1/namespaces/default/pods"
+EVENTS = "/api/v1/namespaces/default/events"
+GROUPS = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups"
+ROOM = {"cpu": "4", "memory": "32Gi", "pods": "110"}
+NEED = {"cpu": "100m", "memory": "100Mi"}
+
+
+def node(name: str) -> Call:
+    """Create a node that is ready."""
+    ready = {"type": "Ready", "status": "True"}
+    status = {"capacity": ROOM, "allocatable": ROOM, "conditions": [ready]}
+    return _create(NODES, "v1", "Node", name, status=status)
+
+
+def untainted(name: str) -> Call:
+    """Lift the taint that a new node may be given."""
+    return "PATCH", f"{NODES}/{name}", b'{"spec":{"taints":null}}', MERGE_PATCH
+
+
+def namespace(name: str) -> Call:
+    """Create a namespace."""
+    return _create(NAMESPACES, "v1", "Namespace", name)
+
+
+def pod_group(name: str, minimum: int) -> Call:
+    """Create a group that needs so many members at once."""
+    spec = {"schedulingPolicy": {"gang": {"minCount": minimum}}}
+    return _create(GROUPS, "scheduling.k8s.io/v1beta1", "PodGroup", name, spec=spec)
+
+
+def pod(name: str, *, group: str = "", on: str = "", path: str = PODS) -> Call:
+    """Create a pod: of a group, on a node, or neither."""
+    container = {"name": "main", "image": "pause", "resources": {"requests": NEED}}
+    spec: dict[str, Any] = {"containers": [container]}
+    if group:
+        spec["schedulingGroup"] = {"podGroupName": group}
+    if on:
+        spec["nodeName"] = on
+    return _create(path, "v1", "Pod", name, spec=spec)
+
+
+def labelled(path: str, turn: int) -> Call:
+    """Change one label of an object."""
+    return "PATCH", path, b'{"metadata":{"labels":{"turn":"%d"}}}' % turn, MERGE_PATCH
+
+
+def get(path: str) -> Call:
+    """Read an object or a list."""
+    return "GET", path, b"", JSON
+
+
+def _create(path: str, version: str, kind: str, name: str, **parts: Any) -> Call:
+    value = {"apiVersion": version, "kind": kind, "metadata": {"name": name}, **parts}
+    return "POST", path, json.dumps(value).encode(), JSON

@@ -1,0 +1,57 @@
+"""What a process has used, as /proc tells it; nan where there is no /proc.
+
+The processor time of the server is the number to trust: what else the machine does hardly
+changes it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(slots=True)
+class Spent:
+    """Seconds that passed, and those that a server and the process that asks it worked."""
+
+    wall: float = 0.0
+    server: float = 0.0
+    driver: float = 0.0
+
+    @property
+    def driver_share(self) -> float:
+        """Per cent of a core that asking took: near 100, it is the asking that is measured."""
+        return self.driver / self.wall * 100
+
+
+@contextmanager
+def spending(pid: int) -> Iterator[Spent]:
+    """Measure what happens inside: the server is this process, the driver is ourselves."""
+    spent = Spent()
+    wall, server, driver = time.perf_counter(), cpu_seconds(pid), time.process_time()
+    yield spent
+    spent.wall = time.perf_counter() - wall
+    spent.server = cpu_seconds(pid) - server
+    spent.driver = time.process_time() - driver
+
+
+def cpu_seconds(pid: int) -> float:
+    """Seconds that the threads of a process have worked since its start, to a hundredth."""
+    stat = Path(f"/proc/{pid}/stat")
+    if not stat.exists():
+        return math.nan
+    fields = stat.read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident(pid: int) -> float:
+    """Its memory in MB."""
+    status = Path(f"/proc/{pid}/status")
+    found = re.search(r"VmRSS:\s+(\d+) kB", status.read_text()) if status.exists() else None
+    return int(found[1]) / 1000 if found else math.nan

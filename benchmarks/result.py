@@ -1,0 +1,63 @@
+"""A number beside its target: what every section yields, as a row of the table and of the report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+HEADING = f"{'':46} {'ours':>12}{'target':>12}{'kubernetes':>12}"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One number, or nan where this machine cannot tell it.
+
+    `kubernetes` is what the real one needs for the same, `at_least` says that more is better,
+    `beside` holds what was measured with it, `note` why it does not count.
+    """
+
+    name: str
+    value: float
+    unit: str
+    target: float | None = None
+    kubernetes: float | None = None
+    at_least: bool = False
+    beside: Mapping[str, float] = field(default_factory=dict)
+    note: str = ""
+
+    @property
+    def mark(self) -> str:
+        """Whether the target is met."""
+        if self.note:
+            return "INCOMPLETE"
+        if self.target is None or math.isnan(self.value):
+            return ""
+        is_met = self.value >= self.target if self.at_least else self.value <= self.target
+        return "ok" if is_met else "slow"
+
+    def line(self) -> str:
+        """One row of the table."""
+        numbers = (self.value, self.target, self.kubernetes)
+        cells = "".join(f"{n:12.4g}" if n is not None else f"{'-':>12}" for n in numbers)
+        beside = ", ".join(f"{name} {value:.4g}" for name, value in self.beside.items())
+        words = (f"{self.unit:9}", f"{self.mark:4}", self.note, f"({beside})" if beside else "")
+        return f"{self.name:46} {cells}  {' '.join(filter(None, words))}".rstrip()
+
+    def row(self) -> dict[str, Any]:
+        """The same for a machine to read."""
+        row = {**asdict(self), "mark": self.mark}
+        row["value"] = _known(self.value)
+        row["beside"] = {name: _known(value) for name, value in self.beside.items()}
+        return row
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest value that so many per cent of the values do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)] if ordered else math.nan
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
