@@ -25,18 +25,12 @@ from typing import Any
 import msgspec
 import uvloop
 
-from benchmarks.wire import JSON, Call, Wire, pages, send_all
+from benchmarks import calls
+from benchmarks.calls import EVENTS, PODS
+from benchmarks.process import spending
+from benchmarks.wire import Call, Wire, pages, send_all
 from tools.control_plane import Access
 
-MERGE_PATCH = "application/merge-patch+json"
-NODES = "/api/v1/nodes"
-PODS = "/api/v1/namespaces/default/pods"
-EVENTS = "/api/v1/namespaces/default/events"
-GROUPS = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups"
-ROOM = {"cpu": "4", "memory": "32Gi", "pods": "110"}
-NEED = {"cpu": "100m", "memory": "100Mi"}
-#: Seconds between the last node and the first pod, for caches to fill.
-PAUSE = 2.0
 CHECKS, CHECK_EVERY = 30, 1.0
 
 
@@ -175,12 +169,14 @@ async def lacking_in_the_end(access: Access, workload: Workload) -> list[str]:
     return await lacking(access, workload)
 
 
-async def measure(kubeconfig: Path, workload: Workload, limit: float) -> dict[str, Any]:
+async def measure(
+    kubeconfig: Path, workload: Workload, pause: float, limit: float, server: int
+) -> dict[str, Any]:
     """One run: what was measured, and what is lacking."""
     access = Access.read(kubeconfig)
     await send_all(access, workload.node_calls())
     await send_all(access, workload.group_calls())
-    await asyncio.sleep(PAUSE)
+    await asyncio.sleep(pause)
     spawn = multiprocessing.get_context("spawn")
     here, there = spawn.Pipe(duplex=False)
     watcher = spawn.Process(
@@ -188,17 +184,20 @@ async def measure(kubeconfig: Path, workload: Workload, limit: float) -> dict[st
     )
     watcher.start()
     await asyncio.to_thread(here.recv)
-    calls = workload.pod_calls()
+    pods = workload.pod_calls()
     begin = time.monotonic()
-    await send_all(access, calls)
-    created = time.monotonic() - begin
-    bound = await asyncio.to_thread(_last_word, here, begin + limit) - begin
+    with spending(server) as spent:
+        await send_all(access, pods)
+        created = time.monotonic() - begin
+        bound = await asyncio.to_thread(_last_word, here, begin + limit) - begin
     watcher.kill()
     return {
         **asdict(workload),
         "created_s": round(created, 3),
         "bound_s": round(bound, 3),
         "pods_per_s": round(workload.pods / bound, 1),
+        "server_s": spent.server,
+        "driver_percent": spent.driver_share,
         "missing": await lacking_in_the_end(access, workload),
     }
 
@@ -219,10 +218,13 @@ def main() -> int:
     parser.add_argument("--gangs", type=int, default=1000)
     parser.add_argument("--size", type=int, default=3)
     parser.add_argument("--plain", action="store_true", help="pods without groups")
+    parser.add_argument("--pause", type=float, default=2, help="seconds for caches to fill")
     parser.add_argument("--limit", type=float, default=300, help="seconds to wait for the last pod")
+    parser.add_argument("--server", type=int, default=0, help="process whose work is measured too")
     options = parser.parse_args()
     workload = Workload(options.nodes, options.gangs, options.size, options.plain)
-    result = uvloop.run(measure(options.kubeconfig, workload, options.limit))
+    limits = (options.pause, options.limit)
+    result = uvloop.run(measure(options.kubeconfig, workload, *limits, options.server))
     print(json.dumps(result))
     return 1 if result["missing"] else 0
 

@@ -1,4 +1,4 @@
-"""What a process has used, as /proc tells it; nan where there is no /proc.
+"""What a process has used, where Linux tells it; nan elsewhere.
 
 The processor time of the server is the number to trust: what else the machine does hardly
 changes it.
@@ -7,8 +7,8 @@ changes it.
 from __future__ import annotations
 
 import math
-import os
 import re
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,12 +42,11 @@ def spending(pid: int) -> Iterator[Spent]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Seconds that the threads of a process have worked since its start, to a hundredth."""
-    stat = Path(f"/proc/{pid}/stat")
-    if not stat.exists():
+    """Seconds that the threads of a process have worked since its start."""
+    if sys.platform != "linux" or not pid:
         return math.nan
-    fields = stat.read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    # The number of a process's own clock, as the C library's clock_getcpuclockid makes it.
+    return time.clock_gettime(~pid << 3 | 2)
 
 
 def resident(pid: int) -> float:

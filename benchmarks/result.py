@@ -1,4 +1,4 @@
-"""A number beside its target: what every section yields, as a row of the table and of the report."""
+"""A number beside its target: what every section yields, and how it is shown and written down."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Result:
     def line(self) -> str:
         """One row of the table."""
         numbers = (self.value, self.target, self.kubernetes)
-        cells = "".join(f"{n:12.4g}" if n is not None else f"{'-':>12}" for n in numbers)
-        beside = ", ".join(f"{name} {value:.4g}" for name, value in self.beside.items())
+        cells = "".join(f"{_shown(number):>12}" for number in numbers)
+        beside = ", ".join(f"{name} {_shown(value)}" for name, value in self.beside.items())
         words = (f"{self.unit:9}", f"{self.mark:4}", self.note, f"({beside})" if beside else "")
         return f"{self.name:46} {cells}  {' '.join(filter(None, words))}".rstrip()
 
@@ -57,6 +57,12 @@ def percentile(values: Sequence[float], percent: float) -> float:
     """The smallest value that so many per cent of the values do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)] if ordered else math.nan
+
+
+def _shown(number: float | None) -> str:
+    if number is None:
+        return "-"
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
 
 
 def _known(value: float) -> float | None:

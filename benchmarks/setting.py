@@ -28,9 +28,13 @@ class Setting:
     data: str
     is_quick: bool
 
-    def size(self, full: int) -> int:
-        """So many, or a tenth for a first look."""
-        return max(1, full // 10) if self.is_quick else full
+    def size(self, full: int, part: int = 10) -> int:
+        """So many, or for a first look only a tenth (or another part) of it."""
+        return full // part if self.is_quick else full
+
+    def target(self, full: float | None) -> float | None:
+        """A target that is meant for the full size."""
+        return None if self.is_quick else full
 
     @contextlib.contextmanager
     def plane(self, *options: str) -> Iterator[ControlPlane]:

@@ -35,6 +35,7 @@ class Wire(asyncio.Protocol):
         )
         self._parser = httptools.HttpResponseParser(self)
         self._begun: Callable[[], object] = lambda: None
+        self._code: asyncio.Future[int] | None = None
 
     @classmethod
     async def open(cls, access: Access) -> Wire:
@@ -73,9 +74,10 @@ class Wire(asyncio.Protocol):
         head = f"{method} {path} HTTP/1.1\r\n{self._head}"
         if body:
             head += f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
-        self._take, self._code = take, asyncio.get_running_loop().create_future()
+        code = asyncio.get_running_loop().create_future()
+        self._take, self._code = take, code
         self._transport.write(f"{head}\r\n".encode() + body)
-        return self._code
+        return code
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -84,7 +86,7 @@ class Wire(asyncio.Protocol):
         self._parser.feed_data(data)
 
     def connection_lost(self, error: Exception | None) -> None:
-        if not self._code.done():
+        if self._code and not self._code.done():
             self._code.set_exception(ConnectionError("the server hung up"))
 
     def on_headers_complete(self) -> None:
@@ -95,6 +97,7 @@ class Wire(asyncio.Protocol):
             self.close()
 
     def on_message_complete(self) -> None:
+        assert self._code is not None
         self._code.set_result(self._parser.get_status_code())
 
 

@@ -1,10 +1,12 @@
-"""Pods, nodes and gangs as manifests, in one line each; and the virtual time that tests run in."""
+"""Pods, nodes and gangs as manifests, in one line each; virtual time and how long to try."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
+
+from hypothesis import settings
 
 from phalanx.api.kinds import NODE, POD, POD_GROUP, Kind
 from phalanx.api.wire import Object
@@ -22,6 +24,11 @@ def in_virtual_time(test: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]
         return run(lambda: test(*args, **kwargs))
 
     return on_the_loop
+
+
+def tried(share: float) -> settings:
+    """How often a property is tried, as a share of what the profile says: costly ones less."""
+    return settings(max_examples=max(int(settings().max_examples * share), 1))
 
 
 def pod(

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from phalanx.api.columns import COLUMNS, PLAIN, duration
+from phalanx.api.cells import duration
+from phalanx.api.columns import COLUMNS, PLAIN
 from phalanx.api.kinds import KINDS
 from phalanx.api.wire import Object
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.api.kinds import NODE, POD, POD_GROUP
@@ -17,7 +17,7 @@ from phalanx.chance import SeededChance
 from phalanx.controllers.loop import Informers
 from phalanx.controllers.nodes import RUN_SECONDS
 from phalanx.controllers.scheduling import Scheduling
-from tests.builders import gang, in_virtual_time, node, pod, pod_group
+from tests.builders import gang, in_virtual_time, node, pod, pod_group, tried
 from tests.controllers.cluster import Cluster, audited, cluster, lagging, machines
 
 
@@ -227,7 +227,7 @@ async def test_a_gate_holds_the_whole_gang_and_keeps_its_own_word() -> None:
 # ---- two gangs -----------------------------------------------------------------------------------
 
 
-@settings(max_examples=30)
+@tried(0.3)
 @given(
     st.permutations(range(8)),
     st.lists(st.sampled_from((0.0, 0.0, 0.3, 2.0)), min_size=8, max_size=8),
@@ -347,7 +347,7 @@ sizes = st.lists(
 )
 
 
-@settings(max_examples=25)
+@tried(0.25)
 @given(sizes, st.lists(st.sampled_from((0.0, 0.1, 1.0, 3.0)), min_size=2, max_size=3), st.data())
 @in_virtual_time
 async def test_schedulers_that_all_believe_to_lead_break_nothing(

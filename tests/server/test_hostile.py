@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import orjson
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.api.kinds import (
@@ -22,7 +22,7 @@ from phalanx.api.kinds import (
     Kind,
 )
 from phalanx.api.wire import Object
-from tests.builders import gang, in_virtual_time, node, pod
+from tests.builders import gang, in_virtual_time, node, pod, tried
 from tests.server.api import Answer, Api
 from tests.server.test_negotiation import EXAMPLES, TABLE
 
@@ -155,7 +155,7 @@ async def look_at(api: Api, kind: Kind) -> None:
     assert all(event.type != "ERROR" for event in await api.watch(kind, accept=TABLE))
 
 
-@settings(max_examples=250)
+@tried(2.5)
 @given(st.sampled_from(TEMPLATES), mutations)
 @in_virtual_time
 async def test_no_new_object_breaks_the_server(
@@ -199,7 +199,7 @@ PATCHES: tuple[tuple[str, Any], ...] = (
 )  # fmt: skip
 
 
-@settings(max_examples=250)
+@tried(2.5)
 @given(st.sampled_from(PATCHES), st.sampled_from(("", "status")), mutations | st.just([]))
 @in_virtual_time
 async def test_no_patch_breaks_the_server(
@@ -212,7 +212,7 @@ async def test_no_patch_breaks_the_server(
     await look_at(api, POD)
 
 
-@settings(max_examples=150)
+@tried(1.5)
 @given(st.sampled_from((BINDING, GROUP_BINDING, POD)), mutations, st.booleans())
 @in_virtual_time
 async def test_no_act_breaks_the_server(
@@ -252,7 +252,7 @@ questions = st.dictionaries(
 )  # fmt: skip
 
 
-@settings(max_examples=250)
+@tried(2.5)
 @given(
     st.sampled_from(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "DANCE")),
     st.sampled_from(("", "/there", "/there/status", "/there/binding", "/there/dance", "/%00")),
@@ -268,7 +268,7 @@ async def test_no_question_breaks_the_server(method: str, rest: str, query: dict
     assert answer.code < 500 or answer.code == 504, answer.body
 
 
-@settings(max_examples=300)
+@tried(3)
 @given(st.binary(max_size=60), st.sampled_from(("application/json", "application/yaml")))
 @in_virtual_time
 async def test_no_bytes_break_the_server(body: bytes, content: str) -> None:
@@ -279,7 +279,7 @@ async def test_no_bytes_break_the_server(body: bytes, content: str) -> None:
     assert_ours(answer)
 
 
-@settings(max_examples=200)
+@tried(2)
 @given(st.text(alphabet="/%.?#: apisv12podsnamec\x00é", max_size=30), st.booleans())
 @in_virtual_time
 async def test_no_path_breaks_the_server(rest: str, is_known: bool) -> None:

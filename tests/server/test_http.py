@@ -5,6 +5,7 @@ import gc
 import ssl
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack
+from typing import cast
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.server.peers import NETS, Net, Peer, echo, on_a_net, request
 
 GET = request("GET", "/version")
 WATCH = request("GET", "/pods?watch=true")
-LONG = 8 * 1024 * 1024
+LONG = 4 * 1024 * 1024
 
 
 @pytest.fixture(params=NETS)
@@ -65,6 +66,14 @@ class Watching:
             self.closed.set()
 
 
+async def meanwhile(net: Net, times: int = 100) -> None:
+    """Others are answered, while the loop goes round and round."""
+    other = await net.connect()
+    for _ in range(times):
+        other.send(request("GET", "/", "Authorization: Bearer wrong"))
+        assert (await other.answer()).code == 401
+
+
 async def paths(peer: Peer, number: int) -> list[str]:
     return [(await peer.answer()).json["path"] for _ in range(number)]
 
@@ -90,7 +99,7 @@ async def test_requests_that_come_together_are_answered_one_by_one_in_order(net:
         peer = await net.connect()
         peer.send(*(request("GET", f"/{number}") for number in range(5)))
         await held.came.wait()
-        assert (await net.ask(b"\0")).code == 400
+        await meanwhile(net)
         assert [asked.path for asked in held.asked] == ["/0"]
         held.may.set()
         assert await paths(peer, 5) == ["/0", "/1", "/2", "/3", "/4"]
@@ -109,8 +118,7 @@ async def test_a_client_that_asks_far_ahead_is_read_no_faster_than_it_is_answere
         peer = await net.connect()
         sending = asyncio.create_task(send_all(peer))
         await held.came.wait()
-        for _ in range(5):
-            assert (await net.ask(b"\0")).code == 400
+        await meanwhile(net, 200)
         assert not sending.done()
         held.may.set()
         assert await paths(peer, number) == [f"/{n}" for n in range(number)]
@@ -229,7 +237,7 @@ async def test_who_asks_whether_to_send_too_much_is_told_not_to(net: Net) -> Non
 
 @on_a_net
 async def test_who_was_refused_and_does_not_stop_sending_is_cut_off(net: Net) -> None:
-    async with net.serving(echo, Limits(dropped=100_000)):
+    async with net.serving(echo, Limits(dropped=100_000, linger=60)):
         peer = await net.connect()
         peer.send(b"\0", BIG)
         assert (await peer.rest()).startswith(b"HTTP/1.1 400 ")
@@ -261,6 +269,30 @@ async def test_a_request_that_does_not_come_to_its_end_is_refused(net: Net) -> N
 
 
 @on_a_net
+async def test_the_time_of_a_request_runs_from_its_first_byte(net: Net) -> None:
+    loop = asyncio.get_running_loop()
+    async with net.serving(echo, SLOW):
+        idle = await net.connect()
+        assert (await net.ask(BEGUN[0])).code == 408
+        idle.send(BEGUN[0])
+        begin = loop.time()
+        assert (await idle.answer()).code == 408
+        assert loop.time() - begin > SLOW.arrival / 2
+
+
+@on_a_net
+async def test_a_request_that_comes_byte_by_byte_has_no_more_time(net: Net) -> None:
+    async with net.serving(echo, SLOW):
+        peer = await net.connect()
+        peer.send(request("POST", "/", "Content-Length: 1000000"))
+        answer = asyncio.create_task(peer.answer())
+        while not answer.done():
+            peer.send(b" ")
+            await meanwhile(net, 1)
+        assert (await answer).code == 408
+
+
+@on_a_net
 async def test_a_client_that_says_nothing_more_is_closed_without_a_word(net: Net) -> None:
     async with net.serving(echo, IDLE):
         served = await net.connect()
@@ -289,6 +321,9 @@ async def test_a_watch_and_a_slow_answer_are_not_idle(net: Net) -> None:
         assert not watching.closed.is_set()
         held.may.set()
         assert (await slow.answer()).code == 200
+        begin = asyncio.get_running_loop().time()
+        assert await slow.rest() == b""
+        assert asyncio.get_running_loop().time() - begin > IDLE.idle / 2
 
 
 # ---- clients that do not read --------------------------------------------------------------------
@@ -321,6 +356,33 @@ async def test_a_client_that_does_not_read_its_reply_is_cut_off_and_holds_up_nob
 
 
 @on_a_net
+async def test_a_client_that_does_not_read_the_last_is_not_waited_for(net: Net) -> None:
+    size = 500_000 if net.is_tls else 250_000
+
+    async def handle(asked: Request) -> Reply:
+        return Reply(200, b"x" * size)
+
+    async with net.serving(handle, IDLE):
+        peer = await net.connect()
+        cast(asyncio.Transport, peer.writer.transport).pause_reading()
+        peer.send(request("GET", "/", "Connection: close"))
+        assert await (await net.connect()).rest() == b""
+        cast(asyncio.Transport, peer.writer.transport).resume_reading()
+        assert len(await peer.rest()) < size
+
+
+@on_a_net
+async def test_a_client_that_leaves_in_the_midst_of_its_reply_is_forgotten(net: Net) -> None:
+    async with net.serving(long, Limits(stop=60)):
+        peer = await net.connect()
+        peer.send(request("GET", "/long"))
+        await peer.head()
+        await meanwhile(net)
+        peer.leave()
+        await meanwhile(net)
+
+
+@on_a_net
 async def test_a_client_that_asks_and_asks_and_does_not_read_is_cut_off(
     net: Net, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -332,7 +394,7 @@ async def test_a_client_that_asks_and_asks_and_does_not_read_is_cut_off(
         assert (await peer.rest()).count(b"HTTP/1.1 200 ") < 2000
 
 
-CHUNKS = [b"%d" % (number % 10) * 65536 for number in range(100)]
+CHUNKS = [b"%d" % (number % 10) * 65536 for number in range(60)]
 
 
 @on_a_net
@@ -343,8 +405,7 @@ async def test_a_watch_is_taken_no_faster_than_it_is_read(net: Net) -> None:
         peer.send(WATCH)
         head = await peer.head()
         assert (head.code, head.all("transfer-encoding")) == (200, ["chunked"])
-        for _ in range(5):
-            assert (await net.ask(GET)).code == 200
+        await meanwhile(net, 200)
         assert 0 < watching.taken < 40
         assert [chunk async for chunk in peer.chunks()] == CHUNKS
         assert await peer.rest() == b""
@@ -422,7 +483,7 @@ async def test_a_watch_that_comes_too_late_for_its_client_is_closed_unread(net: 
         peer.send(WATCH)
         await held.came.wait()
         peer.leave()
-        assert (await net.ask(b"\0")).code == 400
+        await meanwhile(net)
         held.may.set()
         await held.done.wait()
     assert watching.taken == 0
@@ -436,8 +497,7 @@ async def test_what_a_client_asked_for_is_done_though_it_has_left(net: Net) -> N
         peer.send(request("POST", "/", body=b"{}"), GET)
         await held.came.wait()
         peer.leave()
-        for _ in range(5):
-            assert (await net.ask(b"\0")).code == 400
+        await meanwhile(net)
         held.may.set()
         await held.done.wait()
         assert (await net.ask(GET)).code == 200
@@ -588,6 +648,16 @@ async def test_a_server_stops_whatever_its_clients_do(net: Net) -> None:
     assert tied.held == 0
     for peer in (idle, begun, slow, watching):
         assert await peer.rest() == b""
+
+
+@on_a_net
+async def test_a_server_that_owes_no_reply_stops_at_once(net: Net) -> None:
+    tied = Tied()
+    async with net.serving(tied, Limits(stop=60)):
+        _idle, watching = await net.connect(), await net.connect()
+        watching.send(request("GET", "/?watch"))
+        await watching.head()
+    assert tied.held == 0
 
 
 @on_a_net

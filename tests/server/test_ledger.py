@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.api.core import Pod
@@ -12,7 +12,7 @@ from phalanx.api.kinds import NODE, POD
 from phalanx.api.resources import Amounts, pod_requests, total
 from phalanx.api.wire import Object
 from phalanx.server.ledger import taken
-from tests.builders import in_virtual_time, node, pod
+from tests.builders import in_virtual_time, node, pod, tried
 from tests.server.api import Answer, Api
 
 NODES = ("n1", "n2")
@@ -87,7 +87,7 @@ async def test_the_ledger_is_true_whatever_happens_to_pods(
         }
 
 
-@settings(max_examples=50)
+@tried(0.5)
 @given(acts)
 @in_virtual_time
 async def test_the_ledger_is_true_when_everything_happens_at_once(
@@ -101,7 +101,7 @@ async def test_the_ledger_is_true_when_everything_happens_at_once(
         assert taken(api.store, name) == used(api, name)
 
 
-@settings(max_examples=50)
+@tried(0.5)
 @given(st.lists(st.tuples(st.sampled_from(NODES), st.sampled_from(CPUS)), min_size=1, max_size=12))
 @in_virtual_time
 async def test_group_bindings_alone_never_fill_a_node_beyond_its_room(

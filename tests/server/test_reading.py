@@ -5,12 +5,12 @@ import base64
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.api.kinds import CONFIG_MAP, NODE, POD
 from phalanx.api.wire import Object
-from tests.builders import in_virtual_time, node, pod
+from tests.builders import in_virtual_time, node, pod, tried
 from tests.server.api import Answer, Api, names, revision
 
 
@@ -114,7 +114,7 @@ async def test_pages_show_one_revision_while_writes_go_on() -> None:
     assert {revision(page) for page in (whole, first, second, third)} == {revision(whole)}
 
 
-@settings(max_examples=50)
+@tried(0.5)
 @given(
     st.lists(st.sampled_from(("red", "blue")), max_size=12),
     st.integers(1, 13),

@@ -5,13 +5,13 @@ from contextlib import aclosing
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.api.kinds import CONFIG_MAP, NODE, POD
 from phalanx.api.wire import Object
 from phalanx.server.watches import BOOKMARK, BUFFER
-from tests.builders import in_virtual_time, node, pod
+from tests.builders import in_virtual_time, node, pod, tried
 from tests.server.api import Api, Event, events, names, revision
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
@@ -414,7 +414,7 @@ def differences(states: list[dict[str, Object]]) -> list[str]:
     return found
 
 
-@settings(max_examples=60)
+@tried(0.6)
 @given(acts, acts, st.sampled_from(({}, RED)), st.data())
 @in_virtual_time
 async def test_a_watch_tells_the_difference_of_lists_wherever_it_breaks_off(

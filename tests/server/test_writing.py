@@ -4,12 +4,12 @@ import asyncio
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.api.kinds import CONFIG_MAP, NODE, POD, POD_GROUP, PRIORITY_CLASS
 from phalanx.api.wire import Object
-from tests.builders import in_virtual_time, node, pod, pod_group
+from tests.builders import in_virtual_time, node, pod, pod_group, tried
 from tests.server.api import Answer, Api, names, revision
 from tests.server.test_reading import config
 
@@ -177,7 +177,7 @@ async def test_a_version_that_is_no_number_is_a_bad_request(version: str) -> Non
     assert (await put(api, made)).code == 400
 
 
-@settings(max_examples=40)
+@tried(0.4)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=15))
 @in_virtual_time
 async def test_the_history_of_an_object_has_one_line(acts: list[tuple[int, int]]) -> None:

@@ -44,43 +44,47 @@ IMMUTABLE = "field is immutable"
 def struct(*rows: tuple[str, Check]) -> Check:
     """Each field by its own check.
 
-    Most fields of most objects are absent, and absence is no fault of most of them: a new object
-    is first searched for any fault by what it has and what it must have, then told in order.
+    Most fields of most objects are absent, and absence is no fault of most of them: an object is
+    first searched for any fault by what it has, had and must have, then told in order.
     """
-    optional = {name: inner for name, inner in rows if not inner(None, CREATED)}
+    optional = {name: inner for name, inner in rows if not _needs(inner)}
     needed_rows = tuple((name, inner) for name, inner in rows if name not in optional)
 
-    def is_fine(fields: Any) -> bool:
-        for name, inner in needed_rows:
-            if inner(fields.get(name), CREATED):
-                return False
-        for name, value in fields.items():
-            if name in optional and optional[name](value, CREATED):
-                return False
-        return True
-
-    def check(new: Any, old: Any) -> Causes:
-        fields = new or {}
-        if old is CREATED and is_fine(fields):
-            return ()
+    def told(fields: Any, old: Any) -> Causes:
         found: list[Cause] = []
         for name, inner in rows:
-            before = old if old is CREATED else (old or {}).get(name)
-            if causes := inner(fields.get(name), before):
-                found += under(name, causes)
+            was = CREATED if old is CREATED else old.get(name)
+            found += under(name, inner(fields.get(name), was))
         return found
 
+    def check(new: Any, old: Any) -> Causes:
+        fields, before = new or {}, old or {}
+        is_new = old is CREATED
+        for name, needed_check in needed_rows:
+            if needed_check(fields.get(name), CREATED if is_new else before.get(name)):
+                return told(fields, before)
+        for name in fields if is_new else {**before, **fields}:
+            inner = optional.get(name)
+            if inner and inner(fields.get(name), CREATED if is_new else before.get(name)):
+                return told(fields, before)
+        return ()
+
     return check
+
+
+def _needs(check: Check) -> bool:
+    """Whether a check finds fault with what is not there, or was not and is not."""
+    return bool(check(None, CREATED) or check(None, None))
 
 
 def every(*checks: Check) -> Check:
     """Several checks of one value."""
 
     def check(new: Any, old: Any) -> Causes:
-        found: list[Cause] = []
+        found: Causes = ()
         for inner in checks:
             if causes := inner(new, old):
-                found += causes
+                found = [*found, *causes]
         return found
 
     return check
@@ -122,10 +126,10 @@ def each(check: Check) -> Check:
     """Every item of a list."""
 
     def check_each(new: Any, old: Any) -> Causes:
-        found: list[Cause] = []
+        found: Causes = ()
         for at, item in enumerate(new):
             if causes := check(item, CREATED):
-                found += under(f"[{at}]", causes)
+                found = [*found, *under(f"[{at}]", causes)]
         return found
 
     return check_each
@@ -177,7 +181,8 @@ def text(faults: Faults) -> Check:
     """A text of a format; one that is absent is empty."""
 
     def check(new: Any, old: Any) -> Causes:
-        return [invalid("", new or "", fault) for fault in faults(new or "")]
+        found = faults(new or "")
+        return [invalid("", new or "", fault) for fault in found] if found else ()
 
     return check
 
@@ -250,14 +255,17 @@ def unique_field(key: str) -> Check:
 
 def repeated(items: Iterable[Any], *keys: str) -> list[int]:
     """Where items are whose keys came before."""
-    return again(tuple(item.get(key) for key in keys) for item in items)
+    return again(tuple([item.get(key) for key in keys]) for item in items)
 
 
 def again(values: Iterable[Hashable]) -> list[int]:
     """Where values are that came before."""
+    listed = list(values)
+    if len(set(listed)) == len(listed):
+        return []
     seen: set[Hashable] = set()
     places: list[int] = []
-    for at, value in enumerate(values):
+    for at, value in enumerate(listed):
         if value in seen:
             places.append(at)
         seen.add(value)

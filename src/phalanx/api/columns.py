@@ -5,18 +5,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from phalanx.api.labelselectors import written
+from phalanx.api.cells import (
+    NONE,
+    UNKNOWN,
+    UNSET,
+    Cell,
+    at,
+    count,
+    duration,
+    labels,
+    listed,
+    selector,
+    since,
+)
 from phalanx.api.meta import seconds
 from phalanx.api.scheduling import INITIALLY_SCHEDULED
 from phalanx.api.wire import Object
-
-Cell = Callable[[Object, float], Any]
-NONE, UNKNOWN, UNSET = "<none>", "<unknown>", "<unset>"
-_DAY, _YEAR = 86_400, 365 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,88 +40,6 @@ class Column:
     def format(self) -> str:
         """The first column is the name, which kubectl treats specially."""
         return "name" if self.name == "Name" else ""
-
-
-def duration(elapsed: float) -> str:
-    """A length of time as people say it: the two largest units, fewer when it is long."""
-    whole = int(elapsed)
-    if whole < 0:
-        return "<invalid>" if whole < -1 else "0s"
-    minutes, hours, days = whole // 60, whole // 3600, whole // _DAY
-    for limit, text in (
-        (120, f"{whole}s"),
-        (600, _pair(minutes, "m", whole % 60, "s")),
-        (180 * 60, f"{minutes}m"),
-        (8 * 3600, _pair(hours, "h", minutes % 60, "m")),
-        (48 * 3600, f"{hours}h"),
-        (8 * _DAY, _pair(days, "d", hours % 24, "h")),
-        (2 * _YEAR, f"{days}d"),
-        (8 * _YEAR, _pair(days // 365, "y", days % 365, "d")),
-    ):
-        if whole < limit:
-            return text
-    return f"{days // 365}y"
-
-
-def _pair(large: int, large_unit: str, small: int, small_unit: str) -> str:
-    return f"{large}{large_unit}{small}{small_unit}" if small else f"{large}{large_unit}"
-
-
-def at(path: str, default: Any = "") -> Cell:
-    """A cell that shows a field."""
-    parts = path.split(".")
-
-    def cell(obj: Object, now: float) -> Any:
-        value: Any = obj
-        for part in parts:
-            value = value.get(part) if isinstance(value, dict) else None
-        return default if value in (None, "") else value
-
-    return cell
-
-
-def since(path: str) -> Cell:
-    """A cell that shows how long ago a timestamp was."""
-    read = at(path)
-
-    def cell(obj: Object, now: float) -> str:
-        text = read(obj, now)
-        return duration(now - seconds(text)) if text else UNKNOWN
-
-    return cell
-
-
-def listed(path: str, field: str = "") -> Cell:
-    """A cell that shows every item of a list, or a field of every one."""
-    read = at(path, ())
-
-    def cell(obj: Object, now: float) -> str:
-        items = read(obj, now)
-        return ",".join(str(item.get(field, "")) if field else str(item) for item in items) or NONE
-
-    return cell
-
-
-def count(path: str) -> Cell:
-    """A cell that shows how many items or keys there are."""
-    read = at(path, ())
-    return lambda obj, now: len(read(obj, now))
-
-
-def labels(path: str) -> Cell:
-    """A cell that shows labels."""
-    read = at(path, {})
-
-    def cell(obj: Object, now: float) -> str:
-        return ",".join(f"{key}={value}" for key, value in read(obj, now).items()) or NONE
-
-    return cell
-
-
-def selector(path: str) -> Cell:
-    """A cell that shows a label selector."""
-    read = at(path, {})
-    return lambda obj, now: written(read(obj, now)) or NONE
 
 
 NAME = Column("Name", at("metadata.name"))

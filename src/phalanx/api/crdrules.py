@@ -279,7 +279,7 @@ def _prunes(new: Any, old: Any) -> Causes:
 
 
 def _stored_versions(new: Any, old: Any) -> Causes:
-    """All versions in which objects may still be kept must be there, the one of today among them."""
+    """Versions in which objects may still be kept must be there, that of today among them."""
     field, stored = "status.storedVersions", new.get("status", {}).get("storedVersions")
     if not stored:
         return [invalid(field, stored, "must have at least one stored version")]

@@ -55,6 +55,7 @@ _FIXED = (
     "name", "namespace", "uid", "creationTimestamp", "deletionTimestamp",
     "deletionGracePeriodSeconds",
 )  # fmt: skip
+_check_label = needed(text(dns_label_faults))
 _FOREGROUND = ("orphan", "foregroundDeletion")
 
 
@@ -83,7 +84,7 @@ def _check_name(kind: Kind, meta: Object) -> Causes:
 
 def _check_namespace(kind: Kind, namespace: str) -> Causes:
     if kind.namespaced:
-        return under("namespace", needed(text(dns_label_faults))(namespace, CREATED))
+        return under("namespace", _check_label(namespace, CREATED))
     return [forbidden("namespace", "not allowed on this type")] if namespace else ()
 
 

@@ -52,6 +52,7 @@ _HANDLERS: dict[str, Check] = {
     "grpc": struct(("port", _port)),
     "sleep": struct(),
 }
+_WAYS = {name: struct((name, check)) for name, check in _HANDLERS.items()}
 
 
 def _handler(*known: str) -> Check:
@@ -61,9 +62,8 @@ def _handler(*known: str) -> Check:
         named = [name for name in known if name in new]
         if not named:
             return [required("", "must specify a handler type")]
-        first = struct((named[0], _HANDLERS[named[0]]))
         many = [forbidden(name, "may not specify more than 1 handler type") for name in named[1:]]
-        return [*first(new, old), *many]
+        return [*_WAYS[named[0]](new, old), *many]
 
     return check
 

@@ -19,7 +19,7 @@ from phalanx.api.checks import CREATED, again
 from phalanx.api.conform import Malformed, conform
 from phalanx.api.errors import Cause
 from phalanx.api.regex import BadPattern, pattern
-from phalanx.api.structural import MAP_TYPE, PRESERVE, RULES, pruner
+from phalanx.api.structural import MAP_TYPE, RULES
 from phalanx.api.structuralchecks import (
     EMBEDDED,
     INT_OR_STRING,
@@ -27,6 +27,7 @@ from phalanx.api.structuralchecks import (
     LIST_TYPE,
     compiled,
 )
+from phalanx.api.structuralwalks import PRESERVE, pruner
 from phalanx.api.wire import Object
 
 PROPS = "apiextensions.v1.JSONSchemaProps"

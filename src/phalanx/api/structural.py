@@ -1,6 +1,7 @@
 """The model of a kind that users define: what its openAPIV3Schema says, compiled once.
 
     conform   drops what the schema does not know, and nulls where it knows of none
+    fits      whether objects and lists stand where the schema has them
     fill      adds the defaults that it tells
     begin     forgets a status that is not the maker's to say
     faults    checks values (`structuralchecks.py`); a wrong type is a fault like any other
@@ -12,12 +13,11 @@ not enforced (`unsupported`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from copy import deepcopy
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from phalanx.api.checks import CREATED
-from phalanx.api.conform import Conformed, Malformed, conform
+from phalanx.api.conform import Conformed
 from phalanx.api.definitions import Node
 from phalanx.api.errors import Cause
 from phalanx.api.kinds import Kind
@@ -30,15 +30,12 @@ from phalanx.api.structuralchecks import (
     LIST_TYPE,
     compiled,
 )
+from phalanx.api.structuralwalks import META, PRESERVE, filler, fitter, pruner
 from phalanx.api.valuechecks import Check
 from phalanx.api.wire import Object
 
-PRESERVE = "x-kubernetes-preserve-unknown-fields"
 MAP_TYPE = "x-kubernetes-map-type"
 RULES = "x-kubernetes-validations"
-
-_META = "meta.v1.ObjectMeta"
-_ENVELOPE = ("apiVersion", "kind", "metadata")
 
 
 class StructuralModel:
@@ -46,8 +43,9 @@ class StructuralModel:
 
     def __init__(self, kind: Kind, schema: Object, *, has_status: bool) -> None:
         self._kind, self._has_status = kind, has_status
+        self._fits = fitter(schema) or _accepts
         self._prune = pruner({**schema, EMBEDDED: True})
-        self._fill = _filler(schema) or _leave
+        self._fill = filler(schema) or _leave
         self._check = compiled(schema)
         status = schema.get("properties", {}).get("status")
         self._check_status: Check = compiled(status) if status else _accept
@@ -62,6 +60,10 @@ class StructuralModel:
         """Drop in place what does not belong; only metadata can be malformed."""
         keys = _count(obj)
         return Conformed(tuple(path.removeprefix(".") for path in self._prune(obj)), keys)
+
+    def fits(self, obj: Object) -> bool:
+        """Whether an object can be walked along its schema; one that cannot has faults."""
+        return self._fits(obj)
 
     def fill(self, obj: Object) -> None:
         """Add in place the defaults that the schema tells."""
@@ -81,6 +83,10 @@ class StructuralModel:
             head = {"apiVersion": self._kind.api_version, "kind": self._kind.name}
             causes = self._check({**head, **new}, CREATED if old is None else {**head, **old}, "")
         return list(dict.fromkeys((*about_meta, *causes))) if about_meta or causes else ()
+
+    def warnings(self, obj: Object) -> Sequence[str]:
+        """Nothing besides."""
+        return ()
 
     def _status_faults(self, new: Object, old: Object) -> Sequence[Cause]:
         if "status" not in new:
@@ -108,6 +114,10 @@ def _accept(value: Any, old: Any, path: str) -> Sequence[Cause]:
     return ()
 
 
+def _accepts(value: Any) -> bool:
+    return True
+
+
 def _leave(value: Any) -> None:
     return None
 
@@ -124,159 +134,6 @@ def _count(value: Any) -> int:
     return keys
 
 
-# ------------------------------------------------------------------------------------------ pruning
-
-#: Prunes a value in place; where it had unknown fields: `.spec.x`, `.list[0].y`.
-_Prune = Callable[[Any], Sequence[str]]
-_PLAIN = (str, int, float, bool)
-#: What makes a schema say something of what is in a value.
-_HOLDERS = ("properties", "additionalProperties", "items", EMBEDDED)
-
-
-def _prune_all(value: Any) -> Sequence[str]:
-    """What nobody knows: objects are emptied, whatever else there is stays."""
-    if value.__class__ is dict:
-        unknown = [f".{key}" for key in value]
-        value.clear()
-        return unknown
-    return _prune_items(_prune_all, value) if value.__class__ is list else ()
-
-
-def pruner(schema: Object, *, keeps: bool = False) -> _Prune:
-    """The pruner of a schema; `keeps` says that unknown fields stay, for its items too."""
-    keeps = keeps or bool(schema.get(PRESERVE))
-    prune_fields = _field_pruner(schema, keeps=keeps)
-    items = schema.get("items")
-    prune_item = pruner(items, keeps=keeps) if isinstance(items, dict) else _prune_all
-
-    def prune(value: Any) -> Sequence[str]:
-        if value.__class__ is dict:
-            return prune_fields(value)
-        return _prune_items(prune_item, value) if value.__class__ is list else ()
-
-    return prune if not keeps or any(key in schema for key in _HOLDERS) else _keep
-
-
-def _keep(value: Any) -> Sequence[str]:
-    return ()
-
-
-def _prune_items(prune: _Prune, value: list[Any]) -> Sequence[str]:
-    unknown: list[str] = []
-    for at, item in enumerate(value):
-        if item.__class__ not in _PLAIN and (found := prune(item)):
-            unknown += [f"[{at}]{path}" for path in found]
-    return unknown
-
-
-def _field_pruner(schema: Object, *, keeps: bool) -> _Prune:
-    fields = {name: pruner(one) for name, one in schema.get("properties", {}).items()}
-    nullable = {n for n, one in schema.get("properties", {}).items() if one.get("nullable")}
-    more = schema.get("additionalProperties")
-    others = pruner(more) if isinstance(more, dict) else _prune_all if more else None
-    keeps_null = others is None or (isinstance(more, dict) and bool(more.get("nullable")))
-    if schema.get(EMBEDDED):
-        fields |= {"apiVersion": _keep, "kind": _keep, "metadata": _prune_metadata}
-
-    def prune(value: Any) -> Sequence[str]:
-        unknown: list[str] = []
-        gone: list[str] = []
-        for key, inner in value.items():
-            prune_inner = fields.get(key, others)
-            if prune_inner is None:
-                if not keeps:
-                    unknown.append(f".{key}")
-                    gone.append(key)
-            elif inner is None:
-                if not (key in nullable if key in fields else keeps_null):
-                    gone.append(key)
-            elif inner.__class__ not in _PLAIN and (found := prune_inner(inner)):
-                unknown += [f".{key}{path}" for path in found]
-        for key in gone:
-            del value[key]
-        return unknown
-
-    return prune
-
-
-def _prune_metadata(value: Any) -> Sequence[str]:
-    """Metadata, the root's or that of an object inside of an object."""
-    try:
-        return [f".{path}" for path in conform(_META, value).unknown]
-    except Malformed as error:
-        raise error.within(".metadata") from None
-
-
-# ----------------------------------------------------------------------------------------- defaults
-
-_Fill = Callable[[Any], None]
-
-
-def _filler(schema: Object) -> _Fill | None:
-    """The filler of a schema, if there can be anything to fill in."""
-    fill_fields = _field_filler(schema)
-    items = schema.get("items")
-    fill_items = _item_filler(items) if isinstance(items, dict) else None
-    if fill_fields is None and fill_items is None:
-        return None
-
-    def fill(value: Any) -> None:
-        if value.__class__ is dict and fill_fields:
-            fill_fields(value)
-        elif value.__class__ is list and fill_items:
-            fill_items(value)
-
-    return fill
-
-
-def _field_filler(schema: Object) -> _Fill | None:
-    fields, more = schema.get("properties", {}), schema.get("additionalProperties")
-    scalars, trees = _defaults(fields)
-    inner = [(name, filler) for name, one in fields.items() if (filler := _filler(one))]
-    others = _filler(more) if isinstance(more, dict) else None
-    if not (scalars or trees or inner or others):
-        return None
-
-    def fill(value: Any) -> None:
-        for name, default in scalars:
-            value.setdefault(name, default)
-        for name, default in trees:
-            if name not in value:
-                value[name] = deepcopy(default)
-        for name, fill_inner in inner:
-            if name in value:
-                fill_inner(value[name])
-        if others is not None:
-            for one in value.values():
-                others(one)
-
-    return fill
-
-
-def _defaults(fields: Object) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
-    """Defaults that can be shared, and those that must be copied."""
-    told = [(name, one["default"]) for name, one in fields.items() if "default" in one]
-    scalars = [row for row in told if isinstance(row[1], _PLAIN)]
-    return scalars, [row for row in told if not isinstance(row[1], _PLAIN)]
-
-
-def _item_filler(schema: Object) -> _Fill | None:
-    """The filler of a list: of what is in its items, and of items that are null."""
-    fill = _filler(schema)
-    replaces = "default" in schema and not schema.get("nullable")
-    if fill is None and not replaces:
-        return None
-
-    def fill_items(value: Any) -> None:
-        for at, item in enumerate(value):
-            if item is None and replaces:
-                value[at] = deepcopy(schema["default"])
-            if fill is not None:
-                fill(value[at])
-
-    return fill_items
-
-
 # -------------------------------------------------------------------------------------------- shape
 
 _SCALARS = {"string": "string", "boolean": "bool", "integer": "int64", "number": "number"}
@@ -290,7 +147,7 @@ def node(schema: Object) -> Node:
     struct = _node(schema)
     fields = struct["p"] if isinstance(struct, dict) and "p" in struct else {}
     head: dict[str, Node] = {"apiVersion": "string", "kind": "string"}
-    return {"p": {**fields, **head, "metadata": {"t": _META, "d": {}}}}
+    return {"p": {**fields, **head, "metadata": {"t": META, "d": {}}}}
 
 
 def _node(schema: Object) -> Node:

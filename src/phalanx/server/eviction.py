@@ -63,7 +63,9 @@ def _charge(context: Context, record: Record, budget: Object, pod: Object) -> li
     if not _is_ready(pod) and _may_go_unhealthy(budget):
         return []
     if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
-        raise _refused(f"The disruption budget {budget['metadata']['name']} is not processed yet.")
+        name = budget["metadata"]["name"]
+        why = f"The disruption budget {name} is still being processed by the server."
+        raise _refused(why, _RETRY_SECONDS)
     if status.get("disruptionsAllowed", 0) < 1:
         raise _refused(
             f"The disruption budget {budget['metadata']['name']} needs "
@@ -89,8 +91,9 @@ def _may_go_unhealthy(budget: Object) -> bool:
     return bool(0 < desired <= healthy)
 
 
-def _refused(why: str) -> TooManyRequests:
+def _refused(why: str, retry_after: int | None = None) -> TooManyRequests:
+    """No for now. When to come back is said only where that is known: clients do wait."""
     return TooManyRequests(
         "Cannot evict pod as it would violate the pod's disruption budget.",
-        causes=[Cause("", "DisruptionBudget", why)], retry_after=_RETRY_SECONDS,
+        causes=[Cause("", "DisruptionBudget", why)], retry_after=retry_after,
     )  # fmt: skip

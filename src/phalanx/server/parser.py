@@ -178,7 +178,7 @@ class Parser:
             raise BadRequest("the only transfer encoding is chunked, and only since HTTP/1.1")
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise UnsupportedMediaType("compressed request bodies are not read")
-        if not self._target.startswith(b"/") or not self._target.isascii():
+        if not self._target.startswith(b"/"):
             raise BadRequest("the request target must be a path")
 
     def _request(self, method: str) -> Request | ApiError:

@@ -2,20 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from phalanx.api.customkinds import version_rank
 from phalanx.api.kinds import Kind
 from phalanx.api.model import KnownModel, Model
 
+#: A kind and how its objects are judged.
+Row = tuple[Kind, Model]
+
 
 class Registry:
-    """Rows of kinds, in the order of discovery."""
+    """Rows of kinds, in the order of discovery: what is always there, then what users define."""
 
     def __init__(self, kinds: Iterable[Kind]) -> None:
-        self.kinds = tuple(kinds)
-        self._found = {(k.group, k.version, k.plural): k for k in self.kinds}
+        self._known: dict[Kind, Model] = {kind: KnownModel(kind) for kind in kinds}
+        self._defined: dict[str, dict[Kind, Model]] = {}
+        self._arrange()
+
+    def define(self, name: str, rows: Sequence[Row]) -> None:
+        """Serve what a definition defines in place of what it defined before, if anything."""
+        self._defined.pop(name, None)
+        if rows:
+            self._defined[name] = dict(rows)
+        self._arrange()
+
+    def judge(self, kind: Kind, model: Model) -> None:
+        """Judge a kind that is always there by another model than by its rows."""
+        self._known[kind] = model
+        self._arrange()
+
+    def _arrange(self) -> None:
+        self._models = dict(self._known)
+        for _, rows in sorted(self._defined.items()):
+            self._models |= rows
+        self.kinds = tuple(self._models)
+        self._found = {(k.group, k.version, k.plural): k for k in reversed(self.kinds)}
         self._versions = {(k.group, k.version): None for k in self.kinds}
-        self._models: dict[Kind, Model] = {k: KnownModel(k) for k in self.kinds}
+
+    @property
+    def known(self) -> tuple[Kind, ...]:
+        """The kinds that are always there."""
+        return tuple(self._known)
 
     def find(self, group: str, version: str, plural: str) -> Kind | None:
         """The kind that is served at that place."""
@@ -34,8 +62,8 @@ class Registry:
         return [k for k in self.kinds if (k.group, k.version) == (group, version)]
 
     def groups(self) -> dict[str, list[str]]:
-        """The versions of each group."""
+        """The versions of each group, those that clients should prefer first."""
         found: dict[str, list[str]] = {}
         for group, version in self._versions:
             found.setdefault(group, []).append(version)
-        return found
+        return {group: sorted(versions, key=version_rank) for group, versions in found.items()}

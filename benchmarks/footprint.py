@@ -1,0 +1,138 @@
+"""What a control plane costs by being there: time to start, memory, and work when nobody asks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import uvloop
+
+from benchmarks import calls
+from benchmarks.calls import NODES, PODS
+from benchmarks.process import cpu_seconds, resident
+from benchmarks.result import Result
+from benchmarks.setting import READY_LIMIT, Setting
+from benchmarks.wire import Call, Wire, send_all
+from phalanx.api.wire import Reply, Request
+from phalanx.chance import TrueChance
+from phalanx.clock import WallClock
+from phalanx.server.access import ADMIN
+from phalanx.server.app import Server
+from phalanx.store.sqlite import SqliteStore
+from tools.control_plane import Access, ControlPlane
+
+CLUSTER_NODES, CLUSTER_PODS = 5_000, 50_000
+STARTS, QUICK_STARTS = 5, 1
+#: Objects of the store that a control plane finds when it starts: so many nodes, and pods on them.
+FOUND_NODES, FOUND_PODS = 5_000, 45_000
+#: Seconds until a control plane that nobody asks anything is at rest, and that it is observed.
+REST, QUICK_REST = 10.0, 1.0
+IDLE, QUICK_IDLE = 20.0, 2.0
+#: Requests at a time when a cluster is filled.
+AT_ONCE = 64
+#: Seconds between two looks whether all pods run.
+LOOK = 2.0
+
+
+# ---- start ---------------------------------------------------------------------------------------
+
+
+def start(setting: Setting) -> Iterator[Result]:
+    """From the process's start to its ready line, with nothing in it and with much."""
+    seconds, sizes = [], []
+    for _ in range(QUICK_STARTS if setting.is_quick else STARTS):
+        with setting.plane("--nodes", "0") as plane:
+            seconds.append(plane.seconds_to_ready)
+            time.sleep(QUICK_REST)
+            sizes.append(resident(plane.pid))
+    yield Result("start to ready", statistics.median(seconds), "s", 1.0, 3.3)
+    yield Result("idle memory", statistics.median(sizes), "MB", 120, 560)
+    yield _start_with_objects(setting)
+
+
+def _start_with_objects(setting: Setting) -> Result:
+    nodes, pods = setting.size(FOUND_NODES), setting.size(FOUND_PODS)
+    made = [calls.node(f"node-{n}") for n in range(nodes)]
+    made += [calls.pod(f"pod-{n}", on=f"node-{n % nodes}") for n in range(pods)]
+    options = ("--nodes", "0")
+    with setting.folder() as folder:
+        uvloop.run(_store(folder, made))
+        with ControlPlane("--data", str(folder), *options, limit=READY_LIMIT) as plane:
+            ready = plane.seconds_to_ready
+            begin = time.perf_counter()
+            uvloop.run(_ask(plane.access, f"{NODES}/node-0"))
+            first = time.perf_counter() - begin
+            worked = cpu_seconds(plane.pid)
+            beside = {"server s": worked, "s to first answer": first, "MB": resident(plane.pid)}
+    return Result(f"start to ready, {nodes + pods:,} objects", ready, "s", beside=beside)
+
+
+async def _store(folder: Path, made: Sequence[Call]) -> None:
+    """Fill a store through a server in this process: no network, but the same objects."""
+    store = SqliteStore(folder)
+    server, turn = Server(store, WallClock(), TrueChance()), iter(made)
+    await server.start()
+
+    async def work() -> None:
+        for method, path, body, kind in turn:
+            asked = Request(method, path, "", {"content-type": kind}, body, ADMIN)
+            reply = await server.handle(asked)
+            assert isinstance(reply, Reply), path
+            assert reply.code == 201, reply.body
+
+    await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+    await store.close()
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+
+def memory(setting: Setting) -> Iterator[Result]:
+    """Of one process with all nodes, and pods that were scheduled and run."""
+    nodes, pods = setting.size(CLUSTER_NODES), setting.size(CLUSTER_PODS, 50)
+    with setting.plane("--nodes", str(nodes)) as plane:
+        before = resident(plane.pid)
+        begin = time.perf_counter()
+        made = [calls.pod(f"pod-{n}") for n in range(pods)]
+        uvloop.run(send_all(plane.access, made, AT_ONCE))
+        while _is_busy(plane.access):
+            time.sleep(LOOK)
+        seconds = time.perf_counter() - begin
+        beside = {"MB with nodes alone": before, "s until all ran": seconds}
+        name = f"memory, {nodes:,} nodes and {pods:,} pods"
+        yield Result(name, resident(plane.pid), "MB", setting.target(600), beside=beside)
+
+
+def _is_busy(access: Access) -> bool:
+    """Whether a pod does not run yet."""
+    waiting = f"{PODS}?fieldSelector=status.phase!%3DRunning&limit=1"
+    return bool(json.loads(uvloop.run(_ask(access, waiting)))["items"])
+
+
+async def _ask(access: Access, path: str) -> bytes:
+    wire = await Wire.open(access)
+    code, answer = await wire.call("GET", path)
+    wire.close()
+    assert code == 200, answer
+    return answer
+
+
+# ---- idle ----------------------------------------------------------------------------------------
+
+
+def idle(setting: Setting) -> Iterator[Result]:
+    """What simulated nodes cost when nothing happens: they renew their leases."""
+    nodes = setting.size(CLUSTER_NODES)
+    rest, seconds = (QUICK_REST, QUICK_IDLE) if setting.is_quick else (REST, IDLE)
+    with setting.plane("--nodes", str(nodes)) as plane:
+        time.sleep(rest)
+        begin, worked = time.perf_counter(), cpu_seconds(plane.pid)
+        time.sleep(seconds)
+        share = (cpu_seconds(plane.pid) - worked) / (time.perf_counter() - begin) * 100
+        beside = {"MB": resident(plane.pid), "s to ready": plane.seconds_to_ready}
+    name, target = f"idle, {nodes:,} simulated nodes", setting.target(10)
+    yield Result(name, share, "% of a core", target, beside=beside)

@@ -1,0 +1,241 @@
+"""Regression guards: how many bytecode instructions a piece of work takes, beside how many it took.
+
+    python -m benchmarks.guards                     exit code 1 if anything costs a tenth more
+    python -m benchmarks.guards --update-guards     take the present counts as what is right
+
+Neither the load of the machine nor its speed changes a count, so this can stand in the test suite
+where a stopwatch cannot. Counts are of one version of Python, with caches warm, in virtual time,
+and do not see what C code does: the stopwatch is in the other benchmarks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks import calls
+from benchmarks.calls import PODS
+from benchmarks.decisions import Puzzle, posed
+from benchmarks.instructions import counting
+from benchmarks.result import Result
+from benchmarks.setting import Setting
+from benchmarks.wire import Call
+from phalanx.api.kinds import GROUP_BINDING
+from phalanx.api.wire import Reply, Request, Stream
+from phalanx.chance import SeededChance
+from phalanx.clock import LoopClock
+from phalanx.scheduler.cycle import decide
+from phalanx.scheduler.decision import Placed
+from phalanx.scheduler.policy import DEFAULT
+from phalanx.server.access import ADMIN
+from phalanx.server.app import Server
+from phalanx.sim.loop import run
+from phalanx.store.memory import MemoryStore
+
+FILE = Path(__file__).with_suffix(".json")
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+#: How much more than it took something may take.
+TOLERANCE = 1.10
+#: How often the same is done; the last time counts, when caches (and the tracing) are warm.
+TIMES = 3
+MANY, LISTED = 100, 500
+EPOCH = 1_800_000_000.0
+
+
+# ---- what is counted -----------------------------------------------------------------------------
+
+
+async def counted(work: Callable[[int], Awaitable[None]]) -> int:
+    """Instructions of a piece of work that is done several times."""
+    for number in range(TIMES):
+        with counting() as tally:
+            await work(number)
+    return tally.count
+
+
+class Api:
+    """A server in virtual time, with nothing around it."""
+
+    def __init__(self) -> None:
+        clock = LoopClock(asyncio.get_running_loop(), EPOCH)
+        self.server = Server(MemoryStore(), clock, SeededChance(1))
+
+    async def send(self, call: Call) -> bytes:
+        """One request that must succeed."""
+        method, target, body, kind = call
+        path, _, query = target.partition("?")
+        asked = Request(method, path, query, {"content-type": kind}, body, ADMIN)
+        answer = await self.server.handle(asked)
+        assert isinstance(answer, Reply), path
+        assert answer.code < 300, answer.body[:300]
+        return answer.body
+
+    async def count(self, make: Callable[[int], Call]) -> int:
+        """Instructions of a request, after others like it."""
+
+        async def send(number: int) -> None:
+            await self.send(make(number))
+
+        return await counted(send)
+
+    async def watch(self, query: str, saw: Callable[[], object]) -> asyncio.Task[None]:
+        """Follow pods from now on."""
+        asked = Request("GET", PODS, f"watch=1&{query}", {}, b"", ADMIN)
+        answer = await self.server.handle(asked)
+        assert isinstance(answer, Stream), answer
+
+        async def read() -> None:
+            async for _ in answer.chunks:
+                saw()
+
+        return asyncio.create_task(read())
+
+
+async def create_pod(api: Api) -> int:
+    """A pod is created."""
+    return await api.count(lambda n: calls.pod(f"pod-{n}"))
+
+
+async def patch_pod(api: Api) -> int:
+    """A label of a pod is changed."""
+    await api.send(calls.pod("pod"))
+    return await api.count(lambda n: calls.labelled(f"{PODS}/pod", n))
+
+
+async def get_pod(api: Api) -> int:
+    """A pod is read."""
+    await api.send(calls.pod("pod"))
+    return await api.count(lambda _: calls.get(f"{PODS}/pod"))
+
+
+async def list_pods(api: Api) -> int:
+    """A page of pods is read."""
+    for number in range(LISTED):
+        await api.send(calls.pod(f"pod-{number}"))
+    return await api.count(lambda _: calls.get(f"{PODS}?limit={LISTED}"))
+
+
+async def bind_group(api: Api) -> int:
+    """A gang is bound."""
+    nodes = [f"node-{n}" for n in range(MANY)]
+    for node in nodes:
+        await api.send(calls.node(node))
+    groups = []
+    for gang in range(TIMES):
+        pods = [json.loads(await api.send(calls.pod(f"{gang}-{n}"))) for n in range(MANY)]
+        groups.append(_group_binding(pods, nodes))
+    return await api.count(lambda n: groups[n])
+
+
+async def decide_gang(_: Api) -> int:
+    """A gang is placed, and counted as placed: decisions alone, without a server."""
+    cache, gangs = posed(Puzzle(MANY, TIMES, MANY, None))
+
+    async def place(number: int) -> None:
+        decision = decide(gangs[number], cache.snapshot(), DEFAULT)
+        assert isinstance(decision, Placed), decision
+        cache.assume(decision.bindings)
+
+    return await counted(place)
+
+
+async def seen_by_all(api: Api) -> int:
+    """A pod is created, and everybody who watches sees it."""
+    return await _watched(api, "", MANY)
+
+
+async def seen_by_none(api: Api) -> int:
+    """A pod is created that nobody who watches wants to see."""
+    return await _watched(api, "fieldSelector=spec.nodeName%3Delsewhere", 0)
+
+
+GUARDS: Mapping[str, Callable[[Api], Awaitable[int]]] = {
+    "create a pod": create_pod,
+    "patch a pod": patch_pod,
+    "get a pod": get_pod,
+    f"list {LISTED} pods": list_pods,
+    f"bind a gang of {MANY}": bind_group,
+    f"decide a gang of {MANY}": decide_gang,
+    f"create a pod that {MANY} watchers see": seen_by_all,
+    f"create a pod that {MANY} watchers do not want": seen_by_none,
+}
+
+
+async def _watched(api: Api, query: str, expected: int) -> int:
+    """Instructions of a create and of all that is done for those who watch."""
+    seen = asyncio.Semaphore(0)
+    watches = [await api.watch(query, seen.release) for _ in range(MANY)]
+
+    async def create(number: int) -> None:
+        await api.send(calls.pod(f"pod-{number}"))
+        for _ in range(expected):
+            await seen.acquire()
+
+    count = await counted(create)
+    for watch in watches:
+        watch.cancel()
+    return count
+
+
+def _group_binding(pods: list[Any], nodes: list[str]) -> Call:
+    rows = [
+        {"name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"], "node": node}
+        for pod, node in zip(pods, nodes, strict=True)
+    ]
+    body = {"apiVersion": GROUP_BINDING.api_version, "kind": GROUP_BINDING.name, "bindings": rows}
+    return "POST", GROUP_BINDING.path("default"), json.dumps(body).encode(), "application/json"
+
+
+# ---- comparing -----------------------------------------------------------------------------------
+
+
+def count(name: str) -> int:
+    """How many instructions a piece of work takes now."""
+
+    async def work() -> int:
+        api = Api()
+        await api.server.start()
+        return await GUARDS[name](api)
+
+    return run(work)
+
+
+def limits() -> dict[str, int]:
+    """How many each may take with this version of Python; nothing if none were taken with it."""
+    known: dict[str, int] = _recorded().get(PYTHON, {})
+    return {name: int(taken * TOLERANCE) for name, taken in known.items()}
+
+
+def section(setting: Setting) -> Iterator[Result]:
+    """Every count beside its limit."""
+    allowed = limits()
+    for name in GUARDS:
+        yield Result(name, count(name), "instructions", allowed.get(name))
+
+
+def _recorded() -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = json.loads(FILE.read_text()) if FILE.exists() else {}
+    return found
+
+
+def main() -> int:
+    """Compare, or take the present counts as what is right."""
+    parser = argparse.ArgumentParser(prog="benchmarks.guards", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--update-guards", action="store_true", help=f"rewrite {FILE.name}")
+    counts = {name: count(name) for name in GUARDS}
+    if parser.parse_args().update_guards:
+        FILE.write_text(json.dumps({**_recorded(), PYTHON: counts}, indent=2) + "\n")
+    allowed = limits()
+    results = [Result(name, n, "instructions", allowed.get(name)) for name, n in counts.items()]
+    for result in results:
+        print(result.line())
+    return 1 if any(result.mark == "slow" for result in results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""The whole control plane at work: from the first pod created to the last one bound.
+
+Runs the driver (`gangs.py`) in a process of its own against a fresh control plane.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gangs import Workload
+from benchmarks.result import Result
+from benchmarks.setting import Setting
+from benchmarks.stages import stage_costs
+from tools.control_plane import ControlPlane
+
+#: Seconds between the last node and the first pod.
+PAUSE, QUICK_PAUSE = 2.0, 0.5
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """A workload, what real Kubernetes needs for it, and the target; all in seconds."""
+
+    workload: Workload
+    kubernetes: float | None = None
+    target: float | None = None
+
+    @property
+    def name(self) -> str:
+        """What is bound."""
+        work = self.workload
+        if work.plain:
+            return f"{work.pods:,} plain pods, {work.nodes:,} nodes"
+        return f"{work.gangs:,} gangs x {work.size:,}, {work.nodes:,} nodes"
+
+    def quick(self) -> Race:
+        """A tenth of it: fewer gangs if there are many, else smaller ones."""
+        full = self.workload
+        gangs, size = (full.gangs // 10, full.size) if full.gangs >= 10 else (full.gangs, 100)
+        return Race(Workload(full.nodes // 10, gangs, size, full.plain))
+
+
+RACES = (
+    Race(Workload(5000, 1000, 3), 21.6, 2.1),
+    Race(Workload(5000, 3, 1000), 23.9, 2.4),
+    Race(Workload(5000, 5000, 1, plain=True), 20.3, 4.1),
+)
+
+
+def section(setting: Setting) -> Iterator[Result]:
+    """Every race, with what each stage of a request cost meanwhile."""
+    for race in RACES:
+        yield run(setting, race.quick() if setting.is_quick else race)
+
+
+def run(setting: Setting, race: Race) -> Result:
+    """One race on a control plane of its own."""
+    with setting.plane("--nodes", "0") as plane:
+        told, trouble = _drive(plane, race.workload, QUICK_PAUSE if setting.is_quick else PAUSE)
+        stages = stage_costs(plane)
+    if trouble:
+        return Result(race.name, math.nan, "s", race.target, race.kubernetes, note=trouble)
+    beside = {
+        "server s": told["server_s"],
+        "server us per pod": told["server_s"] / race.workload.pods * 1e6,
+        "driver %": told["driver_percent"],
+        **stages,
+    }
+    note = "; ".join(told["missing"])
+    return Result(
+        race.name, told["bound_s"], "s", race.target, race.kubernetes, beside=beside, note=note
+    )
+
+
+def _drive(plane: ControlPlane, workload: Workload, pause: float) -> tuple[dict[str, Any], str]:
+    """What the driver tells, or what went wrong with it."""
+    sizes = ("--nodes", workload.nodes, "--gangs", workload.gangs, "--size", workload.size)
+    where = ("--kubeconfig", plane.kubeconfig, "--server", plane.pid, "--pause", pause)
+    command = [sys.executable, "-m", "benchmarks.gangs", *where, *sizes]
+    command += ["--plain"] * workload.plain
+    done = subprocess.run([str(c) for c in command], cwd=ROOT, capture_output=True, text=True)
+    if done.stdout.startswith("{"):
+        told: dict[str, Any] = json.loads(done.stdout)
+        return told, ""
+    return {}, (done.stderr.strip().splitlines() or ["the driver said nothing"])[-1]

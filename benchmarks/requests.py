@@ -1,0 +1,100 @@
+"""What a request costs over HTTPS: durable writes, reads and lists, by 1, 8 and 64 clients.
+
+The clients are connections of this process, each with one request at a time; the server is another
+process that runs the API alone. Its processor time per request holds all of its threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import uvloop
+
+from benchmarks import calls
+from benchmarks.calls import PODS
+from benchmarks.process import Spent, spending
+from benchmarks.result import Result, percentile
+from benchmarks.setting import BARE, MEMORY, Setting
+from benchmarks.wire import Call, connected, send_on
+from tools.control_plane import ControlPlane
+
+CLIENTS = (1, 8, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One kind of request, how many of it for each number of clients, and its targets.
+
+    `call` makes the request of a number where so many pods are. The targets are for the most
+    clients: requests per second, and milliseconds for 99 % of them.
+    """
+
+    name: str
+    counts: tuple[int, int, int]
+    call: Callable[[int, int], Call]
+    rate: float | None = None
+    limit_ms: float | None = None
+
+
+def _name(number: int, pods: int) -> str:
+    return f"{PODS}/pod-{number % pods}"
+
+
+#: In this order: the pods that are created are what the others work on.
+WORKS = (
+    Work("create", (500, 1_500, 3_000), lambda n, _: calls.pod(f"pod-{n}"), 1_500, 50),
+    Work("patch", (500, 1_500, 3_000), lambda n, m: calls.labelled(_name(n, m), n), 1_500, 50),
+    Work("get", (1_000, 4_000, 8_000), lambda n, m: calls.get(_name(n, m))),
+    Work("list 500", (50, 100, 200), lambda *_: calls.get(f"{PODS}?limit=500")),
+    Work("list all", (10, 20, 60), lambda *_: calls.get(PODS)),
+)
+
+
+def section(setting: Setting) -> Iterator[Result]:
+    """Every kind of request, and how long the disk takes to keep anything at all."""
+    if setting.data != MEMORY:
+        yield Result("flush of 4 KiB to disk", setting.flush_milliseconds(), "ms")
+    with setting.plane(*BARE) as plane:
+        pods = sum(setting.size(count) for count in WORKS[0].counts)
+        for work in WORKS:
+            number = 0
+            for clients, count in zip(CLIENTS, work.counts, strict=True):
+                size = setting.size(count)
+                asked = [work.call(n, pods) for n in range(number, number + size)]
+                number += size
+                sent = _sent(plane, asked, clients)
+                yield from _results(setting, work, clients, *sent)
+
+
+def _sent(plane: ControlPlane, asked: list[Call], clients: int) -> tuple[list[float], Spent]:
+    """The seconds that each request took, and what all of them took together."""
+
+    async def run() -> tuple[list[float], Spent]:
+        wires = await connected(plane.access, clients)
+        with spending(plane.pid) as spent:
+            seconds = await send_on(wires, asked)
+        for wire in wires:
+            wire.close()
+        return seconds, spent
+
+    return uvloop.run(run())
+
+
+def _results(
+    setting: Setting, work: Work, clients: int, seconds: list[float], spent: Spent
+) -> Iterator[Result]:
+    is_most = clients == CLIENTS[-1]
+    name = f"{work.name}, {clients} client{'s' * (clients > 1)}"
+    p99 = percentile(seconds, 99) * 1000
+    beside = {
+        "p50 ms": percentile(seconds, 50) * 1000,
+        "p99 ms": p99,
+        "server us": spent.server / len(seconds) * 1e6,
+        "server %": spent.server / spent.wall * 100,
+        "driver %": spent.driver_share,
+    }
+    rate = setting.target(work.rate) if is_most else None
+    yield Result(name, len(seconds) / spent.wall, "/s", rate, at_least=True, beside=beside)
+    if is_most and work.limit_ms:
+        yield Result(f"{name}, 99 % within", p99, "ms", setting.target(work.limit_ms))

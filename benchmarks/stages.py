@@ -1,0 +1,74 @@
+"""Where a create spends its time in the server: its stages, as `/metrics` tells them.
+
+The stages are parts of one request, but for two: `commit` is the time that a request waits for the
+disk, together with others, and `publish` is done once for all that was committed together. What
+no stage measures (TLS, HTTP, routing, the reply, the thread that writes) is the rest of the
+processor time.
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+
+import uvloop
+
+from benchmarks import calls
+from benchmarks.process import spending
+from benchmarks.result import Result
+from benchmarks.setting import BARE, Setting
+from benchmarks.wire import send_all
+from tools.control_plane import ControlPlane
+
+REQUESTS = 3_000
+#: Waiting, not work.
+WAITING = "commit"
+_STAGE = re.compile(
+    r'^phalanx_stage_seconds_(sum|count)\{[^}]*stage="(\w+)"[^}]*\} (\S+)', re.MULTILINE
+)
+
+
+def section(setting: Setting) -> Iterator[Result]:
+    """Microseconds per create of a pod in each stage, with eight clients."""
+    count = setting.size(REQUESTS)
+    with setting.plane(*BARE) as plane:
+        before = stage_totals(plane)
+        with spending(plane.pid) as spent:
+            uvloop.run(send_all(plane.access, [calls.pod(f"pod-{n}") for n in range(count)]))
+        after = stage_totals(plane)
+    costs = {
+        stage: (seconds - before.get(stage, (0.0, 0.0))[0]) / count * 1e6
+        for stage, (seconds, _) in after.items()
+    }
+    for stage, cost in costs.items():
+        yield Result(f"create: {stage}", cost, "us waiting" if stage == WAITING else "us")
+    whole = spent.server / count * 1e6
+    measured = sum(cost for stage, cost in costs.items() if stage != WAITING)
+    yield Result("create: what no stage measures", whole - measured, "us")
+    yield Result("create: all of the server's work", whole, "us")
+
+
+def stage_costs(plane: ControlPlane) -> dict[str, float]:
+    """Microseconds per passage of each stage since the start."""
+    totals = stage_totals(plane)
+    return {f"{stage} us": seconds / count * 1e6 for stage, (seconds, count) in totals.items()}
+
+
+def stage_totals(plane: ControlPlane) -> dict[str, tuple[float, float]]:
+    """Seconds and passages of each stage since the start."""
+    totals: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    for part, stage, value in _STAGE.findall(_metrics(plane)):
+        totals[stage][part] = float(value)
+    return {stage: (total["sum"], total["count"]) for stage, total in totals.items()}
+
+
+def _metrics(plane: ControlPlane) -> str:
+    access = plane.access
+    wire = http.client.HTTPSConnection(access.host, access.port, context=access.tls(), timeout=60)
+    wire.request("GET", "/metrics", headers={"Authorization": f"Bearer {access.token}"})
+    answer = wire.getresponse()
+    text = answer.read().decode()
+    wire.close()
+    return text if answer.status == 200 else ""

@@ -1,0 +1,45 @@
+"""Objects as the server makes them of what a client sends: conforming, with defaults, just begun."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from phalanx.api.defaults import apply_creation, apply_defaults
+from phalanx.api.kinds import Kind
+from phalanx.api.rules import validate
+from phalanx.api.schema import schema
+from phalanx.api.wire import Object
+from tests.api.findings import Findings, told
+
+NOW = "2026-01-01T00:00:00Z"
+UID = "5d0c3b2e-0000-4000-8000-000000000001"
+
+
+def made(kind: Kind, obj: Object) -> Object:
+    """A new object, as it is stored."""
+    new = copy.deepcopy(obj)
+    place = {"namespace": "n"} if kind.namespaced else {}
+    new["metadata"] = {"name": "x", "uid": UID, **place, **new.get("metadata", {})}
+    schema(kind.schema).conform(new)
+    apply_defaults(kind, new)
+    apply_creation(kind, new, NOW)
+    return new
+
+
+def changed(kind: Kind, old: Object, **fields: Any) -> Object:
+    """A stored object with other fields at its top, as it would be stored."""
+    new = {**copy.deepcopy(old), **copy.deepcopy(fields)}
+    schema(kind.schema).conform(new)
+    apply_defaults(kind, new)
+    return new
+
+
+def found(kind: Kind, new: Object, old: Object | None = None, part: str = "") -> Findings:
+    """What is wrong with an object, in short."""
+    return told(validate(kind, new, old, part))
+
+
+def refused(kind: Kind, obj: Object) -> Findings:
+    """What is wrong with what a client wants to make."""
+    return found(kind, made(kind, obj))

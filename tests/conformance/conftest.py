@@ -1,0 +1,56 @@
+"""One `phalanx up` on a real disk for every client; a namespace for each test."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kubernetes import client
+
+from tests.cli.commands import Kubectl
+from tests.conformance.official import connected
+from tools.control_plane import ControlPlane
+
+NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane of three nodes of 8 CPU each that keeps its objects in a folder."""
+    folder = tmp_path_factory.mktemp("plane") / "data"
+    with ControlPlane("--data", str(folder), "--nodes", "3", "--shape", "cpu=8") as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def api(plane: ControlPlane) -> Iterator[client.ApiClient]:
+    """The official Python client, as its users make it."""
+    with connected(plane.kubeconfig) as found:
+        yield found
+
+
+@pytest.fixture
+def space(api: client.ApiClient) -> Iterator[str]:
+    """The name of a namespace that no other test knows."""
+    core, name = client.CoreV1Api(api), f"conformance-{os.getpid()}-{next(NUMBERS)}"
+    core.create_namespace(client.V1Namespace(metadata=client.V1ObjectMeta(name=name)))
+    yield name
+    core.delete_namespace(name)
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where kubectl keeps what it discovered."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture
+def kubectl(plane: ControlPlane, space: str, home: Path) -> Kubectl:
+    """kubectl in a namespace of its own."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not on the PATH")
+    return Kubectl(plane.kubeconfig, space, home)

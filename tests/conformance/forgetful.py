@@ -1,0 +1,90 @@
+"""The server in this process, over TLS and on disk, whose history can be made to end anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvloop
+
+from phalanx.chance import TrueChance
+from phalanx.client import kubeconfig
+from phalanx.clock import WallClock
+from phalanx.server.access import ADMIN, Tokens
+from phalanx.server.app import Server
+from phalanx.server.certificates import server_context
+from phalanx.server.listener import bind_socket, listening
+from phalanx.store.sqlite import SqliteStore
+
+TOKEN = "secret"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A server that listens: where, whom it trusts, and the store behind it."""
+
+    store: SqliteStore
+    port: int
+    authority: str
+
+
+@asynccontextmanager
+async def served(folder: Path) -> AsyncIterator[Served]:
+    """A server on a free port that keeps everything in a folder."""
+    clock, tokens, sock = WallClock(), Tokens({TOKEN: ADMIN}), bind_socket("127.0.0.1", 0)
+    tls, authority = server_context(folder, [], clock.now())
+    # A watch that stalls is to stall the server, not the system's buffers.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 * 1024)
+    store = SqliteStore(folder)
+    server = Server(store, clock, TrueChance(), tokens=tokens)
+    await server.start()
+    try:
+        async with listening(server.handle, tokens, sock, tls):
+            yield Served(store, sock.getsockname()[1], authority.decode())
+    finally:
+        await store.close()
+
+
+class Forgetful:
+    """Such a server on a thread of its own, for clients that block."""
+
+    def __init__(self, folder: Path) -> None:
+        self.kubeconfig = folder / "kubeconfig"
+        self._folder, self._ready = folder, threading.Event()
+
+    def forget(self) -> None:
+        """Keep nothing of the history up to now."""
+        done = threading.Event()
+
+        def compact() -> None:
+            self._store.compact(self._store.revision)
+            done.set()
+
+        self._loop.call_soon_threadsafe(compact)
+        assert done.wait(10)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Have it listen while the context lasts."""
+        thread = threading.Thread(target=lambda: uvloop.run(self._run()))
+        thread.start()
+        try:
+            assert self._ready.wait(10)
+            yield
+        finally:
+            self._loop.call_soon_threadsafe(self._stopped.set)
+            thread.join()
+
+    async def _run(self) -> None:
+        self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
+        async with served(self._folder) as found:
+            self._store = found.store
+            url = f"https://127.0.0.1:{found.port}"
+            kubeconfig.write(self.kubeconfig, url, found.authority, TOKEN)
+            self._ready.set()
+            await self._stopped.wait()

@@ -1,0 +1,270 @@
+"""What kubectl shows: objects in every form, the API itself, and who may do what."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+
+import pytest
+import yaml
+
+from phalanx.api.wire import Object
+from tests.builders import pod
+from tests.cli.commands import PATIENCE, Kubectl, rows
+
+
+def config_map(name: str, labels: Object | None = None, **data: str) -> Object:
+    return {
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": labels or {}},
+        "data": data,
+    }  # fmt: skip
+
+
+def here(kubectl: Kubectl, obj: Object) -> Object:
+    obj["metadata"]["namespace"] = kubectl.namespace
+    return obj
+
+
+# ---- objects and lists ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("form", "shown"),
+    [
+        ("name", "configmap/a\nconfigmap/b\n"),
+        ("jsonpath={.items[*].metadata.name}", "a b"),
+        ("jsonpath={range .items[?(@.data.size=='2')]}{.metadata.name}{end}", "b"),
+        ("go-template={{range .items}}{{.data.size}};{{end}}", "1;2;"),
+        ("custom-columns=WHO:.metadata.name,SIZE:.data.size", "WHO   SIZE\na     1\nb     2\n"),
+    ],
+)
+def test_a_list_is_shown_in_the_form_that_is_asked_for(
+    kubectl: Kubectl, form: str, shown: str
+) -> None:
+    kubectl.apply(config_map("b", size="2"), config_map("a", size="1"))
+    assert kubectl("get", "configmaps", "-o", form) == shown
+
+
+def test_an_object_is_the_same_in_yaml_and_in_json(kubectl: Kubectl) -> None:
+    kubectl.apply(config_map("a", size="1"))
+    as_json: Object = json.loads(kubectl("get", "cm", "a", "-o", "json"))
+    assert as_json == yaml.safe_load(kubectl("get", "cm/a", "-o", "yaml"))
+    assert (as_json["kind"], as_json["data"]) == ("ConfigMap", {"size": "1"})
+    assert "managedFields" not in as_json["metadata"]
+    told = json.loads(kubectl("get", "cm", "a", "-o", "json", "--show-managed-fields"))
+    assert told["metadata"]["managedFields"][0]["manager"] == "kubectl-client-side-apply"
+
+
+def test_a_list_is_sorted_by_any_field(kubectl: Kubectl) -> None:
+    ranks = {"a": "3", "b": "1", "c": "2"}
+    kubectl.apply(*(config_map(name, {"rank": rank}) for name, rank in ranks.items()))
+    table = kubectl("get", "cm", "--sort-by=.metadata.labels.rank", "-L", "rank")
+    assert [(row[0], row[3]) for row in rows(table)] == [("b", "1"), ("c", "2"), ("a", "3")]
+    backwards = kubectl("get", "cm", "--sort-by={.metadata.labels.rank}", "-o", "name")
+    assert backwards.split() == ["configmap/b", "configmap/c", "configmap/a"]
+
+
+def test_labels_select_across_all_namespaces(kubectl: Kubectl) -> None:
+    mark = kubectl.namespace
+    kubectl.apply(config_map("a", {"of": mark, "tier": "x"}), config_map("b", {"of": mark}))
+    everywhere = rows(kubectl("get", "cm", "-A", "-l", f"of={mark}"))
+    assert [row[:2] for row in everywhere] == [[mark, "a"], [mark, "b"]]
+    for selector, names in (
+        (f"of={mark},tier", "configmap/a"),
+        (f"of={mark},tier notin (x, y)", "configmap/b"),
+        (f"of in ({mark}),tier!=x", "configmap/b"),
+    ):
+        assert kubectl("get", "cm", "-A", "-l", selector, "-o", "name").strip() == names
+
+
+def test_fields_select(kubectl: Kubectl) -> None:
+    kubectl.apply(here(kubectl, pod("runs")), here(kubectl, pod("waits", cpu="100")))
+    kubectl("wait", "--for=condition=Ready", "pod/runs", "--timeout=10s")
+    for selector, names in (
+        ("status.phase=Running", "pod/runs"),
+        ("status.phase!=Running", "pod/waits"),
+        ("spec.nodeName=,metadata.name!=other", "pod/waits"),
+    ):
+        found = kubectl("get", "pods", "--field-selector", selector, "-o", "name")
+        assert found.strip() == names
+    done = kubectl.run("get", "pods", "--field-selector", "spec.colour=red")
+    assert done.returncode == 1
+    assert "field label not supported: spec.colour" in done.stderr
+
+
+def test_one_part_of_an_object_can_be_read(kubectl: Kubectl) -> None:
+    kubectl.apply(here(kubectl, pod("a")))
+    kubectl("wait", "--for=jsonpath={.status.phase}=Running", "pod/a", "--timeout=10s")
+    part = ("get", "pod", "a", "--subresource=status", "-o", "jsonpath={.status.phase}")
+    assert kubectl(*part) == "Running"
+
+
+def test_what_is_not_there_is_said_to_be_missing(kubectl: Kubectl) -> None:
+    for args, complaint in (
+        (("get", "cm", "none"), 'Error from server (NotFound): configmaps "none" not found\n'),
+        (("get", "dragons"), 'error: the server doesn\'t have a resource type "dragons"\n'),
+        (("get", "--raw", "/dragons"), "the server could not find the requested resource\n"),
+        (("get", "cm", "-l", "a in (b"), "unable to parse requirement"),
+    ):
+        done = kubectl.run(*args)
+        assert done.returncode == 1
+        assert complaint in done.stderr
+    assert kubectl("get", "cm", "none", "--ignore-not-found") == ""
+
+
+# ---- watching ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def watching(kubectl: Kubectl, *args: str) -> Iterator[Iterator[str]]:
+    """The lines of a kubectl that does not end by itself."""
+    process = subprocess.Popen(
+        kubectl.command([*args, "--watch"]), stdout=subprocess.PIPE, text=True, env=kubectl.env
+    )
+    timer = threading.Timer(PATIENCE, process.kill)
+    timer.start()
+    try:
+        assert process.stdout is not None
+        yield iter(process.stdout)
+    finally:
+        timer.cancel()
+        process.kill()
+        process.communicate()
+
+
+def test_a_watch_says_what_kind_of_change_it_was(kubectl: Kubectl) -> None:
+    kubectl.apply(config_map("a"))
+    form = 'jsonpath={.type} {.object.metadata.name}{"\\n"}'
+    with watching(kubectl, "get", "cm", "--output-watch-events", "-o", form) as lines:
+        assert next(lines) == "ADDED a\n"
+        kubectl("label", "cm/a", "x=y")
+        kubectl("create", "cm", "b")
+        kubectl("delete", "cm", "a")
+        assert list(islice(lines, 3)) == ["MODIFIED a\n", "ADDED b\n", "DELETED a\n"]
+
+
+def test_a_watch_keeps_to_its_selector(kubectl: Kubectl) -> None:
+    kubectl.apply(config_map("other"), config_map("a", {"color": "red"}))
+    form = 'jsonpath={.type} {.object.metadata.name}{"\\n"}'
+    args = ("get", "cm", "-l", "color=red", "--output-watch-events", "-o", form)
+    with watching(kubectl, *args) as lines:
+        assert next(lines) == "ADDED a\n"
+        kubectl("label", "cm/other", "color=red")
+        kubectl("label", "cm/a", "color=blue", "--overwrite")
+        assert list(islice(lines, 2)) == ["ADDED other\n", "DELETED a\n"]
+
+
+# ---- stories -------------------------------------------------------------------------------------
+
+
+def test_events_tell_of_an_object(kubectl: Kubectl) -> None:
+    kubectl.apply(here(kubectl, pod("a")), here(kubectl, pod("b", cpu="100")))
+    form = 'jsonpath={.reason} {.involvedObject.name}{"\\n"}'
+    with watching(kubectl, "get", "events", "-o", form) as lines:
+        assert sorted(islice(lines, 2)) == ["FailedScheduling b\n", "Scheduled a\n"]
+    told = kubectl("events", "--for", "pod/a")
+    assert [row[1:4] for row in rows(told)] == [["Normal", "Scheduled", "Pod/a"]]
+    warnings = kubectl("events", "--types=Warning")
+    assert {tuple(row[1:4]) for row in rows(warnings)} == {("Warning", "FailedScheduling", "Pod/b")}
+    found = kubectl("get", "events", "--field-selector", "involvedObject.name=a,reason=Scheduled")
+    assert len(rows(found)) == 1
+
+
+def test_a_pod_has_logs_once_it_runs(kubectl: Kubectl) -> None:
+    kubectl.apply(here(kubectl, pod("a")))
+    kubectl("wait", "--for=condition=Ready", "pod/a", "--timeout=10s")
+    assert kubectl("logs", "a") == kubectl("logs", "pod/a", "-c", "main", "--tail=5")
+    for args, complaint in (
+        (("logs", "none"), 'pods "none" not found'),
+        (("logs", "a", "-c", "other"), "container other is not valid for pod a"),
+    ):
+        done = kubectl.run(*args)
+        assert done.returncode == 1
+        assert complaint in done.stderr
+
+
+# ---- the API itself ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("what", "fields"),
+    [
+        ("pod.spec.containers", ["image\t<string>", "name\t<string> -required-", "ports\t<[]Con"]),
+        ("podgroup.spec", ["schedulingPolicy\t<PodGroupSchedulingPolicy> -required-"]),
+        ("job.spec", ["parallelism\t<integer>", "template\t<PodTemplateSpec> -required-"]),
+        ("job.spec.template.spec.affinity", ["nodeAffinity\t<NodeAffinity>"]),
+    ],
+)
+def test_fields_are_explained(kubectl: Kubectl, what: str, fields: list[str]) -> None:
+    told = kubectl("explain", what)
+    assert [field for field in fields if f"\n  {field}" not in told] == []
+    kind = {"pod": "Pod", "podgroup": "PodGroup", "job": "Job"}[what.partition(".")[0]]
+    assert f"KIND:       {kind}\n" in told
+
+
+def test_fields_are_explained_down_to_the_leaves(kubectl: Kubectl) -> None:
+    told = kubectl("explain", "podgroup", "--recursive")
+    assert "        minCount\t<integer> -required-\n" in told
+    done = kubectl.run("explain", "podgroup.spec.colour")
+    assert (done.returncode, done.stderr) == (1, 'error: field "colour" does not exist\n')
+
+
+def test_the_kinds_of_the_api_are_told(kubectl: Kubectl) -> None:
+    wide = kubectl("api-resources", "-o", "wide", "--api-group=scheduling.k8s.io")
+    found = {row[0]: row[1:] for row in rows(wide)}
+    assert found["podgroups"][:3] == ["scheduling.k8s.io/v1beta1", "true", "PodGroup"]
+    assert "create,delete,deletecollection,get,list,patch,update,watch" in found["podgroups"]
+    cluster = kubectl("api-resources", "--namespaced=false", "-o", "name").split()
+    assert {"nodes", "namespaces", "priorityclasses.scheduling.k8s.io"} <= set(cluster)
+    assert "pods" not in cluster
+    every = set(kubectl("get", "all,configmaps", "-o", "name").split())
+    assert every == set()
+    versions = kubectl("api-versions").split()
+    assert {"v1", "batch/v1", "coordination.k8s.io/v1", "scheduling.k8s.io/v1beta1"} <= set(
+        versions
+    )
+    assert versions == sorted(versions)
+
+
+def test_paths_can_be_read_raw(kubectl: Kubectl) -> None:
+    version = json.loads(kubectl("get", "--raw", "/version"))
+    assert (version["major"], version["minor"]) == ("1", "37")
+    assert kubectl("get", "--raw", "/readyz") == "ok"
+    groups = json.loads(kubectl("get", "--raw", "/apis"))["groups"]
+    assert "scheduling.k8s.io" in [group["name"] for group in groups]
+    table = json.loads(kubectl("get", "--raw", f"/api/v1/namespaces/{kubectl.namespace}/pods"))
+    assert (table["kind"], table["items"]) == ("PodList", [])
+
+
+# ---- who may do what -----------------------------------------------------------------------------
+
+
+def test_kubectl_learns_who_it_is(kubectl: Kubectl) -> None:
+    who = yaml.safe_load(kubectl("auth", "whoami", "-o", "yaml"))["status"]["userInfo"]
+    assert who["username"] == "admin"
+    assert "system:authenticated" in who["groups"]
+
+
+def test_kubectl_learns_what_it_may_do(kubectl: Kubectl) -> None:
+    for question in (("create", "pods"), ("*", "*"), ("get", "/metrics"), ("bind", "roles")):
+        assert kubectl("auth", "can-i", *question) == "yes\n"
+    assert rows(kubectl("auth", "can-i", "--list")) == [
+        ["*.*", "[]", "[]", "[*]"], ["[*]", "[]", "[*]"],
+    ]  # fmt: skip
+
+
+def test_whoever_acts_as_somebody_else_has_their_rights_and_no_more(kubectl: Kubectl) -> None:
+    somebody = ("--as=somebody", "--as-group=readers", "--as-group=writers")
+    who = yaml.safe_load(kubectl("auth", "whoami", "-o", "yaml", *somebody))["status"]["userInfo"]
+    assert who["username"] == "somebody"
+    assert set(who["groups"]) == {"readers", "writers", "system:authenticated"}
+    done = kubectl.run("auth", "can-i", "create", "pods", *somebody)
+    assert (done.returncode, done.stdout) == (1, "no\n")
+    refused = kubectl.run("create", "cm", "a", *somebody)
+    assert refused.returncode == 1
+    assert 'User "somebody" cannot create resource "configmaps"' in refused.stderr
+    assert kubectl("get", "cm", "-o", "name") == ""

@@ -1,0 +1,406 @@
+"""What kubectl changes: create, apply, patch and the verbs made of them, and how it is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from phalanx.api.wire import Object
+from tests.builders import pod
+from tests.cli.commands import Kubectl
+
+IMAGE = "registry.example/a:1"
+
+
+def config_map(name: str, **data: str) -> Object:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
+
+
+def job(name: str, **spec: object) -> Object:
+    return {
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name},
+        "spec": {"template": {"spec": {
+            "restartPolicy": "Never", "containers": [{"name": "main", "image": IMAGE}],
+        }}, **spec},
+    }  # fmt: skip
+
+
+def values(kubectl: Kubectl, what: str, *paths: str) -> list[str]:
+    """What stands at some paths of an object."""
+    form = "\\n".join(f"{{{path}}}" for path in paths).replace("\\n", '{"\\n"}')
+    return kubectl("get", what, "-o", f"jsonpath={form}").split("\n")
+
+
+# ---- create --------------------------------------------------------------------------------------
+
+#: What to create, in kubectl's words, and what is then to stand where.
+MADE: list[tuple[str, str, dict[str, str]]] = [
+    (
+        "configmap a --from-literal=x=1 --from-literal=w=2", "configmap/a",
+        {".data": '{"w":"2","x":"1"}'},
+    ),
+    ("secret generic a --from-literal=x=1", "secret/a", {".data.x": "MQ==", ".type": "Opaque"}),
+    (
+        "secret docker-registry a --docker-username=u --docker-password=p", "secret/a",
+        {".type": "kubernetes.io/dockerconfigjson"},
+    ),
+    ("serviceaccount a", "serviceaccount/a", {".metadata.name": "a"}),
+    ("quota a --hard=pods=2,cpu=3", "resourcequota/a", {".spec.hard": '{"cpu":"3","pods":"2"}'}),
+    (
+        "role a --verb=get,list --resource=pods,jobs.batch", "role.rbac.authorization.k8s.io/a",
+        {".rules[0].verbs": '["get","list"]', ".rules[1].apiGroups": '["batch"]'},
+    ),
+    (
+        "rolebinding a --role=r --serviceaccount=default:b --user=c",
+        "rolebinding.rbac.authorization.k8s.io/a",
+        {".roleRef.name": "r", ".subjects[*].kind": "User ServiceAccount"},
+    ),
+    (
+        f"job a --image={IMAGE} -- sleep 1", "job.batch/a",
+        {".spec.template.spec.containers[0].command": '["sleep","1"]', ".spec.backoffLimit": "6"},
+    ),
+    (
+        f"cronjob a --image={IMAGE} --schedule=@daily", "cronjob.batch/a",
+        {".spec.schedule": "@daily", "..restartPolicy": "OnFailure"},
+    ),
+    (
+        "poddisruptionbudget a --selector=x=y --min-available=50%",
+        "poddisruptionbudget.policy/a", {".spec.minAvailable": "50%"},
+    ),
+    ("service clusterip a --tcp=80:8080", "service/a", {".spec.ports[0].targetPort": "8080"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "fields"), MADE, ids=[" ".join(words.split()[:2]) for words, _, _ in MADE]
+)
+def test_kubectl_creates_by_words_alone(
+    kubectl: Kubectl, words: str, name: str, fields: dict[str, str]
+) -> None:
+    args = words.split()
+    assert kubectl("create", *args) == f"{name} created\n"
+    assert dict(zip(fields, values(kubectl, name, *fields), strict=True)) == fields
+    again = kubectl.run("create", *args)
+    assert again.returncode == 1
+    assert "already exists" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "fields"),
+    [
+        ("priorityclass {} --value=1000 --description=x", "priorityclass", {".value": "1000"}),
+        ("clusterrole {} --verb=get --resource=nodes", "clusterrole", {"..verbs": '["get"]'}),
+        (
+            "clusterrolebinding {} --clusterrole=r --user=u", "clusterrolebinding",
+            {".roleRef.name": "r", ".subjects[0].name": "u"},
+        ),
+        ("namespace {}", "namespace", {".status.phase": "Active"}),
+    ],
+    ids=["priorityclass", "clusterrole", "clusterrolebinding", "namespace"],
+)  # fmt: skip
+def test_kubectl_creates_what_belongs_to_no_namespace(
+    kubectl: Kubectl, words: str, kind: str, fields: dict[str, str]
+) -> None:
+    name = f"{kubectl.namespace}-more"
+    assert kubectl("create", *words.format(name).split()).endswith(f"/{name} created\n")
+    try:
+        found = values(kubectl, f"{kind}/{name}", *fields)
+        assert dict(zip(fields, found, strict=True)) == fields
+    finally:
+        kubectl("delete", kind, name)
+
+
+def test_a_job_is_made_from_a_cron_job(kubectl: Kubectl) -> None:
+    kubectl(
+        "create", "cronjob", "a", "--image=registry.example/a:1", "--schedule=@daily", "--", "date"
+    )
+    kubectl("create", "job", "now", "--from=cronjob/a")
+    owner, command = values(
+        kubectl, "job/now", ".metadata.ownerReferences[0].name",
+        ".spec.template.spec.containers[0].command[0]",
+    )  # fmt: skip
+    assert (owner, command) == ("a", "date")
+
+
+def test_a_list_is_created_item_by_item(kubectl: Kubectl) -> None:
+    items = [config_map("a"), config_map("Wrong"), config_map("b")]
+    whole = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+    done = kubectl.run("create", "-f", "-", text=whole)
+    assert (done.returncode, done.stdout) == (1, "configmap/a created\nconfigmap/b created\n")
+    assert 'The ConfigMap "Wrong" is invalid: metadata.name: Invalid value' in done.stderr
+
+
+def test_a_name_is_generated(kubectl: Kubectl) -> None:
+    made = {**config_map(""), "metadata": {"generateName": "made-"}}
+    assert kubectl("create", "-f", "-", text=json.dumps(made)).startswith("configmap/made-")
+    assert kubectl("create", "-f", "-", text=json.dumps(made)).startswith("configmap/made-")
+    assert len(kubectl("get", "cm", "-o", "name").split()) == 2
+
+
+def test_replace_puts_an_object_in_place_of_another(kubectl: Kubectl) -> None:
+    kubectl.apply(config_map("a", x="1", w="1"))
+    uid = values(kubectl, "cm/a", ".metadata.uid")
+    assert kubectl("replace", "-f", "-", text=json.dumps(config_map("a", x="2"))).endswith(
+        "replaced\n"
+    )
+    assert values(kubectl, "cm/a", ".metadata.uid", ".data") == [*uid, '{"x":"2"}']
+    kubectl("replace", "--force", "-f", "-", text=json.dumps(config_map("a", x="3")))
+    assert values(kubectl, "cm/a", ".metadata.uid") != uid
+    done = kubectl.run("replace", "-f", "-", text=json.dumps(config_map("none")))
+    assert (done.returncode, "NotFound" in done.stderr) == (1, True)
+
+
+# ---- apply ---------------------------------------------------------------------------------------
+
+
+def test_apply_leaves_alone_what_others_have_added(kubectl: Kubectl) -> None:
+    assert kubectl.apply(config_map("a", x="1", w="1")) == "configmap/a created\n"
+    kubectl("patch", "cm/a", "--type=merge", "-p", '{"data":{"other":"1"}}')
+    assert kubectl.apply(config_map("a", x="1", w="1")) == "configmap/a unchanged\n"
+    assert kubectl.apply(config_map("a", x="2")) == "configmap/a configured\n"
+    assert values(kubectl, "cm/a", ".data") == ['{"other":"1","x":"2"}']
+
+
+def test_apply_prunes_what_is_no_longer_named(kubectl: Kubectl) -> None:
+    objects = [config_map("a", x="1"), config_map("b", x="1")]
+    for obj in objects:
+        obj["metadata"]["labels"] = {"set": "1"}
+    kubectl.apply(*objects)
+    pruned = kubectl(
+        "apply", "--prune", "-l", "set=1", "--prune-allowlist=core/v1/ConfigMap", "-f", "-",
+        text=json.dumps(objects[0]),
+    )  # fmt: skip
+    assert pruned == "configmap/a unchanged\nconfigmap/b pruned\n"
+
+
+def test_an_apply_by_the_server_keeps_to_its_own_fields(kubectl: Kubectl) -> None:
+    def apply(manager: str, obj: Object, *more: str) -> tuple[int, str, str]:
+        args = ("apply", "--server-side", f"--field-manager={manager}", *more, "-f", "-")
+        done = kubectl.run(*args, text=json.dumps(obj))
+        return done.returncode, done.stdout, done.stderr
+
+    applied = (0, "configmap/a serverside-applied\n", "")
+    assert apply("one", config_map("a", x="1", w="1")) == applied
+    assert apply("two", config_map("a", x="1", z="1")) == applied
+    code, _, complaint = apply("two", config_map("a", x="2", z="1"))
+    assert code == 1
+    assert 'Apply failed with 1 conflict: conflict with "one": .data.x' in complaint
+    assert apply("two", config_map("a", x="2", z="1"), "--force-conflicts") == applied
+    assert apply("one", config_map("a", w="1")) == applied
+    assert values(kubectl, "cm/a", ".data") == ['{"w":"1","x":"2","z":"1"}']
+    assert apply("two", config_map("a", z="1")) == applied
+    assert values(kubectl, "cm/a", ".data") == ['{"w":"1","z":"1"}']
+
+
+def test_what_a_client_applied_can_be_taken_over_by_the_server(kubectl: Kubectl) -> None:
+    kubectl.apply(config_map("a", x="1", w="1"))
+    taken = ("apply", "--server-side", "-f", "-")
+    assert "serverside-applied" in kubectl(*taken, text=json.dumps(config_map("a", x="1")))
+    assert values(kubectl, "cm/a", ".data") == ['{"x":"1"}']
+
+
+def test_diff_tells_by_its_exit_code_whether_anything_would_change(kubectl: Kubectl) -> None:
+    kubectl.apply(config_map("a", x="1"))
+    same, other = json.dumps(config_map("a", x="1")), json.dumps(config_map("a", x="2"))
+    for way in ((), ("--server-side", "--force-conflicts")):
+        assert kubectl.run("diff", *way, "-f", "-", text=same).returncode == 0
+        done = kubectl.run("diff", *way, "-f", "-", text=other)
+        assert done.returncode == 1
+        assert '-  x: "1"\n+  x: "2"\n' in done.stdout
+    absent = kubectl.run("diff", "-f", "-", text=json.dumps(config_map("b")))
+    assert absent.returncode == 1
+    assert kubectl.run("diff", "-f", "-", text="kind: Dragon").returncode > 1
+    assert kubectl("get", "cm", "-o", "name") == "configmap/a\n"
+    assert values(kubectl, "cm/a", ".data.x") == ["1"]
+
+
+# ---- patch ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("way", "patch", "data"),
+    [
+        ("json", '[{"op":"move","from":"/data/x","path":"/data/z"}]', '{"w":"1","z":"1"}'),
+        ("merge", '{"data":{"x":null,"z":"1"}}', '{"w":"1","z":"1"}'),
+        ("strategic", '{"data":{"x":null,"z":"1"}}', '{"w":"1","z":"1"}'),
+        ("strategic", '{"data":{"$patch":"replace","z":"1"}}', '{"z":"1"}'),
+    ],
+    ids=["json", "merge", "strategic", "strategic with a directive"],
+)  # fmt: skip
+def test_every_kind_of_patch_changes_what_it_names(
+    kubectl: Kubectl, way: str, patch: str, data: str
+) -> None:
+    kubectl.apply(config_map("a", x="1", w="1"))
+    assert kubectl("patch", "cm/a", f"--type={way}", "-p", patch) == "configmap/a patched\n"
+    assert values(kubectl, "cm/a", ".data") == [data]
+    again = kubectl("patch", "cm/a", "--type=merge", "-p", f'{{"data":{data}}}')
+    assert again == "configmap/a patched (no change)\n"
+
+
+def test_lists_are_merged_by_their_keys_or_replaced(kubectl: Kubectl) -> None:
+    cron = {
+        "apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "a"},
+        "spec": {"schedule": "@daily", "jobTemplate": {"spec": job("a")["spec"]}},
+    }  # fmt: skip
+    kubectl.apply(cron)
+
+    def patched(way: str, container: Object) -> str:
+        template = {"spec": {"template": {"spec": {"containers": [container]}}}}
+        kubectl(
+            "patch",
+            "cronjob/a",
+            f"--type={way}",
+            "-p",
+            json.dumps({"spec": {"jobTemplate": template}}),
+        )
+        path = ".spec.jobTemplate.spec.template.spec.containers[*]"
+        return " ".join(values(kubectl, "cronjob/a", f"{path}.name", f"{path}.image"))
+
+    assert (
+        patched("strategic", {"name": "more", "image": "b"}) == "more main b registry.example/a:1"
+    )
+    assert patched("strategic", {"name": "main", "image": "c"}) == "more main b c"
+    assert patched("merge", {"name": "only", "image": "d"}) == "only d"
+
+
+def test_the_status_is_patched_by_its_own_part_alone(kubectl: Kubectl) -> None:
+    kubectl.apply(job("a", suspend=True))
+    wanted = '{"status":{"active":3}}'
+    kubectl("patch", "job/a", "--type=merge", "-p", wanted)
+    assert values(kubectl, "job/a", ".status.active") == [""]
+    kubectl("patch", "job/a", "--subresource=status", "--type=merge", "-p", wanted)
+    assert values(kubectl, "job/a", ".status.active") == ["3"]
+
+
+@pytest.mark.parametrize(
+    ("way", "patch", "complaint"),
+    [
+        ("json", '[{"op":"test","path":"/data/x","value":"2"}]', "the server rejected our request"),
+        ("json", '[{"op":"remove","path":"/data/none"}]', "the server rejected our request"),
+        ("merge", '{"data":{"x":1}}', "cannot unmarshal number into Go"),
+        ("merge", '{"metadata":{"name":"b"}}', "does not match the name on the URL"),
+        ("merge", '{"metadata":{"uid":"b"}}', "UID in precondition: b, UID in object meta"),
+        ("strategic", '{"metadata":{"labels":{"a b":"c"}}}', "metadata.labels: Invalid value"),
+    ],
+)
+def test_a_patch_that_does_not_fit_changes_nothing(
+    kubectl: Kubectl, way: str, patch: str, complaint: str
+) -> None:
+    kubectl.apply(config_map("a", x="1"))
+    before = kubectl.get("cm/a")
+    done = kubectl.run("patch", "cm/a", f"--type={way}", "-p", patch)
+    assert done.returncode == 1
+    assert complaint in done.stderr
+    assert kubectl.get("cm/a") == before
+
+
+# ---- verbs made of patches -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["label", "annotate"])
+def test_marks_are_put_on_changed_and_taken_off(kubectl: Kubectl, verb: str) -> None:
+    kubectl("create", "cm", "a")
+    kubectl("create", "cm", "b")
+    kubectl(verb, "cm", "--all", "example.com/x=1")
+    done = kubectl.run(verb, "cm/a", "example.com/x=2")
+    assert (done.returncode, "--overwrite is false" in done.stderr) == (1, True)
+    kubectl(verb, "cm/a", "example.com/x=2", "--overwrite")
+    kubectl(verb, "cm/b", "example.com/x-")
+    assert kubectl(verb, "cm/a", "--list") == "example.com/x=2\n"
+    assert kubectl(verb, "cm/b", "--list") == ""
+
+
+def test_an_image_is_set_where_that_is_allowed(kubectl: Kubectl) -> None:
+    kubectl.apply(job("a", suspend=True))
+    kubectl("create", "cronjob", "a", "--image=a", "--schedule=@daily")
+    placed = pod("a")
+    placed["metadata"]["namespace"] = kubectl.namespace
+    kubectl.apply(placed)
+    assert kubectl("set", "image", "pod/a", "main=b") == "pod/a image updated\n"
+    assert kubectl("set", "image", "cronjob/a", "*=b") == "cronjob.batch/a image updated\n"
+    done = kubectl.run("set", "image", "job/a", "main=b")
+    assert done.returncode == 1
+    assert "field is immutable" in done.stderr
+    assert values(kubectl, "job/a", "..image") == ["registry.example/a:1"]
+
+
+def test_the_resources_of_a_suspended_job_can_still_be_set(kubectl: Kubectl) -> None:
+    kubectl.apply(job("waits", suspend=True), job("goes"))
+    limits = ("--limits=cpu=2", "--requests=cpu=1")
+    kubectl("set", "resources", "job/waits", *limits)
+    assert values(kubectl, "job/waits", "..resources.limits.cpu") == ["2"]
+    done = kubectl.run("set", "resources", "job/goes", *limits)
+    assert done.returncode == 1
+    assert "field is immutable" in done.stderr
+
+
+def test_what_has_no_scale_cannot_be_scaled(kubectl: Kubectl) -> None:
+    kubectl.apply(job("a", suspend=True))
+    done = kubectl.run("scale", "job/a", "--replicas=3")
+    assert done.returncode == 1
+    assert "the server could not find the requested resource" in done.stderr
+
+
+# ---- refusals ------------------------------------------------------------------------------------
+
+POD_HEAD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (
+            POD_HEAD + "  containers: [{name: a, image: x, colour: red}]",
+            'strict decoding error: unknown field "spec.containers[0].colour"',
+        ),
+        (
+            POD_HEAD + "  containers: [{name: a, image: x}]\n  restartPolicy: Sometimes",
+            'The Pod "a" is invalid: spec.restartPolicy: Unsupported value: "Sometimes": '
+            'supported values: "Always", "OnFailure", "Never"',
+        ),
+        (
+            POD_HEAD + "  containers: [{name: A, image: x}, {name: b}]",
+            'The Pod "a" is invalid: \n* spec.containers[0].name: Invalid value: "A"',
+        ),
+        (POD_HEAD + "  containers: {name: a}", "cannot unmarshal object into Go"),
+        (
+            POD_HEAD + "  containers: [{name: a, image: x, resources: {requests: {cpu: lots}}}]",
+            "quantities must match the regular expression",
+        ),
+        ("apiVersion: v1\nkind: ConfigMap", "name or generateName is required"),
+        (
+            "apiVersion: v2\nkind: Pod\nmetadata: {name: a}",
+            'no matches for kind "Pod" in version "v2"',
+        ),
+        ("kind: Pod\nmetadata: {name: a}", "apiVersion not set"),
+        ("a: [", "error converting YAML to JSON"),
+        (
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: other}",
+            "does not match the namespace",
+        ),
+    ],
+)
+def test_a_bad_manifest_is_refused_with_the_reason(
+    kubectl: Kubectl, text: str, complaint: str
+) -> None:
+    done = kubectl.run("create", "-f", "-", text=text)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert complaint in done.stderr
+
+
+def test_unknown_fields_are_warned_of_or_ignored_as_one_likes(kubectl: Kubectl) -> None:
+    text = POD_HEAD + "  containers: [{name: a, image: x, colour: red}]"
+    done = kubectl.run("create", "--validate=warn", "-f", "-", text=text)
+    assert (done.returncode, done.stdout) == (0, "pod/a created\n")
+    assert done.stderr == 'Warning: unknown field "spec.containers[0].colour"\n'
+    quiet = kubectl.run(
+        "apply", "--validate=ignore", "-f", "-", text=text.replace("name: a}", "name: b}")
+    )
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "pod/b created\n", "")
+
+
+def test_nothing_is_made_in_a_namespace_that_is_not_there(kubectl: Kubectl) -> None:
+    done = kubectl.run("create", "cm", "a", "--namespace=none")
+    assert done.returncode == 1
+    assert 'namespaces "none" not found' in done.stderr

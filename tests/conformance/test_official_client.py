@@ -1,0 +1,307 @@
+"""The official Python client: its models, verbs, watches and discovery against the real server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes import client
+from kubernetes.client import ApiException
+
+from tests.conformance.forgetful import Forgetful
+from tests.conformance.official import connected, discovered, informer, watched
+
+MERGE = "application/merge-patch+json"
+APPLY = "application/apply-patch+yaml"
+
+
+def config_map(name: str, **data: str) -> client.V1ConfigMap:
+    return client.V1ConfigMap(metadata=client.V1ObjectMeta(name=name), data=data)
+
+
+def template(**spec: Any) -> client.V1PodTemplateSpec:
+    container = client.V1Container(
+        name="main", image="registry.example/main:1", command=["run"],
+        env=[client.V1EnvVar(name="A", value="b")],
+        resources=client.V1ResourceRequirements(requests={"cpu": "500m"}, limits={"cpu": "1"}),
+    )  # fmt: skip
+    return client.V1PodTemplateSpec(
+        metadata=client.V1ObjectMeta(labels={"app": "x"}),
+        spec=client.V1PodSpec(containers=[container], **spec),
+    )
+
+
+def refusal(error: ApiException) -> tuple[int | None, str]:
+    """The code and the reason of the Status that a refusal carries."""
+    status = json.loads(str(error.body))
+    assert (status["kind"], status["code"]) == ("Status", error.status)
+    return error.status, str(status["reason"])
+
+
+@pytest.fixture
+def core(api: client.ApiClient) -> client.CoreV1Api:
+    return client.CoreV1Api(api)
+
+
+# ---- models --------------------------------------------------------------------------------------
+
+
+def test_the_version_is_told(api: client.ApiClient) -> None:
+    version = client.VersionApi(api).get_code()
+    assert (version.major, version.minor) == ("1", "37")
+    assert version.git_version.startswith("v1.37.0")
+
+
+def test_a_pod_goes_through_its_model_unchanged(core: client.CoreV1Api, space: str) -> None:
+    gates = [client.V1PodSchedulingGate(name="example.com/held")]
+    made = template(scheduling_gates=gates, node_selector={"a": "b"})
+    body = client.V1Pod(metadata=client.V1ObjectMeta(name="a"), spec=made.spec)
+    created = core.create_namespaced_pod(space, body)
+    assert created.spec is not None
+    assert created.spec.containers[0].resources == body.spec.containers[0].resources  # type: ignore[union-attr]
+    assert (created.spec.node_selector, created.spec.scheduling_gates) == ({"a": "b"}, gates)
+    assert created.status is not None
+    assert created.status.phase == "Pending"
+    found = core.read_namespaced_pod("a", space)
+    assert found == created
+    assert core.replace_namespaced_pod("a", space, found) == created
+
+
+def test_a_job_goes_through_its_model_unchanged(api: client.ApiClient, space: str) -> None:
+    batch = client.BatchV1Api(api)
+    spec = client.V1JobSpec(
+        parallelism=2, completions=2, completion_mode="Indexed", suspend=True,
+        template=template(restart_policy="Never"),
+    )  # fmt: skip
+    body = client.V1Job(metadata=client.V1ObjectMeta(name="a"), spec=spec)
+    created = batch.create_namespaced_job(space, body)
+    assert created.spec is not None
+    assert (created.spec.backoff_limit, created.spec.completion_mode) == (6, "Indexed")
+    assert batch.replace_namespaced_job("a", space, created) == created
+    assert [job.metadata.name for job in batch.list_namespaced_job(space).items] == ["a"]
+
+
+# ---- verbs ---------------------------------------------------------------------------------------
+
+
+def test_a_list_comes_whole_or_in_pages_of_one_revision(core: client.CoreV1Api, space: str) -> None:
+    for name in "abcde":
+        core.create_namespaced_config_map(space, config_map(name))
+    first = core.list_namespaced_config_map(space, limit=2)
+    core.delete_namespaced_config_map("e", space)
+    second = core.list_namespaced_config_map(space, limit=2, _continue=first.metadata._continue)
+    third = core.list_namespaced_config_map(space, limit=2, _continue=second.metadata._continue)
+    pages = (first, second, third)
+    assert [[item.metadata.name for item in page.items] for page in pages] == [
+        ["a", "b"], ["c", "d"], ["e"],
+    ]  # fmt: skip
+    assert len({page.metadata.resource_version for page in pages}) == 1
+    assert first.metadata.remaining_item_count == 3
+    whole = core.list_namespaced_config_map(space)
+    assert [item.metadata.name for item in whole.items] == ["a", "b", "c", "d"]
+
+
+def test_of_two_writers_of_one_version_the_second_is_told_to_read_again(
+    core: client.CoreV1Api, space: str
+) -> None:
+    mine = core.create_namespaced_config_map(space, config_map("a", x="1"))
+    theirs = core.read_namespaced_config_map("a", space)
+    mine.data = {"x": "2"}
+    theirs.data = {"x": "3"}
+    core.replace_namespaced_config_map("a", space, mine)
+    with pytest.raises(ApiException) as refused:
+        core.replace_namespaced_config_map("a", space, theirs)
+    assert refusal(refused.value) == (409, "Conflict")
+    assert core.read_namespaced_config_map("a", space).data == {"x": "2"}
+
+
+def test_a_patch_takes_the_form_that_its_type_says(core: client.CoreV1Api, space: str) -> None:
+    core.create_namespaced_config_map(space, config_map("a", x="1", y="1"))
+    merged = core.patch_namespaced_config_map(
+        "a", space, {"data": {"x": None}}, _content_type=MERGE
+    )
+    assert merged.data == {"y": "1"}
+    operations = [{"op": "add", "path": "/data/z", "value": "1"}]
+    assert core.patch_namespaced_config_map("a", space, operations).data == {"y": "1", "z": "1"}
+    wish = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"y": "2"}}
+    apply: dict[str, Any] = {"field_manager": "me", "_content_type": APPLY}
+    with pytest.raises(ApiException) as refused:
+        core.patch_namespaced_config_map("a", space, wish, **apply)
+    assert refusal(refused.value) == (409, "Conflict")
+    applied = core.patch_namespaced_config_map("a", space, wish, force=True, **apply)
+    assert applied.data == {"y": "2", "z": "1"}
+
+
+def test_a_delete_is_for_one_life_of_a_name(core: client.CoreV1Api, space: str) -> None:
+    first = core.create_namespaced_config_map(space, config_map("a"))
+    core.delete_namespaced_config_map("a", space)
+    core.create_namespaced_config_map(space, config_map("a"))
+    options = client.V1DeleteOptions(preconditions=client.V1Preconditions(uid=first.metadata.uid))
+    with pytest.raises(ApiException) as refused:
+        core.delete_namespaced_config_map("a", space, body=options)
+    assert refusal(refused.value) == (409, "Conflict")
+    core.create_namespaced_config_map(space, config_map("b"))
+    core.delete_collection_namespaced_config_map(space)
+    assert core.list_namespaced_config_map(space).items == []
+    with pytest.raises(ApiException) as gone:
+        core.read_namespaced_config_map("a", space)
+    assert refusal(gone.value) == (404, "NotFound")
+
+
+def test_a_refusal_names_the_fields_that_are_wrong(core: client.CoreV1Api, space: str) -> None:
+    spec = client.V1PodSpec(containers=[client.V1Container(name="A")], restart_policy="Sometimes")
+    with pytest.raises(ApiException) as refused:
+        core.create_namespaced_pod(
+            space, client.V1Pod(metadata=client.V1ObjectMeta(name="a"), spec=spec)
+        )
+    assert refusal(refused.value) == (422, "Invalid")
+    causes = json.loads(str(refused.value.body))["details"]["causes"]
+    assert {"spec.containers[0].name", "spec.restartPolicy"} <= {cause["field"] for cause in causes}
+
+
+def test_a_pod_is_evicted(core: client.CoreV1Api, space: str) -> None:
+    pod = client.V1Pod(metadata=client.V1ObjectMeta(name="a"), spec=template().spec)
+    core.create_namespaced_pod(space, pod)
+    eviction = client.V1Eviction(metadata=client.V1ObjectMeta(name="a"))
+    core.create_namespaced_pod_eviction("a", space, eviction)
+    changes = watched(
+        core.list_namespaced_pod, space, seconds=10, resource_version="0",
+    )  # fmt: skip
+    gone = (kind == "DELETED" for kind, _ in changes)
+    assert core.list_namespaced_pod(space).items == [] or any(gone)
+
+
+# ---- watches -------------------------------------------------------------------------------------
+
+
+def told(event: tuple[str, client.V1ConfigMap]) -> tuple[str, str, dict[str, str] | None]:
+    return event[0], str(event[1].metadata.name), event[1].data  # type: ignore[union-attr]
+
+
+def test_a_watch_is_resumed_where_it_was_left(core: client.CoreV1Api, space: str) -> None:
+    start = core.list_namespaced_config_map(space).metadata.resource_version
+    core.create_namespaced_config_map(space, config_map("a", x="1"))
+    core.patch_namespaced_config_map("a", space, {"data": {"x": "2"}})
+    core.create_namespaced_config_map(space, config_map("b"))
+    core.delete_namespaced_config_map("a", space)
+    options: dict[str, Any] = {"seconds": 10}
+    seen: list[tuple[str, client.V1ConfigMap]] = []
+    for _ in range(4):
+        since = seen[-1][1].metadata.resource_version if seen else start  # type: ignore[union-attr]
+        events = watched(core.list_namespaced_config_map, space, resource_version=since, **options)
+        seen += islice(events, 1)
+    assert [told(event) for event in seen] == [
+        ("ADDED", "a", {"x": "1"}), ("MODIFIED", "a", {"x": "2"}), ("ADDED", "b", None),
+        ("DELETED", "a", {"x": "2"}),
+    ]  # fmt: skip
+
+
+def test_a_watch_from_nowhere_begins_with_what_is_there(core: client.CoreV1Api, space: str) -> None:
+    for name in "ab":
+        core.create_namespaced_config_map(space, config_map(name))
+    events = watched(core.list_namespaced_config_map, space, seconds=10)
+    assert [told(event)[:2] for event in islice(events, 2)] == [("ADDED", "a"), ("ADDED", "b")]
+
+
+def test_a_watch_ends_when_its_time_is_over(core: client.CoreV1Api, space: str) -> None:
+    assert list(watched(core.list_namespaced_config_map, space, seconds=1)) == []
+
+
+@pytest.fixture
+def forgetful(tmp_path: Path) -> Iterator[Forgetful]:
+    """A server that keeps as much history as it is told to."""
+    found = Forgetful(tmp_path)
+    with found.running():
+        yield found
+
+
+def test_who_comes_back_too_late_lists_anew_and_goes_on(forgetful: Forgetful) -> None:
+    with connected(forgetful.kubeconfig) as api:
+        core = client.CoreV1Api(api)
+        old = core.create_namespaced_config_map("default", config_map("a")).metadata
+        core.create_namespaced_config_map("default", config_map("b"))
+        forgetful.forget()
+        since = {"seconds": 10, "resource_version": old.resource_version}
+        with pytest.raises(ApiException) as refused:
+            list(watched(core.list_namespaced_config_map, "default", **since))
+        assert refused.value.status == 410
+        listed = core.list_namespaced_config_map("default")
+        assert [item.metadata.name for item in listed.items] == ["a", "b"]
+        core.delete_namespaced_config_map("a", "default")
+        since["resource_version"] = listed.metadata.resource_version
+        events = watched(core.list_namespaced_config_map, "default", **since)
+        assert [told(event)[:2] for event in islice(events, 1)] == [("DELETED", "a")]
+
+
+def test_an_old_page_cannot_be_continued(forgetful: Forgetful) -> None:
+    with connected(forgetful.kubeconfig) as api:
+        core = client.CoreV1Api(api)
+        for name in "ab":
+            core.create_namespaced_config_map("default", config_map(name))
+        more = core.list_namespaced_config_map("default", limit=1).metadata._continue
+        core.create_namespaced_config_map("default", config_map("c"))
+        forgetful.forget()
+        with pytest.raises(ApiException) as refused:
+            core.list_namespaced_config_map("default", limit=1, _continue=more)
+        assert refusal(refused.value) == (410, "Expired")
+
+
+def test_an_informer_has_the_present_at_hand(core: client.CoreV1Api, space: str) -> None:
+    core.create_namespaced_config_map(space, config_map("a", x="1"))
+    with informer(core.list_namespaced_config_map, space) as (cache, changes):
+        assert changes.get(timeout=10)[0] == "ADDED"
+        core.patch_namespaced_config_map("a", space, {"data": {"x": "2"}})
+        kind, found = changes.get(timeout=10)
+        assert (kind, found.data) == ("MODIFIED", {"x": "2"})
+        assert [item.data for item in cache.list()] == [{"x": "2"}]
+        core.delete_namespaced_config_map("a", space)
+        assert changes.get(timeout=10)[0] == "DELETED"
+        assert cache.list() == []
+
+
+# ---- discovery -----------------------------------------------------------------------------------
+
+
+def test_kinds_that_the_client_has_no_model_for_are_discovered(
+    api: client.ApiClient, space: str, tmp_path: Path
+) -> None:
+    found = discovered(api, tmp_path / "discovery.json")
+    groups = found.resources.get(api_version="scheduling.k8s.io/v1beta1", kind="PodGroup")
+    assert (groups.name, groups.namespaced) == ("podgroups", True)
+    body = {
+        "apiVersion": groups.group_version, "kind": groups.kind, "metadata": {"name": "a"},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}},
+    }  # fmt: skip
+    made = groups.create(namespace=space, body=body)
+    assert made.spec.schedulingPolicy.gang.minCount == 2
+    change = {"spec": {"schedulingPolicy": {"gang": {"minCount": 3}}}}
+    groups.patch(namespace=space, name="a", body=change, content_type=MERGE)
+    assert groups.get(namespace=space, name="a").spec.schedulingPolicy.gang.minCount == 3
+    labelled = {**body, "metadata": {"name": "a", "labels": {"x": "1"}}}
+    del labelled["spec"]
+    groups.server_side_apply(namespace=space, name="a", body=labelled, field_manager="me")
+    assert [item.metadata.name for item in groups.get(namespace=space, label_selector="x").items]
+    groups.status.patch(
+        namespace=space, name="a", content_type=MERGE,
+        body={"status": {"conditions": [{
+            "type": "Example", "status": "True", "reason": "Test", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }]}},
+    )  # fmt: skip
+    assert groups.get(namespace=space, name="a").status.conditions[0].type == "Example"
+    groups.delete(namespace=space, name="a")
+    assert groups.get(namespace=space).items == []
+
+
+def test_every_kind_that_discovery_lists_can_be_listed(
+    api: client.ApiClient, space: str, tmp_path: Path
+) -> None:
+    found = discovered(api, tmp_path / "discovery.json")
+    kinds = [kind for kind in found.resources if "list" in (kind.verbs or ())]
+    assert {"Pod", "Job", "PodGroup", "Lease", "Node"} <= {kind.kind for kind in kinds}
+    lists = {kind.kind: found.get(kind).kind for kind in kinds}
+    assert lists == {kind: f"{kind}List" for kind in lists}
