@@ -16,11 +16,13 @@ from phalanx.chance import Chance
 from phalanx.client.client import Client
 from phalanx.client.transports import InProcess
 from phalanx.clock import Clock
+from phalanx.controllers.disruption import Disruption
 from phalanx.controllers.garbage import Garbage
 from phalanx.controllers.loop import Informers
 from phalanx.controllers.namespaces import Namespaces
 from phalanx.controllers.nodes import Nodes, SimulatedNode
 from phalanx.controllers.podgroups import Protection
+from phalanx.controllers.recorder import Recorder
 from phalanx.controllers.scheduling import Scheduling
 from phalanx.server.access import MASTERS, Tokens
 from phalanx.server.app import Server
@@ -79,6 +81,9 @@ class ControlPlane:
         if "controllers" not in self._without:
             parts.append(Protection(client, informers).run)
             parts.append(Namespaces(client, informers).run)
+            parts.append(Disruption(client, informers, self._clock).run)
+            recorder = Recorder(client, self._clock, self._chance, "garbage-collector")
+            parts.append(recorder.run)
             # Last: it takes every informer as it finds it.
-            parts.append(Garbage(client, informers).run)
+            parts.append(Garbage(client, informers, recorder.record).run)
         return [informers.run, *parts]

@@ -1,4 +1,4 @@
-"""Objects as the server makes them of what a client sends: conforming, with defaults, just begun."""
+"""Objects as the server makes them of what a client sends: conforming, filled in, just begun."""
 
 from __future__ import annotations
 

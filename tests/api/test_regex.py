@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.api.regex import BadPattern, Pattern, pattern
+
+SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+
+
+@pytest.mark.parametrize(
+    ("text", "yes", "no"),
+    [
+        ("^a+b$", ["ab", "aaab"], ["b", "abc", "xab", ""]),
+        ("a|b", ["xax", "b"], ["c", ""]),
+        ("", ["", "anything"], []),
+        (r"^(a|bc)*c{2,3}$", ["cc", "ccc", "abccc"], ["c", "bc", "cccc"]),
+        (r"^x{2,}y{0}$", ["xx", "xxx"], ["x", "xxy"]),
+        (SUBDOMAIN, ["a", "a-b.c", "x.y.z"], ["-a", "a-", "a..b", "A"]),
+        (r"^\d{1,3}(\.\d{1,3}){3}$", ["10.0.0.1"], ["10.0.0", "10.0.0.1000", "١.1.1.1"]),
+        (r"\bfoo\b", ["foo", "a foo.", "foo-bar"], ["food", "xfoo", "_foo"]),
+        (r"\Boo", ["foo"], ["oo", "x oo"]),
+        (r"(?i)abc", ["ABC", "xaBcx"], ["ab"]),
+        (r"a(?i:b)c", ["aBc", "abc"], ["ABC", "aBC"]),
+        (r"^.$", ["a", "é"], ["\n", "ab"]),
+        (r"(?s)^.$", ["\n"], [""]),
+        (r"(?m)^b$", ["a\nb\nc", "b"], ["ab"]),
+        (r"[^a-c]", ["d", "ad"], ["abc"]),
+        (r"^[]a]+$", ["]a"], ["[", ""]),
+        (r"^[a-]$", ["a", "-"], ["b"]),
+        (r"^[\w.-]+$", ["a_1.b-c"], ["a b"]),
+        (r"^[[:alpha:]_]+$", ["aZ_"], ["a1"]),
+        (r"^\p{Lu}\PN$", ["Ab"], ["ab", "A1"]),
+        (r"^\x41\x{42}\103\t$", ["ABC\t"], ["ABC"]),
+        (r"^\Qa.b\E+$", ["a.b", "a.bb"], ["axb", "a.ba.b"]),
+        (r"^(?P<name>a)(?:b)?$", ["a", "ab"], ["b"]),
+        (r"^a{,2}$", ["a{,2}"], ["aa"]),
+        (r"^\.\/\-$", ["./-"], ["a/-"]),
+        (r"^a+?b*?$", ["ab", "aab", "a"], ["b"]),
+    ],
+)
+def test_a_pattern_is_in_some_texts_and_not_in_others(
+    text: str, yes: list[str], no: list[str]
+) -> None:
+    found = Pattern(text)
+    assert [one for one in yes if not found.is_in(one)] == []
+    assert [one for one in no if found.is_in(one)] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(", ")", "[", "a**", "*a", "+", "(?=a)", "(?<!a)", r"(a)\1", r"\y", "a{1001}", "a{3,2}",
+        "[b-a]", "(?P<n", r"\p{Klingon}", "((a{1000}){1000})", "\\", "[[:nope:]]", r"\x{zz}",
+        "(" * 200 + ")" * 200,
+    ],
+)  # fmt: skip
+def test_what_is_no_pattern_is_refused(text: str) -> None:
+    with pytest.raises(BadPattern):
+        pattern(text)
+
+
+PIECES = st.recursive(
+    st.sampled_from(["a", "b", ".", "[ab]", "[^a]", r"\w", r"\b", "^", "$", "-"]),
+    lambda inner: st.one_of(
+        st.tuples(inner, inner).map("".join),
+        st.tuples(inner, inner).map(lambda pair: f"(?:{pair[0]}|{pair[1]})"),
+        st.tuples(inner, st.sampled_from(["*", "+", "?", "{2}", "{0,2}", "{1,}"])).map(
+            lambda pair: f"(?:{pair[0]}){pair[1]}"
+        ),
+    ),
+    max_leaves=8,
+)
+
+
+@given(PIECES, st.text("ab-\n", max_size=8))
+def test_a_pattern_is_found_where_the_backtracking_library_finds_it(text: str, where: str) -> None:
+    theirs = re.compile(text.replace("$", r"\Z"))
+    assert Pattern(text).is_in(where) == (theirs.search(where) is not None)
+
+
+def test_time_grows_with_the_text_and_not_with_the_ways_to_read_it() -> None:
+    assert not Pattern(r"^(a+)+$").is_in("a" * 50_000 + "b")
+    assert not Pattern(r"^(a|a|aa)*$").is_in("a" * 50_000 + "b")
+
+
+def test_what_is_remembered_can_be_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phalanx.api.regex.MAX_REMEMBERED", 20)
+    found = Pattern(r"^([a-f][0-9])+$")
+    text = "".join(f"{letter}{digit}" for letter in "abcdef" for digit in range(10))
+    assert found.is_in(text)
+    assert not found.is_in(text + "x")
+
+
+def test_repeating_nothing_costs_nothing() -> None:
+    assert Pattern("((((){1000}){1000}){1000}){1000}").is_in("")
