@@ -55,7 +55,7 @@ def start(setting: Setting) -> Iterator[Result]:
 
 
 def _start_with_objects(setting: Setting) -> Result:
-    nodes, pods = setting.size(FOUND_NODES), setting.size(FOUND_PODS)
+    nodes, pods = setting.size(FOUND_NODES, 50), setting.size(FOUND_PODS, 50)
     made = [calls.node(f"node-{n}") for n in range(nodes)]
     made += [calls.pod(f"pod-{n}", on=f"node-{n % nodes}") for n in range(pods)]
     options = ("--nodes", "0")

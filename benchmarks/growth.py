@@ -34,7 +34,7 @@ def section(setting: Setting) -> Iterator[Result]:
         yield _result(f"decide, more {what}", {n: milliseconds(puzzle(n)) for n in used}, "ms")
     seconds, notes = {}, []
     for size in (setting.size(size) for size in GANGS):
-        ran = races.run(setting, Race(Workload(setting.size(NODES), size, 3)))
+        ran = races.run(setting, Race(Workload(setting.size(NODES, 50), size, 3)))
         seconds[size] = ran.beside.get("server s", math.nan)
         notes += [ran.note] if ran.note else []
     yield _result("whole control plane, more gangs", seconds, "s", "; ".join(notes))

@@ -12,6 +12,7 @@ import http.client
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import uvloop
 
@@ -23,10 +24,12 @@ from benchmarks.wire import send_all
 from tools.control_plane import ControlPlane
 
 REQUESTS = 3_000
+STAGES = ("authorise", "parse", "admit", "commit", "publish")
 #: Waiting, not work.
 WAITING = "commit"
-_STAGE = re.compile(
-    r'^phalanx_stage_seconds_(sum|count)\{[^}]*stage="(\w+)"[^}]*\} (\S+)', re.MULTILINE
+_SECONDS, _COUNT = (
+    re.compile(rf'^phalanx_stage_seconds_{part}\{{stage="(\w+)"\}} (\S+)', re.MULTILINE)
+    for part in ("sum", "count")
 )
 
 
@@ -39,8 +42,7 @@ def section(setting: Setting) -> Iterator[Result]:
             uvloop.run(send_all(plane.access, [calls.pod(f"pod-{n}") for n in range(count)]))
         after = stage_totals(plane)
     costs = {
-        stage: (seconds - before.get(stage, (0.0, 0.0))[0]) / count * 1e6
-        for stage, (seconds, _) in after.items()
+        stage: (after[stage].seconds - before[stage].seconds) / count * 1e6 for stage in STAGES
     }
     for stage, cost in costs.items():
         yield Result(f"create: {stage}", cost, "us waiting" if stage == WAITING else "us")
@@ -53,15 +55,25 @@ def section(setting: Setting) -> Iterator[Result]:
 def stage_costs(plane: ControlPlane) -> dict[str, float]:
     """Microseconds per passage of each stage since the start."""
     totals = stage_totals(plane)
-    return {f"{stage} us": seconds / count * 1e6 for stage, (seconds, count) in totals.items()}
+    return {f"{name} us": total.seconds / total.count * 1e6 for name, total in totals.items()}
 
 
-def stage_totals(plane: ControlPlane) -> dict[str, tuple[float, float]]:
-    """Seconds and passages of each stage since the start."""
-    totals: defaultdict[str, dict[str, float]] = defaultdict(dict)
-    for part, stage, value in _STAGE.findall(_metrics(plane)):
-        totals[stage][part] = float(value)
-    return {stage: (total["sum"], total["count"]) for stage, total in totals.items()}
+@dataclass(slots=True)
+class Total:
+    """Seconds and passages of one stage since the start."""
+
+    seconds: float = 0.0
+    count: float = 0.0
+
+
+def stage_totals(plane: ControlPlane) -> defaultdict[str, Total]:
+    """What `/metrics` tells of each stage."""
+    totals: defaultdict[str, Total] = defaultdict(Total)
+    for stage, seconds in _SECONDS.findall(text := _metrics(plane)):
+        totals[stage].seconds = float(seconds)
+    for stage, count in _COUNT.findall(text):
+        totals[stage].count = float(count)
+    return totals
 
 
 def _metrics(plane: ControlPlane) -> str:

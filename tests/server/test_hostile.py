@@ -14,6 +14,7 @@ from phalanx.api.kinds import (
     CONFIG_MAP,
     EVENT,
     GROUP_BINDING,
+    KINDS,
     LEASE,
     NODE,
     POD,
@@ -98,6 +99,12 @@ TEMPLATES: tuple[tuple[Kind, Object], ...] = (
     (CONFIG_MAP, EXAMPLES[CONFIG_MAP]),
     (PRIORITY_CLASS, EXAMPLES[PRIORITY_CLASS]),
 )
+#: Every kind that is stored, with next to nothing in it: what it must have is for others to say.
+BARE: tuple[tuple[Kind, Object], ...] = tuple(
+    (kind, {"metadata": {"name": "a", "labels": {"a": "b"}}, "spec": {"template": {}}, "data": {}})
+    for kind in KINDS
+    if "list" in kind.verbs and "create" in kind.verbs
+)
 
 
 def places(value: Any) -> list[tuple[Any, Any]]:
@@ -156,7 +163,7 @@ async def look_at(api: Api, kind: Kind) -> None:
 
 
 @tried(2.5)
-@given(st.sampled_from(TEMPLATES), mutations)
+@given(st.sampled_from(TEMPLATES) | st.sampled_from(BARE), mutations)
 @in_virtual_time
 async def test_no_new_object_breaks_the_server(
     template: tuple[Kind, Object], changes: list[tuple[int, str, str, Any]]

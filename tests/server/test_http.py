@@ -70,8 +70,12 @@ async def meanwhile(net: Net, times: int = 100) -> None:
     """Others are answered, while the loop goes round and round."""
     other = await net.connect()
     for _ in range(times):
-        other.send(request("GET", "/", "Authorization: Bearer wrong"))
-        assert (await other.answer()).code == 401
+        await once_more(other)
+
+
+async def once_more(peer: Peer) -> None:
+    peer.send(request("GET", "/", "Authorization: Bearer wrong"))
+    assert (await peer.answer()).code == 401
 
 
 async def paths(peer: Peer, number: int) -> list[str]:
@@ -283,12 +287,12 @@ async def test_the_time_of_a_request_runs_from_its_first_byte(net: Net) -> None:
 @on_a_net
 async def test_a_request_that_comes_byte_by_byte_has_no_more_time(net: Net) -> None:
     async with net.serving(echo, SLOW):
-        peer = await net.connect()
+        peer, other = await net.connect(), await net.connect()
         peer.send(request("POST", "/", "Content-Length: 1000000"))
         answer = asyncio.create_task(peer.answer())
         while not answer.done():
             peer.send(b" ")
-            await meanwhile(net, 1)
+            await once_more(other)
         assert (await answer).code == 408
 
 

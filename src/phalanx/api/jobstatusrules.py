@@ -141,7 +141,7 @@ _RULES = (
     _when_finished("terminating", "terminating>0 is invalid for finished job"),
     _Rule(
         ("active", "ready"),
-        lambda job: job.number("ready") > job.number("active"),
+        lambda job: job.has("ready") and job.number("ready") > job.number("active"),
         lambda job: invalid(
             "ready", job.number("ready"), "cannot set more ready pods than active"
         ),

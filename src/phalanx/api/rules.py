@@ -14,6 +14,7 @@ from phalanx.api import budgetrules, claimrules, kinds, quotarules, rbacrules, s
 from phalanx.api.causes import Causes, forbidden, invalid, too_long, under
 from phalanx.api.checks import (
     CREATED,
+    IMMUTABLE,
     Check,
     at_creation,
     at_least,
@@ -204,6 +205,24 @@ def _new_style(new: Any, old: Any) -> Causes:
 
 _EVENT = every(_event_namespace, _new_style)
 
+
+def _event_type(new: Any, old: Any) -> Causes:
+    known = ("Normal", "Warning")
+    return () if new in known else [invalid("", new or "", f"has invalid value: {new or ''}")]
+
+
+def _event_stays(new: Any, old: Any) -> Causes:
+    """An Event that came in the new style is told once; only its series goes on."""
+    if old is CREATED:
+        return ()
+    kept = [key for key in {**old, **new} if key not in ("metadata", "series")]
+    return [invalid(key, new.get(key), IMMUTABLE) for key in kept if new.get(key) != old.get(key)]
+
+
+_EVENTS_EVENT = every(
+    _EVENT, at_creation(struct(("eventTime", there), ("type", _event_type))), _event_stays
+)
+
 # ------------------------------------------------------------------------------------ Namespace
 
 
@@ -219,6 +238,7 @@ _RULES: Mapping[tuple[str, str], Check] = {
     for kind, part, check in (
         (kinds.CONFIG_MAP, "", _CONFIG_MAP),
         (kinds.EVENT, "", _EVENT),
+        (kinds.EVENTS_EVENT, "", _EVENTS_EVENT),
         (kinds.LIMIT_RANGE, "", quotarules.LIMIT_RANGE),
         (kinds.NAMESPACE, "", _NAMESPACE),
         (kinds.NAMESPACE, "finalize", _NAMESPACE),

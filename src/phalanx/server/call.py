@@ -78,6 +78,10 @@ class Call:
         if mode not in (None, "All"):
             raise self._bad_option(unsupported("dryRun", mode, ("All",)))
 
+    def warning_headers(self) -> tuple[tuple[str, str], ...]:
+        """What the client should be told besides, as headers."""
+        return tuple(("warning", f'299 - "{_quoted(text)}"') for text in self.warnings)
+
     def _bad_option(self, cause: Cause) -> Invalid:
         return bad_options(_OPTIONS[self.request.method], [cause])
 
@@ -89,6 +93,12 @@ _OPTIONS = {
     "PATCH": "PatchOptions",
     "DELETE": "DeleteOptions",
 }
+
+
+def _quoted(text: str) -> str:
+    """A text that stands in quotes; what would end a header is left out."""
+    printable = "".join(c if c.isprintable() else " " for c in text)
+    return printable.replace("\\", "\\\\").replace('"', '\\"')
 
 
 def bad_options(kind: str, causes: list[Cause]) -> Invalid:

@@ -29,6 +29,10 @@ _LONGEST_GRACE = 2**31 - 1
 _ENDED = ("Succeeded", "Failed")
 #: Policy -> the finalizer by which an object waits for what depends on it.
 _HOLDS = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
+_ORPHANING = (
+    "child pods are preserved by default when {} are deleted; set propagationPolicy=Background to "
+    "remove them or set propagationPolicy=Orphan to suppress this warning"
+)
 _POLICIES = ("Foreground", "Background", "Orphan", "nil")
 
 
@@ -50,7 +54,7 @@ async def delete(context: Context, call: Call) -> Reply:
     body, is_gone = await delete_one(context, call, options)
     if is_gone and not call.kind.deletion_returns_object:
         body = _success(call, orjson.loads(body))
-    return in_media(Reply(200, body), accepted)
+    return in_media(Reply(200, body, headers=call.warning_headers()), accepted)
 
 
 async def delete_collection(context: Context, call: Call) -> Reply:
@@ -157,11 +161,14 @@ def read_options(call: Call, given: Object | None = None) -> Options:
         raise bad_options("DeleteOptions", causes)
     if body.get("orphanDependents") is not None:
         policy = "Orphan" if body["orphanDependents"] else "Background"
+    if not policy and call.kind.orphans_by_default:
+        policy = "Orphan"
+        call.warnings.append(_ORPHANING.format(call.kind.plural))
     conditions = body.get("preconditions") or {}
     grace = body.get("gracePeriodSeconds")
     return Options(
         grace=grace if grace is not None else call.number("gracePeriodSeconds"),
-        policy=policy or ("Orphan" if call.kind.orphans_by_default else "Background"),
+        policy=policy or "Background",
         uid=conditions.get("uid") or "",
         version=conditions.get("resourceVersion") or "",
         dry_run=call.dry_run or bool(body.get("dryRun")),

@@ -329,9 +329,4 @@ def _bad_force() -> ApiError:
 
 
 def _reply(code: int, body: bytes, call: Call) -> Reply:
-    headers = tuple(("warning", f'299 - "{_quoted(text)}"') for text in call.warnings)
-    return Reply(code, body, headers=headers)
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')
+    return Reply(code, body, headers=call.warning_headers())
