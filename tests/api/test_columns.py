@@ -159,3 +159,110 @@ def test_the_first_word_on_when_an_event_was_seen_is_the_last() -> None:
 def test_a_config_map_shows_how_much_is_in_it() -> None:
     shown = cells("ConfigMap", {"data": {"a": "b", "c": "d"}, "binaryData": {"e": "Zg=="}})
     assert shown["Data"] == 3
+
+
+@pytest.mark.parametrize(
+    ("conditions", "deleting", "status"),
+    [
+        ([], False, "Running"),
+        (["Suspended"], False, "Suspended"),
+        (["FailureTarget"], False, "FailureTarget"),
+        (["SuccessCriteriaMet", "Complete"], False, "Complete"),
+        (["FailureTarget", "Failed"], True, "Failed"),
+        (["Suspended"], True, "Terminating"),
+    ],
+)
+def test_a_job_shows_how_it_is(conditions: list[str], deleting: bool, status: str) -> None:
+    meta = {"deletionTimestamp": MADE} if deleting else {}
+    true = [{"type": kind, "status": "True"} for kind in conditions]
+    assert cells("Job", {"metadata": meta, "status": {"conditions": true}})["Status"] == status
+
+
+@pytest.mark.parametrize(
+    ("job", "completions", "took"),
+    [
+        ({"spec": {"completions": 4}, "status": {"succeeded": 1}}, "1/4", ""),
+        ({"spec": {"parallelism": 3}, "status": {"startTime": MADE}}, "0/1 of 3", "30s"),
+        ({"spec": {"parallelism": 1},
+          "status": {"startTime": "2027-01-15T07:00:00Z", "completionTime": MADE}}, "0/1", "59m"),
+    ],
+)  # fmt: skip
+def test_a_job_shows_how_far_it_is(job: Object, completions: str, took: str) -> None:
+    shown = cells("Job", job)
+    assert (shown["Completions"], shown["Duration"]) == (completions, took)
+
+
+def test_a_template_shows_its_containers() -> None:
+    pods = {"containers": [{"name": "a", "image": "x:1"}, {"name": "b", "image": "y:2"}]}
+    labels = {"metadata": {"labels": {"app": "z"}}}
+    shown = cells("PodTemplate", {"template": {**labels, "spec": pods}})
+    assert (shown["Containers"], shown["Images"], shown["Pod Labels"]) == (
+        "a,b",
+        "x:1,y:2",
+        "app=z",
+    )
+    selector = {"selector": {"matchLabels": {"a": "b"}}}
+    shown = cells("Job", {"spec": {"template": {"spec": pods}, **selector}})
+    assert (shown["Containers"], shown["Images"], shown["Selector"]) == ("a,b", "x:1,y:2", "a=b")
+
+
+def test_a_cron_job_shows_when_it_last_ran() -> None:
+    spec = {"schedule": "@daily", "suspend": False}
+    shown = cells("CronJob", {"spec": spec, "status": {"active": [{}], "lastScheduleTime": MADE}})
+    assert (shown["Schedule"], shown["Timezone"], shown["Suspend"]) == ("@daily", "<none>", "False")
+    assert (shown["Active"], shown["Last Schedule"]) == (1, "30s")
+    assert cells("CronJob", {})["Last Schedule"] == "<none>"
+
+
+@pytest.mark.parametrize(
+    ("service", "outside", "ports"),
+    [
+        ({"spec": {"ports": [{"port": 80, "protocol": "TCP"}]}}, "<none>", "80/TCP"),
+        ({"spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": 30000}, {"port": 1}]}},
+         "<none>", "80:30000/TCP,1/TCP"),
+        ({"spec": {"type": "LoadBalancer"}}, "<pending>", "<none>"),
+        ({"spec": {"type": "LoadBalancer", "externalIPs": ["10.0.0.9"]},
+          "status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.1"}, {"hostname": "lb"}]}}},
+         "10.0.0.1,lb,10.0.0.9", "<none>"),
+        ({"spec": {"type": "ExternalName", "externalName": "db"}}, "db", "<none>"),
+    ],
+)  # fmt: skip
+def test_a_service_shows_how_it_is_reached(service: Object, outside: str, ports: str) -> None:
+    shown = cells("Service", service)
+    assert (shown["External-IP"], shown["Port(s)"]) == (outside, ports)
+
+
+def test_a_volume_shows_whose_it_is() -> None:
+    spec = {"accessModes": ["ReadWriteOnce", "Other"], "claimRef": {"namespace": "n", "name": "c"}}
+    shown = cells("PersistentVolume", {"spec": spec, "status": {"phase": "Bound"}})
+    assert (shown["Access Modes"], shown["Claim"], shown["Status"]) == ("RWO,Other", "n/c", "Bound")
+    gone = cells("PersistentVolumeClaim", {"metadata": {"deletionTimestamp": MADE}})
+    assert (gone["Status"], gone["VolumeMode"]) == ("Terminating", "<unset>")
+
+
+def test_a_quota_shows_what_is_used() -> None:
+    status = {"hard": {"pods": "9", "cpu": "4", "limits.cpu": "8"}, "used": {"cpu": "1"}}
+    shown = cells("ResourceQuota", {"status": status})
+    assert (shown["Request"], shown["Limit"]) == ("cpu: 1/4, pods: 0/9", "limits.cpu: 0/8")
+
+
+def test_a_binding_shows_who_has_the_role() -> None:
+    subjects = [
+        {"kind": "User", "name": "me"},
+        {"kind": "ServiceAccount", "name": "a", "namespace": "n"},
+    ]
+    shown = cells("RoleBinding", {"roleRef": {"kind": "Role", "name": "r"}, "subjects": subjects})
+    assert (shown["Role"], shown["Users"], shown["ServiceAccounts"]) == ("Role/r", "me", "n/a")
+
+
+@pytest.mark.parametrize(
+    ("claim", "state"),
+    [
+        ({}, "pending"),
+        ({"status": {"allocation": {}}}, "allocated"),
+        ({"status": {"allocation": {}, "reservedFor": [{}]}}, "allocated,reserved"),
+        ({"metadata": {"deletionTimestamp": MADE}}, "deleted"),
+    ],
+)
+def test_a_claim_shows_how_far_it_is(claim: Object, state: str) -> None:
+    assert cells("ResourceClaim", claim)["State"] == state

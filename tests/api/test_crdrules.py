@@ -73,10 +73,13 @@ def test_a_good_definition_is_accepted(obj: Object) -> None:
         ("spec.versions.0.name", "V1", [(f"{VERSION}.name", INVALID)]),
         ("spec.versions.0.storage", False,
          [("spec.versions", INVALID), ("status.storedVersions", INVALID)]),
-        ("spec.versions", [version("v1"), version("v1", storage=False)], [("spec.versions", INVALID)]),
+        ("spec.versions", [version("v1"), version("v1", storage=False)],
+         [("spec.versions", INVALID)]),
         ("spec.versions", [version("v1"), version("v2")], [("spec.versions", INVALID)]),
         ("spec.versions", [], [("spec.versions", INVALID), ("status.storedVersions", INVALID)]),
-        ("spec.names.kind", "Wid get", [("spec.names.kind", INVALID), ("spec.names.listKind", INVALID)]),
+        ("spec.names.kind", "Wid get", [
+            (f"spec.names.{name}", INVALID) for name in ("singular", "kind", "listKind")
+        ]),
         ("spec.names.listKind", "Widget", [("spec.names.listKind", INVALID)]),
         ("spec.names.shortNames", ["w", "W"], [("spec.names.shortNames[1]", INVALID)]),
         ("spec.names.categories", ["a.b"], [("spec.names.categories[0]", INVALID)]),
@@ -99,7 +102,8 @@ def test_a_good_definition_is_accepted(obj: Object) -> None:
             (f"{VERSION}.subresources.scale.labelSelectorPath", INVALID),
         ]),
         ("spec.versions.0.selectableFields",
-         [{"jsonPath": p} for p in (".spec.colour", ".spec.tags", ".spec.colour", "", ".metadata.x")],
+         [{"jsonPath": f".{p}" if p else ""}
+          for p in ("spec.colour", "spec.tags", "spec.colour", "", "metadata.x")],
          [
             (f"{VERSION}.selectableFields[1].jsonPath", INVALID),
             (f"{VERSION}.selectableFields[3].jsonPath", REQUIRED),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -85,6 +86,11 @@ def test_a_pattern_is_found_where_the_backtracking_library_finds_it(text: str, w
 def test_time_grows_with_the_text_and_not_with_the_ways_to_read_it() -> None:
     assert not Pattern(r"^(a+)+$").is_in("a" * 50_000 + "b")
     assert not Pattern(r"^(a|a|aa)*$").is_in("a" * 50_000 + "b")
+
+
+def test_there_is_an_end_to_what_is_spent_on_one_text() -> None:
+    letters = Random(1).choices("ab", k=100_000)
+    assert not Pattern("(a.{900}a.{900}b)+c").is_in("".join(letters))
 
 
 def test_what_is_remembered_can_be_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,7 +162,7 @@ def test_the_kinds_are_known_by_their_names(kubectl: Kubectl) -> None:
             "Required value",
         ),
         ("kind: Pod\napiVersion: v1\nmetadata: {name: a}\nspec: {colour: red}", "unknown field"),
-        ("kind: Dragon\napiVersion: v1\nmetadata: {name: a}", "error: "),
+        ("kind: Dragon\napiVersion: v1\nmetadata: {name: a}", "no matches for kind"),
     ],
     ids=["breaks a rule", "has an unknown field", "is of no kind"],
 )

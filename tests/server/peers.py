@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache, wraps
@@ -17,7 +17,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec
 import orjson
 import uvloop
 
-from phalanx.api.wire import Handler, Object, Reply, Request
+from phalanx.api.wire import Handler, Object, Reply, Request, Stream
 from phalanx.clock import WallClock
 from phalanx.server.access import ADMIN, Tokens
 from phalanx.server.certificates import server_context
@@ -34,6 +34,9 @@ def request(method: str, target: str, *headers: str, body: bytes = b"") -> bytes
     length = (f"Content-Length: {len(body)}",) if body else ()
     lines = (f"{method} {target} HTTP/1.1", "Host: x", *headers, *length, "", "")
     return "\r\n".join(lines).encode("latin-1") + body
+
+
+GET = request("GET", "/version")
 
 
 class Answer(NamedTuple):
@@ -209,3 +212,51 @@ async def echo(asked: Request) -> Reply:
         "user": asked.user.name,
     }
     return Reply(200, orjson.dumps(seen))
+
+
+class Held:
+    """Answers like `echo`, but not before it may."""
+
+    def __init__(self) -> None:
+        self.asked: list[Request] = []
+        self.came, self.may, self.done = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, asked: Request) -> Reply:
+        self.asked.append(asked)
+        self.came.set()
+        await self.may.wait()
+        self.done.set()
+        return await echo(asked)
+
+
+class Watching:
+    """Streams what it is given; tells how much was taken, and when it was closed."""
+
+    def __init__(self, *chunks: bytes, ends: bool = False) -> None:
+        self._chunks, self._ends = chunks, ends
+        self.taken, self.closed = 0, asyncio.Event()
+
+    async def __call__(self, asked: Request) -> Reply | Stream:
+        return Stream(200, self._stream()) if "watch" in asked.query else await echo(asked)
+
+    async def _stream(self) -> AsyncGenerator[bytes, None]:
+        try:
+            for chunk in self._chunks:
+                self.taken += 1
+                yield chunk
+            if not self._ends:
+                await asyncio.Event().wait()
+        finally:
+            self.closed.set()
+
+
+async def meanwhile(net: Net, times: int = 100) -> None:
+    """Others are answered, while the loop goes round and round."""
+    other = await net.connect()
+    for _ in range(times):
+        await once_more(other)
+
+
+async def once_more(peer: Peer) -> None:
+    peer.send(request("GET", "/", "Authorization: Bearer wrong"))
+    assert (await peer.answer()).code == 401

@@ -2,18 +2,27 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import ssl
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import AsyncExitStack
 from typing import cast
 
 import pytest
 
 from phalanx.api.wire import Reply, Request, Stream
 from phalanx.server.parser import Limits
-from tests.server.peers import NETS, Net, Peer, echo, on_a_net, request
+from tests.server.peers import (
+    GET,
+    NETS,
+    Held,
+    Net,
+    Peer,
+    Watching,
+    echo,
+    meanwhile,
+    on_a_net,
+    once_more,
+    request,
+)
 
-GET = request("GET", "/version")
 WATCH = request("GET", "/pods?watch=true")
 LONG = 4 * 1024 * 1024
 
@@ -28,54 +37,6 @@ def nothing_left() -> Iterator[None]:
     """A transport or task that was never ended complains when it is collected."""
     yield
     gc.collect()
-
-
-class Held:
-    """Answers like `echo`, but not before it may."""
-
-    def __init__(self) -> None:
-        self.asked: list[Request] = []
-        self.came, self.may, self.done = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    async def __call__(self, asked: Request) -> Reply:
-        self.asked.append(asked)
-        self.came.set()
-        await self.may.wait()
-        self.done.set()
-        return await echo(asked)
-
-
-class Watching:
-    """Streams what it is given; tells how much was taken, and when it was closed."""
-
-    def __init__(self, *chunks: bytes, ends: bool = False) -> None:
-        self._chunks, self._ends = chunks, ends
-        self.taken, self.closed = 0, asyncio.Event()
-
-    async def __call__(self, asked: Request) -> Reply | Stream:
-        return Stream(200, self._stream()) if "watch" in asked.query else await echo(asked)
-
-    async def _stream(self) -> AsyncGenerator[bytes, None]:
-        try:
-            for chunk in self._chunks:
-                self.taken += 1
-                yield chunk
-            if not self._ends:
-                await asyncio.Event().wait()
-        finally:
-            self.closed.set()
-
-
-async def meanwhile(net: Net, times: int = 100) -> None:
-    """Others are answered, while the loop goes round and round."""
-    other = await net.connect()
-    for _ in range(times):
-        await once_more(other)
-
-
-async def once_more(peer: Peer) -> None:
-    peer.send(request("GET", "/", "Authorization: Bearer wrong"))
-    assert (await peer.answer()).code == 401
 
 
 async def paths(peer: Peer, number: int) -> list[str]:
@@ -286,7 +247,7 @@ async def test_the_time_of_a_request_runs_from_its_first_byte(net: Net) -> None:
 
 @on_a_net
 async def test_a_request_that_comes_byte_by_byte_has_no_more_time(net: Net) -> None:
-    async with net.serving(echo, SLOW):
+    async with net.serving(echo, Limits(arrival=0.2, sweep=0.01)):
         peer, other = await net.connect(), await net.connect()
         peer.send(request("POST", "/", "Content-Length: 1000000"))
         answer = asyncio.create_task(peer.answer())
@@ -608,139 +569,3 @@ async def test_an_answer_is_not_kept_by_anybody_unless_it_says_so(net: Net) -> N
         for answer in (usual, own):
             assert answer.all("x-content-type-options") == ["nosniff"]
             assert answer.all("server") == []
-
-
-# ---- the end -------------------------------------------------------------------------------------
-
-
-class Tied:
-    """Answers never, or with a watch without end; tells when it has let go of both."""
-
-    def __init__(self) -> None:
-        self.held = 0
-        self.came, self.free = asyncio.Event(), asyncio.Event()
-
-    async def __call__(self, asked: Request) -> Reply | Stream:
-        if asked.query:
-            return Stream(200, self._chunks())
-        return Reply(200, b"".join([chunk async for chunk in self._chunks()]))
-
-    async def _chunks(self) -> AsyncGenerator[bytes, None]:
-        self.held += 1
-        self.came.set()
-        try:
-            await asyncio.Event().wait()
-            yield b"never"
-        finally:
-            self.held -= 1
-            self.free.set()
-
-
-@on_a_net
-async def test_a_server_stops_whatever_its_clients_do(net: Net) -> None:
-    tied = Tied()
-    async with net.serving(tied, Limits(stop=0.1)):
-        idle, begun, slow, watching = [await net.connect() for _ in range(4)]
-        begun.send(request("POST", "/", "Content-Length: 9"), b"{")
-        slow.send(request("GET", "/"))
-        await tied.came.wait()
-        watching.send(request("GET", "/?watch"))
-        await watching.head()
-        assert tied.held == 2
-        begin = asyncio.get_running_loop().time()
-    assert asyncio.get_running_loop().time() - begin < 2
-    assert tied.held == 0
-    for peer in (idle, begun, slow, watching):
-        assert await peer.rest() == b""
-
-
-@on_a_net
-async def test_a_server_that_owes_no_reply_stops_at_once(net: Net) -> None:
-    tied = Tied()
-    async with net.serving(tied, Limits(stop=60)):
-        _idle, watching = await net.connect(), await net.connect()
-        watching.send(request("GET", "/?watch"))
-        await watching.head()
-    assert tied.held == 0
-
-
-@on_a_net
-async def test_a_server_does_not_wait_for_clients_that_do_not_read(net: Net) -> None:
-    async def handle(asked: Request) -> Reply:
-        return Reply(200, b"x" * 2**22)
-
-    async with net.serving(handle, Limits(stop=0.1)):
-        peer = await net.connect()
-        peer.send(request("GET", "/"))
-        await peer.head()
-        begin = asyncio.get_running_loop().time()
-    assert asyncio.get_running_loop().time() - begin < 2
-    assert len(await peer.rest()) < 2**22
-
-
-async def come_and_come(net: Net) -> None:
-    while True:
-        await net.connect()
-
-
-@on_a_net
-async def test_a_server_that_stops_answers_once_more_and_says_that_it_was_the_last(
-    net: Net,
-) -> None:
-    came, may = asyncio.Event(), asyncio.Event()
-
-    async def handle(asked: Request) -> Reply:
-        came.set()
-        await may.wait()
-        return await echo(asked)
-
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(net.serving(handle))
-        peer = await net.connect()
-        peer.send(request("GET", "/1"), request("GET", "/2"))
-        await came.wait()
-        stopping = asyncio.create_task(stack.aclose())
-        with pytest.raises((ConnectionError, ssl.SSLError)):
-            await come_and_come(net)
-        may.set()
-        answer = await peer.answer()
-        assert (answer.json["path"], answer.all("connection")) == ("/1", ["close"])
-        assert await peer.rest() == b""
-        await stopping
-
-
-# ---- the beginning -------------------------------------------------------------------------------
-
-
-async def knock(net: Net, *said: bytes) -> Peer:
-    """A client that does not begin as it should."""
-    peer = Peer(*await asyncio.open_connection("127.0.0.1", net.port))
-    net.peers.append(peer)
-    peer.send(*said)
-    return peer
-
-
-@on_a_net
-async def test_who_speaks_no_tls_is_sent_away_and_others_are_served(net: Net) -> None:
-    async with net.serving(echo):
-        for said in (GET, b"\x16\x03\x01\x00\x05hello", b"\0" * 100_000):
-            peer = await knock(net, said)
-            if net.is_tls:
-                assert not (await peer.rest()).startswith(b"HTTP")
-            peer.leave()
-            assert (await net.ask(GET)).code == 200
-
-
-@on_a_net
-async def test_who_does_not_shake_hands_is_not_waited_for(net: Net) -> None:
-    limits = Limits(handshake=0.05, idle=0.05, sweep=0.01)
-    async with net.serving(echo, limits):
-        assert await (await knock(net)).rest() == b""
-
-
-@on_a_net
-async def test_a_server_stops_while_a_client_shakes_hands(net: Net) -> None:
-    async with net.serving(echo):
-        peer = await knock(net)
-        assert (await net.ask(GET)).code == 200
-    peer.leave()

@@ -5,6 +5,8 @@ import json
 import socket
 import ssl
 import time
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import orjson
 import pytest
 
 from phalanx.api.kinds import POD
-from phalanx.api.wire import MERGE_PATCH, Request, Stream
+from phalanx.api.wire import MERGE_PATCH, Reply, Request, Stream
 from phalanx.client.http import Http
 from phalanx.client.transports import Unreachable
 from phalanx.clock import WallClock
@@ -20,8 +22,11 @@ from phalanx.server.access import ADMIN, Tokens
 from phalanx.server.certificates import server_context
 from phalanx.server.formats import MAX_BODY
 from phalanx.server.listener import bind_socket, listening
+from phalanx.server.parser import Limits
 from tests.builders import pod
 from tests.server.conftest import TOKEN, Listening, Send, new_server
+from tests.server.peers import GET, NETS, Net, Peer, echo, on_a_net
+from tests.server.peers import request as raw
 from tests.server.test_negotiation import TABLE
 
 PODS = POD.path("default")
@@ -192,3 +197,144 @@ def test_a_server_that_stops_still_gives_the_answers_that_it_owes(tmp_path: Path
         return answer.code
 
     assert asyncio.run(main()) == 201
+
+
+@pytest.fixture(params=NETS)
+def net(request: pytest.FixtureRequest) -> Net:
+    return Net(*NETS[request.param])
+
+
+# ---- the end -------------------------------------------------------------------------------------
+
+
+class Tied:
+    """Answers never, or with a watch without end; tells when it has let go of both."""
+
+    def __init__(self) -> None:
+        self.held = 0
+        self.came, self.free = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, asked: Request) -> Reply | Stream:
+        if asked.query:
+            return Stream(200, self._chunks())
+        return Reply(200, b"".join([chunk async for chunk in self._chunks()]))
+
+    async def _chunks(self) -> AsyncGenerator[bytes, None]:
+        self.held += 1
+        self.came.set()
+        try:
+            await asyncio.Event().wait()
+            yield b"never"
+        finally:
+            self.held -= 1
+            self.free.set()
+
+
+@on_a_net
+async def test_a_server_stops_whatever_its_clients_do(net: Net) -> None:
+    tied = Tied()
+    async with net.serving(tied, Limits(stop=0.1)):
+        idle, begun, slow, watching = [await net.connect() for _ in range(4)]
+        begun.send(raw("POST", "/", "Content-Length: 9"), b"{")
+        slow.send(raw("GET", "/"))
+        await tied.came.wait()
+        watching.send(raw("GET", "/?watch"))
+        await watching.head()
+        assert tied.held == 2
+        begin = asyncio.get_running_loop().time()
+    assert asyncio.get_running_loop().time() - begin < 2
+    assert tied.held == 0
+    for peer in (idle, begun, slow, watching):
+        assert await peer.rest() == b""
+
+
+@on_a_net
+async def test_a_server_that_owes_no_reply_stops_at_once(net: Net) -> None:
+    tied = Tied()
+    async with net.serving(tied, Limits(stop=60)):
+        _idle, watching = await net.connect(), await net.connect()
+        watching.send(raw("GET", "/?watch"))
+        await watching.head()
+    assert tied.held == 0
+
+
+@on_a_net
+async def test_a_server_does_not_wait_for_clients_that_do_not_read(net: Net) -> None:
+    async def handle(asked: Request) -> Reply:
+        return Reply(200, b"x" * 2**22)
+
+    async with net.serving(handle, Limits(stop=0.1)):
+        peer = await net.connect()
+        peer.send(raw("GET", "/"))
+        await peer.head()
+        begin = asyncio.get_running_loop().time()
+    assert asyncio.get_running_loop().time() - begin < 2
+    assert len(await peer.rest()) < 2**22
+
+
+async def come_and_come(net: Net) -> None:
+    while True:
+        await net.connect()
+
+
+@on_a_net
+async def test_a_server_that_stops_answers_once_more_and_says_that_it_was_the_last(
+    net: Net,
+) -> None:
+    came, may = asyncio.Event(), asyncio.Event()
+
+    async def handle(asked: Request) -> Reply:
+        came.set()
+        await may.wait()
+        return await echo(asked)
+
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(net.serving(handle))
+        peer = await net.connect()
+        peer.send(raw("GET", "/1"), raw("GET", "/2"))
+        await came.wait()
+        stopping = asyncio.create_task(stack.aclose())
+        with pytest.raises((ConnectionError, ssl.SSLError)):
+            await come_and_come(net)
+        may.set()
+        answer = await peer.answer()
+        assert (answer.json["path"], answer.all("connection")) == ("/1", ["close"])
+        assert await peer.rest() == b""
+        await stopping
+
+
+# ---- the beginning -------------------------------------------------------------------------------
+
+
+async def knock(net: Net, *said: bytes) -> Peer:
+    """A client that does not begin as it should."""
+    peer = Peer(*await asyncio.open_connection("127.0.0.1", net.port))
+    net.peers.append(peer)
+    peer.send(*said)
+    return peer
+
+
+@on_a_net
+async def test_who_speaks_no_tls_is_sent_away_and_others_are_served(net: Net) -> None:
+    async with net.serving(echo):
+        for said in (GET, b"\x16\x03\x01\x00\x05hello", b"\0" * 100_000):
+            peer = await knock(net, said)
+            if net.is_tls:
+                assert not (await peer.rest()).startswith(b"HTTP")
+            peer.leave()
+            assert (await net.ask(GET)).code == 200
+
+
+@on_a_net
+async def test_who_does_not_shake_hands_is_not_waited_for(net: Net) -> None:
+    limits = Limits(handshake=0.05, idle=0.05, sweep=0.01)
+    async with net.serving(echo, limits):
+        assert await (await knock(net)).rest() == b""
+
+
+@on_a_net
+async def test_a_server_stops_while_a_client_shakes_hands(net: Net) -> None:
+    async with net.serving(echo):
+        peer = await knock(net)
+        assert (await net.ask(GET)).code == 200
+    peer.leave()

@@ -15,7 +15,7 @@ import orjson
 
 from phalanx.api.fieldset import SELF, FieldSet, Tree, named, sorted_tree
 from phalanx.api.schema import Schema
-from phalanx.api.shape import ABSENT, Items, Shape, blank, shape
+from phalanx.api.shape import ABSENT, Items, Shape, blank_of, shape
 from phalanx.api.wire import Object
 
 #: What says which object it is, or is counted by the server, is nobody's.
@@ -38,14 +38,14 @@ class Comparison(NamedTuple):
 
 def compare(schema: Schema, old: Object | None, new: Object) -> Comparison:
     """From an object, or from none, to another. Whatever holds added fields counts as added."""
-    before = blank(schema.name) if old is None else _ownable(old)
-    changed, removed = _between(shape(schema.name), before, _ownable(new))
+    before = blank_of(schema) if old is None else _ownable(old)
+    changed, removed = _between(shape(schema), before, _ownable(new))
     return Comparison(FieldSet(changed), FieldSet(removed))
 
 
 def owned(schema: Schema, obj: Object) -> FieldSet:
     """The fields that an object states: values and items, not the structs that hold them."""
-    tree = _tree(shape(schema.name), _ownable(obj), False, False)
+    tree = _tree(shape(schema), _ownable(obj), False, False)
     if not tree[_METADATA]:
         del tree[_METADATA]
     return FieldSet(tree)

@@ -20,24 +20,24 @@ from phalanx.api.wire import Object
 
 def merged(schema: Schema, live: Object, config: Object) -> Object:
     """The live object with all that a configuration says."""
-    result: Object = _merged(shape(schema.name), live, config)
+    result: Object = _merged(shape(schema), live, config)
     return result
 
 
 def pruned(schema: Schema, obj: Object, gone: FieldSet) -> Object:
     """An object without some fields and whatever is below them."""
-    result: Object = _pruned(shape(schema.name), obj, gone.to_fields_v1())
+    result: Object = _pruned(shape(schema), obj, gone.to_fields_v1())
     return result
 
 
 def with_structs(schema: Schema, fields: FieldSet) -> FieldSet:
     """A set with the fields of structs that hold its members, as these come and go with them."""
-    return FieldSet(_with_structs(shape(schema.name), fields.to_fields_v1()))
+    return FieldSet(_with_structs(shape(schema), fields.to_fields_v1()))
 
 
 def fault(schema: Schema, config: Object) -> str:
     """Why items of a configuration cannot be told apart, "" if they can."""
-    return _fault(shape(schema.name), config, ())
+    return _fault(shape(schema), config, ())
 
 
 # -------------------------------------------------------------------------------------- merging

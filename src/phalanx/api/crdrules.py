@@ -318,8 +318,6 @@ def _at(value: Object, path: Sequence[str]) -> Any:
     return value
 
 
-_status = struct(("acceptedNames", given(_names)))
-
 #: A definition as a whole.
 DEFINITION: Check = every(
     at_creation(_named_for_what_it_defines),
@@ -335,11 +333,13 @@ DEFINITION: Check = every(
                 ("preserveUnknownFields", given(_prunes)),
             ),
         ),
-        ("status", _status),
     ),
     _stored_versions,
     _is_approved,
     _stays,
 )
 #: The status of a definition, written by itself.
-DEFINITION_STATUS: Check = every(struct(("status", _status)), _stored_versions)
+DEFINITION_STATUS: Check = every(
+    struct(("status", struct(("acceptedNames", given(_names))))),
+    _stored_versions,
+)

@@ -24,14 +24,6 @@ from phalanx.api.meta import seconds
 from phalanx.api.structural import StructuralModel
 from phalanx.api.wire import Object
 
-CUSTOM_RESOURCE_DEFINITION = Kind(
-    "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions",
-    "apiextensions.v1.CustomResourceDefinition",
-    namespaced=False, singular="customresourcedefinition", short_names=("crd", "crds"),
-    categories=("api-extensions",), subresources=("status",), fields={"metadata.name": ""},
-    generation=True, update_without_version=False,
-)  # fmt: skip
-
 _VERSION = re.compile(r"v([1-9]\d{0,17})(?:(alpha|beta)([1-9]\d{0,17}))?")
 _STABILITY = {"": 3, "beta": 2, "alpha": 1}
 

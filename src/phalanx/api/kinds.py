@@ -44,6 +44,11 @@ class Kind:
     orphans_by_default: bool = False
 
     @property
+    def is_custom(self) -> bool:
+        """Whether users define it."""
+        return False
+
+    @property
     def api_version(self) -> str:
         """`v1` or `group/version`."""
         return f"{self.group}/{self.version}" if self.group else self.version
@@ -239,6 +244,13 @@ EVENTS_EVENT = Kind(
     "events.k8s.io", "v1", "Event", "events", "events.v1.Event",
     singular="event", short_names=("ev",), fields=EVENT.fields, create_on_update=True,
 )  # fmt: skip
+CUSTOM_RESOURCE_DEFINITION = Kind(
+    "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions",
+    "apiextensions.v1.CustomResourceDefinition",
+    namespaced=False, singular="customresourcedefinition", short_names=("crd", "crds"),
+    categories=("api-extensions",), subresources=("status",), fields={"metadata.name": ""},
+    generation=True, update_without_version=False,
+)  # fmt: skip
 SELF_SUBJECT_REVIEW = Kind(
     "authentication.k8s.io", "v1", "SelfSubjectReview", "selfsubjectreviews",
     "authentication.v1.SelfSubjectReview",
@@ -273,7 +285,7 @@ SUBJECT_ACCESS_REVIEW = Kind(
 KINDS = (
     BINDING, CONFIG_MAP, EVENT, LIMIT_RANGE, NAMESPACE, NODE, PERSISTENT_VOLUME_CLAIM,
     PERSISTENT_VOLUME, POD, POD_TEMPLATE, RESOURCE_QUOTA, SECRET, SERVICE_ACCOUNT, SERVICE,
-    EVENTS_EVENT, CRON_JOB, JOB, POD_DISRUPTION_BUDGET,
+    CUSTOM_RESOURCE_DEFINITION, EVENTS_EVENT, CRON_JOB, JOB, POD_DISRUPTION_BUDGET,
     SELF_SUBJECT_REVIEW, TOKEN_REVIEW, LOCAL_SUBJECT_ACCESS_REVIEW, SELF_SUBJECT_ACCESS_REVIEW,
     SELF_SUBJECT_RULES_REVIEW, SUBJECT_ACCESS_REVIEW,
     CLUSTER_ROLE_BINDING, CLUSTER_ROLE, ROLE_BINDING, ROLE,

@@ -31,8 +31,16 @@ class Model(Protocol):
         """Drop in place what does not belong; raises Malformed where a type is wrong."""
         ...
 
+    def fits(self, obj: Object) -> bool:
+        """Whether objects and lists stand where the schema has them."""
+        ...
+
     def fill(self, obj: Object) -> None:
         """Add in place what nobody said."""
+        ...
+
+    def warnings(self, obj: Object) -> Sequence[str]:
+        """What a client should be told of an object that is taken all the same."""
         ...
 
     def begin(self, obj: Object, now: str) -> None:
@@ -58,6 +66,14 @@ class KnownModel:
     def conform(self, obj: Object) -> Conformed:
         """Drop in place what does not belong."""
         return self.schema.conform(obj)
+
+    def fits(self, obj: Object) -> bool:
+        """What conforms fits."""
+        return True
+
+    def warnings(self, obj: Object) -> Sequence[str]:
+        """Nothing."""
+        return ()
 
     def fill(self, obj: Object) -> None:
         """Add in place what nobody said."""

@@ -3,7 +3,7 @@ r"""Regular expressions that cannot be made to run for ever.
 Definitions of custom resources hold patterns that strangers' texts are matched with. A pattern
 (`regexsyntax.py`) becomes a set of steps that are taken all at once, character by character; what
 was found out about a set of steps and a character is remembered. So time grows with the length of
-the text, never with the ways to read it.
+the text, never with the ways to read it; and there is an end to what is spent on one text.
 
     ^a+b$           5 edge ^ ─▶ 3 one a ─▶ 4 fork 3, 2 ─▶ 2 one b ─▶ 1 edge $ ─▶ 0 found
 
@@ -35,11 +35,11 @@ __all__ = ["BadPattern", "Pattern", "pattern"]
 
 #: A pattern may come to so many steps.
 MAX_STEPS = 5000
-#: What is remembered before all of it is forgotten, in steps.
-MAX_REMEMBERED = 500_000
+#: What is remembered before all of it is forgotten, and spent on one text, in steps.
+MAX_REMEMBERED, MAX_SPENT = 100_000, 1_000_000
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def pattern(text: str) -> Pattern:
     """The pattern of a text. Raises BadPattern."""
     return Pattern(text)
@@ -109,16 +109,19 @@ class Pattern:
         self.text = text
         self._first = plan.lay(read(text), 0)
         self._steps = plan.steps
+        self._spent = 0
         self._forget()
 
     def is_in(self, text: str) -> bool:
-        """Whether any part of a text matches."""
-        at = 0
+        """Whether any part of a text matches. What takes too long to find out is not in there."""
+        at = self._spent = 0
         for char in text:
             known = self._moves[at].get(char)
             at = self._move(at, char) if known is None else known
             if at == _FOUND:
                 return True
+            if self._spent > MAX_SPENT:
+                return False
         if at not in self._ends:
             self._ends[at] = 0 in self._reached(*self._states[at], "")
         return self._ends[at]
@@ -146,6 +149,7 @@ class Pattern:
             to = self._number((frozenset((*nexts, self._first)), _sort(char)))
         self._moves[at][char] = to
         self._remembered += len(reached)
+        self._spent += len(reached)
         return to
 
     def _number(self, state: _State) -> int:

@@ -49,9 +49,19 @@ class Schema:
         target = definition(kind) if is_reference(kind) else ""
         self._node = node
         self._facts: dict[str, Any] = {} if isinstance(node, str) else node
-        self._struct: dict[str, Any] = target if isinstance(target, dict) else {}
+        self._struct: dict[str, Any] = target if isinstance(target, dict) else self._own()
         self._fields: dict[str, Schema | None] = {}
-        self.name = kind if self._struct else ""
+        self.name = kind if isinstance(target, dict) else ""
+
+    def _own(self) -> dict[str, Any]:
+        """A struct that stands in the node itself, as those of kinds that users define do."""
+        return self._facts if "p" in self._facts else {}
+
+    @property
+    def fields_facts(self) -> dict[str, Node]:
+        """The nodes of the fields of a struct."""
+        found: dict[str, Node] = self._struct.get("p", {})
+        return found
 
     def conform(self, value: Object) -> Conformed:
         """Prune, check and canonicalise an object in place. Raises Malformed."""

@@ -11,11 +11,12 @@ walk objects along them and need to know nothing else about a schema.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, ClassVar, Final
 
 from phalanx.api.definitions import Node, definition, is_reference
 from phalanx.api.fieldset import json_text
+from phalanx.api.schema import Schema
 from phalanx.api.wire import Object
 
 
@@ -92,12 +93,27 @@ class Items:
 Shape = Struct | Map | Items
 
 
+def shape(schema: Schema) -> Struct:
+    """The shape of a struct, atomic or not."""
+    return _defined(schema.name) if schema.name else _undefined(schema)
+
+
 @cache
-def shape(name: str) -> Struct:
-    """The shape of a definition of a struct, atomic or not."""
+def _defined(name: str) -> Struct:
     node = definition(name)
     assert isinstance(node, dict)
     return Struct(node["p"])
+
+
+@lru_cache(maxsize=256)
+def _undefined(schema: Schema) -> Struct:
+    """The shape of a kind that users define, which no definition names."""
+    return Struct(schema.fields_facts)
+
+
+def blank_of(schema: Schema) -> Object:
+    """An object before anybody said anything; of a kind that users define that is nothing."""
+    return blank(schema.name) if schema.name else {}
 
 
 @cache
@@ -124,22 +140,26 @@ def _zeros(fields: dict[str, Node], required: tuple[str, ...]) -> Iterator[tuple
 
 
 def _shape(node: Node) -> Shape | None:
-    facts = {"t": node} if isinstance(node, str) else node
+    facts: dict[str, Any] = {"t": node} if isinstance(node, str) else node
     if facts.get("mt") == "atomic" or facts.get("lt", "atomic" if "l" in facts else "") == "atomic":
         return None
     if "l" in facts:
         return _items(facts)
     if "m" in facts:
         return Map(_shape(facts["m"]))
+    if "p" in facts:
+        return Struct(facts["p"])
     target = definition(facts["t"]) if is_reference(facts["t"]) else ""
-    return None if isinstance(target, str) or target.get("mt") == "atomic" else shape(facts["t"])
+    return None if isinstance(target, str) or target.get("mt") == "atomic" else _defined(facts["t"])
 
 
 def _items(facts: dict[str, Any]) -> Items:
     """A list. What an item's missing key means, its definition tells."""
     item = _shape(facts["l"])
-    struct = definition(facts["l"]) if facts["lt"] == "map" else ""
-    fields = struct["p"] if isinstance(struct, dict) else {}
+    struct = facts["l"]
+    if isinstance(struct, str):
+        struct = definition(struct) if facts["lt"] == "map" else ""
+    fields = struct.get("p", {}) if isinstance(struct, dict) else {}
     defaults = {
         key: fields[key]["d"]
         for key in facts.get("k", ())

@@ -26,7 +26,7 @@ from phalanx.api.errors import Cause
 from phalanx.api.fields import dns_label_faults, dns_subdomain_faults, label_value_faults
 from phalanx.api.metarules import LABEL_KEY
 
-MAX_DEVICES, MAX_ATTRIBUTES, MAX_TAINTS, MAX_COUNTER_SETS = 128, 32, 16, 8
+MAX_DEVICES, MAX_PROPERTIES, MAX_TAINTS, MAX_COUNTER_SETS = 128, 32, 16, 8
 _MAX_POOL, _MAX_VALUE = 253, 64
 _PLACES = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
 _VALUES = ("bool", "bools", "int", "ints", "string", "strings", "version", "versions")
@@ -92,12 +92,25 @@ _TAINT = struct(
     ("value", given(text(label_value_faults))),
     ("effect", needed(one_of("NoExecute", "NoSchedule", "None"))),
 )
-_DEVICE = struct(
-    ("name", needed(_LABEL)),
-    ("attributes", given(every(_names, _one_value))),
-    ("capacity", given(_names)),
-    ("taints", given(at_most(MAX_TAINTS, each(_TAINT)))),
-    ("nodeName", given(_SUBDOMAIN)),
+
+
+def _few_properties(new: Any, old: Any) -> Causes:
+    count = len(new.get("attributes", ())) + len(new.get("capacity", ()))
+    if count <= MAX_PROPERTIES:
+        return ()
+    what = "the total number of attributes and capacities"
+    return [invalid("", count, f"{what} must not exceed {MAX_PROPERTIES}")]
+
+
+_DEVICE = every(
+    struct(
+        ("name", needed(_LABEL)),
+        ("attributes", given(every(_names, _one_value))),
+        ("capacity", given(_names)),
+        ("taints", given(at_most(MAX_TAINTS, each(_TAINT)))),
+        ("nodeName", given(_SUBDOMAIN)),
+    ),
+    _few_properties,
 )
 
 

@@ -8,7 +8,7 @@ nothing else, caches nothing. A struct that was read is never written back: writ
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar, Unpack, overload
 
@@ -152,10 +152,11 @@ class Client:
         """Send an object to a path that is no collection: a subresource, a GroupBinding."""
         return read(await self._ask(Request("POST", path, "", headers(new), new)), dict)
 
-    async def get_raw(self, path: str) -> bytes:
+    async def get_raw(self, path: str, more: Mapping[str, str] | None = None) -> bytes:
         """What a path, with or without a query, answers, as it is."""
         path, _, query = path.partition("?")
-        return succeeded(await self._ask(Request("GET", path, query, headers(b"")))).body
+        request = Request("GET", path, query, {**headers(b""), **(more or {})})
+        return succeeded(await self._ask(request)).body
 
     async def _pages(self, kind: Kind, struct: type[T], scope: Scope, limit: int) -> Listing[T]:
         items: list[T] = []

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
+import msgspec
 from msgspec import Struct
 
 from phalanx.api.errors import ApiError, NotFound
-from phalanx.api.kinds import KINDS, NAMESPACE, Kind
+from phalanx.api.kinds import NAMESPACE, Kind
 from phalanx.api.meta import Key, Meta
 from phalanx.client.client import Client
 from phalanx.client.transports import Unreachable
@@ -53,12 +55,23 @@ class Namespaces:
         namespace = self._cache.get(key)
         if namespace is None or not namespace.metadata.deletion_timestamp:
             return
-        left = [await self._delete_all(kind, key.name) for kind in _contents()]
+        left = [await self._delete_all(kind, key.name) for kind in await self._contents()]
         if any(left):
             self._queue.add_after(key, _PATIENCE)
             return
         empty = {"metadata": {"name": key.name}, "spec": {"finalizers": []}}
         await self._client.update(NAMESPACE, empty, subresource="finalize")
+
+    async def _contents(self) -> list[Kind]:
+        """The kinds of which something may be in a namespace, as the server tells now."""
+        accept = {"accept": "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"}
+        found: dict[tuple[str, str], Kind] = {}
+        for path in ("/api", "/apis"):
+            for kind in _served(await self._client.get_raw(path, accept)):
+                found.setdefault((kind.group, kind.plural), kind)
+        # The same Events are served twice; once is enough.
+        found.pop(("events.k8s.io", "events"), None)
+        return list(found.values())
 
     async def _delete_all(self, kind: Kind, namespace: str) -> int:
         """Delete what there is of a kind; how much that was."""
@@ -78,5 +91,12 @@ class Namespaces:
             self._queue.add(new.metadata.key)
 
 
-def _contents() -> list[Kind]:
-    return [kind for kind in KINDS if kind.namespaced and "delete" in kind.verbs]
+def _served(document: bytes) -> Iterator[Kind]:
+    """The namespaced kinds of a discovery document that can be deleted."""
+    for group in msgspec.json.decode(document)["items"]:
+        name = group["metadata"].get("name", "")
+        for version in group["versions"]:
+            for row in version["resources"]:
+                if row["scope"] == "Namespaced" and {"list", "delete"} <= set(row["verbs"]):
+                    kind = row["responseKind"]["kind"]
+                    yield Kind(name, version["version"], kind, row["resource"], "")

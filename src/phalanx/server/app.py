@@ -25,6 +25,7 @@ from phalanx.server.access import ADMIN, Tokens, acting, authorise, authorise_pa
 from phalanx.server.admission import LASTING
 from phalanx.server.call import Call, parse_query
 from phalanx.server.context import Context
+from phalanx.server.customresources import Definitions, resume
 from phalanx.server.negotiation import in_media, negotiate
 from phalanx.server.registry import Registry
 from phalanx.server.routes import Route, resolve
@@ -56,6 +57,7 @@ class Server:
         self.tokens = tokens or Tokens({})
         registry = Registry(kinds)
         self.context = Context(store, clock, chance, registry, hub, self.meter, self.tokens)
+        Definitions(self.context)
 
     async def start(self) -> None:
         """Make what every cluster has: the first namespaces and the system's priority classes."""
@@ -63,6 +65,7 @@ class Server:
             await self._ensure(NAMESPACE, {"metadata": {"name": name}})
         for name, value in _SYSTEM_CLASSES.items():
             await self._ensure(PRIORITY_CLASS, {"metadata": {"name": name}, "value": value})
+        await resume(self.context)
 
     async def handle(self, request: Request) -> Reply | Stream:
         """Answer a request, whatever it is."""

@@ -14,6 +14,8 @@ from phalanx.api.kinds import Kind
 from phalanx.api.wire import Request
 from phalanx.server.selection import Selection, select
 
+#: Together they stay within what clients take as headers.
+_LONGEST_WARNING, _MOST_WARNINGS = 256, 16
 _VALIDATION_MODES = ("", "Ignore", "Strict", "Warn")
 
 
@@ -79,8 +81,9 @@ class Call:
             raise self._bad_option(unsupported("dryRun", mode, ("All",)))
 
     def warning_headers(self) -> tuple[tuple[str, str], ...]:
-        """What the client should be told besides, as headers."""
-        return tuple(("warning", f'299 - "{_quoted(text)}"') for text in self.warnings)
+        """What the client should be told besides, as headers; long texts are cut."""
+        texts = [_quoted(text[:_LONGEST_WARNING]) for text in self.warnings[:_MOST_WARNINGS]]
+        return tuple(("warning", f'299 - "{text}"') for text in texts)
 
     def _bad_option(self, cause: Cause) -> Invalid:
         return bad_options(_OPTIONS[self.request.method], [cause])

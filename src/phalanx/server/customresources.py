@@ -27,9 +27,9 @@ from phalanx.api.crddefaults import (
     establish,
 )
 from phalanx.api.crdrules import DEFINITION, DEFINITION_STATUS
-from phalanx.api.customkinds import CUSTOM_RESOURCE_DEFINITION, CustomKind, rows
+from phalanx.api.customkinds import CustomKind, rows
 from phalanx.api.errors import Cause, MethodNotAllowed, NoSuchResource
-from phalanx.api.kinds import Kind
+from phalanx.api.kinds import CUSTOM_RESOURCE_DEFINITION, Kind
 from phalanx.api.metarules import check_metadata
 from phalanx.api.schema import Schema, schema
 from phalanx.api.structural import unsupported

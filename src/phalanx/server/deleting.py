@@ -11,13 +11,14 @@ import orjson
 from phalanx.api.causes import invalid, unsupported
 from phalanx.api.conversion import from_hub
 from phalanx.api.errors import BadRequest, Conflict, NotFound
-from phalanx.api.kinds import NAMESPACE, POD
+from phalanx.api.kinds import CUSTOM_RESOURCE_DEFINITION, NAMESPACE, POD
 from phalanx.api.meta import timestamp
 from phalanx.api.schema import Malformed, schema
 from phalanx.api.wire import Object, Reply
 from phalanx.server import admission
 from phalanx.server.call import Call, bad_options
 from phalanx.server.context import Context
+from phalanx.server.customresources import clear, gone
 from phalanx.server.formats import load
 from phalanx.server.negotiation import in_media, negotiate
 from phalanx.server.objects import decoded, dumped, listed, not_found, presented
@@ -93,12 +94,15 @@ async def delete_one(
         return _shown(call, new), is_finished(kind, new)
     if is_finished(kind, new):
         # A pod is told that it ended at once; other kinds are shown as they were.
-        last = new if kind is POD else old
-        return _shown(call, await remove(context, kind, record, old, last, also)), True
+        last = await remove(context, kind, record, old, new if kind is POD else old, also)
+        await gone(context, kind)
+        return _shown(call, last), True
     if new == old:
         await context.store.commit(())
         return presented(call.kind, record.value), False
     written = await store_object(context, kind, call.key, new, record, also)
+    if kind is CUSTOM_RESOURCE_DEFINITION:
+        await clear(context, call.name)
     return presented(call.kind, written.value), False
 
 

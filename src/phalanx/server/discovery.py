@@ -4,10 +4,12 @@ kinds."""
 from __future__ import annotations
 
 import hashlib
-from functools import cache
+from collections.abc import Sequence
+from functools import lru_cache
 
 import orjson
 
+from phalanx.api.customkinds import CustomKind
 from phalanx.api.definitions import full_name
 from phalanx.api.kinds import Kind
 from phalanx.api.openapi import openapi, references
@@ -25,6 +27,7 @@ SUBRESOURCES = {
     "log": ("", "", "", ("get",)),
     "resize": ("", "", "", _STATUS_VERBS),
     "ephemeralcontainers": ("", "", "", _STATUS_VERBS),
+    "scale": ("Scale", "autoscaling", "v1", _STATUS_VERBS),
 }
 _AGGREGATED = "apidiscovery.k8s.io"
 
@@ -153,23 +156,36 @@ def openapi_index(registry: Registry) -> Object:
     return {"paths": paths}
 
 
-@cache
 def openapi_document(registry: Registry, group: str, version: str) -> bytes:
     """The OpenAPI v3 document of one group version; made once, when first asked for."""
-    served = registry.of(group, version)
-    names = sorted({name for kind in served for name in references(kind.schema)})
+    return _document(tuple(registry.of(group, version)))
+
+
+@lru_cache(maxsize=256)
+def _document(served: tuple[Kind, ...]) -> bytes:
     return orjson.dumps({
         "openapi": "3.0.0",
         "info": {"title": "Phalanx", "version": "v1"},
         "paths": {path: item for kind in served for path, item in _paths(kind).items()},
-        "components": {"schemas": {full_name(name): openapi(name) for name in names}},
+        "components": {"schemas": _schemas(served)},
     })  # fmt: skip
+
+
+def _schemas(served: Sequence[Kind]) -> Object:
+    """All schemas that these kinds lead to, by full name."""
+    roots = [k.schema for k in served if not k.is_custom]
+    custom = [k for k in served if isinstance(k, CustomKind)]
+    roots += ["meta.v1.ObjectMeta", "meta.v1.ListMeta"] if custom else []
+    names = sorted({name for root in roots for name in references(root)})
+    schemas: Object = {full_name(name): openapi(name) for name in names}
+    for kind in custom:
+        schemas |= kind.components
+    return schemas
 
 
 def swagger(registry: Registry) -> bytes:
     """`/openapi/v2`: every schema in one document, for clients that know no newer form."""
-    names = sorted({name for kind in registry.kinds for name in references(kind.schema)})
-    schemas = orjson.dumps({full_name(name): openapi(name) for name in names})
+    schemas = orjson.dumps(_schemas(registry.kinds))
     definitions = schemas.replace(b"#/components/schemas/", b"#/definitions/")
     top = orjson.dumps({
         "swagger": "2.0", "info": {"title": "Phalanx", "version": "v1"}, "paths": {},
@@ -198,7 +214,8 @@ _PATCH_TYPES = (
 
 def _operations(kind: Kind, *pairs: tuple[str, str]) -> Object:
     identity = {"group": kind.group, "version": kind.version, "kind": kind.name}
-    reference = {"$ref": f"#/components/schemas/{full_name(kind.schema)}"}
+    own = next(iter(kind.components)) if isinstance(kind, CustomKind) else full_name(kind.schema)
+    reference = {"$ref": f"#/components/schemas/{own}"}
     return {
         method: _operation(method, verb, identity, reference)
         for method, verb in pairs

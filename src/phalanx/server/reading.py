@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
 import orjson
 
 from phalanx.api.causes import forbidden, unsupported
+from phalanx.api.customkinds import CustomKind
 from phalanx.api.errors import BadRequest, Cause, Expired, Timeout
 from phalanx.api.wire import Object, Reply, Stream
 from phalanx.server import tables, watches
@@ -196,6 +197,8 @@ async def watch(context: Context, call: Call) -> Stream:
     _check_watch(call)
     asked, limit = _revision(call), call.number("timeoutSeconds")
     await _reach(context, asked)
+    if isinstance(call.kind, CustomKind) and 0 < asked < call.kind.since:
+        return Stream(200, _outdated(asked, call.kind.since))
     render = _render(context, call, accepted)
     initial = b""
     since = asked or context.store.revision
@@ -209,6 +212,11 @@ async def watch(context: Context, call: Call) -> Stream:
     bookmarks = call.query.get("allowWatchBookmarks") in ("true", "1")
     wish = watches.Wish(selection, render, since, seconds, bookmarks)
     return Stream(200, watches.stream(context.hub, wish, initial))
+
+
+async def _outdated(asked: int, since: int) -> AsyncGenerator[bytes, None]:
+    """A watch from before its kind was defined: there is no history to tell."""
+    yield watches.failure(Expired(f"too old resource version: {asked} ({since})"))
 
 
 def _wants_initial(call: Call, asked: int) -> bool:

@@ -27,6 +27,7 @@ from phalanx.server import (
     logs,
     reading,
     reviews,
+    scales,
     writing,
 )
 from phalanx.server.call import Call, parse_query
@@ -66,6 +67,9 @@ ROUTES: Mapping[tuple[str, str], Route] = {
             ("PATCH", "patch", writing.patch),
         )
     },
+    ("GET", "scale"): Route("get", scales.get),
+    ("PUT", "scale"): Route("update", scales.update),
+    ("PATCH", "scale"): Route("patch", scales.patch),
     ("POST", "binding"): Route("create", binding.bind),
     ("POST", "eviction"): Route("create", eviction.evict),
     ("GET", "log"): Route("get", logs.read),
@@ -142,6 +146,6 @@ def _route(call: Call) -> Route:
         raise MethodNotAllowed
     if not call.subresource and route.verb not in call.kind.verbs:
         raise MethodNotAllowed
-    if route.verb == "patch" and media_type(call.request) == APPLY_PATCH:
+    if route.endpoint is writing.patch and media_type(call.request) == APPLY_PATCH:
         return Route("patch", applying.apply_configuration)
     return route

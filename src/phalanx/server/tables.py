@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from phalanx.api.columns import COLUMNS, PLAIN, Column
+from phalanx.api.customkinds import CustomKind
 from phalanx.api.errors import BadRequest
 from phalanx.api.kinds import Kind
 from phalanx.api.wire import Object
@@ -28,7 +29,7 @@ def check_include(include: str) -> str:
 
 def table(kind: Kind, values: Iterable[bytes], meta: Object, include: str, now: float) -> bytes:
     """Stored objects as a Table."""
-    columns = COLUMNS.get(kind.name, PLAIN)
+    columns = _columns(kind)
     body: Object = {
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
@@ -72,6 +73,10 @@ def metadata_list(values: Iterable[bytes], meta: Object) -> bytes:
 def metadata_event(event: str, value: bytes) -> bytes:
     """A watch event that carries metadata alone."""
     return orjson.dumps({"type": event, "object": metadata_only(value)}) + b"\n"
+
+
+def _columns(kind: Kind) -> tuple[Column, ...]:
+    return kind.columns if isinstance(kind, CustomKind) else COLUMNS.get(kind.name, PLAIN)
 
 
 def _definition(column: Column) -> Object:

@@ -28,6 +28,7 @@ from phalanx.server import admission
 from phalanx.server.bodies import check_kind, conformed, read_object
 from phalanx.server.call import Call
 from phalanx.server.context import Context
+from phalanx.server.customresources import gone, refuse_ending
 from phalanx.server.formats import load, media_type
 from phalanx.server.ledger import NOTHING, charge, entries
 from phalanx.server.negotiation import in_media, negotiate
@@ -53,6 +54,8 @@ _LONGEST_PREFIX = 58
 _LONGEST_MANAGER = 128
 _PATCHES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH)
 _ALL_PATCHES = (*_PATCHES, APPLY_PATCH)
+#: Objects of kinds that users define have no merge keys to go by.
+_CUSTOM_PATCHES = (JSON_PATCH, MERGE_PATCH, APPLY_PATCH)
 
 
 async def create(context: Context, call: Call) -> Reply:
@@ -75,6 +78,7 @@ async def insert(context: Context, call: Call, obj: Object, *, is_owned: bool = 
     if meta.get("resourceVersion"):
         raise BadRequest("resourceVersion should not be set on objects to be created")
     model = context.registry.model(kind)
+    refuse_ending(context, call.kind)
     _begin(context, call, meta)
     with context.meter.stage("admit"):
         model.fill(obj)
@@ -83,6 +87,7 @@ async def insert(context: Context, call: Call, obj: Object, *, is_owned: bool = 
         admission.admit(context, call, obj)
         model.begin(obj, context.stamp())
         refuse(kind, meta.get("name", ""), _faults(context, call, obj, None))
+    call.warnings.extend(model.warnings(obj))
     key = kind.key(call.namespace, meta["name"])
     if taken := context.store.pending(key):
         # Whoever is told that it is there must find it there.
@@ -113,10 +118,11 @@ async def patch(context: Context, call: Call) -> Reply:
     accepted = negotiate(call.request)
     call.check_dry_run()
     kind = media_type(call.request)
-    if kind not in _PATCHES:
+    known = _ALL_PATCHES if not call.kind.is_custom else _CUSTOM_PATCHES
+    if kind not in known:
         raise UnsupportedMediaType(
             "the body of the request was in an unknown format - accepted media types include: "
-            + ", ".join(_ALL_PATCHES)
+            + ", ".join(known)
         )
     if "force" in call.query:
         raise _bad_force()
@@ -168,6 +174,7 @@ async def modify(
         return _reply(200, dumped(call.kind, from_hub(call.kind, new)), call)
     if is_finished(kind, new):
         last = await remove(context, kind, record, old, new)
+        await gone(context, kind)
         return _reply(200, dumped(call.kind, from_hub(call.kind, last)), call)
     written = await store_object(context, kind, call.key, new, record)
     return _reply(200, presented(call.kind, written.value), call)
@@ -305,8 +312,10 @@ def _own(context: Context, call: Call, old: Object | None, new: Object) -> None:
     said = new
     if old is None and "status" in kind.subresources:
         said = {key: value for key, value in new.items() if key != "status"}
-    schema = context.registry.model(kind).schema
-    fields = after_update(schema, old, said, writer, context.stamp())
+    model = context.registry.model(kind)
+    if not model.fits(said):
+        return
+    fields = after_update(model.schema, old, said, writer, context.stamp())
     if fields:
         new["metadata"]["managedFields"] = fields
     else:

@@ -1,0 +1,127 @@
+"""Rules and defaults of ResourceQuotas and LimitRanges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from phalanx.api.kinds import LIMIT_RANGE, RESOURCE_QUOTA
+from phalanx.api.wire import Object
+from tests.api.findings import Findings, below
+from tests.api.making import changed, found, made, refused
+
+
+@pytest.mark.parametrize(
+    ("hard", "causes"),
+    [
+        ({"cpu": "4", "requests.memory": "1Gi", "pods": "10", "count/jobs.batch": "3"}, []),
+        ({"requests.nvidia.com/gpu": "8", "hugepages-2Mi": "1Gi"}, []),
+        ({"speed": "1"}, ["[speed]: Invalid"]),
+        ({"a b": "1"}, ["[a b]: Invalid"]),
+        ({"cpu": "-1"}, ["[cpu]: Invalid"]),
+        ({"pods": "1500m"}, ["[pods]: Invalid"]),
+        ({"secrets": "1500m"}, ["[secrets]: Invalid"]),
+    ],
+)
+def test_a_quota_counts_what_can_be_counted(hard: Object, causes: Findings) -> None:
+    assert refused(RESOURCE_QUOTA, {"spec": {"hard": hard}}) == below("spec.hard", causes)
+
+
+def test_a_status_counts_the_same() -> None:
+    old = made(RESOURCE_QUOTA, {"spec": {"hard": {"pods": "3"}}, "status": {"used": {"pods": "1"}}})
+    assert old["status"] == {}
+    new = changed(RESOURCE_QUOTA, old, status={"hard": {"pods": "3"}, "used": {"pods": "-1"}})
+    assert found(RESOURCE_QUOTA, new, old, "status") == ["status.used[pods]: Invalid"]
+
+
+@pytest.mark.parametrize(
+    ("scopes", "causes"),
+    [
+        (["BestEffort", "Terminating"], []),
+        (["Everything"], ["scopes: Invalid"]),
+        (["BestEffort", "NotBestEffort"], ["scopes: Invalid"]),
+    ],
+)
+def test_a_quota_is_for_some_pods(scopes: list[str], causes: Findings) -> None:
+    assert refused(RESOURCE_QUOTA, {"spec": {"scopes": scopes}}) == below("spec", causes)
+
+
+@pytest.mark.parametrize(
+    ("requirement", "causes"),
+    [
+        ({"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}, []),
+        ({"scopeName": "BestEffort", "operator": "Exists"}, []),
+        ({"scopeName": "PriorityClass", "operator": "In"}, ["values: Required"]),
+        (
+            {"scopeName": "PriorityClass", "operator": "Exists", "values": ["a"]},
+            ["values: Invalid"],
+        ),
+        ({"scopeName": "PriorityClass", "operator": "Like"}, ["operator: Invalid"]),
+        ({"scopeName": "Everything", "operator": "Exists"}, ["scopeName: Invalid"]),
+        ({"scopeName": "BestEffort", "operator": "DoesNotExist"}, ["operator: Invalid"]),
+    ],
+)
+def test_a_quota_may_select_scopes(requirement: Object, causes: Findings) -> None:
+    spec = {"scopeSelector": {"matchExpressions": [requirement]}}
+    place = "spec.scopeSelector.matchExpressions[0]"
+    assert refused(RESOURCE_QUOTA, {"spec": spec}) == below(place, causes)
+
+
+def test_a_quota_keeps_its_scopes() -> None:
+    old = made(RESOURCE_QUOTA, {"spec": {"scopes": ["BestEffort"], "hard": {"pods": "3"}}})
+    more = changed(RESOURCE_QUOTA, old, spec={**old["spec"], "hard": {"pods": "5"}})
+    assert found(RESOURCE_QUOTA, more, old) == []
+    other = changed(RESOURCE_QUOTA, old, spec={"scopes": ["Terminating"]})
+    assert found(RESOURCE_QUOTA, other, old) == ["spec.scopes: Invalid"]
+
+
+def limit(kind: str = "Container", **parts: Any) -> Object:
+    return {"type": kind, **parts}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "causes"),
+    [
+        (limit(min={"cpu": "1"}, max={"cpu": "2"}, maxLimitRequestRatio={"cpu": "2"}), []),
+        (limit("Pod", max={"cpu": "2"}), []),
+        (limit("example.com/Disk"), []),
+        (limit("Disk"), ["type: Invalid"]),
+        (limit("a b"), ["type: Invalid"]),
+        (limit("Pod", default={"cpu": "1"}), ["default: Forbidden"]),
+        (limit(max={"speed": "1"}, default={"speed": "1"}, defaultRequest={"speed": "1"}), [
+            f"{part}[speed]: Invalid" for part in ("max", "default", "defaultRequest")
+            for _ in range(2)
+        ]),
+        (limit("Pod", min={"cpu": "2"}, max={"cpu": "1"}), ["min[cpu]: Invalid"]),
+        (limit(default={"cpu": "3"}, max={"cpu": "2"}, defaultRequest={"cpu": "1"}), [
+            "default[cpu]: Invalid"
+        ]),
+        (limit(maxLimitRequestRatio={"cpu": "500m"}), ["maxLimitRequestRatio[cpu]: Invalid"]),
+        (limit("PersistentVolumeClaim", max={"storage": "1Gi"}), []),
+        (limit("PersistentVolumeClaim"), ["limits: Required"]),
+    ],
+)  # fmt: skip
+def test_limits_are_in_their_order(wanted: Object, causes: Findings) -> None:
+    found = refused(LIMIT_RANGE, {"spec": {"limits": [wanted]}})
+    assert found == below("spec.limits[0]", causes)
+
+
+def test_a_type_has_its_limits_once() -> None:
+    limits = [limit(max={"cpu": "1"}), limit(max={"cpu": "2"})]
+    assert refused(LIMIT_RANGE, {"spec": {"limits": limits}}) == ["spec.limits[1].type: Duplicate"]
+
+
+def test_containers_that_say_nothing_get_as_much_as_they_may() -> None:
+    wanted = limit(max={"cpu": "2"}, min={"cpu": "1", "memory": "1Mi"}, default={"memory": "4Mi"})
+    (new,) = made(LIMIT_RANGE, {"spec": {"limits": [wanted]}})["spec"]["limits"]
+    assert new["default"] == {"cpu": "2", "memory": "4Mi"}
+    assert new["defaultRequest"] == {"cpu": "2", "memory": "4Mi"}
+
+
+def test_limits_of_pods_have_no_defaults() -> None:
+    (new,) = made(LIMIT_RANGE, {"spec": {"limits": [limit("Pod", max={"cpu": "2"})]}})["spec"][
+        "limits"
+    ]
+    assert new == {"type": "Pod", "max": {"cpu": "2"}}
+    assert made(LIMIT_RANGE, {"spec": {"limits": [limit()]}})["spec"]["limits"] == [limit()]

@@ -1,0 +1,45 @@
+"""What Services get without saying it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phalanx.api.kinds import SERVICE
+from phalanx.api.wire import Object
+from tests.api.making import made
+
+
+def service(**spec: Any) -> Object:
+    new: Object = made(SERVICE, {"spec": {"ports": [{"port": 80}], **spec}})["spec"]
+    return new
+
+
+def test_a_small_service_gets_its_defaults() -> None:
+    assert service() == {
+        "ports": [{"port": 80, "protocol": "TCP", "targetPort": 80}],
+        "type": "ClusterIP",
+        "sessionAffinity": "None",
+        "internalTrafficPolicy": "Cluster",
+        "ipFamilies": ["IPv4"],
+        "ipFamilyPolicy": "SingleStack",
+    }
+
+
+def test_an_address_stands_in_two_places() -> None:
+    assert service(clusterIP="None")["clusterIPs"] == ["None"]
+    six = service(clusterIPs=["fd00::1"])
+    assert six["clusterIP"] == "fd00::1"
+    assert six["ipFamilies"] == ["IPv6"]
+
+
+def test_defaults_depend_on_the_type() -> None:
+    balanced = service(type="LoadBalancer")
+    assert balanced["externalTrafficPolicy"] == "Cluster"
+    assert balanced["allocateLoadBalancerNodePorts"] is True
+    assert "ipFamilies" not in service(type="ExternalName")
+    assert "internalTrafficPolicy" not in service(type="ExternalName")
+
+
+def test_sessions_last_three_hours() -> None:
+    config = service(sessionAffinity="ClientIP")["sessionAffinityConfig"]
+    assert config == {"clientIP": {"timeoutSeconds": 10_800}}

@@ -1,0 +1,452 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+
+from phalanx.api.crddefaults import ACCEPTED, CLEANUP, ESTABLISHED, TERMINATING, condition
+from phalanx.api.kinds import CUSTOM_RESOURCE_DEFINITION, Kind
+from phalanx.api.wire import JSON, Object
+from phalanx.chance import SeededChance
+from phalanx.clock import LoopClock
+from phalanx.server.app import Server
+from tests.api.definitions import WIDGET, definition, fields, version, whole
+from tests.builders import in_virtual_time
+from tests.server.api import EPOCH, Answer, Api, names, revision
+
+KIND = Kind("example.com", "v1", "Widget", "widgets", "", singular="widget")
+NEWER = Kind("example.com", "v2", "Widget", "widgets", "", singular="widget")
+WIDGETS = KIND.path("default")
+TABLE = f"{JSON};as=Table;v=v1;g=meta.k8s.io"
+NUMBER: Object = {"type": "integer"}
+
+
+def widget(name: str = "w", size: Any = 3, **more: Any) -> Object:
+    return {"metadata": {"name": name, "namespace": "default"}, "spec": {"size": size}, **more}
+
+
+async def started(*versions: Object, **facts: Any) -> Api:
+    """A server that has a definition of widgets."""
+    api = await Api.started()
+    await define(api, *versions, **facts)
+    return api
+
+
+async def define(api: Api, *versions: Object, **facts: Any) -> Object:
+    (made,) = await api.create(CUSTOM_RESOURCE_DEFINITION, definition(*versions, **facts))
+    return made
+
+
+async def crd(api: Api, name: str = "widgets.example.com") -> Object:
+    return await api.get(CUSTOM_RESOURCE_DEFINITION, name)
+
+
+async def post(api: Api, obj: Object, **query: object) -> Answer:
+    return await api.ask("POST", WIDGETS, obj, query=query)
+
+
+async def drop(api: Api, name: str = "widgets.example.com") -> Answer:
+    return await api.ask("DELETE", CUSTOM_RESOURCE_DEFINITION.path("", name))
+
+
+def codes(*answers: Answer) -> list[int]:
+    return [answer.code for answer in answers]
+
+
+# ---- definitions ---------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_what_is_defined_is_served_with_the_reply() -> None:
+    api = await Api.started()
+    assert codes(await post(api, widget())) == [404]
+    made = await define(api)
+    assert condition(made, ACCEPTED)["status"] == "True"
+    assert condition(made, ESTABLISHED)["status"] == "True"
+    assert made["status"]["storedVersions"] == ["v1"]
+    assert codes(await post(api, widget())) == [201]
+
+
+@in_virtual_time
+async def test_what_its_maker_says_of_a_status_is_not_heard() -> None:
+    api = await Api.started()
+    taken = definition(kind="Gadget", names={"shortNames": ["w"]})
+    await api.create(CUSTOM_RESOURCE_DEFINITION, taken)
+    wish = definition(names={"shortNames": ["w"]})
+    wish["status"] = {
+        "acceptedNames": {"plural": "widgets", "kind": "Widget"}, "storedVersions": ["v7"],
+        "conditions": [{"type": ESTABLISHED, "status": "True"}],
+    }  # fmt: skip
+    (made,) = await api.create(CUSTOM_RESOURCE_DEFINITION, wish)
+    assert condition(made, ESTABLISHED)["status"] == "False"
+    assert made["status"]["storedVersions"] == ["v1"]
+    assert codes(await post(api, widget())) == [404]
+
+
+@in_virtual_time
+async def test_a_definition_waits_for_its_names_until_they_are_free() -> None:
+    api = await started(names={"shortNames": ["w"]})
+    await define(api, kind="Gadget", names={"shortNames": ["w"]})
+    waiting = await crd(api, "gadgets.example.com")
+    assert condition(waiting, ACCEPTED)["reason"] == "ShortNamesConflict"
+    await drop(api)
+    accepted = await crd(api, "gadgets.example.com")
+    assert condition(accepted, ESTABLISHED)["status"] == "True"
+    listed = await api.ask("GET", "/apis/example.com/v1/gadgets")
+    assert codes(listed) == [200]
+
+
+@in_virtual_time
+async def test_the_names_of_kinds_that_are_always_there_are_taken() -> None:
+    api = await Api.started()
+    wish = definition(kind="PodGroup", group="scheduling.k8s.io")
+    wish["metadata"]["annotations"] = {"api-approved.kubernetes.io": "unapproved, a test"}
+    (made,) = await api.create(CUSTOM_RESOURCE_DEFINITION, wish)
+    assert condition(made, ACCEPTED)["reason"] in (
+        "PluralConflict",
+        "KindConflict",
+        "ListKindConflict",
+    )
+    group = {"metadata": {"name": "g", "namespace": "default"},
+             "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}}  # fmt: skip
+    path = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups"
+    assert codes(await api.ask("POST", path, group)) == [201]
+    await drop(api, "podgroups.scheduling.k8s.io")
+    assert codes(await api.ask("GET", f"{path}/g")) == [200]
+
+
+@in_virtual_time
+async def test_a_kind_may_be_called_like_one_that_is_always_there() -> None:
+    api = await started(kind="Pod")
+    path = "/apis/example.com/v1/namespaces/default/pods"
+    made = await api.ask("POST", path, widget("p"))
+    assert (made.code, made.body["spec"]) == (201, {"size": 3, "colour": "red"})
+
+
+@in_virtual_time
+async def test_a_new_version_is_served_as_soon_as_it_is_written() -> None:
+    api = await started()
+    await api.create(KIND, widget())
+    versions = [version("v1"), version("v2", storage=False)]
+    changed = {**await crd(api)}
+    changed["spec"] = {**changed["spec"], "versions": versions}
+    path = CUSTOM_RESOURCE_DEFINITION.path("", "widgets.example.com")
+    answer = await api.ask("PUT", path, changed)
+    assert (answer.code, answer.body["metadata"]["generation"]) == (200, 2)
+    seen = await api.get(NEWER, "w")
+    assert (seen["apiVersion"], seen["spec"]) == ("example.com/v2", {"size": 3, "colour": "red"})
+    versions[0]["served"] = False
+    answer = await api.ask(
+        "PUT", path, {**answer.body, "spec": {**changed["spec"], "versions": versions}}
+    )
+    assert codes(answer, await api.ask("GET", f"{WIDGETS}/w")) == [200, 404]
+
+
+@in_virtual_time
+async def test_rules_in_cel_are_warned_of() -> None:
+    api = await Api.started()
+    ruled = {**NUMBER, "x-kubernetes-validations": [{"rule": "self > 1"}]}
+    wish = definition(version(schema=whole(a=ruled)))
+    answer = await api.ask("POST", CUSTOM_RESOURCE_DEFINITION.path(), wish)
+    assert answer.code == 201
+    (warning,) = answer.all("warning")
+    assert "spec.versions[0]: rules in CEL are not enforced: spec.a" in warning
+
+
+@in_virtual_time
+async def test_definitions_and_objects_outlive_the_server() -> None:
+    api = await started()
+    await api.create(KIND, widget())
+    clock = LoopClock(asyncio.get_running_loop(), EPOCH)
+    api.server = Server(api.store, clock, SeededChance(2))
+    await api.server.start()
+    assert (await api.get(KIND, "w"))["spec"]["size"] == 3
+    assert codes(await post(api, widget("x", 11))) == [422]
+
+
+# ---- objects -------------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_unknown_fields_are_warned_of_or_refused() -> None:
+    api = await started()
+    odd = widget(extra=1)
+    told = await post(api, odd)
+    assert (told.code, told.all("warning")) == (201, ['299 - "unknown field \\"extra\\""'])
+    strict = await post(api, widget("x", extra=1), fieldValidation="Strict")
+    assert (strict.code, 'unknown field "extra"' in strict.body["message"]) == (400, True)
+
+
+@pytest.mark.parametrize("spec", ["text", [], {"size": {}}, {"size": 1, "tags": "x"}, 7])
+@in_virtual_time
+async def test_an_object_of_another_shape_is_invalid_and_not_malformed(spec: object) -> None:
+    api = await started()
+    wrong = {"metadata": {"name": "w"}, "spec": spec}
+    answer = await post(api, wrong)
+    assert (answer.code, answer.reasons[0][1]) == (422, "FieldValueTypeInvalid")
+    await api.create(KIND, widget())
+    changed = await api.patch(
+        KIND, "w", [{"op": "replace", "path": "/spec", "value": spec}], "json"
+    )
+    assert changed.code == 422
+
+
+@in_virtual_time
+async def test_a_generation_counts_all_but_metadata_and_status() -> None:
+    api = await started(version(schema={**WIDGET, "x-kubernetes-preserve-unknown-fields": True},
+                                subresources={"status": {}}))  # fmt: skip
+    await api.create(KIND, widget())
+    seen = []
+    for change, part in (
+        ({"metadata": {"labels": {"a": "b"}}}, ""), ({"status": {"phase": "x"}}, "status"),
+        ({"spec": {"size": 4}}, ""), ({"data": {"k": 1}}, ""), ({"data": {"k": 1}}, ""),
+    ):  # fmt: skip
+        answer = await api.patch(KIND, "w", change, part=part)
+        seen.append(answer.body["metadata"]["generation"])
+    assert seen == [1, 1, 2, 3, 3]
+
+
+@in_virtual_time
+async def test_without_a_path_of_its_own_the_status_is_part_of_the_object() -> None:
+    api = await started()
+    await api.create(KIND, widget(status={"phase": "early"}))
+    answer = await api.patch(KIND, "w", {"status": {"phase": "late"}})
+    assert (answer.body["status"], answer.body["metadata"]["generation"]) == ({"phase": "late"}, 2)
+    assert codes(await api.ask("GET", f"{WIDGETS}/w/status")) == [404]
+
+
+@in_virtual_time
+async def test_a_schema_that_became_stricter_leaves_old_values_alone() -> None:
+    api = await started(version(schema=whole(a=NUMBER, b=NUMBER)))
+    await api.create(KIND, {"metadata": {"name": "w"}, "spec": {"a": 1, "b": 1}} | {
+        "metadata": {"name": "w", "namespace": "default"}})  # fmt: skip
+    strict = version(schema=whole(a={**NUMBER, "minimum": 5}, b=NUMBER))
+    path = CUSTOM_RESOURCE_DEFINITION.path("", "widgets.example.com")
+    change = [{"op": "replace", "path": "/spec/versions", "value": [strict]}]
+    headers = {"content-type": "application/json-patch+json"}
+    assert codes(await api.ask("PATCH", path, change, headers=headers)) == [200]
+    assert codes(await api.patch(KIND, "w", {"spec": {"b": 2}})) == [200]
+    assert codes(await api.patch(KIND, "w", {"spec": {"a": 2}})) == [422]
+
+
+@in_virtual_time
+async def test_fields_have_owners_as_the_schema_parts_them() -> None:
+    port = {**fields(number=NUMBER, name={"type": "string"}), "required": ["number"]}
+    keyed = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["number"]}
+    schema = whole(
+        ports={"type": "array", "items": port, **keyed},
+        labels={"type": "object", "additionalProperties": {"type": "string"}},
+        whole={**fields(a=NUMBER), "x-kubernetes-map-type": "atomic"},
+    )  # fmt: skip
+    api = await started(version(schema=schema))
+
+    async def apply(manager: str, spec: Object, **query: str) -> Answer:
+        body = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}}
+        return await api.ask(
+            "PATCH", f"{WIDGETS}/w", {**body, "spec": spec},
+            headers={"content-type": "application/apply-patch+yaml"},
+            query={"fieldManager": manager, **query},
+        )  # fmt: skip
+
+    first = await apply("one", {"ports": [{"number": 1, "name": "a"}], "labels": {"x": "1"}})
+    second = await apply("two", {"ports": [{"number": 2}], "labels": {"y": "2"}, "whole": {"a": 1}})
+    assert codes(first, second) == [201, 200]
+    assert second.body["spec"] == {
+        "ports": [{"number": 1, "name": "a"}, {"number": 2}],
+        "labels": {"x": "1", "y": "2"}, "whole": {"a": 1},
+    }  # fmt: skip
+    clash = await apply("one", {"ports": [{"number": 1}], "whole": {"a": 2}})
+    assert (clash.code, clash.reasons) == (409, [(".spec.whole", "FieldManagerConflict")])
+    left = await apply("one", {"ports": [{"number": 1}]})
+    assert left.body["spec"]["ports"] == [{"number": 1}, {"number": 2}]
+    assert left.body["spec"]["labels"] == {"y": "2"}
+    assert codes(await apply("one", {"ports": "many"})) == [400]
+
+
+@in_virtual_time
+async def test_a_strategic_merge_patch_is_not_known() -> None:
+    api = await started()
+    await api.create(KIND, widget())
+    answer = await api.patch(KIND, "w", {"spec": {"size": 4}}, "strategic")
+    assert (answer.code, "strategic" in answer.body["message"]) == (415, False)
+
+
+@in_virtual_time
+async def test_declared_fields_select() -> None:
+    api = await started(version(selectableFields=[{"jsonPath": ".spec.colour"}]))
+    await api.create(KIND, widget("a"))
+    blue = widget("b")
+    blue["spec"]["colour"] = "blue"
+    await api.create(KIND, blue)
+    assert names(await api.listing(KIND, {"fieldSelector": "spec.colour=blue"})) == ["b"]
+    refused = await api.ask("GET", WIDGETS, query={"fieldSelector": "spec.size=3"})
+    assert refused.code == 400
+
+
+@in_virtual_time
+async def test_tables_show_the_columns_of_the_definition() -> None:
+    columns = [{"name": "Size", "type": "integer", "jsonPath": ".spec.size", "priority": 1}]
+    api = await started(version(additionalPrinterColumns=columns))
+    await api.create(KIND, widget())
+    answer = await api.ask("GET", WIDGETS, headers={"accept": TABLE})
+    shown = [
+        (one["name"], one["type"], one["priority"]) for one in answer.body["columnDefinitions"]
+    ]
+    assert shown == [("Name", "string", 0), ("Size", "integer", 1)]
+    assert [row["cells"] for row in answer.body["rows"]] == [["w", 3]]
+
+
+# ---- watches -------------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_a_watch_from_before_the_definition_is_gone() -> None:
+    api = await started()
+    since = revision(await crd(api))
+    await api.create(KIND, widget())
+    (gone,) = [event async for chunk in api.chunks(KIND, since=1) for event in chunk.splitlines()]
+    told = orjson.loads(gone)
+    assert (told["type"], told["object"]["code"]) == ("ERROR", 410)
+    assert [str(event) for event in await api.watch(KIND, since=since)] == ["ADDED w"]
+
+
+@in_virtual_time
+async def test_watches_end_with_the_definition() -> None:
+    api = await started()
+    await api.create(KIND, widget())
+    loop = asyncio.get_running_loop()
+    watching = asyncio.create_task(api.watch(KIND, seconds=100))
+    await asyncio.sleep(1)
+    await drop(api)
+    assert [str(event) for event in await watching] == ["ADDED w", "DELETED w"]
+    assert loop.time() < 50
+
+
+# ---- the end -------------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_objects_go_before_their_definition() -> None:
+    api = await started()
+    await api.create(KIND, *(widget(f"w{n}") for n in range(3)))
+    answer = await drop(api)
+    assert answer.code == 200
+    assert answer.body["metadata"]["finalizers"] == [CLEANUP]
+    assert condition(answer.body, TERMINATING)["status"] == "True"
+    assert api.store.range("/example.com/") == []
+    keys = [change.key.rpartition("/")[2] for change in api.store.changes(0) if not change.after]
+    assert keys == ["w0", "w1", "w2", "widgets.example.com"]
+    assert codes(await api.ask("GET", WIDGETS), await drop(api)) == [404, 404]
+
+
+@in_virtual_time
+async def test_a_definition_waits_for_the_finalizers_of_its_objects() -> None:
+    api = await started()
+    held = widget("held")
+    held["metadata"]["finalizers"] = ["example.com/hold"]
+    await api.create(KIND, held, widget("free"))
+    await drop(api)
+    assert names(await api.listing(KIND)) == ["held"]
+    assert (await api.get(KIND, "held"))["metadata"]["generation"] == 2
+    refused = await post(api, widget("new"))
+    assert (refused.code, "terminating" in refused.body["message"]) == (405, True)
+    assert codes(await api.patch(KIND, "held", {"metadata": {"finalizers": None}})) == [200]
+    assert codes(await api.ask("GET", WIDGETS)) == [404]
+    assert api.store.range("/apiextensions.k8s.io/") == []
+
+
+@in_virtual_time
+async def test_nothing_is_created_between_the_mark_and_the_end() -> None:
+    api = Api(latency=lambda: 0.1)
+    await api.server.start()
+    await define(api)
+    await api.create(KIND, widget("a"))
+    answers = await asyncio.gather(drop(api), *(post(api, widget(f"w{n}")) for n in range(3)))
+    assert codes(*answers) == [200, 405, 405, 405]
+    assert api.store.range("/example.com/") == []
+
+
+@in_virtual_time
+async def test_what_is_being_written_does_not_outlive_its_definition() -> None:
+    api = Api(latency=lambda: 0.1)
+    await api.server.start()
+    await define(api)
+    answers = await asyncio.gather(post(api, widget("a")), post(api, widget("b")), drop(api))
+    assert codes(*answers) == [201, 201, 200]
+    assert api.store.range("/example.com/") == []
+    assert api.store.range("/apiextensions.k8s.io/") == []
+
+
+@in_virtual_time
+async def test_a_deletion_goes_on_after_a_restart() -> None:
+    api = await started()
+    held = widget("held")
+    held["metadata"]["finalizers"] = ["example.com/hold"]
+    await api.create(KIND, held)
+    await drop(api)
+    record = api.store.get("/example.com/widgets/default/held")
+    assert record is not None
+    clock = LoopClock(asyncio.get_running_loop(), EPOCH)
+    api.server = Server(api.store, clock, SeededChance(2))
+    await api.server.start()
+    assert codes(await api.patch(KIND, "held", {"metadata": {"finalizers": None}})) == [200]
+    assert api.store.range("/apiextensions.k8s.io/") == []
+
+
+@in_virtual_time
+async def test_what_is_defined_again_begins_anew() -> None:
+    api = await started()
+    await api.create(KIND, widget())
+    before = api.store.revision
+    await drop(api)
+    await define(api, version(schema=whole(a=NUMBER)))
+    assert names(await api.listing(KIND)) == []
+    answer = await post(api, {"metadata": {"name": "w"}, "spec": {"a": 1, "size": 3}})
+    assert answer.body["spec"] == {"a": 1}
+    (gone,) = [
+        line async for chunk in api.chunks(KIND, since=before) for line in chunk.splitlines()
+    ]
+    assert orjson.loads(gone)["object"]["code"] == 410
+
+
+# ---- what clients are told -----------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_discovery_tells_of_what_is_defined() -> None:
+    scale = {"specReplicasPath": ".spec.size", "statusReplicasPath": ".status.size"}
+    api = await started(
+        version("v1beta1", storage=False),
+        version("v1", subresources={"status": {}, "scale": scale}),
+        names={"shortNames": ["wd"], "categories": ["all"]},
+    )  # fmt: skip
+    group = (await api.ask("GET", "/apis/example.com")).body
+    assert [one["version"] for one in group["versions"]] == ["v1", "v1beta1"]
+    assert group["preferredVersion"]["version"] == "v1"
+    listed = (await api.ask("GET", "/apis/example.com/v1")).body["resources"]
+    assert [one["name"] for one in listed] == ["widgets", "widgets/status", "widgets/scale"]
+    assert (listed[0]["shortNames"], listed[0]["categories"]) == (["wd"], ["all"])
+    assert (listed[2]["group"], listed[2]["kind"]) == ("autoscaling", "Scale")
+    await drop(api)
+    assert codes(await api.ask("GET", "/apis/example.com")) == [404]
+
+
+@in_virtual_time
+async def test_openapi_tells_the_schema_of_today() -> None:
+    api = await started()
+    place = "/openapi/v3/apis/example.com/v1"
+    document = (await api.ask("GET", place)).body
+    shown = document["components"]["schemas"]["com.example.v1.Widget"]
+    assert shown["properties"]["spec"] == WIDGET["properties"]["spec"]
+    index = (await api.ask("GET", "/openapi/v3")).body["paths"]["apis/example.com/v1"]
+    await drop(api)
+    assert codes(await api.ask("GET", place)) == [404]
+    await define(api, version(schema=whole(a=NUMBER)))
+    document = (await api.ask("GET", place)).body
+    shown = document["components"]["schemas"]["com.example.v1.Widget"]
+    assert shown["properties"]["spec"] == fields(a=NUMBER)
+    assert (await api.ask("GET", "/openapi/v3")).body["paths"]["apis/example.com/v1"] != index
+    swagger = (await api.ask("GET", "/openapi/v2")).body
+    assert "com.example.v1.Widget" in swagger["definitions"]

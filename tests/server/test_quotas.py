@@ -1,0 +1,597 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import replace
+from fractions import Fraction
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phalanx.api.kinds import (
+    CONFIG_MAP,
+    EVENT,
+    JOB,
+    NODE,
+    PERSISTENT_VOLUME_CLAIM,
+    POD,
+    PRIORITY_CLASS,
+    RESOURCE_QUOTA,
+    SERVICE,
+    Kind,
+)
+from phalanx.api.quantity import value
+from phalanx.api.wire import Object
+from phalanx.server.quotas import releases
+from phalanx.store.kv import Change, Write
+from tests.builders import in_virtual_time, node, pod
+from tests.server.api import Answer, Api
+
+ENDED = {"status": {"phase": "Succeeded"}}
+
+
+def quota(name: str = "q", /, scopes: Iterable[str] = (), **hard: str) -> Object:
+    """A quota; `requests_cpu` is `requests.cpu`, `count_jobs.batch` is written out in a dict."""
+    return quota_of(name, {key.replace("_", "."): text for key, text in hard.items()}, scopes)
+
+
+def quota_of(name: str, hard: Object, scopes: Iterable[str] = ()) -> Object:
+    spec: Object = {"hard": hard}
+    if chosen := list(scopes):
+        spec["scopes"] = chosen
+    return {"metadata": {"name": name, "namespace": "default"}, "spec": spec}
+
+
+def config(name: str) -> Object:
+    return {"metadata": {"name": name, "namespace": "default"}, "data": {"a": "b"}}
+
+
+def service(name: str, sort: str = "ClusterIP") -> Object:
+    spec = {"type": sort, "ports": [{"port": 80}]}
+    return {"metadata": {"name": name, "namespace": "default"}, "spec": spec}
+
+
+def claim(name: str, storage: str) -> Object:
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": storage}}}
+    return {"metadata": {"name": name, "namespace": "default"}, "spec": spec}
+
+
+async def with_quota(*quotas: Object) -> Api:
+    api = await Api.started()
+    await api.create(RESOURCE_QUOTA, *quotas)
+    return api
+
+
+async def post(api: Api, kind: Kind, obj: Object, **query: object) -> Answer:
+    return await api.ask("POST", kind.path("default"), obj, query=query)
+
+
+async def used(api: Api, name: str = "q") -> Object:
+    found: Object = (await api.get(RESOURCE_QUOTA, name))["status"]["used"]
+    return found
+
+
+# ---- counting ------------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_a_quota_knows_what_is_used_as_soon_as_it_is_there() -> None:
+    api = await Api.started()
+    await api.create(POD, pod("a", cpu="500m"), pod("b", cpu="1"))
+    [made] = await api.create(RESOURCE_QUOTA, quota(pods="5", requests_cpu="2"))
+    assert made["status"] == {
+        "hard": {"pods": "5", "requests.cpu": "2"},
+        "used": {"pods": "2", "requests.cpu": "1500m"},
+    }
+
+
+@in_virtual_time
+async def test_pods_count_until_they_have_ended_and_objects_until_they_are_gone() -> None:
+    api = await with_quota(quota_of("q", {"pods": "5", "cpu": "5", "count/pods": "5"}))
+    await api.create(POD, pod("a", cpu="1"), pod("b", on="n", cpu="2"))
+    assert await used(api) == {"pods": "2", "cpu": "3", "count/pods": "2"}
+    await api.patch(POD, "a", ENDED, part="status")
+    assert await used(api) == {"pods": "1", "cpu": "2", "count/pods": "2"}
+    await api.delete(POD, "b")
+    assert await used(api) == {"pods": "1", "cpu": "2", "count/pods": "2"}
+    await api.delete(POD, "b", {"gracePeriodSeconds": 0})
+    assert await used(api) == {"pods": "0", "cpu": "0", "count/pods": "1"}
+
+
+@in_virtual_time
+async def test_an_object_that_waits_for_a_finalizer_counts_until_that_is_gone() -> None:
+    api = await with_quota(quota(configmaps="1"))
+    kept = config("c")
+    kept["metadata"]["finalizers"] = ["example.com/stay"]
+    await api.create(CONFIG_MAP, kept)
+    await api.delete(CONFIG_MAP, "c")
+    assert await used(api) == {"configmaps": "1"}
+    await api.patch(CONFIG_MAP, "c", {"metadata": {"finalizers": None}})
+    assert await used(api) == {"configmaps": "0"}
+
+
+@in_virtual_time
+async def test_binding_a_pod_uses_nothing_more() -> None:
+    api = await with_quota(quota(pods="1"))
+    await api.create(NODE, node("n"))
+    [made] = await api.create(POD, pod("a", cpu="1"))
+    before = await api.get(RESOURCE_QUOTA, "q")
+    assert (await api.bind_group((made, "n"))).code == 201
+    assert await api.get(RESOURCE_QUOTA, "q") == before
+
+
+@in_virtual_time
+async def test_objects_of_any_kind_can_be_counted() -> None:
+    names = {"count/jobs.batch": "5", "count/configmaps": "5", "configmaps": "5"}
+    api = await with_quota(quota_of("q", {**names, "count/widgets.example.com": "5"}))
+    spec = {"template": {"spec": {**pod("x")["spec"], "restartPolicy": "Never"}}}
+    await api.create(JOB, {"metadata": {"name": "j", "namespace": "default"}, "spec": spec})
+    await api.create(CONFIG_MAP, config("c"))
+    assert await used(api) == {
+        "count/jobs.batch": "1", "count/configmaps": "1", "configmaps": "1",
+        "count/widgets.example.com": "0",
+    }  # fmt: skip
+
+
+@in_virtual_time
+async def test_an_object_of_a_kind_with_several_versions_counts_once() -> None:
+    api = await Api.started()
+    registry = api.server.context.registry
+    registry.define("twice", [(replace(CONFIG_MAP, version="v2"), registry.model(CONFIG_MAP))])
+    await api.create(CONFIG_MAP, config("c"))
+    await api.create(RESOURCE_QUOTA, quota(configmaps="5"))
+    assert await used(api) == {"configmaps": "1"}
+
+
+@in_virtual_time
+async def test_objects_that_go_together_are_released_together() -> None:
+    api = await with_quota(quota("a", configmaps="5"), quota("b", pods="5"))
+    await api.create(CONFIG_MAP, config("x"), config("y"), config("z"))
+    gone = api.store.range(CONFIG_MAP.prefix("default"))[:2]
+    freed = releases(api.server.context, CONFIG_MAP, [orjson.loads(one.value) for one in gone])
+    await api.store.commit([*(Write(one.key, None, one.revision) for one in gone), *freed])
+    assert (await used(api, "a"), await used(api, "b")) == ({"configmaps": "1"}, {"pods": "0"})
+    assert releases(api.server.context, CONFIG_MAP, [{"metadata": {"name": "nowhere"}}]) == []
+
+
+@in_virtual_time
+async def test_events_are_free() -> None:
+    api = await with_quota(quota_of("q", {"count/events": "0"}))
+    about = {"involvedObject": {"kind": "Pod", "name": "p", "namespace": "default"}}
+    await api.create(EVENT, {"metadata": {"name": "e", "namespace": "default"}, **about})
+    assert await used(api) == {"count/events": "0"}
+
+
+@in_virtual_time
+async def test_a_quota_counts_itself_and_others() -> None:
+    api = await with_quota(quota("a", resourcequotas="2"), quota("b", pods="1"))
+    assert await used(api, "a") == {"resourcequotas": "2"}
+    answer = await post(api, RESOURCE_QUOTA, quota("c", pods="1"))
+    assert answer.body["message"] == (
+        'resourcequotas "c" is forbidden: exceeded quota: a, requested: resourcequotas=1, '
+        "used: resourcequotas=2, limited: resourcequotas=2"
+    )
+    await api.delete(RESOURCE_QUOTA, "b")
+    assert await used(api, "a") == {"resourcequotas": "1"}
+    await api.delete(RESOURCE_QUOTA, "a")
+    assert (await post(api, RESOURCE_QUOTA, quota("c", resourcequotas="0"))).code == 201
+    assert await used(api, "c") == {"resourcequotas": "1"}
+    changed = await api.patch(RESOURCE_QUOTA, "c", {"spec": {"hard": {"resourcequotas": "3"}}})
+    assert changed.body["status"]["used"] == {"resourcequotas": "1"}
+
+
+@in_virtual_time
+async def test_what_is_used_is_written_in_the_style_of_the_limit() -> None:
+    api = await with_quota(quota("a", memory="4Gi"), quota("b", memory="4G"))
+    await api.create(POD, pod("p", memory="1536Mi"))
+    assert await used(api, "a") == {"memory": "1536Mi"}
+    assert await used(api, "b") == {"memory": "1610612736"}
+
+
+@in_virtual_time
+async def test_another_namespace_has_no_part_in_a_quota() -> None:
+    api = await with_quota(quota(pods="0"))
+    answer = await api.ask(
+        "POST", POD.path("kube-public"), pod("p", namespace="kube-public", cpu="2")
+    )
+    assert answer.code == 201
+    assert await used(api) == {"pods": "0"}
+
+
+@in_virtual_time
+async def test_watchers_see_the_quota_change_with_the_object() -> None:
+    api = await with_quota(quota(pods="2"))
+    since = api.store.revision
+    await api.create(POD, pod("p"))
+    [event] = await api.watch(RESOURCE_QUOTA, since=since)
+    assert (event.type, event.object["status"]["used"]) == ("MODIFIED", {"pods": "1"})
+
+
+# ---- refusing ------------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_what_has_no_room_is_refused() -> None:
+    api = await with_quota(quota(pods="2"))
+    await api.create(POD, pod("a"), pod("b"))
+    answer = await post(api, POD, pod("p"))
+    assert (answer.code, answer.body["reason"]) == (403, "Forbidden")
+    assert answer.body["message"] == (
+        'pods "p" is forbidden: exceeded quota: q, requested: pods=1, used: pods=2, limited: pods=2'
+    )
+    assert await used(api) == {"pods": "2"}
+    await api.patch(POD, "a", ENDED, part="status")
+    await api.create(POD, pod("p"))
+
+
+@in_virtual_time
+async def test_only_what_is_exceeded_is_told_in_the_order_of_names() -> None:
+    api = await with_quota(quota(requests_memory="1Gi", pods="5", requests_cpu="500m"))
+    answer = await post(api, POD, pod("p", cpu="1", memory="2Gi"))
+    assert answer.body["message"] == (
+        'pods "p" is forbidden: exceeded quota: q, requested: requests.cpu=1,requests.memory=2Gi, '
+        "used: requests.cpu=0,requests.memory=0, limited: requests.cpu=500m,requests.memory=1Gi"
+    )
+
+
+@in_virtual_time
+async def test_every_quota_must_have_room_and_a_refusal_changes_none() -> None:
+    api = await with_quota(quota("a", pods="5"), quota("b", requests_cpu="1"))
+    assert (await post(api, POD, pod("p", cpu="2"))).code == 403
+    assert (await used(api, "a"), await used(api, "b")) == ({"pods": "0"}, {"requests.cpu": "0"})
+
+
+@pytest.mark.parametrize(
+    ("hard", "why"),
+    [
+        ({"requests.cpu": "1"}, "requests.cpu for: b,i"),
+        ({"cpu": "1"}, "cpu for: b,i"),
+        ({"memory": "1Gi", "limits.cpu": "1"}, "limits.cpu for: b,i; memory for: a,b,i"),
+    ],
+)
+@in_virtual_time
+async def test_containers_must_state_what_a_quota_is_about(hard: Object, why: str) -> None:
+    api = await with_quota(quota_of("q", hard))
+    asks = {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}
+    image = "registry.example/main:1"
+    spec = {
+        "containers": [{"name": "b", "image": image},
+                       {"name": "a", "image": image, "resources": asks}],
+        "initContainers": [{"name": "i", "image": image}],
+    }  # fmt: skip
+    answer = await post(api, POD, pod("p", spec=spec))
+    told = f'pods "p" is forbidden: failed quota: q: must specify {why}'
+    assert (answer.code, answer.body["message"]) == (403, told)
+
+
+@in_virtual_time
+async def test_other_resources_need_not_be_stated() -> None:
+    api = await with_quota(quota_of("q", {"requests.nvidia.com/gpu": "2", "requests.storage": "1"}))
+    await api.create(POD, pod("a"), pod("b", asks={"nvidia.com/gpu": "2"}))
+    assert await used(api) == {"requests.nvidia.com/gpu": "2", "requests.storage": "0"}
+    answer = await post(api, POD, pod("p", asks={"nvidia.com/gpu": "1"}))
+    assert "requested: requests.nvidia.com/gpu=1" in answer.body["message"]
+
+
+@in_virtual_time
+async def test_a_dry_run_is_refused_like_any_other_and_uses_nothing() -> None:
+    api = await with_quota(quota(pods="1"))
+    assert (await post(api, POD, pod("p"), dryRun="All")).code == 201
+    assert await used(api) == {"pods": "0"}
+    await api.create(POD, pod("p"))
+    assert (await post(api, POD, pod("b"), dryRun="All")).code == 403
+
+
+@in_virtual_time
+async def test_what_grows_needs_room_and_what_shrinks_does_not() -> None:
+    hard = {"services.loadbalancers": "1", "services.nodeports": "2"}
+    api = await with_quota(quota_of("q", hard))
+    await api.create(SERVICE, service("a", "LoadBalancer"), service("b"))
+    grown = await api.patch(SERVICE, "b", {"spec": {"type": "LoadBalancer"}})
+    assert "exceeded quota: q, requested: services.loadbalancers=1" in grown.body["message"]
+    balanced = ("externalTrafficPolicy", "allocateLoadBalancerNodePorts")
+    shrunk = {"type": "ClusterIP", **dict.fromkeys(balanced)}
+    assert (await api.patch(SERVICE, "a", {"spec": shrunk})).code == 200
+    assert await used(api) == {"services.loadbalancers": "0", "services.nodeports": "0"}
+
+
+@in_virtual_time
+async def test_storage_is_summed_up() -> None:
+    api = await with_quota(quota(requests_storage="5Gi", persistentvolumeclaims="5"))
+    await api.create(PERSISTENT_VOLUME_CLAIM, claim("a", "3Gi"))
+    answer = await post(api, PERSISTENT_VOLUME_CLAIM, claim("b", "3Gi"))
+    assert "used: requests.storage=3Gi, limited: requests.storage=5Gi" in answer.body["message"]
+    assert await used(api) == {"requests.storage": "3Gi", "persistentvolumeclaims": "1"}
+
+
+@in_virtual_time
+async def test_what_goes_or_shrinks_is_let_go_however_much_is_left() -> None:
+    api = await with_quota(quota(configmaps="3", services_nodeports="3"))
+    await api.create(CONFIG_MAP, config("a"), config("b"))
+    wide = service("s", "NodePort")
+    wide["spec"]["ports"] = [{"name": f"p{n}", "port": 80 + n} for n in range(3)]
+    await api.create(SERVICE, wide)
+    lowered = {"spec": {"hard": {"configmaps": "0", "services.nodeports": "0"}}}
+    await api.patch(RESOURCE_QUOTA, "q", lowered)
+    fewer = {"spec": {"ports": wide["spec"]["ports"][:2]}}
+    assert (await api.patch(SERVICE, "s", fewer)).code == 200
+    assert (await api.delete(CONFIG_MAP, "a")).code == 200
+    assert await used(api) == {"configmaps": "1", "services.nodeports": "2"}
+
+
+# ---- scopes --------------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_a_quota_with_scopes_counts_and_refuses_only_what_is_in_them() -> None:
+    api = await with_quota(
+        quota("best", ["BestEffort"], pods="1"), quota("short", ["Terminating"], requests_cpu="1")
+    )
+    brief = {"activeDeadlineSeconds": 60}
+    await api.create(POD, pod("a"), pod("b", cpu="8"), pod("c", cpu="1", spec=brief))
+    assert await used(api, "best") == {"pods": "1"}
+    assert await used(api, "short") == {"requests.cpu": "1"}
+    assert "exceeded quota: best" in (await post(api, POD, pod("p"))).body["message"]
+    answer = await post(api, POD, pod("p", cpu="1", spec=brief))
+    assert "exceeded quota: short" in answer.body["message"]
+
+
+@in_virtual_time
+async def test_a_pod_may_move_into_the_scope_of_a_full_quota() -> None:
+    api = await with_quota(quota("short", ["Terminating"], pods="0"))
+    await api.create(POD, pod("a"))
+    answer = await api.patch(POD, "a", {"spec": {"activeDeadlineSeconds": 60}})
+    assert answer.code == 200
+    assert await used(api, "short") == {"pods": "1"}
+
+
+@in_virtual_time
+async def test_the_class_that_a_pod_is_given_decides() -> None:
+    chosen = {"scopeName": "PriorityClass", "operator": "In", "values": ["usual"]}
+    limited = quota(pods="1")
+    limited["spec"]["scopeSelector"] = {"matchExpressions": [chosen]}
+    api = await with_quota(limited)
+    usual = {"metadata": {"name": "usual"}, "value": 5, "globalDefault": True}
+    await api.create(PRIORITY_CLASS, usual, {"metadata": {"name": "other"}, "value": 6})
+    await api.create(POD, pod("a"), pod("b", spec={"priorityClassName": "other"}))
+    assert await used(api) == {"pods": "1"}
+    assert (await post(api, POD, pod("c"))).code == 403
+
+
+# ---- changing a quota ----------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_a_changed_quota_is_counted_anew_and_only_refuses_more() -> None:
+    api = await with_quota(quota(pods="3"))
+    await api.create(POD, pod("a", cpu="1"), pod("b", cpu="1"))
+    changed = await api.patch(RESOURCE_QUOTA, "q", {"spec": {"hard": {"pods": "1", "cpu": "4"}}})
+    assert changed.body["status"] == {
+        "hard": {"pods": "1", "cpu": "4"}, "used": {"pods": "2", "cpu": "2"},
+    }  # fmt: skip
+    assert (await post(api, POD, pod("c", cpu="1"))).code == 403
+    await api.delete(POD, "a")
+    assert await used(api) == {"pods": "1", "cpu": "1"}
+    await api.patch(RESOURCE_QUOTA, "q", {"spec": {"hard": {"pods": None}}})
+    await api.create(POD, pod("c", cpu="1"))
+    assert await used(api) == {"cpu": "2"}
+
+
+@in_virtual_time
+async def test_what_is_used_is_not_for_clients_to_say() -> None:
+    api = await with_quota({**quota(pods="1"), "status": {"used": {"pods": "1"}}})
+    assert await used(api) == {"pods": "0"}
+    lie = {"status": {"hard": {"pods": "9"}, "used": {"pods": "7"}}}
+    assert (await api.patch(RESOURCE_QUOTA, "q", lie, part="status")).code == 200
+    assert (await api.get(RESOURCE_QUOTA, "q"))["status"] == {
+        "hard": {"pods": "1"}, "used": {"pods": "0"},
+    }  # fmt: skip
+
+
+@in_virtual_time
+async def test_a_quota_that_limits_nothing_has_nothing_to_tell() -> None:
+    api = await with_quota(quota())
+    await api.create(POD, pod("p"))
+    assert (await api.get(RESOURCE_QUOTA, "q"))["status"] == {}
+
+
+@in_virtual_time
+async def test_a_quota_counts_what_is_still_on_its_way_to_disk() -> None:
+    api = await Api.started(latency=lambda: 0.5)
+    wishes = [(POD, pod("a")), (RESOURCE_QUOTA, quota(pods="2")), (POD, pod("b")), (POD, pod("c"))]
+    answers = await asyncio.gather(*(post(api, kind, obj) for kind, obj in wishes))
+    assert [answer.code for answer in answers] == [201, 201, 201, 403]
+    assert answers[1].body["status"]["used"] == {"pods": "1"}
+    assert await used(api) == {"pods": "2"}
+
+
+@in_virtual_time
+async def test_a_quota_that_is_going_away_is_gone_for_what_comes_after_it() -> None:
+    api = await with_quota(quota(pods="0"))
+    _, answer = await asyncio.gather(api.delete(RESOURCE_QUOTA, "q"), post(api, POD, pod("a")))
+    assert answer.code == 201
+
+
+@in_virtual_time
+async def test_a_namespace_without_quotas_remembers_nothing_of_them() -> None:
+    api = await with_quota(quota("a"), quota("b"))
+    assert len(api.store.range("/phalanx.dev/quotas/")) == 1
+    await api.delete(RESOURCE_QUOTA, "a")
+    await api.delete(RESOURCE_QUOTA, "b")
+    assert api.store.range("/phalanx.dev/quotas/") == []
+
+
+# ---- whatever happens ----------------------------------------------------------------------------
+
+PODS = ("a", "b", "c", "d")
+QUOTAS = ("q", "r")
+CPUS = ("500m", "1", "3")
+HARDS: tuple[Object, ...] = (
+    {"pods": "2"},
+    {"pods": "3", "requests.cpu": "3500m"},
+    {"limits.cpu": "4", "count/pods": "4"},
+    {"configmaps": "1", "services.nodeports": "1", "count/resourcequotas": "2"},
+    {},
+)
+SCOPES = ((), ("Terminating",), ("NotBestEffort",))
+
+#: What the quotas say that are there at first.
+Limits = tuple[tuple[Object, tuple[str, ...]], ...]
+limits = st.tuples(*(st.tuples(st.sampled_from(HARDS), st.sampled_from(SCOPES)) for _ in QUOTAS))
+#: What is done then, to which object, with which CPU, under which limits and scopes.
+Act = tuple[str, str, str, Object, tuple[str, ...]]
+
+
+def acts_of(*what: str) -> st.SearchStrategy[list[Act]]:
+    act = st.tuples(
+        st.sampled_from(what), st.sampled_from(PODS), st.sampled_from(CPUS),
+        st.sampled_from(HARDS), st.sampled_from(SCOPES),
+    )  # fmt: skip
+    return st.lists(act, min_size=10, max_size=30)
+
+
+ACTS = (
+    "make", "make", "make brief", "make plain", "end", "delete", "keep", "config", "config",
+    "drop config", "service", "open", "edit", "edit", "drop quota", "quota",
+)  # fmt: skip
+
+
+async def set_limits(api: Api, limits: Limits) -> None:
+    for name, (hard, scopes) in zip(QUOTAS, limits, strict=True):
+        await post(api, RESOURCE_QUOTA, quota_of(name, hard, scopes))
+
+
+async def act(api: Api, what: str, name: str, cpu: str, hard: Object, scopes: Iterable[str]) -> int:
+    """Do one thing; much of it is refused, which must leave quotas true too."""
+    limited = quota_of(QUOTAS[PODS.index(name) % 2], hard, scopes)
+    brief = {"activeDeadlineSeconds": 60}
+    match what:
+        case "make":
+            answer = await post(api, POD, pod(name, cpu=cpu))
+        case "make brief":
+            answer = await post(api, POD, pod(name, cpu=cpu, spec=brief))
+        case "make plain":
+            answer = await post(api, POD, pod(name))
+        case "hurry":
+            answer = await api.patch(POD, name, {"spec": brief})
+        case "end":
+            answer = await api.patch(POD, name, ENDED, part="status")
+        case "delete":
+            answer = await api.delete(POD, name)
+        case "keep":
+            kept = {"metadata": {"finalizers": ["example.com/stay"] if cpu == "1" else []}}
+            answer = await api.patch(POD, name, kept)
+        case "config":
+            answer = await post(api, CONFIG_MAP, config(name))
+        case "drop config":
+            answer = await api.delete(CONFIG_MAP, name)
+        case "service":
+            answer = await post(api, SERVICE, service(name))
+        case "open":
+            answer = await api.patch(SERVICE, name, {"spec": {"type": "NodePort"}})
+        case "quota":
+            answer = await post(api, RESOURCE_QUOTA, limited)
+        case "edit":
+            replaced = [{"op": "replace", "path": "/spec/hard", "value": hard}]
+            answer = await api.patch(RESOURCE_QUOTA, limited["metadata"]["name"], replaced, "json")
+        case _:
+            answer = await api.delete(RESOURCE_QUOTA, limited["metadata"]["name"])
+    return answer.code
+
+
+def present(api: Api, kind: Kind) -> list[Object]:
+    return [orjson.loads(record.value) for record in api.store.range(kind.prefix("default"))]
+
+
+def counted(api: Api, limited: Object) -> dict[str, Fraction]:
+    """What is used of a quota, counted anew and in the simplest way."""
+    scopes = limited["spec"].get("scopes", [])
+    pods = [one for one in present(api, POD) if all(holds(scope, one) for scope in scopes)]
+    alive = [one for one in pods if one["status"]["phase"] != "Succeeded"]
+    asked = [one["spec"]["containers"][0]["resources"] for one in alive]
+    cpu = sum(value(part.get("requests", {}).get("cpu", "0")) for part in asked)
+    others: Object = {}
+    if not scopes:
+        is_open = [one["spec"]["type"] == "NodePort" for one in present(api, SERVICE)]
+        others = {
+            "configmaps": len(present(api, CONFIG_MAP)), "services.nodeports": sum(is_open),
+            "count/resourcequotas": len(present(api, RESOURCE_QUOTA)),
+        }  # fmt: skip
+    found = {
+        "pods": len(alive), "count/pods": len(pods), "requests.cpu": cpu, "limits.cpu": cpu,
+        **others,
+    }  # fmt: skip
+    return {name: Fraction(found.get(name, 0)) for name in limited["spec"].get("hard", {})}
+
+
+def holds(scope: str, one: Object) -> bool:
+    if scope == "Terminating":
+        return "activeDeadlineSeconds" in one["spec"]
+    return bool(one["spec"]["containers"][0]["resources"].get("requests"))
+
+
+def untrue(api: Api) -> list[Object]:
+    """The quotas whose status is not what is there."""
+    return [one for one in present(api, RESOURCE_QUOTA) if told(one) != counted(api, one)]
+
+
+def told(limited: Object) -> dict[str, Fraction]:
+    return {name: value(text) for name, text in limited["status"].get("used", {}).items()}
+
+
+def overfilled(change: Change) -> bool:
+    """Whether more is used than before of a quota that allows no more than before, and too much."""
+    if change.before is None or change.after is None:
+        return False
+    before, after = orjson.loads(change.before.value), orjson.loads(change.after.value)
+    hard = {name: value(text) for name, text in after["spec"].get("hard", {}).items()}
+    was, now = told(before), told(after)
+    return before["spec"] == after["spec"] and any(
+        now[name] > was[name] and now[name] > hard[name] for name in now
+    )
+
+
+@given(limits, acts_of(*ACTS, "hurry"))
+@in_virtual_time
+async def test_quotas_are_true_whatever_happens(limits: Limits, acts: list[Act]) -> None:
+    api = await Api.started()
+    await set_limits(api, limits)
+    for one in acts:
+        assert await act(api, *one) < 500
+        assert untrue(api) == []
+
+
+@given(limits, acts_of(*ACTS), st.integers(1, 8))
+@in_virtual_time
+async def test_quotas_are_true_at_every_moment_and_never_overfilled_by_what_is_made_at_once(
+    limits: Limits, acts: list[Act], together: int
+) -> None:
+    api = await Api.started(latency=lambda: 0.5)
+    await set_limits(api, limits)
+    wrong: list[Object] = []
+    api.store.follow(lambda changes: wrong.extend(untrue(api)))
+    for at in range(0, len(acts), together):
+        codes = await asyncio.gather(*(act(api, *one) for one in acts[at : at + together]))
+        assert all(code < 500 for code in codes)
+    assert wrong == []
+    prefix = RESOURCE_QUOTA.prefix("default")
+    assert [change for change in api.store.changes(0, prefix) if overfilled(change)] == []
+
+
+@settings(max_examples=50)
+@given(st.lists(st.sampled_from(CPUS), min_size=1, max_size=20))
+@in_virtual_time
+async def test_pods_that_come_at_once_fill_a_quota_and_no_more(cpus: list[str]) -> None:
+    api = await Api.started(latency=lambda: 0.5)
+    await api.create(RESOURCE_QUOTA, quota(pods="7", requests_cpu="5"))
+    wishes = (post(api, POD, pod(f"p{n}", cpu=cpu)) for n, cpu in enumerate(cpus))
+    codes = [answer.code for answer in await asyncio.gather(*wishes)]
+    room, places, expected = Fraction(5), 7, []
+    for cpu in map(value, cpus):
+        fits = cpu <= room and places > 0
+        room, places = (room - cpu, places - 1) if fits else (room, places)
+        expected.append(201 if fits else 403)
+    assert codes == expected
+    assert untrue(api) == []
