@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import sys
@@ -30,7 +31,8 @@ from benchmarks import (
     watchers,
 )
 from benchmarks.result import HEADING, Result
-from benchmarks.setting import MEMORY, Setting
+from benchmarks.setting import MEMORY, Broken, Setting
+from tools.control_plane import NotReady
 
 ROOT = Path(__file__).resolve().parent.parent
 LATEST = ROOT / "benchmarks" / "results" / "latest.json"
@@ -48,6 +50,14 @@ SECTIONS: Mapping[str, Callable[[Setting], Iterator[Result]]] = {
     "growth": growth.section,
     "memory": footprint.memory,
 }
+
+
+def _measured(name: str, setting: Setting) -> Iterator[Result]:
+    """What a section yields; if it breaks, that is its last result and the others go on."""
+    try:
+        yield from SECTIONS[name](setting)
+    except (Broken, NotReady) as error:
+        yield Result(name, math.nan, "", note=str(error))
 
 
 def _options() -> argparse.Namespace:
@@ -70,10 +80,10 @@ def main() -> int:
     setting, is_complete = Setting(options.data, options.quick), True
     rows: dict[str, list[dict[str, Any]]] = {}
     print(HEADING)
-    for name, section in SECTIONS.items():
+    for name in SECTIONS:
         if options.only in name:
             rows[name] = []
-            for result in section(setting):
+            for result in _measured(name, setting):
                 print(result.line(), flush=True)
                 rows[name].append(result.row())
                 is_complete &= not result.note

@@ -21,6 +21,10 @@ READY_LIMIT = 300.0
 FLUSHES, FLUSHED = 200, bytes(4096)
 
 
+class Broken(Exception):
+    """A measurement that came to no end, and why."""
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """`data` is the folder below which control planes keep their objects, or `:memory:`."""
@@ -42,7 +46,11 @@ class Setting:
         with self.folder() as folder:
             data = MEMORY if self.data == MEMORY else str(folder)
             with ControlPlane("--data", data, *options, limit=READY_LIMIT) as plane:
-                yield plane
+                try:
+                    yield plane
+                except ConnectionError as error:
+                    said = "" if plane.alive else f", the server ended: {plane.last_words()}"
+                    raise Broken(f"{error}{said}") from error
 
     @contextlib.contextmanager
     def folder(self) -> Iterator[Path]:

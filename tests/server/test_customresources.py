@@ -220,8 +220,7 @@ async def test_without_a_path_of_its_own_the_status_is_part_of_the_object() -> N
 @in_virtual_time
 async def test_a_schema_that_became_stricter_leaves_old_values_alone() -> None:
     api = await started(version(schema=whole(a=NUMBER, b=NUMBER)))
-    await api.create(KIND, {"metadata": {"name": "w"}, "spec": {"a": 1, "b": 1}} | {
-        "metadata": {"name": "w", "namespace": "default"}})  # fmt: skip
+    await api.create(KIND, widget() | {"spec": {"a": 1, "b": 1}})
     strict = version(schema=whole(a={**NUMBER, "minimum": 5}, b=NUMBER))
     path = CUSTOM_RESOURCE_DEFINITION.path("", "widgets.example.com")
     change = [{"op": "replace", "path": "/spec/versions", "value": [strict]}]
@@ -229,6 +228,32 @@ async def test_a_schema_that_became_stricter_leaves_old_values_alone() -> None:
     assert codes(await api.ask("PATCH", path, change, headers=headers)) == [200]
     assert codes(await api.patch(KIND, "w", {"spec": {"b": 2}})) == [200]
     assert codes(await api.patch(KIND, "w", {"spec": {"a": 2}})) == [422]
+
+
+@in_virtual_time
+async def test_an_object_that_fits_its_schema_no_more_can_still_be_replaced() -> None:
+    api = await started(version(schema=whole(a={"type": "string"})))
+    await api.create(KIND, widget() | {"spec": {"a": "text"}})
+    other = version(schema=whole(a=fields(b=NUMBER)))
+    path = CUSTOM_RESOURCE_DEFINITION.path("", "widgets.example.com")
+    change = [{"op": "replace", "path": "/spec/versions", "value": [other]}]
+    headers = {"content-type": "application/json-patch+json"}
+    assert codes(await api.ask("PATCH", path, change, headers=headers)) == [200]
+    wish = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}}
+    applied = await api.ask(
+        "PATCH", f"{WIDGETS}/w", {**wish, "spec": {"a": {"b": 1}}},
+        headers={"content-type": "application/apply-patch+yaml"}, query={"fieldManager": "t"},
+    )  # fmt: skip
+    replaced = await api.patch(KIND, "w", {"spec": {"a": {"b": 1}}})
+    assert codes(applied, replaced) == [409, 200]
+    assert replaced.body["spec"] == {"a": {"b": 1}}
+
+
+@in_virtual_time
+async def test_a_deprecated_version_warns_whoever_asks_it() -> None:
+    api = await started(version(deprecated=True, deprecationWarning='use "v2"'))
+    answers = [await post(api, widget()), await api.ask("GET", f"{WIDGETS}/w")]
+    assert [answer.all("warning") for answer in answers] == [['299 - "use \\"v2\\""']] * 2
 
 
 @in_virtual_time

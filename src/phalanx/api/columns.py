@@ -297,6 +297,10 @@ COLUMNS: Mapping[str, tuple[Column, ...]] = {
     "ClusterRole": (NAME, _CREATED_AT),
     "ClusterRoleBinding": _BINDING,
     "ConfigMap": (NAME, Column("Data", _data_count, "integer"), AGE),
+    "CustomResourceDefinition": (
+        NAME,
+        Column("Created At", at("metadata.creationTimestamp"), "date"),
+    ),
     "CronJob": (
         NAME,
         Column("Schedule", at("spec.schedule")),

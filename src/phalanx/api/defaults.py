@@ -112,7 +112,7 @@ def _ask_for_one(obj: Object) -> None:
         exactly = [request["exactly"]] if "exactly" in request else []
         for wanted in (*exactly, *request.get("firstAvailable", ())):
             if wanted.setdefault("allocationMode", "ExactCount") == "ExactCount":
-                wanted["count"] = wanted.get("count", 1)
+                wanted.setdefault("count", 1)
 
 
 def _ask_for_one_in_template(obj: Object) -> None:

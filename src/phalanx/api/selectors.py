@@ -109,13 +109,23 @@ def _field_requirement(text: str, term: str) -> FieldRequirement:
 
 
 def fields_match(
-    requirements: Iterable[FieldRequirement], obj: Object, absent: Mapping[str, str]
+    requirements: Iterable[FieldRequirement],
+    obj: Object,
+    absent: Mapping[str, str],
+    paths: Mapping[str, str],
 ) -> bool:
-    """Whether an object meets the requirements; `absent` gives the value of a missing field."""
+    """Whether an object meets the requirements.
+
+    `absent` gives the value of a missing field, `paths` where a field stands under another name.
+    """
     return all(
-        (field_value(obj, need.field, absent.get(need.field, "")) == need.value) == need.equal
+        (_field(obj, need.field, absent, paths) == need.value) == need.equal
         for need in requirements
     )
+
+
+def _field(obj: Object, name: str, absent: Mapping[str, str], paths: Mapping[str, str]) -> str:
+    return field_value(obj, paths.get(name, name), absent.get(name, ""))
 
 
 def field_value(obj: Object, path: str, absent: str = "") -> str:

@@ -112,8 +112,8 @@ def _undefined(schema: Schema) -> Struct:
 
 
 def blank_of(schema: Schema) -> Object:
-    """An object before anybody said anything; of a kind that users define that is nothing."""
-    return blank(schema.name) if schema.name else {}
+    """An object before anybody said anything; of a kind that users define it has metadata alone."""
+    return blank(schema.name) if schema.name else {"metadata": {}}
 
 
 @cache

@@ -11,13 +11,13 @@ from typing import Any
 
 import orjson
 
-from phalanx.api.errors import Cause, Forbidden
-from phalanx.api.kinds import NAMESPACE, PRIORITY_CLASS, Kind
+from phalanx.api.errors import Cause
+from phalanx.api.kinds import NAMESPACE, PRIORITY_CLASS
 from phalanx.api.scheduling import PROTECTION_FINALIZER
 from phalanx.api.wire import Object
 from phalanx.server.call import Call
 from phalanx.server.context import Context
-from phalanx.server.objects import decoded, not_found
+from phalanx.server.objects import decoded, forbidden, not_found
 
 Step = Callable[[Context, Call, Object], None]
 
@@ -30,7 +30,7 @@ _EVICTION_SECONDS = 300
 
 def admit(context: Context, call: Call, obj: Object) -> None:
     """Take a new object through every step that concerns its kind."""
-    for step in (*_EVERY, *_STEPS.get(call.kind.name, ())):
+    for step in (*_EVERY, *_STEPS.get(call.kind.qualified, ())):
         step(context, call, obj)
 
 
@@ -38,14 +38,6 @@ def admit_deletion(call: Call) -> None:
     """Refuse the deletion of what must stay."""
     if call.kind is NAMESPACE and call.name in LASTING:
         raise forbidden(call.kind, call.name, "this namespace may not be deleted")
-
-
-def forbidden(kind: Kind, name: str, why: str, causes: tuple[Cause, ...] = ()) -> Forbidden:
-    """Not allowed, whoever asks."""
-    return Forbidden(
-        f'{kind.resource} "{name}" is forbidden: {why}',
-        name=name, group=kind.group, kind=kind.plural, causes=causes,
-    )  # fmt: skip
 
 
 def _name(obj: Object) -> str:
@@ -153,6 +145,6 @@ _EVERY: tuple[Step, ...] = (_namespace_is_there,)
 _STEPS: Mapping[str, tuple[Step, ...]] = {
     "Node": (_node_is_not_ready_yet,),
     "Pod": (_priority, _tolerates_short_outages),
-    "PodGroup": (_priority, _is_protected),
-    "PriorityClass": (_is_the_only_default,),
+    "PodGroup.scheduling.k8s.io": (_priority, _is_protected),
+    "PriorityClass.scheduling.k8s.io": (_is_the_only_default,),
 }

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import orjson
 
 from phalanx import __version__
+from phalanx.api.customkinds import CustomKind
 from phalanx.api.errors import ApiError, MethodNotAllowed, ServerError
 from phalanx.api.kinds import KINDS, NAMESPACE, PRIORITY_CLASS, Kind
 from phalanx.api.wire import JSON, Object, Reply, Request, Stream
@@ -75,7 +77,7 @@ class Server:
                 route, call = resolved
                 with self.meter.stage("authorise"):
                     authorise(request.user, route.verb, call)
-                return await route.endpoint(self.context, call)
+                return _deprecated(call.kind, await route.endpoint(self.context, call))
             return self._other(request)
         except ApiError as error:
             return refusal(error)
@@ -118,6 +120,14 @@ def refusal(error: ApiError) -> Reply:
     if error.retry_after:
         headers = (("retry-after", str(error.retry_after)),)
     return Reply(error.code, orjson.dumps(error.status()), headers=headers)
+
+
+def _deprecated(kind: Kind, reply: Reply | Stream) -> Reply | Stream:
+    """The same, with a warning where the version that was asked is on its way out."""
+    if not isinstance(kind, CustomKind) or not kind.deprecation:
+        return reply
+    text = kind.deprecation.replace("\\", "\\\\").replace('"', '\\"')
+    return replace(reply, headers=(*reply.headers, ("warning", f'299 - "{text}"')))
 
 
 def _nowhere() -> Reply:

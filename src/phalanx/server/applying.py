@@ -17,7 +17,7 @@ from phalanx.server.call import Call, bad_options
 from phalanx.server.context import Context
 from phalanx.server.formats import load
 from phalanx.server.negotiation import in_media, negotiate
-from phalanx.server.objects import decoded
+from phalanx.server.objects import conflict, decoded
 from phalanx.server.writing import insert, modify
 
 
@@ -32,6 +32,9 @@ async def apply_configuration(context: Context, call: Call) -> Reply:
     config = _configuration(context, call)
     record = context.store.pending(call.key)
     live = decoded(record) if record else None
+    if live is not None and not context.registry.model(call.kind).fits(live):
+        detail = "the stored object does not fit its schema any more; replace it by an update"
+        raise conflict(call.kind, call.name, detail)
     applied = _applied(context, call, live, config, manager)
     if live is None:
         reply = await insert(context, call, applied, is_owned=True)
@@ -50,6 +53,8 @@ def _configuration(context: Context, call: Call) -> Object:
     check_kind(call.kind, config)
     body = {key: value for key, value in config.items() if key not in ("apiVersion", "kind")}
     conformed(context, call, body, strict=True)
+    if not context.registry.model(call.kind).fits(body):
+        raise BadRequest("a configuration must have objects and lists where its schema has them")
     meta = body.setdefault("metadata", {})
     _check_identity(call, meta)
     return _part(call, body)

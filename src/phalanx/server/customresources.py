@@ -47,7 +47,7 @@ class Definitions:
     """Keeps the rows of a registry in step with the definitions in a store."""
 
     def __init__(self, context: Context) -> None:
-        self._registry = context.registry
+        self._registry, self._hub = context.registry, context.hub
         self._registry.judge(CUSTOM_RESOURCE_DEFINITION, DefinitionModel(context))
         for record in context.store.range(_PREFIX):
             self._serve(record.key, record)
@@ -59,10 +59,13 @@ class Definitions:
                 self._serve(change.key, change.after)
 
     def _serve(self, key: str, record: Record | None) -> None:
-        made = []
+        made, name = [], key.removeprefix(_PREFIX)
         if record is not None:
             made = rows(decoded(record), since=record.created, revision=record.revision)
-        self._registry.define(key.removeprefix(_PREFIX), [(row.kind, row.model) for row in made])
+        self._registry.define(name, [(row.kind, row.model) for row in made])
+        if not made:
+            plural, _, group = name.partition(".")
+            self._hub.end(_prefix(group, plural))
 
 
 class DefinitionModel:
@@ -203,8 +206,11 @@ def _objects(definition: Object) -> str:
     """
     if condition(definition, ESTABLISHED).get("status") != "True":
         return ""
-    plural: str = definition["status"]["acceptedNames"]["plural"]
-    return Kind(definition["spec"]["group"], "", "", plural, "").prefix()
+    return _prefix(definition["spec"]["group"], definition["status"]["acceptedNames"]["plural"])
+
+
+def _prefix(group: str, plural: str) -> str:
+    return Kind(group, "", "", plural, "").prefix()
 
 
 async def _empty(context: Context, prefix: str) -> None:

@@ -10,6 +10,7 @@ import orjson
 
 from phalanx.api.causes import invalid, unsupported
 from phalanx.api.conversion import from_hub
+from phalanx.api.crddefaults import terminate
 from phalanx.api.errors import BadRequest, Conflict, NotFound
 from phalanx.api.kinds import CUSTOM_RESOURCE_DEFINITION, NAMESPACE, POD
 from phalanx.api.meta import timestamp
@@ -125,6 +126,8 @@ def _mark(context: Context, call: Call, obj: Object, options: Options) -> None:
         meta["generation"] += 1
     meta["deletionTimestamp"] = timestamp(context.clock.now() + grace)
     meta["deletionGracePeriodSeconds"] = grace
+    if call.kind is CUSTOM_RESOURCE_DEFINITION:
+        terminate(obj, context.stamp())
 
 
 def _hold(meta: Object, policy: str) -> None:

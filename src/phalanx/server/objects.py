@@ -13,7 +13,7 @@ from functools import lru_cache
 import orjson
 
 from phalanx.api.conversion import CONVERSIONS
-from phalanx.api.errors import AlreadyExists, Conflict, NotFound
+from phalanx.api.errors import AlreadyExists, Cause, Conflict, Forbidden, NotFound
 from phalanx.api.kinds import Kind
 from phalanx.api.wire import Object, Reply
 from phalanx.store.kv import Encode, Record
@@ -99,6 +99,14 @@ def not_found(kind: Kind, name: str) -> NotFound:
     return NotFound(
         f'{kind.resource} "{name}" not found', name=name, group=kind.group, kind=kind.plural
     )
+
+
+def forbidden(kind: Kind, name: str, why: str, causes: tuple[Cause, ...] = ()) -> Forbidden:
+    """Not allowed, whoever asks."""
+    return Forbidden(
+        f'{kind.resource} "{name}" is forbidden: {why}',
+        name=name, group=kind.group, kind=kind.plural, causes=causes,
+    )  # fmt: skip
 
 
 def already_exists(kind: Kind, name: str, *, being_deleted: bool = False) -> AlreadyExists:

@@ -43,7 +43,8 @@ class Selection:
     def shelf(self) -> tuple[str, str, str]:
         """Where it is looked for when something changes: a kind, a field, its value."""
         for need in self.fields:
-            if need.equal and need.value != self.kind.fields[need.field]:
+            is_plain = need.field not in self.kind.field_paths
+            if need.equal and is_plain and need.value != self.kind.fields[need.field]:
                 return self.kind.prefix(), need.field, need.value
         if self.namespace:
             return self.kind.prefix(), "metadata.namespace", self.namespace
@@ -53,7 +54,7 @@ class Selection:
         """Whether an object is meant."""
         labels = obj["metadata"].get("labels") or {}
         return all(need.matches(labels) for need in self.labels) and fields_match(
-            self.fields, obj, self.kind.fields
+            self.fields, obj, self.kind.fields, self.kind.field_paths
         )
 
 

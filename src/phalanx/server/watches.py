@@ -74,6 +74,13 @@ class Hub:
         if not shelves:
             del self._shelves[prefix][field]
 
+    def end(self, prefix: str) -> None:
+        """Have every watch of a kind end: it is served no more."""
+        for shelves in self._shelves.get(prefix, {}).values():
+            for watchers in shelves.values():
+                for watcher in watchers:
+                    watcher.end()
+
     def _deliver(self, changes: Sequence[Change]) -> None:
         rendered = Rendered()
         with self._meter.stage("publish"):
@@ -132,6 +139,7 @@ class Watcher:
         self._size = 0
         self._offered = since
         self._news = asyncio.Event()
+        self._ended = False
         if self._behind:
             self._news.set()
 
@@ -145,6 +153,16 @@ class Watcher:
         if self._size > BUFFER:
             self._buffer, self._size, self._behind = [], 0, True
         self._news.set()
+
+    def end(self) -> None:
+        """Take nothing more than what is there."""
+        self._ended = True
+        self._news.set()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended and everything was taken."""
+        return self._ended and not self._buffer and not self._behind
 
     async def take(self, seconds: float) -> bytes | None:
         """What there is to send, or None when nothing came in that time. Raises Expired."""
@@ -258,7 +276,7 @@ async def stream(hub: Hub, wish: Wish, first: bytes) -> AsyncGenerator[bytes, No
     try:
         if first:
             yield first
-        while (left := end - loop.time()) > 0:
+        while not watcher.is_over and (left := end - loop.time()) > 0:
             data = await watcher.take(min(left, BOOKMARK))
             if data is None and wish.bookmarks:
                 data = bookmark(wish.selection.kind, watcher.cursor)

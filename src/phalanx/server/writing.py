@@ -165,8 +165,9 @@ async def modify(
     context.registry.model(kind).fill(new)
     if not is_owned:
         _own(context, call, old, new)
-    _count_generation(kind, old, new)
+    _count_generation(call, old, new)
     refuse(kind, call.name, _faults(context, call, new, old))
+    call.warnings.extend(context.registry.model(kind).warnings(new))
     if new == old:
         await context.store.commit(())
         return _reply(200, presented(call.kind, record.value), call)
@@ -315,6 +316,8 @@ def _own(context: Context, call: Call, old: Object | None, new: Object) -> None:
     model = context.registry.model(kind)
     if not model.fits(said):
         return
+    if old is not None and not model.fits(old):
+        old = None  # its schema has changed since: whoever writes it now owns all of it
     fields = after_update(model.schema, old, said, writer, context.stamp())
     if fields:
         new["metadata"]["managedFields"] = fields
@@ -322,8 +325,12 @@ def _own(context: Context, call: Call, old: Object | None, new: Object) -> None:
         new["metadata"].pop("managedFields", None)
 
 
-def _count_generation(kind: Kind, old: Object, new: Object) -> None:
-    if kind.generation and "spec" in old and new.get("spec") != old["spec"]:
+def _count_generation(call: Call, old: Object, new: Object) -> None:
+    """One more for another spec; of a kind that users define, for anything but metadata."""
+    kind, fields = call.stored, ["spec"] if "spec" in old else []
+    if kind.is_custom:
+        fields = [key for key in {**old, **new} if key not in ("metadata", call.subresource)]
+    if kind.generation and any(new.get(field) != old.get(field) for field in fields):
         new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
 
 

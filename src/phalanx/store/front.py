@@ -59,6 +59,16 @@ class Front(ABC):
         version = self._pending.get(key)
         return version.record if version else self._image.get(key)
 
+    def pending_range(self, prefix: str) -> Sequence[Record]:
+        """The records below a prefix by key, as the next compare-and-swaps will meet them."""
+        found = {record.key: record for record in self._image.range(prefix)}
+        for key, version in self._pending.items():
+            if key.startswith(prefix):
+                found.pop(key, None)
+                if version.record:
+                    found[key] = version.record
+        return [found[key] for key in sorted(found)]
+
     def range(
         self, prefix: str, *, at: int = 0, after: str = "", limit: int = 0
     ) -> Sequence[Record]:

@@ -99,6 +99,10 @@ class Store(Reader, Protocol):
         """The value that the next compare-and-swap of this key will meet, committed or not yet."""
         ...
 
+    def pending_range(self, prefix: str) -> Sequence[Record]:
+        """The records below a prefix by key, as the next compare-and-swaps will meet them."""
+        ...
+
     async def commit(self, writes: Sequence[Write]) -> Sequence[Change]:
         """Write all or, raising Stale, nothing; return when durable, with what was changed.
 
