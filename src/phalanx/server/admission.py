@@ -17,6 +17,7 @@ from phalanx.api.scheduling import PROTECTION_FINALIZER
 from phalanx.api.wire import Object
 from phalanx.server.call import Call
 from phalanx.server.context import Context
+from phalanx.server.limitranges import add_limits
 from phalanx.server.objects import decoded, forbidden, not_found
 
 Step = Callable[[Context, Call, Object], None]
@@ -144,7 +145,7 @@ def _classes(context: Context) -> list[dict[str, Any]]:
 _EVERY: tuple[Step, ...] = (_namespace_is_there,)
 _STEPS: Mapping[str, tuple[Step, ...]] = {
     "Node": (_node_is_not_ready_yet,),
-    "Pod": (_priority, _tolerates_short_outages),
+    "Pod": (add_limits, _priority, _tolerates_short_outages),
     "PodGroup.scheduling.k8s.io": (_priority, _is_protected),
     "PriorityClass.scheduling.k8s.io": (_is_the_only_default,),
 }

@@ -20,7 +20,7 @@ from phalanx.api.errors import (
     UnsupportedMediaType,
     sentence,
 )
-from phalanx.api.kinds import NAMESPACE, POD, Kind
+from phalanx.api.kinds import NAMESPACE, POD, RESOURCE_QUOTA, Kind
 from phalanx.api.ownership import Writer, after_update
 from phalanx.api.patch import PatchFailed, TooManyOperations, apply_patch
 from phalanx.api.wire import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Object, Reply
@@ -30,7 +30,8 @@ from phalanx.server.call import Call
 from phalanx.server.context import Context
 from phalanx.server.customresources import gone, refuse_ending
 from phalanx.server.formats import load, media_type
-from phalanx.server.ledger import NOTHING, charge, entries
+from phalanx.server.ledger import charge, entries
+from phalanx.server.limitranges import check_limits
 from phalanx.server.negotiation import in_media, negotiate
 from phalanx.server.objects import (
     already_exists,
@@ -43,6 +44,7 @@ from phalanx.server.objects import (
     presented,
 )
 from phalanx.server.parts import OURS, restore
+from phalanx.server.quotas import charges, take_stock
 from phalanx.store.kv import Record, Stale, Write
 
 #: Given the stored object (to be changed in place or not), the wanted one.
@@ -86,8 +88,7 @@ async def insert(context: Context, call: Call, obj: Object, *, is_owned: bool = 
             _own(context, call, None, obj)
         admission.admit(context, call, obj)
         model.begin(obj, context.stamp())
-        refuse(kind, meta.get("name", ""), _faults(context, call, obj, None))
-    call.warnings.extend(model.warnings(obj))
+        _judge(context, call, obj, None)
     key = kind.key(call.namespace, meta["name"])
     if taken := context.store.pending(key):
         # Whoever is told that it is there must find it there.
@@ -95,6 +96,7 @@ async def insert(context: Context, call: Call, obj: Object, *, is_owned: bool = 
         deleting = bool(decoded(taken)["metadata"].get("deletionTimestamp"))
         raise already_exists(kind, meta["name"], being_deleted=deleting)
     if call.dry_run:
+        _accounts(context, kind, None, obj)
         return _reply(201, dumped(call.kind, from_hub(call.kind, obj)), call)
     record = await store_object(context, kind, key, obj, None)
     return _reply(201, presented(call.kind, record.value), call)
@@ -166,12 +168,12 @@ async def modify(
     if not is_owned:
         _own(context, call, old, new)
     _count_generation(call, old, new)
-    refuse(kind, call.name, _faults(context, call, new, old))
-    call.warnings.extend(context.registry.model(kind).warnings(new))
+    _judge(context, call, new, old)
     if new == old:
         await context.store.commit(())
         return _reply(200, presented(call.kind, record.value), call)
     if call.dry_run:
+        _accounts(context, kind, old, new)
         return _reply(200, dumped(call.kind, from_hub(call.kind, new)), call)
     if is_finished(kind, new):
         last = await remove(context, kind, record, old, new)
@@ -181,9 +183,18 @@ async def modify(
     return _reply(200, presented(call.kind, written.value), call)
 
 
-def _faults(context: Context, call: Call, new: Object, old: Object | None) -> Sequence[Cause]:
-    """What is wrong with a stored form; some rules are only for one of the forms it comes in."""
-    return context.registry.model(call.kind).faults(new, old, call.subresource)
+def _judge(context: Context, call: Call, new: Object, old: Object | None) -> None:
+    """Refuse what breaks a rule or a limit; tell of what is taken all the same.
+
+    What is judged is the stored form, but some rules are only for one of the forms it comes in.
+    """
+    kind = call.stored
+    faults = context.registry.model(call.kind).faults(new, old, call.subresource)
+    refuse(kind, new["metadata"].get("name", ""), faults)
+    check_limits(context, call, new, old)
+    if kind is RESOURCE_QUOTA:
+        take_stock(context, old, new)
+    call.warnings.extend(context.registry.model(kind).warnings(new))
 
 
 async def store_object(
@@ -194,11 +205,10 @@ async def store_object(
     record: Record | None,
     also: Sequence[Write] = (),
 ) -> Record:
-    """One transaction: the object, the room ledger where a pod is concerned, and what else."""
+    """One transaction: the object, the accounts that it changes, and what else."""
+    old = decoded(record) if record else None
     writes = [Write(key, encoder(obj), record.revision if record else 0), *also]
-    if kind is POD:
-        old = charge(decoded(record)) if record else NOTHING
-        writes += entries(context.store, [(old, charge(obj))])
+    writes += _accounts(context, kind, old, obj)
     try:
         with context.meter.stage("commit"):
             change, *_ = await context.store.commit(writes)
@@ -218,14 +228,21 @@ async def remove(
 ) -> Object:
     """Delete an object for good; its last state."""
     writes = [Write(record.key, None, record.revision), *also]
-    if kind is POD:
-        writes += entries(context.store, [(charge(old), NOTHING)])
+    writes += _accounts(context, kind, old, None)
     try:
         change, *_ = await context.store.commit(writes)
     except Stale as error:
         raise modified(kind, last["metadata"]["name"]) from error
     last["metadata"]["resourceVersion"] = str(change.revision)
     return last
+
+
+def _accounts(context: Context, kind: Kind, old: Object | None, new: Object | None) -> list[Write]:
+    """What an object takes of its node and of the quotas of its namespace, brought up to date."""
+    writes = charges(context, kind, old, new)
+    if kind is POD:
+        writes += entries(context.store, [(charge(old), charge(new))])
+    return writes
 
 
 def is_finished(kind: Kind, obj: Object) -> bool:
