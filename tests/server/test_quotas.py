@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from phalanx.api.kinds import (
     CONFIG_MAP,
+    CUSTOM_RESOURCE_DEFINITION,
     EVENT,
     JOB,
     NODE,
@@ -26,6 +27,7 @@ from phalanx.api.quantity import value
 from phalanx.api.wire import Object
 from phalanx.server.quotas import releases
 from phalanx.store.kv import Change, Write
+from tests.api.definitions import definition, version
 from tests.builders import in_virtual_time, node, pod
 from tests.server.api import Answer, Api
 
@@ -133,6 +135,22 @@ async def test_objects_of_any_kind_can_be_counted() -> None:
         "count/jobs.batch": "1", "count/configmaps": "1", "configmaps": "1",
         "count/widgets.example.com": "0",
     }  # fmt: skip
+
+
+@in_virtual_time
+async def test_objects_of_a_kind_that_users_define_count_until_it_is_gone() -> None:
+    name = "count/widgets.example.com"
+    api = await with_quota(quota_of("q", {name: "2"}))
+    both = definition(version("v1"), version("v2", storage=False))
+    await api.create(CUSTOM_RESOURCE_DEFINITION, both)
+    for at, called in (("v1", "a"), ("v2", "b"), ("v1", "c")):
+        kind = Kind("example.com", at, "Widget", "widgets", "")
+        widget = {"metadata": {"name": called, "namespace": "default"}, "spec": {"size": 1}}
+        answer = await post(api, kind, widget)
+    assert f"exceeded quota: q, requested: {name}=1" in answer.body["message"]
+    path = CUSTOM_RESOURCE_DEFINITION.path("", "widgets.example.com")
+    assert (await api.ask("DELETE", path)).code == 200
+    assert await used(api) == {name: "0"}
 
 
 @in_virtual_time

@@ -138,6 +138,20 @@ async def test_a_write_is_pending_at_once_and_seen_only_when_committed(make: Mak
 
 
 @in_virtual_time
+async def test_a_range_of_what_is_pending_has_what_is_on_its_way(make: Make) -> None:
+    store = make(slowly)
+    await store.commit([put("/a/1", "x"), put("/a/3", "x"), put("/b/1", "x")])
+    assert shorts(store.pending_range("/a/")) == ["/a/1 x@1", "/a/3 x@2"]
+    writes = [put("/a/2", "x"), delete("/a/3", 2), put("/a/1", "y", 1), delete("/b/1", 3)]
+    writing = asyncio.ensure_future(store.commit(writes))
+    await asyncio.sleep(SLOW / 2)
+    assert shorts(store.pending_range("/a/")) == ["/a/1 y@6", "/a/2 x@4"]
+    assert shorts(store.range("/a/")) == ["/a/1 x@1", "/a/3 x@2"]
+    await writing
+    assert shorts(store.pending_range("/a/")) == shorts(store.range("/a/"))
+
+
+@in_virtual_time
 async def test_compare_and_swap_meets_what_is_still_on_its_way(make: Make) -> None:
     store = make(slowly)
     first = asyncio.ensure_future(store.commit([put("/a", "x")]))

@@ -36,6 +36,7 @@ from phalanx.api.structural import unsupported
 from phalanx.api.wire import Object
 from phalanx.server.context import Context
 from phalanx.server.objects import decoded, encoder
+from phalanx.server.quotas import releases
 from phalanx.store.kv import Change, Record, Stale, Write
 
 _PREFIX = CUSTOM_RESOURCE_DEFINITION.prefix()
@@ -65,7 +66,7 @@ class Definitions:
         self._registry.define(name, [(row.kind, row.model) for row in made])
         if not made:
             plural, _, group = name.partition(".")
-            self._hub.end(_prefix(group, plural))
+            self._hub.end(_kind(group, plural).prefix())
 
 
 class DefinitionModel:
@@ -171,8 +172,8 @@ async def clear(context: Context, name: str) -> None:
     """Delete the objects of a definition that is being deleted, then the definition."""
     record = context.store.get(_PREFIX + name)
     if record is not None:
-        if prefix := _objects(decoded(record)):
-            await _empty(context, prefix)
+        if kind := _kept(decoded(record)):
+            await _empty(context, kind)
         await let_go(context, name)
 
 
@@ -190,8 +191,8 @@ async def let_go(context: Context, name: str) -> None:
     finalizers: list[str] = definition["metadata"].get("finalizers", [])
     if record is None or CLEANUP not in finalizers:
         return
-    prefix = _objects(definition)
-    if prefix and context.store.range(prefix, limit=1):
+    kind = _kept(definition)
+    if kind and context.store.range(kind.prefix(), limit=1):
         return
     finalizers.remove(CLEANUP)
     encode = encoder(definition) if finalizers else None
@@ -199,28 +200,31 @@ async def let_go(context: Context, name: str) -> None:
     await _reconsider(context, definition["spec"]["group"])
 
 
-def _objects(definition: Object) -> str:
-    """Where the objects of a definition are kept; "" if it never had any of its own.
+def _kept(definition: Object) -> Kind | None:
+    """The kind of the objects of a definition, in no version; None if it never had any of its own.
 
     The objects below a name that was not accepted are somebody else's.
     """
     if condition(definition, ESTABLISHED).get("status") != "True":
-        return ""
-    return _prefix(definition["spec"]["group"], definition["status"]["acceptedNames"]["plural"])
+        return None
+    return _kind(definition["spec"]["group"], definition["status"]["acceptedNames"]["plural"])
 
 
-def _prefix(group: str, plural: str) -> str:
-    return Kind(group, "", "", plural, "").prefix()
+def _kind(group: str, plural: str) -> Kind:
+    return Kind(group, "", "", plural, "")
 
 
-async def _empty(context: Context, prefix: str) -> None:
-    """Delete all objects at a prefix: at once, or as soon as their finalizers are gone."""
+async def _empty(context: Context, kind: Kind) -> None:
+    """Delete all objects of a kind: at once, or as soon as their finalizers are gone."""
     while True:
-        found = [write for one in context.store.range(prefix) if (write := _end(context, one))]
-        if not found:
+        ends = [(one, _end(context, one)) for one in context.store.range(kind.prefix())]
+        page = [(one, write) for one, write in ends if write][:_PAGE]
+        if not page:
             return
+        gone = [decoded(one) for one, write in page if write.encode is None]
         try:
-            await context.store.commit(found[:_PAGE])
+            writes = [write for _, write in page]
+            await context.store.commit([*writes, *releases(context, kind, gone)])
         except Stale:
             # Somebody else writes to one of them: look again when that is done.
             await context.store.commit(())
