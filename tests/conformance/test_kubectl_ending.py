@@ -209,15 +209,11 @@ def test_a_drained_node_has_no_pods_left(kubectl: Kubectl) -> None:
 def test_a_budget_keeps_a_node_from_being_drained(kubectl: Kubectl) -> None:
     node = running(kubectl, "a", app="x")
     kubectl("create", "poddisruptionbudget", "b", "--selector=app=x", "--min-available=1")
-    seen = {
-        "observedGeneration": 1, "disruptionsAllowed": 0, "currentHealthy": 1, "desiredHealthy": 1,
-        "expectedPods": 1,
-    }  # fmt: skip
-    status = ("patch", "pdb/b", "--subresource=status", "--type=merge", "-p")
-    kubectl(*status, json.dumps({"status": seen}))
+    kubectl("wait", "--for=jsonpath={.status.observedGeneration}=1", "pdb/b", "--timeout=10s")
     done = kubectl.run("drain", node, "--force", "--timeout=1s")
     assert done.returncode == 1
     assert "would violate the pod's disruption budget" in done.stderr
     assert names(kubectl, "pods") == ["pod/a"]
-    kubectl(*status, json.dumps({"status": {"disruptionsAllowed": 1}}))
+    kubectl("patch", "pdb/b", "--type=merge", "-p", '{"spec":{"minAvailable":0}}')
+    kubectl("wait", "--for=jsonpath={.status.disruptionsAllowed}=1", "pdb/b", "--timeout=10s")
     assert "pod/a evicted" in kubectl("drain", node, "--force", "--timeout=15s")
