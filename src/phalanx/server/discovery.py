@@ -13,7 +13,14 @@ from phalanx.api.customkinds import CustomKind
 from phalanx.api.definitions import full_name
 from phalanx.api.kinds import Kind
 from phalanx.api.openapi import openapi, references
-from phalanx.api.wire import Object
+from phalanx.api.wire import (
+    APPLY_PATCH,
+    JSON,
+    JSON_PATCH,
+    MERGE_PATCH,
+    STRATEGIC_PATCH,
+    Object,
+)
 from phalanx.server.registry import Registry
 
 _STATUS_VERBS = ("get", "patch", "update")
@@ -206,32 +213,31 @@ def _paths(kind: Kind) -> Object:
 
 #: Options that tell kubectl that the server checks fields itself, and how a dry run is asked for.
 _WRITE_OPTIONS = ("dryRun", "fieldManager", "fieldValidation")
-_PATCH_TYPES = (
-    "application/json-patch+json", "application/merge-patch+json",
-    "application/strategic-merge-patch+json",
-)  # fmt: skip
+_PATCH_TYPES = (APPLY_PATCH, JSON_PATCH, MERGE_PATCH)
 
 
 def _operations(kind: Kind, *pairs: tuple[str, str]) -> Object:
     identity = {"group": kind.group, "version": kind.version, "kind": kind.name}
     own = next(iter(kind.components)) if isinstance(kind, CustomKind) else full_name(kind.schema)
     reference = {"$ref": f"#/components/schemas/{own}"}
+    # Kinds that users define have no merge keys to go by.
+    patches = _PATCH_TYPES if kind.is_custom else (*_PATCH_TYPES, STRATEGIC_PATCH)
+    types = {"post": (JSON,), "put": (JSON,), "patch": patches}
     return {
-        method: _operation(method, verb, identity, reference)
+        method: _operation(verb, identity, reference, types.get(method, ()))
         for method, verb in pairs
         if verb in kind.verbs
     }
 
 
-def _operation(method: str, verb: str, identity: Object, reference: Object) -> Object:
+def _operation(verb: str, identity: Object, reference: Object, types: Sequence[str]) -> Object:
+    answer = {"description": "OK", "content": {JSON: {"schema": reference}}}
     operation: Object = {
         "x-kubernetes-action": verb if verb != "create" else "post",
         "x-kubernetes-group-version-kind": identity,
-        "responses": {"200": {"description": "OK",
-                              "content": {"application/json": {"schema": reference}}}},
-    }  # fmt: skip
-    if method in ("post", "put", "patch"):
-        types = _PATCH_TYPES if method == "patch" else ("application/json",)
+        "responses": {"200": answer},
+    }
+    if types:
         operation["parameters"] = [
             {"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}}
             for name in _WRITE_OPTIONS

@@ -1,9 +1,10 @@
-"""How much the interpreter does, in bytecode instructions: no load of the machine changes it."""
+"""What work takes in numbers that no load of the machine changes: instructions, bytes."""
 
 from __future__ import annotations
 
 import gc
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -11,7 +12,7 @@ from typing import Any
 
 
 class Tally:
-    """Instructions that were executed while it counted."""
+    """A count that is complete when the counting is over."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -26,8 +27,8 @@ class Tally:
 
 
 @contextmanager
-def counting() -> Iterator[Tally]:
-    """Count what happens inside, on this thread; the collector rests, whose turn is chance."""
+def instructions() -> Iterator[Tally]:
+    """Count what the interpreter does inside, on this thread; the collector rests meanwhile."""
     tally, before, is_collecting = Tally(), sys.gettrace(), gc.isenabled()
     gc.disable()
     sys.settrace(tally.trace)
@@ -37,3 +38,19 @@ def counting() -> Iterator[Tally]:
         sys.settrace(before)
         if is_collecting:
             gc.enable()
+
+
+@contextmanager
+def kept_bytes() -> Iterator[Tally]:
+    """Count the bytes that are allocated inside and still held at the end."""
+    tally, was_tracing = Tally(), tracemalloc.is_tracing()
+    gc.collect()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    try:
+        yield tally
+        gc.collect()
+        tally.count = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        if not was_tracing:
+            tracemalloc.stop()
