@@ -57,7 +57,8 @@ def _measured(name: str, setting: Setting) -> Iterator[Result]:
     try:
         yield from SECTIONS[name](setting)
     except (Broken, NotReady) as error:
-        yield Result(name, math.nan, "", note=str(error))
+        print(error, file=sys.stderr)
+        yield Result(name, math.nan, "", note="broke off")
 
 
 def _options() -> argparse.Namespace:

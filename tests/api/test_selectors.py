@@ -122,10 +122,17 @@ def test_a_field_is_compared_as_a_text(path: str, value: str) -> None:
 
 def test_an_absent_field_has_the_value_of_its_kind() -> None:
     absent = {"spec.unschedulable": "false"}
-    assert fields_match(parse_fields("spec.unschedulable=false"), {"spec": {}}, absent)
-    assert not fields_match(parse_fields("spec.unschedulable=true"), {"spec": {}}, absent)
-    assert fields_match(parse_fields("spec.unschedulable=true"), {"spec": {"unschedulable": True}},
-                        absent)  # fmt: skip
+    assert fields_match(parse_fields("spec.unschedulable=false"), {"spec": {}}, absent, {})
+    assert not fields_match(parse_fields("spec.unschedulable=true"), {"spec": {}}, absent, {})
+    cordoned = {"spec": {"unschedulable": True}}
+    assert fields_match(parse_fields("spec.unschedulable=true"), cordoned, absent, {})
+
+
+def test_a_field_may_stand_under_another_name() -> None:
+    paths, absent = {"status.successful": "status.succeeded"}, {"status.successful": "0"}
+    done = {"status": {"succeeded": 2}}
+    assert fields_match(parse_fields("status.successful=2"), done, absent, paths)
+    assert fields_match(parse_fields("status.successful=0"), {"status": {}}, absent, paths)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +149,7 @@ def test_an_absent_field_has_the_value_of_its_kind() -> None:
     ],
 )
 def test_field_selectors_hold_or_not(text: str, holds: bool) -> None:
-    assert fields_match(parse_fields(text), POD, {}) == holds
+    assert fields_match(parse_fields(text), POD, {}, {}) == holds
 
 
 @pytest.mark.parametrize("text", ["a", "metadata.name", "a>b", "a in (b)"])

@@ -26,8 +26,9 @@ TOKEN = "secret"
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A server that listens: where, whom it trusts, and the store behind it."""
+    """A server that listens: itself, the store behind it, where it is and who vouches for it."""
 
+    server: Server
     store: SqliteStore
     port: int
     authority: str
@@ -45,7 +46,7 @@ async def served(folder: Path) -> AsyncIterator[Served]:
     await server.start()
     try:
         async with listening(server.handle, tokens, sock, tls):
-            yield Served(store, sock.getsockname()[1], authority.decode())
+            yield Served(server, store, sock.getsockname()[1], authority.decode())
     finally:
         await store.close()
 
