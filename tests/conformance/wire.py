@@ -38,7 +38,8 @@ class Wire:
         far, forth = await asyncio.open_connection(_LOCAL, self._port, limit=_PIECE)
         sending = asyncio.create_task(_pump(near, forth, 0))
         try:
-            self.cuts += await _pump(far, back, length)
+            was_cut = await _pump(far, back, length)
+            self.cuts += was_cut
         finally:
             sending.cancel()
             for end in (back, forth):

@@ -69,31 +69,6 @@ def parse_labels(text: str) -> tuple[Requirement, ...]:
     return tuple(_Labels(text).requirements())
 
 
-_OPERATORS_OF_OBJECTS = {
-    "In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "absent",
-}  # fmt: skip
-
-
-def of_object(selector: Object) -> tuple[Requirement, ...]:
-    """The requirements of a selector inside an object: `matchLabels` and `matchExpressions`."""
-    labels = [
-        Requirement(key, "in", frozenset({value}))
-        for key, value in (selector.get("matchLabels") or {}).items()
-    ]
-    expressions = [
-        Requirement(row["key"], _OPERATORS_OF_OBJECTS[row["operator"]],
-                    frozenset(row.get("values") or ()))
-        for row in selector.get("matchExpressions") or ()
-    ]  # fmt: skip
-    return (*labels, *expressions)
-
-
-def object_matches(selector: Object | None, obj: Object) -> bool:
-    """Whether a selector inside an object picks another; no selector picks nothing."""
-    labels = obj["metadata"].get("labels") or {}
-    return selector is not None and all(need.matches(labels) for need in of_object(selector))
-
-
 def parse_fields(text: str) -> tuple[FieldRequirement, ...]:
     """The requirements of a field selector such as `metadata.name=a,status.phase!=Failed`."""
     if len(text) > MAX_LENGTH:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from phalanx.api.errors import BadRequest, Cause, TooManyRequests
 from phalanx.api.kinds import EVICTION, POD, POD_DISRUPTION_BUDGET
-from phalanx.api.selectors import object_matches
+from phalanx.api.labelselectors import selects
 from phalanx.api.wire import Object, Reply
 from phalanx.server.bodies import read_object
 from phalanx.server.call import Call
@@ -46,10 +46,11 @@ def _is_undisrupted(pod: Object) -> bool:
 
 def _charged(context: Context, call: Call, pod: Object) -> list[Write]:
     """The write that takes one allowance from the pod's budget; raises when it has none."""
+    labels = pod["metadata"].get("labels") or {}
     found = [
         (record, budget)
         for record in context.store.range(POD_DISRUPTION_BUDGET.prefix(call.namespace))
-        if object_matches((budget := decoded(record))["spec"].get("selector"), pod)
+        if selects((budget := decoded(record))["spec"].get("selector"), labels)
     ]
     if len(found) > 1:
         raise BadRequest(
