@@ -1,7 +1,8 @@
 """Who asks, and may they. Tokens become users; users are allowed or refused.
 
-One administrator for now: whoever is in `system:masters` may do everything, anybody may ask for the
-health and the version, and nobody else may do anything.
+One administrator for now: whoever is in `system:masters` may do everything, whoever is known may
+ask what is served and what they may do, anybody may ask for the health and the version, and that is
+all.
 """
 
 from __future__ import annotations
@@ -12,12 +13,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from phalanx.api.errors import BadRequest, Forbidden, Unauthorized
+from phalanx.api.kinds import (
+    SELF_SUBJECT_ACCESS_REVIEW,
+    SELF_SUBJECT_REVIEW,
+    SELF_SUBJECT_RULES_REVIEW,
+)
 from phalanx.api.wire import ANONYMOUS, Request, User
 from phalanx.server.call import Call
 
-MASTERS = "system:masters"
-ADMIN = User("admin", (MASTERS, "system:authenticated"))
+MASTERS, AUTHENTICATED = "system:masters", "system:authenticated"
+ADMIN = User("admin", (MASTERS, AUTHENTICATED))
 _IMPERSONATE = "impersonate-"
+#: What everybody who is known may ask: about themselves, and what is served.
+_ABOUT_ONESELF = (SELF_SUBJECT_REVIEW, SELF_SUBJECT_ACCESS_REVIEW, SELF_SUBJECT_RULES_REVIEW)
+_DISCOVERY = ("/api", "/apis", "/openapi")
 PUBLIC = frozenset({"/healthz", "/livez", "/readyz", "/version"})
 
 
@@ -55,7 +64,7 @@ def acting(request: Request) -> Request:
             name=name, kind="users",
         )  # fmt: skip
     group = headers.get(f"{_IMPERSONATE}group", "")
-    groups = (*(part.strip() for part in group.split(",") if part.strip()), "system:authenticated")
+    groups = (*(part.strip() for part in group.split(",") if part.strip()), AUTHENTICATED)
     return replace(request, user=User(name, groups))
 
 
@@ -65,7 +74,8 @@ def _digest(token: str) -> bytes:
 
 def authorise(user: User, verb: str, call: Call) -> None:
     """Refuse a call on objects that the user may not make."""
-    if MASTERS in user.groups:
+    is_known = AUTHENTICATED in user.groups
+    if MASTERS in user.groups or (is_known and call.kind in _ABOUT_ONESELF):
         return
     kind = call.kind
     what = f"{kind.plural}/{call.subresource}" if call.subresource else kind.plural
@@ -79,6 +89,7 @@ def authorise(user: User, verb: str, call: Call) -> None:
 
 
 def authorise_path(user: User, method: str, path: str) -> None:
-    """Refuse a path that is not about objects."""
-    if MASTERS not in user.groups and path not in PUBLIC:
+    """Refuse a path that is not about objects. Whoever is known may learn what is served."""
+    is_known = AUTHENTICATED in user.groups and path.startswith(_DISCOVERY)
+    if MASTERS not in user.groups and not is_known and path not in PUBLIC:
         raise Forbidden(f'forbidden: User "{user.name}" cannot {method.lower()} path "{path}"')
