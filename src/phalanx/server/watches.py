@@ -282,6 +282,9 @@ async def stream(hub: Hub, wish: Wish, first: bytes) -> AsyncGenerator[bytes, No
                 data = bookmark(wish.selection.kind, watcher.cursor)
             if data:
                 yield data
+            else:
+                # A long search through history must let others have their turn.
+                await asyncio.sleep(0)
     except Expired as error:
         yield failure(error)
     finally:
