@@ -22,6 +22,8 @@ class Wire:
     def __init__(self, port: int, lots: random.Random, shortest: int, longest: int) -> None:
         self.cuts = 0
         self._port, self._lots, self._lengths = port, lots, (shortest, longest)
+        # Whoever carries is kept here: the loop alone does not.
+        self._carriers: set[asyncio.Task[None]] = set()
 
     @contextlib.asynccontextmanager
     async def strung(self) -> AsyncIterator[int]:
@@ -29,30 +31,48 @@ class Wire:
         near = socket.create_server((_LOCAL, 0))
         # What a client does not read is to weigh on the server, not to lie in buffers here.
         near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _PIECE)
-        async with await asyncio.start_server(self._carry, sock=near, limit=_PIECE):
+        server = await asyncio.start_server(self._open, sock=near, limit=_PIECE)
+        try:
             yield near.getsockname()[1]
+        finally:
+            server.close()
+            for carrier in self._carriers:
+                carrier.cancel()
+            await asyncio.gather(*self._carriers, return_exceptions=True)
 
-    async def _carry(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+    def _open(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
         shortest, longest = self._lengths
         length = int(shortest * (longest / shortest) ** self._lots.random())
+        carrier = asyncio.create_task(self._carry(near, back, length))
+        self._carriers.add(carrier)
+        carrier.add_done_callback(self._carriers.discard)
+
+    async def _carry(
+        self, near: asyncio.StreamReader, back: asyncio.StreamWriter, length: int
+    ) -> None:
+        """Carry both ways until one end lets go or the length is used up, then let go of both."""
         far, forth = await asyncio.open_connection(_LOCAL, self._port, limit=_PIECE)
-        sending = asyncio.create_task(_pump(near, forth, 0))
+        asking = asyncio.create_task(_pump(near, forth, None))
+        answering = asyncio.create_task(_pump(far, back, length))
         try:
-            was_cut = await _pump(far, back, length)
-            self.cuts += was_cut
+            await asyncio.wait([asking, answering], return_when=asyncio.FIRST_COMPLETED)
+            self.cuts += answering.done() and answering.result()
         finally:
-            sending.cancel()
             for end in (back, forth):
                 end.transport.abort()
-            await asyncio.wait([sending])
+            for pump in (asking, answering):
+                pump.cancel()
+            await asyncio.wait([asking, answering])
 
 
-async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, length: int) -> bool:
+async def _pump(
+    source: asyncio.StreamReader, sink: asyncio.StreamWriter, length: int | None
+) -> bool:
     """Carry so many bytes, or all; whether that was less than there were to carry."""
     carried = 0
     with contextlib.suppress(OSError):
         while data := await source.read(_PIECE):
-            if length and carried + len(data) > length:
+            if length is not None and carried + len(data) > length:
                 sink.write(data[: length - carried])
                 return True
             carried += len(data)

@@ -33,6 +33,8 @@ from phalanx.store.memory import MemoryStore
 from phalanx.store.sqlite import SqliteStore
 
 MEMORY = ":memory:"
+#: Most objects of a request go by themselves: the collector looks for cycles rarely.
+_COLLECTION = (20_000, 20, 50)
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -181,6 +183,7 @@ async def _up(settings: Settings, folder: Path) -> None:
             # What start-up made lives to the end: the collector need not look at it again.
             gc.collect()
             gc.freeze()
+            gc.set_threshold(*_COLLECTION)
             click.echo(f"ready {url} kubeconfig {file}")
             await stopped.wait()
     if broken:

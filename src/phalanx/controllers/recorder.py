@@ -27,6 +27,8 @@ _REMEMBERED = 4096
 _LONGEST_NOTE = 1024
 #: Seconds that an event waits at most for a quiet moment, and how often it looks for one.
 _PATIENCE, _LOOK = 2.0, 0.02
+#: Events that are written before looking again whether something more urgent is going on.
+_BATCH = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +65,8 @@ class Recorder:
         while True:
             await self._news.wait()
             await self._quiet()
-            while self._waiting:
+            for _ in range(min(len(self._waiting), _BATCH)):
                 await self._write(self._waiting.popleft())
-                if self._is_busy():
-                    break
             if not self._waiting:
                 self._news.clear()
 

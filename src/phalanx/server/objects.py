@@ -35,7 +35,8 @@ def encoder(obj: Object) -> Encode:
 
     def encode(revision: int) -> bytes:
         ordered["resourceVersion"] = meta["resourceVersion"] = str(revision)
-        return orjson.dumps(content)
+        # Copied, because what the encoder returns keeps a buffer of several times its length.
+        return bytes(memoryview(orjson.dumps(content)))
 
     return encode
 

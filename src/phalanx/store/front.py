@@ -96,7 +96,7 @@ class Front(ABC):
             self._schedule()
         self._waiting.append(Transaction(changes, committed))
         # A caller that is cancelled has still written: the transaction is on its way.
-        await asyncio.shield(committed)
+        await committed
         return changes
 
     def compact(self, floor: int) -> None:
