@@ -59,6 +59,37 @@ def test_an_object_is_the_same_in_yaml_and_in_json(kubectl: Kubectl) -> None:
     assert told["metadata"]["managedFields"][0]["manager"] == "kubectl-client-side-apply"
 
 
+@pytest.mark.parametrize(
+    ("words", "columns"),
+    [
+        ("job a --image=x", "NAME STATUS COMPLETIONS DURATION AGE CONTAINERS IMAGES SELECTOR"),
+        (
+            "cronjob a --image=x --schedule=@daily",
+            "NAME SCHEDULE TIMEZONE SUSPEND ACTIVE LAST SCHEDULE AGE CONTAINERS IMAGES SELECTOR",
+        ),
+        ("secret generic a", "NAME TYPE DATA AGE"),
+        ("quota a --hard=pods=1", "NAME REQUEST LIMIT AGE"),
+        (
+            "pdb a --selector=x=y --min-available=1",
+            "NAME MIN AVAILABLE MAX UNAVAILABLE ALLOWED DISRUPTIONS AGE",
+        ),
+        ("role a --verb=get --resource=pods", "NAME CREATED AT"),
+        (
+            "service clusterip a --tcp=80",
+            "NAME TYPE CLUSTER-IP EXTERNAL-IP PORT(S) AGE SELECTOR",
+        ),
+    ],
+    ids=["job", "cronjob", "secret", "quota", "budget", "role", "service"],
+)
+def test_a_wide_table_has_the_columns_that_people_know(
+    kubectl: Kubectl, words: str, columns: str
+) -> None:
+    kubectl("create", *words.split())
+    head, row = kubectl("get", words.split()[0], "-o", "wide").splitlines()
+    assert " ".join(head.split()) == columns
+    assert row.startswith("a ")
+
+
 def test_a_list_is_sorted_by_any_field(kubectl: Kubectl) -> None:
     ranks = {"a": "3", "b": "1", "c": "2"}
     kubectl.apply(*(config_map(name, {"rank": rank}) for name, rank in ranks.items()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 
 import pytest
 
@@ -24,6 +25,11 @@ def job(name: str, **spec: object) -> Object:
             "restartPolicy": "Never", "containers": [{"name": "main", "image": IMAGE}],
         }}, **spec},
     }  # fmt: skip
+
+
+def here(kubectl: Kubectl, obj: Object) -> Object:
+    obj["metadata"]["namespace"] = kubectl.namespace
+    return obj
 
 
 def values(kubectl: Kubectl, what: str, *paths: str) -> list[str]:
@@ -314,9 +320,7 @@ def test_marks_are_put_on_changed_and_taken_off(kubectl: Kubectl, verb: str) -> 
 def test_an_image_is_set_where_that_is_allowed(kubectl: Kubectl) -> None:
     kubectl.apply(job("a", suspend=True))
     kubectl("create", "cronjob", "a", "--image=a", "--schedule=@daily")
-    placed = pod("a")
-    placed["metadata"]["namespace"] = kubectl.namespace
-    kubectl.apply(placed)
+    kubectl.apply(here(kubectl, pod("a")))
     assert kubectl("set", "image", "pod/a", "main=b") == "pod/a image updated\n"
     assert kubectl("set", "image", "cronjob/a", "*=b") == "cronjob.batch/a image updated\n"
     done = kubectl.run("set", "image", "job/a", "main=b")
@@ -333,6 +337,42 @@ def test_the_resources_of_a_suspended_job_can_still_be_set(kubectl: Kubectl) -> 
     done = kubectl.run("set", "resources", "job/goes", *limits)
     assert done.returncode == 1
     assert "field is immutable" in done.stderr
+
+
+def test_a_pod_is_resized_within_its_class(kubectl: Kubectl) -> None:
+    kubectl.apply(*(here(kubectl, obj) for obj in (pod("sized", cpu="1"), pod("sizeless"))))
+
+    def resize(name: str, cpu: str) -> subprocess.CompletedProcess[str]:
+        sizes = {"requests": {"cpu": cpu}, "limits": {"cpu": cpu}}
+        patch = {"spec": {"containers": [{"name": "main", "resources": sizes}]}}
+        return kubectl.run("patch", "pod", name, "--subresource=resize", "-p", json.dumps(patch))
+
+    assert resize("sized", "2").stdout == "pod/sized patched\n"
+    assert values(kubectl, "pod/sized", "..requests.cpu") == ["2"]
+    done = resize("sizeless", "1")
+    assert done.returncode == 1
+    assert "Pod QOS Class may not change as a result of resizing" in done.stderr
+
+
+def test_a_container_joins_a_pod_to_look_into_it(kubectl: Kubectl) -> None:
+    kubectl.apply(here(kubectl, pod("a")))
+    kubectl("debug", "a", "--image=registry.example/debug:1", "--container=look", "--target=main")
+    assert values(kubectl, "pod/a", ".spec.ephemeralContainers[*].name") == ["look"]
+    again = kubectl.run("debug", "a", "--image=registry.example/debug:1", "--container=main")
+    assert (again.returncode, "Duplicate value" in again.stderr) == (1, True)
+
+
+def test_an_object_is_edited_as_a_text(kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch) -> None:
+    kubectl.apply(config_map("a", x="1"))
+    monkeypatch.setenv("KUBE_EDITOR", "true")
+    assert kubectl.run("edit", "cm/a").stderr == "Edit cancelled, no changes made.\n"
+    monkeypatch.setenv("KUBE_EDITOR", "sed -i 's/^  x: .*/  x: edited/'")
+    assert kubectl("edit", "cm/a") == "configmap/a edited\n"
+    assert values(kubectl, "cm/a", ".data.x") == ["edited"]
+    monkeypatch.setenv("KUBE_EDITOR", "sed -i 's/^  name: .*/  name: b/'")
+    done = kubectl.run("edit", "cm/a")
+    assert done.returncode == 1
+    assert values(kubectl, "cm/a", ".data.x") == ["edited"]
 
 
 def test_what_has_no_scale_cannot_be_scaled(kubectl: Kubectl) -> None:
