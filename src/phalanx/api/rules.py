@@ -36,6 +36,7 @@ from phalanx.api.jobstatusrules import JOB_STATUS
 from phalanx.api.kinds import Kind
 from phalanx.api.metarules import check_metadata
 from phalanx.api.noderules import NODE
+from phalanx.api.podpartrules import check_ephemeral_containers, check_resize
 from phalanx.api.podrules import POD
 from phalanx.api.podstatusrules import POD_STATUS
 from phalanx.api.secretrules import SECRET
@@ -248,6 +249,8 @@ _RULES: Mapping[tuple[str, str], Check] = {
         (kinds.PERSISTENT_VOLUME_CLAIM, "", storagerules.PERSISTENT_VOLUME_CLAIM),
         (kinds.POD, "", POD),
         (kinds.POD, "status", POD_STATUS),
+        (kinds.POD, "resize", check_resize),
+        (kinds.POD, "ephemeralcontainers", check_ephemeral_containers),
         (kinds.POD_TEMPLATE, "", POD_TEMPLATE),
         (kinds.RESOURCE_QUOTA, "", quotarules.RESOURCE_QUOTA),
         (kinds.RESOURCE_QUOTA, "status", quotarules.RESOURCE_QUOTA_STATUS),

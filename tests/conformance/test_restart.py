@@ -1,0 +1,48 @@
+"""A server that ends, by request or by force, and comes back, as its clients see it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes import client
+
+from tests.conformance.official import connected, watched
+from tools.control_plane import ControlPlane
+
+
+def config_map(name: str) -> client.V1ConfigMap:
+    return client.V1ConfigMap(metadata=client.V1ObjectMeta(name=name))
+
+
+def version(model: Any) -> str:
+    return str(model.metadata.resource_version)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["asked", "killed"])
+def test_what_was_acknowledged_is_there_again_and_watches_go_on(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    options = ("--data", str(tmp_path / "data"), "--nodes", "0")
+    with ControlPlane(*options) as plane, connected(plane.kubeconfig) as api:
+        core = client.CoreV1Api(api)
+        since = version(core.list_namespaced_config_map("default"))
+        made = [core.create_namespaced_config_map("default", config_map(name)) for name in "abc"]
+        core.delete_namespaced_config_map("a", "default")
+        os.kill(plane.pid, number)
+    with ControlPlane(*options) as plane, connected(plane.kubeconfig) as api:
+        core = client.CoreV1Api(api)
+        lists = core.list_namespaced_config_map
+        found = [item.metadata for item in lists("default").items]
+        assert found == [item.metadata for item in made[1:]]
+        last = core.create_namespaced_config_map("default", config_map("d"))
+        events = watched(lists, "default", first=5, resource_version=since)
+        assert [(kind, item.metadata.name) for kind, item in events] == [
+            ("ADDED", "a"), ("ADDED", "b"), ("ADDED", "c"), ("DELETED", "a"), ("ADDED", "d"),
+        ]  # fmt: skip
+        told = [int(version(item)) for _, item in events]
+        assert told == sorted(set(told))
+        assert told[-1] == int(version(last))
