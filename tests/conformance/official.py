@@ -21,6 +21,16 @@ def connected(kubeconfig: Path) -> client.ApiClient:
     return found
 
 
+def config_map(name: str, **data: str) -> client.V1ConfigMap:
+    """A config map of these data, to be created."""
+    return client.V1ConfigMap(metadata=client.V1ObjectMeta(name=name), data=data)
+
+
+def version(model: Any) -> str:
+    """The resourceVersion of an object or a list."""
+    return str(model.metadata.resource_version)
+
+
 def watched(
     function: Callable[..., Any], *args: Any, first: int | None = None, seconds: int = 10,
     **options: Any,

@@ -12,11 +12,7 @@ import pytest
 from phalanx.api.wire import Object
 from tests.builders import pod
 from tests.cli.commands import PATIENCE, Kubectl
-
-
-def here(kubectl: Kubectl, obj: Object) -> Object:
-    obj["metadata"]["namespace"] = kubectl.namespace
-    return obj
+from tests.conformance.manifests import IMAGE, config_map, here, job
 
 
 def names(kubectl: Kubectl, *kinds: str) -> list[str]:
@@ -36,8 +32,8 @@ def running(kubectl: Kubectl, name: str, **labels: str) -> str:
 @pytest.mark.parametrize(
     ("what", "wish", "change"),
     [
-        ("pod/a", "condition=Ready", ("run", "a", "--image=registry.example/a:1")),
-        ("pod/a", "jsonpath={.status.phase}=Running", ("run", "a", "--image=registry.example/a:1")),
+        ("pod/a", "condition=Ready", ("run", "a", f"--image={IMAGE}")),
+        ("pod/a", "jsonpath={.status.phase}=Running", ("run", "a", f"--image={IMAGE}")),
         ("cm/a", "create", ("create", "cm", "a")),
     ],
 )
@@ -81,18 +77,8 @@ def test_wait_gives_up_when_its_time_is_over(kubectl: Kubectl) -> None:
 @pytest.fixture
 def family(kubectl: Kubectl) -> list[str]:
     """A job, a pod of it, and a config map of that pod: nobody but the collector deletes them."""
-    parent: Object = {
-        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "parent"},
-        "spec": {"suspend": True, "template": {"spec": {
-            "restartPolicy": "Never", "containers": [{"name": "main", "image": "a"}],
-        }}},
-    }  # fmt: skip
+    parent, grandchild = job("parent", suspend=True), config_map("grandchild")
     child = here(kubectl, pod("child", gates=["example.com/held"]))
-    grandchild: Object = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "grandchild"},
-    }
     owner: Object = {}
     for obj in (parent, child, grandchild):
         if owner:
@@ -135,10 +121,8 @@ def test_a_pod_can_be_deleted_by_force(kubectl: Kubectl) -> None:
 
 
 def test_a_finalizer_holds_what_is_deleted(kubectl: Kubectl) -> None:
-    held: Object = {
-        "apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": {"name": "a", "finalizers": ["example.com/held"]},
-    }  # fmt: skip
+    held = config_map("a")
+    held["metadata"]["finalizers"] = ["example.com/held"]
     kubectl.apply(held)
     assert kubectl("delete", "cm/a", "--wait=false") == 'configmap "a" deleted\n'
     assert "deletionTimestamp" in kubectl.get("cm/a")["metadata"]
@@ -182,8 +166,6 @@ def test_a_node_is_cordoned_once(kubectl: Kubectl) -> None:
     assert kubectl("get", "nodes", "--field-selector=spec.unschedulable=true", "-o", "name") == (
         "node/node-0\n"
     )
-    taint = 'jsonpath={.spec.taints[?(@.key=="node.kubernetes.io/unschedulable")].effect}'
-    assert kubectl("get", "node", "node-0", "-o", taint) in ("", "NoSchedule")
     assert kubectl("uncordon", "node-0") == "node/node-0 uncordoned\n"
 
 

@@ -15,19 +15,7 @@ import yaml
 from phalanx.api.wire import Object
 from tests.builders import pod
 from tests.cli.commands import PATIENCE, Kubectl, rows
-
-
-def config_map(name: str, labels: Object | None = None, **data: str) -> Object:
-    return {
-        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": labels or {}},
-        "data": data,
-    }  # fmt: skip
-
-
-def here(kubectl: Kubectl, obj: Object) -> Object:
-    obj["metadata"]["namespace"] = kubectl.namespace
-    return obj
-
+from tests.conformance.manifests import config_map, here
 
 # ---- objects and lists ---------------------------------------------------------------------------
 

@@ -10,31 +10,12 @@ import pytest
 from phalanx.api.wire import Object
 from tests.builders import pod
 from tests.cli.commands import Kubectl
-
-IMAGE = "registry.example/a:1"
-
-
-def config_map(name: str, **data: str) -> Object:
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
-
-
-def job(name: str, **spec: object) -> Object:
-    return {
-        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name},
-        "spec": {"template": {"spec": {
-            "restartPolicy": "Never", "containers": [{"name": "main", "image": IMAGE}],
-        }}, **spec},
-    }  # fmt: skip
-
-
-def here(kubectl: Kubectl, obj: Object) -> Object:
-    obj["metadata"]["namespace"] = kubectl.namespace
-    return obj
+from tests.conformance.manifests import IMAGE, config_map, here, job
 
 
 def values(kubectl: Kubectl, what: str, *paths: str) -> list[str]:
     """What stands at some paths of an object."""
-    form = "\\n".join(f"{{{path}}}" for path in paths).replace("\\n", '{"\\n"}')
+    form = '{"\\n"}'.join(f"{{{path}}}" for path in paths)
     return kubectl("get", what, "-o", f"jsonpath={form}").split("\n")
 
 
@@ -118,9 +99,7 @@ def test_kubectl_creates_what_belongs_to_no_namespace(
 
 
 def test_a_job_is_made_from_a_cron_job(kubectl: Kubectl) -> None:
-    kubectl(
-        "create", "cronjob", "a", "--image=registry.example/a:1", "--schedule=@daily", "--", "date"
-    )
+    kubectl("create", "cronjob", "a", f"--image={IMAGE}", "--schedule=@daily", "--", "date")
     kubectl("create", "job", "now", "--from=cronjob/a")
     owner, command = values(
         kubectl, "job/now", ".metadata.ownerReferences[0].name",
@@ -263,9 +242,7 @@ def test_lists_are_merged_by_their_keys_or_replaced(kubectl: Kubectl) -> None:
         path = ".spec.jobTemplate.spec.template.spec.containers[*]"
         return " ".join(values(kubectl, "cronjob/a", f"{path}.name", f"{path}.image"))
 
-    assert (
-        patched("strategic", {"name": "more", "image": "b"}) == "more main b registry.example/a:1"
-    )
+    assert patched("strategic", {"name": "more", "image": "b"}) == f"more main b {IMAGE}"
     assert patched("strategic", {"name": "main", "image": "c"}) == "more main b c"
     assert patched("merge", {"name": "only", "image": "d"}) == "only d"
 
@@ -326,7 +303,7 @@ def test_an_image_is_set_where_that_is_allowed(kubectl: Kubectl) -> None:
     done = kubectl.run("set", "image", "job/a", "main=b")
     assert done.returncode == 1
     assert "field is immutable" in done.stderr
-    assert values(kubectl, "job/a", "..image") == ["registry.example/a:1"]
+    assert values(kubectl, "job/a", "..image") == [IMAGE]
 
 
 def test_the_resources_of_a_suspended_job_can_still_be_set(kubectl: Kubectl) -> None:

@@ -13,14 +13,10 @@ from kubernetes.client import ApiException
 from kubernetes.dynamic.resource import Resource
 
 from tests.conformance.forgetful import Forgetful
-from tests.conformance.official import connected, discovered, watched
+from tests.conformance.official import config_map, connected, discovered, version, watched
 
 MERGE = "application/merge-patch+json"
 APPLY = "application/apply-patch+yaml"
-
-
-def config_map(name: str, **data: str) -> client.V1ConfigMap:
-    return client.V1ConfigMap(metadata=client.V1ObjectMeta(name=name), data=data)
 
 
 def template(**spec: Any) -> client.V1PodTemplateSpec:
@@ -38,10 +34,6 @@ def template(**spec: Any) -> client.V1PodTemplateSpec:
 def meta(model: Any) -> Any:
     """The metadata of an object or a list, which a server never leaves out."""
     return model.metadata
-
-
-def version(model: Any) -> str:
-    return str(model.metadata.resource_version)
 
 
 def names(listed: Any) -> list[str]:
@@ -73,9 +65,9 @@ def core(api: client.ApiClient) -> client.CoreV1Api:
 
 
 def test_the_version_is_told(api: client.ApiClient) -> None:
-    version = client.VersionApi(api).get_code()
-    assert (version.major, version.minor) == ("1", "37")
-    assert version.git_version.startswith("v1.37.0")
+    found = client.VersionApi(api).get_code()
+    assert (found.major, found.minor) == ("1", "37")
+    assert found.git_version.startswith("v1.37.0")
 
 
 def test_a_pod_goes_through_its_model_unchanged(core: client.CoreV1Api, space: str) -> None:
@@ -98,7 +90,7 @@ def test_a_job_goes_through_its_model_unchanged(api: client.ApiClient, space: st
     batch = client.BatchV1Api(api)
     spec = client.V1JobSpec(
         parallelism=2, completions=2, completion_mode="Indexed", suspend=True,
-        template=template(restart_policy="Never"),
+        managed_by="example.com/nobody", template=template(restart_policy="Never"),
     )  # fmt: skip
     body = client.V1Job(metadata=client.V1ObjectMeta(name="a"), spec=spec)
     created = batch.create_namespaced_job(space, body)

@@ -5,21 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kubernetes import client
 
-from tests.conformance.official import connected, watched
+from tests.conformance.official import config_map, connected, version, watched
 from tools.control_plane import ControlPlane
-
-
-def config_map(name: str) -> client.V1ConfigMap:
-    return client.V1ConfigMap(metadata=client.V1ObjectMeta(name=name))
-
-
-def version(model: Any) -> str:
-    return str(model.metadata.resource_version)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["asked", "killed"])
