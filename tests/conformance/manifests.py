@@ -15,11 +15,10 @@ def here(kubectl: Kubectl, obj: Object) -> Object:
 
 
 def config_map(name: str, labels: Object | None = None, **data: str) -> Object:
-    """A config map of these data."""
-    return {
-        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": labels or {}},
-        "data": data,
-    }  # fmt: skip
+    """A config map of these data; what is empty is left out, as the server leaves it out."""
+    meta = {"name": name, "labels": labels} if labels else {"name": name}
+    made: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}
+    return {**made, "data": data} if data else made
 
 
 def job(name: str, **spec: object) -> Object:
