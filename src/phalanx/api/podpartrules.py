@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from phalanx.api.causes import Causes, duplicate, forbidden, invalid, not_found, under
-from phalanx.api.checks import Check, each, given, needed, struct, text, there
+from phalanx.api.checks import CREATED, Check, each, given, needed, struct, text, there
 from phalanx.api.fields import dns_label_faults
 from phalanx.api.poddefaults import qos_class
 from phalanx.api.resourcerules import check_resources
@@ -22,15 +22,11 @@ _NEVER = (
 )  # fmt: skip
 
 
-def _same_class(new: Any, old: Any) -> Causes:
-    wanted = qos_class(new)
-    if wanted == qos_class(old):
-        return ()
-    return [invalid("", wanted, "Pod QOS Class may not change as a result of resizing")]
-
-
 def _class_stays(new: Any, old: Any) -> Causes:
-    return under("spec", _same_class(new["spec"], old["spec"]))
+    wanted = qos_class(new.get("spec", {}))
+    if old is CREATED or wanted == qos_class(old.get("spec", {})):
+        return ()
+    return [invalid("spec", wanted, "Pod QOS Class may not change as a result of resizing")]
 
 
 _CONTAINERS: Check = given(each(struct(("resources", given(check_resources)))))
@@ -53,7 +49,7 @@ _EPHEMERAL: Check = struct(("name", needed(text(dns_label_faults))), ("image", t
 
 def check_ephemeral_containers(new: Any, old: Any) -> Causes:
     """Containers that are added to look into a Pod."""
-    spec = new["spec"]
+    spec = new.get("spec", {})
     names = [c.get("name") for part in ("containers", "initContainers") for c in spec.get(part, ())]
     found: list[Any] = []
     for at, container in enumerate(spec.get("ephemeralContainers", ())):
