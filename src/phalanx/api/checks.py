@@ -135,19 +135,6 @@ def each(check: Check) -> Check:
     return check_each
 
 
-def each_value(check: Check) -> Check:
-    """Every value of a map."""
-
-    def check_values(new: Any, old: Any) -> Causes:
-        found: list[Cause] = []
-        for key, value in new.items():
-            if causes := check(value, CREATED):
-                found += under(f"[{key}]", causes)
-        return found
-
-    return check_values
-
-
 def frozen(check: Check) -> Check:
     """It is checked once and may never change."""
 

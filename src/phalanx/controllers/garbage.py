@@ -23,7 +23,6 @@ from functools import partial
 from typing import NamedTuple
 
 import msgspec
-from msgspec import Struct
 
 from phalanx.api.errors import ApiError, NotFound
 from phalanx.api.kinds import EVENT, KINDS, NAMESPACE, Kind
@@ -33,7 +32,7 @@ from phalanx.client.cache import Cache
 from phalanx.client.client import Client
 from phalanx.client.transports import Unreachable
 from phalanx.client.workqueue import WorkQueue
-from phalanx.controllers.loop import Informers
+from phalanx.controllers.loop import Informers, Thing
 from phalanx.controllers.recorder import Note
 
 #: Finalizer -> the policy by which an object that has it is deleted.
@@ -42,12 +41,6 @@ _ORPHAN, _FOREGROUND = _POLICIES
 _WORKERS = 16
 #: Seconds between looks at an owner not all of whose dependents have been heard of.
 _PATIENCE = 1.0
-
-
-class Thing(Struct, frozen=True):
-    """As much of any object as its ownership needs."""
-
-    metadata: Meta
 
 
 class Item(NamedTuple):

@@ -28,7 +28,9 @@ K = TypeVar("K", bound=Hashable)
 R = TypeVar("R", bound=Resource)
 
 
-class _Thing(Struct, frozen=True):
+class Thing(Struct, frozen=True):
+    """As much of any object as somebody needs who reads metadata alone."""
+
     metadata: Meta
 
 
@@ -47,7 +49,7 @@ class Informers:
 
     def any(self, kind: Kind) -> Informer[Resource]:
         """The informer of a kind for somebody who reads metadata alone; asked for last."""
-        return self._informers.get(kind) or self.of(kind, _Thing)
+        return self._informers.get(kind) or self.of(kind, Thing)
 
     async def run(self) -> None:
         """Follow the server in all of them."""

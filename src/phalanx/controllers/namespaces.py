@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterator
 
 import msgspec
-from msgspec import Struct
 
 from phalanx.api.errors import ApiError, NotFound
 from phalanx.api.kinds import NAMESPACE, Kind
@@ -14,16 +13,10 @@ from phalanx.api.meta import Key, Meta
 from phalanx.client.client import Client
 from phalanx.client.transports import Unreachable
 from phalanx.client.workqueue import WorkQueue
-from phalanx.controllers.loop import Informers
+from phalanx.controllers.loop import Informers, Thing
 
 #: Seconds between looks at a namespace that is not empty yet.
 _PATIENCE = 1.0
-
-
-class Namespace(Struct, frozen=True):
-    """As much of a namespace as its end needs."""
-
-    metadata: Meta
 
 
 class Namespaces:
@@ -35,7 +28,7 @@ class Namespaces:
 
     def __init__(self, client: Client, informers: Informers) -> None:
         self._client = client
-        self._cache = informers.of(NAMESPACE, Namespace).cache
+        self._cache = informers.of(NAMESPACE, Thing).cache
         self._queue: WorkQueue[Key] = WorkQueue()
         self._cache.subscribe(self._changed)
 
@@ -75,7 +68,7 @@ class Namespaces:
 
     async def _delete_all(self, kind: Kind, namespace: str) -> int:
         """Delete what there is of a kind; how much that was."""
-        found = await self._client.list(kind, Namespace, namespace=namespace)
+        found = await self._client.list(kind, Thing, namespace=namespace)
         await asyncio.gather(*(self._delete(kind, item.metadata) for item in found.items))
         return len(found.items)
 
@@ -86,7 +79,7 @@ class Namespaces:
             except NotFound:
                 return
 
-    def _changed(self, old: Namespace | None, new: Namespace | None) -> None:
+    def _changed(self, old: Thing | None, new: Thing | None) -> None:
         if new is not None and new.metadata.deletion_timestamp:
             self._queue.add(new.metadata.key)
 
