@@ -7,9 +7,12 @@ from collections.abc import Iterable, Mapping
 from msgspec.structs import replace
 
 from phalanx.api.core import (
+    Affinity,
     Container,
+    ContainerPort,
     Gate,
     Node,
+    NodeImage,
     NodeSpec,
     NodeStatus,
     Pod,
@@ -17,6 +20,7 @@ from phalanx.api.core import (
     PodStatus,
     Requirements,
     SchedulingGroup,
+    SpreadConstraint,
     Taint,
     Toleration,
 )
@@ -41,6 +45,7 @@ def node(
     taints: tuple[Taint, ...] = (),
     cordoned: bool = False,
     room: Amounts | None = None,
+    images: dict[str, int] | None = None,
     **amounts: str,
 ) -> Node:
     """A node of 4 CPU, 8Gi and 110 pods unless said otherwise."""
@@ -48,7 +53,10 @@ def node(
     return Node(
         Meta(name=name, labels=labels or {}),
         NodeSpec(unschedulable=cordoned, taints=taints),
-        NodeStatus(allocatable={**allocatable, **amounts, **(room or {})}),
+        NodeStatus(
+            allocatable={**allocatable, **amounts, **(room or {})},
+            images=tuple(NodeImage((name,), size) for name, size in (images or {}).items()),
+        ),
     )
 
 
@@ -66,6 +74,11 @@ def pod(
     gates: Iterable[str] = (),
     selector: dict[str, str] | None = None,
     tolerations: tuple[Toleration, ...] = (),
+    labels: dict[str, str] | None = None,
+    affinity: Affinity | None = None,
+    spreads: tuple[SpreadConstraint, ...] = (),
+    ports: tuple[ContainerPort, ...] = (),
+    image: str = "",
     asks: Amounts | None = None,
     **amounts: str,
 ) -> Pod:
@@ -76,6 +89,7 @@ def pod(
             name=name,
             namespace=NAMESPACE,
             uid=uid or f"uid-{name}",
+            labels=labels or {},
             deletion_timestamp="2026-01-01T00:00:00Z" if deleting else "",
         ),
         PodSpec(
@@ -83,9 +97,15 @@ def pod(
             scheduler_name=scheduler,
             scheduling_group=SchedulingGroup(group) if group else None,
             scheduling_gates=tuple(Gate(gate) for gate in gates),
-            containers=(Container(resources=Requirements(requests=dict(requests))),),
+            containers=(
+                Container(
+                    image=image, resources=Requirements(requests=dict(requests)), ports=ports
+                ),
+            ),
             node_selector=selector or {},
             tolerations=tolerations,
+            affinity=affinity,
+            topology_spread_constraints=spreads,
             priority=priority,
             preemption_policy=preemption,
         ),

@@ -50,7 +50,7 @@ class Loop:
             del self._pods[key(name)]
             self.bound.pop(name, None)
             self.queue.pod_gone(key(name), self.now)
-            self._wake(self.cache.pod(key(name), None))
+            self._wake(*self.cache.pod(key(name), None))
         self._run()
 
     def passes(self, seconds: float) -> None:
@@ -67,12 +67,13 @@ class Loop:
         self._pods[one.metadata.key] = one
         if one.node:
             self.bound[one.metadata.name] = one.node
-        self._wake(self.cache.pod(one.metadata.key, one))
+        self._wake(*self.cache.pod(one.metadata.key, one))
         self.queue.pod(one, self.now)
 
-    def _wake(self, event: Event | None) -> None:
-        if event:
-            self.queue.wake(event, self.now)
+    def _wake(self, *events: Event | None) -> None:
+        for event in events:
+            if event:
+                self.queue.wake(event, self.now)
 
     def _run(self) -> None:
         while entity := self.queue.pop(self.now):
@@ -86,7 +87,7 @@ class Loop:
         self.said[entity.key.name] = explanation.message
         self.said.update({sentence.pod.name: sentence.message for sentence in explanation.pods})
         if isinstance(decision, Placed):
-            self.cache.assume(decision.bindings)
+            self._wake(*self.cache.assume(decision.bindings))
         self.queue.done(entity, decision, self.now)
         for name, _, node in decision.bindings if isinstance(decision, Placed) else ():
             self._see(pod_like(self._pods[name], name.name, on=node))

@@ -6,9 +6,39 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from phalanx.api.core import Node, Pod, Taint, Toleration
+from phalanx.api.core import (
+    Affinity,
+    ContainerPort,
+    Node,
+    NodeAffinity,
+    NodeRequirement,
+    NodeSelector,
+    NodeTerm,
+    Pod,
+    PodAffinity,
+    PodAffinityTerm,
+    PreferredNodeTerm,
+    SpreadConstraint,
+    Taint,
+    Toleration,
+    WeightedPodAffinityTerm,
+)
+from phalanx.scheduler.cache import Cache
 from phalanx.scheduler.entity import Entity
-from tests.scheduler.builders import alone, basic, entity, gang, node, pod, pod_like
+from tests.scheduler import oracle
+from tests.scheduler.builders import (
+    NAMESPACE,
+    alone,
+    basic,
+    cluster,
+    entity,
+    gang,
+    key,
+    node,
+    pod,
+    pod_like,
+)
+from tests.scheduler.machine import World
 
 NODE_NAMES = [f"n{i}" for i in range(5)]
 TAINTS = [
@@ -22,7 +52,13 @@ TOLERATIONS = [
     Toleration("", "Exists", "", "NoExecute"),
     Toleration("node.kubernetes.io/unschedulable", "Exists", "", "NoSchedule"),
 ]
-LABELS = [{}, {"disk": "ssd"}, {"disk": "hdd"}, {"disk": "ssd", "zone": "a"}]
+LABELS = [
+    {},
+    {"disk": "ssd", "cores": "8"},
+    {"disk": "hdd", "zone": "b", "cores": "16"},
+    {"disk": "ssd", "zone": "a"},
+    {"zone": "a", "topology.kubernetes.io/zone": "a"},
+]
 SELECTORS = [{}, {}, {"disk": "ssd"}, {"disk": "ssd", "zone": "a"}, {"zone": "nowhere"}]
 ASKS: list[dict[str, str]] = [
     {},
@@ -41,13 +77,80 @@ ROOMS: list[dict[str, str]] = [
     {"memory": "0", "example.com/gpu": "2"},
     {"cpu": "3500m", "memory": "5000M", "example.com/gpu": "1"},
 ]
+IMAGES: list[dict[str, int]] = [{}, {}, {"web:latest": 300 << 20}, {"web:1": 900 << 20}]
+POD_LABELS: list[dict[str, str]] = [{}, {"app": "web"}, {"app": "web", "tier": "a"}, {"app": "db"}]
+PORTS = [ContainerPort(80, 80), ContainerPort(80, 80, "10.0.0.1"), ContainerPort(53, 53, "", "UDP")]
+NEEDS = [
+    NodeRequirement("disk", "In", ("ssd", "nvme")),
+    NodeRequirement("zone", "NotIn", ("a",)),
+    NodeRequirement("zone", "Exists"),
+    NodeRequirement("disk", "DoesNotExist"),
+    NodeRequirement("cores", "Gt", ("8",)),
+    NodeRequirement("cores", "Lt", ("16",)),
+]
+NAMES = [NodeRequirement("metadata.name", "In", ("n1", "n2"))]
+KEYS = ["zone", "disk", "kubernetes.io/hostname"]
+SELECTIONS: list[dict[str, object] | None] = [
+    None,
+    {},
+    {"matchLabels": {"app": "web"}},
+    {"matchExpressions": [{"key": "tier", "operator": "Exists"}]},
+    {"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["web"]}]},
+]
+
+node_terms = st.builds(
+    NodeTerm,
+    st.lists(st.sampled_from(NEEDS), max_size=2).map(tuple),
+    st.lists(st.sampled_from(NAMES), max_size=1).map(tuple),
+)
+node_affinities = st.builds(
+    NodeAffinity,
+    st.one_of(
+        st.none(), st.builds(NodeSelector, st.lists(node_terms, min_size=1, max_size=2).map(tuple))
+    ),
+    st.lists(st.builds(PreferredNodeTerm, st.integers(1, 100), node_terms), max_size=2).map(tuple),
+)
+pod_terms = st.builds(
+    PodAffinityTerm,
+    st.sampled_from(KEYS),
+    st.sampled_from(SELECTIONS),
+    st.sampled_from([(), ("default",), ("other",)]),
+    st.sampled_from([None, None, {}, {"matchLabels": {"team": "a"}}]),
+    st.sampled_from([(), ("tier",)]),
+)
+pod_affinities = st.builds(
+    PodAffinity,
+    st.lists(pod_terms, max_size=2).map(tuple),
+    st.lists(st.builds(WeightedPodAffinityTerm, st.integers(1, 100), pod_terms), max_size=2).map(
+        tuple
+    ),
+)
+affinities = st.builds(
+    Affinity,
+    st.one_of(st.none(), node_affinities),
+    st.one_of(st.none(), pod_affinities),
+    st.one_of(st.none(), pod_affinities),
+)
+spread_constraints = st.builds(
+    SpreadConstraint,
+    st.sampled_from(KEYS),
+    st.sampled_from(["DoNotSchedule", "ScheduleAnyway"]),
+    st.integers(1, 3),
+    st.sampled_from(SELECTIONS),
+    st.integers(1, 3),
+    st.sampled_from(["Honor", "Ignore"]),
+    st.sampled_from(["Honor", "Ignore"]),
+    st.sampled_from([(), ("tier",)]),
+)
 
 
 @st.composite
 def nodes(draw: st.DrawFn, name: str) -> Node:
+    hostname = draw(st.sampled_from([{}, {"kubernetes.io/hostname": name}]))
     return node(
         name,
-        draw(st.sampled_from(LABELS)),
+        draw(st.sampled_from(LABELS)) | hostname,
+        images=draw(st.sampled_from(IMAGES)),
         taints=tuple(draw(st.lists(st.sampled_from(TAINTS), max_size=2))),
         cordoned=draw(st.integers(0, 5)) == 0,
         room=draw(st.sampled_from(ROOMS)),
@@ -55,11 +158,19 @@ def nodes(draw: st.DrawFn, name: str) -> Node:
 
 
 @st.composite
-def pods(draw: st.DrawFn, name: str, group: str = "", on: str = "") -> Pod:
+def pods(draw: st.DrawFn, name: str, group: str = "", on: str = "", *, peers: bool = False) -> Pod:
+    """A pod of any sort; with `peers` it may ask something of others, and be leaving."""
+    wish = node_affinities.map(Affinity)
     return pod(
         name,
         group,
         on=on,
+        deleting=bool(on) and peers and draw(st.integers(0, 4)) == 0,
+        labels=draw(st.sampled_from(POD_LABELS)),
+        affinity=draw(st.one_of(st.none(), affinities if peers else wish)),
+        spreads=tuple(draw(st.lists(spread_constraints, max_size=2))) if peers else (),
+        ports=tuple(draw(st.lists(st.sampled_from(PORTS), max_size=1))),
+        image=draw(st.sampled_from(["", "web", "web:1"])),
         selector=draw(st.sampled_from(SELECTORS)),
         tolerations=tuple(draw(st.lists(st.sampled_from(TOLERATIONS), max_size=2))),
         asks=draw(st.sampled_from(ASKS)),
@@ -73,17 +184,42 @@ class Situation:
     nodes: list[Node]
     running: list[Pod]
     entity: Entity
+    namespaces: dict[str, dict[str, str]]
+    #: The selectors of the services of the default namespace.
+    services: list[dict[str, str]]
+
+    def cache(self) -> Cache:
+        cache = cluster(self.nodes, self.running)
+        for name, labels in self.namespaces.items():
+            cache.namespace(name, labels)
+        for i, selector in enumerate(self.services):
+            cache.service(key(f"s{i}"), selector)
+        return cache
+
+    def world(self) -> World:
+        world = oracle.world(self.nodes, self.running)
+        world.namespaces = self.namespaces
+        world.services = [(NAMESPACE, selector) for selector in self.services]
+        return world
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> Situation:
+def situations(draw: st.DrawFn, *, peers: bool = True) -> Situation:
     """Nodes with pods on them (also pods on nodes that are not there), and somebody new."""
+    peers = peers and draw(st.booleans())
     names = draw(st.lists(st.sampled_from(NODE_NAMES), unique=True))
     running = [
-        draw(pods(f"old{i}", draw(st.sampled_from(["", "g"])), draw(st.sampled_from(NODE_NAMES))))
+        draw(
+            pods(
+                f"old{i}",
+                draw(st.sampled_from(["", "g"])),
+                draw(st.sampled_from(NODE_NAMES)),
+                peers=peers,
+            )
+        )
         for i in range(draw(st.integers(0, 4)))
     ]
-    members = [draw(pods(f"new{i}", "g")) for i in range(draw(st.integers(1, 5)))]
+    members = [draw(pods(f"new{i}", "g", peers=peers)) for i in range(draw(st.integers(1, 5)))]
     # Equal members are what the fast path is for: repeat some.
     repeated = [
         pod_like(one, f"{one.metadata.name}-{i}", uid=f"{one.metadata.name}-{i}")
@@ -91,5 +227,7 @@ def situations(draw: st.DrawFn) -> Situation:
         for i in range(3)
     ]
     group = draw(st.one_of(st.just(basic("g")), st.integers(1, 12).map(lambda n: gang("g", n))))
-    one = draw(st.sampled_from([entity(group, repeated), alone(draw(pods("solo")))]))
-    return Situation([draw(nodes(name)) for name in names], running, one)
+    one = draw(st.sampled_from([entity(group, repeated), alone(draw(pods("solo", peers=peers)))]))
+    spaces = draw(st.sampled_from([{}, {"default": {"team": "a"}, "other": {}}]))
+    services = draw(st.sampled_from([[], [], [{"app": "web"}], [{"app": "web"}, {"tier": "a"}]]))
+    return Situation([draw(nodes(name)) for name in names], running, one, spaces, services)

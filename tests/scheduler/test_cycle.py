@@ -159,13 +159,13 @@ def test_a_long_cycle_pauses_and_comes_to_the_same_decision() -> None:
 
 @given(situations())
 def test_the_decision_is_that_of_placing_one_pod_at_a_time(situation: Situation) -> None:
-    cache = cluster(situation.nodes, situation.running)
+    cache = situation.cache()
     decision = decide(situation.entity, cache.snapshot(), DEFAULT)
     scheduled = sum(one.group == key("g") for one in situation.running)
     if situation.entity.group is None:
         scheduled = 0
-    machines = oracle.machines(situation.nodes, situation.running)
-    answer = oracle.place(situation.entity, machines, scheduled)
+    world = situation.world()
+    answer = oracle.place(situation.entity, world, scheduled)
     if answer.bindings:
         assert placement(decision) == answer.bindings
     else:
@@ -173,12 +173,13 @@ def test_the_decision_is_that_of_placing_one_pod_at_a_time(situation: Situation)
     assert isinstance(decision, Placed | Waiting)
     left = decision.leftovers if isinstance(decision, Placed) else decision.pods
     said = {one.pod.name: dict(one.refusal.counts) for one in left if one.refusal}
-    assert {name: said[name] for name in answer.refusals} == answer.refusals
+    for name, allowed in answer.refusals.items():
+        assert said[name] in allowed
 
 
 @given(situations())
 def test_deciding_changes_neither_snapshot_nor_views(situation: Situation) -> None:
-    snapshot = cluster(situation.nodes, situation.running).snapshot()
+    snapshot = situation.cache().snapshot()
     used, scored = snapshot.used.copy(), snapshot.scored.copy()
     first = decide(situation.entity, snapshot, DEFAULT)
     views = {shape: (list(v.order), list(v.keys)) for shape, v in snapshot.views.items()}
@@ -190,7 +191,7 @@ def test_deciding_changes_neither_snapshot_nor_views(situation: Situation) -> No
 
 @given(situations())
 def test_what_is_placed_fits_when_it_is_assumed(situation: Situation) -> None:
-    cache = cluster(situation.nodes, situation.running)
+    cache = situation.cache()
     before = cache.snapshot().used > cache.snapshot().room
     for one in situation.entity.members:
         cache.pod(one.pod.metadata.key, one.pod)

@@ -8,8 +8,10 @@ from hypothesis import given
 from phalanx.api.core import Node, Pod, Taint, Toleration
 from phalanx.scheduler.decision import Refusal
 from phalanx.scheduler.events import Event
-from phalanx.scheduler.filters import FILTERS, refusal, refused, tolerates
+from phalanx.scheduler.filters import FILTERS, Depends, refusal, refused
+from phalanx.scheduler.scene import opening
 from phalanx.scheduler.shape import shape_of
+from phalanx.scheduler.wishes import tolerates
 from tests.scheduler import oracle
 from tests.scheduler.builders import cluster, node, pod
 from tests.scheduler.strategies import Situation, situations
@@ -19,7 +21,7 @@ TAINT = Taint("dedicated", "train", "NoSchedule")
 
 def refuse(machines: list[Node], newcomer: Pod, running: list[Pod] | None = None) -> Refusal:
     snapshot = cluster(machines, running or []).snapshot()
-    return refusal(FILTERS, snapshot, shape_of(newcomer), snapshot.used)
+    return refusal(FILTERS, opening(snapshot, shape_of(newcomer)))
 
 
 @pytest.mark.parametrize(
@@ -85,8 +87,9 @@ def test_only_events_that_can_cure_it_wake_a_refused_pod() -> None:
     assert full.wakes_on == {Event.NODE_ADDED, Event.NODE_UPDATED, Event.POD_GONE}
 
 
-def test_only_lack_of_room_can_be_cured_by_eviction() -> None:
-    assert [row.name for row in FILTERS if row.evictable] == ["Resources"]
+def test_what_a_node_is_cannot_be_cured_by_eviction() -> None:
+    assert {row.depends for row in FILTERS if not row.evictable} == {Depends.NODES}
+    assert Depends.NODES not in {row.depends for row in FILTERS if row.evictable}
 
 
 @pytest.mark.parametrize(
@@ -138,16 +141,16 @@ def test_a_new_node_would_need_the_labels_too() -> None:
     assert answer.cures == ("add a node with room for cpu 1 and the label disk=ssd",)
 
 
-@given(situations())
+@given(situations(peers=False))
 def test_all_nodes_at_once_are_judged_like_one_by_one(situation: Situation) -> None:
-    snapshot = cluster(situation.nodes, situation.running).snapshot()
-    machines = oracle.machines(situation.nodes, situation.running)
+    snapshot = situation.cache().snapshot()
+    world = situation.world()
     for member in situation.entity.members[:5]:
         ask = member.shape.ask(snapshot.columns)
-        masks = [refused(row, snapshot, member.shape, snapshot.used) for row in FILTERS]
-        for i, machine in enumerate(machines.values()):
+        masks = [refused(row, opening(snapshot, member.shape)) for row in FILTERS]
+        for i, machine in enumerate(world.machines.values()):
             fine = not any(mask[i] for mask in masks)
-            assert fine == (not oracle.refusals(member.pod, machine))
+            assert fine == (not oracle.refusals(member.pod, machine, world))
             for row, mask in zip(FILTERS, masks, strict=True):
                 if row.admits:
                     assert row.admits(ask, snapshot.spot(i)) == (not mask[i])

@@ -70,8 +70,8 @@ def test_a_node_without_anything_scores_nothing() -> None:
 
 @given(situations())
 def test_all_nodes_at_once_one_node_and_the_oracle_agree(situation: Situation) -> None:
-    snapshot = cluster(situation.nodes, situation.running).snapshot()
-    machines = list(oracle.machines(situation.nodes, situation.running).values())
+    snapshot = situation.cache().snapshot()
+    machines = list(situation.world().machines.values())
     for member in situation.entity.members[:5]:
         ask = member.shape.ask(snapshot.columns)
         for row, slow in zip(

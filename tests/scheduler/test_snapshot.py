@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 from phalanx.api.core import Taint
+from phalanx.api.selectors import Requirement
 from phalanx.scheduler import snapshot as snapshots
 from phalanx.scheduler.snapshot import CPU, FIRST_COLUMNS, MEMORY, PODS, Snapshot
 from tests.scheduler.builders import cluster, node, pod
+
+SSD = Requirement("disk", "in", frozenset({"ssd"}))
 
 
 def test_rows_are_nodes_in_the_order_of_their_names() -> None:
@@ -28,26 +31,25 @@ def test_amounts_are_exact_integers_in_the_columns_of_their_resources() -> None:
 def test_a_cluster_without_nodes_has_a_snapshot_too() -> None:
     snapshot = Snapshot((), dict.fromkeys(FIRST_COLUMNS, 0))
     assert len(snapshot) == 0
-    assert snapshot.labelled("a", "b").tolist() == []
+    assert snapshot.meeting(Requirement("a", "in", frozenset("b"))).tolist() == []
 
 
 def test_labels_are_looked_up_once_until_a_node_changes() -> None:
     cache = cluster([node("a", {"disk": "ssd"}), node("b")])
     snapshot = cache.snapshot()
-    mask = snapshot.labelled("disk", "ssd")
+    mask = snapshot.meeting(SSD)
     assert mask.tolist() == [True, False]
-    assert snapshot.labelled("disk", "ssd") is mask
+    assert snapshot.meeting(SSD) is mask
     cache.node("b", node("b", {"disk": "ssd"}))
-    assert cache.snapshot().labelled("disk", "ssd").tolist() == [True, True]
+    assert cache.snapshot().meeting(SSD).tolist() == [True, True]
 
 
 def test_the_memory_of_labels_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "_LABELS_LIMIT", 2)
+    monkeypatch.setattr(snapshots, "_MASKS_LIMIT", 2)
     snapshot = cluster([node("a", {"k": "1"})]).snapshot()
-    assert [snapshot.labelled("k", str(i)).tolist() for i in range(5)] == [
-        [i == 1] for i in range(5)
-    ]
-    assert len(snapshot._labelled) <= 2
+    needs = [Requirement("k", "in", frozenset(str(i))) for i in range(5)]
+    assert [snapshot.meeting(need).tolist() for need in needs] == [[i == 1] for i in range(5)]
+    assert len(snapshot._masks) <= 2
 
 
 def test_nodes_with_equal_taints_are_one_class() -> None:
@@ -77,5 +79,5 @@ def test_a_journal_that_grew_too_long_begins_an_epoch(monkeypatch: pytest.Monkey
     monkeypatch.setattr(snapshots, "_JOURNAL_LIMIT", 3)
     snapshot = cluster([node("a")]).snapshot()
     for _ in range(4):
-        snapshot.put_load(0, [0, 0, 0], [0, 0])
+        snapshot.put_load(0, [0, 0, 0], [0, 0], ())
     assert (snapshot.epoch, snapshot.journal) == (1, [])

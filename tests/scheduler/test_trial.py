@@ -5,21 +5,20 @@ from __future__ import annotations
 from phalanx.api.core import Toleration
 from phalanx.scheduler.decision import Refusal
 from phalanx.scheduler.policy import DEFAULT
-from phalanx.scheduler.shape import shape_of
 from phalanx.scheduler.trial import Trial
-from tests.scheduler.builders import cluster, node, pod
+from tests.scheduler.builders import cluster, member, node, pod
 
-SMALL, LARGE = shape_of(pod("s", cpu="1")), shape_of(pod("l", cpu="3"))
+SMALL, LARGE = member(pod("s", cpu="1")), member(pod("l", cpu="3"))
 
 
 def test_each_step_sees_the_ones_before() -> None:
-    trial = Trial(cluster([node("a", cpu="2"), node("b", cpu="2")]).snapshot(), DEFAULT)
+    trial = Trial(cluster([node("a", cpu="2"), node("b", cpu="2")]).snapshot(), DEFAULT, ())
     assert [trial.place(SMALL) for _ in range(4)] == [0, 1, 0, 1]
     assert isinstance(trial.place(SMALL), Refusal)
 
 
 def test_shapes_see_each_other() -> None:
-    trial = Trial(cluster([node("a"), node("b", cpu="3")]).snapshot(), DEFAULT)
+    trial = Trial(cluster([node("a"), node("b", cpu="3")]).snapshot(), DEFAULT, ())
     assert [trial.place(LARGE), trial.place(LARGE)] == [0, 1]
     assert trial.place(SMALL) == 0
     refusal = trial.place(SMALL)
@@ -28,16 +27,16 @@ def test_shapes_see_each_other() -> None:
 
 
 def test_a_node_that_refuses_a_shape_is_not_offered_because_another_shape_touched_it() -> None:
-    stubborn = shape_of(pod("l", cpu="3", tolerations=(Toleration("", "Exists"),)))
+    stubborn = member(pod("l", cpu="3", tolerations=(Toleration("", "Exists"),)))
     cache = cluster([node("a", cordoned=True), node("b", cpu="1")])
-    trial = Trial(cache.snapshot(), DEFAULT)
+    trial = Trial(cache.snapshot(), DEFAULT, ())
     assert trial.place(stubborn) == 0
     assert trial.place(SMALL) == 1
     assert isinstance(trial.place(SMALL), Refusal)
 
 
 def test_a_shape_that_was_refused_stays_refused() -> None:
-    trial = Trial(cluster([node("a", cpu="1")]).snapshot(), DEFAULT)
+    trial = Trial(cluster([node("a", cpu="1")]).snapshot(), DEFAULT, ())
     assert trial.refused(LARGE) is None
     refusal = trial.place(LARGE)
     assert isinstance(refusal, Refusal)
@@ -48,5 +47,5 @@ def test_a_shape_that_was_refused_stays_refused() -> None:
 
 def test_another_trial_begins_from_the_snapshot() -> None:
     snapshot = cluster([node("a", cpu="1")]).snapshot()
-    assert Trial(snapshot, DEFAULT).place(SMALL) == 0
-    assert Trial(snapshot, DEFAULT).place(SMALL) == 0
+    assert Trial(snapshot, DEFAULT, ()).place(SMALL) == 0
+    assert Trial(snapshot, DEFAULT, ()).place(SMALL) == 0

@@ -27,22 +27,7 @@ from phalanx.scheduler.unsupported import (
     unsupported_of_group,
 )
 
-TERM: dict[str, object] = {"topologyKey": "kubernetes.io/hostname"}
-PORT = Container(ports=(ContainerPort(container_port=80, host_port=80),))
-
 PODS = [
-    (PodSpec(affinity=Affinity(NodeAffinity({"nodeSelectorTerms": []}))), "required node affinity"),
-    (
-        PodSpec(affinity=Affinity(pod_affinity=PodAffinity((TERM,)))),
-        "required inter-pod affinity",
-    ),
-    (
-        PodSpec(affinity=Affinity(pod_anti_affinity=PodAffinity((TERM,)))),
-        "required inter-pod anti-affinity",
-    ),
-    (PodSpec(topology_spread_constraints=(SpreadConstraint("zone"),)), "required topology spread"),
-    (PodSpec(containers=(PORT,)), "host ports"),
-    (PodSpec(init_containers=(PORT,)), "host ports"),
     (PodSpec(volumes=(PodVolume("v", {"claimName": "c"}),)), "volume claims"),
     (PodSpec(volumes=(PodVolume("v", None, {"spec": {}}),)), "volume claims"),
     (PodSpec(resource_claims=(PodClaim("c"),)), "resource claims"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
+from msgspec.structs import replace
 
 from phalanx.api.meta import Condition, Key, Meta
 
@@ -71,16 +74,64 @@ class PodClaim(Struct, frozen=True):
     name: str = ""
 
 
-class NodeAffinity(Struct, frozen=True, rename="camel"):
-    """Node affinity; only whether it is required is read so far."""
+class NodeRequirement(Struct, frozen=True):
+    """One condition on a label or field of a node."""
 
-    required_during_scheduling_ignored_during_execution: dict[str, object] | None = None
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] = ()
+
+
+class NodeTerm(Struct, frozen=True, rename="camel"):
+    """Conditions on a node that must all hold; without any it holds for none."""
+
+    match_expressions: tuple[NodeRequirement, ...] = ()
+    match_fields: tuple[NodeRequirement, ...] = ()
+
+
+class NodeSelector(Struct, frozen=True, rename="camel"):
+    """Terms of which one must hold."""
+
+    node_selector_terms: tuple[NodeTerm, ...] = ()
+
+
+class PreferredNodeTerm(Struct, frozen=True):
+    """A term that had better hold."""
+
+    weight: int = 0
+    preference: NodeTerm = NodeTerm()
+
+
+class NodeAffinity(Struct, frozen=True, rename="camel"):
+    """Which nodes a pod insists on, and which it prefers."""
+
+    required_during_scheduling_ignored_during_execution: NodeSelector | None = None
+    preferred_during_scheduling_ignored_during_execution: tuple[PreferredNodeTerm, ...] = ()
+
+
+class PodAffinityTerm(Struct, frozen=True, rename="camel"):
+    """Other pods, by labels and namespace, and the domain to share with them or not."""
+
+    topology_key: str = ""
+    label_selector: dict[str, Any] | None = None
+    namespaces: tuple[str, ...] = ()
+    namespace_selector: dict[str, Any] | None = None
+    match_label_keys: tuple[str, ...] = ()
+    mismatch_label_keys: tuple[str, ...] = ()
+
+
+class WeightedPodAffinityTerm(Struct, frozen=True, rename="camel"):
+    """A term that had better hold."""
+
+    weight: int = 0
+    pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
 
 
 class PodAffinity(Struct, frozen=True, rename="camel"):
-    """Affinity between pods; only whether it is required is read so far."""
+    """Which pods a pod insists on being near (or far from), and which it prefers."""
 
-    required_during_scheduling_ignored_during_execution: tuple[dict[str, object], ...] = ()
+    required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] = ()
+    preferred_during_scheduling_ignored_during_execution: tuple[WeightedPodAffinityTerm, ...] = ()
 
 
 class Affinity(Struct, frozen=True, rename="camel"):
@@ -96,6 +147,12 @@ class SpreadConstraint(Struct, frozen=True, rename="camel"):
 
     topology_key: str = ""
     when_unsatisfiable: str = "DoNotSchedule"
+    max_skew: int = 1
+    label_selector: dict[str, Any] | None = None
+    min_domains: int = 1
+    node_affinity_policy: str = "Honor"
+    node_taints_policy: str = "Ignore"
+    match_label_keys: tuple[str, ...] = ()
 
 
 class PodSpec(Struct, frozen=True, rename="camel"):
@@ -143,6 +200,13 @@ class Pod(Struct, frozen=True):
         return Key(self.metadata.namespace, group.pod_group_name) if group else None
 
     @property
+    def alone(self) -> Pod:
+        """The same pod, as if it belonged to no group."""
+        if self.spec.scheduling_group is None:
+            return self
+        return replace(self, spec=replace(self.spec, scheduling_group=None))
+
+    @property
     def ended(self) -> bool:
         """Whether it has run to its end, for better or worse."""
         return self.status.phase in ENDED
@@ -168,11 +232,19 @@ class NodeSpec(Struct, frozen=True, rename="camel"):
     taints: tuple[Taint, ...] = ()
 
 
+class NodeImage(Struct, frozen=True, rename="camel"):
+    """A container image that the node has, under all its names."""
+
+    names: tuple[str, ...] = ()
+    size_bytes: int = 0
+
+
 class NodeStatus(Struct, frozen=True, rename="camel"):
     """What the node says about itself."""
 
     allocatable: dict[str, str | int | float] = {}
     conditions: tuple[Condition, ...] = ()
+    images: tuple[NodeImage, ...] = ()
 
 
 class Node(Struct, frozen=True):
@@ -181,3 +253,16 @@ class Node(Struct, frozen=True):
     metadata: Meta
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
+
+
+class ServiceSpec(Struct, frozen=True):
+    """Whom the service leads to; of interest because its pods are spread."""
+
+    selector: dict[str, str] = {}
+
+
+class Service(Struct, frozen=True):
+    """A name for some pods."""
+
+    metadata: Meta
+    spec: ServiceSpec = ServiceSpec()

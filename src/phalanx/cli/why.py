@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
 import msgspec
 
-from phalanx.api.core import Node, Pod
+from phalanx.api.core import Node, Pod, Service
 from phalanx.api.errors import NotFound
-from phalanx.api.kinds import NODE, POD, POD_GROUP, Kind
+from phalanx.api.kinds import NAMESPACE, NODE, POD, POD_GROUP, SERVICE, Kind
 from phalanx.api.meta import Key
 from phalanx.api.scheduling import PodGroup
 from phalanx.cli.connection import ask, cluster_options
 from phalanx.client.client import Client
+from phalanx.controllers.loop import Thing
 from phalanx.scheduler.diagnosis import EMPTY, FITS, NOT_READY, PLACED, Cluster, Diagnosis, diagnose
 
 #: Names that a kind goes by on the command line.
@@ -72,9 +74,12 @@ def _subject(what: str) -> tuple[Kind, str]:
 
 async def _diagnosed(client: Client, kind: Kind, key: Key) -> tuple[Subject, Diagnosis]:
     """Look at the cluster as it is. A pod of a group is asked about as its group."""
-    pods = (await client.list(POD, Pod)).items
-    groups = (await client.list(POD_GROUP, PodGroup)).items
+    pods, groups = (await client.list(POD, Pod)).items, await _groups(client)
+    if groups is None:
+        pods, groups = [pod.alone for pod in pods], []
     nodes = (await client.list(NODE, Node)).items
+    services = (await client.list(SERVICE, Service)).items
+    spaces = (await client.list(NAMESPACE, Thing)).items
     known = {group.metadata.key for group in groups}
     scheduler = "default-scheduler"
     if kind is POD:
@@ -85,9 +90,18 @@ async def _diagnosed(client: Client, kind: Kind, key: Key) -> tuple[Subject, Dia
         kind, key = (POD_GROUP, pod.group) if pod.group else (kind, key)
     elif key not in known:
         raise NotFound(f'there is no pod group "{key.name}" in namespace "{key.namespace}"')
-    cluster = Cluster(nodes, groups, pods)
+    labels = {space.metadata.name: space.metadata.labels for space in spaces}
+    cluster = Cluster(nodes, groups, pods, services, labels)
     found = diagnose(key, is_group=kind is POD_GROUP, cluster=cluster, scheduler=scheduler)
     return Subject(kind, key), found
+
+
+async def _groups(client: Client) -> Sequence[PodGroup] | None:
+    """All pod groups; None where they are switched off, and pods are scheduled one by one."""
+    try:
+        return (await client.list(POD_GROUP, PodGroup)).items
+    except NotFound:
+        return None
 
 
 def _text(subject: Subject, found: Diagnosis) -> str:

@@ -12,17 +12,18 @@ from __future__ import annotations
 import asyncio
 from typing import TypeVar, assert_never
 
-from phalanx.api.core import Node, Pod
+from phalanx.api.core import Node, Pod, Service
 from phalanx.api.errors import ApiError
-from phalanx.api.kinds import NODE, POD, POD_GROUP
+from phalanx.api.kinds import NAMESPACE, NODE, POD, POD_GROUP, SERVICE
 from phalanx.api.meta import Key
 from phalanx.api.scheduling import PodGroup
 from phalanx.chance import Chance
+from phalanx.client.cache import Cache as View
 from phalanx.client.client import Client
 from phalanx.client.transports import Unreachable
 from phalanx.clock import Clock
 from phalanx.controllers.binder import Attempt, Binder
-from phalanx.controllers.loop import Informers
+from phalanx.controllers.loop import Informers, Thing
 from phalanx.controllers.recorder import Note, Recorder
 from phalanx.controllers.reporter import Reporter, Verdict
 from phalanx.scheduler.cache import Cache
@@ -31,7 +32,7 @@ from phalanx.scheduler.decision import Decision, Impossible, Placed, Waiting
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.events import Event
 from phalanx.scheduler.explain import explain, not_ready
-from phalanx.scheduler.policy import DEFAULT
+from phalanx.scheduler.policy import DEFAULT, Policy
 from phalanx.scheduler.queue import Place, Queue
 
 #: The reason of a pod whose group cannot be tried yet.
@@ -47,15 +48,19 @@ class Scheduling:
 
     def __init__(
         self, client: Client, informers: Informers, clock: Clock, chance: Chance,
-        name: str = "default-scheduler",
+        name: str = "default-scheduler", policy: Policy = DEFAULT,
     ) -> None:  # fmt: skip
-        self._informers, self._clock = informers, clock
+        self._informers, self._clock, self._policy = informers, clock, policy
         self._pods = informers.of(POD, Pod)
-        self._groups = informers.of(POD_GROUP, PodGroup)
+        # Where groups do not count, they need not even be served.
+        self._groups = informers.of(POD_GROUP, PodGroup) if policy.groups else None
+        groups = self._groups.cache if self._groups else View[PodGroup]()
         self._nodes = informers.of(NODE, Node)
+        self._namespaces = informers.of(NAMESPACE, Thing)
+        self._services = informers.of(SERVICE, Service)
         self.cache, self.queue = Cache(), Queue(name)
         self._binder = Binder(client, self._bound)
-        self._reporter = Reporter(client, self._pods.cache, self._groups.cache, clock)
+        self._reporter = Reporter(client, self._pods.cache, groups, clock)
         self._recorder = Recorder(client, clock, chance, name, lambda: self.is_busy)
         self._news = asyncio.Event()
         self._deciding = False
@@ -101,7 +106,7 @@ class Scheduling:
 
     async def _decide(self, entity: Entity) -> Decision:
         """One cycle over one snapshot, with pauses in which the API stays live."""
-        cycle = steps(entity, self.cache.snapshot(), DEFAULT)
+        cycle = steps(entity, self.cache.snapshot(), self._policy)
         while True:
             try:
                 next(cycle)
@@ -113,7 +118,7 @@ class Scheduling:
     def _act(self, entity: Entity, decision: Decision) -> None:
         match decision:
             case Placed():
-                self.cache.assume(decision.bindings)
+                self._wake(*self.cache.assume(decision.bindings))
                 self._binder.submit(Attempt(entity, decision))
             case Waiting() | Impossible():
                 pass
@@ -153,8 +158,7 @@ class Scheduling:
         now = self._clock.now()
         freed = self.cache.forget(placed.bindings)
         self.queue.returned(placed.bindings, now)
-        if freed is not None:
-            self.queue.wake(freed, now)
+        self._wake(*freed)
         for member in entity.members:
             note = Note(POD, member.pod.metadata, "FailedScheduling", why, "Warning")
             self._recorder.record(note)
@@ -184,11 +188,23 @@ class Scheduling:
 
     def _listen(self) -> None:
         """Have everything that is seen told to the cache and the queue."""
+        self._namespaces.cache.subscribe(self._namespace_changed)
+        self._services.cache.subscribe(self._service_changed)
         self._nodes.cache.subscribe(self._node_changed)
-        self._groups.cache.subscribe(self._group_changed)
+        self._nodes.settled.append(self._news.set)
+        if self._groups is not None:
+            self._groups.cache.subscribe(self._group_changed)
+            self._groups.settled.append(self._news.set)
         self._pods.cache.subscribe(self._pod_changed)
-        for informer in (self._nodes, self._groups, self._pods):
-            informer.settled.append(self._news.set)
+        self._pods.settled.append(self._news.set)
+
+    def _namespace_changed(self, old: Thing | None, new: Thing | None) -> None:
+        labels = new.metadata.labels if new else None
+        if old is None or new is None or old.metadata.labels != labels:
+            self._wake(self.cache.namespace(_either(old, new).metadata.name, labels))
+
+    def _service_changed(self, old: Service | None, new: Service | None) -> None:
+        self.cache.service(_either(old, new).metadata.key, new.spec.selector if new else None)
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
         name = _either(old, new).metadata.name
@@ -204,16 +220,19 @@ class Scheduling:
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         key, now = _either(old, new).metadata.key, self._clock.now()
+        if new is not None and not self._policy.groups:
+            new = new.alone
         freed = self.cache.pod(key, new)
         if new is None:
             self.queue.pod_gone(key, now)
         else:
             self.queue.pod(new, now)
-        self._wake(freed)
+        self._wake(*freed)
 
-    def _wake(self, event: Event | None) -> None:
-        if event is not None:
-            self.queue.wake(event, self._clock.now())
+    def _wake(self, *events: Event | None) -> None:
+        for event in events:
+            if event is not None:
+                self.queue.wake(event, self._clock.now())
 
 
 def _either(old: T | None, new: T | None) -> T:

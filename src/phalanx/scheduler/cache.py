@@ -14,17 +14,19 @@ read the API and decides nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from phalanx.api.core import Node, Pod
 from phalanx.api.meta import Key
 from phalanx.api.resources import node_room
 from phalanx.api.scheduling import PodGroup
+from phalanx.scheduler.census import Census, Resident
 from phalanx.scheduler.decision import Binding
 from phalanx.scheduler.events import Event
+from phalanx.scheduler.selection import Labels
 from phalanx.scheduler.shape import Shape, shape_of
-from phalanx.scheduler.snapshot import CPU, FIRST_COLUMNS, MEMORY, Snapshot
+from phalanx.scheduler.snapshot import CPU, FIRST_COLUMNS, MEMORY, Ports, Snapshot
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -39,6 +41,13 @@ class _Host:
     used: list[int]
     scored: list[int]
     pods: dict[Key, Shape] = field(default_factory=dict)
+    #: The ports that some of them take.
+    taken: dict[Key, Ports] = field(default_factory=dict)
+
+    @property
+    def ports(self) -> Ports:
+        """All ports that are taken."""
+        return tuple(port for ports in self.taken.values() for port in ports)
 
 
 @dataclass(slots=True)
@@ -48,9 +57,15 @@ class _Held:
     uid: str
     node: str
     shape: Shape
+    labels: Labels
+    leaving: bool
     #: The group that it is a live member of.
     group: Key | None
     assumed: bool = False
+
+    def resident(self, namespace: str) -> Resident:
+        """The pod as others see it."""
+        return Resident(self.node, namespace, self.labels, self.leaving, self.shape.peers)
 
 
 class Cache:
@@ -62,11 +77,21 @@ class Cache:
         self._pods: dict[Key, _Held] = {}
         self._groups: dict[Key, PodGroup] = {}
         self._members: dict[Key, int] = {}
+        self._services: dict[Key, Labels] = {}
+        self._census = Census()
         self._snapshot = Snapshot((), self._columns)
         self._restructured = False
         self._changed_nodes: dict[str, Node] = {}
         self._changed_loads: dict[str, None] = {}
         self._changed_groups: dict[Key, None] = {}
+        self._changed_pods: dict[Key, None] = {}
+        self._changed_spaces: dict[str, Labels | None] = {}
+        self._changed_services: dict[str, None] = {}
+        #: All that the snapshot has not seen yet.
+        self._changes = (
+            self._changed_nodes, self._changed_loads, self._changed_groups, self._changed_pods,
+            self._changed_spaces, self._changed_services,
+        )  # fmt: skip
 
     def node(self, name: str, node: Node | None) -> Event | None:
         """A node came, changed or went (None). Says what that may cure."""
@@ -85,11 +110,21 @@ class Cache:
         self._changed_nodes[name] = node
         return Event.NODE_UPDATED
 
-    def pod(self, key: Key, pod: Pod | None) -> Event | None:
+    def pod(self, key: Key, pod: Pod | None) -> tuple[Event, ...]:
         """A pod came, changed or went (None). Says what that may cure."""
         old = self._pods.get(key)
         new = None if pod is None or pod.ended else _held(pod, old)
         return self._replace(key, old, new)
+
+    def namespace(self, name: str, labels: Labels | None) -> Event | None:
+        """A namespace came, changed or went (None). Says what that may cure."""
+        self._changed_spaces[name] = labels
+        return Event.POD_PLACED
+
+    def service(self, key: Key, selector: Labels | None) -> None:
+        """A Service came, changed or went (None): its pods are spread if they ask nothing else."""
+        _put(self._services, key, selector)
+        self._changed_services[key.namespace] = None
 
     def group(self, key: Key, group: PodGroup | None) -> Event | None:
         """A PodGroup came, changed or went (None). Says what that may cure."""
@@ -99,21 +134,23 @@ class Cache:
         self._changed_groups[key] = None
         return Event.GROUP_CHANGED if group and (not old or old.spec != group.spec) else None
 
-    def assume(self, bindings: Iterable[Binding]) -> None:
+    def assume(self, bindings: Iterable[Binding]) -> tuple[Event, ...]:
         """Count these pods on these nodes from now on, but none that is gone or has a node."""
+        events: tuple[Event, ...] = ()
         for key, uid, node in bindings:
             held = self._pods.get(key)
             if held and held.uid == uid and not held.node:
-                self._replace(key, held, _Held(uid, node, held.shape, held.group, assumed=True))
+                events = self._replace(key, held, replace(held, node=node, assumed=True))
+        return events
 
-    def forget(self, bindings: Iterable[Binding]) -> Event | None:
+    def forget(self, bindings: Iterable[Binding]) -> tuple[Event, ...]:
         """Take assumptions back that did not come true. Says what that may cure."""
-        freed = None
+        events: tuple[Event, ...] = ()
         for key, uid, node in bindings:
             held = self._pods.get(key)
             if held and held.assumed and (held.uid, held.node) == (uid, node):
-                freed = self._replace(key, held, _Held(uid, "", held.shape, held.group))
-        return freed
+                events = self._replace(key, held, replace(held, node="", assumed=False))
+        return events
 
     def assumed(self) -> list[Key]:
         """The pods whose binding was not seen yet: none at quiet."""
@@ -128,10 +165,10 @@ class Cache:
         for key in self._changed_groups:
             _put(self._snapshot.members, key, self._members.get(key))
             _put(self._snapshot.groups, key, self._groups.get(key))
+        self._register()
         self._restructured = False
-        self._changed_nodes.clear()
-        self._changed_loads.clear()
-        self._changed_groups.clear()
+        for changed in self._changes:
+            changed.clear()
         return self._snapshot
 
     def check(self) -> list[str]:
@@ -148,9 +185,11 @@ class Cache:
             self._changed_nodes.pop(name, None)
             self._drop_if_empty(name, host)
 
-    def _replace(self, key: Key, old: _Held | None, new: _Held | None) -> Event | None:
+    def _replace(self, key: Key, old: _Held | None, new: _Held | None) -> tuple[Event, ...]:
         """One version of a pod takes the place of another, wherever each is."""
         moved = not (old and new and old.node == new.node and old.shape == new.shape)
+        before = old.resident(key.namespace) if old and old.node else None
+        after = new.resident(key.namespace) if new and new.node else None
         if old and old.node:
             self._count(old.group, -1)
             if moved:
@@ -160,17 +199,22 @@ class Cache:
             if moved:
                 self._load(key, new)
         _put(self._pods, key, new)
-        return Event.POD_GONE if moved and old and old.node else None
+        if before != after:
+            self._changed_pods[key] = None
+        gone = (Event.POD_GONE,) if moved and before else ()
+        return (*gone, Event.POD_PLACED) if after and before != after else gone
 
     def _load(self, key: Key, held: _Held) -> None:
         host = self._host(held.node)
         host.pods[key] = held.shape
+        _put(host.taken, key, held.shape.ports)
         self._add(host, held.shape, +1)
         self._changed_loads[held.node] = None
 
     def _unload(self, key: Key, held: _Held) -> None:
         host = self._hosts[held.node]
         del host.pods[key]
+        host.taken.pop(key, None)
         self._add(host, held.shape, -1)
         self._changed_loads[held.node] = None
         self._drop_if_empty(held.node, host)
@@ -222,8 +266,23 @@ class Cache:
             if host.node:
                 nodes.append(host.node)
                 loads.append((host.room, host.used, host.scored))
-        self._snapshot = Snapshot(nodes, self._columns, loads)
-        self._snapshot.members, self._snapshot.groups = old.members, old.groups
+        self._snapshot = new = Snapshot(nodes, self._columns, loads)
+        new.members, new.groups, new.census = old.members, old.groups, self._census
+        self._census.renumber(new.index)
+        for i, name in enumerate(new.names):
+            new.put_ports(i, self._hosts[name].ports)
+
+    def _register(self) -> None:
+        """Have the census follow."""
+        census = self._census
+        for name, labels in self._changed_spaces.items():
+            census.put_namespace(name, labels)
+        for space in self._changed_services:
+            mine = [labels for key, labels in self._services.items() if key.namespace == space]
+            _put(census.services, space, tuple(mine))
+        for key in self._changed_pods:
+            held = self._pods.get(key)
+            census.put(key, held.resident(key.namespace) if held and held.node else None)
 
     def _rewrite(self) -> None:
         snapshot, hosts = self._snapshot, self._hosts
@@ -232,7 +291,8 @@ class Cache:
             snapshot.put_node(index[name], node, hosts[name].room)
         for name in self._changed_loads:
             if name in index:
-                snapshot.put_load(index[name], hosts[name].used, hosts[name].scored)
+                host = hosts[name]
+                snapshot.put_load(index[name], host.used, host.scored, host.ports)
 
     def _check_hosts(self) -> Iterator[str]:
         for name, host in self._hosts.items():
@@ -267,15 +327,19 @@ class Cache:
             host, spot = self._hosts[name], snapshot.spot(i)
             if (spot.room, spot.used, spot.scored) != (host.room, host.used, host.scored):
                 yield f"the snapshot of node {name} differs from the cache"
+            if spot.ports != host.ports:
+                yield f"the snapshot of node {name} has other ports taken than the cache"
         if snapshot.members != self._members:
             yield "the snapshot counts other members than the cache"
+        yield from snapshot.census.check()
 
 
 def _held(pod: Pod, old: _Held | None) -> _Held:
     """How a live pod is held: where it is bound, else where this very pod is assumed to be."""
     meta = pod.metadata
     group = None if meta.deletion_timestamp else pod.group
-    held = _Held(meta.uid, pod.node, shape_of(pod), group)
+    leaving = bool(meta.deletion_timestamp)
+    held = _Held(meta.uid, pod.node, shape_of(pod), meta.labels, leaving, group)
     if not held.node and old and old.assumed and old.uid == held.uid:
         held.node, held.assumed = old.node, True
     return held
@@ -287,6 +351,7 @@ def _same(one: Node, other: Node) -> bool:
         one.spec == other.spec
         and one.metadata.labels == other.metadata.labels
         and one.status.allocatable == other.status.allocatable
+        and one.status.images == other.status.images
     )
 
 

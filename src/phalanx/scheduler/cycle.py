@@ -68,7 +68,7 @@ class _Attempt:
 
     def __init__(self, entity: Entity, snapshot: Snapshot, policy: Policy) -> None:
         self._entity, self._names = entity, snapshot.names
-        self._trial = Trial(snapshot, policy)
+        self._trial = Trial(snapshot, policy, entity.members)
         self._bindings: list[Binding] = []
         self._refused: list[Refused] = []
         self.members = in_order(entity.members)
@@ -83,7 +83,7 @@ class _Attempt:
     def place(self, member: Member) -> None:
         """Try one member and note what came of it."""
         self._remaining -= 1
-        answer = self._trial.place(member.shape)
+        answer = self._trial.place(member)
         if isinstance(answer, Refusal):
             self._refused.append(_refused(member, answer))
         else:
@@ -97,7 +97,7 @@ class _Attempt:
         if self._bindings and self._scheduled >= self._quorum:
             return Placed(group, tuple(self._bindings), tuple(self._refused))
         untried = self.members[len(self.members) - self._remaining :]
-        refused = [*self._refused, *(_refused(m, self._trial.refused(m.shape)) for m in untried)]
+        refused = [*self._refused, *(_refused(m, self._trial.refused(m)) for m in untried)]
         fitted = [Refused(pod, uid, None) for pod, uid, _ in self._bindings]
         wakes_on = {Event.MEMBER_CHANGED, Event.GROUP_CHANGED}
         wakes_on.update(*(one.refusal.wakes_on for one in refused if one.refusal))

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
-from phalanx.api.core import Node, Pod
+from phalanx.api.core import Node, Pod, Service
 from phalanx.api.meta import Key
 from phalanx.api.scheduling import PodGroup
 from phalanx.scheduler.cache import Cache
@@ -17,6 +17,7 @@ from phalanx.scheduler.decision import Decision, Placed
 from phalanx.scheduler.explain import PodSentence, cures, explain, not_ready
 from phalanx.scheduler.policy import DEFAULT
 from phalanx.scheduler.queue import Place, Queue
+from phalanx.scheduler.selection import Labels
 
 PLACED = "Placed"
 FITS = "Fits"
@@ -31,6 +32,9 @@ class Cluster:
     nodes: Iterable[Node]
     groups: Iterable[PodGroup]
     pods: Iterable[Pod]
+    services: Iterable[Service] = ()
+    #: The labels of the namespaces.
+    namespaces: Mapping[str, Labels] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +51,11 @@ class Diagnosis:
 
 def diagnose(key: Key, *, is_group: bool, cluster: Cluster, scheduler: str) -> Diagnosis:
     """Why a group or a pod has no node, and what would give it one."""
-    cache, queue = Cache(), Queue(scheduler)
+    cache, queue = _cache(cluster), Queue(scheduler)
     bound = 0
-    for node in cluster.nodes:
-        cache.node(node.metadata.name, node)
     for group in cluster.groups:
-        cache.group(group.metadata.key, group)
         queue.group(group, 0.0)
     for pod in cluster.pods:
-        cache.pod(pod.metadata.key, pod)
         queue.pod(pod, 0.0)
         mine = pod.group == key if is_group else pod.metadata.key == key
         bound += mine and bool(pod.node)
@@ -65,6 +65,21 @@ def diagnose(key: Key, *, is_group: bool, cluster: Cluster, scheduler: str) -> D
     if place.unready is not None:
         return Diagnosis(NOT_READY, not_ready(place.unready), bound, len(place.pods))
     return _told(_decided(place, queue, cache), bound, len(place.pods))
+
+
+def _cache(cluster: Cluster) -> Cache:
+    cache = Cache()
+    for name, labels in cluster.namespaces.items():
+        cache.namespace(name, labels)
+    for service in cluster.services:
+        cache.service(service.metadata.key, service.spec.selector)
+    for node in cluster.nodes:
+        cache.node(node.metadata.name, node)
+    for group in cluster.groups:
+        cache.group(group.metadata.key, group)
+    for pod in cluster.pods:
+        cache.pod(pod.metadata.key, pod)
+    return cache
 
 
 def _settled(bound: int) -> Diagnosis:

@@ -10,11 +10,12 @@ from enum import Enum
 
 
 class Event(Enum):
-    """One kind of event. The first three concern everybody, the others one group or pod."""
+    """One kind of event. The first four concern everybody, the others one group or pod."""
 
     NODE_ADDED = "a node came"
     NODE_UPDATED = "a node changed"
     POD_GONE = "a pod left its node"
+    POD_PLACED = "a pod got a node, or is seen otherwise by other pods"
     GROUP_CHANGED = "the group came or changed"
     MEMBER_CHANGED = "a member came or changed"
     MEMBER_GONE = "a member went"
@@ -24,5 +25,7 @@ class Event(Enum):
 ROOM = frozenset({Event.NODE_ADDED, Event.NODE_UPDATED, Event.POD_GONE})
 #: Events that can change what a node accepts.
 NODES = frozenset({Event.NODE_ADDED, Event.NODE_UPDATED})
+#: Events that can change whom a pod would be near.
+PEERS = frozenset({*NODES, Event.POD_GONE, Event.POD_PLACED})
 #: Events that can change what an entity asks for.
 OWN = frozenset({Event.GROUP_CHANGED, Event.MEMBER_CHANGED, Event.MEMBER_GONE})

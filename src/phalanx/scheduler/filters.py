@@ -2,99 +2,121 @@
 
 A filter names the nodes that it refuses, all at once, with the reason; a node counts under the
 first filter that refuses it. What depends only on what nodes *are* is asked once per view; what
-depends on their load is asked again of single nodes (`admits`) as the load moves. Nothing here
-ranks nodes.
+depends on their load is asked again of single nodes (`admits`) as the load moves; what depends on
+other pods is asked again for every pod. Nothing here ranks nodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 
-from phalanx.api.core import Taint, Toleration
+from phalanx.api.core import Taint
+from phalanx.scheduler import peerfilters
 from phalanx.scheduler.decision import Refusal
-from phalanx.scheduler.events import NODES, ROOM, Event
+from phalanx.scheduler.events import NODES, PEERS, ROOM, Event
+from phalanx.scheduler.scene import Scene
 from phalanx.scheduler.shape import Ask, Shape, spell
-from phalanx.scheduler.snapshot import BoolArray, IntArray, Snapshot, Spot
+from phalanx.scheduler.snapshot import BoolArray, Spot
 
 UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
-#: Effects that keep a new pod away; the third one, PreferNoSchedule, is a preference.
-HARD_EFFECTS = ("NoSchedule", "NoExecute")
 
 Refusing = Iterator[tuple[str, BoolArray]]
 
 
+class Depends(Enum):
+    """On what the answer of a filter depends, and so when it must be asked again."""
+
+    NODES = "what nodes are"
+    LOAD = "what is on a node"
+    PEERS = "what is on all nodes"
+
+
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """One question. `refuses` yields (reason, nodes refused for it) given what is used."""
+    """One question. `refuses` yields (reason, nodes refused for it)."""
 
     name: str
-    refuses: Callable[[Snapshot, Shape, IntArray], Refusing]
+    refuses: Callable[[Scene], Refusing]
     #: What would turn one of these nodes, refused by this filter alone, into one that is not.
-    cure: Callable[[Snapshot, Shape, IntArray, BoolArray], str]
-    #: Whether evicting pods can help.
-    evictable: bool
+    cure: Callable[[Scene, BoolArray], str]
+    depends: Depends
     wakes_on: frozenset[Event]
+    #: Whether evicting pods can help.
+    evictable: bool = False
     #: The same question about one node, for filters that depend on load.
     admits: Callable[[Ask, Spot], bool] | None = None
+    #: Whether shapes of this sort need be asked at all.
+    concerns: Callable[[Shape], bool] = lambda shape: True
 
 
-def tolerates(toleration: Toleration, taint: Taint) -> bool:
-    """Whether a toleration covers a taint."""
-    if toleration.effect and toleration.effect != taint.effect:
-        return False
-    if toleration.operator == "Exists":
-        return toleration.key in ("", taint.key)
-    return toleration.key == taint.key and toleration.value == taint.value
+def _cordoned(scene: Scene) -> Refusing:
+    if not scene.shape.wishes.tolerates(UNSCHEDULABLE_TAINT):
+        yield "node(s) were unschedulable", scene.snapshot.cordoned
 
 
-def _tolerated(shape: Shape, taint: Taint) -> bool:
-    return any(tolerates(toleration, taint) for toleration in shape.tolerations)
+def _uncordon(scene: Scene, nodes: BoolArray) -> str:
+    return f"uncordon node {scene.snapshot.names[nodes.argmax()]}"
 
 
-def _untolerated(shape: Shape, taints: Sequence[Taint]) -> list[Taint]:
-    return [t for t in taints if t.effect in HARD_EFFECTS and not _tolerated(shape, t)]
-
-
-def _cordoned(snapshot: Snapshot, shape: Shape, used: IntArray) -> Refusing:
-    if not _tolerated(shape, UNSCHEDULABLE_TAINT):
-        yield "node(s) were unschedulable", snapshot.cordoned
-
-
-def _uncordon(snapshot: Snapshot, shape: Shape, used: IntArray, nodes: BoolArray) -> str:
-    return f"uncordon node {snapshot.names[nodes.argmax()]}"
-
-
-def _tainted(snapshot: Snapshot, shape: Shape, used: IntArray) -> Refusing:
-    refused = np.array([bool(_untolerated(shape, taints)) for taints in snapshot.taints], bool)
+def _tainted(scene: Scene) -> Refusing:
+    refused = ~scene.shape.wishes.tolerated(scene.snapshot)
     if refused.any():
-        yield "node(s) had untolerated taint(s)", refused[snapshot.taint_class]
+        yield "node(s) had untolerated taint(s)", refused
 
 
-def _untaint(snapshot: Snapshot, shape: Shape, used: IntArray, nodes: BoolArray) -> str:
-    node = nodes.argmax()
-    taints = _untolerated(shape, list(snapshot.taints)[snapshot.taint_class[node]])
+def _untaint(scene: Scene, nodes: BoolArray) -> str:
+    snapshot, node = scene.snapshot, nodes.argmax()
+    taints = scene.shape.wishes.minds(list(snapshot.taints)[snapshot.taint_class[node]])
     names = ", ".join(f"{t.key}={t.value}:{t.effect}" for t in taints)
     return f"tolerate {names} of node {snapshot.names[node]}, or remove it"
 
 
-def _unlabelled(snapshot: Snapshot, shape: Shape, used: IntArray) -> Refusing:
-    if shape.selector:
-        masks = [snapshot.labelled(key, value) for key, value in shape.selector]
-        yield "node(s) didn't match Pod's node affinity/selector", ~np.logical_and.reduce(masks)
+def _elsewhere(scene: Scene) -> Refusing:
+    wishes = scene.shape.wishes
+    if wishes.selector or wishes.places is not None:
+        refused = ~wishes.selected(scene.snapshot)
+        yield "node(s) didn't match Pod's node affinity/selector", refused
 
 
-def _label(snapshot: Snapshot, shape: Shape, used: IntArray, nodes: BoolArray) -> str:
-    node = nodes.argmax()
-    labels = snapshot.labels[node]
-    missing = [f"{key}={value}" for key, value in shape.selector if labels.get(key) != value]
+def _label(scene: Scene, nodes: BoolArray) -> str:
+    snapshot, node = scene.snapshot, nodes.argmax()
+    labels, wanted = snapshot.labels[node], scene.shape.wishes.selector
+    missing = [f"{key}={value}" for key, value in wanted if labels.get(key) != value]
+    if not missing:
+        return f"let the pod's node affinity allow node {snapshot.names[node]}"
     return f"label node {snapshot.names[node]} with {', '.join(missing)}"
 
 
-def _full(snapshot: Snapshot, shape: Shape, used: IntArray) -> Refusing:
-    for name, amount in shape.requests:
+def _ports_taken(scene: Scene) -> Refusing:
+    wanted = scene.shape.ports
+    if not wanted:
+        return
+    refused = np.zeros(len(scene.snapshot), bool)
+    for i, taken in scene.ports.items():
+        refused[i] = any(port.clashes(other) for port in wanted for other in taken)
+    yield "node(s) didn't have free ports for the requested pod ports", refused
+
+
+def _free_ports(scene: Scene, nodes: BoolArray) -> str:
+    node = int(nodes.argmax())
+    taken = scene.ports[node]
+    clashing = [p for p in scene.shape.ports if any(p.clashes(other) for other in taken)]
+    numbers = ", ".join(f"{port.number}/{port.protocol}" for port in clashing)
+    return f"free port {numbers} of node {scene.snapshot.names[node]}"
+
+
+def ports_free(ask: Ask, spot: Spot) -> bool:
+    """Whether one node has all the ports that a pod takes."""
+    return not any(port.clashes(taken) for port in ask.ports for taken in spot.ports)
+
+
+def _full(scene: Scene) -> Refusing:
+    snapshot, used = scene.snapshot, scene.used
+    for name, amount in scene.shape.requests:
         reason = "Too many pods" if name == "pods" else f"Insufficient {name}"
         column = snapshot.columns.get(name)
         if column is None:
@@ -103,12 +125,12 @@ def _full(snapshot: Snapshot, shape: Shape, used: IntArray) -> Refusing:
             yield reason, used[:, column] + amount > snapshot.room[:, column]
 
 
-def _make_room(snapshot: Snapshot, shape: Shape, used: IntArray, nodes: BoolArray) -> str:
+def _make_room(scene: Scene, nodes: BoolArray) -> str:
     """On the node that lacks least, each resource measured by what is asked of it."""
-    lacks = {}
-    for name, amount in shape.requests:
+    snapshot, lacks = scene.snapshot, {}
+    for name, amount in scene.shape.requests:
         column = snapshot.columns.get(name)
-        free = 0 if column is None else snapshot.room[:, column] - used[:, column]
+        free = 0 if column is None else snapshot.room[:, column] - scene.used[:, column]
         lacks[name, amount] = np.broadcast_to(np.maximum(amount - free, 0), nodes.shape)
     burden = sum(lack / amount for (_, amount), lack in lacks.items())
     node = np.where(nodes, burden, np.inf).argmin()
@@ -126,51 +148,64 @@ def fits(ask: Ask, spot: Spot) -> bool:
 
 
 FILTERS = (
-    Filter("NodeUnschedulable", _cordoned, _uncordon, evictable=False, wakes_on=NODES),
-    Filter("TaintToleration", _tainted, _untaint, evictable=False, wakes_on=NODES),
-    Filter("NodeSelector", _unlabelled, _label, evictable=False, wakes_on=NODES),
-    Filter("Resources", _full, _make_room, evictable=True, wakes_on=ROOM, admits=fits),
-)
+    Filter("NodeUnschedulable", _cordoned, _uncordon, Depends.NODES, NODES),
+    Filter("TaintToleration", _tainted, _untaint, Depends.NODES, NODES),
+    Filter("NodeAffinity", _elsewhere, _label, Depends.NODES, NODES),
+    Filter(
+        "NodePorts", _ports_taken, _free_ports, Depends.LOAD, ROOM, evictable=True,
+        admits=ports_free, concerns=lambda shape: bool(shape.ports),
+    ),
+    Filter(
+        "NodeResourcesFit", _full, _make_room, Depends.LOAD, ROOM, evictable=True, admits=fits,
+    ),
+    Filter(
+        "PodTopologySpread", peerfilters.uneven, peerfilters.even_out, Depends.PEERS, PEERS,
+        evictable=True,
+    ),
+    Filter(
+        "InterPodAffinity", peerfilters.unwelcome, peerfilters.reconcile, Depends.PEERS, PEERS,
+        evictable=True,
+    ),
+)  # fmt: skip
 
 
-def refused(row: Filter, snapshot: Snapshot, shape: Shape, used: IntArray) -> BoolArray:
+def refused(row: Filter, scene: Scene) -> BoolArray:
     """The nodes that one filter refuses, for whatever reason."""
-    nodes = np.zeros(len(snapshot), bool)
-    for _, mask in row.refuses(snapshot, shape, used):
+    nodes = np.zeros(len(scene.snapshot), bool)
+    for _, mask in row.refuses(scene):
         nodes |= mask
     return nodes
 
 
-def refusal(filters: Sequence[Filter], snapshot: Snapshot, shape: Shape, used: IntArray) -> Refusal:
+def refusal(filters: Sequence[Filter], scene: Scene) -> Refusal:
     """Why no node takes a pod: asked only when none does."""
     counts: dict[str, int] = {}
-    still = np.ones(len(snapshot), bool)
+    size = len(scene.snapshot)
+    still = np.ones(size, bool)
     by_filter = []
     wakes_on = {Event.NODE_ADDED}
     for row in filters:
-        nodes = np.zeros(len(snapshot), bool)
-        for reason, mask in row.refuses(snapshot, shape, used):
+        nodes = np.zeros(size, bool)
+        for reason, mask in row.refuses(scene):
             nodes |= mask
             if count := int(np.count_nonzero(mask & still)):
                 counts[reason] = count
                 wakes_on |= row.wakes_on
         still &= ~nodes
         by_filter.append((row, nodes))
-    cures = (*_cures(by_filter, snapshot, shape, used), _new_node(shape))
-    return Refusal(len(snapshot), tuple(counts.items()), cures, frozenset(wakes_on))
+    cures = (*_cures(by_filter, scene), _new_node(scene.shape))
+    return Refusal(size, tuple(counts.items()), cures, frozenset(wakes_on))
 
 
-def _cures(
-    by_filter: list[tuple[Filter, BoolArray]], snapshot: Snapshot, shape: Shape, used: IntArray
-) -> Iterator[str]:
+def _cures(by_filter: list[tuple[Filter, BoolArray]], scene: Scene) -> Iterator[str]:
     """A change per filter that would let the pod in where nothing else is in its way."""
     obstacles = np.sum([nodes for _, nodes in by_filter], axis=0)
     for row, nodes in by_filter:
         alone = nodes & (obstacles == 1)
         if alone.any():
-            yield row.cure(snapshot, shape, used, alone)
+            yield row.cure(scene, alone)
 
 
 def _new_node(shape: Shape) -> str:
-    labels = ", ".join(f"{key}={value}" for key, value in shape.selector)
+    labels = ", ".join(f"{key}={value}" for key, value in shape.wishes.selector)
     return f"add a node with room for {shape}" + (f" and the label {labels}" if labels else "")

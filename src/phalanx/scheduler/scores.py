@@ -1,6 +1,6 @@
 """How well does a pod of this shape sit on this node? One row per opinion, 0 to 100, weighted.
 
-Each score reads one node only, so it is computed for all nodes at once when a view is built and for
+A score reads one node only, so it is computed for all nodes at once when a view is built and for
 a single node when its load moves; both forms give the same integers. Nothing here forbids a node.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.scheduler.shape import Ask
+from phalanx.scheduler.shape import Ask, Shape
 from phalanx.scheduler.snapshot import CPU, MEMORY, IntArray, Snapshot, Spot
 
 FloatArray = NDArray[np.float64]
@@ -26,6 +26,15 @@ class Score:
     weight: int
     everywhere: Callable[[Snapshot, Ask], IntArray]
     here: Callable[[Ask, Spot], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Merit:
+    """One opinion about what nodes are, whatever is on them; None where it has none."""
+
+    name: str
+    weight: int
+    of: Callable[[Snapshot, Shape], IntArray | None]
 
 
 def least_allocated(ask: Ask, spot: Spot) -> int:
@@ -97,3 +106,25 @@ SCORES = (
     Score("LeastAllocated", 1, least_allocated_everywhere, least_allocated),
     Score("BalancedAllocation", 1, balanced_allocation_everywhere, balanced_allocation),
 )
+
+_MEBIBYTE = 1024 * 1024
+#: Less of an image than this, and more than that per container, make no difference.
+_LEAST_IMAGE, _MOST_IMAGE = 23 * _MEBIBYTE, 1000 * _MEBIBYTE
+
+
+def image_locality(snapshot: Snapshot, shape: Shape) -> IntArray | None:
+    """How much of a pod's images a node has, those that few nodes have counting less."""
+    images = shape.wishes.images
+    found = [sizes for sizes in map(snapshot.sizes, images) if sizes.any()]
+    if not found:
+        return None
+    total = np.zeros(len(snapshot), np.int64)
+    for sizes in found:
+        share = np.count_nonzero(sizes) / len(snapshot)
+        total += np.asarray(sizes * share, np.int64)
+    most = _MOST_IMAGE * len(images)
+    clamped = np.clip(total, _LEAST_IMAGE, most)
+    return np.asarray(100 * (clamped - _LEAST_IMAGE) // (most - _LEAST_IMAGE), np.int64)
+
+
+MERITS = (Merit("ImageLocality", 1, image_locality),)

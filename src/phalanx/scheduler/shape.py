@@ -12,10 +12,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from phalanx.api.core import Pod, PodSpec, Toleration
+from phalanx.api.core import Pod, PodSpec
 from phalanx.api.quantity import canonical
 from phalanx.api.resources import pod_requests, scored_requests
+from phalanx.scheduler.peers import NOBODY, Peers, peers_of
+from phalanx.scheduler.snapshot import EVERYWHERE, Port, Ports
 from phalanx.scheduler.unsupported import unsupported
+from phalanx.scheduler.wishes import NO_WISHES, Wishes, wishes_of
 
 #: Resources that are counted in bytes.
 _BYTES = ("memory", "ephemeral-storage", "hugepages-")
@@ -35,22 +38,29 @@ class Ask(NamedTuple):
     scored_memory: int
     #: Whether it names a resource that no node of the snapshot has.
     unknown: bool
+    ports: Ports
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Requests, selector and tolerations of a pod; hashable, the hash being computed once."""
+    """What a pod takes, and what it asks of nodes and of other pods.
+
+    Hashable, the hash being computed once.
+    """
 
     requests: tuple[tuple[str, int], ...]
     scored: tuple[int, int]
-    selector: tuple[tuple[str, str], ...] = ()
-    tolerations: tuple[Toleration, ...] = ()
+    wishes: Wishes = NO_WISHES
+    peers: Peers = NOBODY
+    ports: Ports = ()
     #: What it asks for and does not get yet ("" for nothing): such a pod is refused outright.
     unsupported: str = ""
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        parts = (self.requests, self.scored, self.selector, self.tolerations, self.unsupported)
+        parts = (
+            self.requests, self.scored, self.wishes, self.peers, self.ports, self.unsupported
+        )  # fmt: skip
         object.__setattr__(self, "_hash", hash(parts))
 
     def __hash__(self) -> int:
@@ -65,7 +75,8 @@ class Shape:
         known = tuple((columns[name], n) for name, n in self.requests if name in columns)
         real = dict(self.requests)
         unknown = len(known) < len(self.requests)
-        return Ask(known, real.get("cpu", 0), real.get("memory", 0), *self.scored, unknown)
+        cpu, memory = real.get("cpu", 0), real.get("memory", 0)
+        return Ask(known, cpu, memory, *self.scored, unknown, self.ports)
 
 
 def shape_of(pod: Pod) -> Shape:
@@ -74,7 +85,7 @@ def shape_of(pod: Pod) -> Shape:
     The members of a gang differ in little more than their names, so nearly every call finds the
     answer of an earlier one; nobody may rely on getting the same object.
     """
-    text = _encode(_parts(pod.spec))
+    text = _encode(_parts(pod.spec) + _company(pod))
     shape = _memo.get(text)
     if shape is None:
         if len(_memo) >= _MEMO_LIMIT:
@@ -107,12 +118,34 @@ def _parts(spec: PodSpec) -> tuple[object, ...]:
     )
 
 
+def _company(pod: Pod) -> tuple[object, ...]:
+    """What its wishes about other pods take from the pod itself."""
+    spec = pod.spec
+    if not (spec.affinity or spec.topology_spread_constraints):
+        return ()
+    return pod.metadata.namespace, sorted(pod.metadata.labels.items())
+
+
+def _ports(pod: Pod) -> Ports:
+    """The ports of the node that it takes as long as it runs."""
+    spec = pod.spec
+    sidecars = [one for one in spec.init_containers if one.restart_policy == "Always"]
+    found = {
+        Port(port.host_ip or EVERYWHERE, port.protocol, port.host_port): None
+        for container in (*sidecars, *spec.containers)
+        for port in container.ports
+        if port.host_port
+    }
+    return tuple(sorted(found))
+
+
 def _make(pod: Pod) -> Shape:
     scored = scored_requests(pod)
     return Shape(
         requests=tuple(sorted(pod_requests(pod).items())),
         scored=(scored["cpu"], scored["memory"]),
-        selector=tuple(sorted(pod.spec.node_selector.items())),
-        tolerations=pod.spec.tolerations,
+        wishes=wishes_of(pod),
+        peers=peers_of(pod),
+        ports=_ports(pod),
         unsupported=unsupported(pod.spec),
     )

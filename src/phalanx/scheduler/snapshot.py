@@ -15,7 +15,7 @@ What a node *is* (room, labels, taints, cordon) changes seldom and starts a new 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 from phalanx.api.core import Node, Taint
 from phalanx.api.meta import Key
 from phalanx.api.scheduling import PodGroup
+from phalanx.api.selectors import Requirement
+from phalanx.scheduler.census import Census
 
 if TYPE_CHECKING:
     from phalanx.scheduler.shape import Shape
@@ -36,16 +38,49 @@ CPU, MEMORY, PODS = 0, 1, 2
 FIRST_COLUMNS = ("cpu", "memory", "pods")
 
 _JOURNAL_LIMIT = 4096
-_LABELS_LIMIT = 1024
+_MASKS_LIMIT = 1024
+
+
+class Port(NamedTuple):
+    """A port of the node itself that a pod takes."""
+
+    address: str
+    protocol: str
+    number: int
+
+    def clashes(self, other: Port) -> bool:
+        """Whether two pods cannot have both on one node."""
+        if (self.protocol, self.number) != (other.protocol, other.number):
+            return False
+        return self.address == other.address or EVERYWHERE in (self.address, other.address)
+
+
+#: The address that stands for all others.
+EVERYWHERE = "0.0.0.0"
+Ports = tuple[Port, ...]
+
+
+class Domains(NamedTuple):
+    """The domains of a key: the number of the one that each node is in, -1 for none."""
+
+    ids: IntArray
+    size: int
+
+    @property
+    def labelled(self) -> BoolArray:
+        """The nodes that are in one."""
+        return self.ids >= 0
 
 
 class Spot:
     """One node as plain integers, for the inner loop: a copy that a trial may fill."""
 
-    __slots__ = ("room", "scored", "used")
+    __slots__ = ("ports", "room", "scored", "used")
 
-    def __init__(self, room: list[int], used: list[int], scored: list[int]) -> None:
-        self.room, self.used, self.scored = room, used, scored
+    def __init__(
+        self, room: list[int], used: list[int], scored: list[int], ports: Ports = ()
+    ) -> None:
+        self.room, self.used, self.scored, self.ports = room, used, scored, ports
 
 
 class Snapshot:
@@ -76,36 +111,70 @@ class Snapshot:
         #: Live members with a node (bound or assumed) per PodGroup.
         self.members: dict[Key, int] = {}
         self.groups: dict[Key, PodGroup] = {}
+        self.census = Census()
+        #: The node ports that are taken, of the nodes where any is.
+        self.ports: dict[int, Ports] = {}
+        self.images = [_images(node) for node in nodes]
         self.epoch = 0
         self.journal: list[int] = []
         #: What `view.py` derived from this snapshot, the least recently used first.
         self.views: dict[Shape, View] = {}
-        self._labelled: dict[tuple[str, str], BoolArray] = {}
+        self._masks: dict[Requirement, BoolArray] = {}
+        self._domains: dict[str, Domains] = {}
+        self._sizes: dict[str, IntArray] = {}
 
     def __len__(self) -> int:
         return len(self.names)
 
-    def labelled(self, key: str, value: str) -> BoolArray:
-        """Which nodes carry a label; remembered until a node changes."""
-        mask = self._labelled.get((key, value))
+    def meeting(self, need: Requirement) -> BoolArray:
+        """Which nodes' labels meet a requirement; remembered until a node changes."""
+        mask = self._masks.get(need)
         if mask is None:
-            if len(self._labelled) >= _LABELS_LIMIT:
-                self._labelled.clear()
-            mask = np.array([labels.get(key) == value for labels in self.labels], bool)
-            self._labelled[key, value] = mask
+            if len(self._masks) >= _MASKS_LIMIT:
+                self._masks.clear()
+            mask = np.array([need.matches(labels) for labels in self.labels], bool)
+            self._masks[need] = mask
         return mask
+
+    def domains(self, key: str) -> Domains:
+        """The domains that a label divides the nodes into; remembered until a node changes."""
+        found = self._domains.get(key)
+        if found is None:
+            numbers: dict[str, int] = {}
+            values = (labels.get(key) for labels in self.labels)
+            ids = [-1 if v is None else numbers.setdefault(v, len(numbers)) for v in values]
+            found = self._domains[key] = Domains(np.array(ids, np.int64), len(numbers))
+        return found
+
+    def sizes(self, image: str) -> IntArray:
+        """How many bytes of an image each node has; remembered until a node changes."""
+        found = self._sizes.get(image)
+        if found is None:
+            if len(self._sizes) >= _MASKS_LIMIT:
+                self._sizes.clear()
+            found = np.array([images.get(image, 0) for images in self.images], np.int64)
+            self._sizes[image] = found
+        return found
 
     def spot(self, i: int) -> Spot:
         """A copy of one row."""
         width, cells = self._width, self._cells[i].tolist()
-        return Spot(cells[:width], cells[width:-2], cells[-2:])
+        return Spot(cells[:width], cells[width:-2], cells[-2:], self.ports.get(i, ()))
 
-    def put_load(self, i: int, used: list[int], scored: list[int]) -> None:
+    def put_load(self, i: int, used: list[int], scored: list[int], ports: Ports) -> None:
         """Rewrite what is on a node. Only the cache calls this."""
         self._cells[i, self._width :] = used + scored
+        self.put_ports(i, ports)
         self.journal.append(i)
         if len(self.journal) > max(_JOURNAL_LIMIT, 2 * len(self.names)):
             self._new_epoch()
+
+    def put_ports(self, i: int, ports: Ports) -> None:
+        """Rewrite which ports of a node are taken. Only the cache calls this."""
+        if ports:
+            self.ports[i] = ports
+        else:
+            self.ports.pop(i, None)
 
     def put_node(self, i: int, node: Node, room: list[int]) -> None:
         """Rewrite what a node is. Only the cache calls this."""
@@ -113,7 +182,9 @@ class Snapshot:
         self.labels[i] = node.metadata.labels
         self.cordoned[i] = node.spec.unschedulable
         self.taint_class[i] = self._class(node.spec.taints)
-        self._labelled.clear()
+        self.images[i] = _images(node)
+        for remembered in (self._masks, self._domains, self._sizes):
+            remembered.clear()
         self._new_epoch()
 
     def _new_epoch(self) -> None:
@@ -122,3 +193,7 @@ class Snapshot:
 
     def _class(self, taints: tuple[Taint, ...]) -> int:
         return self.taints.setdefault(taints, len(self.taints))
+
+
+def _images(node: Node) -> dict[str, int]:
+    return {name: image.size_bytes for image in node.status.images for name in image.names}

@@ -1,7 +1,7 @@
 """What pods and groups may ask for that this scheduler does not give yet.
 
 Such a pod is refused with a reason and never placed as if it had not asked. A row goes when the
-feature comes. Preferences (soft terms) are not listed: leaving them out of account is allowed.
+feature comes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from phalanx.api.core import PodAffinity, PodSpec
+from phalanx.api.core import PodSpec
 from phalanx.api.scheduling import PodGroupSpec
 
 
@@ -27,42 +27,11 @@ class GroupRow(NamedTuple):
     what: str
 
 
-def _required(terms: PodAffinity | None) -> bool:
-    return bool(terms and terms.required_during_scheduling_ignored_during_execution)
-
-
-def _node_affinity(spec: PodSpec) -> bool:
-    terms = spec.affinity and spec.affinity.node_affinity
-    return bool(terms and terms.required_during_scheduling_ignored_during_execution)
-
-
-def _affinity(spec: PodSpec) -> bool:
-    return bool(spec.affinity and _required(spec.affinity.pod_affinity))
-
-
-def _anti_affinity(spec: PodSpec) -> bool:
-    return bool(spec.affinity and _required(spec.affinity.pod_anti_affinity))
-
-
-def _spread(spec: PodSpec) -> bool:
-    return any(c.when_unsatisfiable == "DoNotSchedule" for c in spec.topology_spread_constraints)
-
-
-def _host_ports(spec: PodSpec) -> bool:
-    containers = (*spec.init_containers, *spec.containers)
-    return any(port.host_port for container in containers for port in container.ports)
-
-
 def _volume_claims(spec: PodSpec) -> bool:
     return any(v.persistent_volume_claim or v.ephemeral for v in spec.volumes)
 
 
 UNSUPPORTED = (
-    PodRow(_node_affinity, "required node affinity"),
-    PodRow(_affinity, "required inter-pod affinity"),
-    PodRow(_anti_affinity, "required inter-pod anti-affinity"),
-    PodRow(_spread, "required topology spread"),
-    PodRow(_host_ports, "host ports"),
     PodRow(_volume_claims, "volume claims"),
     PodRow(lambda spec: bool(spec.resource_claims), "resource claims"),
 )

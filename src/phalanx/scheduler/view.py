@@ -15,8 +15,9 @@ from bisect import bisect_left, insort
 import numpy as np
 
 from phalanx.scheduler.decision import Refusal
-from phalanx.scheduler.filters import refusal, refused
+from phalanx.scheduler.filters import Depends, refusal, refused
 from phalanx.scheduler.policy import Policy
+from phalanx.scheduler.scene import Scene, opening
 from phalanx.scheduler.shape import Shape
 from phalanx.scheduler.snapshot import Snapshot, Spot
 
@@ -35,20 +36,22 @@ class View:
     """Mask, scores and order of one shape on one snapshot."""
 
     __slots__ = (
-        "_admits", "_allowed", "_position", "_refusal", "_scores", "ask", "epoch", "keys", "order",
-        "policy", "shape", "snapshot",
+        "_admits", "_allowed", "_merits", "_position", "_refusal", "_scores", "ask", "epoch",
+        "keys", "order", "policy", "shape", "snapshot",
     )  # fmt: skip
 
     def __init__(self, snapshot: Snapshot, policy: Policy, shape: Shape) -> None:
         self.snapshot, self.policy, self.shape = snapshot, policy, shape
         self.ask = shape.ask(snapshot.columns)
-        self._admits = tuple(row.admits for row in policy.filters if row.admits)
+        loaded = [row for row in policy.filters if row.concerns(shape)]
+        self._admits = tuple(row.admits for row in loaded if row.admits)
         self._scores = tuple((row.weight, row.here) for row in policy.scores)
         self.keys: list[int] = []
         self.order: list[int] = []
         self._position = self.epoch = 0
         self._refusal: Refusal | None = None
         self._allowed = np.ones(len(snapshot), bool)
+        self._merits: list[int] | None = None
         self._build()
 
     def key(self, i: int, spot: Spot) -> int:
@@ -57,7 +60,7 @@ class View:
         for admits in self._admits:
             if not admits(ask, spot):
                 return NOWHERE
-        score = 0
+        score = self._merits[i] if self._merits else 0
         for weight, here in self._scores:
             score += weight * here(ask, spot)
         return i - (score << SHIFT)
@@ -75,28 +78,34 @@ class View:
         self._refusal = None
 
     def refusal(self) -> Refusal:
-        """Why no node takes a pod of this shape, as the snapshot stands."""
+        """Why no node takes a pod of this shape, as the snapshot stands and others left out."""
         if self._refusal is None:
-            snapshot = self.snapshot
-            self._refusal = refusal(self.policy.filters, snapshot, self.shape, snapshot.used)
+            self._refusal = refusal(self.policy.filters, self._scene())
         return self._refusal
 
+    def _scene(self) -> Scene:
+        return opening(self.snapshot, self.shape)
+
     def _build(self) -> None:
-        snapshot = self.snapshot
+        snapshot, scene = self.snapshot, self._scene()
         for row in self.policy.filters:
-            if not row.admits:
-                self._allowed &= ~refused(row, snapshot, self.shape, snapshot.used)
+            if row.depends is Depends.NODES:
+                self._allowed &= ~refused(row, scene)
+        merits = [(row.weight, row.of(snapshot, self.shape)) for row in self.policy.merits]
+        if any(found is not None for _, found in merits):
+            total = sum(weight * found for weight, found in merits if found is not None)
+            self._merits = np.asarray(total, np.int64).tolist()
         self._rank()
         self.epoch, self._position = snapshot.epoch, len(snapshot.journal)
 
     def _rank(self) -> None:
         """Ask what depends on load of all nodes, and rank those that pass."""
-        snapshot = self.snapshot
+        snapshot, scene = self.snapshot, self._scene()
         passing = self._allowed.copy()
         for row in self.policy.filters:
-            if row.admits:
-                passing &= ~refused(row, snapshot, self.shape, snapshot.used)
-        scores = np.zeros(len(snapshot), np.int64)
+            if row.depends is Depends.LOAD:
+                passing &= ~refused(row, scene)
+        scores = np.array(self._merits or np.zeros(len(snapshot)), np.int64)
         for score in self.policy.scores:
             scores += score.weight * score.everywhere(snapshot, self.ask)
         keys = np.arange(len(snapshot)) - (scores << SHIFT)

@@ -1,0 +1,119 @@
+"""How does a node compare with the others that would do? One row per opinion, 0 to 100, weighted.
+
+Unlike the scores of `scores.py` these depend on which nodes passed the filters, or on what is on
+other nodes, so they are asked again for every pod that they concern. Where none concerns a pod,
+all nodes are equal here and nothing is asked at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phalanx.scheduler.among import Evenness
+from phalanx.scheduler.peers import HOSTNAME
+from phalanx.scheduler.scene import Scene
+from phalanx.scheduler.snapshot import BoolArray, IntArray
+from phalanx.scheduler.wishes import within
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One opinion and its weight; `ranks` gets the nodes that passed and gives 0 to 100."""
+
+    name: str
+    weight: int
+    concerns: Callable[[Scene], bool]
+    ranks: Callable[[Scene, BoolArray], IntArray]
+
+
+def _is_disliked(scene: Scene) -> bool:
+    wishes = scene.shape.wishes
+    return any(wishes.dislikes(taints) for taints in scene.snapshot.taints)
+
+
+def _taints(scene: Scene, passed: BoolArray) -> IntArray:
+    """Fewer taints that one would rather not meet are better."""
+    snapshot, wishes = scene.snapshot, scene.shape.wishes
+    raw = np.array([wishes.dislikes(taints) for taints in snapshot.taints], np.int64)
+    return 100 - _share(raw[snapshot.taint_class], passed)
+
+
+def _has_preferences(scene: Scene) -> bool:
+    return bool(scene.shape.wishes.preferred)
+
+
+def _preferences(scene: Scene, passed: BoolArray) -> IntArray:
+    """More of the preferred places are better."""
+    raw = np.zeros(len(scene.snapshot), np.int64)
+    for weight, place in scene.shape.wishes.preferred:
+        raw += weight * within(scene.snapshot, place)
+    return _share(raw, passed)
+
+
+def _is_spread(scene: Scene) -> bool:
+    return bool(scene.among and scene.among.softly)
+
+
+def _evenness(scene: Scene, passed: BoolArray) -> IntArray:
+    """Emptier domains are better; a node that is in none counts last if the pod asked for it."""
+    assert scene.among is not None
+    constraints, counted = scene.among.softly, passed.copy()
+    if scene.among.explicit:
+        for one in constraints:
+            counted &= scene.snapshot.domains(one.spread.key).labelled
+    total: FloatArray = np.zeros(len(passed), np.float64)
+    for one in constraints:
+        total += _load(scene, one, counted)
+    raw = np.floor(total + 0.5).astype(np.int64)
+    ranked = np.zeros(len(passed), np.int64)
+    if counted.any():
+        most, least = int(raw[counted].max()), int(raw[counted].min())
+        ranked = 100 * (most + least - raw) // most if most else np.full_like(raw, 100)
+    return np.where(counted, ranked, 0)
+
+
+def _load(scene: Scene, one: Evenness, counted: BoolArray) -> FloatArray:
+    """How full the domain of each node is, larger numbers of domains weighing more."""
+    key = scene.snapshot.domains(one.spread.key)
+    if one.spread.key == HOSTNAME:
+        size = int(np.count_nonzero(counted))
+    else:
+        size = len(np.unique(key.ids[counted]))
+    load = one.headcount.here() * np.log(size + 2) + (one.spread.max_skew - 1)
+    return np.where(key.labelled, load, 0.0)
+
+
+def _has_company(scene: Scene) -> bool:
+    return bool(scene.among and scene.among.likes)
+
+
+def _company(scene: Scene, passed: BoolArray) -> IntArray:
+    """More of those to be near, and fewer of those to be apart from, are better."""
+    assert scene.among is not None
+    raw = np.zeros(len(passed), np.int64)
+    for weight, heads in scene.among.likes:
+        raw += weight * heads.here()
+    most, least = int(raw[passed].max()), int(raw[passed].min())
+    if most == least:
+        return np.zeros(len(passed), np.int64)
+    return np.asarray(100 * ((raw - least) / (most - least)), np.int64)
+
+
+def _share(raw: IntArray, passed: BoolArray) -> IntArray:
+    """In per cent of the largest."""
+    most = int(raw[passed].max(initial=0))
+    return raw * 100 // most if most else raw
+
+
+COMPARISONS = (
+    Comparison("TaintToleration", 3, _is_disliked, _taints),
+    Comparison("NodeAffinity", 2, _has_preferences, _preferences),
+    Comparison("PodTopologySpread", 2, _is_spread, _evenness),
+    Comparison("InterPodAffinity", 2, _has_company, _company),
+)

@@ -1,0 +1,55 @@
+"""Field: all nodes as one shape sees them, for pods whose place depends on other nodes or pods.
+
+The slower sibling of the cursor in `trial.py`: it starts from the same view, repeats the rows that
+the trial has touched, and asks what depends on others anew for every pod, over arrays. Both give
+the same answer where both apply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from phalanx.scheduler.comparisons import Comparison
+from phalanx.scheduler.filters import Depends
+from phalanx.scheduler.scene import Scene
+from phalanx.scheduler.snapshot import BoolArray, IntArray, Spot
+from phalanx.scheduler.view import NOWHERE, SHIFT, View
+
+
+class Field:
+    """Where one shape would go, among others."""
+
+    __slots__ = ("_comparisons", "_filters", "_keys", "_numbers", "_scene", "_view")
+
+    def __init__(self, view: View, scene: Scene, comparisons: tuple[Comparison, ...]) -> None:
+        self._view, self._scene, self._comparisons = view, scene, comparisons
+        among = scene.among is not None
+        rows = view.policy.filters if among else ()
+        self._filters = tuple(row for row in rows if row.depends is Depends.PEERS)
+        self._keys: IntArray = np.array(view.keys, np.int64)
+        self._numbers: IntArray = np.arange(len(view.keys))
+
+    def catch_up(self, nodes: Iterable[int], spots: dict[int, Spot]) -> None:
+        """Repeat nodes whose load has changed in the trial."""
+        view, keys = self._view, self._keys
+        for i in nodes:
+            if view.keys[i] != NOWHERE:
+                keys[i] = view.key(i, spots[i])
+
+    def best(self) -> int:
+        """The index of the best node, or NOWHERE."""
+        passed = self._keys != NOWHERE
+        for row in self._filters:
+            for _, refused in row.refuses(self._scene):
+                passed &= ~refused
+        if not passed.any():
+            return NOWHERE
+        return int(np.where(passed, self._scores(passed), -1).argmax())
+
+    def _scores(self, passed: BoolArray) -> IntArray:
+        scores: IntArray = (self._numbers - self._keys) >> SHIFT
+        for row in self._comparisons:
+            scores = scores + row.weight * row.ranks(self._scene, passed)
+        return scores

@@ -1,0 +1,43 @@
+"""Headcount: how many of some pods there are in each domain, kept up as a trial places more.
+
+key rack, ids [0, 0, 1, -1]      nodes 0 and 1 share a rack, node 3 has none
+counts [3, 1, 0]                 three pods in rack 0; the last place stands for "no rack"
+here() [3, 3, 1, 0]              the same seen from each node
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from phalanx.scheduler.snapshot import BoolArray, Domains, IntArray
+
+
+class Headcount:
+    """Pods per domain, counted on all nodes or on eligible ones."""
+
+    __slots__ = ("_counted", "counts", "domains", "present", "total")
+
+    def __init__(
+        self, domains: Domains, per_node: IntArray, eligible: BoolArray | None = None
+    ) -> None:
+        self.domains = domains
+        self._counted = domains.ids if eligible is None else np.where(eligible, domains.ids, -1)
+        inside = self._counted >= 0
+        weights = per_node[inside]
+        # One more than there are domains: the index -1 of nodes without one leads to a zero.
+        counts = np.bincount(self._counted[inside], weights, domains.size + 1)
+        self.counts: IntArray = counts.astype(np.int64)
+        self.total = int(weights.sum())
+        #: The domains that have a counted node.
+        self.present: IntArray = np.unique(self._counted[inside])
+
+    def add(self, node: int) -> None:
+        """One more on a node."""
+        domain = self._counted[node]
+        if domain >= 0:
+            self.counts[domain] += 1
+            self.total += 1
+
+    def here(self) -> IntArray:
+        """How many there are in the domain of each node."""
+        return self.counts[self.domains.ids]

@@ -1,0 +1,29 @@
+"""Scene: everything that a filter or a comparison may look at. A view of things, changed by nobody.
+
+One shape on one snapshot, with the load that a trial has put on top of it, and among which others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from phalanx.scheduler.among import Among
+from phalanx.scheduler.shape import Shape
+from phalanx.scheduler.snapshot import IntArray, Ports, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A shape and the cluster around it. Without `among` nobody minds it and it minds nobody."""
+
+    snapshot: Snapshot
+    shape: Shape
+    used: IntArray
+    ports: Mapping[int, Ports]
+    among: Among | None = None
+
+
+def opening(snapshot: Snapshot, shape: Shape) -> Scene:
+    """The scene before anything is placed, others left out of account."""
+    return Scene(snapshot, shape, snapshot.used, snapshot.ports)
