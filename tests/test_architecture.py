@@ -19,7 +19,9 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "phalanx"
 MODULES = tuple(sorted(SOURCE.rglob("*.py")))
-PURE = tuple(path for path in MODULES if path.relative_to(SOURCE).parts[0] in {"api", "scheduler"})
+PURE = tuple(
+    path for path in MODULES if path.relative_to(SOURCE).parts[0] in {"api", "builder", "scheduler"}
+)
 SCRIPTS = tuple(
     sorted(
         path for part in ("benchmarks", "examples", "tools") for path in ROOT.glob(f"{part}/*.py")
@@ -140,7 +142,7 @@ def foreign_imports(module: ast.Module) -> Iterator[ast.AST]:
     for node in ast.walk(module):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        if any(re.match(r"phalanx(?!\.(api|scheduler)\b)", name) for name in names):
+        if any(re.match(r"phalanx(?!\.(api|builder|scheduler)\b)", name) for name in names):
             yield node
 
 

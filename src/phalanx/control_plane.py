@@ -11,6 +11,9 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 
+from phalanx.api.conversion import STORED
+from phalanx.api.gates import DEFAULT, Gates
+from phalanx.api.kinds import POD_GROUP
 from phalanx.api.wire import User
 from phalanx.chance import Chance
 from phalanx.client.client import Client
@@ -23,7 +26,9 @@ from phalanx.controllers.namespaces import Namespaces
 from phalanx.controllers.nodes import Nodes, SimulatedNode
 from phalanx.controllers.podgroups import Protection
 from phalanx.controllers.recorder import Recorder
+from phalanx.controllers.replicagroups import ReplicaGroups
 from phalanx.controllers.scheduling import Scheduling
+from phalanx.scheduler.policy import by_gates
 from phalanx.server.access import MASTERS, Tokens
 from phalanx.server.app import Server
 from phalanx.store.kv import Store
@@ -33,7 +38,10 @@ Part = Callable[[], Coroutine[None, None, None]]
 
 
 class ControlPlane:
-    """Everything that makes a cluster, wired together; `without` names parts to leave out."""
+    """Everything that makes a cluster, wired together.
+
+    `without` names parts to leave out, `gates` say which features are on.
+    """
 
     def __init__(
         self,
@@ -44,10 +52,11 @@ class ControlPlane:
         nodes: Sequence[SimulatedNode] = (),
         without: Collection[str] = (),
         tokens: Tokens | None = None,
+        gates: Gates = DEFAULT,
     ) -> None:
-        self.server = Server(store, clock, chance, tokens=tokens)
+        self.server = Server(store, clock, chance, tokens=tokens, gates=gates)
         self._store, self._clock, self._chance = store, clock, chance
-        self._nodes, self._without = nodes, without
+        self._nodes, self._without, self._gates = nodes, without, gates
 
     def client(self, name: str) -> Client:
         """A client in this process, for a part or a test of that name."""
@@ -76,14 +85,21 @@ class ControlPlane:
             await nodes.register()
             parts.append(nodes.run)
         if "scheduler" not in self._without:
-            scheduler = self.client("system:kube-scheduler")
-            parts.append(Scheduling(scheduler, informers, self._clock, self._chance).run)
+            scheduling = Scheduling(
+                self.client("system:kube-scheduler"), informers, self._clock, self._chance,
+                policy=by_gates(self._gates),
+            )  # fmt: skip
+            parts.append(scheduling.run)
         if "controllers" not in self._without:
-            parts.append(Protection(client, informers).run)
+            if self._gates.served([POD_GROUP]):
+                parts.append(Protection(client, informers).run)
             parts.append(Namespaces(client, informers).run)
             parts.append(Disruption(client, informers, self._clock).run)
             recorder = Recorder(client, self._clock, self._chance, "garbage-collector")
             parts.append(recorder.run)
-            # Last: it takes every informer as it finds it.
-            parts.append(Garbage(client, informers, recorder.record).run)
+            # Last: they take informers as they find them.
+            if self._gates.served([POD_GROUP]):
+                parts.append(ReplicaGroups(client, informers).run)
+            kinds = self._gates.served(STORED)
+            parts.append(Garbage(client, informers, recorder.record, kinds).run)
         return [informers.run, *parts]

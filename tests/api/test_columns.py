@@ -117,6 +117,14 @@ def test_a_pod_group_shows_what_was_decided(group: list[tuple[str, ...]], status
     assert cells("PodGroup", {})["Policy"] == "Basic"
 
 
+def test_a_composite_pod_group_shows_its_policy_and_its_workload() -> None:
+    reference = {"workloadName": "train", "templateName": "root"}
+    policy = {"gang": {"minGroupCount": 2}}
+    spec = {"schedulingPolicy": policy, "workloadRef": reference}
+    shown = cells("CompositePodGroup", {"spec": spec})
+    assert shown == {"Name": "a", "Policy": "Gang", "Workload": "train", "Age": "30s"}
+
+
 @pytest.mark.parametrize(
     ("node", "status"),
     [

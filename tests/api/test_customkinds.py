@@ -6,7 +6,9 @@ import pytest
 
 from phalanx.api.columns import AGE, NAME
 from phalanx.api.crddefaults import Names, default_definition, establish
-from phalanx.api.customkinds import CustomKind, Row, ScalePaths, rows, version_rank
+from phalanx.api.customkinds import CustomKind, Row, rows, version_rank
+from phalanx.api.descriptions import HEAD
+from phalanx.api.kinds import ScalePaths
 from phalanx.api.meta import seconds
 from phalanx.api.wire import Object
 from tests.api.definitions import WIDGET, definition, version
@@ -137,7 +139,9 @@ def test_the_schema_is_told_with_what_every_object_has() -> None:
     assert list(made) == ["com.example.v1.Widget", "com.example.v1.WidgetList"]
     shown = made["com.example.v1.Widget"]
     assert shown["properties"]["spec"] == WIDGET["properties"]["spec"]
-    assert shown["properties"]["metadata"]["$ref"].endswith(".meta.v1.ObjectMeta")
+    assert shown["properties"]["kind"]["description"] == HEAD["kind"]
+    (meta,) = shown["properties"]["metadata"]["allOf"]
+    assert meta["$ref"].endswith(".meta.v1.ObjectMeta")
     assert shown["x-kubernetes-group-version-kind"] == [
         {"group": "example.com", "version": "v1", "kind": "Widget"}
     ]

@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.api.defaults import apply_creation, apply_defaults
-from phalanx.api.kinds import KINDS, NAMESPACE, NODE, POD, POD_GROUP, PRIORITY_CLASS, Kind
+from phalanx.api.kinds import (
+    COMPOSITE_POD_GROUP,
+    KINDS,
+    NAMESPACE,
+    NODE,
+    POD,
+    POD_GROUP,
+    PRIORITY_CLASS,
+    WORKLOAD,
+    Kind,
+)
 from phalanx.api.schema import schema
 from phalanx.api.wire import Object
 from tests.api.strategies import objects
@@ -245,9 +255,10 @@ def test_a_namespace_is_active_and_bears_its_name_as_label() -> None:
     }
 
 
-def test_a_pod_group_is_disrupted_one_by_one_and_preempts() -> None:
+@pytest.mark.parametrize("kind", [POD_GROUP, COMPOSITE_POD_GROUP], ids=lambda kind: kind.name)
+def test_a_group_is_disrupted_one_by_one_and_has_no_status_yet(kind: Kind) -> None:
     group = {"metadata": {}, "spec": {"schedulingPolicy": {"basic": {}}}, "status": {"x": 1}}
-    assert created(POD_GROUP, group) == {
+    assert created(kind, group) == {
         "metadata": {},
         "spec": {
             "schedulingPolicy": {"basic": {}},
@@ -256,6 +267,12 @@ def test_a_pod_group_is_disrupted_one_by_one_and_preempts() -> None:
         },
         "status": {},
     }
+
+
+def test_the_templates_of_a_workload_say_only_what_they_were_given() -> None:
+    template = {"name": "a", "schedulingPolicy": {"basic": {}}}
+    workload = {"metadata": {}, "spec": {"podGroupTemplates": [template]}}
+    assert created(WORKLOAD, copy.deepcopy(workload)) == workload
 
 
 def test_a_priority_class_preempts_and_is_worth_nothing() -> None:

@@ -19,6 +19,7 @@ from phalanx.api.fields import (
     path_segment_faults,
     port_name_faults,
     prefix_faults,
+    service_name_faults,
 )
 
 
@@ -26,6 +27,7 @@ from phalanx.api.fields import (
     ("faults", "good", "bad"),
     [
         (dns_label_faults, ["a", "a-1", "1a", "x" * 63], ["", "A", "a.b", "-a", "a-", "x" * 64]),
+        (service_name_faults, ["a", "a-1", "x" * 63], ["", "A", "1a", "a.b", "a-", "x" * 64]),
         (dns_subdomain_faults, ["a", "a.b-c.d", "x" * 253], ["", "a..b", "a_b", "x" * 254, "a\n"]),
         (path_segment_faults, ["a", "A b", "..."], [".", "..", "a/b", "a%b"]),
         (label_key_faults, ["a", "A_b.c", "example.com/A"], ["", "/a", "a/", "a b", "E.com/a"]),

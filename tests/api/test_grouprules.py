@@ -174,6 +174,17 @@ def test_conditions_are_complete_and_one_per_type(
     assert found(new, group(FULL), "status") == below("status.conditions", causes)
 
 
+def test_members_are_counted_from_zero_on() -> None:
+    def counted(**status: int) -> Findings:
+        return found(group(FULL, status=status), group(FULL), "status")
+
+    assert counted(pendingPods=0, scheduledPods=3, succeededPods=1, failedPods=0) == []
+    assert counted(pendingPods=-1, scheduledPods=-2) == [
+        "status.pendingPods: Invalid",
+        "status.scheduledPods: Invalid",
+    ]
+
+
 def test_a_claim_status_names_a_claim_of_the_spec() -> None:
     def status(*names: str) -> Object:
         return {"resourceClaimStatuses": [{"name": name} for name in names]}

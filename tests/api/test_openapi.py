@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import orjson
 
+from phalanx.api.descriptions import HEAD
 from phalanx.api.openapi import openapi, references
+from phalanx.api.wire import Object
+
+
+def facts(schema: Object) -> Object:
+    """A schema without its description."""
+    return {key: value for key, value in schema.items() if key != "description"}
+
+
+def field(name: str, key: str) -> Object:
+    """The facts of one field."""
+    return facts(openapi(name)["properties"][key])
 
 
 def test_a_struct_is_spelled_out_with_references_and_extensions() -> None:
-    assert openapi("core.v1.Lifecycle")["properties"]["postStart"] == {
+    assert field("core.v1.Lifecycle", "postStart") == {
         "allOf": [{"$ref": "#/components/schemas/io.k8s.api.core.v1.LifecycleHandler"}]
     }
-    assert openapi("core.v1.PodSpec")["properties"]["containers"] == {
+    assert field("core.v1.PodSpec", "containers") == {
         "type": "array",
         "items": {"$ref": "#/components/schemas/io.k8s.api.core.v1.Container"},
         "x-kubernetes-list-type": "map",
@@ -25,24 +37,45 @@ def test_a_struct_is_spelled_out_with_references_and_extensions() -> None:
 
 
 def test_scalars_have_type_and_format() -> None:
-    port = openapi("core.v1.ContainerPort")
-    assert port["required"] == ["containerPort"]
-    assert port["properties"]["containerPort"] == {
+    assert openapi("core.v1.ContainerPort")["required"] == ["containerPort"]
+    assert field("core.v1.ContainerPort", "containerPort") == {
         "type": "integer", "format": "int32", "default": 0,
     }  # fmt: skip
-    assert port["properties"]["protocol"]["enum"] == ["SCTP", "TCP", "UDP"]
+    assert field("core.v1.ContainerPort", "protocol")["enum"] == ["SCTP", "TCP", "UDP"]
 
 
 def test_maps_hold_their_values() -> None:
-    assert openapi("meta.v1.ObjectMeta")["properties"]["labels"] == {
+    assert field("meta.v1.ObjectMeta", "labels") == {
         "type": "object",
         "additionalProperties": {"type": "string"},
     }
 
 
 def test_definitions_that_are_scalars_have_their_own_form() -> None:
-    assert openapi("api.resource.Quantity") == {"oneOf": [{"type": "string"}, {"type": "number"}]}
-    assert openapi("meta.v1.MicroTime") == {"type": "string", "format": "date-time"}
+    quantity = facts(openapi("api.resource.Quantity"))
+    assert quantity == {"oneOf": [{"type": "string"}, {"type": "number"}]}
+    assert facts(openapi("meta.v1.MicroTime")) == {"type": "string", "format": "date-time"}
+
+
+def test_types_and_fields_are_described() -> None:
+    policy = openapi("scheduling.v1beta1.GangSchedulingPolicy")
+    assert policy["description"] == "All-or-nothing placement of the pods of a group."
+    assert policy["properties"]["minCount"]["description"].startswith("How many pods must")
+    assert openapi("meta.v1.MicroTime")["description"] == "A moment, to the microsecond."
+
+
+def test_a_reference_is_described_beside_what_it_refers_to() -> None:
+    reference = openapi("scheduling.v1beta1.PodGroup")["properties"]["spec"]
+    assert sorted(reference) == ["allOf", "default", "description"]
+
+
+def test_kinds_begin_alike_unless_one_says_more() -> None:
+    job, binding = openapi("batch.v1.Job"), openapi("core.v1.Binding")
+    for key in ("apiVersion", "kind", "metadata"):
+        assert job["properties"][key]["description"] == HEAD[key]
+    assert binding["properties"]["metadata"]["description"] == "Names the pod that is bound."
+    reference = openapi("core.v1.ObjectReference")
+    assert reference["properties"]["kind"]["description"] != HEAD["kind"]
 
 
 def test_references_lead_everywhere_a_definition_leads() -> None:

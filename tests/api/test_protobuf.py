@@ -15,7 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.api import messages
-from phalanx.api.definitions import Node, UnknownDefinition, definition, is_reference
+from phalanx.api.definitions import (
+    Node,
+    UnknownDefinition,
+    additions,
+    definition,
+    is_reference,
+)
 from phalanx.api.meta import seconds, timestamp
 from phalanx.api.protobuf import FORMS, MAGIC, MAX_DEPTH, BadProtobuf, decode
 from phalanx.api.schema import schema
@@ -431,7 +437,7 @@ def told_by_schema(name: str) -> dict[str, Any] | None:
         return None
     if isinstance(node, str):
         return None
-    left_out = HEAD if "g" in node else ()
+    left_out = (*(HEAD if "g" in node else ()), *additions().get(name, ()))
     return {key: bare(inner) for key, inner in node["p"].items() if key not in left_out}
 
 
@@ -521,7 +527,8 @@ def drawn(draw: st.DrawFn, node: Node, depth: int) -> Any:
     kind = node if isinstance(node, str) else node.get("t", "")
     target = definition(kind) if is_reference(kind) else kind
     if isinstance(target, dict):
-        return struct(draw, target["p"], depth)
+        ours = additions().get(kind, {})
+        return struct(draw, {k: n for k, n in target["p"].items() if k not in ours}, depth)
     if target:
         return draw(SCALARS[target])
     assert isinstance(node, dict)
@@ -556,8 +563,11 @@ KINDS = {
     "core.v1.Node": "v1",
     "core.v1.Pod": "v1",
     "resource.v1.ResourceClaim": "resource.k8s.io/v1",
+    "scheduling.v1alpha3.CompositePodGroup": "scheduling.k8s.io/v1alpha3",
+    "scheduling.v1alpha3.PodGroup": "scheduling.k8s.io/v1alpha3",
     "scheduling.v1alpha3.Workload": "scheduling.k8s.io/v1alpha3",
     "scheduling.v1beta1.PodGroup": "scheduling.k8s.io/v1beta1",
+    "scheduling.v1beta1.Workload": "scheduling.k8s.io/v1beta1",
 }
 
 

@@ -138,15 +138,6 @@ def test_a_namespace_is_deleted_with_all_that_is_in_it(kubectl: Kubectl) -> None
     assert "NotFound" in kubectl.run("get", "namespace", space).stderr
 
 
-@pytest.mark.parametrize("what", ["podgroup.spec", "pod.spec.schedulingGroup"])
-def test_explain_knows_the_fields(kubectl: Kubectl, what: str) -> None:
-    text = kubectl("explain", what)
-    assert "FIELDS:" in text
-    assert {"podgroup.spec": "schedulingPolicy", "pod.spec.schedulingGroup": "podGroupName"}[
-        what
-    ] in text
-
-
 def test_the_kinds_are_known_by_their_names(kubectl: Kubectl) -> None:
     found = {row[0]: row for row in rows(kubectl("api-resources"))}
     assert found["pods"][1:] == ["po", "v1", "true", "Pod"]

@@ -41,6 +41,21 @@ def test_parts_are_names() -> None:
     assert options.parts("") == frozenset()
 
 
+def test_feature_gates_are_switched_on_and_off(capsys: pytest.CaptureFixture[str]) -> None:
+    gates = options.feature_gates("CompositePodGroup=false, JobGangInference=true")
+    assert not gates.is_on("CompositePodGroup")
+    assert gates.is_on("JobGangInference")
+    assert gates.is_on("GenericWorkload")
+    assert capsys.readouterr().err == ""
+
+
+def test_whoever_uses_an_old_feature_gate_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert not options.feature_gates("GenericWorkloadPodGroup=false").is_on("GenericWorkload")
+    assert capsys.readouterr().err == (
+        "Warning: feature gate GenericWorkloadPodGroup is now called GenericWorkload\n"
+    )
+
+
 def test_nodes_have_names_of_one_length_in_their_order() -> None:
     assert [node.name for node in options.nodes("3", ROOM, [])] == ["node-0", "node-1", "node-2"]
     many = [node.name for node in options.nodes("12", ROOM, [])]
@@ -123,6 +138,9 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         ["up", "--shape", "cpu=lots"],
         ["up", "--topology", "rack=0"],
         ["up", "--without", "brakes"],
+        ["up", "--feature-gates", "Warp=true"],
+        ["up", "--feature-gates", "GenericWorkload"],
+        ["up", "--feature-gates", "GenericWorkload=false,WorkloadWithJob=true"],
         ["up", "--store", "paper"],
         ["up", "--data", ":memory:", "--store", "sqlite"],
         ["up", "--unknown"],

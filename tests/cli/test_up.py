@@ -69,6 +69,19 @@ def test_in_memory_nothing_is_left_but_a_kubeconfig(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "phalanx").iterdir()] == ["kubeconfig"]
 
 
+def test_features_can_be_switched_off(tmp_path: Path) -> None:
+    config = tmp_path / "kubeconfig"
+    gates = ("--feature-gates", "GenericWorkloadPodGroup=false")
+    with up(*QUICK, "--kubeconfig", str(config), *gates) as process:
+        assert first_line(process).startswith("ready ")
+        found = phalanx("why", "podgroup/g", "--kubeconfig", str(config))
+        assert 'there is no pod group "g"' in found.stderr
+        process.terminate()
+        _, errors = process.communicate(timeout=10)
+    told = "feature gate GenericWorkloadPodGroup is now called GenericWorkload"
+    assert (process.returncode, errors) == (0, f"Warning: {told}\n")
+
+
 def test_a_port_that_is_taken_is_refused_with_a_way_out(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.api.kinds import KINDS, NAMESPACE
+from phalanx.api.conversion import STORED
+from phalanx.api.kinds import NAMESPACE
 from phalanx.api.wire import Object
 from phalanx.client import kubeconfig
 from tests.builders import gang, pod
@@ -15,7 +16,7 @@ from tests.cli.commands import phalanx
 from tools.control_plane import ControlPlane
 
 NUMBERS = itertools.count()
-KIND_OF = {kind.name: kind for kind in KINDS}
+KIND_OF = {kind.name: kind for kind in STORED}
 
 
 class User:

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing, asynccontextmanager
 
+from phalanx.api.conversion import STORED
 from phalanx.api.core import Node, Pod
-from phalanx.api.kinds import EVENT, KINDS, NODE, POD, POD_GROUP, Kind
+from phalanx.api.kinds import EVENT, NODE, POD, POD_GROUP, Kind
 from phalanx.api.meta import Condition, Key, condition
 from phalanx.api.scheduling import PodGroup
 from phalanx.api.wire import Object, Reply, Request, Stream
@@ -24,7 +25,7 @@ from phalanx.store.memory import MemoryStore
 
 #: When virtual time begins: 2027-01-15T08:00:00Z.
 EPOCH = 1_800_000_000.0
-KIND_OF = {kind.name: kind for kind in KINDS}
+KIND_OF = {kind.name: kind for kind in STORED}
 
 
 class Cluster:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from phalanx.api.core import Pod
+from phalanx.api.core import Pod, PodStatus
 from phalanx.api.errors import ServerError
 from phalanx.api.kinds import POD, POD_GROUP
 from phalanx.api.meta import Key, timestamp
-from phalanx.api.scheduling import INITIALLY_SCHEDULED, SCHEDULED, PodGroup
+from phalanx.api.scheduling import DEGRADED, INITIALLY_SCHEDULED, SCHEDULED, PodGroup
 from phalanx.api.wire import ANONYMOUS, STRATEGIC_PATCH, Object, Reply, Request
 from phalanx.client.answers import Listing
 from phalanx.client.cache import Cache
 from phalanx.client.client import Client
 from phalanx.client.transports import InProcess
 from phalanx.controllers.actions import Patch, Plan
-from phalanx.controllers.reporter import Reporter, Verdict
+from phalanx.controllers.reporter import COUNT_PATIENCE, Census, Reporter, Verdict
 from tests import builders
 
 NOW = 1_800_000_000.0
@@ -58,12 +58,20 @@ def a_group(*conditions: Object) -> PodGroup:
     return msgspec.convert({**made, "status": {"conditions": list(conditions)}}, PodGroup)
 
 
-def reporter(pod: Pod | None = None, group: PodGroup | None = None) -> Reporter:
+def reporter(
+    pod: Pod | None = None,
+    group: PodGroup | None = None,
+    *,
+    placed: int = 3,
+    counts: bool = False,
+    busy: bool = False,
+) -> Reporter:
     pods: Cache[Pod] = Cache()
     groups: Cache[PodGroup] = Cache()
     pods.replace(Listing([pod] if pod else [], 9))
     groups.replace(Listing([group] if group else [], 9))
-    return Reporter(Client(InProcess(nobody, ANONYMOUS)), pods, groups, Stopped())
+    census = Census(lambda key: placed, lambda: busy, counts)
+    return Reporter(Client(InProcess(nobody, ANONYMOUS)), pods, groups, Stopped(), census)
 
 
 def of_pod(pod: Pod | None, verdict: Verdict, uid: str = "u") -> Plan:
@@ -201,3 +209,47 @@ def test_of_several_verdicts_the_last_counts() -> None:
 
 def test_a_group_that_is_gone_is_told_nothing() -> None:
     assert of_group(None, NO_ROOM) == Plan()
+
+
+def told(plan: Plan) -> Object:
+    """The status that a plan of one patch writes."""
+    (patch,) = plan.actions
+    assert isinstance(patch, Patch)
+    status: Object = patch.change["status"]
+    return status
+
+
+DONE = said(INITIALLY_SCHEDULED, Verdict("True", "Scheduled", ""))
+
+
+def test_a_placed_gang_that_loses_members_is_degraded_until_they_are_back() -> None:
+    lost = told(reporter(group=a_group(DONE), placed=2).reconcile_group(KEY))
+    (degraded,) = lost["conditions"]
+    assert (degraded["type"], degraded["status"]) == (DEGRADED, "True")
+    assert degraded["message"] == "2 of 3 required members have a node or have succeeded"
+    assert reporter(group=a_group(DONE, degraded), placed=2).reconcile_group(KEY) == Plan()
+    (back,) = told(reporter(group=a_group(DONE, degraded)).reconcile_group(KEY))["conditions"]
+    assert (back["type"], back["status"]) == (DEGRADED, "False")
+
+
+def test_a_gang_that_was_never_placed_or_whole_is_not_degraded() -> None:
+    assert reporter(group=a_group(), placed=0).reconcile_group(KEY) == Plan()
+    assert reporter(group=a_group(DONE), placed=3).reconcile_group(KEY) == Plan()
+
+
+@builders.in_virtual_time
+async def test_a_group_counts_its_members_by_how_they_are() -> None:
+    member = a_pod(group="a")
+    found = reporter(member, a_group(), placed=0, counts=True).reconcile_group(KEY)
+    assert told(found) == {"pendingPods": 1}
+    found = reporter(member, a_group(), placed=1, counts=True).reconcile_group(KEY)
+    assert told(found) == {"scheduledPods": 1}
+    ended = msgspec.structs.replace(member, status=PodStatus(phase="Failed"))
+    found = reporter(ended, a_group(), placed=0, counts=True).reconcile_group(KEY)
+    assert told(found) == {"failedPods": 1}
+
+
+@builders.in_virtual_time
+async def test_counts_alone_wait_for_a_quiet_moment() -> None:
+    plan = reporter(a_pod(group="a"), a_group(), placed=0, counts=True, busy=True)
+    assert plan.reconcile_group(KEY) == Plan(again=COUNT_PATIENCE)

@@ -7,7 +7,13 @@ import orjson
 import pytest
 
 from phalanx.api.crddefaults import ACCEPTED, CLEANUP, ESTABLISHED, TERMINATING, condition
-from phalanx.api.kinds import CUSTOM_RESOURCE_DEFINITION, Kind
+from phalanx.api.kinds import (
+    CUSTOM_RESOURCE_DEFINITION,
+    JOB_SET,
+    KINDS,
+    LEADER_WORKER_SET,
+    Kind,
+)
 from phalanx.api.wire import JSON, Object
 from phalanx.chance import SeededChance
 from phalanx.clock import LoopClock
@@ -101,20 +107,41 @@ async def test_a_definition_waits_for_its_names_until_they_are_free() -> None:
 @in_virtual_time
 async def test_the_names_of_kinds_that_are_always_there_are_taken() -> None:
     api = await Api.started()
-    wish = definition(kind="PodGroup", group="scheduling.k8s.io")
-    wish["metadata"]["annotations"] = {"api-approved.kubernetes.io": "unapproved, a test"}
+    wish = definition(kind="Widget", group=JOB_SET.group, names={"kind": "JobSet"})
     (made,) = await api.create(CUSTOM_RESOURCE_DEFINITION, wish)
-    assert condition(made, ACCEPTED)["reason"] in (
-        "PluralConflict",
-        "KindConflict",
-        "ListKindConflict",
-    )
-    group = {"metadata": {"name": "g", "namespace": "default"},
-             "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}}  # fmt: skip
-    path = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups"
-    assert codes(await api.ask("POST", path, group)) == [201]
-    await drop(api, "podgroups.scheduling.k8s.io")
-    assert codes(await api.ask("GET", f"{path}/g")) == [200]
+    assert condition(made, ACCEPTED)["reason"] in ("KindConflict", "ListKindConflict")
+    assert codes(await api.ask("GET", JOB_SET.path())) == [200]
+    assert codes(await api.ask("GET", f"/apis/{JOB_SET.group}/v1/widgets")) == [404]
+
+
+@in_virtual_time
+async def test_what_is_served_without_a_definition_cannot_be_defined() -> None:
+    api = await Api.started()
+    for kind in (JOB_SET, LEADER_WORKER_SET):
+        wish = definition(version(kind.version), kind=kind.name, group=kind.group)
+        answer = await api.ask("POST", CUSTOM_RESOURCE_DEFINITION.path(), wish)
+        assert answer.code == 422
+        assert answer.reasons == [("spec.names.plural", "FieldValueInvalid")]
+        assert "served by Phalanx itself" in answer.body["message"]
+        assert codes(await api.ask("GET", kind.path())) == [200]
+
+
+@in_virtual_time
+async def test_a_definition_of_what_has_come_to_be_served_without_one_does_nothing() -> None:
+    """Objects that it defined are then objects of ours, and outlive it."""
+    api, clock = await Api.started(), LoopClock(asyncio.get_running_loop(), EPOCH)
+    before = [kind for kind in KINDS if kind is not JOB_SET]
+    api.server = Server(api.store, clock, SeededChance(2), before)
+    wish = definition(version("v1alpha2"), kind="JobSet", group=JOB_SET.group)
+    await api.create(CUSTOM_RESOURCE_DEFINITION, wish)
+    await api.create(JOB_SET, {"metadata": {"name": "j", "namespace": "default"},
+                               "spec": {"size": 1}})  # fmt: skip
+    api.server = Server(api.store, clock, SeededChance(3))
+    resources = (await api.ask("GET", f"/apis/{JOB_SET.api_version}")).body["resources"]
+    assert [one["name"] for one in resources] == ["jobsets", "jobsets/status"]
+    assert codes(await drop(api, "jobsets.jobset.x-k8s.io")) == [200]
+    assert codes(await api.ask("GET", JOB_SET.path("default", "j"))) == [200]
+    assert codes(await api.ask("DELETE", JOB_SET.path("default", "j"))) == [200]
 
 
 @in_virtual_time

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from phalanx.api.kinds import (
     BINDING,
+    COMPOSITE_POD_GROUP,
     CONFIG_MAP,
     EVENT,
     GROUP_BINDING,
@@ -20,6 +21,7 @@ from phalanx.api.kinds import (
     POD,
     POD_GROUP,
     PRIORITY_CLASS,
+    WORKLOAD,
     Kind,
 )
 from phalanx.api.wire import Object
@@ -98,6 +100,8 @@ TEMPLATES: tuple[tuple[Kind, Object], ...] = (
     (LEASE, EXAMPLES[LEASE]),
     (CONFIG_MAP, EXAMPLES[CONFIG_MAP]),
     (PRIORITY_CLASS, EXAMPLES[PRIORITY_CLASS]),
+    (COMPOSITE_POD_GROUP, EXAMPLES[COMPOSITE_POD_GROUP]),
+    (WORKLOAD, EXAMPLES[WORKLOAD]),
 )
 #: Every kind that is stored, with next to nothing in it: what it must have is for others to say.
 BARE: tuple[tuple[Kind, Object], ...] = tuple(

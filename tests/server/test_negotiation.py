@@ -4,6 +4,7 @@ import pytest
 import yaml
 
 from phalanx.api.kinds import (
+    COMPOSITE_POD_GROUP,
     CONFIG_MAP,
     EVENT,
     KINDS,
@@ -13,6 +14,7 @@ from phalanx.api.kinds import (
     POD,
     POD_GROUP,
     PRIORITY_CLASS,
+    WORKLOAD,
     Kind,
 )
 from phalanx.api.wire import JSON, Object
@@ -37,6 +39,24 @@ EXAMPLES: dict[Kind, Object] = {
     POD: pod("a"),
     POD_GROUP: pod_group("g", 2),
     PRIORITY_CLASS: {"metadata": {"name": "high"}, "value": 10},
+    COMPOSITE_POD_GROUP: {
+        "metadata": {"name": "c", "namespace": "default"},
+        "spec": {
+            "schedulingPolicy": {"gang": {"minGroupCount": 2}},
+            "workloadRef": {"workloadName": "w", "templateName": "t"},
+        },
+    },
+    WORKLOAD: {
+        "metadata": {"name": "w", "namespace": "default"},
+        "spec": {"compositePodGroupTemplates": [{
+            "name": "t", "schedulingPolicy": {"gang": {"minGroupCount": 1}},
+            "podGroupTemplates": [{
+                "name": "p", "schedulingPolicy": {"gang": {"minCount": 3}},
+                "schedulingConstraints": {"topology": [{"key": "zone"}]},
+                "resourceClaims": [{"name": "c", "resourceClaimName": "x"}],
+            }],
+        }]},
+    },
 }  # fmt: skip
 
 

@@ -47,8 +47,12 @@ def test_versions_come_in_the_order_in_which_clients_should_prefer_them(registry
 
 def test_what_is_always_there_cannot_be_defined_anew(registry: Registry) -> None:
     other = Kind("", "v1", "Pod", "pods", "core.v1.ConfigMap")
-    define(registry, "pods.", other)
+    newer = Kind("", "v2", "Pod", "pods", "core.v1.ConfigMap")
+    define(registry, "pods.", other, newer)
     assert registry.find("", "v1", "pods") is POD
+    assert registry.kinds == (CONFIG_MAP, POD)
+    assert registry.is_known("", "pods")
+    assert not registry.is_known("example.com", "pods")
 
 
 def test_a_kind_can_be_judged_by_another_model(registry: Registry) -> None:

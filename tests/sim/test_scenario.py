@@ -61,6 +61,16 @@ def test_a_scenario_goes_on_for_a_minute_after_its_last_event() -> None:
     assert parse("nodes: {}").until == 60
 
 
+def test_features_may_be_switched_off() -> None:
+    gates = parse("nodes: {}\ngates: {GangScheduling: false}").gates
+    assert not gates.is_on("GangScheduling")
+    assert gates.is_on("GenericWorkload")
+    assert "unrecognized feature gate: Warp" in refusal("nodes: {}\ngates: {Warp: true}")
+    assert "gates.GangScheduling: expected true or false" in refusal(
+        "nodes: {}\ngates: {GangScheduling: off-ish}"
+    )
+
+
 def test_times_may_have_units_and_fractions() -> None:
     text = "nodes: {}\nat 1.5: {pod: a}\nat 2m: {pod: b}\nat 90s: {pod: c}\nuntil: 1h"
     scenario = parse(text)
@@ -152,7 +162,7 @@ def test_a_gang_needs_all_its_members_unless_it_says_how_many_or_is_basic() -> N
         ("nodes: {}\nat 1: {pod: a}\nat 1s: {pod: b}", "at 1s: expected another time than that"),
         ("nodes: {}\nat 1: {pod: a}\nat 1: {pod: b}", "line 3: expected each name once, found"),
         ("nodes: {}\nat 1: {pod: a}\nuntil: 0", "until: expected a time not before the last"),
-        ("nodes: {}\nsometimes: 1", "the scenario: expected only nodes, seed, until, found"),
+        ("nodes: {}\nsometimes: 1", "the scenario: expected only gates, nodes, seed, until, found"),
         ("nodes: {}\nat 0: {on: 1}", "at 0: expected names with values, found {True: 1}"),
         ("nodes: {}\nat 0: {explode: all}", "at 0: expected exactly one of gang, join, pod,"),
         ("nodes: {}\nat 0: {pod: a, finish: a}", "at 0: expected exactly one of gang, join, pod,"),

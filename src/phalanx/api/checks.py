@@ -21,6 +21,7 @@ from typing import Any, Final
 from phalanx.api.causes import (
     Causes,
     duplicate,
+    forbidden,
     invalid,
     required,
     too_many,
@@ -135,6 +136,37 @@ def each(check: Check) -> Check:
     return check_each
 
 
+def each_by(key: str, check: Check) -> Check:
+    """Every item of a list beside the old one of the same key; one that is as it was is let be."""
+
+    def check_each(new: Any, old: Any) -> Causes:
+        before = {} if old is CREATED else {item.get(key): item for item in old}
+        found: Causes = ()
+        for at, item in enumerate(new):
+            was = before.get(item.get(key), CREATED)
+            if item != was and (causes := check(item, was)):
+                found = [*found, *under(f"[{at}]", causes)]
+        return found
+
+    return check_each
+
+
+def same_items(key: str, check: Check) -> Check:
+    """No item comes or goes after the creation; where one does, nothing else is told."""
+
+    def check_items(new: Any, old: Any) -> Causes:
+        if old is CREATED:
+            return check(new, old)
+        now, before = [item.get(key) for item in new], [item.get(key) for item in old]
+        added = [at for at, name in enumerate(now) if name not in before]
+        found = [forbidden(f"[{at}]", "item may not be added") for at in added]
+        if any(name not in now for name in before):
+            found.append(forbidden("", "item may not be removed"))
+        return found or check(new, old)
+
+    return check_items
+
+
 def frozen(check: Check) -> Check:
     """It is checked once and may never change."""
 
@@ -236,6 +268,16 @@ def unique_field(key: str) -> Check:
     def check(new: Any, old: Any) -> Causes:
         places = repeated(new, key)
         return [duplicate(f"[{at}].{key}", new[at][key]) for at in places if new[at].get(key)]
+
+    return check
+
+
+def distinct(*keys: str) -> Check:
+    """Items of a list that differ in their keys; the cause shows these and nothing else."""
+
+    def check(new: Any, old: Any) -> Causes:
+        shown = [{key: item.get(key) for key in keys} for item in new]
+        return [duplicate(f"[{at}]", shown[at]) for at in repeated(new, *keys)]
 
     return check
 

@@ -283,6 +283,26 @@ def _claim_state(claim: Object, now: float) -> str:
     return ",".join(state for state, holds in states.items() if holds)
 
 
+def _written(path: str) -> Cell:
+    """A cell of text that shows a number or a truth, and nothing where there is none."""
+    read = at(path, None)
+
+    def cell(obj: Object, now: float) -> str | None:
+        value = read(obj, now)
+        return None if value is None else str(value).lower()
+
+    return cell
+
+
+def _completed(job_set: Object, now: float) -> str | None:
+    found = _condition(job_set, "Completed")
+    return None if found is None else found.get("status")
+
+
+_GROUP = (
+    Column("Policy", _policy),
+    Column("Workload", at("spec.workloadRef.workloadName", NONE)),
+)
 _CREATED_AT = Column("Created At", at("metadata.creationTimestamp"))
 _BINDING = (
     NAME,
@@ -296,6 +316,7 @@ _BINDING = (
 COLUMNS: Mapping[str, tuple[Column, ...]] = {
     "ClusterRole": (NAME, _CREATED_AT),
     "ClusterRoleBinding": _BINDING,
+    "CompositePodGroup": (NAME, *_GROUP, AGE),
     "ConfigMap": (NAME, Column("Data", _data_count, "integer"), AGE),
     "CustomResourceDefinition": (
         NAME,
@@ -332,6 +353,25 @@ COLUMNS: Mapping[str, tuple[Column, ...]] = {
         AGE,
         *_containers("spec.template.spec"),
         Column("Selector", selector("spec.selector"), priority=1),
+    ),
+    "JobSet": (
+        NAME,
+        Column("TerminalState", at("status.terminalState", None),
+               description="Final state of JobSet"),
+        Column("Restarts", _written("status.restarts"), description="Number of restarts"),
+        Column("Completed", _completed),
+        Column("Suspended", _written("spec.suspend"), description="JobSet suspended"),
+        Column("Age", AGE.cell, "date", description="Time this JobSet was created"),
+    ),
+    "LeaderWorkerSet": (
+        NAME,
+        Column("Ready", at("status.readyReplicas", None), "integer",
+               description="Number of ready replicas"),
+        Column("Desired", at("spec.replicas", None), "integer",
+               description="Number of desired replicas"),
+        Column("Up-to-date", at("status.updatedReplicas", None), "integer",
+               description="Number of up-to-date replicas"),
+        Column("Age", AGE.cell, "date"),
     ),
     "Lease": (NAME, Column("Holder", at("spec.holderIdentity")), AGE),
     "LimitRange": (NAME, _CREATED_AT),
@@ -391,13 +431,7 @@ COLUMNS: Mapping[str, tuple[Column, ...]] = {
         Column("Allowed Disruptions", at("status.disruptionsAllowed", 0), "integer"),
         AGE,
     ),
-    "PodGroup": (
-        NAME,
-        Column("Policy", _policy),
-        Column("Workload", at("spec.workloadRef.workloadName", NONE)),
-        Column("Status", _group_status),
-        AGE,
-    ),
+    "PodGroup": (NAME, *_GROUP, Column("Status", _group_status), AGE),
     "PodTemplate": (
         NAME,
         Column("Containers", listed("template.spec.containers", "name")),

@@ -28,7 +28,7 @@ from phalanx.api.checks import (
 )
 from phalanx.api.crddefaults import ESTABLISHED, condition
 from phalanx.api.errors import Cause
-from phalanx.api.fields import dns_subdomain_faults
+from phalanx.api.fields import dns_subdomain_faults, service_name_faults
 from phalanx.api.jsonpath import keys
 from phalanx.api.schemarules import check_schema
 from phalanx.api.wire import Object
@@ -36,12 +36,6 @@ from phalanx.api.wire import Object
 APPROVED = "api-approved.kubernetes.io"
 MAX_SELECTABLE = 8
 _WARNING_LIMIT = 256
-_LABEL = r"[a-z]([-a-z0-9]*[a-z0-9])?"
-_LABEL_FAULT = (
-    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an "
-    "alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', "
-    f"regex used for validation is '{_LABEL}')"
-)
 _COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
 _COLUMN_FORMATS = (
     "byte", "date", "date-time", "double", "float", "int32", "int64", "password",
@@ -57,8 +51,7 @@ _AT_ROOT = (
 
 def label_faults(name: str) -> Sequence[str]:
     """`my-name`: as a DNS label, but it begins with a letter."""
-    faults = [] if len(name) <= 63 else ["must be no more than 63 characters"]
-    faults += [] if re.fullmatch(_LABEL, name) else [_LABEL_FAULT]
+    faults = service_name_faults(name)
     return [",".join(faults)] if faults else ()
 
 

@@ -7,7 +7,7 @@ import zoneinfo
 from functools import cache
 from typing import Any
 
-from phalanx.api.causes import Causes, invalid, required, unsupported
+from phalanx.api.causes import Causes, invalid, required
 from phalanx.api.checks import (
     CREATED,
     Check,
@@ -23,7 +23,7 @@ from phalanx.api.checks import (
 )
 from phalanx.api.cron import BadSchedule, parse
 from phalanx.api.errors import Cause
-from phalanx.api.jobrules import JOB_SPEC
+from phalanx.api.jobrules import JOB_TEMPLATE_SPEC
 
 #: Jobs are called after their CronJob and the minute in which they begin.
 MAX_NAME = 52
@@ -79,23 +79,13 @@ def _short_name(new: Any, old: Any) -> Causes:
     return [invalid("metadata.name", name, f"must be no more than {MAX_NAME} characters")]
 
 
-def _selects_by_itself(new: Any, old: Any) -> Causes:
-    """The Jobs of a CronJob cannot share a selector."""
-    found: list[Cause] = []
-    if new.get("selector") is not None:
-        found.append(invalid("selector", new["selector"], "`selector` will be auto-generated"))
-    if new.get("manualSelector"):
-        found.append(unsupported("manualSelector", True, ("nil", "false")))
-    return found
-
-
 _SPEC = every(
     _schedule,
     struct(
         ("startingDeadlineSeconds", _NATURAL),
         ("timeZone", changed(present(_zone))),
         ("concurrencyPolicy", needed(one_of("Allow", "Forbid", "Replace"))),
-        ("jobTemplate", struct(("spec", present(every(JOB_SPEC, _selects_by_itself))))),
+        ("jobTemplate", struct(("spec", present(JOB_TEMPLATE_SPEC)))),
         ("successfulJobsHistoryLimit", _NATURAL),
         ("failedJobsHistoryLimit", _NATURAL),
     ),

@@ -18,23 +18,15 @@ from phalanx.api.cells import Cell, duration
 from phalanx.api.columns import NAME, PLAIN, Column
 from phalanx.api.crddefaults import ESTABLISHED, condition
 from phalanx.api.definitions import full_name
+from phalanx.api.descriptions import HEAD
 from phalanx.api.jsonpath import BadPath, Path, find, keys, parse
-from phalanx.api.kinds import META_FIELDS, Kind
+from phalanx.api.kinds import META_FIELDS, Kind, ScalePaths
 from phalanx.api.meta import seconds
 from phalanx.api.structural import StructuralModel
 from phalanx.api.wire import Object
 
 _VERSION = re.compile(r"v([1-9]\d{0,17})(?:(alpha|beta)([1-9]\d{0,17}))?")
 _STABILITY = {"": 3, "beta": 2, "alpha": 1}
-
-
-@dataclass(frozen=True, slots=True)
-class ScalePaths:
-    """Where an object says how many replicas it wants and has, and which they are."""
-
-    wanted: tuple[str, ...]
-    found: tuple[str, ...]
-    selector: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,11 +39,9 @@ class CustomKind(Kind):
 
     list_kind: str = ""
     columns: tuple[Column, ...] = PLAIN
-    scale: ScalePaths | None = None
     since: int = 0
     revision: int = 0
     is_ending: bool = False
-    deprecation: str = ""
     components: Mapping[str, Object] = field(default_factory=dict)
 
     @property
@@ -202,9 +192,11 @@ def _age(text: str, now: float) -> str:
 def _components(names: Object, group: str, version: str, schema: Object) -> Mapping[str, Object]:
     """The OpenAPI schemas of a kind and of its list, by their full names."""
     place = ".".join((*reversed(group.split(".")), version))
-    fields = {**schema.get("properties", {}), **_head("meta.v1.ObjectMeta")}
+    meta = {"description": HEAD["metadata"], "allOf": [_reference("meta.v1.ObjectMeta")]}
+    fields = {**schema.get("properties", {}), **_named(), "metadata": meta}
     item = {"$ref": f"#/components/schemas/{place}.{names['kind']}"}
-    listed = {"items": {"type": "array", "items": item}, **_head("meta.v1.ListMeta")}
+    items = {"type": "array", "items": item}
+    listed = {**_named(), "items": items, "metadata": _reference("meta.v1.ListMeta")}
     return {
         f"{place}.{names['kind']}": {
             **schema, "properties": fields, **_identity(group, version, names["kind"]),
@@ -216,9 +208,12 @@ def _components(names: Object, group: str, version: str, schema: Object) -> Mapp
     }  # fmt: skip
 
 
-def _head(meta: str) -> Object:
-    reference = {"$ref": f"#/components/schemas/{full_name(meta)}"}
-    return {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": reference}
+def _named() -> Object:
+    return {key: {"description": HEAD[key], "type": "string"} for key in ("apiVersion", "kind")}
+
+
+def _reference(name: str) -> Object:
+    return {"$ref": f"#/components/schemas/{full_name(name)}"}
 
 
 def _identity(group: str, version: str, kind: str) -> Object:

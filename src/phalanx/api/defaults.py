@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping
 
 from phalanx.api import kinds
 from phalanx.api.jobdefaults import begin_job, default_cron_job, default_job, default_pod_template
+from phalanx.api.jobsetdefaults import default_job_set
 from phalanx.api.kinds import RBAC, Kind
+from phalanx.api.leaderworkersetdefaults import default_leader_worker_set
 from phalanx.api.poddefaults import begin_pod, default_pod
 from phalanx.api.schema import schema
 from phalanx.api.servicedefaults import begin_service, default_service
@@ -130,6 +132,10 @@ def _forget_status(obj: Object, now: str) -> None:
     obj["status"] = {}
 
 
+def _have_no_status(obj: Object, now: str) -> None:
+    obj.pop("status", None)
+
+
 def _count_nothing(obj: Object, now: str) -> None:
     obj["status"] = dict.fromkeys(_BUDGET_COUNTS, 0)
 
@@ -159,8 +165,11 @@ _DEFAULTS: Mapping[str, tuple[Default, ...]] = {
     kinds.CLUSTER_ROLE_BINDING.qualified: (_name_groups,),
     kinds.PRIORITY_CLASS.qualified: (_let_class_preempt,),
     kinds.POD_GROUP.qualified: (_let_group_preempt,),
+    kinds.COMPOSITE_POD_GROUP.qualified: (_let_group_preempt,),
     kinds.RESOURCE_CLAIM.qualified: (_ask_for_one,),
     kinds.RESOURCE_CLAIM_TEMPLATE.qualified: (_ask_for_one_in_template,),
+    kinds.JOB_SET.qualified: (default_job_set,),
+    kinds.LEADER_WORKER_SET.qualified: (default_leader_worker_set,),
 }
 
 _CREATION: Mapping[str, tuple[Creation, ...]] = {
@@ -174,5 +183,8 @@ _CREATION: Mapping[str, tuple[Creation, ...]] = {
     kinds.CRON_JOB.qualified: (_forget_status,),
     kinds.POD_DISRUPTION_BUDGET.qualified: (_count_nothing,),
     kinds.POD_GROUP.qualified: (_forget_status,),
+    kinds.COMPOSITE_POD_GROUP.qualified: (_forget_status,),
     kinds.RESOURCE_CLAIM.qualified: (_forget_status,),
+    kinds.JOB_SET.qualified: (_have_no_status,),
+    kinds.LEADER_WORKER_SET.qualified: (_have_no_status,),
 }

@@ -2,7 +2,8 @@
 
 A definition is known by its short name, `core.v1.Pod`; its file is `schemas/core.v1.json` and its
 full name, `io.k8s.api.core.v1.Pod`, is the file's prefix and the short name. The files of
-Kubernetes are written by `tools/compact_schemas.py`, those of our own kinds by hand.
+Kubernetes are written by `tools/compact_schemas.py`, those of our own kinds by hand; fields that we
+add to kinds of Kubernetes stand apart, in `additions.json`, by definition.
 
 A node is a text or an object. A text with a dot refers to a definition; one without is a scalar:
 
@@ -36,7 +37,7 @@ from phalanx.api.wire import Object
 #: A node as the files hold it.
 Node = str | dict[str, Any]
 
-_FOLDER: Final = resources.files("phalanx.api") / "schemas"
+_PACKAGE: Final = resources.files("phalanx.api")
 
 
 class UnknownDefinition(LookupError):
@@ -65,6 +66,18 @@ def is_reference(kind: str) -> bool:
 
 
 @cache
+def additions() -> dict[str, dict[str, Node]]:
+    """The fields that definitions of Kubernetes have from us, by short name."""
+    content: dict[str, dict[str, Node]] = orjson.loads((_PACKAGE / "additions.json").read_bytes())
+    return content
+
+
+@cache
 def _file(module: str) -> Object:
-    content: Object = orjson.loads((_FOLDER / f"{module}.json").read_bytes())
+    content: Object = orjson.loads((_PACKAGE / "schemas" / f"{module}.json").read_bytes())
+    for name, added in additions().items():
+        of, _, own = name.rpartition(".")
+        if of == module:
+            node = content["definitions"][own]
+            node["p"] = dict(sorted({**node["p"], **added}.items()))
     return content

@@ -30,6 +30,7 @@ def remembered(faults: Faults) -> Faults:
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
+_SERVICE_NAME = r"[a-z]([-a-z0-9]*[a-z0-9])?"
 _NAME = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 _VALUE = rf"({_NAME})?"
 _CONFIG_KEY = r"[-._a-zA-Z0-9]+"
@@ -40,6 +41,11 @@ _LABEL_FAULT = (
     "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and "
     "must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used "
     f"for validation is '{_LABEL}')"
+)
+_SERVICE_NAME_FAULT = (
+    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an "
+    "alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', "
+    f"regex used for validation is '{_SERVICE_NAME}')"
 )
 _SUBDOMAIN_FAULT = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or "
@@ -73,6 +79,7 @@ _REASON_FAULT = (
 _IP_FAULT = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
 
 _MATCH_LABEL = re.compile(_LABEL).fullmatch
+_MATCH_SERVICE_NAME = re.compile(_SERVICE_NAME).fullmatch
 _MATCH_SUBDOMAIN = re.compile(_SUBDOMAIN).fullmatch
 _MATCH_NAME = re.compile(_NAME).fullmatch
 _MATCH_VALUE = re.compile(_VALUE).fullmatch
@@ -85,7 +92,15 @@ _MATCH_REASON = re.compile(_REASON).fullmatch
 def dns_label_faults(text: str) -> list[str]:
     """`my-name`: at most 63 lower case letters, digits and dashes."""
     faults = [] if len(text) <= 63 else ["must be no more than 63 characters"]
-    return faults if _MATCH_LABEL(text) else [*faults, _LABEL_FAULT]
+    if _MATCH_LABEL(text):
+        return faults
+    return [*faults, "must not contain dots" if _MATCH_SUBDOMAIN(text) else _LABEL_FAULT]
+
+
+def service_name_faults(text: str) -> list[str]:
+    """`my-name`: as a DNS label, but it begins with a letter, as names of services once had to."""
+    faults = [] if len(text) <= 63 else ["must be no more than 63 characters"]
+    return faults if _MATCH_SERVICE_NAME(text) else [*faults, _SERVICE_NAME_FAULT]
 
 
 def dns_subdomain_faults(text: str) -> list[str]:

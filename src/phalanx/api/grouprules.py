@@ -1,6 +1,7 @@
 """Rules of PodGroups: one table. What may change is `gang.minCount` and nothing else.
 
-The pieces (policy, constraints, claims, disruption mode) are those of Workload templates too.
+The pieces (policy, constraints, claims, disruption mode, priority) are those of CompositePodGroups
+(`compositerules.py`) and of the templates of Workloads (`workloadrules.py`) too.
 """
 
 from __future__ import annotations
@@ -40,6 +41,12 @@ MAX_TOPOLOGY = 1
 LABEL = text(dns_label_faults)
 SUBDOMAIN = text(dns_subdomain_faults)
 
+#: How many members of a group there are: without a node, on one, and ended in either way.
+POD_COUNTS = ("pendingPods", "scheduledPods", "succeededPods", "failedPods")
+
+#: A field and its check, as `struct` takes them.
+Row = tuple[str, Check]
+
 
 def _stays(new: Any, old: Any) -> Causes:
     """There or not there, but as it was: told of one policy when another takes its place."""
@@ -55,20 +62,14 @@ def _neither_comes_nor_goes(new: Any, old: Any) -> Causes:
     return [invalid("", None, detail)]
 
 
-#: Basic or gang; a gang may change its count.
-POLICY: Check = every(
-    union("basic", "gang"),
-    struct(
-        ("basic", _stays),
-        (
-            "gang",
-            every(
-                _neither_comes_nor_goes,
-                present(struct(("minCount", changed(needed(at_least(1)))))),
-            ),
-        ),
-    ),
-)
+def policy(count: str) -> Check:
+    """Basic, or a gang of at least so many; a gang may change its count."""
+    size = present(struct((count, changed(needed(at_least(1))))))
+    return every(
+        union("basic", "gang"),
+        struct(("basic", _stays), ("gang", every(_neither_comes_nor_goes, size))),
+    )
+
 
 #: The one topology level that the group must stay within.
 CONSTRAINTS: Check = struct(
@@ -88,7 +89,25 @@ CLAIMS: Check = at_most(MAX_CLAIMS, every(unique("name"), each(_CLAIM)))
 DISRUPTION_MODE: Check = union("single", "all")
 PREEMPTION_POLICY: Check = one_of("Never", "PreemptLowerPriority")
 
-_WORKLOAD_REFERENCE = struct(
+
+def terms(policy: Check, *more: Row) -> tuple[Row, ...]:
+    """What a group of any sort asks for; only what its policy allows may change."""
+    return (
+        ("schedulingPolicy", policy),
+        ("schedulingConstraints", frozen(given(CONSTRAINTS))),
+        *more,
+        ("disruptionMode", frozen(present(DISRUPTION_MODE))),
+        ("priorityClassName", frozen(given(SUBDOMAIN))),
+        ("priority", frozen(given(at_most_number(HIGHEST_PRIORITY)))),
+        ("preemptionPolicy", frozen(given(PREEMPTION_POLICY))),
+    )
+
+
+#: What a group of pods asks for, itself or by its template.
+POD_GROUP_TERMS = terms(policy("minCount"), ("resourceClaims", frozen(given(CLAIMS))))
+
+#: The Workload and the template in it that a group is made of.
+WORKLOAD_REFERENCE: Check = struct(
     ("workloadName", needed(SUBDOMAIN)),
     ("templateName", needed(LABEL)),
 )
@@ -103,14 +122,8 @@ def _parent_needs_workload(new: Any, old: Any) -> Causes:
 _SPEC = every(
     struct(
         ("parentCompositePodGroupName", frozen(present(SUBDOMAIN))),
-        ("workloadRef", frozen(present(_WORKLOAD_REFERENCE))),
-        ("schedulingPolicy", POLICY),
-        ("schedulingConstraints", frozen(given(CONSTRAINTS))),
-        ("resourceClaims", frozen(given(CLAIMS))),
-        ("disruptionMode", frozen(present(DISRUPTION_MODE))),
-        ("priorityClassName", frozen(given(SUBDOMAIN))),
-        ("priority", frozen(given(at_most_number(HIGHEST_PRIORITY)))),
-        ("preemptionPolicy", frozen(given(PREEMPTION_POLICY))),
+        ("workloadRef", frozen(present(WORKLOAD_REFERENCE))),
+        *POD_GROUP_TERMS,
     ),
     at_creation(_parent_needs_workload),
 )
@@ -131,12 +144,14 @@ def _claims_are_known(new: Any, old: Any) -> Causes:
     ]
 
 
+_COUNT = given(at_least(0))
 _STATUS = struct(
     ("conditions", check_conditions),
     (
         "resourceClaimStatuses",
         given(at_most(MAX_CLAIMS, every(unique("name"), each(_CLAIM_STATUS)))),
     ),
+    *((field, _COUNT) for field in POD_COUNTS),
 )
 
 POD_GROUP_STATUS: Check = every(struct(("status", _STATUS)), _claims_are_known)

@@ -37,7 +37,12 @@ _NO_BACKOFF = 2**31 - 1
 
 def default_job(job: Object) -> None:
     """Defaults of a Job."""
-    spec = job["spec"]
+    default_job_spec(job["spec"])
+    _label_like_template(job)
+
+
+def default_job_spec(spec: Object) -> None:
+    """Defaults of the spec of a Job."""
     if "completions" not in spec and "parallelism" not in spec:
         spec["completions"] = 1
     spec.setdefault("backoffLimit", _NO_BACKOFF if "backoffLimitPerIndex" in spec else _BACKOFF)
@@ -46,7 +51,6 @@ def default_job(job: Object) -> None:
     for key, default in _JOB.items():
         spec.setdefault(key, default)
     _default_templates(spec)
-    _label_like_template(job)
 
 
 def default_cron_job(cron_job: Object) -> None:

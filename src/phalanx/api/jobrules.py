@@ -1,4 +1,4 @@
-"""Rules of Jobs, and of the spec that they share with the templates of CronJobs.
+"""Rules of Jobs, and of the spec that they share with templates of Jobs.
 
 Once there, a Job may change how many pods run at a time, its limits, and whether it is suspended;
 an indexed one its completions too, together with the parallelism. While it is suspended and none
@@ -54,7 +54,8 @@ _NEEDS_INDEX = "requires indexed completion mode"
 # --------------------------------------------------------------------------------- spec, shared
 
 
-def _manager(new: Any, old: Any) -> Causes:
+def check_manager(new: Any, old: Any) -> Causes:
+    """Who looks after an object, as `example.com/controller`."""
     if not new:
         return [required("")]
     host, _, path = new.partition("/")
@@ -132,7 +133,7 @@ def _restart_policy(new: Any, old: Any) -> Causes:
 
 _NATURAL = given(at_least(0))
 
-#: The spec of a Job, or of the Jobs of a CronJob.
+#: What the specs of a Job and of a template of Jobs have in common.
 JOB_SPEC: Check = every(
     struct(
         ("parallelism", _NATURAL),
@@ -142,7 +143,7 @@ JOB_SPEC: Check = every(
         ("ttlSecondsAfterFinished", _NATURAL),
         ("backoffLimitPerIndex", _NATURAL),
         ("maxFailedIndexes", _NATURAL),
-        ("managedBy", present(_manager)),
+        ("managedBy", present(check_manager)),
         ("completionMode", given(one_of("NonIndexed", "Indexed"))),
     ),
     _index_limits,
@@ -151,6 +152,20 @@ JOB_SPEC: Check = every(
     _restart_policy,
     SCHEDULING,
 )
+
+
+def _selects_by_itself(new: Any, old: Any) -> Causes:
+    """Jobs of one template cannot share a selector."""
+    found: list[Cause] = []
+    if new.get("selector") is not None:
+        found.append(invalid("selector", new["selector"], "`selector` will be auto-generated"))
+    if new.get("manualSelector"):
+        found.append(unsupported("manualSelector", True, ("nil", "false")))
+    return found
+
+
+#: The spec of Jobs that are made of a template.
+JOB_TEMPLATE_SPEC: Check = every(JOB_SPEC, _selects_by_itself)
 
 # ------------------------------------------------------------------------------------ selection
 
@@ -285,6 +300,7 @@ _SPEC = every(
         ("backoffLimitPerIndex", _stays),
         ("managedBy", _stays),
         ("successPolicy", _stays),
+        ("gangPolicy", _stays),
     ),
     check_variant,
 )

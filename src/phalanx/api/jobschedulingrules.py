@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from phalanx.api.causes import Causes, invalid
+from phalanx.api.causes import Causes, invalid, under
 from phalanx.api.checks import (
     CREATED,
     Check,
@@ -22,13 +22,15 @@ from phalanx.api.checks import (
     union,
 )
 from phalanx.api.errors import Cause
+from phalanx.api.gangpolicyrules import GANG_POLICY, check_agreement, is_gang_by_word
 from phalanx.api.grouprules import CLAIMS, CONSTRAINTS, DISRUPTION_MODE
+from phalanx.api.wire import Object
 
 _POLICY = "scheduling.schedulingPolicy"
 _VARIANTS = ("basic", "gang")
 
 
-def _settled(check: Check) -> Check:
+def settled(check: Check) -> Check:
     """It neither comes nor goes after the creation, whatever is in it."""
     inner = present(check)
 
@@ -41,12 +43,15 @@ def _settled(check: Check) -> Check:
     return check_settled
 
 
-_check_policy = every(
-    union(*_VARIANTS),
-    struct(("gang", present(struct(("minCount", given(at_least(1))))))),
-)
-_check_blocks = struct(
-    ("schedulingPolicy", _settled(_check_policy)),
+def sized_policy(count: str) -> Check:
+    """Basic, or a gang that may leave out of how many."""
+    size = struct((count, given(at_least(1))))
+    return every(union(*_VARIANTS), struct(("gang", present(size))))
+
+
+#: What pods that are scheduled together may ask for.
+BLOCKS: Check = struct(
+    ("schedulingPolicy", settled(sized_policy("minCount"))),
     ("schedulingConstraints", frozen(given(CONSTRAINTS))),
     ("disruptionMode", frozen(present(DISRUPTION_MODE))),
     ("resourceClaims", frozen(given(CLAIMS))),
@@ -55,21 +60,36 @@ _check_blocks = struct(
 
 def _fits_job(new: Any, old: Any) -> Causes:
     """What the blocks may say in this Job, given its spec."""
-    scheduling = new.get("scheduling")
+    found = check_fit(
+        new.get("scheduling"), new.get("parallelism", 1), is_gang=is_gang_by_word(new)
+    )
+    return under("scheduling", found)
+
+
+def check_fit(scheduling: Object | None, parallelism: int, *, is_gang: bool = False) -> Causes:
+    """What the blocks may say of a Job that runs so many pods at a time.
+
+    `is_gang` is what it is said to be elsewhere, if the blocks do not say.
+    """
     if scheduling is None:
         return ()
     policy = scheduling.get("schedulingPolicy") or {}
     found: list[Cause] = []
-    size, parallelism = policy.get("gang", {}).get("minCount"), new.get("parallelism", 1)
+    size = policy.get("gang", {}).get("minCount")
     if size is not None and size > parallelism:
         detail = f"must not be greater than parallelism ({parallelism})"
-        found.append(invalid(f"{_POLICY}.gang.minCount", size, detail))
-    is_gang = "gang" in policy and "basic" not in policy
+        found.append(invalid("schedulingPolicy.gang.minCount", size, detail))
+    is_gang = is_gang or ("gang" in policy and "basic" not in policy)
+    return found if is_gang else [*found, *check_single(scheduling)]
+
+
+def check_single(scheduling: Object) -> Causes:
+    """Pods that are placed one by one are disrupted one by one."""
     mode = scheduling.get("disruptionMode") or {}
-    if "all" in mode and "single" not in mode and not is_gang:
-        detail = "the disruptionMode `all` is not supported with the Basic scheduling policy"
-        found.append(invalid("scheduling.disruptionMode", "", detail))
-    return found
+    if "all" not in mode or "single" in mode:
+        return ()
+    detail = "the disruptionMode `all` is not supported with the Basic scheduling policy"
+    return [invalid("disruptionMode", "", detail)]
 
 
 def check_variant(new: Any, old: Any) -> Causes:
@@ -93,4 +113,8 @@ def _variants(spec: Any) -> list[str] | None:
 
 
 #: How the pods of a Job are scheduled together, given its spec.
-SCHEDULING: Check = every(struct(("scheduling", _settled(_check_blocks))), _fits_job)
+SCHEDULING: Check = every(
+    struct(("gangPolicy", present(GANG_POLICY)), ("scheduling", settled(BLOCKS))),
+    _fits_job,
+    check_agreement,
+)

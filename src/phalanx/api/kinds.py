@@ -8,11 +8,20 @@ rules and columns of a kind are rows of their own, found by its name (`defaults.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 META_FIELDS = {"metadata.name": "", "metadata.namespace": ""}
 RBAC = "rbac.authorization.k8s.io"
+
+
+@dataclass(frozen=True, slots=True)
+class ScalePaths:
+    """Where an object says how many replicas it wants and has, and which they are."""
+
+    wanted: tuple[str, ...]
+    found: tuple[str, ...]
+    selector: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,7 +30,9 @@ class Kind:
 
     `fields` maps each field selector to the value that an absent field has, `field_paths` one that
     is not called after its field to where that stands. Where `orphans_by_default` is set, what an
-    object owns outlives it unless the client says otherwise.
+    object owns outlives it unless the client says otherwise. Whoever asks for a kind is warned of
+    its `deprecation`, and whoever makes an object of one that is `unattended` that no controller of
+    ours acts on it.
     """
 
     group: str
@@ -42,6 +53,9 @@ class Kind:
     update_without_version: bool = True
     deletion_returns_object: bool = False
     orphans_by_default: bool = False
+    deprecation: str = ""
+    scale: ScalePaths | None = None
+    unattended: bool = False
 
     @property
     def is_custom(self) -> bool:
@@ -67,6 +81,17 @@ class Kind:
     def list_name(self) -> str:
         """The kind of a list of them."""
         return f"{self.name}List"
+
+    def of_version(self, version: str) -> Kind:
+        """The same kind in another version of its group: what is stored is shared."""
+        other = self.schema.replace(f".{self.version}.", f".{version}.")
+        return replace(self, version=version, schema=other)
+
+    def of_old_version(self, version: str) -> Kind:
+        """The same kind in a version that whoever uses it is told to leave for this one."""
+        named = f"{self.group}/{version} {self.name}"
+        advice = f"{named} is deprecated; use {self.api_version} {self.name}"
+        return replace(self.of_version(version), deprecation=advice)
 
     def prefix(self, namespace: str = "") -> str:
         """The store keys of all of them, or of one namespace's, begin with this."""
@@ -208,6 +233,21 @@ POD_GROUP = Kind(
     "scheduling.k8s.io", "v1beta1", "PodGroup", "podgroups", "scheduling.v1beta1.PodGroup",
     singular="podgroup", subresources=("status",), update_without_version=False,
 )  # fmt: skip
+WORKLOAD = Kind(
+    "scheduling.k8s.io", "v1beta1", "Workload", "workloads", "scheduling.v1beta1.Workload",
+    singular="workload", update_without_version=False,
+)  # fmt: skip
+COMPOSITE_POD_GROUP = Kind(
+    "scheduling.k8s.io", "v1alpha3", "CompositePodGroup", "compositepodgroups",
+    "scheduling.v1alpha3.CompositePodGroup",
+    singular="compositepodgroup", subresources=("status",), update_without_version=False,
+)  # fmt: skip
+POD_GROUP_V1ALPHA3 = POD_GROUP.of_version("v1alpha3")
+WORKLOAD_V1ALPHA3 = WORKLOAD.of_version("v1alpha3")
+POD_GROUP_V1ALPHA2 = POD_GROUP.of_old_version("v1alpha2")
+WORKLOAD_V1ALPHA2 = WORKLOAD.of_old_version("v1alpha2")
+POD_GROUP_V1ALPHA1 = POD_GROUP.of_old_version("v1alpha1")
+WORKLOAD_V1ALPHA1 = WORKLOAD.of_old_version("v1alpha1")
 RESOURCE_CLAIM = Kind(
     "resource.k8s.io", "v1", "ResourceClaim", "resourceclaims", "resource.v1.ResourceClaim",
     singular="resourceclaim", subresources=("status",), deletion_returns_object=True,
@@ -226,6 +266,18 @@ RESOURCE_SLICE = Kind(
     namespaced=False, singular="resourceslice",
     fields={"metadata.name": "", "spec.driver": "", "spec.nodeName": ""},
     generation=True, deletion_returns_object=True,
+)  # fmt: skip
+JOB_SET = Kind(
+    "jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets", "jobset.v1alpha2.JobSet",
+    singular="jobset", subresources=("status",), generation=True, update_without_version=False,
+    unattended=True,
+)  # fmt: skip
+LEADER_WORKER_SET = Kind(
+    "leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet", "leaderworkersets",
+    "leaderworkerset.v1.LeaderWorkerSet",
+    singular="leaderworkerset", short_names=("lws",), subresources=("status", "scale"),
+    scale=ScalePaths(("spec", "replicas"), ("status", "replicas"), ("status", "hpaPodSelector")),
+    generation=True, update_without_version=False, unattended=True,
 )  # fmt: skip
 GROUP_BINDING = Kind(
     "phalanx.dev", "v1alpha1", "GroupBinding", "groupbindings", "phalanx.v1alpha1.GroupBinding",
@@ -289,7 +341,9 @@ KINDS = (
     SELF_SUBJECT_REVIEW, TOKEN_REVIEW, LOCAL_SUBJECT_ACCESS_REVIEW, SELF_SUBJECT_ACCESS_REVIEW,
     SELF_SUBJECT_RULES_REVIEW, SUBJECT_ACCESS_REVIEW,
     CLUSTER_ROLE_BINDING, CLUSTER_ROLE, ROLE_BINDING, ROLE,
-    PRIORITY_CLASS, POD_GROUP, LEASE,
+    PRIORITY_CLASS, POD_GROUP, WORKLOAD,
+    COMPOSITE_POD_GROUP, POD_GROUP_V1ALPHA3, WORKLOAD_V1ALPHA3,
+    POD_GROUP_V1ALPHA2, WORKLOAD_V1ALPHA2, POD_GROUP_V1ALPHA1, WORKLOAD_V1ALPHA1, LEASE,
     DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, RESOURCE_SLICE,
-    GROUP_BINDING,
+    JOB_SET, LEADER_WORKER_SET, GROUP_BINDING,
 )  # fmt: skip

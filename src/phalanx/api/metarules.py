@@ -33,8 +33,16 @@ from phalanx.api.fields import (
     label_value_faults,
     path_segment_faults,
     prefix_faults,
+    service_name_faults,
 )
-from phalanx.api.kinds import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, ROLE, ROLE_BINDING, Kind
+from phalanx.api.kinds import (
+    CLUSTER_ROLE,
+    CLUSTER_ROLE_BINDING,
+    LEADER_WORKER_SET,
+    ROLE,
+    ROLE_BINDING,
+    Kind,
+)
 from phalanx.api.wire import Object
 
 #: All annotations of an object together, in bytes.
@@ -49,6 +57,7 @@ _NAMES: Mapping[str, Faults] = {
     ROLE_BINDING.qualified: path_segment_faults,
     CLUSTER_ROLE.qualified: path_segment_faults,
     CLUSTER_ROLE_BINDING.qualified: path_segment_faults,
+    LEADER_WORKER_SET.qualified: service_name_faults,
 }
 
 _FIXED = (

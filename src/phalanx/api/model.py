@@ -39,7 +39,7 @@ class Model(Protocol):
         """Add in place what nobody said."""
         ...
 
-    def warnings(self, obj: Object) -> Sequence[str]:
+    def warnings(self, new: Object, old: Object | None) -> Sequence[str]:
         """What a client should be told of an object that is taken all the same."""
         ...
 
@@ -71,9 +71,11 @@ class KnownModel:
         """What conforms fits."""
         return True
 
-    def warnings(self, obj: Object) -> Sequence[str]:
-        """Nothing."""
-        return ()
+    def warnings(self, new: Object, old: Object | None) -> Sequence[str]:
+        """Of a new object, that nobody will act on it."""
+        if old is not None or not self._kind.unattended:
+            return ()
+        return [f"{self._kind.resource} are stored and served, but no controller acts on them yet"]
 
     def fill(self, obj: Object) -> None:
         """Add in place what nobody said."""

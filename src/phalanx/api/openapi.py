@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from phalanx.api.aliases import BY_STRUCT, Alias
 from phalanx.api.definitions import Node, definition, full_name, is_reference
+from phalanx.api.descriptions import HEAD, descriptions
 from phalanx.api.wire import Object
 
 _SCALARS: dict[str, Object] = {
@@ -38,9 +41,15 @@ _FACTS = {
 
 
 def openapi(name: str) -> Object:
-    """The OpenAPI v3 schema of a definition."""
-    node = definition(name)
-    return dict(_SCALARS[node]) if isinstance(node, str) else _struct(node)
+    """The OpenAPI v3 schema of a definition, with the descriptions of it and its fields."""
+    node, texts = definition(name), descriptions(name)
+    if isinstance(node, str):
+        return _told(texts, "") | _SCALARS[node]
+    schema = _struct(node, {**HEAD, **texts} if "g" in node else texts)
+    for alias in BY_STRUCT.get(name, ()):
+        if not alias.way:
+            schema["properties"][alias.name] = _alias(node, alias)
+    return schema
 
 
 def references(name: str) -> tuple[str, ...]:
@@ -60,10 +69,12 @@ def _mentioned(node: Node) -> list[str]:
     return [name for part in inner for name in _mentioned(part)]
 
 
-def _struct(node: dict[str, Any]) -> Object:
-    schema: Object = {"type": "object"}
+def _struct(node: dict[str, Any], texts: Mapping[str, str]) -> Object:
+    schema: Object = {**_told(texts, ""), "type": "object"}
     if node["p"]:
-        schema["properties"] = {key: _node(inner) for key, inner in node["p"].items()}
+        schema["properties"] = {
+            key: _told(texts, key) | _node(inner) for key, inner in node["p"].items()
+        }
     if "r" in node:
         schema["required"] = node["r"]
     if "g" in node:
@@ -71,6 +82,19 @@ def _struct(node: dict[str, Any]) -> Object:
             {"group": group, "version": version, "kind": kind} for group, version, kind in node["g"]
         ]
     return schema | _facts(node)
+
+
+def _alias(struct: dict[str, Any], alias: Alias) -> Object:
+    """Another name of a field: clients that compute patches refuse what is not told of."""
+    text = f"Another name of {alias.stands_for}, which is what is stored and returned."
+    if alias.turn is None:
+        shown = _node(struct["p"][alias.stands_for])
+    elif alias.texts:
+        fields = {field: dict(_SCALARS["string"]) for field in alias.texts}
+        shown = {"type": "object", "properties": fields}
+    else:
+        shown = dict(_SCALARS["string"])
+    return {"description": text, "deprecated": True, **shown}
 
 
 def _node(node: Node) -> Object:
@@ -94,6 +118,10 @@ def _item(node: Node) -> Object:
     if isinstance(node, str) and is_reference(node):
         return {"$ref": f"#/components/schemas/{full_name(node)}"}
     return _node(node)
+
+
+def _told(texts: Mapping[str, str], field: str) -> Object:
+    return {"description": texts[field]} if field in texts else {}
 
 
 def _facts(node: dict[str, Any]) -> Object:

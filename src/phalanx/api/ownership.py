@@ -18,7 +18,7 @@ to their schema and are not changed; entries that stay as they were are handed o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -82,17 +82,21 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Conflicts:
-    """The fields that others own with another value, by owner."""
+    """The fields that others own with another value, by owner: `.spec.replicas`."""
 
-    fields: tuple[tuple[Owner, FieldSet], ...]
+    fields: tuple[tuple[Owner, tuple[str, ...]], ...]
+
+    def told(self, path: Callable[[str], str]) -> Conflicts:
+        """The same, of fields as somebody else calls them."""
+        return Conflicts(tuple((owner, tuple(map(path, paths))) for owner, paths in self.fields))
 
     @property
     def causes(self) -> tuple[Cause, ...]:
         """One per field and owner."""
         return tuple(
-            Cause(dotted(path), "FieldManagerConflict", f"conflict with {owner}")
-            for owner, fields in self.fields
-            for path in fields
+            Cause(path, "FieldManagerConflict", f"conflict with {owner}")
+            for owner, paths in self.fields
+            for path in paths
         )
 
     @property
@@ -103,8 +107,8 @@ class Conflicts:
             return f"Apply failed with 1 conflict: {causes[0].message}: {causes[0].field}"
         lines = [
             line
-            for owner, fields in self.fields
-            for line in (f"conflicts with {owner}:", *(f"- {dotted(path)}" for path in fields))
+            for owner, paths in self.fields
+            for line in (f"conflicts with {owner}:", *(f"- {path}" for path in paths))
         ]
         return f"Apply failed with {len(causes)} conflicts: " + "\n".join(lines)
 
@@ -236,7 +240,7 @@ def _tracked(schema: Schema, live: Object | None, writer: Writer, now: str) -> l
 
 def _conflicts(entries: Iterable[Object], changed: FieldSet) -> Conflicts:
     found = ((_owner(entry), _fields(entry) & changed) for entry in entries)
-    contested = ((owner, fields) for owner, fields in found if fields)
+    contested = ((owner, tuple(map(dotted, fields))) for owner, fields in found if fields)
     return Conflicts(tuple(sorted(contested, key=lambda row: row[0])))
 
 

@@ -27,13 +27,16 @@ from phalanx.api.checks import (
     text,
     there,
 )
+from phalanx.api.compositerules import COMPOSITE_POD_GROUP, COMPOSITE_POD_GROUP_STATUS
 from phalanx.api.cronrules import CRON_JOB
 from phalanx.api.errors import Cause
 from phalanx.api.fields import config_key_faults, finalizer_faults, label_key_faults
 from phalanx.api.grouprules import POD_GROUP, POD_GROUP_STATUS
 from phalanx.api.jobrules import JOB
+from phalanx.api.jobsetrules import JOB_SET, JOB_SET_STATUS
 from phalanx.api.jobstatusrules import JOB_STATUS
 from phalanx.api.kinds import Kind
+from phalanx.api.leaderworkersetrules import LEADER_WORKER_SET, LEADER_WORKER_SET_STATUS
 from phalanx.api.metarules import check_metadata
 from phalanx.api.noderules import NODE
 from phalanx.api.podpartrules import check_ephemeral_containers, check_resize
@@ -44,6 +47,7 @@ from phalanx.api.servicerules import SERVICE
 from phalanx.api.slicerules import RESOURCE_SLICE
 from phalanx.api.templaterules import POD_TEMPLATE
 from phalanx.api.wire import Object
+from phalanx.api.workloadrules import WORKLOAD
 
 #: The highest priority that a user may give.
 HIGHEST_PRIORITY = 1_000_000_000
@@ -268,11 +272,18 @@ _RULES: Mapping[tuple[str, str], Check] = {
         (kinds.PRIORITY_CLASS, "", _PRIORITY_CLASS),
         (kinds.POD_GROUP, "", POD_GROUP),
         (kinds.POD_GROUP, "status", POD_GROUP_STATUS),
+        (kinds.COMPOSITE_POD_GROUP, "", COMPOSITE_POD_GROUP),
+        (kinds.COMPOSITE_POD_GROUP, "status", COMPOSITE_POD_GROUP_STATUS),
+        (kinds.WORKLOAD, "", WORKLOAD),
         (kinds.LEASE, "", _LEASE),
         (kinds.DEVICE_CLASS, "", claimrules.DEVICE_CLASS),
         (kinds.RESOURCE_CLAIM, "", claimrules.RESOURCE_CLAIM),
         (kinds.RESOURCE_CLAIM, "status", claimrules.RESOURCE_CLAIM_STATUS),
         (kinds.RESOURCE_CLAIM_TEMPLATE, "", claimrules.RESOURCE_CLAIM_TEMPLATE),
         (kinds.RESOURCE_SLICE, "", RESOURCE_SLICE),
+        (kinds.JOB_SET, "", JOB_SET),
+        (kinds.JOB_SET, "status", JOB_SET_STATUS),
+        (kinds.LEADER_WORKER_SET, "", LEADER_WORKER_SET),
+        (kinds.LEADER_WORKER_SET, "status", LEADER_WORKER_SET_STATUS),
     )
 }

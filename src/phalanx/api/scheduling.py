@@ -10,6 +10,10 @@ from phalanx.api.meta import Condition, Meta
 INITIALLY_SCHEDULED = "PodGroupInitiallyScheduled"
 #: The same as the proposals name it; written beside the other.
 SCHEDULED = "PodGroupScheduled"
+#: Whether a group that was placed has lost members since, so that fewer than it needs are left.
+DEGRADED = "Degraded"
+#: How many members whoever makes the pods will still run, if fewer than `minCount`.
+MEMBERS_TO_RUN = "phalanx.dev/members-to-run"
 #: Keeps a PodGroup from going while live pods refer to it.
 PROTECTION_FINALIZER = "scheduling.k8s.io/podgroup-protection"
 
@@ -50,9 +54,13 @@ class PodGroupSpec(Struct, frozen=True, rename="camel"):
 
 
 class PodGroupStatus(Struct, frozen=True, rename="camel"):
-    """What was decided about the group."""
+    """What was decided about the group, and how its members are."""
 
     conditions: tuple[Condition, ...] = ()
+    pending_pods: int = 0
+    scheduled_pods: int = 0
+    succeeded_pods: int = 0
+    failed_pods: int = 0
 
 
 class PodGroup(Struct, frozen=True):
@@ -64,9 +72,15 @@ class PodGroup(Struct, frozen=True):
 
     @property
     def quorum(self) -> int:
-        """How many members must be placed for any to be: `minCount`, or one for a basic group."""
+        """How many members must be placed for any to be: one for a basic group.
+
+        For a gang it is `minCount`, or the number of members that are still to run if that is less.
+        """
         gang = self.spec.scheduling_policy.gang
-        return gang.min_count if gang else 1
+        if gang is None:
+            return 1
+        left = self.metadata.annotations.get(MEMBERS_TO_RUN, "")
+        return max(min(gang.min_count, int(left)), 1) if left.isdecimal() else gang.min_count
 
     @property
     def is_gang(self) -> bool:

@@ -84,7 +84,7 @@ class StructuralModel:
             causes = self._check({**head, **new}, CREATED if old is None else {**head, **old}, "")
         return list(dict.fromkeys((*about_meta, *causes))) if about_meta or causes else ()
 
-    def warnings(self, obj: Object) -> Sequence[str]:
+    def warnings(self, new: Object, old: Object | None) -> Sequence[str]:
         """Nothing besides."""
         return ()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 import yaml
 
+from phalanx.api import gates
 from phalanx.api.fields import dns_subdomain_faults
 from phalanx.api.quantity import BadQuantity, value
 from phalanx.controllers.nodes import SHAPE, SimulatedNode
@@ -49,6 +50,18 @@ def parts(text: str) -> frozenset[str]:
         if name not in PARTS:
             raise click.BadParameter(f"{name!r} is none of {', '.join(PARTS)}")
     return frozenset(names)
+
+
+def feature_gates(text: str) -> gates.Gates:
+    """`A=true,B=false`; whoever uses an old name is told so on stderr."""
+    try:
+        wanted = gates.parse(text)
+        found = gates.gated(wanted)
+    except gates.BadGates as error:
+        raise click.BadParameter(str(error)) from None
+    for told in gates.advice(wanted):
+        click.echo(f"Warning: {told}", err=True)
+    return found
 
 
 def shape(text: str) -> dict[str, str]:

@@ -18,6 +18,7 @@ import click
 import uvloop
 
 from phalanx.api.errors import ApiError
+from phalanx.api.gates import Gates
 from phalanx.chance import TrueChance
 from phalanx.cli import options
 from phalanx.client import kubeconfig
@@ -49,6 +50,7 @@ class Settings:
     kubeconfig: Path | None
     nodes: list[SimulatedNode]
     without: frozenset[str]
+    gates: Gates
 
 
 @click.command()
@@ -98,6 +100,12 @@ class Settings:
     help="How simulated nodes are spread over domains.",
 )
 @click.option(
+    "--feature-gates",
+    default="",
+    metavar="A=true,B=false",
+    help="Features to switch on or off, by their names in Kubernetes.",
+)
+@click.option(
     "--without",
     default="",
     metavar="PART,PART",
@@ -105,7 +113,7 @@ class Settings:
 )
 def command(
     listen: str, data: str | None, store: str, config: Path | None, nodes: str, shape: str,
-    topology: str, without: str,
+    topology: str, feature_gates: str, without: str,
 ) -> None:  # fmt: skip
     """Run API server, scheduler, controllers and simulated nodes in one process.
 
@@ -116,13 +124,13 @@ def command(
       kubectl get nodes
     """
     host, port = options.address(listen)
-    left_out = options.parts(without)
+    left_out, gates = options.parts(without), options.feature_gates(feature_gates)
     wanted = options.nodes(nodes, options.shape(shape), options.topology(topology))
     place = data or str(options.state_folder())
     kept = store or ("memory" if place == MEMORY else "sqlite")
     if place == MEMORY and kept != "memory":
         raise click.UsageError(f"--data {MEMORY} keeps nothing; give --store {kept} a folder")
-    settings = Settings(host, port, place, kept, config, wanted, left_out)
+    settings = Settings(host, port, place, kept, config, wanted, left_out, gates)
     with _data_folder(settings) as folder:
         try:
             uvloop.run(_up(settings, folder))
@@ -174,8 +182,9 @@ async def _up(settings: Settings, folder: Path) -> None:
         store = _open(settings, folder, stop)
         tokens = Tokens({token: ADMIN})
         plane = ControlPlane(
-            store, clock, chance, nodes=settings.nodes, without=settings.without, tokens=tokens
-        )
+            store, clock, chance, nodes=settings.nodes, without=settings.without, tokens=tokens,
+            gates=settings.gates,
+        )  # fmt: skip
         file = settings.kubeconfig or _kubeconfig_place(settings, folder)
         url = _url(settings.host, sock)
         async with plane.running(), listening(plane.server.handle, tokens, sock, tls):

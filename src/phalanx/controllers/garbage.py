@@ -24,8 +24,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from phalanx.api.conversion import STORED
 from phalanx.api.errors import ApiError, NotFound
-from phalanx.api.kinds import EVENT, KINDS, NAMESPACE, Kind
+from phalanx.api.kinds import EVENT, NAMESPACE, Kind
 from phalanx.api.meta import Key, Meta, OwnerReference
 from phalanx.client.answers import Resource, revision
 from phalanx.client.cache import Cache
@@ -159,12 +160,12 @@ class Garbage:
 
     def __init__(
         self, client: Client, informers: Informers,
-        tell: Callable[[Note], None] = lambda note: None, kinds: Sequence[Kind] = KINDS,
+        tell: Callable[[Note], None] = lambda note: None, kinds: Sequence[Kind] = STORED,
     ) -> None:  # fmt: skip
         self._client, self._tell = client, tell
         self.queue: WorkQueue[Item] = WorkQueue()
         # Events are many, own nothing and go by themselves.
-        collected = [kind for kind in kinds if "delete" in kind.verbs and kind.name != EVENT.name]
+        collected = [kind for kind in kinds if "delete" in kind.verbs and kind is not EVENT]
         self._informers = [informers.any(kind) for kind in collected]
         self._caches = {kind: informers.any(kind).cache for kind in collected}
         self._ownership = Ownership(self._caches)

@@ -25,7 +25,7 @@ from phalanx.clock import Clock
 from phalanx.controllers.binder import Attempt, Binder
 from phalanx.controllers.loop import Informers, Thing
 from phalanx.controllers.recorder import Note, Recorder
-from phalanx.controllers.reporter import Reporter, Verdict
+from phalanx.controllers.reporter import Census, Reporter, Verdict
 from phalanx.scheduler.cache import Cache
 from phalanx.scheduler.cycle import steps
 from phalanx.scheduler.decision import Decision, Impossible, Placed, Waiting
@@ -60,7 +60,8 @@ class Scheduling:
         self._services = informers.of(SERVICE, Service)
         self.cache, self.queue = Cache(), Queue(name)
         self._binder = Binder(client, self._bound)
-        self._reporter = Reporter(client, self._pods.cache, groups, clock)
+        census = Census(self.cache.placed, lambda: self.is_busy)
+        self._reporter = Reporter(client, self._pods.cache, groups, clock, census)
         self._recorder = Recorder(client, clock, chance, name, lambda: self.is_busy)
         self._news = asyncio.Event()
         self._deciding = False

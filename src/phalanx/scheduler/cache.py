@@ -152,6 +152,10 @@ class Cache:
                 events = self._replace(key, held, replace(held, node="", assumed=False))
         return events
 
+    def placed(self, group: Key) -> int:
+        """How many live members of a group have a node, bound or assumed."""
+        return self._members.get(group, 0)
+
     def assumed(self) -> list[Key]:
         """The pods whose binding was not seen yet: none at quiet."""
         return sorted(key for key, held in self._pods.items() if held.assumed)

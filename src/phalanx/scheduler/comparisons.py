@@ -84,7 +84,8 @@ def _load(scene: Scene, one: Evenness, counted: BoolArray) -> FloatArray:
     if one.spread.key == HOSTNAME:
         size = int(np.count_nonzero(counted))
     else:
-        size = len(np.unique(key.ids[counted]))
+        # Nodes without the label count together as one more domain.
+        size = int(np.count_nonzero(np.bincount(key.ids[counted] + 1, minlength=key.size + 1)))
     load = one.headcount.here() * np.log(size + 2) + (one.spread.max_skew - 1)
     return np.where(key.labelled, load, 0.0)
 

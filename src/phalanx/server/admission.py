@@ -12,9 +12,10 @@ from typing import Any
 import orjson
 
 from phalanx.api.errors import Cause
-from phalanx.api.kinds import NAMESPACE, PRIORITY_CLASS
+from phalanx.api.kinds import NAMESPACE, POD, PRIORITY_CLASS, Kind
 from phalanx.api.scheduling import PROTECTION_FINALIZER
 from phalanx.api.wire import Object
+from phalanx.api.workloadversions import VERSIONS
 from phalanx.server.call import Call
 from phalanx.server.context import Context
 from phalanx.server.limitranges import add_limits
@@ -27,6 +28,7 @@ UNREACHABLE = "node.kubernetes.io/unreachable"
 #: Namespaces that are always there.
 LASTING = ("default", "kube-system", "kube-public", "kube-node-lease")
 _EVICTION_SECONDS = 300
+_PREEMPTS = "PreemptLowerPriority"
 
 
 def admit(context: Context, call: Call, obj: Object) -> None:
@@ -96,34 +98,44 @@ def _is_the_only_default(context: Context, call: Call, obj: Object) -> None:
             raise forbidden(PRIORITY_CLASS, _name(obj), why)
 
 
+def _leaves_preemption_to_its_class(context: Context, call: Call, obj: Object) -> None:
+    """Who writes a version without a preemption policy has not asked for the one by default."""
+    if call.kind in VERSIONS and obj["spec"].get("preemptionPolicy") == _PREEMPTS:
+        del obj["spec"]["preemptionPolicy"]
+
+
 def _priority(context: Context, call: Call, obj: Object) -> None:
     """Priority and preemption policy come from the class, never from the client alone."""
     spec = obj.setdefault("spec", {})
     wanted = _class_of(context, call, obj)
-    policy = wanted.get("preemptionPolicy") or "PreemptLowerPriority"
+    policy = wanted.get("preemptionPolicy") or _PREEMPTS
     value, name = wanted.get("value", 0), _name(obj)
     if spec.get("priority", value) != value:
-        why = _WRONG_PRIORITY[call.kind.name].format(given=spec["priority"], computed=value)
-        raise forbidden(call.kind, name, why)
+        raise forbidden(call.kind, name, _wrong_priority(call.kind, spec["priority"], value))
     if spec.get("preemptionPolicy", policy) != policy:
-        what = _SPEC_NAMES[call.kind.name]
         raise forbidden(call.kind, name, (
             f"the string value of PreemptionPolicy ({spec['preemptionPolicy']}) must not be "
-            f"provided in {what}; priority admission controller computed {policy} from the given "
-            "PriorityClass name"
+            f"provided in {_CALLED[call.kind.name]} spec; priority admission controller computed "
+            f"{policy} from the given PriorityClass name"
         ))  # fmt: skip
     spec["priority"], spec["preemptionPolicy"] = value, policy
     if wanted.get("metadata"):
         spec["priorityClassName"] = wanted["metadata"]["name"]
 
 
-_SPEC_NAMES = {"Pod": "pod spec", "PodGroup": "pod group spec"}
-_WRONG_PRIORITY = {
-    "Pod": "the integer value of priority ({given}) must not be provided in pod spec; priority "
-    "admission controller computed {computed} from the given PriorityClass name",
-    "PodGroup": "priority set in the pod group ({given}) must match the priority computed "
-    "({computed}) based on the priority class set in the spec",
-}
+_CALLED = {"Pod": "pod", "PodGroup": "pod group", "CompositePodGroup": "composite pod group"}
+
+
+def _wrong_priority(kind: Kind, given: int, computed: int) -> str:
+    if kind is POD:
+        return (
+            f"the integer value of priority ({given}) must not be provided in pod spec; priority "
+            f"admission controller computed {computed} from the given PriorityClass name"
+        )
+    return (
+        f"priority set in the {_CALLED[kind.name]} ({given}) must match the priority computed "
+        f"({computed}) based on the priority class set in the spec"
+    )
 
 
 def _class_of(context: Context, call: Call, obj: Object) -> Object:
@@ -146,6 +158,7 @@ _EVERY: tuple[Step, ...] = (_namespace_is_there,)
 _STEPS: Mapping[str, tuple[Step, ...]] = {
     "Node": (_node_is_not_ready_yet,),
     "Pod": (add_limits, _priority, _tolerates_short_outages),
-    "PodGroup.scheduling.k8s.io": (_priority, _is_protected),
+    "PodGroup.scheduling.k8s.io": (_leaves_preemption_to_its_class, _priority, _is_protected),
+    "CompositePodGroup.scheduling.k8s.io": (_priority,),
     "PriorityClass.scheduling.k8s.io": (_is_the_only_default,),
 }

@@ -16,8 +16,8 @@ from dataclasses import replace
 import orjson
 
 from phalanx import __version__
-from phalanx.api.customkinds import CustomKind
 from phalanx.api.errors import ApiError, MethodNotAllowed, ServerError
+from phalanx.api.gates import DEFAULT, Gates
 from phalanx.api.kinds import KINDS, NAMESPACE, PRIORITY_CLASS, Kind
 from phalanx.api.wire import JSON, Object, Reply, Request, Stream
 from phalanx.chance import Chance
@@ -53,12 +53,13 @@ class Server:
         chance: Chance,
         kinds: Sequence[Kind] = KINDS,
         tokens: Tokens | None = None,
+        gates: Gates = DEFAULT,
     ) -> None:
         self.meter = Meter()
         hub = Hub(store, self.meter)
         self.tokens = tokens or Tokens({})
-        registry = Registry(kinds)
-        self.context = Context(store, clock, chance, registry, hub, self.meter, self.tokens)
+        registry = Registry(gates.served(kinds))
+        self.context = Context(store, clock, chance, registry, hub, self.meter, self.tokens, gates)
         Definitions(self.context)
 
     async def start(self) -> None:
@@ -77,7 +78,7 @@ class Server:
                 route, call = resolved
                 with self.meter.stage("authorise"):
                     authorise(request.user, route.verb, call)
-                return _deprecated(call.kind, await route.endpoint(self.context, call))
+                return _deprecated(call.kind, await self._answered(route, call))
             return self._other(request)
         except ApiError as error:
             return refusal(error)
@@ -85,6 +86,14 @@ class Server:
             # A bug of ours: the client learns that, the log learns where; nothing was written.
             _log.exception("%s %s", request.method, request.path)
             return refusal(ServerError("an internal error occurred; the server's log has more"))
+
+    async def _answered(self, route: Route, call: Call) -> Reply | Stream:
+        """What is to be told besides is told with a refusal too: it may be what is to be mended."""
+        try:
+            return await route.endpoint(self.context, call)
+        except ApiError as error:
+            reply = refusal(error)
+            return replace(reply, headers=(*reply.headers, *call.warning_headers()))
 
     def _resolved(self, request: Request) -> tuple[Route, Call] | None:
         try:
@@ -124,7 +133,7 @@ def refusal(error: ApiError) -> Reply:
 
 def _deprecated(kind: Kind, reply: Reply | Stream) -> Reply | Stream:
     """The same, with a warning where the version that was asked is on its way out."""
-    if not isinstance(kind, CustomKind) or not kind.deprecation:
+    if not kind.deprecation:
         return reply
     text = kind.deprecation.replace("\\", "\\\\").replace('"', '\\"')
     return replace(reply, headers=(*reply.headers, ("warning", f'299 - "{text}"')))
@@ -152,7 +161,8 @@ def _version(server: Server, request: Request) -> Reply:
 
 
 def _metrics(server: Server, request: Request) -> Reply:
-    return Reply(200, server.meter.text().encode(), "text/plain; version=0.0.4; charset=utf-8")
+    text = server.meter.text() + server.context.gates.metrics()
+    return Reply(200, text.encode(), "text/plain; version=0.0.4; charset=utf-8")
 
 
 def _api(server: Server, request: Request) -> Reply:

@@ -8,11 +8,14 @@ The merging and the ownership are `api.ownership`'s; here is what HTTP adds.
 
 from __future__ import annotations
 
+from functools import partial
+
 from phalanx.api.causes import required
+from phalanx.api.conversion import config_to_hub, path_in
 from phalanx.api.errors import BadRequest, Conflict
 from phalanx.api.ownership import Conflicts, Unmergeable, Writer, apply
 from phalanx.api.wire import APPLY_PATCH, Object, Reply
-from phalanx.server.bodies import check_kind, conformed
+from phalanx.server.bodies import check_kind, conformed, in_stored_form, in_stored_names
 from phalanx.server.call import Call, bad_options
 from phalanx.server.context import Context
 from phalanx.server.formats import load
@@ -32,7 +35,7 @@ async def apply_configuration(context: Context, call: Call) -> Reply:
     config = _configuration(context, call)
     record = context.store.pending(call.key)
     live = decoded(record) if record else None
-    if live is not None and not context.registry.model(call.kind).fits(live):
+    if live is not None and not context.registry.model(call.stored).fits(live):
         detail = "the stored object does not fit its schema any more; replace it by an update"
         raise conflict(call.kind, call.name, detail)
     applied = _applied(context, call, live, config, manager)
@@ -44,7 +47,10 @@ async def apply_configuration(context: Context, call: Call) -> Reply:
 
 
 def _configuration(context: Context, call: Call) -> Object:
-    """What the client wants, whole and of the right kind; nothing in it is dropped in silence."""
+    """What the client wants, whole and of the right kind; nothing in it is dropped in silence.
+
+    It is merged and owned in the form that is stored.
+    """
     config = load(call.request, (APPLY_PATCH,))
     if not isinstance(config, dict):
         raise BadRequest("a configuration must be an object")
@@ -52,12 +58,13 @@ def _configuration(context: Context, call: Call) -> Object:
         raise BadRequest(f"invalid object type: /, Kind={config.get('kind', '')}")
     check_kind(call.kind, config)
     body = {key: value for key, value in config.items() if key not in ("apiVersion", "kind")}
+    in_stored_names(call, APPLY_PATCH, body)
     conformed(context, call, body, strict=True)
     if not context.registry.model(call.kind).fits(body):
         raise BadRequest("a configuration must have objects and lists where its schema has them")
     meta = body.setdefault("metadata", {})
     _check_identity(call, meta)
-    return _part(call, body)
+    return in_stored_form(call, _part(call, body), config_to_hub)
 
 
 def _part(call: Call, body: Object) -> Object:
@@ -87,13 +94,14 @@ def _check_identity(call: Call, meta: Object) -> None:
 def _applied(
     context: Context, call: Call, live: Object | None, config: Object, manager: str
 ) -> Object:
-    writer = Writer(manager, call.kind.api_version, call.subresource)
-    schema = context.registry.model(call.kind).schema
+    writer = Writer(manager, call.stored.api_version, call.subresource)
+    schema = context.registry.model(call.stored).schema
     force = call.query.get("force", "false") in ("true", "1")
     result = apply(schema, live, config, writer, context.stamp(), force=force)
     match result:
         case Conflicts():
-            raise Conflict(result.message, causes=result.causes)
+            told = result.told(partial(path_in, call.kind))
+            raise Conflict(told.message, causes=told.causes)
         case Unmergeable():
             raise BadRequest(result.message)
     return result.object

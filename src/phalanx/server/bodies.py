@@ -1,20 +1,25 @@
 """Request bodies: from bytes to an object that conforms to its kind's schema, or a 4xx.
 
-bytes ─▶ read (JSON or YAML, limits) ─▶ conform (types, unknown fields) ─▶ object
+bytes ─▶ read (JSON or YAML, limits) ─▶ stored names ─▶ conform (types, unknown fields) ─▶ object
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from phalanx.api.conform import Malformed
+from phalanx.api.conversion import faults, to_hub
 from phalanx.api.errors import BadRequest
 from phalanx.api.kinds import Kind
+from phalanx.api.messages import message_name
+from phalanx.api.renaming import Renamed, renamed
 from phalanx.api.wire import JSON, Object
 from phalanx.server.call import Call
 from phalanx.server.context import Context
-from phalanx.server.formats import load, media_type
+from phalanx.server.formats import OBJECTS, PROTOBUF, load, media_type
+from phalanx.server.objects import refuse
 
 _MAX_WARNINGS = 50
 
@@ -26,9 +31,28 @@ def read_object(context: Context, call: Call) -> Object:
         raise BadRequest(_unrecognised(call.kind, f"cannot unmarshal {_type(obj)} into an object"))
     check_kind(call.kind, obj)
     envelope = sum(obj.pop(key, None) is not None for key in ("apiVersion", "kind"))
+    in_stored_names(call, JSON, obj)
     raw = call.request.body if media_type(call.request) == JSON else b""
     conformed(context, call, obj, raw if isinstance(raw, bytes) else b"", envelope)
     return obj
+
+
+def in_stored_names(call: Call, form: str, wanted: Any) -> Renamed:
+    """A body or patch without other names of fields; who uses one is told what to write instead."""
+    found = None if call.kind.is_custom else renamed(call.kind.schema, form, wanted)
+    if found is None:
+        return Renamed(wanted)
+    refuse(call.kind, call.name or _name(wanted), found.causes)
+    call.warnings.extend(found.warnings)
+    return found
+
+
+def in_stored_form(
+    call: Call, obj: Object, convert: Callable[[Kind, Object], Object] = to_hub
+) -> Object:
+    """A conforming object as it is stored; refused is what only its own form can say wrongly."""
+    refuse(call.kind, call.name or _name(obj), faults(call.kind, obj))
+    return convert(call.kind, obj)
 
 
 def conformed(
@@ -68,13 +92,26 @@ def check_kind(kind: Kind, obj: Object) -> None:
         )
 
 
+def _name(obj: Any) -> str:
+    """The name that a body gives, which may be of any shape yet."""
+    meta = obj.get("metadata") if isinstance(obj, dict) else None
+    return str(meta.get("name") or "") if isinstance(meta, dict) else ""
+
+
 def _loaded(call: Call) -> Any:
     try:
-        return load(call.request)
+        return load(call.request, _formats(call.kind))
     except BadRequest as error:
         raw = call.request.body if isinstance(call.request.body, bytes) else b""
         shown = raw[:30].decode(errors="replace") + " ..." if raw else "<empty>"
         raise BadRequest(_unrecognised(call.kind, f"{error.message} ({shown})")) from error
+
+
+def _formats(kind: Kind) -> tuple[str, ...]:
+    """What objects of a kind may be sent in; not of every kind is it known how protobuf has it."""
+    if message_name(kind.api_version, kind.name):
+        return OBJECTS
+    return tuple(form for form in OBJECTS if form != PROTOBUF)
 
 
 def _doubled(raw: bytes) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from phalanx.api.gates import Gates
 from phalanx.api.meta import timestamp
 from phalanx.chance import Chance
 from phalanx.clock import Clock
@@ -16,7 +17,10 @@ from phalanx.telemetry import Meter
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Store, time and chance, the kinds that are served, the fan-out of watches, the meter."""
+    """Store, time and chance, the kinds that are served, the fan-out of watches, the meter.
+
+    `gates` say what is switched off.
+    """
 
     store: Store
     clock: Clock
@@ -25,6 +29,7 @@ class Context:
     hub: Hub
     meter: Meter
     tokens: Tokens
+    gates: Gates
 
     def stamp(self) -> str:
         """The present moment as the API writes it."""

@@ -9,12 +9,16 @@ server that starts finds the rows that it left.
 
 A definition that is deleted waits for its objects (`clear`); the last one takes it along
 (`let_go`). From its mark on, nothing new is created (`refuse_ending`).
+
+What we serve ourselves cannot be defined: such a definition is refused. One that was there before
+we did so stays, but defines nothing any more; its objects are ours, and outlive it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from phalanx.api.causes import invalid
 from phalanx.api.checks import CREATED
 from phalanx.api.conform import Conformed
 from phalanx.api.crddefaults import (
@@ -105,20 +109,35 @@ class DefinitionModel:
         causes = [
             *check_metadata(CUSTOM_RESOURCE_DEFINITION, new, old),
             *check(new, CREATED if old is None else old),
+            *(self._ours(new) if old is None else ()),
         ]
         if not causes:
             # What could not be served must fail here, where nothing is written yet.
             rows(new, since=0, revision=0)
         return list(dict.fromkeys(causes))
 
-    def warnings(self, obj: Object) -> Sequence[str]:
+    def _ours(self, new: Object) -> Sequence[Cause]:
+        """What we serve ourselves needs no definition, and would not follow one."""
+        group, plural = _place(new)
+        if not self._context.registry.is_known(group, plural):
+            return ()
+        detail = f"{plural}.{group} are served by Phalanx itself, without a definition"
+        return [invalid("spec.names.plural", plural, detail)]
+
+    def warnings(self, new: Object, old: Object | None) -> Sequence[str]:
         """What of a definition is kept but not enforced."""
-        versions = [(at, _schema(one)) for at, one in enumerate(obj["spec"].get("versions") or ())]
+        versions = [(at, _schema(one)) for at, one in enumerate(new["spec"].get("versions") or ())]
         return [
             f"spec.versions[{at}]: rules in CEL are not enforced: {', '.join(places)}"
             for at, one in versions
             if (places := [place or "the root" for place in unsupported(one)])
         ]
+
+
+def _place(definition: Object) -> tuple[str, str]:
+    """The group and the plural that a definition asks for."""
+    spec = definition["spec"]
+    return spec.get("group", ""), spec.get("names", {}).get("plural", "")
 
 
 def _schema(version: Object) -> Object:
@@ -172,7 +191,7 @@ async def clear(context: Context, name: str) -> None:
     """Delete the objects of a definition that is being deleted, then the definition."""
     record = context.store.get(_PREFIX + name)
     if record is not None:
-        if kind := _kept(decoded(record)):
+        if kind := _kept(context, decoded(record)):
             await _empty(context, kind)
         await let_go(context, name)
 
@@ -191,7 +210,7 @@ async def let_go(context: Context, name: str) -> None:
     finalizers: list[str] = definition["metadata"].get("finalizers", [])
     if record is None or CLEANUP not in finalizers:
         return
-    kind = _kept(definition)
+    kind = _kept(context, definition)
     if kind and context.store.range(kind.prefix(), limit=1):
         return
     finalizers.remove(CLEANUP)
@@ -200,12 +219,14 @@ async def let_go(context: Context, name: str) -> None:
     await _reconsider(context, definition["spec"]["group"])
 
 
-def _kept(definition: Object) -> Kind | None:
-    """The kind of the objects of a definition, in no version; None if it never had any of its own.
+def _kept(context: Context, definition: Object) -> Kind | None:
+    """The kind of the objects of a definition, in no version; None if it has none of its own.
 
-    The objects below a name that was not accepted are somebody else's.
+    The objects below a name that was not accepted are somebody else's; and ours are those of a kind
+    that became one of ours.
     """
-    if condition(definition, ESTABLISHED).get("status") != "True":
+    is_ours = context.registry.is_known(*_place(definition))
+    if is_ours or condition(definition, ESTABLISHED).get("status") != "True":
         return None
     return _kind(definition["spec"]["group"], definition["status"]["acceptedNames"]["plural"])
 

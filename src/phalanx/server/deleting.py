@@ -9,7 +9,6 @@ from typing import Any
 import orjson
 
 from phalanx.api.causes import invalid, unsupported
-from phalanx.api.conversion import from_hub
 from phalanx.api.crddefaults import terminate
 from phalanx.api.errors import BadRequest, Conflict, NotFound
 from phalanx.api.kinds import CUSTOM_RESOURCE_DEFINITION, NAMESPACE, POD
@@ -92,12 +91,12 @@ async def delete_one(
     new = decoded(record)
     _mark(context, call, new, options)
     if options.dry_run:
-        return _shown(call, new), is_finished(kind, new)
+        return dumped(call.kind, new), is_finished(kind, new)
     if is_finished(kind, new):
         # A pod is told that it ended at once; other kinds are shown as they were.
         last = await remove(context, kind, record, old, new if kind is POD else old, also)
         await gone(context, kind)
-        return _shown(call, last), True
+        return dumped(call.kind, last), True
     if new == old:
         await context.store.commit(())
         return presented(call.kind, record.value), False
@@ -105,10 +104,6 @@ async def delete_one(
     if kind is CUSTOM_RESOURCE_DEFINITION:
         await clear(context, call.name)
     return presented(call.kind, written.value), False
-
-
-def _shown(call: Call, obj: Object) -> bytes:
-    return dumped(call.kind, from_hub(call.kind, obj))
 
 
 def _mark(context: Context, call: Call, obj: Object, options: Options) -> None:

@@ -7,13 +7,21 @@ between them, and a deletion swaps the revision; nothing is decoded to serve a r
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 import orjson
 
 from phalanx.api.conversion import CONVERSIONS
-from phalanx.api.errors import AlreadyExists, Cause, Conflict, Forbidden, NotFound
+from phalanx.api.errors import (
+    AlreadyExists,
+    Cause,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    sentence,
+)
 from phalanx.api.kinds import Kind
 from phalanx.api.wire import Object, Reply
 from phalanx.store.kv import Encode, Record
@@ -63,13 +71,14 @@ def presented(kind: Kind, value: bytes) -> bytes:
 
 def in_form(kind: Kind, value: bytes) -> bytes:
     """Stored bytes in the form of a kind; only other forms than the stored one are decoded."""
-    if kind not in CONVERSIONS:
+    conversion = CONVERSIONS.get(kind)
+    if conversion is None or conversion.is_identity:
         return value
-    return orjson.dumps(CONVERSIONS[kind].from_hub(orjson.loads(value)))
+    return orjson.dumps(conversion.from_hub(orjson.loads(value)))
 
 
 def dumped(kind: Kind, obj: Object) -> bytes:
-    """An object that is not stored (a dry run, a deleted one), as a client reads it."""
+    """An object in the stored form that is not stored (a dry run, a deleted one), as it is read."""
     body = {key: value for key, value in obj.items() if key not in _ENVELOPE}
     meta = obj["metadata"]
     ordered = {key: meta[key] for key in _META_ORDER if meta.get(key) not in (None, "")}
@@ -108,6 +117,15 @@ def forbidden(kind: Kind, name: str, why: str, causes: tuple[Cause, ...] = ()) -
         f'{kind.resource} "{name}" is forbidden: {why}',
         name=name, group=kind.group, kind=kind.plural, causes=causes,
     )  # fmt: skip
+
+
+def refuse(kind: Kind, name: str, causes: Sequence[Cause]) -> None:
+    """Raise what is wrong with an object, if anything is."""
+    if causes:
+        raise Invalid(
+            f'{kind.qualified} "{name}" is invalid: {sentence(causes)}',
+            name=name, group=kind.group, kind=kind.name, causes=causes,
+        )  # fmt: skip
 
 
 def already_exists(kind: Kind, name: str, *, being_deleted: bool = False) -> AlreadyExists:

@@ -20,8 +20,9 @@ from typing import NamedTuple
 
 import orjson
 
+from phalanx.api.conversion import is_stored
 from phalanx.api.core import ENDED
-from phalanx.api.kinds import EVENT, EVENTS_EVENT, POD, RESOURCE_QUOTA, Kind
+from phalanx.api.kinds import EVENT, POD, RESOURCE_QUOTA, Kind
 from phalanx.api.quantity import milli
 from phalanx.api.wire import Object
 from phalanx.server.context import Context
@@ -30,8 +31,6 @@ from phalanx.server.scopes import covers
 from phalanx.server.usage import Usage, counts_for, is_measured, usage, written
 from phalanx.store.kv import Encode, Record, Store, Write
 
-#: Kinds that come and go in such numbers that nobody is charged for them.
-_FREE = (EVENT, EVENTS_EVENT)
 #: What every container must say for itself where a quota is about it.
 _STATED = ("cpu", "limits.cpu", "limits.memory", "memory", "requests.cpu", "requests.memory")
 
@@ -117,7 +116,7 @@ def _known(old: Object | None, quota: Object) -> Mapping[str, str]:
 
 def _may_matter(kind: Kind, old: Object | None, new: Object | None) -> bool:
     """Whether a write can change what is used of any quota; most writes cannot."""
-    if not kind.namespaced or kind in _FREE:
+    if not _is_charged(kind):
         return False
     if old is None or new is None:
         return True
@@ -167,8 +166,13 @@ def _key(namespace: str) -> str:
 
 def _kinds(context: Context) -> Iterable[Kind]:
     """The kinds whose objects count, in any one of their versions."""
-    kinds = [kind for kind in context.registry.kinds if kind.namespaced and kind not in _FREE]
+    kinds = filter(_is_charged, context.registry.kinds)
     return {kind.resource: kind for kind in kinds}.values()
+
+
+def _is_charged(kind: Kind) -> bool:
+    """Events come and go in such numbers that nobody is charged for them."""
+    return kind.namespaced and is_stored(kind) and kind is not EVENT
 
 
 def _objects(store: Store, kind: Kind, quota: Object) -> Iterator[Object]:

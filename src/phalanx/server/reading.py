@@ -44,7 +44,7 @@ def _one(context: Context, call: Call, accepted: Accepted, record: Record) -> by
     if accepted.form == "Table":
         include = tables.check_include(call.query.get("includeObject", ""))
         meta = {"resourceVersion": str(record.revision)}
-        return tables.table(call.stored, [record.value], meta, include, context.clock.now())
+        return tables.table(call.kind, [record.value], meta, include, context.clock.now())
     if accepted.form == "PartialObjectMetadata":
         return orjson.dumps(tables.metadata_only(record.value))
     return presented(call.kind, record.value)
@@ -82,7 +82,7 @@ async def list_objects(context: Context, call: Call) -> Reply:
     if accepted.form == "Table":
         include = tables.check_include(call.query.get("includeObject", ""))
         now = context.clock.now()
-        body = tables.table(call.stored, values, page.meta(), include, now)
+        body = tables.table(call.kind, values, page.meta(), include, now)
     elif accepted.form == "PartialObjectMetadataList":
         body = tables.metadata_list(values, page.meta())
     else:
@@ -210,7 +210,7 @@ async def watch(context: Context, call: Call) -> Stream:
             initial += watches.bookmark(call.kind, since, ends_initial=True)
     seconds = float(limit) if limit else context.chance.between(*WATCH_SECONDS)
     bookmarks = call.query.get("allowWatchBookmarks") in ("true", "1")
-    wish = watches.Wish(selection, render, since, seconds, bookmarks)
+    wish = watches.Wish(call.kind, selection, render, since, seconds, bookmarks)
     return Stream(200, watches.stream(context.hub, wish, initial))
 
 
@@ -228,7 +228,7 @@ def _wants_initial(call: Call, asked: int) -> bool:
 def _render(context: Context, call: Call, accepted: Accepted) -> watches.Render:
     if accepted.form == "Table":
         include = tables.check_include(call.query.get("includeObject", ""))
-        return tables.table_events(call.stored, include, context.clock.now)
+        return tables.table_events(call.kind, include, context.clock.now)
     if accepted.form.startswith("PartialObjectMetadata"):
         return tables.metadata_event
     return watches.plain(call.kind)

@@ -35,7 +35,8 @@ class Registry:
     def _arrange(self) -> None:
         self._models = dict(self._known)
         for _, rows in sorted(self._defined.items()):
-            self._models |= rows
+            free = {k: m for k, m in rows.items() if not self.is_known(k.group, k.plural)}
+            self._models |= free
         self.kinds = tuple(self._models)
         self._found = {(k.group, k.version, k.plural): k for k in reversed(self.kinds)}
         self._versions = {(k.group, k.version): None for k in self.kinds}
@@ -44,6 +45,10 @@ class Registry:
     def known(self) -> tuple[Kind, ...]:
         """The kinds that are always there."""
         return tuple(self._known)
+
+    def is_known(self, group: str, plural: str) -> bool:
+        """Whether a kind of that name is always there, in whatever version."""
+        return any((kind.group, kind.plural) == (group, plural) for kind in self._known)
 
     def find(self, group: str, version: str, plural: str) -> Kind | None:
         """The kind that is served at that place."""

@@ -1,7 +1,7 @@
-"""The scale of a custom resource: how many replicas it wants and has, as every scaler reads it.
+"""The scale of an object: how many replicas it wants and has, as every scaler reads it.
 
-The definition says where an object keeps these numbers; a Scale is made of them and written back
-into them. The object is checked as by any other write.
+The row of its kind says where an object keeps these numbers; a Scale is made of them and written
+back into them. The object is checked as by any other write.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import Any
 import orjson
 
 from phalanx.api.causes import invalid
-from phalanx.api.customkinds import CustomKind, ScalePaths
 from phalanx.api.errors import Invalid, NoSuchResource, UnsupportedMediaType
-from phalanx.api.kinds import Kind
+from phalanx.api.kinds import Kind, ScalePaths
 from phalanx.api.patch import PatchFailed, apply_patch
 from phalanx.api.schema import schema
 from phalanx.api.wire import JSON_PATCH, MERGE_PATCH, Object, Reply
@@ -24,8 +23,8 @@ from phalanx.server.call import Call
 from phalanx.server.context import Context
 from phalanx.server.formats import load, media_type
 from phalanx.server.negotiation import in_media, negotiate
-from phalanx.server.objects import decoded, not_found
-from phalanx.server.writing import modify, refuse
+from phalanx.server.objects import decoded, not_found, refuse
+from phalanx.server.writing import modify
 
 SCALE = Kind(
     "autoscaling", "v1", "Scale", "scales", "autoscaling.v1.Scale",
@@ -96,7 +95,7 @@ async def _rescale(context: Context, call: Call, wish: Callable[[Object], Object
 
 
 def _paths(call: Call) -> ScalePaths:
-    if not isinstance(call.kind, CustomKind) or call.kind.scale is None:
+    if call.kind.scale is None:
         raise NoSuchResource
     return call.kind.scale
 

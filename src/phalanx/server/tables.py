@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from phalanx.api.columns import COLUMNS, PLAIN, Column
+from phalanx.api.conversion import from_hub
 from phalanx.api.customkinds import CustomKind
 from phalanx.api.errors import BadRequest
 from phalanx.api.kinds import Kind
@@ -94,7 +95,8 @@ def _row(
 ) -> dict[str, Any]:
     row: dict[str, Any] = {"cells": [column.cell(obj, now) for column in columns]}
     if include == "Object":
-        row["object"] = {"kind": kind.name, "apiVersion": kind.api_version, **obj}
+        served = from_hub(kind, obj)
+        row["object"] = {"kind": kind.name, "apiVersion": kind.api_version, **served}
     elif include == "Metadata":
         row["object"] = {
             "kind": "PartialObjectMetadata",

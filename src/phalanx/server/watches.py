@@ -1,9 +1,10 @@
 """One reader of the store, fanned out to every watch. Where STORE becomes WATCH.
 
-The hub follows the store and hands each committed change to the watchers of its kind. A watcher
-that keeps up has a small buffer; one that does not loses its buffer but not its place: it reads
-on from the store's history, so that a slow reader costs nothing and misses nothing, or learns
-that the history is gone (410).
+The hub follows the store and hands each committed change to the watchers of its kind: at once after
+a quiet moment; in the midst of many, all that was committed meanwhile together. A watcher that
+keeps up has a small buffer; one that does not loses its buffer but not its place: it reads on from
+the store's history, so that a slow reader costs nothing and misses nothing, or learns that the
+history is gone (410).
 
     state        what comes next
     in step      the buffer, filled by the hub
@@ -34,6 +35,8 @@ BUFFER = 1024 * 1024
 PAGE = 500
 #: Seconds between bookmarks.
 BOOKMARK = 60.0
+#: Seconds between two rounds of handing out: so long somebody waits at most, when much is written.
+PACE = 0.005
 
 #: (event type, the object as stored bytes) -> the event as the client reads it.
 Render = Callable[[str, bytes], bytes]
@@ -48,9 +51,14 @@ class Hub:
     """
 
     def __init__(self, store: Reader, meter: Meter) -> None:
+        #: Everything up to here was handed out.
+        self.revision = store.revision
         self._meter, self._store = meter, store
         self._shelves: dict[str, dict[str, dict[str, dict[Watcher, None]]]] = {}
-        store.follow(self._deliver)
+        self._committed: list[Change] = []
+        self._round: asyncio.TimerHandle | None = None
+        self._rest = 0.0
+        store.follow(self._gather)
 
     def __len__(self) -> int:
         fields = (shelves for kind in self._shelves.values() for shelves in kind.values())
@@ -58,7 +66,7 @@ class Hub:
 
     def open(self, wish: Wish) -> Watcher:
         """A watcher of what is committed after a revision."""
-        watcher = Watcher(self._store, wish.selection, wish.render, wish.since)
+        watcher = Watcher(self, self._store, wish)
         prefix, field, value = wish.selection.shelf
         shelves = self._shelves.setdefault(prefix, {}).setdefault(field, {})
         shelves.setdefault(value, {})[watcher] = None
@@ -66,6 +74,7 @@ class Hub:
 
     def close(self, watcher: Watcher) -> None:
         """Stop handing changes to it."""
+        watcher.close()
         prefix, field, value = watcher.selection.shelf
         shelves = self._shelves[prefix][field]
         shelves[value].pop(watcher, None)
@@ -76,17 +85,33 @@ class Hub:
 
     def end(self, prefix: str) -> None:
         """Have every watch of a kind end: it is served no more."""
+        self._hand_out()
         for shelves in self._shelves.get(prefix, {}).values():
             for watchers in shelves.values():
                 for watcher in watchers:
                     watcher.end()
 
-    def _deliver(self, changes: Sequence[Change]) -> None:
+    def _gather(self, changes: Sequence[Change]) -> None:
+        """Take what was just committed; hand it out now, or with what comes until the next round."""
+        self._committed += changes
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._rest:
+            self._hand_out()
+        elif self._round is None:
+            self._round = loop.call_at(self._rest, self._hand_out)
+
+    def _hand_out(self) -> None:
+        changes, self._committed = self._committed, []
+        if self._round:
+            self._round.cancel()
+            self._round = None
+        self._rest = asyncio.get_running_loop().time() + PACE
         rendered = Rendered()
         with self._meter.stage("publish"):
             for change in changes:
                 for watcher in self._concerned(change, rendered):
                     watcher.offer(change, rendered)
+                self.revision = change.revision
 
     def _concerned(self, change: Change, rendered: Rendered) -> Iterator[Watcher]:
         _, group, plural, *place = change.key.split("/")
@@ -131,33 +156,42 @@ class Rendered:
 class Watcher:
     """One client's watch. The reader has seen everything up to `cursor`."""
 
-    def __init__(self, store: Reader, selection: Selection, render: Render, since: int) -> None:
-        self.selection, self.cursor = selection, since
-        self._store, self._render = store, render
-        self._behind = since < store.revision
+    def __init__(self, hub: Hub, store: Reader, wish: Wish) -> None:
+        self.selection, self.cursor = wish.selection, wish.since
+        self._hub, self._store, self._render = hub, store, wish.render
+        self._prefix, self._takes_all = self.selection.prefix, self.selection.is_everything
+        self._behind = wish.since < store.revision
         self._buffer: list[bytes] = []
         self._size = 0
-        self._offered = since
-        self._news = asyncio.Event()
+        self._offered = wish.since
         self._ended = False
-        if self._behind:
-            self._news.set()
+        # Who waits for news, until when, and the timer that looks after that.
+        self._waiting: asyncio.Future[None] | None = None
+        self._until = 0.0
+        self._alarm: asyncio.TimerHandle | None = None
 
     def offer(self, change: Change, rendered: Rendered) -> None:
         """Take a change that was just committed, or note that it must be read from history."""
-        if self._behind or not (event := self._event(change, rendered)):
+        if self._behind or change.revision <= self._offered:
+            return
+        if not (event := self._event(change, rendered)):
             return
         self._buffer.append(event)
         self._size += len(event)
         self._offered = change.revision
         if self._size > BUFFER:
             self._buffer, self._size, self._behind = [], 0, True
-        self._news.set()
+        self._wake()
 
     def end(self) -> None:
         """Take nothing more than what is there."""
         self._ended = True
-        self._news.set()
+        self._wake()
+
+    def close(self) -> None:
+        """Wait for nothing any more."""
+        if self._alarm:
+            self._alarm.cancel()
 
     @property
     def is_over(self) -> bool:
@@ -166,26 +200,57 @@ class Watcher:
 
     async def take(self, seconds: float) -> bytes | None:
         """What there is to send, or None when nothing came in that time. Raises Expired."""
+        if not self._has_news:
+            await self._news(seconds)
+        if self._behind:
+            return self._catch_up()
+        if self._has_news:
+            return self._drain()
+        self.cursor = max(self.cursor, self._hub.revision)
+        return None
+
+    @property
+    def _has_news(self) -> bool:
+        return bool(self._buffer) or self._behind or self._ended
+
+    async def _news(self, seconds: float) -> None:
+        """Wait, but not longer than so. One timer serves many waits: it rings late, never early."""
+        loop = asyncio.get_running_loop()
+        self._until = loop.time() + seconds
+        if self._alarm is None or self._alarm.when() > self._until:
+            self._set_alarm()
+        self._waiting = loop.create_future()
         try:
-            async with asyncio.timeout(seconds):
-                await self._news.wait()
-        except TimeoutError:
-            # What came in the very moment that the time was over must not be passed over.
-            if not self._news.is_set():
-                self.cursor = self._store.revision
-                return None
-        return self._catch_up() if self._behind else self._drain()
+            await self._waiting
+        finally:
+            self._waiting = None
+
+    def _set_alarm(self) -> None:
+        if self._alarm:
+            self._alarm.cancel()
+        self._alarm = asyncio.get_running_loop().call_at(self._until, self._ring)
+
+    def _ring(self) -> None:
+        """The time may be over, or somebody else's was: the wait has begun anew since."""
+        self._alarm = None
+        if self._waiting and asyncio.get_running_loop().time() < self._until:
+            self._set_alarm()
+        else:
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting and not self._waiting.done():
+            self._waiting.set_result(None)
 
     def _drain(self) -> bytes:
         data, self._buffer, self._size = b"".join(self._buffer), [], 0
         self.cursor = self._offered
-        self._news.clear()
         return data
 
     def _catch_up(self) -> bytes:
         """The next piece of history; the watcher is in step again when there is no more."""
         try:
-            changes = self._store.changes(self.cursor, self.selection.prefix)
+            changes = self._store.changes(self.cursor, self._prefix)
         except Compacted as error:
             raise Expired(f"too old resource version: {self.cursor} ({error.floor})") from error
         rendered = Rendered()
@@ -200,12 +265,11 @@ class Watcher:
                 return b"".join(events)
         self.cursor = self._offered = self._store.revision
         self._behind = False
-        self._news.clear()
         return b"".join(events)
 
     def _event(self, change: Change, rendered: Rendered) -> bytes:
         """What the change means to this watcher: ADDED, MODIFIED, DELETED or nothing."""
-        if not change.key.startswith(self.selection.prefix):
+        if not change.key.startswith(self._prefix):
             return b""
         was, now = self._holds(change.before, rendered), self._holds(change.after, rendered)
         if now and change.after:
@@ -219,7 +283,7 @@ class Watcher:
     def _holds(self, record: Record | None, rendered: Rendered) -> bool:
         if record is None:
             return False
-        return self.selection.is_everything or self.selection.holds(rendered.object(record))
+        return self._takes_all or self.selection.holds(rendered.object(record))
 
 
 @cache
@@ -255,8 +319,12 @@ def initial(selection: Selection, records: Sequence[Record], render: Render) -> 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a client wants to watch: from where, how rendered, for how long."""
+    """What a client wants to watch: from where, how rendered, for how long.
 
+    The kind is the one that is served; the selection is about the stored one.
+    """
+
+    kind: Kind
     selection: Selection
     render: Render
     since: int
@@ -279,7 +347,7 @@ async def stream(hub: Hub, wish: Wish, first: bytes) -> AsyncGenerator[bytes, No
         while not watcher.is_over and (left := end - loop.time()) > 0:
             data = await watcher.take(min(left, BOOKMARK))
             if data is None and wish.bookmarks:
-                data = bookmark(wish.selection.kind, watcher.cursor)
+                data = bookmark(wish.kind, watcher.cursor)
             if data:
                 yield data
             else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from phalanx.api.conversion import from_hub, to_hub
+from phalanx.api.conversion import from_hub, told
 from phalanx.api.errors import (
     ApiError,
     BadRequest,
@@ -18,14 +18,21 @@ from phalanx.api.errors import (
     Invalid,
     TooLarge,
     UnsupportedMediaType,
-    sentence,
 )
+from phalanx.api.gatedfields import drop_disabled
 from phalanx.api.kinds import NAMESPACE, POD, RESOURCE_QUOTA, Kind
 from phalanx.api.ownership import Writer, after_update
 from phalanx.api.patch import PatchFailed, TooManyOperations, apply_patch
+from phalanx.api.renaming import Renamed, annotate
 from phalanx.api.wire import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Object, Reply
 from phalanx.server import admission
-from phalanx.server.bodies import check_kind, conformed, read_object
+from phalanx.server.bodies import (
+    check_kind,
+    conformed,
+    in_stored_form,
+    in_stored_names,
+    read_object,
+)
 from phalanx.server.call import Call
 from phalanx.server.context import Context
 from phalanx.server.customresources import gone, refuse_ending
@@ -42,9 +49,11 @@ from phalanx.server.objects import (
     modified,
     not_found,
     presented,
+    refuse,
 )
 from phalanx.server.parts import OURS, restore
 from phalanx.server.quotas import charges, take_stock
+from phalanx.server.templates import complete
 from phalanx.store.kv import Record, Stale, Write
 
 #: Given the stored object (to be changed in place or not), the wanted one.
@@ -67,7 +76,7 @@ async def create(context: Context, call: Call) -> Reply:
     with context.meter.stage("parse"):
         obj = read_object(context, call)
     _check_place(call, obj)
-    reply = await insert(context, call, to_hub(call.kind, obj))
+    reply = await insert(context, call, in_stored_form(call, obj))
     return in_media(reply, accepted)
 
 
@@ -83,10 +92,13 @@ async def insert(context: Context, call: Call, obj: Object, *, is_owned: bool = 
     refuse_ending(context, call.kind)
     _begin(context, call, meta)
     with context.meter.stage("admit"):
+        _complete(context, call, obj, None)
         model.fill(obj)
+        _drop(context, kind, obj, None)
         if not is_owned:
             _own(context, call, None, obj)
         admission.admit(context, call, obj)
+        _drop(context, kind, obj, None)
         model.begin(obj, context.stamp())
         _judge(context, call, obj, None)
     key = kind.key(call.namespace, meta["name"])
@@ -97,7 +109,7 @@ async def insert(context: Context, call: Call, obj: Object, *, is_owned: bool = 
         raise already_exists(kind, meta["name"], being_deleted=deleting)
     if call.dry_run:
         _accounts(context, kind, None, obj)
-        return _reply(201, dumped(call.kind, from_hub(call.kind, obj)), call)
+        return _reply(201, dumped(call.kind, obj), call)
     record = await store_object(context, kind, key, obj, None)
     return _reply(201, presented(call.kind, record.value), call)
 
@@ -108,7 +120,7 @@ async def update(context: Context, call: Call) -> Reply:
     call.check_dry_run()
     obj = read_object(context, call)
     _check_place(call, obj)
-    wanted = to_hub(call.kind, obj)
+    wanted = in_stored_form(call, obj)
     if context.store.pending(call.key) is None and call.kind.create_on_update:
         return in_media(await insert(context, call, wanted), accepted)
     reply = await modify(context, call, lambda old: wanted)
@@ -128,7 +140,7 @@ async def patch(context: Context, call: Call) -> Reply:
         )
     if "force" in call.query:
         raise _bad_force()
-    wanted = load(call.request, (kind,))
+    wanted = in_stored_names(call, kind, load(call.request, (kind,)))
 
     def patched(old: Object) -> Object:
         return _patched(context, call, kind, old, wanted)
@@ -136,21 +148,22 @@ async def patch(context: Context, call: Call) -> Reply:
     return in_media(await modify(context, call, patched, is_patch=True), accepted)
 
 
-def _patched(context: Context, call: Call, kind: str, old: Object, wanted: object) -> Object:
+def _patched(context: Context, call: Call, kind: str, old: Object, wanted: Renamed) -> Object:
     served = from_hub(call.kind, old)
     whole = {"apiVersion": call.kind.api_version, "kind": call.kind.name, **served}
     try:
-        new = apply_patch(kind, context.registry.model(call.kind).schema, whole, wanted)
+        new = apply_patch(kind, context.registry.model(call.kind).schema, whole, wanted.value)
     except TooManyOperations as error:
         raise TooLarge(str(error)) from error
     except PatchFailed as error:
         raise Invalid("the server rejected our request due to an error in our request") from error
+    annotate(new, wanted.marks)
     check_kind(call.kind, new)
     new.pop("apiVersion", None)
     new.pop("kind", None)
     conformed(context, call, new)
     _check_place(call, new)
-    return to_hub(call.kind, new)
+    return in_stored_form(call, new)
 
 
 async def modify(
@@ -164,7 +177,9 @@ async def modify(
     new = wish(decoded(record))
     _check_preconditions(call, old, new, is_patch=is_patch)
     restore(kind, call.subresource, old, new)
+    _complete(context, call, new, old)
     context.registry.model(kind).fill(new)
+    _drop(context, kind, new, old)
     if not is_owned:
         _own(context, call, old, new)
     _count_generation(call, old, new)
@@ -174,27 +189,40 @@ async def modify(
         return _reply(200, presented(call.kind, record.value), call)
     if call.dry_run:
         _accounts(context, kind, old, new)
-        return _reply(200, dumped(call.kind, from_hub(call.kind, new)), call)
+        return _reply(200, dumped(call.kind, new), call)
     if is_finished(kind, new):
         last = await remove(context, kind, record, old, new)
         await gone(context, kind)
-        return _reply(200, dumped(call.kind, from_hub(call.kind, last)), call)
+        return _reply(200, dumped(call.kind, last), call)
     written = await store_object(context, kind, call.key, new, record)
     return _reply(200, presented(call.kind, written.value), call)
+
+
+def _complete(context: Context, call: Call, new: Object, old: Object | None) -> None:
+    """Add what an object may leave to another one that it refers to."""
+    causes = complete(context, call, new, old)
+    refuse(call.kind, new["metadata"].get("name", ""), told(call.kind, causes))
+
+
+def _drop(context: Context, kind: Kind, new: Object, old: Object | None) -> None:
+    """Leave out what is switched off, whether its writer said it, a default or admission."""
+    if not kind.is_custom:
+        drop_disabled(context.gates, kind.schema, new, old)
 
 
 def _judge(context: Context, call: Call, new: Object, old: Object | None) -> None:
     """Refuse what breaks a rule or a limit; tell of what is taken all the same.
 
-    What is judged is the stored form, but some rules are only for one of the forms it comes in.
+    What is judged is the stored form, but some rules are only for one of the forms it comes in, and
+    that is the one that its client is told of.
     """
     kind = call.stored
     faults = context.registry.model(call.kind).faults(new, old, call.subresource)
-    refuse(kind, new["metadata"].get("name", ""), faults)
+    refuse(kind, new["metadata"].get("name", ""), told(call.kind, faults))
     check_limits(context, call, new, old)
     if kind is RESOURCE_QUOTA:
         take_stock(context, old, new)
-    call.warnings.extend(context.registry.model(kind).warnings(new))
+    call.warnings.extend(context.registry.model(kind).warnings(new, old))
 
 
 async def store_object(
@@ -253,15 +281,6 @@ def is_finished(kind: Kind, obj: Object) -> bool:
     if kind is NAMESPACE:
         return not obj.get("spec", {}).get("finalizers")
     return not meta.get("deletionGracePeriodSeconds")
-
-
-def refuse(kind: Kind, name: str, causes: Sequence[Cause]) -> None:
-    """Raise what is wrong with an object, if anything is."""
-    if causes:
-        raise Invalid(
-            f'{kind.qualified} "{name}" is invalid: {sentence(causes)}',
-            name=name, group=kind.group, kind=kind.name, causes=causes,
-        )  # fmt: skip
 
 
 def _begin(context: Context, call: Call, meta: Object) -> None:

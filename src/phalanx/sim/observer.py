@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
 import msgspec
 import orjson
 
+from phalanx.api.conversion import STORED
 from phalanx.api.core import Node, Pod
-from phalanx.api.kinds import KINDS, NODE, POD, POD_GROUP, Kind
+from phalanx.api.kinds import NODE, POD, POD_GROUP, Kind
 from phalanx.api.scheduling import PodGroup
 from phalanx.api.wire import Object
 from phalanx.client.answers import Event, Listing, WatchDecoder
@@ -26,16 +27,16 @@ from phalanx.client.client import Client
 
 
 class Observer:
-    """Hears of every change of every kind. Each function in `settled` is called after those that
+    """Hears of every change of these kinds. Each function in `settled` is called after those that
     came together, with the newest revision among them.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, kinds: Sequence[Kind] = STORED) -> None:
         self.pods: Cache[Pod] = Cache()
         self.nodes: Cache[Node] = Cache()
         self.groups: Cache[PodGroup] = Cache()
         self.settled: list[Callable[[int], None]] = []
-        self._client = client
+        self._client, self._kinds = client, kinds
         self._digest = hashlib.sha256()
         self._caches: Mapping[Kind, tuple[type[Any], Cache[Any]]] = {
             POD: (Pod, self.pods), NODE: (Node, self.nodes), POD_GROUP: (PodGroup, self.groups),
@@ -49,9 +50,8 @@ class Observer:
     async def run(self) -> None:
         """Listen until cancelled; a watch that breaks breaks the observer."""
         async with asyncio.TaskGroup() as group:
-            for kind in KINDS:
-                if "watch" in kind.verbs:
-                    group.create_task(self._follow(kind))
+            for kind in self._kinds:
+                group.create_task(self._follow(kind))
 
     async def _follow(self, kind: Kind) -> None:
         listing = await self._client.list(kind)

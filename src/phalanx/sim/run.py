@@ -15,9 +15,12 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
+from phalanx.api.conversion import STORED
 from phalanx.chance import SeededChance
+from phalanx.client.cache import Cache
 from phalanx.clock import LoopClock
 from phalanx.control_plane import ControlPlane
+from phalanx.scheduler.policy import by_gates
 from phalanx.sim import loop
 from phalanx.sim.chronicle import Chronicle
 from phalanx.sim.driver import Driver
@@ -54,12 +57,12 @@ def run(scenario: Scenario) -> Timeline:
 
 async def _simulate(scenario: Scenario) -> Timeline:
     clock, chance = LoopClock(asyncio.get_running_loop(), EPOCH), SeededChance(scenario.seed)
-    plane = ControlPlane(
-        MemoryStore(lambda: chance.between(*LATENCY)), clock, chance, without=("nodes",)
-    )
+    store = MemoryStore(lambda: chance.between(*LATENCY))
+    plane = ControlPlane(store, clock, chance, without=("nodes",), gates=scenario.gates)
     machines = Machines(plane.client("system:nodes"), clock, chance)
     driver = Driver(plane.client("user"), machines)
-    report = Report(Observer(plane.client("observer")), scenario.seed)
+    observer = Observer(plane.client("observer"), scenario.gates.served(STORED))
+    report = Report(observer, scenario.seed, whole_gangs=by_gates(scenario.gates).groups)
     async with plane.running(), _meanwhile(report.observer.run(), machines.run()):
         await machines.add(scenario.nodes)
         await driver.prepare(scenario.moments)
@@ -70,12 +73,16 @@ async def _simulate(scenario: Scenario) -> Timeline:
 
 
 class Report:
-    """What is made of what the observer hears: verdicts at once, the timeline at the end."""
+    """What is made of what the observer hears: verdicts at once, the timeline at the end.
 
-    def __init__(self, observer: Observer, seed: int) -> None:
+    Gangs need not be whole where their pods are placed one by one.
+    """
+
+    def __init__(self, observer: Observer, seed: int, *, whole_gangs: bool = True) -> None:
         self.observer, self._seed = observer, seed
         self.start = math.inf
-        self._auditor = Auditor(observer.pods, observer.nodes, observer.groups)
+        groups = observer.groups if whole_gangs else Cache()
+        self._auditor = Auditor(observer.pods, observer.nodes, groups)
         self._chronicle = Chronicle(observer.pods, observer.groups, self._now)
         observer.settled.append(self._judge)
 

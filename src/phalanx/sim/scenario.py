@@ -7,6 +7,7 @@
       - {gang: train-b, pods: 4, min: 2, each: {gpu: 1}}
       - {cordon: node-1}
     until: 120
+    gates: {GangScheduling: false}                            # features that are on or off
 
 `parse` turns the text into a Scenario or raises BadScenario; `run.run` acts it out. The events are
 in `events`, what values look like in `fields`.
@@ -20,8 +21,18 @@ from typing import Any
 
 import yaml
 
+from phalanx.api.gates import DEFAULT, BadGates, Gates, gated
 from phalanx.sim.events import Cast, Event, Machine, read_event, read_machines
-from phalanx.sim.fields import BadScenario, Fields, Reader, integer, seconds, several
+from phalanx.sim.fields import (
+    BadScenario,
+    Fields,
+    Reader,
+    flag,
+    integer,
+    mapping,
+    seconds,
+    several,
+)
 
 #: Seconds that a scenario goes on after its last event, unless it says until when.
 AFTERWARDS = 60.0
@@ -44,6 +55,7 @@ class Scenario:
     nodes: tuple[Machine, ...]
     moments: tuple[Moment, ...]
     until: float
+    gates: Gates = DEFAULT
 
 
 def parse(text: str) -> Scenario:
@@ -56,7 +68,7 @@ def parse(text: str) -> Scenario:
     except yaml.YAMLError as error:
         raise BadScenario("", "YAML", str(error)) from None
     fields, cast = Fields("", found), Cast()
-    seed = fields.get("seed", integer, 0)
+    seed, gates = fields.get("seed", integer, 0), fields.get("gates", _gates, DEFAULT)
     nodes = fields.take("nodes", lambda path, group: read_machines(cast, path, group))
     moments = _moments(fields, cast)
     last = moments[-1].at if moments else 0.0
@@ -64,7 +76,15 @@ def parse(text: str) -> Scenario:
     fields.close()
     if until < last:
         raise BadScenario("until", f"a time not before the last event, {last:g}", until)
-    return Scenario(seed, nodes, moments, until)
+    return Scenario(seed, nodes, moments, until, gates)
+
+
+def _gates(path: str, found: object) -> Gates:
+    wanted = {name: flag(f"{path}.{name}", is_on) for name, is_on in mapping(path, found).items()}
+    try:
+        return gated(wanted)
+    except BadGates as error:
+        raise BadScenario(path, f"feature gates that go together ({error})", found) from None
 
 
 def _moments(fields: Fields, cast: Cast) -> tuple[Moment, ...]:

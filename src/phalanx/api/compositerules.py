@@ -1,0 +1,28 @@
+"""Rules of CompositePodGroups: groups of groups. Nothing of their spec may change.
+
+The pieces are those of PodGroups. Whether a parent or a Workload is there, and what the groups of a
+Workload form together, is for the scheduler to find out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phalanx.api.causes import Causes, required
+from phalanx.api.checks import Check, every, frozen, present, struct
+from phalanx.api.grouprules import SUBDOMAIN, WORKLOAD_REFERENCE, policy, terms
+from phalanx.api.metarules import check_conditions
+
+
+def _is_said(new: Any, old: Any) -> Causes:
+    return () if new is not None else [required("")]
+
+
+_SPEC = struct(
+    ("parentCompositePodGroupName", frozen(present(SUBDOMAIN))),
+    ("workloadRef", every(_is_said, frozen(present(WORKLOAD_REFERENCE)))),
+    *terms(frozen(policy("minGroupCount"))),
+)
+
+COMPOSITE_POD_GROUP: Check = struct(("spec", present(_SPEC)))
+COMPOSITE_POD_GROUP_STATUS: Check = struct(("status", struct(("conditions", check_conditions))))

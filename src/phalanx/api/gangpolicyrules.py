@@ -1,0 +1,48 @@
+"""Rules of `spec.gangPolicy`, by which a Job says in one word whether its pods are a gang.
+
+JobAsGang is a gang of all pods that run at a time, NoGang is no group at all; absent, it says
+nothing. A Job that has `spec.scheduling` too must not contradict itself. That the word never
+changes is a rule of Jobs alone (`jobrules.py`): templates may.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phalanx.api.causes import Causes, invalid
+from phalanx.api.checks import Check, needed, one_of, struct
+from phalanx.api.wire import Object
+
+JOB_AS_GANG, NO_GANG = "JobAsGang", "NoGang"
+#: What only a group can have.
+_OF_GROUPS = ("schedulingConstraints", "resourceClaims")
+
+GANG_POLICY: Check = struct(("policy", needed(one_of(JOB_AS_GANG, NO_GANG))))
+
+
+def is_gang_by_word(spec: Object) -> bool:
+    """Whether a Job is a gang because it says so in one word and nothing else of it."""
+    said = (spec.get("scheduling") or {}).get("schedulingPolicy")
+    return not said and _word(spec) == JOB_AS_GANG
+
+
+def check_agreement(new: Any, old: Any) -> Causes:
+    """What is said in one word and what is said in full must be the same, given the spec."""
+    scheduling = new.get("scheduling") or {}
+    policy = scheduling.get("schedulingPolicy") or {}
+    unlike: dict[str, list[str]] = {
+        JOB_AS_GANG: ["schedulingPolicy.basic"] if "basic" in policy else [],
+        NO_GANG: [
+            *(["schedulingPolicy.gang"] if "gang" in policy else []),
+            *(field for field in _OF_GROUPS if scheduling.get(field)),
+        ],
+    }
+    word = _word(new)
+    return [
+        invalid("gangPolicy.policy", word, f"may not be {word} when scheduling.{field} is set")
+        for field in unlike.get(word, ())
+    ]
+
+
+def _word(spec: Object) -> str:
+    return str((spec.get("gangPolicy") or {}).get("policy", ""))

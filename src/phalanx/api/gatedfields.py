@@ -1,0 +1,110 @@
+"""Fields that are dropped from what is written while their gate is off.
+
+Not from an object that already has them: what was stored while the gate was on stays. Runs before
+rules, so that what is dropped is not judged. A row is about a struct and holds wherever it stands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from phalanx.api import gates as names
+from phalanx.api.gates import Gates
+from phalanx.api.sites import Site, sites
+from phalanx.api.wire import Object
+
+
+@dataclass(frozen=True, slots=True)
+class Gated:
+    """A field of a struct, and the gate without which it goes.
+
+    It stays where the old object has it, or has that which tells that it is used.
+    """
+
+    gate: str
+    struct: str
+    field: str
+    used_with: str = ""
+
+
+def _in_all_versions(gate: str, struct: str, field: str, used_with: str = "") -> list[Gated]:
+    versions = ("v1beta1", "v1alpha3")
+    return [Gated(gate, f"scheduling.{v}.{struct}", field, used_with) for v in versions]
+
+
+GATED_FIELDS = (
+    Gated(names.GENERIC_WORKLOAD, "core.v1.PodSpec", "schedulingGroup"),
+    Gated(names.WORKLOAD_WITH_JOB, "batch.v1.JobSpec", "scheduling"),
+    Gated(names.JOB_GANG_POLICY, "batch.v1.JobSpec", "gangPolicy"),
+    Gated(names.GENERIC_WORKLOAD, "jobset.v1alpha2.JobSetSpec", "scheduling"),
+    Gated(names.GENERIC_WORKLOAD, "leaderworkerset.v1.LeaderWorkerSetSpec", "scheduling"),
+    *_in_all_versions(names.TOPOLOGY_AWARE, "PodGroupTemplate", "schedulingConstraints"),
+    *_in_all_versions(names.TOPOLOGY_AWARE, "PodGroupSpec", "schedulingConstraints"),
+    *_in_all_versions(names.RESOURCE_CLAIMS, "PodGroupTemplate", "resourceClaims"),
+    *_in_all_versions(names.RESOURCE_CLAIMS, "PodGroupSpec", "resourceClaims"),
+    *_in_all_versions(
+        names.RESOURCE_CLAIMS, "PodGroup", "status.resourceClaimStatuses", "spec.resourceClaims"
+    ),
+    *_in_all_versions(names.PREEMPTION_POLICY, "PodGroupTemplate", "preemptionPolicy"),
+    *_in_all_versions(names.PREEMPTION_POLICY, "CompositePodGroupTemplate", "preemptionPolicy"),
+    *_in_all_versions(names.PREEMPTION_POLICY, "PodGroupSpec", "preemptionPolicy"),
+    Gated(names.PREEMPTION_POLICY, "scheduling.v1alpha3.CompositePodGroupSpec", "preemptionPolicy"),
+    *_in_all_versions(names.COMPOSITE_POD_GROUP, "WorkloadSpec", "compositePodGroupTemplates"),
+    *_in_all_versions(
+        names.COMPOSITE_POD_GROUP, "CompositePodGroupTemplate", "compositePodGroupTemplates"
+    ),
+    *_in_all_versions(names.COMPOSITE_POD_GROUP, "PodGroupSpec", "parentCompositePodGroupName"),
+)
+
+
+def drop_disabled(gates: Gates, struct: str, new: Object, old: Object | None) -> None:
+    """Drop in place what is not to be written to an object of a struct."""
+    site = _site(gates, struct)
+    if site is not None:
+        _drop(site, new, old or {})
+
+
+@cache
+def _site(gates: Gates, struct: str) -> Site[Gated] | None:
+    rows: dict[str, list[tuple[tuple[str, ...], Gated]]] = {}
+    for row in GATED_FIELDS:
+        if not gates.is_on(row.gate):
+            rows.setdefault(row.struct, []).append(((), row))
+    return sites(struct, rows) if rows else None
+
+
+def _drop(site: Site[Gated], new: Any, old: Any) -> None:
+    if isinstance(new, dict):
+        before = old if isinstance(old, dict) else {}
+        for row in site.rows:
+            if not _has(before, row.used_with or row.field):
+                _remove(new, row.field)
+        for step, inner in site.fields.items():
+            if step in new:
+                _drop(inner, new[step], before.get(step))
+    elif isinstance(new, list) and site.item is not None:
+        for item in new:
+            _drop(site.item, item, _namesake(item, old))
+
+
+def _namesake(item: Any, items: Any) -> Any:
+    """The old item that a new one takes the place of."""
+    name = item.get("name") if isinstance(item, dict) else None
+    return next((one for one in items or () if one.get("name") == name), None)
+
+
+def _has(struct: Object, path: str) -> bool:
+    value: Any = struct
+    for step in path.split("."):
+        value = value.get(step) if isinstance(value, dict) else None
+    return value is not None
+
+
+def _remove(struct: Object, path: str) -> None:
+    *above, last = path.split(".")
+    value: Any = struct
+    for step in above:
+        value = value.get(step, {})
+    value.pop(last, None)

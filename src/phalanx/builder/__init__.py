@@ -1,0 +1,82 @@
+"""The workload builder: from what users want to what is scheduled. For any controller, on its own.
+
+    item ─▶ builder ─▶ Workload ─▶ groups        intent ─▶ template tree ─▶ PodGroups and composites
+    blocks ─▶ config                             the API's building blocks, read
+    faults                                       what is wrong, at the fields of the user's object
+
+A controller describes its workload as a tree of `WorkloadItem`s and gets back plain objects of
+`scheduling.k8s.io`. `jobs`, `jobsets` and `leaderworkersets` do so for three known kinds, and show
+how. Pure: values in, new objects out; talks to nobody and keeps nothing. See `docs/builder.md`.
+
+>>> from phalanx.builder import WorkloadBuilder, WorkloadItem, Basic, Gang, SchedulingConfig
+>>> root = WorkloadItem("pods", default=SchedulingConfig(policy=Basic()))
+>>> WorkloadBuilder(root, allow=[Gang]).validate()[0].message
+'Forbidden: basic scheduling policy is not supported by this controller'
+"""
+
+from phalanx.builder.allowlist import validate_disruption_mode, validate_scheduling_policy
+from phalanx.builder.blocks import (
+    Intent,
+    map_composite_group_config,
+    map_pod_group_config,
+    read_intent,
+)
+from phalanx.builder.builder import WorkloadBuilder
+from phalanx.builder.config import (
+    All,
+    Basic,
+    Gang,
+    ResourceClaim,
+    SchedulingConfig,
+    Single,
+    Unknown,
+)
+from phalanx.builder.groups import (
+    Template,
+    new_composite_pod_group,
+    new_groups,
+    new_pod_group,
+    templates,
+)
+from phalanx.builder.item import Callback, WorkloadItem, default_min_count
+from phalanx.builder.links import GROUP_TEMPLATE, PARENT_COMPOSITE, Link, read_link
+from phalanx.builder.management import ManageBoth, ManageGroups, ManageNothing
+from phalanx.builder.names import pod_group_name, template_name, workload_name
+from phalanx.builder.owners import controller_reference, owner_reference
+
+__all__ = [
+    "GROUP_TEMPLATE",
+    "PARENT_COMPOSITE",
+    "All",
+    "Basic",
+    "Callback",
+    "Gang",
+    "Intent",
+    "Link",
+    "ManageBoth",
+    "ManageGroups",
+    "ManageNothing",
+    "ResourceClaim",
+    "SchedulingConfig",
+    "Single",
+    "Template",
+    "Unknown",
+    "WorkloadBuilder",
+    "WorkloadItem",
+    "controller_reference",
+    "default_min_count",
+    "map_composite_group_config",
+    "map_pod_group_config",
+    "new_composite_pod_group",
+    "new_groups",
+    "new_pod_group",
+    "owner_reference",
+    "pod_group_name",
+    "read_intent",
+    "read_link",
+    "template_name",
+    "templates",
+    "validate_disruption_mode",
+    "validate_scheduling_policy",
+    "workload_name",
+]

@@ -1,0 +1,158 @@
+"""From a Workload to the groups that are scheduled: PodGroups and CompositePodGroups.
+
+Works on any Workload, just built or found in a cluster. A group takes over all that its template
+says and refers to both the Workload and the group above it. Groups get names that follow from the
+Workload, the template and the instance, so that parents and children agree without being told;
+whoever makes several groups of one composite template names the parent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from phalanx.api.errors import NotFound
+from phalanx.api.kinds import COMPOSITE_POD_GROUP, POD_GROUP, WORKLOAD, Kind
+from phalanx.api.wire import Object
+from phalanx.api.workloadrules import COMPOSITES, LEAVES
+from phalanx.builder.names import pod_group_name
+from phalanx.builder.template import terms
+
+
+class Template(NamedTuple):
+    """A template in a Workload: its kind of group, and the template above it ("" for none)."""
+
+    kind: Kind
+    value: Object
+    parent: str
+
+    @property
+    def name(self) -> str:
+        """Its name, unique in the Workload."""
+        name: str = self.value["name"]
+        return name
+
+
+def templates(workload: Mapping[str, Any]) -> dict[str, Template]:
+    """All templates of a Workload by name, each before those below it."""
+    return {one.name: one for one in _templates(workload.get("spec") or {}, "")}
+
+
+def _templates(holder: Mapping[str, Any], above: str) -> Iterator[Template]:
+    for value in holder.get(LEAVES) or ():
+        yield Template(POD_GROUP, value, above)
+    for value in holder.get(COMPOSITES) or ():
+        yield Template(COMPOSITE_POD_GROUP, value, above)
+        yield from _templates(value, value["name"])
+
+
+def new_pod_group(
+    workload: Mapping[str, Any],
+    template: str,
+    *,
+    instance: str = "",
+    name: str = "",
+    parent: str = "",
+    owners: Sequence[Object] = (),
+) -> Object:
+    """A PodGroup of a template, wherever in the Workload that is.
+
+    `instance` tells apart groups that are made of one template. Raises NotFound if there is no such
+    template.
+    """
+    found = _found(workload, template, POD_GROUP)
+    return _group(workload, found, instance, name, parent, owners)
+
+
+def new_composite_pod_group(
+    workload: Mapping[str, Any],
+    template: str,
+    *,
+    instance: str = "",
+    name: str = "",
+    parent: str = "",
+    owners: Sequence[Object] = (),
+) -> Object:
+    """A CompositePodGroup of a template; otherwise like `new_pod_group`."""
+    found = _found(workload, template, COMPOSITE_POD_GROUP)
+    return _group(workload, found, instance, name, parent, owners)
+
+
+def new_groups(
+    workload: Mapping[str, Any],
+    template: str = "",
+    *,
+    instance: str = "",
+    parent: str = "",
+    owners: Sequence[Object] = (),
+) -> list[Object]:
+    """One group of every template, parents before children; or of one and those below it alone.
+
+    All of them are of one instance; `parent` is for the highest. Raises NotFound if there is no
+    such template.
+    """
+    known = templates(workload)
+    if template and template not in known:
+        raise _missing(workload, template, "template", known)
+    made: dict[str, Object] = {}
+    for one in known.values():
+        if one.parent in made:
+            above = made[one.parent]["metadata"]["name"]
+        elif one.name == template or not (template or one.parent):
+            above = parent
+        else:
+            continue
+        made[one.name] = _group(workload, one, instance, "", above, owners)
+    return list(made.values())
+
+
+def first_template(workload: Mapping[str, Any]) -> str:
+    """The first template of a group of pods; "" if there is none."""
+    known = templates(workload).values()
+    return next((one.name for one in known if one.kind is POD_GROUP), "")
+
+
+def _found(workload: Mapping[str, Any], name: str, kind: Kind) -> Template:
+    known = {one.name: one for one in templates(workload).values() if one.kind is kind}
+    if name not in known:
+        raise _missing(workload, name, f"{kind.name[0].lower()}{kind.name[1:]}Template", known)
+    return known[name]
+
+
+def _missing(workload: Mapping[str, Any], name: str, noun: str, known: Iterable[str]) -> NotFound:
+    holder = workload["metadata"]["name"]
+    return NotFound(
+        f'{noun} "{name}" not found in workload "{holder}" (have [{" ".join(known)}])',
+        name=holder,
+        group=WORKLOAD.group,
+        kind=WORKLOAD.name,
+    )
+
+
+def _group(
+    workload: Mapping[str, Any],
+    template: Template,
+    instance: str,
+    name: str,
+    parent: str,
+    owners: Sequence[Object],
+) -> Object:
+    meta = workload["metadata"]
+    if template.parent:
+        parent = parent or pod_group_name(meta["name"], template.parent)
+    owned = {"ownerReferences": [dict(owner) for owner in owners]} if owners else {}
+    above = {"parentCompositePodGroupName": parent} if parent else {}
+    return {
+        "apiVersion": template.kind.api_version,
+        "kind": template.kind.name,
+        "metadata": {
+            "name": name or pod_group_name(meta["name"], template.name, instance),
+            "namespace": meta.get("namespace", ""),
+            **owned,
+        },
+        "spec": {
+            "workloadRef": {"workloadName": meta["name"], "templateName": template.name},
+            **above,
+            **terms(template.value),
+        },
+    }

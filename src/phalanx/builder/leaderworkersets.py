@@ -1,0 +1,125 @@
+"""A LeaderWorkerSet as a workload: a set of gangs, one for each replica, its leader included.
+
+Replicas come and go by themselves; a leader and its workers start together or not at all. Where
+workers are made only once their leader is ready, a gang would wait for ever: there, and where the
+user says basic, pods are scheduled one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from phalanx.api.causes import invalid
+from phalanx.api.errors import Cause
+from phalanx.api.wire import Object
+from phalanx.builder.blocks import read_intent
+from phalanx.builder.builder import WorkloadBuilder, refusal
+from phalanx.builder.config import All, Basic, Gang, Single
+from phalanx.builder.groups import first_template, new_pod_group
+from phalanx.builder.item import WorkloadItem, default_min_count
+from phalanx.builder.links import Link
+from phalanx.builder.management import Management, managed
+from phalanx.builder.owners import controller_reference, owners_of_group
+from phalanx.builder.pods import PodTemplate
+
+#: What a LeaderWorkerSet supports.
+SUPPORTED = (Basic, Gang, Single, All)
+#: The name of the template that the group of every replica is made of.
+TEMPLATE = "replica"
+_PATH = "spec.scheduling"
+
+
+def management(lws: Mapping[str, Any]) -> Management:
+    """What to make for a LeaderWorkerSet."""
+    return managed(lws, [_leader(lws).spec, _workers(lws).spec])
+
+
+def item(lws: Mapping[str, Any]) -> WorkloadItem:
+    """A LeaderWorkerSet as one group of pods, of which there will be one for each replica."""
+    intent = read_intent(lws["spec"].get("scheduling"), _PATH)
+    return WorkloadItem(
+        TEMPLATE,
+        default=_workers(lws).default(Basic() if _leader_first(lws) else Gang()),
+        user=intent.config,
+        callbacks=(default_min_count(_template(lws).get("size", 1)),),
+        path=_PATH,
+        fields={**_workers(lws).fields, **intent.fields},
+    )
+
+
+def validate(lws: Mapping[str, Any], old: Mapping[str, Any] | None = None) -> list[Cause]:
+    """What is wrong with how a LeaderWorkerSet is to be scheduled, and was not before."""
+    found = WorkloadBuilder(item(lws), SUPPORTED).validate(item(old) if old else None)
+    before = _faults(old) if old else []
+    return [*found, *(cause for cause in _faults(lws) if cause not in before)]
+
+
+def workload(lws: Mapping[str, Any]) -> Object:
+    """The Workload of a LeaderWorkerSet. Raises Invalid if there cannot be one."""
+    if causes := _faults(lws):
+        raise refusal(lws["metadata"]["name"], causes)
+    return WorkloadBuilder(item(lws), SUPPORTED).build(lws)
+
+
+def pod_group(
+    lws: Mapping[str, Any], workload: Mapping[str, Any], replica: int, link: Link | None = None
+) -> Object:
+    """The PodGroup of one replica: its leader and its workers.
+
+    If there is a link to the Workload of a parent: of the template that is named there.
+    """
+    if link is None:
+        owners = owners_of_group(lws, workload)
+        return new_pod_group(workload, TEMPLATE, instance=str(replica), owners=owners)
+    return new_pod_group(
+        workload,
+        link.template or first_template(workload),
+        instance=f"{lws['metadata']['name']}-{replica}",
+        parent=link.parent,
+        owners=[controller_reference(lws)],
+    )
+
+
+def _faults(lws: Mapping[str, Any]) -> list[Cause]:
+    return [*_never_starts(lws), *_unlike_workers(lws)]
+
+
+def _never_starts(lws: Mapping[str, Any]) -> list[Cause]:
+    """A gang waits for all its workers; these must not wait for their leader."""
+    match item(lws).resolve().policy:
+        case Gang(int() as count) if count > 1 and _leader_first(lws):
+            detail = "a gang cannot start while its workers wait for the leader to be ready"
+            return [item(lws).told(invalid("schedulingPolicy", "gang", detail))]
+    return []
+
+
+def _unlike_workers(lws: Mapping[str, Any]) -> list[Cause]:
+    """What a leader has that its workers have not: the pods of a group have one priority."""
+    leader, workers = _leader(lws), _workers(lws)
+    return [
+        invalid(place, leader.spec.get(name, ""), "must be that of the workers: they are one group")
+        for name, place in leader.fields.items()
+        if leader.spec.get(name, "") != workers.spec.get(name, "")
+    ]
+
+
+def _leader_first(lws: Mapping[str, Any]) -> bool:
+    order: str = lws["spec"].get("startupPolicy", "")
+    return order == "LeaderReady"
+
+
+def _template(lws: Mapping[str, Any]) -> Mapping[str, Any]:
+    return lws["spec"].get("leaderWorkerTemplate") or {}
+
+
+def _leader(lws: Mapping[str, Any]) -> PodTemplate:
+    """The leader's template; without one, leaders are made like workers."""
+    path = "spec.leaderWorkerTemplate.leaderTemplate"
+    template = _template(lws).get("leaderTemplate")
+    return PodTemplate(template, path) if template else _workers(lws)
+
+
+def _workers(lws: Mapping[str, Any]) -> PodTemplate:
+    path = "spec.leaderWorkerTemplate.workerTemplate"
+    return PodTemplate(_template(lws).get("workerTemplate") or {}, path)

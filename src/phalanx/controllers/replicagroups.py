@@ -1,0 +1,88 @@
+"""Groups of pods that name a Workload, a template in it and a replica, but no group.
+
+Pods of that old form are stored with the name that their group will have and with two marks, from
+which this loop makes the group (`api/podlinks.py`). It belongs to the Workload and goes with it. A
+Workload or template that is not there yet is waited for.
+"""
+
+from __future__ import annotations
+
+from phalanx.api.core import Pod
+from phalanx.api.errors import ApiError, NotFound
+from phalanx.api.kinds import POD, POD_GROUP, WORKLOAD
+from phalanx.api.meta import Key
+from phalanx.api.podlinks import TEMPLATE_MARK, WORKLOAD_MARK
+from phalanx.api.scheduling import PodGroup
+from phalanx.builder.groups import new_pod_group
+from phalanx.builder.owners import owner_reference
+from phalanx.client.answers import Resource
+from phalanx.client.client import Client
+from phalanx.client.transports import Unreachable
+from phalanx.client.workqueue import WorkQueue
+from phalanx.controllers.actions import Create, perform
+from phalanx.controllers.loop import Informers
+
+
+class ReplicaGroups:
+    """Makes the PodGroups that marked pods wait for. Never changes or deletes one."""
+
+    def __init__(self, client: Client, informers: Informers) -> None:
+        self._client = client
+        self._groups = informers.of(POD_GROUP, PodGroup).cache
+        pods = informers.of(POD, Pod).cache
+        self._of_group = pods.index(lambda pod: [pod.group] if pod.group and _marks(pod) else [])
+        self._of_workload = pods.index(lambda pod: [_workload(pod)] if _marks(pod) else [])
+        self._queue: WorkQueue[Key] = WorkQueue()
+        self._groups.subscribe(self._group_changed)
+        pods.subscribe(self._pod_changed)
+        informers.any(WORKLOAD).cache.subscribe(self._workload_changed)
+
+    async def run(self) -> None:
+        """Make groups until cancelled."""
+        while True:
+            key = await self._queue.get()
+            try:
+                await self._settle(key)
+                self._queue.forget(key)
+            except (ApiError, Unreachable):
+                self._queue.retry(key)
+            finally:
+                self._queue.done(key)
+
+    async def _settle(self, key: Key) -> None:
+        """Make a group that a live pod waits for; without its template, wait for news of it."""
+        pod = next((pod for pod in self._of_group[key] if not pod.ended), None)
+        if pod is None or self._groups.get(key) is not None:
+            return
+        try:
+            workload = await self._client.get(WORKLOAD, _workload(pod))
+            owners = [owner_reference(workload)]
+            group = new_pod_group(workload, _marks(pod)[1], name=key.name, owners=owners)
+        except NotFound:
+            return
+        if not workload["metadata"].get("deletionTimestamp"):
+            await perform(self._client, Create(POD_GROUP, group))
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        if new is not None and new.group is not None and _marks(new):
+            self._queue.add(new.group)
+
+    def _group_changed(self, old: PodGroup | None, new: PodGroup | None) -> None:
+        if new is None and old is not None:
+            self._queue.add(old.metadata.key)
+
+    def _workload_changed(self, old: Resource | None, new: Resource | None) -> None:
+        for pod in self._of_workload[new.metadata.key] if new is not None else ():
+            if pod.group is not None:
+                self._queue.add(pod.group)
+
+
+def _marks(pod: Pod) -> tuple[str, ...]:
+    """The Workload and the template that a pod's group is made of; nothing if it names its own."""
+    said = pod.metadata.annotations
+    workload, template = said.get(WORKLOAD_MARK, ""), said.get(TEMPLATE_MARK, "")
+    return (workload, template) if workload and template else ()
+
+
+def _workload(pod: Pod) -> Key:
+    return Key(pod.metadata.namespace, _marks(pod)[0])

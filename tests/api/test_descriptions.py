@@ -1,0 +1,92 @@
+"""What `kubectl explain` tells: everything that is served is described, and nothing else."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from importlib import resources
+
+import orjson
+import pytest
+
+from phalanx.api.definitions import definition
+from phalanx.api.descriptions import HEAD, descriptions, glossary
+from phalanx.api.kinds import KINDS
+from phalanx.api.openapi import openapi, references
+
+DATA = resources.files("phalanx.api")
+GROUPS = sorted(path.name.removesuffix(".txt") for path in (DATA / "glossary").iterdir())
+#: Where every served kind begins, and what the lists of kinds that users define lead to.
+ROOTS = (*(kind.schema for kind in KINDS), "meta.v1.ListMeta")
+SERVED = sorted({name for root in ROOTS for name in references(root)})
+#: Every sentence with the type or field that it is about.
+SENTENCES = [
+    (field or own, text)
+    for group in GROUPS
+    for own, fields in glossary(group).items()
+    for field, text in fields.items()
+] + list(HEAD.items())
+
+
+def existing() -> dict[tuple[str, str], set[str]]:
+    """The fields of each type, by group and name, in whichever version has them."""
+    found: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for path in (DATA / "schemas").iterdir():
+        module = path.name.removesuffix(".json")
+        for own in orjson.loads(path.read_bytes())["definitions"]:
+            node = definition(f"{module}.{own}")
+            found[module.partition(".")[0], own] |= set() if isinstance(node, str) else {*node["p"]}
+    return found
+
+
+def test_every_type_and_field_that_is_served_is_described() -> None:
+    missing = []
+    for name in SERVED:
+        schema = openapi(name)
+        parts = {name: schema} | {
+            f"{name}.{key}": part for key, part in schema.get("properties", {}).items()
+        }
+        missing += [part for part, told in parts.items() if "description" not in told]
+    assert missing == []
+
+
+def test_nothing_is_described_that_does_not_exist() -> None:
+    known = existing()
+    assert [
+        f"{group}.{own}.{field}"
+        for group in GROUPS
+        for own, fields in glossary(group).items()
+        for field in fields
+        if (group, own) not in known or (field and field not in known[group, own])
+    ] == []
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_types_and_their_fields_stand_in_order_and_once(group: str) -> None:
+    found = [(own, field) for own, fields in glossary(group).items() for field in fields]
+    assert found == sorted(found)
+    assert len(found) == len((DATA / "glossary" / f"{group}.txt").read_text("utf-8").splitlines())
+
+
+def test_each_description_is_one_plain_sentence() -> None:
+    assert [
+        text
+        for _, text in SENTENCES
+        if not (text[0].isupper() and text.endswith(".") and 4 <= len(text.split()) <= 20)
+        or len(text) > 200
+    ] == []
+
+
+def test_things_of_different_names_are_described_differently() -> None:
+    names = defaultdict(set)
+    for name, text in SENTENCES:
+        names[text].add(name)
+    assert {text: sorted(used) for text, used in names.items() if len(used) > 1} == {}
+
+
+def test_versions_of_a_group_share_their_sentences() -> None:
+    old, new = (f"scheduling.{version}.PodGroupSpec" for version in ("v1alpha3", "v1beta1"))
+    assert descriptions(old) is descriptions(new)
+
+
+def test_what_is_not_described_is_no_error() -> None:
+    assert descriptions("autoscaling.v1.Scale") == {}

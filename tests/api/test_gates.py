@@ -1,0 +1,116 @@
+"""Feature gates: names, what needs what, and what is said of old names."""
+
+from __future__ import annotations
+
+import pytest
+
+from phalanx.api.gates import DEFAULT, GATES, OLD_NAMES, BadGates, advice, gated, parse
+from phalanx.api.kinds import COMPOSITE_POD_GROUP, JOB, KINDS, POD, POD_GROUP, WORKLOAD
+
+NAMES = [gate.name for gate in GATES]
+
+
+def test_everything_is_on_but_what_is_tried_out() -> None:
+    off = [name for name in NAMES if not DEFAULT.is_on(name)]
+    assert off == ["JobGangInference", "JobReleaseScheduling"]
+
+
+def test_every_gate_comes_after_those_that_it_needs() -> None:
+    for at, gate in enumerate(GATES):
+        assert set(gate.needs) <= set(NAMES[:at])
+
+
+def test_no_gate_has_a_name_that_is_an_old_one() -> None:
+    assert not set(NAMES) & set(OLD_NAMES)
+    assert set(OLD_NAMES.values()) <= set(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", {}),
+        (" , ", {}),
+        ("A=true", {"A": True}),
+        ("A=true, B=false", {"A": True, "B": False}),
+        ("A=1,B=0,C=T,D=f", {"A": True, "B": False, "C": True, "D": False}),
+        ("A=true,A=false", {"A": False}),
+    ],
+)
+def test_gates_are_written_with_their_values(text: str, expected: dict[str, bool]) -> None:
+    assert parse(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("A", "missing bool value for feature gate A"),
+        ("A=", "invalid value of feature gate A="),
+        ("A=maybe", "invalid value of feature gate A=maybe"),
+    ],
+)
+def test_a_value_that_is_neither_true_nor_false_is_refused(text: str, words: str) -> None:
+    with pytest.raises(BadGates, match=words):
+        parse(text)
+
+
+def test_an_unknown_name_is_refused() -> None:
+    with pytest.raises(BadGates, match="unrecognized feature gate: GenericWorkloads"):
+        gated({"GenericWorkloads": True})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "sentence"),
+    [
+        (
+            {"GenericWorkload": False, "WorkloadWithJob": True},
+            "WorkloadWithJob is enabled, but depends on features that are disabled: "
+            "[GenericWorkload]",
+        ),
+        (
+            {"TopologyAwareWorkloadScheduling": False, "CompositePodGroup": True},
+            "CompositePodGroup is enabled, but depends on features that are disabled: "
+            "[TopologyAwareWorkloadScheduling]",
+        ),
+        (
+            {"GenericWorkloadPodGroup": False, "JobGangPolicy": True},
+            "JobGangPolicy is enabled, but depends on features that are disabled: "
+            "[GenericWorkload GangScheduling]",
+        ),
+    ],
+)
+def test_a_gate_that_lacks_what_it_needs_cannot_be_asked_for(
+    wanted: dict[str, bool], sentence: str
+) -> None:
+    with pytest.raises(BadGates) as caught:
+        gated(wanted)
+    assert str(caught.value) == sentence
+
+
+def test_a_gate_that_nobody_mentions_follows_those_that_it_needs() -> None:
+    assert gated({"GenericWorkload": False}).on == frozenset()
+    without = gated({"TopologyAwareWorkloadScheduling": False})
+    assert DEFAULT.on - without.on == {"TopologyAwareWorkloadScheduling", "CompositePodGroup"}
+
+
+def test_old_names_still_work_and_are_told_of() -> None:
+    wanted = {"GenericWorkloadPodGroup": False}
+    assert gated(wanted).on == gated({"GenericWorkload": False}).on
+    assert advice(wanted) == ["feature gate GenericWorkloadPodGroup is now called GenericWorkload"]
+    assert not gated({"DelayedPreemption": False}).is_on("WorkloadAwarePreemption")
+    assert len(advice(["DelayedPreemption"])) == 2
+    assert len(advice(["GangScheduling"])) == 1
+    assert advice(["WorkloadWithJob"]) == []
+
+
+def test_kinds_come_and_go_with_their_gates() -> None:
+    assert DEFAULT.served(KINDS) == list(KINDS)
+    some = (POD, POD_GROUP, WORKLOAD, COMPOSITE_POD_GROUP, JOB)
+    assert gated({"CompositePodGroup": False}).served(some) == [POD, POD_GROUP, WORKLOAD, JOB]
+    assert gated({"GenericWorkload": False}).served(some) == [POD, JOB]
+
+
+def test_metrics_tell_every_gate() -> None:
+    lines = gated({"GangScheduling": False}).metrics().splitlines()
+    assert 'kubernetes_feature_enabled{name="GenericWorkload",stage="BETA"} 1' in lines
+    assert 'kubernetes_feature_enabled{name="GangScheduling",stage="DEPRECATED"} 0' in lines
+    assert len(lines) == 1 + len(GATES)

@@ -1,0 +1,64 @@
+"""Where structs stand in the objects of a kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from phalanx.api.sites import ITEM, Site, Way, sites
+
+POD_SPEC = {"core.v1.PodSpec": [((), "here")]}
+
+
+def ways(site: Site[str] | None, above: str = "", seen: tuple[int, ...] = ()) -> Iterator[str]:
+    """All ways to rows, each once."""
+    if site is None or id(site) in seen:
+        return
+    yield from (f"{above} {row}" for row in site.rows)
+    for step, inner in site.fields.items():
+        yield from ways(inner, f"{above}.{step}", (*seen, id(site)))
+    yield from ways(site.item, f"{above}[]", (*seen, id(site)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("core.v1.Pod", [".spec here"]),
+        ("core.v1.PodTemplate", [".template.spec here"]),
+        ("batch.v1.Job", [".spec.template.spec here"]),
+        ("batch.v1.CronJob", [".spec.jobTemplate.spec.template.spec here"]),
+        ("core.v1.PodList", [".items[].spec here"]),
+        ("core.v1.ConfigMap", []),
+    ],
+)
+def test_a_struct_is_found_wherever_it_is_embedded(kind: str, expected: list[str]) -> None:
+    assert list(ways(sites(kind, POD_SPEC))) == expected
+
+
+def test_a_struct_that_holds_itself_is_found_at_every_depth() -> None:
+    rows = {"scheduling.v1beta1.PodGroupTemplate": [((), "leaf")]}
+    root = sites("scheduling.v1beta1.WorkloadSpec", rows)
+    assert root is not None
+    site: Site[str] | None = root
+    for _ in range(3):
+        assert site is not None
+        leaves = site.fields["podGroupTemplates"].item
+        assert leaves is not None
+        assert leaves.rows == ("leaf",)
+        site = site.fields["compositePodGroupTemplates"].item
+
+
+def test_a_row_may_stand_further_down_than_its_struct() -> None:
+    way: Way = ("containers", ITEM, "resources")
+    found = sites("core.v1.Pod", {"core.v1.PodSpec": [(way, "deep"), ((), "here")]})
+    assert list(ways(found)) == [".spec here", ".spec.containers[].resources deep"]
+
+
+def test_what_lies_below_is_asked_for_by_field_or_position() -> None:
+    found = sites("core.v1.PodList", POD_SPEC)
+    assert found is not None
+    items = found.below("items")
+    assert items is not None
+    assert items.below("0") is items.below("-")
+    assert found.below("metadata") is None

@@ -1,0 +1,328 @@
+"""Trees of items, built into Workloads."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+
+from phalanx.api.errors import Invalid
+from phalanx.api.wire import Object
+from phalanx.builder import (
+    All,
+    Basic,
+    Gang,
+    ResourceClaim,
+    SchedulingConfig,
+    Single,
+    WorkloadBuilder,
+    WorkloadItem,
+    default_min_count,
+)
+from tests.builder.trees import (
+    EVERYTHING,
+    OWNER,
+    built,
+    composite,
+    config,
+    leaf,
+    refused_by_server,
+    template,
+)
+
+# ---------------------------------------------------------------------------------- flat results
+
+
+@pytest.mark.parametrize("silent", [leaf(), leaf(default=config(Basic()))])
+def test_a_group_that_asks_for_nothing_is_basic(silent: WorkloadItem) -> None:
+    assert template(silent) == {"name": "workers", "schedulingPolicy": {"basic": {}}}
+
+
+def test_a_gang_says_its_size() -> None:
+    assert template(leaf(default=config(Gang(4))))["schedulingPolicy"] == {"gang": {"minCount": 4}}
+
+
+def test_a_callback_gives_a_gang_its_size() -> None:
+    item = leaf(user=config(Gang()), callbacks=[default_min_count(8)])
+    assert template(item)["schedulingPolicy"] == {"gang": {"minCount": 8}}
+
+
+def test_a_callback_may_change_anything() -> None:
+    def whole(resolved: SchedulingConfig) -> SchedulingConfig:
+        return replace(resolved, policy=Gang(12), disruption_mode=All())
+
+    assert template(leaf(callbacks=[whole])) == {
+        "name": "workers",
+        "schedulingPolicy": {"gang": {"minCount": 12}},
+        "disruptionMode": {"all": {}},
+    }
+
+
+def test_a_users_gang_beats_a_basic_default() -> None:
+    item = leaf(default=config(Basic()), user=config(Gang(3)))
+    assert template(item)["schedulingPolicy"] == {"gang": {"minCount": 3}}
+
+
+def test_defaults_and_users_are_merged_field_by_field() -> None:
+    item = leaf(
+        default=config(Gang(4), Single(), topology=("zone",)), user=config(topology=("rack",))
+    )
+    assert template(item) == {
+        "name": "workers",
+        "schedulingPolicy": {"gang": {"minCount": 4}},
+        "schedulingConstraints": {"topology": [{"key": "rack"}]},
+        "disruptionMode": {"single": {}},
+    }
+
+
+def test_a_template_says_all_that_a_configuration_says() -> None:
+    everything = SchedulingConfig(
+        policy=Gang(4),
+        topology=("zone",),
+        disruption_mode=All(),
+        resource_claims=(ResourceClaim("a", "x"), ResourceClaim("b", None, "y")),
+        priority_class_name="high",
+        priority=0,
+        preemption_policy="Never",
+    )
+    assert template(leaf(default=everything)) == {
+        "name": "workers",
+        "schedulingPolicy": {"gang": {"minCount": 4}},
+        "schedulingConstraints": {"topology": [{"key": "zone"}]},
+        "resourceClaims": [
+            {"name": "a", "resourceClaimName": "x"},
+            {"name": "b", "resourceClaimTemplateName": "y"},
+        ],
+        "disruptionMode": {"all": {}},
+        "priorityClassName": "high",
+        "priority": 0,
+        "preemptionPolicy": "Never",
+    }
+
+
+def test_a_single_item_gives_one_group_of_pods_and_nothing_else() -> None:
+    spec = built(leaf())["spec"]
+    assert [one["name"] for one in spec["podGroupTemplates"]] == ["workers"]
+    assert "compositePodGroupTemplates" not in spec
+
+
+# ----------------------------------------------------------------------------- composite results
+
+
+def test_items_with_children_become_groups_of_groups() -> None:
+    root = composite(
+        "root",
+        leaf("driver"),
+        leaf("workers", config(Gang(8))),
+        user=config(Gang(2)),
+    )
+    assert template(root) == {
+        "name": "root",
+        "schedulingPolicy": {"gang": {"minGroupCount": 2}},
+        "podGroupTemplates": [
+            {"name": "driver", "schedulingPolicy": {"basic": {}}},
+            {"name": "workers", "schedulingPolicy": {"gang": {"minCount": 8}}},
+        ],
+    }
+    assert "podGroupTemplates" not in built(root)["spec"]
+
+
+def test_a_group_of_groups_is_basic_unless_told() -> None:
+    assert template(composite("root", leaf()))["schedulingPolicy"] == {"basic": {}}
+
+
+def test_a_user_overrides_how_many_groups_are_needed() -> None:
+    root = composite("root", leaf(), user=config(Gang(3)), default=config(Gang(2)))
+    assert template(root)["schedulingPolicy"] == {"gang": {"minGroupCount": 3}}
+
+
+def test_a_group_of_groups_has_constraints_and_a_mode() -> None:
+    root = composite(
+        "root", leaf(user=config(Gang(2))), user=config(Gang(1), All(), topology=("block",))
+    )
+    assert template(root)["schedulingConstraints"] == {"topology": [{"key": "block"}]}
+    assert template(root)["disruptionMode"] == {"all": {}}
+
+
+def test_levels_nest_in_the_order_of_the_children() -> None:
+    root = composite(
+        "root",
+        composite("a", leaf("a-1"), leaf("a-2")),
+        leaf("b"),
+        composite("c", composite("d", leaf("d-1"))),
+        leaf("e"),
+    )
+    made = template(root)
+    assert [one["name"] for one in made["podGroupTemplates"]] == ["b", "e"]
+    first, second = made["compositePodGroupTemplates"]
+    assert [one["name"] for one in first["podGroupTemplates"]] == ["a-1", "a-2"]
+    assert second["compositePodGroupTemplates"][0]["podGroupTemplates"][0]["name"] == "d-1"
+
+
+def test_a_gang_goes_with_the_whole_that_it_is_part_of() -> None:
+    root = composite(
+        "root",
+        composite("middle", leaf("inner", config(Gang(2))), user=config(Gang(1))),
+        leaf("outer", config(Gang(2))),
+        user=config(Gang(2), All()),
+    )
+    made = template(root)
+    (middle,) = made["compositePodGroupTemplates"]
+    below = (middle, *middle["podGroupTemplates"], *made["podGroupTemplates"])
+    assert [one["disruptionMode"] for one in below] == [{"all": {}}] * 3
+
+
+def test_a_group_of_groups_has_the_priority_of_those_below_it() -> None:
+    pods = config(priority_class_name="high", priority=7, preemption_policy="Never")
+    root = composite("root", composite("middle", leaf("a", pods)), leaf("b", pods))
+    made = template(root)
+    for one in (made, *made["compositePodGroupTemplates"]):
+        assert (one["priorityClassName"], one["priority"], one["preemptionPolicy"]) == (
+            "high", 7, "Never",
+        )  # fmt: skip
+
+
+def test_a_group_of_groups_leaves_open_what_those_below_it_do_not_share() -> None:
+    root = composite("root", leaf("a", config(preemption_policy="Never")), leaf("b"))
+    assert "preemptionPolicy" not in template(root)
+
+
+# --------------------------------------------------------------------------- owner and metadata
+
+
+def test_a_workload_is_owned_and_controlled_by_the_object_it_is_for() -> None:
+    workload = built(leaf())
+    assert workload["apiVersion"] == "scheduling.k8s.io/v1beta1"
+    assert workload["kind"] == "Workload"
+    assert workload["metadata"] == {
+        "name": "llm-795ddf89fd",
+        "namespace": "team",
+        "ownerReferences": [
+            {
+                "apiVersion": "example.com/v1",
+                "kind": "Training",
+                "name": "llm",
+                "uid": "uid-123",
+                "controller": True,
+                "blockOwnerDeletion": True,
+            }
+        ],
+    }
+    assert workload["spec"]["controllerRef"] == {
+        "apiGroup": "example.com",
+        "kind": "Training",
+        "name": "llm",
+    }
+
+
+def test_an_owner_of_the_core_group_has_an_empty_group() -> None:
+    owner = {**OWNER, "apiVersion": "v1"}
+    workload = WorkloadBuilder(leaf(), EVERYTHING).build(owner)
+    assert workload["spec"]["controllerRef"]["apiGroup"] == ""
+
+
+def test_a_workload_may_be_given_a_name() -> None:
+    workload = WorkloadBuilder(leaf(), EVERYTHING).build(OWNER, name="mine")
+    assert workload["metadata"]["name"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("owner", "field"),
+    [
+        ({}, "spec.controllerRef.kind"),
+        ({**OWNER, "apiVersion": ""}, "metadata.ownerReferences[0].apiVersion"),
+        ({**OWNER, "apiVersion": "not a group/v1"}, "spec.controllerRef.apiGroup"),
+        ({**OWNER, "kind": ""}, "metadata.ownerReferences[0].kind"),
+        ({**OWNER, "metadata": {"name": "llm", "uid": "u"}}, "metadata.namespace"),
+        (
+            {**OWNER, "metadata": {"name": "llm", "namespace": "n"}},
+            "metadata.ownerReferences[0].uid",
+        ),
+    ],
+)
+def test_without_a_whole_owner_there_is_no_workload(owner: Object, field: str) -> None:
+    with pytest.raises(Invalid) as refusal:
+        WorkloadBuilder(leaf(), EVERYTHING).build(owner)
+    assert field in [cause.field for cause in refusal.value.causes]
+
+
+# -------------------------------------------------------------------------------------- refusals
+
+
+def test_a_refusal_tells_every_field_of_the_users_object() -> None:
+    item = leaf(
+        user=config(Gang(0), topology=("zone", "rack")),
+        path="spec.scheduling",
+        fields={"schedulingConstraints": "spec.near"},
+    )
+    with pytest.raises(Invalid) as refusal:
+        built(item)
+    assert [str(cause) for cause in refusal.value.causes] == [
+        "spec.scheduling.schedulingPolicy.gang.minCount: Invalid value: 0: "
+        "must be greater than or equal to 1",
+        "spec.near.topology: Too many: 2: must have at most 1 item",
+    ]
+    assert refusal.value.message.startswith(
+        'Workload.scheduling.k8s.io "llm-795ddf89fd" is invalid: [spec.scheduling.'
+    )
+    assert refusal.value.code == 422
+
+
+@pytest.mark.parametrize(
+    "root",
+    [
+        leaf(user=config(Gang())),
+        composite("root", leaf(), user=config(Gang())),
+        leaf(""),
+        composite("root", leaf("")),
+        composite("root", leaf("root")),
+        composite("root", leaf("a"), leaf("a")),
+        composite("root", composite("a", leaf("b")), leaf("b")),
+        composite("root", leaf(), user=config(resource_claims=(ResourceClaim("a", "x"),))),
+    ],
+    ids=[
+        "gang without a size", "composite gang without a size", "no name", "no name below",
+        "name of the parent", "name of a sibling", "name of a nephew", "claims of a composite",
+    ],
+)  # fmt: skip
+def test_what_cannot_be_built_is_refused(root: WorkloadItem) -> None:
+    with pytest.raises(Invalid):
+        built(root)
+
+
+def test_a_refused_tree_still_runs_its_callbacks_and_is_refused_again() -> None:
+    calls: list[SchedulingConfig] = []
+
+    def note(resolved: SchedulingConfig) -> SchedulingConfig:
+        calls.append(resolved)
+        return resolved
+
+    builder = WorkloadBuilder(leaf(user=config(Gang()), callbacks=[note]), EVERYTHING)
+    for _ in range(2):
+        with pytest.raises(Invalid):
+            builder.build(OWNER)
+    assert calls == [config(Gang())] * 2
+
+
+# ---------------------------------------------------------------------------------------- purity
+
+
+def test_building_changes_nothing_and_shares_nothing() -> None:
+    owner = copy.deepcopy(OWNER)
+    builder = WorkloadBuilder(leaf(user=config(Gang(2))), EVERYTHING)
+    first, second = builder.build(owner), builder.build(owner)
+    assert first == second
+    first["spec"]["podGroupTemplates"][0]["schedulingPolicy"]["gang"]["minCount"] = 99
+    first["metadata"]["ownerReferences"].clear()
+    assert builder.build(owner) == second
+    assert owner == OWNER
+
+
+def test_what_is_built_passes_the_rules_of_the_server() -> None:
+    root = composite(
+        "root",
+        composite("middle", leaf("a", config(Gang(2), topology=("rack",)))),
+        leaf("b", config(resource_claims=(ResourceClaim("c", "x"),))),
+    )
+    assert refused_by_server(built(root)) == []

@@ -1,0 +1,113 @@
+"""Names: the known patterns and hashes, and legal whatever they are made of."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.api.fields import dns_label_faults, dns_subdomain_faults
+from phalanx.builder import pod_group_name, template_name, workload_name
+from phalanx.builder.names import free_name
+
+LABELS = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
+DOTTED = st.lists(LABELS, min_size=2, max_size=8).map(".".join)
+#: Every legal name of an object, the longest ones often.
+NAMES = st.one_of(
+    LABELS,
+    DOTTED.map(lambda name: name[:253].rstrip("-.")),
+    st.integers(240, 253).map(lambda length: "a" * length),
+    st.integers(1, 240).map(lambda at: f"{'a' * at}.{'b' * (252 - at)}"),
+)
+
+
+def test_a_workload_is_named_for_its_owner_and_the_hash_of_its_uid() -> None:
+    assert workload_name("train", "uid-123") == "train-795ddf89fd"
+
+
+def test_a_template_is_named_for_its_job() -> None:
+    assert template_name("train") == "train-pgt-0"
+    assert template_name("j" * 57) == f"{'j' * 57}-pgt-0"
+
+
+def test_a_group_is_named_for_its_workload_and_template() -> None:
+    assert pod_group_name("my-workload", "my-template") == "my-workload-my-template-67bd6bbcc4"
+
+
+def test_a_long_owner_is_shortened_and_keeps_the_hash() -> None:
+    name = workload_name("j" * 300, "uid-123")
+    assert name == f"{'j' * 242}-795ddf89fd"
+
+
+@pytest.mark.parametrize(
+    ("workload", "template"), [("w" * 300, "short"), ("short", "t" * 300), ("w" * 300, "t" * 300)]
+)
+def test_both_parts_of_a_long_name_survive(workload: str, template: str) -> None:
+    name = pod_group_name(workload, template)
+    first, second, _ = name.split("-")
+    assert len(name) == 253
+    assert workload.startswith(first)
+    assert template.startswith(second)
+    assert "short" in (first, second) or len(first) - len(second) in (0, 1)
+
+
+def test_a_cut_never_leaves_a_dot_before_a_dash() -> None:
+    assert ".-" not in workload_name(f"{'a' * 241}.{'b' * 11}", "uid-123")
+    assert ".-" not in pod_group_name(f"{'a' * 200}.{'b' * 40}", "t" * 63)
+
+
+def test_a_name_that_is_taken_gets_a_number() -> None:
+    assert free_name("root", []) == "root"
+    assert free_name("root", ["driver", "root", "root-0"]) == "root-1"
+
+
+@given(NAMES, st.uuids())
+def test_every_owner_has_a_legal_workload(owner: str, uid: object) -> None:
+    assert dns_subdomain_faults(owner) == []
+    name = workload_name(owner, str(uid))
+    assert dns_subdomain_faults(name) == []
+    assert name == workload_name(owner, str(uid))
+
+
+@given(NAMES)
+def test_every_job_has_a_legal_template(job: str) -> None:
+    assert dns_label_faults(template_name(job)) == []
+
+
+@given(NAMES, LABELS, st.one_of(st.just(""), st.integers(0, 999).map(str), NAMES))
+def test_every_template_has_legal_groups(workload: str, template: str, instance: str) -> None:
+    assert dns_subdomain_faults(pod_group_name(workload, template, instance)) == []
+
+
+@given(NAMES, NAMES)
+def test_jobs_of_different_names_have_different_templates(one: str, other: str) -> None:
+    assert (template_name(one) == template_name(other)) is (one == other)
+
+
+@given(st.integers(58, 245), st.sampled_from("-."), LABELS, LABELS)
+def test_long_names_that_differ_at_their_end_stay_apart(
+    length: int, dash: str, one: str, other: str
+) -> None:
+    stem = f"{'a' * length}{dash}"
+    assert (template_name(stem + one) == template_name(stem + other)) is (one == other)
+    groups = [pod_group_name(stem + end, "t" * 63) for end in (one, other)]
+    assert (groups[0] == groups[1]) is (one == other)
+
+
+@given(LABELS, LABELS, st.integers(0, 99).map(str))
+def test_an_instance_has_not_the_name_of_another_template(
+    workload: str, template: str, instance: str
+) -> None:
+    assert pod_group_name(workload, template, instance) != (
+        pod_group_name(workload, f"{template}-{instance}")
+    )
+
+
+@given(LABELS, LABELS, st.uuids(), st.uuids())
+def test_owners_of_one_name_have_workloads_of_their_own(
+    owner: str, template: str, one: object, other: object
+) -> None:
+    names = [workload_name(owner, str(uid)) for uid in (one, other)]
+    assert (names[0] == names[1]) is (one == other)
+    groups = [pod_group_name(name, template) for name in names]
+    assert (groups[0] == groups[1]) is (one == other)

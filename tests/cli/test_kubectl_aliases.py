@@ -1,0 +1,111 @@
+"""kubectl with manifests that use other names of fields: what it computes itself must work too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from phalanx.api.podlinks import TEMPLATE_MARK
+from phalanx.api.wire import Object
+from tests.cli.commands import Kubectl
+
+TEMPLATE: Object = {
+    "spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "app:1"}]}
+}
+WAYS = {"client": {}, "server": {"server_side": "true"}}
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> dict[str, str]:
+    """Applied by kubectl's own arithmetic, or by the server's."""
+    found: dict[str, str] = WAYS[request.param]
+    return found
+
+
+def job(name: str, scheduling: Object) -> Object:
+    return {
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name},
+        "spec": {
+            "parallelism": 4, "completions": 4, "scheduling": scheduling, "template": TEMPLATE,
+        },
+    }  # fmt: skip
+
+
+def cron_job(reference: Object) -> Object:
+    template = {"spec": {**TEMPLATE["spec"], **reference}}
+    return {
+        "apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "x"},
+        "spec": {"schedule": "@yearly", "jobTemplate": {"spec": {"template": template}}},
+    }  # fmt: skip
+
+
+def aliased(count: int) -> Object:
+    return {
+        "policy": {"gang": {"minCount": count}},
+        "constraints": {"topology": [{"level": "topology.kubernetes.io/zone"}]},
+        "disruption": {"all": {}},
+    }
+
+
+def stored(count: int) -> Object:
+    return {
+        "schedulingPolicy": {"gang": {"minCount": count}},
+        "schedulingConstraints": {"topology": [{"key": "topology.kubernetes.io/zone"}]},
+        "disruptionMode": {"all": {}},
+    }
+
+
+def scheduling(kubectl: Kubectl) -> Any:
+    return kubectl.get("job/x")["spec"]["scheduling"]
+
+
+def test_an_edited_manifest_in_other_names_is_applied(
+    kubectl: Kubectl, way: dict[str, str]
+) -> None:
+    kubectl.apply(job("x", aliased(2)), **way)
+    assert scheduling(kubectl) == stored(2)
+    kubectl.apply(job("x", aliased(3)), **way)
+    assert scheduling(kubectl) == stored(3)
+
+
+def test_a_manifest_may_change_its_spelling_and_change_it_back(
+    kubectl: Kubectl, way: dict[str, str]
+) -> None:
+    for count, spelled in ((2, aliased), (2, stored), (3, aliased), (4, stored)):
+        kubectl.apply(job("x", spelled(count)), **way)
+        assert scheduling(kubectl) == stored(count)
+
+
+def test_an_edited_reference_to_a_group_is_applied(kubectl: Kubectl, way: dict[str, str]) -> None:
+    def template() -> Any:
+        return kubectl.get("cronjob/x")["spec"]["jobTemplate"]["spec"]["template"]
+
+    replica = {"name": "w", "podGroup": "t", "podGroupReplicaKey": "1"}
+    kubectl.apply(cron_job({"workloadRef": replica}), **way)
+    assert template()["spec"]["schedulingGroup"] == {"podGroupName": "w-t-1"}
+    assert template()["metadata"]["annotations"][TEMPLATE_MARK] == "t"
+    kubectl.apply(cron_job({"workloadRef": {"name": "w", "podGroup": "t"}}), **way)
+    assert template()["spec"]["schedulingGroup"] == {"podGroupName": "w-t"}
+    kubectl.apply(cron_job({"workloadRef": {"name": "w", "podGroupName": "g"}}), **way)
+    assert template()["spec"]["schedulingGroup"] == {"podGroupName": "g"}
+    assert "annotations" not in template()["metadata"]
+    kubectl.apply(cron_job({}), **way)
+    assert "schedulingGroup" not in template()["spec"]
+
+
+def test_kubectl_prints_what_to_write_instead(kubectl: Kubectl) -> None:
+    manifest = yaml.safe_dump(job("x", {"policy": {"basic": {}}}))
+    done = kubectl.run("create", "-f", "-", text=manifest)
+    assert done.returncode == 0
+    assert done.stderr == (
+        "Warning: spec.scheduling.policy: deprecated; "
+        "use spec.scheduling.schedulingPolicy instead\n"
+    )
+
+
+def test_explain_knows_other_names_and_the_gang_policy(kubectl: Kubectl) -> None:
+    assert "Another name of schedulingPolicy" in kubectl("explain", "job.spec.scheduling.policy")
+    assert "Another name of schedulingGroup" in kubectl("explain", "pod.spec.workloadRef")
+    assert "JobAsGang, NoGang" in kubectl("explain", "job.spec.gangPolicy")

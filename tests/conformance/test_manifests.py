@@ -1,0 +1,135 @@
+"""Manifests that other projects publish: kubectl applies them as they are, and finds them again.
+
+`tests/manifests/` has them; `SOURCES.md` there says where they come from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from phalanx.api.wire import Object
+from tests.cli.commands import Kubectl, rows
+from tests.conformance.manifests import config_map
+
+FOLDER = Path(__file__).parent.parent / "manifests"
+PODS: Object = {"spec": {"containers": [{"name": "main", "image": "registry.example/main:1"}]}}
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A file and the objects in it."""
+
+    path: Path
+    objects: tuple[Object, ...]
+
+    @property
+    def names(self) -> list[tuple[str, str]]:
+        return [(one["kind"], one["metadata"].get("name", "")) for one in self.objects]
+
+    @property
+    def is_applied(self) -> bool:
+        """What has no name can only be created."""
+        return all("name" in one["metadata"] for one in self.objects)
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that it names, if any."""
+        found: str = self.objects[0]["metadata"].get("namespace", "")
+        return found
+
+
+def manifest(path: Path) -> Manifest:
+    return Manifest(path, tuple(yaml.safe_load_all(path.read_text())))
+
+
+ALL = [manifest(path) for path in sorted(FOLDER.rglob("*.yaml"))]
+
+
+def batches() -> Iterator[list[Manifest]]:
+    """All that are applied, in as few lists as it takes to have no name twice in one."""
+    left = [one for one in ALL if one.is_applied]
+    while left:
+        batch: list[Manifest] = []
+        for one in left:
+            taken = [name for other in batch for name in other.names]
+            alike = not batch or one.namespace == batch[0].namespace
+            if alike and not any(name in taken for name in one.names):
+                batch.append(one)
+        left = [one for one in left if one not in batch]
+        yield batch
+
+
+def holds(stored: Any, said: Any) -> bool:
+    """Whether all that was said is there.
+
+    Numbers may have become texts; how a text ends that ends its file is for YAML readers to guess.
+    """
+    if isinstance(said, dict):
+        return all(key in stored and holds(stored[key], value) for key, value in said.items())
+    if isinstance(said, list):
+        return len(stored) == len(said) and all(map(holds, stored, said))
+    return str(stored).rstrip() == str(said).rstrip()
+
+
+def items(kubectl: Kubectl, *args: str) -> list[Object]:
+    """The objects that kubectl prints of one or of many."""
+    found = json.loads(kubectl(*args, "-o", "json"))
+    listed: list[Object] = found["items"] if found["kind"] == "List" else [found]
+    return listed
+
+
+@pytest.mark.parametrize("batch", list(batches()), ids=lambda batch: batch[0].path.stem)
+def test_they_are_applied_once_and_stored_as_they_say(
+    kubectl: Kubectl, batch: list[Manifest]
+) -> None:
+    there = replace(kubectl, namespace=batch[0].namespace or kubectl.namespace)
+    files = [word for one in batch for word in ("-f", str(one.path))]
+    first = items(there, "apply", "--validate=strict", *files)
+    again = items(there, "apply", "--validate=strict", *files)
+    found = items(there, "get", *files)
+    there("delete", "--wait=true", *files)
+    versions = [[one["metadata"]["resourceVersion"] for one in seen] for seen in (first, again)]
+    assert versions[0] == versions[1]
+    said = [obj for one in batch for obj in one.objects]
+    assert [one["metadata"]["name"] for one in found] == [one["metadata"]["name"] for one in said]
+    assert [one for one, wish in zip(found, said, strict=True) if not holds(one, wish)] == []
+
+
+@pytest.mark.parametrize("one", [m for m in ALL if not m.is_applied], ids=lambda one: one.path.stem)
+def test_what_has_no_name_yet_gets_one(kubectl: Kubectl, one: Manifest) -> None:
+    (made,) = items(kubectl, "create", "-f", str(one.path))
+    (wish,) = one.objects
+    assert made["metadata"]["name"].startswith(wish["metadata"]["generateName"])
+    assert holds(made["spec"], wish["spec"])
+
+
+def test_a_set_of_groups_is_scaled_and_found_by_its_short_name(kubectl: Kubectl) -> None:
+    kubectl("apply", "-f", str(FOLDER / "lws/sample/lws.yaml"))
+    name = "leaderworkerset-sample"
+    kubectl("scale", f"lws/{name}", "--replicas=5")
+    ((shown, desired, _),) = rows(kubectl("get", "lws"))
+    assert (shown, desired) == (name, "5")
+
+
+def test_what_a_job_set_owns_goes_with_it(kubectl: Kubectl) -> None:
+    job_set: Object = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "a"},
+        "spec": {"replicatedJobs": [{"name": "w", "template": {"spec": {"template": PODS}}}]},
+    }  # fmt: skip
+    kubectl.apply(job_set)
+    uid = kubectl.get("jobset/a")["metadata"]["uid"]
+    owned = config_map("owned", x="1")
+    owned["metadata"]["ownerReferences"] = [
+        {"apiVersion": job_set["apiVersion"], "kind": "JobSet", "name": "a", "uid": uid}
+    ]
+    kubectl.apply(owned, config_map("free", x="1"))
+    kubectl("delete", "jobset/a")
+    kubectl("wait", "--for=delete", "configmap/owned", "--timeout=15s")
+    assert kubectl("get", "configmap/free", "-o", "name") == "configmap/free\n"

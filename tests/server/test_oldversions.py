@@ -1,0 +1,686 @@
+"""Workloads and PodGroups in versions of another form than the stored one, through the server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.api.conversion import from_hub
+from phalanx.api.kinds import (
+    POD_GROUP,
+    POD_GROUP_V1ALPHA1,
+    POD_GROUP_V1ALPHA2,
+    POD_GROUP_V1ALPHA3,
+    PRIORITY_CLASS,
+    WORKLOAD,
+    WORKLOAD_V1ALPHA1,
+    WORKLOAD_V1ALPHA2,
+    WORKLOAD_V1ALPHA3,
+    Kind,
+)
+from phalanx.api.leftovers import ANNOTATION
+from phalanx.api.protobuf import MAGIC
+from phalanx.api.wire import Object, Request, Stream
+from phalanx.server.access import ADMIN
+from phalanx.server.formats import PROTOBUF
+from tests.api.groups import pod_groups, workloads
+from tests.api.strategies import objects
+from tests.builders import in_virtual_time, tried
+from tests.server.api import Answer, Api, names
+
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+APPLY = {"content-type": "application/apply-patch+yaml"}
+WORKLOADS = (WORKLOAD_V1ALPHA2, WORKLOAD_V1ALPHA1)
+POD_GROUPS = (POD_GROUP_V1ALPHA2, POD_GROUP_V1ALPHA1)
+OLD = (*WORKLOADS, *POD_GROUPS)
+ALL_GROUPS = (*POD_GROUPS, POD_GROUP_V1ALPHA3, POD_GROUP)
+ALL_WORKLOADS = (*WORKLOADS, WORKLOAD_V1ALPHA3, WORKLOAD)
+
+
+def of(*kinds: Kind) -> pytest.MarkDecorator:
+    """A test for each of these kinds."""
+    return pytest.mark.parametrize("kind", kinds, ids=lambda kind: f"{kind.name}-{kind.version}")
+
+
+each, each_workload, each_group = of(*OLD), of(*WORKLOADS), of(*POD_GROUPS)
+
+GANG = {"gang": {"minCount": 2}}
+REFERENCE = {"workloadName": "w", "podGroupTemplateName": "a"}
+LEAF: Object = {"name": "a", "schedulingPolicy": GANG, "preemptionPolicy": "Never"}
+TREE: Object = {
+    "compositePodGroupTemplates": [
+        {"name": "tree", "schedulingPolicy": {"basic": {}}, "podGroupTemplates": [LEAF]}
+    ]
+}
+
+
+def called(kind: Kind) -> tuple[str, str]:
+    """How a version calls the templates of a Workload, and their policy."""
+    return ("podGroups", "policy") if "1alpha1" in kind.version else (
+        "podGroupTemplates", "schedulingPolicy",
+    )  # fmt: skip
+
+
+def made(kind: Kind, name: str, **spec: Any) -> Object:
+    meta = {"name": name, "namespace": "default"}
+    return {"apiVersion": kind.api_version, "kind": kind.name, "metadata": meta, "spec": spec}
+
+
+def example(kind: Kind, name: str = "x") -> Object:
+    """The smallest object of a kind."""
+    if kind.name == "PodGroup":
+        return made(kind, name, schedulingPolicy=GANG)
+    templates, policy = called(kind)
+    return made(kind, name, **{templates: [{"name": "a", policy: GANG}]})
+
+
+def referring(kind: Kind, name: str = "g", **spec: Any) -> Object:
+    return made(kind, name, podGroupTemplateRef={"workload": REFERENCE}, **spec)
+
+
+async def posted(api: Api, kind: Kind, obj: Object) -> Answer:
+    return await api.ask("POST", kind.path("default"), obj)
+
+
+async def replaced(api: Api, kind: Kind, obj: Object) -> Answer:
+    return await api.ask("PUT", kind.path("default", obj["metadata"]["name"]), obj)
+
+
+async def applied(api: Api, kind: Kind, obj: Object, manager: str = "me", **query: str) -> Answer:
+    path, query = kind.path("default", obj["metadata"]["name"]), {"fieldManager": manager, **query}
+    return await api.ask("PATCH", path, obj, headers=APPLY, query=query)
+
+
+async def with_workload(**spec: Any) -> Api:
+    """A server with the Workload `w`."""
+    api = await Api.started()
+    await api.create(WORKLOAD, made(WORKLOAD, "w", **(spec or {"podGroupTemplates": [LEAF]})))
+    return api
+
+
+# ------------------------------------------------------------------------------------- every reader
+
+
+@pytest.mark.parametrize("versions", [ALL_GROUPS, ALL_WORKLOADS], ids=["PodGroup", "Workload"])
+@in_virtual_time
+async def test_whoever_writes_everybody_reads_it_in_the_own_version(
+    versions: tuple[Kind, ...],
+) -> None:
+    api = await Api.started()
+    watching = [
+        asyncio.ensure_future(api.watch(kind, since=api.store.revision)) for kind in versions
+    ]
+    await asyncio.sleep(0)
+    for kind in versions:
+        await api.create(kind, example(kind, kind.version))
+        await api.patch(kind, kind.version, {"metadata": {"labels": {"k": "v"}}})
+    for kind, watch in zip(versions, watching, strict=True):
+        wanted = [f"{word} {one.version}" for one in versions for word in ("ADDED", "MODIFIED")]
+        events = await watch
+        assert [str(event) for event in events] == wanted
+        listing = await api.listing(kind)
+        assert names(listing) == sorted(one.version for one in versions)
+        found = {event.name: event.object["spec"] for event in events}
+        assert {item["metadata"]["name"]: item["spec"] for item in listing["items"]} == found
+        assert len({json.dumps(spec, sort_keys=True) for spec in found.values()}) == 1
+
+
+@each
+@in_virtual_time
+async def test_a_table_has_the_same_cells_and_objects_of_the_version(kind: Kind) -> None:
+    api = await Api.started()
+    await api.create(kind, example(kind))
+    query, headers = {"includeObject": "Object"}, {"accept": TABLE}
+    table = (await api.ask("GET", kind.path("default"), query=query, headers=headers)).body
+    assert table["rows"][0]["object"] == await api.get(kind, "x")
+    stored = WORKLOAD if kind in WORKLOADS else POD_GROUP
+    plain = (await api.ask("GET", stored.path("default"), query=query, headers=headers)).body
+    assert table["rows"][0]["cells"] == plain["rows"][0]["cells"]
+
+
+@each
+@in_virtual_time
+async def test_a_dry_run_and_a_deletion_show_the_version(kind: Kind) -> None:
+    api = await Api.started()
+    path, dry = kind.path("default"), {"dryRun": "All"}
+    tried_out = await api.ask("POST", path, example(kind), query=dry)
+    await api.create(kind, example(kind))
+    found = await api.get(kind, "x")
+    assert tried_out.body["spec"] == found["spec"]
+    deleted = await api.delete(kind, "x", dryRun="All")
+    assert deleted.body.get("spec", found["spec"]) == found["spec"]
+    gone = await api.ask("DELETE", path)
+    assert [item["spec"] for item in gone.body["items"]] == [found["spec"]]
+
+
+@each
+@in_virtual_time
+async def test_whoever_uses_an_old_version_is_told(kind: Kind) -> None:
+    api = await Api.started()
+    text = f"{kind.api_version} {kind.name} is deprecated; use scheduling.k8s.io/v1beta1"
+    wanted = [f'299 - "{text} {kind.name}"']
+    path = kind.path("default")
+    assert (await posted(api, kind, example(kind))).all("warning") == wanted
+    assert (await api.ask("GET", path)).all("warning") == wanted
+    assert (await api.ask("GET", kind.path("default", "x"))).all("warning") == wanted
+    assert (await api.ask("GET", kind.path("default", "nobody"))).all("warning") == wanted
+    watch = await api.server.handle(Request("GET", path, "watch=1", {}, b"", ADMIN))
+    assert isinstance(watch, Stream)
+    assert [value for _, value in watch.headers] == wanted
+    await watch.chunks.aclose()
+    newer = kind.path("default").replace(kind.version, "v1beta1")
+    assert (await api.ask("GET", newer)).all("warning") == []
+
+
+@in_virtual_time
+async def test_discovery_lists_old_versions_last() -> None:
+    api = await Api.started()
+    group = (await api.ask("GET", "/apis/scheduling.k8s.io")).body
+    versions = [row["version"] for row in group["versions"]]
+    assert versions == ["v1", "v1beta1", "v1alpha3", "v1alpha2", "v1alpha1"]
+    served = (await api.ask("GET", "/apis/scheduling.k8s.io/v1alpha1")).body["resources"]
+    assert [row["name"] for row in served] == ["podgroups", "podgroups/status", "workloads"]
+
+
+@each
+@in_virtual_time
+async def test_nobody_knows_how_protobuf_has_an_old_version(kind: Kind) -> None:
+    api = await Api.started()
+    headers = {"content-type": PROTOBUF}
+    answer = await api.ask("POST", kind.path("default"), MAGIC + b"\0", headers=headers)
+    assert (answer.code, PROTOBUF in answer.body["message"]) == (415, False)
+
+
+# ------------------------------------------------------------------------------------ every writer
+
+
+@each_workload
+@in_virtual_time
+async def test_what_is_read_can_be_written_back_and_nothing_changes(kind: Kind) -> None:
+    api = await with_workload(**TREE)
+    before = await api.get(WORKLOAD, "w")
+    assert (await replaced(api, kind, await api.get(kind, "w"))).code == 200
+    assert await api.get(WORKLOAD, "w") == before
+
+
+@each_workload
+@in_virtual_time
+async def test_what_an_old_client_cannot_see_outlives_its_changes(kind: Kind) -> None:
+    api = await with_workload()
+    templates, policy = called(kind)
+    served = await api.get(kind, "w")
+    served["metadata"]["labels"] = {"k": "v"}
+    served["spec"][templates][0][policy]["gang"]["minCount"] = 7
+    assert (await replaced(api, kind, served)).code == 200
+    stored = await api.get(WORKLOAD, "w")
+    assert stored["spec"]["podGroupTemplates"] == [
+        {**LEAF, "schedulingPolicy": {"gang": {"minCount": 7}}}
+    ]
+    assert stored["metadata"]["labels"] == {"k": "v"}
+    assert "annotations" not in stored["metadata"]
+
+
+@each_workload
+@in_virtual_time
+async def test_who_leaves_the_annotation_out_meets_the_rules_of_the_stored_version(
+    kind: Kind,
+) -> None:
+    api = await with_workload()
+    served = await api.get(kind, "w")
+    del served["metadata"]["annotations"]
+    answer = await replaced(api, kind, served)
+    templates, _ = called(kind)
+    assert answer.code == 422
+    assert answer.reasons == [(f"spec.{templates}[0].preemptionPolicy", "FieldValueInvalid")]
+
+
+@each_group
+@in_virtual_time
+async def test_a_group_keeps_its_preemption_policy_and_its_parent(kind: Kind) -> None:
+    api = await Api.started()
+    priority = {"metadata": {"name": "meek"}, "value": 5, "preemptionPolicy": "Never"}
+    await api.create(PRIORITY_CLASS, priority)
+    child = made(
+        POD_GROUP, "g", schedulingPolicy=GANG, parentCompositePodGroupName="tree",
+        workloadRef={"workloadName": "w", "templateName": "a"}, priorityClassName="meek",
+        preemptionPolicy="Never",
+    )  # fmt: skip
+    (stored,) = await api.create(POD_GROUP, child)
+    served = await api.get(kind, "g")
+    served["metadata"]["labels"] = {"k": "v"}
+    assert (await replaced(api, kind, served)).code == 200
+    assert (await api.get(POD_GROUP, "g"))["spec"] == stored["spec"]
+
+
+@each_group
+@in_virtual_time
+async def test_a_group_takes_the_preemption_policy_of_its_class(kind: Kind) -> None:
+    api = await Api.started()
+    priority = {"metadata": {"name": "meek"}, "value": 5, "preemptionPolicy": "Never"}
+    await api.create(PRIORITY_CLASS, priority)
+    await api.create(kind, made(kind, "g", schedulingPolicy=GANG, priorityClassName="meek"))
+    spec = (await api.get(POD_GROUP, "g"))["spec"]
+    assert (spec["priority"], spec["preemptionPolicy"]) == (5, "Never")
+
+
+@each_workload
+@in_virtual_time
+async def test_a_saved_object_can_be_made_again_as_it_was(kind: Kind) -> None:
+    api = await with_workload()
+    served = await api.get(kind, "w")
+    await api.delete(kind, "w")
+    for key in ("uid", "resourceVersion", "creationTimestamp", "managedFields"):
+        served["metadata"].pop(key)
+    assert (await posted(api, kind, served)).code == 201
+    assert (await api.get(WORKLOAD, "w"))["spec"] == {"podGroupTemplates": [LEAF]}
+
+
+@of(*ALL_WORKLOADS)
+@in_virtual_time
+async def test_the_annotation_never_reaches_the_store(kind: Kind) -> None:
+    api = await Api.started()
+    obj = example(kind)
+    obj["metadata"]["annotations"] = {ANNOTATION: "{}", "kept": "yes"}
+    assert (await posted(api, kind, obj)).code == 201
+    change = {"metadata": {"annotations": {ANNOTATION: "{}", "more": "too"}}}
+    assert (await api.patch(kind, "x", change)).code == 200
+    found = await api.get(WORKLOAD, "x")
+    assert found["metadata"]["annotations"] == {"kept": "yes", "more": "too"}
+
+
+@each_workload
+@pytest.mark.parametrize("content", ["merge", "json", "strategic"])
+@in_virtual_time
+async def test_a_patch_is_of_the_form_that_the_client_reads(kind: Kind, content: str) -> None:
+    api = await with_workload()
+    templates, policy = called(kind)
+    changed = {"name": "a", policy: {"gang": {"minCount": 9}}}
+    patch: Any = {"spec": {templates: [changed]}}
+    if content == "json":
+        path = f"/spec/{templates}/0/{policy}/gang/minCount"
+        patch = [
+            {"op": "test", "path": path, "value": 2},
+            {"op": "replace", "path": path, "value": 9},
+        ]
+    answer = await api.patch(kind, "w", patch, content)
+    assert (answer.code, answer.body["apiVersion"]) == (200, kind.api_version), answer.body
+    assert (await api.get(WORKLOAD, "w"))["spec"]["podGroupTemplates"] == [
+        {**LEAF, "schedulingPolicy": {"gang": {"minCount": 9}}}
+    ]
+
+
+@each_group
+@in_virtual_time
+async def test_the_status_is_patched_by_the_types_of_conditions(kind: Kind) -> None:
+    api = await Api.started()
+    await api.create(kind, example(kind))
+
+    def condition(name: str) -> Object:
+        return {
+            "type": name, "status": "True", "reason": "MinCountSatisfied", "message": "2/2",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }  # fmt: skip
+
+    for name in ("PodGroupScheduled", "DisruptionTarget"):
+        change = {"status": {"conditions": [condition(name)], "scheduledPods": 2}}
+        assert (await api.patch(kind, "x", change, "strategic", part="status")).code == 200
+    status = (await api.get(POD_GROUP, "x"))["status"]
+    assert status["scheduledPods"] == 2
+    assert {row["type"] for row in status["conditions"]} == {
+        "PodGroupScheduled",
+        "DisruptionTarget",
+    }
+    assert (await api.get(kind, "x"))["status"] == status
+
+
+@in_virtual_time
+async def test_faults_are_told_of_the_fields_that_the_client_wrote() -> None:
+    api = await Api.started()
+    bad = made(WORKLOAD_V1ALPHA1, "x", podGroups=[{"name": "a"}, {"name": "A", "policy": GANG}])
+    answer = await posted(api, WORKLOAD_V1ALPHA1, bad)
+    assert answer.reasons == [
+        ("spec.podGroups[0].policy", "FieldValueInvalid"),
+        ("spec.podGroups[1].name", "FieldValueInvalid"),
+    ]
+    assert "spec.podGroups[0].policy" in answer.body["message"]
+    group = referring(POD_GROUP_V1ALPHA2, schedulingPolicy=GANG, disruptionMode="Pods")
+    answer = await posted(api, POD_GROUP_V1ALPHA2, group)
+    assert answer.reasons == [("spec.disruptionMode", "FieldValueNotSupported")]
+    assert 'supported values: "Pod", "PodGroup"' in answer.body["message"]
+    half = made(
+        POD_GROUP_V1ALPHA2, "g", podGroupTemplateRef={"workload": {"workloadName": "w"}},
+        schedulingPolicy=GANG,
+    )  # fmt: skip
+    answer = await posted(api, POD_GROUP_V1ALPHA2, half)
+    place = "spec.podGroupTemplateRef.workload.podGroupTemplateName"
+    assert answer.reasons == [(place, "FieldValueRequired")]
+
+
+# ------------------------------------------------------------------------------------------- apply
+
+
+@each_workload
+@in_virtual_time
+async def test_who_applies_in_one_version_and_then_in_another_is_one_manager(kind: Kind) -> None:
+    api = await Api.started()
+    templates, policy = called(kind)
+    terms = {"name": "a", "disruptionMode": "PodGroup", policy: GANG}
+    old = made(kind, "x", **{templates: [terms]})
+    new = made(
+        WORKLOAD, "x",
+        podGroupTemplates=[{"name": "a", "disruptionMode": {"all": {}}, "schedulingPolicy": GANG}],
+    )  # fmt: skip
+    first = await applied(api, kind, old)
+    assert (first.code, first.body["spec"]) == (201, old["spec"])
+    (entry,) = first.body["metadata"]["managedFields"]
+    assert entry["apiVersion"] == WORKLOAD.api_version
+    assert "f:podGroupTemplates" in entry["fieldsV1"]["f:spec"]
+    second = await applied(api, WORKLOAD, new)
+    assert (second.code, second.body["spec"]) == (200, new["spec"])
+    third = await applied(api, kind, old)
+    assert third.body["metadata"]["managedFields"] == [entry]
+    assert third.body["metadata"]["resourceVersion"] == first.body["metadata"]["resourceVersion"]
+
+
+@each_workload
+@in_virtual_time
+async def test_an_applier_owns_nothing_that_its_version_cannot_say(kind: Kind) -> None:
+    api = await with_workload()
+    served = await api.get(kind, "w")
+    mine = {**served, "metadata": {**served["metadata"]}}
+    for key in ("managedFields", "resourceVersion", "uid", "creationTimestamp"):
+        mine["metadata"].pop(key)
+    answer = await applied(api, kind, mine, force="true")
+    assert answer.code == 200, answer.body
+    mine["metadata"].pop("annotations")
+    assert (await applied(api, kind, mine)).code == 200
+    assert (await api.get(WORKLOAD, "w"))["spec"] == {"podGroupTemplates": [LEAF]}
+
+
+@in_virtual_time
+async def test_a_conflict_names_the_field_as_the_applier_calls_it() -> None:
+    api = await Api.started()
+    await applied(api, WORKLOAD, example(WORKLOAD), "you")
+    mine = made(
+        WORKLOAD_V1ALPHA1, "x", podGroups=[{"name": "a", "policy": {"gang": {"minCount": 5}}}]
+    )
+    answer = await applied(api, WORKLOAD_V1ALPHA1, mine)
+    place = '.spec.podGroups[name="a"].policy.gang.minCount'
+    assert (answer.code, answer.reasons) == (409, [(place, "FieldManagerConflict")])
+    assert place in answer.body["message"]
+    assert (await applied(api, WORKLOAD_V1ALPHA1, mine, force="true")).code == 200
+
+
+# ----------------------------------------------------------------------------- by reference alone
+
+
+@each_group
+@in_virtual_time
+async def test_a_group_that_only_refers_to_a_template_gets_what_that_says(kind: Kind) -> None:
+    terms: Object = {
+        "schedulingPolicy": {"gang": {"minCount": 4}},
+        "schedulingConstraints": {"topology": [{"key": "rack"}]},
+        "disruptionMode": {"all": {}},
+        "resourceClaims": [{"name": "c", "resourceClaimName": "gpus"}],
+    }
+    api = await with_workload(podGroupTemplates=[{"name": "a", **terms}])
+    answer = await posted(api, kind, referring(kind))
+    assert answer.code == 201, answer.body
+    spec = (await api.get(POD_GROUP, "g"))["spec"]
+    assert {key: spec[key] for key in terms} == terms
+    assert spec["workloadRef"] == {"workloadName": "w", "templateName": "a"}
+
+
+@each_group
+@in_virtual_time
+async def test_what_a_group_says_itself_it_does_not_take_from_the_template(kind: Kind) -> None:
+    api = await with_workload(
+        podGroupTemplates=[{"name": "a", "schedulingPolicy": GANG, "disruptionMode": {"all": {}}}]
+    )
+    await api.create(kind, referring(kind, "some", disruptionMode="Pod"))
+    await api.create(kind, referring(kind, "own", schedulingPolicy={"basic": {}}))
+    some, own = await api.get(POD_GROUP, "some"), await api.get(POD_GROUP, "own")
+    assert some["spec"]["schedulingPolicy"] == GANG
+    assert some["spec"]["disruptionMode"] == {"single": {}}
+    assert own["spec"]["schedulingPolicy"] == {"basic": {}}
+    assert own["spec"]["disruptionMode"] == {"single": {}}
+
+
+@in_virtual_time
+async def test_a_template_below_a_composite_one_is_found() -> None:
+    api = await with_workload(**TREE)
+    priority = {"metadata": {"name": "meek"}, "value": 0, "preemptionPolicy": "Never"}
+    await api.create(PRIORITY_CLASS, priority)
+    group = referring(POD_GROUP_V1ALPHA2, priorityClassName="meek")
+    answer = await posted(api, POD_GROUP_V1ALPHA2, group)
+    assert (answer.code, answer.body["spec"].get("schedulingPolicy")) == (201, GANG), answer.body
+    group = referring(POD_GROUP_V1ALPHA2)
+    group["spec"]["podGroupTemplateRef"]["workload"] = {**REFERENCE, "podGroupTemplateName": "tree"}
+    assert (await posted(api, POD_GROUP_V1ALPHA2, group)).code == 422
+
+
+@each_group
+@in_virtual_time
+async def test_what_a_group_refers_to_must_be_there_if_it_says_nothing_itself(kind: Kind) -> None:
+    api = await with_workload()
+    where = "spec.podGroupTemplateRef.workload"
+    for said, place, text in (
+        ({**REFERENCE, "workloadName": "v"}, "workloadName", 'in namespace "default"'),
+        ({**REFERENCE, "podGroupTemplateName": "b"}, "podGroupTemplateName", 'Workload "w" has no'),
+    ):
+        answer = await posted(api, kind, made(kind, "g", podGroupTemplateRef={"workload": said}))
+        assert (answer.code, answer.reasons) == (
+            422, [(f"{where}.{place}", "FieldValueNotFound")],
+        )  # fmt: skip
+        assert text in answer.body["message"]
+        own = made(kind, "own", podGroupTemplateRef={"workload": said}, schedulingPolicy=GANG)
+        assert (await posted(api, kind, own)).code == 201
+        await api.patch(POD_GROUP, "own", {"metadata": {"finalizers": None}})
+        await api.delete(POD_GROUP, "own")
+
+
+@in_virtual_time
+async def test_where_there_is_no_namespace_that_is_what_is_told() -> None:
+    api = await Api.started()
+    group = referring(POD_GROUP_V1ALPHA2)
+    group["metadata"]["namespace"] = "nowhere"
+    answer = await api.ask("POST", POD_GROUP_V1ALPHA2.path("nowhere"), group)
+    assert (answer.code, answer.body["details"]["kind"]) == (404, "namespaces")
+
+
+@in_virtual_time
+async def test_a_group_of_a_new_version_must_say_its_policy_itself() -> None:
+    api = await with_workload()
+    group = made(POD_GROUP, "g", workloadRef={"workloadName": "w", "templateName": "a"})
+    answer = await posted(api, POD_GROUP, group)
+    assert (answer.code, answer.reasons) == (422, [("spec.schedulingPolicy", "FieldValueInvalid")])
+
+
+@each_group
+@in_virtual_time
+async def test_a_group_that_was_completed_stays_so_whatever_becomes_of_the_workload(
+    kind: Kind,
+) -> None:
+    api = await with_workload(podGroupTemplates=[{"name": "a", "schedulingPolicy": GANG}])
+    (group,) = await api.create(kind, referring(kind))
+    before = (await api.get(POD_GROUP, "g"))["spec"]
+    await api.delete(WORKLOAD, "w")
+    again = referring(kind)
+    again["metadata"] = {**group["metadata"], "labels": {"k": "v"}}
+    assert (await replaced(api, kind, again)).code == 200
+    assert (await api.get(POD_GROUP, "g"))["spec"] == before
+    assert (await applied(api, kind, referring(kind))).code == 200
+    assert (await api.get(POD_GROUP, "g"))["spec"] == before
+
+
+@each_group
+@in_virtual_time
+async def test_a_reference_alone_can_be_applied(kind: Kind) -> None:
+    api = await with_workload(podGroupTemplates=[{"name": "a", "schedulingPolicy": GANG}])
+    assert (await applied(api, kind, referring(kind))).code == 201
+    assert (await applied(api, kind, referring(kind))).code == 200
+    assert (await api.get(kind, "g"))["spec"]["schedulingPolicy"] == GANG
+
+
+# --------------------------------------------------------------------- whatever was printed before
+
+
+@pytest.mark.parametrize(
+    ("spec", "names"),
+    [
+        ({"podGroups": [{"name": "a", "policy": GANG}]}, []),
+        ({"podGroupTemplates": [{"name": "a", "policy": GANG}]}, ["spec.podGroupTemplates"]),
+        (
+            {"podGroupTemplates": [{"name": "a", "schedulingPolicy": GANG}]},
+            ["spec.podGroupTemplates", "spec.podGroups[0].schedulingPolicy"],
+        ),
+        (
+            {"podGroupTemplate": [{"name": "a", "schedulingPolicy": GANG}]},
+            ["spec.podGroupTemplate", "spec.podGroups[0].schedulingPolicy"],
+        ),
+    ],
+)
+@in_virtual_time
+async def test_a_workload_may_call_its_templates_as_any_proposal_did(
+    spec: Object, names: list[str]
+) -> None:
+    api = await Api.started()
+    answer = await posted(api, WORKLOAD_V1ALPHA1, made(WORKLOAD_V1ALPHA1, "x", **spec))
+    assert answer.body.get("spec") == {"podGroups": [{"name": "a", "policy": GANG}]}, answer.body
+    told = [text.partition('"')[2].partition(":")[0] for text in answer.all("warning")[:-1]]
+    assert told == names
+    found = (await api.get(WORKLOAD, "x"))["spec"]
+    assert found == {"podGroupTemplates": [{"name": "a", "schedulingPolicy": GANG}]}
+
+
+@pytest.mark.parametrize(
+    ("said", "stored"),
+    [
+        ({"apiVersion": "batch/v1"}, {"apiGroup": "batch"}),
+        ({"apiVersion": "v1"}, {}),
+        ({"apiGroup": "batch"}, {"apiGroup": "batch"}),
+        ({"apiGroup": "batch", "apiVersion": "batch/v1"}, {"apiGroup": "batch"}),
+    ],
+)
+@in_virtual_time
+async def test_a_controller_may_be_named_by_its_api_version(said: Object, stored: Object) -> None:
+    api = await Api.started()
+    obj = example(WORKLOAD_V1ALPHA1)
+    obj["spec"]["controllerRef"] = {"kind": "Job", "name": "j", **said}
+    assert (await posted(api, WORKLOAD_V1ALPHA1, obj)).code == 201
+    found = (await api.get(WORKLOAD, "x"))["spec"]["controllerRef"]
+    assert found == {"kind": "Job", "name": "j", **stored}
+
+
+WHOLE = {
+    "apiVersion": "scheduling.k8s.io/v1alpha1", "kind": "Workload", "name": "w",
+    "namespace": "default", "uid": "u",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"podGroupTemplateRef": {"workload": REFERENCE}},
+        {"podGroupTemplateReference": {"workload": REFERENCE}},
+        {"workloadRef": {"name": "w"}, "podGroupTemplateRef": {"name": "a"}},
+        {"workloadRef": WHOLE, "podGroupTemplateName": "a"},
+        {"workloadRef": WHOLE, "podGroupTemplateName": "a", "podGroupTemplateRef": {"name": "a"}},
+    ],
+)
+@in_virtual_time
+async def test_a_group_may_refer_to_its_template_as_any_proposal_did(said: Object) -> None:
+    api = await with_workload(podGroupTemplates=[{"name": "a", "schedulingPolicy": GANG}])
+    answer = await posted(api, POD_GROUP_V1ALPHA1, made(POD_GROUP_V1ALPHA1, "g", **said))
+    assert answer.code == 201, answer.body
+    assert answer.body["spec"]["podGroupTemplateRef"] == {"workload": REFERENCE}
+    assert answer.body["spec"]["schedulingPolicy"] == GANG
+    await api.patch(POD_GROUP, "g", {"metadata": {"finalizers": None}})
+    await api.delete(POD_GROUP, "g")
+    again = await applied(api, POD_GROUP_V1ALPHA1, made(POD_GROUP_V1ALPHA1, "g", **said))
+    assert (again.code, again.body["spec"]) == (201, answer.body["spec"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "place"),
+    [
+        (
+            WORKLOAD_V1ALPHA1,
+            {"podGroups": [], "podGroupTemplates": [{"name": "a", "policy": GANG}]},
+            "spec.podGroupTemplates",
+        ),
+        (
+            POD_GROUP_V1ALPHA1,
+            {"podGroupTemplateName": "a", "podGroupTemplateRef": {"name": "b"}},
+            "spec.podGroupTemplateRef.name",
+        ),
+        (
+            POD_GROUP_V1ALPHA1,
+            {"workloadRef": {"name": "w", "kind": "Job"}},
+            "spec.workloadRef.kind",
+        ),
+        (
+            POD_GROUP_V1ALPHA1,
+            {"workloadRef": {"name": "w", "apiVersion": "batch/v1"}},
+            "spec.workloadRef.apiVersion",
+        ),
+        (POD_GROUP_V1ALPHA1, {"workloadRef": "w"}, "spec.workloadRef"),
+    ],
+)
+@in_virtual_time
+async def test_what_contradicts_itself_is_refused_by_the_name_that_was_written(
+    kind: Kind, spec: Object, place: str
+) -> None:
+    api = await Api.started()
+    answer = await posted(api, kind, made(kind, "x", **spec))
+    assert (answer.code, [field for field, _ in answer.reasons]) == (422, [place])
+
+
+@in_virtual_time
+async def test_a_patch_may_use_the_names_of_any_proposal() -> None:
+    api = await with_workload()
+    path = "/spec/podGroupTemplates/0/schedulingPolicy/gang/minCount"
+    answer = await api.patch(
+        WORKLOAD_V1ALPHA1, "w", [{"op": "replace", "path": path, "value": 3}], "json"
+    )
+    assert answer.code == 200, answer.body
+    change = [{"name": "a", "schedulingPolicy": {"gang": {"minCount": 4}}}]
+    for at, (content, field) in enumerate(
+        (("merge", "podGroupTemplate"), ("strategic", "podGroupTemplates"))
+    ):
+        change[0]["schedulingPolicy"] = {"gang": {"minCount": 4 + at}}
+        answer = await api.patch(WORKLOAD_V1ALPHA1, "w", {"spec": {field: change}}, content)
+        assert answer.code == 200, answer.body
+        stored = (await api.get(WORKLOAD, "w"))["spec"]["podGroupTemplates"]
+        assert stored == [{**LEAF, "schedulingPolicy": {"gang": {"minCount": 4 + at}}}]
+
+
+# ---------------------------------------------------------------------------------- whatever comes
+
+
+@each
+@tried(0.2)
+@given(st.data())
+def test_whatever_is_sent_the_answer_is_no_error_of_ours(kind: Kind, data: st.DataObject) -> None:
+    stored = workloads() if kind in WORKLOADS else pod_groups()
+    body = data.draw(st.one_of(objects(kind.schema), stored.map(partial(from_hub, kind))))
+    body.pop("apiVersion", None)
+    body.pop("kind", None)
+    meta = body.setdefault("metadata", {})
+    meta |= {"name": "x", "namespace": "default"}
+    meta.pop("resourceVersion", None)
+
+    async def send() -> None:
+        api = await with_workload()
+        answer = await posted(api, kind, body)
+        assert answer.code in (201, 400, 403, 422), answer.body
+        if answer.code == 201:
+            assert (await replaced(api, kind, answer.body)).body == answer.body
+
+    in_virtual_time(send)()

@@ -1,0 +1,183 @@
+"""The manifests that the five proposals print, held against the proposals' texts.
+
+    python -m tools.seeds --check FOLDER    is all that the texts in FOLDER print in tests/seeds?
+
+`tests/seeds/index.yaml` lists what is collected: one file per printed manifest, as it was printed,
+and beside it a diff where it needs an edit before it can be applied. The texts are no part of this
+repository; whoever has them can see that nothing is missing and nothing was changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+FOLDER = Path(__file__).resolve().parent.parent / "tests" / "seeds"
+_FENCE = re.compile(r"\s*```\s*(\w*)\s*")
+#: How a manifest begins that stands in plain text: as a whole object, or as a part of one.
+_BEGIN = re.compile(r"apiVersion: \S+|(spec|status|metadata):")
+#: A line that YAML can be made of: a key, an item, a comment, a quoted text, an ellipsis.
+_YAML = re.compile(r'\s*((- )?[\w./-]+:( .*)?|- .*|#.*|".*"|\.\.\.)\s*')
+_HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+\d+(?:,\d+)? @@.*")
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """A piece of YAML in a text, and the number of its first line."""
+
+    line: int
+    text: str
+
+    @property
+    def sha256(self) -> str:
+        """What it is known by, whether or not its indentation was lost on the way."""
+        lines = (line.strip() for line in self.text.splitlines())
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A row of the index: where a manifest is printed, and why it is edited, if it is."""
+
+    file: str
+    proposal: str
+    line: int
+    sha256: str
+    version: str
+    repaired: bool
+    edit: str
+
+    @property
+    def diff(self) -> Path:
+        """Its edit, which is there if the row names a reason for one."""
+        return (FOLDER / self.file).with_suffix(".diff")
+
+    @property
+    def printed(self) -> str:
+        """As the proposal prints it."""
+        return (FOLDER / self.file).read_text()
+
+    @property
+    def edited(self) -> str:
+        """As it can be applied."""
+        return patched(self.printed, self.diff.read_text()) if self.edit else self.printed
+
+
+def manifests() -> list[Manifest]:
+    """The index, in the order of the texts."""
+    rows = yaml.safe_load((FOLDER / "index.yaml").read_text())
+    return [
+        Manifest(
+            row["file"], proposal["title"], row["line"], row["sha256"], row["version"],
+            proposal.get("indentation") == "repaired", row.get("edit", ""),
+        )
+        for proposal in rows
+        for row in proposal["manifests"]
+    ]  # fmt: skip
+
+
+# ---- reading texts -------------------------------------------------------------------------------
+
+
+def snippets(text: str) -> Iterator[Snippet]:
+    """Every piece of YAML that a text prints, in fences or without them."""
+    begin, fence = 0, ""
+    lines = text.splitlines()
+    for number, line in enumerate([*lines, ""], start=1):
+        mark = _FENCE.fullmatch(line)
+        inside = bool(begin) and not mark and line != "---" and (fence or _YAML.fullmatch(line))
+        if begin and not inside:
+            yield from _snippet(begin, lines[begin - 1 : number - 1])
+            begin = 0
+        if mark:
+            fence = "" if fence else mark[1] or "text"
+        if begin or mark or line == "---":
+            continue
+        if fence == "yaml" or (not fence and _BEGIN.fullmatch(line)):
+            begin = number
+
+
+def _snippet(begin: int, lines: Sequence[str]) -> Iterator[Snippet]:
+    if any(line.strip() for line in lines):
+        yield Snippet(begin, "\n".join(lines) + "\n")
+
+
+def title(text: str) -> str:
+    """The first line of a text that says something."""
+    return next((line.lstrip("# ") for line in text.splitlines() if line.strip()), "")
+
+
+# ---- diffs ---------------------------------------------------------------------------------------
+
+
+def patched(text: str, diff: str) -> str:
+    """A text after a unified diff, which must fit it to the letter."""
+    old, new, at = text.splitlines(), [], 0
+    for line in _changes(diff):
+        if hunk := _HUNK.fullmatch(line):
+            new += old[at : max(int(hunk[1]) - 1, 0)]
+            at = max(int(hunk[1]) - 1, 0)
+        elif line.startswith("+"):
+            new.append(line[1:])
+        else:
+            if old[at : at + 1] != [line[1:]]:
+                raise ValueError(f"the diff does not fit line {at + 1}: {line[1:]!r}")
+            new += [line[1:]] if line.startswith(" ") else []
+            at += 1
+    return "\n".join([*new, *old[at:]]) + "\n"
+
+
+def _changes(diff: str) -> Iterator[str]:
+    """A diff from its first hunk on."""
+    lines = diff.splitlines()
+    begin = next((at for at, line in enumerate(lines) if _HUNK.fullmatch(line)), len(lines))
+    yield from lines[begin:]
+
+
+# ---- the check -----------------------------------------------------------------------------------
+
+
+def complaints(texts: Iterable[str]) -> list[str]:
+    """Where the collection and the texts do not say the same."""
+    known = {(row.proposal, row.line): row for row in manifests()}
+    found = [
+        complaint
+        for text in texts
+        for snippet in snippets(text)
+        for complaint in _complaints(known.pop((title(text), snippet.line), None), text, snippet)
+    ]
+    gone = [f"{row.file}: nothing is printed in line {row.line}" for row in known.values()]
+    return found + gone
+
+
+def _complaints(row: Manifest | None, text: str, snippet: Snippet) -> Iterator[str]:
+    if row is None:
+        yield f"{title(text)}: what is printed in line {snippet.line} is not collected"
+    elif row.sha256 != snippet.sha256:
+        yield f"{row.file}: its digest is {snippet.sha256}"
+    elif not row.repaired and row.printed != snippet.text:
+        yield f"{row.file}: it is printed with another indentation"
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Say what is missing, changed or too much; 1 if anything is."""
+    parser = argparse.ArgumentParser(prog="python -m tools.seeds", description=__doc__)
+    parser.add_argument("--check", metavar="FOLDER", type=Path, required=True)
+    folder: Path = parser.parse_args(args).check
+    texts = [path.read_text() for path in sorted(folder.glob("*.txt"))]
+    found = complaints(texts)
+    print(
+        "\n".join(found) or f"{len(texts)} texts, {len(manifests())} manifests: all is as printed"
+    )
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
