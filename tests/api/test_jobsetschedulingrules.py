@@ -79,7 +79,7 @@ def test_a_job_set_is_a_gang_of_gangs_or_goes_its_ways_singly(
     ("policies", "causes"),
     [
         ([listed()], []),
-        ([listed(schedulingPolicy=gang(4)), listed("driver", schedulingPolicy=BASIC)], []),
+        ([listed(schedulingPolicy=gang(8)), listed("driver", schedulingPolicy=BASIC)], []),
         ([listed(schedulingConstraints=RACK)], []),
         ([listed(schedulingPolicy=gang(), disruptionMode={"all": {}})], []),
         ([listed(resourceClaims=[{"name": "c", "resourceClaimName": "claim"}])], []),
@@ -87,8 +87,11 @@ def test_a_job_set_is_a_gang_of_gangs_or_goes_its_ways_singly(
         ([listed("")], ["[0].targetReplicatedJob: Required"]),
         ([listed(), listed("driver"), listed()], ["[2]: Duplicate"]),
         ([listed(schedulingPolicy={})], ["[0].schedulingPolicy: Invalid"]),
-        ([listed(schedulingPolicy=gang(5))], ["[0].schedulingPolicy.gang.minCount: Invalid"]),
-        ([listed(disruptionMode={"all": {}})], ["[0].disruptionMode: Invalid"]),
+        ([listed(schedulingPolicy=gang(9))], ["[0].schedulingPolicy.gang.minCount: Invalid"]),
+        (
+            [listed(schedulingPolicy=BASIC, disruptionMode={"all": {}})],
+            ["[0].disruptionMode: Invalid"],
+        ),
         (
             [listed(schedulingConstraints={"topology": [{"key": "no key"}]})],
             ["[0].schedulingConstraints.topology[0].key: Invalid"],
@@ -185,6 +188,13 @@ def test_one_sort_of_jobs_has_no_order() -> None:
     wish = spec(jobs=[job()], schedulingPolicy=groups())
     in_order = {"startupPolicy": {"startupPolicyOrder": "InOrder"}}
     assert refused(JOB_SET, {"spec": {**wish, **in_order}}) == []
+
+
+@pytest.mark.parametrize(("policy", "is_gang"), [(groups(), True), (None, True), (BASIC, False)])
+def test_in_a_gang_whoever_names_no_policy_is_one_too(policy: Object | None, is_gang: bool) -> None:
+    root: Object = {} if policy is None else {"schedulingPolicy": policy}
+    entry = listed(disruptionMode={"all": {}})
+    assert (judged(replicatedJobPolicies=[entry], **root) == []) is is_gang
 
 
 def test_pods_whose_groups_are_made_for_them_are_in_no_other() -> None:

@@ -10,8 +10,9 @@ their template, or in the root's list beside that name; in both places only if i
         schedulingPolicy: {gang: {}}     or          scheduling:
                                                        schedulingPolicy: {gang: {}}
 
-Where nothing is said, the whole is a gang of its groups and each Job is basic. All of it is said
-once; only how many pods make a gang may change.
+Where nothing is said, the whole is a gang of its groups, unless its Jobs start one after another,
+and in a gang each entry of the list that names no policy is one too. All of it is said once; only
+how many pods make a gang may change.
 """
 
 from __future__ import annotations
@@ -54,6 +55,12 @@ def is_sequenced(spec: Object) -> bool:
     """Whether some Jobs of a JobSet are only made when others run or have ended."""
     jobs = replicated_jobs(spec)
     return len(jobs) > 1 and (starts_in_order(spec) or any(job.get("dependsOn") for job in jobs))
+
+
+def is_whole(spec: Object) -> bool:
+    """Whether the Jobs of a JobSet are placed all at once."""
+    policy = (spec.get("scheduling") or {}).get("schedulingPolicy") or {}
+    return "gang" in policy if policy else not is_sequenced(spec)
 
 
 def without_sizes(value: Any) -> Any:
@@ -101,18 +108,23 @@ def _listed(new: Any, old: Any) -> Causes:
     for at, policy in enumerate((new.get("scheduling") or {}).get("replicatedJobPolicies", ())):
         target, place = policy.get(_TARGET), f"scheduling.replicatedJobPolicies[{at}]"
         if target in places:
-            found += _agreed(new["replicatedJobs"][places[target]], places[target], policy, place)
+            found += _agreed(new, places[target], policy, place)
         elif target:
             detail = "does not reference a valid replicatedJob name"
             found.append(invalid(f"{place}.{_TARGET}", target, detail))
     return found
 
 
-def _agreed(job: Object, at: int, policy: Object, place: str) -> list[Cause]:
-    spec, template = job_spec(job), f"replicatedJobs[{at}].template.spec"
+def _agreed(jobset: Object, at: int, policy: Object, place: str) -> list[Cause]:
+    job, template = replicated_jobs(jobset)[at], f"replicatedJobs[{at}].template.spec"
+    spec = job_spec(job)
     asked = {key: value for key, value in policy.items() if key != _TARGET}
     meant = {**spec, "scheduling": asked}
-    fit = check_fit(asked, spec.get("parallelism", 1), is_gang=is_gang_by_word(meant))
+    inherits = "schedulingPolicy" not in asked and is_whole(jobset)
+    is_gang = inherits or is_gang_by_word(meant)
+    # Here a size is that of all Jobs of the name together.
+    pods = job.get("replicas", 1) * spec.get("parallelism", 1)
+    fit = check_fit(asked, pods, is_gang=is_gang)
     found = [*under(place, fit), *under(template, check_agreement(meant, CREATED))]
     if spec.get("scheduling", asked) != asked:
         detail = f"must be absent or the same as in spec.{place}"
