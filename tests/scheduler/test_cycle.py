@@ -161,7 +161,8 @@ def test_a_long_cycle_pauses_and_comes_to_the_same_decision() -> None:
 def test_the_decision_is_that_of_placing_one_pod_at_a_time(situation: Situation) -> None:
     cache = situation.cache()
     decision = decide(situation.entity, cache.snapshot(), DEFAULT)
-    scheduled = sum(one.group == key("g") for one in situation.running)
+    members = [one for one in situation.running if one.group == key("g")]
+    scheduled = sum(not one.metadata.deletion_timestamp for one in members)
     if situation.entity.group is None:
         scheduled = 0
     world = situation.world()

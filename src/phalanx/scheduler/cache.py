@@ -14,7 +14,7 @@ read the API and decides nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from phalanx.api.core import Node, Pod
@@ -62,6 +62,12 @@ class _Held:
     #: The group that it is a live member of.
     group: Key | None
     assumed: bool = False
+
+    def on(self, node: str) -> _Held:
+        """The same pod, assumed to be on a node, or on none any more."""
+        return _Held(
+            self.uid, node, self.shape, self.labels, self.leaving, self.group, assumed=bool(node)
+        )
 
     def resident(self, namespace: str) -> Resident:
         """The pod as others see it."""
@@ -140,7 +146,7 @@ class Cache:
         for key, uid, node in bindings:
             held = self._pods.get(key)
             if held and held.uid == uid and not held.node:
-                events = self._replace(key, held, replace(held, node=node, assumed=True))
+                events = self._replace(key, held, held.on(node))
         return events
 
     def forget(self, bindings: Iterable[Binding]) -> tuple[Event, ...]:
@@ -149,7 +155,7 @@ class Cache:
         for key, uid, node in bindings:
             held = self._pods.get(key)
             if held and held.assumed and (held.uid, held.node) == (uid, node):
-                events = self._replace(key, held, replace(held, node="", assumed=False))
+                events = self._replace(key, held, held.on(""))
         return events
 
     def placed(self, group: Key) -> int:
