@@ -1,7 +1,7 @@
-"""A `phalanx up` in a process of its own, from start to ready to a clean stop.
+"""`phalanx up` and `phalanx scheduler` as processes, from start to ready to a clean stop.
 
 What the reference tool, the benchmarks and the tests over HTTPS talk to. Relies only on what the
-command promises: its options, the `ready ` line and the kubeconfig it writes.
+commands promise: their options, the `ready ` line and the kubeconfig.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import yaml
@@ -26,7 +26,7 @@ STOP_LIMIT = 5.0
 
 
 class NotReady(Exception):
-    """A control plane that did not come up, with what it said."""
+    """A command that did not come up, with what it said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +52,17 @@ class Access:
         return ssl.create_default_context(cadata=self.authority)
 
 
-class ControlPlane:
-    """One `phalanx up` with the given options; a context manager that is ready inside."""
+class Command:
+    """One command of ours that says when it is ready; a context manager that is ready inside."""
 
-    def __init__(self, *options: str, limit: float = 20.0) -> None:
-        self._options, self._limit = options, limit
+    def __init__(self, *words: str, limit: float = 20.0) -> None:
+        self._words, self._limit = words, limit
         self._folder = tempfile.TemporaryDirectory(prefix="phalanx-")
         self._ready, self._is_ready = threading.Event(), False
-        self.kubeconfig = Path(self._folder.name) / "kubeconfig"
         self._log = Path(self._folder.name) / "log"
         self.seconds_to_ready = 0.0
 
-    def __enter__(self) -> ControlPlane:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
@@ -85,18 +84,14 @@ class ControlPlane:
         """Whether it still runs."""
         return self._process.poll() is None
 
-    @property
-    def access(self) -> Access:
-        """How to reach it."""
-        return Access.read(self.kubeconfig)
-
     def start(self) -> None:
         """Start it and wait until it says that it is ready; otherwise stop it and raise."""
         begin = time.monotonic()
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                self._command(), stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL
-            )
+                [str(COMMAND), *self._words],
+                stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
         self._reader = threading.Thread(target=self._read_output, daemon=True)
         self._reader.start()
         self._ready.wait(self._limit)
@@ -104,7 +99,7 @@ class ControlPlane:
         if not self._is_ready:
             said = self.last_words()
             self.stop()
-            raise NotReady(f"{' '.join(self._command())} did not get ready: {said}")
+            raise NotReady(f"{COMMAND} {' '.join(self._words)} did not get ready: {said}")
 
     def last_words(self) -> str:
         """The end of what it wrote to its error output."""
@@ -122,10 +117,6 @@ class ControlPlane:
         self._folder.cleanup()
         return code
 
-    def _command(self) -> list[str]:
-        fixed = ["up", "--listen", "127.0.0.1:0", "--kubeconfig", str(self.kubeconfig)]
-        return [str(COMMAND), *fixed, *self._options]
-
     def _read_output(self) -> None:
         """Drain what it prints, so that it never blocks; runs until it closes its output."""
         assert self._process.stdout is not None
@@ -135,3 +126,41 @@ class ControlPlane:
                     self._is_ready = True
                     self._ready.set()
         self._ready.set()
+
+
+class ControlPlane(Command):
+    """One `phalanx up` with the given options."""
+
+    def __init__(self, *options: str, limit: float = 20.0) -> None:
+        super().__init__(limit=limit)
+        self.kubeconfig = Path(self._folder.name) / "kubeconfig"
+        fixed = ("up", "--listen", "127.0.0.1:0", "--kubeconfig", str(self.kubeconfig))
+        self._words = (*fixed, *options)
+
+    @property
+    def access(self) -> Access:
+        """How to reach it."""
+        return Access.read(self.kubeconfig)
+
+
+class Divided(ControlPlane):
+    """The same without a scheduler, and beside it a `phalanx scheduler`."""
+
+    def start(self) -> None:
+        """Start the one, then the other."""
+        super().start()
+        self._scheduler = Command("scheduler", "--kubeconfig", str(self.kubeconfig))
+        try:
+            self._scheduler.start()
+        except NotReady:
+            super().stop()
+            raise
+
+    @property
+    def alive(self) -> bool:
+        """Whether both still run."""
+        return super().alive and self._scheduler.alive
+
+    def stop(self) -> int:
+        """End both."""
+        return self._scheduler.stop() or super().stop()

@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.control_plane import ControlPlane, NotReady
+from tools.control_plane import ControlPlane, Divided, NotReady
 
 ROOT = Path(__file__).resolve().parent.parent
 PASSING = ROOT / "tests" / "reference_passing.txt"
@@ -35,6 +35,8 @@ OPTIONS = {
     "scenarios": (*BARE, "nodes"),
     "wanted": (*BARE, "nodes"),
 }
+#: The same for a control plane whose scheduler is a process of its own.
+DIVIDED = {**OPTIONS, "scenarios": (*BARE, "scheduler,nodes")}
 #: How replay.py begins the line of a case.
 OK, MEANT, FAILED = "ok", "dev", "FAIL"
 
@@ -79,8 +81,11 @@ class Replayed:
 class Replayer:
     """Runs `replay.py` on one recording after another, each against a control plane that lives."""
 
-    def __init__(self, tool: Path, limit: float, messages: bool, details: bool) -> None:
+    def __init__(
+        self, tool: Path, limit: float, *, messages: bool, details: bool, divided: bool
+    ) -> None:
         self._tool, self._limit, self._messages, self._details = tool, limit, messages, details
+        self._divided = divided
 
     def drain(self, recordings: Queue) -> list[Replayed]:
         """Replay what is left in the queue; a control plane that broke or hung is replaced."""
@@ -93,13 +98,18 @@ class Replayer:
                     plane.stop()
                     plane = None
                 if plane is None:
-                    plane = ControlPlane(*OPTIONS[recording.lane])
+                    plane = self._plane(recording.lane)
                     plane.start()
                 done.append(self.replay(recording, plane))
         finally:
             if plane is not None:
                 plane.stop()
         return done
+
+    def _plane(self, lane: str) -> ControlPlane:
+        if self._divided and DIVIDED[lane] != OPTIONS[lane]:
+            return Divided(*DIVIDED[lane])
+        return ControlPlane(*OPTIONS[lane])
 
     def replay(self, recording: Recording, plane: ControlPlane) -> Replayed:
         """One recording against one control plane, which is stopped if time runs out."""
@@ -216,6 +226,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--servers", type=int, default=3, help="control planes for scenarios")
     parser.add_argument("--limit", type=float, default=180, help="seconds for one file")
     parser.add_argument("--messages", action="store_true", help="compare texts of messages too")
+    parser.add_argument("--scheduler-process", action="store_true",
+                        help="with the scheduler in a process of its own")  # fmt: skip
     parser.add_argument("--update", action="store_true", help="add what passes now to the list")
     parser.add_argument("--force", action="store_true", help="with --update: drop what fails now")
     return parser.parse_args()
@@ -230,7 +242,10 @@ def main() -> int:
             f"no recordings in {options.reference}: name their folder with REFERENCE or --reference"
         )
         return 2
-    replayer = Replayer(tool, options.limit, options.messages, details=bool(options.names))
+    replayer = Replayer(
+        tool, options.limit, messages=options.messages, details=bool(options.names),
+        divided=options.scheduler_process,
+    )  # fmt: skip
     recordings = find_recordings(options.reference, options.names)
     try:
         ratchet = _ratchet(replay_all(recordings, replayer, options.servers))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 import secrets
-import uuid
 from typing import Protocol
 
 #: No vowels and no look-alikes, so that a generated name spells nothing.
@@ -35,11 +34,11 @@ class TrueChance:
 
     def uid(self) -> str:
         """A random UUID."""
-        return str(uuid.uuid4())
+        return _uuid(secrets.randbits(128))
 
     def suffix(self, length: int = 5) -> str:
         """Letters from the operating system's randomness."""
-        return "".join(secrets.choice(ALPHABET) for _ in range(length))
+        return _letters(secrets.randbits(128), length)
 
     def between(self, low: float, high: float) -> float:
         """A number in that range."""
@@ -54,7 +53,7 @@ class SeededChance:
 
     def uid(self) -> str:
         """A UUID drawn from the seed."""
-        return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
+        return _uuid(self._random.getrandbits(128))
 
     def suffix(self, length: int = 5) -> str:
         """Letters drawn from the seed."""
@@ -63,3 +62,24 @@ class SeededChance:
     def between(self, low: float, high: float) -> float:
         """A number in that range, drawn from the seed."""
         return self._random.uniform(low, high)
+
+
+def _uuid(bits: int) -> str:
+    """A UUID of version 4 out of 128 bits, of which it keeps 122."""
+    digits = f"{bits & _FREE | _FIXED:032x}"
+    parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
+    return "-".join(parts)
+
+
+#: The version and the variant of a UUID stand in it; the rest is free.
+_FREE = ~(0xF << 76 | 0x3 << 62)
+_FIXED = 0x4 << 76 | 0x2 << 62
+
+
+def _letters(bits: int, length: int) -> str:
+    """Letters out of so many bits that hardly any is likelier than another."""
+    found = ""
+    for _ in range(length):
+        bits, at = divmod(bits, len(ALPHABET))
+        found += ALPHABET[at]
+    return found

@@ -12,15 +12,18 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 
 from phalanx.api.conversion import STORED
-from phalanx.api.gates import DEFAULT, Gates
-from phalanx.api.kinds import POD_GROUP
+from phalanx.api.gates import DEFAULT, WORKLOAD_WITH_JOB, Gates
+from phalanx.api.kinds import KINDS, POD_GROUP, Kind
 from phalanx.api.wire import User
 from phalanx.chance import Chance
 from phalanx.client.client import Client
 from phalanx.client.transports import InProcess
 from phalanx.clock import Clock
+from phalanx.controllers.decisionlog import DecisionLog
 from phalanx.controllers.disruption import Disruption
 from phalanx.controllers.garbage import Garbage
+from phalanx.controllers.jobs.controller import Jobs
+from phalanx.controllers.jobs.groups import Settings as JobObjects
 from phalanx.controllers.loop import Informers
 from phalanx.controllers.namespaces import Namespaces
 from phalanx.controllers.nodes import Nodes, SimulatedNode
@@ -28,7 +31,7 @@ from phalanx.controllers.podgroups import Protection
 from phalanx.controllers.recorder import Recorder
 from phalanx.controllers.replicagroups import ReplicaGroups
 from phalanx.controllers.scheduling import Scheduling
-from phalanx.scheduler.policy import by_gates
+from phalanx.scheduler.profiles import DEFAULT_PROFILES, Profiles, by_gates
 from phalanx.server.access import MASTERS, Tokens
 from phalanx.server.app import Server
 from phalanx.store.kv import Store
@@ -40,7 +43,8 @@ Part = Callable[[], Coroutine[None, None, None]]
 class ControlPlane:
     """Everything that makes a cluster, wired together.
 
-    `without` names parts to leave out, `gates` say which features are on.
+    `without` names parts to leave out, `gates` say which features are on, `profiles` how pods are
+    placed, `kinds` what the server knows at all. The scheduler's decisions go to the `log`.
     """
 
     def __init__(
@@ -53,10 +57,14 @@ class ControlPlane:
         without: Collection[str] = (),
         tokens: Tokens | None = None,
         gates: Gates = DEFAULT,
+        profiles: Profiles = DEFAULT_PROFILES,
+        kinds: Sequence[Kind] = KINDS,
+        log: DecisionLog | None = None,
     ) -> None:
-        self.server = Server(store, clock, chance, tokens=tokens, gates=gates)
+        self.server = Server(store, clock, chance, kinds, tokens, gates)
         self._store, self._clock, self._chance = store, clock, chance
         self._nodes, self._without, self._gates = nodes, without, gates
+        self._profiles, self._log = profiles, log
 
     def client(self, name: str) -> Client:
         """A client in this process, for a part or a test of that name."""
@@ -87,7 +95,7 @@ class ControlPlane:
         if "scheduler" not in self._without:
             scheduling = Scheduling(
                 self.client("system:kube-scheduler"), informers, self._clock, self._chance,
-                policy=by_gates(self._gates),
+                by_gates(self._gates, self._profiles), metrics=self.server.metrics, log=self._log,
             )  # fmt: skip
             parts.append(scheduling.run)
         if "controllers" not in self._without:
@@ -97,6 +105,10 @@ class ControlPlane:
             parts.append(Disruption(client, informers, self._clock).run)
             recorder = Recorder(client, self._clock, self._chance, "garbage-collector")
             parts.append(recorder.run)
+            telling = Recorder(client, self._clock, self._chance, "job-controller")
+            parts.append(telling.run)
+            objects = JobObjects() if self._gates.is_on(WORKLOAD_WITH_JOB) else None
+            parts.append(Jobs(client, informers, self._clock, telling, objects).run)
             # Last: they take informers as they find them.
             if self._gates.served([POD_GROUP]):
                 parts.append(ReplicaGroups(client, informers).run)

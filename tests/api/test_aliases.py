@@ -27,15 +27,25 @@ def test_no_name_stands_for_two_fields() -> None:
     assert len(set(IDS)) == len(IDS)
 
 
-@pytest.mark.parametrize(
-    "alias",
-    [alias for alias in ALIASES if not alias.way],
-    ids=lambda alias: f"{alias.struct} {alias.path}",
-)
+@pytest.mark.parametrize("alias", ALIASES, ids=IDS)
 def test_clients_are_told_of_other_names_and_that_they_are_old(alias: Alias) -> None:
-    fields = openapi(alias.struct)["properties"]
+    shown = openapi(alias.struct)
+    for step in alias.way:
+        shown = shown["items"] if step == ITEM else shown["properties"][step]
+    fields = shown["properties"]
     assert fields[alias.name]["deprecated"] is True
     assert alias.stands_for in fields[alias.name]["description"]
     if alias.turn is None:
         own = {"description": "", "deprecated": True}
         assert {**fields[alias.name], **own} == {**fields[alias.stands_for], **own}
+
+
+@pytest.mark.parametrize("alias", [alias for alias in ALIASES if alias.texts])
+def test_clients_are_told_what_each_field_of_another_form_says(alias: Alias) -> None:
+    fields = openapi(alias.struct)["properties"][alias.name]["properties"]
+    assert {key: field["description"] for key, field in fields.items()} == alias.texts
+    assert all(alias.texts.values())
+
+
+def test_a_name_that_belongs_to_one_list_is_not_told_of_elsewhere() -> None:
+    assert "level" not in openapi("scheduling.v1alpha3.TopologyConstraint")["properties"]

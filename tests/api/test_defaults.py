@@ -210,7 +210,7 @@ def test_the_quality_of_service_is_that_of_the_pod_where_it_says_it() -> None:
 def test_terms_that_name_labels_by_key_take_the_values_of_the_pod() -> None:
     term = {"topologyKey": "zone", "labelSelector": {}, "matchLabelKeys": ["app"]}
     apart = {**term, "matchLabelKeys": [], "mismatchLabelKeys": ["app", "absent"]}
-    weighted = [{"weight": 1, "podAffinityTerm": copy.deepcopy(term)}]
+    weighted = [{"weight": 1, "podAffinityTerm": term}]
     obj = pod(
         affinity={
             "podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": weighted},
@@ -219,14 +219,16 @@ def test_terms_that_name_labels_by_key_take_the_values_of_the_pod() -> None:
         topologySpreadConstraints=[{"topologyKey": "zone", "matchLabelKeys": ["app"]}],
     )
     obj["metadata"]["labels"] = {"app": "x"}
-    created(POD, obj)
-    assert weighted[0]["podAffinityTerm"]["labelSelector"]["matchExpressions"] == [  # type: ignore[index]
+    spec = created(POD, obj)["spec"]
+    (near,) = spec["affinity"]["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert near["podAffinityTerm"]["labelSelector"]["matchExpressions"] == [
         {"key": "app", "operator": "In", "values": ["x"]}
     ]
-    assert apart["labelSelector"] == {
+    (far,) = spec["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert far["labelSelector"] == {
         "matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["x"]}]
     }
-    assert "labelSelector" not in obj["spec"]["topologySpreadConstraints"][0]
+    assert "labelSelector" not in spec["topologySpreadConstraints"][0]
 
 
 def test_a_node_allocates_what_it_has() -> None:

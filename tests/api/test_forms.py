@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from phalanx.api.forms import Form, Left, Told, as_stored, in_version, path_in_version
+from phalanx.api.forms import (
+    Form,
+    Left,
+    Told,
+    as_stored,
+    in_version,
+    path_in_version,
+    text_in_version,
+)
 from phalanx.api.leftovers import fingerprint
 from phalanx.api.wire import Object
 
@@ -88,3 +96,22 @@ def test_nothing_that_is_given_is_changed() -> None:
 )
 def test_a_path_leads_to_the_same_place(stored: str, shown: str) -> None:
     assert path_in_version(FORM, stored) == shown
+
+
+@pytest.mark.parametrize(
+    ("path", "stored", "shown"),
+    [
+        ("", "one of: `old`, `secret`, `same`", "one of: `new`, `same`"),
+        ("", "`secret`, `old` or none", "`new` or none"),
+        ("", "old and `no name of one`", "old and `no name of one`"),
+        ("items[3]", "`size` or `taste`", "`length` or `taste`"),
+        (".deep", "`a`", "`b`"),
+        ("deep.a", "`a`", "`a`"),
+        ("elsewhere", "`old`", "`old`"),
+        ("secret", "`old`", "`old`"),
+    ],
+)
+def test_a_message_names_the_fields_that_the_version_has(
+    path: str, stored: str, shown: str
+) -> None:
+    assert text_in_version(FORM, path, stored) == shown

@@ -10,6 +10,7 @@ import pytest
 from phalanx.api.gatedfields import drop_disabled
 from phalanx.api.gates import DEFAULT, Gates, gated
 from phalanx.api.kinds import CRON_JOB, JOB
+from phalanx.api.rules import validate
 from phalanx.api.wire import Object
 from tests.api.findings import Findings
 from tests.api.making import changed, found, made, refused
@@ -95,6 +96,7 @@ TOGETHER: list[tuple[Object, Object, int]] = [
     (NO_GANG, FULL_GANG, 1),
     (NO_GANG, {"schedulingConstraints": {"topology": [{"key": "zone"}]}}, 1),
     (NO_GANG, {"resourceClaims": [{"name": "c", "resourceClaimName": "x"}]}, 1),
+    (NO_GANG, {"disruptionMode": {"all": {}}}, 1),
 ]
 
 
@@ -108,8 +110,14 @@ def test_a_job_that_says_it_twice_must_not_contradict_itself(
     assert refused(CRON_JOB, cron_job(wanted)) == [f"{place}: Invalid"] * count
 
 
-def test_a_job_in_no_group_is_not_disrupted_as_one() -> None:
-    wanted = spec(NO_GANG, scheduling={"disruptionMode": {"all": {}}})
+def test_who_is_in_no_group_and_is_disrupted_as_one_is_told_which_two_things_clash() -> None:
+    wanted = {"spec": spec(NO_GANG, scheduling={"disruptionMode": {"all": {}}})}
+    (cause,) = validate(JOB, made(JOB, wanted), None)
+    assert "may not be NoGang when scheduling.disruptionMode.all is set" in cause.message
+
+
+def test_a_basic_job_is_not_disrupted_as_a_group_whatever_the_word() -> None:
+    wanted = spec(NO_GANG, scheduling={**BASIC, "disruptionMode": {"all": {}}})
     assert refused(JOB, {"spec": wanted}) == ["spec.scheduling.disruptionMode: Invalid"]
 
 

@@ -109,8 +109,8 @@ def test_kinds_come_and_go_with_their_gates() -> None:
     assert gated({"GenericWorkload": False}).served(some) == [POD, JOB]
 
 
-def test_metrics_tell_every_gate() -> None:
-    lines = gated({"GangScheduling": False}).metrics().splitlines()
-    assert 'kubernetes_feature_enabled{name="GenericWorkload",stage="BETA"} 1' in lines
-    assert 'kubernetes_feature_enabled{name="GangScheduling",stage="DEPRECATED"} 0' in lines
-    assert len(lines) == 1 + len(GATES)
+def test_every_gate_can_be_told() -> None:
+    states = gated({"GangScheduling": False}).states()
+    assert ("GenericWorkload", "BETA", True) in states
+    assert ("GangScheduling", "DEPRECATED", False) in states
+    assert len(states) == len(GATES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.api.leftovers import ANNOTATION, attached, detached, fingerprint
+from phalanx.api.leftovers import ANNOTATION, attached, detached, fingerprint, handed_on
 from phalanx.api.wire import Object
 
 LEFT = {"spec.a": ({"b": [1]}, "f"), "spec.c": ("d", "0")}
@@ -24,6 +24,20 @@ def test_nothing_is_put_on_where_nothing_is_left_over() -> None:
     assert attached(obj, {}) is obj
     assert detached(obj) == (obj, {})
     assert detached({}) == ({}, {})
+
+
+def test_leftovers_are_handed_on_to_a_replacement_that_brings_none() -> None:
+    old: Object = {"metadata": {"name": "n"}}
+    served = attached(old, LEFT)
+    for new in ({"metadata": {"name": "m"}}, {"metadata": {"annotations": {"a": "b"}}}):
+        assert detached(handed_on(served, new)) == (new, LEFT)
+
+
+def test_whoever_brings_leftovers_or_leaves_none_is_taken_at_his_word() -> None:
+    old: Object = {"metadata": {"name": "n"}}
+    own: Object = {"metadata": {"annotations": {ANNOTATION: "{}"}}}
+    assert handed_on(attached(old, LEFT), own) is own
+    assert handed_on(old, {"metadata": {"name": "m"}}) == {"metadata": {"name": "m"}}
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from phalanx.api.turning import Turn, Turned
             turn_workload_reference,
             {
                 "apiVersion": "scheduling.k8s.io/v1alpha1", "kind": "Workload", "name": "w",
-                "namespace": "n", "uid": "u", "resourceVersion": "1", "fieldPath": "spec",
+                "uid": "u", "resourceVersion": "1", "fieldPath": "spec",
             },
             {"workload": {"workloadName": "w"}},
         ),
@@ -38,6 +38,11 @@ from phalanx.api.turning import Turn, Turned
 )  # fmt: skip
 def test_what_was_printed_is_turned(turn: Turn, said: Any, stored: Any) -> None:
     assert turn(said) == Turned(stored)
+
+
+def test_the_namespace_of_a_reference_is_told_of() -> None:
+    turned = turn_workload_reference({"name": "w", "namespace": "n"})
+    assert turned == Turned({"workload": {"workloadName": "w"}}, namespace="n")
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from phalanx.api.fields import dns_subdomain_faults
 from phalanx.api.podlinks import (
     TEMPLATE_MARK,
     WORKLOAD_MARK,
+    is_replica_group,
     replica_group_name,
     turn_workload_ref,
 )
@@ -47,6 +50,12 @@ def test_a_reference_of_any_form_becomes_the_name_of_a_group(
         ({"name": "w", "podGroupReplicaKey": "1"}, ["podGroupName: Required"]),
         ({"podGroup": "t"}, ["name: Required"]),
         ({"name": 1, "podGroup": ["t"]}, ["name: Invalid", "podGroup: Invalid"]),
+        (
+            {"name": "W_", "podGroup": "t.u", "podGroupReplicaKey": "-"},
+            ["name: Invalid", "podGroup: Invalid", "podGroupReplicaKey: Invalid"],
+        ),
+        ({"podGroupName": "G"}, ["podGroupName: Invalid"]),
+        ({"name": "w", "podGroupTemplateName": "t/u"}, ["podGroupTemplateName: Invalid"]),
         ("w", [": Invalid"]),
         ([], [": Invalid"]),
     ],
@@ -69,3 +78,28 @@ def test_names_stay_legal_and_apart_however_long_their_parts_are() -> None:
     names.append(replica_group_name(f"{'w' * 240}.{'-' * 10}", "t" * 63, ""))
     assert len(set(names)) == len(names)
     assert [dns_subdomain_faults(name) for name in names] == [[]] * len(names)
+
+
+@given(st.integers(1, 253), st.integers(1, 63), st.integers(0, 63))
+def test_the_group_of_a_replica_is_known_by_the_marks_alone(
+    workload: int, template: int, key: int
+) -> None:
+    marks = {WORKLOAD_MARK: "w" * workload, TEMPLATE_MARK: "t" * template}
+    name = replica_group_name(marks[WORKLOAD_MARK], marks[TEMPLATE_MARK], "k" * key)
+    assert is_replica_group(name, marks)
+
+
+@pytest.mark.parametrize(
+    ("name", "marks"),
+    [
+        ("other", {WORKLOAD_MARK: "w", TEMPLATE_MARK: "t"}),
+        ("w-tt", {WORKLOAD_MARK: "w", TEMPLATE_MARK: "t"}),
+        ("w", {WORKLOAD_MARK: "w", TEMPLATE_MARK: "t"}),
+        ("", {WORKLOAD_MARK: "w", TEMPLATE_MARK: "t"}),
+        ("w-t", {WORKLOAD_MARK: "w"}),
+        ("w-t", {TEMPLATE_MARK: "t"}),
+        ("w-t", {}),
+    ],
+)
+def test_any_other_group_is_not_one_of_a_replica(name: str, marks: dict[str, str]) -> None:
+    assert not is_replica_group(name, marks)

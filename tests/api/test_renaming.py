@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.api.kinds import CRON_JOB, JOB, JOB_SET, POD, POD_TEMPLATE, Kind
+from phalanx.api.kinds import (
+    CRON_JOB,
+    JOB,
+    JOB_SET,
+    POD,
+    POD_GROUP_V1ALPHA1,
+    POD_TEMPLATE,
+    Kind,
+)
 from phalanx.api.podlinks import TEMPLATE_MARK, WORKLOAD_MARK
 from phalanx.api.renaming import MANIFEST, Renamed, annotate, renamed
 from phalanx.api.wire import APPLY_PATCH, JSON, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Object
@@ -31,7 +39,6 @@ STORED: Object = {
 }
 REPLICA: Object = {"name": "w", "podGroup": "t", "podGroupReplicaKey": "1"}
 MARKS = {WORKLOAD_MARK: "w", TEMPLATE_MARK: "t"}
-NO_MARKS = dict.fromkeys(MARKS)
 
 
 def job(scheduling: Object) -> Object:
@@ -65,6 +72,19 @@ def test_whoever_uses_another_name_is_told_which_to_write() -> None:
     assert found.warnings == [
         "spec.scheduling.policy: deprecated; use spec.scheduling.schedulingPolicy instead"
     ]
+
+
+@pytest.mark.parametrize("form", [*TREES, JSON_PATCH])
+def test_what_stands_below_another_name_is_told_of_as_it_was_written(form: str) -> None:
+    wanted: Any = job({"constraints": {"topology": [{"key": "a"}, {"level": "b"}]}})
+    if form == JSON_PATCH:
+        path = "/spec/scheduling/constraints/topology/1/level"
+        wanted = [{"op": "test", "path": path, "value": "b"}]
+    found = rename(JOB, form, wanted)
+    assert found.warnings[-1] == (
+        "spec.scheduling.constraints.topology[1].level: deprecated; "
+        "use spec.scheduling.schedulingConstraints.topology[1].key instead"
+    )
 
 
 @pytest.mark.parametrize("form", [*TREES, JSON_PATCH])
@@ -187,12 +207,18 @@ def test_a_reference_that_names_no_group_is_refused_where_it_stands() -> None:
     assert told(causes) == ["spec.template.spec.workloadRef.name: Required"]
 
 
-def test_marks_of_a_group_that_a_pod_names_itself_are_taken_off() -> None:
+@pytest.mark.parametrize("form", TREES)
+def test_nothing_is_noted_of_a_group_that_a_pod_names_itself(form: str) -> None:
     named = {"workloadRef": {"name": "w", "podGroupName": "g"}}
-    body = rename(POD, JSON, {"metadata": {"annotations": {**MARKS, "a": "b"}}, "spec": named})
-    assert body.value["metadata"]["annotations"] == {"a": "b"}
-    patch = rename(POD, MERGE_PATCH, {"spec": named})
-    assert patch.value["metadata"]["annotations"] == NO_MARKS
+    assert "metadata" not in rename(POD, form, {"spec": named}).value
+
+
+@pytest.mark.parametrize(("said", "found"), [("home", []), ("", []), ("abroad", ["Invalid"])])
+def test_a_reference_may_not_lead_into_another_namespace(said: str, found: list[str]) -> None:
+    wanted = {"spec": {"workloadRef": {"name": "w", "namespace": said}}}
+    result = renamed(POD_GROUP_V1ALPHA1.schema, JSON, wanted, "home")
+    assert result is not None
+    assert told(result.causes) == [f"spec.workloadRef.namespace: {one}" for one in found]
 
 
 @pytest.mark.parametrize("metadata", [5, "x", [], {"annotations": 5}])
@@ -205,16 +231,12 @@ def test_metadata_of_a_wrong_shape_is_left_for_the_schema_to_refuse(metadata: An
 # -------------------------------------------------------------------------------- merge patches
 
 
-@pytest.mark.parametrize("form", [MERGE_PATCH, STRATEGIC_PATCH])
-def test_a_name_that_says_null_takes_the_field_away(form: str) -> None:
+@pytest.mark.parametrize("form", TREES)
+def test_null_for_a_name_that_no_object_has_says_nothing(form: str) -> None:
     found = rename(JOB, form, job({"policy": None}))
-    assert found.value == job({"schedulingPolicy": None})
+    assert found.value == job({})
     assert found.warnings == []
-    pod = rename(POD, form, {"spec": {"workloadRef": None}})
-    assert pod.value == {
-        "metadata": {"annotations": NO_MARKS},
-        "spec": {"schedulingGroup": None},
-    }
+    assert rename(POD, form, {"spec": {"workloadRef": None}}).value == {"spec": {}}
 
 
 @pytest.mark.parametrize("form", [MERGE_PATCH, STRATEGIC_PATCH])
@@ -257,11 +279,17 @@ def test_an_item_of_a_manifest_is_known_by_what_the_patch_says_of_it() -> None:
     assert found == [replicated("b", {"schedulingPolicy": None}), replicated("a", {})]
 
 
-@pytest.mark.parametrize("manifest", [job({}), {}, [], "no JSON", "null", {"spec": 1}])
-def test_a_manifest_that_gives_a_field_up_takes_it_away(manifest: Any) -> None:
+@pytest.mark.parametrize("form", [MERGE_PATCH, STRATEGIC_PATCH])
+@pytest.mark.parametrize("left", [{}, {"schedulingPolicy": None}])
+def test_a_manifest_that_gives_a_field_up_takes_it_away(form: str, left: Object) -> None:
+    patch = applied({"spec": {"scheduling": {"policy": None}}}, job(left))
+    assert rename(JOB, form, patch).value["spec"] == {"scheduling": {"schedulingPolicy": None}}
+
+
+@pytest.mark.parametrize("manifest", [{}, [], "no JSON", "null", {"spec": 1}])
+def test_a_manifest_that_does_not_speak_of_a_field_takes_nothing_away(manifest: Any) -> None:
     patch = applied({"spec": {"scheduling": {"policy": None}}}, manifest)
-    found = rename(JOB, STRATEGIC_PATCH, patch).value["spec"]
-    assert found == {"scheduling": {"schedulingPolicy": None}}
+    assert rename(JOB, STRATEGIC_PATCH, patch).value["spec"] == {"scheduling": {}}
 
 
 def test_what_a_strategic_patch_says_of_fields_is_said_of_the_stored_ones() -> None:
@@ -373,15 +401,14 @@ def test_a_json_patch_leaves_its_marks_once_it_is_applied(step: Object) -> None:
     assert MARKS.items() <= annotations.items()
 
 
+@pytest.mark.parametrize("left", ["gone", [], ["x"], None, {}])
+def test_marks_find_nothing_where_a_later_operation_left_nothing(left: Any) -> None:
+    for way in (("template", "0"), ("template", "x", "y")):
+        patched = {"template": copy.deepcopy(left)}
+        annotate(patched, [(way, MARKS)])
+        assert patched == {"template": left}
+
+
 def test_a_test_leaves_no_marks() -> None:
     step = {"op": "test", "path": "/spec/workloadRef", "value": REPLICA}
     assert rename(POD, JSON_PATCH, [step]).marks == []
-
-
-def test_a_group_that_a_json_patch_takes_away_loses_its_marks() -> None:
-    found = rename(
-        POD_TEMPLATE, JSON_PATCH, [{"op": "remove", "path": "/template/spec/workloadRef"}]
-    )
-    patched: Object = {"template": {"metadata": {"annotations": {**MARKS, "a": "b"}}}}
-    annotate(patched, found.marks)
-    assert patched["template"]["metadata"]["annotations"] == {"a": "b"}

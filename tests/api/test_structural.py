@@ -51,7 +51,7 @@ def test_unknown_fields_are_dropped_and_told_of() -> None:
 
 def test_all_keys_are_counted_known_or_not() -> None:
     found = model().conform(widget({"size": 1, "nope": [{"a": 1}, {"b": {"c": 1}}]}))
-    assert found == Conformed(("spec.nope",), 4 + 2 + 3)
+    assert found == Conformed(("spec.nope",))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.api.conversion import config_to_hub, from_hub, hub, to_hub, told
+from phalanx.api.conversion import (
+    config_to_hub,
+    from_hub,
+    hub,
+    replacement_to_hub,
+    to_hub,
+    told,
+)
 from phalanx.api.errors import Cause
 from phalanx.api.forms import Form, Left, Told
 from phalanx.api.kinds import (
@@ -231,6 +238,17 @@ def test_a_client_that_knows_no_annotation_says_what_its_version_says(kind: Kind
     assert said(result) == {"a": None, "b": None}
 
 
+@each_workload
+@pytest.mark.parametrize(("change", "kept"), [({}, "Never"), ({"priorityClassName": "low"}, None)])
+def test_a_replacement_keeps_what_it_cannot_say_beside_what_is_as_it_was(
+    kind: Kind, change: Object, kept: str | None
+) -> None:
+    served = read(kind, TWO)
+    del served["metadata"]["annotations"]
+    served["spec"][TEMPLATES[kind]][0].update(change)
+    assert said(replacement_to_hub(TWO, kind, served)) == {"a": kept, "b": None}
+
+
 TREE: Object = {
     "metadata": {"name": "w"},
     "spec": {
@@ -349,3 +367,19 @@ def test_a_fault_is_told_of_the_field_that_the_client_knows(
 ) -> None:
     cause = Cause(stored, "FieldValueInvalid", "Invalid value")
     assert told(kind, [cause]) == [Cause(shown, "FieldValueInvalid", "Invalid value")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "known"),
+    [
+        (WORKLOAD_V1ALPHA1, "`podGroups`"),
+        (WORKLOAD_V1ALPHA2, "`podGroupTemplates`"),
+        (WORKLOAD, "`podGroupTemplates`, `compositePodGroupTemplates`"),
+    ],
+)
+def test_whoever_has_no_templates_is_told_which_there_can_be(kind: Kind, known: str) -> None:
+    meta = {"name": "w", "namespace": "n", "uid": "u"}
+    causes = validate(WORKLOAD, {"metadata": meta, "spec": {}}, None)
+    assert [cause.message for cause in told(kind, causes)] == [
+        f'Invalid value: "": must specify one of: {known}'
+    ]

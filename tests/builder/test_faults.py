@@ -72,6 +72,11 @@ def test_defaults_and_callbacks_of_a_controller_are_judged_too() -> None:
     assert wrong(item, allow=[Basic]) == [f"{PATH}.schedulingPolicy: Forbidden"]
 
 
+def test_a_callback_must_leave_a_policy() -> None:
+    item = leaf(callbacks=[lambda _: config()], path=PATH)
+    assert wrong(item) == [f"{PATH}.schedulingPolicy: Invalid"]
+
+
 def test_a_policy_that_nobody_knows_yet_is_denied_even_where_all_are_allowed() -> None:
     (cause,) = WorkloadBuilder(
         user(map_pod_group_config(policy={"elastic": {}})), EVERYTHING

@@ -70,6 +70,10 @@ def owned(api_version: str, kind: str, *, controller: bool = True) -> Object:
             },
             {"gang": {"minCount": 2}},
         ),
+        (
+            {"gangPolicy": {"policy": "JobAsGang"}, "scheduling": {"policy": {"basic": {}}}},
+            {"basic": {}},
+        ),
     ],
 )
 def test_a_job_is_basic_unless_its_user_wants_a_gang(spec: Object, policy: Object) -> None:

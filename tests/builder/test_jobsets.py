@@ -97,13 +97,26 @@ def test_a_role_runs_no_more_pods_than_it_completes() -> None:
 )
 def test_jobs_that_start_one_after_the_other_are_no_gang(made: Object) -> None:
     assert policies(made) == [{"basic": {}}] * 3
-    made["spec"]["scheduling"] = {"schedulingPolicy": {"gang": {}}}
-    assert told(jobsets.validate(made)) == ["spec.scheduling.schedulingPolicy: Invalid"]
-    assert jobsets.validate(made, made) == []
-    with pytest.raises(Invalid, match="a gang of 2 cannot start: all but 1 wait"):
-        jobsets.workload(made)
-    made["spec"]["scheduling"] = {"schedulingPolicy": {"gang": {"minGroupCount": 1}}}
-    assert policies(made)[0] == {"gang": {"minGroupCount": 1}}
+
+
+def test_a_user_may_want_some_gangs_of_jobs_that_start_one_after_the_other() -> None:
+    gang: Object = {"schedulingPolicy": {"gang": {}}}
+    made = jobset(
+        role("driver"),
+        role("workers", 2, scheduling=gang),
+        startupPolicy={"startupPolicyOrder": "InOrder"},
+    )
+    assert policies(made) == [{"basic": {}}, {"basic": {}}, {"gang": {"minCount": 2}}]
+
+
+def test_a_role_says_in_one_word_whether_it_is_a_gang() -> None:
+    made = jobset(
+        role("driver", gangPolicy={"policy": "NoGang"}),
+        role("workers", 2, parallelism=3, gangPolicy={"policy": "JobAsGang"}),
+        scheduling=BASIC,
+    )
+    assert policies(made) == [{"basic": {}}, {"gang": {"minCount": 6}}]
+    assert [one["name"] for one in template(made)["podGroupTemplates"]] == ["workers"]
 
 
 def test_any_order_is_no_order() -> None:
@@ -161,6 +174,10 @@ PLACE = "spec.replicatedJobs[1]"
         (TARGETED, []),
         (jobset(), ["spec.replicatedJobs: Required"]),
         (
+            jobset(role("a"), scheduling={"policy": {"gang": {"minGroupCount": 2}}}),
+            ["spec.scheduling.policy.gang.minGroupCount: Invalid"],
+        ),
+        (
             jobset(role("a"), role("b", pod={"priorityClassName": "high"})),
             [f"{PLACE}.template.spec.template.spec.priorityClassName: Invalid"],
         ),
@@ -190,6 +207,7 @@ PLACE = "spec.replicatedJobs[1]"
 )
 def test_a_user_is_told_at_the_fields_of_the_jobset(made: Object, causes: list[str]) -> None:
     assert told(jobsets.validate(made)) == causes
+    assert jobsets.validate(made, made) == []
 
 
 def test_an_empty_jobset_has_no_workload() -> None:
@@ -236,6 +254,10 @@ def test_a_linked_jobset_has_its_part_of_its_parents_workload() -> None:
         (
             jobset(role("a"), meta={"annotations": Link("trainer").annotations()}),
             ManageGroups(Link("trainer")),
+        ),
+        (
+            jobset(role("a", gangPolicy={"policy": "NoGang"})),
+            ManageNothing("none of its Jobs is to be in a group"),
         ),
     ],
 )

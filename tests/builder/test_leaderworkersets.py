@@ -74,13 +74,6 @@ def test_leader_and_workers_share_one_priority() -> None:
         leaderworkersets.workload(other)
 
 
-def test_a_gang_does_not_wait_for_a_leader_that_waits_for_it() -> None:
-    made = lws(startupPolicy="LeaderReady", scheduling=GANG)
-    assert told(leaderworkersets.validate(made)) == ["spec.scheduling.schedulingPolicy: Invalid"]
-    with pytest.raises(Invalid, match="a gang cannot start while its workers wait"):
-        leaderworkersets.workload(made)
-
-
 def test_a_user_is_told_at_the_fields_of_the_set() -> None:
     made = lws(scheduling={"policy": {"gang": {"minCount": 0}}})
     assert told(leaderworkersets.validate(made)) == [

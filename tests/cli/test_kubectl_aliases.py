@@ -78,6 +78,49 @@ def test_a_manifest_may_change_its_spelling_and_change_it_back(
         assert scheduling(kubectl) == stored(count)
 
 
+def diff(kubectl: Kubectl, manifest: Object) -> list[str]:
+    """The lines that would change, as kubectl shows them."""
+    done = kubectl.run("diff", "-f", "-", text=yaml.safe_dump(manifest))
+    assert done.returncode in (0, 1), done.stderr
+    lines = [line[1:].strip() for line in done.stdout.splitlines() if line[:1] in ("+", "-")]
+    return [line for line in lines if line[:2] not in ("++", "--")]
+
+
+def test_a_change_of_spelling_is_no_difference(kubectl: Kubectl) -> None:
+    for applied, other in ((aliased, stored), (stored, aliased)):
+        kubectl.apply(job("x", applied(2)))
+        assert diff(kubectl, job("x", applied(2))) == []
+        assert diff(kubectl, job("x", other(2))) == []
+        changes = diff(kubectl, job("x", other(3)))
+        assert changes == ["generation: 1", "generation: 2", "minCount: 2", "minCount: 3"]
+
+
+def test_a_workload_may_go_over_to_the_names_of_its_version(kubectl: Kubectl) -> None:
+    def workload(templates: str, policy: str, **of: str) -> Object:
+        template = {"name": "a", policy: {"basic": {}}}
+        return {
+            "apiVersion": "scheduling.k8s.io/v1alpha1", "kind": "Workload",
+            "metadata": {"name": "x"},
+            "spec": {"controllerRef": {"kind": "Job", "name": "j", **of}, templates: [template]},
+        }  # fmt: skip
+
+    kubectl.apply(workload("podGroupTemplates", "schedulingPolicy", apiVersion="batch/v1"))
+    new = workload("podGroups", "policy", apiGroup="batch")
+    assert diff(kubectl, new) == []
+    kubectl.apply(new)
+    assert diff(kubectl, new) == []
+
+
+def test_a_reference_that_is_given_up_leaves_nothing_behind(
+    kubectl: Kubectl, way: dict[str, str]
+) -> None:
+    kubectl.apply(cron_job({"workloadRef": {"name": "w", "podGroup": "t"}}), **way)
+    kubectl.apply(cron_job({"schedulingGroup": {"podGroupName": "other"}}), **way)
+    template = kubectl.get("cronjob/x")["spec"]["jobTemplate"]["spec"]["template"]
+    assert template["spec"]["schedulingGroup"] == {"podGroupName": "other"}
+    assert "annotations" not in template["metadata"]
+
+
 def test_an_edited_reference_to_a_group_is_applied(kubectl: Kubectl, way: dict[str, str]) -> None:
     def template() -> Any:
         return kubectl.get("cronjob/x")["spec"]["jobTemplate"]["spec"]["template"]
@@ -109,3 +152,6 @@ def test_explain_knows_other_names_and_the_gang_policy(kubectl: Kubectl) -> None
     assert "Another name of schedulingPolicy" in kubectl("explain", "job.spec.scheduling.policy")
     assert "Another name of schedulingGroup" in kubectl("explain", "pod.spec.workloadRef")
     assert "JobAsGang, NoGang" in kubectl("explain", "job.spec.gangPolicy")
+    level = "job.spec.scheduling.constraints.topology.level"
+    assert "Another name of key" in kubectl("explain", level)
+    assert "The Workload that" in kubectl("explain", "pod.spec.workloadRef.name")

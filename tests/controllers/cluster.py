@@ -8,7 +8,7 @@ from contextlib import aclosing, asynccontextmanager
 
 from phalanx.api.conversion import STORED
 from phalanx.api.core import Node, Pod
-from phalanx.api.kinds import EVENT, NODE, POD, POD_GROUP, Kind
+from phalanx.api.kinds import EVENT, KINDS, NODE, POD, POD_GROUP, Kind
 from phalanx.api.meta import Condition, Key, condition
 from phalanx.api.scheduling import PodGroup
 from phalanx.api.wire import Object, Reply, Request, Stream
@@ -107,11 +107,12 @@ async def cluster(
     nodes: Sequence[SimulatedNode] = (),
     without: Collection[str] = (),
     latency: Callable[[], float] | None = None,
+    kinds: Sequence[Kind] = KINDS,
 ) -> AsyncIterator[Cluster]:
     """A control plane that runs while the context lasts; at its end nothing may be wrong."""
     clock = LoopClock(asyncio.get_running_loop(), EPOCH)
     store = MemoryStore(latency)
-    plane = ControlPlane(store, clock, SeededChance(1), nodes=nodes, without=without)
+    plane = ControlPlane(store, clock, SeededChance(1), nodes=nodes, without=without, kinds=kinds)
     async with plane.running():
         found = Cluster(plane, store, clock)
         yield found

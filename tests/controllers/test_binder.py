@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from phalanx.api.errors import ApiError, Conflict
+from phalanx.api.errors import Conflict
 from phalanx.api.kinds import GROUP_BINDING, NAMESPACE, POD
 from phalanx.api.meta import Key
 from phalanx.api.wire import Reply, Request, Stream
 from phalanx.client.client import Client
 from phalanx.client.transports import Unreachable
 from phalanx.controllers import binder as module
-from phalanx.controllers.binder import Attempt, Binder
+from phalanx.controllers.binder import Attempt, Binder, Outcome
 from phalanx.scheduler.decision import Binding, Placed
 from phalanx.scheduler.entity import Entity
 from tests.builders import in_virtual_time, node, pod
@@ -25,11 +25,12 @@ class Bench:
 
     def __init__(self, c: Cluster, way: Lagging) -> None:
         self.c, self.way = c, way
-        self.finished: list[tuple[str, ApiError | Unreachable | None]] = []
+        self.finished: dict[str, Outcome] = {}
         self.binder = Binder(Client(way), self._finished)
 
-    def _finished(self, attempt: Attempt, error: ApiError | Unreachable | None) -> None:
-        self.finished.append((attempt.entity.key.name, error))
+    def _finished(self, outcome: Outcome) -> None:
+        assert outcome.attempt.entity.key.name not in self.finished
+        self.finished[outcome.attempt.entity.key.name] = outcome
 
     async def attempt(
         self, name: str, pods: int, *, on: str = "n1", space: str = "default"
@@ -55,7 +56,9 @@ class Bench:
     @property
     def outcome(self) -> dict[str, bool]:
         """Whether each attempt went well."""
-        return {name: error is None for name, error in self.finished}
+        for outcome in self.finished.values():
+            assert (outcome.bound or tuple(outcome.failures)) == outcome.attempt.placed.bindings
+        return {name: outcome.enough for name, outcome in self.finished.items()}
 
 
 def attempt(name: str, *bindings: Binding, space: str = "default") -> Attempt:
@@ -109,7 +112,7 @@ async def test_a_refused_transaction_is_taken_apart_so_that_only_the_guilty_one_
             b.binder.submit(one)
         await asyncio.sleep(10)
         assert b.outcome == {"a": True, "b": False, "c": True}
-        assert isinstance(dict(b.finished)["b"], Conflict)
+        assert {type(error) for error in b.finished["b"].failures.values()} == {Conflict}
         assert sorted(await b.c.placed()) == ["a-0", "a-1", "c-0", "c-1"]
         assert b.transactions[1:] == [["a-0", "a-1"], ["b-0", "b-1"], ["c-0", "c-1"]]
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.api.errors import NotFound
-from phalanx.api.kinds import CONFIG_MAP, NODE, POD, PRIORITY_CLASS, SECRET, Kind
+from phalanx.api.kinds import CONFIG_MAP, NODE, POD, PRIORITY_CLASS, SECRET, WORKLOAD, Kind
 from phalanx.api.meta import Key
 from phalanx.api.wire import Object, Reply, Request, Stream
 from phalanx.chance import SeededChance
@@ -355,24 +355,32 @@ async def test_a_namesake_of_the_owner_is_somebody_else() -> None:
         assert await there(c) == ["first"]
 
 
+@pytest.mark.parametrize("version", ["v1beta1", "v1alpha3", "v1alpha2", "v1alpha1"])
 @in_virtual_time
-async def test_the_version_by_which_an_owner_is_named_does_not_matter() -> None:
+async def test_an_owner_may_be_named_by_any_version_that_is_served(version: str) -> None:
     async with cluster() as c:
-        manifest = {"metadata": {"name": "high"}, "value": 7}
-        high = await c.client.create(PRIORITY_CLASS, manifest)
-        await config(c, "child", owner(high, apiVersion="scheduling.k8s.io/v1alpha1"))
+        template = {"name": "t", "schedulingPolicy": {"basic": {}}}
+        meta = {"name": "w", "namespace": "default"}
+        manifest = {"metadata": meta, "spec": {"podGroupTemplates": [template]}}
+        workload = await c.client.create(WORKLOAD, manifest)
+        await config(c, "child", owner(workload, apiVersion=f"scheduling.k8s.io/{version}"))
         await asyncio.sleep(2)
         assert await there(c) == ["child"]
-        await c.client.delete(PRIORITY_CLASS, Key("", "high"))
+        await c.client.delete(WORKLOAD, Key("default", "w"))
         await asyncio.sleep(2)
         assert await there(c) == []
 
 
-@pytest.mark.parametrize("version", ["example.com/v1", "v7/v8/v9"])
+@pytest.mark.parametrize(
+    ("version", "kind"),
+    [("example.com/v1", "Dragon"), ("v7/v8/v9", "Dragon"), ("batch/v9", "Job"), ("v2", "Pod")],
+)
 @in_virtual_time
-async def test_an_owner_of_a_kind_that_we_do_not_know_is_left_alone(version: str) -> None:
+async def test_an_owner_of_a_kind_or_version_that_we_do_not_know_is_left_alone(
+    version: str, kind: str
+) -> None:
     async with cluster() as c:
-        unknown = {"apiVersion": version, "kind": "Dragon", "name": "nobody", "uid": "u"}
+        unknown = {"apiVersion": version, "kind": kind, "name": "nobody", "uid": "u"}
         gone = {"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": "v"}
         await config(c, "child", unknown, gone)
         await asyncio.sleep(60)

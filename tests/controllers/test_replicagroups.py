@@ -7,10 +7,13 @@ import asyncio
 from phalanx.api.errors import NotFound
 from phalanx.api.kinds import POD, POD_GROUP, WORKLOAD
 from phalanx.api.meta import Key
+from phalanx.api.podlinks import TEMPLATE_MARK, WORKLOAD_MARK
 from phalanx.api.wire import Object
 from phalanx.chance import SeededChance
 from phalanx.controllers.loop import Informers
 from phalanx.controllers.replicagroups import ReplicaGroups
+from phalanx.server.objects import decoded, encoder
+from phalanx.store.kv import Write
 from tests.builders import in_virtual_time, pod, pod_group
 from tests.controllers.cluster import Cluster, cluster, machines
 
@@ -112,6 +115,20 @@ async def test_pods_that_name_their_group_themselves_get_none_made() -> None:
     async with cluster(nodes=machines(1, cpu="4")) as c:
         named = pod("a", spec={"workloadRef": {"name": "w", "podGroupName": "w-t"}})
         await c.create(workload("t"), named)
+        await asyncio.sleep(10)
+        assert await groups(c) == {}
+
+
+@in_virtual_time
+async def test_no_group_is_made_whose_name_does_not_come_of_the_marks() -> None:
+    async with cluster(nodes=machines(1, cpu="4")) as c:
+        await c.create(workload("t"), pod("a", spec={"schedulingGroup": {"podGroupName": "other"}}))
+        record = c.store.get(POD.key("default", "a"))
+        assert record is not None
+        # Our server takes stale marks off; one that does not know them would not.
+        stray = decoded(record)
+        stray["metadata"]["annotations"] = {WORKLOAD_MARK: "w", TEMPLATE_MARK: "t"}
+        await c.store.commit([Write(record.key, encoder(stray), record.revision)])
         await asyncio.sleep(10)
         assert await groups(c) == {}
 

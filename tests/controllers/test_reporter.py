@@ -8,7 +8,7 @@ import pytest
 from phalanx.api.core import Pod, PodStatus
 from phalanx.api.errors import ServerError
 from phalanx.api.kinds import POD, POD_GROUP
-from phalanx.api.meta import Key, timestamp
+from phalanx.api.meta import Key, Meta, timestamp
 from phalanx.api.scheduling import DEGRADED, INITIALLY_SCHEDULED, SCHEDULED, PodGroup
 from phalanx.api.wire import ANONYMOUS, STRATEGIC_PATCH, Object, Reply, Request
 from phalanx.client.answers import Listing
@@ -38,28 +38,37 @@ async def nobody(request: Request) -> Reply:
     raise ServerError("a reconcile asks nobody")
 
 
-def said(kind: str, verdict: Verdict) -> Object:
+def said(kind: str, verdict: Verdict, generation: int = 4) -> Object:
     """A condition that says so already, since long."""
     return {
         "type": kind, "status": verdict.status, "reason": verdict.reason,
         "message": verdict.message, "lastTransitionTime": BEFORE,
+        "observedGeneration": generation,
     }  # fmt: skip
 
 
-def a_pod(*conditions: Object, uid: str = "u", **more: object) -> Pod:
-    made = builders.pod("a", **more)  # type: ignore[arg-type]
+def a_pod(
+    *conditions: Object, name: str = "a", uid: str = "u", promised: str = "", **more: object
+) -> Pod:
+    made = builders.pod(name, **more)  # type: ignore[arg-type]
     made["metadata"] |= {"uid": uid, "resourceVersion": "7"}
-    return msgspec.convert({**made, "status": {"conditions": list(conditions)}}, Pod)
+    status = {"conditions": list(conditions), "nominatedNodeName": promised}
+    return msgspec.convert({**made, "status": status}, Pod)
 
 
-def a_group(*conditions: Object) -> PodGroup:
+def a_group(*conditions: Object, uid: str = "u") -> PodGroup:
     made = builders.pod_group("a", 3)
-    made["metadata"] |= {"uid": "u", "resourceVersion": "7", "generation": 4}
+    made["metadata"] |= {"uid": uid, "resourceVersion": "7", "generation": 4}
     return msgspec.convert({**made, "status": {"conditions": list(conditions)}}, PodGroup)
 
 
+def judged(uid: str = "u", generation: int = 4) -> Meta:
+    """What was judged, as it was then."""
+    return Meta(name=KEY.name, namespace=KEY.namespace, uid=uid, generation=generation)
+
+
 def reporter(
-    pod: Pod | None = None,
+    pods_there: Pod | list[Pod] | None = None,
     group: PodGroup | None = None,
     *,
     placed: int = 3,
@@ -68,7 +77,8 @@ def reporter(
 ) -> Reporter:
     pods: Cache[Pod] = Cache()
     groups: Cache[PodGroup] = Cache()
-    pods.replace(Listing([pod] if pod else [], 9))
+    known = pods_there if isinstance(pods_there, list) else [pods_there] if pods_there else []
+    pods.replace(Listing(known, 9))
     groups.replace(Listing([group] if group else [], 9))
     census = Census(lambda key: placed, lambda: busy, counts)
     return Reporter(Client(InProcess(nobody, ANONYMOUS)), pods, groups, Stopped(), census)
@@ -76,22 +86,28 @@ def reporter(
 
 def of_pod(pod: Pod | None, verdict: Verdict, uid: str = "u") -> Plan:
     found = reporter(pod)
-    found.pod(KEY, uid, verdict)
+    found.pod(judged(uid), verdict)
     return found.reconcile_pod(KEY)
 
 
-def of_group(group: PodGroup | None, *verdicts: Verdict) -> Plan:
+def of_group(group: PodGroup | None, *verdicts: Verdict, about: Meta | None = None) -> Plan:
     found = reporter(group=group)
     for verdict in verdicts:
-        found.group(KEY, verdict)
+        found.group(about or judged(), verdict)
     return found.reconcile_group(KEY)
 
 
-def conditions(plan: Plan) -> list[Object]:
-    """The conditions that the only patch of a plan writes."""
+def told(plan: Plan) -> Object:
+    """The status that a plan of one patch writes."""
     (patch,) = plan.actions
     assert isinstance(patch, Patch)
-    written: list[Object] = patch.change["status"]["conditions"]
+    status: Object = patch.change["status"]
+    return status
+
+
+def conditions(plan: Plan) -> list[Object]:
+    """The conditions among them."""
+    written: list[Object] = told(plan)["conditions"]
     return written
 
 
@@ -143,6 +159,33 @@ def test_a_pod_that_is_not_meant_any_more_is_told_nothing(pod: Pod | None) -> No
     assert of_pod(pod, NO_ROOM) == Plan()
 
 
+@pytest.mark.parametrize("known", [(), (said("PodScheduled", NO_ROOM),)], ids=["news", "known"])
+def test_a_pod_that_is_refused_loses_the_node_that_it_was_promised(
+    known: tuple[Object, ...],
+) -> None:
+    refused = told(of_pod(a_pod(*known, promised="n1"), NO_ROOM))
+    assert refused["nominatedNodeName"] is None
+    assert ("conditions" in refused) == (not known)
+
+
+def test_a_pod_that_is_not_even_tried_keeps_the_node_that_it_was_promised() -> None:
+    assert "nominatedNodeName" not in told(of_pod(a_pod(promised="n1"), WAITING))
+
+
+@pytest.mark.parametrize(
+    ("priority", "node", "loses"), [(9, "n1", True), (0, "n1", False), (9, "n2", False)]
+)
+def test_a_node_that_went_to_somebody_more_important_is_no_longer_promised_to_others(
+    priority: int, node: str, loses: bool
+) -> None:
+    found = reporter(a_pod(promised="n1"))
+    found.outbid(node, priority)
+    plan = found.reconcile_pod(KEY)
+    assert (plan != Plan()) == loses
+    if loses:
+        assert told(plan) == {"nominatedNodeName": None}
+
+
 def test_nobody_is_told_anything_without_a_verdict() -> None:
     assert reporter(a_pod(), a_group()).reconcile_pod(KEY) == Plan()
     assert reporter(a_pod(), a_group()).reconcile_group(KEY) == Plan()
@@ -182,6 +225,42 @@ def test_once_placed_a_group_says_so_for_ever(later: Verdict) -> None:
     assert of_group(placed, later) == Plan()
 
 
+@pytest.mark.parametrize("later", [NO_ROOM, WAITING], ids=["does not fit", "waits"])
+def test_that_a_group_is_placed_is_said_whatever_comes_before_it_could_be_written(
+    later: Verdict,
+) -> None:
+    written = conditions(of_group(a_group(), PLACED, later))
+    assert [one["status"] for one in written] == ["True", "True"]
+
+
+@builders.in_virtual_time
+async def test_what_is_bound_speaks_for_itself() -> None:
+    bound = [a_pod(name=f"a-{n}", uid=str(n), group="a", on="n1") for n in range(3)]
+    found = reporter(bound, a_group())
+    found.group(judged(), NO_ROOM)
+    initially, scheduled = conditions(found.reconcile_group(KEY))
+    assert (initially["status"], scheduled["reason"]) == ("True", "MinCountSatisfied")
+    two = reporter(bound[:2], a_group())
+    assert two.reconcile_group(KEY) == Plan()
+
+
+def test_a_group_that_was_made_again_is_not_told_about_its_namesake() -> None:
+    assert of_group(a_group(uid="new"), NO_ROOM) == Plan()
+    found = reporter(group=a_group(uid="new"))
+    found.group(judged(), PLACED)
+    found.group(judged("new"), NO_ROOM)
+    assert [one["status"] for one in conditions(found.reconcile_group(KEY))] == ["False", "False"]
+
+
+def test_a_group_says_of_which_generation_it_was_judged() -> None:
+    written = conditions(of_group(a_group(), NO_ROOM, about=judged(generation=3)))
+    assert {one["observedGeneration"] for one in written} == {3}
+    known = [said(kind, NO_ROOM, generation=3) for kind in (INITIALLY_SCHEDULED, SCHEDULED)]
+    assert {
+        one["observedGeneration"] for one in conditions(of_group(a_group(*known), NO_ROOM))
+    } == {4}
+
+
 def test_a_group_that_was_refused_can_still_be_placed() -> None:
     refused = a_group(said(INITIALLY_SCHEDULED, NO_ROOM), said(SCHEDULED, NO_ROOM))
     written = conditions(of_group(refused, PLACED))
@@ -209,14 +288,6 @@ def test_of_several_verdicts_the_last_counts() -> None:
 
 def test_a_group_that_is_gone_is_told_nothing() -> None:
     assert of_group(None, NO_ROOM) == Plan()
-
-
-def told(plan: Plan) -> Object:
-    """The status that a plan of one patch writes."""
-    (patch,) = plan.actions
-    assert isinstance(patch, Patch)
-    status: Object = patch.change["status"]
-    return status
 
 
 DONE = said(INITIALLY_SCHEDULED, Verdict("True", "Scheduled", ""))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from phalanx.api.core import Node, Pod
 from phalanx.api.resources import pod_requests, scored_requests
+from tests.scheduler.settings import Settings
 
 
 @dataclass
@@ -42,11 +43,12 @@ class Machine:
 
 @dataclass
 class World:
-    """All nodes by name, the labels of namespaces, the selectors of services."""
+    """All nodes by name, the labels of namespaces, the selectors of services; how to place."""
 
     machines: dict[str, Machine]
     namespaces: dict[str, dict[str, str]] = field(default_factory=dict)
     services: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    settings: Settings = field(default_factory=Settings)
 
     def residents(self) -> Iterator[tuple[Machine, Pod]]:
         for machine in self.machines.values():

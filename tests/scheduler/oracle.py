@@ -7,15 +7,21 @@ other pods is in `oracle_peers.py`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
+from math import floor, sqrt
+from typing import Any
 
-from phalanx.api.core import Node, NodeTerm, Pod, Taint, Toleration
+from msgspec import convert
+
+from phalanx.api.core import Node, NodeAffinity, NodeTerm, Pod, Taint, Toleration
 from phalanx.api.resources import node_room, pod_requests, scored_requests
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.shape import Shape
 from tests.scheduler import oracle_peers as peers
 from tests.scheduler.machine import Machine, World
+from tests.scheduler.settings import CPU_AND_MEMORY, Settings
 
 Reasons = dict[str, int]
 
@@ -72,44 +78,65 @@ def choose(pod: Pod, names: list[str], world: World) -> str:
 
 
 def scores(pod: Pod, names: list[str], world: World) -> dict[str, int]:
-    machines = {name: world.machines[name] for name in names}
-    opinions = [
-        (1, {name: least_allocated(pod, m) for name, m in machines.items()}),
-        (1, {name: balanced_allocation(pod, m) for name, m in machines.items()}),
-        (1, {name: image_locality(pod, m, world) for name, m in machines.items()}),
-        (3, taint_toleration(pod, machines)),
-        (2, node_affinity(pod, machines)),
-        (2, peers.spread_scores(pod, machines, world)),
-        (2, peers.affinity_scores(pod, machines, world)),
-    ]
-    return {name: sum(weight * found[name] for weight, found in opinions) for name in names}
+    machines, settings = {name: world.machines[name] for name in names}, world.settings
+    opinions = {
+        "NodeResourcesFit": {n: allocation(pod, m, settings) for n, m in machines.items()},
+        "NodeResourcesBalancedAllocation": {
+            n: balanced_allocation(pod, m, settings) for n, m in machines.items()
+        },
+        "ImageLocality": {n: image_locality(pod, m, world) for n, m in machines.items()},
+        "TaintToleration": taint_toleration(pod, machines),
+        "NodeAffinity": node_affinity(pod, machines, settings),
+        "PodTopologySpread": peers.spread_scores(pod, machines, world),
+        "InterPodAffinity": peers.affinity_scores(pod, machines, world),
+    }
+    return {
+        name: sum(settings.weight(opinion) * found[name] for opinion, found in opinions.items())
+        for name in names
+    }
 
 
 def refusals(pod: Pod, machine: Machine, world: World) -> list[str]:
-    """What the first filter that minds has to say."""
-    return (
-        of_node(pod, machine)
-        or of_load(pod, machine)
-        or peers.spread_refusal(pod, machine, world)
-        or peers.affinity_refusal(pod, machine, world)
-    )
+    """What the first filter that is asked and minds has to say."""
+    filters = {
+        "NodeUnschedulable": cordoned, "TaintToleration": tainted, "NodeAffinity": elsewhere,
+        "NodePorts": ports_taken, "NodeResourcesFit": full,
+        "PodTopologySpread": peers.spread_refusal, "InterPodAffinity": peers.affinity_refusal,
+    }  # fmt: skip
+    asked = [filters[name] for name in world.settings.filters()]
+    return next(filter(None, (refuses(pod, machine, world) for refuses in asked)), [])
 
 
-def of_node(pod: Pod, machine: Machine) -> list[str]:
-    node, spec = machine.node, pod.spec
+def cordoned(pod: Pod, machine: Machine, world: World) -> list[str]:
     cordon = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
-    if node.spec.unschedulable and not tolerated(cordon, spec.tolerations):
-        return ["node(s) were unschedulable"]
-    if not bearable(pod, node):
-        return ["node(s) had untolerated taint(s)"]
-    if not wanted(pod, node):
+    minds = machine.node.spec.unschedulable and not tolerated(cordon, pod.spec.tolerations)
+    return ["node(s) were unschedulable"] if minds else []
+
+
+def tainted(pod: Pod, machine: Machine, world: World) -> list[str]:
+    return [] if bearable(pod, machine.node) else ["node(s) had untolerated taint(s)"]
+
+
+def elsewhere(pod: Pod, machine: Machine, world: World) -> list[str]:
+    required = added(world.settings).required_during_scheduling_ignored_during_execution
+    if required and not any(holds(term, machine.node) for term in required.node_selector_terms):
+        return ["node(s) didn't match scheduler-enforced node affinity"]
+    if not wanted(pod, machine.node):
         return ["node(s) didn't match Pod's node affinity/selector"]
     return []
 
 
-def of_load(pod: Pod, machine: Machine) -> list[str]:
-    if any(clash(mine, theirs) for mine in ports(pod) for theirs in machine.ports()):
-        return ["node(s) didn't have free ports for the requested pod ports"]
+def added(settings: Settings) -> NodeAffinity:
+    """The node affinity that all pods get."""
+    return convert(settings.told("NodeAffinity").get("addedAffinity", {}), NodeAffinity)
+
+
+def ports_taken(pod: Pod, machine: Machine, world: World) -> list[str]:
+    clashing = any(clash(mine, theirs) for mine in ports(pod) for theirs in machine.ports())
+    return ["node(s) didn't have free ports for the requested pod ports"] if clashing else []
+
+
+def full(pod: Pod, machine: Machine, world: World) -> list[str]:
     lacking = [
         name
         for name, amount in pod_requests(pod).items()
@@ -184,32 +211,69 @@ def clash(one: tuple[str, str, int], other: tuple[str, str, int]) -> bool:
     return one[1:] == other[1:] and (len(addresses) == 1 or "0.0.0.0" in addresses)
 
 
-def least_allocated(pod: Pod, machine: Machine) -> int:
-    shares = []
-    for name, amount in scored_requests(pod).items():
-        capacity = machine.room.get(name, 0)
-        if capacity:
-            free = capacity - machine.scored[name] - amount
-            shares.append(max(free, 0) * 100 // capacity)
-    return sum(shares) // len(shares) if shares else 0
+def counts(name: str, asked: Mapping[str, int], machine: Machine) -> bool:
+    """Whether a resource counts: the node has it, and the pod asks for it if it is an odd one."""
+    ordinary = name in ("cpu", "memory", "ephemeral-storage")
+    odd = "/" in name or name.startswith("hugepages-")
+    return bool(machine.room.get(name)) and (ordinary or (odd and name in asked))
 
 
-def balanced_allocation(pod: Pod, machine: Machine) -> int:
-    asked = pod_requests(pod)
-    if not asked.get("cpu") and not asked.get("memory"):
+def allocation(pod: Pod, machine: Machine, settings: Settings) -> int:
+    """How full a node would be, and what that is worth."""
+    strategy, asked = settings.strategy(), {**pod_requests(pod), **scored_requests(pod)}
+    taken = {**machine.used, **machine.scored}
+    worths = []
+    for one in strategy.get("resources") or CPU_AND_MEMORY:
+        name, weight = one["name"], one.get("weight") or 1
+        if counts(name, pod_requests(pod), machine):
+            total = taken.get(name, 0) + asked.get(name, 0)
+            worths.append((weight, worth(strategy, total, machine.room[name])))
+    if strategy["type"] != "RequestedToCapacityRatio":
+        weights = sum(weight for weight, _ in worths)
+        return sum(weight * one for weight, one in worths) // weights if weights else 0
+    worths = [(weight, one) for weight, one in worths if one]
+    weights = sum(weight for weight, _ in worths)
+    return floor(sum(w * one for w, one in worths) / weights + 0.5) if weights else 0
+
+
+def worth(strategy: dict[str, Any], taken: int, room: int) -> int:
+    if strategy["type"] == "LeastAllocated":
+        return max(room - taken, 0) * 100 // room
+    used = min(taken, room) * 100 // room
+    if strategy["type"] == "MostAllocated":
+        return used
+    points = strategy["requestedToCapacityRatio"]["shape"]
+    line = [(int(point["utilization"]), 10 * int(point["score"])) for point in points]
+    before = [point for point in line if point[0] <= used]
+    after = [point for point in line if point[0] >= used]
+    if not before or not after:
+        return (after[0] if after else before[-1])[1]
+    (left, begin), (right, end) = before[-1], after[0]
+    if left == right:
+        return begin
+    return begin + int(Fraction((end - begin) * (used - left), right - left))
+
+
+def balanced_allocation(pod: Pod, machine: Machine, settings: Settings) -> int:
+    told = settings.told("NodeResourcesBalancedAllocation")
+    asked = {name: amount for name, amount in pod_requests(pod).items() if name != "pods"}
+    listed = [one["name"] for one in told.get("resources") or CPU_AND_MEMORY]
+    if not any(asked.get(name) for name in listed):
         return 0
+    names = [name for name in listed if counts(name, asked, machine)]
     nothing: dict[str, int] = {}
-    return 50 + (50 + balance(machine, asked) - balance(machine, nothing)) // 2
+    return 50 + (50 + balance(machine, names, asked) - balance(machine, names, nothing)) // 2
 
 
-def balance(machine: Machine, more: dict[str, int]) -> int:
-    fractions = [
-        min((machine.used[name] + more.get(name, 0)) / machine.room[name], 1)
-        for name in ("cpu", "memory")
-        if machine.room.get(name)
-    ]
-    deviation = abs(fractions[0] - fractions[1]) / 2 if len(fractions) == 2 else 0
-    return int((1 - deviation) * 100)
+def balance(machine: Machine, names: list[str], more: dict[str, int]) -> int:
+    shares = [min((machine.used[n] + more.get(n, 0)) / machine.room[n], 1) for n in names]
+    if len(shares) == 2:
+        return int((1 - abs(shares[0] - shares[1]) / 2) * 100)
+    if len(shares) < 2:
+        return 100
+    mean = sum(shares) / len(shares)
+    variance = sum((share - mean) * (share - mean) for share in shares) / len(shares)
+    return int((1 - sqrt(variance)) * 100)
 
 
 def image_locality(pod: Pod, machine: Machine, world: World) -> int:
@@ -238,9 +302,10 @@ def taint_toleration(pod: Pod, machines: dict[str, Machine]) -> dict[str, int]:
     return {name: 100 - (100 * one // most if most else 0) for name, one in raw.items()}
 
 
-def node_affinity(pod: Pod, machines: dict[str, Machine]) -> dict[str, int]:
+def node_affinity(pod: Pod, machines: dict[str, Machine], settings: Settings) -> dict[str, int]:
     affinity = pod.spec.affinity and pod.spec.affinity.node_affinity
     preferred = affinity.preferred_during_scheduling_ignored_during_execution if affinity else ()
+    preferred += added(settings).preferred_during_scheduling_ignored_during_execution
     raw = {
         name: sum(one.weight for one in preferred if holds(one.preference, machine.node))
         for name, machine in machines.items()

@@ -5,6 +5,9 @@ from __future__ import annotations
 from math import floor, log
 from typing import Any
 
+from msgspec import convert
+from msgspec.structs import replace
+
 from phalanx.api.core import Pod, PodAffinityTerm, SpreadConstraint
 from phalanx.api.labelselectors import selects
 from tests.scheduler import oracle
@@ -85,6 +88,9 @@ def near(pod: Pod, machine: Machine, world: World) -> bool:
 
 
 def affinity_scores(pod: Pod, machines: dict[str, Machine], world: World) -> dict[str, int]:
+    told = world.settings.told("InterPodAffinity")
+    if told.get("ignorePreferredTermsOfExistingPods") and not preferred(pod):
+        return dict.fromkeys(machines, 0)
     raw = {name: liking(pod, machine, world) for name, machine in machines.items()}
     least, most = min(raw.values()), max(raw.values())
     if most == least:
@@ -93,12 +99,13 @@ def affinity_scores(pod: Pod, machines: dict[str, Machine], world: World) -> dic
 
 
 def liking(pod: Pod, machine: Machine, world: World) -> int:
-    total = 0
+    total, near_weight = 0, world.settings.told("InterPodAffinity").get("hardPodAffinityWeight", 1)
     for host, other in world.residents():
         for weight, term in preferred(pod):
             if chooses(term, pod, other, world) and together(term.topology_key, machine, host):
                 total += weight
-        theirs = [*preferred(other), *((1, term) for term in required(other, anti=False))]
+        hard = [(near_weight, term) for term in required(other, anti=False)]
+        theirs = [*preferred(other), *hard]
         for weight, term in theirs:
             if chooses(term, other, pod, world) and together(term.topology_key, machine, host):
                 total += weight
@@ -124,10 +131,8 @@ def matching(one: SpreadConstraint, pod: Pod, machine: Machine) -> int:
 
 def constraints(pod: Pod, world: World, *, hard: bool) -> list[SpreadConstraint]:
     wanted = "DoNotSchedule" if hard else "ScheduleAnyway"
-    own = pod.spec.topology_spread_constraints
-    if own:
-        return [one for one in own if one.when_unsatisfiable == wanted]
-    return [] if hard else defaults(pod, world)
+    own = pod.spec.topology_spread_constraints or defaults(pod, world)
+    return [one for one in own if one.when_unsatisfiable == wanted]
 
 
 def defaults(pod: Pod, world: World) -> list[SpreadConstraint]:
@@ -138,10 +143,16 @@ def defaults(pod: Pod, world: World) -> list[SpreadConstraint]:
             chosen |= selector
     if not chosen:
         return []
-    return [
-        SpreadConstraint(key, "ScheduleAnyway", skew, {"matchLabels": chosen})
-        for key, skew in ((HOSTNAME, 3), ("topology.kubernetes.io/zone", 5))
-    ]
+    return [replace(one, label_selector={"matchLabels": chosen}) for one in listed(world)]
+
+
+def listed(world: World) -> list[SpreadConstraint]:
+    """How pods are spread that do not say how."""
+    told = world.settings.told("PodTopologySpread")
+    if told.get("defaultingType") == "List":
+        return convert(told.get("defaultConstraints", []), list[SpreadConstraint])
+    usual = ((HOSTNAME, 3), ("topology.kubernetes.io/zone", 5))
+    return [SpreadConstraint(key, "ScheduleAnyway", skew) for key, skew in usual]
 
 
 def spread_refusal(pod: Pod, machine: Machine, world: World) -> list[str]:
@@ -167,7 +178,8 @@ def spread_scores(pod: Pod, machines: dict[str, Machine], world: World) -> dict[
     soft = constraints(pod, world, hard=False)
     if not soft:
         return dict.fromkeys(machines, 0)
-    strict = bool(pod.spec.topology_spread_constraints)
+    is_listed = world.settings.told("PodTopologySpread").get("defaultingType") == "List"
+    strict = bool(pod.spec.topology_spread_constraints) or is_listed
     keys = [one.topology_key for one in soft]
     counted = {
         name: machine

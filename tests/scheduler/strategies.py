@@ -68,6 +68,7 @@ ASKS: list[dict[str, str]] = [
     {"memory": "3Gi"},
     {"cpu": "1", "example.com/gpu": "1"},
     {"example.com/fpga": "1"},
+    {"cpu": "250m", "memory": "700Mi", "example.com/gpu": "1", "ephemeral-storage": "1G"},
 ]
 ROOMS: list[dict[str, str]] = [
     {},
@@ -76,6 +77,7 @@ ROOMS: list[dict[str, str]] = [
     {"cpu": "0"},
     {"memory": "0", "example.com/gpu": "2"},
     {"cpu": "3500m", "memory": "5000M", "example.com/gpu": "1"},
+    {"cpu": "7", "memory": "3Gi", "example.com/gpu": "4", "ephemeral-storage": "9G"},
 ]
 IMAGES: list[dict[str, int]] = [{}, {}, {"web:latest": 300 << 20}, {"web:1": 900 << 20}]
 POD_LABELS: list[dict[str, str]] = [{}, {"app": "web"}, {"app": "web", "tier": "a"}, {"app": "db"}]

@@ -12,8 +12,9 @@ from phalanx.scheduler.decision import Decision, Impossible, Placed, Waiting
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.events import Event
 from phalanx.scheduler.policy import DEFAULT
-from tests.scheduler import oracle
-from tests.scheduler.builders import alone, basic, cluster, entity, gang, key, member, node, pod
+from tests.scheduler.agreement import assert_agreed
+from tests.scheduler.builders import alone, basic, cluster, entity, gang, member, node, pod
+from tests.scheduler.settings import Settings
 from tests.scheduler.strategies import Situation, situations
 
 
@@ -159,23 +160,7 @@ def test_a_long_cycle_pauses_and_comes_to_the_same_decision() -> None:
 
 @given(situations())
 def test_the_decision_is_that_of_placing_one_pod_at_a_time(situation: Situation) -> None:
-    cache = situation.cache()
-    decision = decide(situation.entity, cache.snapshot(), DEFAULT)
-    members = [one for one in situation.running if one.group == key("g")]
-    scheduled = sum(not one.metadata.deletion_timestamp for one in members)
-    if situation.entity.group is None:
-        scheduled = 0
-    world = situation.world()
-    answer = oracle.place(situation.entity, world, scheduled)
-    if answer.bindings:
-        assert placement(decision) == answer.bindings
-    else:
-        assert isinstance(decision, Waiting)
-    assert isinstance(decision, Placed | Waiting)
-    left = decision.leftovers if isinstance(decision, Placed) else decision.pods
-    said = {one.pod.name: dict(one.refusal.counts) for one in left if one.refusal}
-    for name, allowed in answer.refusals.items():
-        assert said[name] in allowed
+    assert_agreed(situation, DEFAULT, Settings())
 
 
 @given(situations())

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from math import sqrt
-
-import pytest
-
 from phalanx.scheduler.entry import Entry, Id, State
 from tests.scheduler.builders import basic, gang, key, pod
 
@@ -19,32 +15,12 @@ def entry(members: int, quorum: int = 1) -> Entry:
     return one
 
 
-@pytest.mark.parametrize(
-    ("failures", "pods", "seconds"),
-    [
-        (1, 1, 1.0),
-        (2, 1, 2.0),
-        (4, 1, 8.0),
-        (5, 1, 10.0),
-        (500, 1, 10.0),
-        (1, 100, 1.0),
-        (7, 100, 64.0),
-        (8, 100, 100.0),
-        (9, 3, 10 * sqrt(3)),
-    ],
-)
-def test_back_off_doubles_up_to_a_limit_that_grows_with_the_group(
-    failures: int, pods: int, seconds: float
-) -> None:
-    one = entry(pods)
-    one.failures = failures
-    assert one.back_off() == pytest.approx(seconds)
-
-
 def test_errors_in_a_row_count_instead_of_failures() -> None:
     one = entry(1)
     one.failures, one.errors = 1, 3
-    assert one.back_off() == 4.0
+    assert one.in_a_row == 3
+    one.errors = 0
+    assert one.in_a_row == 1
 
 
 def test_an_entity_stands_where_its_parts_put_it() -> None:

@@ -31,6 +31,7 @@ def composite(group: PodGroup) -> PodGroup:
 def test_an_ordinary_group_meets_no_objection() -> None:
     assert impossible(entity(gang("g", 2), [pod("a", "g"), pod("b", "g")])) is None
     assert impossible(alone(pod("a", priority=7, preemption="Never"))) is None
+    assert impossible(entity(gang("g", 1).deferring, [pod("a", "g", preemption="Never")])) is None
 
 
 @pytest.mark.parametrize(
@@ -50,6 +51,11 @@ def test_an_ordinary_group_meets_no_objection() -> None:
             entity(gang("g", 1), [pod("a", "g", preemption="Never")]),
             "all pods in a single pod group should have the same preemption policy as the pod "
             "group's preemption policy, got Never and PreemptLowerPriority",
+        ),
+        (
+            entity(gang("g", 1).deferring, [pod("a", "g"), pod("b", "g", preemption="Never")]),
+            "all pods in a single pod group should have the same preemption policy, "
+            "got Never and PreemptLowerPriority",
         ),
     ],
 )

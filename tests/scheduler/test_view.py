@@ -68,7 +68,7 @@ def test_the_least_recently_used_view_makes_way(monkeypatch: pytest.MonkeyPatch)
     one, two, three = (shape_of(pod("p", cpu=f"{n}")) for n in (1, 2, 3))
     for shape in (one, two, one, three):
         view_of(snapshot, DEFAULT, shape)
-    assert list(snapshot.views) == [one, three]
+    assert list(snapshot.views) == [(DEFAULT, one), (DEFAULT, three)]
 
 
 def test_a_refusal_is_remembered_until_the_load_changes() -> None:

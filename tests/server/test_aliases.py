@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 
 from phalanx.api.kinds import CRON_JOB, JOB, POD, POD_TEMPLATE
@@ -164,13 +165,32 @@ async def test_a_change_of_spelling_alone_changes_nothing() -> None:
     assert await scheduling(api) == STORED
 
 
+@pytest.mark.parametrize("content", ["merge", "strategic"])
 @in_virtual_time
-async def test_a_field_that_is_taken_away_under_another_name_goes() -> None:
+async def test_null_for_another_name_is_about_no_field_that_is_stored(content: str) -> None:
     api = await Api.started()
     await made(api, job(STORED))
-    answer = await api.patch(JOB, "x", {"spec": {"scheduling": {"policy": None}}})
-    assert answer.code == 422
-    assert ("spec.scheduling.schedulingPolicy", "FieldValueInvalid") in answer.reasons
+    nulls = {"policy": None, "constraints": None, "disruption": None}
+    answer = await api.patch(JOB, "x", {"spec": {"scheduling": nulls}}, content)
+    assert answer.code == 200, answer.body
+    assert await scheduling(api) == STORED
+
+
+@in_virtual_time
+async def test_a_field_that_a_manifest_gives_up_under_another_name_goes() -> None:
+    api = await Api.started()
+    spec = {**TEMPLATE["spec"], "workloadRef": REPLICA}
+    template = {"metadata": {"name": "x"}, "template": {"spec": spec}}
+    await api.ask("POST", POD_TEMPLATE.path("default"), template)
+    manifest = orjson.dumps({"template": TEMPLATE}).decode()
+    change = {
+        "metadata": {"annotations": {MANIFEST: manifest}},
+        "template": {"spec": {"workloadRef": None}},
+    }
+    answer = await api.patch(POD_TEMPLATE, "x", change, "strategic")
+    assert answer.code == 200, answer.body
+    assert "schedulingGroup" not in answer.body["template"]["spec"]
+    assert "annotations" not in answer.body["template"]["metadata"]
 
 
 @in_virtual_time
@@ -213,7 +233,7 @@ async def test_a_name_that_cannot_be_is_refused() -> None:
     api = await Api.started()
     refused = await made(api, pod("p", spec={"workloadRef": {**REPLICA, "name": "No Name"}}))
     assert refused.code == 422
-    assert refused.reasons == [("spec.schedulingGroup.podGroupName", "FieldValueInvalid")]
+    assert refused.reasons == [("spec.workloadRef.name", "FieldValueInvalid")]
 
 
 @in_virtual_time
@@ -231,6 +251,58 @@ async def test_a_template_may_get_another_group_by_any_patch() -> None:
     assert "annotations" not in patched["metadata"]
 
 
+@pytest.mark.parametrize("way", ["merge", "strategic", "json", "put", "apply"])
+@pytest.mark.parametrize("group", [{"podGroupName": "other"}, None])
+@in_virtual_time
+async def test_whoever_names_another_group_or_none_takes_the_marks_of_the_old_one_off(
+    group: Object | None, way: str
+) -> None:
+    api = await Api.started()
+    path = POD_TEMPLATE.path("default", "x")
+
+    def template(**spec: Any) -> Object:
+        meta = {"annotations": {"kept": "yes"}}
+        return {
+            "apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "x"},
+            "template": {"metadata": meta, "spec": {**TEMPLATE["spec"], **spec}},
+        }  # fmt: skip
+
+    query = {"fieldManager": "me"}
+    old = template(workloadRef=REPLICA)
+    made_of = (await api.ask("PATCH", path, old, headers=APPLY, query=query)).body
+    assert made_of["template"]["metadata"]["annotations"][TEMPLATE_MARK] == "t"
+    if way == "apply":
+        wanted = template(schedulingGroup=group) if group else template()
+        answer = await api.ask("PATCH", path, wanted, headers=APPLY, query=query)
+    elif way == "put":
+        made_of["template"]["spec"]["schedulingGroup"] = group
+        answer = await api.ask("PUT", path, made_of)
+    elif way == "json":
+        at = "/template/spec/schedulingGroup"
+        step = {"op": "replace", "path": at, "value": group} if group else {
+            "op": "remove", "path": at,
+        }  # fmt: skip
+        answer = await api.patch(POD_TEMPLATE, "x", [step], "json")
+    else:
+        change = {"template": {"spec": {"schedulingGroup": group}}}
+        answer = await api.patch(POD_TEMPLATE, "x", change, way)
+    assert answer.code == 200, answer.body
+    found = (await api.get(POD_TEMPLATE, "x"))["template"]
+    assert found["spec"].get("schedulingGroup") == group
+    assert found["metadata"]["annotations"] == {"kept": "yes"}
+
+
+@in_virtual_time
+async def test_a_template_that_is_written_back_as_it_was_read_keeps_its_marks() -> None:
+    api = await Api.started()
+    spec = {**TEMPLATE["spec"], "workloadRef": REPLICA}
+    template = {"metadata": {"name": "x"}, "template": {"spec": spec}}
+    read = (await api.ask("POST", POD_TEMPLATE.path("default"), template)).body
+    read["metadata"]["labels"] = {"k": "v"}
+    written = (await api.ask("PUT", POD_TEMPLATE.path("default", "x"), read)).body
+    assert written["template"] == read["template"]
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -246,6 +318,18 @@ async def test_nonsense_around_other_names_is_the_clients_fault(body: Object) ->
     api = await Api.started()
     answer = await api.ask("POST", POD.path("default"), body)
     assert answer.code in (400, 422), answer.body
+
+
+@in_virtual_time
+async def test_a_patch_that_takes_back_what_it_said_is_the_clients_fault() -> None:
+    api = await Api.started()
+    template = {"metadata": {"name": "x"}, "template": TEMPLATE}
+    await api.ask("POST", POD_TEMPLATE.path("default"), template)
+    steps = [
+        {"op": "add", "path": "/template/spec/workloadRef", "value": REPLICA},
+        {"op": "replace", "path": "/template", "value": "gone"},
+    ]
+    assert (await api.patch(POD_TEMPLATE, "x", steps, "json")).code in (400, 422)
 
 
 @in_virtual_time

@@ -227,17 +227,48 @@ async def test_what_an_old_client_cannot_see_outlives_its_changes(kind: Kind) ->
 
 
 @each_workload
+@pytest.mark.parametrize("spec", [{"podGroupTemplates": [LEAF]}, TREE], ids=["leaf", "tree"])
 @in_virtual_time
-async def test_who_leaves_the_annotation_out_meets_the_rules_of_the_stored_version(
+async def test_a_manifest_of_ones_own_keeps_what_its_version_cannot_say(
+    kind: Kind, spec: Object
+) -> None:
+    api = await with_workload(**spec)
+    before = (await api.get(WORKLOAD, "w"))["spec"]
+    served = await api.get(kind, "w")
+    served["metadata"]["annotations"] = {"mine": "yes"}
+    assert (await replaced(api, kind, served)).code == 200
+    bare = {"metadata": {"annotations": None, "labels": {"k": "v"}}}
+    assert (await api.patch(kind, "w", bare)).code == 200
+    assert (await api.get(WORKLOAD, "w"))["spec"] == before
+
+
+@each_workload
+@in_virtual_time
+async def test_who_says_that_nothing_is_left_over_meets_the_rules_of_the_stored_version(
     kind: Kind,
 ) -> None:
     api = await with_workload()
     served = await api.get(kind, "w")
-    del served["metadata"]["annotations"]
+    served["metadata"]["annotations"] = {ANNOTATION: "{}"}
     answer = await replaced(api, kind, served)
     templates, _ = called(kind)
     assert answer.code == 422
     assert answer.reasons == [(f"spec.{templates}[0].preemptionPolicy", "FieldValueInvalid")]
+
+
+@each_workload
+@in_virtual_time
+async def test_a_tree_goes_where_a_manifest_of_ones_own_has_templates_in_its_place(
+    kind: Kind,
+) -> None:
+    api = await with_workload(**TREE)
+    served = await api.get(kind, "w")
+    del served["metadata"]["annotations"]
+    served["spec"] = example(kind)["spec"]
+    answer = await replaced(api, kind, served)
+    templates, _ = called(kind)
+    assert (f"spec.{templates}[0]", "FieldValueForbidden") in answer.reasons
+    assert ("spec.compositePodGroupTemplates", "FieldValueForbidden") in answer.reasons
 
 
 @each_group
@@ -349,6 +380,8 @@ async def test_faults_are_told_of_the_fields_that_the_client_wrote() -> None:
         ("spec.podGroups[1].name", "FieldValueInvalid"),
     ]
     assert "spec.podGroups[0].policy" in answer.body["message"]
+    none = await posted(api, WORKLOAD_V1ALPHA1, made(WORKLOAD_V1ALPHA1, "x", podGroups=[]))
+    assert none.body["message"].endswith("must specify one of: `podGroups`")
     group = referring(POD_GROUP_V1ALPHA2, schedulingPolicy=GANG, disruptionMode="Pods")
     answer = await posted(api, POD_GROUP_V1ALPHA2, group)
     assert answer.reasons == [("spec.disruptionMode", "FieldValueNotSupported")]
@@ -465,6 +498,24 @@ async def test_a_template_below_a_composite_one_is_found() -> None:
     assert (await posted(api, POD_GROUP_V1ALPHA2, group)).code == 422
 
 
+@pytest.mark.parametrize("named", ["", "meek"])
+@each_group
+@in_virtual_time
+async def test_whom_a_group_preempts_comes_of_its_class_and_not_of_the_template(
+    kind: Kind, named: str
+) -> None:
+    leaf = {**LEAF, "priorityClassName": named} if named else LEAF
+    api = await with_workload(podGroupTemplates=[leaf])
+    priority = {"metadata": {"name": "meek"}, "value": 5, "preemptionPolicy": "Never"}
+    await api.create(PRIORITY_CLASS, priority)
+    answer = await posted(api, kind, referring(kind))
+    assert answer.code == 201, answer.body
+    spec = (await api.get(POD_GROUP, "g"))["spec"]
+    assert spec["preemptionPolicy"] == ("Never" if named else "PreemptLowerPriority")
+    told = [text for text in answer.all("warning") if "only a PriorityClass" in text]
+    assert len(told) == (0 if named else 1)
+
+
 @each_group
 @in_virtual_time
 async def test_what_a_group_refers_to_must_be_there_if_it_says_nothing_itself(kind: Kind) -> None:
@@ -538,11 +589,11 @@ async def test_a_reference_alone_can_be_applied(kind: Kind) -> None:
         ({"podGroupTemplates": [{"name": "a", "policy": GANG}]}, ["spec.podGroupTemplates"]),
         (
             {"podGroupTemplates": [{"name": "a", "schedulingPolicy": GANG}]},
-            ["spec.podGroupTemplates", "spec.podGroups[0].schedulingPolicy"],
+            ["spec.podGroupTemplates", "spec.podGroupTemplates[0].schedulingPolicy"],
         ),
         (
             {"podGroupTemplate": [{"name": "a", "schedulingPolicy": GANG}]},
-            ["spec.podGroupTemplate", "spec.podGroups[0].schedulingPolicy"],
+            ["spec.podGroupTemplate", "spec.podGroupTemplate[0].schedulingPolicy"],
         ),
     ],
 )
@@ -631,6 +682,11 @@ async def test_a_group_may_refer_to_its_template_as_any_proposal_did(said: Objec
             "spec.workloadRef.apiVersion",
         ),
         (POD_GROUP_V1ALPHA1, {"workloadRef": "w"}, "spec.workloadRef"),
+        (
+            POD_GROUP_V1ALPHA1,
+            {"workloadRef": {"name": "w", "namespace": "elsewhere"}, "podGroupTemplateName": "a"},
+            "spec.workloadRef.namespace",
+        ),
     ],
 )
 @in_virtual_time

@@ -34,6 +34,22 @@ def test_the_text_is_aligned_and_times_are_short() -> None:
     assert timeline.text(decimals=3).splitlines()[0].startswith("t=0.012  train-a")
 
 
+def test_what_is_said_of_one_moment_is_told_in_the_same_order_whoever_was_faster() -> None:
+    waits, runs = Line(0.021, "a", "Waiting", "2 more"), Line(0.034, "a", "Running", "4 pods")
+    ends, starts = Line(0.01, "z", "Finished"), Line(0.02, "a", "Placed", nodes=("n",))
+    told = Timeline((ends, starts, waits, runs), "").text()
+    assert [line.split()[2] for line in told.splitlines()] == [
+        "Finished", "Placed", "Running", "Waiting",
+    ]  # fmt: skip
+    faster = (
+        ends,
+        starts,
+        Line(0.021, "a", "Running", "4 pods"),
+        Line(0.034, "a", "Waiting", "2 more"),
+    )
+    assert Timeline(faster, "").text() == told
+
+
 def test_nothing_that_happened_is_no_text() -> None:
     assert Timeline((), "").text() == ""
 

@@ -13,7 +13,7 @@ OpenAPI shows them, because clients that compute patches refuse fields that are 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from phalanx.api.oldshapes import (
@@ -23,7 +23,7 @@ from phalanx.api.oldshapes import (
     turn_template_name,
     turn_workload_reference,
 )
-from phalanx.api.podlinks import MARKS, WORKLOAD_REF_FIELDS, turn_workload_ref
+from phalanx.api.podlinks import WORKLOAD_REF_FIELDS, turn_workload_ref
 from phalanx.api.turning import Turn
 
 #: What a strategic merge patch puts before the name of a list, and how it names fields to keep.
@@ -35,17 +35,15 @@ RETAIN_KEYS = "$retainKeys"
 class Alias:
     """One other name of a field of a struct, given with the way to it if it stands further down.
 
-    With `turn` the value has another form too, a text or one of these text fields (`texts`), and
-    may leave annotations behind (`marks`). One that `is_part` says only some of the field: others
-    may say the rest.
+    With `turn` the value has another form too, a text or one of these text fields (`texts`, told
+    what each is). One that `is_part` says only some of the field: others may say the rest.
     """
 
     struct: str
     path: str
     stands_for: str
     turn: Turn | None = None
-    texts: tuple[str, ...] = ()
-    marks: tuple[str, ...] = ()
+    texts: Mapping[str, str] = field(default_factory=dict)
     is_part: bool = False
 
     @cached_property
@@ -84,11 +82,11 @@ _BLOCKS = {
 _OLD = "scheduling.v1alpha1"
 
 ALIASES = (
-    *(Alias(struct, name, field) for struct in _SCHEDULING for name, field in _BLOCKS.items()),
+    *(Alias(struct, name, stored) for struct in _SCHEDULING for name, stored in _BLOCKS.items()),
     *(Alias(struct, "topology[].level", "key") for struct in _CONSTRAINTS),
     Alias(
         "core.v1.PodSpec", "workloadRef", "schedulingGroup",
-        turn_workload_ref, WORKLOAD_REF_FIELDS, MARKS,
+        turn_workload_ref, WORKLOAD_REF_FIELDS,
     ),
     Alias(f"{_OLD}.WorkloadSpec", "podGroupTemplates", "podGroups"),
     Alias(f"{_OLD}.WorkloadSpec", "podGroupTemplate", "podGroups"),

@@ -16,7 +16,10 @@ Checks never change what they look at.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
+from functools import lru_cache
 from typing import Any, Final
+
+import orjson
 
 from phalanx.api.causes import (
     Causes,
@@ -89,6 +92,29 @@ def every(*checks: Check) -> Check:
         return found
 
     return check
+
+
+def once(check: Check) -> Check:
+    """A check of a whole part of an object, done once for the same words.
+
+    Members of a gang are created with the same spec; and what is as it was needs no second look.
+    """
+
+    @lru_cache(maxsize=_REMEMBERED)
+    def created(text: bytes) -> Causes:
+        return tuple(check(orjson.loads(text), CREATED))
+
+    def check_once(new: Any, old: Any) -> Causes:
+        if old is not CREATED:
+            return () if new == old else check(new, old)
+        text = orjson.dumps(new)
+        return created(text) if len(text) <= _LONGEST else check(new, old)
+
+    return check_once
+
+
+#: How many parts of objects are remembered, and how long they may be.
+_REMEMBERED, _LONGEST = 256, 16 * 1024
 
 
 def there(new: Any, old: Any) -> Causes:

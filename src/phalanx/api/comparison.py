@@ -7,7 +7,7 @@ are not changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -25,8 +25,13 @@ _UNOWNED_METADATA: Final = frozenset({
     "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields",
 })  # fmt: skip
 _METADATA: Final = named("metadata")
-#: How many trees are remembered.
+#: How many trees are remembered, and how long what they are of may be.
 _TREES: Final = 256
+_LONGEST: Final = 16 * 1024
+
+
+#: From one value of a shape to another: what changed, what was removed.
+_Inwards = Callable[[Shape, Any, Any], tuple[Tree, Tree]]
 
 
 class Comparison(NamedTuple):
@@ -38,8 +43,10 @@ class Comparison(NamedTuple):
 
 def compare(schema: Schema, old: Object | None, new: Object) -> Comparison:
     """From an object, or from none, to another. Whatever holds added fields counts as added."""
-    before = blank_of(schema) if old is None else _ownable(old)
-    changed, removed = _between(shape(schema), before, _ownable(new))
+    if old is None:
+        changed, removed = _between(shape(schema), blank_of(schema), _ownable(new), _grown)
+    else:
+        changed, removed = _between(shape(schema), _ownable(old), _ownable(new))
     return Comparison(FieldSet(changed), FieldSet(removed))
 
 
@@ -87,7 +94,10 @@ def _tree(shape: Shape, value: Any, itself: bool, holders: bool) -> Tree:
 
 def _whole(shape: Shape | None, value: Any) -> Tree:
     """The tree of a value that came or went as a whole."""
-    return _remembered(shape, orjson.dumps(value)) if shape is not None and value else {}
+    if shape is None or not value:
+        return {}
+    text = orjson.dumps(value)
+    return _remembered(shape, text) if len(text) <= _LONGEST else _tree(shape, value, True, True)
 
 
 @lru_cache(maxsize=_TREES)
@@ -99,8 +109,26 @@ def _remembered(shape: Shape, text: bytes) -> Tree:
 # ------------------------------------------------------------------------------------ two values
 
 
-def _between(shape: Shape, old: Any, new: Any) -> tuple[Tree, Tree]:
-    """The trees of what changed and of what was removed, of two values that are not equal."""
+def _grown(shape: Shape, blank: Any, new: Any) -> tuple[Tree, Tree]:
+    """What lies between a part of an object that nobody has said anything of yet and what it is."""
+    text = orjson.dumps(new)
+    if len(text) > _LONGEST:
+        return _between(shape, blank, new)
+    return _remembered_growth(shape, orjson.dumps(blank), text)
+
+
+@lru_cache(maxsize=_TREES)
+def _remembered_growth(shape: Shape, blank: bytes, text: bytes) -> tuple[Tree, Tree]:
+    return _between(shape, orjson.loads(blank), orjson.loads(text))
+
+
+def _between(
+    shape: Shape, old: Any, new: Any, inwards: _Inwards | None = None
+) -> tuple[Tree, Tree]:
+    """The trees of what changed and of what was removed, of two values that are not equal.
+
+    `inwards` goes on in a part that both have.
+    """
     changed: Tree = {}
     removed: Tree = {}
     for element, inner, was, now in _unequal(shape, old, new):
@@ -111,7 +139,7 @@ def _between(shape: Shape, old: Any, new: Any) -> tuple[Tree, Tree]:
         elif inner is None or not (was or now):
             changed[element] = {}
         else:
-            more, less = _between(inner, was, now)
+            more, less = (inwards or _between)(inner, was, now)
             if more:
                 changed[element] = more
             if less:

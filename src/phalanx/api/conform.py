@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from phalanx.api.definitions import Node, definition, is_reference
@@ -23,6 +24,8 @@ from phalanx.api.quantity import BadQuantity, canonical
 from phalanx.api.wire import Object
 
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
+#: Moments whose text is remembered: of all objects that are written in a second many tell of it.
+_MOMENTS = 256
 _JSON_NAMES = {str: "string", bool: "bool", int: "number", float: "number", list: "array"}
 
 
@@ -63,36 +66,27 @@ class Malformed(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Conformed:
-    """What a walk found: unknown fields in their order, and how many keys all objects have."""
+    """What a walk found: unknown fields, in their order."""
 
     unknown: tuple[str, ...]
-    keys: int
 
 
-class _Walk:
-    """What one walk counts and collects."""
-
-    __slots__ = ("keys", "strays")
-
-    def __init__(self) -> None:
-        self.keys = 0
-        self.strays: list[tuple[Object, str]] = []
-
-
-_Check = Callable[[Any, _Walk], Any]
+#: The unknown fields that a walk has found: the objects that hold them, and their names.
+_Strays = list[tuple[Object, str]]
+_Check = Callable[[Any, _Strays], Any]
 
 
 def conform(name: str, value: Object) -> Conformed:
     """Make an object conform to a definition."""
-    walk = _Walk()
+    strays: _Strays = []
     try:
-        _compiled(name)(value, walk)
+        _compiled(name)(value, strays)
     except RecursionError:
         raise Malformed("exceeded max depth") from None
-    unknown = tuple(_path(value, holder, key) for holder, key in walk.strays)
-    for holder, key in walk.strays:
+    unknown = tuple(_path(value, holder, key) for holder, key in strays)
+    for holder, key in strays:
         holder.pop(key, None)
-    return Conformed(unknown, walk.keys)
+    return Conformed(unknown)
 
 
 def _path(root: Any, holder: Object, key: str) -> str:
@@ -108,18 +102,6 @@ def _path(root: Any, holder: Object, key: str) -> str:
     return key
 
 
-def _count(value: Any) -> int:
-    """How many keys the objects in a value have."""
-    keys, todo = 0, [value]
-    for inner in todo:
-        if isinstance(inner, dict):
-            keys += len(inner)
-            todo.extend(inner.values())
-        elif isinstance(inner, list):
-            todo.extend(inner)
-    return keys
-
-
 def _wrong(value: Any, wanted: str) -> Malformed:
     return Malformed(_JSON_NAMES.get(type(value), "object"), wanted)
 
@@ -127,19 +109,19 @@ def _wrong(value: Any, wanted: str) -> Malformed:
 # ------------------------------------------------------------------------------------- scalars
 
 
-def _text(value: Any, walk: _Walk) -> Any:
+def _text(value: Any, strays: _Strays) -> Any:
     if value.__class__ is not str:
         raise _wrong(value, "string")
     return value
 
 
-def _truth(value: Any, walk: _Walk) -> Any:
+def _truth(value: Any, strays: _Strays) -> Any:
     if value.__class__ is not bool:
         raise _wrong(value, "bool")
     return value
 
 
-def _number(value: Any, walk: _Walk) -> Any:
+def _number(value: Any, strays: _Strays) -> Any:
     if value.__class__ is not float and value.__class__ is not int:
         raise _wrong(value, "float64")
     return value
@@ -148,7 +130,7 @@ def _number(value: Any, walk: _Walk) -> Any:
 def _integer(name: str, bits: int) -> _Check:
     low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
 
-    def check(value: Any, walk: _Walk) -> Any:
+    def check(value: Any, strays: _Strays) -> Any:
         if value.__class__ is int and low <= value <= high:
             return value
         if value.__class__ is int or value.__class__ is float:
@@ -161,11 +143,11 @@ def _integer(name: str, bits: int) -> _Check:
 _int32 = _integer("int32", 32)
 
 
-def _int_or_string(value: Any, walk: _Walk) -> Any:
-    return value if value.__class__ is str else _int32(value, walk)
+def _int_or_string(value: Any, strays: _Strays) -> Any:
+    return value if value.__class__ is str else _int32(value, strays)
 
 
-def _quantity(value: Any, walk: _Walk) -> Any:
+def _quantity(value: Any, strays: _Strays) -> Any:
     kind = value.__class__
     if kind is not str and kind is not int and kind is not float:
         raise _wrong(value, "resource.Quantity")
@@ -175,8 +157,8 @@ def _quantity(value: Any, walk: _Walk) -> Any:
         raise Malformed(str(error)) from None
 
 
-def _bytes(value: Any, walk: _Walk) -> Any:
-    _text(value, walk)
+def _bytes(value: Any, strays: _Strays) -> Any:
+    _text(value, strays)
     try:
         binascii.a2b_base64(value.translate({10: None, 13: None}), strict_mode=True)
     except (binascii.Error, ValueError):
@@ -184,9 +166,7 @@ def _bytes(value: Any, walk: _Walk) -> Any:
     return value
 
 
-def _moment(value: Any, layout: str) -> datetime:
-    if value.__class__ is not str:
-        raise _wrong(value, "string")
+def _moment(value: str, layout: str) -> datetime:
     try:
         if _MOMENT.fullmatch(value):
             return datetime.fromisoformat(value.upper()).astimezone(UTC)
@@ -195,27 +175,31 @@ def _moment(value: Any, layout: str) -> datetime:
     raise Malformed(f'parsing time "{value}" as "{layout}": cannot parse "{value}"')
 
 
-def _time(value: Any, walk: _Walk) -> Any:
+def _time(value: Any, strays: _Strays) -> Any:
+    return _second(_text(value, strays))
+
+
+@lru_cache(maxsize=_MOMENTS)
+def _second(value: str) -> str:
     moment = _moment(value, "2006-01-02T15:04:05Z07:00")
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _microtime(value: Any, walk: _Walk) -> Any:
+def _microtime(value: Any, strays: _Strays) -> Any:
     layout = "2006-01-02T15:04:05.000000Z07:00"
-    moment = _moment(value, layout)
+    moment = _moment(_text(value, strays), layout)
     if value[19] != "." or not value[20:26].isdigit() or value[26:27].isdigit():
         raise Malformed(f'parsing time "{value}" as "{layout}": cannot parse "{value[19:]}"')
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def _opaque(value: Any, walk: _Walk) -> Any:
+def _opaque(value: Any, strays: _Strays) -> Any:
     if value.__class__ is not dict:
         raise _wrong(value, "object")
-    return _any(value, walk)
+    return _any(value, strays)
 
 
-def _any(value: Any, walk: _Walk) -> Any:
-    walk.keys += _count(value)
+def _any(value: Any, strays: _Strays) -> Any:
     return value
 
 
@@ -299,12 +283,11 @@ def _struct(name: str, node: dict[str, Any]) -> _Check:
         plain.update((key, _plain(inner)) for key, inner in node["p"].items())
         checks.update((key, _field(node, key)) for key in node["p"])
 
-    def check_struct(value: Any, walk: _Walk) -> Any:
+    def check_struct(value: Any, strays: _Strays) -> Any:
         if value.__class__ is not dict:
             raise _wrong(value, wanted)
         if not checks:
             prepare()
-        walk.keys += len(value)
         gone = None
         key = ""
         try:
@@ -313,10 +296,9 @@ def _struct(name: str, node: dict[str, Any]) -> _Check:
                     continue
                 check = checks.get(key)
                 if check is None:
-                    walk.keys += _count(inner)
-                    walk.strays.append((value, key))
+                    strays.append((value, key))
                     continue
-                result = _GONE if inner is None else check(inner, walk)
+                result = _GONE if inner is None else check(inner, strays)
                 if result is inner:
                     continue
                 if result is not _GONE:
@@ -344,8 +326,8 @@ def _field(struct: dict[str, Any], key: str) -> _Check:
         return _check(node, _GONE)
     check = _check(node)
 
-    def optional(value: Any, walk: _Walk) -> Any:
-        return check(value, walk) or _GONE
+    def optional(value: Any, strays: _Strays) -> Any:
+        return check(value, strays) or _GONE
 
     return optional
 
@@ -362,7 +344,7 @@ def _list(node: Node, empty: _Gone | None) -> _Check:
     check, plain, zero = _check(node), _plain(node), _zero(node)
     wanted = f"[]{_go_type(node)}"
 
-    def check_list(value: Any, walk: _Walk) -> Any:
+    def check_list(value: Any, strays: _Strays) -> Any:
         if value.__class__ is not list:
             raise _wrong(value, wanted)
         at = 0
@@ -370,7 +352,7 @@ def _list(node: Node, empty: _Gone | None) -> _Check:
             for at, item in enumerate(value):
                 if item.__class__ is plain:
                     continue
-                result = _copy(zero) if item is None else check(item, walk)
+                result = _copy(zero) if item is None else check(item, strays)
                 if result is not item:
                     value[at] = result
         except Malformed as error:
@@ -384,16 +366,15 @@ def _map(node: Node, empty: _Gone | None) -> _Check:
     check, plain, zero = _check(node), _plain(node), _zero(node)
     wanted = f"map[string]{_go_type(node)}"
 
-    def check_map(value: Any, walk: _Walk) -> Any:
+    def check_map(value: Any, strays: _Strays) -> Any:
         if value.__class__ is not dict:
             raise _wrong(value, wanted)
-        walk.keys += len(value)
         key = ""
         try:
             for key, item in value.items():
                 if item.__class__ is plain:
                     continue
-                result = _copy(zero) if item is None else check(item, walk)
+                result = _copy(zero) if item is None else check(item, strays)
                 if result is not item:
                     value[key] = result
         except Malformed as error:

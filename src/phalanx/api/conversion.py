@@ -8,7 +8,7 @@ to hub changes nothing; version to hub to version gives the form that is canonic
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from phalanx.api import forms, leftovers
@@ -37,10 +37,6 @@ def _unchanged(obj: Object) -> Object:
     return obj
 
 
-def _as_it_is(path: str) -> str:
-    return path
-
-
 def _no_faults(new: object, old: object) -> Causes:
     return ()
 
@@ -49,14 +45,14 @@ def _no_faults(new: object, old: object) -> Causes:
 class Conversion:
     """How a served kind relates to the one that is stored.
 
-    `path` leads from where the hub has a field to where the version has it; `check` is for what the
-    hub's rules cannot see because only this version can say it.
+    `form` tells where the version has the fields of the hub; `check` is for what the hub's rules
+    cannot see because only this version can say it.
     """
 
     hub: Kind
     to_hub: Convert = _unchanged
     from_hub: Convert = _unchanged
-    path: Callable[[str], str] = _as_it_is
+    form: forms.Form = field(default_factory=dict)
     check: Check = _no_faults
 
     @property
@@ -89,6 +85,14 @@ def from_hub(kind: Kind, obj: Object) -> Object:
     return conversion.from_hub(obj) if conversion else obj
 
 
+def replacement_to_hub(live: Object, kind: Kind, obj: Object) -> Object:
+    """An object of a kind that takes the place of a stored one, as it is stored.
+
+    It may leave out what its version cannot say: that stays, beside what is as it was.
+    """
+    return to_hub(kind, leftovers.handed_on(from_hub(kind, live), obj))
+
+
 def config_to_hub(kind: Kind, config: Object) -> Object:
     """A configuration to apply, in the form that is stored.
 
@@ -106,12 +110,18 @@ def faults(kind: Kind, obj: Object) -> Causes:
 def path_in(kind: Kind, path: str) -> str:
     """Where a kind has what a path of the stored form leads to."""
     conversion = CONVERSIONS.get(kind)
-    return conversion.path(path) if conversion else path
+    return forms.path_in_version(conversion.form, path) if conversion else path
 
 
 def told(kind: Kind, causes: Iterable[Cause]) -> list[Cause]:
     """What is wrong with a stored object, told of the fields that its client knows."""
-    return [replace(cause, field=path_in(kind, cause.field)) for cause in causes]
+    conversion = CONVERSIONS.get(kind)
+    return [_told(conversion.form, cause) for cause in causes] if conversion else list(causes)
+
+
+def _told(form: forms.Form, cause: Cause) -> Cause:
+    text = forms.text_in_version(form, cause.field, cause.message)
+    return Cause(forms.path_in_version(form, cause.field), cause.reason, text)
 
 
 def _renaming(names: Mapping[str, str]) -> Convert:
@@ -140,7 +150,7 @@ def _versioned(version: Version) -> Conversion:
         version.stored,
         partial(_from_version, version),
         partial(_in_version, version.form),
-        partial(forms.path_in_version, version.form),
+        version.form,
         version.check,
     )
 

@@ -11,6 +11,8 @@ from phalanx.api.meta import Condition, Key, Meta
 
 #: Phases that a pod never leaves; such a pod takes no room.
 ENDED = frozenset({"Succeeded", "Failed"})
+#: The scheduler of pods that name no other.
+DEFAULT_SCHEDULER = "default-scheduler"
 
 
 class Requirements(Struct, frozen=True, rename="camel"):
@@ -40,12 +42,13 @@ class Container(Struct, frozen=True, rename="camel"):
 
 
 class Toleration(Struct, frozen=True, rename="camel"):
-    """A taint that the pod does not mind."""
+    """A taint that the pod does not mind, for some seconds or for ever."""
 
     key: str = ""
     operator: str = "Equal"
     value: str = ""
     effect: str = ""
+    toleration_seconds: int | None = None
 
 
 class Gate(Struct, frozen=True):
@@ -68,10 +71,19 @@ class PodVolume(Struct, frozen=True, rename="camel"):
     ephemeral: dict[str, object] | None = None
 
 
-class PodClaim(Struct, frozen=True):
-    """A resource claim that the pod refers to."""
+class PodClaim(Struct, frozen=True, rename="camel"):
+    """A resource claim that a pod or a group refers to, or the template that its own is made of."""
 
     name: str = ""
+    resource_claim_name: str = ""
+    resource_claim_template_name: str = ""
+
+
+class ClaimStatus(Struct, frozen=True, rename="camel"):
+    """The claim that was made for one that is referred to by a template."""
+
+    name: str = ""
+    resource_claim_name: str = ""
 
 
 class NodeRequirement(Struct, frozen=True):
@@ -159,7 +171,7 @@ class PodSpec(Struct, frozen=True, rename="camel"):
     """What the pod asks for."""
 
     node_name: str = ""
-    scheduler_name: str = "default-scheduler"
+    scheduler_name: str = DEFAULT_SCHEDULER
     scheduling_group: SchedulingGroup | None = None
     scheduling_gates: tuple[Gate, ...] = ()
     containers: tuple[Container, ...] = ()
@@ -177,13 +189,37 @@ class PodSpec(Struct, frozen=True, rename="camel"):
     termination_grace_period_seconds: int | None = None
 
 
+class Terminated(Struct, frozen=True, rename="camel"):
+    """How a container ended."""
+
+    exit_code: int = 0
+    finished_at: str | None = None
+
+
+class ContainerState(Struct, frozen=True):
+    """How a container is; of interest once it has ended."""
+
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(Struct, frozen=True, rename="camel"):
+    """What was seen of a container."""
+
+    name: str = ""
+    restart_count: int = 0
+    state: ContainerState = ContainerState()
+
+
 class PodStatus(Struct, frozen=True, rename="camel"):
     """What was seen of the pod."""
 
     phase: str = "Pending"
     conditions: tuple[Condition, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
     nominated_node_name: str = ""
     start_time: str | None = None
+    resource_claim_statuses: tuple[ClaimStatus, ...] = ()
 
 
 class Pod(Struct, frozen=True):

@@ -3,16 +3,18 @@
     minute  hour  day of month  month  day of week
     */15    8-18  *             *      mon-fri          every quarter of an office hour
 
-`parse` gives the moments that a text allows, field by field; the time zone is not its concern.
-Days are chosen as cron does: where both day fields are restricted, either of them suffices.
+`parse` gives the moments that a text allows, field by field; `occurrences` are these moments on the
+clocks of a time zone. Days are chosen as cron does: where both day fields are restricted, either of
+them suffices. What the clocks skip in spring is left out, what they repeat in autumn comes twice.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta, tzinfo
 from fractions import Fraction
 from typing import Final
 
@@ -61,6 +63,8 @@ _SECONDS: Final = {
     "μs": Fraction(1, 10**6), "ms": Fraction(1, 1000), "s": Fraction(1), "m": Fraction(60),
     "h": Fraction(3600),
 }  # fmt: skip
+#: Years without an occurrence after which there is none, and a moment that comes too late anyhow.
+_YEARS, _LATEST = 5, 250_000_000_000
 #: Durations are counted in nanoseconds of 63 bits; no text of more characters is one.
 _LONGEST, _LONGEST_TEXT = 2**63 // 10**9, 100
 
@@ -81,6 +85,12 @@ class Schedule:
     any_weekday: bool = False
     every: timedelta | None = None
 
+    def has_day(self, day: datetime) -> bool:
+        """Whether something happens on the day of a moment, provided that it does in its month."""
+        of_month = day.day in self.days
+        of_week = day.isoweekday() % 7 in self.weekdays
+        return of_month and of_week if self.any_day or self.any_weekday else of_month or of_week
+
 
 def parse(text: str) -> Schedule:
     """The schedule that a text means. Raises BadSchedule."""
@@ -99,6 +109,52 @@ def parse(text: str) -> Schedule:
     minutes, hours, days, months, weekdays = map(_values, parts, _FIELDS)
     any_day, any_weekday = _is_all(parts[2]), _is_all(parts[4])
     return Schedule(minutes, hours, days, months, weekdays, any_day, any_weekday)
+
+
+def occurrences(schedule: Schedule, after: float, zone: tzinfo) -> Iterator[float]:
+    """The moments of a schedule after another one, in seconds since the epoch."""
+    moment = _next(schedule, float(int(after)), zone)
+    while moment is not None:
+        yield moment
+        moment = _next(schedule, moment, zone)
+
+
+def last(schedule: Schedule, after: float, until: float, zone: tzinfo) -> float | None:
+    """The latest moment of a schedule after one moment and not after another."""
+    if schedule.every is not None:
+        step, first = schedule.every.total_seconds(), float(int(after))
+        steps = (until - first) // step
+        return first + steps * step if steps > 0 else None
+
+    def sees_none(second: int) -> bool:
+        ahead = _next(schedule, second, zone)
+        return ahead is None or ahead > until
+
+    seconds = range(int(after), int(until))
+    # Whoever looks ahead from later and later sees none from some second on.
+    blind = bisect_left(seconds, True, key=sees_none)
+    return _next(schedule, seconds[blind - 1], zone) if blind else None
+
+
+def _next(schedule: Schedule, after: float, zone: tzinfo) -> float | None:
+    if schedule.every is not None:
+        return after + schedule.every.total_seconds()
+    moment = after // 60 * 60 + 60
+    end = min(moment + _YEARS * 366 * 86400, _LATEST)
+    while moment < end:
+        local = datetime.fromtimestamp(moment, zone)
+        midnight = local.replace(hour=0, minute=0, second=0, fold=0)
+        if local.month not in schedule.months:
+            moment = (midnight.replace(day=1) + timedelta(days=32)).replace(day=1).timestamp()
+        elif not schedule.has_day(local):
+            moment = (midnight + timedelta(days=1)).timestamp()
+        elif local.hour not in schedule.hours:
+            moment += 60 * (60 - local.minute)
+        elif local.minute not in schedule.minutes:
+            moment += 60
+        else:
+            return moment
+    return None
 
 
 def _is_all(part: str) -> bool:

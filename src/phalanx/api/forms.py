@@ -25,6 +25,8 @@ from phalanx.api.wire import Object
 
 #: The first field of a path, the item that is meant of it, and the rest.
 _STEP = re.compile(r"(?P<name>[^.\[]+)(?P<item>\[[^\]]*\])?(?P<rest>.*)")
+#: Fields that a message names.
+_NAMES = re.compile(r"`\w+`(?:, `\w+`)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,26 @@ def path_in_version(form: Form, path: str) -> str:
     if not step["rest"] or row.values:
         return place
     return place + path_in_version(row.form, step["rest"])
+
+
+def text_in_version(form: Form, path: str, text: str) -> str:
+    """A message about what a path of the stored form leads to, with the fields of the version."""
+    rows = _form_at(form, path)
+
+    def told(names: re.Match[str]) -> str:
+        named = [(name, rows.get(name)) for name in names[0].replace("`", "").split(", ")]
+        known = [row.name if row else name for name, row in named if not isinstance(row, Left)]
+        return ", ".join(f"`{name}`" for name in known) or names[0]
+
+    return _NAMES.sub(told, text)
+
+
+def _form_at(form: Form, path: str) -> Form:
+    step = _STEP.fullmatch(path.removeprefix("."))
+    if step is None:
+        return form
+    row = form.get(step["name"])
+    return _form_at(row.form, step["rest"]) if isinstance(row, Told) else {}
 
 
 def _item(at: str, item: Object) -> str:

@@ -22,18 +22,25 @@ GANG_POLICY: Check = struct(("policy", needed(one_of(JOB_AS_GANG, NO_GANG))))
 
 def is_gang_by_word(spec: Object) -> bool:
     """Whether a Job is a gang because it says so in one word and nothing else of it."""
+    return is_left_to_word(spec) and _word(spec) == JOB_AS_GANG
+
+
+def is_left_to_word(spec: Object) -> bool:
+    """Whether what the pods of a Job are is said in one word alone."""
     said = (spec.get("scheduling") or {}).get("schedulingPolicy")
-    return not said and _word(spec) == JOB_AS_GANG
+    return not said and bool(_word(spec))
 
 
 def check_agreement(new: Any, old: Any) -> Causes:
     """What is said in one word and what is said in full must be the same, given the spec."""
     scheduling = new.get("scheduling") or {}
     policy = scheduling.get("schedulingPolicy") or {}
+    mode = scheduling.get("disruptionMode") or {}
     unlike: dict[str, list[str]] = {
         JOB_AS_GANG: ["schedulingPolicy.basic"] if "basic" in policy else [],
         NO_GANG: [
             *(["schedulingPolicy.gang"] if "gang" in policy else []),
+            *(["disruptionMode.all"] if "all" in mode and not policy else []),
             *(field for field in _OF_GROUPS if scheduling.get(field)),
         ],
     }

@@ -91,13 +91,9 @@ class Gates:
         """Those of some kinds that are to be served."""
         return [kind for kind in kinds if SERVED_BY.get(kind.resource) in (None, *self.on)]
 
-    def metrics(self) -> str:
-        """All of them in the exposition format of Prometheus, as Kubernetes tells them."""
-        lines = ["# TYPE kubernetes_feature_enabled gauge"]
-        for name, gate in sorted(_KNOWN.items()):
-            labels = f'name="{name}",stage="{gate.stage}"'
-            lines.append(f"kubernetes_feature_enabled{{{labels}}} {int(self.is_on(name))}")
-        return "\n".join(lines) + "\n"
+    def states(self) -> list[tuple[str, str, bool]]:
+        """All that there are: name, stage, and whether it is on."""
+        return [(name, gate.stage, self.is_on(name)) for name, gate in sorted(_KNOWN.items())]
 
 
 def gated(wanted: Mapping[str, bool]) -> Gates:

@@ -22,7 +22,7 @@ from phalanx.api.checks import (
     union,
 )
 from phalanx.api.errors import Cause
-from phalanx.api.gangpolicyrules import GANG_POLICY, check_agreement, is_gang_by_word
+from phalanx.api.gangpolicyrules import GANG_POLICY, check_agreement, is_left_to_word
 from phalanx.api.grouprules import CLAIMS, CONSTRAINTS, DISRUPTION_MODE
 from phalanx.api.wire import Object
 
@@ -60,16 +60,14 @@ BLOCKS: Check = struct(
 
 def _fits_job(new: Any, old: Any) -> Causes:
     """What the blocks may say in this Job, given its spec."""
-    found = check_fit(
-        new.get("scheduling"), new.get("parallelism", 1), is_gang=is_gang_by_word(new)
-    )
-    return under("scheduling", found)
+    pods, is_told = new.get("parallelism", 1), is_left_to_word(new)
+    return under("scheduling", check_fit(new.get("scheduling"), pods, is_told=is_told))
 
 
-def check_fit(scheduling: Object | None, parallelism: int, *, is_gang: bool = False) -> Causes:
+def check_fit(scheduling: Object | None, parallelism: int, *, is_told: bool = False) -> Causes:
     """What the blocks may say of a Job that runs so many pods at a time.
 
-    `is_gang` is what it is said to be elsewhere, if the blocks do not say.
+    One that has no policy is basic, unless what it is `is_told` elsewhere.
     """
     if scheduling is None:
         return ()
@@ -79,8 +77,8 @@ def check_fit(scheduling: Object | None, parallelism: int, *, is_gang: bool = Fa
     if size is not None and size > parallelism:
         detail = f"must not be greater than parallelism ({parallelism})"
         found.append(invalid("schedulingPolicy.gang.minCount", size, detail))
-    is_gang = is_gang or ("gang" in policy and "basic" not in policy)
-    return found if is_gang else [*found, *check_single(scheduling)]
+    is_gang = "gang" in policy and "basic" not in policy
+    return found if is_gang or is_told else [*found, *check_single(scheduling)]
 
 
 def check_single(scheduling: Object) -> Causes:

@@ -33,7 +33,7 @@ from phalanx.api.checks import (
     there,
 )
 from phalanx.api.errors import Cause
-from phalanx.api.gangpolicyrules import check_agreement, is_gang_by_word
+from phalanx.api.gangpolicyrules import check_agreement, is_left_to_word
 from phalanx.api.grouprules import CONSTRAINTS, DISRUPTION_MODE
 from phalanx.api.jobschedulingrules import BLOCKS, check_fit, check_single, sized_policy
 from phalanx.api.jobsets import job_spec, pod_template, replicated_jobs, starts_in_order
@@ -93,10 +93,10 @@ def _whole(new: Any, old: Any) -> Causes:
             "replicated jobs instead"
         )
         found.append(forbidden("scheduling.schedulingPolicy.gang", detail))
-    jobs = sum(job.get("replicas", 1) for job in replicated_jobs(new))
+    groups = len(replicated_jobs(new))
     size = policy["gang"].get("minGroupCount", 0)
-    if size > jobs:
-        detail = f"must not be greater than the number of Jobs ({jobs})"
+    if size > groups:
+        detail = f"must not be greater than the number of replicated jobs ({groups})"
         found.append(invalid("scheduling.schedulingPolicy.gang.minGroupCount", size, detail))
     return found
 
@@ -121,10 +121,10 @@ def _agreed(jobset: Object, at: int, policy: Object, place: str) -> list[Cause]:
     asked = {key: value for key, value in policy.items() if key != _TARGET}
     meant = {**spec, "scheduling": asked}
     inherits = "schedulingPolicy" not in asked and is_whole(jobset)
-    is_gang = inherits or is_gang_by_word(meant)
+    is_told = inherits or is_left_to_word(meant)
     # Here a size is that of all Jobs of the name together.
     pods = job.get("replicas", 1) * spec.get("parallelism", 1)
-    fit = check_fit(asked, pods, is_gang=is_gang)
+    fit = check_fit(asked, pods, is_told=is_told)
     found = [*under(place, fit), *under(template, check_agreement(meant, CREATED))]
     if spec.get("scheduling", asked) != asked:
         detail = f"must be absent or the same as in spec.{place}"

@@ -8,6 +8,7 @@ not lose what it cannot see. Beside each leftover stands a fingerprint of what i
 The annotation is written where an object leaves in an old version and taken out of every object
 that comes in, whatever its version: it never reaches the store. Nobody need believe it: what comes
 back is held against the schema and the rules of the stored version as if the client had said it.
+An update without it means no harm either: it is about what there is (`handed_on`).
 """
 
 from __future__ import annotations
@@ -55,6 +56,15 @@ def detached(obj: Object) -> tuple[Object, Leftovers]:
     rest = {key: value for key, value in meta.items() if key != "annotations"}
     bare = {**rest, "annotations": others} if others else rest
     return {**obj, "metadata": bare}, _read(annotations[ANNOTATION])
+
+
+def handed_on(served: Object, obj: Object) -> Object:
+    """An object with the leftovers of the one that it replaces, unless it brings its own."""
+    there, said = (one["metadata"].get("annotations") or {} for one in (served, obj))
+    if ANNOTATION not in there or ANNOTATION in said:
+        return obj
+    annotations = {**said, ANNOTATION: there[ANNOTATION]}
+    return {**obj, "metadata": {**obj["metadata"], "annotations": annotations}}
 
 
 def _read(text: str) -> Leftovers:

@@ -44,6 +44,7 @@ MODULES: Final = {
 SHARED: Final = "meta.v1"
 
 
+@cache
 def message_name(api_version: str, kind: str) -> str | None:
     """The short name of the message that holds objects of a kind, if there is one."""
     modules = (MODULES.get(api_version, SHARED), SHARED)

@@ -13,7 +13,7 @@ These functions turn what has another form; `aliases.py` has the rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from phalanx.api.causes import invalid
@@ -21,10 +21,17 @@ from phalanx.api.errors import Cause
 from phalanx.api.turning import Turned
 
 _GROUP = "scheduling.k8s.io"
-#: The fields of a reference to any object, which one to a Workload once was.
-REFERENCE_FIELDS = (
-    "apiVersion", "fieldPath", "kind", "name", "namespace", "resourceVersion", "uid",
-)  # fmt: skip
+_UNUSED = "Taken and not looked at."
+#: The fields of a reference to any object, which one to a Workload once was, and what each says.
+REFERENCE_FIELDS: Mapping[str, str] = {
+    "apiVersion": f"A version of {_GROUP}, if any.",
+    "fieldPath": _UNUSED,
+    "kind": "Workload, if anything.",
+    "name": "The Workload that has the template.",
+    "namespace": "That of the group itself, if any.",
+    "resourceVersion": _UNUSED,
+    "uid": _UNUSED,
+}
 
 
 def turn_api_version(value: Any) -> Turned | Sequence[Cause]:
@@ -46,7 +53,7 @@ def turn_workload_reference(value: Any) -> Turned | Sequence[Cause]:
     # What nobody knows goes along, for the schema to complain of.
     strange = {key: more for key, more in value.items() if key not in REFERENCE_FIELDS}
     named = {"workloadName": value["name"]} if value.get("name") else {}
-    return Turned({"workload": {**named, **strange}})
+    return Turned({"workload": {**named, **strange}}, namespace=value.get("namespace") or "")
 
 
 def turn_template_name(value: Any) -> Turned | Sequence[Cause]:

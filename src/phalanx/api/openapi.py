@@ -47,8 +47,8 @@ def openapi(name: str) -> Object:
         return _told(texts, "") | _SCALARS[node]
     schema = _struct(node, {**HEAD, **texts} if "g" in node else texts)
     for alias in BY_STRUCT.get(name, ()):
-        if not alias.way:
-            schema["properties"][alias.name] = _alias(node, alias)
+        owner, place = _owner(name, schema, alias)
+        place["properties"][alias.name] = _alias(owner, alias)
     return schema
 
 
@@ -84,13 +84,25 @@ def _struct(node: dict[str, Any], texts: Mapping[str, str]) -> Object:
     return schema | _facts(node)
 
 
+def _owner(name: str, schema: Object, alias: Alias) -> tuple[dict[str, Any], Object]:
+    """The struct that another name is in, and its schema: a list on the way gets one of its own."""
+    struct: Any = definition(name)
+    for step in alias.way:
+        if "l" in struct:
+            schema["items"] = openapi(struct["l"])
+            struct, schema = definition(struct["l"]), schema["items"]
+        else:
+            struct, schema = struct["p"][step], schema["properties"][step]
+    return struct, schema
+
+
 def _alias(struct: dict[str, Any], alias: Alias) -> Object:
     """Another name of a field: clients that compute patches refuse what is not told of."""
     text = f"Another name of {alias.stands_for}, which is what is stored and returned."
     if alias.turn is None:
         shown = _node(struct["p"][alias.stands_for])
     elif alias.texts:
-        fields = {field: dict(_SCALARS["string"]) for field in alias.texts}
+        fields = {key: {"description": said, "type": "string"} for key, said in alias.texts.items()}
         shown = {"type": "object", "properties": fields}
     else:
         shown = dict(_SCALARS["string"])

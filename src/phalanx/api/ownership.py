@@ -135,9 +135,11 @@ def after_update(
     if old is not None and not entries:
         return entries
     changed, removed = compare(schema, old, new)
+    owner = Owner(writer.manager, UPDATE, writer.api_version, writer.subresource)
+    if not entries:
+        return list(_entry(owner, writer.api_version, now, changed))
     if not changed and not removed:
         return entries
-    owner = Owner(writer.manager, UPDATE, writer.api_version, writer.subresource)
     mine, others = _parted(entries, owner)
     fields = (_fields(mine) - removed) | changed
     time = now if changed else mine.get("time")

@@ -120,7 +120,7 @@ def _weight(new: Any, old: Any) -> Causes:
     return () if 1 <= (new or 0) <= 100 else [invalid("", new or 0, "must be in the range 1-100")]
 
 
-_NODE_AFFINITY = struct(
+NODE_AFFINITY: Check = struct(
     (
         _REQUIRED,
         present(
@@ -183,7 +183,7 @@ _POD_AFFINITY = struct(
 )
 
 AFFINITY: Check = struct(
-    ("nodeAffinity", present(_NODE_AFFINITY)),
+    ("nodeAffinity", present(NODE_AFFINITY)),
     ("podAffinity", present(_POD_AFFINITY)),
     ("podAntiAffinity", present(_POD_AFFINITY)),
 )

@@ -5,17 +5,20 @@
     workloadRef: {name: w, podGroup: t, podGroupReplicaKey: k}  w-t-k, made from template t of w
 
 In the last form nobody but the pod knows of the group, so it also gets annotations by which a
-controller can tell from what to make it. A row of `aliases.py` brings old forms into the new one.
+controller can tell from what to make it. A row of `aliases.py` brings old forms into the new one;
+`podmarks.py` takes annotations off that are about another group.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from phalanx.api.causes import invalid, required
+from phalanx.api.checks import CREATED, given, struct, text
 from phalanx.api.errors import Cause
+from phalanx.api.fields import dns_label_faults, dns_subdomain_faults
 from phalanx.api.turning import Turned
 from phalanx.api.wire import Object
 
@@ -24,14 +27,27 @@ WORKLOAD_MARK = "phalanx.dev/workload"
 TEMPLATE_MARK = "phalanx.dev/pod-group-template"
 MARKS = (WORKLOAD_MARK, TEMPLATE_MARK)
 
-#: The fields of a `workloadRef`, of all forms that it ever had.
-WORKLOAD_REF_FIELDS = (
-    "name", "podGroup", "podGroupReplicaKey", "podGroupName", "podGroupTemplateName",
-)  # fmt: skip
+#: The fields of a `workloadRef`, of all forms that it ever had, and what each says.
+WORKLOAD_REF_FIELDS: Mapping[str, str] = {
+    "name": "The Workload that the group is made from.",
+    "podGroup": "The template, in the Workload, that the group is made from.",
+    "podGroupReplicaKey": "Tells apart the groups that are made from one template.",
+    "podGroupName": "The group itself; what it is made from does not matter then.",
+    "podGroupTemplateName": "Another name of podGroupName.",
+}
 #: By these a pod names its group itself.
 _OWN_NAMES = ("podGroupName", "podGroupTemplateName")
+_NAME, _LABEL = given(text(dns_subdomain_faults)), given(text(dns_label_faults))
+_CHECK = struct(
+    ("name", _NAME),
+    ("podGroup", _LABEL),
+    ("podGroupReplicaKey", _LABEL),
+    *((key, _NAME) for key in _OWN_NAMES),
+)
 _LONGEST_NAME = 253
 _HASH = 10
+#: How much of a name that is too long is left.
+_CUT = _LONGEST_NAME - _HASH - 1
 
 
 def turn_workload_ref(value: Any) -> Turned | Sequence[Cause]:
@@ -41,6 +57,8 @@ def turn_workload_ref(value: Any) -> Turned | Sequence[Cause]:
     said = {key: value[key] for key in WORKLOAD_REF_FIELDS if value.get(key) not in (None, "")}
     if wrong := [key for key, text in said.items() if not isinstance(text, str)]:
         return [invalid(key, said[key], "must be a string") for key in wrong]
+    if faults := _CHECK(said, CREATED):
+        return faults
     # What nobody knows goes along, for the schema to complain of.
     strange = {key: more for key, more in value.items() if key not in WORKLOAD_REF_FIELDS}
     own = next((said[key] for key in _OWN_NAMES if key in said), "")
@@ -66,4 +84,13 @@ def replica_group_name(workload: str, template: str, key: str = "") -> str:
     if len(name) <= _LONGEST_NAME:
         return name
     digest = hashlib.sha256("/".join((workload, template, key)).encode()).hexdigest()[:_HASH]
-    return f"{name[: _LONGEST_NAME - _HASH - 1].rstrip('-.')}-{digest}"
+    return f"{name[:_CUT].rstrip('-.')}-{digest}"
+
+
+def is_replica_group(name: str, marks: Mapping[str, str]) -> bool:
+    """Whether a group may be one of a replica, of whatever key, by the annotations of its pod."""
+    workload, template = marks.get(WORKLOAD_MARK), marks.get(TEMPLATE_MARK)
+    if not (workload and template):
+        return False
+    stem = f"{workload}-{template}"
+    return name == stem or name.startswith((f"{stem}-", f"{stem[:_CUT].rstrip('-.')}-"))

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from phalanx.api.causes import Causes, forbidden, invalid, under
-from phalanx.api.checks import CREATED, Check, at_creation, every, present, struct
+from phalanx.api.checks import CREATED, Check, at_creation, every, once, present, struct
 from phalanx.api.errors import Cause
 from phalanx.api.podspecrules import CONTAINERS, POD_SPEC
 from phalanx.api.wire import Object
@@ -170,4 +170,4 @@ def _between_pods(affinity: Object) -> Object:
     return {key: value for key, value in affinity.items() if key != "nodeAffinity"}
 
 
-POD: Check = struct(("spec", present(every(POD_SPEC, at_creation(_not_yet), _spec_update))))
+POD: Check = struct(("spec", present(once(every(POD_SPEC, at_creation(_not_yet), _spec_update)))))

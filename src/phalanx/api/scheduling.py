@@ -1,9 +1,13 @@
-"""PodGroup as the scheduler and its controllers read it. Partial and frozen."""
+"""PodGroup and Workload as the scheduler and controllers read them. Partial and frozen."""
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
+from phalanx.api.core import ClaimStatus, PodClaim
 from phalanx.api.meta import Condition, Meta
 
 #: The condition that says, once and for all, whether a group was placed.
@@ -14,8 +18,13 @@ SCHEDULED = "PodGroupScheduled"
 DEGRADED = "Degraded"
 #: How many members whoever makes the pods will still run, if fewer than `minCount`.
 MEMBERS_TO_RUN = "phalanx.dev/members-to-run"
+#: On a gang: that its members are being bound one by one, and under which number. On a member: the
+#: number under which it was bound.
+BINDING_INTENT = "phalanx.dev/binding-intent"
 #: Keeps a PodGroup from going while live pods refer to it.
 PROTECTION_FINALIZER = "scheduling.k8s.io/podgroup-protection"
+#: Numbers of more digits than this are larger than any `minCount`.
+_DIGITS = 10
 
 
 class GangPolicy(Struct, frozen=True, rename="camel"):
@@ -43,14 +52,23 @@ class SchedulingConstraints(Struct, frozen=True):
     topology: tuple[TopologyConstraint, ...] = ()
 
 
+class WorkloadReference(Struct, frozen=True, rename="camel"):
+    """The template that a group was made of."""
+
+    workload_name: str = ""
+    template_name: str = ""
+
+
 class PodGroupSpec(Struct, frozen=True, rename="camel"):
     """What the group asks for."""
 
+    workload_ref: WorkloadReference | None = None
     scheduling_policy: SchedulingPolicy = SchedulingPolicy()
     scheduling_constraints: SchedulingConstraints | None = None
     parent_composite_pod_group_name: str = ""
     priority: int = 0
     preemption_policy: str = "PreemptLowerPriority"
+    resource_claims: tuple[PodClaim, ...] = ()
 
 
 class PodGroupStatus(Struct, frozen=True, rename="camel"):
@@ -61,6 +79,7 @@ class PodGroupStatus(Struct, frozen=True, rename="camel"):
     scheduled_pods: int = 0
     succeeded_pods: int = 0
     failed_pods: int = 0
+    resource_claim_statuses: tuple[ClaimStatus, ...] = ()
 
 
 class PodGroup(Struct, frozen=True):
@@ -80,9 +99,54 @@ class PodGroup(Struct, frozen=True):
         if gang is None:
             return 1
         left = self.metadata.annotations.get(MEMBERS_TO_RUN, "")
-        return max(min(gang.min_count, int(left)), 1) if left.isdecimal() else gang.min_count
+        is_number = left.isdecimal() and len(left) <= _DIGITS
+        return max(min(gang.min_count, int(left)), 1) if is_number else gang.min_count
+
+    @property
+    def deferring(self) -> PodGroup:
+        """The same group, as if it left it to its pods whether others may be evicted for them."""
+        return replace(self, spec=replace(self.spec, preemption_policy=""))
 
     @property
     def is_gang(self) -> bool:
         """Whether all or nothing is asked for."""
         return self.spec.scheduling_policy.gang is not None
+
+    @property
+    def intent(self) -> str:
+        """The number of the intent to bind it that is still open, if there is one."""
+        return self.metadata.annotations.get(BINDING_INTENT, "")
+
+
+class ControllerReference(Struct, frozen=True, rename="camel"):
+    """The object whose pods a Workload is about."""
+
+    api_group: str = ""
+    kind: str = ""
+    name: str = ""
+
+
+class WorkloadSpec(Struct, frozen=True, rename="camel"):
+    """Whom it is about and of what its groups are made; templates are copied as they are."""
+
+    controller_ref: ControllerReference | None = None
+    pod_group_templates: tuple[dict[str, Any], ...] | None = None
+    composite_pod_group_templates: tuple[dict[str, Any], ...] | None = None
+
+
+class Workload(Struct, frozen=True):
+    """How the pods of an object are to be scheduled."""
+
+    metadata: Meta
+    spec: WorkloadSpec = WorkloadSpec()
+
+    @property
+    def about(self) -> tuple[str, str, str] | None:
+        """API group, kind and name of the object that it is about."""
+        ref = self.spec.controller_ref
+        return (ref.api_group, ref.kind, ref.name) if ref else None
+
+    @property
+    def leaves(self) -> int:
+        """How many templates of groups it has at the top."""
+        return len(self.spec.pod_group_templates or ())

@@ -42,15 +42,17 @@ class Schema:
     `name` is the short name of the definition, "" for scalars, lists and maps.
     """
 
-    __slots__ = ("_facts", "_fields", "_node", "_struct", "name")
+    __slots__ = ("_facts", "_fields", "_items", "_struct", "_values", "name")
 
     def __init__(self, node: Node) -> None:
         kind = node if isinstance(node, str) else node.get("t", "")
         target = definition(kind) if is_reference(kind) else ""
-        self._node = node
         self._facts: dict[str, Any] = {} if isinstance(node, str) else node
         self._struct: dict[str, Any] = target if isinstance(target, dict) else self._own()
-        self._fields: dict[str, Schema | None] = {}
+        # Made when they are first asked for: definitions may be recursive.
+        self._fields: dict[str, Schema] = {}
+        self._items: Schema | None = None
+        self._values: Schema | None = None
         self.name = kind if isinstance(target, dict) else ""
 
     def _own(self) -> dict[str, Any]:
@@ -73,10 +75,13 @@ class Schema:
 
     def field(self, name: str) -> Schema | None:
         """A field of a struct or the value of a map, if there is such a one."""
-        if name not in self._fields:
-            node = self._struct.get("p", {}).get(name, self._facts.get("m"))
-            self._fields[name] = None if node is None else Schema(node)
-        return self._fields[name]
+        found = self._fields.get(name)
+        if found is None:
+            nodes = self._struct.get("p", {})
+            if name not in nodes:
+                return self.values
+            found = self._fields[name] = Schema(nodes[name])
+        return found
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -86,12 +91,16 @@ class Schema:
     @property
     def items(self) -> Schema | None:
         """What a list holds."""
-        return Schema(self._facts["l"]) if "l" in self._facts else None
+        if self._items is None and "l" in self._facts:
+            self._items = Schema(self._facts["l"])
+        return self._items
 
     @property
     def values(self) -> Schema | None:
         """What a map holds."""
-        return Schema(self._facts["m"]) if "m" in self._facts else None
+        if self._values is None and "m" in self._facts:
+            self._values = Schema(self._facts["m"])
+        return self._values
 
     @property
     def is_map(self) -> bool:

@@ -58,8 +58,7 @@ class StructuralModel:
 
     def conform(self, obj: Object) -> Conformed:
         """Drop in place what does not belong; only metadata can be malformed."""
-        keys = _count(obj)
-        return Conformed(tuple(path.removeprefix(".") for path in self._prune(obj)), keys)
+        return Conformed(tuple(path.removeprefix(".") for path in self._prune(obj)))
 
     def fits(self, obj: Object) -> bool:
         """Whether an object can be walked along its schema; one that cannot has faults."""
@@ -120,18 +119,6 @@ def _accepts(value: Any) -> bool:
 
 def _leave(value: Any) -> None:
     return None
-
-
-def _count(value: Any) -> int:
-    """How many keys the objects in a value have."""
-    keys, todo = 0, [value]
-    for inner in todo:
-        if inner.__class__ is dict:
-            keys += len(inner)
-            todo.extend(inner.values())
-        elif inner.__class__ is list:
-            todo.extend(inner)
-    return keys
 
 
 # -------------------------------------------------------------------------------------------- shape

@@ -7,9 +7,8 @@ anywhere. What is made of it then, `groups.py` knows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from phalanx.api.errors import Cause, Invalid, sentence
 from phalanx.api.kinds import WORKLOAD
@@ -57,7 +56,7 @@ class WorkloadBuilder:
         before = [finding.identity for finding in self._find(old)] if old else []
         return _told(finding for finding in found if finding.identity not in before)
 
-    def build(self, owner: Mapping[str, Any], *, name: str = "") -> Object:
+    def build(self, owner: Object, *, name: str = "") -> Object:
         """The Workload of an object, in its namespace and owned by it.
 
         Raises Invalid, with a cause per field of the user's object, if there is anything wrong.
@@ -77,7 +76,7 @@ def _told(findings: Iterable[Finding]) -> list[Cause]:
     return list(dict.fromkeys(finding.told() for finding in findings))
 
 
-def _workload(tree: Node, owner: Mapping[str, Any], name: str) -> Object:
+def _workload(tree: Node, owner: Object, name: str) -> Object:
     reference = controller_reference(owner)
     group, _, _ = reference["apiVersion"].rpartition("/")
     controller = {"apiGroup": group, "kind": reference["kind"], "name": reference["name"]}

@@ -8,8 +8,8 @@ whoever makes several groups of one composite template names the parent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from phalanx.api.errors import NotFound
 from phalanx.api.kinds import COMPOSITE_POD_GROUP, POD_GROUP, WORKLOAD, Kind
@@ -33,12 +33,12 @@ class Template(NamedTuple):
         return name
 
 
-def templates(workload: Mapping[str, Any]) -> dict[str, Template]:
+def templates(workload: Object) -> dict[str, Template]:
     """All templates of a Workload by name, each before those below it."""
     return {one.name: one for one in _templates(workload.get("spec") or {}, "")}
 
 
-def _templates(holder: Mapping[str, Any], above: str) -> Iterator[Template]:
+def _templates(holder: Object, above: str) -> Iterator[Template]:
     for value in holder.get(LEAVES) or ():
         yield Template(POD_GROUP, value, above)
     for value in holder.get(COMPOSITES) or ():
@@ -47,7 +47,7 @@ def _templates(holder: Mapping[str, Any], above: str) -> Iterator[Template]:
 
 
 def new_pod_group(
-    workload: Mapping[str, Any],
+    workload: Object,
     template: str,
     *,
     instance: str = "",
@@ -65,7 +65,7 @@ def new_pod_group(
 
 
 def new_composite_pod_group(
-    workload: Mapping[str, Any],
+    workload: Object,
     template: str,
     *,
     instance: str = "",
@@ -79,7 +79,7 @@ def new_composite_pod_group(
 
 
 def new_groups(
-    workload: Mapping[str, Any],
+    workload: Object,
     template: str = "",
     *,
     instance: str = "",
@@ -106,20 +106,20 @@ def new_groups(
     return list(made.values())
 
 
-def first_template(workload: Mapping[str, Any]) -> str:
+def first_template(workload: Object) -> str:
     """The first template of a group of pods; "" if there is none."""
     known = templates(workload).values()
     return next((one.name for one in known if one.kind is POD_GROUP), "")
 
 
-def _found(workload: Mapping[str, Any], name: str, kind: Kind) -> Template:
+def _found(workload: Object, name: str, kind: Kind) -> Template:
     known = {one.name: one for one in templates(workload).values() if one.kind is kind}
     if name not in known:
         raise _missing(workload, name, f"{kind.name[0].lower()}{kind.name[1:]}Template", known)
     return known[name]
 
 
-def _missing(workload: Mapping[str, Any], name: str, noun: str, known: Iterable[str]) -> NotFound:
+def _missing(workload: Object, name: str, noun: str, known: Iterable[str]) -> NotFound:
     holder = workload["metadata"]["name"]
     return NotFound(
         f'{noun} "{name}" not found in workload "{holder}" (have [{" ".join(known)}])',
@@ -130,7 +130,7 @@ def _missing(workload: Mapping[str, Any], name: str, noun: str, known: Iterable[
 
 
 def _group(
-    workload: Mapping[str, Any],
+    workload: Object,
     template: Template,
     instance: str,
     name: str,

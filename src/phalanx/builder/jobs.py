@@ -11,11 +11,11 @@ after a resize gives the new size.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
 
 from phalanx.api.errors import Cause
+from phalanx.api.gangpolicyrules import NO_GANG, is_gang_by_word
 from phalanx.api.wire import Object
 from phalanx.builder.blocks import Intent, read_intent
 from phalanx.builder.builder import WorkloadBuilder
@@ -24,7 +24,7 @@ from phalanx.builder.groups import first_template, new_pod_group
 from phalanx.builder.item import WorkloadItem, default_min_count
 from phalanx.builder.links import Link
 from phalanx.builder.management import PARENTS, ManageBoth, Management, ManageNothing, managed
-from phalanx.builder.names import template_name
+from phalanx.builder.names import pod_group_name, template_name
 from phalanx.builder.owners import controller_reference, owners_of_group
 from phalanx.builder.pods import PodTemplate
 
@@ -33,7 +33,7 @@ SUPPORTED = (Basic, Gang, Single, All)
 
 
 def management(
-    job: Mapping[str, Any],
+    job: Object,
     *,
     enabled: bool = True,
     basic: bool = True,
@@ -49,39 +49,37 @@ def management(
     found = managed(job, [_pods(job).spec], parents)
     if found != ManageBoth():
         return found
-    if _gang_policy(job) == "NoGang":
+    if stays_alone(job["spec"]):
         return ManageNothing("its gang policy is NoGang")
     if not basic and item(job).resolve().policy == Basic():
         return ManageNothing("it is no gang, and only gangs get workloads here")
     return found
 
 
-def item(job: Mapping[str, Any]) -> WorkloadItem:
+def item(job: Object) -> WorkloadItem:
     """A Job as one group of pods."""
-    intent, pods = _intent(job), _pods(job)
+    wanted, pods = intent(job["spec"], "spec"), _pods(job)
     return WorkloadItem(
         template_name(job["metadata"]["name"]),
         default=pods.default(Basic()),
-        user=intent.config,
+        user=wanted.config,
         callbacks=(default_min_count(job["spec"].get("parallelism", 1)),),
         path="spec.scheduling",
-        fields={"name": "metadata.name", **pods.fields, **intent.fields},
+        fields={"name": "metadata.name", **pods.fields, **wanted.fields},
     )
 
 
-def validate(job: Mapping[str, Any], old: Mapping[str, Any] | None = None) -> list[Cause]:
+def validate(job: Object, old: Object | None = None) -> list[Cause]:
     """What is wrong with how a Job is to be scheduled, and was not before."""
     return WorkloadBuilder(item(job), SUPPORTED).validate(item(old) if old else None)
 
 
-def workload(job: Mapping[str, Any]) -> Object:
+def workload(job: Object) -> Object:
     """The Workload of a Job. Raises Invalid if there cannot be one."""
     return WorkloadBuilder(item(job), SUPPORTED).build(job)
 
 
-def pod_group(
-    job: Mapping[str, Any], workload: Mapping[str, Any], link: Link | None = None
-) -> Object:
+def pod_group(job: Object, workload: Object, link: Link | None = None) -> Object:
     """The PodGroup of a Job: of its own Workload, or of its parent's if there is a link to that.
 
     A link that names no template means the first one. Jobs that share a template of their parent
@@ -90,27 +88,29 @@ def pod_group(
     if link is None:
         owners = owners_of_group(job, workload)
         return new_pod_group(workload, first_template(workload), owners=owners)
+    template, name = link.template or first_template(workload), job["metadata"]["name"]
     return new_pod_group(
         workload,
-        link.template or first_template(workload),
-        instance=job["metadata"]["name"],
+        template,
+        name=pod_group_name(workload["metadata"]["name"], template, name, shown=False),
         parent=link.parent,
         owners=[controller_reference(job)],
     )
 
 
-def _intent(job: Mapping[str, Any]) -> Intent:
-    """What the user says in `scheduling`, or in short in `gangPolicy`."""
-    intent = read_intent(job["spec"].get("scheduling"), "spec.scheduling")
-    if intent.config.policy is not None or _gang_policy(job) != "JobAsGang":
-        return intent
-    config = replace(intent.config, policy=Gang())
-    return Intent(config, {**intent.fields, "schedulingPolicy": "spec.gangPolicy"})
+def intent(spec: Object, path: str) -> Intent:
+    """What a Job says in `scheduling`, or in short in `gangPolicy`, given its spec."""
+    full = read_intent(spec.get("scheduling"), f"{path}.scheduling")
+    if full.config.policy is not None or not is_gang_by_word(spec):
+        return full
+    config = replace(full.config, policy=Gang())
+    return Intent(config, {**full.fields, "schedulingPolicy": f"{path}.gangPolicy"})
 
 
-def _gang_policy(job: Mapping[str, Any]) -> str | None:
-    return (job["spec"].get("gangPolicy") or {}).get("policy")
+def stays_alone(spec: Object) -> bool:
+    """Whether a Job wants to be in no group at all, given its spec."""
+    return (spec.get("gangPolicy") or {}).get("policy") == NO_GANG
 
 
-def _pods(job: Mapping[str, Any]) -> PodTemplate:
+def _pods(job: Object) -> PodTemplate:
     return PodTemplate(job["spec"].get("template") or {}, "spec.template")

@@ -7,9 +7,6 @@ user says basic, pods are scheduled one by one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from phalanx.api.causes import invalid
 from phalanx.api.errors import Cause
 from phalanx.api.wire import Object
@@ -30,12 +27,12 @@ TEMPLATE = "replica"
 _PATH = "spec.scheduling"
 
 
-def management(lws: Mapping[str, Any]) -> Management:
+def management(lws: Object) -> Management:
     """What to make for a LeaderWorkerSet."""
     return managed(lws, [_leader(lws).spec, _workers(lws).spec])
 
 
-def item(lws: Mapping[str, Any]) -> WorkloadItem:
+def item(lws: Object) -> WorkloadItem:
     """A LeaderWorkerSet as one group of pods, of which there will be one for each replica."""
     intent = read_intent(lws["spec"].get("scheduling"), _PATH)
     return WorkloadItem(
@@ -48,23 +45,21 @@ def item(lws: Mapping[str, Any]) -> WorkloadItem:
     )
 
 
-def validate(lws: Mapping[str, Any], old: Mapping[str, Any] | None = None) -> list[Cause]:
+def validate(lws: Object, old: Object | None = None) -> list[Cause]:
     """What is wrong with how a LeaderWorkerSet is to be scheduled, and was not before."""
     found = WorkloadBuilder(item(lws), SUPPORTED).validate(item(old) if old else None)
-    before = _faults(old) if old else []
-    return [*found, *(cause for cause in _faults(lws) if cause not in before)]
+    before = _unlike_workers(old) if old else []
+    return [*found, *(cause for cause in _unlike_workers(lws) if cause not in before)]
 
 
-def workload(lws: Mapping[str, Any]) -> Object:
+def workload(lws: Object) -> Object:
     """The Workload of a LeaderWorkerSet. Raises Invalid if there cannot be one."""
-    if causes := _faults(lws):
+    if causes := _unlike_workers(lws):
         raise refusal(lws["metadata"]["name"], causes)
     return WorkloadBuilder(item(lws), SUPPORTED).build(lws)
 
 
-def pod_group(
-    lws: Mapping[str, Any], workload: Mapping[str, Any], replica: int, link: Link | None = None
-) -> Object:
+def pod_group(lws: Object, workload: Object, replica: int, link: Link | None = None) -> Object:
     """The PodGroup of one replica: its leader and its workers.
 
     If there is a link to the Workload of a parent: of the template that is named there.
@@ -81,20 +76,7 @@ def pod_group(
     )
 
 
-def _faults(lws: Mapping[str, Any]) -> list[Cause]:
-    return [*_never_starts(lws), *_unlike_workers(lws)]
-
-
-def _never_starts(lws: Mapping[str, Any]) -> list[Cause]:
-    """A gang waits for all its workers; these must not wait for their leader."""
-    match item(lws).resolve().policy:
-        case Gang(int() as count) if count > 1 and _leader_first(lws):
-            detail = "a gang cannot start while its workers wait for the leader to be ready"
-            return [item(lws).told(invalid("schedulingPolicy", "gang", detail))]
-    return []
-
-
-def _unlike_workers(lws: Mapping[str, Any]) -> list[Cause]:
+def _unlike_workers(lws: Object) -> list[Cause]:
     """What a leader has that its workers have not: the pods of a group have one priority."""
     leader, workers = _leader(lws), _workers(lws)
     return [
@@ -104,22 +86,22 @@ def _unlike_workers(lws: Mapping[str, Any]) -> list[Cause]:
     ]
 
 
-def _leader_first(lws: Mapping[str, Any]) -> bool:
+def _leader_first(lws: Object) -> bool:
     order: str = lws["spec"].get("startupPolicy", "")
     return order == "LeaderReady"
 
 
-def _template(lws: Mapping[str, Any]) -> Mapping[str, Any]:
+def _template(lws: Object) -> Object:
     return lws["spec"].get("leaderWorkerTemplate") or {}
 
 
-def _leader(lws: Mapping[str, Any]) -> PodTemplate:
+def _leader(lws: Object) -> PodTemplate:
     """The leader's template; without one, leaders are made like workers."""
     path = "spec.leaderWorkerTemplate.leaderTemplate"
     template = _template(lws).get("leaderTemplate")
     return PodTemplate(template, path) if template else _workers(lws)
 
 
-def _workers(lws: Mapping[str, Any]) -> PodTemplate:
+def _workers(lws: Object) -> PodTemplate:
     path = "spec.leaderWorkerTemplate.workerTemplate"
     return PodTemplate(_template(lws).get("workerTemplate") or {}, path)

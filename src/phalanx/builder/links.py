@@ -7,9 +7,9 @@ proposal's spelling is written, every known one is read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+
+from phalanx.api.wire import Object
 
 GROUP_TEMPLATE = "scheduling.k8s.io/group-template-name"
 PARENT_COMPOSITE = "scheduling.k8s.io/parent-composite-podgroup"
@@ -34,7 +34,7 @@ class Link:
         return {GROUP_TEMPLATE: self.template, **parent}
 
 
-def read_link(child: Mapping[str, Any]) -> Link | None:
+def read_link(child: Object) -> Link | None:
     """The link that a parent has written on an object; None if the object stands for itself."""
     said = (child.get("metadata") or {}).get("annotations") or {}
     if GROUP_TEMPLATE not in said:

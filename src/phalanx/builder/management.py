@@ -5,10 +5,10 @@ The first reason that holds counts. Kinds have reasons of their own besides (`jo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any
 
+from phalanx.api.wire import Object
 from phalanx.builder.links import Link, read_link
 from phalanx.builder.owners import controller_of
 
@@ -49,8 +49,8 @@ Management = ManageBoth | ManageGroups | ManageNothing
 
 
 def managed(
-    obj: Mapping[str, Any],
-    pods: Iterable[Mapping[str, Any]],
+    obj: Object,
+    pods: Iterable[Object],
     parents: Collection[tuple[str, str]] = PARENTS,
 ) -> Management:
     """What the controller of an object makes, given the specs of the pods of that."""

@@ -44,17 +44,17 @@ def template_name(job: str) -> str:
     return job.replace(".", "-")[: _LABEL_LIMIT - len(suffix)] + suffix
 
 
-def pod_group_name(workload: str, template: str, instance: str = "") -> str:
+def pod_group_name(workload: str, template: str, instance: str = "", *, shown: bool = True) -> str:
     """The name of a group that is made of a template: the only one, or one instance of several.
+
+    Whoever does not want the instance shown has it in the hash alone.
 
     >>> pod_group_name("my-workload", "my-template")
     'my-workload-my-template-67bd6bbcc4'
     """
-    if instance:
-        mark = _hash("\0".join((workload, template, instance)))
-        template = f"{template}-{instance}"
-    else:
-        mark = _hash(workload + template)
+    parts = (workload, template, instance)
+    mark = _hash("\0".join(parts)) if instance else _hash(workload + template)
+    template = f"{template}-{instance}" if instance and shown else template
     room = _OBJECT_LIMIT - len(mark) - 2
     first, second = _shares(len(workload), len(template), room)
     return f"{_cut(workload, first)}-{_cut(template, second)}-{mark}"

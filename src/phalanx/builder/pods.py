@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from phalanx.api.wire import Object
 from phalanx.builder.config import Basic, Gang, SchedulingConfig
 
 #: What pods and groups of pods must have in common, by its name in both.
@@ -16,11 +15,11 @@ _SHARED = ("priorityClassName", "preemptionPolicy")
 class PodTemplate:
     """The template of some pods, and its path in the user's object."""
 
-    value: Mapping[str, Any]
+    value: Object
     path: str
 
     @property
-    def spec(self) -> Mapping[str, Any]:
+    def spec(self) -> Object:
         """The spec of the pods."""
         return self.value.get("spec") or {}
 

@@ -20,32 +20,42 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def cluster_options(command: F) -> F:
-    """`-n`, `--kubeconfig` and `--context`."""
+def server_options(command: F) -> F:
+    """`--kubeconfig` and `--context`."""
     for option in (
         click.option("--context", default="", help="The context to use. [default: the current]"),
         click.option("--kubeconfig", "config", type=click.Path(path_type=Path), default=None,
                      metavar="FILE", help="[default: $KUBECONFIG, then the running phalanx up]"),
-        click.option("-n", "--namespace", default="", metavar="NAME",
-                     help="[default: the context's]"),
     ):  # fmt: skip
         command = option(command)
     return command
 
 
+def cluster_options(command: F) -> F:
+    """`-n`, `--kubeconfig` and `--context`."""
+    namespace = click.option(
+        "-n", "--namespace", default="", metavar="NAME", help="[default: the context's]"
+    )
+    return namespace(server_options(command))
+
+
+def access(config: Path | None, context: str) -> kubeconfig.Access:
+    """The server that the options lead to, and a credential for it."""
+    files = [config] if config else kubeconfig.search(os.environ, state_folder() / "kubeconfig")
+    return kubeconfig.read(files, context)
+
+
 def ask(config: Path | None, context: str, question: Callable[[Client, str], Awaitable[T]]) -> T:
     """Put a question to the cluster, given a client and the context's namespace."""
-    files = [config] if config else kubeconfig.search(os.environ, state_folder() / "kubeconfig")
     try:
-        access = kubeconfig.read(files, context)
-        return uvloop.run(_asked(access, question))
+        return uvloop.run(_asked(access(config, context), question))
     except (kubeconfig.KubeconfigError, ApiError, Unreachable) as error:
         raise click.ClickException(str(error)) from None
 
 
-async def _asked(access: kubeconfig.Access, question: Callable[[Client, str], Awaitable[T]]) -> T:
-    client = kubeconfig.connect(access)
+async def _asked(server: kubeconfig.Access, question: Callable[[Client, str], Awaitable[T]]) -> T:
+    client = kubeconfig.connect(server)
     try:
-        return await question(client, access.namespace or "default")
+        return await question(client, server.namespace or "default")
     finally:
         await client.close()

@@ -11,6 +11,7 @@ from phalanx import __version__
 #: Command -> its one line in the help. The module of the same name holds `command`.
 COMMANDS = {
     "up": "Run a whole control plane in the foreground.",
+    "scheduler": "Run the scheduler alone, against any API server.",
     "backup": "Copy the store to a file, while it runs or not.",
     "restore": "Put a copy of the store back.",
     "why": "Say why a pod group or pod is pending, and what would let it run.",

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
 import secrets
-import signal
 import socket
 import stat
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,10 +19,13 @@ from phalanx.api.errors import ApiError
 from phalanx.api.gates import Gates
 from phalanx.chance import TrueChance
 from phalanx.cli import options
+from phalanx.cli.configuration import load_configuration
+from phalanx.cli.signals import signals
 from phalanx.client import kubeconfig
 from phalanx.clock import WallClock
 from phalanx.control_plane import ControlPlane
 from phalanx.controllers.nodes import SimulatedNode
+from phalanx.scheduler.profiles import DEFAULT_PROFILES, Profiles
 from phalanx.server.access import ADMIN, Tokens
 from phalanx.server.certificates import server_context, write_private
 from phalanx.server.listener import bind_socket, listening
@@ -51,6 +52,7 @@ class Settings:
     nodes: list[SimulatedNode]
     without: frozenset[str]
     gates: Gates
+    profiles: Profiles
 
 
 @click.command()
@@ -106,6 +108,14 @@ class Settings:
     help="Features to switch on or off, by their names in Kubernetes.",
 )
 @click.option(
+    "--config",
+    "policy",
+    type=click.Path(path_type=Path),
+    default=None,
+    metavar="FILE",
+    help="How pods are placed: a KubeSchedulerConfiguration.",
+)
+@click.option(
     "--without",
     default="",
     metavar="PART,PART",
@@ -113,7 +123,7 @@ class Settings:
 )
 def command(
     listen: str, data: str | None, store: str, config: Path | None, nodes: str, shape: str,
-    topology: str, feature_gates: str, without: str,
+    topology: str, feature_gates: str, policy: Path | None, without: str,
 ) -> None:  # fmt: skip
     """Run API server, scheduler, controllers and simulated nodes in one process.
 
@@ -130,7 +140,8 @@ def command(
     kept = store or ("memory" if place == MEMORY else "sqlite")
     if place == MEMORY and kept != "memory":
         raise click.UsageError(f"--data {MEMORY} keeps nothing; give --store {kept} a folder")
-    settings = Settings(host, port, place, kept, config, wanted, left_out, gates)
+    profiles = load_configuration(policy).profiles if policy else DEFAULT_PROFILES
+    settings = Settings(host, port, place, kept, config, wanted, left_out, gates, profiles)
     with _data_folder(settings) as folder:
         try:
             uvloop.run(_up(settings, folder))
@@ -173,7 +184,7 @@ async def _up(settings: Settings, folder: Path) -> None:
     tls, authority = server_context(folder, _names(settings.host), clock.now())
     token = _token(folder)
     broken: list[StoreBroken] = []
-    async with _signals() as stopped:
+    async with signals() as stopped:
 
         def stop(error: StoreBroken) -> None:
             broken.append(error)
@@ -183,7 +194,7 @@ async def _up(settings: Settings, folder: Path) -> None:
         tokens = Tokens({token: ADMIN})
         plane = ControlPlane(
             store, clock, chance, nodes=settings.nodes, without=settings.without, tokens=tokens,
-            gates=settings.gates,
+            gates=settings.gates, profiles=settings.profiles,
         )  # fmt: skip
         file = settings.kubeconfig or _kubeconfig_place(settings, folder)
         url = _url(settings.host, sock)
@@ -244,16 +255,3 @@ def _url(host: str, sock: socket.socket) -> str:
     port = sock.getsockname()[1]
     shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"https://[{shown}]:{port}" if ":" in shown else f"https://{shown}:{port}"
-
-
-@contextlib.asynccontextmanager
-async def _signals() -> AsyncIterator[asyncio.Event]:
-    """An event that SIGTERM and ^C set."""
-    stopped, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
-    try:
-        yield stopped
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)

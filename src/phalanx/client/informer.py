@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Generic, TypeVar, Unpack
 
-from phalanx.api.errors import ApiError, Expired, Timeout
+from phalanx.api.errors import ApiError, Expired, Forbidden, Timeout
 from phalanx.api.kinds import Kind
 from phalanx.chance import Chance
 from phalanx.client.answers import Event, Resource, WatchDecoder
@@ -32,18 +32,20 @@ class Informer(Generic[R]):
 
     `synced` is set once the cache has been filled. Each function in `settled` is called after the
     changes that came together were all applied, so that its owner can act once for all of them.
-    `failure` is what is wrong at present, if anything.
+    `failure` is what is wrong at present, if anything. One that is `optional` counts as filled,
+    with nothing, as soon as the server says that its kind may not be read; it goes on asking.
     """
 
     def __init__(
-        self, client: Client, kind: Kind, struct: type[R], *, chance: Chance, **scope: Unpack[Scope]
-    ) -> None:
+        self, client: Client, kind: Kind, struct: type[R], *, chance: Chance,
+        optional: bool = False, **scope: Unpack[Scope],
+    ) -> None:  # fmt: skip
         self.cache: Cache[R] = Cache()
         self.synced = asyncio.Event()
         self.settled: list[Callable[[], None]] = []
         self.failure: ApiError | Unreachable | None = None
         self._client, self._kind, self._struct, self._scope = client, kind, struct, scope
-        self._chance = chance
+        self._chance, self._optional = chance, optional
         self._listed = self._healthy = False
         self._ceiling = SHORTEST_PAUSE
 
@@ -58,6 +60,8 @@ class Informer(Generic[R]):
                 self.failure = error
                 # 410: our place is forgotten. 504: it is in the future, so another history began.
                 self._listed = self._listed and not isinstance(error, Expired | Timeout)
+                if self._optional and isinstance(error, Forbidden):
+                    self.synced.set()
             # What lasted so long was a pause by itself, or a watch with nothing to tell.
             self._healthy = self._healthy or loop.time() - start >= LONGEST_PAUSE
             await asyncio.sleep(self._pause())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from phalanx.api.errors import AlreadyExists, NotFound
@@ -10,6 +10,7 @@ from phalanx.api.kinds import Kind
 from phalanx.api.meta import Key
 from phalanx.api.wire import MERGE_PATCH, Object
 from phalanx.client.client import Client
+from phalanx.controllers.recorder import Note
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Patch:
 
     kind: Kind
     key: Key
-    change: Object
+    change: Object | Sequence[Object]
     subresource: str = ""
     content: str = MERGE_PATCH
 
@@ -42,15 +43,24 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete the object of that uid; one that is gone is left alone."""
+    """Delete the object of that uid, in that version if one is named; one that is gone is left."""
 
     kind: Kind
     key: Key
     uid: str
     grace: int | None = None
+    version: str = ""
+    propagation: str = ""
 
 
-Action = Create | Patch | Put | Delete
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Tell something, once what stands before it has been done."""
+
+    note: Note
+
+
+Action = Create | Patch | Put | Delete | Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +71,9 @@ class Plan:
     again: float | None = None
 
 
-async def perform(client: Client, action: Action) -> None:
+async def perform(
+    client: Client, action: Action, record: Callable[[Note], None] = lambda note: None
+) -> None:
     """Do it. What somebody else has already done is not done twice."""
     try:
         match action:
@@ -71,8 +83,12 @@ async def perform(client: Client, action: Action) -> None:
                 await client.patch(kind, key, change, subresource=subresource, content=content)
             case Put(kind, obj, subresource):
                 await client.update(kind, obj, subresource=subresource)
-            case Delete(kind, key, uid, grace):
-                await client.delete(kind, key, uid=uid, grace=grace)
+            case Delete(kind, key, uid, grace, version, propagation):
+                await client.delete(
+                    kind, key, uid=uid, version=version, grace=grace, propagation=propagation
+                )
+            case Record(note):
+                record(note)
     except NotFound:
         if isinstance(action, (Create, Put)):
             raise

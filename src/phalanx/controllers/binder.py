@@ -2,13 +2,16 @@
 
 Between the scheduling shell, which submits, and the server's GroupBinding. What waits while one
 transaction is under way goes into the next. A transaction of several gangs that is refused is taken
-apart, so that one gang's bad luck is not the others'.
+apart, so that one gang's bad luck is not the others'. What was placed counting on members of its
+gang that then could not be bound is not bound either. `podbinder.PodBinder` is its peer where there
+is no GroupBinding.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from phalanx.api.errors import ApiError
@@ -16,11 +19,14 @@ from phalanx.api.kinds import GROUP_BINDING
 from phalanx.api.wire import Object
 from phalanx.client.client import Client
 from phalanx.client.transports import Unreachable
-from phalanx.scheduler.decision import Placed
+from phalanx.scheduler.decision import Binding, Placed
 from phalanx.scheduler.entity import Entity
 
 #: Pods that one transaction of several gangs holds at most; a larger gang goes alone.
 BATCH = 2000
+
+#: What can go wrong with a bind.
+Trouble = ApiError | Unreachable
 
 
 class Attempt(NamedTuple):
@@ -28,6 +34,8 @@ class Attempt(NamedTuple):
 
     entity: Entity
     placed: Placed
+    #: When the entity was taken from the queue.
+    since: float = 0.0
 
     @property
     def namespace(self) -> str:
@@ -35,23 +43,43 @@ class Attempt(NamedTuple):
         return self.entity.key.namespace
 
 
-#: Called with an attempt and what went wrong with it, if anything did.
-Finished = Callable[[Attempt, ApiError | Unreachable | None], None]
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of an attempt: who was bound and who was not, and why.
+
+    `enough` says whether the entity has all the members that it needs now.
+    """
+
+    attempt: Attempt
+    bound: tuple[Binding, ...]
+    failures: Mapping[Binding, Trouble]
+    enough: bool
+
+
+#: Called with what became of an attempt.
+Finished = Callable[[Outcome], None]
 
 
 class Binder:
-    """A queue of placed gangs on their way to the server."""
+    """A queue of placed gangs on their way to the server.
 
-    def __init__(self, client: Client, finished: Finished) -> None:
-        self._client, self._finished = client, finished
+    `batched` hears how many pods were bound at once.
+    """
+
+    def __init__(
+        self, client: Client, finished: Finished, batched: Callable[[int], None] = lambda pods: None
+    ) -> None:
+        self._client, self._finished, self._batched = client, finished, batched
         self._waiting: list[Attempt] = []
+        #: What was refused together and is now sent one by one.
+        self._apart: list[Attempt] = []
         self._news = asyncio.Event()
         self._under_way = False
 
     @property
     def is_busy(self) -> bool:
         """Whether anything is still to be bound."""
-        return self._under_way or bool(self._waiting)
+        return self._under_way or bool(self._waiting or self._apart)
 
     def submit(self, attempt: Attempt) -> None:
         """Have a gang bound."""
@@ -62,11 +90,11 @@ class Binder:
         """Bind until cancelled."""
         while True:
             await self._news.wait()
-            batch = self._next()
+            batch = [self._apart.pop(0)] if self._apart else self._next()
             self._under_way = True
             await self._bind(batch)
             self._under_way = False
-            if not self._waiting:
+            if not self._waiting and not self._apart:
                 self._news.clear()
 
     def _next(self) -> list[Attempt]:
@@ -82,18 +110,38 @@ class Binder:
         return batch
 
     async def _bind(self, batch: Sequence[Attempt]) -> None:
-        error: ApiError | Unreachable | None = None
+        error: Trouble | None = None
         try:
             path = GROUP_BINDING.path(batch[0].namespace)
             await self._client.post(path, _group_binding(batch))
+            self._batched(sum(len(attempt.placed.bindings) for attempt in batch))
         except (ApiError, Unreachable) as caught:
             error = caught
         if error is not None and len(batch) > 1:
-            for attempt in batch:
-                await self._bind([attempt])
+            self._apart.extend(batch)
             return
-        for attempt in batch:
-            self._finished(attempt, error)
+        void = self._dependents(batch[0]) if error is not None else []
+        for attempt in (*batch, *void):
+            self._finished(_outcome(attempt, error))
+
+    def _dependents(self, failed: Attempt) -> list[Attempt]:
+        """Take out what waits of the same gang: it may need the members that have no node now."""
+        gang = failed.entity.group
+        if gang is None or not gang.is_gang:
+            return []
+        void = []
+        for waiting in (self._apart, self._waiting):
+            void += [one for one in waiting if one.entity.group_key == gang.metadata.key]
+            waiting[:] = [one for one in waiting if one.entity.group_key != gang.metadata.key]
+        return void
+
+
+def _outcome(attempt: Attempt, error: Trouble | None) -> Outcome:
+    """All or none."""
+    bindings = attempt.placed.bindings
+    if error is None:
+        return Outcome(attempt, bindings, {}, enough=True)
+    return Outcome(attempt, (), dict.fromkeys(bindings, error), enough=False)
 
 
 def _group_binding(batch: Sequence[Attempt]) -> Object:
@@ -102,6 +150,8 @@ def _group_binding(batch: Sequence[Attempt]) -> Object:
         for attempt in batch
         for pod, uid, node in attempt.placed.bindings
     ]
+    groups = [attempt.entity.group.metadata for attempt in batch if attempt.entity.group]
     return {
-        "apiVersion": GROUP_BINDING.api_version, "kind": GROUP_BINDING.name, "bindings": bindings
+        "apiVersion": GROUP_BINDING.api_version, "kind": GROUP_BINDING.name, "bindings": bindings,
+        "groups": [{"name": group.name, "uid": group.uid} for group in groups],
     }  # fmt: skip

@@ -24,9 +24,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from phalanx.api.conversion import STORED
+from phalanx.api.conversion import STORED, hub
 from phalanx.api.errors import ApiError, NotFound
-from phalanx.api.kinds import EVENT, NAMESPACE, Kind
+from phalanx.api.kinds import EVENT, KINDS, NAMESPACE, Kind
 from phalanx.api.meta import Key, Meta, OwnerReference
 from phalanx.client.answers import Resource, revision
 from phalanx.client.cache import Cache
@@ -77,7 +77,8 @@ class Ownership:
 
     def __init__(self, caches: Mapping[Kind, Cache[Resource]]) -> None:
         self._caches = caches
-        self._kinds = {(kind.group, kind.name): kind for kind in caches}
+        served = [*caches, *(kind for kind in KINDS if hub(kind) in caches)]
+        self._kinds = {(kind.api_version, kind.name): hub(kind) for kind in served}
         # Over all kinds, so that one look tells who has no dependents.
         self._below: dict[Owner, dict[Item, None]] = {}
 
@@ -102,10 +103,9 @@ class Ownership:
     def owner(self, reference: OwnerReference, namespace: str) -> Owner | None:
         """Whom an object in a namespace means. None: of a kind that we do not know, or cannot be.
 
-        The version of the kind does not matter.
+        Any version will do that is served; in another the kind is unknown.
         """
-        group = reference.api_version.rpartition("/")[0]
-        kind = self._kinds.get((group, reference.kind))
+        kind = self._kinds.get((reference.api_version, reference.kind))
         if kind is None or (kind.namespaced and not namespace):
             return None
         space = namespace if kind.namespaced else ""

@@ -8,7 +8,7 @@ event costs time, never truth.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
@@ -22,7 +22,8 @@ from phalanx.client.client import Client
 from phalanx.client.informer import Informer
 from phalanx.client.transports import Unreachable
 from phalanx.client.workqueue import WorkQueue
-from phalanx.controllers.actions import Plan, perform
+from phalanx.controllers.actions import Action, Plan, perform
+from phalanx.controllers.recorder import Note
 
 K = TypeVar("K", bound=Hashable)
 R = TypeVar("R", bound=Resource)
@@ -41,11 +42,22 @@ class Informers:
         self._client, self._chance = client, chance
         self._informers: dict[Kind, Informer[Any]] = {}
 
-    def of(self, kind: Kind, struct: type[R]) -> Informer[R]:
-        """The informer of a kind; whoever asks first says how it is decoded."""
+    def of(self, kind: Kind, struct: type[R], *, optional: bool = False) -> Informer[R]:
+        """The informer of a kind; whoever asks first says how it is decoded.
+
+        One that is optional counts as filled, with nothing, where its kind may not be read.
+        """
         if kind not in self._informers:
-            self._informers[kind] = Informer(self._client, kind, struct, chance=self._chance)
+            self._informers[kind] = Informer(
+                self._client, kind, struct, chance=self._chance, optional=optional
+            )
         return self._informers[kind]
+
+    @property
+    def failures(self) -> dict[Kind, ApiError | Unreachable]:
+        """What is wrong at present with following the server, by kind."""
+        found = {kind: informer.failure for kind, informer in self._informers.items()}
+        return {kind: failure for kind, failure in found.items() if failure is not None}
 
     def any(self, kind: Kind) -> Informer[Resource]:
         """The informer of a kind for somebody who reads metadata alone; asked for last."""
@@ -64,11 +76,21 @@ class Informers:
 
 
 class Loop(Generic[K]):
-    """Works keys off: `reconcile` says what to do about each, `workers` do it side by side."""
+    """Works keys off: `reconcile` says what to do about each, `workers` do it side by side.
 
-    def __init__(self, client: Client, reconcile: Callable[[K], Plan], workers: int = 1) -> None:
+    `record` hears what a plan tells, `refused` which of its actions the server would not have.
+    Where `confirm` is given it is asked first, so that nothing is done on the word of a late view.
+    """
+
+    def __init__(
+        self, client: Client, reconcile: Callable[[K], Plan], workers: int = 1, *,
+        record: Callable[[Note], None] = lambda note: None,
+        refused: Callable[[K, Action, ApiError], None] = lambda key, action, error: None,
+        confirm: Callable[[K], Awaitable[bool]] | None = None,
+    ) -> None:  # fmt: skip
         self.queue: WorkQueue[K] = WorkQueue()
         self._client, self._reconcile, self._workers = client, reconcile, workers
+        self._record, self._refused, self._confirm = record, refused, confirm
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -90,11 +112,22 @@ class Loop(Generic[K]):
     async def _handle(self, key: K) -> None:
         plan = self._reconcile(key)
         try:
-            for action in plan.actions:
-                await perform(self._client, action)
+            if plan.actions and await self._is_so(key):
+                for action in plan.actions:
+                    await self._perform(key, action)
         except (ApiError, Unreachable):
             self.queue.retry(key)
             return
         self.queue.forget(key)
         if plan.again is not None:
             self.queue.add_after(key, plan.again)
+
+    async def _is_so(self, key: K) -> bool:
+        return self._confirm is None or await self._confirm(key)
+
+    async def _perform(self, key: K, action: Action) -> None:
+        try:
+            await perform(self._client, action, self._record)
+        except ApiError as error:
+            self._refused(key, action, error)
+            raise

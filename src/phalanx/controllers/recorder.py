@@ -1,13 +1,14 @@
 """Events: what happened to an object, told to whoever reads `kubectl describe`.
 
-Written at low priority: they wait in a bounded queue until nothing more urgent is under way, and an
-event that repeats is counted instead of written again. Losing one is no harm; holding up a bind is.
+Written at low priority: they wait in a bounded queue until nothing more urgent is under way, then
+some go side by side, so that they share a commit. An event that repeats is counted instead of
+written again. Losing one is no harm; holding up a bind is.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -27,8 +28,11 @@ _REMEMBERED = 4096
 _LONGEST_NOTE = 1024
 #: Seconds that an event waits at most for a quiet moment, and how often it looks for one.
 _PATIENCE, _LOOK = 2.0, 0.02
-#: Events that are written before looking again whether something more urgent is going on.
-_BATCH = 200
+#: Events that are written side by side before looking again whether something is more urgent.
+_BATCH = 32
+
+#: What makes two events the same one, happening again.
+_Identity = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,11 @@ class Note:
     reason: str
     message: str
     type: str = "Normal"
+
+    @property
+    def identity(self) -> _Identity:
+        """The same for the same news of the same object."""
+        return self.about.uid, self.reason, self.message
 
 
 class Recorder:
@@ -53,7 +62,7 @@ class Recorder:
         self._component, self._is_busy = component, is_busy
         self._waiting: deque[Note] = deque(maxlen=CAPACITY)
         self._news = asyncio.Event()
-        self._written: OrderedDict[tuple[str, str, str], tuple[Key, int]] = OrderedDict()
+        self._written: OrderedDict[_Identity, tuple[Key, int]] = OrderedDict()
 
     def record(self, note: Note) -> None:
         """Have something told."""
@@ -65,10 +74,16 @@ class Recorder:
         while True:
             await self._news.wait()
             await self._quiet()
-            for _ in range(min(len(self._waiting), _BATCH)):
-                await self._write(self._waiting.popleft())
+            await asyncio.gather(*(self._write(*told) for told in self._next()))
             if not self._waiting:
                 self._news.clear()
+
+    def _next(self) -> list[tuple[Note, int]]:
+        """Some of the waiting, and how often each has happened."""
+        count = min(len(self._waiting), _BATCH)
+        notes = [self._waiting.popleft() for _ in range(count)]
+        times = Counter(note.identity for note in notes)
+        return [(note, times[note.identity]) for note in {n.identity: n for n in notes}.values()]
 
     async def _quiet(self) -> None:
         waited = 0.0
@@ -76,17 +91,17 @@ class Recorder:
             await asyncio.sleep(_LOOK)
             waited += _LOOK
 
-    async def _write(self, note: Note) -> None:
-        identity = (note.about.uid, note.reason, note.message)
+    async def _write(self, note: Note, times: int) -> None:
+        identity, count = note.identity, times
         try:
             if seen := self._written.get(identity):
-                key, count = seen[0], seen[1] + 1
+                key, count = seen[0], seen[1] + times
                 change = {"count": count, "lastTimestamp": timestamp(self._clock.now())}
                 await self._client.patch(EVENT, key, change)
             else:
-                event = self._event(note)
+                event = self._event(note, times)
                 meta = event["metadata"]
-                key, count = Key(meta["namespace"], meta["name"]), 1
+                key = Key(meta["namespace"], meta["name"])
                 await self._client.create(EVENT, event)
         except (ApiError, Unreachable):
             self._written.pop(identity, None)
@@ -96,7 +111,7 @@ class Recorder:
         if len(self._written) > _REMEMBERED:
             self._written.popitem(last=False)
 
-    def _event(self, note: Note) -> Object:
+    def _event(self, note: Note, times: int) -> Object:
         about, now = note.about, timestamp(self._clock.now())
         message = note.message
         if len(message) > _LONGEST_NOTE:
@@ -111,5 +126,5 @@ class Recorder:
             },
             "reason": note.reason, "message": message, "type": note.type,
             "source": {"component": self._component}, "reportingComponent": self._component,
-            "firstTimestamp": now, "lastTimestamp": now, "count": 1,
+            "firstTimestamp": now, "lastTimestamp": now, "count": times,
         }  # fmt: skip

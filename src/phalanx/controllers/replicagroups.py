@@ -11,7 +11,7 @@ from phalanx.api.core import Pod
 from phalanx.api.errors import ApiError, NotFound
 from phalanx.api.kinds import POD, POD_GROUP, WORKLOAD
 from phalanx.api.meta import Key
-from phalanx.api.podlinks import TEMPLATE_MARK, WORKLOAD_MARK
+from phalanx.api.podlinks import TEMPLATE_MARK, WORKLOAD_MARK, is_replica_group
 from phalanx.api.scheduling import PodGroup
 from phalanx.builder.groups import new_pod_group
 from phalanx.builder.owners import owner_reference
@@ -78,10 +78,11 @@ class ReplicaGroups:
 
 
 def _marks(pod: Pod) -> tuple[str, ...]:
-    """The Workload and the template that a pod's group is made of; nothing if it names its own."""
+    """The Workload and the template that a pod's group is made of; nothing if it is another's."""
     said = pod.metadata.annotations
-    workload, template = said.get(WORKLOAD_MARK, ""), said.get(TEMPLATE_MARK, "")
-    return (workload, template) if workload and template else ()
+    if pod.group is None or not is_replica_group(pod.group.name, said):
+        return ()
+    return said[WORKLOAD_MARK], said[TEMPLATE_MARK]
 
 
 def _workload(pod: Pod) -> Key:

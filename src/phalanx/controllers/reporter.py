@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from phalanx.api.core import Pod
 from phalanx.api.kinds import POD, POD_GROUP, Kind
-from phalanx.api.meta import Condition, Key, condition, timestamp
+from phalanx.api.meta import Condition, Key, Meta, condition, timestamp
 from phalanx.api.scheduling import DEGRADED, INITIALLY_SCHEDULED, SCHEDULED, PodGroup
 from phalanx.api.wire import STRATEGIC_PATCH, Object
 from phalanx.client.cache import Cache
@@ -61,8 +61,12 @@ class Reporter:
     ) -> None:  # fmt: skip
         self._pods, self._groups, self._clock, self._census = pods, groups, clock, census
         self._members = pods.index(lambda pod: [pod.group] if pod.group else [])
-        self._of_pods: dict[Key, tuple[str, Verdict]] = {}
-        self._of_groups: dict[Key, Verdict] = {}
+        self._nominees = pods.index(_nominated_to)
+        #: The latest verdict about each, and the object as it was judged.
+        self._of_pods: dict[Key, tuple[Meta, Verdict]] = {}
+        self._of_groups: dict[Key, tuple[Meta, Verdict]] = {}
+        #: Pods whose nomination is void, by uid.
+        self._outbid: dict[Key, str] = {}
         self._pod_loop: Loop[Key] = Loop(client, self.reconcile_pod, _WORKERS)
         self._group_loop: Loop[Key] = Loop(client, self.reconcile_group, _WORKERS)
         pods.subscribe(self._pod_changed)
@@ -74,28 +78,50 @@ class Reporter:
             group.create_task(self._pod_loop.run())
             group.create_task(self._group_loop.run())
 
-    def pod(self, key: Key, uid: str, verdict: Verdict) -> None:
+    def pod(self, about: Meta, verdict: Verdict) -> None:
         """Say something of a pod that has no node."""
-        self._of_pods[key] = uid, verdict
-        self._pod_loop.queue.add(key)
+        self._of_pods[about.key] = about, verdict
+        self._pod_loop.queue.add(about.key)
 
-    def group(self, key: Key, verdict: Verdict) -> None:
-        """Say something of a group."""
-        self._of_groups[key] = verdict
-        self._group_loop.queue.add(key)
+    def group(self, about: Meta, verdict: Verdict) -> None:
+        """Say something of a group, unless that it is placed is already on its way."""
+        known, last = self._of_groups.get(about.key, (None, None))
+        if known is None or known.uid != about.uid or last is None or last.status != "True":
+            self._of_groups[about.key] = about, verdict
+        self._group_loop.queue.add(about.key)
+
+    def outbid(self, node: str, priority: int) -> None:
+        """A node was taken: what less important pods were promised of it is void."""
+        for pod in self._nominees[node]:
+            if pod.spec.priority < priority:
+                self._outbid[pod.metadata.key] = pod.metadata.uid
+                self._pod_loop.queue.add(pod.metadata.key)
 
     def reconcile_pod(self, key: Key) -> Plan:
         """The patch that makes a pod say what it should, if it is still there and unbound."""
-        uid, verdict = self._of_pods.get(key, ("", None))
         pod = self._pods.get(key)
-        if verdict is None or pod is None or pod.metadata.uid != uid or pod.spec.node_name:
+        if pod is None or pod.spec.node_name:
             self._of_pods.pop(key, None)
             return Plan()
+        about, verdict = self._of_pods.get(key, (None, None))
+        if about is None or about.uid != pod.metadata.uid:
+            verdict = None
+        said = self._told(pod, verdict) if verdict else []
+        lost = self._promise(pod, verdict)
+        return Plan([self._patch(POD, pod, said, lost)]) if said or lost else Plan()
+
+    def _told(self, pod: Pod, verdict: Verdict) -> list[Object]:
+        """The condition of a pod that is to be said anew, if it is."""
         old = condition(pod.status.conditions, POD_SCHEDULED)
         if old is not None and (_says(old, verdict) or _is_gated(old, pod)):
-            return Plan()
-        new = {**self._condition(POD_SCHEDULED, verdict, old), "lastProbeTime": None}
-        return Plan([self._patch(POD, pod, [new], {})])
+            return []
+        return [{**self._condition(POD_SCHEDULED, verdict, old), "lastProbeTime": None}]
+
+    def _promise(self, pod: Pod, verdict: Verdict | None) -> Object:
+        """No node is promised to a pod that was refused, or that somebody else was preferred to."""
+        refused = verdict is not None and not verdict.waiting
+        void = refused or self._outbid.get(pod.metadata.key) == pod.metadata.uid
+        return {"nominatedNodeName": None} if void and pod.status.nominated_node_name else {}
 
     def reconcile_group(self, key: Key) -> Plan:
         """The patch that makes a group say what it should; once placed it says so for ever."""
@@ -112,16 +138,27 @@ class Reporter:
 
     def _conditions(self, group: PodGroup) -> list[Object]:
         """The conditions of a group that are to be said anew."""
-        verdict, said = self._of_groups.get(group.metadata.key), group.status.conditions
-        wanted = self._of_group(group, verdict) if verdict else []
-        wanted = [(kind, one) for kind, one in wanted if not _is_final(condition(said, kind), one)]
+        about, verdict = self._latest(group)
+        wanted = [(kind, about, one) for kind, one in _of_group(verdict)] if verdict else []
         if degraded := self._degraded(group):
-            wanted.append((DEGRADED, degraded))
+            wanted.append((DEGRADED, group.metadata, degraded))
+        said = group.status.conditions
         return [
             self._condition(kind, one, condition(said, kind))
-            | {"observedGeneration": group.metadata.generation}
-            for kind, one in wanted
+            | {"observedGeneration": judged.generation}
+            for kind, judged, one in wanted
+            if kind == DEGRADED or not _is_final(condition(said, kind), one, judged)
         ]
+
+    def _latest(self, group: PodGroup) -> tuple[Meta, Verdict | None]:
+        """What is to be said of this very group. What is bound speaks for itself, so that it is
+        said even if whoever bound it is no more.
+        """
+        key, quorum = group.metadata.key, group.quorum
+        if sum(bool(pod.spec.node_name) for pod in self._members[key]) >= quorum:
+            return group.metadata, Verdict("True", "Scheduled", "", quorum)
+        about, verdict = self._of_groups.get(key, (group.metadata, None))
+        return about, verdict if about.uid == group.metadata.uid else None
 
     def _degraded(self, group: PodGroup) -> Verdict | None:
         """What has changed about a placed gang having all the members that it needs."""
@@ -154,16 +191,6 @@ class Reporter:
     def _ended(self, group: PodGroup, phase: str) -> int:
         return sum(pod.status.phase == phase for pod in self._members[group.metadata.key])
 
-    def _of_group(self, group: PodGroup, verdict: Verdict) -> list[tuple[str, Verdict]]:
-        """The same verdict under the two names that a group's condition goes by."""
-        if verdict.waiting:
-            return [(SCHEDULED, verdict)]
-        if verdict.status != "True":
-            return [(INITIALLY_SCHEDULED, verdict), (SCHEDULED, verdict)]
-        needed = verdict.needed
-        text = f"All required pods ({needed}/{needed}) have been assigned to nodes"
-        return [(INITIALLY_SCHEDULED, verdict), (SCHEDULED, Verdict("True", _SATISFIED, text))]
-
     def _condition(self, kind: str, verdict: Verdict, old: Condition | None) -> Object:
         since = old.last_transition_time if old and old.status == verdict.status else None
         return {
@@ -186,6 +213,8 @@ class Reporter:
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if new is None and old is not None:
             self._of_pods.pop(old.metadata.key, None)
+        if old is not None and (new is None or not new.status.nominated_node_name):
+            self._outbid.pop(old.metadata.key, None)
         for pod in (old, new):
             if pod is not None and pod.group:
                 self._group_loop.queue.add_after(pod.group, COUNT_PATIENCE)
@@ -193,9 +222,23 @@ class Reporter:
     def _group_changed(self, old: PodGroup | None, new: PodGroup | None) -> None:
         if new is None and old is not None:
             self._of_groups.pop(old.metadata.key, None)
+        elif new is not None and (old is None or old.spec != new.spec):
+            # Its members may have been seen before it, or by another who did not live to tell.
+            self._group_loop.queue.add(new.metadata.key)
 
 
 _SATISFIED = "MinCountSatisfied"
+
+
+def _of_group(verdict: Verdict) -> list[tuple[str, Verdict]]:
+    """The same verdict under the two names that a group's condition goes by."""
+    if verdict.waiting:
+        return [(SCHEDULED, verdict)]
+    if verdict.status != "True":
+        return [(INITIALLY_SCHEDULED, verdict), (SCHEDULED, verdict)]
+    needed = verdict.needed
+    text = f"All required pods ({needed}/{needed}) have been assigned to nodes"
+    return [(INITIALLY_SCHEDULED, verdict), (SCHEDULED, Verdict("True", _SATISFIED, text))]
 
 
 def _says(old: Condition, verdict: Verdict) -> bool:
@@ -204,10 +247,19 @@ def _says(old: Condition, verdict: Verdict) -> bool:
     )  # fmt: skip
 
 
-def _is_final(old: Condition | None, verdict: Verdict) -> bool:
-    return old is not None and (old.status == "True" or _says(old, verdict))
+def _is_final(old: Condition | None, verdict: Verdict, judged: Meta) -> bool:
+    """Whether a group says so already, of what it is now, or was placed and says so for ever."""
+    if old is None or old.status == "True":
+        return old is not None
+    return _says(old, verdict) and old.observed_generation == judged.generation
 
 
 def _is_gated(old: Condition, pod: Pod) -> bool:
     """Whether somebody else's word stands: gates were there before we were asked."""
     return old.reason == SCHEDULING_GATED and bool(pod.spec.scheduling_gates)
+
+
+def _nominated_to(pod: Pod) -> list[str]:
+    """The node that was promised to a pod which has none yet."""
+    node = pod.status.nominated_node_name
+    return [node] if node and not pod.spec.node_name else []

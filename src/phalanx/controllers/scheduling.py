@@ -10,62 +10,73 @@ the only one: every bind is checked again by the server.
 from __future__ import annotations
 
 import asyncio
-from typing import TypeVar, assert_never
+from collections.abc import Callable, Mapping
+from typing import assert_never
 
-from phalanx.api.core import Node, Pod, Service
-from phalanx.api.errors import ApiError
-from phalanx.api.kinds import NAMESPACE, NODE, POD, POD_GROUP, SERVICE
-from phalanx.api.meta import Key
-from phalanx.api.scheduling import PodGroup
+from phalanx.api.core import Pod
+from phalanx.api.kinds import POD
 from phalanx.chance import Chance
-from phalanx.client.cache import Cache as View
 from phalanx.client.client import Client
-from phalanx.client.transports import Unreachable
 from phalanx.clock import Clock
-from phalanx.controllers.binder import Attempt, Binder
-from phalanx.controllers.loop import Informers, Thing
+from phalanx.controllers.binder import Attempt, Binder, Outcome, Trouble
+from phalanx.controllers.decisionlog import DecisionLog
+from phalanx.controllers.intents import Intents
+from phalanx.controllers.loop import Informers
+from phalanx.controllers.podbinder import PodBinder
 from phalanx.controllers.recorder import Note, Recorder
 from phalanx.controllers.reporter import Census, Reporter, Verdict
-from phalanx.scheduler.cache import Cache
-from phalanx.scheduler.cycle import steps
-from phalanx.scheduler.decision import Decision, Impossible, Placed, Waiting
+from phalanx.controllers.schedulingmetrics import SchedulingMetrics
+from phalanx.controllers.sight import Sight
+from phalanx.controllers.waits import Waits
+from phalanx.scheduler.decision import (
+    SCHEDULER_ERROR,
+    Binding,
+    Decision,
+    Impossible,
+    Placed,
+    Waiting,
+)
+from phalanx.scheduler.desk import Desk
 from phalanx.scheduler.entity import Entity
-from phalanx.scheduler.events import Event
-from phalanx.scheduler.explain import explain, not_ready
-from phalanx.scheduler.policy import DEFAULT, Policy
-from phalanx.scheduler.queue import Place, Queue
-
-#: The reason of a pod whose group cannot be tried yet.
-NOT_READY = "NotReadyForScheduling"
-#: Seconds after which a group that cannot be tried says so, and its pods too.
-GROUP_PATIENCE, POD_PATIENCE = 1.0, 5.0
-
-T = TypeVar("T")
+from phalanx.scheduler.explain import explain
+from phalanx.scheduler.profiles import DEFAULT_PROFILES, Profiles
+from phalanx.telemetry import Metrics
 
 
 class Scheduling:
-    """One scheduler, by name."""
+    """One scheduler, under one name or several.
+
+    A `foreign` server is not one of ours: it binds pods one by one and counts no members. Where
+    there is a `log`, everything that is seen and decided is written there.
+    """
 
     def __init__(
         self, client: Client, informers: Informers, clock: Clock, chance: Chance,
-        name: str = "default-scheduler", policy: Policy = DEFAULT,
+        profiles: Profiles = DEFAULT_PROFILES, *, foreign: bool = False,
+        metrics: Metrics | None = None, log: DecisionLog | None = None,
     ) -> None:  # fmt: skip
-        self._informers, self._clock, self._policy = informers, clock, policy
-        self._pods = informers.of(POD, Pod)
-        # Where groups do not count, they need not even be served.
-        self._groups = informers.of(POD_GROUP, PodGroup) if policy.groups else None
-        groups = self._groups.cache if self._groups else View[PodGroup]()
-        self._nodes = informers.of(NODE, Node)
-        self._namespaces = informers.of(NAMESPACE, Thing)
-        self._services = informers.of(SERVICE, Service)
-        self.cache, self.queue = Cache(), Queue(name)
-        self._binder = Binder(client, self._bound)
-        census = Census(self.cache.placed, lambda: self.is_busy)
-        self._reporter = Reporter(client, self._pods.cache, groups, clock, census)
-        self._recorder = Recorder(client, clock, chance, name, lambda: self.is_busy)
+        self._informers, self._clock, self._log = informers, clock, log
+        self._desk = desk = Desk(profiles, log.note if log else None)
+        self.cache, self.queue = desk.cache, desk.queue
+        self._metrics = SchedulingMetrics(metrics or Metrics(), desk.queue, desk.cache)
+        self._sight = sight = Sight(informers, desk, clock, self._metrics)
+        census = Census(self.cache.placed, lambda: self.is_busy, counts=not foreign)
+        self._reporter = Reporter(client, sight.pods, sight.groups, clock, census)
+        self._recorders = {
+            name: Recorder(client, clock, chance, name, lambda: self.is_busy)
+            for name in profiles.policies
+        }
+        self._waits = Waits(sight.pods, sight.groups, self._reporter, self._record)
+        self._binder: Binder | PodBinder = Binder(client, self._bound, self._metrics.batched)
+        if foreign:
+            recorder = next(iter(self._recorders.values()))
+            intents = Intents(client, chance, sight.pods, sight.groups, self._reporter, recorder)
+            self._binder = PodBinder(client, intents, self._bound)
+        #: Each is called with every decision, right before it is acted upon.
+        self.decided: list[Callable[[Entity, Decision], None]] = []
         self._news = asyncio.Event()
-        self._deciding = False
-        self._listen()
+        self._deciding = self._retired = False
+        sight.follow(self._news.set)
 
     @property
     def is_busy(self) -> bool:
@@ -78,18 +89,29 @@ class Scheduling:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._binder.run())
             group.create_task(self._reporter.run())
-            group.create_task(self._recorder.run())
+            for recorder in self._recorders.values():
+                group.create_task(recorder.run())
+            if self._log:
+                group.create_task(self._log.run())
             group.create_task(self._report_waiting())
             group.create_task(self._cycles())
 
+    def retire(self) -> None:
+        """Begin nothing more; what is being decided or bound goes on."""
+        self._retired = True
+        self._news.set()
+
     async def _cycles(self) -> None:
-        while True:
-            entity = self.queue.pop(self._clock.now())
+        while not self._retired:
+            begin = self._clock.now()
+            if self._log and self._log.wants_beginning:
+                self._log.begin(self._sight.beginning(begin))
+            entity = self._desk.take(begin)
             if entity is None:
                 await self._rest()
                 continue
             self._deciding = True
-            self._act(entity, await self._decide(entity))
+            self._act(entity, await self._decide(entity), begin)
             # Let requests through between two decisions.
             await asyncio.sleep(0)
             self._deciding = False
@@ -107,7 +129,7 @@ class Scheduling:
 
     async def _decide(self, entity: Entity) -> Decision:
         """One cycle over one snapshot, with pauses in which the API stays live."""
-        cycle = steps(entity, self.cache.snapshot(), self._policy)
+        cycle = self._desk.cycle(entity)
         while True:
             try:
                 next(cycle)
@@ -116,132 +138,72 @@ class Scheduling:
                 return decision
             await asyncio.sleep(0)
 
-    def _act(self, entity: Entity, decision: Decision) -> None:
+    def _act(self, entity: Entity, decision: Decision, begin: float) -> None:
+        for witness in self.decided:
+            witness(entity, decision)
+        now = self._clock.now()
+        self._metrics.decided(entity, decision, now - begin)
+        if not self._desk.settle(entity, decision, now):
+            return
         match decision:
             case Placed():
-                self._wake(*self.cache.assume(decision.bindings))
-                self._binder.submit(Attempt(entity, decision))
+                self._binder.submit(Attempt(entity, decision, begin))
             case Waiting() | Impossible():
                 pass
             case _:
                 assert_never(decision)
-        self.queue.done(entity, decision, self._clock.now())
         self._tell(entity, decision)
 
     def _tell(self, entity: Entity, decision: Decision) -> None:
         """Say why pods have no node: on them, on their group, as events."""
         told = explain(decision)
         pods = {member.pod.metadata.uid: member.pod for member in entity.members}
-        for key, uid, reason, message in told.pods:
-            self._reporter.pod(key, uid, Verdict("False", reason, message))
-            about = pods[uid].metadata
-            self._recorder.record(Note(POD, about, "FailedScheduling", message, "Warning"))
-        if entity.group is not None and not isinstance(decision, Placed):
+        for _, uid, reason, message in told.pods:
+            self._reporter.pod(pods[uid].metadata, Verdict("False", reason, message))
+            self._record(pods[uid], "FailedScheduling", message, "Warning")
+        if entity.group is not None and decision.fails_group:
             verdict = Verdict("False", told.reason, told.message)
-            self._reporter.group(entity.key, verdict)
+            self._reporter.group(entity.group.metadata, verdict)
 
-    def _bound(self, attempt: Attempt, error: ApiError | Unreachable | None) -> None:
+    def _bound(self, outcome: Outcome) -> None:
         """A bind has ended, well or not."""
-        entity, placed = attempt
-        if error is not None:
-            self._unbind(attempt, str(error))
-            return
-        metas = {m.pod.metadata.uid: m.pod.metadata for m in entity.members}
-        for pod, uid, node in placed.bindings:
-            text = f"Successfully assigned {pod} to {node}"
-            self._recorder.record(Note(POD, metas[uid], "Scheduled", text))
+        entity = outcome.attempt.entity
+        self._metrics.bound(outcome, self._clock.now())
+        pods = {member.pod.metadata.uid: member.pod for member in entity.members}
+        for pod, uid, node in outcome.bound:
+            self._record(pods[uid], "Scheduled", f"Successfully assigned {pod} to {node}")
+            self._reporter.outbid(node, pods[uid].spec.priority)
+        if outcome.failures:
+            self._unbind(pods, outcome.failures)
         if entity.group is not None:
-            self._reporter.group(entity.key, Verdict("True", "Scheduled", "", entity.quorum))
+            self._reporter.group(entity.group.metadata, _verdict(outcome))
 
-    def _unbind(self, attempt: Attempt, why: str) -> None:
+    def _unbind(self, pods: Mapping[str, Pod], failures: Mapping[Binding, Trouble]) -> None:
         """Take back what was assumed; the pods wait again, after a pause."""
-        entity, placed = attempt
-        now = self._clock.now()
-        freed = self.cache.forget(placed.bindings)
-        self.queue.returned(placed.bindings, now)
-        self._wake(*freed)
-        for member in entity.members:
-            note = Note(POD, member.pod.metadata, "FailedScheduling", why, "Warning")
-            self._recorder.record(note)
+        self._desk.undo(failures, self._clock.now())
+        for binding, trouble in failures.items():
+            pod, why = pods[binding.uid], str(trouble)
+            self._reporter.pod(pod.metadata, Verdict("False", SCHEDULER_ERROR, why))
+            self._record(pod, "FailedScheduling", why, "Warning")
         self._news.set()
 
+    def _record(self, pod: Pod, reason: str, message: str, sort: str = "Normal") -> None:
+        """Tell what happened to a pod, in the name of the scheduler that it names."""
+        recorder = self._recorders[pod.spec.scheduler_name]
+        recorder.record(Note(POD, pod.metadata, reason, message, sort))
+
     async def _report_waiting(self) -> None:
-        """Tell groups and pods that are not even tried what they wait for."""
-        since: dict[tuple[Key, str], float] = {}
+        """Tell groups and pods that are not even tried what they wait for.
+
+        Looks on the full second: when somebody is told does not depend on when this began.
+        """
         while True:
-            await asyncio.sleep(GROUP_PATIENCE)
-            now = self._clock.now()
-            places = {(place.key, _missing(place)): place for place in self.queue.waiting()}
-            since = {key: since.get(key, now) for key in places}
-            for key, place in places.items():
-                self._tell_waiting(place, now - since[key])
-
-    def _tell_waiting(self, place: Place, waited: float) -> None:
-        verdict = Verdict("False", NOT_READY, _missing(place), waiting=True)
-        if place.is_group:
-            self._reporter.group(place.key, verdict)
-        if waited < POD_PATIENCE:
-            return
-        for key in place.pods:
-            pod = self._pods.cache.get(key)
-            if pod is not None:
-                self._reporter.pod(key, pod.metadata.uid, verdict)
-
-    def _listen(self) -> None:
-        """Have everything that is seen told to the cache and the queue."""
-        self._namespaces.cache.subscribe(self._namespace_changed)
-        self._services.cache.subscribe(self._service_changed)
-        self._nodes.cache.subscribe(self._node_changed)
-        self._nodes.settled.append(self._news.set)
-        if self._groups is not None:
-            self._groups.cache.subscribe(self._group_changed)
-            self._groups.settled.append(self._news.set)
-        self._pods.cache.subscribe(self._pod_changed)
-        self._pods.settled.append(self._news.set)
-
-    def _namespace_changed(self, old: Thing | None, new: Thing | None) -> None:
-        labels = new.metadata.labels if new else None
-        if old is None or new is None or old.metadata.labels != labels:
-            self._wake(self.cache.namespace(_either(old, new).metadata.name, labels))
-
-    def _service_changed(self, old: Service | None, new: Service | None) -> None:
-        self.cache.service(_either(old, new).metadata.key, new.spec.selector if new else None)
-
-    def _node_changed(self, old: Node | None, new: Node | None) -> None:
-        name = _either(old, new).metadata.name
-        self._wake(self.cache.node(name, new))
-
-    def _group_changed(self, old: PodGroup | None, new: PodGroup | None) -> None:
-        key, now = _either(old, new).metadata.key, self._clock.now()
-        self.cache.group(key, new)
-        if new is None:
-            self.queue.group_gone(key, now)
-        else:
-            self.queue.group(new, now)
-
-    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        key, now = _either(old, new).metadata.key, self._clock.now()
-        if new is not None and not self._policy.groups:
-            new = new.alone
-        freed = self.cache.pod(key, new)
-        if new is None:
-            self.queue.pod_gone(key, now)
-        else:
-            self.queue.pod(new, now)
-        self._wake(*freed)
-
-    def _wake(self, *events: Event | None) -> None:
-        for event in events:
-            if event is not None:
-                self.queue.wake(event, self._clock.now())
+            await asyncio.sleep(1 - self._clock.now() % 1)
+            self._waits.look(self.queue.waiting(), self._clock.now())
 
 
-def _either(old: T | None, new: T | None) -> T:
-    """Of a change one side is always there."""
-    found = new if new is not None else old
-    assert found is not None
-    return found
-
-
-def _missing(place: Place) -> str:
-    return not_ready(place.unready) if place.unready else ""
+def _verdict(outcome: Outcome) -> Verdict:
+    """What a bind means for the group."""
+    if outcome.enough:
+        return Verdict("True", "Scheduled", "", outcome.attempt.entity.quorum)
+    return Verdict("False", SCHEDULER_ERROR, str(next(iter(outcome.failures.values()))))

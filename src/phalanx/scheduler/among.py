@@ -35,7 +35,7 @@ class Among:
 
     def __init__(
         self, snapshot: Snapshot, company: Company, standing: Standing, wishes: Wishes,
-        *, explicit: bool, near_weight: int,
+        *, explicit: bool, near_weight: int, heeds_likes: bool = True,
     ) -> None:  # fmt: skip
         peers, domains = standing.peers, snapshot.domains
         near = tuple(term.selection for term in peers.near)
@@ -50,10 +50,11 @@ class Among:
             (weight, company.crowd(Crowd((term.selection,)), domains(term.key)))
             for weight, term in peers.likes
         ]
-        self.likes += [(one.weight, heads) for one, heads in company.holding(standing, "like")]
-        if near_weight:
-            self.likes += [(near_weight, heads) for _, heads in company.holding(standing, "near")]
-        #: Whether the pod itself asks for spreading; what it gets by default asks less of nodes.
+        if heeds_likes or peers.likes:
+            self.likes += [(one.weight, heads) for one, heads in company.holding(standing, "like")]
+            nearby = company.holding(standing, "near") if near_weight else ()
+            self.likes += [(near_weight, heads) for _, heads in nearby]
+        #: Whether spreading asks as much of nodes as if the pod itself asked for it.
         self.explicit = explicit
         hard = [one for one in peers.spreads if one.is_hard]
         soft = [one for one in peers.spreads if not one.is_hard]

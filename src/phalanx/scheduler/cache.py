@@ -164,7 +164,19 @@ class Cache:
 
     def assumed(self) -> list[Key]:
         """The pods whose binding was not seen yet: none at quiet."""
-        return sorted(key for key, held in self._pods.items() if held.assumed)
+        return [binding.pod for binding in self.assumptions()]
+
+    def assumptions(self) -> list[Binding]:
+        """The same pods, each with the node that it is counted on."""
+        found = [Binding(k, held.uid, held.node) for k, held in self._pods.items() if held.assumed]
+        return sorted(found)
+
+    def sizes(self) -> dict[str, int]:
+        """How many nodes there are, pods on nodes, and pods that are only assumed to be there."""
+        pods = sum(bool(held.node) for held in self._pods.values())
+        assumed = sum(held.assumed for held in self._pods.values())
+        nodes = sum(host.node is not None for host in self._hosts.values())
+        return {"nodes": nodes, "pods": pods, "assumed_pods": assumed}
 
     def snapshot(self) -> Snapshot:
         """The cluster now. There is one at a time: the last one is brought up to date."""

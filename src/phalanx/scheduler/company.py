@@ -15,7 +15,7 @@ import numpy as np
 from phalanx.scheduler.census import Carried, Crowd, carried_by
 from phalanx.scheduler.entity import Member
 from phalanx.scheduler.headcount import Headcount
-from phalanx.scheduler.peers import NOBODY, Peers, default_spreads
+from phalanx.scheduler.peers import NOBODY, Peers, Spread, default_spreads
 from phalanx.scheduler.selection import Selection
 from phalanx.scheduler.snapshot import BoolArray, Domains, IntArray, Snapshot
 
@@ -41,9 +41,11 @@ class _Watched(NamedTuple):
 class Company:
     """The crowds and terms in play, and what the trial has placed so far."""
 
-    def __init__(self, snapshot: Snapshot, members: Iterable[Member], *, defaults: bool) -> None:
+    def __init__(
+        self, snapshot: Snapshot, members: Iterable[Member], defaults: tuple[Spread, ...]
+    ) -> None:
         self._snapshot, self._census = snapshot, snapshot.census
-        self._defaults = defaults and bool(self._census.services)
+        self._defaults = defaults if self._census.services else ()
         self._settled: list[tuple[Standing, int]] = []
         self._watched: list[_Watched] = []
         self._selections: dict[Selection, int] = {}
@@ -123,7 +125,7 @@ class Company:
             return peers
         meta = member.pod.metadata
         services = self._census.services.get(meta.namespace, ())
-        spreads = default_spreads(meta.namespace, meta.labels, services)
+        spreads = default_spreads(self._defaults, meta.namespace, meta.labels, services)
         return peers._replace(spreads=spreads) if spreads else peers
 
     def _service_keys(self) -> set[str]:

@@ -17,7 +17,7 @@ from phalanx.scheduler.among import Evenness
 from phalanx.scheduler.peers import HOSTNAME
 from phalanx.scheduler.scene import Scene
 from phalanx.scheduler.snapshot import BoolArray, IntArray
-from phalanx.scheduler.wishes import within
+from phalanx.scheduler.wishes import Place, within
 
 FloatArray = NDArray[np.float64]
 
@@ -44,16 +44,19 @@ def _taints(scene: Scene, passed: BoolArray) -> IntArray:
     return 100 - _share(raw[snapshot.taint_class], passed)
 
 
-def _has_preferences(scene: Scene) -> bool:
-    return bool(scene.shape.wishes.preferred)
+def preferences(added: tuple[tuple[int, Place], ...] = ()) -> Comparison:
+    """More of the places are better that the pod prefers, and that all pods are made to prefer."""
 
+    def concerns(scene: Scene) -> bool:
+        return bool(added or scene.shape.wishes.preferred)
 
-def _preferences(scene: Scene, passed: BoolArray) -> IntArray:
-    """More of the preferred places are better."""
-    raw = np.zeros(len(scene.snapshot), np.int64)
-    for weight, place in scene.shape.wishes.preferred:
-        raw += weight * within(scene.snapshot, place)
-    return _share(raw, passed)
+    def ranks(scene: Scene, passed: BoolArray) -> IntArray:
+        raw = np.zeros(len(scene.snapshot), np.int64)
+        for weight, place in (*added, *scene.shape.wishes.preferred):
+            raw += weight * within(scene.snapshot, place)
+        return _share(raw, passed)
+
+    return Comparison("NodeAffinity", 2, concerns, ranks)
 
 
 def _is_spread(scene: Scene) -> bool:
@@ -114,7 +117,7 @@ def _share(raw: IntArray, passed: BoolArray) -> IntArray:
 
 COMPARISONS = (
     Comparison("TaintToleration", 3, _is_disliked, _taints),
-    Comparison("NodeAffinity", 2, _has_preferences, _preferences),
+    preferences(),
     Comparison("PodTopologySpread", 2, _is_spread, _evenness),
     Comparison("InterPodAffinity", 2, _has_company, _company),
 )

@@ -33,6 +33,8 @@ class Refusal:
     #: Small changes, as sentences, each of which would let the pod in.
     cures: tuple[str, ...] = ()
     wakes_on: frozenset[Event] = frozenset()
+    #: The names of the filters that refused any node.
+    filters: tuple[str, ...] = ()
 
 
 class Refused(NamedTuple):
@@ -50,6 +52,11 @@ class Placed:
     group: Key | None
     bindings: tuple[Binding, ...]
     leftovers: tuple[Refused, ...] = ()
+
+    @property
+    def fails_group(self) -> bool:
+        """Whether the group lacks members that it needs."""
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,11 @@ class Waiting:
     wakes_on: frozenset[Event]
     reason: str = UNSCHEDULABLE
 
+    @property
+    def fails_group(self) -> bool:
+        """Whether the group lacks members that it needs, and not only others."""
+        return self.scheduled < self.quorum
+
 
 @dataclass(frozen=True, slots=True)
 class Impossible:
@@ -80,6 +92,11 @@ class Impossible:
     message: str
     cure: str
     wakes_on: frozenset[Event]
+
+    @property
+    def fails_group(self) -> bool:
+        """Whether the group lacks members that it needs: it is wrong as it is."""
+        return True
 
 
 Decision = Placed | Waiting | Impossible

@@ -51,7 +51,7 @@ class Diagnosis:
 
 def diagnose(key: Key, *, is_group: bool, cluster: Cluster, scheduler: str) -> Diagnosis:
     """Why a group or a pod has no node, and what would give it one."""
-    cache, queue = _cache(cluster), Queue(scheduler)
+    cache, queue = cache_of(cluster), Queue(scheduler)
     bound = 0
     for group in cluster.groups:
         queue.group(group, 0.0)
@@ -67,7 +67,8 @@ def diagnose(key: Key, *, is_group: bool, cluster: Cluster, scheduler: str) -> D
     return _told(_decided(place, queue, cache), bound, len(place.pods))
 
 
-def _cache(cluster: Cluster) -> Cache:
+def cache_of(cluster: Cluster) -> Cache:
+    """What a scheduler would believe that has just seen all of it."""
     cache = Cache()
     for name, labels in cluster.namespaces.items():
         cache.namespace(name, labels)

@@ -31,11 +31,18 @@ class Entity:
     others: tuple[Pod, ...] = ()
     attempts: int = 0
     timestamp: float = 0.0
+    #: Since when nothing has been missing that it needs to be tried.
+    ready: float = 0.0
 
     @property
     def group_key(self) -> Key | None:
         """The key of the group, if it is one."""
         return self.key if self.group else None
+
+    @property
+    def scheduler(self) -> str:
+        """The name of the scheduler that is to place it: what its first member says."""
+        return self.members[0].pod.spec.scheduler_name
 
     @property
     def quorum(self) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from math import sqrt
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from phalanx.api.core import Pod
 from phalanx.api.meta import Key
@@ -22,12 +23,6 @@ from phalanx.scheduler.decision import (
 from phalanx.scheduler.entity import Entity, Member
 from phalanx.scheduler.events import Event
 from phalanx.scheduler.shape import shape_of
-
-#: Seconds after the first failure, doubled with each further one …
-FIRST_BACK_OFF = 1.0
-#: … up to this, times the square root of the number of pods.
-LONGEST_BACK_OFF = 10.0
-_DOUBLINGS = 32
 
 
 class State(Enum):
@@ -49,11 +44,38 @@ class Id(NamedTuple):
 
 
 class Rank(NamedTuple):
-    """Who goes first: the higher priority, then the longer wait, then the earlier arrival."""
+    """Who goes first: what was begun, the higher priority, the longer wait, the earlier arrival."""
 
+    is_new: bool
     minus_priority: int
     timestamp: float
     sequence: int
+
+
+class Turn(NamedTuple):
+    """How often and since when a pending pod has been tried."""
+
+    pod: Key
+    attempts: int
+    timestamp: float
+
+
+class Memory(Struct, frozen=True):
+    """What an entry knows beyond the objects that it is made of. A value that can be written."""
+
+    id: Id
+    state: str
+    timestamp: float
+    sequence: int
+    ready: float
+    attempts: int
+    failures: int
+    errors: int
+    until: float
+    wakes_on: tuple[Event, ...]
+    queued: Rank | None
+    members: tuple[Turn, ...]
+    others: tuple[Key, ...]
 
 
 @dataclass(slots=True)
@@ -69,6 +91,8 @@ class Entry:
     state: State = State.IDLE
     timestamp: float = 0.0
     sequence: int = 0
+    #: Since when nothing has been missing that it needs to be tried.
+    ready: float = 0.0
     attempts: int = 0
     failures: int = 0
     errors: int = 0
@@ -82,8 +106,9 @@ class Entry:
 
     @property
     def rank(self) -> Rank:
-        """Its place in the order."""
-        return Rank(-self.priority, self.timestamp, self.sequence)
+        """Its place in the order. A gang of which members may be bound already is finished first."""
+        is_new = self.group is None or not self.group.intent
+        return Rank(is_new, -self.priority, self.timestamp, self.sequence)
 
     @property
     def priority(self) -> int:
@@ -104,6 +129,15 @@ class Entry:
         if self.group and self.there < self.group.quorum:
             return State.INCOMPLETE
         return State.ACTIVE
+
+    @property
+    def line(self) -> str:
+        """The line that it stands in, as Kubernetes names them; "" if in none."""
+        if self.state is State.BACKING_OFF:
+            return "backoff" if self.errors else "unschedulable"
+        if self.state is State.INCOMPLETE:
+            return "gated" if self.group else "incomplete"
+        return {State.ACTIVE: "active", State.GATED: "gated"}.get(self.state, "")
 
     @property
     def there(self) -> int:
@@ -150,6 +184,11 @@ class Entry:
         self.others.pop(key, None)
         self.gated.pop(key, None)
 
+    def awaits(self, key: Key, uid: str) -> bool:
+        """Whether this very pod is still to be placed."""
+        member = self.pending.get(key)
+        return member is not None and member.pod.metadata.uid == uid
+
     def holds(self, key: Key, uid: str) -> bool:
         """Whether it holds this very pod, not a namesake."""
         member = self.pending.get(key)
@@ -171,14 +210,36 @@ class Entry:
             key: Member(pod, shape, attempts + 1, timestamp)
             for key, (pod, shape, attempts, timestamp) in self.pending.items()
         }
-        members, others = tuple(self.pending.values()), tuple(self.others.values())
-        return Entity(self.id.key, self.group, members, others, self.attempts, self.timestamp)
+        return Entity(
+            self.id.key, self.group, tuple(self.pending.values()), tuple(self.others.values()),
+            self.attempts, self.timestamp, self.ready,
+        )  # fmt: skip
 
-    def back_off(self) -> float:
-        """Seconds to wait after the failures so far."""
-        doublings = min(max(self.errors or self.failures, 1) - 1, _DOUBLINGS)
-        longest = LONGEST_BACK_OFF * sqrt(max(len(self.pending), 1))
-        return min(FIRST_BACK_OFF * (1 << doublings), longest)
+    def memory(self) -> Memory:
+        """What is to be kept of it, so that it can be recalled."""
+        turns = [Turn(key, one.attempts, one.timestamp) for key, one in self.pending.items()]
+        return Memory(
+            self.id, self.state.name, self.timestamp, self.sequence, self.ready, self.attempts,
+            self.failures, self.errors, self.until, tuple(e for e in Event if e in self.wakes_on),
+            self.queued, tuple(turns), tuple(self.others),
+        )  # fmt: skip
+
+    def recall(self, memory: Memory) -> None:
+        """Know again what was kept, but for where it stood."""
+        self.timestamp, self.sequence = memory.timestamp, memory.sequence
+        self.ready, self.queued = memory.ready, memory.queued
+        self.attempts, self.failures = memory.attempts, memory.failures
+        self.errors = memory.errors
+        self.pending = {
+            key: self.pending[key]._replace(attempts=attempts, timestamp=timestamp)
+            for key, attempts, timestamp in memory.members
+        }
+        self.others = {key: self.others[key] for key in memory.others}
+
+    @property
+    def in_a_row(self) -> int:
+        """How often it failed for the same sort of reason."""
+        return self.errors or self.failures
 
 
 def _matters(old: Member, new: Member) -> bool:

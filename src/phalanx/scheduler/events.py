@@ -6,10 +6,10 @@ queue wakes whoever waits for it.
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 
 
-class Event(Enum):
+class Event(StrEnum):
     """One kind of event. The first four concern everybody, the others one group or pod."""
 
     NODE_ADDED = "a node came"

@@ -100,7 +100,7 @@ def cures(decision: Decision) -> list[str]:
 def _why_waiting(decision: Waiting) -> str:
     if decision.group is None:
         return "".join(no_node(pod.refusal) for pod in decision.pods if pod.refusal)
-    if decision.scheduled >= decision.quorum:
+    if not decision.fails_group:
         return GROUP_FAILED
     return (
         f"minCount ({decision.quorum}) cannot be satisfied: "

@@ -21,6 +21,7 @@ from phalanx.scheduler.events import NODES, PEERS, ROOM, Event
 from phalanx.scheduler.scene import Scene
 from phalanx.scheduler.shape import Ask, Shape, spell
 from phalanx.scheduler.snapshot import BoolArray, Spot
+from phalanx.scheduler.wishes import Place, within_any
 
 UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
@@ -80,6 +81,27 @@ def _elsewhere(scene: Scene) -> Refusing:
     if wishes.selector or wishes.places is not None:
         refused = ~wishes.selected(scene.snapshot)
         yield "node(s) didn't match Pod's node affinity/selector", refused
+
+
+def node_affinity(added: tuple[Place, ...] | None = None) -> Filter:
+    """Where the pod wants to be, and, before that, where all pods must be."""
+
+    def refuses(scene: Scene) -> Refusing:
+        outside = np.zeros(len(scene.snapshot), bool)
+        if added is not None:
+            outside = ~within_any(scene.snapshot, added)
+            yield "node(s) didn't match scheduler-enforced node affinity", outside
+        for reason, refused in _elsewhere(scene):
+            yield reason, refused & ~outside
+
+    def cure(scene: Scene, nodes: BoolArray) -> str:
+        inside = nodes if added is None else nodes & within_any(scene.snapshot, added)
+        if inside.any():
+            return _label(scene, inside)
+        name = scene.snapshot.names[nodes.argmax()]
+        return f"let the affinity that the scheduler adds to all pods allow node {name}"
+
+    return Filter("NodeAffinity", refuses, cure, Depends.NODES, NODES)
 
 
 def _label(scene: Scene, nodes: BoolArray) -> str:
@@ -150,7 +172,7 @@ def fits(ask: Ask, spot: Spot) -> bool:
 FILTERS = (
     Filter("NodeUnschedulable", _cordoned, _uncordon, Depends.NODES, NODES),
     Filter("TaintToleration", _tainted, _untaint, Depends.NODES, NODES),
-    Filter("NodeAffinity", _elsewhere, _label, Depends.NODES, NODES),
+    node_affinity(),
     Filter(
         "NodePorts", _ports_taken, _free_ports, Depends.LOAD, ROOM, evictable=True,
         admits=ports_free, concerns=lambda shape: bool(shape.ports),
@@ -183,6 +205,7 @@ def refusal(filters: Sequence[Filter], scene: Scene) -> Refusal:
     size = len(scene.snapshot)
     still = np.ones(size, bool)
     by_filter = []
+    blamed: dict[str, None] = {}
     wakes_on = {Event.NODE_ADDED}
     for row in filters:
         nodes = np.zeros(size, bool)
@@ -190,11 +213,12 @@ def refusal(filters: Sequence[Filter], scene: Scene) -> Refusal:
             nodes |= mask
             if count := int(np.count_nonzero(mask & still)):
                 counts[reason] = count
+                blamed[row.name] = None
                 wakes_on |= row.wakes_on
         still &= ~nodes
         by_filter.append((row, nodes))
     cures = (*_cures(by_filter, scene), _new_node(scene.shape))
-    return Refusal(size, tuple(counts.items()), cures, frozenset(wakes_on))
+    return Refusal(size, tuple(counts.items()), cures, frozenset(wakes_on), tuple(blamed))
 
 
 def _cures(by_filter: list[tuple[Filter, BoolArray]], scene: Scene) -> Iterator[str]:

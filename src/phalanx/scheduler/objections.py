@@ -56,13 +56,15 @@ def _priorities(entity: Entity, pods: list[Pod]) -> Objection | None:
 
 
 def _preemption_policies(entity: Entity, pods: list[Pod]) -> Objection | None:
-    wanted = entity.group.spec.preemption_policy if entity.group else ""
+    own = entity.group.spec.preemption_policy if entity.group else ""
+    wanted = own or pods[0].spec.preemption_policy
     for pod in pods:
         if (policy := pod.spec.preemption_policy) != wanted:
+            like_it = " as the pod group's preemption policy" if own else ""
             return Objection(
                 SCHEDULER_ERROR,
-                "all pods in a single pod group should have the same preemption policy as the pod "
-                f"group's preemption policy, got {policy} and {wanted}",
+                "all pods in a single pod group should have the same preemption policy"
+                f"{like_it}, got {policy} and {wanted}",
                 "give the group and all its pods the same preemption policy",
             )
     return None

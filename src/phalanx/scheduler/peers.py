@@ -66,6 +66,26 @@ class Peers(NamedTuple):
 NOBODY = Peers()
 
 
+class Defaults(NamedTuple):
+    """How pods of services are spread that do not say how; the selection is that of the services.
+
+    Without any they are not. If `strict`, nodes without one of the keys count as they do for pods
+    that ask for spreading themselves.
+    """
+
+    spreads: tuple[Spread, ...] = ()
+    strict: bool = False
+
+
+EVERYBODY = Selection(())
+SYSTEM_DEFAULTS = Defaults(
+    (
+        Spread(EVERYBODY, HOSTNAME, max_skew=3, is_hard=False),
+        Spread(EVERYBODY, ZONE, max_skew=5, is_hard=False),
+    )
+)
+
+
 def peers_of(pod: Pod) -> Peers:
     """What a pod asks of others."""
     affinity, spreads = pod.spec.affinity, pod.spec.topology_spread_constraints
@@ -82,18 +102,15 @@ def peers_of(pod: Pod) -> Peers:
 
 
 def default_spreads(
-    namespace: str, labels: Labels, services: Iterable[Labels]
+    wanted: Iterable[Spread], namespace: str, labels: Labels, services: Iterable[Labels]
 ) -> tuple[Spread, ...]:
     """How a pod that says nothing is spread: with the pods of the services that it belongs to."""
-    chosen = [wanted for wanted in services if wanted and wanted.items() <= labels.items()]
+    chosen = [service for service in services if service and service.items() <= labels.items()]
     if not chosen:
         return ()
-    together = {key: value for wanted in chosen for key, value in sorted(wanted.items())}
+    together = {key: value for service in chosen for key, value in sorted(service.items())}
     selection = Selection(requirements({"matchLabels": together}), (namespace,))
-    return (
-        Spread(selection, HOSTNAME, max_skew=3, is_hard=False),
-        Spread(selection, ZONE, max_skew=5, is_hard=False),
-    )
+    return tuple(one._replace(selection=selection) for one in wanted)
 
 
 def _required(pod: Pod, affinity: PodAffinity | None) -> tuple[Term, ...]:
@@ -121,8 +138,13 @@ def _term(pod: Pod, term: PodAffinityTerm) -> Term:
 def _spread(pod: Pod, one: SpreadConstraint) -> Spread:
     meta = pod.metadata
     wanted = needs(one.label_selector, meta.labels, one.match_label_keys)
+    return spread(Selection(wanted, (meta.namespace,)), one)
+
+
+def spread(selection: Selection, one: SpreadConstraint) -> Spread:
+    """A constraint about these pods."""
     return Spread(
-        Selection(wanted, (meta.namespace,)),
+        selection,
         one.topology_key,
         one.max_skew,
         one.when_unsatisfiable == "DoNotSchedule",

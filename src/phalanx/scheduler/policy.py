@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phalanx.api.gates import GANG_SCHEDULING, Gates
 from phalanx.scheduler.comparisons import COMPARISONS, Comparison
 from phalanx.scheduler.filters import FILTERS, Filter
+from phalanx.scheduler.peers import SYSTEM_DEFAULTS, Defaults
 from phalanx.scheduler.scores import MERITS, SCORES, Merit, Score
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Policy:
-    """The rows of the tables that apply, in order."""
+    """The rows of the tables that apply, in order. The equal of a policy is only itself."""
 
     filters: tuple[Filter, ...] = FILTERS
     scores: tuple[Score, ...] = SCORES
@@ -20,15 +20,10 @@ class Policy:
     comparisons: tuple[Comparison, ...] = COMPARISONS
     #: What a resident that must be near newcomers of some kind adds to the score of its domain.
     near_weight: int = 1
-    #: Whether pods of services are spread without having asked for it.
-    default_spreads: bool = True
-    #: Whether the members of a group are placed together; else every pod is on its own.
-    groups: bool = True
+    #: Whether it matters where residents would like newcomers to be that have no such likes.
+    heeds_likes: bool = True
+    #: How pods of services are spread that do not say how.
+    defaults: Defaults = SYSTEM_DEFAULTS
 
 
 DEFAULT = Policy()
-
-
-def by_gates(gates: Gates) -> Policy:
-    """The usual policy, without what is switched off."""
-    return Policy(groups=gates.is_on(GANG_SCHEDULING))

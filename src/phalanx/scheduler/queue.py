@@ -13,19 +13,21 @@ Does not look at nodes and knows nothing about room.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from heapq import heappop, heappush
-from itertools import count
 
-from phalanx.api.core import Pod
+from phalanx.api.core import DEFAULT_SCHEDULER, Pod
 from phalanx.api.meta import Key
 from phalanx.api.scheduling import PodGroup
+from phalanx.scheduler.backoff import USUAL, BackOff
 from phalanx.scheduler.decision import Binding, Decision, Placed, Unready
 from phalanx.scheduler.entity import Entity
-from phalanx.scheduler.entry import Entry, Id, Rank, State
+from phalanx.scheduler.entry import Entry, Id, Memory, Rank, State
 from phalanx.scheduler.events import OWN, Event
+from phalanx.scheduler.lines import Arrival, Line, Stand
 
 
 class Stimulus(Enum):
@@ -37,6 +39,7 @@ class Stimulus(Enum):
     POPPED = "it is taken"
     PLACED = "members got nodes"
     REFUSED = "it was refused"
+    OVERTAKEN = "what was decided is not asked for any more"
     RETURNED = "members that had got nodes could not be bound"
 
 
@@ -62,10 +65,10 @@ class Place:
 
 
 class Queue:
-    """All entities that a scheduler of this name has to place."""
+    """All entities that schedulers of these names have to place; without names, the usual one."""
 
-    def __init__(self, scheduler_name: str = "default-scheduler") -> None:
-        self._name = scheduler_name
+    def __init__(self, *names: str, back_off: BackOff = USUAL) -> None:
+        self._names, self._back_off = names or (DEFAULT_SCHEDULER,), back_off
         self._entries: dict[Id, Entry] = {}
         self._where: dict[Key, Entry] = {}
         #: Pods that were placed and whose binding was not seen yet.
@@ -74,7 +77,11 @@ class Queue:
         self._backing_off: list[tuple[float, Id]] = []
         self._sleepers: dict[Event, dict[Id, Entry]] = {event: {} for event in Event}
         self._flying: dict[Id, Entry] = {}
-        self._sequence = count()
+        #: How many turns were given away so far.
+        self.sequence = 0
+        #: How many entities, and pods with them, have come to stand in which line, and why.
+        self.arrivals: Counter[Arrival] = Counter()
+        self.arrived_pods: Counter[Arrival] = Counter()
 
     def pod(self, pod: Pod, now: float) -> None:
         """A pod came or changed."""
@@ -100,7 +107,7 @@ class Queue:
         """A PodGroup came or changed."""
         entry = self._entry(Id(True, group.metadata.key))
         old, entry.group = entry.group, group
-        if old is None or (old.spec, old.quorum) != (group.spec, group.quorum):
+        if not _is_same(old, group):
             self._feel(entry, Event.GROUP_CHANGED, now)
 
     def group_gone(self, key: Key, now: float) -> None:
@@ -115,7 +122,7 @@ class Queue:
         for entry in self._flying.values():
             entry.missed.add(event)
         for entry in list(self._sleepers[event].values()):
-            self._step(entry, Stimulus.CURED, now)
+            self._step(entry, Stimulus.CURED, now, event)
 
     def pop(self, now: float) -> Entity | None:
         """Take the next entity; it is in flight until `done`."""
@@ -135,14 +142,24 @@ class Queue:
 
     def done(self, entity: Entity, outcome: Decision, now: float) -> None:
         """An attempt has ended. Placed pods are out of the queue until bound or returned."""
-        entry = self._entries[Id(entity.group is not None, entity.key)]
+        entry = self._tried(entity)
         stimulus = Stimulus.PLACED if isinstance(outcome, Placed) else Stimulus.REFUSED
-        transition = self._transition(entry, stimulus)
+        self._transition(entry, stimulus)
         if isinstance(outcome, Placed):
             self._hand_out(entry, outcome.bindings)
         else:
             entry.count(outcome)
-        transition(self, entry, now)
+        self._step(entry, stimulus, now)
+
+    def is_current(self, entity: Entity, placed: Placed) -> bool:
+        """Whether what was placed is still wanted: these pods, by the group that was read."""
+        entry = self._tried(entity)
+        wanted = all(entry.awaits(pod, uid) for pod, uid, _ in placed.bindings)
+        return wanted and (entity.group is None or _is_same(entity.group, entry.group))
+
+    def again(self, entity: Entity, now: float) -> None:
+        """What an attempt ended in is not wanted any more: have it tried anew, in its old turn."""
+        self._step(self._tried(entity), Stimulus.OVERTAKEN, now)
 
     def returned(self, bindings: Iterable[Binding], now: float) -> None:
         """These placements could not be bound: the pods wait again, after a back-off."""
@@ -169,15 +186,46 @@ class Queue:
 
     def waiting(self) -> list[Place]:
         """The entities that are not even tried, each with what keeps it back."""
-        return [place for place in self.listing() if place.unready]
+        return [_place(entry) for entry in self._entries.values() if entry.state in _HELD_BACK]
 
     def listing(self) -> list[Place]:
         """Everything there is to place, the next one first."""
         entries = [entry for entry in self._entries.values() if entry.state is not State.IDLE]
         return [_place(entry) for entry in sorted(entries, key=_position)]
 
+    def stands(self) -> Iterator[Stand]:
+        """Everybody who stands in a line, in no order."""
+        for entry in self._entries.values():
+            if line := entry.line:
+                first = next(iter(entry.pending.values())).pod.spec.scheduler_name
+                outcome = entry.outcome if entry.state is State.BACKING_OFF else None
+                where, pods = Line(line, entry.id.is_group), len(entry.pending)
+                yield Stand(where, entry.state, pods, first, outcome)
+
+    def memories(self) -> list[Memory]:
+        """All that a queue must be told to go on like this one, besides pods and groups."""
+        return [entry.memory() for entry in self._entries.values() if entry.line]
+
+    def recall(self, memory: Memory) -> None:
+        """Have an entity stand where it once stood; its pods and group were told before."""
+        entry = self._entries[memory.id]
+        entry.recall(memory)
+        if entry.queued:
+            heappush(self._active, (entry.queued, entry.id))
+        if State[memory.state] is State.BACKING_OFF:
+            self._sleep(entry, memory.until, frozenset(memory.wakes_on))
+        else:
+            self._enter(entry, State[memory.state])
+
+    def placed(self, bindings: Iterable[Binding], now: float) -> None:
+        """These pods were placed before anybody told: they are out of the queue."""
+        for binding in bindings:
+            if entry := self._where.get(binding.pod):
+                self._hand_out(entry, [binding])
+                self._step(entry, Stimulus.CHANGED, now)
+
     def _is_ours(self, pod: Pod) -> bool:
-        return not pod.spec.node_name and pod.spec.scheduler_name == self._name
+        return not pod.spec.node_name and pod.spec.scheduler_name in self._names
 
     def _put(self, pod: Pod, now: float) -> None:
         entry = self._where[pod.metadata.key] = self._entry(_id(pod))
@@ -209,6 +257,9 @@ class Queue:
             entry = self._entries[id_] = Entry(id_)
         return entry
 
+    def _tried(self, entity: Entity) -> Entry:
+        return self._entries[Id(entity.group is not None, entity.key)]
+
     def _rests(self, id_: Id, until: float) -> bool:
         entry = self._entries.get(id_)
         return entry is not None and entry.state is State.BACKING_OFF and entry.until == until
@@ -217,10 +268,21 @@ class Queue:
         """Something happened to this entity alone."""
         entry.missed.add(event)
         cured = event in entry.wakes_on
-        self._step(entry, Stimulus.CURED if cured else Stimulus.CHANGED, now)
+        self._step(entry, Stimulus.CURED if cured else Stimulus.CHANGED, now, event)
 
-    def _step(self, entry: Entry, stimulus: Stimulus, now: float) -> None:
+    def _step(
+        self, entry: Entry, stimulus: Stimulus, now: float, event: Event | None = None
+    ) -> None:
+        before = entry.state
         self._transition(entry, stimulus)(self, entry, now)
+        if entry.state is before:
+            return
+        if before in _UNREADY and entry.state is State.ACTIVE:
+            entry.ready = now
+        if line := entry.line:
+            arrival = Arrival(Line(line, entry.id.is_group), event or stimulus)
+            self.arrivals[arrival] += 1
+            self.arrived_pods[arrival] += len(entry.pending)
 
     def _transition(self, entry: Entry, stimulus: Stimulus) -> Transition:
         transition = TRANSITIONS.get((entry.state, stimulus))
@@ -271,14 +333,21 @@ class Queue:
         """Back off; room that comes free does not help against a refused binding."""
         if entry.state is State.IDLE:
             self._stamp(entry, now)
-        self._rest(entry, now, OWN)
+        if self._back_off.longest:
+            self._rest(entry, now, OWN)
+        else:
+            self._settle(entry, now)
 
     def _rest(self, entry: Entry, now: float, wakes_on: frozenset[Event]) -> None:
         if entry.standing is not State.ACTIVE:
             self._settle(entry, now)
             return
+        seconds = self._back_off.after(entry.in_a_row, len(entry.pending))
+        self._sleep(entry, now + seconds, wakes_on)
+
+    def _sleep(self, entry: Entry, until: float, wakes_on: frozenset[Event]) -> None:
         self._enter(entry, State.BACKING_OFF)
-        entry.wakes_on, entry.until = wakes_on, now + entry.back_off()
+        entry.wakes_on, entry.until = wakes_on, until
         heappush(self._backing_off, (entry.until, entry.id))
         for event in wakes_on:
             self._sleepers[event][entry.id] = entry
@@ -299,7 +368,8 @@ class Queue:
             del self._entries[entry.id]
 
     def _stamp(self, entry: Entry, now: float) -> None:
-        entry.timestamp, entry.sequence = now, next(self._sequence)
+        entry.timestamp, entry.sequence = now, self.sequence
+        self.sequence += 1
 
 
 Transition = Callable[[Queue, Entry, float], None]
@@ -321,8 +391,13 @@ TRANSITIONS: Mapping[tuple[State, Stimulus], Transition] = {
     (State.IN_FLIGHT, Stimulus.CHANGED): Queue._stay,
     (State.IN_FLIGHT, Stimulus.PLACED): Queue._placed,
     (State.IN_FLIGHT, Stimulus.REFUSED): Queue._refused,
+    (State.IN_FLIGHT, Stimulus.OVERTAKEN): Queue._settle,
     (State.IN_FLIGHT, Stimulus.RETURNED): Queue._stay,
 }
+
+#: Where those stand who cannot be tried, and those of them who have pods to place.
+_UNREADY = (State.IDLE, State.INCOMPLETE, State.GATED)
+_HELD_BACK = (State.INCOMPLETE, State.GATED)
 
 _ORDER = (
     State.IN_FLIGHT,
@@ -335,6 +410,17 @@ _ORDER = (
 
 def _id(pod: Pod) -> Id:
     return Id(pod.group is not None, pod.group or pod.metadata.key)
+
+
+def _is_same(one: PodGroup | None, other: PodGroup | None) -> bool:
+    """Whether it is the same group and asks for the same: a namesake is another."""
+    if one is None or other is None:
+        return one is other
+    return (one.metadata.uid, one.spec, one.quorum) == (
+        other.metadata.uid,
+        other.spec,
+        other.quorum,
+    )
 
 
 def _alive(pod: Pod) -> bool:

@@ -32,8 +32,6 @@ class Ask(NamedTuple):
     """A shape in the columns of one snapshot: what the inner loop adds and compares."""
 
     amounts: tuple[tuple[int, int], ...]
-    cpu: int
-    memory: int
     scored_cpu: int
     scored_memory: int
     #: Whether it names a resource that no node of the snapshot has.
@@ -73,10 +71,7 @@ class Shape:
     def ask(self, columns: Mapping[str, int]) -> Ask:
         """The same in the columns of a snapshot."""
         known = tuple((columns[name], n) for name, n in self.requests if name in columns)
-        real = dict(self.requests)
-        unknown = len(known) < len(self.requests)
-        cpu, memory = real.get("cpu", 0), real.get("memory", 0)
-        return Ask(known, cpu, memory, *self.scored, unknown, self.ports)
+        return Ask(known, *self.scored, len(known) < len(self.requests), self.ports)
 
 
 def shape_of(pod: Pod) -> Shape:

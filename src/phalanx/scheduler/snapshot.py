@@ -27,6 +27,7 @@ from phalanx.api.selectors import Requirement
 from phalanx.scheduler.census import Census
 
 if TYPE_CHECKING:
+    from phalanx.scheduler.policy import Policy
     from phalanx.scheduler.shape import Shape
     from phalanx.scheduler.view import View
 
@@ -118,7 +119,7 @@ class Snapshot:
         self.epoch = 0
         self.journal: list[int] = []
         #: What `view.py` derived from this snapshot, the least recently used first.
-        self.views: dict[Shape, View] = {}
+        self.views: dict[tuple[Policy, Shape], View] = {}
         self._masks: dict[Requirement, BoolArray] = {}
         self._domains: dict[str, Domains] = {}
         self._sizes: dict[str, IntArray] = {}

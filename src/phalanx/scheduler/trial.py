@@ -38,7 +38,7 @@ class Trial:
         #: The touched nodes in order; each seeker repeats what it has not seen of it.
         self._touched: list[int] = []
         self._seekers: dict[tuple[Shape, Standing], _Seeker] = {}
-        self._company = Company(snapshot, members, defaults=policy.default_spreads)
+        self._company = Company(snapshot, members, policy.defaults.spreads)
 
     def place(self, member: Member) -> int | Refusal:
         """Put a pod on its best node, or say why there is none."""
@@ -84,9 +84,11 @@ class Trial:
         company = self._company
         if not company or not (standing.peers or company.is_minded(standing)):
             return None
+        policy = self._policy
         return Among(
             self.snapshot, company, standing, shape.wishes,
-            explicit=bool(shape.peers.spreads), near_weight=self._policy.near_weight,
+            explicit=bool(shape.peers.spreads) or policy.defaults.strict,
+            near_weight=policy.near_weight, heeds_likes=policy.heeds_likes,
         )  # fmt: skip
 
     def _load(self, i: int, ask: Ask) -> None:

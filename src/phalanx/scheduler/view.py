@@ -36,8 +36,8 @@ class View:
     """Mask, scores and order of one shape on one snapshot."""
 
     __slots__ = (
-        "_admits", "_allowed", "_merits", "_position", "_refusal", "_scores", "ask", "epoch",
-        "keys", "order", "policy", "shape", "snapshot",
+        "_admits", "_allowed", "_everywhere", "_here", "_merits", "_position", "_refusal", "ask",
+        "epoch", "keys", "order", "policy", "shape", "snapshot",
     )  # fmt: skip
 
     def __init__(self, snapshot: Snapshot, policy: Policy, shape: Shape) -> None:
@@ -45,7 +45,9 @@ class View:
         self.ask = shape.ask(snapshot.columns)
         loaded = [row for row in policy.filters if row.concerns(shape)]
         self._admits = tuple(row.admits for row in loaded if row.admits)
-        self._scores = tuple((row.weight, row.here) for row in policy.scores)
+        opinions = [(s.weight, s.opinion(shape, snapshot.columns)) for s in policy.scores]
+        self._here = tuple((weight, opinion.here) for weight, opinion in opinions)
+        self._everywhere = tuple((weight, opinion.everywhere) for weight, opinion in opinions)
         self.keys: list[int] = []
         self.order: list[int] = []
         self._position = self.epoch = 0
@@ -61,8 +63,8 @@ class View:
             if not admits(ask, spot):
                 return NOWHERE
         score = self._merits[i] if self._merits else 0
-        for weight, here in self._scores:
-            score += weight * here(ask, spot)
+        for weight, here in self._here:
+            score += weight * here(spot)
         return i - (score << SHIFT)
 
     def catch_up(self) -> None:
@@ -106,8 +108,8 @@ class View:
             if row.depends is Depends.LOAD:
                 passing &= ~refused(row, scene)
         scores = np.array(self._merits or np.zeros(len(snapshot)), np.int64)
-        for score in self.policy.scores:
-            scores += score.weight * score.everywhere(snapshot, self.ask)
+        for weight, everywhere in self._everywhere:
+            scores += weight * everywhere(snapshot)
         keys = np.arange(len(snapshot)) - (scores << SHIFT)
         self.order = np.sort(keys[passing]).tolist()
         self.keys = np.where(passing, keys, NOWHERE).tolist()
@@ -128,13 +130,13 @@ class View:
 
 def view_of(snapshot: Snapshot, policy: Policy, shape: Shape) -> View:
     """The view of a shape, brought up to date; the least recently used one makes way for a new."""
-    views = snapshot.views
-    view = views.pop(shape, None)
-    if view is None or view.epoch != snapshot.epoch or view.policy is not policy:
+    views, key = snapshot.views, (policy, shape)
+    view = views.pop(key, None)
+    if view is None or view.epoch != snapshot.epoch:
         view = View(snapshot, policy, shape)
     else:
         view.catch_up()
-    views[shape] = view
+    views[key] = view
     if len(views) > _VIEWS_LIMIT:
         del views[next(iter(views))]
     return view

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from phalanx.api.core import NodeRequirement, NodeTerm, Pod, Taint, Toleration
+from phalanx.api.core import NodeAffinity, NodeRequirement, NodeTerm, Pod, Taint, Toleration
 from phalanx.api.selectors import Requirement
 
 if TYPE_CHECKING:
@@ -51,8 +51,7 @@ class Wishes(NamedTuple):
         for key, value in self.selector:
             mask &= snapshot.meeting(Requirement(key, "in", frozenset({value})))
         if self.places is not None:
-            nowhere = np.zeros(len(snapshot), bool)
-            mask &= reduce(np.logical_or, (within(snapshot, p) for p in self.places), nowhere)
+            mask &= within_any(snapshot, self.places)
         return mask
 
     def tolerates(self, taint: Taint) -> bool:
@@ -84,15 +83,31 @@ def wishes_of(pod: Pod) -> Wishes:
     """What a pod asks of nodes."""
     spec = pod.spec
     affinity = spec.affinity.node_affinity if spec.affinity else None
-    required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
-    preferred = affinity.preferred_during_scheduling_ignored_during_execution if affinity else ()
     return Wishes(
         selector=tuple(sorted(spec.node_selector.items())),
-        places=tuple(map(_place, required.node_selector_terms)) if required else None,
-        preferred=tuple((one.weight, _place(one.preference)) for one in preferred if one.weight),
+        places=required_places(affinity),
+        preferred=preferred_places(affinity),
         tolerations=spec.tolerations,
         images=tuple(sorted(_images(pod))),
     )
+
+
+def required_places(affinity: NodeAffinity | None) -> tuple[Place, ...] | None:
+    """The places that an affinity insists on; None: anywhere."""
+    required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
+    return tuple(map(_place, required.node_selector_terms)) if required else None
+
+
+def preferred_places(affinity: NodeAffinity | None) -> tuple[tuple[int, Place], ...]:
+    """The places that an affinity prefers, with weights."""
+    preferred = affinity.preferred_during_scheduling_ignored_during_execution if affinity else ()
+    return tuple((one.weight, _place(one.preference)) for one in preferred if one.weight)
+
+
+def within_any(snapshot: Snapshot, places: tuple[Place, ...]) -> BoolArray:
+    """The nodes that are in one of some places."""
+    nowhere = np.zeros(len(snapshot), bool)
+    return reduce(np.logical_or, (within(snapshot, place) for place in places), nowhere)
 
 
 def within(snapshot: Snapshot, place: Place) -> BoolArray:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import orjson
-
 from phalanx.api.errors import Cause
 from phalanx.api.kinds import NAMESPACE, POD, PRIORITY_CLASS, Kind
 from phalanx.api.scheduling import PROTECTION_FINALIZER
@@ -28,6 +26,8 @@ UNREACHABLE = "node.kubernetes.io/unreachable"
 #: Namespaces that are always there.
 LASTING = ("default", "kube-system", "kube-public", "kube-node-lease")
 _EVICTION_SECONDS = 300
+#: What stored bytes do not hold need not be looked for in what they mean.
+_DELETED, _DEFAULT = b'"deletionTimestamp"', b'"globalDefault"'
 _PREEMPTS = "PreemptLowerPriority"
 
 
@@ -54,7 +54,7 @@ def _namespace_is_there(context: Context, call: Call, obj: Object) -> None:
     record = context.store.get(NAMESPACE.key("", call.namespace))
     if record is None:
         raise not_found(NAMESPACE, call.namespace)
-    if decoded(record)["metadata"].get("deletionTimestamp"):
+    if _DELETED in record.value and decoded(record)["metadata"].get("deletionTimestamp"):
         why = f"unable to create new content in namespace {call.namespace} because it is being"
         cause = Cause("metadata.namespace", "NamespaceTerminating", f"{why} terminated")
         raise forbidden(call.kind, _name(obj), f"{why} terminated", (cause,))
@@ -151,7 +151,9 @@ def _class_of(context: Context, call: Call, obj: Object) -> Object:
 
 
 def _classes(context: Context) -> list[dict[str, Any]]:
-    return [orjson.loads(r.value) for r in context.store.range(PRIORITY_CLASS.prefix())]
+    """Those that may be the default."""
+    records = context.store.range(PRIORITY_CLASS.prefix())
+    return [decoded(record) for record in records if _DEFAULT in record.value]
 
 
 _EVERY: tuple[Step, ...] = (_namespace_is_there,)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from time import perf_counter
 
 import orjson
 
@@ -28,13 +29,14 @@ from phalanx.server.admission import LASTING
 from phalanx.server.call import Call, parse_query
 from phalanx.server.context import Context
 from phalanx.server.customresources import Definitions, resume
+from phalanx.server.metrics import Requests, observe
 from phalanx.server.negotiation import in_media, negotiate
 from phalanx.server.registry import Registry
 from phalanx.server.routes import Route, resolve
 from phalanx.server.watches import Hub
 from phalanx.server.writing import insert
 from phalanx.store.kv import Store
-from phalanx.telemetry import Meter
+from phalanx.telemetry import TEXT, Meter, Metrics
 
 _log = logging.getLogger("phalanx.server")
 _KUBERNETES = ("1", "37")
@@ -55,11 +57,14 @@ class Server:
         tokens: Tokens | None = None,
         gates: Gates = DEFAULT,
     ) -> None:
-        self.meter = Meter()
+        self.metrics = Metrics()
+        self.meter = Meter(self.metrics)
         hub = Hub(store, self.meter)
         self.tokens = tokens or Tokens({})
         registry = Registry(gates.served(kinds))
         self.context = Context(store, clock, chance, registry, hub, self.meter, self.tokens, gates)
+        self._requests = Requests(self.metrics)
+        observe(self.metrics, gates, hub)
         Definitions(self.context)
 
     async def start(self) -> None:
@@ -72,28 +77,35 @@ class Server:
 
     async def handle(self, request: Request) -> Reply | Stream:
         """Answer a request, whatever it is."""
+        begin, resolved = perf_counter(), None
+        answer: Reply | Stream
         try:
             request = acting(request)
             if resolved := self._resolved(request):
-                route, call = resolved
-                with self.meter.stage("authorise"):
-                    authorise(request.user, route.verb, call)
-                return _deprecated(call.kind, await self._answered(route, call))
-            return self._other(request)
+                answer = await self._answered(*resolved)
+            else:
+                answer = self._other(request)
         except ApiError as error:
-            return refusal(error)
+            answer = refusal(error)
         except Exception:
             # A bug of ours: the client learns that, the log learns where; nothing was written.
             _log.exception("%s %s", request.method, request.path)
-            return refusal(ServerError("an internal error occurred; the server's log has more"))
+            answer = refusal(ServerError("an internal error occurred; the server's log has more"))
+        if resolved:
+            self._requests.count(*resolved, answer.code, perf_counter() - begin)
+        return answer
 
     async def _answered(self, route: Route, call: Call) -> Reply | Stream:
         """What is to be told besides is told with a refusal too: it may be what is to be mended."""
+        with self.meter.stage("authorise"):
+            authorise(call.request.user, route.verb, call)
+        answer: Reply | Stream
         try:
-            return await route.endpoint(self.context, call)
+            answer = await route.endpoint(self.context, call)
         except ApiError as error:
             reply = refusal(error)
-            return replace(reply, headers=(*reply.headers, *call.warning_headers()))
+            answer = replace(reply, headers=(*reply.headers, *call.warning_headers()))
+        return _deprecated(call.kind, answer)
 
     def _resolved(self, request: Request) -> tuple[Route, Call] | None:
         try:
@@ -161,8 +173,7 @@ def _version(server: Server, request: Request) -> Reply:
 
 
 def _metrics(server: Server, request: Request) -> Reply:
-    text = server.meter.text() + server.context.gates.metrics()
-    return Reply(200, text.encode(), "text/plain; version=0.0.4; charset=utf-8")
+    return Reply(200, server.metrics.text().encode(), TEXT)
 
 
 def _api(server: Server, request: Request) -> Reply:

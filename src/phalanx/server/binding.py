@@ -2,7 +2,8 @@
 
 `pods/binding` does what Kubernetes does. `groupbindings` (ours) binds many pods or none: each
 must be unbound, alive and of the given uid, each node must exist and have room left in the
-ledger, and all of it is committed at once. DECISION → BIND → STORE ends here.
+ledger, the groups by whose terms they were placed must be there, and all of it is committed at
+once. DECISION → BIND → STORE ends here.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import msgspec
 from phalanx.api.causes import required, unsupported
 from phalanx.api.core import Node
 from phalanx.api.errors import ApiError, BadRequest, Cause, Conflict, Invalid, sentence
-from phalanx.api.kinds import BINDING, GROUP_BINDING, NODE, POD
+from phalanx.api.kinds import BINDING, GROUP_BINDING, NODE, POD, POD_GROUP
 from phalanx.api.resources import Amounts, node_room
 from phalanx.api.wire import Object, Reply
 from phalanx.server.bodies import read_object
@@ -79,8 +80,8 @@ class _Group:
     room: dict[str, Amounts] = field(default_factory=dict)
     refusals: list[Cause] = field(default_factory=list)
 
-    def refuse(self, at: int, reason: str, message: str) -> None:
-        self.refusals.append(Cause(f"bindings[{at}]", reason, message))
+    def refuse(self, at: str, reason: str, message: str) -> None:
+        self.refusals.append(Cause(at, reason, message))
 
 
 async def bind_group(context: Context, call: Call) -> Reply:
@@ -99,13 +100,16 @@ async def bind_group(context: Context, call: Call) -> Reply:
 
 
 def _gathered(context: Context, call: Call) -> _Group:
-    bindings = read_object(context, call).get("bindings") or []
+    body = read_object(context, call)
+    bindings = body.get("bindings") or []
     if not bindings or len(bindings) > MAX_BINDINGS:
         raise _bad_group(f"between 1 and {MAX_BINDINGS} bindings are needed, got {len(bindings)}")
     group = _Group()
+    for number, terms in enumerate(body.get("groups") or []):
+        _check_terms(context, call, group, f"groups[{number}]", terms)
     seen: set[str] = set()
-    for at, binding in enumerate(bindings):
-        name = binding.get("name", "")
+    for number, binding in enumerate(bindings):
+        name, at = binding.get("name", ""), f"bindings[{number}]"
         if len(group.refusals) >= MAX_REFUSALS:
             break
         if name in seen:
@@ -116,7 +120,17 @@ def _gathered(context: Context, call: Call) -> _Group:
     return group
 
 
-def _join(context: Context, call: Call, group: _Group, at: int, binding: Mapping[str, str]) -> None:
+def _check_terms(
+    context: Context, call: Call, group: _Group, at: str, terms: Mapping[str, str]
+) -> None:
+    """A group made again under its name may ask for something else."""
+    name = terms.get("name", "")
+    record = context.store.pending(POD_GROUP.key(call.namespace, name))
+    if record is None or decoded(record)["metadata"]["uid"] != terms.get("uid"):
+        group.refuse(at, "GroupGone", f'group "{name}" is not the one that was meant')
+
+
+def _join(context: Context, call: Call, group: _Group, at: str, binding: Mapping[str, str]) -> None:
     """Check one member and count the room that it takes."""
     name, node = binding.get("name", ""), binding.get("node", "")
     record = context.store.pending(POD.key(call.namespace, name))

@@ -6,8 +6,11 @@ bytes ─▶ read (JSON or YAML, limits) ─▶ stored names ─▶ conform (typ
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import orjson
 
 from phalanx.api.conform import Malformed
 from phalanx.api.conversion import faults, to_hub
@@ -22,6 +25,8 @@ from phalanx.server.formats import OBJECTS, PROTOBUF, load, media_type
 from phalanx.server.objects import refuse
 
 _MAX_WARNINGS = 50
+#: How a key ends, in JSON as most write it and as it may be written too.
+_KEY, _SPACED_KEY = b'":', re.compile(rb'"\s+:')
 
 
 def read_object(context: Context, call: Call) -> Object:
@@ -30,16 +35,19 @@ def read_object(context: Context, call: Call) -> Object:
     if not isinstance(obj, dict):
         raise BadRequest(_unrecognised(call.kind, f"cannot unmarshal {_type(obj)} into an object"))
     check_kind(call.kind, obj)
-    envelope = sum(obj.pop(key, None) is not None for key in ("apiVersion", "kind"))
+    doubled = _doubled(call, obj)
+    for key in ("apiVersion", "kind"):
+        obj.pop(key, None)
     in_stored_names(call, JSON, obj)
-    raw = call.request.body if media_type(call.request) == JSON else b""
-    conformed(context, call, obj, raw if isinstance(raw, bytes) else b"", envelope)
+    conformed(context, call, obj, doubled)
     return obj
 
 
 def in_stored_names(call: Call, form: str, wanted: Any) -> Renamed:
     """A body or patch without other names of fields; who uses one is told what to write instead."""
-    found = None if call.kind.is_custom else renamed(call.kind.schema, form, wanted)
+    if call.kind.is_custom:
+        return Renamed(wanted)
+    found = renamed(call.kind.schema, form, wanted, call.namespace)
     if found is None:
         return Renamed(wanted)
     refuse(call.kind, call.name or _name(wanted), found.causes)
@@ -59,8 +67,7 @@ def conformed(
     context: Context,
     call: Call,
     obj: Object,
-    raw: bytes = b"",
-    envelope: int = 0,
+    doubled: Sequence[str] = (),
     *,
     strict: bool = False,
 ) -> None:
@@ -71,8 +78,7 @@ def conformed(
     except Malformed as error:
         raise BadRequest(_unhandled(kind, str(error))) from error
     found = [f'unknown field "{path}"' for path in report.unknown]
-    if mode != "Ignore" and raw and raw.count(b'":') != report.keys + envelope:
-        found += [f'duplicate field "{path}"' for path in _doubled(raw)]
+    found += [f'duplicate field "{path}"' for path in doubled]
     if found and mode == "Strict":
         raise BadRequest(_unhandled(kind, f"strict decoding error: {', '.join(found)}"))
     if mode == "Warn":
@@ -114,7 +120,16 @@ def _formats(kind: Kind) -> tuple[str, ...]:
     return tuple(form for form in OBJECTS if form != PROTOBUF)
 
 
-def _doubled(raw: bytes) -> list[str]:
+def _doubled(call: Call, obj: Object) -> list[str]:
+    """The keys that occur twice in one object of a body in JSON; written anew, it has each once."""
+    raw = call.request.body
+    if not isinstance(raw, bytes) or media_type(call.request) != JSON:
+        return []
+    is_plain = raw.count(_KEY) == orjson.dumps(obj).count(_KEY) and not _SPACED_KEY.search(raw)
+    return [] if is_plain else _twice(raw)
+
+
+def _twice(raw: bytes) -> list[str]:
     """The names of keys that occur twice in one object of a JSON text."""
     found: list[str] = []
 

@@ -114,6 +114,8 @@ def bad_options(kind: str, causes: list[Cause]) -> Invalid:
 
 def parse_query(text: str) -> dict[str, str]:
     """A query string; of a repeated option the first counts."""
+    if not text:
+        return {}
     try:
         pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=100)
     except ValueError as error:

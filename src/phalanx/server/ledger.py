@@ -27,6 +27,8 @@ class Charge(NamedTuple):
     amounts: Mapping[str, int] = {}
 
 
+#: Where the store keeps it.
+PREFIX = "/phalanx.dev/ledger/"
 #: What a pod takes that is not bound, has ended, or is not there.
 NOTHING = Charge()
 
@@ -75,4 +77,4 @@ def _encoder(amounts: Amounts) -> Encode:
 
 
 def _key(node: str) -> str:
-    return f"/phalanx.dev/ledger/{node}"
+    return f"{PREFIX}{node}"

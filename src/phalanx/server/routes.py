@@ -105,7 +105,9 @@ def resolve(context: Context, request: Request) -> tuple[Route, Call] | None:
 
 def _place(path: str) -> tuple[str, str, list[str]] | None:
     """Group, version and the rest of the path, when there is a rest."""
-    parts = [unquote(part) for part in path.strip("/").split("/")]
+    parts = path.strip("/").split("/")
+    if "%" in path:
+        parts = [unquote(part) for part in parts]
     if parts[0] == "api" and len(parts) > 2:
         return "", parts[1], parts[2:]
     if parts[0] == "apis" and len(parts) > 3:

@@ -2,11 +2,12 @@
 
 In its old versions a PodGroup may only name a template of a Workload. It gets what the template
 says, once, when it is made: from then on it stands for itself, whatever becomes of the Workload.
+Whom it may preempt is no matter of either: that comes from its priority class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from phalanx.api.causes import Causes, not_found
 from phalanx.api.kinds import NAMESPACE, POD_GROUP_V1ALPHA1, POD_GROUP_V1ALPHA2, WORKLOAD
@@ -44,13 +45,22 @@ def complete(context: Context, call: Call, obj: Object, old: Object | None) -> C
     if found is None:
         detail = f'Workload "{workload}" has no template of that name for pod groups'
         return [not_found("spec.workloadRef.templateName", template, detail)]
-    return _take(spec, found)
+    if found.get("preemptionPolicy") == "Never" and not _class_of(spec, found):
+        call.warnings.append(
+            f'the preemptionPolicy of template "{template}" is not taken: only a PriorityClass '
+            "can say that a PodGroup preempts nobody"
+        )
+    return _take(spec, found, but=("name", "preemptionPolicy"))
 
 
-def _take(spec: Object, said: Object) -> Causes:
+def _class_of(spec: Object, found: Object) -> str:
+    return str(spec.get("priorityClassName") or found.get("priorityClassName") or "")
+
+
+def _take(spec: Object, said: Object, but: Collection[str] = ()) -> Causes:
     spec.pop("schedulingPolicy", None)
     for field, value in said.items():
-        if field != "name":
+        if field not in but:
             spec.setdefault(field, value)
     return ()
 

@@ -9,8 +9,9 @@ state that it was checked against.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from phalanx.api.conversion import from_hub, told
+from phalanx.api.conversion import from_hub, replacement_to_hub, told
 from phalanx.api.errors import (
     ApiError,
     BadRequest,
@@ -23,6 +24,7 @@ from phalanx.api.gatedfields import drop_disabled
 from phalanx.api.kinds import NAMESPACE, POD, RESOURCE_QUOTA, Kind
 from phalanx.api.ownership import Writer, after_update
 from phalanx.api.patch import PatchFailed, TooManyOperations, apply_patch
+from phalanx.api.podmarks import drop_stale_marks
 from phalanx.api.renaming import Renamed, annotate
 from phalanx.api.wire import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Object, Reply
 from phalanx.server import admission
@@ -120,11 +122,13 @@ async def update(context: Context, call: Call) -> Reply:
     call.check_dry_run()
     obj = read_object(context, call)
     _check_place(call, obj)
-    wanted = in_stored_form(call, obj)
     if context.store.pending(call.key) is None and call.kind.create_on_update:
-        return in_media(await insert(context, call, wanted), accepted)
-    reply = await modify(context, call, lambda old: wanted)
-    return in_media(reply, accepted)
+        return in_media(await insert(context, call, in_stored_form(call, obj)), accepted)
+
+    def replaced(old: Object) -> Object:
+        return in_stored_form(call, obj, partial(replacement_to_hub, old))
+
+    return in_media(await modify(context, call, replaced), accepted)
 
 
 async def patch(context: Context, call: Call) -> Reply:
@@ -163,7 +167,7 @@ def _patched(context: Context, call: Call, kind: str, old: Object, wanted: Renam
     new.pop("kind", None)
     conformed(context, call, new)
     _check_place(call, new)
-    return in_stored_form(call, new)
+    return in_stored_form(call, new, partial(replacement_to_hub, old))
 
 
 async def modify(
@@ -208,6 +212,7 @@ def _drop(context: Context, kind: Kind, new: Object, old: Object | None) -> None
     """Leave out what is switched off, whether its writer said it, a default or admission."""
     if not kind.is_custom:
         drop_disabled(context.gates, kind.schema, new, old)
+        drop_stale_marks(kind.schema, new)
 
 
 def _judge(context: Context, call: Call, new: Object, old: Object | None) -> None:

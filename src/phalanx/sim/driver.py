@@ -13,6 +13,7 @@ from phalanx.api.core import Pod
 from phalanx.api.errors import ApiError
 from phalanx.api.kinds import NODE, POD, POD_GROUP, PRIORITY_CLASS
 from phalanx.api.meta import Key
+from phalanx.api.scheduling import MEMBERS_TO_RUN
 from phalanx.api.wire import STRATEGIC_PATCH, Object
 from phalanx.client.client import Client
 from phalanx.controllers import actions
@@ -21,14 +22,18 @@ from phalanx.sim.events import (
     AddNodes,
     Cordon,
     Delete,
+    DropGroup,
     Event,
     Finish,
     Gang,
+    Group,
     Pods,
     RemoveNode,
+    SetLeft,
     SetMin,
     Target,
     Template,
+    Ungate,
 )
 from phalanx.sim.machines import Machines
 from phalanx.sim.scenario import Moment
@@ -52,9 +57,7 @@ class Driver:
 
     async def prepare(self, moments: Iterable[Moment]) -> None:
         """Make the priority classes that pods and groups will name."""
-        events = [event for moment in moments for event in moment.events]
-        pods = [event.pods if isinstance(event, Gang) else event for event in events]
-        used = {event.template.priority for event in pods if isinstance(event, Pods)}
+        used = {_priority_of(event) for moment in moments for event in moment.events}
         for priority in sorted(used - {0}):
             wanted = {"metadata": {"name": _class_name(priority)}, "value": priority}
             await self._client.create(PRIORITY_CLASS, wanted)
@@ -76,17 +79,27 @@ class Driver:
 
     async def _perform(self, event: Event) -> None:
         match event:
-            case Gang():
-                await self._client.create(POD_GROUP, _group(event))
-                await self._create(event.pods)
+            case Gang(name, quorum, pods):
+                await self._client.create(POD_GROUP, _group(name, quorum, pods.template.priority))
+                await self._create(pods)
+            case Group(name, quorum, priority):
+                await self._client.create(POD_GROUP, _group(name, quorum, priority))
             case Pods():
                 await self._create(event)
             case Finish():
                 await self._finish(event.target)
             case Delete():
                 await self._delete(event.target)
-            case SetMin():
-                await self._set_min(event)
+            case Ungate():
+                await self._ungate(event.target)
+            case DropGroup():
+                await self._drop(event.name)
+            case SetMin(gang, quorum):
+                policy = {"gang": {"minCount": quorum}}
+                await self._change(gang, {"spec": {"schedulingPolicy": policy}})
+            case SetLeft(gang, members):
+                left = {MEMBERS_TO_RUN: str(members)}
+                await self._change(gang, {"metadata": {"annotations": left}})
             case Cordon():
                 await self._cordon(event)
             case AddNodes():
@@ -112,10 +125,17 @@ class Driver:
         wishes = [actions.Delete(POD, pod.key, pod.uid) for pod in pods]
         await asyncio.gather(*(actions.perform(self._client, wish) for wish in wishes))
 
-    async def _set_min(self, event: SetMin) -> None:
-        policy = {"gang": {"minCount": event.quorum}}
-        change = {"spec": {"schedulingPolicy": policy}}
-        await self._client.patch(POD_GROUP, Key(NAMESPACE, event.gang), change)
+    async def _ungate(self, target: Target) -> None:
+        free = {"spec": {"schedulingGates": None}}
+        for pod in await self._pods(target):
+            await self._client.patch(POD, pod.metadata.key, free)
+
+    async def _drop(self, group: str) -> None:
+        await self._client.delete(POD_GROUP, Key(NAMESPACE, group))
+        await self._change(group, {"metadata": {"finalizers": None}})
+
+    async def _change(self, group: str, change: Object) -> None:
+        await self._client.patch(POD_GROUP, Key(NAMESPACE, group), change)
 
     async def _cordon(self, event: Cordon) -> None:
         change = {"spec": {"unschedulable": event.cordoned or None}}
@@ -144,16 +164,16 @@ def _end(pod: Pod) -> actions.Patch:
     return actions.Patch(POD, pod.metadata.key, change, "status", STRATEGIC_PATCH)
 
 
-def _group(gang: Gang) -> Object:
-    policy: Object = {"basic": {}} if gang.quorum is None else {"gang": {"minCount": gang.quorum}}
+def _group(name: str, quorum: int | None, priority: int) -> Object:
+    policy: Object = {"basic": {}} if quorum is None else {"gang": {"minCount": quorum}}
     return {
-        "metadata": {"name": gang.name, "namespace": NAMESPACE},
-        "spec": {"schedulingPolicy": policy, **_priority(gang.pods.template)},
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"schedulingPolicy": policy, **_priority(priority)},
     }
 
 
 def _pod(name: str, template: Template, gang: str) -> Object:
-    meta: Object = {"name": name, "namespace": NAMESPACE}
+    meta: Object = {"name": name, "namespace": NAMESPACE, "labels": dict(template.labels)}
     if template.seconds is not None:
         meta["annotations"] = {RUN_SECONDS: str(template.seconds)}
     amounts = dict(template.requests)
@@ -168,15 +188,30 @@ def _pod(name: str, template: Template, gang: str) -> Object:
             {"key": one.key, "value": one.value, "effect": one.effect, "operator": "Equal"}
             for one in template.tolerates
         ],
-        **_priority(template),
+        "schedulingGates": [{"name": gate} for gate in template.gates],
+        **_priority(template.priority),
+        **template.spec,
     }  # fmt: skip
     if gang:
         spec["schedulingGroup"] = {"podGroupName": gang}
     return {"metadata": meta, "spec": spec}
 
 
-def _priority(template: Template) -> Object:
-    return {"priorityClassName": _class_name(template.priority)} if template.priority else {}
+def _priority(priority: int) -> Object:
+    return {"priorityClassName": _class_name(priority)} if priority else {}
+
+
+def _priority_of(event: Event) -> int:
+    """The priority that an event asks for, 0 if it asks for none."""
+    match event:
+        case Gang():
+            return event.pods.template.priority
+        case Pods():
+            return event.template.priority
+        case Group():
+            return event.priority
+        case _:
+            return 0
 
 
 def _class_name(priority: int) -> str:

@@ -19,6 +19,7 @@ from phalanx.sim.fields import (
     flag,
     integer,
     labels,
+    mapping,
     name,
     resources,
     several,
@@ -39,18 +40,24 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What each pod asks for. Without `seconds` it runs until it is told to end."""
+    """What each pod is like and asks for. Without `seconds` it runs until it is told to end.
+
+    What the language has no word for is in `spec`, as a manifest has it.
+    """
 
     requests: Mapping[str, str]
     selector: Mapping[str, str] = field(default_factory=dict)
     tolerates: tuple[Taint, ...] = ()
     seconds: int | None = None
     priority: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
+    gates: tuple[str, ...] = ()
+    spec: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """Pods come: the members of a gang, or on their own."""
+    """Pods come: the members of a gang, whether its PodGroup is there or not, or on their own."""
 
     names: tuple[str, ...]
     template: Template
@@ -64,6 +71,15 @@ class Gang:
     name: str
     quorum: int | None
     pods: Pods
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A PodGroup comes, or comes again, without any members."""
+
+    name: str
+    quorum: int | None
+    priority: int = 0
 
 
 class Target(NamedTuple):
@@ -88,11 +104,33 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
+class Ungate:
+    """The gates of a target are removed."""
+
+    target: Target
+
+
+@dataclass(frozen=True, slots=True)
+class DropGroup:
+    """A PodGroup goes although it is in use: somebody takes its protection away."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class SetMin:
     """A gang needs another number of members from now on."""
 
     gang: str
     quorum: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetLeft:
+    """Whoever makes the members of a gang says how many it will still run."""
+
+    gang: str
+    members: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +155,10 @@ class RemoveNode:
     node: str
 
 
-Event = Gang | Pods | Finish | Delete | SetMin | Cordon | AddNodes | RemoveNode
+Event = (
+    Gang | Group | Pods | Finish | Delete | Ungate | DropGroup | SetMin | SetLeft | Cordon
+    | AddNodes | RemoveNode
+)  # fmt: skip
 
 
 class Cast:
@@ -134,6 +175,10 @@ class Cast:
         """A gang comes in."""
         _be_new(path, new, self._gangs)
         self._gangs[new] = template
+
+    def knows_gang(self, gang: str) -> bool:
+        """Whether a gang came in, be it only with its members."""
+        return gang in self._gangs
 
     def enter_members(self, path: str, gang: str, more: int) -> tuple[str, ...]:
         """The next members of a gang come in; their names."""
@@ -228,6 +273,9 @@ def _template(fields: Fields, usual: Template) -> Template:
         fields.get("tolerates", several(taint), usual.tolerates),
         fields.get("run", whole_seconds, usual.seconds),
         fields.get("priority", integer, usual.priority),
+        fields.get("labels", labels, usual.labels),
+        fields.get("gates", several(name), usual.gates),
+        fields.get("spec", mapping, usual.spec),
     )
 
 
@@ -235,16 +283,35 @@ _PLAIN = Template({})
 
 
 def _gang(fields: Fields, cast: Cast) -> Gang:
-    title, pods = fields.take("gang", name), fields.take("pods", count)
-    quorum: int | None = fields.get("min", count, pods)
-    if fields.get("basic", flag, False):
-        if "min" in fields:
-            raise BadScenario(fields.at("min"), "no min beside basic", quorum)
-        quorum = None
-    template = _template(fields, _PLAIN)
-    cast.enter_gang(fields.at("gang"), title, template)
-    members = cast.enter_members(fields.at("gang"), title, pods)
-    return Gang(title, quorum, Pods(members, template, title))
+    quorum = _quorum(fields, fields.take("pods", count))
+    members = _members(fields, cast, "gang")
+    return Gang(members.gang, quorum, members)
+
+
+def _quorum(fields: Fields, usual: int) -> int | None:
+    quorum = fields.get("min", count, usual)
+    if not fields.get("basic", flag, False):
+        return quorum
+    if "min" in fields:
+        raise BadScenario(fields.at("min"), "no min beside basic", quorum)
+    return None
+
+
+def _members(fields: Fields, cast: Cast, key: str) -> Pods:
+    """The first members of a gang that nobody has heard of, named by this entry."""
+    gang, template = fields.take(key, name), _template(fields, _PLAIN)
+    cast.enter_gang(fields.at(key), gang, template)
+    members = cast.enter_members(fields.at(key), gang, fields.get("pods", count, 1))
+    return Pods(members, template, gang)
+
+
+def _group(fields: Fields, cast: Cast) -> Group:
+    title = fields.take("group", name)
+    if not cast.knows_gang(title):
+        template = Template({}, priority=fields.get("priority", integer, 0))
+        cast.enter_gang(fields.at("group"), title, template)
+    usual = cast.template(title).priority
+    return Group(title, _quorum(fields, 1), fields.get("priority", integer, usual))
 
 
 def _join(fields: Fields, cast: Cast) -> Pods:
@@ -259,13 +326,11 @@ def _single(fields: Fields, cast: Cast) -> Pods:
     return Pods((title,), _template(fields, _PLAIN))
 
 
-def _set_min(fields: Fields, cast: Cast) -> SetMin:
-    return fields.take("set min", lambda path, found: _new_min(Fields(path, found), cast))
-
-
-def _new_min(fields: Fields, cast: Cast) -> SetMin:
-    change = SetMin(fields.take("gang", cast.gang), fields.take("to", count))
-    fields.close()
+def _number(key: str, fields: Fields, cast: Cast) -> tuple[str, int]:
+    """A gang and the number that something about it is set to."""
+    inner = fields.take(key, Fields)
+    change = inner.take("gang", cast.gang), inner.take("to", count)
+    inner.close()
     return change
 
 
@@ -273,9 +338,14 @@ READERS: Mapping[str, Callable[[Fields, Cast], Event]] = {
     "gang": _gang,
     "join": _join,
     "pod": _single,
+    "group": _group,
+    "members": lambda fields, cast: _members(fields, cast, "members"),
     "finish": lambda fields, cast: Finish(fields.take("finish", cast.target)),
     "delete": lambda fields, cast: Delete(fields.take("delete", cast.target)),
-    "set min": _set_min,
+    "ungate": lambda fields, cast: Ungate(fields.take("ungate", cast.target)),
+    "drop group": lambda fields, cast: DropGroup(fields.take("drop group", cast.gang)),
+    "set min": lambda fields, cast: SetMin(*_number("set min", fields, cast)),
+    "set left": lambda fields, cast: SetLeft(*_number("set left", fields, cast)),
     "cordon": lambda fields, cast: Cordon(fields.take("cordon", cast.node), True),
     "uncordon": lambda fields, cast: Cordon(fields.take("uncordon", cast.node), False),
     "add nodes": lambda fields, cast: AddNodes(

@@ -7,38 +7,44 @@ changes anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 from phalanx.api.core import Node, Pod
 from phalanx.api.meta import Key, condition
-from phalanx.api.resources import node_room, pod_requests, total
+from phalanx.api.resources import Amounts, node_room, pod_requests, total
 from phalanx.api.scheduling import INITIALLY_SCHEDULED, PodGroup
 from phalanx.client.cache import Cache
 from phalanx.scheduler.shape import spell
+from phalanx.sim.laws import GROUP_LAWS, POD_LAWS, is_bound_now
+from phalanx.sim.rolls import Roll
 
 
 def check(pods: Iterable[Pod], nodes: Iterable[Node], groups: Iterable[PodGroup]) -> list[str]:
     """What is wrong with a cluster, or with a part of it that holds all pods of its own."""
     known = list(pods)
-    return [*_overfull(known, nodes), *_half_bound(known, groups)]
-
-
-def _overfull(pods: list[Pod], nodes: Iterable[Node]) -> Iterator[str]:
-    """No node holds more live pods than it has room for."""
     held: dict[str, list[Pod]] = {}
-    for pod in pods:
+    for pod in known:
         held.setdefault(pod.node, []).append(pod)
-    for node in nodes:
-        room, name = node_room(node), node.metadata.name
-        taken = total(pod_requests(pod) for pod in held.get(name, ()))
-        for resource, amount in sorted(taken.items()):
-            if amount > (has := room.get(resource, 0)):
-                yield f"node {name} holds {spell(resource, amount)} but has {spell(resource, has)}"
+    overfull = [one for node in nodes for one in _overfull(held.get(node.metadata.name, ()), node)]
+    return [*overfull, *_half_bound(known, groups)]
+
+
+def _overfull(
+    pods: Iterable[Pod], node: Node, resources: Container[str] | None = None
+) -> Iterator[str]:
+    """No node holds more live pods than it has room for, of some resources or of all."""
+    room, name = node_room(node), node.metadata.name
+    for resource, amount in sorted(total(pod_requests(pod) for pod in pods).items()):
+        if resources is not None and resource not in resources:
+            continue
+        if amount > (has := room.get(resource, 0)):
+            yield f"node {name} holds {spell(resource, amount)} but has {spell(resource, has)}"
 
 
 def _half_bound(pods: list[Pod], groups: Iterable[PodGroup]) -> Iterator[str]:
     """No gang that was never placed has some of its members bound, and too few."""
-    bound = bound_members(pods)
+    bound = _bound_members(pods)
     for group in groups:
         count, needed = bound.get(group.metadata.key, 0), group.quorum
         if 0 < count < needed and group.is_gang and not _was_placed(group):
@@ -48,7 +54,7 @@ def _half_bound(pods: list[Pod], groups: Iterable[PodGroup]) -> Iterator[str]:
             )
 
 
-def bound_members(pods: Iterable[Pod]) -> dict[Key, int]:
+def _bound_members(pods: Iterable[Pod]) -> dict[Key, int]:
     """How many members of each group have a node, or had one to their end."""
     bound: dict[Key, int] = {}
     for pod in pods:
@@ -65,67 +71,98 @@ def _was_placed(group: PodGroup) -> bool:
 class Auditor:
     """Follows three caches and remembers what `check` cannot know from one state.
 
-    Only what a change touched is looked at again: the pods of its node and of its gang.
+    Only what a change touched is looked at again, and only what a bind may have broken is a
+    scheduler's fault: a node may shrink, or be filled by the `strangers` among the pods, whom
+    somebody bound by hand. `horizon` is how late a scheduler's view may be by the clock `now`.
+
+    With `books`, the store's own count of what is taken of each node, the caches are exact: changes
+    of different kinds come in the order in which they happened. Then more can be asked.
     """
 
-    def __init__(self, pods: Cache[Pod], nodes: Cache[Node], groups: Cache[PodGroup]) -> None:
+    def __init__(
+        self,
+        pods: Cache[Pod],
+        nodes: Cache[Node],
+        groups: Cache[PodGroup],
+        *,
+        now: Callable[[], float] = lambda: 0.0,
+        horizon: float = 0.0,
+        strangers: Container[str] = (),
+        books: Mapping[str, Amounts] | None = None,
+    ) -> None:
         self._nodes, self._groups = nodes, groups
+        self._now, self._horizon, self._strangers, self._books = now, horizon, strangers, books
         self._on = pods.index(lambda pod: [pod.node] if pod.node else [])
         self._of = pods.index(lambda pod: [pod.group] if pod.group else [])
-        self._bound_to: dict[str, str] = {}
-        self._placed: set[str] = set()
-        self._touched_nodes: dict[str, None] = {}
-        self._touched_groups: dict[Key, None] = {}
-        self._moves: list[str] = []
+        self._rolls: dict[Key, Roll] = defaultdict(Roll)
+        self._broken: list[str] = []
+        self._touched: dict[str, None] = {}
+        self._joined: dict[Key, int] = {}
         pods.subscribe(self._pod_changed)
-        nodes.subscribe(self._node_changed)
         groups.subscribe(self._group_changed)
 
     def audit(self) -> list[str]:
         """What went wrong since the last time."""
-        nodes = [node for name in self._touched_nodes if (node := self._nodes.get(Key("", name)))]
-        groups = [group for key in self._touched_groups if (group := self._groups.get(key))]
-        pods = self._pods_around(nodes, groups)
-        unplaced = [group for group in groups if group.metadata.uid not in self._placed]
-        wrong = [*self._moves, *check(pods, nodes, unplaced)]
-        bound = bound_members(pods)
-        self._placed |= {
-            group.metadata.uid
-            for group in unplaced
-            if bound.get(group.metadata.key, 0) >= group.quorum
-        }
-        self._moves, self._touched_nodes, self._touched_groups = [], {}, {}
+        wrong = [*self._broken, *self._too_few(), *self._misbooked()]
+        self._broken, self._touched, self._joined = [], {}, {}
         return wrong
 
-    def _pods_around(self, nodes: list[Node], groups: list[PodGroup]) -> list[Pod]:
-        """Every pod of these nodes and groups, once."""
-        found = [pod for node in nodes for pod in self._on[node.metadata.name]]
-        found += [pod for group in groups for pod in self._of[group.metadata.key]]
-        return list({pod.metadata.uid: pod for pod in found}.values())
-
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        now = self._now()
         for pod in (old, new):
             if pod is not None and pod.spec.node_name:
-                self._touched_nodes[pod.spec.node_name] = None
-            if pod is not None and pod.group is not None:
-                self._touched_groups[pod.group] = None
-        if new is not None:
-            self._follow(new)
-        elif old is not None:
-            self._bound_to.pop(old.metadata.uid, None)
-
-    def _follow(self, pod: Pod) -> None:
-        """A pod is bound once and stays where it is."""
-        uid, node = pod.metadata.uid, pod.spec.node_name
-        first = self._bound_to.setdefault(uid, node) if node else self._bound_to.get(uid, "")
-        if node != first:
-            place = f"node {node}" if node else "no node"
-            self._moves.append(f"pod {pod.metadata.key} was bound to {first} and is now on {place}")
-
-    def _node_changed(self, old: Node | None, new: Node | None) -> None:
-        if new is not None:
-            self._touched_nodes[new.metadata.name] = None
+                self._touched[pod.spec.node_name] = None
+        one = new or old
+        if one is not None and one.group is not None:
+            self._rolls[one.group].member(new, one.metadata.uid, now)
+        if new is not None and is_bound_now(old, new) and new.metadata.uid not in self._strangers:
+            self._broken += self._too_full(new)
+            if new.group is not None:
+                self._joined[new.group] = self._joined.get(new.group, 0) + 1
+        if old is not None and new is not None:
+            broken = (law(old, new) for law in POD_LAWS)
+            self._broken += [
+                f"pod {new.metadata.key} {sentence}" for sentence in broken if sentence
+            ]
 
     def _group_changed(self, old: PodGroup | None, new: PodGroup | None) -> None:
-        if new is not None:
-            self._touched_groups[new.metadata.key] = None
+        one = new or old
+        assert one is not None
+        key = one.metadata.key
+        self._rolls[key].group(new, self._now())
+        if old is not None and new is not None:
+            broken = (law(old, new) for law in GROUP_LAWS)
+            self._broken += [f"group {key} {sentence}" for sentence in broken if sentence]
+        if new is None and self._books is not None:
+            left = sorted(pod.metadata.name for pod in self._of[key] if not pod.ended)
+            self._broken += (
+                [f"group {key} went, and {', '.join(left)} still need it"] if left else []
+            )
+
+    def _too_full(self, pod: Pod) -> Iterator[str]:
+        """No bind takes room that is not there. What it does not take may be overdrawn already."""
+        node = self._nodes.get(Key("", pod.spec.node_name))
+        if node is not None:
+            yield from _overfull(self._on[pod.spec.node_name], node, pod_requests(pod))
+
+    def _too_few(self) -> Iterator[str]:
+        """No bind leaves a gang with fewer members than it needs, nor without its group."""
+        now = self._now()
+        for key, joined in self._joined.items():
+            roll, group = self._rolls[key], self._groups.get(key)
+            since = now - self._horizon
+            if group is None and self._books is not None and roll.missing(now) > self._horizon:
+                yield f"members of group {key} got nodes, but there is no such group"
+            elif group is not None and group.is_gang and roll.count(since) < roll.needs(since):
+                yield (
+                    f"gang {key} got nodes for {joined} of its members and has "
+                    f"{roll.count(since)} now, but needs {roll.needs(since)}"
+                )
+
+    def _misbooked(self) -> Iterator[str]:
+        """The ledger counts what the live pods of a node take, no more and no less."""
+        for name in self._touched if self._books is not None else ():
+            taken = total(pod_requests(pod) for pod in self._on[name])
+            booked = (self._books or {}).get(name, {})
+            if taken != booked:
+                yield f"the ledger has {booked} taken of node {name}, its pods take {taken}"

@@ -20,7 +20,7 @@ from phalanx.chance import SeededChance
 from phalanx.client.cache import Cache
 from phalanx.clock import LoopClock
 from phalanx.control_plane import ControlPlane
-from phalanx.scheduler.policy import by_gates
+from phalanx.scheduler.profiles import by_gates
 from phalanx.sim import loop
 from phalanx.sim.chronicle import Chronicle
 from phalanx.sim.driver import Driver
@@ -51,7 +51,7 @@ def run(scenario: Scenario) -> Timeline:
     try:
         return loop.run(lambda: _simulate(scenario), seconds=scenario.until + LEEWAY)
     except BaseExceptionGroup as group:
-        error = _first(group)
+        error = first(group)
     raise error
 
 
@@ -117,7 +117,7 @@ async def _meanwhile(*parts: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
                 task.cancel()
 
 
-def _first(error: BaseException) -> BaseException:
+def first(error: BaseException) -> BaseException:
     """What went wrong first, without the task groups that it came through."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

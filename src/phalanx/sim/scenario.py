@@ -6,6 +6,7 @@
     at 1:                                                     # a list happens all at once
       - {gang: train-b, pods: 4, min: 2, each: {gpu: 1}}
       - {cordon: node-1}
+    at 5:  {pod: shy, labels: {app: a}, spec: {affinity: …}}  # the rest as a manifest has it
     until: 120
     gates: {GangScheduling: false}                            # features that are on or off
 

@@ -35,13 +35,15 @@ class Line:
     @property
     def lasts(self) -> bool:
         """Whether it is a state, true until the next line about the same subject."""
-        return self.word in ("Waiting", "Running")
+        return self.word in _STATES
 
     def follows(self, other: Line) -> bool:
         """Whether it is one change together with an earlier one."""
         return self.time - other.time < BLINK and (other.word, self.word) in _TOGETHER
 
 
+#: The states, in the order in which they are told if they begin together.
+_STATES = ("Running", "Waiting")
 #: Pods that come or go one after the other come or go together.
 _TOGETHER = (("Placed", "Joined"), ("Joined", "Joined"), ("Lost", "Lost"))
 
@@ -54,10 +56,14 @@ class Timeline:
     digest: str
 
     def text(self, decimals: int = 1) -> str:
-        """The lines as text. Times are rounded: what is finer than that are the lots' latencies."""
+        """The lines as text. Times are rounded: what is finer than that are the lots' latencies.
+
+        So is the order in which kubelets and scheduler say how things are: states come last.
+        """
+        lines = sorted(self.lines, key=lambda line: (round(line.time, decimals), _turn(line)))
         rows = [
             (f"t={_number(line.time, decimals)}", line.subject, line.word, _detail(line))
-            for line in self.lines
+            for line in lines
         ]
         widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
         return "".join(_aligned(row, widths) + "\n" for row in rows)
@@ -96,6 +102,11 @@ def _is_repeated(state: Line, told: Sequence[Line]) -> bool:
     since = takewhile(lambda line: line.lasts, reversed(told))
     last = next((line for line in since if line.word == state.word), None)
     return last is not None and last.text == state.text
+
+
+def _turn(line: Line) -> int:
+    """Milestones in the order of time, then states by what they are."""
+    return _STATES.index(line.word) + 1 if line.lasts else 0
 
 
 def _detail(line: Line) -> str:

@@ -1,0 +1,81 @@
+"""Waits: who is not even tried, and who has been told what it waits for.
+
+The scheduling shell looks once a second. A group says at once what it lacks, and says it anew when
+the numbers change. Its pods say so once, after a while, and anew only if they wait for something
+else: a gang that gathers would else write all of its pods with each that comes. Decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from phalanx.api.core import Pod
+from phalanx.api.scheduling import PodGroup
+from phalanx.client.cache import Cache
+from phalanx.controllers.reporter import Reporter, Verdict
+from phalanx.scheduler.entry import Id
+from phalanx.scheduler.explain import not_ready
+from phalanx.scheduler.queue import Place
+
+#: The reason of a pod that cannot be tried yet.
+NOT_READY = "NotReadyForScheduling"
+#: Seconds that a pod waits before it is told so.
+POD_PATIENCE = 5.0
+
+
+@dataclass(slots=True)
+class _Wait:
+    """One entity that waits: since when, what its group says, what which of its pods were told."""
+
+    since: float
+    said: tuple[str, str] = ("", "")
+    cause: type | None = None
+    #: Uids: a namesake that came since has been told nothing.
+    told: frozenset[str] = frozenset()
+
+
+class Waits:
+    """Tells the reporter, and `record` an event of each pod that is told."""
+
+    def __init__(
+        self, pods: Cache[Pod], groups: Cache[PodGroup], reporter: Reporter,
+        record: Callable[[Pod, str, str], None],
+    ) -> None:  # fmt: skip
+        self._pods, self._groups = pods, groups
+        self._reporter, self._record = reporter, record
+        self._waits: dict[Id, _Wait] = {}
+
+    def look(self, places: Iterable[Place], now: float) -> None:
+        """These wait now, and no others."""
+        found = {Id(place.is_group, place.key): place for place in places}
+        self._waits = {id_: self._waits.get(id_) or _Wait(now) for id_ in found}
+        for id_, place in found.items():
+            wait = self._waits[id_]
+            if place.is_group:
+                self._tell_group(place, wait)
+            if now - wait.since >= POD_PATIENCE:
+                self._tell_pods(place, wait)
+
+    def _tell_group(self, place: Place, wait: _Wait) -> None:
+        group, verdict = self._groups.get(place.key), _verdict(place)
+        said = (group.metadata.uid, verdict.message) if group else ("", "")
+        if group and said != wait.said:
+            self._reporter.group(group.metadata, verdict)
+        wait.said = said
+
+    def _tell_pods(self, place: Place, wait: _Wait) -> None:
+        cause, verdict = type(place.unready), _verdict(place)
+        told = wait.told if cause is wait.cause else frozenset()
+        found = [pod for key in place.pods if (pod := self._pods.get(key))]
+        concerned = [pod for pod in found if not pod.spec.scheduling_gates]
+        for pod in concerned:
+            if pod.metadata.uid not in told:
+                self._reporter.pod(pod.metadata, verdict)
+                self._record(pod, verdict.reason, verdict.message)
+        wait.cause, wait.told = cause, frozenset(pod.metadata.uid for pod in concerned)
+
+
+def _verdict(place: Place) -> Verdict:
+    message = not_ready(place.unready) if place.unready else ""
+    return Verdict("False", NOT_READY, message, waiting=True)

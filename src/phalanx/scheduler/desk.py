@@ -1,0 +1,141 @@
+"""Desk: cache and queue together. What is seen goes in, what is to be tried next comes out.
+
+    seen ─▶ feed ─▶ cache, queue ─▶ take ─▶ cycle ─▶ settle ─▶ (bound elsewhere) ─▶ undo
+
+Nothing else reaches cache or queue, and each step is a value that can be written down: a desk that
+is told the same steps at the same times does the same. The shell in `controllers/` drives one as
+things happen, `replay.py` another from a record. `now` is always an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from typing import Any
+
+from phalanx.scheduler.cache import Cache
+from phalanx.scheduler.cycle import decide, steps
+from phalanx.scheduler.decision import Binding, Decision, Placed
+from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.events import Event
+from phalanx.scheduler.profiles import Profiles
+from phalanx.scheduler.queue import Queue
+from phalanx.scheduler.record import (
+    Assumed,
+    Decided,
+    GroupSeen,
+    NamespaceSeen,
+    NodeSeen,
+    PodSeen,
+    Record,
+    Remembered,
+    Seen,
+    ServiceSeen,
+    Took,
+    Undone,
+    brief,
+    spoken,
+)
+
+
+class Desk:
+    """What one scheduler knows and has to do. `note` is told every step, if there is one."""
+
+    def __init__(self, profiles: Profiles, note: Callable[[Record], None] | None = None) -> None:
+        self.profiles, self._note = profiles, note
+        self.cache = Cache()
+        self.queue = Queue(*profiles.policies, back_off=profiles.back_off)
+
+    def feed(self, seen: Seen) -> None:
+        """Something was seen, or is gone."""
+        if self._note:
+            self._note(seen)
+        _FEEDS[type(seen)](self, seen)
+
+    def take(self, now: float) -> Entity | None:
+        """The next entity to try; `settle` must follow before another is taken."""
+        entity = self.queue.pop(now)
+        if entity and self._note:
+            self._note(Took(now, brief(entity)))
+        return entity
+
+    def cycle(self, entity: Entity) -> Generator[int, None, Decision]:
+        """The steps that decide about it, over the cluster as it is known at the first of them."""
+        return steps(entity, self.cache.snapshot(), self.profiles.policy(entity))
+
+    def decide(self, entity: Entity) -> Decision:
+        """The same at one go."""
+        return decide(entity, self.cache.snapshot(), self.profiles.policy(entity))
+
+    def settle(self, entity: Entity, decision: Decision, now: float) -> bool:
+        """What was decided counts from now on. False: it is not wanted any more and tried anew."""
+        if self._note:
+            self._note(Decided(now, entity.key, spoken(decision)))
+        if isinstance(decision, Placed):
+            if not self.queue.is_current(entity, decision):
+                self.queue.again(entity, now)
+                return False
+            self._wake(self.cache.assume(decision.bindings), now)
+        self.queue.done(entity, decision, now)
+        return True
+
+    def undo(self, bindings: Iterable[Binding], now: float) -> None:
+        """These placements did not come about: the pods wait again."""
+        undone = tuple(bindings)
+        if self._note:
+            self._note(Undone(now, undone))
+        freed = self.cache.forget(undone)
+        self.queue.returned(undone, now)
+        self._wake(freed, now)
+
+    def standing(self, now: float) -> Iterator[Record]:
+        """What another desk must be told to stand like this one, after all objects."""
+        if assumptions := self.cache.assumptions():
+            yield Assumed(now, tuple(assumptions))
+        for memory in self.queue.memories():
+            yield Remembered(now, memory)
+
+    def resume(self, record: Assumed | Remembered) -> None:
+        """Stand as another did: what its `standing` says, in that order."""
+        if isinstance(record, Assumed):
+            self.cache.assume(record.bindings)
+            self.queue.placed(record.bindings, record.at)
+        else:
+            self.queue.recall(record.memory)
+
+    def _wake(self, events: Iterable[Event | None], now: float) -> None:
+        for event in events:
+            if event is not None:
+                self.queue.wake(event, now)
+
+    def _namespace(self, seen: NamespaceSeen) -> None:
+        self._wake([self.cache.namespace(seen.name, seen.labels)], seen.at)
+
+    def _service(self, seen: ServiceSeen) -> None:
+        self.cache.service(seen.key, seen.selector)
+
+    def _node(self, seen: NodeSeen) -> None:
+        self._wake([self.cache.node(seen.name, seen.node)], seen.at)
+
+    def _group(self, seen: GroupSeen) -> None:
+        self.cache.group(seen.key, seen.group)
+        if seen.group is None:
+            self.queue.group_gone(seen.key, seen.at)
+        else:
+            self.queue.group(seen.group, seen.at)
+
+    def _pod(self, seen: PodSeen) -> None:
+        freed = self.cache.pod(seen.key, seen.pod)
+        if seen.pod is None:
+            self.queue.pod_gone(seen.key, seen.at)
+        else:
+            self.queue.pod(seen.pod, seen.at)
+        self._wake(freed, seen.at)
+
+
+_FEEDS: Mapping[type[Seen], Callable[[Desk, Any], None]] = {
+    NamespaceSeen: Desk._namespace,
+    ServiceSeen: Desk._service,
+    NodeSeen: Desk._node,
+    GroupSeen: Desk._group,
+    PodSeen: Desk._pod,
+}

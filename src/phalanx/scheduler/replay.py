@@ -1,0 +1,137 @@
+"""Replay: a record is told to another desk, and every decision made again and compared.
+
+    lines ─▶ record.read ─▶ desk ─▶ what is decided now, beside what was decided then
+
+A decision that differs is told and then taken as it was, so that the next ones can be compared too.
+Where the queue gives another entity than it did, the story is another one from there on; nothing
+more is compared until the next beginning. Does not read files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from phalanx.scheduler.configuration import Configuration
+from phalanx.scheduler.configuration import read as read_configuration
+from phalanx.scheduler.decision import Decision
+from phalanx.scheduler.desk import Desk
+from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.profiles import DEFAULT_PROFILES, Profiles
+from phalanx.scheduler.record import (
+    FORMAT,
+    Assumed,
+    Begun,
+    Brief,
+    Decided,
+    Fault,
+    Record,
+    Remembered,
+    Took,
+    Undone,
+    brief,
+    read,
+    understood,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A decision that was made, and what is decided of the same today."""
+
+    line: int
+    at: float
+    entity: Brief
+    then: Decision
+    now: Decision
+
+    @property
+    def differs(self) -> bool:
+        """Whether they are not the same to the last bit."""
+        return self.then != self.now
+
+
+class _Lost(Exception):
+    """The story cannot be followed any further."""
+
+
+def replay(lines: Iterable[bytes]) -> Iterator[Replayed | Fault]:
+    """Every decision of a record, made again; and every line that is not as it was written."""
+    story = _Story()
+    for found in read(lines):
+        if isinstance(found, Fault):
+            yield found
+            continue
+        number, record = found
+        try:
+            answer = story.tell(number, record)
+        except _Lost as error:
+            story = _Story()
+            yield Fault(number, str(error))
+        except Exception as error:
+            # Nobody wrote that: what was tampered with can be any nonsense.
+            story = _Story()
+            yield Fault(number, f"cannot be replayed: {type(error).__name__}: {error}")
+        else:
+            if answer is not None:
+                yield answer
+
+
+class _Story:
+    """A desk, and the decision that is being compared; without a desk nothing is compared."""
+
+    def __init__(self) -> None:
+        self._desk: Desk | None = None
+        self._taken: tuple[Entity, Decision] | None = None
+
+    def tell(self, line: int, record: Record) -> Replayed | None:
+        """The next record; a decision if it was one. Raises _Lost."""
+        if isinstance(record, Begun):
+            self._desk, self._taken = _desk(record), None
+        elif self._desk is None:
+            return None
+        elif isinstance(record, Took):
+            self._taken = _decide(self._desk, record)
+        elif isinstance(record, Decided):
+            return self._settle(self._desk, line, record)
+        elif isinstance(record, Undone):
+            self._desk.undo(record.bindings, record.at)
+        elif isinstance(record, Assumed | Remembered):
+            self._desk.resume(record)
+        else:
+            self._desk.feed(record)
+        return None
+
+    def _settle(self, desk: Desk, line: int, record: Decided) -> Replayed:
+        if self._taken is None or self._taken[0].key != record.key:
+            raise _Lost(f"decides about {record.key}, which was not taken")
+        (entity, now), then = self._taken, understood(record.decision)
+        self._taken = None
+        desk.settle(entity, then, record.at)
+        return Replayed(line, record.at, brief(entity), then, now)
+
+
+def _desk(begun: Begun) -> Desk:
+    if begun.format != FORMAT:
+        raise _Lost(f"is of format {begun.format}; this version of phalanx reads {FORMAT}")
+    desk = Desk(_profiles(begun))
+    desk.queue.sequence = begun.sequence
+    return desk
+
+
+def _profiles(begun: Begun) -> Profiles:
+    if begun.configuration is None:
+        return DEFAULT_PROFILES
+    found = read_configuration(begun.configuration)
+    if not isinstance(found, Configuration):
+        raise _Lost(f"has a configuration that is no good here: {'; '.join(map(str, found))}")
+    return found.profiles
+
+
+def _decide(desk: Desk, record: Took) -> tuple[Entity, Decision]:
+    entity = desk.take(record.at)
+    found = brief(entity) if entity else None
+    if entity is None or found != record.entity:
+        other = found.key if found else "nothing"
+        raise _Lost(f"takes {record.entity.key}, but now the queue gives {other} or another state")
+    return entity, desk.decide(entity)

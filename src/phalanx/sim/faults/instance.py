@@ -1,0 +1,117 @@
+"""One scheduler in an ordeal: the shell as it is, behind a channel, with a witness at its side.
+
+Started and killed by `stage`. A killed one leaves behind what it has sent; the next one starts from
+what the API shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from phalanx.api.meta import Key
+from phalanx.chance import Chance
+from phalanx.client.client import Client
+from phalanx.clock import Clock
+from phalanx.controllers.loop import Informers
+from phalanx.controllers.scheduling import Scheduling
+from phalanx.scheduler.decision import Decision, Placed, Waiting
+from phalanx.scheduler.diagnosis import Cluster
+from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.entry import State
+from phalanx.scheduler.queue import Place
+from phalanx.sim.faults.channel import Channel
+from phalanx.sim.faults.register import Register
+from phalanx.sim.faults.shadow import Shadow
+from phalanx.sim.tail import Tail
+
+
+class Witness(Protocol):
+    """Somebody who knows by other means what a scheduler should decide."""
+
+    def objections(self, seen: Cluster, entity: Entity, decision: Decision) -> list[str]:
+        """What is wrong about a decision, given what the scheduler had seen."""
+        ...
+
+    def fits(self, seen: Cluster, entity: Entity) -> bool:
+        """Whether an entity could be placed, given what the scheduler has seen."""
+        ...
+
+
+class Instance:
+    """One life of one scheduler. `broken` is called with every sentence about what went wrong."""
+
+    def __init__(
+        self, channel: Channel, clock: Clock, chance: Chance, tail: Tail, register: Register,
+        witness: Witness, broken: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self.channel = channel
+        client = Client(channel)
+        self._informers = Informers(client, chance)
+        self.shell = Scheduling(client, self._informers, clock, chance)
+        self.shell.decided.append(self._decided)
+        self._shadow = Shadow(tail, self._informers)
+        self._register, self._witness, self._broken = register, witness, broken
+        #: The last attempt at each entity.
+        self.last: dict[tuple[Key, bool], tuple[Entity, Decision]] = {}
+        #: Where this scheduler has decided to put pods.
+        self._homes: dict[str, str] = {}
+
+    async def run(self) -> None:
+        """Schedule until killed."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._informers.run())
+            group.create_task(self.shell.run())
+
+    def is_at_rest(self) -> bool:
+        """Whether it has nothing to do but wait."""
+        active = (State.ACTIVE, State.IN_FLIGHT)
+        return not self.shell.is_busy and all(
+            place.state not in active for place in self.shell.queue.listing()
+        )
+
+    def seen(self) -> Cluster:
+        """What it must believe, with what it has decided itself."""
+        self._shadow.catch_up()
+        pods = self._shadow.pods
+        assumed: dict[Key, str] = {}
+        for key in self.shell.cache.assumed():
+            pod = pods.get(key)
+            if pod is None or pod.spec.node_name or pod.metadata.uid not in self._homes:
+                self._broken(f"pod {key} is assumed to have a node, but is {_state(pod)}")
+            else:
+                assumed[key] = self._homes[pod.metadata.uid]
+        return self._shadow.cluster(assumed)
+
+    def overlooked(self) -> None:
+        """Whoever waits at rest after a refusal cannot be placed: no cure went unnoticed."""
+        seen = self.seen()
+        for place in self.shell.queue.listing():
+            entity = self._refused(place)
+            if entity is not None and self._witness.fits(seen, entity):
+                self._broken(f"{place.key} waits, although it can be placed")
+
+    def _refused(self, place: Place) -> Entity | None:
+        """The last attempt at an entity, if what waits is exactly what was refused then."""
+        entity, decision = self.last.get((place.key, place.is_group), (None, None))
+        if (
+            entity is None
+            or not isinstance(decision, Waiting)
+            or place.state is not State.BACKING_OFF
+        ):
+            return None
+        tried = {member.pod.metadata.key for member in entity.members}
+        return entity if tried == set(place.pods) else None
+
+    def _decided(self, entity: Entity, decision: Decision) -> None:
+        for sentence in self._witness.objections(self.seen(), entity, decision):
+            self._broken(sentence)
+        self.last[entity.key, entity.group is not None] = entity, decision
+        if isinstance(decision, Placed):
+            self._register.decide(decision)
+            self._homes.update({uid: node for _, uid, node in decision.bindings})
+
+
+def _state(pod: object | None) -> str:
+    return "gone" if pod is None else "bound already"

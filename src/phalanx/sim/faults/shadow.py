@@ -1,0 +1,78 @@
+"""What a scheduler must believe: all that the API showed up to the revisions that it has seen.
+
+Made from the store's log and the revisions of the scheduler's informers, never from what they hold,
+so that whatever is lost between the watch and the snapshot comes to light. `register` adds what the
+scheduler has decided and not yet seen come true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from phalanx.api.core import Node, Pod, Service
+from phalanx.api.kinds import NAMESPACE, NODE, POD, POD_GROUP, SERVICE, Kind
+from phalanx.api.meta import Key
+from phalanx.api.scheduling import PodGroup
+from phalanx.client.answers import Event
+from phalanx.controllers.loop import Informers, Thing
+from phalanx.scheduler.diagnosis import Cluster
+from phalanx.sim.tail import Tail
+
+_STRUCTS: Mapping[Kind, type[Any]] = {
+    POD: Pod, NODE: Node, POD_GROUP: PodGroup, NAMESPACE: Thing, SERVICE: Service,
+}  # fmt: skip
+
+
+class _Part:
+    """One kind: the log, how far of it was seen, and what that amounts to."""
+
+    def __init__(self, log: list[Event[Any]]) -> None:
+        self.objects: dict[Key, Any] = {}
+        self._log, self._position = log, 0
+
+    def catch_up(self, revision: int) -> None:
+        log = self._log
+        while self._position < len(log) and log[self._position].revision <= revision:
+            event = log[self._position]
+            key = event.object.metadata.key
+            if event.type == "DELETED":
+                self.objects.pop(key, None)
+            else:
+                self.objects[key] = event.object
+            self._position += 1
+
+
+class Shadow:
+    """Follows one scheduler through its informers."""
+
+    def __init__(self, tail: Tail, informers: Informers) -> None:
+        self._parts = {kind: _Part(tail.log[kind]) for kind in _STRUCTS}
+        self._informers = informers
+
+    @property
+    def pods(self) -> Mapping[Key, Pod]:
+        """The pods that it has seen."""
+        return self._parts[POD].objects
+
+    def catch_up(self) -> None:
+        """See what the scheduler has seen since."""
+        for kind, part in self._parts.items():
+            part.catch_up(self._informers.of(kind, _STRUCTS[kind]).cache.revision)
+
+    def cluster(self, assumed: Mapping[Key, str]) -> Cluster:
+        """The cluster as it must believe it to be, some pods being as good as bound."""
+        spaces = self._parts[NAMESPACE].objects
+        return Cluster(
+            nodes=list(self._parts[NODE].objects.values()),
+            groups=list(self._parts[POD_GROUP].objects.values()),
+            pods=[_placed(pod, assumed.get(key)) for key, pod in self.pods.items()],
+            services=list(self._parts[SERVICE].objects.values()),
+            namespaces={key.name: space.metadata.labels for key, space in spaces.items()},
+        )
+
+
+def _placed(pod: Pod, node: str | None) -> Pod:
+    return pod if node is None else replace(pod, spec=replace(pod.spec, node_name=node))

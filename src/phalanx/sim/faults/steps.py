@@ -1,0 +1,112 @@
+"""What can happen in an ordeal, as values: users, kubelets and administrators act, things break.
+
+What users do are mostly the `Create`, `Patch` and `Delete` that controllers are made of; here is the
+rest. A step that has nothing to act upon when its time comes does nothing, so that any part of a
+plan can be run by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from phalanx.api.meta import Key
+from phalanx.controllers.actions import Create, Delete, Patch
+from phalanx.sim.faults.channel import Trouble
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """A pod that has a node comes to its end there."""
+
+    pod: Key
+    phase: str = "Succeeded"
+
+
+@dataclass(frozen=True, slots=True)
+class BindByHand:
+    """Somebody gives a pod a node without asking any scheduler."""
+
+    pod: Key
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reap:
+    """Whatever was on a node that is gone goes too."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A scheduler comes up, knowing nothing; there may be another."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A scheduler dies, whatever it was doing."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """A scheduler hears of everything so many seconds late from now on."""
+
+    slot: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stutter:
+    """A scheduler hears of everything twice from now on, or not any more."""
+
+    slot: int
+    on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The watches of a scheduler break off; if the past is forgotten meanwhile, it must list."""
+
+    slot: int
+    forget: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SpoilBinds:
+    """Something happens to the next binds of a scheduler."""
+
+    slot: int
+    troubles: tuple[Trouble, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Spoil:
+    """For some seconds a share of all requests of a scheduler goes wrong."""
+
+    slot: int
+    seconds: float
+    share: float
+    troubles: tuple[Trouble, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SlowDisk:
+    """Commits take up to so many seconds from now on."""
+
+    seconds: float
+
+
+Deed = Create | Patch | Delete | Finish | BindByHand | Reap
+Fault = Start | Stop | Lag | Stutter | Cut | SpoilBinds | Spoil | SlowDisk
+
+
+class Step(NamedTuple):
+    """What happens at a time, in seconds from the beginning."""
+
+    at: float
+    act: Deed | Fault

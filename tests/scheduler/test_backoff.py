@@ -1,0 +1,38 @@
+"""How long what was refused is left alone."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import pytest
+
+from phalanx.scheduler.backoff import PATIENCE, USUAL, BackOff
+
+
+@pytest.mark.parametrize(
+    ("failures", "pods", "seconds"),
+    [
+        (0, 1, 1.0),
+        (1, 1, 1.0),
+        (2, 1, 2.0),
+        (4, 1, 8.0),
+        (5, 1, 10.0),
+        (500, 1, 10.0),
+        (1, 100, 1.0),
+        (7, 100, 64.0),
+        (8, 100, 100.0),
+        (9, 3, 10 * sqrt(3)),
+    ],
+)
+def test_back_off_doubles_up_to_a_limit_that_grows_with_the_group(
+    failures: int, pods: int, seconds: float
+) -> None:
+    assert USUAL.after(failures, pods) == pytest.approx(seconds)
+
+
+def test_both_ends_can_be_set() -> None:
+    assert [BackOff(2, 5).after(n, 1) for n in (1, 2, 3)] == [2, 4, 5]
+
+
+def test_without_pauses_only_patience_is_left() -> None:
+    assert BackOff(1, 0).after(9, 4) == PATIENCE
