@@ -45,8 +45,10 @@ def world(nodes: Iterable[Node], running: Iterable[Pod]) -> World:
     return World(dict(sorted(machines.items())))
 
 
-def place(entity: Entity, world: World, scheduled: int) -> Answer:
-    """Every pod that the entity needs, or none."""
+def place(
+    entity: Entity, world: World, scheduled: int, within: dict[str, Machine] | None = None
+) -> Answer:
+    """Every pod that the entity needs, or none, on all nodes or on some."""
     members = sorted(
         entity.members,
         key=lambda m: (-m.pod.spec.priority, -m.attempts, m.timestamp, m.pod.metadata.name),
@@ -56,7 +58,7 @@ def place(entity: Entity, world: World, scheduled: int) -> Answer:
     for done, member in enumerate(members):
         if scheduled + len(members) - done < entity.quorum:
             break
-        pod, machines = member.pod, world.machines
+        pod, machines = member.pod, world.machines if within is None else within
         reasons = {name: refusals(pod, machine, world) for name, machine in machines.items()}
         fitting = [name for name, refused in reasons.items() if not refused]
         if fitting:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.scheduler.backoff import BackOff
-from phalanx.scheduler.configuration import Configuration, read
+from phalanx.scheduler.configuration import read
 from phalanx.scheduler.peers import SYSTEM_DEFAULTS
 from phalanx.scheduler.policy import DEFAULT, Policy
 from phalanx.scheduler.profiles import DEFAULT_PROFILES
@@ -43,15 +43,19 @@ def fault(*profiles: Profile, **fields: Any) -> str:
 
 
 def test_a_file_that_says_nothing_asks_for_what_is_usual() -> None:
-    found = read({"apiVersion": "kubescheduler.config.k8s.io/v1",
-                  "kind": "KubeSchedulerConfiguration", "profiles": None})  # fmt: skip
-    assert isinstance(found, Configuration)
+    found = configured()
     assert (found.profiles.back_off, found.profiles.groups) == (DEFAULT_PROFILES.back_off, True)
     ((name, one),) = found.profiles.policies.items()
     assert name == "default-scheduler"
     assert [row.name for row in one.filters] == [row.name for row in DEFAULT.filters]
     assert rows(one) == rows(DEFAULT)
     assert (one.near_weight, one.heeds_likes, one.defaults) == (1, True, SYSTEM_DEFAULTS)
+
+
+def test_no_profile_is_the_usual_one() -> None:
+    nothing: tuple[object, ...] = (None, [], [{}])
+    for none in nothing:
+        assert list(configured(profiles=none).profiles.policies) == ["default-scheduler"]
 
 
 def test_every_profile_is_a_scheduler_of_its_own() -> None:
@@ -132,6 +136,12 @@ def test_it_must_say_what_it_is() -> None:
         'supported values: "kubescheduler.config.k8s.io/v1"',
         'kind: Unsupported value: "Policy": supported values: "KubeSchedulerConfiguration"',
     ]
+
+
+def test_it_must_end() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    assert faults(endless) == ['Invalid value: "…": is nested without end']
 
 
 @pytest.mark.parametrize("found", [None, [], "text", 7])
@@ -351,6 +361,16 @@ def spoiled(draw: st.DrawFn, found: Any) -> Any:
 @given(profiles().flatmap(lambda one: spoiled(file(one, parallelism=1, leaderElection={}))))
 def test_whatever_it_holds_there_is_an_answer(found: Any) -> None:
     assert read(found) != []
+
+
+@pytest.mark.parametrize("huge", [10**30, -(10**30)])
+def test_a_number_out_of_all_bounds_is_told_too(huge: int) -> None:
+    spread = {"topologyKey": "a", "whenUnsatisfiable": "ScheduleAnyway", "maxSkew": huge}
+    for one in (
+        told("InterPodAffinity", hardPodAffinityWeight=huge),
+        told("PodTopologySpread", defaultingType="List", defaultConstraints=[spread]),
+    ):
+        assert fault(one).startswith("profiles[0].pluginConfig[0].args.")
 
 
 def test_no_part_of_a_file_is_lost_when_several_are_wrong() -> None:

@@ -108,6 +108,44 @@ def test_a_satisfied_gang_whose_extra_member_does_not_fit_waits() -> None:
     assert (decision.scheduled, decision.quorum) == (1, 1)
 
 
+@pytest.mark.parametrize(
+    ("quorum", "running", "fits", "placed", "untried"),
+    [
+        # Enough find a node: all are tried, and those that fit are placed.
+        (2, 0, "++", 2, 0),
+        (2, 0, "+++", 3, 0),
+        (2, 0, "-++", 2, 0),
+        (3, 0, "-+++", 3, 0),
+        (3, 1, "++", 2, 0),
+        (2, 2, "+", 1, 0),
+        (2, 2, "-+", 1, 0),
+        (None, 0, "--+", 1, 0),
+        # Too few can: it is given up as soon as that is certain, before the first if it must be.
+        (2, 0, "-+", 0, 1),
+        (2, 0, "--+", 0, 1),
+        (3, 0, "+-+", 0, 1),
+        (3, 1, "-+", 0, 1),
+        (4, 1, "++", 0, 2),
+        (None, 0, "--", 0, 0),
+        # Nobody new is placed: members beyond the quorum did not fit.
+        (2, 2, "--", 0, 0),
+        (None, 1, "-", 0, 0),
+    ],
+)
+def test_a_group_is_tried_for_as_long_as_it_may_succeed(
+    quorum: int | None, running: int, fits: str, placed: int, untried: int
+) -> None:
+    group = basic("g") if quorum is None else gang("g", quorum)
+    there = [pod(f"r{n}", "g", on="a") for n in range(running)]
+    wanted = [pod(f"m{n}", "g", cpu="1" if fit == "+" else "99") for n, fit in enumerate(fits)]
+    decision = decided(entity(group, wanted), [node("a", cpu="9")], there)
+    if placed:
+        assert isinstance(decision, Placed)
+        assert (len(decision.bindings), len(decision.leftovers)) == (placed, len(fits) - placed)
+    else:
+        assert waiting(decision).remaining == untried
+
+
 def test_a_basic_group_is_placed_as_far_as_it_goes() -> None:
     decision = decided(entity(basic("g"), members(4)), [node("a", cpu="3")])
     assert len(placement(decision)) == 3

@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 
 from phalanx.api.core import Node, Pod, Taint, Toleration
+from phalanx.api.selectors import Requirement
 from phalanx.scheduler.decision import Refusal
 from phalanx.scheduler.events import Event
-from phalanx.scheduler.filters import FILTERS, Depends, refusal, refused
+from phalanx.scheduler.filters import FILTERS, Depends, node_affinity, refusal, refused
 from phalanx.scheduler.scene import opening
 from phalanx.scheduler.shape import shape_of
-from phalanx.scheduler.wishes import tolerates
+from phalanx.scheduler.wishes import Place, tolerates
 from tests.scheduler import oracle
 from tests.scheduler.builders import cluster, node, pod
 from tests.scheduler.strategies import Situation, situations
@@ -139,6 +140,25 @@ def test_a_cure_is_offered_where_nothing_else_is_in_the_way() -> None:
 def test_a_new_node_would_need_the_labels_too() -> None:
     answer = refuse([], pod("p", cpu="1", selector={"disk": "ssd"}))
     assert answer.cures == ("add a node with room for cpu 1 and the label disk=ssd",)
+
+
+def test_a_node_outside_the_affinity_that_all_pods_get_is_refused_for_that_first() -> None:
+    training = (Place((Requirement("pool", "in", frozenset({"training"})),)),)
+    rows = [node_affinity(training) if row.name == "NodeAffinity" else row for row in FILTERS]
+    machines = [node("a"), node("b", {"pool": "training"}), node("c", {"disk": "ssd"})]
+
+    def answer(*found: Node) -> Refusal:
+        newcomer = shape_of(pod("p", selector={"disk": "ssd"}))
+        return refusal(rows, opening(cluster(found).snapshot(), newcomer))
+
+    assert answer(*machines).counts == (
+        ("node(s) didn't match scheduler-enforced node affinity", 2),
+        ("node(s) didn't match Pod's node affinity/selector", 1),
+    )
+    assert answer(*machines).cures[0] == "label node b with disk=ssd"
+    assert answer(machines[2]).cures[0] == (
+        "let the affinity that the scheduler adds to all pods allow node c"
+    )
 
 
 @given(situations(peers=False))

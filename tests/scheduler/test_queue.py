@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from phalanx.api.core import Pod
 from phalanx.api.meta import Key
+from phalanx.api.scheduling import MEMBERS_TO_RUN
 from phalanx.scheduler.decision import (
     SCHEDULER_ERROR,
     Binding,
@@ -119,6 +121,49 @@ def test_lowering_the_quorum_lets_a_gang_go() -> None:
     queue.group(gang("g", 2), 0.0)
     queue.group(gang("g", 1), 1.0)
     assert names(queue.pop(1.0)) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("left", "quorum"),
+    [("2", 2), ("1", 1), ("0", 1), ("9", 3), ("", 3), ("two", 3), ("-1", 3), ("9" * 5000, 3)],
+)
+def test_a_gang_needs_no_more_members_than_are_still_to_run(left: str, quorum: int) -> None:
+    group = gang("g", 3)
+    marked = replace(group, metadata=replace(group.metadata, annotations={MEMBERS_TO_RUN: left}))
+    queue = filled(*(pod(f"p{n}", "g") for n in range(quorum)))
+    queue.group(marked, 0.0)
+    assert pop(queue).quorum == marked.quorum == quorum
+    short = filled(*(pod(f"p{n}", "g") for n in range(quorum - 1)))
+    short.group(marked, 0.0)
+    assert short.pop(0.0) is None
+
+
+def test_saying_that_fewer_members_are_to_run_lets_the_last_ones_go() -> None:
+    group = gang("g", 2)
+    queue = filled(pod("ended", "g", on="n", phase="Succeeded"), pod("last", "g"))
+    queue.group(group, 0.0)
+    assert queue.pop(0.0) is None
+    marked = replace(group.metadata, annotations={MEMBERS_TO_RUN: "1"})
+    queue.group(replace(group, metadata=marked), 1.0)
+    assert names(queue.pop(1.0)) == ["last"]
+
+
+def test_members_to_run_mean_nothing_to_a_basic_group() -> None:
+    group = basic("g")
+    marked = replace(group.metadata, annotations={MEMBERS_TO_RUN: "5"})
+    queue = filled(pod("a", "g"))
+    queue.group(replace(group, metadata=marked), 0.0)
+    assert names(queue.pop(0.0)) == ["a"]
+
+
+def test_a_group_made_again_under_its_name_wakes_its_members() -> None:
+    queue = filled(pod("a", "g"))
+    queue.group(gang("g", 1), 0.0)
+    one = pop(queue)
+    queue.done(one, refusal(one), 0.0)
+    assert queue.pop(0.1) is None
+    queue.group(replace(gang("g", 1), metadata=replace(gang("g", 1).metadata, uid="new")), 0.2)
+    assert names(queue.pop(0.2)) == ["a"]
 
 
 def test_a_group_that_is_deleted_sends_its_members_back_to_waiting() -> None:

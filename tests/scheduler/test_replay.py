@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -39,7 +38,10 @@ from tests.scheduler.builders import basic, gang, key, node, pod, pod_like
 
 
 def begun(desk: Desk, at: float) -> Begun:
-    return Begun(at, FORMAT, "test", desk.profiles.said, desk.queue.sequence)
+    profiles = desk.profiles
+    return Begun(
+        at, FORMAT, "test", tuple(profiles.policies), profiles.said, desk.queue.sequence
+    )  # fmt: skip
 
 
 def sealed(records: list[Record]) -> list[bytes]:
@@ -182,7 +184,7 @@ def test_nonsense_that_nobody_wrote_is_told_and_ends_nothing() -> None:
 
 
 def test_a_record_of_another_format_is_refused() -> None:
-    (fault,) = replayed([Begun(0.0, FORMAT + 1, "later", None)])
+    (fault,) = replayed([Begun(0.0, FORMAT + 1, "later", ())])
     assert isinstance(fault, Fault)
     assert f"format {FORMAT + 1}" in fault.why
 
@@ -217,13 +219,6 @@ def test_the_configuration_of_the_scheduler_is_part_of_its_record() -> None:
 # ---- properties ----------------------------------------------------------------------------------
 
 
-@dataclass
-class Story:
-    """What a record tells, from some beginning on."""
-
-    records: list[Record] = field(default_factory=list)
-
-
 def outcome(cycle: Generator[int, None, Decision]) -> Decision:
     """What a cycle comes to."""
     while True:
@@ -244,7 +239,7 @@ class Telling(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now, self.serial = 0.0, 0
-        self.stories: list[Story] = []
+        self.stories: list[list[Record]] = []
         self.desk = Desk(DEFAULT_PROFILES, self.note)
         self.things: Things = {}
         self.spaces: dict[str, dict[str, str]] = {}
@@ -255,7 +250,7 @@ class Telling(RuleBasedStateMachine):
 
     def note(self, record: Record) -> None:
         for story in self.stories:
-            story.records.append(record)
+            story.append(record)
 
     @initialize(data=st.data())
     def there_is_something(self, data: st.DataObject) -> None:
@@ -270,7 +265,7 @@ class Telling(RuleBasedStateMachine):
     @precondition(lambda self: not self.flying)
     @rule()
     def a_new_record_begins(self) -> None:
-        self.stories.append(Story([begun(self.desk, self.now), *self.picture()]))
+        self.stories.append([begun(self.desk, self.now), *self.picture()])
 
     def picture(self) -> Iterator[Record]:
         yield from (NamespaceSeen(self.now, *one) for one in self.spaces.items())
@@ -401,9 +396,9 @@ class Telling(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Every record is replayed: all decisions are in it, and all are the same."""
         for story in self.stories:
-            found = replayed(story.records)
+            found = replayed(story)
             assert [one for one in found if isinstance(one, Fault) or one.differs] == []
-            assert len(found) == sum(isinstance(one, Decided) for one in story.records)
+            assert len(found) == sum(isinstance(one, Decided) for one in story)
 
 
 TestEveryRecordCanBeReplayed = Telling.TestCase

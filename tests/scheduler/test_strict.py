@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from phalanx.scheduler.strict import strictly, without_nulls
+from phalanx.scheduler.strict import Whole, cleaned, strictly
 
 
 class Leaf(Struct, forbid_unknown_fields=True, rename="camel"):
-    how_many: int = 0
+    how_many: Whole = 0
     name: str = ""
 
 
@@ -19,6 +19,7 @@ class Root(Struct, forbid_unknown_fields=True):
     leaves: tuple[Leaf, ...] = ()
     on: bool = False
     load: float = 0.0
+    perhaps: int | None = None
 
 
 def test_what_fits_is_a_struct() -> None:
@@ -35,6 +36,9 @@ def test_what_fits_is_a_struct() -> None:
         ({"leaves": {}}, "leaves: expected a list, got names with values"),
         ({"leaves": [{"howMany": "2"}]}, "leaves[0].howMany: expected a whole number, got text"),
         ({"leaves": [{"howMany": []}]}, "leaves[0].howMany: expected a whole number, got a list"),
+        ({"leaves": [{"howMany": 1 << 31}]},
+         "leaves[0].howMany: expected a whole number <= 2147483647"),
+        ({"perhaps": ""}, "perhaps: expected a whole number, got text"),
         ({"leaves": [{"name": 2.5}]}, "leaves[0].name: expected text, got a number"),
         ({"on": "yes"}, "on: expected true or false, got text"),
         ({"load": "much"}, "load: expected a number, got text"),
@@ -50,4 +54,8 @@ def test_what_does_not_is_told_at_its_place(found: object, told: str) -> None:
 
 def test_a_null_is_as_good_as_nothing() -> None:
     found: Any = {"a": None, "b": [{"c": None, "d": 0}, {}]}
-    assert without_nulls(found) == {"b": [{"d": 0}, {}]}
+    assert cleaned(found) == {"b": [{"d": 0}, {}]}
+
+
+def test_a_sign_that_is_none_becomes_one() -> None:
+    assert cleaned(["a\ud800é"]) == ["a?é"]

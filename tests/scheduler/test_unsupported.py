@@ -18,7 +18,6 @@ from phalanx.api.core import (
 from phalanx.api.scheduling import (
     PodGroupSpec,
     SchedulingConstraints,
-    TopologyConstraint,
 )
 from phalanx.scheduler.unsupported import (
     UNSUPPORTED,
@@ -33,10 +32,6 @@ PODS = [
     (PodSpec(resource_claims=(PodClaim("c"),)), "resource claims"),
 ]
 GROUPS = [
-    (
-        PodGroupSpec(scheduling_constraints=SchedulingConstraints((TopologyConstraint("rack"),))),
-        "a topology constraint",
-    ),
     (PodGroupSpec(parent_composite_pod_group_name="root"), "a parent composite group"),
 ]
 

@@ -26,17 +26,18 @@ class Verifier:
     """Checks every decision; every `share`-th against all that the oracle has to say."""
 
     def __init__(self, share: int = 1) -> None:
-        self._share = share
+        self._share, self._number = share, 0
         self.judged: Counter[str] = Counter()
         self._amounts: dict[str, tuple[dict[str, int], dict[str, int]]] = {}
 
     def objections(self, seen: Cluster, entity: Entity, decision: Decision) -> list[str]:
         """What is wrong about a decision; nothing, if it is right."""
+        self._number += 1
         self.judged[type(decision).__name__] += 1
         wrong = [*_entity(seen, entity)]
         if not wrong and not isinstance(decision, Impossible):
             wrong = [*self._placement(seen, entity, decision)]
-            if not wrong and self.judged.total() % self._share == 0:
+            if not wrong and self._number % self._share == 0:
                 self.judged["thoroughly"] += 1
                 wrong = [*self._meaning(seen, entity, decision)]
         return [f"{entity.key}: {sentence}" for sentence in wrong]
@@ -91,9 +92,9 @@ class Verifier:
                     self.judged["cures"] += 1
                     world = self._world(seen)
                     change(world, match)
-                    machine = world.machines[match["node"]]
-                    # Not what others say: a node with another label is in another domain.
-                    if reasons := oracle.of_node(pod, machine) + oracle.of_load(pod, machine):
+                    reasons = oracle.refusals(pod, world.machines[match["node"]], world)
+                    # A node with another label is in another domain, where others may object.
+                    if reasons and not (change is _label and _COMPANY.search(reasons[0])):
                         yield f"to {cure} would not help: {', '.join(reasons)}"
 
     def _world(self, seen: Cluster) -> World:
@@ -188,6 +189,7 @@ def _make_room(world: World, match: re.Match[str]) -> None:
         room[name] = room.get(name, 0) + amount(name, quantity)
 
 
+_COMPANY = re.compile("affinity rules|topology spread")
 #: What can be tried out of what a refusal says would help.
 CURES: tuple[tuple[str, Callable[[World, re.Match[str]], None]], ...] = (
     (r"uncordon node (?P<node>\S+)", _uncordon),

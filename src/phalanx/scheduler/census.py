@@ -99,6 +99,11 @@ class Census:
             if pod is not None:
                 self._count(pod, change)
 
+    def node_of(self, key: Key) -> str:
+        """The node that a pod is on, bound or assumed; "" for none."""
+        resident = self._residents.get(key)
+        return resident.node if resident else ""
+
     def crowd(self, crowd: Crowd) -> IntArray:
         """How many of a crowd there are on each node. Not to be changed."""
         counts = self._crowds.pop(crowd, None)

@@ -158,4 +158,4 @@ def _counts(watched: _Watched, standing: Standing) -> bool:
 
 def every_node(snapshot: Snapshot) -> Domains:
     """Each node a domain of its own, whatever its labels."""
-    return Domains(np.arange(len(snapshot)), len(snapshot))
+    return Domains(np.arange(len(snapshot)), tuple(snapshot.names))

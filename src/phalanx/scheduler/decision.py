@@ -75,6 +75,8 @@ class Waiting:
     unknown: int
     wakes_on: frozenset[Event]
     reason: str = UNSCHEDULABLE
+    #: Among how many placements it could choose; None where it may be anywhere.
+    placements: int | None = None
 
     @property
     def fails_group(self) -> bool:

@@ -45,6 +45,12 @@ class Entity:
         return self.members[0].pod.spec.scheduler_name
 
     @property
+    def topology(self) -> str:
+        """The label whose value the nodes of all members must share; "" for none."""
+        constraints = self.group.spec.scheduling_constraints if self.group else None
+        return constraints.topology[0].key if constraints and constraints.topology else ""
+
+    @property
     def quorum(self) -> int:
         """How many members must have a node for any to get one."""
         return self.group.quorum if self.group else 1

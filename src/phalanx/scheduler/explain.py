@@ -102,10 +102,17 @@ def _why_waiting(decision: Waiting) -> str:
         return "".join(no_node(pod.refusal) for pod in decision.pods if pod.refusal)
     if not decision.fails_group:
         return GROUP_FAILED
-    return (
+    lacking = (
         f"minCount ({decision.quorum}) cannot be satisfied: "
         f"{decision.scheduled} scheduled, {decision.remaining} remaining"
     )
+    match decision.placements:
+        case None:
+            return lacking
+        case 0:
+            return "no feasible placements found"
+        case number:
+            return f"0/{number} placements are available, first placement status: {lacking}"
 
 
 def _each(pods: tuple[Refused, ...], reason: str, otherwise: str) -> tuple[PodSentence, ...]:

@@ -28,7 +28,8 @@ class Field:
         among = scene.among is not None
         rows = view.policy.filters if among else ()
         self._filters = tuple(row for row in rows if row.depends is Depends.PEERS)
-        self._keys: IntArray = np.array(view.keys, np.int64)
+        keys = np.array(view.keys, np.int64)
+        self._keys: IntArray = np.where(scene.inside, keys, NOWHERE)
         self._numbers: IntArray = np.arange(len(view.keys))
 
     def catch_up(self, nodes: Iterable[int], spots: dict[int, Spot]) -> None:

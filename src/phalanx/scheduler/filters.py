@@ -202,13 +202,13 @@ def refused(row: Filter, scene: Scene) -> BoolArray:
 def refusal(filters: Sequence[Filter], scene: Scene) -> Refusal:
     """Why no node takes a pod: asked only when none does."""
     counts: dict[str, int] = {}
-    size = len(scene.snapshot)
-    still = np.ones(size, bool)
+    inside = scene.inside
+    still = inside.copy()
     by_filter = []
     blamed: dict[str, None] = {}
     wakes_on = {Event.NODE_ADDED}
     for row in filters:
-        nodes = np.zeros(size, bool)
+        nodes = np.zeros(len(inside), bool)
         for reason, mask in row.refuses(scene):
             nodes |= mask
             if count := int(np.count_nonzero(mask & still)):
@@ -218,6 +218,7 @@ def refusal(filters: Sequence[Filter], scene: Scene) -> Refusal:
         still &= ~nodes
         by_filter.append((row, nodes))
     cures = (*_cures(by_filter, scene), _new_node(scene.shape))
+    size = int(np.count_nonzero(inside))
     return Refusal(size, tuple(counts.items()), cures, frozenset(wakes_on), tuple(blamed))
 
 
@@ -225,7 +226,7 @@ def _cures(by_filter: list[tuple[Filter, BoolArray]], scene: Scene) -> Iterator[
     """A change per filter that would let the pod in where nothing else is in its way."""
     obstacles = np.sum([nodes for _, nodes in by_filter], axis=0)
     for row, nodes in by_filter:
-        alone = nodes & (obstacles == 1)
+        alone = nodes & (obstacles == 1) & scene.inside
         if alone.any():
             yield row.cure(scene, alone)
 

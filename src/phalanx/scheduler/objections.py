@@ -103,10 +103,11 @@ def impossible(entity: Entity) -> Impossible | None:
     pods += entity.others
     for row in GROUP_OBJECTIONS if entity.group else POD_OBJECTIONS:
         if found := row(entity, pods):
-            return _decision(entity, found)
+            return refused_outright(entity, found)
     return None
 
 
-def _decision(entity: Entity, found: Objection) -> Impossible:
+def refused_outright(entity: Entity, found: Objection) -> Impossible:
+    """An objection to an entity as a decision about it."""
     pods = tuple(Refused(m.pod.metadata.key, m.pod.metadata.uid, None) for m in entity.members)
     return Impossible(entity.group_key, pods, found.reason, found.message, found.cure, OWN)

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from phalanx.scheduler.among import Among
 from phalanx.scheduler.shape import Shape
-from phalanx.scheduler.snapshot import IntArray, Ports, Snapshot
+from phalanx.scheduler.snapshot import BoolArray, IntArray, Ports, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,13 @@ class Scene:
     used: IntArray
     ports: Mapping[int, Ports]
     among: Among | None = None
+    #: The nodes that count; None: all.
+    within: BoolArray | None = None
+
+    @property
+    def inside(self) -> BoolArray:
+        """The nodes that count."""
+        return np.ones(len(self.snapshot), bool) if self.within is None else self.within
 
 
 def opening(snapshot: Snapshot, shape: Shape) -> Scene:

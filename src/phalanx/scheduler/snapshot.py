@@ -65,7 +65,15 @@ class Domains(NamedTuple):
     """The domains of a key: the number of the one that each node is in, -1 for none."""
 
     ids: IntArray
-    size: int
+    #: What the label says in each of them.
+    values: tuple[str, ...]
+    #: The nodes in each of them.
+    members: tuple[IntArray, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return len(self.values)
 
     @property
     def labelled(self) -> BoolArray:
@@ -144,7 +152,7 @@ class Snapshot:
             numbers: dict[str, int] = {}
             values = (labels.get(key) for labels in self.labels)
             ids = [-1 if v is None else numbers.setdefault(v, len(numbers)) for v in values]
-            found = self._domains[key] = Domains(np.array(ids, np.int64), len(numbers))
+            found = self._domains[key] = _domains(np.array(ids, np.int64), tuple(numbers))
         return found
 
     def sizes(self, image: str) -> IntArray:
@@ -194,6 +202,14 @@ class Snapshot:
 
     def _class(self, taints: tuple[Taint, ...]) -> int:
         return self.taints.setdefault(taints, len(self.taints))
+
+
+def _domains(ids: IntArray, values: tuple[str, ...]) -> Domains:
+    order = np.argsort(ids, kind="stable")
+    starts = np.searchsorted(ids[order], np.arange(len(values) + 1))
+    ends = starts[1:]
+    members = [order[start:end] for start, end in zip(starts[:-1], ends, strict=True)]
+    return Domains(ids, values, tuple(members))
 
 
 def _images(node: Node) -> dict[str, int]:

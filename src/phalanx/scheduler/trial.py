@@ -16,6 +16,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from heapq import heappop, heappush
 
+import numpy as np
+
 from phalanx.scheduler.among import Among
 from phalanx.scheduler.company import ALONE, Company, Standing
 from phalanx.scheduler.decision import Refusal
@@ -25,15 +27,22 @@ from phalanx.scheduler.filters import refusal
 from phalanx.scheduler.policy import Policy
 from phalanx.scheduler.scene import Scene
 from phalanx.scheduler.shape import Ask, Shape
-from phalanx.scheduler.snapshot import CPU, MEMORY, IntArray, Ports, Snapshot, Spot
+from phalanx.scheduler.snapshot import CPU, MEMORY, BoolArray, IntArray, Ports, Snapshot, Spot
 from phalanx.scheduler.view import INDEX, NOWHERE, View, view_of
 
 
 class Trial:
-    """A scratch overlay on a snapshot, for these members."""
+    """A scratch overlay on a snapshot, for these members, on all nodes or on some."""
 
-    def __init__(self, snapshot: Snapshot, policy: Policy, members: Iterable[Member]) -> None:
-        self.snapshot, self._policy = snapshot, policy
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        policy: Policy,
+        members: Iterable[Member],
+        nodes: IntArray | None = None,
+    ) -> None:
+        self.snapshot, self._policy, self._nodes = snapshot, policy, nodes
+        self._within = None if nodes is None else _mask(nodes, len(snapshot))
         self._spots: dict[int, Spot] = {}
         #: The touched nodes in order; each seeker repeats what it has not seen of it.
         self._touched: list[int] = []
@@ -73,12 +82,22 @@ class Trial:
         view = view_of(self.snapshot, self._policy, shape)
         scene = Scene(
             self.snapshot, shape, self.snapshot.used, self.snapshot.ports,
-            self._among(shape, standing),
+            self._among(shape, standing), self._within,
         )  # fmt: skip
         comparisons = tuple(row for row in self._policy.comparisons if row.concerns(scene))
         if scene.among is None and not comparisons:
-            return _Cursor(view, scene)
+            return _Cursor(view, scene, self._order(view))
         return _Surveyor(view, scene, Field(view, scene, comparisons))
+
+    def is_plain(self, member: Member) -> bool:
+        """Whether where a pod goes depends on nothing but the load of nodes."""
+        return isinstance(self._seeker(member.shape, self._standing(member)), _Cursor)
+
+    def _order(self, view: View) -> list[int]:
+        if self._nodes is None:
+            return view.order
+        keys = view.keys
+        return sorted(keys[i] for i in self._nodes.tolist() if keys[i] != NOWHERE)
 
     def _among(self, shape: Shape, standing: Standing) -> Among | None:
         company = self._company
@@ -105,11 +124,12 @@ class Trial:
         self._touched.append(i)
 
     def _refusal(self, seeker: _Seeker) -> Refusal:
-        if not self._touched and seeker.scene.among is None:
+        if not self._touched and seeker.scene.among is None and self._within is None:
             return seeker.view.refusal()
         scene = Scene(
-            self.snapshot, seeker.scene.shape, self._used(), self._ports(), seeker.scene.among
-        )
+            self.snapshot, seeker.scene.shape, self._used(), self._ports(), seeker.scene.among,
+            self._within,
+        )  # fmt: skip
         return refusal(self._policy.filters, scene)
 
     def _used(self) -> IntArray:
@@ -169,10 +189,11 @@ class _Surveyor(_Seeker):
 class _Cursor(_Seeker):
     """Where one shape stands in its view's order, and the new keys of touched nodes."""
 
-    __slots__ = ("_front", "_heap", "_keys")
+    __slots__ = ("_front", "_heap", "_keys", "_order")
 
-    def __init__(self, view: View, scene: Scene) -> None:
+    def __init__(self, view: View, scene: Scene, order: list[int]) -> None:
         super().__init__(view, scene)
+        self._order = order
         self._front = 0
         self._heap: list[int] = []
         self._keys: dict[int, int] = {}
@@ -188,7 +209,7 @@ class _Cursor(_Seeker):
         heap, keys = self._heap, self._keys
         while heap and heap[0] != keys[heap[0] & INDEX]:
             heappop(heap)
-        order, front, end = self.view.order, self._front, len(self.view.order)
+        order, front, end = self._order, self._front, len(self._order)
         while front < end and order[front] & INDEX in spots:
             front += 1
         self._front = front
@@ -204,3 +225,9 @@ class _Cursor(_Seeker):
                 keys[i] = key = view.key(i, spots[i])
                 if key != NOWHERE:
                     heappush(self._heap, key)
+
+
+def _mask(nodes: IntArray, size: int) -> BoolArray:
+    mask = np.zeros(size, bool)
+    mask[nodes] = True
+    return mask

@@ -37,10 +37,6 @@ UNSUPPORTED = (
 )
 
 UNSUPPORTED_GROUPS = (
-    GroupRow(
-        lambda spec: bool(spec.scheduling_constraints and spec.scheduling_constraints.topology),
-        "a topology constraint",
-    ),
     GroupRow(lambda spec: bool(spec.parent_composite_pod_group_name), "a parent composite group"),
 )
 

@@ -36,7 +36,7 @@ class View:
     """Mask, scores and order of one shape on one snapshot."""
 
     __slots__ = (
-        "_admits", "_allowed", "_everywhere", "_here", "_merits", "_position", "_refusal", "ask",
+        "_admits", "_everywhere", "_here", "_merits", "_position", "_refusal", "allowed", "ask",
         "epoch", "keys", "order", "policy", "shape", "snapshot",
     )  # fmt: skip
 
@@ -52,7 +52,7 @@ class View:
         self.order: list[int] = []
         self._position = self.epoch = 0
         self._refusal: Refusal | None = None
-        self._allowed = np.ones(len(snapshot), bool)
+        self.allowed = np.ones(len(snapshot), bool)
         self._merits: list[int] | None = None
         self._build()
 
@@ -92,7 +92,7 @@ class View:
         snapshot, scene = self.snapshot, self._scene()
         for row in self.policy.filters:
             if row.depends is Depends.NODES:
-                self._allowed &= ~refused(row, scene)
+                self.allowed &= ~refused(row, scene)
         merits = [(row.weight, row.of(snapshot, self.shape)) for row in self.policy.merits]
         if any(found is not None for _, found in merits):
             total = sum(weight * found for weight, found in merits if found is not None)
@@ -103,7 +103,7 @@ class View:
     def _rank(self) -> None:
         """Ask what depends on load of all nodes, and rank those that pass."""
         snapshot, scene = self.snapshot, self._scene()
-        passing = self._allowed.copy()
+        passing = self.allowed.copy()
         for row in self.policy.filters:
             if row.depends is Depends.LOAD:
                 passing &= ~refused(row, scene)
@@ -115,7 +115,7 @@ class View:
         self.keys = np.where(passing, keys, NOWHERE).tolist()
 
     def _patch(self, changed: list[int]) -> None:
-        snapshot, keys, order, allowed = self.snapshot, self.keys, self.order, self._allowed
+        snapshot, keys, order, allowed = self.snapshot, self.keys, self.order, self.allowed
         for i in changed:
             old = keys[i]
             new = self.key(i, snapshot.spot(i)) if allowed[i] else NOWHERE

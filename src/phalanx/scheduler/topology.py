@@ -1,0 +1,136 @@
+"""Topology: the sets of nodes of which one must hold all members of a group.
+
+A group may name a label whose value its nodes must share. Each value is a placement; members that
+have a node already leave only theirs. For members of one sort a single pass over the nodes tells
+what every placement holds, so that only the best one is tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from phalanx.scheduler.decision import SCHEDULER_ERROR
+from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.objections import Objection
+from phalanx.scheduler.policy import Policy
+from phalanx.scheduler.shape import Shape
+from phalanx.scheduler.snapshot import CPU, MEMORY, IntArray, Snapshot
+from phalanx.scheduler.view import NOWHERE, view_of
+
+
+class Placement(NamedTuple):
+    """Nodes that share a label, by index, lowest first; the label's values are numbered."""
+
+    value: str
+    number: int
+    nodes: IntArray
+
+
+def placements(entity: Entity, snapshot: Snapshot) -> Sequence[Placement] | Objection | None:
+    """The placements among which to choose; None if the group may be anywhere."""
+    key = entity.topology
+    if not key:
+        return None
+    homes = _homes(entity, snapshot, key)
+    if isinstance(homes, Objection):
+        return homes
+    domains = snapshot.domains(key)
+    chosen = [n for n, value in enumerate(domains.values) if not homes or value in homes]
+    chosen.sort(key=lambda number: domains.values[number])
+    return [Placement(domains.values[n], n, domains.members[n]) for n in chosen]
+
+
+def _homes(entity: Entity, snapshot: Snapshot, key: str) -> set[str] | Objection:
+    """The values that members with a node have; more than one is a contradiction."""
+    homes: set[str] = set()
+    for pod in entity.others:
+        name = pod.node or snapshot.census.node_of(pod.metadata.key)
+        if not name:
+            continue
+        index = snapshot.index.get(name)
+        value = None if index is None else snapshot.labels[index].get(key)
+        if value is None:
+            return _lost(f"node {name} of pod {pod.metadata.key} has no label {key}")
+        homes.add(value)
+    if len(homes) > 1:
+        return _lost(f"they are in {' and '.join(sorted(homes))}")
+    return homes
+
+
+def _lost(why: str) -> Objection:
+    return Objection(
+        SCHEDULER_ERROR,
+        f"cannot determine domain for already scheduled pods: {why}",
+        "delete the members that are not where the others are",
+    )
+
+
+def capacities(snapshot: Snapshot, policy: Policy, shape: Shape) -> IntArray:
+    """How many more pods of a shape each node holds."""
+    view = view_of(snapshot, policy, shape)
+    most: IntArray = np.where(view.allowed, np.iinfo(np.int32).max, 0)
+    for column, amount in view.ask.amounts:
+        free = snapshot.room[:, column] - snapshot.used[:, column]
+        most = np.minimum(most, np.maximum(free // amount, 0))
+    if view.ask.unknown:
+        return np.zeros(len(snapshot), np.int64)
+    if shape.ports:
+        most = np.minimum(most, np.array(view.keys, np.int64) != NOWHERE)
+    return most
+
+
+def promising(
+    entity: Entity, snapshot: Snapshot, policy: Policy, found: Sequence[Placement], scheduled: int
+) -> Placement:
+    """The placement that will hold most of equal members, or comes nearest to enough of them."""
+    shape, domains = entity.members[0].shape, snapshot.domains(entity.topology)
+    inside = domains.labelled
+    ids = domains.ids[inside]
+
+    def total(per_node: IntArray) -> IntArray:
+        return np.bincount(ids, per_node[inside], domains.size).astype(np.int64)
+
+    numbers = [placement.number for placement in found]
+    held = total(capacities(snapshot, policy, shape))[numbers]
+    members = np.minimum(held, len(entity.members)) + scheduled
+    enough = (members >= entity.quorum) & (members > scheduled)
+    if not enough.any():
+        enough[:] = True
+    loads = [
+        (total(snapshot.room[:, column])[numbers],
+         total(snapshot.scored[:, column])[numbers] + amount * (members - scheduled))
+        for column, amount in zip((CPU, MEMORY), shape.scored, strict=True)
+    ]  # fmt: skip
+    worth = members * 100 // max(int(members[enough].max()), 1) + _fullness(loads)
+    return found[int(np.where(enough, worth, -1).argmax())]
+
+
+class Offer(NamedTuple):
+    """What a placement would hold of a group: how many members, and what these take."""
+
+    placement: Placement
+    members: int
+    cpu: int
+    memory: int
+
+
+def best(offers: Sequence[Offer], snapshot: Snapshot) -> Offer:
+    """The offer that holds most members in the fullest placement; of equal ones the first."""
+    members = np.array([offer.members for offer in offers], np.int64)
+    loads = []
+    for column, added in ((CPU, [o.cpu for o in offers]), (MEMORY, [o.memory for o in offers])):
+        room = [snapshot.room[offer.placement.nodes, column].sum() for offer in offers]
+        used = [snapshot.scored[offer.placement.nodes, column].sum() for offer in offers]
+        loads.append((np.array(room, np.int64), np.add(used, added)))
+    worth = members * 100 // max(int(members.max()), 1) + _fullness(loads)
+    return offers[int(worth.argmax())]
+
+
+def _fullness(loads: Sequence[tuple[IntArray, IntArray]]) -> IntArray:
+    """The mean of the used shares of all that a placement has, in per cent."""
+    shares = [np.minimum(used, room) * 100 // np.maximum(room, 1) for room, used in loads]
+    counts = np.sum([room > 0 for room, _ in loads], axis=0)
+    return np.asarray(np.sum(shares, axis=0) // np.maximum(counts, 1), np.int64)

@@ -1,0 +1,156 @@
+"""All members in one rack, and in which."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace as changed
+
+from phalanx.api.core import Node, Pod
+from phalanx.api.scheduling import PodGroup, SchedulingConstraints, TopologyConstraint
+from phalanx.scheduler.cycle import decide
+from phalanx.scheduler.decision import SCHEDULER_ERROR, Decision, Impossible, Placed, Waiting
+from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.explain import explain
+from phalanx.scheduler.policy import DEFAULT
+from tests.scheduler import oracle
+from tests.scheduler.builders import basic, cluster, entity, gang, node, pod
+from tests.scheduler.machine import World
+from tests.scheduler.strategies import Situation, situations
+
+RACK = SchedulingConstraints((TopologyConstraint("rack"),))
+
+
+def racked(group: PodGroup, key: str = "rack") -> PodGroup:
+    constraints = SchedulingConstraints((TopologyConstraint(key),))
+    return changed(group, spec=changed(group.spec, scheduling_constraints=constraints))
+
+
+def rack(name: str, count: int, **amounts: str) -> list[Node]:
+    return [node(f"{name}{i}", {"rack": name}, room=amounts) for i in range(count)]
+
+
+def members(count: int, **amounts: str) -> list[Pod]:
+    return [pod(f"p{i}", "g", asks=amounts) for i in range(count)]
+
+
+def decided(
+    group: PodGroup, pods: list[Pod], nodes: list[Node], running: list[Pod] | None = None
+) -> Decision:
+    others = [one for one in running or [] if one.group]
+    return decide(entity(group, pods, others), cluster(nodes, running or []).snapshot(), DEFAULT)
+
+
+def racks_of(decision: Decision) -> set[str]:
+    assert isinstance(decision, Placed)
+    return {binding.node[0] for binding in decision.bindings}
+
+
+def test_all_members_are_in_one_rack() -> None:
+    nodes = rack("a", 2) + rack("b", 2)
+    assert len(racks_of(decided(racked(gang("g", 3)), members(3, cpu="2"), nodes))) == 1
+
+
+def test_the_rack_that_holds_it_is_found_though_others_look_better() -> None:
+    nodes = rack("a", 1, cpu="3") + rack("b", 4, cpu="1")
+    assert racks_of(decided(racked(gang("g", 4)), members(4, cpu="1"), nodes)) == {"b"}
+
+
+def test_of_racks_that_hold_it_the_fuller_one_is_taken() -> None:
+    nodes = rack("a", 4) + rack("b", 2)
+    assert racks_of(decided(racked(gang("g", 2)), members(2, cpu="1"), nodes)) == {"b"}
+
+
+def test_nodes_without_the_label_do_not_count() -> None:
+    nodes = [node(f"x{i}") for i in range(9)]
+    decision = decided(racked(gang("g", 1)), members(1), nodes)
+    assert isinstance(decision, Waiting)
+    assert explain(decision).message == "no feasible placements found"
+
+
+def test_a_gang_that_no_rack_holds_waits_and_says_how_near_it_came() -> None:
+    nodes = rack("a", 1, cpu="1") + rack("b", 2, cpu="1")
+    decision = decided(racked(gang("g", 3)), members(3, cpu="1"), nodes)
+    assert explain(decision).message == (
+        "0/2 placements are available, first placement status: "
+        "minCount (3) cannot be satisfied: 2 scheduled, 0 remaining"
+    )
+    assert {one.refusal.total for one in decision.pods if one.refusal} == {2}  # type: ignore[union-attr]
+
+
+def test_members_with_a_node_leave_only_their_rack() -> None:
+    nodes = rack("a", 1) + rack("b", 3)
+    there = pod("old", "g", on="a0", cpu="1")
+    assert racks_of(decided(racked(gang("g", 2)), members(1), nodes, [there])) == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("where", "why"),
+    [
+        (["a0", "b0"], "they are in a and b"),
+        (["x"], "node x of pod default/old0 has no label rack"),
+        (["gone"], "node gone of pod default/old0 has no label rack"),
+    ],
+)
+def test_members_that_contradict_each_other_are_an_error(where: list[str], why: str) -> None:
+    nodes = rack("a", 1) + rack("b", 1) + [node("x")]
+    there = [pod(f"old{i}", "g", on=name) for i, name in enumerate(where)]
+    decision = decided(racked(gang("g", 3)), members(1), nodes, there)
+    assert isinstance(decision, Impossible)
+    assert decision.reason == SCHEDULER_ERROR
+    assert decision.message == f"cannot determine domain for already scheduled pods: {why}"
+
+
+def test_a_basic_group_takes_the_rack_that_holds_most() -> None:
+    nodes = rack("a", 1, cpu="2") + rack("b", 3, cpu="1")
+    decision = decided(racked(basic("g")), members(3, cpu="1"), nodes)
+    assert racks_of(decision) == {"b"}
+    assert isinstance(decision, Placed)
+    assert len(decision.bindings) == 3
+
+
+def by_hand(situation: Situation, key: str) -> tuple[dict[str, str], int]:
+    """Every placement tried one pod at a time, and the best of those that hold enough."""
+    values = sorted({n.metadata.labels[key] for n in situation.nodes if key in n.metadata.labels})
+    offers: list[tuple[str, dict[str, str], int]] = []
+    for value in values:
+        world = situation.world()
+        inside = {n: m for n, m in world.machines.items() if m.labels.get(key) == value}
+        answer = oracle.place(situation.entity, world, 0, inside)
+        if answer.bindings:
+            offers.append((value, answer.bindings, _fullness(World(inside))))
+    most = max((len(bindings) for _, bindings, _ in offers), default=0)
+    ranked = sorted(offers, key=lambda o: (-(len(o[1]) * 100 // most + o[2]), o[0]))
+    return (ranked[0][1] if ranked else {}), len(values)
+
+
+def _fullness(world: World) -> int:
+    shares = []
+    for name in ("cpu", "memory"):
+        room = sum(machine.room.get(name, 0) for machine in world.machines.values())
+        used = sum(machine.scored[name] for machine in world.machines.values())
+        if room:
+            shares.append(min(used, room) * 100 // room)
+    return sum(shares) // len(shares) if shares else 0
+
+
+@given(situations(), st.sampled_from(["zone", "disk"]))
+def test_the_placement_is_that_of_trying_each_by_hand(situation: Situation, key: str) -> None:
+    one: Entity = situation.entity
+    if one.group is None:
+        return
+    running = [old for old in situation.running if not old.group]
+    situation = replace(
+        situation, running=running, entity=replace(one, group=racked(one.group, key))
+    )
+    decision = decide(situation.entity, situation.cache().snapshot(), DEFAULT)
+    bindings, number = by_hand(situation, key)
+    if bindings:
+        assert isinstance(decision, Placed)
+        assert {b.pod.name: b.node for b in decision.bindings} == bindings
+    else:
+        assert isinstance(decision, Waiting)
+        assert decision.placements == number

@@ -1,0 +1,170 @@
+"""The verifier itself: it lets right decisions pass and finds each sort of wrong one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+from hypothesis import given
+
+from phalanx.api.core import Node, Pod, Taint
+from phalanx.api.scheduling import PodGroup
+from phalanx.scheduler.cycle import decide
+from phalanx.scheduler.decision import Binding, Decision, Placed, Refusal, Refused, Waiting
+from phalanx.scheduler.diagnosis import Cluster, cache_of
+from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.policy import DEFAULT
+from tests.scheduler.builders import alone, basic, entity, gang, key, node, pod
+from tests.scheduler.strategies import Situation, situations
+from tests.scheduler.verifier import Verifier
+
+
+def cluster(nodes: list[Node], pods: list[Pod], *groups: PodGroup) -> Cluster:
+    return Cluster(nodes, groups, pods)
+
+
+def judged(seen: Cluster, one: Entity, decision: Decision | None = None) -> list[str]:
+    """What is wrong about a decision, or about the one that the scheduler itself takes."""
+    if decision is None:
+        decision = decide(one, cache_of(seen).snapshot(), DEFAULT)
+    return Verifier().objections(seen, one, decision)
+
+
+def placed(**homes: str) -> Placed:
+    bindings = [Binding(key(name), f"uid-{name}", on) for name, on in homes.items()]
+    return Placed(None, tuple(bindings))
+
+
+@given(situations())
+def test_what_the_scheduler_decides_is_right(situation: Situation) -> None:
+    members = [member.pod for member in situation.entity.members]
+    groups = [situation.entity.group] if situation.entity.group else []
+    mine = situation.entity.group is not None
+    others = [p for p in situation.running if mine and p.group == situation.entity.key]
+    alive = tuple(p for p in others if not p.metadata.deletion_timestamp)
+    seen = Cluster(
+        situation.nodes, groups, [*situation.running, *members], (), situation.namespaces
+    )
+    one = replace(situation.entity, others=alive)
+    if groups and len(members) + len(alive) < one.quorum:
+        return
+    assert judged(seen, one) == []
+
+
+def test_a_pod_where_it_may_not_be_is_found() -> None:
+    tainted = node("n", taints=(Taint("a", "", "NoSchedule"),))
+    one = pod("p", cpu="1")
+    assert judged(cluster([tainted], [one]), alone(one), placed(p="n")) == [
+        "default/p: default/p may not be on n: node(s) had untolerated taint(s)"
+    ]
+    assert judged(cluster([tainted], [one]), alone(one), placed(p="m")) == [
+        "default/p: default/p may not be on m: no such node"
+    ]
+
+
+def test_pods_that_do_not_fit_together_are_found() -> None:
+    pair = [pod(f"m{i}", "g", cpu="3") for i in range(2)]
+    seen = cluster([node("n")], pair, gang("g", 2))
+    assert judged(seen, entity(gang("g", 2), pair), placed(m0="n", m1="n")) == [
+        "default/g: default/m1 may not be on n: Insufficient cpu"
+    ]
+
+
+def test_too_few_for_the_quorum_are_found() -> None:
+    pair = [pod(f"m{i}", "g", cpu="1") for i in range(2)]
+    seen = cluster([node("n")], pair, gang("g", 2))
+    assert judged(seen, entity(gang("g", 2), pair), placed(m0="n")) == [
+        "default/g: only 1 of 2 would have a node"
+    ]
+
+
+def test_a_worse_node_than_the_best_is_found() -> None:
+    one = pod("p", cpu="1")
+    seen = cluster([node("a", cpu="2"), node("b")], [one])
+    assert judged(seen, alone(one), placed(p="a")) == [
+        "default/p: it is placed on {'p': 'a'}, but pod by pod it would be on {'p': 'b'}"
+    ]
+
+
+def waiting(name: str, refusal: Refusal) -> Waiting:
+    pods = (Refused(key(name), f"uid-{name}", refusal),)
+    return Waiting(None, pods, 1, 0, 0, 0, frozenset())
+
+
+def test_a_pod_that_is_refused_although_it_fits_is_found() -> None:
+    one = pod("p", cpu="1")
+    (sentence,) = judged(cluster([node("n")], [one]), alone(one), waiting("p", Refusal(1)))
+    assert "it is placed on {}, but pod by pod it would be on {'p': 'n'}" in sentence
+
+
+def test_a_refusal_for_the_wrong_reason_is_found() -> None:
+    one = pod("p", cpu="9")
+    refusal = Refusal(1, (("Too many pods", 1),))
+    (sentence,) = judged(cluster([node("n")], [one]), alone(one), waiting("p", refusal))
+    assert "p was refused for {'Too many pods': 1}" in sentence
+
+
+@pytest.mark.parametrize(
+    ("cure", "helps"),
+    [
+        ("uncordon node n", False),
+        ("free or add cpu 5 on node n", True),
+        ("free or add cpu 4 on node n", False),
+        ("tolerate a=b:NoSchedule of node n, or remove it", False),
+        ("label node n with disk=ssd", False),
+    ],
+)
+def test_a_cure_that_does_not_help_is_found(cure: str, helps: bool) -> None:
+    one = pod("p", cpu="9")
+    refusal = Refusal(1, (("Insufficient cpu", 1),), (cure,))
+    found = judged(cluster([node("n")], [one]), alone(one), waiting("p", refusal))
+    assert (found == []) is helps
+
+
+def test_an_entity_that_is_not_what_the_objects_say_is_found() -> None:
+    pair = [pod(f"m{i}", "g") for i in range(2)]
+    seen = cluster([node("n")], pair, gang("g", 2))
+    assert judged(seen, entity(gang("g", 1), pair)) == ["default/g: its group is another one"]
+    assert judged(seen, entity(gang("g", 2), pair[:1])) == [
+        "default/g: its pending members are others than those that wait"
+    ]
+    assert judged(seen, entity(gang("g", 2), pair, [pod("m2", "g", on="n")])) == [
+        "default/g: its other members are others than those that are there"
+    ]
+
+
+def test_an_entity_that_should_not_be_tried_is_found() -> None:
+    gated = [pod("m0", "g", gates=["later"])]
+    assert judged(cluster([node("n")], gated, basic("g")), entity(basic("g"), gated)) == [
+        "default/g: it was tried although a gate holds it back"
+    ]
+    single = [pod("m0", "g")]
+    assert judged(cluster([node("n")], single, gang("g", 2)), entity(gang("g", 2), single)) == [
+        "default/g: it was tried although only 1 of 2 members are there"
+    ]
+
+
+def test_an_old_version_of_a_member_is_found() -> None:
+    one = pod("p")
+    newer = msgspec.structs.replace(
+        one, metadata=msgspec.structs.replace(one.metadata, resource_version="2")
+    )
+    assert judged(cluster([node("n")], [newer]), alone(one)) == [
+        "default/p: its pending members are others than those that wait"
+    ]
+
+
+def test_whether_something_fits_is_asked_of_what_is_there_now() -> None:
+    one = pod("p", cpu="3")
+    verifier = Verifier()
+    assert verifier.fits(cluster([node("n")], [one]), alone(one))
+    assert not verifier.fits(cluster([node("n", cpu="2")], [one]), alone(one))
+    assert not verifier.fits(cluster([node("n")], []), alone(one))
+
+
+def test_one_in_so_many_decisions_is_judged_thoroughly() -> None:
+    verifier, one = Verifier(share=2), pod("p", cpu="1")
+    seen = cluster([node("a", cpu="2"), node("b")], [one])
+    found = [bool(verifier.objections(seen, alone(one), placed(p="a"))) for _ in range(4)]
+    assert found == [False, True, False, True]
