@@ -8,7 +8,7 @@ PYTHON ?= python3 python3.11 python3.12 python3.13
 ARGS ?=
 
 .DEFAULT_GOAL := test
-.PHONY: install demo test check bench soak reference
+.PHONY: install demo test check bench soak mutants reference
 
 install: $(STAMP) ## .venv with the package and everything needed to develop and test it
 
@@ -26,6 +26,9 @@ test: check ## the checks and the test suite
 
 soak: install ## the long fault programme and every property with many more examples
 	@$(BIN)/python -m pytest --quiet -n 2 -m soak --timeout=0 --hypothesis-profile=soak $(ARGS)
+
+mutants: install ## bugs planted one at a time, each of which the fault programme or the suite finds
+	@$(BIN)/python -m tools.mutants $(ARGS)
 
 bench: install ## benchmarks; writes benchmarks/results/latest.json
 	@$(BIN)/python -m benchmarks.run $(ARGS)

@@ -5,13 +5,14 @@
     metrics.text()                                      what `/metrics` answers
 
 Whoever measures holds its Metrics and, where it measures often, the series itself. What is merely
-read (how long is the queue?) is read by a `reader`, when somebody asks. Imports nothing of ours.
-Measures; never decides.
+read (how long is the queue?) is read when somebody asks. Imports nothing of ours. Measures; never
+decides.
 """
 
 from __future__ import annotations
 
 import time
+import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -95,11 +96,6 @@ class Histogram:
         self._bounds, self._counts = buckets, [0] * (len(buckets) + 1)
         self.total = 0.0
 
-    @property
-    def count(self) -> int:
-        """How often it was measured."""
-        return sum(self._counts)
-
     def observe(self, value: float, times: int = 1) -> None:
         """One measurement, or several that are equal."""
         self._counts[bisect_left(self._bounds, value)] += times
@@ -115,6 +111,7 @@ class Histogram:
         yield "_count", "", below
 
 
+T = TypeVar("T")
 S = TypeVar("S", bound=Series)
 N = TypeVar("N", Counter, Gauge)
 
@@ -135,8 +132,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._rows: dict[Row[Any], dict[tuple[str, ...], Series]] = {}
-        #: Called before anything is told, to bring up to date what is merely read.
-        self.readers: list[Callable[[], None]] = []
+        self._watched: list[tuple[weakref.ref[Any], Callable[[Any], None]]] = []
 
     def of(self, row: Row[S], *values: str) -> S:
         """The series of a row with these values of its labels."""
@@ -153,10 +149,16 @@ class Metrics:
         for values, value in found.items():
             self.of(row, *values).value = value
 
+    def watch(self, subject: T, read: Callable[[T], None]) -> None:
+        """Have something looked at before anything is told, as long as it is there."""
+        self._watched.append((weakref.ref(subject), read))
+
     def text(self) -> str:
         """All of it in the exposition format of Prometheus."""
-        for read in self.readers:
-            read()
+        for known, read in self._watched:
+            if (subject := known()) is not None:
+                read(subject)
+        self._watched = [one for one in self._watched if one[0]() is not None]
         return "".join(
             line
             for row, known in sorted(self._rows.items(), key=lambda item: item[0].name)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.api.cron import BadSchedule, parse
+from phalanx.api.cron import BadSchedule, Schedule, last, occurrences, parse
 
 ALL_MINUTES = frozenset(range(60))
 
@@ -108,3 +110,105 @@ def test_any_text_is_a_schedule_or_refused(text: str) -> None:
     except BadSchedule:
         return
     assert schedule.every is not None or schedule.minutes <= ALL_MINUTES
+
+
+# ---- occurrences ---------------------------------------------------------------------------------
+
+NEW_YORK = ZoneInfo("America/New_York")
+#: 2026-03-07T12:00:00 in New York, the day before its clocks go forward.
+SATURDAY = datetime(2026, 3, 7, 12, tzinfo=NEW_YORK).timestamp()
+
+
+def found(text: str, number: int, after: float = SATURDAY) -> list[str]:
+    """The next occurrences on the clocks of New York."""
+    moments = islice(occurrences(parse(text), after, NEW_YORK), number)
+    return [datetime.fromtimestamp(one, NEW_YORK).isoformat() for one in moments]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("* * * * *", "2026-03-07T12:01:00-05:00"),
+        ("0 12 * * *", "2026-03-08T12:00:00-04:00"),
+        ("*/15 8-18 * * mon-fri", "2026-03-09T08:00:00-04:00"),
+        ("0 0 1 * *", "2026-04-01T00:00:00-04:00"),
+        ("0 0 13 * fri", "2026-03-13T00:00:00-04:00"),
+        ("0 0 31 * *", "2026-03-31T00:00:00-04:00"),
+        ("30 6 29 2 *", "2028-02-29T06:30:00-05:00"),
+        ("0 0 1 1 *", "2027-01-01T00:00:00-05:00"),
+        ("@every 90s", "2026-03-07T12:01:30-05:00"),
+    ],
+)
+def test_the_next_occurrence_is_the_first_that_fits_after_a_moment(
+    text: str, expected: str
+) -> None:
+    assert found(text, 1) == [expected]
+
+
+def test_either_day_suffices_where_both_are_restricted() -> None:
+    assert found("0 0 1,15 * sun", 3) == [
+        "2026-03-08T00:00:00-05:00", "2026-03-15T00:00:00-04:00", "2026-03-22T00:00:00-04:00",
+    ]  # fmt: skip
+
+
+def test_what_the_clocks_skip_in_spring_is_left_out() -> None:
+    assert found("30 2 * * *", 2) == ["2026-03-09T02:30:00-04:00", "2026-03-10T02:30:00-04:00"]
+
+
+def test_what_the_clocks_repeat_in_autumn_comes_twice() -> None:
+    before = datetime(2026, 10, 31, 12, tzinfo=NEW_YORK).timestamp()
+    assert found("30 1 * * *", 3, before) == [
+        "2026-11-01T01:30:00-04:00", "2026-11-01T01:30:00-05:00", "2026-11-02T01:30:00-05:00",
+    ]  # fmt: skip
+
+
+def test_a_day_without_a_midnight_begins_when_its_clocks_do() -> None:
+    havana = ZoneInfo("America/Havana")
+    before = datetime(2026, 3, 7, 23, 30, tzinfo=havana).timestamp()
+    moment = next(occurrences(parse("0 * 8 3 *"), before, havana))
+    assert datetime.fromtimestamp(moment, havana).isoformat() == "2026-03-08T01:00:00-04:00"
+
+
+def test_what_does_not_come_within_five_years_never_comes() -> None:
+    assert found("59 23 31 2 *", 1) == []
+    assert found("* * * * *", 1, after=253_402_300_000.0) == []
+
+
+SCHEDULES = st.sampled_from(
+    ["* * * * *", "*/7 3-5 * * *", "0 9 * * mon", "30 1 1 11 *", "0 0 29 2 *", "@every 13m"]
+)
+
+
+@given(SCHEDULES, st.integers(0, 5000), st.integers(0, 60 * 60))
+def test_occurrences_fit_their_schedule_and_none_that_fits_is_left_out(
+    text: str, hours: int, seconds: int
+) -> None:
+    schedule, after = parse(text), SATURDAY + 3600 * hours + seconds
+    first = next(occurrences(schedule, after, UTC))
+    if schedule.every is None:
+        begin = after // 60 * 60 + 60
+        minutes = (begin + 60 * n for n in range(2000))
+        expected = next((m for m in minutes if fits(schedule, m)), None)
+        assert first == expected if expected is not None else first >= begin + 60 * 2000
+        assert fits(schedule, first)
+
+
+def fits(schedule: Schedule, moment: float) -> bool:
+    local = datetime.fromtimestamp(moment, UTC)
+    return (
+        local.minute in schedule.minutes
+        and local.hour in schedule.hours
+        and local.month in schedule.months
+        and schedule.has_day(local)
+    )
+
+
+@given(SCHEDULES, st.integers(0, 100_000), st.integers(0, 400))
+def test_the_last_is_the_last_of_all_that_occur_until_then(
+    text: str, start: int, minutes: int
+) -> None:
+    schedule, after = parse(text), SATURDAY + start
+    until = after + 60 * minutes + 0.5
+    everything = islice(occurrences(schedule, after, NEW_YORK), 500)
+    expected = [moment for moment in everything if moment <= until]
+    assert last(schedule, after, until, NEW_YORK) == (expected[-1] if expected else None)

@@ -10,7 +10,16 @@ import yaml
 from aiohttp import web
 
 from phalanx.api.wire import Object
-from phalanx.client.kubeconfig import Access, KubeconfigError, connect, read, search, write
+from phalanx.client import kubeconfig
+from phalanx.client.kubeconfig import (
+    Access,
+    KubeconfigError,
+    connect,
+    in_cluster,
+    read,
+    search,
+    write,
+)
 from phalanx.client.transports import Unreachable
 
 from .certificates import OURS, THEIRS, authority, server_tls
@@ -65,7 +74,10 @@ def test_files_are_found_beside_the_kubeconfig_that_names_them(tmp_path: Path) -
         },
     )
     access = read([saved(tmp_path / "config", content)])
-    assert access == Access("https://h:1", "ca\n", "token", "cert\n", "key\n", "default")
+    file = tmp_path / "pki/token"
+    assert access == Access(
+        "https://h:1", "ca\n", "token", "cert\n", "key\n", "default", token_file=file
+    )
 
 
 def test_a_context_can_be_named_and_a_user_left_out(tmp_path: Path) -> None:
@@ -213,3 +225,51 @@ def test_connecting_without_tls_works() -> None:
 def test_certificates_that_are_none_are_told(access: Access) -> None:
     with pytest.raises(KubeconfigError, match="the certificates for https://h:1 cannot be used"):
         connect(access)
+
+
+def service_account(folder: Path) -> dict[str, str]:
+    """What a pod finds in its environment and in a folder."""
+    for name, text in {"token": "first\n", "ca.crt": "CA", "namespace": "train"}.items():
+        (folder / name).write_text(text)
+    return {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+
+
+def test_a_pod_of_a_cluster_finds_its_server(tmp_path: Path) -> None:
+    environment = service_account(tmp_path)
+    assert in_cluster(environment, tmp_path) == Access(
+        "https://10.0.0.1:443", "CA", "first", namespace="train", token_file=tmp_path / "token"
+    )
+    six = in_cluster({**environment, "KUBERNETES_SERVICE_HOST": "fd00::1"}, tmp_path)
+    assert six is not None
+    assert six.server == "https://[fd00::1]:443"
+
+
+def test_whoever_is_no_pod_finds_none(tmp_path: Path) -> None:
+    assert in_cluster(service_account(tmp_path), tmp_path / "nowhere") is None
+    assert in_cluster({}, tmp_path) is None
+
+
+def test_a_service_account_that_is_not_whole_is_told(tmp_path: Path) -> None:
+    environment = service_account(tmp_path)
+    (tmp_path / "ca.crt").unlink()
+    with pytest.raises(KubeconfigError, match="the service account cannot be read"):
+        in_cluster(environment, tmp_path)
+
+
+def test_a_token_in_a_file_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kubeconfig, "_FRESH", 0.0)
+    file = tmp_path / "token"
+
+    async def scenario() -> None:
+        async with serving(who) as url:
+            client = connect(Access(url, token="first", token_file=file))
+            told = []
+            for text in ("", "second\n", "third\n"):
+                file.write_text(text)
+                told.append((await client.get_raw("/")).decode())
+            file.unlink()
+            told.append((await client.get_raw("/")).decode())
+            await client.close()
+            assert told == [f"- Bearer {name}" for name in ("first", "second", "third", "third")]
+
+    asyncio.run(scenario())

@@ -8,6 +8,7 @@ from contextlib import aclosing, asynccontextmanager
 
 from phalanx.api.conversion import STORED
 from phalanx.api.core import Node, Pod
+from phalanx.api.gates import DEFAULT, Gates
 from phalanx.api.kinds import EVENT, KINDS, NODE, POD, POD_GROUP, Kind
 from phalanx.api.meta import Condition, Key, condition
 from phalanx.api.scheduling import PodGroup
@@ -18,6 +19,7 @@ from phalanx.client.transports import InProcess
 from phalanx.clock import LoopClock
 from phalanx.control_plane import ControlPlane
 from phalanx.controllers.nodes import SimulatedNode
+from phalanx.scheduler.profiles import DEFAULT_PROFILES, Profiles
 from phalanx.server.access import ADMIN
 from phalanx.sim.invariants import Auditor, check
 from phalanx.sim.observer import Observer
@@ -108,11 +110,16 @@ async def cluster(
     without: Collection[str] = (),
     latency: Callable[[], float] | None = None,
     kinds: Sequence[Kind] = KINDS,
+    profiles: Profiles = DEFAULT_PROFILES,
+    gates: Gates = DEFAULT,
 ) -> AsyncIterator[Cluster]:
     """A control plane that runs while the context lasts; at its end nothing may be wrong."""
     clock = LoopClock(asyncio.get_running_loop(), EPOCH)
     store = MemoryStore(latency)
-    plane = ControlPlane(store, clock, SeededChance(1), nodes=nodes, without=without, kinds=kinds)
+    plane = ControlPlane(
+        store, clock, SeededChance(1), nodes=nodes, without=without, kinds=kinds,
+        profiles=profiles, gates=gates,
+    )  # fmt: skip
     async with plane.running():
         found = Cluster(plane, store, clock)
         yield found

@@ -17,7 +17,7 @@ from phalanx.api.scheduling import PodGroup
 from phalanx.api.wire import Object, Reply, Request, Stream
 from phalanx.chance import SeededChance
 from phalanx.client.client import Client
-from phalanx.client.transports import InProcess
+from phalanx.client.transports import InProcess, Transport
 from phalanx.controllers.loop import Informers
 from phalanx.controllers.scheduling import Scheduling
 from phalanx.server.access import ADMIN
@@ -26,7 +26,7 @@ from tests.builders import gang
 from tests.controllers.cluster import Cluster, cluster, machines
 
 #: What a server knows that is not one of ours.
-KNOWN = tuple(kind for kind in KINDS if kind is not GROUP_BINDING)
+KNOWN = tuple(kind for kind in KINDS if kind.group != GROUP_BINDING.group)
 _OWNER = {
     "apiVersion": "batch/v1", "kind": "Job", "name": "job", "uid": "1-2-3", "controller": True,
 }  # fmt: skip
@@ -83,7 +83,7 @@ class Way:
 
 
 @asynccontextmanager
-async def scheduler(c: Cluster, way: Way, seed: int = 1) -> AsyncIterator[Scheduling]:
+async def scheduler(c: Cluster, way: Transport, seed: int = 1) -> AsyncIterator[Scheduling]:
     """A scheduler that asks this way and is gone without a farewell at the end."""
     client, chance = Client(way), SeededChance(seed)
     informers = Informers(client, chance)

@@ -5,10 +5,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from msgspec import convert
 
 from phalanx.api.errors import Conflict
-from phalanx.api.kinds import GROUP_BINDING, NAMESPACE, POD
+from phalanx.api.kinds import GROUP_BINDING, NAMESPACE, POD, POD_GROUP
 from phalanx.api.meta import Key
+from phalanx.api.scheduling import PodGroup
 from phalanx.api.wire import Reply, Request, Stream
 from phalanx.client.client import Client
 from phalanx.client.transports import Unreachable
@@ -16,7 +18,7 @@ from phalanx.controllers import binder as module
 from phalanx.controllers.binder import Attempt, Binder, Outcome
 from phalanx.scheduler.decision import Binding, Placed
 from phalanx.scheduler.entity import Entity
-from tests.builders import in_virtual_time, node, pod
+from tests.builders import in_virtual_time, node, pod, pod_group
 from tests.controllers.cluster import Cluster, Lagging, cluster
 
 
@@ -178,3 +180,22 @@ async def test_a_lost_answer_is_a_failure_and_binds_nothing_twice() -> None:
         assert len(await c.placed()) == 4
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+@in_virtual_time
+async def test_what_counted_on_members_that_were_not_bound_is_not_bound_either() -> None:
+    async with bench() as b:
+        made = await b.c.client.create(POD_GROUP, pod_group("g", 3))
+        gang = convert(made, PodGroup)
+        first, late, other = [await b.attempt(name, 2) for name in "abc"]
+        lost = [binding._replace(node="nowhere") for binding in first.placed.bindings]
+        finished: list[Outcome] = []
+        binder = Binder(Client(b.way), finished.append)
+        for placed in (Placed(gang.metadata.key, tuple(lost)), late.placed):
+            binder.submit(Attempt(Entity(gang.metadata.key, gang, ()), placed))
+        binder.submit(other)
+        running = asyncio.create_task(binder.run())
+        await asyncio.sleep(20)
+        running.cancel()
+        assert [outcome.enough for outcome in finished] == [False, False, True]
+        assert sorted(await b.c.placed()) == ["c-0", "c-1"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from copy import deepcopy
 
 import pytest
 from hypothesis import given
@@ -41,12 +42,12 @@ def members(name: str, count: int = SIZE) -> list[str]:
     return [f"{name}-{n}" for n in range(count)]
 
 
-async def run_until_it_ends(c: Cluster, end: int, *, arrives: bool) -> None:
-    """A scheduler that dies at its n-th write, if it comes to that."""
+async def run_until_it_ends(c: Cluster, end: int, *, arrives: bool, seconds: float = 5.0) -> None:
+    """A scheduler that dies at its n-th write, if it comes to that in time."""
     way = Way(c, end=end, arrives=arrives)
     async with scheduler(c, way):
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(seconds):
                 await way.ended.wait()
         except TimeoutError:
             return
@@ -141,10 +142,42 @@ async def test_a_gang_is_bound_in_the_end_however_often_the_scheduler_ends(
 
 async def begun(c: Cluster, count: int, manifests: list[Object]) -> None:
     """A gang of which so many members are bound when its scheduler ends."""
-    await c.create(*manifests)
+    await c.create(*deepcopy(manifests))
     # The first write is the intent.
     await run_until_it_ends(c, count + 1, arrives=False)
     assert len(await c.placed()) == count
+
+
+@wherever_it_ends
+@in_virtual_time
+async def test_what_is_undone_is_undone_whole_wherever_the_scheduler_ends_at_that(
+    end: int, arrives: bool
+) -> None:
+    async with foreign(SIZE, cpu="1") as c:
+        group, *pods = owned_gang("a", SIZE, cpu="1")
+        await begun(c, 2, [group, *pods])
+        assert await take_room(c)
+        async with controller(c, *pods):
+            await run_until_it_ends(c, end, arrives=arrives, seconds=PATIENCE + 2)
+            async with scheduler(c, Way(c), seed=2):
+                await asyncio.sleep(LONG)
+                assert list(await c.placed()) == ["rival"]
+                assert not (await group_of(c, "a")).intent
+        assert len(set(binds(c))) == len(binds(c))
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.5])
+@in_virtual_time
+async def test_two_that_both_believe_to_lead_make_one_whole_gang(pause: float) -> None:
+    async with foreign(SIZE, cpu="1") as c:
+        async with scheduler(c, Way(c), seed=1), scheduler(c, Way(c), seed=2):
+            for manifest in owned_gang("a", SIZE, cpu="1"):
+                await c.create(manifest)
+                await asyncio.sleep(pause)
+            await asyncio.sleep(LONG)
+        assert sorted(await c.placed()) == members("a")
+        assert len(set(binds(c))) == len(binds(c)) == SIZE
+        assert not (await group_of(c, "a")).intent
 
 
 @in_virtual_time

@@ -6,10 +6,10 @@ import pytest
 
 from phalanx.api.core import Node
 from phalanx.api.errors import NotFound
-from phalanx.api.kinds import LEASE, NODE, POD
+from phalanx.api.kinds import NODE, POD
 from phalanx.api.meta import Key, seconds
 from phalanx.api.wire import Object
-from phalanx.controllers.nodes import LEASE_NAMESPACE, RUN_SECONDS, SimulatedNode
+from phalanx.controllers.nodes import RUN_SECONDS, SimulatedNode
 from tests.builders import in_virtual_time, pod
 from tests.controllers.cluster import EPOCH, Cluster, cluster, machines
 
@@ -144,22 +144,6 @@ async def test_a_namesake_that_comes_at_once_runs_its_own_time() -> None:
         assert await phase(c) == "Running"
         await asyncio.sleep(4)
         assert await phase(c) == "Succeeded"
-
-
-async def renewed(c: Cluster, name: str) -> float:
-    found = await c.client.get(LEASE, Key(LEASE_NAMESPACE, name))
-    assert (found["spec"]["holderIdentity"], found["spec"]["leaseDurationSeconds"]) == (name, 40)
-    return seconds(found["spec"]["renewTime"])
-
-
-@in_virtual_time
-async def test_leases_are_renewed_in_time_and_not_all_at_once() -> None:
-    async with cluster(nodes=machines(20, cpu="1"), without=WITHOUT) as c:
-        for _ in range(5):
-            await asyncio.sleep(23)
-            times = [await renewed(c, f"n{n}") for n in range(20)]
-            assert all(0 <= c.clock.now() - one <= 10.5 for one in times)
-            assert len(set(times)) >= 5
 
 
 @in_virtual_time

@@ -58,6 +58,7 @@ async def lets_go(shown: Object, pods: list[Object]) -> bool:
         plan = protection.reconcile(KEY)
         for action in plan.actions:
             assert isinstance(action, Patch)
+            assert isinstance(action.change, dict)
             kept = [
                 name for name in shown["metadata"]["finalizers"] if name != PROTECTION_FINALIZER
             ]

@@ -71,6 +71,50 @@ async def test_what_happens_again_is_counted_and_not_written_again() -> None:
 
 
 @in_virtual_time
+async def test_what_happens_twice_before_it_is_written_is_written_once() -> None:
+    async with recording() as (c, recorder):
+        for _ in range(2):
+            recorder.record(note())
+        await asyncio.sleep(1)
+        assert [event["count"] for event in await events(c)] == [2]
+
+
+@in_virtual_time
+async def test_many_events_share_a_commit() -> None:
+    async with recording() as (c, recorder):
+        for number in range(20):
+            recorder.record(note(str(number)))
+        commits: list[int] = []
+        c.store.follow(lambda changes: commits.append(len(changes)))
+        await asyncio.sleep(1)
+        assert commits == [20]
+
+
+@in_virtual_time
+async def test_events_are_dated_when_it_happened_however_late_they_are_written() -> None:
+    busy = True
+    async with recording(lambda: busy) as (c, recorder):
+        recorder.record(note())
+        await asyncio.sleep(1.5)
+        busy = False
+        await asyncio.sleep(1)
+        (event,) = await events(c)
+        assert event["firstTimestamp"] == "2027-01-15T08:00:00Z"
+
+
+@in_virtual_time
+async def test_as_long_as_more_comes_events_wait_but_each_not_longer_than_others() -> None:
+    async with recording() as (c, recorder):
+        for number in range(300):
+            recorder.record(note(str(number)))
+            await asyncio.sleep(0.01)
+        written = [int(event["message"]) for event in await events(c)]
+        assert max(written) in range(99, 128)
+        await asyncio.sleep(1)
+        assert len(await events(c)) == 300
+
+
+@in_virtual_time
 async def test_the_same_news_of_a_namesake_is_other_news() -> None:
     async with recording() as (c, recorder):
         recorder.record(note())

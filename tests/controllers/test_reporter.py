@@ -80,7 +80,7 @@ def reporter(
     known = pods_there if isinstance(pods_there, list) else [pods_there] if pods_there else []
     pods.replace(Listing(known, 9))
     groups.replace(Listing([group] if group else [], 9))
-    census = Census(lambda key: placed, lambda: busy, counts)
+    census = Census(lambda key: placed, lambda: busy, counts, ["default-scheduler"])
     return Reporter(Client(InProcess(nobody, ANONYMOUS)), pods, groups, Stopped(), census)
 
 
@@ -101,6 +101,7 @@ def told(plan: Plan) -> Object:
     """The status that a plan of one patch writes."""
     (patch,) = plan.actions
     assert isinstance(patch, Patch)
+    assert isinstance(patch.change, dict)
     status: Object = patch.change["status"]
     return status
 
@@ -199,6 +200,7 @@ def test_a_group_that_does_not_fit_says_so_under_both_names() -> None:
     (patch,) = plan.actions
     assert isinstance(patch, Patch)
     assert (patch.kind, patch.key, patch.subresource) == (POD_GROUP, KEY, "status")
+    assert isinstance(patch.change, dict)
     assert patch.change["metadata"] == {"uid": "u", "resourceVersion": "7"}
     written = conditions(plan)
     assert [one["type"] for one in written] == [INITIALLY_SCHEDULED, SCHEDULED]
@@ -242,6 +244,14 @@ async def test_what_is_bound_speaks_for_itself() -> None:
     assert (initially["status"], scheduled["reason"]) == ("True", "MinCountSatisfied")
     two = reporter(bound[:2], a_group())
     assert two.reconcile_group(KEY) == Plan()
+
+
+@builders.in_virtual_time
+async def test_the_groups_of_other_schedulers_are_theirs_to_speak_of() -> None:
+    other = {"schedulerName": "another"}
+    bound = [a_pod(name=f"a-{n}", uid=f"{n}", group="a", on="n1", spec=other) for n in range(3)]
+    assert reporter(bound, a_group()).reconcile_group(KEY) == Plan()
+    assert reporter(bound[:1], a_group(DONE), placed=1).reconcile_group(KEY) == Plan()
 
 
 def test_a_group_that_was_made_again_is_not_told_about_its_namesake() -> None:

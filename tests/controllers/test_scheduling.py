@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.api.kinds import NODE, POD, POD_GROUP
+from phalanx.api.kinds import EVENT, NODE, POD, POD_GROUP
 from phalanx.api.meta import Key
 from phalanx.api.scheduling import INITIALLY_SCHEDULED, SCHEDULED
 from phalanx.chance import SeededChance
@@ -19,6 +19,7 @@ from phalanx.controllers.nodes import RUN_SECONDS
 from phalanx.controllers.scheduling import Scheduling
 from tests.builders import gang, in_virtual_time, node, pod, pod_group, tried
 from tests.controllers.cluster import Cluster, audited, cluster, lagging, machines
+from tests.scheduler.configurations import configured
 
 
 def members(name: str, count: int) -> list[str]:
@@ -258,6 +259,47 @@ async def test_of_two_gangs_that_exclude_each_other_the_other_goes_when_the_firs
         await c.until_placed(*members(loser, 3))
 
 
+# ---- under several names -------------------------------------------------------------------------
+
+PACKING = {
+    "schedulerName": "packer",
+    "pluginConfig": [
+        {"name": "NodeResourcesFit", "args": {"scoringStrategy": {"type": "MostAllocated"}}}
+    ],
+}
+
+
+@in_virtual_time
+async def test_each_pod_is_placed_as_the_scheduler_that_it_names_would() -> None:
+    profiles = configured({"schedulerName": "default-scheduler"}, PACKING).profiles
+    async with cluster(nodes=machines(2, cpu="8", memory="8Gi"), profiles=profiles) as c:
+        for name in ("a", "b", "c"):
+            await c.create(pod(name, cpu="1", memory="1Gi", spec={"schedulerName": "packer"}))
+            await c.until_placed(name)
+        await c.create(pod("d", cpu="1", memory="1Gi"), pod("e", spec={"schedulerName": "other"}))
+        await c.until_placed("d")
+        await asyncio.sleep(5)
+        assert await c.placed() == {"a": "n0", "b": "n0", "c": "n0", "d": "n1"}
+        found = (await c.client.list(EVENT)).items
+        assert {
+            event["involvedObject"]["name"]: event["reportingComponent"]
+            for event in found
+            if event["reason"] == "Scheduled"
+        } == {"a": "packer", "b": "packer", "c": "packer", "d": "default-scheduler"}
+
+
+@in_virtual_time
+async def test_without_pauses_what_fits_nowhere_waits_for_room_and_takes_it_at_once() -> None:
+    profiles = configured(podMaxBackoffSeconds=0).profiles
+    async with cluster(nodes=machines(1, cpu="1"), profiles=profiles) as c:
+        await c.create(pod("first", cpu="1"))
+        await c.until_placed("first")
+        await c.create(*gang("a", 1, cpu="1"))
+        await asyncio.sleep(30)
+        await c.delete(POD, "first")
+        assert await c.until_placed("a-0") < 5
+
+
 # ---- somebody else was faster --------------------------------------------------------------------
 
 
@@ -301,6 +343,12 @@ async def test_a_gang_whose_room_was_taken_meanwhile_is_refused_whole_and_tried_
         failures = await c.events("FailedScheduling")
         assert [name for name, _ in failures] == members("a", 3)
         assert all("no pod of the group was bound" in text for _, text in failures)
+        told = [await c.said_of_pod(name) for name in members("a", 3)]
+        told.append(await c.said_of_group("a", INITIALLY_SCHEDULED))
+        assert {(said.status, said.reason) for said in told if said} == {
+            ("False", "SchedulerError")
+        }
+        assert all(said and "has not enough cpu left" in said.message for said in told)
         await c.delete(POD, "rival")
         await c.until_placed(*members("a", 3))
 
@@ -313,6 +361,19 @@ async def test_a_gang_of_which_a_member_was_bound_by_hand_meanwhile_goes_on() ->
         await c.bind("a-1", "n1")
         await c.until_placed(*members("a", 3))
         assert (await c.placed())["a-1"] == "n1"
+
+
+@in_virtual_time
+async def test_a_gang_whose_scheduler_did_not_live_to_say_so_is_said_to_be_placed() -> None:
+    async with cluster(nodes=machines(1, cpu="2"), without=["scheduler"]) as c:
+        await c.create(*gang("a", 3, minimum=2, cpu="1"))
+        for name in members("a", 2):
+            await c.bind(name, "n0")
+        async with schedulers(c, 0.0):
+            await asyncio.sleep(10)
+        said = await c.said_of_group("a", INITIALLY_SCHEDULED)
+        assert said is not None
+        assert (said.status, said.reason) == ("True", "Scheduled")
 
 
 @in_virtual_time

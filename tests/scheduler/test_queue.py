@@ -439,6 +439,21 @@ def test_members_return_to_a_group_that_is_in_any_state() -> None:
     assert names(pop(queue, 99.0)) == ["b", "a"]
 
 
+@pytest.mark.parametrize("placed", [True, False])
+def test_members_that_return_in_flight_make_the_group_back_off_when_it_lands(placed: bool) -> None:
+    queue = filled(pod("a", "g"), pod("b", "g"))
+    queue.group(basic("g"), 0.0)
+    one = pop(queue)
+    queue.done(one, success(one, "a"), 0.0)
+    flying = pop(queue)
+    queue.returned([Binding(key("a"), "uid-a", "n")], 0.0)
+    # The room that was never there seems to come free.
+    queue.wake(Event.NODE_ADDED, 0.0)
+    queue.done(flying, success(flying) if placed else refusal(flying), 0.0)
+    assert (state(queue, "g"), queue.pop(0.0)) == (State.BACKING_OFF, None)
+    assert "a" in names(queue.pop(99.0))
+
+
 def test_errors_back_off_by_themselves() -> None:
     queue = filled(pod("p"))
     for now, wait in ((0.0, 1.0), (1.0, 2.0), (3.0, 4.0)):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from phalanx.api.core import Toleration
 from phalanx.scheduler.decision import Refusal
 from phalanx.scheduler.policy import DEFAULT
 from phalanx.scheduler.trial import Trial
-from tests.scheduler.builders import cluster, member, node, pod
+from tests.scheduler.builders import cluster, key, member, node, pod
 
 SMALL, LARGE = member(pod("s", cpu="1")), member(pod("l", cpu="3"))
 
@@ -49,3 +51,14 @@ def test_another_trial_begins_from_the_snapshot() -> None:
     snapshot = cluster([node("a", cpu="1")]).snapshot()
     assert Trial(snapshot, DEFAULT, ()).place(SMALL) == 0
     assert Trial(snapshot, DEFAULT, ()).place(SMALL) == 0
+
+
+def test_equal_pods_are_one_class_although_their_service_spreads_them() -> None:
+    names = [f"n{n}" for n in range(4)]
+    cache = cluster([node(name, {"kubernetes.io/hostname": name}) for name in names])
+    cache.service(key("web"), {"app": "web"})
+    snapshot = cache.snapshot()
+    equals = [member(pod(f"p{n}", labels={"app": "web"}, cpu="100m")) for n in range(8)]
+    trial = Trial(snapshot, DEFAULT, equals)
+    assert Counter(trial.place(one) for one in equals) == dict.fromkeys(range(4), 2)
+    assert len(snapshot.views) == 1

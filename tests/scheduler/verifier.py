@@ -34,7 +34,7 @@ class Verifier:
         """What is wrong about a decision; nothing, if it is right."""
         self._number += 1
         self.judged[type(decision).__name__] += 1
-        wrong = [*_entity(seen, entity)]
+        wrong = [*_entity(seen, entity), *_possibility(seen, entity, decision)]
         if not wrong and not isinstance(decision, Impossible):
             wrong = [*self._placement(seen, entity, decision)]
             if not wrong and self._number % self._share == 0:
@@ -44,9 +44,9 @@ class Verifier:
 
     def fits(self, seen: Cluster, entity: Entity) -> bool:
         """Whether placing pod by pod places it."""
-        if [*_entity(seen, entity, versions=False)]:
+        if [*_entity(seen, entity, versions=False)] or _is_impossible(seen, entity):
             return False
-        return bool(oracle.place(entity, self._world(seen), _scheduled(seen, entity)).bindings)
+        return any(answer.bindings for _, answer in self._answers(seen, entity))
 
     def _placement(self, seen: Cluster, entity: Entity, decision: Decision) -> Iterator[str]:
         """The quorum is met, and every pod may be where it is put, one after the other."""
@@ -55,6 +55,10 @@ class Verifier:
         placed = _scheduled(seen, entity) + len(decision.bindings)
         if placed < entity.quorum:
             yield f"only {placed} of {entity.quorum} would have a node"
+        labels = {node.metadata.name: node.metadata.labels for node in seen.nodes}
+        domains = {labels.get(node, {}).get(entity.topology) for _, _, node in decision.bindings}
+        if entity.topology and (len(domains | _homes(seen, entity)) > 1 or None in domains):
+            yield "it would not be in one domain"
         world, pods = self._world(seen), {m.pod.metadata.uid: m.pod for m in entity.members}
         for key, uid, node in decision.bindings:
             machine = world.machines.get(node)
@@ -67,21 +71,31 @@ class Verifier:
                 machine.add(pods[uid])
 
     def _meaning(self, seen: Cluster, entity: Entity, decision: Decision) -> Iterator[str]:
-        """The decision is that of placing one pod at a time."""
-        answer = oracle.place(entity, self._world(seen), _scheduled(seen, entity))
-        found = (
-            {key.name: node for key, _, node in decision.bindings}
-            if isinstance(decision, Placed)
-            else {}
-        )
-        if found != answer.bindings:
-            yield f"it is placed on {found}, but pod by pod it would be on {answer.bindings}"
-        said = {one.pod.name: dict(one.refusal.counts) for one in _left(decision) if one.refusal}
-        for name, allowed in answer.refusals.items():
-            if said.get(name) not in allowed:
-                yield f"{name} was refused for {said.get(name)}, but true is {allowed}"
+        """The decision is that of placing one pod at a time, in the domain that was chosen."""
+        bindings = decision.bindings if isinstance(decision, Placed) else ()
+        found = {key.name: node for key, _, node in bindings}
+        for inside, answer in self._answers(seen, entity):
+            if found and not inside.keys() & set(found.values()):
+                continue
+            if found != answer.bindings:
+                yield f"it is placed on {found}, but pod by pod it would be on {answer.bindings}"
+            if not entity.topology:
+                yield from _refusals(decision, answer)
         if entity.group is None and isinstance(decision, Waiting):
             yield from self._cures(seen, entity, decision)
+
+    def _answers(
+        self, seen: Cluster, entity: Entity
+    ) -> Iterator[tuple[dict[str, Machine], oracle.Answer]]:
+        """What placing pod by pod comes to: in each domain that all members could be in."""
+        for value in _domains(seen, entity) if entity.topology else [None]:
+            world = self._world(seen)
+            inside = {
+                name: machine
+                for name, machine in world.machines.items()
+                if value is None or machine.labels.get(entity.topology) == value
+            }
+            yield inside, oracle.place(entity, world, _scheduled(seen, entity), inside)
 
     def _cures(self, seen: Cluster, entity: Entity, decision: Waiting) -> Iterator[str]:
         """What is said to let a pod alone in does, where that can be tried out."""
@@ -113,6 +127,45 @@ class Verifier:
         services = [(s.metadata.namespace, dict(s.spec.selector)) for s in seen.services]
         spaces = {name: dict(labels) for name, labels in seen.namespaces.items()}
         return World(dict(sorted(machines.items())), spaces, services)
+
+
+def _refusals(decision: Decision, answer: oracle.Answer) -> Iterator[str]:
+    """Who is refused is refused for what is true."""
+    said = {one.pod.name: dict(one.refusal.counts) for one in _left(decision) if one.refusal}
+    for name, allowed in answer.refusals.items():
+        if said.get(name) not in allowed:
+            yield f"{name} was refused for {said.get(name)}, but true is {allowed}"
+
+
+def _possibility(seen: Cluster, entity: Entity, decision: Decision) -> Iterator[str]:
+    """Impossible is what contradicts itself, and nothing else."""
+    if _is_impossible(seen, entity) is not isinstance(decision, Impossible):
+        yield f"{type(decision).__name__} is the wrong word for it"
+
+
+def _is_impossible(seen: Cluster, entity: Entity) -> bool:
+    if entity.group is None:
+        return False
+    spec, pods = entity.group.spec, [*(m.pod for m in entity.members), *entity.others]
+    alike = {(p.spec.scheduler_name, p.spec.priority, p.spec.preemption_policy) for p in pods}
+    if alike != {(pods[0].spec.scheduler_name, spec.priority, spec.preemption_policy)}:
+        return True
+    homes = _homes(seen, entity)
+    return bool(entity.topology) and (len(homes) > 1 or None in homes)
+
+
+def _homes(seen: Cluster, entity: Entity) -> set[str | None]:
+    """The domains that members with a node are in."""
+    labels = {node.metadata.name: node.metadata.labels for node in seen.nodes}
+    mine = [p for p in seen.pods if p.group == entity.key and p.node and _is_alive(p)]
+    return {labels.get(pod.node, {}).get(entity.topology) for pod in mine}
+
+
+def _domains(seen: Cluster, entity: Entity) -> list[str]:
+    """The domains that all members of a group could be in."""
+    homes, key = _homes(seen, entity), entity.topology
+    values = {node.metadata.labels[key] for node in seen.nodes if key in node.metadata.labels}
+    return sorted(value for value in values if not homes or value in homes)
 
 
 def _entity(seen: Cluster, entity: Entity, *, versions: bool = True) -> Iterator[str]:

@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from phalanx.api.kinds import GROUP_BINDING, NAMESPACE, NODE, POD
+from phalanx.api.kinds import GROUP_BINDING, NAMESPACE, NODE, POD, POD_GROUP
 from phalanx.api.wire import Object
-from tests.builders import in_virtual_time, node, pod
-from tests.server.api import Api, revision
+from tests.builders import in_virtual_time, node, pod, pod_group
+from tests.server.api import Answer, Api, revision
 
 Spoil = Callable[[Api, Object], Awaitable[Object]]
 
@@ -92,6 +92,38 @@ async def test_a_group_is_bound_at_once() -> None:
     assert [key for key in written if "/pods/" in key] == [
         POD.key("default", name) for name in ("p0", "p1", "p2")
     ]
+
+
+async def bind_by(api: Api, pods: list[Object], group: Object) -> Answer:
+    """Bind pods that were placed by the terms of a group."""
+    meta = {"name": group["metadata"]["name"], "uid": group["metadata"]["uid"]}
+    bindings = [
+        {"name": one["metadata"]["name"], "uid": one["metadata"]["uid"], "node": "n1"}
+        for one in pods
+    ]
+    body = {"bindings": bindings, "groups": [meta]}
+    return await api.ask("POST", GROUP_BINDING.path("default"), body)
+
+
+@in_virtual_time
+async def test_pods_are_bound_by_the_terms_of_a_group_that_is_there() -> None:
+    api = await Api.started()
+    pods, (group,) = await a_cluster(api), await api.create(POD_GROUP, pod_group("g", 3))
+    assert (await bind_by(api, pods, group)).code == 201
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["gone", "made again"])
+@in_virtual_time
+async def test_no_pod_is_bound_by_the_terms_of_a_group_that_is(again: bool) -> None:
+    api = await Api.started()
+    pods, (group,) = await a_cluster(api), await api.create(POD_GROUP, pod_group("g", 3))
+    await api.delete(POD_GROUP, "g")
+    await api.patch(POD_GROUP, "g", {"metadata": {"finalizers": None}})
+    if again:
+        await api.create(POD_GROUP, pod_group("g", 5))
+    answer = await bind_by(api, pods, group)
+    assert (answer.code, answer.reasons) == (409, [("groups[0]", "GroupGone")])
+    assert "nodeName" not in (await api.get(POD, "p0"))["spec"]
 
 
 async def is_missing(api: Api, victim: Object) -> Object:

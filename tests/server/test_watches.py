@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from phalanx.api.kinds import CONFIG_MAP, NODE, POD
 from phalanx.api.wire import Object
-from phalanx.server.watches import BOOKMARK, BUFFER
+from phalanx.server.watches import BOOKMARK, BUFFER, PACE
 from tests.builders import in_virtual_time, node, pod, tried
 from tests.server.api import Api, Event, events, names, revision
 
@@ -338,6 +338,68 @@ async def test_a_slow_reader_whose_place_is_forgotten_is_told_so() -> None:
     found = await reading
     assert told(found)[0] == "ADDED big"
     assert (found[-1].type, found[-1].object["code"]) == ("ERROR", 410)
+
+
+# ---- when it is told -----------------------------------------------------------------------------
+
+
+async def timed(api: Api, since: int, query: dict[str, str]) -> list[tuple[float, list[Event]]]:
+    """The pieces of a watch, each with the seconds after which it came."""
+    loop, pieces = (
+        asyncio.get_running_loop(),
+        api.chunks(CONFIG_MAP, query, since=since, seconds=100),
+    )
+    begin = loop.time()
+    return [(loop.time() - begin, events(piece)) async for piece in pieces]
+
+
+@in_virtual_time
+async def test_after_a_quiet_moment_a_change_is_told_at_once_and_those_close_behind_together() -> (
+    None
+):
+    api = await Api.started()
+    await asyncio.sleep(1)
+    watching = asyncio.ensure_future(timed(api, api.store.revision, {}))
+    await asyncio.sleep(1)
+    await api.create(CONFIG_MAP, config("a"))
+    for name in "bcd":
+        await asyncio.sleep(PACE / 5)
+        await api.create(CONFIG_MAP, config(name))
+    await asyncio.sleep(1)
+    await api.create(CONFIG_MAP, config("e"))
+    (first, one), (second, several), (third, last) = await watching
+    assert [told(found) for found in (one, several, last)] == [
+        ["ADDED a"], ["ADDED b", "ADDED c", "ADDED d"], ["ADDED e"],
+    ]  # fmt: skip
+    assert [first, second] == pytest.approx([1, 1 + PACE])
+    assert third == pytest.approx(2 + 3 * PACE / 5)
+
+
+@in_virtual_time
+async def test_a_bookmark_promises_nothing_that_is_still_to_be_told() -> None:
+    api = await Api.started()
+    await asyncio.sleep(1)
+    watching = asyncio.ensure_future(timed(api, api.store.revision, MARKED))
+    await asyncio.sleep(BOOKMARK - PACE / 2)
+    (made,) = await api.create(POD, pod("x"))
+    await asyncio.sleep(PACE / 4)
+    await api.create(CONFIG_MAP, config("a"))
+    (first, (mark,)), (second, (news,)), *_ = await watching
+    assert (str(mark), mark.revision) == ("BOOKMARK ", revision(made))
+    assert (str(news), news.revision) == ("ADDED a", revision(made) + 1)
+    assert [first, second] == pytest.approx([BOOKMARK, BOOKMARK + PACE / 2])
+
+
+@in_virtual_time
+async def test_every_piece_of_news_puts_the_next_bookmark_off() -> None:
+    api = await Api.started()
+    await asyncio.sleep(1)
+    watching = asyncio.ensure_future(timed(api, api.store.revision, MARKED))
+    await asyncio.sleep(35)
+    await api.create(CONFIG_MAP, config("a"))
+    (first, news), (second, mark), *_ = await watching
+    assert [told(news), told(mark)] == [["ADDED a"], ["BOOKMARK "]]
+    assert [first, second] == pytest.approx([35, 35 + BOOKMARK])
 
 
 # ---- other forms ---------------------------------------------------------------------------------

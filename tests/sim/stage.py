@@ -59,6 +59,8 @@ KINDS = {
         POD_DISRUPTION_BUDGET, EVENT,
     )
 }  # fmt: skip
+#: Seconds that a kubelet needs to notice.
+REACTION = 0.15
 #: Seconds between two looks, for a state to come about, and for everything to come to rest.
 LOOK, PATIENCE, LONGEST_UNREST = 0.2, 20.0, 45.0
 #: What must not change for a cluster to be at rest.
@@ -114,7 +116,7 @@ class Kubelets:
 
     def _changed(self, old: Pod | None, new: Pod | None) -> None:
         if new is not None:
-            self._loop.queue.add(new.metadata.key)
+            self._loop.queue.add_after(new.metadata.key, REACTION)
 
     def _reconcile(self, key: Key) -> Plan:
         pod = self._pods.get(key)

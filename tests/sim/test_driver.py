@@ -40,3 +40,36 @@ def test_members_of_a_gang_may_ask_for_different_things() -> None:
     at 1: {join: a, each: {gpu: 1}}
     """
     assert "a  Placed   big, small" in run(parse(text)).text()
+
+
+def test_a_group_that_is_dropped_is_gone_though_its_members_run() -> None:
+    text = """
+    nodes: {}
+    at 0: {gang: a, pods: 1}
+    at 1: {drop group: a}
+    at 2: {group: a, min: 1}
+    at 3: {join: a}
+    """
+    assert words(text, "a") == ["Placed", "Running", "Joined", "Running"]
+
+
+def test_a_gate_is_removed_from_one_pod_or_from_all_of_a_gang() -> None:
+    text = """
+    nodes: {}
+    at 0: {gang: a, pods: 2, gates: hold}
+    at 1: {ungate: a-0}
+    at 20: {ungate: a}
+    """
+    (placed,) = [line for line in run(parse(text)).lines if line.word == "Placed"]
+    assert placed.time == pytest.approx(20, abs=0.1)
+
+
+def test_what_a_manifest_says_reaches_the_pod() -> None:
+    text = """
+    nodes: {count: 2}
+    at 0: {pod: a, spec: {nodeSelector: {kubernetes.io/hostname: node-1}}}
+    at 1: {pod: b, spec: {schedulerName: another}}
+    """
+    timeline = run(parse(text)).text()
+    assert "a  Placed   node-1" in timeline
+    assert "b  " not in timeline

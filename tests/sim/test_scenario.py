@@ -7,15 +7,19 @@ from phalanx.sim.events import (
     AddNodes,
     Cordon,
     Delete,
+    DropGroup,
     Event,
     Finish,
     Gang,
+    Group,
     Machine,
     Pods,
     RemoveNode,
+    SetLeft,
     SetMin,
     Target,
     Template,
+    Ungate,
 )
 from phalanx.sim.fields import BadScenario
 from phalanx.sim.scenario import Moment, Scenario, parse
@@ -115,6 +119,25 @@ def test_members_that_come_later_are_numbered_on_and_ask_for_the_same() -> None:
     assert other == Pods(("a-3", "a-4"), Template({"cpu": "2"}, {"disk": "ssd"}, priority=5), "a")
 
 
+def test_members_may_come_before_their_group_and_a_group_before_its_members() -> None:
+    early, group, alone, late = events(
+        "at 0: {members: a, pods: 2, each: {cpu: 1}, priority: 5}\n"
+        "at 1: {group: a, min: 2}\n"
+        "at 2: {group: b, basic: true}\n"
+        "at 3: {join: b}"
+    )
+    assert early == Pods(("a-0", "a-1"), Template({"cpu": "1"}, priority=5), "a")
+    assert group == Group("a", 2, priority=5)
+    assert alone == Group("b", None)
+    assert late == Pods(("b-0",), Template({}), "b")
+
+
+def test_pods_may_have_labels_and_gates_and_whatever_a_manifest_has() -> None:
+    (made,) = events("at 0: {pod: a, labels: {app: x}, gates: [one, two], spec: {hostname: h}}")
+    template = Template({}, labels={"app": "x"}, gates=("one", "two"), spec={"hostname": "h"})
+    assert made == Pods(("a",), template)
+
+
 @pytest.mark.parametrize(
     ("text", "event"),
     [
@@ -122,6 +145,11 @@ def test_members_that_come_later_are_numbered_on_and_ask_for_the_same() -> None:
         ("{finish: a-1}", Finish(Target("a-1", False))),
         ("{delete: a}", Delete(Target("a", True))),
         ("{set min: {gang: a, to: 1}}", SetMin("a", 1)),
+        ("{set left: {gang: a, to: 1}}", SetLeft("a", 1)),
+        ("{ungate: a}", Ungate(Target("a", True))),
+        ("{ungate: a-0}", Ungate(Target("a-0", False))),
+        ("{drop group: a}", DropGroup("a")),
+        ("{group: a, min: 2}", Group("a", 2)),
         ("{cordon: node-0}", Cordon("node-0", True)),
         ("{uncordon: node-0}", Cordon("node-0", False)),
         ("{remove node: node-1}", RemoveNode("node-1")),
@@ -176,6 +204,15 @@ def test_a_gang_needs_all_its_members_unless_it_says_how_many_or_is_basic() -> N
         ("nodes: {}\nat 0: {join: a}", "at 0.join: expected a gang that came before, found 'a'"),
         ("nodes: {}\nat 0: {cordon: b}", "at 0.cordon: expected a node that came before,"),
         ("nodes: {}\nat 0: {set min: {gang: b, to: 1}}", "at 0.set min.gang: expected a gang"),
+        ("nodes: {}\nat 0: {set left: 1}", "at 0.set left: expected names with values, found 1"),
+        ("nodes: {}\nat 0: {drop group: b}", "at 0.drop group: expected a gang that came before"),
+        ("nodes: {}\nat 0: {ungate: b}", "at 0.ungate: expected a gang or a pod that came before"),
+        ("nodes: {}\nat 0: {pod: a, spec: raw}", "at 0.spec: expected names with values, found"),
+        ("nodes: {}\nat 0: {pod: a, gates: 1}", "at 0.gates: expected a name such as train-a"),
+        (
+            "nodes: {}\nat 0: [{group: a, min: 1}, {members: a}]",
+            "at 0[1].members: expected a name that nobody had before, found 'a'",
+        ),
         ("nodes: &a [*a]", "nodes[0]"),
     ],
 )

@@ -130,6 +130,8 @@ class StoreAgainstModel(RuleBasedStateMachine):
         at = min(at, self.model.committed)
         found = self.store.range(prefix, at=at, after=after, limit=limit)
         assert list(found) == self.model.range(prefix, at, after, limit)
+        count = self.store.count(prefix, at=at, after=after)
+        assert count == len(self.model.range(prefix, at, after, 0))
         later = self.model.changes[at : self.model.committed]
         told = list(self.store.changes(at, prefix))
         assert told == [change for change in later if change.key.startswith(prefix)]

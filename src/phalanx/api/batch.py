@@ -11,6 +11,8 @@ from phalanx.api.meta import Condition, Meta
 COMPLETE, FAILED, SUSPENDED = "Complete", "Failed", "Suspended"
 #: Said before the end, while pods are still to be counted.
 FAILURE_TARGET, SUCCESS_CRITERIA_MET = "FailureTarget", "SuccessCriteriaMet"
+#: That its pods are scheduled one by one, because the objects that say otherwise cannot be used.
+SCHEDULING_FALLBACK = "SchedulingFallback"
 #: The controller of Jobs that name none.
 JOB_CONTROLLER = "kubernetes.io/job-controller"
 
@@ -101,10 +103,16 @@ class Uncounted(Struct, frozen=True):
     failed: tuple[str, ...] = ()
 
 
+class JobCondition(Condition, frozen=True, rename="camel"):
+    """One observation about a Job; it also says when that was last made."""
+
+    last_probe_time: str | None = None
+
+
 class JobStatus(Struct, frozen=True, rename="camel"):
     """What has come of the Job so far."""
 
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[JobCondition, ...] = ()
     start_time: str | None = None
     completion_time: str | None = None
     active: int = 0
@@ -124,7 +132,7 @@ class Job(Struct, frozen=True):
     spec: JobSpec = JobSpec()
     status: JobStatus = JobStatus()
 
-    def said(self, kind: str) -> Condition | None:
+    def said(self, kind: str) -> JobCondition | None:
         """A condition that holds."""
         held = (c for c in self.status.conditions if c.type == kind and c.status == "True")
         return next(held, None)

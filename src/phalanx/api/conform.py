@@ -182,7 +182,7 @@ def _time(value: Any, strays: _Strays) -> Any:
 @lru_cache(maxsize=_MOMENTS)
 def _second(value: str) -> str:
     moment = _moment(value, "2006-01-02T15:04:05Z07:00")
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _written(moment, "seconds")
 
 
 def _microtime(value: Any, strays: _Strays) -> Any:
@@ -190,7 +190,12 @@ def _microtime(value: Any, strays: _Strays) -> Any:
     moment = _moment(_text(value, strays), layout)
     if value[19] != "." or not value[20:26].isdigit() or value[26:27].isdigit():
         raise Malformed(f'parsing time "{value}" as "{layout}": cannot parse "{value[19:]}"')
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return _written(moment, "microseconds")
+
+
+def _written(moment: datetime, precision: str) -> str:
+    """With all four digits of the year, also of the first ones."""
+    return moment.replace(tzinfo=None).isoformat(timespec=precision) + "Z"
 
 
 def _opaque(value: Any, strays: _Strays) -> Any:

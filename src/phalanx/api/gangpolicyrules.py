@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from phalanx.api.causes import Causes, invalid
-from phalanx.api.checks import Check, needed, one_of, struct
+from phalanx.api.checks import CREATED, Check, needed, one_of, struct
 from phalanx.api.wire import Object
 
 JOB_AS_GANG, NO_GANG = "JobAsGang", "NoGang"
@@ -29,6 +29,27 @@ def is_left_to_word(spec: Object) -> bool:
     """Whether what the pods of a Job are is said in one word alone."""
     said = (spec.get("scheduling") or {}).get("schedulingPolicy")
     return not said and bool(_word(spec))
+
+
+def is_gang_by_shape(spec: Object) -> bool:
+    """Whether a Job says nothing of it but looks like a gang: every pod has a number and all run.
+
+    Only asked where the gate JobGangInference is on.
+    """
+    said = (spec.get("scheduling") or {}).get("schedulingPolicy") or _word(spec)
+    count = spec.get("parallelism") or 0
+    is_whole = count > 1 and spec.get("completions") == count
+    return not said and spec.get("completionMode") == "Indexed" and is_whole
+
+
+def check_inferred(new: Any, old: Any) -> Causes:
+    """What is a gang by its shape keeps its size, given the spec."""
+    if old is CREATED or new.get("parallelism") == (old or {}).get("parallelism"):
+        return ()
+    if not is_gang_by_shape(new):
+        return ()
+    detail = "may not change while the Job is taken for a gang by its shape; name its policy in "
+    return [invalid("parallelism", new.get("parallelism"), f"{detail}spec.scheduling")]
 
 
 def check_agreement(new: Any, old: Any) -> Causes:

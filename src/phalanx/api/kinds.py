@@ -283,6 +283,10 @@ GROUP_BINDING = Kind(
     "phalanx.dev", "v1alpha1", "GroupBinding", "groupbindings", "phalanx.v1alpha1.GroupBinding",
     singular="groupbinding", verbs=("create",),
 )  # fmt: skip
+LEASE_RENEWAL = Kind(
+    "phalanx.dev", "v1alpha1", "LeaseRenewal", "leaserenewals", "phalanx.v1alpha1.LeaseRenewal",
+    singular="leaserenewal", verbs=("create",),
+)  # fmt: skip
 BINDING = Kind(
     "", "v1", "Binding", "bindings", "core.v1.Binding",
     singular="binding", verbs=("create",),
@@ -345,5 +349,5 @@ KINDS = (
     COMPOSITE_POD_GROUP, POD_GROUP_V1ALPHA3, WORKLOAD_V1ALPHA3,
     POD_GROUP_V1ALPHA2, WORKLOAD_V1ALPHA2, POD_GROUP_V1ALPHA1, WORKLOAD_V1ALPHA1, LEASE,
     DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, RESOURCE_SLICE,
-    JOB_SET, LEADER_WORKER_SET, GROUP_BINDING,
+    JOB_SET, LEADER_WORKER_SET, GROUP_BINDING, LEASE_RENEWAL,
 )  # fmt: skip

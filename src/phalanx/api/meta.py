@@ -43,6 +43,7 @@ class Meta(Struct, frozen=True, rename="camel"):
     generation: int = 0
     creation_timestamp: str = ""
     deletion_timestamp: str = ""
+    deletion_grace_period_seconds: int = 0
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     owner_references: tuple[OwnerReference, ...] = ()

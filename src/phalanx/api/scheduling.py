@@ -18,6 +18,9 @@ SCHEDULED = "PodGroupScheduled"
 DEGRADED = "Degraded"
 #: How many members whoever makes the pods will still run, if fewer than `minCount`.
 MEMBERS_TO_RUN = "phalanx.dev/members-to-run"
+#: On a Workload or PodGroup that a controller has made: which one. What has no such mark and no
+#: controller is its user's.
+MANAGED_BY = "phalanx.dev/managed-by"
 #: On a gang: that its members are being bound one by one, and under which number. On a member: the
 #: number under which it was bound.
 BINDING_INTENT = "phalanx.dev/binding-intent"
@@ -101,6 +104,12 @@ class PodGroup(Struct, frozen=True):
         left = self.metadata.annotations.get(MEMBERS_TO_RUN, "")
         is_number = left.isdecimal() and len(left) <= _DIGITS
         return max(min(gang.min_count, int(left)), 1) if is_number else gang.min_count
+
+    @property
+    def size(self) -> int:
+        """How many members a gang needs; one for a basic group."""
+        gang = self.spec.scheduling_policy.gang
+        return gang.min_count if gang else 1
 
     @property
     def deferring(self) -> PodGroup:

@@ -79,6 +79,12 @@ def workload(job: Object) -> Object:
     return WorkloadBuilder(item(job), SUPPORTED).build(job)
 
 
+def gang_size(job: Object) -> int | None:
+    """How many pods a Job needs to begin; None if it is no gang."""
+    policy = item(job).resolve().policy
+    return policy.min_count if isinstance(policy, Gang) else None
+
+
 def pod_group(job: Object, workload: Object, link: Link | None = None) -> Object:
     """The PodGroup of a Job: of its own Workload, or of its parent's if there is a link to that.
 

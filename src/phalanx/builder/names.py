@@ -3,6 +3,7 @@
     template     <job>-pgt-0
     Workload     <owner>-<hash of its uid>
     group        <workload>-<template>-<hash of both>, with an instance after the template
+    claim        <owner>-<claim>-<hash of the owner's uid and the claim>
 
 What is too long is shortened before the hash, never after it; the hash is of the whole, so that
 what was told apart stays apart. Nothing is ever found by its name: objects refer to each other.
@@ -13,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 _OBJECT_LIMIT, _LABEL_LIMIT = 253, 63
+#: What comes before the hash in the name of a claim.
+_CLAIM_LIMIT = 57
 _TEMPLATE_SUFFIX = "-pgt-0"
 #: No vowels, and nothing that looks like one: no hash is a word.
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
@@ -58,6 +61,28 @@ def pod_group_name(workload: str, template: str, instance: str = "", *, shown: b
     room = _OBJECT_LIMIT - len(mark) - 2
     first, second = _shares(len(workload), len(template), room)
     return f"{_cut(workload, first)}-{_cut(template, second)}-{mark}"
+
+
+def claim_prefix(owner: str, claim: str) -> str:
+    """What the names of the resource claims of an owner begin with: both in proportion if need be.
+
+    >>> claim_prefix("worker-0", "gpu")
+    'worker-0-gpu-'
+    """
+    full = len(owner) + len(claim) + 2
+    if full <= _CLAIM_LIMIT:
+        return f"{owner}-{claim}-"
+    first, second = (_cut(part, len(part) * _CLAIM_LIMIT // full) for part in (owner, claim))
+    return f"{first}-{second}-"
+
+
+def claim_name(owner: str, claim: str, uid: str) -> str:
+    """The name of the resource claim that is made for one of the claims of an owner.
+
+    >>> claim_name("worker-0", "gpu", "uid-123")
+    'worker-0-gpu-575d9b86db'
+    """
+    return claim_prefix(owner, claim) + _hash(f"{uid}\0{claim}")
 
 
 def free_name(wanted: str, taken: Collection[str]) -> str:

@@ -19,13 +19,15 @@ from phalanx.client.transports import Unreachable
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
+_DEFAULT = "[default: $KUBECONFIG, then the cluster of this pod, then the running phalanx up]"
+
 
 def server_options(command: F) -> F:
     """`--kubeconfig` and `--context`."""
     for option in (
         click.option("--context", default="", help="The context to use. [default: the current]"),
         click.option("--kubeconfig", "config", type=click.Path(path_type=Path), default=None,
-                     metavar="FILE", help="[default: $KUBECONFIG, then the running phalanx up]"),
+                     metavar="FILE", help=_DEFAULT),
     ):  # fmt: skip
         command = option(command)
     return command
@@ -41,6 +43,10 @@ def cluster_options(command: F) -> F:
 
 def access(config: Path | None, context: str) -> kubeconfig.Access:
     """The server that the options lead to, and a credential for it."""
+    if not config and not os.environ.get("KUBECONFIG"):
+        inside = kubeconfig.in_cluster(os.environ)
+        if inside is not None:
+            return inside
     files = [config] if config else kubeconfig.search(os.environ, state_folder() / "kubeconfig")
     return kubeconfig.read(files, context)
 

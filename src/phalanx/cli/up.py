@@ -24,6 +24,7 @@ from phalanx.cli.signals import signals
 from phalanx.client import kubeconfig
 from phalanx.clock import WallClock
 from phalanx.control_plane import ControlPlane
+from phalanx.controllers.decisionlog import DecisionLog, LogFile, in_thread
 from phalanx.controllers.nodes import SimulatedNode
 from phalanx.scheduler.profiles import DEFAULT_PROFILES, Profiles
 from phalanx.server.access import ADMIN, Tokens
@@ -53,6 +54,8 @@ class Settings:
     without: frozenset[str]
     gates: Gates
     profiles: Profiles
+    decisions: Path | None
+    basic_workloads: bool
 
 
 @click.command()
@@ -116,6 +119,22 @@ class Settings:
     help="How pods are placed: a KubeSchedulerConfiguration.",
 )
 @click.option(
+    "--decision-log",
+    "decisions",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    default=None,
+    metavar="FILE",
+    help="Where to write what the scheduler sees and decides; see phalanx decisions.",
+)
+@click.option(
+    "--basic-workloads",
+    "basic",
+    type=click.Choice(["always", "never"]),
+    default="always",
+    show_default=True,
+    help="Whether Jobs that are no gangs get a Workload and a PodGroup too.",
+)
+@click.option(
     "--without",
     default="",
     metavar="PART,PART",
@@ -123,7 +142,8 @@ class Settings:
 )
 def command(
     listen: str, data: str | None, store: str, config: Path | None, nodes: str, shape: str,
-    topology: str, feature_gates: str, policy: Path | None, without: str,
+    topology: str, feature_gates: str, policy: Path | None, decisions: Path | None, basic: str,
+    without: str,
 ) -> None:  # fmt: skip
     """Run API server, scheduler, controllers and simulated nodes in one process.
 
@@ -141,7 +161,12 @@ def command(
     if place == MEMORY and kept != "memory":
         raise click.UsageError(f"--data {MEMORY} keeps nothing; give --store {kept} a folder")
     profiles = load_configuration(policy).profiles if policy else DEFAULT_PROFILES
-    settings = Settings(host, port, place, kept, config, wanted, left_out, gates, profiles)
+    if decisions and not decisions.absolute().parent.is_dir():
+        raise click.UsageError(f"there is no folder for --decision-log {decisions}")
+    settings = Settings(
+        host, port, place, kept, config, wanted, left_out, gates, profiles, decisions,
+        basic == "always",
+    )  # fmt: skip
     with _data_folder(settings) as folder:
         try:
             uvloop.run(_up(settings, folder))
@@ -194,7 +219,8 @@ async def _up(settings: Settings, folder: Path) -> None:
         tokens = Tokens({token: ADMIN})
         plane = ControlPlane(
             store, clock, chance, nodes=settings.nodes, without=settings.without, tokens=tokens,
-            gates=settings.gates, profiles=settings.profiles,
+            gates=settings.gates, profiles=settings.profiles, log=_log(settings),
+            basic_workloads=settings.basic_workloads,
         )  # fmt: skip
         file = settings.kubeconfig or _kubeconfig_place(settings, folder)
         url = _url(settings.host, sock)
@@ -208,6 +234,12 @@ async def _up(settings: Settings, folder: Path) -> None:
             await stopped.wait()
     if broken:
         raise click.ClickException(f"stopped: {broken[0]}")
+
+
+def _log(settings: Settings) -> DecisionLog | None:
+    """Where decisions go, if anywhere."""
+    file = settings.decisions
+    return DecisionLog(in_thread(LogFile(file).write)) if file else None
 
 
 def _open(settings: Settings, folder: Path, stop: Callable[[StoreBroken], None]) -> Store:

@@ -64,6 +64,12 @@ def command(what: str, namespace: str, config: Path | None, context: str, output
     click.echo(_json(subject, diagnosis) if output == "json" else _text(subject, diagnosis))
 
 
+async def told(client: Client, what: str, namespace: str) -> str:
+    """The answer as text, for those who hold a client already."""
+    kind, name = _subject(what)
+    return _text(*await _diagnosed(client, kind, Key(namespace, name)))
+
+
 def _subject(what: str) -> tuple[Kind, str]:
     word, slash, name = what.partition("/")
     kind = _KINDS.get(word.lower())

@@ -48,7 +48,10 @@ class Cache(Mapping[Key, R]):
         return len(self._objects)
 
     def index(self, keys: Callable[[R], Iterable[Hashable]]) -> Index[R]:
-        """The objects by something else, from now on."""
+        """The objects by something else, from now on; for the same `keys` it is the same index."""
+        for known in self._indexes:
+            if known.keys is keys:
+                return known
         index = Index(keys)
         for found in self._objects.values():
             index.move(None, found)

@@ -29,6 +29,7 @@ from phalanx.client.answers import (
 )
 from phalanx.client.requests import Scope, build, changes, collection, delete_options, headers
 from phalanx.client.transports import Transport
+from phalanx.telemetry import Metrics
 
 #: Objects in one page of a list.
 PAGE = 500
@@ -44,8 +45,10 @@ class Client:
     Where a method takes a `struct`, the answer is decoded straight into it; else it is a dict.
     """
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, metrics: Metrics | None = None) -> None:
         self._transport = transport
+        #: What is measured in the process of whoever holds this.
+        self.metrics = metrics or Metrics()
 
     async def close(self) -> None:
         """Let go of the transport."""

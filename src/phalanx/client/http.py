@@ -39,21 +39,23 @@ class Limits:
 
 
 class Http:
-    """A server at a URL, asked with a token, a client certificate (in `tls`), both or neither."""
+    """A server at a URL, asked with a token, a client certificate (in `tls`), both or neither.
+
+    A token that changes is asked for before each request.
+    """
 
     def __init__(
         self,
         server: str,
         *,
-        token: str = "",
+        token: str | Callable[[], str] = "",
         tls: ssl.SSLContext | None = None,
         limits: Limits | None = None,
     ) -> None:
         self._server, self._tls, self._limits = server.rstrip("/"), tls, limits or Limits()
         # Nearby, compressing costs more than it saves.
         self._headers = {"user-agent": "phalanx", "accept-encoding": "identity"}
-        if token:
-            self._headers["authorization"] = f"Bearer {token}"
+        self._token = token
         self._session: aiohttp.ClientSession | None = None
 
     async def send(self, request: Request) -> Reply | Stream:
@@ -82,7 +84,7 @@ class Http:
             request.method,
             URL(f"{self._server}{quote(request.path)}{query}", encoded=True),
             data=orjson.dumps(body) if isinstance(body, dict) else body or None,
-            headers=request.headers,
+            headers={**request.headers, **self._credential()},
             timeout=self._watching if is_watch(request) else self._asking,
             allow_redirects=False,
         )
@@ -98,6 +100,10 @@ class Http:
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session
+
+    def _credential(self) -> dict[str, str]:
+        token = self._token if isinstance(self._token, str) else self._token()
+        return {"authorization": f"Bearer {token}"} if token else {}
 
     @property
     def _asking(self) -> aiohttp.ClientTimeout:
@@ -127,7 +133,10 @@ class Http:
         except _TROUBLE as error:
             raise Unreachable(self._server, _cause(error)) from error
         finally:
-            # Cut, not returned for the next request: a watch has no other end.
+            # Cut, not returned for the next request: a watch has no other end. And at once: whoever
+            # closes the loop next does not wait for a farewell over TLS.
+            if response.connection is not None and response.connection.transport is not None:
+                response.connection.transport.abort()
             response.close()
 
 

@@ -23,7 +23,7 @@ class Index(Generic[R]):
     """
 
     def __init__(self, keys: Callable[[R], Iterable[Hashable]]) -> None:
-        self._keys = keys
+        self.keys = keys
         self._under: dict[Hashable, dict[Key, R]] = {}
 
     def __getitem__(self, key: Hashable) -> tuple[R, ...]:
@@ -34,9 +34,9 @@ class Index(Generic[R]):
 
     def move(self, old: R | None, new: R | None) -> None:
         """Take out what was and put in what is. Called by the cache alone."""
-        after = () if new is None else tuple(self._keys(new))
+        after = () if new is None else tuple(self.keys(new))
         if old is not None:
-            for key in self._keys(old):
+            for key in self.keys(old):
                 if key not in after:
                     self._take_out(key, old.metadata.key)
         if new is not None:

@@ -18,6 +18,7 @@ from phalanx.chance import Chance
 from phalanx.client.answers import Event, Resource, WatchDecoder
 from phalanx.client.cache import Cache
 from phalanx.client.client import Client
+from phalanx.client.metrics import observe_informer
 from phalanx.client.requests import Scope
 from phalanx.client.transports import Unreachable
 
@@ -48,6 +49,7 @@ class Informer(Generic[R]):
         self._chance, self._optional = chance, optional
         self._listed = self._healthy = False
         self._ceiling = SHORTEST_PAUSE
+        observe_informer(client.metrics, kind.resource, self)
 
     async def run(self) -> None:
         """Follow the server until cancelled."""

@@ -1,4 +1,4 @@
-"""Which server, as whom: kubeconfig files, read and written.
+"""Which server, as whom: kubeconfig files, read and written, and what a pod of a cluster finds.
 
 The command line reads one and connects; `phalanx up` writes one. Several files count as one, in
 which the first to say something is right. What we do not support is refused by name, never ignored.
@@ -7,11 +7,13 @@ Runs no program and asks no cloud.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import os
 import ssl
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -29,13 +31,22 @@ _UNSUPPORTED = {
 }
 
 
+#: Where a pod finds what its service account is known by.
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+#: Seconds after which a token that is kept in a file is read again: it may have been replaced.
+_FRESH = 60.0
+
+
 class KubeconfigError(Exception):
     """A kubeconfig is missing, broken, or asks for what we cannot do: in one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A server, and a credential for it. `ca`, `certificate` and `key` are PEM texts."""
+    """A server, and a credential for it. `ca`, `certificate` and `key` are PEM texts.
+
+    A token that stands in a file is read from there again and again.
+    """
 
     server: str
     ca: str = field(default="", repr=False)
@@ -44,12 +55,27 @@ class Access:
     key: str = field(default="", repr=False)
     namespace: str = "default"
     insecure: bool = False
+    token_file: Path | None = None
 
 
 def search(environment: Mapping[str, str], default: Path) -> list[Path]:
     """Where to look: the files that $KUBECONFIG names, or else the one that the caller knows."""
     named = [Path(part) for part in environment.get("KUBECONFIG", "").split(os.pathsep) if part]
     return named or [default]
+
+
+def in_cluster(environment: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> Access | None:
+    """The server of the cluster in which this process is a pod, if it is one."""
+    host, port = (environment.get(f"KUBERNETES_SERVICE_{part}", "") for part in ("HOST", "PORT"))
+    if not host or not (folder / "token").exists():
+        return None
+    try:
+        ca, namespace = ((folder / name).read_text() for name in ("ca.crt", "namespace"))
+        token = (folder / "token").read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise KubeconfigError(f"the service account cannot be read: {error}") from error
+    server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    return Access(server, ca, token, namespace=namespace.strip(), token_file=folder / "token")
 
 
 def read(paths: Sequence[Path], context: str = "") -> Access:
@@ -77,7 +103,8 @@ def connect(access: Access) -> Client:
         raise KubeconfigError(
             f"the certificates for {access.server} cannot be used: {error}"
         ) from error
-    return Client(Http(access.server, token=access.token, tls=tls))
+    token = _TokenFile(access) if access.token_file else access.token
+    return Client(Http(access.server, token=token, tls=tls))
 
 
 def write(path: Path, server: str, ca_pem: str, token: str, name: str = "phalanx") -> None:
@@ -95,6 +122,23 @@ def write(path: Path, server: str, ca_pem: str, token: str, name: str = "phalanx
         _replace(path, yaml.safe_dump(content, sort_keys=False))
     except OSError as error:
         raise KubeconfigError(f"{path} cannot be written: {error.strerror}") from error
+
+
+class _TokenFile:
+    """The token in a file, read again every so often; the last one stays if that fails."""
+
+    def __init__(self, access: Access) -> None:
+        assert access.token_file is not None
+        self._path, self._token = access.token_file, access.token
+        self._read_at = -_FRESH
+
+    def __call__(self) -> str:
+        now = asyncio.get_running_loop().time()
+        if now - self._read_at >= _FRESH:
+            self._read_at = now
+            with suppress(OSError, UnicodeDecodeError):
+                self._token = self._path.read_text().strip() or self._token
+        return self._token
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +225,7 @@ def _access(cluster: _Entry, user: _Entry, namespace: str) -> Access:
         key=user.pem("client-key"),
         namespace=namespace or "default",
         insecure=cluster.content.get("insecure-skip-tls-verify") is True,
+        token_file=user.folder / user.text("tokenFile") if user.text("tokenFile") else None,
     )
     for problem, is_there in _problems(access):
         if is_there:

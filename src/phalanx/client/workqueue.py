@@ -39,6 +39,8 @@ class WorkQueue(Generic[K]):
         self._again: set[K] = set()
         self._timers: dict[K, asyncio.TimerHandle] = {}
         self._pauses: dict[K, float] = {}
+        #: How many keys were taken in so far, and how many of them after a failure.
+        self.adds = self.retries = 0
 
     def __len__(self) -> int:
         return len(self._queued)
@@ -49,11 +51,11 @@ class WorkQueue(Generic[K]):
             return True
         if not self._has_room():
             return False
+        self.adds += 1
         if key in self._working:
             self._again.add(key)
         else:
-            self._queued.add(key)
-            self._queue.put_nowait(key)
+            self._put(key)
         return True
 
     def add_after(self, key: K, seconds: float) -> bool:
@@ -71,6 +73,7 @@ class WorkQueue(Generic[K]):
         """Have a key worked on again after a failure, each time in a longer while."""
         pause = self._pauses.get(key, FIRST_PAUSE)
         self._pauses[key] = min(2 * pause, LONGEST_PAUSE)
+        self.retries += 1
         return self.add_after(key, pause)
 
     def forget(self, key: K) -> None:
@@ -89,12 +92,16 @@ class WorkQueue(Generic[K]):
         self._working.remove(key)
         if key in self._again:
             self._again.remove(key)
-            self.add(key)
+            self._put(key)
 
     def close(self) -> None:
         """Stop all timers, so that nothing is added any more by itself."""
         for key in list(self._timers):
             self._stop(key)
+
+    def _put(self, key: K) -> None:
+        self._queued.add(key)
+        self._queue.put_nowait(key)
 
     def _ring(self, key: K) -> None:
         del self._timers[key]

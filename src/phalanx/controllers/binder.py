@@ -47,7 +47,7 @@ class Attempt(NamedTuple):
 class Outcome:
     """What became of an attempt: who was bound and who was not, and why.
 
-    `enough` says whether the entity has all the members that it needs now.
+    `enough` says whether the entity is known to have all the members that it needs now.
     """
 
     attempt: Attempt

@@ -71,7 +71,7 @@ class DecisionLog:
         self._news.set()
 
     async def run(self) -> None:
-        """Write until cancelled, and then what is left."""
+        """Write until cancelled, and then what is left; what follows is another story."""
         try:
             while True:
                 await self._news.wait()
@@ -79,6 +79,7 @@ class DecisionLog:
                 await self._flush()
         finally:
             await self._flush()
+            self._gap, self._until = True, -math.inf
 
     async def _flush(self) -> None:
         batch, self._waiting, self._noted = self._waiting, [], 0

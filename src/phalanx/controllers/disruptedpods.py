@@ -1,10 +1,12 @@
-"""Pods that go through no fault of their own: how they are marked before they are deleted.
+"""Pods on nodes that come to grief: which they are, and how they are marked before they go.
 
-Whoever counts failures (a Job's failure policy) reads the mark. Of this very pod: a namesake that
-came meanwhile is not meant.
+Whoever counts failures (a Job's failure policy) reads the mark. It is of that very pod: a namesake
+that came meanwhile is not meant.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from phalanx.api.core import Pod
 from phalanx.api.kinds import POD
@@ -13,6 +15,11 @@ from phalanx.api.wire import STRATEGIC_PATCH, Object
 from phalanx.controllers.actions import Patch
 
 DISRUPTION_TARGET = "DisruptionTarget"
+
+
+def nodes_of(pod: Pod) -> Sequence[str]:
+    """The node that a pod is bound to, if any: by this loops share one index."""
+    return (pod.spec.node_name,) if pod.spec.node_name else ()
 
 
 def disrupted(pod: Pod, reason: str, message: str, now: float, **status: object) -> Patch:

@@ -128,12 +128,8 @@ class Intents:
             self._say(group, STUCK, f"{so_many}; {names} would not be made again if deleted")
             return Plan(again=PATIENCE)
         if news := [pod for pod in ours if pod.metadata.uid not in self._undone]:
-            self._say(
-                group,
-                UNDONE,
-                f"{so_many}; what was bound is deleted so that all start together",
-                news,
-            )
+            text = f"{so_many}; what was bound is deleted so that all start together"
+            self._say(group, UNDONE, text, news)
             self._undone |= {pod.metadata.uid for pod in news}
         deletes = [Delete(POD, pod.metadata.key, pod.metadata.uid) for pod in ours]
         return Plan([*deletes, _closing(group.metadata.key, number)])

@@ -20,6 +20,7 @@ from phalanx.chance import Chance
 from phalanx.client.answers import Resource
 from phalanx.client.client import Client
 from phalanx.client.informer import Informer
+from phalanx.client.metrics import observe_queue
 from phalanx.client.transports import Unreachable
 from phalanx.client.workqueue import WorkQueue
 from phalanx.controllers.actions import Action, Plan, perform
@@ -89,6 +90,8 @@ class Loop(Generic[K]):
         confirm: Callable[[K], Awaitable[bool]] | None = None,
     ) -> None:  # fmt: skip
         self.queue: WorkQueue[K] = WorkQueue()
+        name: str = getattr(reconcile, "__qualname__", type(reconcile).__name__)
+        observe_queue(client.metrics, name.partition(".__")[0], self.queue)
         self._client, self._reconcile, self._workers = client, reconcile, workers
         self._record, self._refused, self._confirm = record, refused, confirm
 

@@ -67,10 +67,12 @@ class Namespaces:
         return list(found.values())
 
     async def _delete_all(self, kind: Kind, namespace: str) -> int:
-        """Delete what there is of a kind; how much that was."""
-        found = await self._client.list(kind, Thing, namespace=namespace)
-        await asyncio.gather(*(self._delete(kind, item.metadata) for item in found.items))
-        return len(found.items)
+        """Delete what there is of a kind; how much of it is left."""
+        found = (await self._client.list(kind, Thing, namespace=namespace)).items
+        if not found:
+            return 0
+        await asyncio.gather(*(self._delete(kind, item.metadata) for item in found))
+        return len((await self._client.list(kind, Thing, namespace=namespace)).items)
 
     async def _delete(self, kind: Kind, meta: Meta) -> None:
         if not meta.deletion_timestamp:

@@ -28,7 +28,7 @@ from phalanx.api.wire import JSON_PATCH, STRATEGIC_PATCH, Object
 from phalanx.client.client import Client
 from phalanx.clock import Clock
 from phalanx.controllers.actions import Action, Patch, Plan, Record
-from phalanx.controllers.disruptedpods import status_patch
+from phalanx.controllers.disruptedpods import nodes_of, status_patch
 from phalanx.controllers.loop import Informers, Loop
 from phalanx.controllers.recorder import Note
 from phalanx.controllers.silence import Silence
@@ -83,8 +83,7 @@ class NodeLifecycle:
     ) -> None:  # fmt: skip
         self._clock, self._record = clock, record
         self._nodes, leases = informers.of(NODE, Node).cache, informers.of(LEASE, Lease).cache
-        pods = informers.of(POD, Pod).cache
-        self._on_node = pods.index(lambda pod: [pod.node] if pod.node else [])
+        self._on_node = informers.of(POD, Pod).cache.index(nodes_of)
         self._silence, self._anybody = Silence(PATIENCE), asyncio.Event()
         self._loop: Loop[str] = Loop(client, self.reconcile, _WORKERS, record=record)
         self._nodes.subscribe(self._node_changed)
@@ -121,7 +120,7 @@ class NodeLifecycle:
         """Pods on a silent node cannot be taken to be ready."""
         for pod in self._on_node[name]:
             ready = condition(pod.status.conditions, "Ready")
-            if ready is not None and ready.status == "True":
+            if ready is not None and ready.status == "True" and not pod.ended:
                 mark = {"type": "Ready", "status": "False", "lastTransitionTime": timestamp(now)}
                 yield status_patch(pod, {"conditions": [mark]})
                 note = Note(POD, pod.metadata, "NodeNotReady", "Node is not ready", "Warning")

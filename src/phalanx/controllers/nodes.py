@@ -12,24 +12,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from phalanx.api.core import Container, Pod
-from phalanx.api.errors import AlreadyExists, ApiError, NotFound
-from phalanx.api.kinds import LEASE, NODE, POD
-from phalanx.api.meta import Key, micro_timestamp, seconds, timestamp
+from phalanx.api.errors import AlreadyExists
+from phalanx.api.kinds import NODE, POD
+from phalanx.api.meta import Key, seconds, timestamp
 from phalanx.api.wire import STRATEGIC_PATCH, Object
 from phalanx.client.client import Client
-from phalanx.client.transports import Unreachable
 from phalanx.clock import Clock
 from phalanx.controllers.actions import Delete, Patch, Plan
+from phalanx.controllers.leases import Leases
 from phalanx.controllers.loop import Informers, Loop
+from phalanx.controllers.recovery import Recovery
 
 RUN_SECONDS = "phalanx.dev/run-seconds"
-LEASE_NAMESPACE = "kube-node-lease"
-#: Seconds that a lease lasts, and between its renewals.
-LEASE_SECONDS, RENEWAL = 40, 10.0
 #: What a node has unless told otherwise.
 SHAPE: Mapping[str, str] = {"cpu": "8", "memory": "32Gi", "pods": "110"}
-#: Leases are renewed in so many portions per round, so that no moment has them all.
-_PORTIONS = 10
 _WORKERS = 16
 _REGISTERING = 32
 _KILLED = 143
@@ -68,13 +64,16 @@ class Nodes:
         self._nodes = {node.name: node for node in nodes}
         self._pods = informers.of(POD, Pod).cache
         self._loop: Loop[Key] = Loop(client, self.reconcile, _WORKERS)
+        self._leases = Leases(client, clock, self._nodes)
+        self._recovery = Recovery(client, informers, clock, self._nodes)
         self._pods.subscribe(self._changed)
 
     async def run(self) -> None:
         """Be their kubelets until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._loop.run())
-            group.create_task(self._renew())
+            group.create_task(self._leases.run())
+            group.create_task(self._recovery.run())
 
     async def register(self) -> None:
         """Make the Node objects, ready to be used."""
@@ -132,35 +131,6 @@ class Nodes:
     def _changed(self, old: Pod | None, new: Pod | None) -> None:
         if new is not None and new.spec.node_name in self._nodes:
             self._loop.queue.add(new.metadata.key)
-
-    async def _renew(self) -> None:
-        """Renew all leases once per round, a portion at a time."""
-        names = sorted(self._nodes)
-        while True:
-            for portion in range(_PORTIONS):
-                await asyncio.gather(*(self._renew_one(n) for n in names[portion::_PORTIONS]))
-                await asyncio.sleep(RENEWAL / _PORTIONS)
-
-    async def _renew_one(self, name: str) -> None:
-        key, now = Key(LEASE_NAMESPACE, name), micro_timestamp(self._clock.now())
-        try:
-            await self._client.patch(LEASE, key, {"spec": {"renewTime": now}})
-        except NotFound:
-            await self._lease(name, now)
-        except (ApiError, Unreachable):
-            return
-
-    async def _lease(self, name: str, now: str) -> None:
-        lease = {
-            "metadata": {"name": name, "namespace": LEASE_NAMESPACE},
-            "spec": {
-                "holderIdentity": name, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": now,
-            },
-        }  # fmt: skip
-        try:
-            await self._client.create(LEASE, lease)
-        except (ApiError, Unreachable):
-            return
 
 
 _READINESS = ("Initialized", "ContainersReady", "Ready")

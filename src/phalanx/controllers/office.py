@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from phalanx.api.core import DEFAULT_SCHEDULER
-from phalanx.api.errors import ApiError, Forbidden, Unauthorized
+from phalanx.api.errors import ApiError, Forbidden, Timeout, Unauthorized
 from phalanx.api.gates import DEFAULT as GATES
 from phalanx.api.gates import Gates
 from phalanx.api.kinds import GROUP_BINDING, NAMESPACE, POD_GROUP, SERVICE, Kind
@@ -196,7 +196,9 @@ class Office:
             is_away = any(isinstance(error, Unreachable) for error in failures.values())
             if was_away and not is_away:
                 self._voice.say("the API server is back")
-                if await self._found() != offer:
+                # What was seen lies in the future of one that was put back to an earlier time.
+                is_younger = any(isinstance(error, Timeout) for error in failures.values())
+                if is_younger or await self._found() != offer:
                     return
             said, was_away = news, is_away
             await asyncio.sleep(_LOOK)

@@ -2,7 +2,8 @@
 
 Between the scheduling shell, which submits, and `pods/binding`; several at a time. A gang whose
 members cannot all be bound is left to `intents`, and to the next cycle, in which those that were
-bound count. Never binds a pod of another uid, nor one that has a node.
+bound count. A bind without an answer is looked up before it counts as failed. Never binds a pod of
+another uid, nor one that has a node.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from phalanx.api.errors import ApiError, Conflict, Timeout
+from phalanx.api.core import Pod
+from phalanx.api.errors import ApiError, Conflict, ServerError, Timeout
 from phalanx.api.kinds import BINDING, POD
 from phalanx.api.scheduling import BINDING_INTENT
 from phalanx.api.wire import Object
@@ -22,6 +24,10 @@ from phalanx.scheduler.decision import Binding
 
 #: Requests under way at a time, and the seconds that one may take.
 LANES, LIMIT = 32, 10.0
+#: Seconds after which what nobody answered to has happened or never will.
+SETTLED = 5.0
+#: Refusals that leave open whether anything was done.
+_UNCERTAIN = (Unreachable, Timeout, ServerError)
 
 
 @dataclass(slots=True)
@@ -42,9 +48,9 @@ class _Account:
 
     @property
     def enough(self) -> bool:
-        """Whether the entity has what it needs."""
+        """Whether the entity has what it needs, without those that are on their way elsewhere."""
         entity = self.attempt.entity
-        return not self.failures or bound_before(entity) + len(self.bound) >= entity.quorum
+        return bound_before(entity) + len(self.bound) >= entity.quorum
 
 
 class PodBinder:
@@ -109,9 +115,12 @@ class PodBinder:
 
     async def _bind_one(self, account: _Account, binding: Binding, number: str) -> None:
         async with self._lanes:
-            # Each further one would only have to be undone.
-            trouble = account.hopeless or await self._post(binding, number)
-        if trouble is None:
+            if hopeless := account.hopeless:
+                # Each further one would only have to be undone.
+                account.failures[binding] = hopeless
+                return
+            trouble = await self._post(binding, number)
+        if trouble is None or await self._is_bound(binding, trouble):
             account.bound.append(binding)
         else:
             account.failures[binding] = trouble
@@ -126,6 +135,19 @@ class PodBinder:
         except TimeoutError:
             return Timeout(f"binding {binding.pod} took more than {LIMIT:g} s")
         return None
+
+    async def _is_bound(self, binding: Binding, trouble: Trouble) -> bool:
+        """Whether a bind was carried out after all, or before; its room is held meanwhile."""
+        if not isinstance(trouble, (*_UNCERTAIN, Conflict)):
+            return False
+        if isinstance(trouble, _UNCERTAIN):
+            await asyncio.sleep(SETTLED)
+        try:
+            async with asyncio.timeout(LIMIT):
+                pod = await self._client.get(POD, binding.pod, Pod)
+        except (ApiError, Unreachable, TimeoutError):
+            return False
+        return (pod.metadata.uid, pod.spec.node_name) == (binding.uid, binding.node)
 
 
 def _binding(binding: Binding, number: str) -> Object:

@@ -21,7 +21,7 @@ from phalanx.api.meta import Key, condition
 from phalanx.client.client import Client
 from phalanx.clock import Clock
 from phalanx.controllers.actions import Action, Delete, Plan
-from phalanx.controllers.disruptedpods import disrupted, status_patch
+from phalanx.controllers.disruptedpods import disrupted, nodes_of, status_patch
 from phalanx.controllers.loop import Informers, Loop, Thing
 
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
@@ -43,14 +43,13 @@ class PodGarbage:
         self._client, self._clock, self._kept = client, clock, kept
         self._informers = informers.of(NODE, Node), informers.of(POD, Pod)
         self._nodes, self._pods = self._informers[0].cache, self._informers[1].cache
-        self._on_node = self._pods.index(lambda p: [p.spec.node_name] if p.spec.node_name else [])
-        self._ended = self._pods.index(lambda pod: [True] if pod.ended else [])
-        self._ended_count = 0
+        self._on_node = self._pods.index(nodes_of)
+        self._ended = 0
         #: Since when nodes have been missing on which pods are.
         self._missing: dict[str, float] = {}
         self._lost: Loop[str] = Loop(client, self.lose, _WORKERS, confirm=self._is_gone)
         self._stuck: Loop[Key] = Loop(client, self.release, _WORKERS)
-        self._surplus: Loop[bool] = Loop(client, self.thin_out)
+        self._surplus: Loop[None] = Loop(client, lambda _: self.thin_out())
         self._nodes.subscribe(self._node_changed)
         self._pods.subscribe(self._pod_changed)
 
@@ -83,9 +82,9 @@ class PodGarbage:
             return Plan()
         return Plan(_force(pod))
 
-    def thin_out(self, ended: bool) -> Plan:
+    def thin_out(self) -> Plan:
         """Delete the oldest of the pods that have ended, beyond those that are kept."""
-        pods = [pod.metadata for pod in self._ended[ended] if _is_left(pod)]
+        pods = [pod.metadata for pod in self._pods.values() if pod.ended and _is_left(pod)]
         pods.sort(key=lambda meta: (meta.creation_timestamp, meta.name))
         surplus = pods[: max(0, len(pods) - self._kept)]
         return Plan([Delete(POD, meta.key, meta.uid, grace=0) for meta in surplus])
@@ -113,19 +112,20 @@ class PodGarbage:
                     self._stuck.queue.add_after(pod.metadata.key, PERIOD)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        self._ended_count += _counts(new) - _counts(old)
-        if self._ended_count > self._kept:
-            self._surplus.queue.add_after(True, PERIOD)
+        if old is None or new is None or old.status.phase != new.status.phase:
+            self._count(old, new)
         if new is None:
             return
         if self._is_stuck(new):
             self._stuck.queue.add_after(new.metadata.key, PERIOD)
-        if new.spec.node_name and Key("", new.spec.node_name) not in self._nodes:
-            self._lost.queue.add(new.spec.node_name)
+        node = new.spec.node_name
+        if node and (old is None or not old.spec.node_name) and Key("", node) not in self._nodes:
+            self._lost.queue.add(node)
 
-
-def _counts(pod: Pod | None) -> int:
-    return int(pod is not None and pod.ended)
+    def _count(self, old: Pod | None, new: Pod | None) -> None:
+        self._ended += (new is not None and new.ended) - (old is not None and old.ended)
+        if self._ended > self._kept:
+            self._surplus.queue.add_after(None, PERIOD)
 
 
 def _is_left(pod: Pod) -> bool:

@@ -26,8 +26,8 @@ CAPACITY = 50_000
 #: Events that are remembered, to count their repetitions.
 _REMEMBERED = 4096
 _LONGEST_NOTE = 1024
-#: Seconds that an event waits at most for a quiet moment, and how often it looks for one.
-_PATIENCE, _LOOK = 2.0, 0.02
+#: Seconds that an event waits at most for a quiet moment, and how long such a moment is.
+_PATIENCE, _MOMENT = 2.0, 0.02
 #: Events that are written side by side before looking again whether something is more urgent.
 _BATCH = 32
 
@@ -60,13 +60,16 @@ class Recorder:
     ) -> None:  # fmt: skip
         self._client, self._clock, self._chance = client, clock, chance
         self._component, self._is_busy = component, is_busy
-        self._waiting: deque[Note] = deque(maxlen=CAPACITY)
+        self._waiting: deque[tuple[float, Note]] = deque(maxlen=CAPACITY)
+        # How many there ever were, and had been when it was last looked for a quiet moment.
+        self._recorded = self._seen = 0
         self._news = asyncio.Event()
         self._written: OrderedDict[_Identity, tuple[Key, int]] = OrderedDict()
 
     def record(self, note: Note) -> None:
         """Have something told."""
-        self._waiting.append(note)
+        self._waiting.append((self._clock.now(), note))
+        self._recorded += 1
         self._news.set()
 
     async def run(self) -> None:
@@ -78,28 +81,31 @@ class Recorder:
             if not self._waiting:
                 self._news.clear()
 
-    def _next(self) -> list[tuple[Note, int]]:
-        """Some of the waiting, and how often each has happened."""
+    def _next(self) -> list[tuple[Note, str, int]]:
+        """Some of the waiting, when each has happened last, and how often."""
         count = min(len(self._waiting), _BATCH)
-        notes = [self._waiting.popleft() for _ in range(count)]
-        times = Counter(note.identity for note in notes)
-        return [(note, times[note.identity]) for note in {n.identity: n for n in notes}.values()]
+        told = [self._waiting.popleft() for _ in range(count)]
+        times = Counter(note.identity for _, note in told)
+        last = {note.identity: (note, timestamp(at)) for at, note in told}
+        return [(*last[identity], number) for identity, number in times.items()]
 
     async def _quiet(self) -> None:
-        waited = 0.0
-        while self._is_busy() and waited < _PATIENCE:
-            await asyncio.sleep(_LOOK)
-            waited += _LOOK
+        """Wait for a moment without anything urgent or new, unless somebody has waited enough."""
+        while self._is_busy() or self._recorded > self._seen:
+            if self._clock.now() - self._waiting[0][0] >= _PATIENCE:
+                return
+            self._seen = self._recorded
+            await asyncio.sleep(_MOMENT)
 
-    async def _write(self, note: Note, times: int) -> None:
+    async def _write(self, note: Note, at: str, times: int) -> None:
         identity, count = note.identity, times
         try:
             if seen := self._written.get(identity):
                 key, count = seen[0], seen[1] + times
-                change = {"count": count, "lastTimestamp": timestamp(self._clock.now())}
+                change = {"count": count, "lastTimestamp": at}
                 await self._client.patch(EVENT, key, change)
             else:
-                event = self._event(note, times)
+                event = self._event(note, at, times)
                 meta = event["metadata"]
                 key = Key(meta["namespace"], meta["name"])
                 await self._client.create(EVENT, event)
@@ -111,9 +117,8 @@ class Recorder:
         if len(self._written) > _REMEMBERED:
             self._written.popitem(last=False)
 
-    def _event(self, note: Note, times: int) -> Object:
-        about, now = note.about, timestamp(self._clock.now())
-        message = note.message
+    def _event(self, note: Note, at: str, times: int) -> Object:
+        about, message = note.about, note.message
         if len(message) > _LONGEST_NOTE:
             message = message[: _LONGEST_NOTE - 4] + " ..."
         space = about.namespace or "default"
@@ -126,5 +131,5 @@ class Recorder:
             },
             "reason": note.reason, "message": message, "type": note.type,
             "source": {"component": self._component}, "reportingComponent": self._component,
-            "firstTimestamp": now, "lastTimestamp": now, "count": times,
+            "firstTimestamp": at, "lastTimestamp": at, "count": times,
         }  # fmt: skip

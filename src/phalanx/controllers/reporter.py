@@ -8,7 +8,7 @@ arrives late never overwrites newer ones. Counts that merely changed wait for a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from phalanx.api.core import Pod
@@ -50,6 +50,8 @@ class Census:
     is_busy: Callable[[], bool]
     #: Whether the API server keeps counts in the status of groups.
     counts: bool = True
+    #: The names of the schedulers in whose name conditions are written; none: of any.
+    schedulers: Collection[str] = ()
 
 
 class Reporter:
@@ -137,7 +139,9 @@ class Reporter:
         return Plan([self._patch(POD_GROUP, group, conditions, counts)])
 
     def _conditions(self, group: PodGroup) -> list[Object]:
-        """The conditions of a group that are to be said anew."""
+        """The conditions of a group that are to be said anew: only of one with pods of ours."""
+        if self._is_strange(group):
+            return []
         about, verdict = self._latest(group)
         wanted = [(kind, about, one) for kind, one in _of_group(verdict)] if verdict else []
         if degraded := self._degraded(group):
@@ -149,6 +153,11 @@ class Reporter:
             for kind, judged, one in wanted
             if kind == DEGRADED or not _is_final(condition(said, kind), one, judged)
         ]
+
+    def _is_strange(self, group: PodGroup) -> bool:
+        """Whether all its members are some other scheduler's business."""
+        names = {pod.spec.scheduler_name for pod in self._members[group.metadata.key]}
+        return bool(names and self._census.schedulers) and names.isdisjoint(self._census.schedulers)
 
     def _latest(self, group: PodGroup) -> tuple[Meta, Verdict | None]:
         """What is to be said of this very group. What is bound speaks for itself, so that it is
@@ -225,6 +234,9 @@ class Reporter:
         elif new is not None and (old is None or old.spec != new.spec):
             # Its members may have been seen before it, or by another who did not live to tell.
             self._group_loop.queue.add(new.metadata.key)
+        elif new is not None:
+            # Another who believes to lead may have said otherwise, on a view that was late.
+            self._group_loop.queue.add_after(new.metadata.key, COUNT_PATIENCE)
 
 
 _SATISFIED = "MinCountSatisfied"

@@ -40,7 +40,9 @@ from phalanx.scheduler.desk import Desk
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.explain import explain
 from phalanx.scheduler.profiles import DEFAULT_PROFILES, Profiles
-from phalanx.telemetry import Metrics
+
+#: Seconds between two looks whether what is decided upon can be seen again.
+BLURRED_PAUSE = 0.1
 
 
 class Scheduling:
@@ -53,14 +55,18 @@ class Scheduling:
     def __init__(
         self, client: Client, informers: Informers, clock: Clock, chance: Chance,
         profiles: Profiles = DEFAULT_PROFILES, *, foreign: bool = False,
-        metrics: Metrics | None = None, log: DecisionLog | None = None,
+        log: DecisionLog | None = None,
     ) -> None:  # fmt: skip
         self._informers, self._clock, self._log = informers, clock, log
+        self._foreign = foreign
         self._desk = desk = Desk(profiles, log.note if log else None)
         self.cache, self.queue = desk.cache, desk.queue
-        self._metrics = SchedulingMetrics(metrics or Metrics(), desk.queue, desk.cache)
+        self._metrics = SchedulingMetrics(client.metrics, desk.queue, desk.cache)
         self._sight = sight = Sight(informers, desk, clock, self._metrics)
-        census = Census(self.cache.placed, lambda: self.is_busy, counts=not foreign)
+        census = Census(
+            self.cache.placed, lambda: self.is_busy, counts=not foreign,
+            schedulers=tuple(profiles.policies),
+        )  # fmt: skip
         self._reporter = Reporter(client, sight.pods, sight.groups, clock, census)
         self._recorders = {
             name: Recorder(client, clock, chance, name, lambda: self.is_busy)
@@ -72,7 +78,9 @@ class Scheduling:
             recorder = next(iter(self._recorders.values()))
             intents = Intents(client, chance, sight.pods, sight.groups, self._reporter, recorder)
             self._binder = PodBinder(client, intents, self._bound)
-        #: Each is called with every decision, right before it is acted upon.
+        #: Each is called with every entity, right before it is tried …
+        self.taken: list[Callable[[Entity], None]] = []
+        #: … and with what was decided, right before that is acted upon.
         self.decided: list[Callable[[Entity, Decision], None]] = []
         self._news = asyncio.Event()
         self._deciding = self._retired = False
@@ -103,6 +111,10 @@ class Scheduling:
 
     async def _cycles(self) -> None:
         while not self._retired:
+            if self._foreign and self._sight.is_blurred:
+                # There nobody else checks whether there is room.
+                await asyncio.sleep(BLURRED_PAUSE)
+                continue
             begin = self._clock.now()
             if self._log and self._log.wants_beginning:
                 self._log.begin(self._sight.beginning(begin))
@@ -129,6 +141,8 @@ class Scheduling:
 
     async def _decide(self, entity: Entity) -> Decision:
         """One cycle over one snapshot, with pauses in which the API stays live."""
+        for witness in self.taken:
+            witness(entity)
         cycle = self._desk.cycle(entity)
         while True:
             try:
@@ -175,7 +189,7 @@ class Scheduling:
             self._reporter.outbid(node, pods[uid].spec.priority)
         if outcome.failures:
             self._unbind(pods, outcome.failures)
-        if entity.group is not None:
+        if entity.group is not None and (outcome.enough or outcome.failures):
             self._reporter.group(entity.group.metadata, _verdict(outcome))
 
     def _unbind(self, pods: Mapping[str, Pod], failures: Mapping[Binding, Trouble]) -> None:

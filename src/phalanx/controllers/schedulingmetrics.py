@@ -134,7 +134,7 @@ class SchedulingMetrics:
         self._attempts_needed = metrics.of(ATTEMPTS_NEEDED)
         self._batch_pods = metrics.of(BATCH_PODS)
         self._handled: dict[tuple[str, str], Histogram] = {}
-        metrics.readers.append(self._read)
+        metrics.watch(self, SchedulingMetrics._read)
 
     def handled(self, kind: str, what: str, seconds: float) -> None:
         """A change of the cluster was taken in."""

@@ -49,6 +49,11 @@ class Sight:
         self.pods = self._pods.cache
         self.groups = self._groups.cache if self._groups else Cache[PodGroup]()
 
+    @property
+    def is_blurred(self) -> bool:
+        """Whether pods or nodes may have changed without being seen: they cannot be followed."""
+        return any(informer.failure is not None for informer in (self._pods, self._nodes))
+
     def follow(self, news: Callable[[], None]) -> None:
         """Tell the desk everything from now on; `news` is called when that may matter."""
         self._namespaces.cache.subscribe(self._namespace)
@@ -63,7 +68,8 @@ class Sight:
 
     def beginning(self, at: float) -> Iterator[Record]:
         """What another desk must be told to go on like this one."""
-        yield Begun(at, FORMAT, __version__, self._desk.profiles.said, self._desk.queue.sequence)
+        profiles, sequence = self._desk.profiles, self._desk.queue.sequence
+        yield Begun(at, FORMAT, __version__, tuple(profiles.policies), profiles.said, sequence)
         yield from self._picture(at)
         yield from self._desk.standing(at)
 

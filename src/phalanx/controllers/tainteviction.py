@@ -17,7 +17,7 @@ from phalanx.api.meta import Key, condition, seconds
 from phalanx.client.client import Client
 from phalanx.clock import Clock
 from phalanx.controllers.actions import Delete, Plan, Record
-from phalanx.controllers.disruptedpods import disrupted
+from phalanx.controllers.disruptedpods import DISRUPTION_TARGET, disrupted, nodes_of
 from phalanx.controllers.loop import Informers, Loop
 from phalanx.controllers.recorder import Note
 from phalanx.scheduler.wishes import tolerates
@@ -37,7 +37,7 @@ class TaintEviction:
     ) -> None:  # fmt: skip
         self._clock = clock
         self._pods, nodes = informers.of(POD, Pod).cache, informers.of(NODE, Node).cache
-        self._on_node = self._pods.index(lambda pod: [pod.node] if pod.node else [])
+        self._on_node = self._pods.index(nodes_of)
         #: The NoExecute taints of each node that has any, and since when.
         self._taints: dict[str, Mapping[Taint, float]] = {}
         #: The pods, by uid, whose time is running out.
@@ -61,9 +61,12 @@ class TaintEviction:
         if end > now:
             self._doomed.add(pod.metadata.uid)
             return Plan(again=end - now)
-        marked = disrupted(pod, _REASON, _MESSAGE, now)
+        gone = Delete(POD, key, pod.metadata.uid)
+        mark = condition(pod.status.conditions, DISRUPTION_TARGET)
+        if mark is not None and mark.reason == _REASON:
+            return Plan([gone])
         told = _told(pod, f"Marking for deletion Pod {key}")
-        return Plan([told, marked, Delete(POD, key, pod.metadata.uid)])
+        return Plan([told, disrupted(pod, _REASON, _MESSAGE, now), gone])
 
     def _spare(self, pod: Pod) -> Plan:
         """Tell of a pod that may stay after all."""
@@ -86,8 +89,9 @@ class TaintEviction:
                 self._loop.queue.add(pod.metadata.key)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        if new is not None and new.node in self._taints:
-            self._loop.queue.add(new.metadata.key)
+        if new is not None and self._taints:
+            if new.spec.node_name in self._taints:
+                self._loop.queue.add(new.metadata.key)
         elif new is None and old is not None:
             self._doomed.discard(old.metadata.uid)
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from phalanx.api.core import Pod
+from phalanx.api.meta import Meta
 from phalanx.api.scheduling import PodGroup
 from phalanx.client.cache import Cache
-from phalanx.controllers.reporter import Reporter, Verdict
+from phalanx.controllers.reporter import Verdict
 from phalanx.scheduler.entry import Id
 from phalanx.scheduler.explain import not_ready
 from phalanx.scheduler.queue import Place
@@ -26,20 +28,36 @@ POD_PATIENCE = 5.0
 
 @dataclass(slots=True)
 class _Wait:
-    """One entity that waits: since when, what its group says, what which of its pods were told."""
+    """One entity that waits: since when, what its group says, what which of its pods were told.
+
+    What it says holds until it is tried: `turn` tells one wait from the next.
+    """
 
     since: float
+    turn: tuple[int, float]
     said: tuple[str, str] = ("", "")
     cause: type | None = None
     #: Uids: a namesake that came since has been told nothing.
     told: frozenset[str] = frozenset()
 
 
+class Reports(Protocol):
+    """Who brings to the objects what is said of them."""
+
+    def pod(self, about: Meta, verdict: Verdict) -> None:
+        """Say something of a pod."""
+        ...
+
+    def group(self, about: Meta, verdict: Verdict) -> None:
+        """Say something of a group."""
+        ...
+
+
 class Waits:
     """Tells the reporter, and `record` an event of each pod that is told."""
 
     def __init__(
-        self, pods: Cache[Pod], groups: Cache[PodGroup], reporter: Reporter,
+        self, pods: Cache[Pod], groups: Cache[PodGroup], reporter: Reports,
         record: Callable[[Pod, str, str], None],
     ) -> None:  # fmt: skip
         self._pods, self._groups = pods, groups
@@ -49,13 +67,17 @@ class Waits:
     def look(self, places: Iterable[Place], now: float) -> None:
         """These wait now, and no others."""
         found = {Id(place.is_group, place.key): place for place in places}
-        self._waits = {id_: self._waits.get(id_) or _Wait(now) for id_ in found}
+        self._waits = {id_: self._wait(id_, place, now) for id_, place in found.items()}
         for id_, place in found.items():
             wait = self._waits[id_]
             if place.is_group:
                 self._tell_group(place, wait)
             if now - wait.since >= POD_PATIENCE:
                 self._tell_pods(place, wait)
+
+    def _wait(self, id_: Id, place: Place, now: float) -> _Wait:
+        turn, known = (place.attempts, place.timestamp), self._waits.get(id_)
+        return known if known and known.turn == turn else _Wait(now, turn)
 
     def _tell_group(self, place: Place, wait: _Wait) -> None:
         group, verdict = self._groups.get(place.key), _verdict(place)

@@ -32,7 +32,7 @@ from phalanx.api.errors import Cause
 from phalanx.api.fields import label_key_faults
 from phalanx.api.placementrules import NODE_AFFINITY, SPREAD_CONSTRAINTS
 from phalanx.api.schema import Malformed, schema
-from phalanx.scheduler.strict import no_such
+from phalanx.scheduler.strict import Whole, no_such
 
 GROUP = "kubescheduler.config.k8s.io/v1"
 _RATIO = "RequestedToCapacityRatio"
@@ -54,14 +54,14 @@ class ResourceSpec(_Part, frozen=True):
     """A resource and how much it matters; nothing is one."""
 
     name: str = ""
-    weight: int = 0
+    weight: Whole = 0
 
 
 class ShapePoint(_Part, frozen=True):
     """What it is worth, 0 to 10, that a node is so full, in per cent."""
 
-    utilization: int = 0
-    score: int = 0
+    utilization: Whole = 0
+    score: Whole = 0
 
 
 class Ratio(_Part, frozen=True):
@@ -95,7 +95,7 @@ class BalanceArgs(_Args, frozen=True):
 class InterPodAffinityArgs(_Args, frozen=True):
     """Of InterPodAffinity."""
 
-    hard_pod_affinity_weight: int = 1
+    hard_pod_affinity_weight: Whole = 1
     ignore_preferred_terms_of_existing_pods: bool = False
 
 
@@ -115,14 +115,14 @@ class NodeAffinityArgs(_Args, frozen=True):
 class PreemptionArgs(_Args, frozen=True):
     """Of DefaultPreemption."""
 
-    min_candidate_nodes_percentage: int = 10
-    min_candidate_nodes_absolute: int = 100
+    min_candidate_nodes_percentage: Whole = 10
+    min_candidate_nodes_absolute: Whole = 100
 
 
 class VolumeBindingArgs(_Args, frozen=True):
     """Of VolumeBinding."""
 
-    bind_timeout_seconds: int = 600
+    bind_timeout_seconds: Whole = 600
     shape: tuple[ShapePoint, ...] = ()
 
 
@@ -166,8 +166,8 @@ def not_supported(why: str) -> Check:
     return given(lambda new, old: [forbidden("", f"is not supported: {why}")])
 
 
-def _known(definition: str) -> Check:
-    """It has no fields but those of a definition."""
+def _formed(definition: str) -> Check:
+    """It has the fields of a definition and no others, with values of their types."""
 
     def check(new: Any, old: Any) -> Causes:
         try:
@@ -176,6 +176,11 @@ def _known(definition: str) -> Check:
             return [Cause(error.path, "FieldValueTypeInvalid", str(error))]
 
     return check
+
+
+def _and_then(first: Check, second: Check) -> Check:
+    """What passes one check is held against the other."""
+    return lambda new, old: first(new, old) or second(new, old)
 
 
 def _increasing(new: Any, old: Any) -> Causes:
@@ -256,10 +261,9 @@ _RULES: dict[str, Check] = {
             (
                 "defaultConstraints",
                 given(
-                    every(
-                        each(_known("core.v1.TopologySpreadConstraint")),
-                        each(struct(("labelSelector", _no_selector))),
-                        SPREAD_CONSTRAINTS,
+                    _and_then(
+                        each(_formed("core.v1.TopologySpreadConstraint")),
+                        every(each(struct(("labelSelector", _no_selector))), SPREAD_CONSTRAINTS),
                     )
                 ),
             ),
@@ -267,7 +271,7 @@ _RULES: dict[str, Check] = {
         _defaulting,
     ),
     "NodeAffinity": struct(
-        ("addedAffinity", present(every(_known("core.v1.NodeAffinity"), NODE_AFFINITY)))
+        ("addedAffinity", present(_and_then(_formed("core.v1.NodeAffinity"), NODE_AFFINITY)))
     ),
     "DefaultPreemption": every(
         struct(

@@ -52,7 +52,7 @@ from phalanx.scheduler.plugins import (
 )
 from phalanx.scheduler.policy import Policy
 from phalanx.scheduler.profiles import Profiles
-from phalanx.scheduler.strict import strictly, without_nulls
+from phalanx.scheduler.strict import Whole, cleaned, strictly
 
 KIND = "KubeSchedulerConfiguration"
 _ALL_NODES = "has no effect: all nodes are always considered"
@@ -85,7 +85,7 @@ class ClientConnection(_Part, frozen=True):
     accept_content_types: str = ""
     content_type: str = ""
     qps: float = 50
-    burst: int = 100
+    burst: Whole = 100
 
 
 class _PluginConfig(_Part, frozen=True):
@@ -97,21 +97,21 @@ class _Profile(_Part, frozen=True):
     scheduler_name: str = DEFAULT_SCHEDULER
     plugins: Plugins = Plugins()
     plugin_config: tuple[_PluginConfig, ...] = ()
-    percentage_of_nodes_to_score: int | None = None
-    percentage_of_placements_to_score: int | None = None
+    percentage_of_nodes_to_score: Whole | None = None
+    percentage_of_placements_to_score: Whole | None = None
 
 
 class _File(_Part, frozen=True):
     api_version: str = ""
     kind: str = ""
-    profiles: tuple[_Profile, ...] = (_Profile(),)
-    pod_initial_backoff_seconds: int = int(USUAL.first)
-    pod_max_backoff_seconds: int = int(USUAL.longest)
+    profiles: tuple[_Profile, ...] = ()
+    pod_initial_backoff_seconds: Whole = int(USUAL.first)
+    pod_max_backoff_seconds: Whole = int(USUAL.longest)
     leader_election: LeaderElection = LeaderElection()
     client_connection: ClientConnection = ClientConnection()
-    parallelism: int | None = None
-    percentage_of_nodes_to_score: int | None = None
-    percentage_of_placements_to_score: int | None = None
+    parallelism: Whole | None = None
+    percentage_of_nodes_to_score: Whole | None = None
+    percentage_of_placements_to_score: Whole | None = None
     extenders: tuple[dict[str, Any], ...] = ()
     delay_cache_until_active: bool = False
     enable_profiling: bool = False
@@ -194,7 +194,10 @@ _RULES: Check = every(
 
 def read(found: object) -> Configuration | list[Cause]:
     """What a file holds as a configuration, or everything that is wrong with it."""
-    said = without_nulls(found)
+    try:
+        said = cleaned(found)
+    except RecursionError:
+        return [invalid("", "…", "is nested without end")]
     file = strictly(said, _File)
     if isinstance(file, list):
         return file
@@ -202,7 +205,7 @@ def read(found: object) -> Configuration | list[Cause]:
         return list(causes)
     policies: dict[str, Policy] = {}
     wrong: list[Cause] = []
-    for at, profile in enumerate(file.profiles):
+    for at, profile in enumerate(file.profiles or (_Profile(),)):
         told = _arguments(profile)
         if isinstance(told, list):
             wrong += under(f"profiles[{at}]", told)

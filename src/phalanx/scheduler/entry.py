@@ -100,13 +100,15 @@ class Entry:
     wakes_on: frozenset[Event] = frozenset()
     #: What happened while it was in flight.
     missed: set[Event] = field(default_factory=set)
+    #: Whether members came back unbound while it was in flight.
+    returned: bool = False
     outcome: Waiting | Impossible | None = None
     #: Its item in the heap of active entities, if there is one.
     queued: Rank | None = None
 
     @property
     def rank(self) -> Rank:
-        """Its place in the order. A gang of which members may be bound already is finished first."""
+        """Its place in the order. A gang of which members may be bound already comes first."""
         is_new = self.group is None or not self.group.intent
         return Rank(is_new, -self.priority, self.timestamp, self.sequence)
 

@@ -59,9 +59,8 @@ def reconcile(scene: Scene, nodes: BoolArray) -> str:
     for term, heads in among.apart:
         if _crowded(heads)[node]:
             return f"move the pods with {term.selection} away from the {term.key} of node {name}"
-    for carried, heads in among.shunned:
-        if _crowded(heads)[node]:
-            return f"move the pods that keep others away from the {carried.term.key} of node {name}"
+    if keys := [one.term.key for one, heads in among.shunned if _crowded(heads)[node]]:
+        return f"move the pods that keep others away from the {min(keys)} of node {name}"
     wanted = ", ".join(f"{term.selection} in its {term.key}" for term in scene.shape.peers.near)
     return f"run a pod with {wanted} near node {name}"
 

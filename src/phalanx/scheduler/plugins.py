@@ -14,8 +14,18 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from phalanx.api.checks import Check, between, each, every, given, needed, one_of, struct
-from phalanx.api.checks import unique_field as unique
+from phalanx.api.checks import (
+    Check,
+    between,
+    each,
+    every,
+    given,
+    needed,
+    one_of,
+    struct,
+    unique_field,
+)
+from phalanx.scheduler.strict import Whole
 
 #: More weight than this is a slip of the pen, and would leave the range of scores.
 MOST_WEIGHT = 1_000_000
@@ -77,7 +87,7 @@ class Choice(Struct, frozen=True, forbid_unknown_fields=True):
     """A plugin by name; a weight of zero is a weight of one."""
 
     name: str = ""
-    weight: int = 0
+    weight: Whole = 0
 
 
 class PluginSet(Struct, frozen=True, forbid_unknown_fields=True):
@@ -116,7 +126,7 @@ def _set(names: Iterable[str]) -> Check:
     weight = given(between(0, MOST_WEIGHT))
     enabled = each(struct(("name", needed(one_of(*names))), ("weight", weight)))
     return struct(
-        ("enabled", given(every(enabled, unique("name")))),
+        ("enabled", given(every(enabled, unique_field("name")))),
         ("disabled", given(each(struct(("name", needed(one_of(ALL, *NAMES))))))),
     )
 
@@ -133,7 +143,8 @@ def chosen(plugins: Plugins, own: PluginSet, useful: Container[str]) -> dict[str
     First those that it enables itself although they are usual, then the others that are on for all
     points, then what else it enables.
     """
-    off, named = {choice.name for choice in own.disabled}, {one.name: one for one in own.enabled}
+    off = {choice.name for choice in own.disabled}
+    named = {choice.name: choice for choice in own.enabled}
     general = {
         one.name: named.get(one.name, one)
         for one in _everywhere(plugins.multi_point)
@@ -146,10 +157,8 @@ def chosen(plugins: Plugins, own: PluginSet, useful: Container[str]) -> dict[str
 
 def _everywhere(multi_point: PluginSet) -> list[Choice]:
     """The plugins that are on at all points, those that are usual in their usual place."""
-    off, named = (
-        {choice.name for choice in multi_point.disabled},
-        {choice.name: choice for choice in multi_point.enabled},
-    )
+    off = {choice.name for choice in multi_point.disabled}
+    named = {choice.name: choice for choice in multi_point.enabled}
     usual = [
         named.get(plugin.name, Choice(plugin.name, plugin.weight))
         for plugin in PLUGINS

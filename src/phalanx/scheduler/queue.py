@@ -204,7 +204,7 @@ class Queue:
 
     def memories(self) -> list[Memory]:
         """All that a queue must be told to go on like this one, besides pods and groups."""
-        return [entry.memory() for entry in self._entries.values() if entry.line]
+        return [entry.memory() for entry in self._entries.values() if entry.line or entry.others]
 
     def recall(self, memory: Memory) -> None:
         """Have an entity stand where it once stood; its pods and group were told before."""
@@ -310,12 +310,16 @@ class Queue:
 
     def _fly(self, entry: Entry, now: float) -> None:
         entry.missed.clear()
+        entry.returned = False
         self._enter(entry, State.IN_FLIGHT)
 
     def _placed(self, entry: Entry, now: float) -> None:
         """Leftovers are tried again at once and keep their turn; late members queue up."""
-        entry.failures = entry.errors = 0
-        entry.outcome = None
+        entry.failures, entry.outcome = 0, None
+        if entry.returned:
+            self._returned(entry, now)
+            return
+        entry.errors = 0
         if not any(member.attempts for member in entry.pending.values()):
             self._stamp(entry, now)
         self._settle(entry, now)
@@ -324,10 +328,16 @@ class Queue:
         """Back off, unless the cure came while it was being tried."""
         self._stamp(entry, now)
         wakes_on = entry.outcome.wakes_on if entry.outcome else frozenset()
-        if entry.missed & wakes_on:
+        if entry.returned:
+            self._returned(entry, now)
+        elif entry.missed & wakes_on:
             self._settle(entry, now)
         else:
             self._rest(entry, now, wakes_on)
+
+    def _returned_in_flight(self, entry: Entry, now: float) -> None:
+        """Back off once it has landed: the room that its members leave is not there."""
+        entry.returned = True
 
     def _returned(self, entry: Entry, now: float) -> None:
         """Back off; room that comes free does not help against a refused binding."""
@@ -392,7 +402,7 @@ TRANSITIONS: Mapping[tuple[State, Stimulus], Transition] = {
     (State.IN_FLIGHT, Stimulus.PLACED): Queue._placed,
     (State.IN_FLIGHT, Stimulus.REFUSED): Queue._refused,
     (State.IN_FLIGHT, Stimulus.OVERTAKEN): Queue._settle,
-    (State.IN_FLIGHT, Stimulus.RETURNED): Queue._stay,
+    (State.IN_FLIGHT, Stimulus.RETURNED): Queue._returned_in_flight,
 }
 
 #: Where those stand who cannot be tried, and those of them who have pods to place.

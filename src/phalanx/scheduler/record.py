@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 from msgspec import Struct
@@ -24,7 +24,7 @@ from msgspec import Struct
 from phalanx.api.core import Node, Pod
 from phalanx.api.meta import Key
 from phalanx.api.scheduling import PodGroup
-from phalanx.scheduler.decision import Binding, Decision, Impossible, Placed, Waiting
+from phalanx.scheduler.decision import Binding, Decision
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.entry import Memory
 
@@ -39,11 +39,12 @@ class Line(Struct, frozen=True, tag_field="is"):
 
 
 class Begun(Line, frozen=True, tag="begin"):
-    """What the scheduler is: the version of its code and its configuration (None: the usual)."""
+    """What the scheduler is: the version of its code, its names, its configuration if any."""
 
     format: int
     version: str
-    configuration: dict[str, Any] | None
+    schedulers: tuple[str, ...]
+    configuration: dict[str, Any] | None = None
     #: How many turns its queue had given away.
     sequence: int = 0
 
@@ -140,9 +141,7 @@ class Undone(Line, frozen=True, tag="undo"):
 Seen = NamespaceSeen | ServiceSeen | NodeSeen | GroupSeen | PodSeen
 Record = Begun | Seen | Assumed | Remembered | Took | Decided | Undone
 
-_DECISIONS: dict[str, type[Decision]] = {
-    one.__name__: one for one in (Placed, Waiting, Impossible)
-}  # fmt: skip
+_DECISIONS: dict[str, type[Decision]] = {one.__name__: one for one in get_args(Decision)}
 _BEGINNING, _SEAL = b'{"is":"begin"', b',"seal":"'
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Record).decode

@@ -17,7 +17,8 @@ from phalanx.scheduler.configuration import read as read_configuration
 from phalanx.scheduler.decision import Decision
 from phalanx.scheduler.desk import Desk
 from phalanx.scheduler.entity import Entity
-from phalanx.scheduler.profiles import DEFAULT_PROFILES, Profiles
+from phalanx.scheduler.policy import DEFAULT
+from phalanx.scheduler.profiles import Profiles
 from phalanx.scheduler.record import (
     FORMAT,
     Assumed,
@@ -37,18 +38,18 @@ from phalanx.scheduler.record import (
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A decision that was made, and what is decided of the same today."""
+    """A decision that was made, and what is decided of the same today (None: nobody asked)."""
 
     line: int
     at: float
     entity: Brief
     then: Decision
-    now: Decision
+    now: Decision | None = None
 
     @property
     def differs(self) -> bool:
         """Whether they are not the same to the last bit."""
-        return self.then != self.now
+        return self.now is not None and self.then != self.now
 
 
 class _Lost(Exception):
@@ -75,6 +76,27 @@ def replay(lines: Iterable[bytes]) -> Iterator[Replayed | Fault]:
         else:
             if answer is not None:
                 yield answer
+
+
+def listed(lines: Iterable[bytes]) -> Iterator[Replayed | Fault]:
+    """The same without making any decision again."""
+    taken: Brief | None = None
+    for found in read(lines):
+        if isinstance(found, Fault):
+            yield found
+            continue
+        number, record = found
+        if isinstance(record, Took):
+            taken = record.entity
+        elif isinstance(record, Decided) and taken is not None:
+            yield _understood(number, record, taken)
+
+
+def _understood(line: int, record: Decided, entity: Brief) -> Replayed | Fault:
+    try:
+        return Replayed(line, record.at, entity, understood(record.decision))
+    except ValueError as error:
+        return Fault(line, f"makes no sense: {error}")
 
 
 class _Story:
@@ -121,7 +143,7 @@ def _desk(begun: Begun) -> Desk:
 
 def _profiles(begun: Begun) -> Profiles:
     if begun.configuration is None:
-        return DEFAULT_PROFILES
+        return Profiles(dict.fromkeys(begun.schedulers, DEFAULT))
     found = read_configuration(begun.configuration)
     if not isinstance(found, Configuration):
         raise _Lost(f"has a configuration that is no good here: {'; '.join(map(str, found))}")

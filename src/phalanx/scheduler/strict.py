@@ -1,19 +1,21 @@
 """Strict reading: what a parsed file holds as a struct, or what is wrong with it, as causes.
 
 A field that the struct does not have, or a value of another type, is a cause at its path; a null is
-as good as nothing. What values mean is for rules to say.
+as good as nothing. What values mean is for rules to say, which may show what they are given.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from phalanx.api.errors import Cause
 
 T = TypeVar("T")
+#: A whole number that others can hold too.
+Whole = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
 
 _COMPLAINT = re.compile(
     r"(?P<what>.*?)(?: - at (?P<key>`key` in )?`\$\.?(?P<path>.*)`)?", re.DOTALL
@@ -33,13 +35,13 @@ def strictly(found: object, wanted: type[T]) -> T | list[Cause]:
         return [_cause(str(error))]
 
 
-def without_nulls(found: Any) -> Any:
-    """The same, fields left out that say nothing."""
+def cleaned(found: Any) -> Any:
+    """The same without fields that say nothing, and without signs that are none."""
     if isinstance(found, dict):
-        return {key: without_nulls(value) for key, value in found.items() if value is not None}
+        return {key: cleaned(value) for key, value in found.items() if value is not None}
     if isinstance(found, list):
-        return [without_nulls(item) for item in found]
-    return found
+        return [cleaned(item) for item in found]
+    return found.encode(errors="replace").decode() if isinstance(found, str) else found
 
 
 def no_such(field: str) -> Cause:
@@ -55,5 +57,11 @@ def _cause(complaint: str) -> Cause:
         return Cause(path, "FieldValueTypeInvalid", "every name must be text")
     if unknown := _UNKNOWN.fullmatch(what):
         return no_such(f"{path}.{unknown[1]}".removeprefix("."))
-    told = re.sub(r"`(\w+)`", lambda name: _TYPES.get(name[1], name[1]), what)
+    told = re.sub(r"`(.*?)`", _type, what)
     return Cause(path, "FieldValueTypeInvalid", told[0].lower() + told[1:])
+
+
+def _type(names: re.Match[str]) -> str:
+    """A type in plain words; that nothing would do as well goes without saying."""
+    plain = names[1].removesuffix(" | null")
+    return _TYPES.get(plain, plain)

@@ -78,16 +78,16 @@ class Requests:
         return self._metrics.of(REQUESTS, *labels, str(code)), histogram
 
 
-def observe(metrics: Metrics, gates: Gates, watchers: Sized) -> None:
+def observe(metrics: Metrics, gates: Gates, hub: Sized) -> None:
     """Have told what is not counted but read: gates once, watches whenever somebody asks."""
     for name, stage, is_on in gates.states():
         metrics.of(FEATURES, name, stage).value = is_on
     open_watches = metrics.of(WATCHES, _WATCH)
 
-    def read() -> None:
-        open_watches.value = len(watchers)
+    def read(hub: Sized) -> None:
+        open_watches.value = len(hub)
 
-    metrics.readers.append(read)
+    metrics.watch(hub, read)
 
 
 def _verb(route: Route) -> str:

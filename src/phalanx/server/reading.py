@@ -119,7 +119,7 @@ def _collect(
     last = records[-1].key
     remaining = None
     if selection.is_everything:
-        remaining = len(context.store.range(selection.prefix, at=revision, after=last))
+        remaining = context.store.count(selection.prefix, at=revision, after=last)
     return _Page(records, revision, _token(revision, last, selection.prefix), remaining)
 
 

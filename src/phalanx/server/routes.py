@@ -10,6 +10,7 @@ from phalanx.api.errors import BadRequest, MethodNotAllowed, NoSuchResource
 from phalanx.api.kinds import (
     BINDING,
     GROUP_BINDING,
+    LEASE_RENEWAL,
     LOCAL_SUBJECT_ACCESS_REVIEW,
     SELF_SUBJECT_ACCESS_REVIEW,
     SELF_SUBJECT_REVIEW,
@@ -26,6 +27,7 @@ from phalanx.server import (
     eviction,
     logs,
     reading,
+    renewing,
     reviews,
     scales,
     writing,
@@ -79,6 +81,7 @@ ROUTES: Mapping[tuple[str, str], Route] = {
 ACTS: Mapping[Kind, Endpoint] = {
     BINDING: binding.bind,
     GROUP_BINDING: binding.bind_group,
+    LEASE_RENEWAL: renewing.renew,
     LOCAL_SUBJECT_ACCESS_REVIEW: reviews.access_review,
     SELF_SUBJECT_ACCESS_REVIEW: reviews.self_access_review,
     SELF_SUBJECT_REVIEW: reviews.self_review,

@@ -92,7 +92,7 @@ class Hub:
                     watcher.end()
 
     def _gather(self, changes: Sequence[Change]) -> None:
-        """Take what was just committed; hand it out now, or with what comes until the next round."""
+        """Take what was just committed; hand it out now, or with what comes until the next time."""
         self._committed += changes
         loop = asyncio.get_running_loop()
         if loop.time() >= self._rest:

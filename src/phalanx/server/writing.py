@@ -21,6 +21,7 @@ from phalanx.api.errors import (
     UnsupportedMediaType,
 )
 from phalanx.api.gatedfields import drop_disabled
+from phalanx.api.gatedrules import gated_faults
 from phalanx.api.kinds import NAMESPACE, POD, RESOURCE_QUOTA, Kind
 from phalanx.api.ownership import Writer, after_update
 from phalanx.api.patch import PatchFailed, TooManyOperations, apply_patch
@@ -98,7 +99,7 @@ async def insert(context: Context, call: Call, obj: Object, *, is_owned: bool = 
         model.fill(obj)
         _drop(context, kind, obj, None)
         if not is_owned:
-            _own(context, call, None, obj)
+            own(context, call, None, obj)
         admission.admit(context, call, obj)
         _drop(context, kind, obj, None)
         model.begin(obj, context.stamp())
@@ -185,7 +186,7 @@ async def modify(
     context.registry.model(kind).fill(new)
     _drop(context, kind, new, old)
     if not is_owned:
-        _own(context, call, old, new)
+        own(context, call, old, new)
     _count_generation(call, old, new)
     _judge(context, call, new, old)
     if new == old:
@@ -222,7 +223,8 @@ def _judge(context: Context, call: Call, new: Object, old: Object | None) -> Non
     that is the one that its client is told of.
     """
     kind = call.stored
-    faults = context.registry.model(call.kind).faults(new, old, call.subresource)
+    faults = list(context.registry.model(call.kind).faults(new, old, call.subresource))
+    faults += gated_faults(context.gates, kind, new, old)
     refuse(kind, new["metadata"].get("name", ""), told(call.kind, faults))
     check_limits(context, call, new, old)
     if kind is RESOURCE_QUOTA:
@@ -345,7 +347,7 @@ def _check_preconditions(call: Call, old: Object, new: Object, *, is_patch: bool
         raise modified(kind, call.name)
 
 
-def _own(context: Context, call: Call, old: Object | None, new: Object) -> None:
+def own(context: Context, call: Call, old: Object | None, new: Object) -> None:
     """Note who said what: what a writer added or changed is its own from now on."""
     kind, agent = call.stored, call.request.headers.get("user-agent", "")
     manager = call.query.get("fieldManager") or agent.partition("/")[0] or "unknown"

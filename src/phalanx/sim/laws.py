@@ -72,9 +72,10 @@ def restamps(old: PodGroup, new: PodGroup) -> str:
     """The time of a condition is that of its last change."""
     for kind in _STICKY:
         was, said = (condition(one.status.conditions, kind) for one in (old, new))
-        if was is not None and said is not None and was.status == said.status:
-            if was.last_transition_time != said.last_transition_time:
-                return f"moved the time of {kind}, which is {said.status} as before"
+        if was is None or said is None or was.status != said.status:
+            continue
+        if was.last_transition_time != said.last_transition_time:
+            return f"moved the time of {kind}, which is {said.status} as before"
     return ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from phalanx.api.core import Pod, Taint
+from phalanx.api.core import Node, Pod, Taint
 from phalanx.api.kinds import NODE, POD
 from phalanx.api.meta import Key, timestamp
 from phalanx.api.wire import Object
@@ -25,6 +25,7 @@ class Machines:
         self._client, self._clock = client, clock
         self._informers = Informers(client, chance)
         self._informers.of(POD, Pod)
+        self._informers.of(NODE, Node)
         self._arrivals: asyncio.Queue[Nodes] = asyncio.Queue()
 
     async def run(self) -> None:

@@ -4,10 +4,10 @@ Kept by `invariants.Auditor` from what the API shows. A scheduler decides on a v
 late, so it may count a member that has just left, or heed a `minCount` that has just been raised;
 what was true within the horizon excuses it, nothing else does.
 
-    t=0   needs 3                              3 get nodes at t=1: well
+    t=0   needs 3                   3 get nodes at t=1: well
     t=5   one of them is deleted
-    t=6   needs 4                              1 gets a node at t=7: well with a horizon of 2 (it had
-                                               3 and needed 3 at t=5), too few without one
+    t=6   needs 4                   1 gets a node at t=7: well with a horizon of 2 (it had 3 and
+                                    needed 3 at t=5), too few without one
 """
 
 from __future__ import annotations

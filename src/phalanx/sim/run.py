@@ -20,6 +20,7 @@ from phalanx.chance import SeededChance
 from phalanx.client.cache import Cache
 from phalanx.clock import LoopClock
 from phalanx.control_plane import ControlPlane
+from phalanx.controllers.decisionlog import DecisionLog
 from phalanx.scheduler.profiles import by_gates
 from phalanx.sim import loop
 from phalanx.sim.chronicle import Chronicle
@@ -35,6 +36,8 @@ from phalanx.store.memory import MemoryStore
 EPOCH = 1_767_225_600.0
 #: Seconds that a commit takes, at least and at most.
 LATENCY = (0.0001, 0.002)
+#: Seconds by which what a scheduler has seen may be late.
+HORIZON = 1.0
 #: Seconds that a simulation may take beyond what its scenario asks for.
 LEEWAY = 3600.0
 
@@ -46,19 +49,19 @@ class Violation(AssertionError):
         super().__init__(f"seed {seed}, revision {revision}, t={time:.3f}: {sentence}")
 
 
-def run(scenario: Scenario) -> Timeline:
-    """Act a scenario out and tell what became of it."""
+def run(scenario: Scenario, log: DecisionLog | None = None) -> Timeline:
+    """Act a scenario out and tell what became of it; the scheduler's decisions go to the log."""
     try:
-        return loop.run(lambda: _simulate(scenario), seconds=scenario.until + LEEWAY)
+        return loop.run(lambda: _simulate(scenario, log), seconds=scenario.until + LEEWAY)
     except BaseExceptionGroup as group:
         error = first(group)
     raise error
 
 
-async def _simulate(scenario: Scenario) -> Timeline:
+async def _simulate(scenario: Scenario, log: DecisionLog | None) -> Timeline:
     clock, chance = LoopClock(asyncio.get_running_loop(), EPOCH), SeededChance(scenario.seed)
     store = MemoryStore(lambda: chance.between(*LATENCY))
-    plane = ControlPlane(store, clock, chance, without=("nodes",), gates=scenario.gates)
+    plane = ControlPlane(store, clock, chance, without=("nodes",), gates=scenario.gates, log=log)
     machines = Machines(plane.client("system:nodes"), clock, chance)
     driver = Driver(plane.client("user"), machines)
     observer = Observer(plane.client("observer"), scenario.gates.served(STORED))
@@ -82,7 +85,9 @@ class Report:
         self.observer, self._seed = observer, seed
         self.start = math.inf
         groups = observer.groups if whole_gangs else Cache()
-        self._auditor = Auditor(observer.pods, observer.nodes, groups)
+        self._auditor = Auditor(
+            observer.pods, observer.nodes, groups, now=self._now, horizon=HORIZON
+        )
         self._chronicle = Chronicle(observer.pods, observer.groups, self._now)
         observer.settled.append(self._judge)
 

@@ -6,7 +6,7 @@ to its end at once, so that no checkpoint ever waits for it. Never writes, never
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +25,17 @@ _PRESENT = """
     SELECT log.rev, key, created, bytes, sum FROM log LEFT JOIN value USING (rev)
     WHERE created IS NOT NULL AND log.rev NOT IN (SELECT prev FROM log)
 """
-_PAST = """
+_WAS_THERE = """
+    FROM log
+    WHERE rev <= :at AND created IS NOT NULL AND key >= :low AND key < :high AND key > :after
+        AND rev NOT IN (SELECT prev FROM log WHERE rev <= :at)
+"""
+_PAST = f"""
     SELECT thin.rev, key, created, bytes, sum FROM (
-        SELECT rev, key, created FROM log
-        WHERE rev <= :at AND created IS NOT NULL
-            AND key >= :low AND key < :high AND key > :after
-            AND rev NOT IN (SELECT prev FROM log WHERE rev <= :at)
-        ORDER BY key LIMIT :limit
+        SELECT rev, key, created {_WAS_THERE} ORDER BY key LIMIT :limit
     ) AS thin LEFT JOIN value USING (rev)
 """
+_PAST_COUNT = f"SELECT count(*) {_WAS_THERE}"
 _CHANGES = """
     SELECT new.rev, new.key, new.created, new_value.bytes, new_value.sum,
         old.rev, old.key, old.created, old_value.bytes, old_value.sum
@@ -44,6 +46,9 @@ _CHANGES = """
     WHERE new.rev > :since AND new.rev <= :until AND new.key >= :low AND new.key < :high
     ORDER BY new.rev
 """
+
+
+_NOTHING: Mapping[str, Any] = {}
 
 
 class Archive:
@@ -65,6 +70,11 @@ class Archive:
         records = [_record(*row) for row in self.db.execute(_PAST, wanted).fetchall()]
         return sorted(records)
 
+    def count(self, prefix: str, at: int, after: str) -> int:
+        """How many records there were below a prefix, as of a revision."""
+        wanted = {"at": at, "after": key_bytes(after), **_below(prefix)}
+        return self._number(_PAST_COUNT, wanted)
+
     def changes(self, since: int, until: int, prefix: str) -> list[Change]:
         """The changes after one revision up to another."""
         wanted = {"since": since, "until": until, **_below(prefix)}
@@ -74,8 +84,8 @@ class Archive:
         """Let go of the file."""
         self.db.close()
 
-    def _number(self, query: str) -> int:
-        match self.db.execute(query).fetchone():
+    def _number(self, query: str, wanted: Mapping[str, Any] = _NOTHING) -> int:
+        match self.db.execute(query, wanted).fetchone():
             case (int(number),):
                 return number
         raise Damaged

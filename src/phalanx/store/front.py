@@ -77,6 +77,12 @@ class Front(ABC):
             raise Compacted(self.floor)
         return self._image.range(prefix, at=at, after=after, limit=limit)
 
+    def count(self, prefix: str, *, at: int = 0, after: str = "") -> int:
+        """How many records there are below a prefix, now or at a past revision."""
+        if at and at < self.floor:
+            raise Compacted(self.floor)
+        return self._image.count(prefix, at=at, after=after)
+
     def changes(self, since: int, prefix: str = "") -> Iterator[Change]:
         """What was committed after a revision, in order; to be read before the next commit."""
         if since < self.floor:

@@ -60,6 +60,15 @@ class Image:
         records = self._past(prefix, after, at) if past else self._present(prefix, after)
         return list(islice(records, limit or None))
 
+    def count(self, prefix: str, *, at: int = 0, after: str = "") -> int:
+        """How many records `range` would give; costs what has changed since then."""
+        low, high = _bounds(self._keys, prefix, after)
+        was_there: dict[str, bool] = {}
+        for change in self.changes(at, prefix) if at and at < self.revision else ():
+            if change.key > after:
+                was_there.setdefault(change.key, change.before is not None)
+        return high - low + sum(was - (key in self._records) for key, was in was_there.items())
+
     def changes(self, since: int, prefix: str = "") -> Iterator[Change]:
         """What was applied after a revision not below `floor`, in order."""
         later = islice(self._history, since - self.floor, None)
@@ -130,8 +139,14 @@ class Image:
 
 
 def _between(keys: list[str], prefix: str, after: str) -> list[str]:
+    low, high = _bounds(keys, prefix, after)
+    return keys[low:high]
+
+
+def _bounds(keys: list[str], prefix: str, after: str) -> tuple[int, int]:
+    """Where the keys below a prefix and behind one of them begin and end."""
     low = bisect_right(keys, after) if after >= prefix else bisect_left(keys, prefix)
-    return keys[low : bisect_left(keys, prefix + LAST)]
+    return low, max(low, bisect_left(keys, prefix + LAST))
 
 
 def _revision(version: Version) -> int:

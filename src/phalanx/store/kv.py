@@ -83,6 +83,10 @@ class Reader(Protocol):
         """The records below a prefix by key, of the present or `at` a revision, `after` a key."""
         ...
 
+    def count(self, prefix: str, *, at: int = 0, after: str = "") -> int:
+        """How many records `range` would give, without a look at each of them."""
+        ...
+
     def changes(self, since: int, prefix: str = "") -> Iterator[Change]:
         """What was committed after a revision, in order. Raises Compacted when that is gone."""
         ...

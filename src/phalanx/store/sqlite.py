@@ -83,6 +83,13 @@ class SqliteStore(Front):
                 return self._archive.range(prefix, at, after, limit)
         return super().range(prefix, at=at, after=after, limit=limit)
 
+    def count(self, prefix: str, *, at: int = 0, after: str = "") -> int:
+        """How many records there are below a prefix, now or at a past revision."""
+        if at and self.floor <= at < self._image.floor:
+            with self._reading():
+                return self._archive.count(prefix, at, after)
+        return super().count(prefix, at=at, after=after)
+
     def changes(self, since: int, prefix: str = "") -> Iterator[Change]:
         """What was committed after a revision, in order; to be read before the next commit."""
         if self.floor <= since < self._image.floor:

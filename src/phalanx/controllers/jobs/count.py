@@ -4,6 +4,8 @@ A uid is written down before the finalizer goes; once that is gone, the uid turn
 
     pod ends          uncounted: [u]         written, the finalizer goes next
     finalizer gone    failed: 1              the uid goes, the number comes
+
+Of an indexed Job the successes are indexes, which cannot be counted twice and need no uid.
 """
 
 from __future__ import annotations
@@ -12,13 +14,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from phalanx.api.core import Pod
-from phalanx.controllers.jobs.ending import Ending
-from phalanx.controllers.jobs.failures import FAIL_INDEX, IGNORE, failed_indexes, judge
+from phalanx.controllers.jobs.ending import Ending, Situation
 from phalanx.controllers.jobs.indexset import Indexes
-from phalanx.controllers.jobs.roll import SUCCEEDED, Roll, failures_before, index_of, is_leaving
+from phalanx.controllers.jobs.roll import FAILED, SUCCEEDED, Roll, index_of, is_leaving
 
 #: Uids that wait in a status at most.
 MOST_UNCOUNTED = 500
+#: A pod that is in no count: because it is there already, or because it is not to be.
+_UNCOUNTED = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,76 +42,82 @@ class Count:
         return not (self.waiting_succeeded or self.waiting_failed or self.release)
 
 
-def count(roll: Roll, end: Ending | None) -> Count:
+def count(situation: Situation, end: Ending | None) -> Count:
     """Take in every pod that has ended."""
-    status, indexed = roll.job.status, roll.job.spec.is_indexed
-    tracked = {pod.metadata.uid for pod in roll.tracked}
-    before = status.uncounted_terminated_pods
-    succeeded, done = _settled(before.succeeded, tracked)
-    failed, broken = _settled(before.failed, tracked)
-    completed = set(roll.succeeded_before)
-    release: list[Pod] = []
+    roll, tally = situation.roll, _Tally(situation.roll)
     for pod in roll.tracked:
-        if len(succeeded) + len(failed) + len(completed - roll.succeeded_before) >= MOST_UNCOUNTED:
-            break
-        if not _may_go(roll, pod, end):
-            continue
-        release.append(pod)
-        if pod.status.phase == SUCCEEDED:
-            if indexed and roll.belongs(pod):
-                completed.add(index_of(pod))
-            elif not indexed and roll.is_new(pod):
-                succeeded.append(pod.metadata.uid)
-        elif _counts_as_failed(roll, pod, end):
-            failed.append(pod.metadata.uid)
-    total = len(completed) if indexed else status.succeeded + done
+        if _may_go(situation, pod, end):
+            tally.take(pod, _result(situation, pod, end))
     return Count(
-        total, status.failed + broken, tuple(succeeded), tuple(failed), frozenset(completed),
-        failed_indexes(roll), tuple(release),
+        tally.total, roll.job.status.failed + tally.settled[FAILED],
+        tuple(tally.waiting[SUCCEEDED]), tuple(tally.waiting[FAILED]), frozenset(tally.completed),
+        situation.failures.given_up, tuple(tally.release),
     )  # fmt: skip
 
 
-def _settled(uids: Iterable[str], tracked: set[str]) -> tuple[list[str], int]:
-    """Those that still wait for their finalizer to go, and how many are done with that."""
-    waiting = [uid for uid in uids if uid in tracked]
-    return waiting, len(tuple(uids)) - len(waiting)
+class _Tally:
+    """Who waits to be counted; as many new ones are taken in as there is room for."""
+
+    def __init__(self, roll: Roll) -> None:
+        self._roll = roll
+        before = roll.job.status.uncounted_terminated_pods
+        tracked = {pod.metadata.uid for pod in roll.tracked}
+        self.waiting = {
+            SUCCEEDED: _still(before.succeeded, tracked), FAILED: _still(before.failed, tracked),
+        }  # fmt: skip
+        self.settled = {
+            SUCCEEDED: len(before.succeeded) - len(self.waiting[SUCCEEDED]),
+            FAILED: len(before.failed) - len(self.waiting[FAILED]),
+        }
+        self.completed = set(roll.succeeded_before)
+        self.release: list[Pod] = []
+
+    def take(self, pod: Pod, result: str) -> None:
+        """Let a pod go, and write down what became of it if that is to be counted."""
+        if result != _UNCOUNTED:
+            if not self._has_room():
+                return
+            if self._roll.job.spec.is_indexed and result == SUCCEEDED:
+                self.completed.add(index_of(pod))
+            else:
+                self.waiting[result].append(pod.metadata.uid)
+        self.release.append(pod)
+
+    @property
+    def total(self) -> int:
+        """How many have succeeded; fewer than before only where a Job may shrink."""
+        spec, before = self._roll.job.spec, self._roll.job.status.succeeded
+        if not spec.is_indexed:
+            return before + self.settled[SUCCEEDED]
+        found = len(self.completed)
+        return found if spec.completions == spec.parallelism else max(found, before)
+
+    def _has_room(self) -> bool:
+        fresh = len(self.completed) - len(self._roll.succeeded_before)
+        return sum(map(len, self.waiting.values())) + fresh < MOST_UNCOUNTED
 
 
-def _may_go(roll: Roll, pod: Pod, end: Ending | None) -> bool:
+def _still(uids: Iterable[str], tracked: set[str]) -> list[str]:
+    """Those whose finalizer has yet to go."""
+    return [uid for uid in uids if uid in tracked]
+
+
+def _may_go(situation: Situation, pod: Pod, end: Ending | None) -> bool:
     """Whether a pod is done with: it has ended, or the Job has no use for it any more."""
+    roll = situation.roll
     if roll.job.metadata.deletion_timestamp or end is not None:
         return pod.ended or is_leaving(pod)
     if pod.status.phase == SUCCEEDED:
         return True
-    return roll.has_failed(pod) and not _is_still_needed(roll, pod)
+    return roll.has_failed(pod) and not situation.failures.is_needed(pod)
 
 
-def _counts_as_failed(roll: Roll, pod: Pod, end: Ending | None) -> bool:
-    """Whether a pod is to be added to the failed ones: not if it is there, ignored, or spared."""
-    if not (roll.is_new(pod) and roll.belongs(pod)):
-        return False
-    if end is not None and end.is_success and not pod.ended:
-        return False
-    return not roll.has_failed(pod) or judge(roll, pod).action != IGNORE
-
-
-def _is_still_needed(roll: Roll, pod: Pod) -> bool:
-    """Whether the next pod of the index must still read from this one how often it has failed."""
-    if roll.job.spec.backoff_limit_per_index is None:
-        return False
-    index = index_of(pod)
-    if index in failed_indexes(roll) or index in roll.succeeded_indexes:
-        return False
-    if judge(roll, pod).action == FAIL_INDEX:
-        return False
-    others = [one for one in roll.pods if index_of(one) == index and one is not pod]
-    return not any(_is_later(one, pod) for one in others)
-
-
-def _is_later(one: Pod, other: Pod) -> bool:
-    """Whether one pod of an index came after another."""
-    return _order(one) > _order(other)
-
-
-def _order(pod: Pod) -> tuple[int, str, str]:
-    return failures_before(pod), pod.metadata.creation_timestamp, pod.metadata.name
+def _result(situation: Situation, pod: Pod, end: Ending | None) -> str:
+    """As what a pod that may go is to be counted."""
+    roll = situation.roll
+    if not (roll.belongs(pod) and roll.is_new(pod)):
+        return _UNCOUNTED
+    if pod.status.phase == SUCCEEDED:
+        return SUCCEEDED
+    is_spared = end is not None and end.is_success and is_leaving(pod)
+    return _UNCOUNTED if is_spared or situation.failures.is_ignored(pod) else FAILED

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 from phalanx.api.batch import COMPLETE, FAILED, FAILURE_TARGET, SUCCESS_CRITERIA_MET
 from phalanx.api.meta import seconds
-from phalanx.controllers.jobs.failures import FAIL_JOB, counted, failed_indexes, judge
+from phalanx.controllers.jobs.failures import FAIL_JOB, Failures
 from phalanx.controllers.jobs.indexset import read
 from phalanx.controllers.jobs.roll import Roll
 
@@ -35,21 +36,21 @@ class Ending:
         return COMPLETE if self.is_success else FAILED
 
 
-@dataclass(frozen=True, slots=True)
 class Situation:
-    """A roll and the moment."""
+    """A roll, what is to be thought of its failed pods, and the moment."""
 
-    roll: Roll
-    now: float
+    def __init__(self, roll: Roll, now: float) -> None:
+        self.roll, self.now, self.failures = roll, now, Failures(roll)
 
-    @property
+    @cached_property
     def failed(self) -> int:
         """How many pods have failed, those included that are not in the status yet."""
         status, roll = self.roll.job.status, self.roll
         waiting = len(status.uncounted_terminated_pods.failed)
-        return status.failed + waiting + len(counted(roll, roll.newly_failed))
+        fresh = sum(not self.failures.is_ignored(pod) for pod in roll.newly_failed)
+        return status.failed + waiting + fresh
 
-    @property
+    @cached_property
     def succeeded(self) -> int:
         """How many pods, or indexes, have succeeded."""
         status, roll = self.roll.job.status, self.roll
@@ -82,9 +83,8 @@ def _said(kind: str) -> Callable[[Situation], Ending | None]:
 
 
 def _failed_by_policy(situation: Situation) -> Ending | None:
-    roll = situation.roll
-    for pod in roll.newly_failed:
-        match = judge(roll, pod)
+    for pod in situation.roll.newly_failed:
+        match = situation.failures.judge(pod)
         if match.action == FAIL_JOB:
             return Ending(FAILURE_TARGET, "PodFailurePolicy", match.message)
     return None
@@ -101,7 +101,8 @@ def _failed_too_often(situation: Situation) -> Ending | None:
 def _restarted_too_often(situation: Situation) -> bool:
     restarts = sum(
         status.restart_count
-        for pod in situation.roll.active
+        for pod in situation.roll.pods
+        if not pod.ended
         for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)
     )
     limit = situation.roll.job.spec.backoff_limit
@@ -120,7 +121,7 @@ def _indexes_failed(situation: Situation) -> Ending | None:
     roll, spec = situation.roll, situation.roll.job.spec
     if spec.backoff_limit_per_index is None:
         return None
-    failed = failed_indexes(roll)
+    failed = situation.failures.given_up
     if spec.max_failed_indexes is not None and len(failed) > spec.max_failed_indexes:
         text = "Job has exceeded the specified maximal number of failed indexes"
         return Ending(FAILURE_TARGET, "MaxFailedIndexesExceeded", text)
@@ -138,7 +139,7 @@ def _succeeded_by_policy(situation: Situation) -> Ending | None:
             wanted = read(rule.succeeded_indexes, roll.completions)
             done &= wanted
         enough = rule.succeeded_count if rule.succeeded_count is not None else len(wanted or ())
-        if len(done) >= enough:
+        if len(done) >= max(enough, 1):
             text = f"Matched rules at index {number}"
             return Ending(SUCCESS_CRITERIA_MET, "SuccessPolicy", text)
     return None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from functools import cached_property
 from typing import NamedTuple
 
 from phalanx.api.batch import ExitCodes, FailureRule
 from phalanx.api.core import ContainerStatus, Pod
 from phalanx.controllers.jobs.indexset import Indexes
-from phalanx.controllers.jobs.roll import Roll, failures_before, index_of
+from phalanx.controllers.jobs.roll import Roll, attempts_before, failures_before, index_of
 
 COUNT, IGNORE, FAIL_INDEX, FAIL_JOB = "Count", "Ignore", "FailIndex", "FailJob"
 
@@ -20,43 +20,70 @@ class Match(NamedTuple):
     message: str = ""
 
 
-def judge(roll: Roll, pod: Pod) -> Match:
-    """What the policy says of a failed pod; without a word from it the failure counts."""
-    policy = roll.job.spec.pod_failure_policy
-    for number, rule in enumerate(policy.rules if policy else ()):
-        if why := _falls_under(rule, pod):
-            text = f"{why} matching {rule.action} rule at index {number}"
-            if rule.action != FAIL_INDEX or roll.job.spec.backoff_limit_per_index is not None:
-                return Match(rule.action, text)
-    return Match(COUNT)
+class Failures:
+    """The failed pods of a roll in the light of the Job's policy; each is judged once."""
 
+    def __init__(self, roll: Roll) -> None:
+        self._roll = roll
+        self._spec = roll.job.spec
+        self._matches: dict[str, Match] = {}
 
-def counted(roll: Roll, pods: Iterable[Pod]) -> list[Pod]:
-    """The failed pods that are not to be ignored."""
-    return [pod for pod in pods if judge(roll, pod).action != IGNORE]
+    def judge(self, pod: Pod) -> Match:
+        """What the policy says of a failed pod; without a word from it the failure counts."""
+        uid = pod.metadata.uid
+        if uid not in self._matches:
+            self._matches[uid] = self._judge(pod)
+        return self._matches[uid]
 
+    def is_ignored(self, pod: Pod) -> bool:
+        """Whether the failure of a pod does not count."""
+        return self.judge(pod).action == IGNORE
 
-def failed_indexes(roll: Roll) -> Indexes:
-    """The indexes that are given up: failed too often, or by the policy."""
-    limit = roll.job.spec.backoff_limit_per_index
-    if limit is None:
-        return roll.failed_before
-    given_up = {
-        index_of(pod)
-        for pod in roll.tracked
-        if roll.has_failed(pod) and roll.belongs(pod) and _is_last(roll, pod, limit)
-    }
-    return roll.failed_before | (given_up - roll.succeeded_indexes)
+    @cached_property
+    def given_up(self) -> Indexes:
+        """The indexes of which no more pods are made: failed too often, or by the policy."""
+        roll, limit = self._roll, self._spec.backoff_limit_per_index
+        if limit is None:
+            return roll.failed_before
+        failed = (pod for pod in roll.tracked if roll.has_failed(pod) and roll.belongs(pod))
+        last = {index_of(pod) for pod in failed if self._is_last(pod, limit)}
+        return roll.failed_before | (last - roll.succeeded_indexes)
 
-
-def _is_last(roll: Roll, pod: Pod, limit: int) -> bool:
-    match judge(roll, pod).action:
-        case "FailIndex":
-            return True
-        case "Ignore":
+    def is_needed(self, pod: Pod) -> bool:
+        """Whether the next pod of the index must still read from this one how often it failed."""
+        if self._spec.backoff_limit_per_index is None or not self._roll.belongs(pod):
             return False
-        case _:
-            return failures_before(pod) >= limit
+        index = index_of(pod)
+        is_over = index in self.given_up or index in self._roll.succeeded_indexes
+        return not is_over and self._latest[index] is pod
+
+    @cached_property
+    def _latest(self) -> dict[int, Pod]:
+        """The pod of each index that came last."""
+        return {index_of(pod): pod for pod in sorted(self._roll.pods, key=_order)}
+
+    def _judge(self, pod: Pod) -> Match:
+        policy = self._spec.pod_failure_policy
+        for number, rule in enumerate(policy.rules if policy else ()):
+            if why := _falls_under(rule, pod):
+                text = f"{why} matching {rule.action} rule at index {number}"
+                if rule.action != FAIL_INDEX or self._spec.backoff_limit_per_index is not None:
+                    return Match(rule.action, text)
+        return Match(COUNT)
+
+    def _is_last(self, pod: Pod, limit: int) -> bool:
+        match self.judge(pod).action:
+            case "FailIndex":
+                return True
+            case "Ignore":
+                return False
+            case _:
+                return failures_before(pod) >= limit
+
+
+def _order(pod: Pod) -> tuple[int, str, str]:
+    """By when pods of one index came."""
+    return attempts_before(pod), pod.metadata.creation_timestamp, pod.metadata.name
 
 
 def _falls_under(rule: FailureRule, pod: Pod) -> str:

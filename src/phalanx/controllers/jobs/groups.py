@@ -1,39 +1,37 @@
-"""Sees to it that a Job has its Workload and its PodGroup before it has pods.
+"""The Workloads and PodGroups of Jobs: where they are found, and whose Job a change concerns.
 
-    Workload ─▶ PodGroup ─▶ pods
-
-Each is looked for by reference, used as it is if it is the user's, made if it is missing, and its
-size brought up to date if it is the Job's own. Whatever goes wrong here keeps pods from being made.
+What of them a Job is to have, the builder says (`builder/jobs.py`); `arranging.py` sees to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from phalanx.api.batch import Job
-from phalanx.api.core import Pod
-from phalanx.api.errors import ApiError, Invalid, NotFound
-from phalanx.api.kinds import POD_GROUP, PRIORITY_CLASS, WORKLOAD
-from phalanx.api.meta import Key
-from phalanx.api.scheduling import MEMBERS_TO_RUN, PodGroup, Workload
-from phalanx.api.wire import STRATEGIC_PATCH, Object
-from phalanx.builder import jobs as building
-from phalanx.builder.links import Link
-from phalanx.builder.management import ManageGroups, Management, ManageNothing
-from phalanx.client.client import Client
-from phalanx.controllers.jobs.objects import (
-    Found,
-    Missing,
-    Search,
-    Unusable,
-    as_object,
-    find_group,
-    find_workload,
-    parent,
-    reference,
+from phalanx.api.gates import (
+    JOB_GANG_INFERENCE,
+    JOB_GANG_POLICY,
+    JOB_RELEASE_SCHEDULING,
+    WORKLOAD_WITH_JOB,
+    Gates,
 )
+from phalanx.api.kinds import JOB, POD_GROUP, WORKLOAD, Kind
+from phalanx.api.meta import Key, Meta
+from phalanx.api.scheduling import PodGroup, Workload
+from phalanx.builder import jobs as building
+from phalanx.builder.links import GROUP_TEMPLATE
+from phalanx.builder.management import ManageBoth, ManageGroups
+from phalanx.client.cache import Cache
+from phalanx.client.client import Client
+from phalanx.controllers.jobs.arranging import PLAIN, Arrangement, Place
+from phalanx.controllers.jobs.claiming import controller
+from phalanx.controllers.jobs.ending import Situation
+from phalanx.controllers.jobs.objects import as_object
 from phalanx.controllers.jobs.sync import Remark
+from phalanx.controllers.jobs.writes import Pen
 from phalanx.controllers.loop import Informers
 
 Tell = Callable[[Job, Remark], None]
@@ -45,229 +43,127 @@ class Settings:
 
     #: Whether Jobs that are no gangs get objects too.
     basic: bool = True
+    #: Whether it counts what Jobs say in the one word `gangPolicy`.
+    words: bool = True
+    #: Whether Jobs that say nothing of it are gangs if they look like one.
+    infer: bool = False
+    #: Whether Jobs that rest or have ended give their group back.
+    release: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The group that the pods of a Job belong to ("": none), and whether that is a gang."""
-
-    group: str = ""
-    is_gang: bool = False
-
-
-PLAIN = Place()
+def by_gates(gates: Gates, *, basic: bool = True) -> Settings | None:
+    """What is to be looked after where these features are on; None if nothing is."""
+    if not gates.is_on(WORKLOAD_WITH_JOB):
+        return None
+    return Settings(
+        basic, gates.is_on(JOB_GANG_POLICY), gates.is_on(JOB_GANG_INFERENCE),
+        gates.is_on(JOB_RELEASE_SCHEDULING),
+    )  # fmt: skip
 
 
 class Groups:
-    """The Workloads and PodGroups of Jobs."""
+    """Looks after the objects of Jobs. `look` is called with Jobs that a change concerns."""
 
     def __init__(
-        self, client: Client, informers: Informers, tell: Tell, settings: Settings
-    ) -> None:
-        self._client, self._tell, self._settings = client, tell, settings
-        workloads, groups = (
-            informers.of(WORKLOAD, Workload).cache,
-            informers.of(POD_GROUP, PodGroup).cache,
-        )
-        self._workloads = workloads.index(lambda one: [_about(one)] if one.about else [])
-        self._groups = groups.index(lambda one: [_made_of(one)] if one.spec.workload_ref else [])
+        self, client: Client, informers: Informers, tell: Tell, look: Callable[[Key], object],
+        settings: Settings,
+    ) -> None:  # fmt: skip
+        self._client, self._tell, self._look, self._settings = client, tell, look, settings
+        self._workloads = informers.of(WORKLOAD, Workload).cache
+        self._groups = informers.of(POD_GROUP, PodGroup).cache
+        self._jobs = informers.of(JOB, Job).cache
+        self._about = self._workloads.index(_about)
+        self._made_of = self._groups.index(_made_of)
+        self._owned = self._groups.index(_owner)
+        self._linked = self._jobs.index(_linked)
+        self.caches: dict[Kind, Cache[Any]] = {WORKLOAD: self._workloads, POD_GROUP: self._groups}
+        self._workloads.subscribe(self._workload_changed)
+        self._groups.subscribe(self._group_changed)
 
-    def management(self, job: Job) -> Management:
-        """What of its scheduling objects is to be made for a Job."""
-        return building.management(as_object(job), basic=self._settings.basic)
-
-    async def ensure(self, job: Job, pods: Sequence[Pod], members: int) -> Place:
-        """The group of a Job, made if it is missing. `members` are how many it will still run.
-
-        Jobs that have pods without a group are never given one.
-        """
-        management = self.management(job)
-        if isinstance(management, ManageNothing):
+    async def ensure(self, situation: Situation, pen: Pen) -> Place:
+        """The group of a Job, made if it is missing."""
+        job = situation.roll.job
+        if self._settings.release and job.spec.suspend:
+            await self.release(job, pen)
             return PLAIN
-        may_make = all(pod.group for pod in pods)
-        if isinstance(management, ManageGroups):
-            return await self._delegated(job, management.link, may_make)
-        workload = await self._workload(job, find_workload(job, self._of(job)), may_make)
-        if workload is None:
-            return PLAIN
-        group = await self._group(job, workload, None, may_make)
-        return await self._up_to_date(job, workload, group, members) if group else PLAIN
+        wish = as_object(job, words=self._settings.words, infer=self._settings.infer)
+        tell = partial(self._tell, job)
+        arrangement = Arrangement(self._client, pen, self, tell, situation, wish)
+        match building.management(wish, basic=self._settings.basic):
+            case ManageBoth():
+                return await arrangement.as_root()
+            case ManageGroups(link):
+                return await arrangement.as_part(link)
+        return PLAIN
 
-    def _of(self, job: Job) -> tuple[Workload, ...]:
-        return self._workloads[(job.metadata.namespace, *reference(job))]
+    async def release(self, job: Job, pen: Pen) -> None:
+        """Give back the group of a Job that has no use for it now, where that is asked for."""
+        for group in self._owned[job.metadata.uid] if self._settings.release else ():
+            if not group.metadata.deletion_timestamp:
+                await pen.delete(POD_GROUP, group.metadata)
 
-    async def _workload(self, job: Job, found: Search, may_make: bool) -> Found | None:
-        match found:
-            case Found():
-                return found
-            case Unusable(reason, message):
-                self._tell(job, Remark(reason, message, "Warning"))
-                return None
-            case Missing():
-                return await self._new_workload(job) if may_make else None
+    def workloads(self, namespace: str, about: tuple[str, str, str]) -> Sequence[Workload]:
+        """Those that are about an object, by its group, kind and name."""
+        return self._about[namespace, *about]
 
-    async def _new_workload(self, job: Job) -> Found:
-        name = job.metadata.name
-        try:
-            wanted = building.workload(as_object(job))
-        except Invalid as error:
-            text = f"Failed to compile Workload for Job {name}: {error}"
-            self._tell(job, Remark("FailedWorkloadCompilation", text, "Warning"))
-            raise
-        try:
-            made = await self._client.create(WORKLOAD, wanted)
-        except ApiError as error:
-            text = f"Failed to create Workload for Job {name}: {error}"
-            self._tell(job, Remark("FailedWorkloadCreate", text, "Warning"))
-            raise
-        text = f"Created Workload {made['metadata']['name']} for Job {name}"
-        self._tell(job, Remark("WorkloadCreated", text))
-        return Found(made, is_ours=True)
+    def groups(self, workload: Workload) -> Sequence[PodGroup]:
+        """Those that are made of a Workload."""
+        return self._made_of[workload.metadata.key]
 
-    async def _delegated(self, job: Job, link: Link, may_make: bool) -> Place:
-        """A group of the Workload of the Job's parent."""
-        owner = parent(job)
-        about = (owner.api_version.rpartition("/")[0], owner.kind, owner.name) if owner else ()
-        candidates = self._workloads[(job.metadata.namespace, *about)]
-        workload = next((one for one in candidates if not one.metadata.deletion_timestamp), None)
-        if workload is None:
-            text = "The Workload of its parent is not there, pods are scheduled one by one"
-            self._tell(job, Remark("ParentWorkloadNotFound", text, "Warning"))
-            return PLAIN
-        group = await self._group(job, Found(workload, is_ours=False), link, may_make)
-        return _place(group.obj) if group else PLAIN
+    def _workload_changed(self, old: Workload | None, new: Workload | None) -> None:
+        for workload in (old, new):
+            for key in self._concerned(workload) if workload else ():
+                self._look(key)
 
-    async def _group(
-        self, job: Job, workload: Found, link: Link | None, may_make: bool
-    ) -> Found | None:
-        name = _name(workload.obj)
-        mine = self._groups[Key(job.metadata.namespace, name)]
-        if link is not None:
-            mine = tuple(one for one in mine if _controls(job, one))
-        match find_group(job, mine):
-            case Found() as found:
-                return found
-            case Unusable(reason, message):
-                self._tell(job, Remark(reason, message, "Warning"))
-                return None
-            case Missing():
-                return await self._new_group(job, workload, link) if may_make else None
-
-    async def _new_group(self, job: Job, workload: Found, link: Link | None) -> Found | None:
-        source = await self._whole(workload.obj)
-        try:
-            wanted = building.pod_group(as_object(job), source, link)
-        except NotFound as error:
-            self._tell(job, Remark("TemplateNotFound", str(error), "Warning"))
-            return None
-        await self._take_policy(wanted)
-        try:
-            made = await self._client.create(POD_GROUP, wanted)
-        except ApiError as error:
-            text = f"Failed to create PodGroup for Job {job.metadata.name}: {error}"
-            self._tell(job, Remark("FailedPodGroupCreate", text, "Warning"))
-            raise
-        text = f"Created PodGroup {made['metadata']['name']} for Job {job.metadata.name}"
-        self._tell(job, Remark("PodGroupCreated", text))
-        return Found(made, is_ours=True)
-
-    async def _whole(self, workload: Workload | Object) -> Object:
-        """A Workload with all its fields: what was decoded in part is read again."""
-        if isinstance(workload, Workload):
-            return await self._client.get(WORKLOAD, workload.metadata.key)
-        return workload
-
-    async def _take_policy(self, group: Object) -> None:
-        """A class that never preempts is only taken by groups that say so too."""
-        spec = group["spec"]
-        if spec.get("priorityClassName") and "preemptionPolicy" not in spec:
-            key = Key("", spec["priorityClassName"])
-            found = await self._client.get(PRIORITY_CLASS, key)
-            if policy := found.get("preemptionPolicy"):
-                spec["preemptionPolicy"] = policy
-
-    async def _up_to_date(self, job: Job, workload: Found, group: Found, members: int) -> Place:
-        """Bring the size of a gang in line with its Job, the Workload first."""
-        place = _place(group.obj)
-        if not (place.is_gang and group.is_ours):
-            return place
-        if workload.is_ours:
-            await self._resize(job, workload.obj, group.obj)
-        await self._say_members(job, group.obj, members)
-        return place
-
-    async def _resize(
-        self, job: Job, workload: Workload | Object, group: PodGroup | Object
-    ) -> None:
-        wanted = building.workload(as_object(job))["spec"]["podGroupTemplates"][0]
-        size = wanted["schedulingPolicy"].get("gang", {}).get("minCount")
-        if size is None:
+    def _group_changed(self, old: PodGroup | None, new: PodGroup | None) -> None:
+        if old and new and _standing(old) == _standing(new):
             return
-        space = job.metadata.namespace
-        if _template_size(workload) not in (None, size):
-            change = [{**_template(workload), "schedulingPolicy": {"gang": {"minCount": size}}}]
-            key, patch = Key(space, _name(workload)), {"spec": {"podGroupTemplates": change}}
-            await self._client.patch(WORKLOAD, key, patch)
-        if _size(group) not in (None, size):
-            policy = {"spec": {"schedulingPolicy": {"gang": {"minCount": size}}}}
-            await self._client.patch(
-                POD_GROUP, Key(space, _name(group)), policy, content=STRATEGIC_PATCH
-            )
+        for group in (old, new):
+            for key in self._concerned_by(group) if group else ():
+                self._look(key)
 
-    async def _say_members(self, job: Job, group: PodGroup | Object, members: int) -> None:
-        """Say how many members will still run where that is fewer than the gang needs."""
-        size, said = _size(group) or 0, _annotations(group).get(MEMBERS_TO_RUN)
-        wanted = str(members) if 0 < members < size else None
-        if said != wanted and not (said is None and members <= 0):
-            change = {"metadata": {"annotations": {MEMBERS_TO_RUN: wanted}}}
-            await self._client.patch(POD_GROUP, Key(job.metadata.namespace, _name(group)), change)
+    def _concerned(self, workload: Workload) -> Iterator[Key]:
+        """The Job that a Workload is about, or those whose parent it is about."""
+        for namespace, group, kind, name in _about(workload):
+            if (group, kind) == (JOB.group, JOB.name):
+                yield Key(namespace, name)
+            yield from (job.metadata.key for job in self._linked[namespace, group, kind, name])
 
-
-def _about(workload: Workload) -> tuple[str, ...]:
-    assert workload.about is not None
-    return (workload.metadata.namespace, *workload.about)
+    def _concerned_by(self, group: PodGroup) -> Iterator[Key]:
+        """The Job that controls a group, or those that the Workload of one is about."""
+        owner = controller(group.metadata)
+        if owner is not None:
+            if (owner.api_version, owner.kind) == (JOB.api_version, JOB.name):
+                yield Key(group.metadata.namespace, owner.name)
+            return
+        for key in _made_of(group):
+            workload = self._workloads.get(key)
+            yield from self._concerned(workload) if workload else ()
 
 
-def _made_of(group: PodGroup) -> Key:
-    assert group.spec.workload_ref is not None
-    return Key(group.metadata.namespace, group.spec.workload_ref.workload_name)
+def _about(workload: Workload) -> list[tuple[str, str, str, str]]:
+    return [(workload.metadata.namespace, *workload.about)] if workload.about else []
 
 
-def _controls(job: Job, group: PodGroup) -> bool:
-    owners = group.metadata.owner_references
-    return any(one.controller and one.uid == job.metadata.uid for one in owners)
+def _made_of(group: PodGroup) -> list[Key]:
+    ref = group.spec.workload_ref
+    return [Key(group.metadata.namespace, ref.workload_name)] if ref else []
 
 
-def _name(found: Workload | PodGroup | Object) -> str:
-    name: str = found["metadata"]["name"] if isinstance(found, dict) else found.metadata.name
-    return name
+def _owner(group: PodGroup) -> list[str]:
+    owner = controller(group.metadata)
+    return [owner.uid] if owner else []
 
 
-def _annotations(group: PodGroup | Object) -> dict[str, str]:
-    if isinstance(group, dict):
-        return dict(group["metadata"].get("annotations") or {})
-    return group.metadata.annotations
+def _linked(job: Job) -> list[tuple[str, str, str, str]]:
+    """Whose Workload a Job is a part of."""
+    owner = controller(job.metadata)
+    if owner is None or GROUP_TEMPLATE not in job.metadata.annotations:
+        return []
+    return [(job.metadata.namespace, owner.api_version.rpartition("/")[0], owner.kind, owner.name)]
 
 
-def _template(workload: Workload | Object) -> Object:
-    if isinstance(workload, dict):
-        first: Object = workload["spec"]["podGroupTemplates"][0]
-        return first
-    return (workload.spec.pod_group_templates or ({},))[0]
-
-
-def _template_size(workload: Workload | Object) -> int | None:
-    size: int | None = _template(workload)["schedulingPolicy"].get("gang", {}).get("minCount")
-    return size
-
-
-def _size(group: PodGroup | Object) -> int | None:
-    if isinstance(group, dict):
-        size: int | None = group["spec"]["schedulingPolicy"].get("gang", {}).get("minCount")
-        return size
-    gang = group.spec.scheduling_policy.gang
-    return gang.min_count if gang else None
-
-
-def _place(group: PodGroup | Object) -> Place:
-    return Place(_name(group), _size(group) is not None)
+def _standing(group: PodGroup) -> tuple[object, ...]:
+    """As much of a group as matters to its Job."""
+    meta: Meta = group.metadata
+    return group.spec, meta.annotations, meta.owner_references, meta.deletion_timestamp

@@ -36,4 +36,4 @@ def written(indexes: Iterable[int]) -> str:
 
 
 def _run(run: list[int]) -> str:
-    return f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0])
+    return f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run))

@@ -1,28 +1,36 @@
 """Whose are the Workload and the PodGroup of a Job, and are they there?
 
-A Workload is the Job's own if it refers to the Job and is controlled by it; it is its user's if it
-refers to the Job and nobody controls it: then it is used as it is. The same holds for the group of
-that Workload. Nothing is found by its name.
+    refers to the Job and is          whose it is
+    controlled by this very Job       the Job's own: made, kept up to date and made again by us
+    controlled by nobody, unmarked    its user's: used as it is
+    anything else                     nobody's here: a leftover, or another's
+
+The same holds for the groups of that Workload. Nothing is found by its name. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Generic, TypeVar
 
 from phalanx.api.batch import Job
-from phalanx.api.kinds import JOB
+from phalanx.api.gangpolicyrules import is_gang_by_shape
+from phalanx.api.kinds import JOB, WORKLOAD
 from phalanx.api.meta import Meta, OwnerReference
-from phalanx.api.scheduling import PodGroup, Workload
+from phalanx.api.scheduling import MANAGED_BY, PodGroup, Workload
 from phalanx.api.wire import Object
+from phalanx.controllers.jobs.claiming import controller
+from phalanx.controllers.jobs.sync import WARNING, Remark
+
+T = TypeVar("T", Workload, PodGroup)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Found(Generic[T]):
     """The one object there is, and whether it is the Job's own."""
 
-    obj: Any
+    obj: T
     is_ours: bool
 
 
@@ -35,31 +43,44 @@ class Missing:
 class Unusable:
     """There are some, but which to use, or how, is not clear: the Job goes without."""
 
-    reason: str
-    message: str
+    why: Remark
 
 
-Search = Found | Missing | Unusable
+Search = Found[T] | Missing | Unusable
 
 
-def find_workload(job: Job, candidates: Sequence[Workload]) -> Search:
+def find_workload(job: Job, candidates: Sequence[Workload]) -> Search[Workload]:
     """The Workload of a root Job among those that refer to it."""
-    usable = [one for one in candidates if _is_usable(one.metadata, job)]
-    found = _only(usable, job, "Workloads")
+    found = _only(candidates, job.metadata.uid, "Workloads")
     if isinstance(found, Found) and (number := found.obj.leaves) != 1:
         name = found.obj.metadata.name
         text = f"Workload {name} has {number} PodGroupTemplates, a Job needs exactly 1"
-        return Unusable("MalformedWorkload", text)
+        return unusable("MalformedWorkload", text)
     return found
 
 
-def find_group(job: Job, candidates: Sequence[PodGroup]) -> Search:
+def find_parent(owner: OwnerReference, candidates: Sequence[Workload]) -> Search[Workload]:
+    """The Workload of whoever controls a Job, among those that refer to it."""
+    return _only(candidates, owner.uid, "Workloads")
+
+
+def find_group(job: Job, candidates: Sequence[PodGroup]) -> Search[PodGroup]:
     """The PodGroup of a Job among those of its Workload.
 
     One that is being deleted stays as long as it has members, so it is gone on with.
     """
-    usable = [one for one in candidates if _is_theirs(one.metadata, job)]
-    return _only(usable, job, "PodGroups")
+    return _only(candidates, job.metadata.uid, "PodGroups", also_leaving=True)
+
+
+def unusable(reason: str, message: str) -> Unusable:
+    """Why a Job goes without its objects; its pods are scheduled one by one then."""
+    return Unusable(Remark(reason, f"{message}; its pods are scheduled one by one", WARNING))
+
+
+def controls(job: Job, meta: Meta) -> bool:
+    """Whether an object is controlled by this very Job."""
+    found = controller(meta)
+    return found is not None and found.uid == job.metadata.uid
 
 
 def reference(job: Job) -> tuple[str, str, str]:
@@ -67,15 +88,21 @@ def reference(job: Job) -> tuple[str, str, str]:
     return JOB.group, JOB.name, job.metadata.name
 
 
-def parent(job: Job) -> OwnerReference | None:
-    """Whoever controls a Job."""
-    return next((one for one in job.metadata.owner_references if one.controller), None)
+def as_object(job: Job, *, words: bool = True, infer: bool = False) -> Object:
+    """A Job as far as the builder reads it.
 
-
-def as_object(job: Job) -> Object:
-    """A Job as far as the builder reads it."""
+    Without `words` its `gangPolicy` does not count; `infer` takes one that looks like a gang, and
+    says nothing of it, for one.
+    """
     meta, spec = job.metadata, job.spec
-    said = {"scheduling": spec.scheduling, "gangPolicy": spec.gang_policy}
+    said = {"scheduling": spec.scheduling, "gangPolicy": spec.gang_policy if words else None}
+    shape = {
+        "parallelism": spec.parallelism, "completions": spec.completions,
+        "completionMode": spec.completion_mode, "template": spec.template,
+        **{name: block for name, block in said.items() if block is not None},
+    }  # fmt: skip
+    if infer and is_gang_by_shape(shape):
+        shape["scheduling"] = {**(spec.scheduling or {}), "schedulingPolicy": {"gang": {}}}
     return {
         "apiVersion": JOB.api_version,
         "kind": JOB.name,
@@ -84,35 +111,45 @@ def as_object(job: Job) -> Object:
             "annotations": meta.annotations,
             "ownerReferences": [_owner(one) for one in meta.owner_references],
         },
-        "spec": {
-            "parallelism": spec.parallelism,
-            "template": spec.template,
-            **{name: block for name, block in said.items() if block is not None},
-        },
+        "spec": shape,
     }  # fmt: skip
 
 
-def _is_usable(meta: Meta, job: Job) -> bool:
-    """Whether an object is the Job's own or its user's, and there to stay."""
-    return not meta.deletion_timestamp and _is_theirs(meta, job)
+def workload_object(workload: Workload) -> Object:
+    """A Workload as far as groups are made of it."""
+    meta, spec = workload.metadata, workload.spec
+    return {
+        "apiVersion": WORKLOAD.api_version,
+        "kind": WORKLOAD.name,
+        "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
+        "spec": {
+            "podGroupTemplates": list(spec.pod_group_templates or ()),
+            "compositePodGroupTemplates": list(spec.composite_pod_group_templates or ()),
+        },
+    }
 
 
-def _is_theirs(meta: Meta, job: Job) -> bool:
-    return _controller(meta) in (None, job.metadata.uid)
-
-
-def _controller(meta: Meta) -> str | None:
-    return next((one.uid for one in meta.owner_references if one.controller), None)
-
-
-def _only(usable: Sequence[Workload | PodGroup], job: Job, what: str) -> Search:
+def _only(
+    candidates: Sequence[T], owner: str, what: str, *, also_leaving: bool = False
+) -> Search[T]:
+    """The one that is of an owner, by uid, or of its user."""
+    usable = [
+        one
+        for one in candidates
+        if _is_theirs(one.metadata, owner) and (also_leaving or not one.metadata.deletion_timestamp)
+    ]
     if not usable:
         return Missing()
     if len(usable) > 1:
         names = ", ".join(sorted(one.metadata.name for one in usable))
-        text = f"{len(usable)} {what} refer to the Job, it uses none of them: {names}"
-        return Unusable(f"Ambiguous{what.removesuffix('s')}", text)
-    return Found(usable[0], _controller(usable[0].metadata) == job.metadata.uid)
+        noun = what.removesuffix("s")
+        return unusable(f"Ambiguous{noun}", f"{len(usable)} {what} are about the Job: {names}")
+    return Found(usable[0], controller(usable[0].metadata) is not None)
+
+
+def _is_theirs(meta: Meta, owner: str) -> bool:
+    found = controller(meta)
+    return found.uid == owner if found else MANAGED_BY not in meta.annotations
 
 
 def _owner(one: OwnerReference) -> Object:

@@ -30,8 +30,9 @@ class Roll:
         self.pods = sorted(pods, key=lambda pod: pod.metadata.name)
         spec = job.spec
         self.completions = spec.completions if spec.completions is not None else 0
-        self.succeeded_before = read(job.status.completed_indexes, self.completions)
         self.failed_before = read(job.status.failed_indexes, self.completions)
+        done = read(job.status.completed_indexes, self.completions)
+        self.succeeded_before = done - self.failed_before
 
     @cached_property
     def active(self) -> list[Pod]:
@@ -42,12 +43,6 @@ class Roll:
     def terminating(self) -> list[Pod]:
         """Pods on their way out that have not ended yet."""
         return [pod for pod in self.pods if not pod.ended and is_leaving(pod)]
-
-    @cached_property
-    def ready(self) -> int:
-        """How many active pods are ready."""
-        found = [condition(pod.status.conditions, "Ready") for pod in self.active]
-        return sum(one is not None and one.status == "True" for one in found)
 
     @cached_property
     def tracked(self) -> list[Pod]:
@@ -80,13 +75,15 @@ class Roll:
 
     @cached_property
     def succeeded_indexes(self) -> Indexes:
-        """The indexes of which a pod has succeeded."""
-        return self.succeeded_before | {index_of(pod) for pod in self.newly_succeeded}
+        """The indexes of which a pod has succeeded, unless they were given up before."""
+        fresh = {index_of(pod) for pod in self.newly_succeeded}
+        return self.succeeded_before | (fresh - self.failed_before)
 
     def is_new(self, pod: Pod) -> bool:
         """Whether a pod is in no count yet."""
         if self.job.spec.is_indexed and pod.status.phase == SUCCEEDED:
-            return index_of(pod) not in self.succeeded_before
+            counted = self.succeeded_before | self.failed_before
+            return pod.metadata.uid not in self.known and index_of(pod) not in counted
         return pod.metadata.uid not in self.known
 
     def belongs(self, pod: Pod) -> bool:
@@ -111,29 +108,44 @@ def is_leaving(pod: Pod) -> bool:
     return bool(pod.metadata.deletion_timestamp)
 
 
+def is_ready(pod: Pod) -> bool:
+    """Whether a pod says that it can do its work."""
+    found = condition(pod.status.conditions, "Ready")
+    return found is not None and found.status == "True"
+
+
 def index_of(pod: Pod) -> int:
     """The number of a pod; -1 if it has none."""
-    text = pod.metadata.annotations.get(INDEX, "")
-    return int(text) if text.isdecimal() and len(text) < 10 else _NO_INDEX
+    return _number(pod, INDEX, _NO_INDEX)
 
 
 def failures_before(pod: Pod, mark: str = FAILURES) -> int:
     """How often the index of a pod had failed before it."""
+    return _number(pod, mark, 0)
+
+
+def attempts_before(pod: Pod) -> int:
+    """How many pods of its index came before a pod, those included whose failures are ignored."""
+    return failures_before(pod) + failures_before(pod, IGNORED_FAILURES)
+
+
+def finished_at(pod: Pod) -> float:
+    """When a pod ended: when its last container did, it ceased to be ready, or was told to go.
+
+    Of one that says none of this, all that is known is when it began.
+    """
+    ends = [status.state.terminated for status in pod.status.container_statuses]
+    times = [seconds(end.finished_at) for end in ends if end and end.finished_at]
+    if times and len(times) == len(ends):
+        return max(times)
+    meta, ready = pod.metadata, condition(pod.status.conditions, "Ready")
+    if ready is not None and ready.status == "False" and ready.last_transition_time:
+        return seconds(ready.last_transition_time)
+    if meta.deletion_timestamp:
+        return seconds(meta.deletion_timestamp) - meta.deletion_grace_period_seconds
+    return seconds(meta.creation_timestamp)
+
+
+def _number(pod: Pod, mark: str, default: int) -> int:
     text = pod.metadata.annotations.get(mark, "")
-    return int(text) if text.isdecimal() and len(text) < 10 else 0
-
-
-def finished_at(pod: Pod, now: float) -> float:
-    """When a pod ended: its last container, else when it was ready for the last time."""
-    ends = [
-        seconds(status.state.terminated.finished_at)
-        for status in pod.status.container_statuses
-        if status.state.terminated and status.state.terminated.finished_at
-    ]
-    if ends:
-        return max(ends)
-    ready = condition(pod.status.conditions, "Ready")
-    for moment in (ready and ready.last_transition_time, pod.metadata.deletion_timestamp):
-        if moment:
-            return min(seconds(moment), now)
-    return now
+    return int(text) if text.isdecimal() and len(text) < 10 else default

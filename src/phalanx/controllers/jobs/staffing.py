@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from phalanx.api.core import Pod
-from phalanx.api.meta import condition, seconds
+from phalanx.api.meta import seconds
 from phalanx.controllers.jobs.ending import Situation
-from phalanx.controllers.jobs.failures import IGNORE, failed_indexes, judge
 from phalanx.controllers.jobs.roll import (
     FAILURES,
     IGNORED_FAILURES,
     SUCCEEDED,
     Roll,
+    attempts_before,
     failures_before,
     finished_at,
     index_of,
+    is_leaving,
+    is_ready,
+    is_tracked,
 )
 
 #: Pods that one sync makes or deletes at most.
@@ -44,16 +48,11 @@ class Staffing:
 
 def staffing(situation: Situation) -> Staffing:
     """What to do about the number of pods of a Job that goes on."""
-    roll = situation.roll
-    surplus = _strays(roll) if roll.job.spec.is_indexed else []
-    rest = [pod for pod in roll.active if pod not in surplus]
-    wanted = _wanted(situation)
-    if len(rest) > wanted:
-        surplus += sorted(rest, key=_worth)[: len(rest) - wanted]
-    if surplus:
+    roll, wanted = situation.roll, wanted_still(situation)
+    if surplus := _surplus(situation, wanted):
         return Staffing(delete=tuple(surplus[:MOST_AT_ONCE]))
     leaving = len(roll.terminating) if roll.job.spec.replaces_ended_only else 0
-    missing = min(wanted - len(rest) - leaving, MOST_AT_ONCE)
+    missing = min(wanted - len(roll.active) - leaving, MOST_AT_ONCE)
     if missing <= 0:
         return Staffing()
     if roll.job.spec.backoff_limit_per_index is not None:
@@ -66,24 +65,30 @@ def staffing(situation: Situation) -> Staffing:
 
 def wanted_still(situation: Situation) -> int:
     """How many pods a Job will still run at a time."""
-    return _wanted(situation)
-
-
-def _wanted(situation: Situation) -> int:
     roll, spec = situation.roll, situation.roll.job.spec
     if spec.completions is None:
         return len(roll.active) if situation.succeeded else spec.parallelism
     left = roll.completions - situation.succeeded
     if spec.backoff_limit_per_index is not None:
-        left -= len(failed_indexes(roll))
+        left -= len(situation.failures.given_up)
     return max(min(spec.parallelism, left), 0)
 
 
-def _strays(roll: Roll) -> list[Pod]:
-    """Active pods whose index is none, too high, done, given up, or another pod's already."""
+def _surplus(situation: Situation, wanted: int) -> list[Pod]:
+    """The pods that are not wanted: strays first, then the least worth keeping."""
+    roll = situation.roll
+    strays = _strays(situation) if roll.job.spec.is_indexed else []
+    gone = {pod.metadata.uid for pod in strays}
+    rest = [pod for pod in roll.active if pod.metadata.uid not in gone]
+    return strays + sorted(rest, key=_worth)[: max(len(rest) - wanted, 0)]
+
+
+def _strays(situation: Situation) -> list[Pod]:
+    """Pods whose index is none, too high, done, given up, or another pod's already."""
+    roll = situation.roll
     seen: set[int] = set()
     strays = []
-    over = roll.succeeded_indexes | failed_indexes(roll)
+    over = roll.succeeded_indexes | situation.failures.given_up
     for pod in sorted(roll.active, key=_worth, reverse=True):
         index = index_of(pod)
         if not roll.belongs(pod) or index in seen or index in over:
@@ -92,47 +97,39 @@ def _strays(roll: Roll) -> list[Pod]:
     return strays
 
 
-def _worth(pod: Pod) -> tuple[bool, bool, bool, str, str]:
+def _worth(pod: Pod) -> tuple[bool, bool, bool, float, str]:
     """Which pods to keep: those with a node, that run, that are ready, that are older."""
-    ready = condition(pod.status.conditions, "Ready")
     return (
-        bool(pod.spec.node_name), pod.status.phase == "Running",
-        ready is not None and ready.status == "True",
-        _inverted(pod.metadata.creation_timestamp), pod.metadata.name,
+        bool(pod.spec.node_name), pod.status.phase == "Running", is_ready(pod),
+        -seconds(pod.metadata.creation_timestamp), pod.metadata.name,
     )  # fmt: skip
-
-
-def _inverted(moment: str) -> str:
-    """A text that sorts the earlier moment last."""
-    return f"{10**10 - (seconds(moment) if moment else 0):.0f}"
 
 
 def _orders(situation: Situation, missing: int) -> Iterator[Order]:
     if not situation.roll.job.spec.is_indexed:
         yield from (Order() for _ in range(missing))
         return
-    for index in _free(situation.roll):
-        if missing == 0:
-            return
-        missing -= 1
-        yield Order(index)
+    yield from (Order(index) for index in islice(_free(situation), missing))
 
 
-def _free(roll: Roll) -> Iterator[int]:
+def _free(situation: Situation) -> Iterator[int]:
     """The lowest indexes that are neither done nor given up nor taken."""
+    roll = situation.roll
     busy = roll.active + (roll.terminating if roll.job.spec.replaces_ended_only else [])
-    taken = {index_of(pod) for pod in busy} | roll.succeeded_indexes | failed_indexes(roll)
+    over = roll.succeeded_indexes | situation.failures.given_up
+    taken = {index_of(pod) for pod in busy} | over
     return (index for index in range(roll.completions) if index not in taken)
 
 
 def _by_index(situation: Situation, missing: int) -> Staffing:
     """Each index waits for itself after a failure."""
+    failed = _last_failed(situation.roll)
     make: list[Order] = []
     soonest: float | None = None
-    for index in _free(situation.roll):
+    for index in _free(situation):
         if len(make) == missing:
             break
-        order, pause = _next_of(situation, index)
+        order, pause = _next_of(situation, index, failed.get(index))
         if pause <= 0:
             make.append(order)
         else:
@@ -140,36 +137,44 @@ def _by_index(situation: Situation, missing: int) -> Staffing:
     return Staffing(make=tuple(make), again=soonest)
 
 
-def _next_of(situation: Situation, index: int) -> tuple[Order, float]:
-    """The next pod of an index, and in how many seconds it is due."""
-    roll = situation.roll
-    failed = [pod for pod in roll.tracked if index_of(pod) == index and roll.has_failed(pod)]
-    if not failed:
+def _last_failed(roll: Roll) -> dict[int, Pod]:
+    """Of each index the failed pod that came last, as long as it was not let go."""
+    failed = [pod for pod in roll.tracked if roll.has_failed(pod)]
+    failed.sort(key=lambda pod: (attempts_before(pod), pod.metadata.creation_timestamp))
+    return {index_of(pod): pod for pod in failed}
+
+
+def _next_of(situation: Situation, index: int, last: Pod | None) -> tuple[Order, float]:
+    """The next pod of an index after the last one, and in how many seconds it is due."""
+    if last is None:
         return Order(index, ((FAILURES, "0"),)), 0.0
-    last = max(failed, key=lambda pod: (failures_before(pod), pod.metadata.creation_timestamp))
-    times, ignored = failures_before(last), failures_before(last, IGNORED_FAILURES)
-    if judge(roll, last).action == IGNORE:
-        ignored += 1
-    else:
-        times += 1
+    is_ignored = situation.failures.is_ignored(last)
+    times = failures_before(last) + (not is_ignored)
+    ignored = failures_before(last, IGNORED_FAILURES) + is_ignored
     marks = [(FAILURES, str(times))]
     if ignored:
         marks.append((IGNORED_FAILURES, str(ignored)))
-    due = finished_at(last, situation.now) + _growing(times + ignored)
+    due = min(finished_at(last), situation.now) + _growing(times + ignored)
     return Order(index, tuple(marks)), due - situation.now
 
 
 def _pause(situation: Situation) -> float:
     """Seconds to wait after the failures since the last success."""
     now, roll = situation.now, situation.roll
-    ended = sorted(
-        ((finished_at(pod, now), pod) for pod in roll.pods if pod.ended or roll.has_failed(pod)),
-        key=lambda item: (item[0], item[1].metadata.name),
-    )
+    over = [pod for pod in roll.pods if _has_a_result(roll, pod)]
     times, last = 0, 0.0
-    for moment, pod in ended:
-        times, last = (0, 0.0) if pod.status.phase == SUCCEEDED else (times + 1, moment)
-    return last + _growing(times) - now if times else 0.0
+    for moment, _, is_success in sorted(map(_end, over)):
+        times, last = (0, 0.0) if is_success else (times + 1, moment)
+    return min(last, now) + _growing(times) - now if times else 0.0
+
+
+def _has_a_result(roll: Roll, pod: Pod) -> bool:
+    """Whether a pod is over by itself; one that was dismissed is let go first, then told to go."""
+    return (pod.ended or roll.has_failed(pod)) and (is_tracked(pod) or not is_leaving(pod))
+
+
+def _end(pod: Pod) -> tuple[float, str, bool]:
+    return finished_at(pod), pod.metadata.name, pod.status.phase == SUCCEEDED
 
 
 def _growing(times: int) -> float:

@@ -6,23 +6,25 @@ written before the next step makes a crash between any two of them harmless.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from phalanx.api.batch import SUSPENDED, Job
+from phalanx.api.batch import COMPLETE, SCHEDULING_FALLBACK, SUSPENDED, Job, JobCondition
 from phalanx.api.core import Pod
-from phalanx.api.meta import Condition, timestamp
+from phalanx.api.meta import seconds, timestamp
 from phalanx.api.wire import Object
 from phalanx.controllers.jobs.count import Count, count
 from phalanx.controllers.jobs.ending import Ending, Situation, ending, remaining
 from phalanx.controllers.jobs.indexset import written
-from phalanx.controllers.jobs.roll import Roll
+from phalanx.controllers.jobs.roll import is_ready
 from phalanx.controllers.jobs.staffing import MOST_AT_ONCE, Order, Staffing, staffing
+
+WARNING = "Warning"
 
 
 class Remark(NamedTuple):
-    """Something to tell about a Job once its status is written."""
+    """Something to tell about a Job."""
 
     reason: str
     message: str
@@ -30,120 +32,196 @@ class Remark(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Sync:
-    """What to do about a Job now, and in how many seconds to look again."""
+class Done:
+    """What came of a sync: the pods that were told to go, and how many were made.
 
-    delete: tuple[Pod, ...] = ()
-    #: Pods to delete that are not wanted any more: they count as nothing.
-    dismiss: tuple[Pod, ...] = ()
-    make: tuple[Order, ...] = ()
-    #: The whole status where it is to change.
-    status: Object | None = None
-    release: tuple[Pod, ...] = ()
+    `fallback` says why pods are in no group although they should be; if that is known at all.
+    """
+
+    gone: Collection[Pod] = ()
+    made: int = 0
+    fallback: Remark | None = None
+    is_placed: bool = True
+
+
+class Report(NamedTuple):
+    """The fields of the status that change, and what to tell once they are written."""
+
+    status: Object
     remarks: tuple[Remark, ...] = ()
-    again: float | None = None
 
 
-def sync(job: Job, pods: Sequence[Pod], now: float) -> Sync:
-    """What is due."""
-    roll = Roll(job, pods)
-    if job.ended:
-        return Sync(release=tuple(roll.tracked))
-    situation = Situation(roll, now)
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """What to do about a Job now; and then, given what came of it, what to say."""
+
+    situation: Situation
+    end: Ending | None
+    staff: Staffing
+    counted: Count
+
+    @property
+    def make(self) -> tuple[Order, ...]:
+        """Pods to make."""
+        return self.staff.make
+
+    @property
+    def delete(self) -> tuple[Pod, ...]:
+        """Pods to delete that count as failed: those that a failed Job leaves behind."""
+        return self.staff.delete if self.end is not None and not self.end.is_success else ()
+
+    @property
+    def dismiss(self) -> tuple[Pod, ...]:
+        """Pods to delete that are not wanted any more: they count as nothing."""
+        return self.staff.delete if self.end is None or self.end.is_success else ()
+
+    @property
+    def release(self) -> tuple[Pod, ...]:
+        """Pods to let go once the status is written."""
+        return self.counted.release
+
+    @property
+    def again(self) -> float | None:
+        """In how many seconds to look again, unless something happens before."""
+        waits = (self.staff.again, remaining(self.situation))
+        return min((pause for pause in waits if pause is not None and pause > 0), default=None)
+
+    def report(self, done: Done) -> Report:
+        """What to say now that all this was done, or some of it."""
+        job = self.situation.roll.job
+        changed, remarks = self._conditions(done)
+        status, said = self._status(done, changed), _said(job)
+        return Report(
+            {name: value for name, value in status.items() if value != said[name]}, tuple(remarks)
+        )
+
+    def _conditions(self, done: Done) -> tuple[list[Object], list[Remark]]:
+        """The conditions that come or change, and what to tell of them."""
+        job, moment = self.situation.roll.job, timestamp(self.situation.now)
+        news: list[tuple[str, str, Remark]] = []
+        if self.end is None and not job.metadata.deletion_timestamp:
+            news += _suspension(job)
+        if done.is_placed:
+            news += _fallback(job, done.fallback)
+        remarks = [remark for _, _, remark in news]
+        found = [_condition(kind, status, remark, moment) for kind, status, remark in news]
+        if self.end is not None and job.said(self.end.target) is None:
+            found.append(_condition(self.end.target, "True", self.end, moment))
+            remarks += self._excess()
+        elif self.end is not None and self.is_over(done):
+            found.append(_condition(self.end.condition, "True", self.end, moment))
+            remarks.append(_farewell(self.end))
+        return found, remarks
+
+    def _excess(self) -> list[Remark]:
+        completions, succeeded = self.situation.roll.job.spec.completions, self.situation.succeeded
+        if completions is None or succeeded <= completions:
+            return []
+        text = "Too many succeeded pods running after completion count reached"
+        return [Remark("TooManySucceededPods", text, WARNING)]
+
+    def is_over(self, done: Done) -> bool:
+        """Whether the end that was announced has come: nothing is left to be counted or to go."""
+        roll = self.situation.roll
+        is_announced = self.end is not None and roll.job.said(self.end.target) is not None
+        is_empty = not (roll.active or roll.terminating or done.gone)
+        return is_announced and is_empty and self.counted.is_settled
+
+    def _status(self, done: Done, changed: list[Object]) -> Object:
+        roll, counted = self.situation.roll, self.counted
+        job, kinds = roll.job, {one["type"] for one in changed}
+        kept = [_written(one) for one in job.status.conditions if one.type not in kinds]
+        gone = {pod.metadata.uid for pod in done.gone}
+        staying = [pod for pod in roll.active if pod.metadata.uid not in gone]
+        start = self._start(changed)
+        return {
+            "conditions": [*kept, *changed],
+            "startTime": start,
+            "completionTime": _completion(self.situation, start, kinds),
+            "active": len(staying) + done.made,
+            "ready": sum(map(is_ready, staying)),
+            "terminating": len(roll.terminating) + len(gone),
+            "succeeded": counted.succeeded,
+            "failed": counted.failed,
+            "completedIndexes": written(counted.completed) or None,
+            "failedIndexes": (
+                written(counted.given_up) if job.spec.backoff_limit_per_index is not None else None
+            ),
+            "uncountedTerminatedPods": {
+                "succeeded": list(counted.waiting_succeeded),
+                "failed": list(counted.waiting_failed),
+            },
+        }
+
+    def _start(self, changed: list[Object]) -> str | None:
+        """When it began to run, anew after every rest; one that ends must have begun."""
+        job, now = self.situation.roll.job, timestamp(self.situation.now)
+        if self.end is not None:
+            return job.status.start_time or now
+        if job.spec.suspend:
+            return None if not job.metadata.deletion_timestamp else job.status.start_time
+        is_resumed = any(one["type"] == SUSPENDED for one in changed)
+        return now if is_resumed else job.status.start_time or now
+
+
+def sync(situation: Situation) -> Sync:
+    """What is due about a Job that has not ended."""
     end = ending(situation)
-    staff = _staff(situation, end)
-    counted = count(roll, end)
-    conditions, remarks = _conditions(situation, end, counted, staff)
-    status = _status(situation, counted, staff, conditions)
-    left = remaining(situation)
-    waits = [pause for pause in (staff.again, left) if pause is not None and pause > 0]
-    ended = staff.delete if end is not None else ()
-    dismissed = staff.delete if end is None else ()
-    return Sync(
-        ended, dismissed, staff.make, status if status != _said(job) else None, counted.release,
-        tuple(remarks), min(waits, default=None),
-    )  # fmt: skip
+    return Sync(situation, end, _staff(situation, end), count(situation, end))
 
 
 def _staff(situation: Situation, end: Ending | None) -> Staffing:
     job, active = situation.roll.job, situation.roll.active
-    if end is not None or job.spec.suspend:
+    if end is not None:
         return Staffing(delete=tuple(active[:MOST_AT_ONCE]))
-    return Staffing() if job.metadata.deletion_timestamp else staffing(situation)
-
-
-def _conditions(
-    situation: Situation, end: Ending | None, counted: Count, staff: Staffing
-) -> tuple[list[Object], list[Remark]]:
-    """The conditions that come or change, and what to tell of them."""
-    job, moment = situation.roll.job, timestamp(situation.now)
-    found: list[Object] = []
-    remarks: list[Remark] = []
-    if end is None:
-        if change := _suspension(job):
-            found.append(_condition(SUSPENDED, *change, moment))
-            remarks.append(Remark(change[1].removeprefix("Job"), change[2]))
-    elif job.said(end.target) is None:
-        found.append(_condition(end.target, "True", end.reason, end.message, moment))
-    elif _is_over(situation.roll, counted, staff):
-        found.append(_condition(end.condition, "True", end.reason, end.message, moment))
-        success, failure = Remark("Completed", "Job completed"), end.reason
-        remarks.append(success if end.is_success else Remark(failure, end.message, "Warning"))
-    return found, remarks
-
-
-def _is_over(roll: Roll, counted: Count, staff: Staffing) -> bool:
-    """Whether nothing is left to be counted or to go."""
-    return counted.is_settled and not (roll.active or roll.terminating or staff.delete)
-
-
-def _suspension(job: Job) -> tuple[str, str, str] | None:
-    """Status, reason and message of a condition that is to change; one that is over stays."""
+    if job.metadata.deletion_timestamp:
+        return Staffing()
     if job.spec.suspend:
-        return None if job.said(SUSPENDED) else ("True", "JobSuspended", "Job suspended")
-    return ("False", "JobResumed", "Job resumed") if job.said(SUSPENDED) else None
+        return Staffing(delete=tuple(active[:MOST_AT_ONCE]))
+    return staffing(situation)
 
 
-def _condition(kind: str, status: str, reason: str, message: str, moment: str) -> Object:
+def _suspension(job: Job) -> list[tuple[str, str, Remark]]:
+    """What changes about the rest of a Job; that one rests no more is said only if it did."""
+    if bool(job.said(SUSPENDED)) == job.spec.suspend:
+        return []
+    word, status = ("suspended", "True") if job.spec.suspend else ("resumed", "False")
+    return [(SUSPENDED, status, Remark(word.capitalize(), f"Job {word}"))]
+
+
+def _fallback(job: Job, why: Remark | None) -> list[tuple[str, str, Remark]]:
+    """What changes about why pods are in no group."""
+    held = job.said(SCHEDULING_FALLBACK)
+    if why is not None and (held is None or (held.reason, held.message) != why[:2]):
+        return [(SCHEDULING_FALLBACK, "True", why)]
+    if why is None and held is not None:
+        text = "New pods are scheduled as the Job asks for"
+        return [(SCHEDULING_FALLBACK, "False", Remark("SchedulingRestored", text))]
+    return []
+
+
+def _farewell(end: Ending) -> Remark:
+    if end.is_success:
+        return Remark("Completed", "Job completed")
+    return Remark(end.reason, end.message, WARNING)
+
+
+#: Conditions whose reason is not that of the event.
+_REASONS = {"Suspended": "JobSuspended", "Resumed": "JobResumed"}
+
+
+def _condition(kind: str, status: str, why: Remark | Ending, moment: str) -> Object:
     return {
-        "type": kind, "status": status, "reason": reason, "message": message,
-        "lastProbeTime": moment, "lastTransitionTime": moment,
+        "type": kind, "status": status, "reason": _REASONS.get(why.reason, why.reason),
+        "message": why.message, "lastProbeTime": moment, "lastTransitionTime": moment,
     }  # fmt: skip
 
 
-def _status(situation: Situation, counted: Count, staff: Staffing, changed: list[Object]) -> Object:
-    roll, job = situation.roll, situation.roll.job
-    spec, kinds = job.spec, {one["type"] for one in changed}
-    kept = [_written(one) for one in job.status.conditions if one.type not in kinds]
-    active = len(roll.active) - len(staff.delete) + len(staff.make)
-    completed = timestamp(situation.now) if "Complete" in kinds else job.status.completion_time
-    return {
-        "conditions": [*kept, *changed],
-        "startTime": _start(situation, changed),
-        "completionTime": completed,
-        "active": active,
-        "ready": min(roll.ready, active),
-        "terminating": len(roll.terminating),
-        "succeeded": counted.succeeded,
-        "failed": counted.failed,
-        "completedIndexes": written(counted.completed) if spec.is_indexed else "",
-        "failedIndexes": (
-            written(counted.given_up) if spec.backoff_limit_per_index is not None else None
-        ),
-        "uncountedTerminatedPods": {
-            "succeeded": list(counted.waiting_succeeded), "failed": list(counted.waiting_failed),
-        },
-    }  # fmt: skip
-
-
-def _start(situation: Situation, changed: list[Object]) -> str | None:
-    """When it began to run, anew after every rest."""
-    job = situation.roll.job
-    if job.spec.suspend:
-        return None
-    resumed = any(one["type"] == SUSPENDED for one in changed)
-    begun = None if resumed else job.status.start_time
-    return begun or timestamp(situation.now)
+def _completion(situation: Situation, start: str | None, changed: Collection[str]) -> str | None:
+    """When it was complete: never before it began, whatever clocks say."""
+    if COMPLETE not in changed:
+        return situation.roll.job.status.completion_time
+    return timestamp(max(situation.now, seconds(start) if start else situation.now))
 
 
 def _said(job: Job) -> Object:
@@ -159,7 +237,7 @@ def _said(job: Job) -> Object:
         "terminating": status.terminating,
         "succeeded": status.succeeded,
         "failed": status.failed,
-        "completedIndexes": status.completed_indexes,
+        "completedIndexes": status.completed_indexes or None,
         "failedIndexes": status.failed_indexes,
         "uncountedTerminatedPods": {
             "succeeded": list(uncounted.succeeded), "failed": list(uncounted.failed),
@@ -167,9 +245,10 @@ def _said(job: Job) -> Object:
     }  # fmt: skip
 
 
-def _written(one: Condition) -> Object:
+def _written(one: JobCondition) -> Object:
     """A condition that stays as it is."""
-    return {
+    said = {
         "type": one.type, "status": one.status, "reason": one.reason, "message": one.message,
-        "lastProbeTime": one.last_transition_time, "lastTransitionTime": one.last_transition_time,
+        "lastProbeTime": one.last_probe_time, "lastTransitionTime": one.last_transition_time,
     }  # fmt: skip
+    return {name: value for name, value in said.items() if value}

@@ -50,6 +50,7 @@ class Instance:
         client = Client(channel)
         self._informers = Informers(client, chance)
         self.shell = Scheduling(client, self._informers, clock, chance)
+        self.shell.taken.append(self._taken)
         self.shell.decided.append(self._decided)
         self._shadow = Shadow(tail, self._informers)
         self._register, self._witness, self._broken = register, witness, broken
@@ -57,6 +58,8 @@ class Instance:
         self.last: dict[tuple[Key, bool], tuple[Entity, Decision]] = {}
         #: Where this scheduler has decided to put pods.
         self._homes: dict[str, str] = {}
+        #: What it must have believed when it last took an entity.
+        self._then = self.seen()
 
     async def run(self) -> None:
         """Schedule until killed."""
@@ -104,8 +107,11 @@ class Instance:
         tried = {member.pod.metadata.key for member in entity.members}
         return entity if tried == set(place.pods) else None
 
+    def _taken(self, entity: Entity) -> None:
+        self._then = self.seen()
+
     def _decided(self, entity: Entity, decision: Decision) -> None:
-        for sentence in self._witness.objections(self.seen(), entity, decision):
+        for sentence in self._witness.objections(self._then, entity, decision):
             self._broken(sentence)
         self.last[entity.key, entity.group is not None] = entity, decision
         if isinstance(decision, Placed):

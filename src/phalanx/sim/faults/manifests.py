@@ -36,10 +36,11 @@ _ASKS: tuple[Mapping[str, str], ...] = (
     {"cpu": "1", GPU: "1"},
 )  # fmt: skip
 _KEYS = (HOSTNAME, "zone", "disk")
-_WEB: Object = {"matchLabels": {"app": "web"}}
 _SELECTORS: tuple[Object, ...] = (
-    _WEB, {"matchLabels": {"app": "db"}}, {"matchExpressions": [{"key": "app", "operator": "Exists"}]},
-)  # fmt: skip
+    {"matchLabels": {"app": "web"}},
+    {"matchLabels": {"app": "db"}},
+    {"matchExpressions": [{"key": "app", "operator": "Exists"}]},
+)
 
 
 def pod(
@@ -68,12 +69,14 @@ def named(manifest: Object, key: Key) -> Object:
     return {**manifest, "metadata": {**manifest["metadata"], "name": key.name}}
 
 
-def group(key: Key, quorum: int | None, priority: str = "") -> Object:
-    """A gang that needs so many, or a basic group."""
+def group(key: Key, quorum: int | None, priority: str = "", topology: str = "") -> Object:
+    """A gang that needs so many, or a basic group; perhaps all in one domain of a topology."""
     policy: Object = {"basic": {}} if quorum is None else {"gang": {"minCount": quorum}}
     spec: Object = {"schedulingPolicy": policy}
     if priority:
         spec["priorityClassName"] = priority
+    if topology:
+        spec["schedulingConstraints"] = {"topology": [{"key": topology}]}
     return {"metadata": _meta(key, {}), "spec": spec}
 
 

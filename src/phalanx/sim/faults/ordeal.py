@@ -8,11 +8,13 @@ asked too. The first thing that is broken ends the ordeal with a Violation.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from phalanx.chance import SeededChance
 from phalanx.clock import LoopClock
+from phalanx.scheduler import cycle
 from phalanx.sim import loop
 from phalanx.sim.faults.instance import Witness
 from phalanx.sim.faults.rest import unrest
@@ -25,6 +27,10 @@ from phalanx.sim.run import EPOCH, Violation, first
 HORIZON = 30.0
 #: Steps between two looks at whether somebody who could be placed is overlooked.
 LOOK = 40
+#: Turns of the loop after which an ordeal goes round in circles; a long one takes a tenth of it.
+TURNS = 300_000
+#: Pods that are tried between two pauses of a cycle.
+PACE = 2
 #: Seconds without a change that are rest, and after which there must have been rest.
 REST, PATIENCE = 100.0, 1500.0
 
@@ -45,10 +51,23 @@ def run(seed: int, steps: Sequence[Step], witness: Witness) -> Outcome:
         return await _Ordeal(seed, witness).run(steps)
 
     try:
-        return loop.run(main)
+        with _paced(PACE):
+            return loop.run(main, turns=TURNS)
+    except loop.Endless as endless:
+        raise Violation(seed, 0, 0.0, str(endless)) from endless
     except BaseExceptionGroup as group:
         error = first(group)
     raise error
+
+
+@contextmanager
+def _paced(pods: int) -> Iterator[None]:
+    """Have cycles pause often, so that things happen in their midst although gangs are small."""
+    usual, cycle.PACE = cycle.PACE, pods
+    try:
+        yield
+    finally:
+        cycle.PACE = usual
 
 
 class _Ordeal:

@@ -65,6 +65,7 @@ class _Plan:
         #: Until when pods and groups are wanted.
         self._pods: dict[Key, float] = {}
         self._groups: dict[Key, float] = {}
+        self._priorities: dict[Key, str] = {}
         self._nodes = [f"n{i}" for i in range(NODES)]
         self._weights = [habit.weight * self._lot.choice((0, 1, 1, 1, 3)) for habit in HABITS]
         # Without arrivals nothing else has anything to act upon.
@@ -111,7 +112,8 @@ class _Plan:
         key = self._one_of(self._groups)
         if key is not None and not self._is_crowded():
             member = Key(key.namespace, f"{key.name}-{next(self._number)}")
-            self._pod_comes(member, 0.0, self._groups[key] - self._now, group=key.name)
+            life, priority = self._groups[key] - self._now, self._priorities[key]
+            self._pod_comes(member, 0.0, life, key.name, priority)
 
     def _is_crowded(self) -> bool:
         return sum(until > self._now for until in self._pods.values()) > CROWD
@@ -123,8 +125,10 @@ class _Plan:
             return
         life, spell = self._lot.uniform(*_LIFE), self._lot.choice((0.0, 0.05, 2.0))
         priority = self._lot.choice(("", "", "", manifests.HIGH))
-        self._later(self._soon(spell), Create(POD_GROUP, manifests.group(key, quorum, priority)))
-        self._groups[key] = self._now + life
+        topology = "zone" if self._lot.random() < 0.15 else ""
+        made = manifests.group(key, quorum, priority, topology)
+        self._later(self._soon(spell), Create(POD_GROUP, made))
+        self._groups[key], self._priorities[key] = self._now + life, priority
         members = max(
             (quorum or self._lot.randint(1, 4)) + self._lot.choice((-1, 0, 0, 0, 1, 2)), 1
         )
@@ -172,8 +176,9 @@ class _Plan:
         key = self._one_of(self._pods)
         if key is not None:
             group = key.name.partition("-")[0] if "-" in key.name else ""
+            priority = self._priorities.get(Key(key.namespace, group), "")
             self._later(0.0, Delete(POD, key, "", 0))
-            again = manifests.pod(self._lot, key, group=group)
+            again = manifests.pod(self._lot, key, group=group, priority=priority)
             self._later(self._soon(0.02), Create(POD, again))
 
     def _loss(self) -> None:
@@ -197,6 +202,13 @@ class _Plan:
         key = self._one_of(self._pods)
         if key is not None:
             self._later(0.0, BindByHand(key, self._lot.choice(self._nodes)))
+
+    def _nominate(self) -> None:
+        """Somebody else promises a pod a node."""
+        key = self._one_of(self._pods)
+        if key is not None:
+            promise = {"status": {"nominatedNodeName": self._lot.choice(self._nodes)}}
+            self._later(0.0, Patch(POD, key, promise, "status"))
 
     def _service(self) -> None:
         key = Key(self._lot.choice(SPACES), "web")
@@ -312,6 +324,7 @@ HABITS = (
     Habit(4, _Plan._set_min),
     Habit(3, _Plan._relabel_pod),
     Habit(1, _Plan._bind_by_hand),
+    Habit(0.5, _Plan._nominate),
     Habit(0.5, _Plan._service),
     Habit(0.5, _Plan._relabel_namespace),
     Habit(1, _Plan._node_goes),

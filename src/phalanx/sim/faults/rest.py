@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from phalanx.api.core import DEFAULT_SCHEDULER, Pod
 from phalanx.api.meta import Condition, Key, condition
-from phalanx.api.scheduling import INITIALLY_SCHEDULED, SCHEDULED, PodGroup
+from phalanx.api.scheduling import DEGRADED, INITIALLY_SCHEDULED, SCHEDULED, PodGroup
 from phalanx.scheduler.decision import Placed
 from phalanx.scheduler.diagnosis import Cluster, cache_of
 from phalanx.scheduler.entry import State
@@ -25,6 +25,7 @@ def unrest(instance: Instance, tail: Tail) -> Iterator[str]:
     yield from _beliefs(instance, tail)
     yield from _queued(instance, tail)
     yield from _counted(tail)
+    yield from _degraded(tail)
     yield from _told_groups(instance, tail)
     yield from _told_pods(instance, tail)
 
@@ -135,6 +136,19 @@ def _counted(tail: Tail) -> Iterator[str]:
             yield f"group {key} counts {said} (placed, pending, succeeded, failed), not {true}"
 
 
+def _degraded(tail: Tail) -> Iterator[str]:
+    """A gang that was placed says whether it has lost members that it needs."""
+    for key, group in tail.groups.items():
+        if not group.is_gang or not _was_placed(group):
+            continue
+        pods = [pod for pod in tail.pods.values() if pod.group == key]
+        there = sum(bool(pod.spec.node_name) and _is_alive(pod) for pod in pods)
+        there += sum(pod.status.phase == "Succeeded" for pod in pods)
+        said = condition(group.status.conditions, DEGRADED)
+        if (said is not None and said.status == "True") is not (there < group.quorum):
+            yield f"group {key} has {there} of {group.quorum}, but says Degraded {_words(said)}"
+
+
 def _told_groups(instance: Instance, tail: Tail) -> Iterator[str]:
     """Every group says whether it is placed, and else why not."""
     places = {place.key: place for place in instance.shell.queue.listing() if place.is_group}
@@ -172,6 +186,8 @@ def _told_pods(instance: Instance, tail: Tail) -> Iterator[str]:
         wanted = _sentences(instance, place.key, place.is_group, place.pods)
         for key in place.pods:
             pod = tail.pods.get(key)
+            if pod is not None and pod.status.nominated_node_name and not place.unready:
+                yield f"pod {key} was refused and still has a promise of a node"
             said = condition(pod.status.conditions, "PodScheduled") if pod else None
             if said is None or said.status != "False" or not said.reason:
                 yield f"pod {key} waits, but says {_words(said)}"

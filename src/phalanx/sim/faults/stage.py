@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from functools import singledispatchmethod
 
 from phalanx.api.errors import ApiError, ServerError
@@ -69,7 +68,7 @@ class Stage:
         self._server = Server(self.store, clock, chance)
         self._user = Client(self._way("user"))
         self._channels = [Channel(self._way("scheduler"), chance) for _ in range(SLOTS)]
-        self._channels[0].mutes_events = chance.between(0, 1) < 0.75
+        self._channels[0].mutes_events = chance.between(0, 1) < 0.9
         self._channels[1].mutes_events = True
         self._tasks = asyncio.TaskGroup()
         self._lives: dict[int, asyncio.Task[None]] = {}
@@ -79,10 +78,9 @@ class Stage:
         """Have a server with what every cluster has, and somebody who protects groups."""
         self._tasks = group
         await self._server.start()
-        for name in SPACES:
-            if name not in ("default",):
-                labels = {"team": "a"}
-                await self._user.create(NAMESPACE, {"metadata": {"name": name, "labels": labels}})
+        for name in SPACES[1:]:
+            labels = {"team": "a"}
+            await self._user.create(NAMESPACE, {"metadata": {"name": name, "labels": labels}})
         high = {"metadata": {"name": manifests.HIGH}, "value": 100}
         await self._user.create(PRIORITY_CLASS, high)
         informers = Informers(Client(self._way("controllers")), self._chance)

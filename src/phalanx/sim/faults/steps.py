@@ -1,8 +1,8 @@
 """What can happen in an ordeal, as values: users, kubelets and administrators act, things break.
 
-What users do are mostly the `Create`, `Patch` and `Delete` that controllers are made of; here is the
-rest. A step that has nothing to act upon when its time comes does nothing, so that any part of a
-plan can be run by itself.
+What users do are mostly the `Create`, `Patch` and `Delete` that controllers are made of; here is
+the rest. A step that has nothing to act upon when its time comes does nothing, so that any part of
+a plan can be run by itself.
 """
 
 from __future__ import annotations

@@ -1,0 +1,257 @@
+"""Arranging: sees to it, at one look at one Job, that it has its Workload and its PodGroup.
+
+    Workload ─▶ PodGroup ─▶ pods
+
+Each is looked for by reference, used as it is if it is the user's, made if it is missing, and its
+size brought up to date if it is the Job's own. Whatever goes wrong here keeps pods from being made;
+what is merely unclear has them scheduled one by one, and the Job says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from phalanx.api.errors import AlreadyExists, ApiError, Invalid, NotFound
+from phalanx.api.kinds import POD_GROUP, PRIORITY_CLASS, WORKLOAD, Kind
+from phalanx.api.meta import Key, OwnerReference
+from phalanx.api.scheduling import MANAGED_BY, MEMBERS_TO_RUN, PodGroup, Workload
+from phalanx.api.wire import STRATEGIC_PATCH, Object
+from phalanx.builder import jobs as building
+from phalanx.builder.groups import templates
+from phalanx.builder.links import Link
+from phalanx.client.client import Client
+from phalanx.controllers.jobs.claiming import controller
+from phalanx.controllers.jobs.ending import Situation
+from phalanx.controllers.jobs.hands import is_futile
+from phalanx.controllers.jobs.objects import (
+    Found,
+    Missing,
+    Search,
+    Unusable,
+    controls,
+    find_group,
+    find_parent,
+    find_workload,
+    reference,
+    unusable,
+    workload_object,
+)
+from phalanx.controllers.jobs.staffing import wanted_still
+from phalanx.controllers.jobs.sync import WARNING, Remark
+from phalanx.controllers.jobs.writes import Behind, Pen
+
+#: Who has made the objects, as they say themselves.
+MANAGER = "job-controller"
+
+
+class View(Protocol):
+    """Where Workloads and PodGroups are found."""
+
+    def workloads(self, namespace: str, about: tuple[str, str, str]) -> Sequence[Workload]:
+        """Those that are about an object, by its group, kind and name."""
+        ...
+
+    def groups(self, workload: Workload) -> Sequence[PodGroup]:
+        """Those that are made of a Workload."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The group that the pods of a Job belong to ("": none), and whether that is a gang.
+
+    `fallback` says why there is none, if there should be one.
+    """
+
+    group: str = ""
+    is_gang: bool = False
+    fallback: Remark | None = None
+
+
+PLAIN = Place()
+
+
+class Arrangement:
+    """The objects of one Job at one moment; `wish` is the Job as the builder reads it."""
+
+    def __init__(
+        self, client: Client, pen: Pen, view: View, tell: Callable[[Remark], None],
+        situation: Situation, wish: Object,
+    ) -> None:  # fmt: skip
+        self._client, self._pen, self._view, self._tell = client, pen, view, tell
+        self._situation, self._wish = situation, wish
+        self._job, self._pods = situation.roll.job, situation.roll.pods
+
+    async def as_root(self) -> Place:
+        """Of a Workload that is about the Job."""
+        job = self._job
+        found = find_workload(job, self._view.workloads(job.metadata.namespace, reference(job)))
+        if isinstance(found, Missing):
+            found = await self._new_workload()
+        return await self._in_group_of(found, None)
+
+    async def as_part(self, link: Link) -> Place:
+        """Of the Workload of whoever controls the Job."""
+        owner = controller(self._job.metadata)
+        found = await self._parent(owner) if owner else Missing()
+        if isinstance(found, Missing):
+            found = unusable("ParentWorkloadNotFound", "The Workload of its parent is not there")
+        return await self._in_group_of(found, link)
+
+    async def _in_group_of(self, workload: Search[Workload], link: Link | None) -> Place:
+        match workload:
+            case Found():
+                group = await self._group(workload, link)
+            case Unusable(why):
+                return Place(fallback=why)
+            case Missing():
+                return PLAIN
+        match group:
+            case Found():
+                await self._keep_up(workload, group)
+                return Place(group.obj.metadata.name, group.obj.is_gang)
+            case Unusable(why):
+                return Place(fallback=why)
+        return PLAIN
+
+    async def _parent(self, owner: OwnerReference) -> Search[Workload]:
+        """The parent's Workload. That it is not there is only believed if the API says so."""
+        space = self._job.metadata.namespace
+        about = owner.api_version.rpartition("/")[0], owner.kind, owner.name
+        found = find_parent(owner, self._view.workloads(space, about))
+        if isinstance(found, Missing):
+            listing = await self._client.list(WORKLOAD, Workload, namespace=space)
+            found = find_parent(owner, [one for one in listing.items if one.about == about])
+        return found
+
+    async def _new_workload(self) -> Search[Workload]:
+        name = self._job.metadata.name
+        try:
+            wanted = building.workload(self._wish)
+        except Invalid as error:
+            text = f"Failed to compile Workload for Job {name}: {error}"
+            self._tell(Remark("FailedWorkloadCompilation", text, WARNING))
+            raise
+        refusal = self._retrofit(building.pod_group(self._wish, wanted)["metadata"]["name"])
+        if refusal is not None:
+            return refusal
+        made = await self._create(WORKLOAD, wanted)
+        return Found(msgspec.convert(made, Workload), is_ours=True)
+
+    async def _group(self, workload: Found[Workload], link: Link | None) -> Search[PodGroup]:
+        candidates = self._view.groups(workload.obj)
+        if link is not None:
+            candidates = [one for one in candidates if controls(self._job, one.metadata)]
+        found = find_group(self._job, candidates)
+        if isinstance(found, Missing):
+            return await self._new_group(workload.obj, link)
+        if isinstance(found, Found) and self._is_leaving(found.obj):
+            raise Behind(f"PodGroup {found.obj.metadata.name} is going")
+        return found
+
+    async def _new_group(self, workload: Workload, link: Link | None) -> Search[PodGroup]:
+        try:
+            wanted = building.pod_group(self._wish, workload_object(workload), link)
+        except NotFound as error:
+            return unusable("TemplateNotFound", str(error))
+        refusal = self._retrofit(wanted["metadata"]["name"])
+        if refusal is not None:
+            return refusal
+        await self._take_policy(wanted["spec"])
+        made = await self._create(POD_GROUP, wanted)
+        return Found(msgspec.convert(made, PodGroup), is_ours=True)
+
+    def _retrofit(self, group: str) -> Missing | Unusable | None:
+        """Why no group of that name is made now: only that is made again which pods are in."""
+        groups = [pod.group.name if pod.group else "" for pod in self._pods]
+        if all(name == group for name in groups):
+            return None
+        if any(groups):
+            return unusable("SchedulingObjectsLost", "What its pods were scheduled by is gone")
+        return Missing()
+
+    async def _create(self, kind: Kind, wanted: Object) -> Object:
+        """Make an object of ours. One that is there already has only not been seen yet."""
+        name = self._job.metadata.name
+        wanted["metadata"]["annotations"] = {MANAGED_BY: MANAGER}
+        try:
+            made = await self._pen.create(kind, wanted)
+        except ApiError as error:
+            if isinstance(error, AlreadyExists) and await self._is_ours(kind, wanted):
+                raise Behind(str(error)) from error
+            if not is_futile(error):
+                text = f"Failed to create {kind.name} for Job {name}: {error}"
+                self._tell(Remark(f"Failed{kind.name}Create", text, WARNING))
+            raise
+        text = f"Created {kind.name} {made['metadata']['name']} for Job {name}"
+        self._tell(Remark(f"{kind.name}Created", text))
+        return made
+
+    async def _is_ours(self, kind: Kind, wanted: Object) -> bool:
+        meta = wanted["metadata"]
+        key = Key(meta["namespace"], meta["name"])
+        try:
+            struct: type[Workload | PodGroup] = Workload if kind is WORKLOAD else PodGroup
+            return controls(self._job, (await self._client.get(kind, key, struct)).metadata)
+        except NotFound:
+            return True
+
+    async def _take_policy(self, spec: Object) -> None:
+        """A class that never preempts is only taken by groups that say so too."""
+        if not spec.get("priorityClassName") or "preemptionPolicy" in spec:
+            return
+        try:
+            found = await self._client.get(PRIORITY_CLASS, Key("", spec["priorityClassName"]))
+        except NotFound:
+            return
+        if policy := found.get("preemptionPolicy"):
+            spec["preemptionPolicy"] = policy
+
+    async def _keep_up(self, workload: Found[Workload], group: Found[PodGroup]) -> None:
+        """Bring the size of a gang in line with its Job, the Workload first."""
+        size = await self._resized(workload, group.obj)
+        if not (group.is_ours and group.obj.is_gang):
+            return
+        if size is not None and size != group.obj.size:
+            change = {"spec": {"schedulingPolicy": {"gang": {"minCount": size}}}}
+            meta = group.obj.metadata
+            await self._pen.patch(POD_GROUP, meta, change, content=STRATEGIC_PATCH)
+        await self._say_members(group.obj, size or group.obj.size)
+
+    async def _resized(self, workload: Found[Workload], group: PodGroup) -> int | None:
+        """The size of the gang that a group is made of; None if it is of none."""
+        made_of = group.spec.workload_ref
+        known = templates(workload_object(workload.obj))
+        template = known.get(made_of.template_name if made_of else "")
+        size = _gang_size(template.value) if template else None
+        wanted = building.gang_size(self._wish) if workload.is_ours else None
+        if template is None or size is None or wanted in (None, size):
+            return size
+        resized = {"name": template.name, "schedulingPolicy": {"gang": {"minCount": wanted}}}
+        change = {"spec": {"podGroupTemplates": [resized]}}
+        await self._pen.patch(WORKLOAD, workload.obj.metadata, change, content=STRATEGIC_PATCH)
+        return wanted
+
+    async def _say_members(self, group: PodGroup, size: int) -> None:
+        """Say how many members will still run where that is fewer than the gang needs."""
+        key, said = group.metadata.key, group.metadata.annotations.get(MEMBERS_TO_RUN)
+        elsewhere = sum(pod.group != key for pod in self._situation.roll.active)
+        members = wanted_still(self._situation) - elsewhere
+        wanted = str(members) if 0 < members < size else None
+        if said != wanted and not (said is None and members <= 0):
+            change = {"metadata": {"annotations": {MEMBERS_TO_RUN: wanted}}}
+            await self._pen.patch(POD_GROUP, group.metadata, change)
+
+    def _is_leaving(self, group: PodGroup) -> bool:
+        """Whether a group is on its way out and none of the Job's pods holds it up."""
+        live = (pod for pod in self._pods if not pod.ended and pod.group == group.metadata.key)
+        return bool(group.metadata.deletion_timestamp) and next(live, None) is None
+
+
+def _gang_size(template: Object) -> int | None:
+    size: int | None = (template["schedulingPolicy"].get("gang") or {}).get("minCount")
+    return size

@@ -1,0 +1,92 @@
+"""What was written about each Job, and whether the caches have seen it.
+
+Whoever looks at a Job before that would do everything twice. A Pen writes for one Job and notes
+each of its writes; the controller asks before every look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from phalanx.api.kinds import Kind
+from phalanx.api.meta import Key, Meta
+from phalanx.api.wire import MERGE_PATCH, Object
+from phalanx.client.cache import Cache
+from phalanx.client.client import Client
+from phalanx.clock import Clock
+from phalanx.controllers.jobs.metrics import JobMetrics
+
+
+class Behind(Exception):
+    """The caches have not seen yet how things are: come back later."""
+
+
+class Writes:
+    """The latest write of each kind about each Job, until it is seen."""
+
+    def __init__(
+        self, client: Client, caches: Mapping[Kind, Cache[Any]], clock: Clock, metrics: JobMetrics
+    ) -> None:
+        self.client, self.clock, self.metrics = client, clock, metrics
+        self._caches = caches
+        self._unseen: dict[Key, dict[Kind, int]] = {}
+
+    def pen(self, job: Key) -> Pen:
+        """Something to write about a Job with."""
+        return Pen(self, job)
+
+    def note(self, job: Key, kind: Kind, written: Object) -> None:
+        """Remember what the server answered to a write."""
+        version = (written.get("metadata") or {}).get("resourceVersion", "")
+        if version.isdecimal():
+            unseen = self._unseen.setdefault(job, {})
+            unseen[kind] = max(unseen.get(kind, 0), int(version))
+
+    def are_seen(self, job: Key) -> bool:
+        """Whether the caches show all that was written about a Job."""
+        unseen = self._unseen.get(job, {})
+        if any(self._caches[kind].revision < version for kind, version in unseen.items()):
+            return False
+        self._unseen.pop(job, None)
+        return True
+
+
+class Pen:
+    """Writes about one Job. Every change is of the very object that was meant, by its uid."""
+
+    def __init__(self, writes: Writes, job: Key) -> None:
+        self._client, self._writes, self._job = writes.client, writes, job
+
+    async def create(self, kind: Kind, new: Object) -> Object:
+        """Make an object."""
+        clock, is_well = self._writes.clock, False
+        since = clock.now()
+        try:
+            made = self._noted(kind, await self._client.create(kind, new))
+            is_well = True
+        finally:
+            self._writes.metrics.created(kind, new, is_well, clock.now() - since)
+        return made
+
+    async def patch(
+        self, kind: Kind, about: Meta, change: Object, *, content: str = MERGE_PATCH,
+        subresource: str = "", exact: bool = False,
+    ) -> Object:  # fmt: skip
+        """Change an object; if `exact`, only as it was seen."""
+        known = {"uid": about.uid}
+        if exact:
+            known["resourceVersion"] = about.resource_version
+        meta = {**known, **(change.get("metadata") or {})}
+        written = await self._client.patch(
+            kind, about.key, {**change, "metadata": meta}, content=content, subresource=subresource
+        )
+        return self._noted(kind, written)
+
+    async def delete(self, kind: Kind, about: Meta) -> None:
+        """Delete an object."""
+        self._noted(kind, await self._client.delete(kind, about.key, uid=about.uid))
+
+    def _noted(self, kind: Kind, written: Object) -> Object:
+        self._writes.note(self._job, kind, written)
+        return written

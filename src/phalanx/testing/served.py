@@ -1,0 +1,138 @@
+"""A cluster on a port, in a thread of its own: for any client, in any language, in real time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import ssl
+import subprocess
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import uvloop
+
+from phalanx.chance import TrueChance
+from phalanx.client import kubeconfig
+from phalanx.clock import WallClock
+from phalanx.server.access import ADMIN, Tokens
+from phalanx.server.certificates import server_context
+from phalanx.server.listener import bind_socket, listening
+from phalanx.sim.run import first
+from phalanx.store.memory import MemoryStore
+from phalanx.testing.cluster import Cluster, cluster
+from phalanx.testing.settings import Settings
+from phalanx.testing.verbs import Phalanx
+
+T = TypeVar("T")
+
+_HOST = "127.0.0.1"
+#: Seconds that a program has to end after it is asked to.
+_FAREWELL = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a server proves itself with: made once, good for any number of clusters."""
+
+    tls: ssl.SSLContext
+    authority: str
+
+    @classmethod
+    def made(cls, folder: Path) -> Identity:
+        """A new one, or the one that is in the folder."""
+        tls, authority = server_context(folder, [], WallClock().now())
+        return cls(tls, authority.decode())
+
+
+class Served(Phalanx):
+    """A cluster that listens on a free port of the loopback, over TLS."""
+
+    def __init__(self, cluster: Cluster, url: str, config: Path) -> None:
+        self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
+        super().__init__(cluster, self._ask)
+        self.url = url
+        #: Where a kubeconfig is that opens it with every right.
+        self.kubeconfig = config
+
+    @contextmanager
+    def program(self, *words: str | Path) -> Iterator[subprocess.Popen[bytes]]:
+        """Have a program run that finds the cluster by $KUBECONFIG, until the context ends.
+
+        One that ends by itself, and not well, fails the test.
+        """
+        environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
+        with subprocess.Popen(list(map(str, words)), env=environment) as process:
+            try:
+                yield process
+                code = process.poll()
+                assert not code, f"{' '.join(map(str, words))} ended with exit code {code}"
+            finally:
+                process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_FAREWELL)
+                process.kill()
+
+    def stop(self) -> None:
+        """Have it come to its end."""
+        # Its loop is closed already if it broke.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._stopped.set)
+
+    async def stopped(self) -> None:
+        """Wait until somebody stops it."""
+        await self._stopped.wait()
+
+    def _ask(self, question: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(question, self._loop).result()
+
+
+@contextmanager
+def serving(settings: Settings, folder: Path, identity: Identity | None = None) -> Iterator[Served]:
+    """A cluster that is there while the context lasts; its kubeconfig is written to the folder."""
+    identity = identity or Identity.made(folder)
+    started: Future[Served] = Future()
+    with ThreadPoolExecutor(1, "phalanx") as thread:
+        ended = thread.submit(lambda: uvloop.run(_serve(settings, folder, identity, started)))
+        either: list[Future[Any]] = [started, ended]
+        wait(either, return_when=FIRST_COMPLETED)
+        if not started.done():
+            _result(ended)
+        found = started.result()
+        try:
+            yield found
+        finally:
+            found.stop()
+            _result(ended)
+
+
+def _result(ended: Future[None]) -> None:
+    """Wait for the end, and raise what went wrong without the task groups it came through."""
+    try:
+        ended.result()
+    except BaseExceptionGroup as group:
+        error = first(group)
+    else:
+        return
+    raise error
+
+
+async def _serve(
+    settings: Settings, folder: Path, identity: Identity, started: Future[Served]
+) -> None:
+    token = secrets.token_urlsafe(32)
+    tokens, sock = Tokens({token: ADMIN}), bind_socket(_HOST, 0)
+    port = sock.getsockname()[1]
+    url, config = f"https://{_HOST}:{port}", folder / f"kubeconfig-{port}"
+    async with (
+        cluster(settings, MemoryStore(), WallClock(), TrueChance(), tokens) as made,
+        listening(made.plane.server.handle, tokens, sock, identity.tls),
+    ):
+        kubeconfig.write(config, url, identity.authority, token)
+        served = Served(made, url, config)
+        started.set_result(served)
+        await served.stopped()

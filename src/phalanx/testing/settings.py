@@ -1,0 +1,39 @@
+"""What a test asks of its control plane: the arguments of `@pytest.mark.phalanx`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from phalanx.api.gates import Gates, gated
+from phalanx.cli.options import PARTS
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A control plane as a test wants it. Raises ValueError for what there is not.
+
+    `nodes` are there from the start, each with this `room`, or with what is usual. `gates` switch
+    features on or off, `without` leaves parts out: scheduler, controllers, or nodes, whose Node
+    objects then come all the same but have nobody who runs pods. `invariants` says whether the
+    cluster is judged at the end. Time may be `virtual`; all lots are then drawn from the `seed`.
+    """
+
+    nodes: int = 0
+    room: Mapping[str, str | int] = field(default_factory=dict)
+    gates: Mapping[str, bool] = field(default_factory=dict)
+    without: Collection[str] = ()
+    invariants: bool = True
+    virtual: bool = False
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        unknown = [part for part in self.without if part not in PARTS]
+        if unknown:
+            raise ValueError(f"{unknown[0]!r} is none of {', '.join(PARTS)}")
+        gated(self.gates)
+
+    @property
+    def switched(self) -> Gates:
+        """The gates that are on."""
+        return gated(self.gates)

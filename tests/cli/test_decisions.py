@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from phalanx.api.kinds import POD, POD_GROUP
+from phalanx.api.wire import Object
+from phalanx.cli.decisions import command
+from phalanx.client import kubeconfig
+from phalanx.controllers.decisionlog import DecisionLog, LogFile, at_once
+from phalanx.sim.run import run
+from phalanx.sim.scenario import parse
+from tests.builders import gang
+from tests.cli.commands import first_line, phalanx, up
+
+STORY = """
+nodes: {each: {gpu: 4}}
+at 0: [{gang: a, pods: 3, each: {gpu: 1}}, {gang: b, pods: 3, each: {gpu: 1}}]
+at 20: {finish: a}
+until: 60
+"""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    file = tmp_path / "decisions.jsonl"
+    run(parse(STORY), DecisionLog(at_once(LogFile(file).write)))
+    return file
+
+
+def decisions(*args: object) -> Result:
+    return CliRunner().invoke(command, [str(arg) for arg in args])
+
+
+def test_decisions_are_listed_with_their_time_and_reason(log: Path) -> None:
+    done = decisions(log)
+    head, first, second, *_, last = done.stdout.splitlines()
+    assert done.exit_code == 0
+    assert head.split() == ["TIME", "ENTITY", "ATTEMPT", "OUTCOME", "MESSAGE"]
+    assert first.startswith("2026-01-01T00:00:0")
+    assert first.split()[1:] == ["podgroup/default/a", "1", "Placed", "3", "pods", "on", "node-0"]
+    assert "Waiting" in second
+    assert "minCount (3) cannot be satisfied: 1 scheduled" in second
+    assert "podgroup/default/b" in last
+    assert "Placed" in last
+
+
+def test_decisions_are_made_again_and_compared(log: Path) -> None:
+    done = decisions(log, "--check")
+    assert done.exit_code == 0, done.output
+    *_, last = done.stdout.splitlines()
+    count = len(decisions(log).stdout.splitlines()) - 1
+    assert last == f"{count} decisions made again, 0 differ"
+
+
+def test_what_would_be_decided_otherwise_is_shown(log: Path) -> None:
+    text = log.read_bytes()
+    assert text.count(b'"bindings":[[["default","a-0"]') == 1
+    log.write_bytes(text.replace(b'"node-0"],[["default","a-1"]', b'"node-9"],[["default","a-1"]'))
+    done = decisions(log, "--check")
+    assert done.exit_code == 1
+    assert "is not what was written" in done.stderr
+    assert "now:" in done.stdout
+    assert not done.stdout.endswith(" 0 differ\n")
+
+
+def test_a_line_that_was_tampered_with_is_told_without_making_decisions_again(log: Path) -> None:
+    log.write_bytes(log.read_bytes().replace(b'"nvidia.com/gpu":"4"', b'"nvidia.com/gpu":"5"', 1))
+    done = decisions(log)
+    assert done.exit_code == 1
+    assert "is not what was written" in done.stderr
+
+
+def test_a_last_line_that_was_cut_short_does_not_matter(log: Path) -> None:
+    log.write_bytes(log.read_bytes()[:-10])
+    assert decisions(log, "--check").exit_code == 0
+
+
+def test_decisions_can_be_had_as_json(log: Path) -> None:
+    done = decisions(log, "--check", "-o", "json")
+    first, *_ = (json.loads(line) for line in done.stdout.splitlines())
+    assert first["entity"]["key"] == ["default", "a"]
+    assert first["differs"] is False
+    assert first["decision"] == first["now"]
+    assert len(first["decision"]["Placed"]["bindings"]) == 3
+
+
+def test_a_file_that_is_not_there_is_wrong_usage(tmp_path: Path) -> None:
+    assert decisions(tmp_path / "nothing").exit_code == 2
+
+
+async def create(config: Path, objects: list[Object]) -> None:
+    client = kubeconfig.connect(kubeconfig.read([config]))
+    for obj in objects:
+        await client.create(POD_GROUP if obj["kind"] == "PodGroup" else POD, obj)
+    await client.close()
+
+
+def test_a_control_plane_writes_what_it_decides(tmp_path: Path) -> None:
+    config, log = tmp_path / "kubeconfig", tmp_path / "decisions.jsonl"
+    options = ("--nodes", "2", "--data", ":memory:", "--decision-log", str(log))
+    with up(*options, "--kubeconfig", str(config)) as process:
+        assert first_line(process).startswith("ready ")
+        asyncio.run(create(config, gang("train", 3, cpu="1")))
+        process.terminate()
+        _, errors = process.communicate(timeout=10)
+        assert (process.returncode, errors) == (0, "")
+    done = phalanx("decisions", str(log), "--check")
+    assert done.returncode == 0, done.stderr
+    assert "0 differ" in done.stdout
+
+
+def test_a_log_needs_a_folder(tmp_path: Path) -> None:
+    done = phalanx("up", "--decision-log", str(tmp_path / "nowhere" / "log"))
+    assert done.returncode == 2
+    assert "there is no folder for --decision-log" in done.stderr

@@ -1,0 +1,67 @@
+"""A scheduler takes over: what another left undone or said wrongly is put right, by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from phalanx.api.kinds import POD, POD_GROUP
+from phalanx.api.meta import Key, condition
+from phalanx.api.scheduling import DEGRADED, PodGroup
+from phalanx.chance import SeededChance
+from phalanx.controllers.loop import Informers
+from phalanx.controllers.scheduling import Scheduling
+from tests.builders import gang, in_virtual_time
+from tests.controllers.cluster import Cluster, cluster, machines
+
+GROUP = Key("default", "a")
+
+
+@asynccontextmanager
+async def scheduler(c: Cluster) -> AsyncIterator[None]:
+    """One life of a scheduler."""
+    client, chance = c.plane.client("scheduler"), SeededChance(1)
+    informers = Informers(client, chance)
+    shell = Scheduling(client, informers, c.clock, chance)
+    tasks = [asyncio.create_task(informers.run()), asyncio.create_task(shell.run())]
+    yield
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def counts(c: Cluster) -> tuple[int, int]:
+    status = (await c.client.get(POD_GROUP, GROUP, PodGroup)).status
+    return status.scheduled_pods, status.pending_pods
+
+
+@in_virtual_time
+async def test_counts_that_nobody_lived_to_mend_are_mended_by_the_next() -> None:
+    async with cluster(without=["scheduler", "nodes"]) as c:
+        await c.create(*gang("a", 3, cpu="1"))
+        async with scheduler(c):
+            await asyncio.sleep(5)
+            assert await counts(c) == (0, 3)
+        for number in range(3):
+            await c.client.delete(POD, Key("default", f"a-{number}"), grace=0)
+        async with scheduler(c):
+            await asyncio.sleep(5)
+            assert await counts(c) == (0, 0)
+
+
+@in_virtual_time
+async def test_what_a_rival_with_a_late_view_says_of_a_group_is_put_right() -> None:
+    async with cluster(nodes=machines(1, cpu="4"), without=["scheduler"]) as c, scheduler(c):
+        await c.create(*gang("a", 3, cpu="1"))
+        await asyncio.sleep(5)
+        lost = {"type": DEGRADED, "status": "True", "reason": "MembersLost", "message": "",
+                "lastTransitionTime": "2027-01-15T08:00:00Z"}  # fmt: skip
+        group = await c.client.get(POD_GROUP, GROUP)
+        said = {"conditions": [*group["status"]["conditions"], lost], "scheduledPods": 0}
+        await c.client.patch(POD_GROUP, GROUP, {"status": said}, subresource="status")
+        await asyncio.sleep(5)
+        found = await c.client.get(POD_GROUP, GROUP, PodGroup)
+        degraded = condition(found.status.conditions, DEGRADED)
+        assert degraded is not None
+        assert (degraded.status, await counts(c)) == ("False", (3, 0))

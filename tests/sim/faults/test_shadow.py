@@ -1,0 +1,63 @@
+"""A shadow sees exactly as far as the informers that it follows."""
+
+from __future__ import annotations
+
+import asyncio
+
+from phalanx.api.core import Pod
+from phalanx.api.kinds import POD
+from phalanx.api.meta import Key
+from phalanx.chance import SeededChance
+from phalanx.controllers.loop import Informers
+from phalanx.sim.faults.shadow import Shadow
+from phalanx.sim.tail import Tail
+from tests.builders import in_virtual_time, node, pod
+from tests.controllers.cluster import Cluster, cluster, lagging
+
+LAG = 3.0
+
+
+async def followed(c: Cluster) -> tuple[Shadow, Informers, asyncio.Task[None]]:
+    """The shadow of somebody who hears of pods late."""
+    tail = Tail(c.store)
+    client, _ = lagging(c, LAG)
+    informers = Informers(client, SeededChance(1))
+    informers.of(POD, Pod)
+    running = asyncio.create_task(informers.run())
+    await informers.synced()
+    return Shadow(tail, informers), informers, running
+
+
+def names(shadow: Shadow) -> list[str]:
+    shadow.catch_up()
+    return sorted(key.name for key in shadow.pods)
+
+
+@in_virtual_time
+async def test_a_shadow_is_as_late_as_whom_it_follows() -> None:
+    async with cluster(without=("scheduler", "nodes")) as c:
+        shadow, informers, running = await followed(c)
+        await c.create(pod("a"))
+        assert names(shadow) == []
+        await asyncio.sleep(LAG + 0.1)
+        assert names(shadow) == ["a"]
+        await c.client.delete(POD, Key("default", "a"), grace=0)
+        assert names(shadow) == ["a"]
+        await asyncio.sleep(LAG + 0.1)
+        assert names(shadow) == []
+        assert dict(shadow.pods) == dict(informers.of(POD, Pod).cache)
+        running.cancel()
+
+
+@in_virtual_time
+async def test_what_is_assumed_is_as_good_as_bound() -> None:
+    async with cluster(without=("scheduler", "nodes")) as c:
+        shadow, _, running = await followed(c)
+        await c.add_node(node("n"))
+        await c.create(pod("a"), pod("b"))
+        await asyncio.sleep(LAG + 0.1)
+        shadow.catch_up()
+        pods = shadow.cluster({Key("default", "a"): "n"}).pods
+        assert {one.metadata.name: one.node for one in pods} == {"a": "n", "b": ""}
+        assert shadow.pods[Key("default", "a")].node == ""
+        running.cancel()

@@ -1,0 +1,53 @@
+"""The tool that runs ordeals: it tells, counts and makes failures small."""
+
+from __future__ import annotations
+
+import pytest
+
+from phalanx.api.kinds import NODE, POD
+from phalanx.api.meta import Key
+from phalanx.controllers.actions import Create, Delete, Patch
+from phalanx.sim.faults.steps import Start, Step
+from tools.faults import main, shrunk, spelled
+
+
+def test_an_ordeal_that_goes_well_is_told_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "1-2", "--events", "40"]) == 0
+    assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == [
+        "seed 1: well",
+        "seed 2: well",
+    ]
+
+
+@pytest.mark.parametrize("needed", [[3], [0, 99], [10, 11, 12, 60]])
+def test_of_many_steps_those_remain_that_are_needed(needed: list[int]) -> None:
+    steps = [Step(float(number), Start(number)) for number in range(100)]
+
+    def breaks(some: object) -> bool:
+        assert isinstance(some, list)
+        return {step.act.slot for step in some} >= set(needed)
+
+    assert [step.at for step in shrunk(steps, breaks)] == needed
+
+
+def test_looking_for_fewer_steps_ends() -> None:
+    tried: list[int] = []
+
+    def breaks(some: object) -> bool:
+        tried.append(1)
+        return False
+
+    steps = [Step(float(number), Start(number)) for number in range(1000)]
+    assert shrunk(steps, breaks, tries=30) == steps
+    assert len(tried) == 30
+
+
+def test_steps_are_spelled_in_a_few_words() -> None:
+    meta = {"name": "p", "namespace": "default"}
+    key = Key("default", "p")
+    assert spelled(Create(POD, {"metadata": meta, "spec": {"a": 1}})) == (
+        'create Pod default/p {"a":1}'
+    )
+    assert spelled(Patch(NODE, Key("", "n"), {"spec": {}})) == 'patch Node n {"spec":{}}'
+    assert spelled(Delete(POD, key, "", 30)) == "delete Pod default/p within 30 s"
+    assert spelled(Start(1)) == "Start(slot=1)"

@@ -1,0 +1,69 @@
+"""The planted bugs still fit the source, and the tool that plants them leaves no trace."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tools import mutants
+from tools.mutants import MUTANTS, ROOT, Mutant, Verdict, judge, main, mutated
+
+SOURCE = ROOT / "src" / "phalanx"
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
+def test_a_mutation_still_applies_to_the_source(mutant: Mutant) -> None:
+    text = (SOURCE / mutant.file).read_text()
+    changed = mutated(mutant, text)
+    assert changed != text
+    ast.parse(changed)
+    assert [test for test in mutant.tests if not (ROOT / test).exists()] == []
+
+
+def test_a_mutation_that_does_not_apply_is_an_error() -> None:
+    with pytest.raises(LookupError, match=r"a\.py does not hold this once: x"):
+        mutated(Mutant("", "a.py", "x", "y"), "x and x")
+
+
+def planted(folder: Path) -> tuple[Mutant, Path]:
+    file = folder / "src" / "phalanx" / "a.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("x = 1\n")
+    return Mutant("one", "a.py", "x = 1", "x = 2", ("tests",)), file
+
+
+@pytest.mark.parametrize(
+    ("finds", "by"),
+    [({"tools.faults"}, "ordeals"), ({"pytest"}, "suite"), (set(), "")],
+)
+def test_a_mutant_is_found_by_ordeals_or_else_by_tests_and_taken_out_again(
+    finds: set[str], by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant, file = planted(tmp_path)
+
+    def failure(copy: Path, module: str, *arguments: str) -> str:
+        assert file.read_text() == "x = 2\n"
+        return "found" if module in finds else ""
+
+    monkeypatch.setattr(mutants, "_failure", failure)
+    verdict = judge(mutant, tmp_path)
+    assert (verdict.by, verdict.said) == (by, "found" if by else "")
+    assert file.read_text() == "x = 1\n"
+
+
+def test_a_survivor_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(mutants, "copied", lambda folder: folder)
+    monkeypatch.setattr(mutants, "judge", lambda mutant, copy: Verdict("", "", 1.0))
+    assert main(["--only", "ledger"]) == 1
+    assert "SURVIVED" in capsys.readouterr().out
+    monkeypatch.setattr(mutants, "judge", lambda mutant, copy: Verdict("suite", "E", 1.0))
+    assert main(["--only", "ledger"]) == 0
+
+
+@pytest.mark.soak
+def test_every_mutant_is_caught() -> None:
+    assert main([]) == 0

@@ -1,0 +1,222 @@
+"""Plant bugs, one at a time, and see whether the fault programme or the suite finds them.
+
+    python -m tools.mutants                    all of them, in a table
+    python -m tools.mutants --only quorum      those whose name says so
+
+A mutant is a small change of a copy of the source; the tree itself is never touched. Each must be
+caught within a bounded run: by ordeals, or else by the tests that are named beside it. Exits with 1
+if one survives. A row whose text is no longer in the source fails a test of the suite.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+#: The ordeals that a mutant is put through, and the seconds that it may take in all.
+ORDEALS = ("--seeds", "0-11", "--events", "700", "--share", "2")
+PATIENCE = 240.0
+
+
+class Mutant(NamedTuple):
+    """A planted bug: what stands where in place of what, and which tests know better."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...] = ()
+
+
+MUTANTS = (
+    Mutant(
+        "a pod is bound for its namesake",
+        "server/binding.py",
+        'if binding.get("uid") != pod["metadata"]["uid"]:',
+        "if False:",
+    ),
+    Mutant(
+        "a gang is placed with one member too few",
+        "scheduler/cycle.py",
+        "return bool(self._bindings) and self.scheduled >= self._quorum",
+        "return bool(self._bindings) and self.scheduled + 1 >= self._quorum",
+    ),
+    Mutant(
+        "binds are not entered in the ledger",
+        "server/binding.py",
+        "writes += entries(context.store, [(NOTHING, taken_room) for _, _, taken_room in changes])",
+        "",
+    ),
+    Mutant(
+        "room is not checked at the commit",
+        "server/binding.py",
+        "if short := _take(room, taken_room.amounts):",
+        'if (short := _take(room, taken_room.amounts)) and short == "":',
+    ),
+    Mutant(
+        "a taint leaves views as they were",
+        "scheduler/snapshot.py",
+        "            remembered.clear()\n        self._new_epoch()",
+        "            remembered.clear()",
+    ),
+    Mutant(
+        "a new label leaves masks as they were",
+        "scheduler/snapshot.py",
+        "            remembered.clear()\n        self._new_epoch()",
+        "            remembered.copy()\n        self._new_epoch()",
+    ),
+    Mutant(
+        "what could not be bound stays assumed",
+        "scheduler/desk.py",
+        "freed = self.cache.forget(undone)",
+        "freed = ()",
+    ),
+    Mutant(
+        "what cures a refusal is missed during the attempt",
+        "scheduler/queue.py",
+        "if entry.missed & wakes_on:",
+        "if False:",
+        ("tests/scheduler/test_queue.py", "tests/scheduler/test_queue_model.py"),
+    ),
+    Mutant(
+        "room that comes free wakes nobody",
+        "scheduler/cache.py",
+        "gone = (Event.POD_GONE,) if moved and before else ()",
+        "gone = ()",
+    ),
+    Mutant(
+        "members of a trial do not count for those after them",
+        "scheduler/company.py",
+        "                watched.headcount.add(node)\n\n    def crowd",
+        "                pass\n\n    def crowd",
+    ),
+    Mutant(
+        "a group forgets that it was placed",
+        "controllers/reporter.py",
+        'if old is None or old.status == "True":',
+        "if old is None:",
+    ),
+    Mutant(
+        "a gate holds nobody back",
+        "scheduler/entry.py",
+        "        if self.gated:",
+        "        if False:",
+    ),
+    Mutant(
+        "late members are bound although those before them were not",
+        "controllers/binder.py",
+        "void = self._dependents(batch[0]) if error is not None else []",
+        "void = []",
+    ),
+    Mutant(
+        "a pod made again is taken for the one before",
+        "scheduler/queue.py",
+        "if strange or (assumed and assumed.metadata.uid != uid):",
+        "if False:",
+        ("tests/scheduler/test_queue.py",),
+    ),
+    Mutant(
+        "a pod that is leaving still counts as a member",
+        "scheduler/cache.py",
+        "group = None if meta.deletion_timestamp else pod.group",
+        "group = pod.group",
+    ),
+)
+
+
+class Verdict(NamedTuple):
+    """What became of a mutant: by what it was caught ("": by nothing), and what that said."""
+
+    by: str
+    said: str
+    seconds: float
+
+
+def mutated(mutant: Mutant, text: str) -> str:
+    """The source with the bug in it."""
+    if text.count(mutant.old) != 1:
+        raise LookupError(f"{mutant.file} does not hold this once: {mutant.old}")
+    return text.replace(mutant.old, mutant.new)
+
+
+def judge(mutant: Mutant, copy: Path) -> Verdict:
+    """Plant a bug in a copy of the tree, look whether it is found, and take it out again."""
+    file = copy / "src" / "phalanx" / mutant.file
+    whole, begin = file.read_text(), time.monotonic()
+    file.write_text(mutated(mutant, whole))
+    try:
+        by, said = _caught(mutant, copy)
+    finally:
+        file.write_text(whole)
+    return Verdict(by, said, time.monotonic() - begin)
+
+
+def copied(folder: Path) -> Path:
+    """A copy of all that is needed to run ordeals and tests."""
+    ignored = shutil.ignore_patterns("__pycache__", ".*_cache", "results")
+    for part in ("src", "tests", "tools", "pyproject.toml"):
+        source, target = ROOT / part, folder / part
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=ignored)
+        else:
+            shutil.copy(source, target)
+    return folder
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Judge the mutants that the command line asks for, in a table."""
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        "python -m tools.mutants", None, __doc__, formatter_class=plain
+    )
+    parser.add_argument("--only", default="", help="a part of the names of the mutants to judge")
+    only = parser.parse_args(arguments).only
+    width = max(len(mutant.name) for mutant in MUTANTS)
+    survivors = 0
+    with tempfile.TemporaryDirectory() as folder:
+        copy = copied(Path(folder))
+        for mutant in (one for one in MUTANTS if only in one.name):
+            by, said, seconds = judge(mutant, copy)
+            survivors += not by
+            print(f"{mutant.name:<{width}}  {by or 'SURVIVED':<8}  {seconds:5.0f} s  {said}")
+            sys.stdout.flush()
+    print(f"{survivors} survived" if survivors else "all caught")
+    return 1 if survivors else 0
+
+
+def _caught(mutant: Mutant, copy: Path) -> tuple[str, str]:
+    """By what a mutant is found, and what is said of it."""
+    if said := _failure(copy, "tools.faults", *ORDEALS):
+        return "ordeals", said
+    if mutant.tests and (said := _failure(copy, "pytest", "-q", "-x", "-p", "no:randomly",
+                                          *mutant.tests)):  # fmt: skip
+        return "suite", said
+    return "", ""
+
+
+def _failure(copy: Path, module: str, *arguments: str) -> str:
+    """What a run that fails says; nothing, if it goes well."""
+    path = os.pathsep.join((str(copy / "src"), str(copy)))
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments], cwd=copy, timeout=PATIENCE,
+        env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if not done.returncode:
+        return ""
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    told = [line for line in lines if line.startswith(("broken", "FAILED", "E  "))] or lines[-1:]
+    return told[0].removeprefix("broken: ").strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
