@@ -36,7 +36,6 @@ def command(files: tuple[Path, ...], check: bool, output: str) -> None:
 
     \b
     Example:
-      phalanx up --decision-log decisions.jsonl
       phalanx decisions decisions.jsonl --check
     """
     lines = (line for file in files for line in _lines(file))

@@ -14,7 +14,7 @@ COMMANDS = {
     "scheduler": "Run the scheduler alone, against any API server.",
     "backup": "Copy the store to a file, while it runs or not.",
     "restore": "Put a copy of the store back.",
-    "decisions": "List what a scheduler decided, and check that it would decide the same again.",
+    "decisions": "List what a scheduler decided, and replay it.",
     "why": "Say why a pod group or pod is pending, and what would let it run.",
 }
 

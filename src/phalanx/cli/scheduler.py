@@ -71,7 +71,6 @@ def command(
 
     \b
     Example:
-      phalanx up --without scheduler --kubeconfig here.kubeconfig
       phalanx scheduler --kubeconfig here.kubeconfig
     """
     if name and policy:

@@ -151,8 +151,12 @@ class _Attempt:
             meta = member.pod.metadata
             self._bindings.append(Binding(meta.key, meta.uid, self._names[answer]))
             self.scheduled += 1
-            for at, amount in enumerate(member.shape.scored):
-                self._loads[at] += amount
+            if self.placement is not None:
+                self._count(member)
+
+    def _count(self, member: Member) -> None:
+        for at, amount in enumerate(member.shape.scored):
+            self._loads[at] += amount
 
     def decision(self) -> Placed | Waiting:
         """Placed if the quorum is met and this cycle adds to it, else Waiting."""

@@ -47,7 +47,9 @@ class Trial:
         #: The touched nodes in order; each seeker repeats what it has not seen of it.
         self._touched: list[int] = []
         self._seekers: dict[tuple[Shape, Standing], _Seeker] = {}
-        self._company = Company(snapshot, members, policy.defaults.spreads)
+        company = Company(snapshot, members, policy.defaults.spreads)
+        #: None where no member minds another pod or is minded by one.
+        self._company = company if company else None
 
     def place(self, member: Member) -> int | Refusal:
         """Put a pod on its best node, or say why there is none."""
@@ -60,7 +62,7 @@ class Trial:
             seeker.refusal = self._refusal(seeker)
             return seeker.refusal
         self._load(i, seeker.view.ask)
-        if self._company:
+        if self._company is not None:
             self._company.settle(standing, i)
         return i
 
@@ -70,7 +72,7 @@ class Trial:
         return seeker.refusal if seeker else None
 
     def _standing(self, member: Member) -> Standing:
-        return self._company.standing(member) if self._company else ALONE
+        return ALONE if self._company is None else self._company.standing(member)
 
     def _seeker(self, shape: Shape, standing: Standing) -> _Seeker:
         seeker = self._seekers.get((shape, standing))
@@ -101,7 +103,7 @@ class Trial:
 
     def _among(self, shape: Shape, standing: Standing) -> Among | None:
         company = self._company
-        if not company or not (standing.peers or company.is_minded(standing)):
+        if company is None or not (standing.peers or company.is_minded(standing)):
             return None
         policy = self._policy
         return Among(
