@@ -28,7 +28,7 @@ from phalanx.sim.run import Violation
 from tests.scheduler.verifier import Verifier
 
 #: Steps of an ordeal unless told otherwise, and one in how many decisions is judged thoroughly.
-EVENTS, SHARE = 2000, 6
+EVENTS, SHARE = 2000, 8
 #: How many shorter ordeals are tried to make a failure small.
 TRIES = 150
 

@@ -23,8 +23,9 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 #: The ordeals that a mutant is put through, and the seconds that it may take in all.
-ORDEALS = ("--seeds", "0-11", "--events", "700", "--share", "2")
-PATIENCE = 240.0
+ORDEALS = ("--seeds", "0-31", "--events", "700", "--share", "2")
+PATIENCE = 600.0
+_SHOWN = 120
 
 
 class Mutant(NamedTuple):
@@ -116,6 +117,18 @@ MUTANTS = (
         "controllers/binder.py",
         "void = self._dependents(batch[0]) if error is not None else []",
         "void = []",
+    ),
+    Mutant(
+        "members that come back during an attempt are tried again at once",
+        "scheduler/queue.py",
+        "(State.IN_FLIGHT, Stimulus.RETURNED): Queue._returned_in_flight,",
+        "(State.IN_FLIGHT, Stimulus.RETURNED): Queue._stay,",
+    ),
+    Mutant(
+        "a bind without an answer is never told of",
+        "controllers/reporter.py",
+        "if sum(bool(pod.spec.node_name) for pod in self._members[key]) >= quorum:",
+        "if False:",
     ),
     Mutant(
         "a pod made again is taken for the one before",
@@ -215,7 +228,7 @@ def _failure(copy: Path, module: str, *arguments: str) -> str:
         return ""
     lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
     told = [line for line in lines if line.startswith(("broken", "FAILED", "E  "))] or lines[-1:]
-    return told[0].removeprefix("broken: ").strip()
+    return told[0].removeprefix("broken: ").strip()[:_SHOWN]
 
 
 if __name__ == "__main__":

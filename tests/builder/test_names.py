@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from phalanx.api.fields import dns_label_faults, dns_subdomain_faults
 from phalanx.builder import pod_group_name, template_name, workload_name
-from phalanx.builder.names import free_name
+from phalanx.builder.names import claim_name, claim_prefix, free_name
 
 LABELS = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
 DOTTED = st.lists(LABELS, min_size=2, max_size=8).map(".".join)
@@ -111,3 +111,19 @@ def test_owners_of_one_name_have_workloads_of_their_own(
     assert (names[0] == names[1]) is (one == other)
     groups = [pod_group_name(name, template) for name in names]
     assert (groups[0] == groups[1]) is (one == other)
+
+
+def test_a_claim_is_named_for_its_owner_and_itself() -> None:
+    assert claim_prefix("worker-0", "gpu") == "worker-0-gpu-"
+    assert claim_name("worker-0", "gpu", "uid-123") == "worker-0-gpu-575d9b86db"
+    assert claim_name("worker-0", "gpu", "uid-124") != claim_name("worker-0", "gpu", "uid-123")
+
+
+@given(NAMES, LABELS, st.uuids().map(str))
+def test_the_name_of_a_claim_is_legal_and_keeps_something_of_both(
+    owner: str, claim: str, uid: str
+) -> None:
+    name = claim_name(owner, claim, uid)
+    assert list(dns_subdomain_faults(name)) == []
+    assert len(claim_prefix(owner, claim)) <= 58
+    assert name.startswith(owner[:10].rstrip("-.")) or len(claim) > len(owner)

@@ -135,3 +135,12 @@ def test_an_index_that_comes_late_knows_what_is_there() -> None:
     reader = Reader("a@2:x", "b@4")
     by_node = reader.cache.index(lambda pod: [pod.node] if pod.node else [])
     assert list(map(short, by_node["x"])) == ["a@2"]
+
+
+def test_whoever_asks_for_the_same_index_gets_the_same_one() -> None:
+    def nodes(pod: Pod) -> list[str]:
+        return [pod.node]
+
+    cache: Cache[Pod] = Cache()
+    assert cache.index(nodes) is cache.index(nodes)
+    assert cache.index(nodes) is not cache.index(lambda pod: [pod.node])

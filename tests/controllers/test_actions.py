@@ -4,9 +4,10 @@ import pytest
 
 from phalanx.api.errors import AlreadyExists, Conflict, NotFound
 from phalanx.api.kinds import CONFIG_MAP
-from phalanx.api.meta import Key
+from phalanx.api.meta import Key, Meta
 from phalanx.api.wire import JSON_PATCH, Object
-from phalanx.controllers.actions import Create, Delete, Patch, Put, perform
+from phalanx.controllers.actions import Create, Delete, Patch, Put, Record, perform
+from phalanx.controllers.recorder import Note
 from tests.builders import in_virtual_time
 from tests.controllers.cluster import Cluster, cluster
 
@@ -77,3 +78,25 @@ async def test_what_cannot_be_made_for_want_of_its_namespace_is_told() -> None:
         with pytest.raises(NotFound):
             await perform(c.client, Create(CONFIG_MAP, lost))
         assert not issubclass(NotFound, AlreadyExists)
+
+
+@in_virtual_time
+async def test_a_deletion_may_be_of_one_version_alone_and_wait_for_what_is_below() -> None:
+    async with cluster(without=NOTHING_ELSE) as c:
+        meta = (await c.client.create(CONFIG_MAP, config()))["metadata"]
+        uid, version = meta["uid"], meta["resourceVersion"]
+        await c.client.patch(CONFIG_MAP, KEY, {"data": {"new": "value"}})
+        with pytest.raises(Conflict):
+            await perform(c.client, Delete(CONFIG_MAP, KEY, uid, version=version))
+        await perform(c.client, Delete(CONFIG_MAP, KEY, uid, propagation="Foreground"))
+        found = (await c.client.get(CONFIG_MAP, KEY))["metadata"]
+        assert found["finalizers"] == ["foregroundDeletion"]
+
+
+@in_virtual_time
+async def test_what_is_to_be_told_is_told() -> None:
+    note, told = Note(CONFIG_MAP, Meta(name="a"), "Because", "of this"), list[Note]()
+    async with cluster(without=NOTHING_ELSE) as c:
+        await perform(c.client, Record(note), told.append)
+        await perform(c.client, Record(note))
+    assert told == [note]

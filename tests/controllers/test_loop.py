@@ -8,11 +8,13 @@ from itertools import pairwise
 import pytest
 
 from phalanx.api.core import Node, Pod
+from phalanx.api.errors import ApiError
 from phalanx.api.kinds import CONFIG_MAP, NODE, POD
-from phalanx.api.meta import Key
+from phalanx.api.meta import Key, Meta
 from phalanx.chance import SeededChance
-from phalanx.controllers.actions import Create, Delete, Plan
+from phalanx.controllers.actions import Action, Create, Delete, Plan, Record
 from phalanx.controllers.loop import Informers, Loop
+from phalanx.controllers.recorder import Note
 from tests.builders import in_virtual_time, pod
 from tests.controllers.cluster import Cluster, cluster, lagging
 
@@ -148,3 +150,45 @@ async def test_there_is_one_informer_per_kind() -> None:
         ]  # fmt: skip
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+@in_virtual_time
+async def test_what_is_told_is_told_once_what_stands_before_it_is_done() -> None:
+    first, second = (Note(CONFIG_MAP, Meta(name=n), "Because", "") for n in ("first", "second"))
+    told: list[Note] = []
+    refused: list[tuple[str, Action]] = []
+
+    def refuse(key: str, action: Action, error: ApiError) -> None:
+        refused.append((key, action))
+
+    plan = Plan([made(), Record(first), REFUSED, Record(second)])
+    async with cluster(without=NOTHING_ELSE) as c:
+        loop: Loop[str] = Loop(c.client, lambda key: plan, record=told.append, refused=refuse)
+        running = asyncio.create_task(loop.run())
+        loop.queue.add("a")
+        await asyncio.sleep(0.005)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert (told, refused) == ([first], [("a", REFUSED)])
+
+
+@pytest.mark.parametrize("is_so", [True, False])
+@in_virtual_time
+async def test_what_is_not_so_is_not_acted_upon(is_so: bool) -> None:
+    asked: list[str] = []
+
+    async def confirm(key: str) -> bool:
+        asked.append(key)
+        return is_so
+
+    async with cluster(without=NOTHING_ELSE) as c:
+        plans = {"a": Plan([made()]), "b": Plan()}
+        loop: Loop[str] = Loop(c.client, plans.__getitem__, confirm=confirm)
+        running = asyncio.create_task(loop.run())
+        for key in plans:
+            loop.queue.add(key)
+        await asyncio.sleep(1)
+        assert len((await c.client.list(CONFIG_MAP)).items) == is_so
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert asked == ["a"]

@@ -1,133 +1,264 @@
-"""Controllers on trial: ended after any of their writes, told everything twice and late.
+"""Trials: a controller is put through what happens to controllers, and must come to the same end.
 
-A story has a user do things and wait, and tells what came of it. It must come to the same whenever
-the controller ends and another one takes over, and when all is quiet nobody writes.
+    crash      it is killed after its n-th write, which is carried out; another one takes over …
+    past       … and that at first sees everything as it was some changes ago
+    gap        from its n-th event on a watch is silent for a while; then all is to be listed anew
+    babble     every event comes twice, old ones come again, and kinds lag behind each other
+
+A scenario is acted out by users who wait between acts until nothing happens any more. Its end is
+held against that of a run in which nothing goes wrong; then the controller is started again some
+times, and must find nothing to do.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from typing import Any
 
-from phalanx.api.wire import Reply, Request, Stream
+import orjson
+
+from phalanx.api.errors import Expired
+from phalanx.api.kinds import Kind
+from phalanx.api.wire import Object, Reply, Request, Stream
 from phalanx.chance import SeededChance
 from phalanx.client.client import Client
-from phalanx.client.transports import InProcess, Transport, Unreachable
+from phalanx.client.requests import is_watch
+from phalanx.client.transports import Transport
 from phalanx.controllers.loop import Informers
-from phalanx.server.access import ADMIN
-from phalanx.sim.faults.channel import Channel
-from phalanx.sim.loop import run
-from tests.controllers.cluster import Cluster, cluster
+from phalanx.sim import loop
+from tests.controllers.trialstage import Part, Run, Stage
 
-#: Nothing but the server.
-BARE = ("scheduler", "controllers", "nodes")
-#: Something that runs until it is cancelled.
-Part = Callable[[], Coroutine[None, None, None]]
-#: Makes the parts of a controller, ready to run.
-Build = Callable[[Client, Informers, Cluster], Sequence[Part]]
-Story = Callable[[Cluster], Awaitable[object]]
+#: Seconds until another one takes over, and for which the past or a gap lasts.
+TAKEOVER, BLINDNESS = 1.0, 2.0
+#: How often a controller is started again at the end.
+RESYNCS = 10
 
 
-class Mortal:
-    """A way to the server that ends when so many writes have been made; `died` is set then."""
+@dataclass(frozen=True)
+class Scenario:
+    """What users do, who else is there, and which kinds the end is judged by.
 
-    def __init__(self, c: Cluster, writes: int) -> None:
-        self._inner, self.left = InProcess(c.plane.server.handle, ADMIN), writes
-        self.died = asyncio.Event()
+    `laws` are asked for what is wrong at every revision of the store.
+    """
+
+    name: str
+    act: Callable[[Stage], Awaitable[None]]
+    kinds: Sequence[Kind]
+    cast: Sequence[Part] = ()
+    laws: Callable[[Stage], list[str]] = lambda stage: []
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What goes wrong: after which write, on which event; 0 means not at all."""
+
+    crash: int = 0
+    past: int = 0
+    gap: int = 0
+    babbles: bool = False
+
+
+@dataclass
+class Tally:
+    """What a controller has asked for and heard so far, over all its lives."""
+
+    writes: int = 0
+    events: int = 0
+    asked: list[str] = field(default_factory=list)
+
+
+class Way:
+    """The way of a controller to the server. One life long."""
+
+    def __init__(self, inner: Transport, trouble: Trouble, tally: Tally, *, past: int = 0) -> None:
+        self._inner, self._trouble, self._tally, self._past = inner, trouble, tally, past
+        self.killed = asyncio.Event()
+        self._kinds: list[str] = []
 
     async def send(self, request: Request) -> Reply | Stream:
-        if request.method != "GET" and self.left == 0:
-            self.died.set()
-        if self.died.is_set():
-            raise Unreachable("the server", "it is over")
-        self.left -= request.method != "GET"
-        return await self._inner.send(request)
+        if is_watch(request):
+            answer = await self._inner.send(request)
+            return answer if isinstance(answer, Reply) else self._watched(request, answer)
+        if request.method == "GET":
+            return await self._inner.send(self._in_the_past(request))
+        answer = await asyncio.shield(asyncio.ensure_future(self._inner.send(request)))
+        self._tally.writes += 1
+        self._tally.asked.append(f"{request.method} {request.path} -> {answer.code}")
+        if self._tally.writes == self._trouble.crash:
+            self.killed.set()
+            await asyncio.Event().wait()
+        return answer
 
     async def close(self) -> None:
         """Nothing is held."""
 
+    def _in_the_past(self, request: Request) -> Request:
+        """A first list as it would have been answered some changes ago."""
+        if not self._past or "limit=" not in request.query or "continue=" in request.query:
+            return request
+        query = f"{request.query}&resourceVersion={self._past}&resourceVersionMatch=Exact"
+        return Request(request.method, request.path, query, request.headers, request.body)
 
-@asynccontextmanager
-async def living(c: Cluster, build: Build, way: Transport | None = None) -> AsyncIterator[None]:
-    """One life of a controller, with caches of its own and maybe a way of its own."""
-    client = Client(way) if way else c.plane.client("controller")
-    informers = Informers(client, SeededChance(2))
-    parts = [*build(client, informers, c), informers.run]
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(part()) for part in parts]
+    def _watched(self, request: Request, answer: Stream) -> Stream:
+        if request.path not in self._kinds:
+            self._kinds.append(request.path)
+        lag = 0.03 * self._kinds.index(request.path) if self._trouble.babbles else 0.0
+        return Stream(answer.code, self._chunks(answer.chunks, lag))
+
+    async def _chunks(
+        self, source: AsyncGenerator[bytes, None], lag: float
+    ) -> AsyncGenerator[bytes, None]:
+        if self._past:
+            await asyncio.sleep(BLINDNESS)
+            self._past = 0
+        heard: list[bytes] = []
+        async with aclosing(source):
+            async for chunk in source:
+                for line in chunk.splitlines(keepends=True):
+                    self._tally.events += 1
+                    if self._tally.events == self._trouble.gap:
+                        await asyncio.sleep(BLINDNESS)
+                        yield _EXPIRED
+                        return
+                    heard.append(line)
+                await asyncio.sleep(lag)
+                yield chunk
+                if self._trouble.babbles:
+                    yield chunk + heard[len(heard) // 2] + heard[0]
+
+
+_STATUS = Expired("too old resource version: the trial wants it so").status()
+_EXPIRED = orjson.dumps({"type": "ERROR", "object": _STATUS}) + b"\n"
+
+
+@dataclass
+class End:
+    """What a trial came to."""
+
+    picture: dict[str, list[Object]]
+    wrongs: list[str]
+    tally: Tally
+    #: What was still written when the controller was started again and again.
+    unrest: list[str]
+
+
+class Trial:
+    """One run of a scenario with one controller in one sort of trouble."""
+
+    def __init__(self, scenario: Scenario, subject: Part, trouble: Trouble) -> None:
+        self._scenario, self._subject, self._trouble = scenario, subject, trouble
+        self._tally = Tally()
+
+    async def run(self) -> End:
+        """Act it out."""
+        stage = Stage()
+        await stage.server.start()
+        wrongs: list[str] = []
+        stage.store.follow(lambda changes: wrongs.extend(self._scenario.laws(stage)))
+        async with asyncio.TaskGroup() as group:
+            cast = group.create_task(_together(stage.connect("cast"), stage, self._scenario.cast))
+            life = group.create_task(self._lives(stage))
+            await self._scenario.act(stage)
+            await stage.rest()
+            picture = await stage.picture(self._scenario.kinds)
+            await _ended(life)
+            unrest = [word for _ in range(RESYNCS) for word in await self._resync(stage)]
+            await _ended(cast)
+        return End(picture, wrongs, self._tally, unrest)
+
+    async def _lives(self, stage: Stage) -> None:
+        """One life; and another, if that ended too soon."""
+        way = Way(stage.way("subject"), self._trouble, self._tally)
+        life = asyncio.create_task(_together(Client(way), stage, [self._subject]))
         try:
-            yield
+            await way.killed.wait()
         finally:
-            for task in tasks:
-                task.cancel()
+            await _ended(life)
+        await asyncio.sleep(TAKEOVER)
+        back = self._trouble.past
+        past = max(stage.store.revision - back, 1) if back else 0
+        next_way = Way(stage.way("subject"), self._trouble, self._tally, past=past)
+        await _together(Client(next_way), stage, [self._subject])
+
+    async def _resync(self, stage: Stage) -> list[str]:
+        """Let the controller hear of everything anew; what it writes."""
+        tally = Tally()
+        way = Way(stage.way("subject"), Trouble(babbles=True), tally)
+        life = asyncio.create_task(_together(Client(way), stage, [self._subject]))
+        await asyncio.sleep(30.0)
+        await _ended(life)
+        return tally.asked
 
 
-@asynccontextmanager
-async def bare(build: Build) -> AsyncIterator[Cluster]:
-    """A server and this controller, nothing else."""
-    async with cluster(without=BARE) as c, living(c, build):
-        yield c
+def play(scenario: Scenario, subject: Part, trouble: Trouble | None = None) -> End:
+    """Run one trial from beginning to end, in virtual time."""
+    return loop.run(lambda: Trial(scenario, subject, trouble or Trouble()).run())
 
 
-async def _lives(c: Cluster, build: Build, way: Mortal) -> None:
-    """One life after the other: the first ends with its way, the second does not."""
-    async with living(c, build, way):
-        await way.died.wait()
-    async with living(c, build):
-        await asyncio.Event().wait()
+def judge(scenario: Scenario, subject: Part, troubles: Sequence[Trouble], calm: End) -> list[str]:
+    """Where trials end otherwise than a calm run does, in words."""
+    found: list[str] = []
+    for trouble in troubles:
+        end = play(scenario, subject, trouble)
+        found += [f"{trouble}: {word}" for word in (*end.wrongs, *end.unrest)]
+        found += [f"{trouble}: {word}" for word in _differences(calm.picture, end.picture)]
+    return found
 
 
-def act(build: Build, story: Story, writes: int) -> tuple[object, int]:
-    """What comes of a story whose first controller ends after so many writes, if it makes more."""
-
-    async def acted() -> tuple[object, int]:
-        async with cluster(without=BARE) as c:
-            way = Mortal(c, writes)
-            lives = asyncio.create_task(_lives(c, build, way))
-            outcome = await story(c)
-            lives.cancel()
-            await asyncio.gather(lives, return_exceptions=True)
-            return outcome, writes - way.left
-
-    return run(acted)
+def crashes(calm: End, *, past: int = 0, most: int = 40) -> list[Trouble]:
+    """A crash after every write of a calm run, or after so many of them, evenly chosen."""
+    total = calm.tally.writes
+    step = max(-(-total // most), 1)
+    return [Trouble(crash=number, past=past) for number in range(1, total + 1, step)]
 
 
-def survives_every_end(build: Build, story: Story) -> int:
-    """Have the controller end after each of its writes in turn; how many there are."""
-    expected, writes = act(build, story, 1_000_000)
-    for number in range(writes):
-        assert act(build, story, number)[0] == expected, f"ended after write {number}"
-    return writes
+def gaps(calm: End, *, most: int = 40) -> list[Trouble]:
+    """A gap at every event of a calm run, or at so many of them."""
+    total = calm.tally.events
+    step = max(-(-total // most), 1)
+    return [Trouble(gap=number) for number in range(1, total + 1, step)]
 
 
-def survives_bad_news(build: Build, story: Story) -> None:
-    """Have everything heard twice, and late, and from anew in between."""
-    expected, _ = act(build, story, 1_000_000)
-
-    async def acted() -> object:
-        async with cluster(without=BARE) as c:
-            channel = Channel(InProcess(c.plane.server.handle, ADMIN), SeededChance(3))
-            channel.lag, channel.stutters = 0.7, True
-            async with living(c, build, channel):
-                cutting = asyncio.create_task(_cut(channel))
-                outcome = await story(c)
-                cutting.cancel()
-            return outcome
-
-    assert run(acted) == expected
+def _differences(wanted: dict[str, list[Object]], got: dict[str, list[Object]]) -> list[str]:
+    found = []
+    for kind, objects in wanted.items():
+        missing = [obj for obj in objects if obj not in got[kind]]
+        added = [obj for obj in got[kind] if obj not in objects]
+        if len(objects) != len(got[kind]):
+            found.append(f"{len(got[kind])} {kind}s instead of {len(objects)}")
+        for one, other in zip(missing, added, strict=False):
+            found += [f"{kind}: {words}" for words in _unlike(one, other, "")]
+    return found
 
 
-async def _cut(channel: Channel) -> None:
-    while True:
-        await asyncio.sleep(47.3)
-        channel.cut()
+def _unlike(one: Any, other: Any, at: str) -> list[str]:
+    """Where two values differ."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        keys = sorted({**one, **other})
+        return [w for k in keys for w in _unlike(one.get(k), other.get(k), f"{at}.{k}")]
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        pairs = enumerate(zip(one, other, strict=True))
+        return [word for n, (a, b) in pairs for word in _unlike(a, b, f"{at}[{n}]")]
+    return [] if one == other else [f"{at} is {other!r} instead of {one!r}"]
 
 
-async def assert_quiet(c: Cluster, build: Build, seconds: float = 30.0) -> None:
-    """Ten times somebody comes, hears of everything there is, and writes nothing."""
-    before = c.store.revision
-    for _ in range(10):
-        async with living(c, build):
-            await asyncio.sleep(seconds)
-    assert c.store.revision == before
+async def _together(client: Client, stage: Stage, parts: Sequence[Part]) -> None:
+    """Run parts with informers of their own until cancelled."""
+    chance = SeededChance(3)
+    informers = Informers(client, chance)
+    runs: list[Run] = [
+        run for part in parts for run in part(client, informers, stage.clock, chance)
+    ]
+    async with asyncio.TaskGroup() as group:
+        group.create_task(informers.run())
+        for run in runs:
+            group.create_task(run())
+
+
+async def _ended(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task

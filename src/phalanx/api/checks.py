@@ -33,6 +33,7 @@ from phalanx.api.causes import (
 )
 from phalanx.api.errors import Cause
 from phalanx.api.fields import Faults
+from phalanx.api.packing import LONGEST, REMEMBERED, packed
 
 
 class _Created:
@@ -100,21 +101,17 @@ def once(check: Check) -> Check:
     Members of a gang are created with the same spec; and what is as it was needs no second look.
     """
 
-    @lru_cache(maxsize=_REMEMBERED)
+    @lru_cache(maxsize=REMEMBERED)
     def created(text: bytes) -> Causes:
         return tuple(check(orjson.loads(text), CREATED))
 
     def check_once(new: Any, old: Any) -> Causes:
         if old is not CREATED:
             return () if new == old else check(new, old)
-        text = orjson.dumps(new)
-        return created(text) if len(text) <= _LONGEST else check(new, old)
+        text = packed(new)
+        return created(text) if len(text) <= LONGEST else check(new, old)
 
     return check_once
-
-
-#: How many parts of objects are remembered, and how long they may be.
-_REMEMBERED, _LONGEST = 256, 16 * 1024
 
 
 def there(new: Any, old: Any) -> Causes:

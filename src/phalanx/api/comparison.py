@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from phalanx.api.fieldset import SELF, FieldSet, Tree, named, sorted_tree
+from phalanx.api.packing import LONGEST, REMEMBERED, packed
 from phalanx.api.schema import Schema
 from phalanx.api.shape import ABSENT, Items, Shape, blank_of, shape
 from phalanx.api.wire import Object
@@ -25,9 +26,6 @@ _UNOWNED_METADATA: Final = frozenset({
     "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields",
 })  # fmt: skip
 _METADATA: Final = named("metadata")
-#: How many trees are remembered, and how long what they are of may be.
-_TREES: Final = 256
-_LONGEST: Final = 16 * 1024
 
 
 #: From one value of a shape to another: what changed, what was removed.
@@ -96,11 +94,11 @@ def _whole(shape: Shape | None, value: Any) -> Tree:
     """The tree of a value that came or went as a whole."""
     if shape is None or not value:
         return {}
-    text = orjson.dumps(value)
-    return _remembered(shape, text) if len(text) <= _LONGEST else _tree(shape, value, True, True)
+    text = packed(value)
+    return _remembered(shape, text) if len(text) <= LONGEST else _tree(shape, value, True, True)
 
 
-@lru_cache(maxsize=_TREES)
+@lru_cache(maxsize=REMEMBERED)
 def _remembered(shape: Shape, text: bytes) -> Tree:
     """Members of a gang are created with the same words; what these hold is found out once."""
     return _tree(shape, orjson.loads(text), True, True)
@@ -111,13 +109,13 @@ def _remembered(shape: Shape, text: bytes) -> Tree:
 
 def _grown(shape: Shape, blank: Any, new: Any) -> tuple[Tree, Tree]:
     """What lies between a part of an object that nobody has said anything of yet and what it is."""
-    text = orjson.dumps(new)
-    if len(text) > _LONGEST:
+    text = packed(new)
+    if len(text) > LONGEST:
         return _between(shape, blank, new)
-    return _remembered_growth(shape, orjson.dumps(blank), text)
+    return _remembered_growth(shape, packed(blank), text)
 
 
-@lru_cache(maxsize=_TREES)
+@lru_cache(maxsize=REMEMBERED)
 def _remembered_growth(shape: Shape, blank: bytes, text: bytes) -> tuple[Tree, Tree]:
     return _between(shape, orjson.loads(blank), orjson.loads(text))
 

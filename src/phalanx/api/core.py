@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeVar
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from phalanx.api.meta import Condition, Key, Meta
 
@@ -13,6 +14,15 @@ from phalanx.api.meta import Condition, Key, Meta
 ENDED = frozenset({"Succeeded", "Failed"})
 #: The scheduler of pods that name no other.
 DEFAULT_SCHEDULER = "default-scheduler"
+
+
+P = TypeVar("P")
+
+
+@lru_cache(maxsize=1024)
+def _shared(parts: P) -> P:
+    """Of equal parts the ones that came first: many pods say the same, and it is kept once."""
+    return parts
 
 
 class Requirements(Struct, frozen=True, rename="camel"):
@@ -188,6 +198,9 @@ class PodSpec(Struct, frozen=True, rename="camel"):
     preemption_policy: str = "PreemptLowerPriority"
     termination_grace_period_seconds: int | None = None
 
+    def __post_init__(self) -> None:
+        force_setattr(self, "tolerations", _shared(self.tolerations))
+
 
 class Terminated(Struct, frozen=True, rename="camel"):
     """How a container ended."""
@@ -220,6 +233,10 @@ class PodStatus(Struct, frozen=True, rename="camel"):
     nominated_node_name: str = ""
     start_time: str | None = None
     resource_claim_statuses: tuple[ClaimStatus, ...] = ()
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "conditions", _shared(self.conditions))
+        force_setattr(self, "container_statuses", _shared(self.container_statuses))
 
 
 class Pod(Struct, frozen=True):

@@ -19,6 +19,7 @@ from phalanx.api.jobdefaults import begin_job, default_cron_job, default_job, de
 from phalanx.api.jobsetdefaults import default_job_set
 from phalanx.api.kinds import RBAC, Kind
 from phalanx.api.leaderworkersetdefaults import default_leader_worker_set
+from phalanx.api.packing import LONGEST, REMEMBERED, packed
 from phalanx.api.poddefaults import begin_pod, default_pod
 from phalanx.api.schema import schema
 from phalanx.api.servicedefaults import begin_service, default_service
@@ -31,8 +32,6 @@ _PREEMPTS = "PreemptLowerPriority"
 _METADATA = "meta.v1.ObjectMeta"
 #: Kinds whose objects come in numbers that say the same, and get the same whatever their metadata.
 _ALIKE = (kinds.POD,)
-#: Longer objects are not remembered.
-_LONGEST = 16 * 1024
 NAME_LABEL = "kubernetes.io/metadata.name"
 _BUDGET_COUNTS = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods")
 
@@ -40,8 +39,8 @@ _BUDGET_COUNTS = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "exp
 def apply_defaults(kind: Kind, obj: Object) -> None:
     """Add in place what nobody said."""
     if kind in _ALIKE:
-        said = orjson.dumps({key: value for key, value in obj.items() if key != "metadata"})
-        if len(said) <= _LONGEST:
+        said = packed({key: value for key, value in obj.items() if key != "metadata"})
+        if len(said) <= LONGEST:
             schema(_METADATA).fill(obj.setdefault("metadata", {}))
             obj.update(orjson.loads(_completed(kind, said)))
             return
@@ -54,13 +53,13 @@ def _complete(kind: Kind, obj: Object) -> None:
         default(obj)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=REMEMBERED)
 def _completed(kind: Kind, said: bytes) -> bytes:
     """An object without its metadata, completed: found out once for the same words."""
     obj = {"metadata": {}, **orjson.loads(said)}
     _complete(kind, obj)
     del obj["metadata"]
-    return orjson.dumps(obj)
+    return packed(obj)
 
 
 def apply_creation(kind: Kind, obj: Object, now: str) -> None:

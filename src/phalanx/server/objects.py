@@ -43,8 +43,7 @@ def encoder(obj: Object) -> Encode:
 
     def encode(revision: int) -> bytes:
         ordered["resourceVersion"] = meta["resourceVersion"] = str(revision)
-        # Copied, because what the encoder returns keeps a buffer of several times its length.
-        return bytes(memoryview(orjson.dumps(content)))
+        return orjson.dumps(content)
 
     return encode
 

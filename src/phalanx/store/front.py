@@ -162,5 +162,7 @@ def _change(write: Write, revision: int, before: Record | None) -> Change:
     if write.encode is None:
         return Change(revision, write.key, before, None)
     created = before.created if before else revision
-    after = Record(write.key, write.encode(revision), revision, created)
+    # Copied: what an encoder returns may keep a buffer of many times its length, and this stays.
+    value = bytes(memoryview(write.encode(revision)))
+    after = Record(write.key, value, revision, created)
     return Change(revision, write.key, before, after)

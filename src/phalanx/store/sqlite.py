@@ -33,7 +33,7 @@ from phalanx.store.retention import Retention
 from phalanx.store.writer import Failed, Landed, Pen, Writer
 
 #: Bytes of history in memory unless told otherwise.
-RING = 64 << 20
+RING = 32 << 20
 
 #: Makes what a store writes with.
 Writing: TypeAlias = Callable[[Log, Landed, Failed], Pen]

@@ -9,8 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from copy import deepcopy
 from itertools import islice
 from typing import Any, TypeVar
@@ -29,10 +37,12 @@ from phalanx.client.transports import InProcess
 from phalanx.clock import Clock
 from phalanx.control_plane import ControlPlane
 from phalanx.controllers.nodes import SHAPE
+from phalanx.scheduler.profiles import by_gates
 from phalanx.server.access import MASTERS, Tokens
 from phalanx.sim.events import Machine
 from phalanx.sim.invariants import check
 from phalanx.sim.machines import Machines
+from phalanx.sim.run import first
 from phalanx.store.memory import MemoryStore
 from phalanx.testing.goals import Goal, NotReached, described, has_reached, spelled
 from phalanx.testing.manifests import Manifest, objects
@@ -174,8 +184,9 @@ class Cluster:
         """What must never be the case, and is: one sentence each."""
         pods = (await self.client.list(POD, Pod)).items
         nodes = (await self.client.list(NODE, Node)).items
-        served = POD_GROUP in self.plane.server.context.registry.kinds
-        groups = (await self.client.list(POD_GROUP, PodGroup)).items if served else ()
+        # Where pods are placed one by one, gangs need not be whole.
+        whole = by_gates(self.plane.server.context.gates).groups
+        groups = (await self.client.list(POD_GROUP, PodGroup)).items if whole else ()
         return check(pods, nodes, groups)
 
     async def _apply(self, wanted: Object, namespace: str) -> Object:
@@ -276,6 +287,18 @@ async def cluster(
         finally:
             for task in tasks:
                 task.cancel()
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    """Raise what goes wrong inside without the task groups that it comes through."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        error = first(group)
+    else:
+        return
+    raise error
 
 
 def _key(kind: Kind, namespace: str, name: str) -> Key:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from phalanx.api.wire import Object
@@ -16,9 +17,11 @@ class NotReached(AssertionError):
 
 
 def has_reached(found: Object, goal: Goal) -> bool:
-    """Whether an object is where somebody wants it."""
+    """Whether an object is where somebody wants it; while a field is missing, it is not."""
     if callable(goal):
-        return bool(goal(found))
+        with suppress(LookupError):
+            return bool(goal(found))
+        return False
     status = _status(found)
     true = [one.get("type") for one in _conditions(status) if one.get("status") == "True"]
     return goal in (status.get("phase"), *true)

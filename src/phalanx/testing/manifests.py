@@ -13,7 +13,7 @@ from phalanx.server.formats import YAML, load
 #: An object, YAML of several lines, or the name of a file of it.
 Manifest = Object | str | Path
 
-_BETWEEN = re.compile(r"^---(?:\s.*)?$", re.MULTILINE)
+_BETWEEN = re.compile(r"^---(?:[ \t].*)?$", re.MULTILINE)
 
 
 def objects(manifest: Manifest) -> Iterator[Object]:

@@ -23,6 +23,10 @@ _MARKER = (
     "phalanx(nodes=0, room={}, gates={}, without=[], invariants=True, virtual=False, seed=1): "
     "what the control plane of a test is like."
 )
+_NOT_ASYNC = (
+    "a test that asks for phalanx_virtual is `async def`; "
+    "one that is not asks for phalanx and is marked @pytest.mark.phalanx(virtual=True)"
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -73,7 +77,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if "phalanx_virtual" not in pyfuncitem.fixturenames:
         return None
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
-        pytest.fail("a test with phalanx_virtual is `async def`; others mark phalanx", False)
+        pytest.fail(_NOT_ASYNC, pytrace=False)
     found, _ = pyfuncitem.stash[_OURS]
     wanted = inspect.signature(pyfuncitem.obj).parameters
     arguments = {name: pyfuncitem.funcargs[name] for name in wanted}
@@ -98,11 +102,12 @@ def _settings(item: pytest.Item) -> Settings:
     from phalanx.testing.settings import Settings
 
     marks = reversed(list(item.iter_markers("phalanx")))
-    asked = {name: value for mark in marks for name, value in mark.kwargs.items()}
+    said = {name: value for mark in marks for name, value in mark.kwargs.items()}
     try:
-        return Settings(**asked)
-    except (TypeError, ValueError) as error:
-        raise pytest.UsageError(f"@pytest.mark.phalanx of {item.nodeid}: {error}") from None
+        return Settings.of(said)
+    except ValueError as error:
+        sentence = f"@pytest.mark.phalanx of {item.nodeid}: {error}"
+        raise pytest.fail.Exception(sentence, pytrace=False) from None
 
 
 _OURS = pytest.StashKey[tuple["Phalanx", "Settings"]]()

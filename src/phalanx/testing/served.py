@@ -22,9 +22,8 @@ from phalanx.clock import WallClock
 from phalanx.server.access import ADMIN, Tokens
 from phalanx.server.certificates import server_context
 from phalanx.server.listener import bind_socket, listening
-from phalanx.sim.run import first
 from phalanx.store.memory import MemoryStore
-from phalanx.testing.cluster import Cluster, cluster
+from phalanx.testing.cluster import Cluster, cluster, plainly
 from phalanx.testing.settings import Settings
 from phalanx.testing.verbs import Phalanx
 
@@ -88,6 +87,9 @@ class Served(Phalanx):
         await self._stopped.wait()
 
     def _ask(self, question: Coroutine[Any, Any, T]) -> T:
+        if self._loop.is_closed():
+            question.close()
+            raise RuntimeError("the control plane broke down; the end of the test says why")
         return asyncio.run_coroutine_threadsafe(question, self._loop).result()
 
 
@@ -101,24 +103,15 @@ def serving(settings: Settings, folder: Path, identity: Identity | None = None) 
         either: list[Future[Any]] = [started, ended]
         wait(either, return_when=FIRST_COMPLETED)
         if not started.done():
-            _result(ended)
+            with plainly():
+                ended.result()
         found = started.result()
         try:
             yield found
         finally:
             found.stop()
-            _result(ended)
-
-
-def _result(ended: Future[None]) -> None:
-    """Wait for the end, and raise what went wrong without the task groups it came through."""
-    try:
-        ended.result()
-    except BaseExceptionGroup as group:
-        error = first(group)
-    else:
-        return
-    raise error
+            with plainly():
+                ended.result()
 
 
 async def _serve(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from phalanx.api.gates import Gates, gated
 from phalanx.cli.options import PARTS
@@ -26,6 +27,15 @@ class Settings:
     invariants: bool = True
     virtual: bool = False
     seed: int = 1
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> Settings:
+        """The settings that somebody gives by their names."""
+        names = [one.name for one in fields(cls)]
+        for name in said:
+            if name not in names:
+                raise ValueError(f"{name!r} is none of {', '.join(names)}")
+        return cls(**said)
 
     def __post_init__(self) -> None:
         unknown = [part for part in self.without if part not in PARTS]

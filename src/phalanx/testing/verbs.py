@@ -6,7 +6,9 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+from phalanx.api.errors import ApiError
 from phalanx.testing.cluster import Cluster
+from phalanx.testing.goals import NotReached
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -25,7 +27,12 @@ def _blocking(
 ) -> Callable[Concatenate[Phalanx, P], T]:
     @wraps(verb)
     def method(self: Phalanx, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self.drive(verb(self.cluster, *args, **kwargs))
+        __tracebackhide__ = True
+        try:
+            return self.drive(verb(self.cluster, *args, **kwargs))
+        except (ApiError, NotReached) as error:
+            # The test is told off, not we: how it came here says nothing to its author.
+            raise error.with_traceback(None) from None
 
     return method
 

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from phalanx.chance import SeededChance
 from phalanx.clock import LoopClock
 from phalanx.sim.loop import VirtualLoop
-from phalanx.sim.run import EPOCH, LATENCY, first
+from phalanx.sim.run import EPOCH, LATENCY
 from phalanx.store.memory import MemoryStore
-from phalanx.testing.cluster import Cluster, cluster
+from phalanx.testing.cluster import Cluster, cluster, plainly
 from phalanx.testing.settings import Settings
 from phalanx.testing.verbs import Phalanx
 
@@ -68,11 +68,5 @@ async def _unless(hosting: asyncio.Task[None], question: Coroutine[Any, Any, T])
 
 
 async def _ended(hosting: asyncio.Task[None]) -> None:
-    """Wait for the end, and raise what went wrong without the task groups it came through."""
-    try:
+    with plainly():
         await hosting
-    except BaseExceptionGroup as group:
-        error = first(group)
-    else:
-        return
-    raise error

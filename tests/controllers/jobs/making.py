@@ -49,8 +49,8 @@ def pod(
     node: str = "", ignored: int = 0, group: str = "",
 ) -> Pod:  # fmt: skip
     """A pod of a Job; one that has ended did so a minute ago."""
-    marks = () if failures is None else ((FAILURES, str(failures)),)
-    marks += ((IGNORED_FAILURES, str(ignored)),) if ignored else ()
+    counts = {FAILURES: failures, IGNORED_FAILURES: ignored or None}
+    marks = tuple((mark, str(count)) for mark, count in counts.items() if count is not None)
     made = new_pod(of or job(), Order(index, marks), group)
     made["spec"]["nodeName"] = node
     meta = made["metadata"] | {"name": name, "uid": f"uid-{name}", "creationTimestamp": START}

@@ -17,13 +17,14 @@ def uncounted(succeeded: list[str] | None = None, failed: list[str] | None = Non
 
 
 def indexed(status: Object | None = None, **more: Any) -> Job:
-    spec = {"parallelism": 3, "completions": 3, "completionMode": "Indexed", **more}
-    return job(status, **spec)
+    spec: Object = {"parallelism": 3, "completions": 3, "completionMode": "Indexed"}
+    return job(status, **{**spec, **more})
 
 
 @pytest.mark.parametrize("result", ["Succeeded", "Failed"])
 def test_a_result_is_written_down_before_the_pod_may_go_and_then_counted(result: str) -> None:
-    side, size = result.lower(), {"parallelism": 2, "completions": 2}
+    side = result.lower()
+    size: dict[str, Any] = {"parallelism": 2, "completions": 2}
     written = uncounted(**{side: ["uid-a"]})
     seen = look(job(**size), pod("a", result), pod("b"))
     assert (seen.released, "succeeded" in seen.changes) == (["a"], False)

@@ -20,8 +20,8 @@ def rules(action: str, **more: Any) -> Object:
 
 
 def indexed(status: Object | None = None, **more: Any) -> Job:
-    spec = {"parallelism": 3, "completions": 3, "completionMode": "Indexed", **more}
-    return job(status, **spec)
+    spec: Object = {"parallelism": 3, "completions": 3, "completionMode": "Indexed"}
+    return job(status, **{**spec, **more})
 
 
 def test_a_job_that_failed_too_often_says_so() -> None:

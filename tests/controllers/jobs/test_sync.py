@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from phalanx.api.meta import timestamp
+from phalanx.api.wire import Object
 from phalanx.controllers.jobs.sync import Done, Remark, sync
 from tests.controllers.jobs.making import NOW, START, condition, job, look, pod, situation
 
@@ -121,6 +122,6 @@ def test_what_others_say_of_a_job_stays_as_it_is() -> None:
 
 
 def test_a_job_with_limits_per_index_says_which_have_failed_even_if_none_has() -> None:
-    spec = {"parallelism": 2, "completions": 2, "completionMode": "Indexed"}
+    spec: Object = {"parallelism": 2, "completions": 2, "completionMode": "Indexed"}
     assert look(job(**spec, backoffLimitPerIndex=1)).changes["failedIndexes"] == ""
     assert "failedIndexes" not in look(job(**spec)).changes

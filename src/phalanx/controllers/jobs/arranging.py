@@ -11,9 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
-
-import msgspec
+from typing import Never, Protocol
 
 from phalanx.api.errors import AlreadyExists, ApiError, Invalid, NotFound
 from phalanx.api.kinds import POD_GROUP, PRIORITY_CLASS, WORKLOAD, Kind
@@ -33,11 +31,11 @@ from phalanx.controllers.jobs.objects import (
     Search,
     Unusable,
     controls,
+    fallback,
     find_group,
     find_parent,
     find_workload,
     reference,
-    unusable,
     workload_object,
 )
 from phalanx.controllers.jobs.staffing import wanted_still
@@ -89,34 +87,49 @@ class Arrangement:
     async def as_root(self) -> Place:
         """Of a Workload that is about the Job."""
         job = self._job
-        found = find_workload(job, self._view.workloads(job.metadata.namespace, reference(job)))
-        if isinstance(found, Missing):
-            found = await self._new_workload()
-        return await self._in_group_of(found, None)
+        match find_workload(job, self._view.workloads(job.metadata.namespace, reference(job))):
+            case Found() as workload:
+                return await self._in_group_of(workload, None)
+            case Unusable(why, spare):
+                return await self._in_doubt(WORKLOAD, why, spare)
+        return await self._with_new_workload()
 
     async def as_part(self, link: Link) -> Place:
         """Of the Workload of whoever controls the Job."""
         owner = controller(self._job.metadata)
-        found = await self._parent(owner) if owner else Missing()
-        if isinstance(found, Missing):
-            found = unusable("ParentWorkloadNotFound", "The Workload of its parent is not there")
-        return await self._in_group_of(found, link)
+        match await self._parent(owner) if owner else Missing():
+            case Found() as workload:
+                return await self._in_group_of(workload, link)
+            case Unusable(why):
+                return Place(fallback=why)
+        text = "The Workload of its parent is not there"
+        return Place(fallback=fallback("ParentWorkloadNotFound", text))
 
-    async def _in_group_of(self, workload: Search[Workload], link: Link | None) -> Place:
-        match workload:
-            case Found():
-                group = await self._group(workload, link)
-            case Unusable(why):
-                return Place(fallback=why)
-            case Missing():
-                return PLAIN
-        match group:
-            case Found():
-                await self._keep_up(workload, group)
-                return Place(group.obj.metadata.name, group.obj.is_gang)
-            case Unusable(why):
-                return Place(fallback=why)
-        return PLAIN
+    async def _in_group_of(self, workload: Found[Workload], link: Link | None) -> Place:
+        candidates = self._view.groups(workload.obj)
+        if link is not None:
+            candidates = [one for one in candidates if controls(self._job, one.metadata)]
+        match find_group(self._job, candidates):
+            case Found() as group:
+                return await self._in_group(workload, group)
+            case Unusable(why, spare):
+                return await self._in_doubt(POD_GROUP, why, spare)
+        return await self._with_new_group(workload.obj, link)
+
+    async def _in_group(self, workload: Found[Workload], group: Found[PodGroup]) -> Place:
+        name = group.obj.metadata.name
+        if self._is_leaving(group.obj):
+            raise Behind(f"PodGroup {name} is going")
+        await self._keep_up(workload, group)
+        return Place(name, group.obj.is_gang)
+
+    async def _in_doubt(self, kind: Kind, why: Remark, spare: Workload | PodGroup | None) -> Place:
+        """Go without; but what is ours, and nothing came of yet, gives way to the user's."""
+        is_used = isinstance(spare, Workload) and bool(self._view.groups(spare))
+        if spare is None or is_used or self._pods:
+            return Place(fallback=why)
+        await self._pen.delete(kind, spare.metadata)
+        raise Behind(f"{kind.name} {spare.metadata.name} gives way")
 
     async def _parent(self, owner: OwnerReference) -> Search[Workload]:
         """The parent's Workload. That it is not there is only believed if the API says so."""
@@ -128,7 +141,7 @@ class Arrangement:
             found = find_parent(owner, [one for one in listing.items if one.about == about])
         return found
 
-    async def _new_workload(self) -> Search[Workload]:
+    async def _with_new_workload(self) -> Place:
         name = self._job.metadata.name
         try:
             wanted = building.workload(self._wish)
@@ -136,46 +149,32 @@ class Arrangement:
             text = f"Failed to compile Workload for Job {name}: {error}"
             self._tell(Remark("FailedWorkloadCompilation", text, WARNING))
             raise
-        refusal = self._retrofit(building.pod_group(self._wish, wanted)["metadata"]["name"])
-        if refusal is not None:
-            return refusal
-        made = await self._create(WORKLOAD, wanted)
-        return Found(msgspec.convert(made, Workload), is_ours=True)
+        group = building.pod_group(self._wish, wanted)["metadata"]["name"]
+        return self._retrofitted(group) or await self._create(WORKLOAD, wanted)
 
-    async def _group(self, workload: Found[Workload], link: Link | None) -> Search[PodGroup]:
-        candidates = self._view.groups(workload.obj)
-        if link is not None:
-            candidates = [one for one in candidates if controls(self._job, one.metadata)]
-        found = find_group(self._job, candidates)
-        if isinstance(found, Missing):
-            return await self._new_group(workload.obj, link)
-        if isinstance(found, Found) and self._is_leaving(found.obj):
-            raise Behind(f"PodGroup {found.obj.metadata.name} is going")
-        return found
-
-    async def _new_group(self, workload: Workload, link: Link | None) -> Search[PodGroup]:
+    async def _with_new_group(self, workload: Workload, link: Link | None) -> Place:
         try:
             wanted = building.pod_group(self._wish, workload_object(workload), link)
         except NotFound as error:
-            return unusable("TemplateNotFound", str(error))
-        refusal = self._retrofit(wanted["metadata"]["name"])
-        if refusal is not None:
-            return refusal
+            return Place(fallback=fallback("TemplateNotFound", str(error)))
+        if place := self._retrofitted(wanted["metadata"]["name"]):
+            return place
         await self._take_policy(wanted["spec"])
-        made = await self._create(POD_GROUP, wanted)
-        return Found(msgspec.convert(made, PodGroup), is_ours=True)
+        return await self._create(POD_GROUP, wanted)
 
-    def _retrofit(self, group: str) -> Missing | Unusable | None:
-        """Why no group of that name is made now: only that is made again which pods are in."""
+    def _retrofitted(self, group: str) -> Place | None:
+        """Where pods go if no group of that name may be made: only such as they are in may."""
         groups = [pod.group.name if pod.group else "" for pod in self._pods]
         if all(name == group for name in groups):
             return None
-        if any(groups):
-            return unusable("SchedulingObjectsLost", "What its pods were scheduled by is gone")
-        return Missing()
+        text = "What its pods were scheduled by is gone"
+        return Place(fallback=fallback("SchedulingObjectsLost", text)) if any(groups) else PLAIN
 
-    async def _create(self, kind: Kind, wanted: Object) -> Object:
-        """Make an object of ours. One that is there already has only not been seen yet."""
+    async def _create(self, kind: Kind, wanted: Object) -> Never:
+        """Make an object of ours, and come back when it is seen: so is then what was there before.
+
+        One that is there already has only not been seen yet.
+        """
         name = self._job.metadata.name
         wanted["metadata"]["annotations"] = {MANAGED_BY: MANAGER}
         try:
@@ -189,7 +188,7 @@ class Arrangement:
             raise
         text = f"Created {kind.name} {made['metadata']['name']} for Job {name}"
         self._tell(Remark(f"{kind.name}Created", text))
-        return made
+        raise Behind(text)
 
     async def _is_ours(self, kind: Kind, wanted: Object) -> bool:
         meta = wanted["metadata"]

@@ -20,7 +20,7 @@ from phalanx.api.gates import (
 )
 from phalanx.api.kinds import JOB, POD_GROUP, WORKLOAD, Kind
 from phalanx.api.meta import Key, Meta
-from phalanx.api.scheduling import PodGroup, Workload
+from phalanx.api.scheduling import MEMBERS_TO_RUN, PodGroup, Workload
 from phalanx.builder import jobs as building
 from phalanx.builder.links import GROUP_TEMPLATE
 from phalanx.builder.management import ManageBoth, ManageGroups
@@ -84,7 +84,7 @@ class Groups:
         """The group of a Job, made if it is missing."""
         job = situation.roll.job
         if self._settings.release and job.spec.suspend:
-            await self.release(job, pen)
+            await self._release(job, pen)
             return PLAIN
         wish = as_object(job, words=self._settings.words, infer=self._settings.infer)
         tell = partial(self._tell, job)
@@ -96,7 +96,15 @@ class Groups:
                 return await arrangement.as_part(link)
         return PLAIN
 
-    async def release(self, job: Job, pen: Pen) -> None:
+    async def wind_up(self, job: Job, pen: Pen) -> None:
+        """See to the group of a Job that has ended: it is given back, or says nothing more."""
+        await self._release(job, pen)
+        for group in self._owned[job.metadata.uid]:
+            if MEMBERS_TO_RUN in group.metadata.annotations:
+                change = {"metadata": {"annotations": {MEMBERS_TO_RUN: None}}}
+                await pen.patch(POD_GROUP, group.metadata, change)
+
+    async def _release(self, job: Job, pen: Pen) -> None:
         """Give back the group of a Job that has no use for it now, where that is asked for."""
         for group in self._owned[job.metadata.uid] if self._settings.release else ():
             if not group.metadata.deletion_timestamp:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from phalanx.api.batch import Job
 from phalanx.api.core import Pod
-from phalanx.api.errors import ApiError, NotFound
+from phalanx.api.errors import ApiError, Conflict, NotFound
 from phalanx.api.kinds import POD
 from phalanx.api.wire import STRATEGIC_PATCH, Object
 from phalanx.client.transports import Unreachable
@@ -84,11 +84,15 @@ class Hands:
         made = await self._pen.create(POD, new_pod(self._job, order, group))
         self._tell(Remark("SuccessfulCreate", f"Created pod: {made['metadata']['name']}"))
 
-    async def _delete(self, pod: Pod) -> Pod:
+    async def _delete(self, pod: Pod, version: str = "") -> Pod:
+        """Delete a pod as it was seen, or in a later version that is our own."""
         try:
-            await self._pen.delete(POD, pod.metadata)
+            seen = version or pod.metadata.resource_version
+            await self._pen.delete(POD, pod.metadata, version=seen)
         except NotFound:
             return pod
+        except Conflict:
+            raise
         except ApiError as error:
             self._tell(Remark("FailedDelete", f"Error deleting: {error}", WARNING))
             raise
@@ -96,21 +100,21 @@ class Hands:
         return pod
 
     async def _dismiss(self, pod: Pod) -> Pod:
-        if is_tracked(pod):
-            # As it was seen: one that has ended since is to be counted instead.
-            await self._change(pod, UNTRACKED, exact=True)
-        return await self._delete(pod)
+        # As it was seen: one that has ended since is to be counted instead.
+        version = await self._change(pod, UNTRACKED, exact=True) if is_tracked(pod) else ""
+        return await self._delete(pod, version)
 
     async def _release(self, pod: Pod) -> None:
         await self._change(pod, UNTRACKED)
 
-    async def _change(self, pod: Pod, change: Object, *, exact: bool = False) -> None:
-        """Change the metadata of a pod, if it is still there."""
-        patch = {"metadata": change}
+    async def _change(self, pod: Pod, change: Object, *, exact: bool = False) -> str:
+        """Change the metadata of a pod, if it is still there; the version that it has then."""
+        patch, content = {"metadata": change}, STRATEGIC_PATCH
         try:
-            await self._pen.patch(POD, pod.metadata, patch, content=STRATEGIC_PATCH, exact=exact)
+            changed = await self._pen.patch(POD, pod.metadata, patch, content=content, exact=exact)
         except NotFound:
-            return
+            return ""
+        return str(changed["metadata"]["resourceVersion"])
 
 
 async def side_by_side(acts: Iterable[Coroutine[Any, Any, T]]) -> tuple[list[T], list[Failure]]:

@@ -25,7 +25,8 @@ from phalanx.controllers.jobs.ending import Situation
 from phalanx.controllers.jobs.groups import Groups
 from phalanx.controllers.jobs.hands import Failure, Hands, is_futile
 from phalanx.controllers.jobs.metrics import JobMetrics
-from phalanx.controllers.jobs.roll import Roll, is_tracked
+from phalanx.controllers.jobs.roll import Roll, is_leaving, is_tracked
+from phalanx.controllers.jobs.staffing import MOST_AT_ONCE
 from phalanx.controllers.jobs.sync import WARNING, Done, Remark, Sync, sync
 from phalanx.controllers.jobs.writes import Behind, Writes
 
@@ -62,25 +63,29 @@ class Look:
         since = clock.now()
         try:
             await (self._wind_up() if self._job.ended else self._settle())
-            for failure in self._failures:
-                if not is_futile(failure):
-                    raise failure
-            is_well = True
+            pressing = [failure for failure in self._failures if not is_futile(failure)]
+            is_well = all(isinstance(failure, Behind) for failure in pressing)
+            if pressing:
+                raise pressing[0]
         finally:
             self._tools.metrics.looked(self._job, self._due, is_well, clock.now() - since)
         return self._due.again if self._due else None
 
     async def _wind_up(self) -> None:
-        """What is left to do about a Job that has ended."""
+        """What is left to do about a Job that has ended; what still runs came after its end."""
         if self._tools.groups is not None:
-            await self._tools.groups.release(self._job, self._pen)
-        held = [pod for pod in self._pods if is_tracked(pod)]
+            await self._tools.groups.wind_up(self._job, self._pen)
+        late = Roll(self._job, self._pods).active[:MOST_AT_ONCE]
+        self._failures += (await self._hands.dismiss(late))[1]
+        held = [pod for pod in self._pods if is_tracked(pod) and (pod.ended or is_leaving(pod))]
         self._failures += await self._hands.release(held[:MOST_UNCOUNTED])
 
     async def _settle(self) -> None:
         roll = Roll(self._job, await self._claimed())
         self._due = due = sync(Situation(roll, self._tools.clock.now()))
         found = await self._place(due)
+        if self._failures and self._job.status.start_time is None:
+            return  # It begins when its objects are there.
         gone, refused = await self._hands.delete(due.delete)
         dismissed, kept = await self._hands.dismiss(due.dismiss)
         self._failures += [*refused, *kept]

@@ -40,13 +40,17 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True)
-class Unusable:
-    """There are some, but which to use, or how, is not clear: the Job goes without."""
+class Unusable(Generic[T]):
+    """There are some, but which to use, or how, is not clear: the Job goes without.
+
+    `spare` is the Job's own beside the one of its user, if it is as simple as that.
+    """
 
     why: Remark
+    spare: T | None = None
 
 
-Search = Found[T] | Missing | Unusable
+Search = Found[T] | Missing | Unusable[T]
 
 
 def find_workload(job: Job, candidates: Sequence[Workload]) -> Search[Workload]:
@@ -55,7 +59,7 @@ def find_workload(job: Job, candidates: Sequence[Workload]) -> Search[Workload]:
     if isinstance(found, Found) and (number := found.obj.leaves) != 1:
         name = found.obj.metadata.name
         text = f"Workload {name} has {number} PodGroupTemplates, a Job needs exactly 1"
-        return unusable("MalformedWorkload", text)
+        return Unusable(fallback("MalformedWorkload", text))
     return found
 
 
@@ -72,9 +76,9 @@ def find_group(job: Job, candidates: Sequence[PodGroup]) -> Search[PodGroup]:
     return _only(candidates, job.metadata.uid, "PodGroups", also_leaving=True)
 
 
-def unusable(reason: str, message: str) -> Unusable:
-    """Why a Job goes without its objects; its pods are scheduled one by one then."""
-    return Unusable(Remark(reason, f"{message}; its pods are scheduled one by one", WARNING))
+def fallback(reason: str, message: str) -> Remark:
+    """Why a Job goes without its objects."""
+    return Remark(reason, f"{message}; its pods are scheduled one by one", WARNING)
 
 
 def controls(job: Job, meta: Meta) -> bool:
@@ -138,13 +142,15 @@ def _only(
         for one in candidates
         if _is_theirs(one.metadata, owner) and (also_leaving or not one.metadata.deletion_timestamp)
     ]
+    own = [one for one in usable if controller(one.metadata)]
     if not usable:
         return Missing()
-    if len(usable) > 1:
-        names = ", ".join(sorted(one.metadata.name for one in usable))
-        noun = what.removesuffix("s")
-        return unusable(f"Ambiguous{noun}", f"{len(usable)} {what} are about the Job: {names}")
-    return Found(usable[0], controller(usable[0].metadata) is not None)
+    if len(usable) == 1:
+        return Found(usable[0], bool(own))
+    names = ", ".join(sorted(one.metadata.name for one in usable))
+    text = f"{len(usable)} {what} are about the Job: {names}"
+    spare = own[0] if len(own) == 1 and len(usable) == 2 else None
+    return Unusable(fallback(f"Ambiguous{what.removesuffix('s')}", text), spare)
 
 
 def _is_theirs(meta: Meta, owner: str) -> bool:

@@ -83,9 +83,10 @@ class Pen:
         )
         return self._noted(kind, written)
 
-    async def delete(self, kind: Kind, about: Meta) -> None:
-        """Delete an object."""
-        self._noted(kind, await self._client.delete(kind, about.key, uid=about.uid))
+    async def delete(self, kind: Kind, about: Meta, *, version: str = "") -> None:
+        """Delete an object; if a version is named, only in that."""
+        gone = await self._client.delete(kind, about.key, uid=about.uid, version=version)
+        self._noted(kind, gone)
 
     def _noted(self, kind: Kind, written: Object) -> Object:
         self._writes.note(self._job, kind, written)

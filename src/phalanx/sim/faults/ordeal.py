@@ -27,8 +27,8 @@ from phalanx.sim.run import EPOCH, Violation, first
 HORIZON = 30.0
 #: Steps between two looks at whether somebody who could be placed is overlooked.
 LOOK = 40
-#: Turns of the loop after which an ordeal goes round in circles; a long one takes a tenth of it.
-TURNS = 300_000
+#: Turns of the loop after which an ordeal goes round in circles; a long one takes a third of them.
+TURNS = 100_000
 #: Pods that are tried between two pauses of a cycle.
 PACE = 2
 #: Seconds without a change that are rest, and after which there must have been rest.

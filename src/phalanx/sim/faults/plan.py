@@ -181,6 +181,16 @@ class _Plan:
             again = manifests.pod(self._lot, key, group=group, priority=priority)
             self._later(self._soon(0.02), Create(POD, again))
 
+    def _changeling(self) -> None:
+        """A pod is replaced by a namesake while its bind is on its way."""
+        if self._is_crowded():
+            return
+        key = Key(self._lot.choice(SPACES), f"p{next(self._number)}")
+        self._later(0.0, SpoilBinds(0, (Trouble.LATE,)))
+        self._later(0.0, Create(POD, manifests.pod(self._lot, key)))
+        self._later(0.1, Delete(POD, key, "", 0))
+        self._pod_comes(key, 0.15, self._lot.uniform(*_LIFE))
+
     def _loss(self) -> None:
         key = self._one_of(self._pods)
         if key is not None:
@@ -320,6 +330,7 @@ HABITS = (
     *ARRIVALS,
     Habit(3, _Plan._member),
     Habit(3, _Plan._twin),
+    Habit(1, _Plan._changeling),
     Habit(3, _Plan._loss),
     Habit(4, _Plan._set_min),
     Habit(3, _Plan._relabel_pod),

@@ -1,0 +1,189 @@
+"""Where trials take place: a server, users who act, kubelets, and what one can see of it all.
+
+A picture of the whole is what a trial is judged by: everything that the API shows, but for times,
+revisions and the parts of names that nobody chose.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from typing import Any
+
+import orjson
+
+from phalanx.api.conversion import STORED
+from phalanx.api.core import Pod
+from phalanx.api.kinds import EVENT, POD, Kind
+from phalanx.api.meta import Key, timestamp
+from phalanx.api.wire import STRATEGIC_PATCH, Object, User
+from phalanx.chance import Chance, SeededChance
+from phalanx.client.client import Client
+from phalanx.client.transports import InProcess
+from phalanx.clock import Clock, LoopClock
+from phalanx.controllers.actions import Delete, Patch, Plan
+from phalanx.controllers.loop import Informers, Loop
+from phalanx.server.access import MASTERS
+from phalanx.server.app import Server
+from phalanx.store.memory import MemoryStore
+
+#: When virtual time begins: 2027-01-15T08:00:00Z.
+EPOCH = 1_800_000_000.0
+#: Seconds that a commit takes, and in which nothing may happen for all to be at rest.
+LATENCY, REST = (0.0005, 0.004), 75.0
+#: Seconds in which everything must come to rest.
+_LONGEST = 3600.0
+_INDEX = "batch.kubernetes.io/job-completion-index"
+#: What a hash at the end of a name looks like.
+_HASH = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{6,10}(?=-|$)")
+_UNSEEN = ("uid", "resourceVersion", "managedFields", "generation", "creationTimestamp")
+
+#: Something that runs until it is cancelled.
+Run = Callable[[], Coroutine[Any, Any, None]]
+#: A part of a control plane, given what it needs: what is to run of it.
+Part = Callable[[Client, Informers, Clock, Chance], list[Run]]
+
+
+class Stage:
+    """A server, and a user who does this and that."""
+
+    def __init__(self) -> None:
+        chance = SeededChance(1)
+        self.clock = LoopClock(asyncio.get_running_loop(), EPOCH)
+        self.store = MemoryStore(lambda: chance.between(*LATENCY))
+        self.server = Server(self.store, self.clock, chance)
+        self.client = self.connect("user")
+
+    def way(self, name: str) -> InProcess:
+        """A way to the server."""
+        return InProcess(self.server.handle, User(name, (MASTERS,)))
+
+    def connect(self, name: str) -> Client:
+        """A client to whom nothing bad happens."""
+        return Client(self.way(name))
+
+    async def create(self, *objects: Object) -> None:
+        for obj in objects:
+            await self.client.create(_KINDS[obj["kind"]], obj)
+
+    async def patch(self, kind: Kind, name: str, change: Object) -> None:
+        await self.client.patch(kind, _key(kind, name), change)
+
+    async def delete(self, kind: Kind, name: str, propagation: str = "") -> None:
+        await self.client.delete(kind, _key(kind, name), propagation=propagation)
+
+    async def finish(
+        self, phase: str, *, indexes: Collection[int] | None = None, code: int = 1
+    ) -> None:
+        """End pods that run, as their kubelets would: all of them, or those of some indexes."""
+        for pod in (await self.client.list(POD)).items:
+            index = int((pod["metadata"].get("annotations") or {}).get(_INDEX, -1))
+            is_meant = indexes is None or index in indexes
+            if is_meant and pod.get("status", {}).get("phase") == "Running":
+                key = Key(pod["metadata"]["namespace"], pod["metadata"]["name"])
+                now = timestamp(self.clock.now())
+                status = _ended(pod, phase, 0 if phase == "Succeeded" else code, now)
+                await self.client.patch(
+                    POD, key, {"status": status}, content=STRATEGIC_PATCH, subresource="status"
+                )
+
+    async def rest(self) -> None:
+        """Wait until nothing has happened for a while."""
+        loop = asyncio.get_running_loop()
+        end, last, since = loop.time() + _LONGEST, -1, loop.time()
+        while loop.time() - since < REST:
+            assert loop.time() < end, "it does not come to rest"
+            if self.store.revision != last:
+                last, since = self.store.revision, loop.time()
+            await asyncio.sleep(1.0)
+
+    async def picture(self, kinds: Iterable[Kind]) -> dict[str, list[Object]]:
+        """All there is of some kinds, without what nobody chose."""
+        found = {kind: list((await self.client.list(kind)).items) for kind in STORED}
+        known = {}
+        for kind, objects in found.items():
+            for obj in objects:
+                meta = obj["metadata"]
+                known[meta["uid"]] = f"<{kind.name}>"
+                if plain := _plain(meta):
+                    known[meta["name"]] = plain
+        return {
+            kind.name: sorted((_seen(obj, known) for obj in found[kind]), key=orjson.dumps)
+            for kind in kinds
+        }
+
+    async def events(self) -> list[str]:
+        """The reasons of all events."""
+        return sorted({event["reason"] for event in (await self.client.list(EVENT)).items})
+
+
+def kubelets(client: Client, informers: Informers, clock: Clock, chance: Chance) -> list[Run]:
+    """Pods run at once on some node, and go when they are told to."""
+    pods = informers.of(POD, Pod).cache
+
+    def report(pod: Pod, phase: str, ready: str) -> Patch:
+        status = {"phase": phase, "conditions": [{"type": "Ready", "status": ready}]}
+        change = {"metadata": {"uid": pod.metadata.uid}, "status": status}
+        return Patch(POD, pod.metadata.key, change, "status", STRATEGIC_PATCH)
+
+    def reconcile(key: Key) -> Plan:
+        pod = pods.get(key)
+        if pod is None:
+            return Plan()
+        if pod.metadata.deletion_timestamp:
+            failed = [] if pod.ended else [report(pod, "Failed", "False")]
+            return Plan([*failed, Delete(POD, key, pod.metadata.uid, grace=0)])
+        return Plan([report(pod, "Running", "True")] if pod.status.phase == "Pending" else ())
+
+    loop: Loop[Key] = Loop(client, reconcile)
+
+    def changed(old: Pod | None, new: Pod | None) -> None:
+        if new is not None:
+            loop.queue.add(new.metadata.key)
+
+    pods.subscribe(changed)
+    return [loop.run]
+
+
+_KINDS = {kind.name: kind for kind in STORED}
+
+
+def _key(kind: Kind, name: str) -> Key:
+    return Key("default" if kind.namespaced else "", name)
+
+
+def _plain(meta: Object) -> str:
+    """The part of a name that somebody chose; "" if that is all of it."""
+    if "generateName" in meta:
+        return f"{meta['generateName']}*"
+    plain = _HASH.sub("-#", meta["name"])
+    return plain if plain != meta["name"] else ""
+
+
+def _seen(value: Any, known: dict[str, str]) -> Any:
+    match value:
+        case dict():
+            return {
+                key: _seen(item, known)
+                for key, item in value.items()
+                if key not in _UNSEEN and not key.endswith(("Time", "Timestamp", "At"))
+            }
+        case list():
+            return [_seen(item, known) for item in value]
+        case str():
+            return known.get(value, value)
+    return value
+
+
+def _ended(pod: Object, phase: str, code: int, now: str) -> Object:
+    ended = {"terminated": {"exitCode": code, "finishedAt": now, "startedAt": now}}
+    containers = [
+        {
+            "name": one["name"], "image": one["image"], "imageID": "", "ready": False,
+            "restartCount": 0, "state": ended,
+        }
+        for one in pod["spec"]["containers"]
+    ]  # fmt: skip
+    ready = [{"type": "Ready", "status": "False"}]
+    return {"phase": phase, "conditions": ready, "containerStatuses": containers}

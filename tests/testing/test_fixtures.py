@@ -1,0 +1,233 @@
+"""The fixtures as their users meet them; the first tests are what `docs` states the costs of."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes import client
+
+from phalanx.api.errors import NotFound
+from phalanx.api.kinds import CONFIG_MAP, JOB
+from phalanx.api.meta import Key
+from phalanx.api.wire import Object
+from phalanx.client.client import Client
+from phalanx.testing import Cluster, Phalanx, Served, Settings, Virtual, virtually
+from phalanx.testing.goals import NotReached
+from tests.builders import gang, pod
+from tests.conformance.official import config_map, connected
+
+HOUR = 3600.0
+
+
+def job(name: str, pods: int, seconds: int) -> Object:
+    """A Job whose pods take so long."""
+    container = {"name": "main", "image": "registry.example/main:1"}
+    return {
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name},
+        "spec": {
+            "parallelism": pods, "completions": pods,
+            "template": {
+                "metadata": {"annotations": {"phalanx.dev/run-seconds": str(seconds)}},
+                "spec": {"restartPolicy": "Never", "containers": [container]},
+            },
+        },
+    }  # fmt: skip
+
+
+def settings_map(name: str) -> Object:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}
+
+
+# ---- what it costs -------------------------------------------------------------------------------
+
+
+def test_a_test_that_does_nothing(phalanx: Phalanx) -> None:
+    assert phalanx.find("nodes") == []
+
+
+def test_a_job_of_three_pods_ends(phalanx: Phalanx) -> None:
+    phalanx.nodes(3)
+    phalanx.apply(job("hello", 3, seconds=0))
+    phalanx.wait_for("job", "hello", "Complete")
+
+
+@pytest.mark.phalanx(nodes=3)
+async def test_an_hour_of_virtual_time(phalanx_virtual: Cluster) -> None:
+    begin = asyncio.get_running_loop().time()
+    await asyncio.sleep(HOUR)
+    assert asyncio.get_running_loop().time() == begin + HOUR
+
+
+# ---- real time -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_what_one_test_makes_no_other_sees(phalanx: Phalanx, attempt: int) -> None:
+    assert [one["metadata"]["name"] for one in phalanx.find("configmaps")] == []
+    phalanx.apply(settings_map("mine"))
+
+
+@pytest.mark.phalanx(nodes=2, room={"cpu": 3})
+def test_any_client_finds_it_by_its_kubeconfig(phalanx: Served) -> None:
+    with connected(phalanx.kubeconfig) as api:
+        core: Any = client.CoreV1Api(api)
+        nodes = core.list_node().items
+        core.create_namespaced_config_map("default", config_map("theirs", a="b"))
+        assert api.configuration.host == phalanx.url
+    assert [node.status.capacity["cpu"] for node in nodes] == ["3", "3"]
+    assert phalanx.get("cm", "theirs")["data"] == {"a": "b"}
+
+
+def test_a_program_finds_it_by_its_environment(phalanx: Served, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, pathlib, time\n"
+        f"pathlib.Path({str(tmp_path / 'seen')!r}).write_text(os.environ['KUBECONFIG'])\n"
+    )
+    with phalanx.program(sys.executable, script) as process:
+        assert process.wait() == 0
+    assert (tmp_path / "seen").read_text() == str(phalanx.kubeconfig)
+
+
+def test_a_program_that_ends_badly_fails_the_test(phalanx: Served) -> None:
+    with pytest.raises(AssertionError, match="ended with exit code 3"):  # noqa: SIM117
+        with phalanx.program(sys.executable, "-c", "raise SystemExit(3)") as process:
+            process.wait()
+
+
+def test_a_program_that_goes_on_is_ended(phalanx: Served) -> None:
+    with phalanx.program(sys.executable, "-c", "import time; time.sleep(600)") as process:
+        assert process.poll() is None
+    assert process.poll() is not None
+
+
+def test_what_does_not_come_about_is_told_with_what_is_there(phalanx: Phalanx) -> None:
+    phalanx.apply(pod("lonely"))
+    phalanx.wait_for("pod", "lonely", lambda found: found["status"]["conditions"])
+    with pytest.raises(NotReached) as failed:
+        phalanx.wait_for("pod", "lonely", "Running", timeout=0.01)
+    assert str(failed.value) == (
+        "Pod default/lonely has not reached Running after 0.01 s:\n"
+        "  Pod default/lonely: phase Pending; "
+        "PodScheduled=False (Unschedulable: no nodes available to schedule pods)"
+    )
+
+
+@pytest.mark.phalanx(nodes=1, gates={"GenericWorkload": False})
+def test_a_gate_that_is_off_is_off(phalanx: Phalanx) -> None:
+    with pytest.raises(NotFound, match='the server has no kind "podgroup"'):
+        phalanx.find("podgroup")
+
+
+@pytest.mark.phalanx(nodes=1, without=["nodes"])
+def test_a_test_can_play_the_kubelet(phalanx: Phalanx) -> None:
+    phalanx.apply(pod("idle"))
+    phalanx.wait_for("pod", "idle", "PodScheduled")
+    assert phalanx.get("pod", "idle")["status"]["phase"] == "Pending"
+
+
+# ---- virtual time --------------------------------------------------------------------------------
+
+
+async def test_an_hour_of_work_is_waited_for(phalanx_virtual: Cluster) -> None:
+    await phalanx_virtual.nodes(1)
+    await phalanx_virtual.apply(job("long", 1, seconds=3600))
+    await phalanx_virtual.wait_for("job", "long", "Complete", timeout=2 * HOUR)
+    assert asyncio.get_running_loop().time() > HOUR
+
+
+async def test_a_controller_runs_beside_the_test(phalanx_virtual: Cluster) -> None:
+    async def suspend(api: Client) -> None:
+        await asyncio.sleep(60)
+        await api.patch(JOB, Key("default", "long"), {"spec": {"suspend": True}})
+
+    await phalanx_virtual.nodes(1)
+    await phalanx_virtual.apply(job("long", 1, seconds=3600))
+    phalanx_virtual.start(suspend(phalanx_virtual.client))
+    await phalanx_virtual.wait_for("job", "long", "Suspended", timeout=120)
+    await phalanx_virtual.wait_for_all("pods", "Running", count=0)
+
+
+def test_a_controller_that_fails_fails_the_test() -> None:
+    async def fail() -> None:
+        raise ValueError("as it happens")
+
+    async def wait(cluster: Cluster) -> None:
+        cluster.start(fail())
+        await asyncio.sleep(HOUR)
+
+    with pytest.raises(ValueError, match="as it happens"):  # noqa: SIM117
+        with virtually(Settings()) as found:
+            found.drive(wait(found.cluster))
+
+
+@pytest.mark.phalanx(virtual=True, nodes=1)
+def test_one_who_does_not_await_has_virtual_time_too(phalanx: Virtual) -> None:
+    phalanx.apply(job("long", 1, seconds=600))
+    phalanx.sleep(300)
+    assert [one["status"]["phase"] for one in phalanx.find("pods")] == ["Running"]
+    phalanx.sleep(301)
+    phalanx.wait_for("job", "long", "Complete", timeout=1)
+
+
+def test_the_same_seed_does_the_same_again() -> None:
+    def names(seed: int) -> list[str]:
+        with virtually(Settings(nodes=2, seed=seed)) as found:
+            found.apply(job("hello", 2, seconds=0))
+            pods = found.wait_for_all("pods", "Succeeded", count=2)
+            return [one["metadata"]["name"] for one in pods]
+
+    assert names(1) == names(1) != names(2)
+
+
+# ---- the verbs -----------------------------------------------------------------------------------
+
+
+async def test_a_gang_that_does_not_fit_is_explained(phalanx_virtual: Cluster) -> None:
+    await phalanx_virtual.nodes(1, cpu=2)
+    await phalanx_virtual.apply(*gang("train", 2, cpu="2"))
+    said = await phalanx_virtual.wait_for("pod", "train-0", lambda one: one["status"]["conditions"])
+    assert said["status"]["phase"] == "Pending"
+    assert "Insufficient cpu" in await phalanx_virtual.why("podgroup/train")
+
+
+async def test_what_is_deleted_goes_with_what_it_owns(phalanx_virtual: Cluster) -> None:
+    await phalanx_virtual.nodes(1)
+    await phalanx_virtual.apply(job("long", 1, seconds=3600))
+    [running] = await phalanx_virtual.wait_for_all("pods", "Running", count=1)
+    await phalanx_virtual.delete("job", "long")
+    await phalanx_virtual.wait_gone("pod", running["metadata"]["name"], timeout=120)
+    assert await phalanx_virtual.find("jobs.batch") == []
+
+
+async def test_what_has_no_name_gets_one(phalanx_virtual: Cluster) -> None:
+    unnamed = {**settings_map(""), "metadata": {"generateName": "mine-"}}
+    [made] = await phalanx_virtual.apply(unnamed)
+    assert made["metadata"]["name"].startswith("mine-")
+    assert unnamed["metadata"] == {"generateName": "mine-"}
+
+
+async def test_nodes_that_come_later_have_other_names(phalanx_virtual: Cluster) -> None:
+    first = await phalanx_virtual.nodes(2)
+    second = await phalanx_virtual.nodes(1, room={"example.com/gpu": 4}, labels={"pool": "gpu"})
+    assert (first, second) == (["node-0", "node-1"], ["node-2"])
+    [found] = await phalanx_virtual.find("nodes", selector="pool=gpu")
+    assert found["status"]["capacity"]["example.com/gpu"] == "4"
+
+
+async def test_an_object_may_come_later_and_go_again(phalanx_virtual: Cluster) -> None:
+    async def come_and_go() -> None:
+        await asyncio.sleep(5)
+        await phalanx_virtual.apply(settings_map("late"), namespace="kube-system")
+        await asyncio.sleep(5)
+        await phalanx_virtual.client.delete(CONFIG_MAP, Key("kube-system", "late"))
+
+    phalanx_virtual.start(come_and_go())
+    here = "kube-system"
+    await phalanx_virtual.wait_for("configmap", "late", lambda one: True, namespace=here)
+    await phalanx_virtual.wait_gone("configmap", "late", namespace=here)
+    assert 10 <= asyncio.get_running_loop().time() < 11

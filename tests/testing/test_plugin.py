@@ -1,0 +1,100 @@
+"""The plugin in runs of pytest of its own, and the documentation's examples."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Imported here, since an inner run forgets what it imports, and not all of this can come twice.
+from phalanx.testing import Served, Virtual
+from tests.builders import pod, pod_group
+
+pytest_plugins = ("pytester",)
+
+DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "testing-controllers.md"
+#: A block of the document that names its file.
+FILE = re.compile(r"^```\w+ (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+USED = (Served, Virtual)
+
+HALF = [pod_group("train", 2), pod("train-0", "train", on="node-0")]
+
+
+def run(pytester: pytest.Pytester, source: str = "") -> pytest.RunResult:
+    if source:
+        pytester.makepyfile(f"import pytest\n{source}")
+    return pytester.runpytest_inprocess("-p", "no:randomly", "-W", "error", "--strict-markers")
+
+
+def half_bound(more: str = "") -> str:
+    """A test that binds some members of a gang by hand, and too few."""
+    return (
+        f'@pytest.mark.phalanx(nodes=1, without=["scheduler"]{more})\n'
+        f"def test_bind(phalanx):\n    phalanx.apply(*{HALF!r})\n"
+    )
+
+
+def test_a_cluster_that_is_not_as_it_must_be_fails_its_test(pytester: pytest.Pytester) -> None:
+    result = run(pytester, half_bound())
+    result.assert_outcomes(failed=1)
+    sentence = "gang default/train was never placed, yet 1 of the 2 members that it needs are bound"
+    result.stdout.fnmatch_lines(["the cluster is not as it must be:", sentence])
+
+
+def test_who_does_it_on_purpose_says_so(pytester: pytest.Pytester) -> None:
+    run(pytester, half_bound(", invariants=False")).assert_outcomes(passed=1)
+
+
+def test_a_test_that_fails_fails_for_its_own_reason(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        "async def test_virtual(phalanx_virtual):\n    assert 1 == 2\n"
+        "def test_real(phalanx):\n    phalanx.get('pod', 'none')\n",
+    )
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(
+        ["E * assert 1 == 2", 'E * phalanx.api.errors.NotFound: pods "none" not found']
+    )
+    result.stdout.no_fnmatch_line("*futures*")
+
+
+def test_a_wrong_marker_is_told_in_a_sentence(pytester: pytest.Pytester) -> None:
+    result = run(pytester, "@pytest.mark.phalanx(nods=3)\ndef test_it(phalanx): pass\n")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["@pytest.mark.phalanx of *::test_it: 'nods' is none of nodes, *"])
+
+
+def test_the_nearest_marker_counts(pytester: pytest.Pytester) -> None:
+    source = (
+        "pytestmark = pytest.mark.phalanx(nodes=1, virtual=True)\n"
+        "@pytest.mark.phalanx(nodes=2)\n"
+        "def test_it(phalanx):\n    assert len(phalanx.find('nodes')) == 2; phalanx.sleep(1)\n"
+    )
+    run(pytester, source).assert_outcomes(passed=1)
+
+
+def test_a_test_in_virtual_time_that_does_not_await_is_told_how(pytester: pytest.Pytester) -> None:
+    result = run(pytester, "def test_it(phalanx_virtual): pass\n")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["a test that asks for phalanx_virtual is `async def`; *"])
+
+
+def test_runs_without_a_control_plane_import_none() -> None:
+    question = (
+        "import sys, phalanx.testing.plugin\n"
+        "print(*sorted(name for name in sys.modules if name.startswith('phalanx')))"
+    )
+    told = subprocess.run([sys.executable, "-c", question], capture_output=True, check=True)
+    assert told.stdout.decode().split() == ["phalanx", "phalanx.testing", "phalanx.testing.plugin"]
+
+
+def test_the_examples_of_the_documentation_work(pytester: pytest.Pytester) -> None:
+    files = dict(FILE.findall(DOCUMENT.read_text()))
+    for name, text in files.items():
+        (pytester.path / name).write_text(text)
+    tests = [name for name in files if name.startswith("test_")]
+    assert len(tests) == 5
+    run(pytester).assert_outcomes(passed=len(tests))
