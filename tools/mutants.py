@@ -219,11 +219,14 @@ def _caught(mutant: Mutant, copy: Path) -> tuple[str, str]:
 def _failure(copy: Path, module: str, *arguments: str) -> str:
     """What a run that fails says; nothing, if it goes well."""
     path = os.pathsep.join((str(copy / "src"), str(copy)))
-    done = subprocess.run(
-        [sys.executable, "-m", module, *arguments], cwd=copy, timeout=PATIENCE,
-        env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", module, *arguments], cwd=copy, timeout=PATIENCE,
+            env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"no end after {PATIENCE:g} s"
     if not done.returncode:
         return ""
     lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]

@@ -17,8 +17,7 @@ from phalanx.controllers.claimuse import ClaimUse
 from phalanx.controllers.loop import Informers
 from tests.builders import in_virtual_time, node, pod, pod_group
 from tests.controllers.cluster import Cluster, cluster, lagging
-from tests.controllers.test_resourceclaims import DEVICES, asking, sharing
-from tests.controllers.trials import (
+from tests.controllers.lives import (
     BARE,
     Part,
     assert_quiet,
@@ -27,6 +26,7 @@ from tests.controllers.trials import (
     survives_bad_news,
     survives_every_end,
 )
+from tests.controllers.test_resourceclaims import DEVICES, asking, sharing
 
 KEY = Key("default", "r")
 ALLOCATION: Object = {"devices": {}}

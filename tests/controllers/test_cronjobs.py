@@ -19,7 +19,7 @@ from phalanx.controllers.nodes import RUN_SECONDS
 from phalanx.controllers.recorder import Recorder
 from tests.builders import in_virtual_time
 from tests.controllers.cluster import EPOCH, Cluster, cluster, lagging, machines
-from tests.controllers.trials import (
+from tests.controllers.lives import (
     BARE,
     Part,
     assert_quiet,

@@ -18,7 +18,7 @@ from phalanx.controllers.nodelifecycle import LEASE_NAMESPACE, NodeLifecycle
 from phalanx.controllers.recorder import Recorder
 from tests.builders import in_virtual_time, node, pod
 from tests.controllers.cluster import EPOCH, Cluster, cluster
-from tests.controllers.trials import (
+from tests.controllers.lives import (
     BARE,
     Part,
     assert_quiet,

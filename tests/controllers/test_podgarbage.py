@@ -16,8 +16,7 @@ from phalanx.controllers.loop import Informers
 from phalanx.controllers.podgarbage import OUT_OF_SERVICE, PodGarbage
 from tests.builders import in_virtual_time, node, pod
 from tests.controllers.cluster import Cluster, cluster
-from tests.controllers.test_garbage import Held
-from tests.controllers.trials import (
+from tests.controllers.lives import (
     BARE,
     Part,
     Story,
@@ -27,6 +26,7 @@ from tests.controllers.trials import (
     survives_bad_news,
     survives_every_end,
 )
+from tests.controllers.test_garbage import Held
 
 STAY: Object = {"finalizers": ["example.com/stay"]}
 

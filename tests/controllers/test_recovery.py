@@ -14,7 +14,7 @@ from phalanx.controllers.loop import Informers
 from phalanx.controllers.recovery import Recovery
 from tests.builders import in_virtual_time, node, pod
 from tests.controllers.cluster import Cluster, cluster, machines
-from tests.controllers.trials import (
+from tests.controllers.lives import (
     BARE,
     Part,
     assert_quiet,

@@ -25,7 +25,7 @@ from phalanx.controllers.recorder import Recorder
 from phalanx.controllers.resourceclaims import ResourceClaims
 from tests.builders import in_virtual_time, pod, pod_group
 from tests.controllers.cluster import Cluster, cluster
-from tests.controllers.trials import (
+from tests.controllers.lives import (
     BARE,
     Part,
     assert_quiet,

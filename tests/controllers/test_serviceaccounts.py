@@ -14,7 +14,7 @@ from phalanx.controllers.loop import Informers
 from phalanx.controllers.serviceaccounts import ServiceAccounts
 from tests.builders import in_virtual_time
 from tests.controllers.cluster import Cluster, cluster
-from tests.controllers.trials import (
+from tests.controllers.lives import (
     BARE,
     Part,
     assert_quiet,

@@ -17,7 +17,7 @@ from phalanx.controllers.recorder import Recorder
 from phalanx.controllers.tainteviction import TaintEviction
 from tests.builders import in_virtual_time, node, pod
 from tests.controllers.cluster import Cluster, cluster
-from tests.controllers.trials import (
+from tests.controllers.lives import (
     BARE,
     Part,
     assert_quiet,

@@ -16,7 +16,7 @@ from phalanx.controllers.nodes import RUN_SECONDS
 from phalanx.controllers.ttl import TimeToLive
 from tests.builders import in_virtual_time
 from tests.controllers.cluster import Cluster, cluster, lagging, machines
-from tests.controllers.trials import (
+from tests.controllers.lives import (
     BARE,
     Part,
     assert_quiet,

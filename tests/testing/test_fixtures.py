@@ -105,13 +105,14 @@ def test_a_program_that_goes_on_is_ended(phalanx: Served) -> None:
     assert process.poll() is not None
 
 
+@pytest.mark.phalanx(virtual=True)
 def test_what_does_not_come_about_is_told_with_what_is_there(phalanx: Phalanx) -> None:
     phalanx.apply(pod("lonely"))
     phalanx.wait_for("pod", "lonely", lambda found: found["status"]["conditions"])
     with pytest.raises(NotReached) as failed:
-        phalanx.wait_for("pod", "lonely", "Running", timeout=0.01)
+        phalanx.wait_for("pod", "lonely", "Running", timeout=30)
     assert str(failed.value) == (
-        "Pod default/lonely has not reached Running after 0.01 s:\n"
+        "Pod default/lonely has not reached Running after 30 s:\n"
         "  Pod default/lonely: phase Pending; "
         "PodScheduled=False (Unschedulable: no nodes available to schedule pods)"
     )
@@ -182,6 +183,12 @@ def test_the_same_seed_does_the_same_again() -> None:
             return [one["metadata"]["name"] for one in pods]
 
     assert names(1) == names(1) != names(2)
+
+
+async def test_a_test_may_have_two_clusters(phalanx: Phalanx, phalanx_virtual: Cluster) -> None:
+    phalanx.apply(settings_map("mine"))
+    await asyncio.sleep(HOUR / 60)
+    assert await phalanx_virtual.find("configmaps") == []
 
 
 # ---- the verbs -----------------------------------------------------------------------------------

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from phalanx.testing.settings import Settings
     from phalanx.testing.verbs import Phalanx
 
+#: What a test was given, by the name of the fixture, and how it asked for it.
+_OURS = pytest.StashKey[dict[str | None, tuple["Phalanx", "Settings"]]]()
 _MARKER = (
     "phalanx(nodes=0, room={}, gates={}, without=[], invariants=True, virtual=False, seed=1): "
     "what the control plane of a test is like."
@@ -56,7 +58,7 @@ def phalanx(request: pytest.FixtureRequest) -> Iterator[Phalanx]:
             identity = request.getfixturevalue("_phalanx_identity")
             folder = request.getfixturevalue("tmp_path_factory").mktemp("phalanx")
             found = stack.enter_context(serving(settings, folder, identity))
-        request.node.stash[_OURS] = (found, settings)
+        _remember(request, found, settings)
         yield found
 
 
@@ -67,7 +69,7 @@ def phalanx_virtual(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
     settings = _settings(request.node)
     with virtually(settings) as found:
-        request.node.stash[_OURS] = (found, settings)
+        _remember(request, found, settings)
         yield found.cluster
 
 
@@ -78,7 +80,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         pytest.fail(_NOT_ASYNC, pytrace=False)
-    found, _ = pyfuncitem.stash[_OURS]
+    found, _ = pyfuncitem.stash[_OURS]["phalanx_virtual"]
     wanted = inspect.signature(pyfuncitem.obj).parameters
     arguments = {name: pyfuncitem.funcargs[name] for name in wanted}
     found.drive(pyfuncitem.obj(**arguments))
@@ -89,9 +91,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Judge the cluster of a test that passed, while it is still there."""
     result = yield
-    found, settings = item.stash.get(_OURS, (None, None))
-    if found is not None and settings is not None and settings.invariants:
-        wrongs = found.wrongs()
+    for found, settings in item.stash.get(_OURS, {}).values():
+        wrongs = found.wrongs() if settings.invariants else []
         if wrongs:
             pytest.fail("\n".join(["the cluster is not as it must be:", *wrongs]), pytrace=False)
     return result
@@ -110,4 +111,6 @@ def _settings(item: pytest.Item) -> Settings:
         raise pytest.fail.Exception(sentence, pytrace=False) from None
 
 
-_OURS = pytest.StashKey[tuple["Phalanx", "Settings"]]()
+def _remember(request: pytest.FixtureRequest, found: Phalanx, settings: Settings) -> None:
+    """Let the hooks of this test know what a fixture gave it."""
+    request.node.stash.setdefault(_OURS, {})[request.fixturename] = (found, settings)
