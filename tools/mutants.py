@@ -123,6 +123,7 @@ MUTANTS = (
         "scheduler/queue.py",
         "(State.IN_FLIGHT, Stimulus.RETURNED): Queue._returned_in_flight,",
         "(State.IN_FLIGHT, Stimulus.RETURNED): Queue._stay,",
+        ("tests/scheduler/test_queue.py",),
     ),
     Mutant(
         "a bind without an answer is never told of",

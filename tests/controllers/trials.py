@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,13 +23,12 @@ import orjson
 from phalanx.api.errors import Expired
 from phalanx.api.kinds import Kind
 from phalanx.api.wire import Object, Reply, Request, Stream
-from phalanx.chance import SeededChance
 from phalanx.client.client import Client
 from phalanx.client.requests import is_watch
 from phalanx.client.transports import Transport
-from phalanx.controllers.loop import Informers
 from phalanx.sim import loop
-from tests.controllers.trialstage import Part, Run, Stage
+from phalanx.store.kv import Change
+from tests.controllers.trialstage import Part, Stage, act, ended
 
 #: Seconds until another one takes over, and for which the past or a gap lasts.
 TAKEOVER, BLINDNESS = 1.0, 2.0
@@ -37,18 +36,22 @@ TAKEOVER, BLINDNESS = 1.0, 2.0
 RESYNCS = 10
 
 
+#: Says what is wrong about what was committed together.
+Law = Callable[[Sequence[Change]], list[str]]
+
+
 @dataclass(frozen=True)
 class Scenario:
     """What users do, who else is there, and which kinds the end is judged by.
 
-    `laws` are asked for what is wrong at every revision of the store.
+    `laws` makes somebody who is told of all that is committed and says what is wrong about it.
     """
 
     name: str
     act: Callable[[Stage], Awaitable[None]]
     kinds: Sequence[Kind]
     cast: Sequence[Part] = ()
-    laws: Callable[[Stage], list[str]] = lambda stage: []
+    laws: Callable[[], Law] = lambda: lambda changes: []
 
 
 @dataclass(frozen=True)
@@ -157,39 +160,40 @@ class Trial:
         stage = Stage()
         await stage.server.start()
         wrongs: list[str] = []
-        stage.store.follow(lambda changes: wrongs.extend(self._scenario.laws(stage)))
+        law = self._scenario.laws()
+        stage.store.follow(lambda changes: wrongs.extend(law(changes)))
         async with asyncio.TaskGroup() as group:
-            cast = group.create_task(_together(stage.connect("cast"), stage, self._scenario.cast))
+            cast = group.create_task(act(stage.connect("cast"), stage, self._scenario.cast))
             life = group.create_task(self._lives(stage))
             await self._scenario.act(stage)
             await stage.rest()
             picture = await stage.picture(self._scenario.kinds)
-            await _ended(life)
+            await ended(life)
             unrest = [word for _ in range(RESYNCS) for word in await self._resync(stage)]
-            await _ended(cast)
+            await ended(cast)
         return End(picture, wrongs, self._tally, unrest)
 
     async def _lives(self, stage: Stage) -> None:
         """One life; and another, if that ended too soon."""
         way = Way(stage.way("subject"), self._trouble, self._tally)
-        life = asyncio.create_task(_together(Client(way), stage, [self._subject]))
+        life = asyncio.create_task(act(Client(way), stage, [self._subject]))
         try:
             await way.killed.wait()
         finally:
-            await _ended(life)
+            await ended(life)
         await asyncio.sleep(TAKEOVER)
         back = self._trouble.past
         past = max(stage.store.revision - back, 1) if back else 0
         next_way = Way(stage.way("subject"), self._trouble, self._tally, past=past)
-        await _together(Client(next_way), stage, [self._subject])
+        await act(Client(next_way), stage, [self._subject])
 
     async def _resync(self, stage: Stage) -> list[str]:
         """Let the controller hear of everything anew; what it writes."""
         tally = Tally()
         way = Way(stage.way("subject"), Trouble(babbles=True), tally)
-        life = asyncio.create_task(_together(Client(way), stage, [self._subject]))
+        life = asyncio.create_task(act(Client(way), stage, [self._subject]))
         await asyncio.sleep(30.0)
-        await _ended(life)
+        await ended(life)
         return tally.asked
 
 
@@ -243,22 +247,3 @@ def _unlike(one: Any, other: Any, at: str) -> list[str]:
         pairs = enumerate(zip(one, other, strict=True))
         return [word for n, (a, b) in pairs for word in _unlike(a, b, f"{at}[{n}]")]
     return [] if one == other else [f"{at} is {other!r} instead of {one!r}"]
-
-
-async def _together(client: Client, stage: Stage, parts: Sequence[Part]) -> None:
-    """Run parts with informers of their own until cancelled."""
-    chance = SeededChance(3)
-    informers = Informers(client, chance)
-    runs: list[Run] = [
-        run for part in parts for run in part(client, informers, stage.clock, chance)
-    ]
-    async with asyncio.TaskGroup() as group:
-        group.create_task(informers.run())
-        for run in runs:
-            group.create_task(run())
-
-
-async def _ended(task: asyncio.Task[Any]) -> None:
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task

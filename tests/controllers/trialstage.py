@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import orjson
 
 from phalanx.api.conversion import STORED
 from phalanx.api.core import Pod
+from phalanx.api.gates import DEFAULT, Gates
 from phalanx.api.kinds import EVENT, POD, Kind
 from phalanx.api.meta import Key, timestamp
 from phalanx.api.wire import STRATEGIC_PATCH, Object, User
@@ -48,11 +50,11 @@ Part = Callable[[Client, Informers, Clock, Chance], list[Run]]
 class Stage:
     """A server, and a user who does this and that."""
 
-    def __init__(self) -> None:
+    def __init__(self, gates: Gates = DEFAULT) -> None:
         chance = SeededChance(1)
         self.clock = LoopClock(asyncio.get_running_loop(), EPOCH)
         self.store = MemoryStore(lambda: chance.between(*LATENCY))
-        self.server = Server(self.store, self.clock, chance)
+        self.server = Server(self.store, self.clock, chance, gates=gates)
         self.client = self.connect("user")
 
     def way(self, name: str) -> InProcess:
@@ -98,6 +100,10 @@ class Stage:
                 last, since = self.store.revision, loop.time()
             await asyncio.sleep(1.0)
 
+    async def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        await asyncio.sleep(seconds)
+
     async def picture(self, kinds: Iterable[Kind]) -> dict[str, list[Object]]:
         """All there is of some kinds, without what nobody chose."""
         found = {kind: list((await self.client.list(kind)).items) for kind in STORED}
@@ -113,9 +119,46 @@ class Stage:
             for kind in kinds
         }
 
-    async def events(self) -> list[str]:
-        """The reasons of all events."""
-        return sorted({event["reason"] for event in (await self.client.list(EVENT)).items})
+    async def all(self, kind: Kind) -> list[Object]:
+        """All there is of a kind, the oldest first."""
+        return sorted((await self.client.list(kind)).items, key=_age)
+
+    async def one(self, kind: Kind) -> Object:
+        """The only one that there is of a kind."""
+        (found,) = await self.all(kind)
+        return found
+
+    async def events(self, reason: str = "") -> list[Object]:
+        """The events of a reason, or all."""
+        return [one for one in await self.all(EVENT) if reason in ("", one["reason"])]
+
+
+@asynccontextmanager
+async def acting(stage: Stage, *parts: Part, client: Client | None = None) -> AsyncIterator[None]:
+    """Have parts of a control plane run on a stage while the context lasts."""
+    task = asyncio.create_task(act(client or stage.connect("parts"), stage, parts))
+    try:
+        yield
+    finally:
+        await ended(task)
+
+
+async def act(client: Client, stage: Stage, parts: Iterable[Part]) -> None:
+    """Run parts with informers of their own until cancelled."""
+    chance = SeededChance(3)
+    informers = Informers(client, chance)
+    runs = [run for part in parts for run in part(client, informers, stage.clock, chance)]
+    async with asyncio.TaskGroup() as group:
+        group.create_task(informers.run())
+        for run in runs:
+            group.create_task(run())
+
+
+async def ended(task: asyncio.Task[Any]) -> None:
+    """End a task; what it failed of is raised."""
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
 
 
 def kubelets(client: Client, informers: Informers, clock: Clock, chance: Chance) -> list[Run]:
@@ -151,6 +194,11 @@ _KINDS = {kind.name: kind for kind in STORED}
 
 def _key(kind: Kind, name: str) -> Key:
     return Key("default" if kind.namespaced else "", name)
+
+
+def _age(obj: Object) -> tuple[str, int, str]:
+    meta = obj["metadata"]
+    return meta["creationTimestamp"], int(meta["resourceVersion"]), meta["name"]
 
 
 def _plain(meta: Object) -> str:

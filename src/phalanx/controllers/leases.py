@@ -36,10 +36,14 @@ class Leases:
     async def run(self) -> None:
         """Renew all of them once per round, a portion at a time, until cancelled."""
         renew = self._renew_together if await self._serves_renewals() else self._renew_alone
+        loop = asyncio.get_running_loop()
         while True:
+            begin = loop.time()
             for portion in range(_PORTIONS):
                 await renew(self._names[portion::_PORTIONS])
-                await asyncio.sleep(RENEWAL / _PORTIONS)
+                # However long the server took: what comes too late is as bad as what never comes.
+                due = begin + RENEWAL * (portion + 1) / _PORTIONS
+                await asyncio.sleep(max(due - loop.time(), 0))
 
     async def _serves_renewals(self) -> bool:
         try:

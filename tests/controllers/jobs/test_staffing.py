@@ -68,6 +68,14 @@ def test_doubled_and_too_high_indexes_are_dismissed() -> None:
     assert seen.dismissed == ["b", "c", "d"]
 
 
+def test_of_two_pods_of_an_index_the_one_is_kept_that_knows_of_more_failures() -> None:
+    one = indexed(backoffLimitPerIndex=3, parallelism=1)
+    seen = look(
+        one, pod("a", of=one, index=0, failures=1), pod("b", of=one, index=0, failures=0, node="n")
+    )
+    assert seen.dismissed == ["b"]
+
+
 def test_a_pod_whose_index_is_done_is_dismissed() -> None:
     one = job(
         {"completedIndexes": "0", "succeeded": 1}, parallelism=2, completions=2,

@@ -2,47 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from phalanx.api.kinds import JOB, POD, POD_GROUP, WORKLOAD
-from phalanx.api.wire import Object
-from phalanx.chance import Chance
-from phalanx.client.client import Client
-from phalanx.clock import Clock
-from phalanx.controllers.garbage import Garbage
-from phalanx.controllers.jobs.controller import Jobs
-from phalanx.controllers.jobs.groups import Settings
-from phalanx.controllers.loop import Informers
-from phalanx.controllers.podgroups import Protection
-from phalanx.controllers.recorder import Recorder
+from tests.controllers.jobs.laws import Laws
+from tests.controllers.jobs.work import collectors, indexed, job, workload
+from tests.controllers.jobs.work import subject as job_controller
 from tests.controllers.trials import Scenario, Trouble, crashes, gaps, judge, play
-from tests.controllers.trialstage import Run, Stage, kubelets
+from tests.controllers.trialstage import Stage, kubelets
 
 KINDS = (JOB, POD, WORKLOAD, POD_GROUP)
 
-
-def subject(client: Client, informers: Informers, clock: Clock, chance: Chance) -> list[Run]:
-    recorder = Recorder(client, clock, chance, "job-controller")
-    return [Jobs(client, informers, clock, recorder, Settings()).run, recorder.run]
-
-
-def collectors(client: Client, informers: Informers, clock: Clock, chance: Chance) -> list[Run]:
-    return [Protection(client, informers).run, Garbage(client, informers).run]
-
-
-def job(name: str = "train", *, gang: bool = False, **spec: Any) -> Object:
-    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "i"}]}}
-    block: Object = {"scheduling": {"schedulingPolicy": {"gang": {}}}} if gang else {}
-    return {
-        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "namespace": "default"},
-        "spec": {"template": template, **block, **spec},
-    }  # fmt: skip
-
-
-def indexed(count: int, **more: Any) -> Object:
-    return job(parallelism=count, completions=count, completionMode="Indexed", **more)
+subject = job_controller()
 
 
 async def completes(stage: Stage) -> None:
@@ -114,13 +85,7 @@ async def loses_its_objects(stage: Stage) -> None:
 
 
 async def brings_its_own(stage: Stage) -> None:
-    gang = {"name": "workers", "schedulingPolicy": {"gang": {"minCount": 2}}}
-    reference = {"apiGroup": "batch", "kind": "Job", "name": "train"}
-    await stage.create({
-        "apiVersion": "scheduling.k8s.io/v1beta1", "kind": "Workload",
-        "metadata": {"name": "mine", "namespace": "default"},
-        "spec": {"controllerRef": reference, "podGroupTemplates": [gang]},
-    })  # fmt: skip
+    await stage.create(workload("mine", 2))
     await stage.create(job(parallelism=3, completions=3))
 
 
@@ -145,7 +110,7 @@ async def is_made_again_while_its_orphans_run(stage: Stage) -> None:
 
 
 SCENARIOS = [
-    Scenario(act.__name__, act, KINDS, (kubelets, collectors))
+    Scenario(act.__name__, act, KINDS, (kubelets, collectors), Laws)
     for act in (
         completes, fails_and_is_replaced, gives_up, gives_up_an_index, rests_and_goes_on,
         is_met_early, grows_and_shrinks, loses_its_objects, brings_its_own,

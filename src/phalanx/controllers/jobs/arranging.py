@@ -114,7 +114,7 @@ class Arrangement:
                 return await self._in_group(workload, group)
             case Unusable(why, spare):
                 return await self._in_doubt(POD_GROUP, why, spare)
-        return await self._with_new_group(workload.obj, link)
+        return await self._with_new_group(workload, link)
 
     async def _in_group(self, workload: Found[Workload], group: Found[PodGroup]) -> Place:
         name = group.obj.metadata.name
@@ -152,13 +152,16 @@ class Arrangement:
         group = building.pod_group(self._wish, wanted)["metadata"]["name"]
         return self._retrofitted(group) or await self._create(WORKLOAD, wanted)
 
-    async def _with_new_group(self, workload: Workload, link: Link | None) -> Place:
+    async def _with_new_group(self, workload: Found[Workload], link: Link | None) -> Place:
         try:
-            wanted = building.pod_group(self._wish, workload_object(workload), link)
+            wanted = building.pod_group(self._wish, workload_object(workload.obj), link)
         except NotFound as error:
             return Place(fallback=fallback("TemplateNotFound", str(error)))
         if place := self._retrofitted(wanted["metadata"]["name"]):
             return place
+        if not workload.is_ours:
+            # What is another's may stay when the Job goes; its group must not.
+            del wanted["metadata"]["ownerReferences"][1:]
         await self._take_policy(wanted["spec"])
         return await self._create(POD_GROUP, wanted)
 

@@ -7,8 +7,9 @@ afterwards.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from phalanx.api.batch import Job
 from phalanx.api.core import Pod
@@ -29,6 +30,7 @@ UNTRACKED: Object = {"$deleteFromPrimitiveList/finalizers": [TRACKING]}
 
 #: Why something could not be done now.
 Failure = ApiError | Unreachable | Behind
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -48,7 +50,7 @@ class Hands:
         size, made = len(orders) if at_once else 1, 0
         while made < len(orders):
             batch = orders[made : made + size]
-            done, failures = await side_by_side(self._create(order, group) for order in batch)
+            done, failures = await side_by_side(partial(self._create, group), batch)
             made, size = made + len(done), 2 * size
             if failures:
                 if not is_futile(failures[0]):
@@ -59,28 +61,28 @@ class Hands:
 
     async def delete(self, pods: Iterable[Pod]) -> tuple[list[Pod], list[Failure]]:
         """Delete pods that are to be counted first; those that are going now."""
-        return await side_by_side(map(self._delete, pods))
+        return await side_by_side(self._delete, pods)
 
     async def dismiss(self, pods: Iterable[Pod]) -> tuple[list[Pod], list[Failure]]:
         """Delete pods that are to be counted as nothing; those that are going now."""
-        return await side_by_side(map(self._dismiss, pods))
+        return await side_by_side(self._dismiss, pods)
 
     async def release(self, pods: Iterable[Pod]) -> list[Failure]:
         """Take our finalizer off pods."""
-        return (await side_by_side(map(self._release, pods)))[1]
+        return (await side_by_side(self._release, pods))[1]
 
     async def adopt(self, pods: Iterable[Pod]) -> list[Failure]:
         """Make pods of nobody the Job's own."""
         change: Object = {"ownerReferences": [owner(self._job)], "finalizers": [TRACKING]}
-        return (await side_by_side(self._change(pod, change, exact=True) for pod in pods))[1]
+        return (await side_by_side(partial(self._change, change, exact=True), pods))[1]
 
     async def disown(self, pods: Iterable[Pod]) -> list[Failure]:
         """Give pods up, and do not hold them any longer."""
         reference = {"$patch": "delete", "uid": self._job.metadata.uid}
         change: Object = {"ownerReferences": [reference], **UNTRACKED}
-        return (await side_by_side(self._change(pod, change, exact=True) for pod in pods))[1]
+        return (await side_by_side(partial(self._change, change, exact=True), pods))[1]
 
-    async def _create(self, order: Order, group: str) -> None:
+    async def _create(self, group: str, order: Order) -> None:
         made = await self._pen.create(POD, new_pod(self._job, order, group))
         self._tell(Remark("SuccessfulCreate", f"Created pod: {made['metadata']['name']}"))
 
@@ -101,13 +103,13 @@ class Hands:
 
     async def _dismiss(self, pod: Pod) -> Pod:
         # As it was seen: one that has ended since is to be counted instead.
-        version = await self._change(pod, UNTRACKED, exact=True) if is_tracked(pod) else ""
+        version = await self._change(UNTRACKED, pod, exact=True) if is_tracked(pod) else ""
         return await self._delete(pod, version)
 
     async def _release(self, pod: Pod) -> None:
-        await self._change(pod, UNTRACKED)
+        await self._change(UNTRACKED, pod)
 
-    async def _change(self, pod: Pod, change: Object, *, exact: bool = False) -> str:
+    async def _change(self, change: Object, pod: Pod, *, exact: bool = False) -> str:
         """Change the metadata of a pod, if it is still there; the version that it has then."""
         patch, content = {"metadata": change}, STRATEGIC_PATCH
         try:
@@ -117,20 +119,22 @@ class Hands:
         return str(changed["metadata"]["resourceVersion"])
 
 
-async def side_by_side(acts: Iterable[Coroutine[Any, Any, T]]) -> tuple[list[T], list[Failure]]:
-    """Do several things, some of them at a time: what came of them, and which were refused."""
+async def side_by_side(
+    act: Callable[[S], Awaitable[T]], items: Iterable[S]
+) -> tuple[list[T], list[Failure]]:
+    """Do the same to several, some of them at a time: what came of it, and what was refused."""
     gate = asyncio.Semaphore(_AT_ONCE)
 
-    async def one(act: Coroutine[Any, Any, T]) -> T | Failure:
+    async def one(item: S) -> T | Failure:
         async with gate:
             try:
-                return await act
+                return await act(item)
             except (ApiError, Unreachable) as failure:
                 return failure
 
     done: list[T] = []
     failures: list[Failure] = []
-    for result in await asyncio.gather(*map(one, acts)):
+    for result in await asyncio.gather(*map(one, items)):
         if isinstance(result, ApiError | Unreachable | Behind):
             failures.append(result)
         else:

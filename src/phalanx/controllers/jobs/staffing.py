@@ -89,12 +89,17 @@ def _strays(situation: Situation) -> list[Pod]:
     seen: set[int] = set()
     strays = []
     over = roll.succeeded_indexes | situation.failures.given_up
-    for pod in sorted(roll.active, key=_worth, reverse=True):
+    for pod in sorted(roll.active, key=_knowledge, reverse=True):
         index = index_of(pod)
         if not roll.belongs(pod) or index in seen or index in over:
             strays.append(pod)
         seen.add(index)
     return strays
+
+
+def _knowledge(pod: Pod) -> tuple[int, tuple[bool, bool, bool, float, str]]:
+    """Which pod of an index to keep: the one that knows of more that came before it."""
+    return attempts_before(pod), _worth(pod)
 
 
 def _worth(pod: Pod) -> tuple[bool, bool, bool, float, str]:

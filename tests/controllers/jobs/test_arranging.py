@@ -1,0 +1,516 @@
+"""A Job's Workload and PodGroup, made before its pods and kept up to date."""
+
+from __future__ import annotations
+
+import pytest
+
+from phalanx.api.kinds import JOB, POD, POD_GROUP, RESOURCE_QUOTA, WORKLOAD
+from phalanx.api.scheduling import MANAGED_BY, MEMBERS_TO_RUN
+from phalanx.api.wire import Object
+from phalanx.builder.names import workload_name
+from phalanx.controllers.jobs.groups import Settings
+from tests.builders import in_virtual_time
+from tests.controllers.jobs.work import (
+    at_work,
+    group,
+    groups_of,
+    indexed,
+    job,
+    said,
+    subject,
+    workload,
+)
+from tests.controllers.trialstage import Stage, acting, kubelets
+
+TEMPLATE = "scheduling.k8s.io/group-template-name"
+PARENT = {"apiVersion": "example.com/v1", "kind": "Training", "name": "llm", "uid": "u",
+          "controller": True}  # fmt: skip
+ABOUT = ("example.com", "Training", "llm")
+
+
+def owner(api: str, kind: str) -> Object:
+    return {"ownerReferences": [{**PARENT, "apiVersion": api, "kind": kind}]}
+
+
+def linked(template: str = "workers-0", **more: str) -> Object:
+    return {"ownerReferences": [PARENT], "annotations": {TEMPLATE: template, **more}}
+
+
+def policy(obj: Object) -> Object:
+    found: Object = obj["spec"].get("schedulingPolicy") or {}
+    return found
+
+
+async def sizes(stage: Stage) -> tuple[object, object]:
+    """The size that the Workload and that the PodGroup name."""
+    made, of = await stage.one(WORKLOAD), await stage.one(POD_GROUP)
+    template = made["spec"]["podGroupTemplates"][0]["schedulingPolicy"]
+    return template["gang"]["minCount"], policy(of)["gang"]["minCount"]
+
+
+async def fallback(stage: Stage) -> tuple[str, str]:
+    """What the Job says of its pods being scheduled one by one."""
+    return said(await stage.one(JOB))["SchedulingFallback"]
+
+
+@in_virtual_time
+async def test_first_comes_the_workload_then_the_group_then_pods() -> None:
+    async with at_work() as stage:
+        order: list[str] = []
+        stage.store.follow(lambda changes: order.extend(
+            change.key for change in changes if change.before is None
+        ))  # fmt: skip
+        await stage.create(job(gang=True, parallelism=2, completions=2))
+        await stage.rest()
+    kinds = [k for key in order for k in ("workloads", "podgroups", "pods/") if f"/{k}" in key]
+    assert kinds[:2] + sorted({*kinds[2:]}) == ["workloads", "podgroups", "pods/"]
+
+
+@pytest.mark.parametrize("shape", [
+    {}, {"parallelism": 3}, {"parallelism": 2, "completions": 5},
+    {"parallelism": 2, "completions": 2, "completionMode": "Indexed"},
+    {"scheduling": {}}, {"scheduling": {"schedulingPolicy": {"basic": {}}}}, {"suspend": True},
+])  # fmt: skip
+@in_virtual_time
+async def test_every_root_job_is_represented_as_basic_unless_it_asks_for_a_gang(
+    shape: Object,
+) -> None:
+    async with at_work() as stage:
+        await stage.create(job(**shape))
+        await stage.rest()
+        made, of = await stage.one(WORKLOAD), await stage.one(POD_GROUP)
+        assert made["spec"]["podGroupTemplates"][0]["schedulingPolicy"] == {"basic": {}}
+        assert policy(of) == {"basic": {}}
+        name = of["metadata"]["name"]
+        pods = await stage.all(POD)
+        assert groups_of(pods) == [name] * len(pods)
+
+
+@in_virtual_time
+async def test_objects_say_whose_they_are_and_who_made_them() -> None:
+    async with at_work() as stage:
+        await stage.create(job())
+        await stage.rest()
+        one, made, of = await stage.one(JOB), await stage.one(WORKLOAD), await stage.one(POD_GROUP)
+        uid = one["metadata"]["uid"]
+        owners = made["metadata"]["ownerReferences"]
+        assert [(o["kind"], o["uid"], o["controller"]) for o in owners] == [("Job", uid, True)]
+        assert [o["kind"] for o in of["metadata"]["ownerReferences"]] == ["Job", "Workload"]
+        for obj in (made, of):
+            assert obj["metadata"]["annotations"] == {MANAGED_BY: "job-controller"}
+        assert made["metadata"]["name"].startswith("train-")
+        assert of["metadata"]["name"].startswith(f"{made['metadata']['name']}-train-pgt-0-")
+        for kind, obj in (("Workload", made), ("PodGroup", of)):
+            (event,) = await stage.events(f"{kind}Created")
+            name = obj["metadata"]["name"]
+            assert event["message"] == f"Created {kind} {name} for Job train"
+
+
+@in_virtual_time
+async def test_what_a_job_asks_for_reaches_its_group() -> None:
+    block = {
+        "schedulingPolicy": {"gang": {"minCount": 2}},
+        "schedulingConstraints": {"topology": [{"key": "rack"}]},
+        "disruptionMode": {"all": {}},
+        "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "gpus"}],
+    }
+    async with at_work() as stage:
+        await stage.create(job(parallelism=3, completions=3, scheduling=block))
+        await stage.rest()
+        spec = (await stage.one(POD_GROUP))["spec"]
+        assert {name: spec[name] for name in block} == block
+
+
+@pytest.mark.parametrize(
+    ("one", "count"),
+    [
+        (job(), 1),
+        (job(meta=owner("batch/v1", "CronJob")), 1),
+        (job(meta=owner("example.com/v1", "Unknown")), 1),
+        (job(meta=owner("jobset.x-k8s.io/v1alpha2", "JobSet")), 0),
+        (job(meta=owner("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet")), 0),
+        (job(meta=owner("ray.io/v1", "RayJob")), 0),
+        (job(gangPolicy={"policy": "NoGang"}), 0),
+        (job(gangPolicy={"policy": "JobAsGang"}), 1),
+    ],
+)
+@in_virtual_time
+async def test_who_gets_objects(one: Object, count: int) -> None:
+    stage = Stage()
+    await stage.server.start()
+    async with acting(stage, subject(), kubelets):
+        await stage.create(one)
+        await stage.rest()
+        assert len(await stage.all(POD)) == 1
+        assert len(await stage.all(WORKLOAD)) == len(await stage.all(POD_GROUP)) == count
+
+
+@in_virtual_time
+async def test_a_template_that_names_a_group_keeps_it_and_gets_no_objects() -> None:
+    one = job(meta=linked())
+    one["spec"]["template"]["spec"]["schedulingGroup"] = {"podGroupName": "mine"}
+    async with at_work() as stage:
+        await stage.create(workload("parent", 2, about=ABOUT), one)
+        await stage.rest()
+        assert groups_of(await stage.all(POD)) == ["mine"]
+        assert len(await stage.all(WORKLOAD)) + len(await stage.all(POD_GROUP)) == 1
+
+
+@in_virtual_time
+async def test_where_basic_workloads_are_not_wanted_only_gangs_get_objects() -> None:
+    async with at_work(Settings(basic=False)) as stage:
+        await stage.create(job("plain"), job("gang", gang=True))
+        await stage.rest()
+        (made,) = await stage.all(WORKLOAD)
+        assert made["spec"]["controllerRef"]["name"] == "gang"
+        assert len(await stage.all(POD)) == 2
+
+
+@in_virtual_time
+async def test_the_size_of_a_gang_follows_the_parallelism_unless_it_is_named() -> None:
+    named = {"schedulingPolicy": {"gang": {"minCount": 2}}}
+    for one, wanted in (
+        (job(gang=True, parallelism=2), 5),
+        (job(scheduling=named, parallelism=2), 2),
+    ):
+        async with at_work() as stage:
+            await stage.create(one)
+            await stage.rest()
+            assert await sizes(stage) == (2, 2)
+            await stage.patch(JOB, "train", {"spec": {"parallelism": 5}})
+            await stage.rest()
+            assert await sizes(stage) == (wanted, wanted)
+
+
+@in_virtual_time
+async def test_a_named_size_may_change_and_reaches_both() -> None:
+    block = {"schedulingPolicy": {"gang": {"minCount": 2}}}
+    async with at_work() as stage:
+        await stage.create(job(scheduling=block, parallelism=4))
+        await stage.rest()
+        change = {"spec": {"scheduling": {"schedulingPolicy": {"gang": {"minCount": 3}}}}}
+        await stage.patch(JOB, "train", change)
+        await stage.rest()
+        assert await sizes(stage) == (3, 3)
+
+
+@in_virtual_time
+async def test_a_gang_whose_end_is_near_says_how_many_will_still_run() -> None:
+    async with at_work() as stage:
+        await stage.create(indexed(3, gang=True))
+        await stage.rest()
+        assert MEMBERS_TO_RUN not in (await stage.one(POD_GROUP))["metadata"]["annotations"]
+        await stage.finish("Succeeded", indexes=[0])
+        await stage.rest()
+        assert (await stage.one(POD_GROUP))["metadata"]["annotations"][MEMBERS_TO_RUN] == "2"
+        await stage.finish("Succeeded")
+        await stage.rest()
+        assert MEMBERS_TO_RUN not in (await stage.one(POD_GROUP))["metadata"]["annotations"]
+
+
+# ------------------------------------------------------------------------------- bring your own
+
+
+@in_virtual_time
+async def test_the_workload_of_a_user_is_used_as_it_is() -> None:
+    async with at_work() as stage:
+        await stage.create(workload("mine", 2))
+        before = await stage.one(WORKLOAD)
+        await stage.create(job(parallelism=3, completions=3))
+        await stage.rest()
+        await stage.patch(JOB, "train", {"spec": {"parallelism": 4}})
+        await stage.rest()
+        of = await stage.one(POD_GROUP)
+        assert await stage.one(WORKLOAD) == before
+        assert policy(of) == {"gang": {"minCount": 2}}
+        assert of["metadata"]["ownerReferences"][0]["kind"] == "Job"
+        assert groups_of(await stage.all(POD)) == [of["metadata"]["name"]] * 3
+        await stage.delete(JOB, "train", "Background")
+        await stage.rest()
+        assert (await stage.one(WORKLOAD), await stage.all(POD_GROUP)) == (before, [])
+
+
+@in_virtual_time
+async def test_the_group_of_a_user_is_used_as_it_is() -> None:
+    async with at_work() as stage:
+        await stage.create(workload("mine", 2), group("ours", "mine", 2))
+        before = await stage.one(POD_GROUP)
+        await stage.create(indexed(3))
+        await stage.rest()
+        await stage.finish("Succeeded", indexes=[0, 1])
+        await stage.rest()
+        assert await stage.one(POD_GROUP) == before
+        assert groups_of(await stage.all(POD)) == ["ours"] * 3
+
+
+@in_virtual_time
+async def test_what_is_left_over_from_a_namesake_is_left_alone() -> None:
+    async with at_work() as stage:
+        await stage.create(job(gang=True))
+        await stage.rest()
+        await stage.delete(JOB, "train", "Orphan")
+        await stage.rest()
+        leftover = await stage.one(WORKLOAD)
+        assert "ownerReferences" not in leftover["metadata"]
+        await stage.create(job())
+        await stage.rest()
+        (first, second) = await stage.all(WORKLOAD)
+        assert first == leftover
+        assert second["metadata"]["ownerReferences"][0]["kind"] == "Job"
+        assert said(await stage.one(JOB)) == {}
+
+
+@in_virtual_time
+async def test_of_two_workloads_none_is_used_and_the_job_says_so_until_it_is_clear() -> None:
+    async with at_work() as stage:
+        await stage.create(workload("one", 2), workload("two", 2), job(parallelism=2))
+        await stage.rest()
+        assert await fallback(stage) == ("True", "AmbiguousWorkload")
+        (event,) = await stage.events("AmbiguousWorkload")
+        assert (event["type"], event.get("count", 1)) == ("Warning", 1)
+        assert (groups_of(await stage.all(POD)), await stage.all(POD_GROUP)) == (["", ""], [])
+        await stage.delete(WORKLOAD, "two")
+        await stage.rest()
+        assert await fallback(stage) == ("False", "SchedulingRestored")
+
+
+@in_virtual_time
+async def test_a_malformed_workload_is_not_used() -> None:
+    async with at_work() as stage:
+        await stage.create(workload("mine", 2, 2), job())
+        await stage.rest()
+        assert await fallback(stage) == ("True", "MalformedWorkload")
+        assert groups_of(await stage.all(POD)) == [""]
+
+
+@in_virtual_time
+async def test_of_two_groups_none_is_used() -> None:
+    async with at_work() as stage:
+        await stage.create(workload("mine", 2), group("a", "mine", 2), group("b", "mine", 2), job())
+        await stage.rest()
+        assert await fallback(stage) == ("True", "AmbiguousPodGroup")
+        assert groups_of(await stage.all(POD)) == [""]
+
+
+@in_virtual_time
+async def test_what_was_made_too_early_gives_way_to_what_the_user_had_made() -> None:
+    stage = Stage()
+    await stage.server.start()
+    await stage.create(job(gang=True))
+    uid = (await stage.one(JOB))["metadata"]["uid"]
+    ours = {"ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "train",
+                                 "uid": uid, "controller": True}]}  # fmt: skip
+    await stage.create(workload("ours", 1, meta=ours), workload("mine", 1))
+    async with acting(stage, subject(), kubelets):
+        await stage.rest()
+        assert (await stage.one(WORKLOAD))["metadata"]["name"] == "mine"
+        assert groups_of(await stage.all(POD))[0].startswith("mine-workers-0-")
+        assert said(await stage.one(JOB)) == {}
+
+
+@in_virtual_time
+async def test_what_something_has_come_of_does_not_give_way() -> None:
+    async with at_work() as stage:
+        await stage.create(job(suspend=True))
+        await stage.rest()
+        await stage.create(workload("mine", 2))
+        await stage.rest()
+        assert len(await stage.all(WORKLOAD)) == 2
+        assert await fallback(stage) == ("True", "AmbiguousWorkload")
+
+
+# --------------------------------------------------------------------------- before and after
+
+
+@in_virtual_time
+async def test_a_job_that_has_pods_is_never_retrofitted() -> None:
+    stage = Stage()
+    await stage.server.start()
+    async with acting(stage, subject(None), kubelets):
+        await stage.create(job(parallelism=1, completions=3))
+        await stage.rest()
+    async with acting(stage, subject(), kubelets):
+        await stage.patch(JOB, "train", {"spec": {"parallelism": 2}})
+        await stage.rest()
+        assert groups_of(await stage.all(POD)) == ["", ""]
+        assert await stage.all(WORKLOAD) + await stage.all(POD_GROUP) == []
+        assert said(await stage.one(JOB)) == {}
+
+
+@in_virtual_time
+async def test_a_job_without_pods_gets_objects_at_the_next_look() -> None:
+    stage = Stage()
+    await stage.server.start()
+    async with acting(stage, subject(None)):
+        await stage.create(job(suspend=True))
+        await stage.rest()
+        assert await stage.all(WORKLOAD) == []
+    async with acting(stage, subject()):
+        await stage.rest()
+        assert len(await stage.all(WORKLOAD)) == 1
+
+
+@in_virtual_time
+async def test_a_gate_goes_off_and_on_again() -> None:
+    stage = Stage()
+    await stage.server.start()
+    async with acting(stage, subject(), kubelets):
+        await stage.create(job(gang=True, parallelism=2, completions=9))
+        await stage.rest()
+        made, of = await stage.one(WORKLOAD), await stage.one(POD_GROUP)
+        name = of["metadata"]["name"]
+    async with acting(stage, subject(None), kubelets):
+        await stage.patch(JOB, "train", {"spec": {"parallelism": 3}})
+        await stage.rest()
+        assert groups_of(await stage.all(POD)) == ["", name, name]
+        assert (await stage.one(WORKLOAD), await stage.one(POD_GROUP)) == (made, of)
+    async with acting(stage, subject(), kubelets):
+        await stage.patch(JOB, "train", {"spec": {"parallelism": 5}})
+        await stage.rest()
+        assert groups_of(await stage.all(POD)) == ["", name, name, name, name]
+        # One of the five runs outside, so the gang will never have more than four members.
+        of = await stage.one(POD_GROUP)
+        assert policy(of)["gang"]["minCount"] == 5
+        assert of["metadata"]["annotations"][MEMBERS_TO_RUN] == "4"
+
+
+@in_virtual_time
+async def test_lost_objects_are_made_again() -> None:
+    async with at_work() as stage:
+        await stage.create(job(gang=True, parallelism=2, completions=9))
+        await stage.rest()
+        made, of = await stage.one(WORKLOAD), await stage.one(POD_GROUP)
+        await stage.delete(WORKLOAD, made["metadata"]["name"])
+        await stage.rest()
+        again = await stage.one(WORKLOAD)
+        assert again["metadata"]["uid"] != made["metadata"]["uid"]
+        assert again["spec"] == made["spec"]
+        assert (await stage.one(POD_GROUP))["metadata"]["uid"] == of["metadata"]["uid"]
+        await stage.delete(POD_GROUP, of["metadata"]["name"])
+        await stage.finish("Succeeded")
+        await stage.rest()
+        new = await stage.one(POD_GROUP)
+        assert new["metadata"]["uid"] != of["metadata"]["uid"]
+        assert groups_of(await stage.all(POD)) == [new["metadata"]["name"]] * 4
+
+
+@in_virtual_time
+async def test_a_job_says_if_the_workload_of_its_user_is_gone() -> None:
+    async with at_work() as stage:
+        await stage.create(workload("mine", 1), job(parallelism=1, completions=3))
+        await stage.rest()
+        await stage.delete(WORKLOAD, "mine")
+        await stage.rest()
+        assert await fallback(stage) == ("True", "SchedulingObjectsLost")
+        await stage.patch(JOB, "train", {"spec": {"parallelism": 2}})
+        await stage.rest()
+        assert groups_of(await stage.all(POD))[0] == ""
+
+
+# ----------------------------------------------------------------------------------- delegation
+
+
+@pytest.mark.parametrize("spelling", ["parent-composite-podgroup", "parent-compositepodgroup"])
+@in_virtual_time
+async def test_a_part_gets_a_group_of_its_parents_workload(spelling: str) -> None:
+    async with at_work() as stage:
+        meta = linked("workers-1", **{f"scheduling.k8s.io/{spelling}": "root"})
+        await stage.create(workload("parent", 0, 2, about=ABOUT), job(meta=meta))
+        before = await stage.one(WORKLOAD)
+        await stage.rest()
+        of = await stage.one(POD_GROUP)
+        assert await stage.one(WORKLOAD) == before
+        assert of["spec"]["workloadRef"] == {"workloadName": "parent", "templateName": "workers-1"}
+        assert of["spec"]["parentCompositePodGroupName"] == "root"
+        assert [one["kind"] for one in of["metadata"]["ownerReferences"]] == ["Job"]
+        assert groups_of(await stage.all(POD)) == [of["metadata"]["name"]]
+
+
+@in_virtual_time
+async def test_parts_of_one_template_have_groups_of_their_own() -> None:
+    async with at_work() as stage:
+        parts = [job(f"part-{n}", meta=linked("")) for n in range(3)]
+        await stage.create(workload("parent", 1, about=ABOUT), *parts)
+        await stage.rest()
+        assert len({*groups_of(await stage.all(POD))}) == len(await stage.all(POD_GROUP)) == 3
+
+
+@in_virtual_time
+async def test_the_group_of_a_part_follows_the_template_of_its_parent() -> None:
+    async with at_work() as stage:
+        await stage.create(workload("parent", 4, about=ABOUT), job(parallelism=7, meta=linked()))
+        await stage.rest()
+        assert await sizes(stage) == (4, 4)
+        gang = {"name": "workers-0", "schedulingPolicy": {"gang": {"minCount": 7}}}
+        await stage.patch(WORKLOAD, "parent", {"spec": {"podGroupTemplates": [gang]}})
+        await stage.rest()
+        assert await sizes(stage) == (7, 7)
+
+
+@in_virtual_time
+async def test_a_part_without_a_parent_or_a_template_says_so() -> None:
+    async with at_work() as stage:
+        await stage.create(job(meta=linked()))
+        await stage.rest()
+        assert await fallback(stage) == ("True", "ParentWorkloadNotFound")
+        assert groups_of(await stage.all(POD)) == [""]
+        assert len(await stage.events("ParentWorkloadNotFound")) == 1
+        await stage.create(workload("parent", 1, about=ABOUT))
+        await stage.rest()
+        # Its pods are not retrofitted, but that is no mistake any more.
+        assert await fallback(stage) == ("False", "SchedulingRestored")
+    async with at_work() as stage:
+        await stage.create(workload("parent", 1, about=ABOUT), job(meta=linked("nobody")))
+        await stage.rest()
+        assert await fallback(stage) == ("True", "TemplateNotFound")
+
+
+@in_virtual_time
+async def test_the_workload_of_an_earlier_parent_of_that_name_is_not_used() -> None:
+    before = {"ownerReferences": [{**PARENT, "uid": "before"}]}
+    async with at_work() as stage:
+        await stage.create(workload("parent", 1, about=ABOUT, meta=before), job(meta=linked()))
+        await stage.rest()
+        assert await fallback(stage) == ("True", "ParentWorkloadNotFound")
+
+
+# -------------------------------------------------------------------------------- what goes wrong
+
+
+@pytest.mark.parametrize(("plural", "kind"), [("workloads", "Workload"), ("podgroups", "PodGroup")])
+@in_virtual_time
+async def test_without_its_objects_a_job_gets_no_pods_until_they_can_be_made(
+    plural: str, kind: str
+) -> None:
+    name = f"count/{plural}.scheduling.k8s.io"
+    quota = {
+        "apiVersion": "v1", "kind": "ResourceQuota",
+        "metadata": {"name": "none", "namespace": "default"}, "spec": {"hard": {name: "0"}},
+    }  # fmt: skip
+    async with at_work() as stage:
+        await stage.create(quota, job())
+        await stage.wait(120)
+        (event,) = await stage.events(f"Failed{kind}Create")
+        assert event["message"].startswith(f"Failed to create {kind} for Job train: ")
+        assert 2 <= event["count"] <= 20
+        one = await stage.one(JOB)
+        assert (await stage.all(POD), one.get("status", {}).get("startTime")) == ([], None)
+        await stage.delete(RESOURCE_QUOTA, "none")
+        await stage.rest()
+        assert len(await stage.all(POD)) == 1
+
+
+@in_virtual_time
+async def test_a_name_that_is_taken_by_another_is_told_and_waited_for() -> None:
+    async with at_work(None) as stage:
+        await stage.create(job(suspend=True))
+        await stage.rest()
+        name = workload_name("train", (await stage.one(JOB))["metadata"]["uid"])
+        await stage.create(workload(name, 1, about=("", "Other", "other")))
+        async with acting(stage, subject()):
+            await stage.wait(60)
+            (event,) = await stage.events("FailedWorkloadCreate")
+            assert "already exists" in event["message"]
+            await stage.delete(WORKLOAD, name)
+            await stage.rest()
+            assert (await stage.one(WORKLOAD))["spec"]["controllerRef"]["name"] == "train"

@@ -1,0 +1,110 @@
+"""The Job controller at work on a stage, and Jobs in one line each."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from phalanx.api.gates import DEFAULT, Gates
+from phalanx.api.kinds import WORKLOAD
+from phalanx.api.wire import Object
+from phalanx.chance import Chance
+from phalanx.client.client import Client
+from phalanx.clock import Clock
+from phalanx.controllers.garbage import Garbage
+from phalanx.controllers.jobs.controller import Jobs
+from phalanx.controllers.jobs.groups import Settings
+from phalanx.controllers.loop import Informers
+from phalanx.controllers.podgroups import Protection
+from phalanx.controllers.recorder import Recorder
+from tests.controllers.trialstage import Part, Run, Stage, acting, kubelets
+
+SETTINGS = Settings()
+
+
+def subject(settings: Settings | None = SETTINGS, **more: Any) -> Part:
+    """The Job controller, which tells what it does."""
+
+    def part(client: Client, informers: Informers, clock: Clock, chance: Chance) -> list[Run]:
+        recorder = Recorder(client, clock, chance, "job-controller")
+        return [Jobs(client, informers, clock, recorder, settings, **more).run, recorder.run]
+
+    return part
+
+
+def collectors(client: Client, informers: Informers, clock: Clock, chance: Chance) -> list[Run]:
+    """Those who clear away what nobody needs any more."""
+    return [Protection(client, informers).run, Garbage(client, informers).run]
+
+
+@asynccontextmanager
+async def at_work(
+    settings: Settings | None = SETTINGS, *, gates: Gates = DEFAULT, **more: Any
+) -> AsyncIterator[Stage]:
+    """A stage on which Jobs are run."""
+    stage = Stage(gates)
+    await stage.server.start()
+    async with acting(stage, subject(settings, **more), kubelets, collectors):
+        yield stage
+
+
+def job(
+    name: str = "train", *, gang: bool = False, meta: Object | None = None, **spec: Any
+) -> Object:
+    """A Job of one container."""
+    container = {"name": "main", "image": "registry.example/main:1"}
+    template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+    block: Object = {"scheduling": {"schedulingPolicy": {"gang": {}}}} if gang else {}
+    return {
+        "apiVersion": "batch/v1", "kind": "Job",
+        "metadata": {"name": name, "namespace": "default", **(meta or {})},
+        "spec": {"template": template, **block, **spec},
+    }  # fmt: skip
+
+
+def indexed(count: int, **more: Any) -> Object:
+    """A Job of so many numbered pods."""
+    return job(parallelism=count, completions=count, completionMode="Indexed", **more)
+
+
+def workload(
+    name: str, *sizes: int, about: tuple[str, str, str] = ("batch", "Job", "train"),
+    meta: Object | None = None,
+) -> Object:  # fmt: skip
+    """A Workload of gangs of these sizes; one of size 0 is basic."""
+    reference = dict(zip(("apiGroup", "kind", "name"), about, strict=True))
+    policies: list[Object] = [{"gang": {"minCount": n}} if n else {"basic": {}} for n in sizes]
+    templates = [
+        {"name": f"workers-{n}", "schedulingPolicy": one} for n, one in enumerate(policies)
+    ]
+    return {
+        "apiVersion": WORKLOAD.api_version, "kind": WORKLOAD.name,
+        "metadata": {"name": name, "namespace": "default", **(meta or {})},
+        "spec": {"controllerRef": reference, "podGroupTemplates": templates},
+    }  # fmt: skip
+
+
+def group(name: str, of: str, size: int = 0, *, meta: Object | None = None) -> Object:
+    """A PodGroup of the first template of a Workload."""
+    policy: Object = {"gang": {"minCount": size}} if size else {"basic": {}}
+    return {
+        "apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup",
+        "metadata": {"name": name, "namespace": "default", **(meta or {})},
+        "spec": {
+            "workloadRef": {"workloadName": of, "templateName": "workers-0"},
+            "schedulingPolicy": policy,
+        },
+    }  # fmt: skip
+
+
+def groups_of(pods: list[Object]) -> list[str]:
+    """The group of each pod; "" if it is in none."""
+    found = (pod["spec"].get("schedulingGroup") or {} for pod in pods)
+    return sorted(one.get("podGroupName", "") for one in found)
+
+
+def said(obj: Object) -> dict[str, tuple[str, str]]:
+    """Status and reason of each condition of an object."""
+    conditions = obj.get("status", {}).get("conditions") or ()
+    return {one["type"]: (one["status"], one.get("reason", "")) for one in conditions}
