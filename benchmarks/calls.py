@@ -12,6 +12,7 @@ NODES = "/api/v1/nodes"
 NAMESPACES = "/api/v1/namespaces"
 PODS = "/api/v1/namespaces/default/pods"
 EVENTS = "/api/v1/namespaces/default/events"
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
 GROUPS = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups"
 ROOM = {"cpu": "4", "memory": "32Gi", "pods": "110"}
 NEED = {"cpu": "100m", "memory": "100Mi"}
@@ -49,6 +50,15 @@ def pod(name: str, *, group: str = "", on: str = "", path: str = PODS) -> Call:
     if on:
         spec["nodeName"] = on
     return _create(path, "v1", "Pod", name, spec=spec)
+
+
+def job(name: str, *, gang: bool, pods: int = 1) -> Call:
+    """Create a Job whose pods are a gang, or in no group at all."""
+    container = {"name": "main", "image": "pause", "resources": {"requests": NEED}}
+    template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+    policy = {"policy": "JobAsGang" if gang else "NoGang"}
+    spec = {"parallelism": pods, "completions": pods, "gangPolicy": policy, "template": template}
+    return _create(JOBS, "batch/v1", "Job", name, spec=spec)
 
 
 def labelled(path: str, turn: int) -> Call:

@@ -25,6 +25,7 @@ from benchmarks import (
     footprint,
     growth,
     guards,
+    jobs,
     races,
     requests,
     stages,
@@ -47,6 +48,7 @@ SECTIONS: Mapping[str, Callable[[Setting], Iterator[Result]]] = {
     "stages": stages.section,
     "watchers": watchers.section,
     "gangs": races.section,
+    "jobs": jobs.section,
     "growth": growth.section,
     "memory": footprint.memory,
 }

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import pytest
+
 from phalanx.api.core import Pod
 from phalanx.api.errors import NotFound
 from phalanx.api.gates import DEFAULT, Gates, gated
-from phalanx.api.kinds import POD, POD_GROUP
+from phalanx.api.kinds import JOB, POD, POD_GROUP, WORKLOAD
 from phalanx.api.meta import Key
 from phalanx.chance import SeededChance
 from phalanx.client.client import Client
@@ -18,6 +20,7 @@ from phalanx.control_plane import ControlPlane
 from phalanx.controllers.nodes import SimulatedNode
 from phalanx.store.memory import MemoryStore
 from tests.builders import gang, in_virtual_time, pod_group
+from tests.controllers.jobs.work import job
 
 EPOCH = 1_800_000_000.0
 NODE = SimulatedNode("n", {"cpu": "4", "memory": "8Gi", "pods": "110"})
@@ -26,13 +29,15 @@ GROUP = Key("default", "g")
 
 @asynccontextmanager
 async def running(
-    gates: Gates, store: MemoryStore | None = None, without: tuple[str, ...] = ()
-) -> AsyncIterator[Client]:
+    gates: Gates, store: MemoryStore | None = None, without: tuple[str, ...] = (), *,
+    basic_workloads: bool = True,
+) -> AsyncIterator[Client]:  # fmt: skip
     """A user of a control plane with one node."""
     clock = LoopClock(asyncio.get_running_loop(), EPOCH)
     plane = ControlPlane(
-        store or MemoryStore(), clock, SeededChance(1), nodes=[NODE], without=without, gates=gates
-    )
+        store or MemoryStore(), clock, SeededChance(1), nodes=[NODE], without=without, gates=gates,
+        basic_workloads=basic_workloads,
+    )  # fmt: skip
     async with plane.running():
         yield plane.client("user")
 
@@ -120,3 +125,20 @@ async def test_what_belongs_to_a_kind_that_is_switched_off_is_not_garbage() -> N
         await wait_for(client, "g-0")
         await asyncio.sleep(60)
         assert await placed(client) == ["g-0"]
+
+
+@pytest.mark.parametrize(("wanted", "names"), [(True, ["gang", "plain"]), (False, ["gang"])])
+@in_virtual_time
+async def test_jobs_that_are_no_gangs_get_workloads_unless_that_is_not_wanted(
+    wanted: bool, names: list[str]
+) -> None:
+    async with running(DEFAULT, basic_workloads=wanted) as client:
+
+        async def both_run() -> bool:
+            return len(await placed(client)) == 2
+
+        await client.create(JOB, job("plain"))
+        await client.create(JOB, job("gang", gang=True))
+        await until(both_run)
+        made = (await client.list(WORKLOAD)).items
+        assert sorted(one["spec"]["controllerRef"]["name"] for one in made) == names

@@ -13,6 +13,7 @@ from typing import Any
 
 from phalanx.client import metrics as client
 from phalanx.controllers import schedulingmetrics as scheduling
+from phalanx.controllers.jobs import metrics as jobs
 from phalanx.server import metrics as server
 from phalanx.telemetry import Row
 
@@ -50,8 +51,13 @@ SECTIONS: Sequence[tuple[str, str, Sequence[Row[Any]]]] = (
         server.ROWS,
     ),
     (
+        "Job controller",
+        "Names and labels are those of kube-controller-manager, as far as it measures the same.",
+        jobs.ROWS,
+    ),
+    (
         "Controllers and informers",
-        "`name` is the function that works the queue off.",
+        "`name` is the function that works the queue off, or what the queue holds.",
         client.ROWS,
     ),
 )

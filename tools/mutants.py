@@ -144,6 +144,48 @@ MUTANTS = (
         "group = None if meta.deletion_timestamp else pod.group",
         "group = pod.group",
     ),
+    Mutant(
+        "a Workload of an earlier Job of that name is adopted",
+        "controllers/jobs/objects.py",
+        "return found.uid == owner if found else MANAGED_BY not in meta.annotations",
+        "return True if found else MANAGED_BY not in meta.annotations",
+        ("tests/controllers/jobs/test_objects.py",),
+    ),
+    Mutant(
+        "a pod is let go before it is written down",
+        "controllers/jobs/look.py",
+        "        found = await self._place(due)\n",
+        "        await self._hands.release(due.release)\n        found = await self._place(due)\n",
+        ("tests/controllers/jobs/test_trials.py",),
+    ),
+    Mutant(
+        "a pod is counted twice",
+        "controllers/jobs/count.py",
+        "if not (roll.belongs(pod) and roll.is_new(pod)):",
+        "if not roll.belongs(pod):",
+        ("tests/controllers/jobs/test_count.py",),
+    ),
+    Mutant(
+        "a Job is looked at before what was done about it is seen",
+        "controllers/jobs/controller.py",
+        "if not self._tools.writes.are_seen(key):",
+        "if False:",
+        ("tests/controllers/jobs/test_controller.py",),
+    ),
+    Mutant(
+        "pods are made without their group",
+        "controllers/jobs/look.py",
+        "made = await self._make(due, found) if found else 0",
+        "made = await self._make(due, found or PLAIN)",
+        ("tests/controllers/jobs/test_arranging.py",),
+    ),
+    Mutant(
+        "an index forgets how often it has failed",
+        "controllers/jobs/failures.py",
+        "return not is_over and is_last and self.last_failed[index] is pod",
+        "return False",
+        ("tests/controllers/jobs/test_failures.py",),
+    ),
 )
 
 

@@ -82,6 +82,12 @@ def test_features_can_be_switched_off(tmp_path: Path) -> None:
     assert (process.returncode, errors) == (0, f"Warning: {told}\n")
 
 
+def test_whether_basic_jobs_get_workloads_is_always_or_never() -> None:
+    done = phalanx("up", *QUICK, "--basic-workloads", "sometimes")
+    assert done.returncode == 2
+    assert "'sometimes' is not one of 'always', 'never'" in done.stderr
+
+
 def test_a_port_that_is_taken_is_refused_with_a_way_out(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"

@@ -32,8 +32,8 @@ from tests.controllers.trialstage import Part, Stage, act, ended
 
 #: Seconds until another one takes over, and for which the past or a gap lasts.
 TAKEOVER, BLINDNESS = 1.0, 2.0
-#: How often a controller is started again at the end.
-RESYNCS = 10
+#: How often a controller is started again at the end of a calm run, and of one with trouble.
+RESYNCS, FEWER = 10, 2
 
 
 #: Says what is wrong about what was committed together.
@@ -154,6 +154,7 @@ class Trial:
     def __init__(self, scenario: Scenario, subject: Part, trouble: Trouble) -> None:
         self._scenario, self._subject, self._trouble = scenario, subject, trouble
         self._tally = Tally()
+        self._resyncs = RESYNCS if trouble == Trouble() else FEWER
 
     async def run(self) -> End:
         """Act it out."""
@@ -169,7 +170,7 @@ class Trial:
             await stage.rest()
             picture = await stage.picture(self._scenario.kinds)
             await ended(life)
-            unrest = [word for _ in range(RESYNCS) for word in await self._resync(stage)]
+            unrest = [word for _ in range(self._resyncs) for word in await self._resync(stage)]
             await ended(cast)
         return End(picture, wrongs, self._tally, unrest)
 

@@ -125,16 +125,23 @@ def _merge_maps(schema: Schema | None, obj: Object, patch: Object) -> Object | N
         raise PatchFailed(f"unknown $patch: {directive}")
     result = _retained(obj, patch)
     for key, value in patch.items():
-        if key.startswith((_REMOVE, _ORDER)) and not isinstance(value, list):
-            raise PatchFailed(f"{key} must be a list")
-        if key.startswith(_REMOVE):
-            name = key.removeprefix(_REMOVE)
-            result[name] = [item for item in result.get(name) or [] if item not in value]
-        elif key.startswith(_ORDER):
-            _reorder(schema, result, key.removeprefix(_ORDER), patch, value)
-        elif not key.startswith("$"):
+        if not key.startswith("$"):
             _merge_field(schema.field(key) if schema else None, result, key, value)
+        elif key.startswith((_ORDER, _REMOVE)):
+            _follow(schema, result, key, patch)
     return result
+
+
+def _follow(schema: Schema | None, result: Object, key: str, patch: Object) -> None:
+    """Do to a list what a directive beside it says."""
+    value = patch[key]
+    if not isinstance(value, list):
+        raise PatchFailed(f"{key} must be a list")
+    if key.startswith(_ORDER):
+        _reorder(schema, result, key.removeprefix(_ORDER), patch, value)
+        return
+    name = key.removeprefix(_REMOVE)
+    result[name] = [item for item in result.get(name) or [] if item not in value]
 
 
 def _retained(obj: Object, patch: Object) -> Object:

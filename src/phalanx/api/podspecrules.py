@@ -15,6 +15,7 @@ from phalanx.api.checks import (
     every,
     given,
     needed,
+    once,
     one_of,
     present,
     struct,
@@ -235,7 +236,7 @@ _CLAIM = every(
 POD_SPEC: Check = every(
     struct(
         ("volumes", given(VOLUMES)),
-        ("containers", needed(each(CONTAINER))),
+        ("containers", needed(once(each(CONTAINER)))),
         ("initContainers", given(each(check_init_container))),
         ("resourceClaims", given(every(each(_CLAIM), unique_field("name")))),
         ("restartPolicy", needed(one_of(*RESTART_POLICIES))),

@@ -16,7 +16,7 @@ what was seen is ever taken in, whatever a server repeats or forgets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from typing import TypeVar
 
 from phalanx.api.meta import Key
@@ -47,14 +47,14 @@ class Cache(Mapping[Key, R]):
     def __len__(self) -> int:
         return len(self._objects)
 
-    def index(self, keys: Callable[[R], Iterable[Hashable]]) -> Index[R]:
+    def index(self, keys: Callable[[R], Collection[Hashable]]) -> Index[R]:
         """The objects by something else, from now on; for the same `keys` it is the same index."""
         for known in self._indexes:
             if known.keys is keys:
                 return known
         index = Index(keys)
-        for found in self._objects.values():
-            index.move(None, found)
+        for key, found in self._objects.items():
+            index.move(key, None, found)
         self._indexes.append(index)
         return index
 
@@ -115,7 +115,7 @@ class Cache(Mapping[Key, R]):
         if new is not None:
             self._objects[key] = new
         for index in self._indexes:
-            index.move(old, new)
+            index.move(key, old, new)
         for changed in self._handlers:
             changed(old, new)
 

@@ -6,7 +6,7 @@ cache does not hold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable
 from typing import Generic, TypeVar
 
 from phalanx.api.meta import Key
@@ -22,7 +22,7 @@ class Index(Generic[R]):
     by_node["node-1"]   ->   (pod a, pod b)
     """
 
-    def __init__(self, keys: Callable[[R], Iterable[Hashable]]) -> None:
+    def __init__(self, keys: Callable[[R], Collection[Hashable]]) -> None:
         self.keys = keys
         self._under: dict[Hashable, dict[Key, R]] = {}
 
@@ -32,16 +32,16 @@ class Index(Generic[R]):
     def __len__(self) -> int:
         return len(self._under)
 
-    def move(self, old: R | None, new: R | None) -> None:
+    def move(self, name: Key, old: R | None, new: R | None) -> None:
         """Take out what was and put in what is. Called by the cache alone."""
-        after = () if new is None else tuple(self.keys(new))
-        if old is not None:
-            for key in self.keys(old):
-                if key not in after:
-                    self._take_out(key, old.metadata.key)
+        before = () if old is None else self.keys(old)
+        after = () if new is None else self.keys(new)
+        for key in before:
+            if key not in after:
+                self._take_out(key, name)
         if new is not None:
             for key in after:
-                self._under.setdefault(key, {})[new.metadata.key] = new
+                self._under.setdefault(key, {})[name] = new
 
     def _take_out(self, key: Hashable, name: Key) -> None:
         objects = self._under[key]

@@ -36,6 +36,7 @@ from phalanx.client.cache import Cache
 from phalanx.client.client import Client
 from phalanx.controllers.actions import Delete, Patch, Plan
 from phalanx.controllers.loop import Loop
+from phalanx.controllers.podgroups import groups_of
 from phalanx.controllers.recorder import Note, Recorder
 from phalanx.controllers.reporter import Reporter, Verdict
 from phalanx.scheduler.entity import Entity
@@ -63,7 +64,7 @@ class Intents:
     ) -> None:  # fmt: skip
         self._client, self._chance, self._groups = client, chance, groups
         self._reporter, self._recorder = reporter, recorder
-        self._members = pods.index(lambda pod: [pod.group] if pod.group else [])
+        self._members = pods.index(groups_of)
         self._loop: Loop[Key] = Loop(client, self.reconcile)
         self._open: dict[Key, _Opened] = {}
         #: Gangs that are being bound at this moment, and how often.

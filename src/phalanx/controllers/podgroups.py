@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from phalanx.api.core import Pod
 from phalanx.api.errors import ApiError
 from phalanx.api.kinds import POD, POD_GROUP
@@ -14,13 +16,19 @@ from phalanx.controllers.actions import Patch, Plan, perform
 from phalanx.controllers.loop import Informers
 
 
+def groups_of(pod: Pod) -> Sequence[Key]:
+    """The group that a pod belongs to, if any: by this loops share one index."""
+    group = pod.group
+    return (group,) if group else ()
+
+
 class Protection:
     """Takes the finalizer off a group that nobody needs any more. Never puts it on."""
 
     def __init__(self, client: Client, informers: Informers) -> None:
         self._groups = informers.of(POD_GROUP, PodGroup).cache
         pods = informers.of(POD, Pod).cache
-        self._members = pods.index(lambda pod: [pod.group] if pod.group else [])
+        self._members = pods.index(groups_of)
         self._client = client
         self._queue: WorkQueue[Key] = WorkQueue()
         self._groups.subscribe(self._group_changed)

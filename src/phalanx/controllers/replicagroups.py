@@ -21,6 +21,7 @@ from phalanx.client.transports import Unreachable
 from phalanx.client.workqueue import WorkQueue
 from phalanx.controllers.actions import Create, perform
 from phalanx.controllers.loop import Informers
+from phalanx.controllers.podgroups import groups_of
 
 
 class ReplicaGroups:
@@ -30,8 +31,8 @@ class ReplicaGroups:
         self._client = client
         self._groups = informers.of(POD_GROUP, PodGroup).cache
         pods = informers.of(POD, Pod).cache
-        self._of_group = pods.index(lambda pod: [pod.group] if pod.group and _marks(pod) else [])
-        self._of_workload = pods.index(lambda pod: [_workload(pod)] if _marks(pod) else [])
+        self._of_group = pods.index(lambda pod: groups_of(pod) if _marks(pod) else ())
+        self._of_workload = pods.index(lambda pod: (_workload(pod),) if _marks(pod) else ())
         self._queue: WorkQueue[Key] = WorkQueue()
         self._groups.subscribe(self._group_changed)
         pods.subscribe(self._pod_changed)
@@ -64,8 +65,8 @@ class ReplicaGroups:
             await perform(self._client, Create(POD_GROUP, group))
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        if new is not None and new.group is not None and _marks(new):
-            self._queue.add(new.group)
+        for group in groups_of(new) if new is not None and _marks(new) else ():
+            self._queue.add(group)
 
     def _group_changed(self, old: PodGroup | None, new: PodGroup | None) -> None:
         if new is None and old is not None:
@@ -80,7 +81,8 @@ class ReplicaGroups:
 def _marks(pod: Pod) -> tuple[str, ...]:
     """The Workload and the template that a pod's group is made of; nothing if it is another's."""
     said = pod.metadata.annotations
-    if pod.group is None or not is_replica_group(pod.group.name, said):
+    group = pod.group if said else None
+    if group is None or not is_replica_group(group.name, said):
         return ()
     return said[WORKLOAD_MARK], said[TEMPLATE_MARK]
 

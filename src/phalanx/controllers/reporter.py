@@ -21,6 +21,7 @@ from phalanx.client.client import Client
 from phalanx.clock import Clock
 from phalanx.controllers.actions import Patch, Plan
 from phalanx.controllers.loop import Loop
+from phalanx.controllers.podgroups import groups_of
 
 POD_SCHEDULED = "PodScheduled"
 SCHEDULING_GATED = "SchedulingGated"
@@ -62,7 +63,7 @@ class Reporter:
         census: Census,
     ) -> None:  # fmt: skip
         self._pods, self._groups, self._clock, self._census = pods, groups, clock, census
-        self._members = pods.index(lambda pod: [pod.group] if pod.group else [])
+        self._members = pods.index(groups_of)
         self._nominees = pods.index(_nominated_to)
         #: The latest verdict about each, and the object as it was judged.
         self._of_pods: dict[Key, tuple[Meta, Verdict]] = {}

@@ -94,6 +94,14 @@ def test_the_last_failed_pod_of_an_index_stays_until_its_successor_is_there() ->
     assert look(one, first, pod("b", of=one, index=1), successor).released == ["a"]
 
 
+def test_a_pod_that_does_not_know_of_a_failure_of_its_index_is_no_successor() -> None:
+    one = per_index(backoffLimitPerIndex=5)
+    failed = pod("a", "Failed", of=one, index=0, failures=1)
+    unaware = pod("c", of=one, index=0, failures=0)
+    seen = look(one, failed, unaware, pod("b", of=one, index=1))
+    assert (seen.dismissed, seen.released) == (["c"], [])
+
+
 def test_an_ignored_failure_is_carried_on_beside_the_others() -> None:
     one = per_index(podFailurePolicy=rules(("Ignore", DISRUPTED)))
     gone = pod("a", "Failed", of=one, index=0, failures=1, ignored=2, conditions=TARGET)

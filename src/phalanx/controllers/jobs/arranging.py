@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Never, Protocol
 
+from phalanx.api.core import SchedulingGroup
 from phalanx.api.errors import AlreadyExists, ApiError, Invalid, NotFound
 from phalanx.api.kinds import POD_GROUP, PRIORITY_CLASS, WORKLOAD, Kind
 from phalanx.api.meta import Key, OwnerReference
@@ -40,6 +41,7 @@ from phalanx.controllers.jobs.objects import (
 )
 from phalanx.controllers.jobs.staffing import wanted_still
 from phalanx.controllers.jobs.sync import WARNING, Remark
+from phalanx.controllers.jobs.wishes import Wish
 from phalanx.controllers.jobs.writes import Behind, Pen
 
 #: Who has made the objects, as they say themselves.
@@ -74,11 +76,11 @@ PLAIN = Place()
 
 
 class Arrangement:
-    """The objects of one Job at one moment; `wish` is the Job as the builder reads it."""
+    """The objects of one Job at one moment, and what it wants of them."""
 
     def __init__(
         self, client: Client, pen: Pen, view: View, tell: Callable[[Remark], None],
-        situation: Situation, wish: Object,
+        situation: Situation, wish: Wish,
     ) -> None:  # fmt: skip
         self._client, self._pen, self._view, self._tell = client, pen, view, tell
         self._situation, self._wish = situation, wish
@@ -144,17 +146,17 @@ class Arrangement:
     async def _with_new_workload(self) -> Place:
         name = self._job.metadata.name
         try:
-            wanted = building.workload(self._wish)
+            wanted = building.workload(self._wish.job)
         except Invalid as error:
             text = f"Failed to compile Workload for Job {name}: {error}"
             self._tell(Remark("FailedWorkloadCompilation", text, WARNING))
             raise
-        group = building.pod_group(self._wish, wanted)["metadata"]["name"]
+        group = building.pod_group(self._wish.job, wanted)["metadata"]["name"]
         return self._retrofitted(group) or await self._create(WORKLOAD, wanted)
 
     async def _with_new_group(self, workload: Found[Workload], link: Link | None) -> Place:
         try:
-            wanted = building.pod_group(self._wish, workload_object(workload.obj), link)
+            wanted = building.pod_group(self._wish.job, workload_object(workload.obj), link)
         except NotFound as error:
             return Place(fallback=fallback("TemplateNotFound", str(error)))
         if place := self._retrofitted(wanted["metadata"]["name"]):
@@ -215,34 +217,35 @@ class Arrangement:
 
     async def _keep_up(self, workload: Found[Workload], group: Found[PodGroup]) -> None:
         """Bring the size of a gang in line with its Job, the Workload first."""
-        size = await self._resized(workload, group.obj)
-        if not (group.is_ours and group.obj.is_gang):
+        if not group.obj.is_gang:
             return
-        if size is not None and size != group.obj.size:
+        size = await self._resized(workload, group.obj)
+        if not group.is_ours:
+            return
+        if size != group.obj.size:
             change = {"spec": {"schedulingPolicy": {"gang": {"minCount": size}}}}
             meta = group.obj.metadata
             await self._pen.patch(POD_GROUP, meta, change, content=STRATEGIC_PATCH)
-        await self._say_members(group.obj, size or group.obj.size)
+        await self._say_members(group.obj, size)
 
-    async def _resized(self, workload: Found[Workload], group: PodGroup) -> int | None:
-        """The size of the gang that a group is made of; None if it is of none."""
-        made_of = group.spec.workload_ref
-        known = templates(workload_object(workload.obj))
-        template = known.get(made_of.template_name if made_of else "")
-        size = _gang_size(template.value) if template else None
-        wanted = building.gang_size(self._wish) if workload.is_ours else None
-        if template is None or size is None or wanted in (None, size):
-            return size
-        resized = {"name": template.name, "schedulingPolicy": {"gang": {"minCount": wanted}}}
+    async def _resized(self, workload: Found[Workload], group: PodGroup) -> int:
+        """The size of the gang that a group is made of, or its own if it is made of none."""
+        name = group.spec.workload_ref.template_name if group.spec.workload_ref else ""
+        size = _size_of(workload.obj, name)
+        wanted = self._wish.size if workload.is_ours else None
+        if size is None or wanted is None or wanted == size:
+            return size or group.size
+        resized = {"name": name, "schedulingPolicy": {"gang": {"minCount": wanted}}}
         change = {"spec": {"podGroupTemplates": [resized]}}
         await self._pen.patch(WORKLOAD, workload.obj.metadata, change, content=STRATEGIC_PATCH)
         return wanted
 
     async def _say_members(self, group: PodGroup, size: int) -> None:
         """Say how many members will still run where that is fewer than the gang needs."""
-        key, said = group.metadata.key, group.metadata.annotations.get(MEMBERS_TO_RUN)
-        elsewhere = sum(pod.group != key for pod in self._situation.roll.active)
-        members = wanted_still(self._situation) - elsewhere
+        meta = group.metadata
+        said, own = meta.annotations.get(MEMBERS_TO_RUN), SchedulingGroup(meta.name)
+        active = [pod.spec.scheduling_group for pod in self._situation.roll.active]
+        members = wanted_still(self._situation) - len(active) + active.count(own)
         wanted = str(members) if 0 < members < size else None
         if said != wanted and not (said is None and members <= 0):
             change = {"metadata": {"annotations": {MEMBERS_TO_RUN: wanted}}}
@@ -254,6 +257,12 @@ class Arrangement:
         return bool(group.metadata.deletion_timestamp) and next(live, None) is None
 
 
-def _gang_size(template: Object) -> int | None:
-    size: int | None = (template["schedulingPolicy"].get("gang") or {}).get("minCount")
+def _size_of(workload: Workload, name: str) -> int | None:
+    """The size of a gang that a template describes, wherever in the Workload that is."""
+    top = {one["name"]: one for one in workload.spec.pod_group_templates or ()}
+    if name not in top:
+        top = {one.name: one.value for one in templates(workload_object(workload)).values()}
+    size: int | None = (top.get(name, {}).get("schedulingPolicy", {}).get("gang") or {}).get(
+        "minCount"
+    )
     return size

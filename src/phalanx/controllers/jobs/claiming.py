@@ -16,6 +16,8 @@ from phalanx.api.meta import Key, Meta, OwnerReference
 from phalanx.api.selectors import BadSelector, Requirement
 from phalanx.controllers.jobs.roll import is_leaving
 
+_JOB = JOB.name, JOB.api_version
+
 
 class Claim(NamedTuple):
     """The pods of a Job, those that are to become its own, and those that cease to be."""
@@ -54,8 +56,7 @@ def controller(meta: Meta) -> OwnerReference | None:
 def job_of(pod: Pod) -> OwnerReference | None:
     """The Job that controls a pod."""
     found = controller(pod.metadata)
-    is_job = found and (found.kind, found.api_version) == (JOB.name, JOB.api_version)
-    return found if is_job else None
+    return found if found and (found.kind, found.api_version) == _JOB else None
 
 
 def job_key(pod: Pod) -> list[Key]:

@@ -82,22 +82,23 @@ class Jobs:
                 if "" in self._managers:
                     group.create_task(_work(self._stranded, self._orphans.free))
                 for _ in range(_WORKERS):
-                    group.create_task(_work(self._queue, self._look))
+                    group.create_task(_work(self._queue, self.look))
         finally:
             self._queue.close()
             self._stranded.close()
 
-    async def _look(self, key: Key) -> None:
+    async def look(self, key: Key) -> None:
+        """Do what is due about one Job; raises what another look may cure."""
         if not self._tools.writes.are_seen(key):
             self._tools.metrics.put_off()
             raise Behind(f"what was done about Job {key} is not seen yet")
         job, pods = self._jobs.get(key), self._of_job[key]
-        for pod in pods:
-            if is_tracked(pod) and (job is None or not is_of(pod, job)):
+        own = [pod for pod in pods if is_of(pod, job)] if job is not None else []
+        if len(own) < len(pods):
+            for pod in pods:
                 self._stranded.add(pod.metadata.key)
         if job is None or job.spec.managed_by not in self._managers:
             return
-        own = [pod for pod in pods if is_of(pod, job)]
         again = await Look(self._tools, job, own, self._loose[place(job)]).perform()
         if again is not None:
             self._queue.add_after(key, again)
@@ -119,6 +120,8 @@ class Jobs:
         for job in (old, new):
             if job is not None:
                 self._queue.add(job.metadata.key)
+        if new is None and old is not None and self._tools.groups is not None:
+            self._tools.groups.forget(old.metadata.key)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         for pod in (old, new):

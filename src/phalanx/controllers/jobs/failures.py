@@ -49,18 +49,32 @@ class Failures:
         last = {index_of(pod) for pod in failed if self._is_last(pod, limit)}
         return roll.failed_before | (last - roll.succeeded_indexes)
 
+    @cached_property
+    def last_failed(self) -> dict[int, Pod]:
+        """Of each index the failed pod that came last, as long as it was not let go."""
+        failed = [pod for pod in self._roll.tracked if self._roll.has_failed(pod)]
+        return {index_of(pod): pod for pod in sorted(failed, key=_order)}
+
     def is_needed(self, pod: Pod) -> bool:
         """Whether the next pod of the index must still read from this one how often it failed."""
         if self._spec.backoff_limit_per_index is None or not self._roll.belongs(pod):
             return False
         index = index_of(pod)
         is_over = index in self.given_up or index in self._roll.succeeded_indexes
-        return not is_over and self._latest[index] is pod
+        is_last = self._attempts[index] == attempts_before(pod)
+        return not is_over and is_last and self.last_failed[index] is pod
+
+    def is_unaware(self, pod: Pod) -> bool:
+        """Whether a pod does not know that its index has failed before it: it was made in error."""
+        last = self.last_failed.get(index_of(pod))
+        has_limit = self._spec.backoff_limit_per_index is not None
+        return has_limit and last is not None and attempts_before(pod) <= attempts_before(last)
 
     @cached_property
-    def _latest(self) -> dict[int, Pod]:
-        """The pod of each index that came last."""
-        return {index_of(pod): pod for pod in sorted(self._roll.pods, key=_order)}
+    def _attempts(self) -> dict[int, int]:
+        """The most that a pod of each index knows of."""
+        known = sorted((attempts_before(pod), index_of(pod)) for pod in self._roll.pods)
+        return {index: attempts for attempts, index in known}
 
     def _judge(self, pod: Pod) -> Match:
         policy = self._spec.pod_failure_policy

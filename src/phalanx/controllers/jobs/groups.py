@@ -21,7 +21,6 @@ from phalanx.api.gates import (
 from phalanx.api.kinds import JOB, POD_GROUP, WORKLOAD, Kind
 from phalanx.api.meta import Key, Meta
 from phalanx.api.scheduling import MEMBERS_TO_RUN, PodGroup, Workload
-from phalanx.builder import jobs as building
 from phalanx.builder.links import GROUP_TEMPLATE
 from phalanx.builder.management import ManageBoth, ManageGroups
 from phalanx.client.cache import Cache
@@ -29,8 +28,8 @@ from phalanx.client.client import Client
 from phalanx.controllers.jobs.arranging import PLAIN, Arrangement, Place
 from phalanx.controllers.jobs.claiming import controller
 from phalanx.controllers.jobs.ending import Situation
-from phalanx.controllers.jobs.objects import as_object
 from phalanx.controllers.jobs.sync import Remark
+from phalanx.controllers.jobs.wishes import Wishes
 from phalanx.controllers.jobs.writes import Pen
 from phalanx.controllers.loop import Informers
 
@@ -76,6 +75,7 @@ class Groups:
         self._made_of = self._groups.index(_made_of)
         self._owned = self._groups.index(_owner)
         self._linked = self._jobs.index(_linked)
+        self._wishes = Wishes(basic=settings.basic, words=settings.words, infer=settings.infer)
         self.caches: dict[Kind, Cache[Any]] = {WORKLOAD: self._workloads, POD_GROUP: self._groups}
         self._workloads.subscribe(self._workload_changed)
         self._groups.subscribe(self._group_changed)
@@ -86,15 +86,19 @@ class Groups:
         if self._settings.release and job.spec.suspend:
             await self._release(job, pen)
             return PLAIN
-        wish = as_object(job, words=self._settings.words, infer=self._settings.infer)
+        wish = self._wishes.of(job)
         tell = partial(self._tell, job)
         arrangement = Arrangement(self._client, pen, self, tell, situation, wish)
-        match building.management(wish, basic=self._settings.basic):
+        match wish.management:
             case ManageBoth():
                 return await arrangement.as_root()
             case ManageGroups(link):
                 return await arrangement.as_part(link)
         return PLAIN
+
+    def forget(self, job: Key) -> None:
+        """A Job is gone."""
+        self._wishes.forget(job)
 
     async def wind_up(self, job: Job, pen: Pen) -> None:
         """See to the group of a Job that has ended: it is given back, or says nothing more."""

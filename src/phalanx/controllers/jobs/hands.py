@@ -123,7 +123,9 @@ async def side_by_side(
     act: Callable[[S], Awaitable[T]], items: Iterable[S]
 ) -> tuple[list[T], list[Failure]]:
     """Do the same to several, some of them at a time: what came of it, and what was refused."""
-    gate = asyncio.Semaphore(_AT_ONCE)
+    gate, items = asyncio.Semaphore(_AT_ONCE), tuple(items)
+    if not items:
+        return [], []
 
     async def one(item: S) -> T | Failure:
         async with gate:

@@ -142,11 +142,11 @@ def _only(
         for one in candidates
         if _is_theirs(one.metadata, owner) and (also_leaving or not one.metadata.deletion_timestamp)
     ]
-    own = [one for one in usable if controller(one.metadata)]
     if not usable:
         return Missing()
     if len(usable) == 1:
-        return Found(usable[0], bool(own))
+        return Found(usable[0], controller(usable[0].metadata) is not None)
+    own = [one for one in usable if controller(one.metadata)]
     names = ", ".join(sorted(one.metadata.name for one in usable))
     text = f"{len(usable)} {what} are about the Job: {names}"
     spare = own[0] if len(own) == 1 and len(usable) == 2 else None

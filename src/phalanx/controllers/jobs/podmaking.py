@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Any
 
 from phalanx.api.batch import Job
@@ -17,9 +16,8 @@ _VARIABLE = "JOB_COMPLETION_INDEX"
 
 def new_pod(job: Job, order: Order, group: str) -> Object:
     """A pod of a Job, of an index if it is ordered so, in a group if there is one."""
-    # A copy of its own: what is sent to a server in this process is filled in where it stands.
-    template, meta = deepcopy(job.spec.template), job.metadata
-    outer, spec = template.get("metadata") or {}, template.get("spec") or {}
+    template, meta = job.spec.template, job.metadata
+    outer, spec = template.get("metadata") or {}, dict(template.get("spec") or {})
     annotations, labels = dict(outer.get("annotations") or {}), dict(outer.get("labels") or {})
     prefix = f"{meta.name}-"
     if order.index is not None:

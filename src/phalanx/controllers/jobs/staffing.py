@@ -78,20 +78,27 @@ def _surplus(situation: Situation, wanted: int) -> list[Pod]:
     """The pods that are not wanted: strays first, then the least worth keeping."""
     roll = situation.roll
     strays = _strays(situation) if roll.job.spec.is_indexed else []
+    too_many = len(roll.active) - len(strays) - wanted
+    if too_many <= 0:
+        return strays
     gone = {pod.metadata.uid for pod in strays}
     rest = [pod for pod in roll.active if pod.metadata.uid not in gone]
-    return strays + sorted(rest, key=_worth)[: max(len(rest) - wanted, 0)]
+    return strays + sorted(rest, key=_worth)[:too_many]
 
 
 def _strays(situation: Situation) -> list[Pod]:
-    """Pods whose index is none, too high, done, given up, or another pod's already."""
+    """Pods whose index is none, too high, done, given up, or another pod's already.
+
+    And those that would make it forgotten how often their index has failed.
+    """
     roll = situation.roll
     seen: set[int] = set()
     strays = []
     over = roll.succeeded_indexes | situation.failures.given_up
     for pod in sorted(roll.active, key=_knowledge, reverse=True):
         index = index_of(pod)
-        if not roll.belongs(pod) or index in seen or index in over:
+        is_wrong = not roll.belongs(pod) or situation.failures.is_unaware(pod)
+        if is_wrong or index in seen or index in over:
             strays.append(pod)
         seen.add(index)
     return strays
@@ -128,7 +135,7 @@ def _free(situation: Situation) -> Iterator[int]:
 
 def _by_index(situation: Situation, missing: int) -> Staffing:
     """Each index waits for itself after a failure."""
-    failed = _last_failed(situation.roll)
+    failed = situation.failures.last_failed
     make: list[Order] = []
     soonest: float | None = None
     for index in _free(situation):
@@ -140,13 +147,6 @@ def _by_index(situation: Situation, missing: int) -> Staffing:
         else:
             soonest = pause if soonest is None else min(soonest, pause)
     return Staffing(make=tuple(make), again=soonest)
-
-
-def _last_failed(roll: Roll) -> dict[int, Pod]:
-    """Of each index the failed pod that came last, as long as it was not let go."""
-    failed = [pod for pod in roll.tracked if roll.has_failed(pod)]
-    failed.sort(key=lambda pod: (attempts_before(pod), pod.metadata.creation_timestamp))
-    return {index_of(pod): pod for pod in failed}
 
 
 def _next_of(situation: Situation, index: int, last: Pod | None) -> tuple[Order, float]:

@@ -1,0 +1,209 @@
+"""Jobs: how soon they have their Workload and their first pod, and what a look at them costs.
+
+Jobs are made by this process over TLS; watches of it see what comes of them. There are no nodes and
+no scheduler: what is measured is the Job controller. The steady look is measured in this process,
+at Jobs of which nothing is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import uvloop
+
+from benchmarks import calls
+from benchmarks.result import Result, percentile
+from benchmarks.setting import Broken, Setting
+from benchmarks.wire import Call, Wire, connected
+from phalanx.api.meta import Key
+from phalanx.api.wire import User
+from phalanx.chance import SeededChance
+from phalanx.client.client import Client
+from phalanx.client.transports import InProcess
+from phalanx.clock import WallClock
+from phalanx.controllers.jobs.controller import Jobs
+from phalanx.controllers.jobs.groups import Settings
+from phalanx.controllers.loop import Informers
+from phalanx.controllers.recorder import Recorder
+from phalanx.server.access import MASTERS
+from phalanx.server.app import Server
+from phalanx.store.memory import MemoryStore
+from tools.control_plane import Access
+
+#: Jobs at once, Jobs per second and for how many seconds, Jobs one after the other.
+BURST, PACE, SECONDS, SINGLE = 200, 50, 10, 60
+#: Milliseconds until 99 % of the Jobs have their Workload; that objects may add to a first pod.
+WORKLOAD_LIMIT, OBJECTS_LIMIT = 1000.0, 10.0
+#: Microseconds that objects may add to a look: a tenth of one that writes a status.
+STEADY_LIMIT = 100.0
+CONNECTIONS, LIMIT = 8, 60.0
+LOOKS, PODS = 3000, 8
+WORKLOADS = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/workloads"
+
+
+def section(setting: Setting) -> Iterator[Result]:
+    """Bursts and a steady stream of Jobs, single ones, and looks at those that are quiet."""
+    target = setting.target(WORKLOAD_LIMIT)
+    burst, stream = setting.size(BURST), setting.size(PACE * SECONDS)
+    for name, count, pace in (
+        (f"{burst} Jobs at once: Workload", burst, 0.0),
+        (f"{PACE} Jobs/s: Workload", stream, PACE),
+    ):
+        with setting.plane("--nodes", "0", "--without", "scheduler,nodes") as plane:
+            delays = uvloop.run(until_workloads(plane.access, count, pace))
+        beside = {"p50 ms": percentile(delays, 50) * 1000}
+        yield Result(name, percentile(delays, 99) * 1000, "ms", target, beside=beside)
+    with setting.plane("--nodes", "0", "--without", "scheduler,nodes") as plane:
+        gangs, plain = uvloop.run(until_pods(plane.access, setting.size(SINGLE, 6)))
+    beside = {"gang p50 ms": gangs * 1000, "plain p50 ms": plain * 1000}
+    limit = setting.target(OBJECTS_LIMIT)
+    yield Result("objects before the first pod", (gangs - plain) * 1000, "ms", limit, beside=beside)
+    gang, alone = asyncio.run(steady(setting.size(LOOKS)))
+    beside = {"gang us": gang * 1e6, "plain us": alone * 1e6}
+    extra = (gang - alone) * 1e6
+    yield Result("objects at a look at a quiet Job", extra, "us", STEADY_LIMIT, beside=beside)
+
+
+# ---- what comes of Jobs --------------------------------------------------------------------------
+
+
+class Reference(msgspec.Struct, frozen=True):
+    name: str = ""
+
+
+class Meta(msgspec.Struct, frozen=True, rename="camel"):
+    name: str = ""
+    owner_references: tuple[Reference, ...] = ()
+
+
+class Made(msgspec.Struct, frozen=True):
+    metadata: Meta
+
+
+class Event(msgspec.Struct, frozen=True):
+    type: str
+    object: Made
+
+
+@dataclass(slots=True)
+class Sightings:
+    """When something of each Job was first seen, by a watch of one kind."""
+
+    path: str
+    seen: dict[str, float] = field(default_factory=dict)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    _rest: bytes = b""
+
+    async def follow(self, access: Access) -> None:
+        """Watch until cancelled."""
+        wire = await Wire.open(access)
+        await wire.follow(f"{self.path}?watch=1", self._feed)
+
+    async def of(self, jobs: Sequence[str]) -> None:
+        """Wait until something of all of these was seen."""
+        async with asyncio.timeout(LIMIT):
+            while not all(job in self.seen for job in jobs):
+                self.news.clear()
+                await self.news.wait()
+
+    def _feed(self, piece: bytes) -> None:
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        now = time.perf_counter()
+        for line in lines:
+            event = msgspec.json.decode(line, type=Event)
+            for owner in event.object.metadata.owner_references:
+                self.seen.setdefault(owner.name, now)
+        self.news.set()
+
+
+async def until_workloads(access: Access, count: int, pace: float) -> list[float]:
+    """The seconds from sending each Job to seeing its Workload."""
+    names = [f"job-{n}" for n in range(count)]
+    sightings = Sightings(WORKLOADS)
+    watching = asyncio.create_task(sightings.follow(access))
+    try:
+        sent = await _send(access, [calls.job(name, gang=True) for name in names], pace)
+        await sightings.of(names)
+    except TimeoutError:
+        raise Broken(f"{len(sightings.seen)} of {count} Jobs have a Workload") from None
+    finally:
+        watching.cancel()
+    return [sightings.seen[name] - at for name, at in zip(names, sent, strict=True)]
+
+
+async def until_pods(access: Access, count: int) -> tuple[float, float]:
+    """The median seconds from a Job to its first pod, of gangs and of those in no group."""
+    sightings = Sightings(calls.PODS)
+    watching = asyncio.create_task(sightings.follow(access))
+    medians = []
+    try:
+        for gang in (True, False):
+            delays = []
+            for n in range(count):
+                name = f"{'gang' if gang else 'plain'}-{n}"
+                (sent,) = await _send(access, [calls.job(name, gang=gang)], 0.0)
+                await sightings.of([name])
+                delays.append(sightings.seen[name] - sent)
+            medians.append(percentile(delays, 50))
+    except TimeoutError:
+        raise Broken(f"{len(sightings.seen)} of {2 * count} Jobs have a pod") from None
+    finally:
+        watching.cancel()
+    return medians[0], medians[1]
+
+
+async def _send(access: Access, requests: Sequence[Call], pace: float) -> list[float]:
+    """Send requests, all at once or so many per second; when each was sent."""
+    wires, begin = await connected(access, min(CONNECTIONS, len(requests))), time.perf_counter()
+    sent = [0.0] * len(requests)
+    turn = iter(enumerate(requests))
+
+    async def work(wire: Wire) -> None:
+        for n, request in turn:
+            if pace:
+                await asyncio.sleep(begin + n / pace - time.perf_counter())
+            sent[n] = time.perf_counter()
+            code, answer = await wire.call(*request)
+            if code >= 300:
+                raise Broken(f"{code} {answer[:300]!r}")
+
+    await asyncio.gather(*map(work, wires))
+    for wire in wires:
+        wire.close()
+    return sent
+
+
+# ---- what a look costs ---------------------------------------------------------------------------
+
+
+async def steady(looks: int) -> tuple[float, float]:
+    """The seconds that a look takes at a Job of which nothing is due: at a gang, and at another."""
+    server = Server(MemoryStore(), WallClock(), SeededChance(1))
+    await server.start()
+    client = Client(InProcess(server.handle, User("bench", (MASTERS,))))
+    informers = Informers(client, SeededChance(1))
+    recorder = Recorder(client, WallClock(), SeededChance(1), "job-controller")
+    jobs = Jobs(client, informers, WallClock(), recorder, Settings())
+    tasks = [asyncio.create_task(run()) for run in (informers.run, jobs.run)]
+    for name, gang in (("gang", True), ("plain", False)):
+        _, path, body, _ = calls.job(name, gang=gang, pods=PODS)
+        await client.post(path, msgspec.json.decode(body))
+    await asyncio.sleep(1.0)
+    # In turn, so that a busy moment of the machine is shared.
+    rounds = [[await _timed(jobs.look, name, looks // 10) for name in ("gang", "plain")]
+              for _ in range(10)]  # fmt: skip
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return min(gang for gang, _ in rounds), min(plain for _, plain in rounds)
+
+
+async def _timed(look: Callable[[Key], Awaitable[None]], name: str, times: int) -> float:
+    begin, key = time.perf_counter(), Key("default", name)
+    for _ in range(times):
+        await look(key)
+    return (time.perf_counter() - begin) / times
