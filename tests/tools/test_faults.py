@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from phalanx.api.kinds import NODE, POD
 from phalanx.api.meta import Key
 from phalanx.controllers.actions import Create, Delete, Patch
 from phalanx.sim.faults.steps import Start, Step
+from phalanx.sim.run import Violation
+from tools import faults
 from tools.faults import main, shrunk, spelled
 
 
@@ -51,3 +55,20 @@ def test_steps_are_spelled_in_a_few_words() -> None:
     assert spelled(Patch(NODE, Key("", "n"), {"spec": {}})) == 'patch Node n {"spec":{}}'
     assert spelled(Delete(POD, key, "", 30)) == "delete Pod default/p within 30 s"
     assert spelled(Start(1)) == "Start(slot=1)"
+
+
+def test_what_is_broken_is_told_with_the_way_to_see_it_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def endure(seed: int, steps: Sequence[Step], share: int) -> None:
+        if any(isinstance(step.act, Start) for step in steps):
+            raise Violation(seed, 7, 1.5, "pod default/p66 is lost")
+
+    monkeypatch.setattr(faults, "endure", endure)
+    assert main(["--seed", "4", "--events", "30", "--shrink"]) == 1
+    assert capsys.readouterr().out == (
+        "broken: seed 4, revision 7, t=1.500: pod default/p66 is lost\n"
+        "  python -m tools.faults --seed 4 --events 30 --shrink\n"
+        "1 of 30 steps break the same:\n"
+        "  t=0         Start(slot=0)\n"
+    )

@@ -53,11 +53,13 @@ def value(text: Text) -> Fraction:
     return -rounded if sign == "-" else rounded
 
 
+@lru_cache(maxsize=4096)
 def whole(text: Text) -> int:
     """A quantity in whole units, rounded up: bytes, devices, pods."""
     return _up(value(text))
 
 
+@lru_cache(maxsize=4096)
 def milli(text: Text) -> int:
     """A quantity in thousandths, rounded up: CPU."""
     return _up(value(text) * 1000)

@@ -74,7 +74,8 @@ def _in_one_place(
     """All members in the best placement that holds enough of them."""
     attempts = []
     for placement in _candidates(entity, snapshot, policy, found):
-        attempts.append((yield from _tried(_Attempt(entity, snapshot, policy, placement))))
+        attempt = yield from _tried(_Attempt(entity, snapshot, policy, placement))
+        attempts.append(attempt)
     enough = [attempt for attempt in attempts if attempt.is_enough]
     if enough:
         chosen = best([attempt.offer for attempt in enough], snapshot)

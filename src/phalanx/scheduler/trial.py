@@ -49,7 +49,7 @@ class Trial:
         self._seekers: dict[tuple[Shape, Standing], _Seeker] = {}
         company = Company(snapshot, members, policy.defaults.spreads)
         #: None where no member minds another pod or is minded by one.
-        self._company = company if company else None
+        self._company = company or None
 
     def place(self, member: Member) -> int | Refusal:
         """Put a pod on its best node, or say why there is none."""

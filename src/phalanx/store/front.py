@@ -123,15 +123,16 @@ class Front(ABC):
 
     def _decide(self, writes: Sequence[Write]) -> list[Change]:
         """Give revisions to all writes, or raise and leave no trace."""
-        for write in writes:
-            found = self.pending(write.key)
+        there = [self.pending(write.key) for write in writes]
+        for write, found in zip(writes, there, strict=True):
             if (found.revision if found else 0) != write.expect:
                 raise Stale(write.key, write.expect, found.revision if found else 0)
         decided: dict[str, Version] = {}
         changes = []
-        for revision, write in enumerate(writes, self._assigned + 1):
+        pairs = zip(writes, there, strict=True)
+        for revision, (write, found) in enumerate(pairs, self._assigned + 1):
             known = decided.get(write.key)
-            change = _change(write, revision, known.record if known else self.pending(write.key))
+            change = _change(write, revision, known.record if known else found)
             decided[write.key] = Version(revision, change.after)
             changes.append(change)
         self._assigned += len(changes)

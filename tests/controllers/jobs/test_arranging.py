@@ -474,7 +474,80 @@ async def test_the_workload_of_an_earlier_parent_of_that_name_is_not_used() -> N
         assert await fallback(stage) == ("True", "ParentWorkloadNotFound")
 
 
+@in_virtual_time
+async def test_of_two_workloads_of_a_parent_none_is_used() -> None:
+    async with at_work() as stage:
+        two = [workload(name, 1, about=ABOUT) for name in ("one", "two")]
+        await stage.create(*two, job(meta=linked()))
+        await stage.rest()
+        assert await fallback(stage) == ("True", "AmbiguousWorkload")
+
+
+@in_virtual_time
+async def test_a_part_may_be_of_a_template_below_another() -> None:
+    parent = workload("parent", 2, about=ABOUT)
+    leaves = parent["spec"].pop("podGroupTemplates")
+    root = {"name": "root", "schedulingPolicy": {"basic": {}}, "podGroupTemplates": leaves}
+    parent["spec"]["compositePodGroupTemplates"] = [root]
+    async with at_work() as stage:
+        await stage.create(parent, job(parallelism=2, meta=linked()))
+        await stage.rest()
+        of = await stage.one(POD_GROUP)
+        assert policy(of) == {"gang": {"minCount": 2}}
+        assert of["spec"]["parentCompositePodGroupName"].startswith("parent-root-")
+
+
 # -------------------------------------------------------------------------------- what goes wrong
+
+
+@in_virtual_time
+async def test_what_makes_no_workload_is_told_and_gets_no_pods() -> None:
+    one = job(gangPolicy={"policy": "JobAsGang"}, scheduling={"disruptionMode": {"all": {}}})
+    async with at_work(Settings(words=False)) as stage:
+        await stage.create(one)
+        await stage.wait(60)
+        (event,) = await stage.events("FailedWorkloadCompilation")
+        assert event["message"].startswith("Failed to compile Workload for Job train: ")
+        assert await stage.all(POD) == []
+
+
+@in_virtual_time
+async def test_a_group_of_a_class_that_never_preempts_says_so_too() -> None:
+    quiet = {
+        "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 7,
+        "metadata": {"name": "quiet"}, "preemptionPolicy": "Never",
+    }  # fmt: skip
+    one = job(gang=True)
+    one["spec"]["template"]["spec"]["priorityClassName"] = "quiet"
+    async with at_work() as stage:
+        await stage.create(one)
+        await stage.wait(60)
+        assert "no PriorityClass" in (await stage.events("FailedPodGroupCreate"))[0]["message"]
+        await stage.create(quiet)
+        await stage.wait(70)
+        spec = (await stage.one(POD_GROUP))["spec"]
+        assert (spec["priority"], spec["preemptionPolicy"]) == (7, "Never")
+        assert len(await stage.all(POD)) == 1
+
+
+@in_virtual_time
+async def test_no_pod_is_made_in_a_group_that_is_about_to_go() -> None:
+    async with at_work() as stage:
+        await stage.create(job(gang=True, suspend=True))
+        await stage.rest()
+        of = await stage.one(POD_GROUP)
+        held = {"metadata": {"finalizers": [*of["metadata"]["finalizers"], "example.com/hold"]}}
+        await stage.patch(POD_GROUP, of["metadata"]["name"], held)
+        await stage.delete(POD_GROUP, of["metadata"]["name"])
+        await stage.patch(JOB, "train", {"spec": {"suspend": False}})
+        await stage.wait(60)
+        assert await stage.all(POD) == []
+        change = {"metadata": {"finalizers": None}}
+        await stage.patch(POD_GROUP, of["metadata"]["name"], change)
+        await stage.wait(70)
+        again = await stage.one(POD_GROUP)
+        assert again["metadata"]["uid"] != of["metadata"]["uid"]
+        assert groups_of(await stage.all(POD)) == [again["metadata"]["name"]]
 
 
 @pytest.mark.parametrize(("plural", "kind"), [("workloads", "Workload"), ("podgroups", "PodGroup")])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from phalanx.api.errors import Invalid
+from phalanx.api.errors import Invalid, ServerError
 from phalanx.api.kinds import EVENT, JOB, NAMESPACE, POD, POD_GROUP, RESOURCE_QUOTA, WORKLOAD
 from phalanx.api.meta import Key
 from phalanx.api.wire import Object, Reply, Request, Stream
@@ -260,6 +260,24 @@ async def test_a_status_that_is_refused_is_told_and_not_tried_for_ever_in_a_row(
 
 
 @in_virtual_time
+async def test_a_deletion_that_is_refused_is_told_and_tried_again() -> None:
+    stage = Stage()
+    await stage.server.start()
+    way = _Keeping(stage.way("jobs"))
+    async with acting(stage, subject(), client=Client(way)), acting(stage, kubelets):
+        await stage.create(job(parallelism=2, completions=2))
+        await stage.rest()
+        way.keeps = True
+        await stage.patch(JOB, "train", {"spec": {"suspend": True}})
+        await stage.wait(30)
+        status = (await stage.one(JOB))["status"]
+        assert (status["active"], len(await stage.events("FailedDelete"))) == (2, 1)
+        way.keeps = False
+        await stage.wait(70)
+        assert (await stage.all(POD), (await stage.one(JOB))["status"].get("active", 0)) == ([], 0)
+
+
+@in_virtual_time
 async def test_what_the_caches_have_not_seen_yet_is_not_done_again() -> None:
     stage = Stage()
     await stage.server.start()
@@ -336,6 +354,17 @@ class _Refusing(_Passing):
         if request.method == "PATCH" and "/jobs/" in request.path:
             self.count += 1
             return refusal(Invalid("no"))
+        return await super().send(request)
+
+
+class _Keeping(_Passing):
+    """Has no pod deleted, if so asked."""
+
+    keeps = False
+
+    async def send(self, request: Request) -> Reply | Stream:
+        if self.keeps and request.method == "DELETE":
+            return refusal(ServerError("not now"))
         return await super().send(request)
 
 

@@ -41,11 +41,13 @@ def endured(seed: int, events: int, **options: int) -> Outcome:
     return outcome
 
 
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_that_must_hold_breaks_whatever_happens(seed: int) -> None:
     endured(seed, EVENTS)
 
 
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize(("seed", "events"), REGRESSIONS)
 def test_what_once_broke_something_does_not_any_more(seed: int, events: int) -> None:
     endured(seed, events, share=2)

@@ -5,9 +5,15 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from phalanx.api.core import Node, Pod, Taint
+from phalanx.api.scheduling import PodGroup
+from phalanx.client.answers import Listing
 from phalanx.scheduler.cache import Cache
-from phalanx.sim.faults.rest import differences
-from tests.scheduler.builders import basic, cluster, key, node, pod
+from phalanx.scheduler.decision import Refused, Waiting
+from phalanx.scheduler.queue import Queue
+from phalanx.sim.faults.rest import differences, unrest
+from phalanx.sim.tail import Tail
+from phalanx.store.memory import MemoryStore
+from tests.scheduler.builders import basic, cluster, gang, key, node, pod
 
 
 def found(held: Cache, true: Cache) -> list[str]:
@@ -54,3 +60,52 @@ def test_members_and_groups_that_are_counted_wrongly_are_found() -> None:
     assert any("members with nodes" in sentence for sentence in found(held, true))
     held.group(key("g"), basic("g"))
     assert "it knows other groups than there are" in found(held, true)
+
+
+# ---- the queue -----------------------------------------------------------------------------------
+
+
+def unrested(
+    queued: list[Pod], *pods: Pod, groups: tuple[PodGroup, ...] = (), known: bool = True
+) -> list[str]:
+    """What is wrong about a scheduler that has these pods in its queue, given those that are."""
+    tail, queue, cache = Tail(MemoryStore()), Queue(), cluster([], pods)
+    tail.pods.replace(Listing(pods, 1))
+    tail.groups.replace(Listing(groups, 1))
+    for group in groups:
+        cache.group(group.metadata.key, group)
+        if known:
+            queue.group(group, 0.0)
+    for one in queued:
+        queue.pod(one, 0.0)
+    while entity := queue.pop(0.0):
+        refused = tuple(
+            Refused(m.pod.metadata.key, m.pod.metadata.uid, None) for m in entity.members
+        )
+        queue.done(entity, Waiting(entity.group_key, refused, 1, 0, 0, 0, frozenset()), 0.0)
+    return list(unrest(cache, queue, tail))
+
+
+def test_a_queue_that_holds_whoever_waits_is_well() -> None:
+    gated, member = pod("b", gates=["later"]), pod("c", "g")
+    waiting = [pod("a"), gated, member]
+    assert unrested(waiting, *waiting, pod("d", on="n"), groups=(gang("g", 2),)) == []
+
+
+def test_a_pod_that_the_queue_has_forgotten_is_found() -> None:
+    assert unrested([], pod("a")) == [
+        "pod default/a is not in the queue, but should be BACKING_OFF"
+    ]
+
+
+def test_a_pod_that_is_in_the_queue_for_nothing_is_found() -> None:
+    assert unrested([pod("a")]) == ["pod default/a is in the queue for nothing"]
+
+
+def test_a_pod_that_is_in_the_wrong_place_is_found() -> None:
+    gang_of_two = (gang("g", 2),)
+    pair = [pod("a", "g"), pod("b", "g")]
+    assert unrested(pair, *pair, groups=gang_of_two) == []
+    assert unrested(pair, *pair, groups=gang_of_two, known=False) == [
+        f"pod default/{name} is INCOMPLETE in the queue, but should be BACKING_OFF" for name in "ab"
+    ]

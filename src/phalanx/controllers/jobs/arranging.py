@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Never, Protocol
 
+from phalanx.api.batch import Job, JobStatus
 from phalanx.api.core import SchedulingGroup
 from phalanx.api.errors import AlreadyExists, ApiError, Invalid, NotFound
-from phalanx.api.kinds import POD_GROUP, PRIORITY_CLASS, WORKLOAD, Kind
+from phalanx.api.kinds import JOB, POD_GROUP, PRIORITY_CLASS, WORKLOAD, Kind
 from phalanx.api.meta import Key, OwnerReference
 from phalanx.api.scheduling import MANAGED_BY, MEMBERS_TO_RUN, PodGroup, Workload
 from phalanx.api.wire import STRATEGIC_PATCH, Object
@@ -181,6 +182,7 @@ class Arrangement:
         One that is there already has only not been seen yet.
         """
         name = self._job.metadata.name
+        await self._check_job()
         wanted["metadata"]["annotations"] = {MANAGED_BY: MANAGER}
         try:
             made = await self._pen.create(kind, wanted)
@@ -194,6 +196,17 @@ class Arrangement:
         text = f"Created {kind.name} {made['metadata']['name']} for Job {name}"
         self._tell(Remark(f"{kind.name}Created", text))
         raise Behind(text)
+
+    async def _check_job(self) -> None:
+        """Make nothing again for a Job that is gone or going: that is why it is missing."""
+        if self._job.status == JobStatus():
+            return
+        try:
+            meta = (await self._client.get(JOB, self._job.metadata.key, Job)).metadata
+        except NotFound as error:
+            raise Behind(str(error)) from error
+        if meta.uid != self._job.metadata.uid or meta.deletion_timestamp:
+            raise Behind(f"Job {meta.name} is another one, or going")
 
     async def _is_ours(self, kind: Kind, wanted: Object) -> bool:
         meta = wanted["metadata"]

@@ -120,8 +120,16 @@ class Jobs:
         for job in (old, new):
             if job is not None:
                 self._queue.add(job.metadata.key)
+        if old is not None and (new is None or new.ended or new.metadata.deletion_timestamp):
+            self._desert(old)
         if new is None and old is not None and self._tools.groups is not None:
             self._tools.groups.forget(old.metadata.key)
+
+    def _desert(self, job: Job) -> None:
+        """Look at the pods of nobody that a Job might have adopted, and never will now."""
+        for pod in self._loose[place(job)]:
+            if is_tracked(pod):
+                self._stranded.add(pod.metadata.key)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         for pod in (old, new):

@@ -23,7 +23,9 @@ from phalanx.scheduler.entry import State
 from phalanx.scheduler.queue import Place
 from phalanx.sim.faults.channel import Channel
 from phalanx.sim.faults.register import Register
+from phalanx.sim.faults.rest import unrest
 from phalanx.sim.faults.shadow import Shadow
+from phalanx.sim.faults.words import untrue
 from phalanx.sim.tail import Tail
 
 
@@ -52,10 +54,10 @@ class Instance:
         self.shell = Scheduling(client, self._informers, clock, chance)
         self.shell.taken.append(self._taken)
         self.shell.decided.append(self._decided)
-        self._shadow = Shadow(tail, self._informers)
+        self._tail, self._shadow = tail, Shadow(tail, self._informers)
         self._register, self._witness, self._broken = register, witness, broken
         #: The last attempt at each entity.
-        self.last: dict[tuple[Key, bool], tuple[Entity, Decision]] = {}
+        self._last: dict[tuple[Key, bool], tuple[Entity, Decision]] = {}
         #: Where this scheduler has decided to put pods.
         self._homes: dict[str, str] = {}
         #: What it must have believed when it last took an entity.
@@ -95,9 +97,17 @@ class Instance:
             if entity is not None and self._witness.fits(seen, entity):
                 self._broken(f"{place.key} waits, although it can be placed")
 
+    def unrest(self) -> list[str]:
+        """What must not be the case when all is quiet, and is."""
+        cache, queue, tail = self.shell.cache, self.shell.queue, self._tail
+        return [*unrest(cache, queue, tail), *untrue(queue, self._last_of, tail)]
+
+    def _last_of(self, key: Key, is_group: bool) -> Decision | None:
+        return self._last.get((key, is_group), (None, None))[1]
+
     def _refused(self, place: Place) -> Entity | None:
         """The last attempt at an entity, if what waits is exactly what was refused then."""
-        entity, decision = self.last.get((place.key, place.is_group), (None, None))
+        entity, decision = self._last.get((place.key, place.is_group), (None, None))
         if (
             entity is None
             or not isinstance(decision, Waiting)
@@ -113,7 +123,7 @@ class Instance:
     def _decided(self, entity: Entity, decision: Decision) -> None:
         for sentence in self._witness.objections(self._then, entity, decision):
             self._broken(sentence)
-        self.last[entity.key, entity.group is not None] = entity, decision
+        self._last[entity.key, entity.group is not None] = entity, decision
         if isinstance(decision, Placed):
             self._register.decide(decision)
             self._homes.update({uid: node for _, uid, node in decision.bindings})

@@ -17,7 +17,6 @@ from phalanx.clock import LoopClock
 from phalanx.scheduler import cycle
 from phalanx.sim import loop
 from phalanx.sim.faults.instance import Witness
-from phalanx.sim.faults.rest import unrest
 from phalanx.sim.faults.stage import Stage
 from phalanx.sim.faults.steps import Step
 from phalanx.sim.invariants import Auditor
@@ -48,7 +47,8 @@ def run(seed: int, steps: Sequence[Step], witness: Witness) -> Outcome:
     """Go through an ordeal; raises a Violation at the first thing that is broken."""
 
     async def main() -> Outcome:
-        return await _Ordeal(seed, witness).run(steps)
+        async with asyncio.TaskGroup() as group:
+            return await _Ordeal(seed, witness, group).run(steps)
 
     try:
         with _paced(PACE):
@@ -73,10 +73,10 @@ def _paced(pods: int) -> Iterator[None]:
 class _Ordeal:
     """One ordeal on the running loop."""
 
-    def __init__(self, seed: int, witness: Witness) -> None:
-        self._seed, self._loop = seed, asyncio.get_running_loop()
+    def __init__(self, seed: int, witness: Witness, tasks: asyncio.TaskGroup) -> None:
+        self._seed, self._tasks, self._loop = seed, tasks, asyncio.get_running_loop()
         clock, chance = LoopClock(self._loop, EPOCH), SeededChance(seed)
-        self._stage = Stage(clock, chance, witness)
+        self._stage = Stage(clock, chance, witness, tasks)
         tail = self._stage.tail
         self._auditor = Auditor(
             tail.pods, tail.nodes, tail.groups, now=self._loop.time, horizon=HORIZON,
@@ -90,16 +90,14 @@ class _Ordeal:
 
     async def run(self, steps: Sequence[Step]) -> Outcome:
         """All steps, and then rest."""
-        stage = self._stage
-        async with asyncio.TaskGroup() as group:
-            judging = group.create_task(self._raise())
-            await stage.open(group)
-            await self._go_through(steps)
-            await stage.heal()
-            await self._rest()
-            await self._hear_again()
-            await stage.close()
-            judging.cancel()
+        stage, judging = self._stage, self._tasks.create_task(self._raise())
+        await stage.open()
+        await self._go_through(steps)
+        await stage.heal()
+        await self._rest()
+        await self._hear_again()
+        await stage.close()
+        judging.cancel()
         return Outcome(stage.tail.digest, stage.store.revision, stage.done)
 
     async def _go_through(self, steps: Sequence[Step]) -> None:
@@ -120,7 +118,7 @@ class _Ordeal:
                 break
         self._look()
         for instance in self._stage.instances.values():
-            self._stage.broken.extend(unrest(instance, self._stage.tail))
+            self._stage.broken.extend(instance.unrest())
         await self._pronounce()
 
     async def _hear_again(self) -> None:

@@ -53,10 +53,12 @@ SLOTS = 2
 
 
 class Stage:
-    """A server and everybody around it, on the running loop."""
+    """A server and everybody around it, who live as tasks of a group."""
 
-    def __init__(self, clock: Clock, chance: Chance, witness: Witness) -> None:
-        self._clock, self._chance, self._witness = clock, chance, witness
+    def __init__(
+        self, clock: Clock, chance: Chance, witness: Witness, tasks: asyncio.TaskGroup
+    ) -> None:
+        self._clock, self._chance, self._witness, self._tasks = clock, chance, witness, tasks
         self._slowest = 0.0
         self.store = MemoryStore(self._latency)
         self.tail = Tail(self.store)
@@ -70,13 +72,12 @@ class Stage:
         self._channels = [Channel(self._way("scheduler"), chance) for _ in range(SLOTS)]
         self._channels[0].mutes_events = chance.between(0, 1) < 0.9
         self._channels[1].mutes_events = True
-        self._tasks = asyncio.TaskGroup()
+        self._controllers: list[asyncio.Task[None]] = []
         self._lives: dict[int, asyncio.Task[None]] = {}
         self._errands: set[asyncio.Task[None]] = set()
 
-    async def open(self, group: asyncio.TaskGroup) -> None:
+    async def open(self) -> None:
         """Have a server with what every cluster has, and somebody who protects groups."""
-        self._tasks = group
         await self._server.start()
         for name in SPACES[1:]:
             labels = {"team": "a"}
@@ -85,12 +86,12 @@ class Stage:
         await self._user.create(PRIORITY_CLASS, high)
         informers = Informers(Client(self._way("controllers")), self._chance)
         protection = Protection(Client(self._way("controllers")), informers)
-        self._lives[-1] = group.create_task(protection.run())
-        self._lives[-2] = group.create_task(informers.run())
+        parts = (protection.run(), informers.run())
+        self._controllers = [self._tasks.create_task(part) for part in parts]
 
     async def close(self) -> None:
         """Let go of everybody."""
-        for task in self._lives.values():
+        for task in (*self._controllers, *self._lives.values()):
             task.cancel()
         await self._settle()
         await self.store.close()
