@@ -272,10 +272,9 @@ class Arrangement:
 
 def _size_of(workload: Workload, name: str) -> int | None:
     """The size of a gang that a template describes, wherever in the Workload that is."""
-    top = {one["name"]: one for one in workload.spec.pod_group_templates or ()}
-    if name not in top:
-        top = {one.name: one.value for one in templates(workload_object(workload)).values()}
-    size: int | None = (top.get(name, {}).get("schedulingPolicy", {}).get("gang") or {}).get(
-        "minCount"
-    )
+    known = {one["name"]: one for one in workload.spec.pod_group_templates or ()}
+    if name not in known:
+        known = {one.name: one.value for one in templates(workload_object(workload)).values()}
+    policy: Object = known.get(name, {}).get("schedulingPolicy") or {}
+    size: int | None = (policy.get("gang") or {}).get("minCount")
     return size

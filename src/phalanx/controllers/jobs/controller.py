@@ -95,8 +95,7 @@ class Jobs:
         job, pods = self._jobs.get(key), self._of_job[key]
         own = [pod for pod in pods if is_of(pod, job)] if job is not None else []
         if len(own) < len(pods):
-            for pod in pods:
-                self._stranded.add(pod.metadata.key)
+            self._strand(pods)
         if job is None or job.spec.managed_by not in self._managers:
             return
         again = await Look(self._tools, job, own, self._loose[place(job)]).perform()
@@ -121,13 +120,14 @@ class Jobs:
             if job is not None:
                 self._queue.add(job.metadata.key)
         if old is not None and (new is None or new.ended or new.metadata.deletion_timestamp):
-            self._desert(old)
+            # Pods of nobody that it might have adopted, and never will now.
+            self._strand(self._loose[place(old)])
         if new is None and old is not None and self._tools.groups is not None:
             self._tools.groups.forget(old.metadata.key)
 
-    def _desert(self, job: Job) -> None:
-        """Look at the pods of nobody that a Job might have adopted, and never will now."""
-        for pod in self._loose[place(job)]:
+    def _strand(self, pods: Iterable[Pod]) -> None:
+        """Have it looked at whether pods have nobody, if that is ours to do."""
+        for pod in pods if "" in self._managers else ():
             if is_tracked(pod):
                 self._stranded.add(pod.metadata.key)
 
@@ -139,8 +139,7 @@ class Jobs:
             return
         for key in self._suitors(new):
             self._queue.add_after(key, PAUSE)
-        if is_tracked(new):
-            self._stranded.add(new.metadata.key)
+        self._strand([new])
 
 
 async def _work(queue: WorkQueue[Key], act: Callable[[Key], Awaitable[None]]) -> None:
