@@ -128,7 +128,7 @@ def test_what_a_version_says_has_one_form_from_then_on(kind: Kind, data: st.Data
 
 
 TEXTS = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=3)),
+    st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.text(max_size=3)),
     lambda inner: st.one_of(
         st.lists(inner, max_size=2), st.dictionaries(st.text(max_size=3), inner, max_size=2)
     ),
