@@ -14,13 +14,18 @@ from dataclasses import dataclass, replace
 from benchmarks.result import Result
 from benchmarks.setting import Setting
 from phalanx.api.core import (
+    Affinity,
     Container,
     Node,
     NodeStatus,
     Pod,
+    PodAffinity,
+    PodAffinityTerm,
     PodSpec,
     Requirements,
     SchedulingGroup,
+    SpreadConstraint,
+    WeightedPodAffinityTerm,
 )
 from phalanx.api.meta import Condition, Meta
 from phalanx.api.scheduling import GangPolicy, PodGroup, PodGroupSpec, SchedulingPolicy
@@ -28,11 +33,41 @@ from phalanx.scheduler.cache import Cache
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Placed
 from phalanx.scheduler.entity import Entity, Member
+from phalanx.scheduler.forest import name_of
+from phalanx.scheduler.peers import HOSTNAME, ZONE
 from phalanx.scheduler.policy import DEFAULT
 from phalanx.scheduler.shape import shape_of
 
 ROOM: dict[str, str | int | float] = {"cpu": "4", "memory": "32Gi", "pods": "110"}
+ZONES = 50
+CROWD = {"app": "crowd"}
+ALL_OF_THEM = {"matchLabels": CROWD}
 REPEATS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the pods of a gang ask of one another."""
+
+    name: str
+    spreads: tuple[SpreadConstraint, ...] = ()
+    affinity: Affinity | None = None
+
+
+def _spread(key: str, how: str) -> SpreadConstraint:
+    return SpreadConstraint(key, how, label_selector=ALL_OF_THEM)
+
+
+_NOT_HERE = PodAffinityTerm(HOSTNAME, ALL_OF_THEM)
+_SAME_ZONE = WeightedPodAffinityTerm(10, PodAffinityTerm(ZONE, ALL_OF_THEM))
+
+NOTHING = Wish("")
+EVEN = Wish(", even over zones", (_spread(ZONE, "DoNotSchedule"),))
+RATHER_EVEN = Wish(
+    ", rather even", (_spread(ZONE, "ScheduleAnyway"), _spread(HOSTNAME, "ScheduleAnyway"))
+)
+APART = Wish(", one per node", affinity=Affinity(None, None, PodAffinity((_NOT_HERE,))))
+TOGETHER = Wish(", rather near", affinity=Affinity(None, PodAffinity((), (_SAME_ZONE,))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +79,14 @@ class Puzzle:
     size: int
     target_ms: float | None
     shapes: int = 1
+    wish: Wish = NOTHING
 
     @property
     def name(self) -> str:
         """What is decided."""
         shapes = f" of {self.shapes} shapes" if self.shapes > 1 else ""
-        return f"decide {self.gangs:,} x {self.size:,}{shapes}, {self.nodes:,} nodes"
+        sort = f"{shapes}{self.wish.name}"
+        return f"decide {self.gangs:,} x {self.size:,}{sort}, {self.nodes:,} nodes"
 
     def quick(self) -> Puzzle:
         """A tenth of the nodes, no target."""
@@ -61,6 +98,7 @@ PUZZLES = (
     Puzzle(50_000, 1, 1_000, 30),
     Puzzle(5_000, 1, 1_000, 60, shapes=20),
     Puzzle(5_000, 1_000, 3, 50),
+    *(Puzzle(5_000, 1, 1_000, 200, wish=wish) for wish in (EVEN, RATHER_EVEN, APART, TOGETHER)),
 )
 
 
@@ -102,7 +140,9 @@ def _run(puzzle: Puzzle) -> float:
 def _node(number: int) -> Node:
     ready = Condition(type="Ready", status="True")
     status = NodeStatus(allocatable=ROOM, conditions=(ready,))
-    return Node(metadata=Meta(name=f"node-{number:06}"), status=status)
+    name = f"node-{number:06}"
+    labels = {HOSTNAME: name, ZONE: f"zone-{number % ZONES}"}
+    return Node(metadata=Meta(name=name, labels=labels), status=status)
 
 
 def _gang(cache: Cache, number: int, puzzle: Puzzle) -> Entity:
@@ -111,19 +151,21 @@ def _gang(cache: Cache, number: int, puzzle: Puzzle) -> Entity:
     group = PodGroup(
         metadata=Meta(name=name, namespace="default"), spec=PodGroupSpec(scheduling_policy=policy)
     )
-    pods = [_pod(name, n, puzzle.shapes) for n in range(puzzle.size)]
-    cache.group(group.metadata.key, group)
+    pods = [_pod(name, n, puzzle) for n in range(puzzle.size)]
+    cache.group(name_of(group), group)
     for pod in pods:
         cache.pod(pod.metadata.key, pod)
     members = tuple(Member(pod, shape_of(pod)) for pod in pods)
     return Entity(group.metadata.key, group, members)
 
 
-def _pod(gang: str, number: int, shapes: int) -> Pod:
-    name = f"{gang}-{number}"
-    needs = Requirements(requests={"cpu": f"{100 + number % shapes}m", "memory": "100Mi"})
+def _pod(gang: str, number: int, puzzle: Puzzle) -> Pod:
+    name, wish = f"{gang}-{number}", puzzle.wish
+    needs = Requirements(requests={"cpu": f"{100 + number % puzzle.shapes}m", "memory": "100Mi"})
     spec = PodSpec(
         containers=(Container(name="main", image="pause", resources=needs),),
         scheduling_group=SchedulingGroup(pod_group_name=gang),
+        topology_spread_constraints=wish.spreads,
+        affinity=wish.affinity,
     )
-    return Pod(metadata=Meta(name=name, namespace="default", uid=name), spec=spec)
+    return Pod(metadata=Meta(name=name, namespace="default", uid=name, labels=CROWD), spec=spec)

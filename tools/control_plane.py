@@ -1,4 +1,4 @@
-"""`phalanx up` and `phalanx scheduler` as processes, from start to ready to a clean stop.
+"""`phalanx up` and its parts as processes, from start to ready to a clean stop.
 
 What the reference tool, the benchmarks and the tests over HTTPS talk to. Relies only on what the
 commands promise: their options, the `ready ` line and the kubeconfig.
@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -144,23 +145,37 @@ class ControlPlane(Command):
 
 
 class Divided(ControlPlane):
-    """The same without a scheduler, and beside it a `phalanx scheduler`."""
+    """The same without some parts, each of which is a command of ours and runs beside it."""
+
+    def __init__(self, parts: Sequence[str], *options: str, limit: float = 20.0) -> None:
+        super().__init__(*options, limit=limit)
+        self._beside = [Command(part, "--kubeconfig", str(self.kubeconfig)) for part in parts]
 
     def start(self) -> None:
-        """Start the one, then the other."""
+        """Start the one, then the others."""
         super().start()
-        self._scheduler = Command("scheduler", "--kubeconfig", str(self.kubeconfig))
+        begun: list[Command] = []
         try:
-            self._scheduler.start()
+            for part in self._beside:
+                part.start()
+                begun.append(part)
         except NotReady:
+            for part in begun:
+                part.stop()
             super().stop()
             raise
 
     @property
     def alive(self) -> bool:
-        """Whether both still run."""
-        return super().alive and self._scheduler.alive
+        """Whether all still run."""
+        return super().alive and all(part.alive for part in self._beside)
+
+    def last_words(self) -> str:
+        """The end of what the first of them wrote that has ended, or of what it wrote itself."""
+        ended = [part for part in self._beside if not part.alive]
+        return ended[0].last_words() if ended and super().alive else super().last_words()
 
     def stop(self) -> int:
-        """End both."""
-        return self._scheduler.stop() or super().stop()
+        """End all."""
+        codes = [part.stop() for part in self._beside]
+        return max(codes, key=bool, default=0) or super().stop()

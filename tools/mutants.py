@@ -1,7 +1,8 @@
 """Plant bugs, one at a time, and see whether the fault programme or the suite finds them.
 
     python -m tools.mutants                    all of them, in a table
-    python -m tools.mutants --only quorum      those whose name says so
+    python -m tools.mutants --only quorum      those whose name, or file, says so
+    python -m tools.mutants --suite            by the tests alone that are named beside them
 
 A mutant is a small change of a copy of the source; the tree itself is never touched. Each must be
 caught within a bounded run: by ordeals, or else by the tests that are named beside it. Exits with 1
@@ -170,7 +171,7 @@ MUTANTS = (
         "controllers/jobs/controller.py",
         "if not self._tools.writes.are_seen(key):",
         "if False:",
-        ("tests/controllers/jobs/test_controller.py",),
+        ("tests/controllers/jobs/test_trials.py",),
     ),
     Mutant(
         "pods are made without their group",
@@ -185,6 +186,55 @@ MUTANTS = (
         "return not is_over and is_last and self.last_failed[index] is pod",
         "return False",
         ("tests/controllers/jobs/test_failures.py",),
+    ),
+    Mutant(
+        "a group is let go on the word of a late view",
+        "controllers/podgroups.py",
+        "if plan.actions and not await self._has_members(key):",
+        "if plan.actions:",
+        ("tests/controllers/test_podgroups.py",),
+    ),
+    Mutant(
+        "an owner is gone if a late view says so",
+        "controllers/garbage.py",
+        "known = self._ownership.held(owner) or await self._read(owner)",
+        "known = self._ownership.held(owner)",
+        ("tests/controllers/test_garbage.py",),
+    ),
+    Mutant(
+        "an owner is taken for its namesake",
+        "controllers/garbage.py",
+        "return found.metadata if found.metadata.uid == owner.uid else None",
+        "return found.metadata",
+        ("tests/controllers/test_garbage.py", "tests/controllers/test_trials.py"),
+    ),
+    Mutant(
+        "a composite group goes before the children that a late view lacks",
+        "controllers/compositegroups.py",
+        "if composite is None or not _is_leaving(composite):",
+        "if True:",
+        ("tests/controllers/test_compositegroups.py",),
+    ),
+    Mutant(
+        "a group is made for a replica that has ended meanwhile",
+        "controllers/replicagroups.py",
+        "if not await self._waits(pod):",
+        "if False:",
+        ("tests/controllers/test_trials.py",),
+    ),
+    Mutant(
+        "whoever takes over while all nodes are silent drives all pods out",
+        "controllers/nodelifecycle.py",
+        "self._silence.suspect(node.metadata.name)",
+        "pass",
+        ("tests/controllers/test_nodelifecycle.py",),
+    ),
+    Mutant(
+        "on a foreign server every Job is ours",
+        "controllers/roster.py",
+        "managers = (OWN_JOB_CONTROLLER,) if bench.is_foreign else MANAGERS",
+        "managers = MANAGERS",
+        ("tests/controllers/test_bureau.py",),
     ),
 )
 
@@ -204,13 +254,13 @@ def mutated(mutant: Mutant, text: str) -> str:
     return text.replace(mutant.old, mutant.new)
 
 
-def judge(mutant: Mutant, copy: Path) -> Verdict:
+def judge(mutant: Mutant, copy: Path, *, suite: bool = False) -> Verdict:
     """Plant a bug in a copy of the tree, look whether it is found, and take it out again."""
     file = copy / "src" / "phalanx" / mutant.file
     whole, begin = file.read_text(), time.monotonic()
     file.write_text(mutated(mutant, whole))
     try:
-        by, said = _caught(mutant, copy)
+        by, said = _caught(mutant, copy, suite)
     finally:
         file.write_text(whole)
     return Verdict(by, said, time.monotonic() - begin)
@@ -234,14 +284,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         "python -m tools.mutants", None, __doc__, formatter_class=plain
     )
-    parser.add_argument("--only", default="", help="a part of the names of the mutants to judge")
-    only = parser.parse_args(arguments).only
+    parser.add_argument("--only", default="", help="a part of the names or files of the mutants")
+    parser.add_argument("--suite", action="store_true", help="by the tests beside them alone")
+    asked = parser.parse_args(arguments)
     width = max(len(mutant.name) for mutant in MUTANTS)
     survivors = 0
     with tempfile.TemporaryDirectory() as folder:
         copy = copied(Path(folder))
-        for mutant in (one for one in MUTANTS if only in one.name):
-            by, said, seconds = judge(mutant, copy)
+        for mutant in _chosen(asked.only, suite=asked.suite):
+            by, said, seconds = judge(mutant, copy, suite=asked.suite)
             survivors += not by
             print(f"{mutant.name:<{width}}  {by or 'SURVIVED':<8}  {seconds:5.0f} s  {said}")
             sys.stdout.flush()
@@ -249,9 +300,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if survivors else 0
 
 
-def _caught(mutant: Mutant, copy: Path) -> tuple[str, str]:
+def _chosen(words: str, *, suite: bool) -> list[Mutant]:
+    """Those whose name or file holds some words; where tests alone are asked, that have some."""
+    named = [one for one in MUTANTS if words in f"{one.name} {one.file}"]
+    return [one for one in named if one.tests or not suite]
+
+
+def _caught(mutant: Mutant, copy: Path, suite: bool) -> tuple[str, str]:
     """By what a mutant is found, and what is said of it."""
-    if said := _failure(copy, "tools.faults", *ORDEALS):
+    if not suite and (said := _failure(copy, "tools.faults", *ORDEALS)):
         return "ordeals", said
     if mutant.tests and (said := _failure(copy, "pytest", "-q", "-x", "-p", "no:randomly",
                                           *mutant.tests)):  # fmt: skip

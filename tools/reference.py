@@ -28,15 +28,12 @@ from tools.control_plane import ControlPlane, Divided, NotReady
 ROOT = Path(__file__).resolve().parent.parent
 PASSING = ROOT / "tests" / "reference_passing.txt"
 DEVIATIONS = ROOT / "docs" / "deviations.md"
+#: What can be a process of its own.
+PARTS = ("scheduler", "controllers")
 BARE = ("--data", ":memory:", "--nodes", "0", "--without")
-#: What runs beside the API server while the recordings of a folder are replayed.
-OPTIONS = {
-    "api": (*BARE, "scheduler,controllers,nodes"),
-    "scenarios": (*BARE, "nodes"),
-    "wanted": (*BARE, "nodes"),
-}
-#: The same for a control plane whose scheduler is a process of its own.
-DIVIDED = {**OPTIONS, "scenarios": (*BARE, "scheduler,nodes")}
+#: What does not run beside the API server while the recordings of a folder are replayed.
+WITHOUT = {"api": ("scheduler", "controllers", "nodes"), "scenarios": ("nodes",)}
+FOLDERS = ("api", "scenarios", "wanted")
 #: How replay.py begins the line of a case.
 OK, MEANT, FAILED = "ok", "dev", "FAIL"
 
@@ -82,10 +79,10 @@ class Replayer:
     """Runs `replay.py` on one recording after another, each against a control plane that lives."""
 
     def __init__(
-        self, tool: Path, limit: float, *, messages: bool, details: bool, divided: bool
+        self, tool: Path, limit: float, *, messages: bool, details: bool, beside: Sequence[str]
     ) -> None:
         self._tool, self._limit, self._messages, self._details = tool, limit, messages, details
-        self._divided = divided
+        self._beside = beside
 
     def drain(self, recordings: Queue) -> list[Replayed]:
         """Replay what is left in the queue; a control plane that broke or hung is replaced."""
@@ -107,9 +104,10 @@ class Replayer:
         return done
 
     def _plane(self, lane: str) -> ControlPlane:
-        if self._divided and DIVIDED[lane] != OPTIONS[lane]:
-            return Divided(*DIVIDED[lane])
-        return ControlPlane(*OPTIONS[lane])
+        """A control plane; parts that run as processes of their own run there instead of in it."""
+        without = WITHOUT[lane]
+        beside = [part for part in self._beside if part not in without]
+        return Divided(beside, *BARE, ",".join((*without, *beside)))
 
     def replay(self, recording: Recording, plane: ControlPlane) -> Replayed:
         """One recording against one control plane, which is stopped if time runs out."""
@@ -163,7 +161,7 @@ def verdicts(recording: Recording, text: str) -> dict[str, str]:
 
 def find_recordings(folder: Path, words: Sequence[str]) -> list[Recording]:
     """The recordings whose name holds one of the words, or all."""
-    names = (f"{part}/{file.name}" for part in OPTIONS for file in (folder / part).glob("*.json"))
+    names = (f"{part}/{file.name}" for part in FOLDERS for file in (folder / part).glob("*.json"))
     chosen = sorted(n for n in names if not words or any(word in n for word in words))
     return [_read(folder, name) for name in chosen]
 
@@ -228,6 +226,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--messages", action="store_true", help="compare texts of messages too")
     parser.add_argument("--scheduler-process", action="store_true",
                         help="with the scheduler in a process of its own")  # fmt: skip
+    parser.add_argument("--controllers-process", action="store_true",
+                        help="with the controllers in a process of their own")  # fmt: skip
     parser.add_argument("--update", action="store_true", help="add what passes now to the list")
     parser.add_argument("--force", action="store_true", help="with --update: drop what fails now")
     return parser.parse_args()
@@ -244,7 +244,7 @@ def main() -> int:
         return 2
     replayer = Replayer(
         tool, options.limit, messages=options.messages, details=bool(options.names),
-        divided=options.scheduler_process,
+        beside=[part for part in PARTS if getattr(options, f"{part}_process")],
     )  # fmt: skip
     recordings = find_recordings(options.reference, options.names)
     try:

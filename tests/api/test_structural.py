@@ -7,7 +7,7 @@ import pytest
 
 from phalanx.api.conform import Conformed, Malformed
 from phalanx.api.kinds import Kind
-from phalanx.api.structural import StructuralModel, unsupported
+from phalanx.api.structural import StructuralModel
 from phalanx.api.wire import Object
 from tests.api.definitions import WIDGET, fields, whole
 
@@ -253,11 +253,20 @@ def test_what_cannot_be_walked_along_its_schema_does_not_fit(spec: object, fits:
     assert model(schema).fits(widget(spec)) is fits
 
 
-def test_rules_in_cel_are_known_not_to_be_enforced() -> None:
-    ruled = {"x-kubernetes-validations": [{"rule": "self > 1"}]}
-    schema = whole(
-        a={**NUMBER, **ruled}, b={"type": "array", "items": {**TEXT, **ruled}},
-        c={"type": "object", "additionalProperties": {**TEXT, **ruled}},
-    )  # fmt: skip
-    assert unsupported({**schema, **ruled}) == ["", "spec.a", "spec.b[*]", "spec.c.*"]
-    assert unsupported(WIDGET) == []
+RULED = {**NUMBER, "x-kubernetes-validations": [{"rule": "self >= oldSelf || self > 5"}]}
+
+
+def test_rules_in_cel_are_judged_after_the_schema() -> None:
+    schema = whole(a=RULED, b=TEXT)
+    assert faults(schema, {"a": 1}, {"a": 2}) == [("spec.a", "FieldValueInvalid")]
+    assert faults(schema, {"a": 6}, {"a": 7}) == faults(schema, {"a": 1}) == []
+    assert faults(schema, {"a": 1, "b": 1}, {"a": 2}) == [
+        ("spec.b", "FieldValueTypeInvalid"), ("<nil>", "FieldValueInvalid"),
+    ]  # fmt: skip
+
+
+def test_rules_in_cel_are_judged_with_a_status_too() -> None:
+    schema = {**whole(), "properties": {"status": fields(a=RULED)}}
+    new, old = widget(status={"a": 1}), widget(status={"a": 2})
+    (cause,) = model(schema).faults(new, old, "status")
+    assert cause.field == "status.a"

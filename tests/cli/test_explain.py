@@ -54,3 +54,9 @@ def test_every_version_of_a_kind_is_explained(kubectl: Kubectl) -> None:
         assert f"KIND: {kind.name} VERSION: {kind.version}" in text
         sentences = (descriptions(kind.schema)[""], *HEAD.values())
         assert [sentence for sentence in sentences if sentence not in text] == []
+
+
+def test_fields_are_explained_to_clients_that_know_only_the_older_form(kubectl: Kubectl) -> None:
+    text = told(kubectl, "pod.spec.schedulingGroup", "--output=plaintext-openapiv2")
+    assert "RESOURCE: schedulingGroup <Object>" in text
+    assert descriptions("core.v1.PodSpec")["schedulingGroup"] in text

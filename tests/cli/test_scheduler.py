@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
 from pathlib import Path
@@ -105,6 +106,23 @@ def test_beside_a_control_plane_it_does_what_the_scheduler_inside_would(tmp_path
         assert "holderIdentity" not in lease(config, "default-scheduler")
 
 
+def test_what_it_decides_can_be_read_afterwards(tmp_path: Path) -> None:
+    config, log = tmp_path / "kubeconfig", tmp_path / "decisions.jsonl"
+    with up(*ALONE, "--data", ":memory:", "--kubeconfig", str(config)) as plane:
+        assert first_line(plane).startswith("ready ")
+        with scheduler(config, "--decision-log", str(log), "--listen", "127.0.0.1:0") as process:
+            told = first_error(process)
+            assert re.fullmatch(r"metrics at http://127\.0\.0\.1:\d+/metrics\n", told)
+            assert first_line(process).startswith("ready ")
+            placed(config, *gang("a", 2, cpu="1"), count=2)
+            with urllib.request.urlopen(told.split()[-1], timeout=5) as answer:
+                assert "scheduler_podgroup_schedule_attempts_total" in answer.read().decode()
+            assert ended(process)[0] == 0
+        done = phalanx("decisions", str(log), "--check")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "podgroup/default/a" in done.stdout
+
+
 def test_it_waits_for_a_server_and_can_be_stopped_meanwhile(tmp_path: Path) -> None:
     config = tmp_path / "kubeconfig"
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -174,6 +192,8 @@ leaderElection: {leaseDuration: 5s, renewDeadline: 10s}
         (("--config", "terms.yaml"), 2, "retryPeriod below renewDeadline below leaseDuration"),
         (("--config", "nowhere.yaml"), 2, "cannot read "),
         (("--feature-gates", "Nonsense=true"), 2, "Nonsense"),
+        (("--decision-log", "/no/such/folder/log"), 2, "there is no folder for --decision-log"),
+        (("--listen", "here"), 2, "is no HOST:PORT"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_in_a_sentence(

@@ -56,7 +56,7 @@ def test_what_was_kept_is_there_again_with_the_same_keys(tmp_path: Path) -> None
             assert "there is no pod" in found.stderr
             process.terminate()
             process.communicate(timeout=10)
-        kept.append((data / "ca.crt").read_bytes() + (data / "admin.token").read_bytes())
+        kept.append((data / "ca.crt").read_bytes() + (data / "tokens.json").read_bytes())
     assert kept[0] == kept[1]
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 import yaml
 from aiohttp import web
 
+from phalanx.api.errors import Unauthorized
 from phalanx.api.wire import Object
-from phalanx.client import kubeconfig
+from phalanx.client import credentials
 from phalanx.client.kubeconfig import (
     Access,
     KubeconfigError,
@@ -111,7 +113,7 @@ def test_secrets_are_not_shown() -> None:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (config(user={"exec": {"command": "aws"}}), 'exec of user "one" in .* not supported yet'),
+        (config(user={"exec": {"command": "aws"}}), 'exec of user "one" in .* has the apiVersion'),
         (config(user={"auth-provider": {"name": "x"}}), "auth-provider of user"),
         (config(user={"username": "u", "password": "p"}), "username of user"),
         (config(user={"as": "root"}), "as of user"),
@@ -257,7 +259,7 @@ def test_a_service_account_that_is_not_whole_is_told(tmp_path: Path) -> None:
 
 
 def test_a_token_in_a_file_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kubeconfig, "_FRESH", 0.0)
+    monkeypatch.setattr(credentials, "_FRESH", 0.0)
     file = tmp_path / "token"
 
     async def scenario() -> None:
@@ -271,5 +273,53 @@ def test_a_token_in_a_file_is_read_again(tmp_path: Path, monkeypatch: pytest.Mon
             told.append((await client.get_raw("/")).decode())
             await client.close()
             assert told == [f"- Bearer {name}" for name in ("first", "second", "third", "third")]
+
+    asyncio.run(scenario())
+
+
+def test_a_token_that_is_refused_is_read_again_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+
+    async def door(request: web.Request) -> web.StreamResponse:
+        token = request.headers["authorization"].removeprefix("Bearer ")
+        if token == "old":
+            file.write_text("new")
+        return web.Response(status=200 if token == "new" else 401, text=token)
+
+    async def scenario() -> None:
+        file.write_text("old")
+        async with serving(door) as url:
+            client = connect(Access(url, token="old", token_file=file))
+            assert await client.get_raw("/") == b"new"
+            file.write_text("worse")
+            await client.close()
+            client = connect(Access(url, token="worse", token_file=file))
+            with pytest.raises(Unauthorized):
+                await client.get_raw("/")
+            await client.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_name_in_the_certificate_may_be_another(tmp_path: Path) -> None:
+    tls = server_tls(authority(OURS), tmp_path, "127.0.0.9")
+
+    async def scenario() -> None:
+        async with serving(who, tls) as url:
+            content = config(
+                cluster={
+                    "server": url,
+                    "certificate-authority-data": encoded(authority(OURS).pem),
+                    "tls-server-name": "127.0.0.9",
+                }
+            )
+            access = read([saved(tmp_path / "config", content)])
+            client = connect(access)
+            assert await client.get_raw("/") == b"- -"
+            await client.close()
+            client = connect(replace(access, name=""))
+            with pytest.raises(Unreachable, match="its certificate is not trusted"):
+                await client.get_raw("/")
+            await client.close()
 
     asyncio.run(scenario())

@@ -8,6 +8,7 @@ from contextlib import aclosing, asynccontextmanager
 
 from phalanx.api.conversion import STORED
 from phalanx.api.core import Node, Pod
+from phalanx.api.errors import NotFound
 from phalanx.api.gates import DEFAULT, Gates
 from phalanx.api.kinds import EVENT, KINDS, NODE, POD, POD_GROUP, Kind
 from phalanx.api.meta import Condition, Key, condition
@@ -84,7 +85,10 @@ class Cluster:
     async def wrongs(self) -> list[str]:
         """What must never be the case, and is."""
         nodes = (await self.client.list(NODE, Node)).items
-        groups = (await self.client.list(POD_GROUP, PodGroup)).items
+        try:
+            groups = (await self.client.list(POD_GROUP, PodGroup)).items
+        except NotFound:
+            groups = ()
         return check((await self.pods()).values(), nodes, groups)
 
     async def until(self, there: Callable[[], Awaitable[bool]], seconds: float = 60.0) -> float:

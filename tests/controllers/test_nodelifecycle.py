@@ -176,6 +176,25 @@ async def test_a_node_that_speaks_again_loses_its_taints() -> None:
 
 
 @in_virtual_time
+async def test_whoever_takes_over_while_all_are_silent_drives_nobody_out_either() -> None:
+    async with cluster(without=BARE) as c:
+        for name in ("a", "b"):
+            await c.add_node(node(name))
+            await renew(c, name)
+        async with living(c, telling):
+            await asyncio.sleep(100)
+            marks = await taints(c, "a")
+            assert marks == {("unreachable", "NoSchedule")}
+        async with living(c, telling):
+            await asyncio.sleep(30)
+            assert (await taints(c, "a"), await taints(c, "b")) == (marks, marks)
+            async with beating(c, "b"):
+                await says(c, "b", Ready="True")
+                await asyncio.sleep(5)
+                assert (await taints(c, "a"), await taints(c, "b")) == (UNREACHABLE, set())
+
+
+@in_virtual_time
 async def test_a_node_that_never_had_a_lease_is_left_alone() -> None:
     async with bare(telling) as c:
         await c.create(node("a"))

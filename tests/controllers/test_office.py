@@ -29,7 +29,8 @@ from phalanx.client.client import Client
 from phalanx.client.election import Terms
 from phalanx.client.transports import InProcess, Unreachable
 from phalanx.clock import WallClock
-from phalanx.controllers.office import FOREIGN_SCHEDULER, Candidacy, Office, Voice
+from phalanx.controllers.office import FOREIGN_SCHEDULER, Office, Voice
+from phalanx.controllers.tenure import Candidacy
 from phalanx.scheduler.policy import DEFAULT
 from phalanx.scheduler.profiles import Profiles
 from phalanx.server.access import ADMIN, Tokens

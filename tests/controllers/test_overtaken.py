@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
 
 import pytest
 
@@ -14,6 +13,7 @@ from phalanx.scheduler.cycle import steps
 from phalanx.scheduler.decision import Decision
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.policy import Policy
+from phalanx.scheduler.search import Steps
 from phalanx.scheduler.snapshot import Snapshot
 from tests.builders import gang, in_virtual_time, pod_group
 from tests.controllers.cluster import Cluster, cluster, machines
@@ -22,7 +22,7 @@ from tests.controllers.cluster import Cluster, cluster, machines
 PAUSES = 2000
 
 
-def slow(entity: Entity, snapshot: Snapshot, policy: Policy) -> Generator[int, None, Decision]:
+def slow(entity: Entity, snapshot: Snapshot, policy: Policy) -> Steps[Decision]:
     """A cycle that decides as ever and then takes its time."""
     decision = yield from steps(entity, snapshot, policy)
     yield from range(PAUSES)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 import pytest
 
 from phalanx.api.kinds import (
+    COMPOSITE_POD_GROUP,
     CONFIG_MAP,
     CRON_JOB,
     JOB,
     NAMESPACE,
+    NODE,
     POD,
     POD_DISRUPTION_BUDGET,
     POD_GROUP,
@@ -20,23 +22,26 @@ from phalanx.api.kinds import (
     WORKLOAD,
     Kind,
 )
-from phalanx.api.meta import Key
-from phalanx.api.wire import Object
 from phalanx.chance import Chance
 from phalanx.client.client import Client
 from phalanx.clock import Clock
+from phalanx.controllers.claimuse import ClaimUse
+from phalanx.controllers.compositegroups import CompositeGroups
 from phalanx.controllers.cronjobs import CronJobs
 from phalanx.controllers.disruption import Disruption
 from phalanx.controllers.garbage import Garbage
 from phalanx.controllers.loop import Informers
 from phalanx.controllers.namespaces import Namespaces
+from phalanx.controllers.nodelifecycle import NodeLifecycle
+from phalanx.controllers.podgarbage import PodGarbage
 from phalanx.controllers.podgroups import Protection
 from phalanx.controllers.replicagroups import ReplicaGroups
 from phalanx.controllers.resourceclaims import ResourceClaims
 from phalanx.controllers.serviceaccounts import ServiceAccounts
+from phalanx.controllers.tainteviction import TaintEviction
 from phalanx.controllers.ttl import TimeToLive
-from tests.builders import gang, pod
-from tests.controllers.jobs.work import collectors, job, subject, workload
+from tests.controllers import acts
+from tests.controllers.jobs.work import collectors, subject
 from tests.controllers.trials import End, Scenario, Trouble, crashes, gaps, judge, play
 from tests.controllers.trialstage import Part, Run, Stage, kubelets
 
@@ -50,122 +55,8 @@ def part(make: Callable[[Client, Informers, Clock], Any]) -> Part:
     return started
 
 
-def config(name: str, *owners: Object, space: str = "default") -> Object:
-    meta = {"name": name, "namespace": space, "ownerReferences": list(owners)}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}
-
-
-async def owner(stage: Stage, name: str, **more: bool) -> Object:
-    found = await stage.client.get(CONFIG_MAP, Key("default", name))
-    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": name}
-    return {**reference, "uid": found["metadata"]["uid"], **more}
-
-
-async def protects_a_group(stage: Stage) -> None:
-    await stage.create(*gang("train", 2))
-    await stage.rest()
-    await stage.delete(POD_GROUP, "train")
-    await stage.rest()
-    await stage.finish("Succeeded")
-    await stage.rest()
-    await stage.create(*gang("next", 1))
-    await stage.rest()
-    await stage.delete(POD_GROUP, "next")
-
-
-async def makes_replica_groups(stage: Stage) -> None:
-    reference = {"name": "w", "podGroup": "workers-0"}
-    await stage.create(pod("a", spec={"workloadRef": {**reference, "podGroupReplicaKey": "0"}}))
-    await stage.rest()
-    await stage.create(workload("w", 1))
-    await stage.rest()
-    for key in ("0", "1"):
-        made = {**reference, "podGroupReplicaKey": key}
-        await stage.create(pod(f"b-{key}", spec={"workloadRef": made}))
-    await stage.rest()
-    await stage.delete(POD_GROUP, "w-workers-0-1")
-
-
-async def collects(stage: Stage) -> None:
-    await stage.create(*(config(name) for name in ("root", "kept", "last", "free")))
-    root, kept = await owner(stage, "root"), await owner(stage, "kept")
-    last = await owner(stage, "last", blockOwnerDeletion=True)
-    await stage.create(
-        config("child", root), config("both", root, kept), config("slow", last),
-        config("orphan", await owner(stage, "free")),
-    )  # fmt: skip
-    await stage.create(config("grandchild", await owner(stage, "child")))
-    await stage.rest()
-    await stage.delete(CONFIG_MAP, "root", "Background")
-    await stage.delete(CONFIG_MAP, "last", "Foreground")
-    await stage.delete(CONFIG_MAP, "free", "Orphan")
-
-
-async def empties_a_namespace(stage: Stage) -> None:
-    await stage.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})
-    await stage.create(config("a", space="team"), pod("p", namespace="team"))
-    held = config("b", space="team")
-    held["metadata"]["finalizers"] = ["example.com/hold"]
-    await stage.create(held)
-    await stage.rest()
-    await stage.client.delete(NAMESPACE, Key("", "team"))
-    await stage.wait(20)
-    change = {"metadata": {"finalizers": None}}
-    await stage.client.patch(CONFIG_MAP, Key("team", "b"), change)
-
-
-async def counts_for_a_budget(stage: Stage) -> None:
-    labels = {"labels": {"app": "x"}}
-    budget = {"selector": {"matchLabels": {"app": "x"}}, "minAvailable": 1}
-    await stage.create({
-        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
-        "metadata": {"name": "b", "namespace": "default"}, "spec": budget,
-    })  # fmt: skip
-    await stage.create(*(pod(f"p{n}", meta=labels) for n in range(3)))
-    await stage.rest()
-    await stage.delete(POD, "p0")
-    await stage.rest()
-    await stage.patch(POD_DISRUPTION_BUDGET, "b", {"spec": {"minAvailable": 2}})
-
-
-async def starts_by_the_clock(stage: Stage) -> None:
-    template = {"spec": job()["spec"]}
-    spec = {"schedule": "* * * * *", "jobTemplate": template, "successfulJobsHistoryLimit": 1}
-    await stage.create({
-        "apiVersion": "batch/v1", "kind": "CronJob",
-        "metadata": {"name": "tick", "namespace": "default"}, "spec": spec,
-    })  # fmt: skip
-    for _ in range(3):
-        await stage.wait(50)
-        await stage.finish("Succeeded")
-        await stage.wait(10)
-    await stage.patch(CRON_JOB, "tick", {"spec": {"suspend": True}})
-
-
-async def clears_away_in_time(stage: Stage) -> None:
-    await stage.create(job(ttlSecondsAfterFinished=30), job("kept"))
-    await stage.rest()
-    await stage.finish("Succeeded")
-    await stage.rest()
-
-
-async def gives_accounts(stage: Stage) -> None:
-    await stage.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})
-    await stage.rest()
-    await stage.client.delete(SERVICE_ACCOUNT, Key("team", "default"))
-
-
-async def makes_claims(stage: Stage) -> None:
-    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu"}}
-    await stage.create({
-        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
-        "metadata": {"name": "gpus", "namespace": "default"},
-        "spec": {"spec": {"devices": {"requests": [request]}}},
-    })  # fmt: skip
-    claims = [{"name": "gpu", "resourceClaimTemplateName": "gpus"}]
-    await stage.create(*(pod(f"p{n}", spec={"resourceClaims": claims}) for n in range(2)))
-    await stage.rest()
-    await stage.finish("Succeeded")
+#: What users do.
+Act = Callable[[Stage], Coroutine[Any, Any, None]]
 
 
 class Case(NamedTuple):
@@ -175,36 +66,82 @@ class Case(NamedTuple):
     scenario: Scenario
 
 
-def case(subject: Part, act: Any, kinds: tuple[Kind, ...], *cast: Part) -> Case:
-    return Case(subject, Scenario(act.__name__, act, kinds, cast))
+COMPANY = (kubelets, subject(), collectors)
+GROUPS = (POD_GROUP, POD, WORKLOAD)
+protection = part(lambda c, i, t: Protection(c, i))
+composites = part(lambda c, i, t: CompositeGroups(c, i, t))
+replicas = part(lambda c, i, t: ReplicaGroups(c, i))
+garbage = part(lambda c, i, t: Garbage(c, i))
+namespaces = part(lambda c, i, t: Namespaces(c, i))
+disruption = part(lambda c, i, t: Disruption(c, i, t))
+cron = part(lambda c, i, t: CronJobs(c, i, t))
+time_to_live = part(lambda c, i, t: TimeToLive(c, i, t))
+accounts = part(lambda c, i, t: ServiceAccounts(c, i))
+claims = part(lambda c, i, t: ResourceClaims(c, i))
+claim_use = part(lambda c, i, t: ClaimUse(c, i))
+lifecycle = part(lambda c, i, t: NodeLifecycle(c, i, t))
+eviction = part(lambda c, i, t: TaintEviction(c, i, t))
+pod_garbage = part(lambda c, i, t: PodGarbage(c, i, t, kept=2))
 
-
-CASES = [
-    case(part(lambda c, i, t: Protection(c, i)), protects_a_group, (POD_GROUP, POD), kubelets),
-    case(
-        part(lambda c, i, t: ReplicaGroups(c, i)), makes_replica_groups,
-        (POD_GROUP, POD, WORKLOAD), kubelets, collectors,
-    ),
-    case(part(lambda c, i, t: Garbage(c, i)), collects, (CONFIG_MAP,)),
-    case(
-        part(lambda c, i, t: Namespaces(c, i)), empties_a_namespace,
-        (NAMESPACE, CONFIG_MAP, POD), kubelets,
-    ),
-    case(
-        part(lambda c, i, t: Disruption(c, i, t)), counts_for_a_budget,
-        (POD_DISRUPTION_BUDGET, POD), kubelets,
-    ),
-    case(
-        part(lambda c, i, t: CronJobs(c, i, t)), starts_by_the_clock, (CRON_JOB, JOB), kubelets,
-        subject(), collectors,
-    ),
-    case(
-        part(lambda c, i, t: TimeToLive(c, i, t)), clears_away_in_time, (JOB, POD, WORKLOAD),
-        kubelets, subject(), collectors,
-    ),
-    case(part(lambda c, i, t: ServiceAccounts(c, i)), gives_accounts, (SERVICE_ACCOUNT, NAMESPACE)),
-    case(part(lambda c, i, t: ResourceClaims(c, i)), makes_claims, (RESOURCE_CLAIM, POD), kubelets),
+#: A controller, the kinds that its end is judged by, who else is there, and its acts.
+PLAYS: list[tuple[Part, tuple[Kind, ...], tuple[Part, ...], tuple[Act, ...]]] = [
+    (protection, (POD_GROUP, POD), (kubelets,), (
+        acts.protects_a_group, acts.protects_a_group_that_gains_a_member,
+        acts.lets_go_of_groups_that_nobody_is_in,
+    )),
+    (composites, (COMPOSITE_POD_GROUP, POD_GROUP), (), (
+        acts.counts_groups_of_groups, acts.says_what_groups_of_groups_have_lost,
+        acts.lets_groups_of_groups_go_from_below,
+    )),
+    (replicas, GROUPS, (kubelets, collectors), (
+        acts.makes_replica_groups, acts.makes_replica_groups_again,
+        acts.makes_no_replica_groups_for_those_who_are_done,
+    )),
+    (garbage, (CONFIG_MAP,), (), (
+        acts.collects, acts.collects_from_below, acts.takes_nobody_for_a_namesake,
+    )),
+    (namespaces, (NAMESPACE, CONFIG_MAP, POD), (kubelets, protection), (
+        acts.empties_a_namespace, acts.empties_two_namespaces,
+        acts.empties_a_namespace_and_its_namesake_stays,
+    )),
+    (disruption, (POD_DISRUPTION_BUDGET, POD), (kubelets,), (
+        acts.counts_for_a_budget, acts.counts_for_a_budget_that_comes_late,
+        acts.counts_for_a_budget_that_is_made_again,
+    )),
+    (cron, (CRON_JOB, JOB), COMPANY, (
+        acts.starts_by_the_clock, acts.starts_nothing_while_it_runs,
+        acts.starts_in_place_of_what_runs,
+    )),
+    (time_to_live, (JOB, POD, WORKLOAD), COMPANY, (
+        acts.clears_away_in_time, acts.clears_away_at_once,
+        acts.clears_away_when_that_is_said_later,
+    )),
+    (accounts, (SERVICE_ACCOUNT, NAMESPACE), (namespaces,), (
+        acts.gives_accounts, acts.gives_accounts_to_many, acts.gives_no_account_to_who_goes,
+    )),
+    (claims, (RESOURCE_CLAIM, POD), (kubelets,), (
+        acts.makes_claims, acts.makes_claims_when_it_is_known_how, acts.makes_claims_for_a_group,
+    )),
+    (claim_use, (RESOURCE_CLAIM, POD), (kubelets, claims), (
+        acts.reserves_for_those_who_run, acts.gives_back_what_nobody_uses,
+        acts.deletes_claims_of_those_who_are_done,
+    )),
+    (lifecycle, (NODE, POD), (kubelets,), (
+        acts.notices_silence, acts.notices_who_speaks_again, acts.marks_what_nodes_say,
+    )),
+    (eviction, (POD,), (kubelets,), (
+        acts.drives_out, acts.drives_out_in_time, acts.drives_out_nobody_when_all_is_well_again,
+    )),
+    (pod_garbage, (POD,), (), (
+        acts.gives_up_pods_of_a_lost_node, acts.gives_up_pods_of_a_broken_node,
+    )),
+    (pod_garbage, (POD,), (kubelets,), (acts.thins_out_what_has_ended,)),
 ]  # fmt: skip
+CASES = [
+    Case(subject, Scenario(act.__name__, act, kinds, cast))
+    for subject, kinds, cast, played in PLAYS
+    for act in played
+]
 EACH = pytest.mark.parametrize("one", CASES, ids=lambda one: one.scenario.name)
 
 
@@ -233,6 +170,16 @@ def test_whoever_takes_over_may_at_first_see_the_past(one: Case) -> None:
 def test_what_was_never_seen_does_not_matter(one: Case) -> None:
     calm = calmly(one)
     assert judge(one.scenario, one.subject, gaps(calm, most=12), calm) == []
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@EACH
+def test_every_write_and_every_event_may_be_the_one(one: Case) -> None:
+    calm = calmly(one)
+    for past in (0, 1, 2, 3, 5, 8):
+        assert judge(one.scenario, one.subject, crashes(calm, past=past, most=999), calm) == []
+    assert judge(one.scenario, one.subject, gaps(calm, most=999), calm) == []
 
 
 @EACH

@@ -39,7 +39,9 @@ _LONGEST = 3600.0
 _INDEX = "batch.kubernetes.io/job-completion-index"
 #: What a hash at the end of a name looks like.
 _HASH = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{6,10}(?=-|$)")
-_UNSEEN = ("uid", "resourceVersion", "managedFields", "generation", "creationTimestamp")
+_UNSEEN = (
+    "uid", "resourceVersion", "managedFields", "generation", "creationTimestamp", "timeAdded",
+)  # fmt: skip
 
 #: Something that runs until it is cancelled.
 Run = Callable[[], Coroutine[Any, Any, None]]

@@ -25,7 +25,19 @@ from phalanx.api.core import (
     Toleration,
 )
 from phalanx.api.meta import Key, Meta
-from phalanx.api.scheduling import GangPolicy, PodGroup, PodGroupSpec, SchedulingPolicy
+from phalanx.api.scheduling import (
+    CompositeGangPolicy,
+    CompositePodGroup,
+    CompositePodGroupSpec,
+    CompositePolicy,
+    DisruptionMode,
+    GangPolicy,
+    PodGroup,
+    PodGroupSpec,
+    SchedulingConstraints,
+    SchedulingPolicy,
+    TopologyConstraint,
+)
 from phalanx.scheduler.cache import Cache
 from phalanx.scheduler.entity import Entity, Member
 from phalanx.scheduler.shape import shape_of
@@ -119,15 +131,45 @@ def pod_like(original: Pod, name: str, *, uid: str = "", on: str = "") -> Pod:
     return replace(original, metadata=meta, spec=replace(original.spec, node_name=on))
 
 
-def gang(name: str, quorum: int, *, priority: int = 0) -> PodGroup:
+def gang(
+    name: str, quorum: int, *, priority: int = 0, parent: str = "", goes_whole: bool = False,
+    topology: str = "",
+) -> PodGroup:  # fmt: skip
     policy = SchedulingPolicy(gang=GangPolicy(quorum))
-    spec = PodGroupSpec(scheduling_policy=policy, priority=priority)
+    spec = PodGroupSpec(
+        scheduling_policy=policy, priority=priority, parent_composite_pod_group_name=parent,
+        disruption_mode=_mode(goes_whole), scheduling_constraints=_constraints(topology),
+    )  # fmt: skip
     return PodGroup(Meta(name=name, namespace=NAMESPACE), spec)
 
 
-def basic(name: str, *, priority: int = 0) -> PodGroup:
-    spec = PodGroupSpec(scheduling_policy=SchedulingPolicy(basic={}), priority=priority)
+def basic(name: str, *, priority: int = 0, parent: str = "", topology: str = "") -> PodGroup:
+    spec = PodGroupSpec(
+        scheduling_policy=SchedulingPolicy(basic={}), priority=priority,
+        parent_composite_pod_group_name=parent, scheduling_constraints=_constraints(topology),
+    )  # fmt: skip
     return PodGroup(Meta(name=name, namespace=NAMESPACE), spec)
+
+
+def composite(
+    name: str, quorum: int = 0, *, priority: int = 0, parent: str = "", goes_whole: bool = False,
+    topology: str = "",
+) -> CompositePodGroup:  # fmt: skip
+    """A group of groups that needs so many of them; of none, a basic one."""
+    policy = CompositePolicy(gang=CompositeGangPolicy(quorum)) if quorum else CompositePolicy({})
+    spec = CompositePodGroupSpec(
+        scheduling_policy=policy, priority=priority, parent_composite_pod_group_name=parent,
+        disruption_mode=_mode(goes_whole), scheduling_constraints=_constraints(topology),
+    )  # fmt: skip
+    return CompositePodGroup(Meta(name=name, namespace=NAMESPACE), spec)
+
+
+def _mode(goes_whole: bool) -> DisruptionMode | None:
+    return DisruptionMode(all={}) if goes_whole else None
+
+
+def _constraints(topology: str) -> SchedulingConstraints | None:
+    return SchedulingConstraints((TopologyConstraint(topology),)) if topology else None
 
 
 def cluster(nodes: Iterable[Node], pods: Iterable[Pod] = ()) -> Cache:
@@ -148,6 +190,13 @@ def entity(group: PodGroup | None, pods: Iterable[Pod], others: Iterable[Pod] = 
     members = tuple(member(one) for one in pods)
     name = group.metadata.key if group else members[0].pod.metadata.key
     return Entity(name, group, members, tuple(others))
+
+
+def tree(group: CompositePodGroup, *parts: Entity) -> Entity:
+    """A group of groups with what hangs from it."""
+    members = tuple(one for part in parts for one in part.members)
+    others = tuple(one for part in parts for one in part.others)
+    return Entity(group.metadata.key, group, members, others, parts=parts)
 
 
 def alone(pod: Pod) -> Entity:

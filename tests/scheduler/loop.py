@@ -13,6 +13,7 @@ from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Placed
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.events import Event
+from phalanx.scheduler.forest import name_of
 from phalanx.scheduler.explain import explain, not_ready
 from phalanx.scheduler.policy import DEFAULT
 from phalanx.scheduler.queue import Queue
@@ -38,7 +39,7 @@ class Loop:
                 case Node():
                     self._wake(self.cache.node(thing.metadata.name, thing))
                 case PodGroup():
-                    self.cache.group(thing.metadata.key, thing)
+                    self.cache.group(name_of(thing), thing)
                     self.queue.group(thing, self.now)
                 case Pod():
                     self._see(thing)

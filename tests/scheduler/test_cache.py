@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from phalanx.api.meta import Key
 from phalanx.scheduler.cache import Cache
 from phalanx.scheduler.decision import Binding
 from phalanx.scheduler.events import Event
+from phalanx.scheduler.forest import Name
 from phalanx.scheduler.snapshot import CPU, Snapshot
 from tests.scheduler.builders import cluster, gang, key, node, pod
 from tests.scheduler.strategies import NODE_NAMES, nodes, pods
@@ -207,24 +209,23 @@ def test_nothing_reaches_the_snapshot_before_the_next_one_is_asked_for() -> None
     cache = cluster([node("a")], [one])
     snapshot = cache.snapshot()
     cache.assume([binding(one, "a")])
-    cache.group(key("g"), gang("g", 1))
+    cache.group(Name(False, key("g")), gang("g", 1))
     cache.node("a", node("a", cordoned=True))
     assert snapshot.used[0, CPU] == 0
-    assert (snapshot.members, snapshot.groups) == ({}, {})
+    assert (snapshot.members, snapshot.forest.groups) == ({}, {})
     assert not snapshot.cordoned[0]
 
 
 # ---- groups --------------------------------------------------------------------------------------
 
 
-def test_a_group_that_came_or_changed_may_cure_and_a_new_status_does_not() -> None:
-    cache = Cache()
-    assert cache.group(key("g"), gang("g", 2)) is Event.GROUP_CHANGED
-    assert cache.group(key("g"), gang("g", 2)) is None
-    assert cache.group(key("g"), gang("g", 1)) is Event.GROUP_CHANGED
-    assert cache.snapshot().groups == {key("g"): gang("g", 1)}
-    assert cache.group(key("g"), None) is None
-    assert cache.snapshot().groups == {}
+def test_groups_come_change_and_go() -> None:
+    cache, name = Cache(), Name(False, key("g"))
+    cache.group(name, gang("g", 2))
+    cache.group(name, gang("g", 1))
+    assert cache.snapshot().forest.groups == {name: gang("g", 1)}
+    cache.group(name, None)
+    assert cache.snapshot().forest.groups == {}
 
 
 # ---- invariants ----------------------------------------------------------------------------------
@@ -255,7 +256,7 @@ def vanish(cache: Cache) -> None:
 
 
 def hover(cache: Cache) -> None:
-    cache._pods[key("p")].node = ""
+    cache._pods[key("p")] = replace(cache._pods[key("p")], node="")
 
 
 def overlook(cache: Cache) -> None:

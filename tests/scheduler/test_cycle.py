@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 
 from phalanx.api.core import Node, Pod
-from phalanx.scheduler.cycle import PACE, decide, in_order, steps
+from phalanx.scheduler.attempt import PACE, in_order
+from phalanx.scheduler.cycle import decide, steps
 from phalanx.scheduler.decision import Decision, Impossible, Placed, Waiting
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.events import Event
@@ -206,11 +207,11 @@ def test_deciding_changes_neither_snapshot_nor_views(situation: Situation) -> No
     snapshot = situation.cache().snapshot()
     used, scored = snapshot.used.copy(), snapshot.scored.copy()
     first = decide(situation.entity, snapshot, DEFAULT)
-    views = {shape: (list(v.order), list(v.keys)) for shape, v in snapshot.views.items()}
+    views = {shape: view.keys.tolist() for shape, view in snapshot.views.items()}
     assert decide(situation.entity, snapshot, DEFAULT) == first
     assert np.array_equal(snapshot.used, used)
     assert np.array_equal(snapshot.scored, scored)
-    assert {shape: (v.order, v.keys) for shape, v in snapshot.views.items()} == views
+    assert {shape: view.keys.tolist() for shape, view in snapshot.views.items()} == views
 
 
 @given(situations())

@@ -9,7 +9,8 @@ GROUP = Id(True, key("g"))
 
 
 def entry(members: int, quorum: int = 1) -> Entry:
-    one = Entry(GROUP, gang("g", quorum))
+    one = Entry(GROUP)
+    one.forest.put(GROUP.name, gang("g", quorum))
     for i in range(members):
         one.put(pod(f"p{i}", "g"), 0.0, pending=True)
     return one
@@ -28,7 +29,7 @@ def test_an_entity_stands_where_its_parts_put_it() -> None:
     seen = [one.standing]
     one.put(pod("p", "g", gates=["quota"]), 0.0, pending=True)
     seen.append(one.standing)
-    one.group = gang("g", 2)
+    one.forest.put(GROUP.name, gang("g", 2))
     seen.append(one.standing)
     one.put(pod("p", "g"), 0.0, pending=True)
     seen.append(one.standing)
@@ -39,7 +40,7 @@ def test_an_entity_stands_where_its_parts_put_it() -> None:
 
 def test_a_basic_group_needs_one_member() -> None:
     one = entry(1)
-    one.group = basic("g")
+    one.forest.put(GROUP.name, basic("g"))
     assert one.standing is State.ACTIVE
 
 

@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 from phalanx.api.core import Pod, PodClaim
-from phalanx.api.scheduling import PodGroup
 from phalanx.scheduler.decision import SCHEDULER_ERROR, UNSCHEDULABLE, Impossible
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.events import Event
@@ -22,10 +21,6 @@ def objection(one: Entity) -> Impossible:
 
 def claiming(one: Pod) -> Pod:
     return replace(one, spec=replace(one.spec, resource_claims=(PodClaim("c"),)))
-
-
-def composite(group: PodGroup) -> PodGroup:
-    return replace(group, spec=replace(group.spec, parent_composite_pod_group_name="root"))
 
 
 def test_an_ordinary_group_meets_no_objection() -> None:
@@ -81,10 +76,6 @@ def test_members_that_have_a_node_already_must_agree_too() -> None:
         (
             entity(gang("g", 1), [pod("a", "g"), claiming(pod("b", "g"))]),
             "pod asks for resource claims, which is not supported yet",
-        ),
-        (
-            entity(composite(gang("g", 1)), [pod("a", "g")]),
-            "pod group asks for a parent composite group, which is not supported yet",
         ),
     ],
 )

@@ -4,22 +4,30 @@ from typing import get_args
 
 import pytest
 
-from phalanx.api.meta import Key
+from phalanx.api.budget import Budget, BudgetSpec
+from phalanx.api.meta import Key, Meta
 from phalanx.scheduler.decision import (
     Binding,
     Decision,
     Impossible,
+    Part,
     Placed,
+    Preempting,
     Refusal,
     Refused,
+    Victim,
     Waiting,
 )
 from phalanx.scheduler.entry import Id, Memory, Rank, Turn
 from phalanx.scheduler.events import OWN, PEERS, ROOM, Event
+from phalanx.scheduler.program import GaveUp, Solved, Unsolvable
 from phalanx.scheduler.record import (
     FORMAT,
+    Answered,
     Assumed,
     Begun,
+    BudgetSeen,
+    CompositeSeen,
     Decided,
     GroupSeen,
     NamespaceSeen,
@@ -29,6 +37,7 @@ from phalanx.scheduler.record import (
     Remembered,
     Scribe,
     ServiceSeen,
+    Spared,
     Took,
     Undone,
     brief,
@@ -36,13 +45,28 @@ from phalanx.scheduler.record import (
     spoken,
     understood,
 )
-from tests.scheduler.builders import alone, entity, gang, key, node, pod
+from tests.scheduler.builders import alone, composite, entity, gang, key, node, pod
 
 REFUSED = Refused(key("a"), "uid-a", Refusal(3, (("Insufficient cpu", 3),), ("add one",), ROOM))
 DECISIONS: list[Decision] = [
     Placed(None, (Binding(key("a"), "uid-a", "n"),), (REFUSED,)),
     Waiting(key("g"), (REFUSED, Refused(key("b"), "uid-b", None)), 2, 1, 1, 0, PEERS),
     Impossible(key("g"), (), "SchedulerError", "no", "edit it", OWN),
+    Preempting(
+        Waiting(
+            key("t"),
+            (REFUSED,),
+            2,
+            1,
+            1,
+            0,
+            PEERS,
+            preemption="helps",
+            promised=(Binding(key("a"), "uid-a", "n"),),
+            parts=(Part(key("t"), True, None), Part(key("g"), False, None)),
+        ),
+        (Victim(key("v"), "uid-v", "n", key("w"), True),),
+    ),
 ]
 MEMORY = Memory(
     id=Id(True, key("g")), state="BACKING_OFF", timestamp=1.5, sequence=3, ready=0.5, attempts=2,
@@ -57,13 +81,19 @@ RECORDS: list[Record] = [
     ServiceSeen(1.0, key("s"), {"app": "web"}),
     NodeSeen(1.0, "n", node("n", {"zone": "a"}, room={"cpu": 1.5})),
     GroupSeen(1.0, key("g"), gang("g", 2)),
+    CompositeSeen(1.0, key("t"), composite("t", 2)),
+    BudgetSeen(1.0, key("b"), Budget(Meta(name="b"), BudgetSpec({"matchLabels": {"a": "b"}}))),
     PodSeen(1.0, key("a"), pod("a", "g", cpu="1")),
     Assumed(1.0, BINDINGS),
     Remembered(1.0, MEMORY),
     Took(2.0, brief(entity(gang("g", 1), [pod("a", "g")], [pod("b", "g", on="n")]))),
     Took(2.0, brief(alone(pod("a")))),
+    Answered(2.5, Solved((0, 3))),
+    Answered(2.5, Unsolvable()),
+    Answered(2.5, GaveUp("it is hard")),
     Decided(3.0, key("a"), {"Placed": {"group": None, "bindings": [], "leftovers": []}}),
     Undone(4.0, BINDINGS),
+    Spared(5.0, ((key("v"), "uid-v"),)),
 ]
 
 

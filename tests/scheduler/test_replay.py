@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -12,8 +12,10 @@ from msgspec.structs import replace
 from phalanx.api.core import Node, Pod
 from phalanx.api.meta import Key
 from phalanx.api.scheduling import PodGroup
+from phalanx.controllers.exact import Solver
 from phalanx.scheduler.configuration import Configuration
 from phalanx.scheduler.configuration import read as read_configuration
+from phalanx.scheduler.cycle import advanced
 from phalanx.scheduler.decision import Binding, Decision, Placed, Waiting
 from phalanx.scheduler.desk import Desk
 from phalanx.scheduler.entity import Entity
@@ -33,6 +35,7 @@ from phalanx.scheduler.record import (
     ServiceSeen,
 )
 from phalanx.scheduler.replay import Replayed, replay
+from phalanx.scheduler.search import Search, Steps
 from tests.scheduler import strategies
 from tests.scheduler.builders import basic, gang, key, node, pod, pod_like
 
@@ -52,6 +55,9 @@ def replayed(records: list[Record]) -> list[Replayed | Fault]:
     return list(replay(sealed(records)))
 
 
+SOLVER = Solver()
+
+
 class Told:
     """A desk, and all that it is told."""
 
@@ -67,7 +73,7 @@ class Told:
     def attempt(self, at: float = 0.0) -> Entity:
         entity = self.desk.take(at)
         assert entity is not None
-        self.desk.settle(entity, self.desk.decide(entity), at)
+        self.desk.settle(entity, outcome(self.desk, self.desk.cycle(entity), at), at)
         return entity
 
 
@@ -219,14 +225,14 @@ def test_the_configuration_of_the_scheduler_is_part_of_its_record() -> None:
 # ---- properties ----------------------------------------------------------------------------------
 
 
-def outcome(cycle: Generator[int, None, Decision]) -> Decision:
-    """What a cycle comes to."""
-    while True:
-        try:
-            next(cycle)
-        except StopIteration as end:
-            decision: Decision = end.value
-            return decision
+def outcome(desk: Desk, cycle: Steps[Decision], at: float) -> Decision:
+    """What a cycle of a desk comes to, its questions being answered."""
+    state = advanced(cycle)
+    while isinstance(state, Search):
+        answer = SOLVER(state.program)
+        desk.answered(answer, at)
+        state = advanced(cycle, answer)
+    return state
 
 
 #: Objects by (kind, name), as they were last seen.
@@ -245,7 +251,7 @@ class Telling(RuleBasedStateMachine):
         self.spaces: dict[str, dict[str, str]] = {}
         self.services: dict[Key, dict[str, str]] = {}
         #: What is being decided: the entity, and what was made of the moment when it was taken.
-        self.flying: tuple[Entity, Generator[int, None, Decision]] | None = None
+        self.flying: tuple[Entity, Steps[Decision]] | None = None
         self.placed: list[Binding] = []
 
     def note(self, record: Record) -> None:
@@ -379,7 +385,7 @@ class Telling(RuleBasedStateMachine):
     def what_was_taken_is_settled(self) -> None:
         assert self.flying is not None
         (entity, cycle), self.flying = self.flying, None
-        decision = outcome(cycle)
+        decision = outcome(self.desk, cycle, self.now)
         if self.desk.settle(entity, decision, self.now) and isinstance(decision, Placed):
             self.placed += decision.bindings
 

@@ -59,11 +59,12 @@ def test_nodes_with_equal_taints_are_one_class() -> None:
     assert classes[0] == classes[2] != classes[1]
 
 
-def test_a_spot_is_a_copy() -> None:
-    snapshot = cluster([node("a")]).snapshot()
-    spot = snapshot.spot(0)
-    spot.used[CPU] += 1
-    assert snapshot.used[0, CPU] == 0
+def test_a_spot_is_that_of_the_row_as_it_is_now() -> None:
+    cache = cluster([node("a"), node("b")])
+    idle = cache.snapshot().spot(0)
+    cache.pod(pod("p").metadata.key, pod("p", on="a", cpu="1"))
+    busy = cache.snapshot().spot(0)
+    assert (idle.used[CPU], busy.used[CPU], cache.snapshot().spot(1)) == (0, 1000, idle)
 
 
 def test_load_is_noted_in_the_journal_and_a_changed_node_begins_an_epoch() -> None:

@@ -15,35 +15,18 @@ from phalanx.api.core import (
     PodVolume,
     SpreadConstraint,
 )
-from phalanx.api.scheduling import (
-    PodGroupSpec,
-    SchedulingConstraints,
-)
-from phalanx.scheduler.unsupported import (
-    UNSUPPORTED,
-    UNSUPPORTED_GROUPS,
-    unsupported,
-    unsupported_of_group,
-)
+from phalanx.scheduler.unsupported import UNSUPPORTED, unsupported
 
 PODS = [
     (PodSpec(volumes=(PodVolume("v", {"claimName": "c"}),)), "volume claims"),
     (PodSpec(volumes=(PodVolume("v", None, {"spec": {}}),)), "volume claims"),
     (PodSpec(resource_claims=(PodClaim("c"),)), "resource claims"),
 ]
-GROUPS = [
-    (PodGroupSpec(parent_composite_pod_group_name="root"), "a parent composite group"),
-]
 
 
 @pytest.mark.parametrize(("spec", "what"), PODS)
 def test_a_pod_that_asks_for_it_is_told_its_name(spec: PodSpec, what: str) -> None:
     assert unsupported(spec) == what
-
-
-@pytest.mark.parametrize(("spec", "what"), GROUPS)
-def test_a_group_that_asks_for_it_is_told_its_name(spec: PodGroupSpec, what: str) -> None:
-    assert unsupported_of_group(spec) == what
 
 
 @pytest.mark.parametrize(
@@ -60,10 +43,5 @@ def test_wishes_and_ordinary_things_are_not_refused(spec: PodSpec) -> None:
     assert unsupported(spec) == ""
 
 
-def test_a_group_without_constraints_is_not_refused() -> None:
-    assert unsupported_of_group(PodGroupSpec(scheduling_constraints=SchedulingConstraints())) == ""
-
-
 def test_every_row_has_a_case_here() -> None:
     assert {row.what for row in UNSUPPORTED} == {what for _, what in PODS}
-    assert {row.what for row in UNSUPPORTED_GROUPS} == {what for _, what in GROUPS}

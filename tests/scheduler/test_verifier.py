@@ -39,7 +39,8 @@ def placed(**homes: str) -> Placed:
 @given(situations())
 def test_what_the_scheduler_decides_is_right(situation: Situation) -> None:
     members = [member.pod for member in situation.entity.members]
-    groups = [situation.entity.group] if situation.entity.group else []
+    group = situation.entity.group
+    groups = [group] if isinstance(group, PodGroup) else []
     mine = situation.entity.group is not None
     others = [p for p in situation.running if mine and p.group == situation.entity.key]
     alive = tuple(p for p in others if not p.metadata.deletion_timestamp)

@@ -74,7 +74,11 @@ class Verifier:
         """The decision is that of placing one pod at a time, in the domain that was chosen."""
         bindings = decision.bindings if isinstance(decision, Placed) else ()
         found = {key.name: node for key, _, node in bindings}
-        for inside, answer in self._answers(seen, entity):
+        answers = list(self._answers(seen, entity))
+        if found and not any(answer.bindings for _, answer in answers):
+            # Pod by pod it would not be placed; that it may be where it is was judged already.
+            return
+        for inside, answer in answers:
             if found and not inside.keys() & set(found.values()):
                 continue
             if found != answer.bindings:

@@ -14,7 +14,7 @@ from phalanx.api.kinds import GROUP_BINDING, Kind
 from phalanx.api.wire import JSON, Object, Reply, Request, Stream, User
 from phalanx.chance import SeededChance
 from phalanx.clock import LoopClock
-from phalanx.server.access import ADMIN
+from phalanx.server.access import ADMIN, Tokens
 from phalanx.server.app import Server
 from phalanx.store.memory import MemoryStore
 
@@ -56,14 +56,18 @@ class Event(NamedTuple):
 class Api:
     """A server with nothing in it but what every cluster has, and its only user."""
 
-    def __init__(self, latency: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self, latency: Callable[[], float] | None = None, tokens: Tokens | None = None
+    ) -> None:
         self.store = MemoryStore(latency)
         clock = LoopClock(asyncio.get_running_loop(), EPOCH)
-        self.server = Server(self.store, clock, SeededChance(1))
+        self.server = Server(self.store, clock, SeededChance(1), tokens=tokens)
 
     @classmethod
-    async def started(cls, latency: Callable[[], float] | None = None) -> Api:
-        api = cls(latency)
+    async def started(
+        cls, latency: Callable[[], float] | None = None, tokens: Tokens | None = None
+    ) -> Api:
+        api = cls(latency, tokens)
         await api.server.start()
         return api
 

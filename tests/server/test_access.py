@@ -5,12 +5,13 @@ import pytest
 from phalanx.api.errors import Unauthorized
 from phalanx.api.kinds import KINDS
 from phalanx.api.wire import ANONYMOUS, Request, User
-from phalanx.server.access import ADMIN, PUBLIC, Tokens
+from phalanx.server.access import ADMIN, Tokens
 from tests.builders import in_virtual_time
 from tests.server.api import Api
 from tests.server.conftest import Listening
 
 TOKENS = Tokens({"secret": ADMIN, "other": User("other")})
+PUBLIC = ("/healthz", "/livez", "/readyz", "/version")
 PRIVATE = ("/api/v1/pods", "/apis", "/api", "/metrics", "/openapi/v3", "/", "/nowhere")
 
 

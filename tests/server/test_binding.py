@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from phalanx.api.kinds import GROUP_BINDING, NAMESPACE, NODE, POD, POD_GROUP
+from phalanx.api.kinds import EVENT, GROUP_BINDING, NAMESPACE, NODE, POD, POD_GROUP
 from phalanx.api.wire import Object
 from tests.builders import in_virtual_time, node, pod, pod_group
 from tests.server.api import Answer, Api, revision
@@ -379,3 +379,117 @@ async def test_the_revision_of_a_bound_pod_is_its_own() -> None:
     await api.bind_group(*((one, "n1") for one in pods))
     bound = [revision(await api.get(POD, f"p{n}")) for n in range(3)]
     assert bound == list(range(bound[0], bound[0] + 3))
+
+
+# ---- what is told of it --------------------------------------------------------------------------
+
+
+async def events(api: Api) -> list[Object]:
+    answer = await api.ask("GET", EVENT.path("default"))
+    return list(answer.body["items"])
+
+
+@in_virtual_time
+async def test_each_pod_of_a_group_binding_has_its_event_in_the_same_transaction() -> None:
+    api = await Api.started()
+    pods = await a_cluster(api, pods=2)
+    await api.bind_group((pods[0], "n1"), (pods[1], "n2"))
+    told = [(event["involvedObject"]["name"], event["message"]) for event in await events(api)]
+    assert sorted(told) == [
+        ("p0", "Successfully assigned default/p0 to n1"),
+        ("p1", "Successfully assigned default/p1 to n2"),
+    ]
+    (event, _) = await events(api)
+    assert (event["reason"], event["type"], event["count"]) == ("Scheduled", "Normal", 1)
+    assert event["source"] == {"component": "default-scheduler"}
+    assert event["involvedObject"]["uid"] == pods[0]["metadata"]["uid"]
+    assert event["involvedObject"]["resourceVersion"] == pods[0]["metadata"]["resourceVersion"]
+
+
+@in_virtual_time
+async def test_the_event_of_a_pod_with_the_longest_name_can_be_read_by_its_own() -> None:
+    api = await Api.started()
+    await api.create(NODE, node("n1", cpu="4"))
+    (made,) = await api.create(POD, pod(".".join(["a" * 60] * 4) + ".bc-d", cpu="1"))
+    assert (await api.bind_group((made, "n1"))).code == 201
+    (event,) = await events(api)
+    name = event["metadata"]["name"]
+    assert len(name) <= 253
+    assert (await api.patch(EVENT, name, {"count": 2})).code == 200
+
+
+@in_virtual_time
+async def test_a_namespace_that_is_going_away_gets_no_events_but_its_pods_are_bound() -> None:
+    api = await Api.started()
+    await api.create(NODE, node("n1", cpu="4"))
+    await api.create(NAMESPACE, {"metadata": {"name": "x"}})
+    (made,) = await api.create(POD, pod("a", namespace="x", cpu="1"))
+    await api.delete(NAMESPACE, "x")
+    row = {"name": "a", "uid": made["metadata"]["uid"], "node": "n1"}
+    assert (await api.ask("POST", GROUP_BINDING.path("x"), {"bindings": [row]})).code == 201
+    assert (await api.ask("GET", EVENT.path("x"))).body["items"] == []
+
+
+async def stand(api: Api, group: Object, pods: list[Object], standing: Object) -> Answer:
+    """Bind pods of a group, saying what becomes of it by that."""
+    meta = group["metadata"]
+    rows = [
+        {"name": one["metadata"]["name"], "uid": one["metadata"]["uid"], "node": "n1"}
+        for one in pods
+    ]
+    terms = {"name": meta["name"], "uid": meta["uid"], "standing": standing}
+    body = {"bindings": rows, "groups": [terms]}
+    return await api.ask("POST", GROUP_BINDING.path("default"), body)
+
+
+PLACED = {"generation": 7, "neededPods": 2, "pendingPods": 1, "scheduledPods": 2}
+
+
+@in_virtual_time
+async def test_a_group_says_that_it_is_placed_as_soon_as_its_members_are_bound() -> None:
+    api = await Api.started()
+    pods, (group,) = await a_cluster(api), await api.create(POD_GROUP, pod_group("g", 2))
+    assert (await stand(api, group, pods[:2], PLACED)).code == 201
+    status = (await api.get(POD_GROUP, "g"))["status"]
+    assert (status["scheduledPods"], status["pendingPods"]) == (2, 1)
+    told = [(one["type"], one["status"], one["reason"]) for one in status["conditions"]]
+    assert told == [
+        ("PodGroupInitiallyScheduled", "True", "Scheduled"),
+        ("PodGroupScheduled", "True", "MinCountSatisfied"),
+    ]
+    assert {one["observedGeneration"] for one in status["conditions"]} == {7}
+    assert status["conditions"][1]["message"] == (
+        "All required pods (2/2) have been assigned to nodes"
+    )
+
+
+@in_virtual_time
+async def test_what_a_group_said_before_stays_unless_it_is_placed_only_now() -> None:
+    api = await Api.started()
+    pods, (group,) = await a_cluster(api), await api.create(POD_GROUP, pod_group("g", 2))
+    then = "2020-01-01T00:00:00Z"
+    said = [
+        {"type": kind, "status": status, "reason": "R", "message": "m", "lastTransitionTime": then}
+        for kind, status in (("PodGroupScheduled", "False"), ("Degraded", "False"))
+    ]
+    await api.patch(POD_GROUP, "g", {"status": {"conditions": said}}, part="status")
+    await stand(api, group, pods[:2], PLACED)
+    first = (await api.get(POD_GROUP, "g"))["status"]
+    assert [(one["type"], one["status"]) for one in first["conditions"]] == [
+        ("PodGroupScheduled", "True"),
+        ("Degraded", "False"),
+        ("PodGroupInitiallyScheduled", "True"),
+    ]
+    await stand(api, group, pods[2:], {**PLACED, "scheduledPods": 3, "pendingPods": 0})
+    second = (await api.get(POD_GROUP, "g"))["status"]
+    assert second["conditions"] == first["conditions"]
+    assert (second["scheduledPods"], "pendingPods" in second) == (3, False)
+
+
+@in_virtual_time
+async def test_a_standing_that_cannot_be_is_refused_and_nothing_is_bound() -> None:
+    api = await Api.started()
+    pods, (group,) = await a_cluster(api), await api.create(POD_GROUP, pod_group("g", 2))
+    answer = await stand(api, group, pods[:2], {"neededPods": 2, "scheduledPods": -1})
+    assert (answer.code, answer.reasons) == (409, [("groups[0].standing", "FieldValueInvalid")])
+    assert "nodeName" not in (await api.get(POD, "p0"))["spec"]

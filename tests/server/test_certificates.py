@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from phalanx.server.certificates import CLUSTER, LOCAL, server_context, write_private
+from phalanx.server.certificates import CLUSTER, LOCAL, server_context
+from phalanx.server.security.privacy import write_private
 
 DAY = 86_400.0
 NOW = 1_800_000_000.0

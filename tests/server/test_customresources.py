@@ -172,14 +172,34 @@ async def test_a_new_version_is_served_as_soon_as_it_is_written() -> None:
 
 
 @in_virtual_time
-async def test_rules_in_cel_are_warned_of() -> None:
+async def test_rules_in_cel_are_kept_to() -> None:
+    rules = [
+        {"rule": "self.size <= self.most", "fieldPath": ".size", "message": "too many"},
+        {"rule": "self.most == oldSelf.most", "reason": "FieldValueForbidden"},
+    ]
+    spec = {**fields(size=NUMBER, most=NUMBER), "x-kubernetes-validations": rules}
+    api = await started(version(schema={**whole(), "properties": {"spec": spec}}))
+    good, bad = ({**widget("w"), "spec": {"size": size, "most": 3}} for size in (2, 5))
+    refused = await post(api, bad)
+    assert refused.code == 422
+    wanted = 'Widget.example.com "w" is invalid: spec.size: Invalid value: "object": too many'
+    assert refused.body["message"] == wanted
+    (made,) = await api.create(KIND, good)
+    change = {**made, "spec": {"size": 2, "most": 4}}
+    answer = await api.ask("PUT", KIND.path("default", "w"), change)
+    assert [cause["field"] for cause in answer.body["details"]["causes"]] == ["spec"]
+    assert "Forbidden: failed rule: self.most == oldSelf.most" in answer.body["message"]
+
+
+@in_virtual_time
+async def test_a_rule_in_cel_that_makes_no_sense_is_refused() -> None:
     api = await Api.started()
-    ruled = {**NUMBER, "x-kubernetes-validations": [{"rule": "self > 1"}]}
+    ruled = {**NUMBER, "x-kubernetes-validations": [{"rule": "self > 'x'"}]}
     wish = definition(version(schema=whole(a=ruled)))
     answer = await api.ask("POST", CUSTOM_RESOURCE_DEFINITION.path(), wish)
-    assert answer.code == 201
-    (warning,) = answer.all("warning")
-    assert "spec.versions[0]: rules in CEL are not enforced: spec.a" in warning
+    (cause,) = answer.body["details"]["causes"]
+    assert cause["field"].endswith("properties[a].x-kubernetes-validations[0].rule")
+    assert "compilation failed: ERROR: <input>:1:6: found no matching overload" in cause["message"]
 
 
 @in_virtual_time
@@ -501,4 +521,17 @@ async def test_openapi_tells_the_schema_of_today() -> None:
     assert shown["properties"]["spec"] == fields(a=NUMBER)
     assert (await api.ask("GET", "/openapi/v3")).body["paths"]["apis/example.com/v1"] != index
     swagger = (await api.ask("GET", "/openapi/v2")).body
-    assert "com.example.v1.Widget" in swagger["definitions"]
+    assert swagger["definitions"]["com.example.v1.Widget"]["properties"]["spec"] == fields(a=NUMBER)
+    assert "patch" in swagger["paths"]["/apis/example.com/v1/namespaces/{namespace}/widgets/{name}"]
+
+
+@in_virtual_time
+async def test_openapi_of_old_is_told_in_protobuf_to_whoever_asks_for_that_first() -> None:
+    api = await started()
+    wanted = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+    found = await api.ask("GET", "/openapi/v2", headers={"accept": wanted})
+    assert (found.code, found.kind) == (200, wanted.replace("@", "."))
+    assert found.text.startswith(b"\n\x032.0")
+    assert b"com.example.v1.Widget" in found.text
+    either = {"accept": f"application/json, {wanted}"}
+    assert (await api.ask("GET", "/openapi/v2", headers=either)).kind == JSON

@@ -10,6 +10,7 @@ from phalanx.api.errors import ApiError
 from phalanx.api.wire import ANONYMOUS, Request
 from phalanx.server.access import ADMIN
 from phalanx.server.parser import Asked, Limits, Parser
+from phalanx.server.security.door import Door
 from tests.server.peers import TOKENS, request
 
 GET = request("GET", "/version")
@@ -20,7 +21,7 @@ SMALL = Limits(target=100, headers=10, header_bytes=1000, unseen=2000, body=1000
 
 def parse(*data: bytes, limits: Limits = SMALL) -> list[Asked]:
     """What these pieces ask, fed until something is the last."""
-    parser, asked = Parser(TOKENS, limits), list[Asked]()
+    parser, asked = Parser(Door(TOKENS), limits), list[Asked]()
     for piece in data:
         if not asked or not asked[-1].is_last:
             asked += parser.feed(piece)
@@ -102,7 +103,7 @@ EXPECTING = POST + b"Content-Length: 2\r\nExpect: 100-Continue\r\n\r\n"
 
 
 def test_a_client_that_asks_before_it_sends_its_body_waits_for_a_word() -> None:
-    parser = Parser(TOKENS, SMALL)
+    parser = Parser(Door(TOKENS), SMALL)
     assert parser.feed(EXPECTING) == []
     assert parser.waits_for_word
     assert codes(parser.feed(b"{}")) == [200]
@@ -111,7 +112,7 @@ def test_a_client_that_asks_before_it_sends_its_body_waits_for_a_word() -> None:
 
 @pytest.mark.parametrize("data", [EXPECTING + b"{}", EXPECTING.replace(b"/1.1", b"/1.0")])
 def test_who_sends_its_body_anyway_or_is_old_waits_for_none(data: bytes) -> None:
-    parser = Parser(TOKENS, SMALL)
+    parser = Parser(Door(TOKENS), SMALL)
     parser.feed(data)
     assert not parser.waits_for_word
 
@@ -235,7 +236,7 @@ def test_the_limits_are_those_that_are_promised() -> None:
 
 @pytest.mark.parametrize("token", ["secret", "wrong"])
 def test_nothing_is_kept_of_what_was_given_away(token: str) -> None:
-    parser = Parser(TOKENS, Limits())
+    parser = Parser(Door(TOKENS), Limits())
     data = request("POST", "/", f"Authorization: Bearer {token}", body=b"x" * 2**20)
     tracemalloc.start()
     assert len(parser.feed(data)) == 1

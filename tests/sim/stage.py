@@ -120,9 +120,11 @@ class Kubelets:
 
     def _reconcile(self, key: Key) -> Plan:
         pod = self._pods.get(key)
-        if pod is None or "hold" in pod.metadata.annotations:
+        if pod is None:
             return Plan()
         if pod.metadata.deletion_timestamp:
+            if "hold" in pod.metadata.annotations:
+                return Plan()
             failed = [] if pod.ended else [self._report(pod, "Failed", "False")]
             return Plan([*failed, Delete(POD, key, pod.metadata.uid, grace=0)])
         if pod.spec.node_name and pod.status.phase == "Pending":

@@ -17,17 +17,9 @@ from tests.sim.stage import act_out
 
 FOLDER = Path(__file__).parent.parent / "recorded"
 FILES = sorted([*FOLDER.glob("scenarios/*.json"), *FOLDER.glob("wanted/*.json")])
-#: What they need that is not there.
-LACKING = {"gang-extra-members-evict-later": "evicting others"}
 
 
-def marks(file: Path) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.xfail(reason=LACKING[file.stem])] if file.stem in LACKING else []
-
-
-@pytest.mark.parametrize(
-    "file", [pytest.param(file, id=file.stem, marks=marks(file)) for file in FILES]
-)
+@pytest.mark.parametrize("file", FILES, ids=[file.stem for file in FILES])
 def test_a_recorded_scenario_ends_as_recorded(file: Path) -> None:
     case = json.loads(file.read_text())
     assert loop.run(lambda: act_out(case)) == []

@@ -1,8 +1,8 @@
-"""A process that dies while it writes: `python -m tests.store.crash_writer FOLDER WORDS NTH`.
+"""A process that dies while it writes: `python -m tests.store.crash_writer FOLDER WORDS NTH [N]`.
 
 It kills itself when, for the NTH time, a statement that begins with WORDS is about to be executed;
 LANDED instead of words: when a batch is on disk and nobody knows yet. With NTH 0 it does not, and
-ends after ENOUGH transactions. Each that it was told to be committed is one line on its output.
+ends after N transactions. Each that it was told to be committed is one line on its output.
 
 What it leaves behind depends on nothing but the number of transactions, see `expected`.
 """
@@ -31,8 +31,8 @@ LANDED = "LANDED"
 #: How many write at once, items that a transaction makes, transactions until they are deleted.
 WRITERS, PARTS, LIFE = 4, 3, 5
 
-#: Transactions of one process.
-ENOUGH = 400
+#: Transactions of one process unless told otherwise: a little over 3,000 writes.
+ENOUGH = 436
 
 #: What is left of history after each transaction.
 HISTORY = 40
@@ -62,9 +62,9 @@ def found(store: Reader) -> dict[str, str]:
     return {record.key: record.value.decode().split("@")[0] for record in store.range("/")}
 
 
-async def write(store: Store) -> None:
+async def write(store: Store, enough: int = ENOUGH) -> None:
     """One transaction after the other, each of several keys that belong together."""
-    for _ in range(ENOUGH // WRITERS):
+    for _ in range(enough // WRITERS):
         this, counter = number(store) + 1, store.pending("/counter")
         writes = [put("/counter", str(this), counter.revision if counter else 0)]
         writes += [put(f"/item/{this}/{part}", str(this)) for part in range(PARTS)]
@@ -103,17 +103,17 @@ def _countdown(nth: int) -> Callable[[], None]:
     return tick
 
 
-async def _main(folder: Path, words: str, nth: int) -> None:
+async def _main(folder: Path, words: str, nth: int, enough: int = ENOUGH) -> None:
     store = SqliteStore(
         folder, writing=partial(mortal, words, nth), on_broken=lambda _: os._exit(BROKEN)
     )
-    await asyncio.gather(*(write(store) for _ in range(WRITERS)))
+    await asyncio.gather(*(write(store, enough) for _ in range(WRITERS)))
     await store.close()
 
 
 if __name__ == "__main__":
     store_log.STEP, store_log.CHECKPOINT_BYTES = 10, 128 << 10
     try:
-        asyncio.run(_main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))
+        asyncio.run(_main(Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:])))
     except StoreRefused:
         sys.exit(REFUSED)

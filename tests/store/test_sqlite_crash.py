@@ -5,10 +5,11 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -19,6 +20,11 @@ from tests.store.crash_writer import BROKEN, LANDED, REFUSED, expected, found, n
 from tests.store.writes import put
 
 ROOT = Path(__file__).parents[2]
+
+needs_strace = pytest.mark.skipif(not shutil.which("strace"), reason="strace injects the faults")
+
+#: The long programme is cut into so many parts, which tell how far it is.
+PARTS = 8
 
 #: Statements before which a process dies, and the how manieth of them it is.
 POINTS = [
@@ -110,20 +116,68 @@ def test_a_run_of_3000_writes_survives_a_death_at_every_commit(tmp_path: Path) -
             return
 
 
-@pytest.mark.soak
-@pytest.mark.skipif(not shutil.which("strace"), reason="strace injects the faults")
-@pytest.mark.parametrize("nth", range(1, 81))
-@pytest.mark.parametrize(
-    "fault", ["fdatasync:signal=SIGKILL", "fdatasync:error=EIO", "pwrite64:error=ENOSPC"]
-)
-def test_a_disk_that_fails_at_any_call_costs_nothing_that_was_acknowledged(
-    tmp_path: Path, fault: str, nth: int
-) -> None:
-    call = fault.split(":")[0]
-    trace = ["strace", "-f", "-o", "/dev/null", "-e", f"trace={call}"]
+class Strike(NamedTuple):
+    """A run with a fault in it: whether there were calls enough, and what was acknowledged."""
+
+    hit: bool
+    transactions: int
+
+
+def struck(folder: Path, fault: str, nth: int) -> Strike:
+    """Run a writer whose nth call fails, and check what it left."""
+    log = folder.with_name("calls")
+    trace = ["strace", "-f", "-o", str(log), "-e", f"trace={fault.split(':')[0]}"]
     transactions, revision, code = killed(
-        tmp_path, "", 0, under=[*trace, "-e", f"inject={fault}:when={nth}"]
+        folder, "", 0, under=[*trace, "-e", f"inject={fault}:when={nth}"]
     )
+    said = log.read_text()
     # SQLite may do without a flush of the folder: then the process ends in peace.
     assert code in {0, REFUSED, BROKEN, -signal.SIGKILL}
-    asyncio.run(examine(tmp_path, transactions, revision))
+    asyncio.run(examine(folder, transactions, revision))
+    return Strike("INJECTED" in said or "killed by SIGKILL" in said, transactions)
+
+
+def struck_at_each(folder: Path, fault: str, points: Iterable[int], *, new: bool) -> None:
+    """Have a fault strike runs in a folder, at one call after the other, until there are no more.
+
+    strace counts the calls of each thread by itself: one makes a store, another one writes. In a
+    new folder the first calls are those of the one, and then there is nothing that the same runs
+    in a folder with a store do not show.
+    """
+    for nth in points:
+        shutil.rmtree(folder, ignore_errors=True)
+        if not new:
+            asyncio.run(SqliteStore(folder).close())
+        strike = struck(folder, fault, nth)
+        if not strike.hit or (new and strike.transactions):
+            return
+
+
+FAULTS = [
+    "fdatasync:signal=SIGKILL", "fsync:signal=SIGKILL", "pwrite64:signal=SIGKILL",
+    "ftruncate:signal=SIGKILL", "rename:signal=SIGKILL", "unlink:signal=SIGKILL",
+    "fdatasync:error=EIO", "fsync:error=EIO", "pwrite64:error=EIO", "pwrite64:error=ENOSPC",
+]  # fmt: skip
+
+WHERE = {"a new folder": True, "a folder with a store": False}
+
+
+@needs_strace
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_disk_that_fails_at_its_first_calls_costs_nothing(
+    tmp_path: Path, fault: str, where: str
+) -> None:
+    struck_at_each(tmp_path / "data", fault, (1, 2), new=WHERE[where])
+
+
+@needs_strace
+@pytest.mark.soak
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_disk_that_fails_at_any_call_of_3000_writes_costs_nothing(
+    tmp_path: Path, fault: str, where: str, part: int
+) -> None:
+    """Each part takes every so many-th call, until a run makes fewer calls than that."""
+    struck_at_each(tmp_path / "data", fault, count(1 + part, PARTS), new=WHERE[where])

@@ -95,6 +95,24 @@ def test_a_folder_that_cannot_be_written_in_is_refused() -> None:
     assert said == f"StoreRefused cannot use {name}: Permission denied\n"
 
 
+def test_the_name_of_a_new_folder_is_flushed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[str] = []
+
+    def noted(handle: int, flush: Callable[[int], None] = os.fsync) -> None:
+        flushed.append(os.readlink(f"/proc/self/fd/{handle}"))
+        flush(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    asyncio.run(fill(tmp_path / "a" / "b"))
+    assert [str(tmp_path / "a"), str(tmp_path)] == flushed[:2]
+    assert str(tmp_path / "a" / "b") in flushed
+    flushed.clear()
+    asyncio.run(looked(tmp_path / "a" / "b"))
+    assert flushed == []
+
+
 @pytest.mark.parametrize("size", [0, 4096, PAGE_BYTES, 3 * PAGE_BYTES])
 def test_a_disk_that_is_full_at_the_start_is_refused_and_works_when_there_is_room(
     tmp_path: Path, size: int

@@ -57,11 +57,26 @@ def test_a_survivor_is_a_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(mutants, "copied", lambda folder: folder)
-    monkeypatch.setattr(mutants, "judge", lambda mutant, copy: Verdict("", "", 1.0))
+    monkeypatch.setattr(mutants, "judge", lambda mutant, copy, suite: Verdict("", "", 1.0))
     assert main(["--only", "ledger"]) == 1
     assert "SURVIVED" in capsys.readouterr().out
-    monkeypatch.setattr(mutants, "judge", lambda mutant, copy: Verdict("suite", "E", 1.0))
+    monkeypatch.setattr(mutants, "judge", lambda mutant, copy, suite: Verdict("suite", "E", 1.0))
     assert main(["--only", "ledger"]) == 0
+
+
+def test_the_tests_beside_a_mutant_can_be_asked_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant, _ = planted(tmp_path)
+    asked: list[str] = []
+
+    def failure(copy: Path, module: str, *arguments: str) -> str:
+        asked.append(module)
+        return ""
+
+    monkeypatch.setattr(mutants, "_failure", failure)
+    assert judge(mutant, tmp_path, suite=True).by == ""
+    assert asked == ["pytest"]
 
 
 @pytest.mark.soak

@@ -15,6 +15,8 @@ FAILURE_TARGET, SUCCESS_CRITERIA_MET = "FailureTarget", "SuccessCriteriaMet"
 SCHEDULING_FALLBACK = "SchedulingFallback"
 #: The controller of Jobs that name none.
 JOB_CONTROLLER = "kubernetes.io/job-controller"
+#: The name by which a Job asks for our controller on any API server.
+OWN_JOB_CONTROLLER = "phalanx.dev/job-controller"
 
 
 class ExitCodes(Struct, frozen=True, rename="camel"):

@@ -10,7 +10,7 @@ from typing import Any
 
 from phalanx.api.causes import Causes, required
 from phalanx.api.checks import Check, every, frozen, present, struct
-from phalanx.api.grouprules import SUBDOMAIN, WORKLOAD_REFERENCE, policy, terms
+from phalanx.api.grouprules import COUNT, POD_COUNTS, SUBDOMAIN, WORKLOAD_REFERENCE, policy, terms
 from phalanx.api.metarules import check_conditions
 
 
@@ -25,4 +25,8 @@ _SPEC = struct(
 )
 
 COMPOSITE_POD_GROUP: Check = struct(("spec", present(_SPEC)))
-COMPOSITE_POD_GROUP_STATUS: Check = struct(("status", struct(("conditions", check_conditions))))
+_STATUS = struct(
+    ("conditions", check_conditions),
+    *((field, COUNT) for field in (*POD_COUNTS, "pendingGroups", "scheduledGroups")),
+)
+COMPOSITE_POD_GROUP_STATUS: Check = struct(("status", _STATUS))

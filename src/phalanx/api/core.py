@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
-from phalanx.api.meta import Condition, Key, Meta
+from phalanx.api.meta import Condition, Key, Meta, new_key
 
 #: Phases that a pod never leaves; such a pod takes no room.
 ENDED = frozenset({"Succeeded", "Failed"})
@@ -250,7 +250,9 @@ class Pod(Struct, frozen=True):
     def group(self) -> Key | None:
         """The PodGroup that it belongs to, if any."""
         group = self.spec.scheduling_group
-        return Key(self.metadata.namespace, group.pod_group_name) if group else None
+        if group is None:
+            return None
+        return new_key(Key, (self.metadata.namespace, group.pod_group_name))
 
     @property
     def alone(self) -> Pod:

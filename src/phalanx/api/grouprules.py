@@ -144,14 +144,14 @@ def _claims_are_known(new: Any, old: Any) -> Causes:
     ]
 
 
-_COUNT = given(at_least(0))
+COUNT = given(at_least(0))
 _STATUS = struct(
     ("conditions", check_conditions),
     (
         "resourceClaimStatuses",
         given(at_most(MAX_CLAIMS, every(unique("name"), each(_CLAIM_STATUS)))),
     ),
-    *((field, _COUNT) for field in POD_COUNTS),
+    *((field, COUNT) for field in POD_COUNTS),
 )
 
 POD_GROUP_STATUS: Check = every(struct(("status", _STATUS)), _claims_are_known)

@@ -156,7 +156,8 @@ SECRET = Kind(
 )  # fmt: skip
 SERVICE_ACCOUNT = Kind(
     "", "v1", "ServiceAccount", "serviceaccounts", "core.v1.ServiceAccount",
-    singular="serviceaccount", short_names=("sa",), deletion_returns_object=True,
+    singular="serviceaccount", short_names=("sa",), subresources=("token",),
+    deletion_returns_object=True,
 )  # fmt: skip
 SERVICE = Kind(
     "", "v1", "Service", "services", "core.v1.Service",
@@ -283,6 +284,10 @@ GROUP_BINDING = Kind(
     "phalanx.dev", "v1alpha1", "GroupBinding", "groupbindings", "phalanx.v1alpha1.GroupBinding",
     singular="groupbinding", verbs=("create",),
 )  # fmt: skip
+GROUP_EVICTION = Kind(
+    "phalanx.dev", "v1alpha1", "GroupEviction", "groupevictions", "phalanx.v1alpha1.GroupEviction",
+    singular="groupeviction", verbs=("create",),
+)  # fmt: skip
 LEASE_RENEWAL = Kind(
     "phalanx.dev", "v1alpha1", "LeaseRenewal", "leaserenewals", "phalanx.v1alpha1.LeaseRenewal",
     singular="leaserenewal", verbs=("create",),
@@ -315,6 +320,10 @@ SELF_SUBJECT_REVIEW = Kind(
 TOKEN_REVIEW = Kind(
     "authentication.k8s.io", "v1", "TokenReview", "tokenreviews", "authentication.v1.TokenReview",
     namespaced=False, singular="tokenreview", verbs=("create",),
+)  # fmt: skip
+TOKEN_REQUEST = Kind(
+    "authentication.k8s.io", "v1", "TokenRequest", "tokenrequests",
+    "authentication.v1.TokenRequest", singular="tokenrequest", verbs=("create",),
 )  # fmt: skip
 LOCAL_SUBJECT_ACCESS_REVIEW = Kind(
     "authorization.k8s.io", "v1", "LocalSubjectAccessReview", "localsubjectaccessreviews",
@@ -349,5 +358,6 @@ KINDS = (
     COMPOSITE_POD_GROUP, POD_GROUP_V1ALPHA3, WORKLOAD_V1ALPHA3,
     POD_GROUP_V1ALPHA2, WORKLOAD_V1ALPHA2, POD_GROUP_V1ALPHA1, WORKLOAD_V1ALPHA1, LEASE,
     DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, RESOURCE_SLICE,
-    JOB_SET, LEADER_WORKER_SET, GROUP_BINDING, LEASE_RENEWAL,
+    JOB_SET, LEADER_WORKER_SET, GROUP_BINDING, GROUP_EVICTION,
+    LEASE_RENEWAL,
 )  # fmt: skip

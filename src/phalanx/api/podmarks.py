@@ -44,7 +44,7 @@ def _tidy(owner: Object, spec: Object) -> None:
     """The marks of one pod or template."""
     meta = owner.get("metadata") or {}
     said = meta.get("annotations") or {}
-    if not any(mark in said for mark in MARKS):
+    if not said or not any(mark in said for mark in MARKS):
         return
     group = (spec.get("schedulingGroup") or {}).get("podGroupName", "")
     if is_replica_group(group, said):

@@ -14,6 +14,11 @@ from phalanx.api.meta import Condition, Meta
 INITIALLY_SCHEDULED = "PodGroupInitiallyScheduled"
 #: The same as the proposals name it; written beside the other.
 SCHEDULED = "PodGroupScheduled"
+#: What both are called on a group of groups.
+COMPOSITE_INITIALLY_SCHEDULED = "CompositePodGroupInitiallyScheduled"
+COMPOSITE_SCHEDULED = "CompositePodGroupScheduled"
+#: That a pod, or a group as a whole, was told to make way.
+DISRUPTION_TARGET = "DisruptionTarget"
 #: Whether a group that was placed has lost members since, so that fewer than it needs are left.
 DEGRADED = "Degraded"
 #: How many members whoever makes the pods will still run, if fewer than `minCount`.
@@ -55,6 +60,13 @@ class SchedulingConstraints(Struct, frozen=True):
     topology: tuple[TopologyConstraint, ...] = ()
 
 
+class DisruptionMode(Struct, frozen=True):
+    """One of the two: members are disrupted one by one, or all of them together."""
+
+    single: dict[str, object] | None = None
+    all: dict[str, object] | None = None
+
+
 class WorkloadReference(Struct, frozen=True, rename="camel"):
     """The template that a group was made of."""
 
@@ -68,6 +80,7 @@ class PodGroupSpec(Struct, frozen=True, rename="camel"):
     workload_ref: WorkloadReference | None = None
     scheduling_policy: SchedulingPolicy = SchedulingPolicy()
     scheduling_constraints: SchedulingConstraints | None = None
+    disruption_mode: DisruptionMode | None = None
     parent_composite_pod_group_name: str = ""
     priority: int = 0
     preemption_policy: str = "PreemptLowerPriority"
@@ -125,6 +138,62 @@ class PodGroup(Struct, frozen=True):
     def intent(self) -> str:
         """The number of the intent to bind it that is still open, if there is one."""
         return self.metadata.annotations.get(BINDING_INTENT, "")
+
+
+class CompositeGangPolicy(Struct, frozen=True, rename="camel"):
+    """All or nothing, from so many groups on."""
+
+    min_group_count: int = 1
+
+
+class CompositePolicy(Struct, frozen=True):
+    """One of the two: basic (as many groups as fit) or gang."""
+
+    basic: dict[str, object] | None = None
+    gang: CompositeGangPolicy | None = None
+
+
+class CompositePodGroupSpec(Struct, frozen=True, rename="camel"):
+    """What the group of groups asks for."""
+
+    workload_ref: WorkloadReference | None = None
+    scheduling_policy: CompositePolicy = CompositePolicy()
+    scheduling_constraints: SchedulingConstraints | None = None
+    disruption_mode: DisruptionMode | None = None
+    parent_composite_pod_group_name: str = ""
+    priority: int = 0
+    preemption_policy: str = "PreemptLowerPriority"
+
+
+class CompositePodGroupStatus(Struct, frozen=True, rename="camel"):
+    """What was decided about it, and how its groups and the pods below them are."""
+
+    conditions: tuple[Condition, ...] = ()
+    pending_groups: int = 0
+    scheduled_groups: int = 0
+    pending_pods: int = 0
+    scheduled_pods: int = 0
+    succeeded_pods: int = 0
+    failed_pods: int = 0
+
+
+class CompositePodGroup(Struct, frozen=True):
+    """A set of groups, or of such sets, that is scheduled as one."""
+
+    metadata: Meta
+    spec: CompositePodGroupSpec = CompositePodGroupSpec()
+    status: CompositePodGroupStatus = CompositePodGroupStatus()
+
+    @property
+    def quorum(self) -> int:
+        """How many of its groups must be placed for any to be: one if it is basic."""
+        gang = self.spec.scheduling_policy.gang
+        return gang.min_group_count if gang else 1
+
+    @property
+    def deferring(self) -> CompositePodGroup:
+        """The same, as if it left it to its pods whether others may be evicted for them."""
+        return replace(self, spec=replace(self.spec, preemption_policy=""))
 
 
 class ControllerReference(Struct, frozen=True, rename="camel"):

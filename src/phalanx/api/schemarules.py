@@ -19,12 +19,13 @@ from phalanx.api.checks import CREATED, again
 from phalanx.api.conform import Malformed, conform
 from phalanx.api.errors import Cause
 from phalanx.api.regex import BadPattern, pattern
-from phalanx.api.structural import MAP_TYPE, RULES
+from phalanx.api.structural import MAP_TYPE, has_rules, judge
 from phalanx.api.structuralchecks import (
     EMBEDDED,
     INT_OR_STRING,
     LIST_KEYS,
     LIST_TYPE,
+    RULES,
     compiled,
 )
 from phalanx.api.structuralwalks import PRESERVE, pruner
@@ -77,8 +78,12 @@ def check_schema(schema: Object, path: str) -> Causes:
         for rule in _RULES
         for cause in rule(one, place, level)
     ]
-    # A default can be judged only by a schema that is sound.
-    return found or [c for s, p, _ in _schemas(schema, path, "root") for c in _default(s, p)]
+    # Rules and defaults can be judged only by a schema that is sound.
+    return (
+        found
+        or _rules(schema, path)
+        or [c for s, p, _ in _schemas(schema, path, "root") for c in _default(s, p)]
+    )
 
 
 def _schemas(schema: Object, path: str, level: str) -> Iterator[tuple[Object, str, str]]:
@@ -333,7 +338,16 @@ def _nested(one: Object, schema: Object, path: str, outside: str) -> Iterator[Ca
         yield from _nested(inner, schema, place, outside)
 
 
-# ----------------------------------------------------------------------------------------- defaults
+# ------------------------------------------------------------------------------- rules and defaults
+
+
+def _rules(schema: Object, path: str) -> Causes:
+    """What is wrong with rules in CEL. The language is loaded when somebody first uses it."""
+    if not has_rules(schema):
+        return ()
+    from phalanx.api.cel.rulechecks import check_rules
+
+    return check_rules(schema, path)
 
 
 def _default(schema: Object, path: str) -> Causes:
@@ -347,7 +361,8 @@ def _default(schema: Object, path: str) -> Causes:
         return [invalid(place, schema["default"], f"must result in valid metadata: {error}")]
     if unknown:
         return [invalid(place, schema["default"], "must not have unknown fields")]
-    return compiled(schema)(default, CREATED, place)
+    causes, rules = compiled(schema)(default, CREATED, place), judge(schema)
+    return causes or (rules.causes(default, CREATED, place) if rules else ())
 
 
 _RULES: tuple[_Rule, ...] = (

@@ -4,18 +4,18 @@
     fits      whether objects and lists stand where the schema has them
     fill      adds the defaults that it tells
     begin     forgets a status that is not the maker's to say
-    faults    checks values (`structuralchecks.py`); a wrong type is a fault like any other
+    faults    checks values (`structuralchecks.py`), then rules in CEL (`cel.rules`)
 
 Metadata is judged as that of every kind. The schema is structural (`schemarules.py`): its fields
-are told outside of combinations, so that one walk along them suffices. Rules in CEL are kept and
-not enforced (`unsupported`).
+are told outside of combinations, so that one walk along them suffices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
+from phalanx.api.causes import invalid
 from phalanx.api.checks import CREATED
 from phalanx.api.conform import Conformed
 from phalanx.api.definitions import Node
@@ -28,14 +28,25 @@ from phalanx.api.structuralchecks import (
     INT_OR_STRING,
     LIST_KEYS,
     LIST_TYPE,
+    RULES,
     compiled,
 )
 from phalanx.api.structuralwalks import META, PRESERVE, filler, fitter, pruner
 from phalanx.api.valuechecks import Check
 from phalanx.api.wire import Object
 
+if TYPE_CHECKING:
+    from phalanx.api.cel.rules import Judge
+
 MAP_TYPE = "x-kubernetes-map-type"
-RULES = "x-kubernetes-validations"
+#: After such faults a value is not what its rules expect.
+_BLOCKING = frozenset((
+    "FieldValueRequired", "FieldValueTooLong", "FieldValueTooMany", "FieldValueTypeInvalid",
+))  # fmt: skip
+_NOT_CHECKED = (
+    "some validation rules were not checked because the object was invalid; correct the existing "
+    "errors to complete validation"
+)
 
 
 class StructuralModel:
@@ -47,6 +58,7 @@ class StructuralModel:
         self._prune = pruner({**schema, EMBEDDED: True})
         self._fill = filler(schema) or _leave
         self._check = compiled(schema)
+        self._rules = judge(schema, root=True)
         status = schema.get("properties", {}).get("status")
         self._check_status: Check = compiled(status) if status else _accept
         self._schema = Schema(node(schema))
@@ -76,16 +88,25 @@ class StructuralModel:
     def faults(self, new: Object, old: Object | None, part: str) -> Sequence[Cause]:
         """What is wrong with an object, or with its status."""
         about_meta = check_metadata(self._kind, new, old)
+        head = {"apiVersion": self._kind.api_version, "kind": self._kind.name}
+        whole, before = {**head, **new}, CREATED if old is None else {**head, **old}
         if part == "status":
             causes = self._status_faults(new, old or {})
         else:
-            head = {"apiVersion": self._kind.api_version, "kind": self._kind.name}
-            causes = self._check({**head, **new}, CREATED if old is None else {**head, **old}, "")
+            causes = self._check(whole, before, "")
+        if self._rules is not None:
+            causes = [*causes, *self._breaches(whole, before, causes)]
         return list(dict.fromkeys((*about_meta, *causes))) if about_meta or causes else ()
 
     def warnings(self, new: Object, old: Object | None) -> Sequence[str]:
         """Nothing besides."""
         return ()
+
+    def _breaches(self, new: Object, old: Any, causes: Sequence[Cause]) -> Sequence[Cause]:
+        """What is wrong by rules, if the object is such that rules can be asked."""
+        if any(cause.reason in _BLOCKING for cause in causes):
+            return [invalid("<nil>", None, _NOT_CHECKED)]
+        return self._rules.causes(new, old) if self._rules else ()
 
     def _status_faults(self, new: Object, old: Object) -> Sequence[Cause]:
         if "status" not in new:
@@ -93,20 +114,20 @@ class StructuralModel:
         return self._check_status(new["status"], old.get("status", CREATED), "status")
 
 
-def unsupported(schema: Object) -> list[str]:
-    """Where a schema asks for what is not enforced: rules in CEL."""
-    return [path.removeprefix(".") for path, one in _schemas(schema, "") if one.get(RULES)]
+def has_rules(schema: Object) -> bool:
+    """Whether there are rules in CEL anywhere in a schema."""
+    parts = (schema.get("items"), schema.get("additionalProperties"))
+    inner = [*schema.get("properties", {}).values(), *(one for one in parts if one)]
+    return bool(schema.get(RULES)) or any(has_rules(one) for one in inner if one is not True)
 
 
-def _schemas(schema: Object, path: str) -> Iterator[tuple[str, Object]]:
-    """A schema and those of all that can stand in its values, with where that is."""
-    yield path, schema
-    for name, one in schema.get("properties", {}).items():
-        yield from _schemas(one, f"{path}.{name}")
-    if isinstance(schema.get("items"), dict):
-        yield from _schemas(schema["items"], f"{path}[*]")
-    if isinstance(schema.get("additionalProperties"), dict):
-        yield from _schemas(schema["additionalProperties"], f"{path}.*")
+def judge(schema: Object, *, root: bool = False) -> Judge | None:
+    """The rules in CEL of a schema. The language is loaded when somebody first uses it."""
+    if not has_rules(schema):
+        return None
+    from phalanx.api.cel.rules import judge_of
+
+    return judge_of(schema, root=root)
 
 
 def _accept(value: Any, old: Any, path: str) -> Sequence[Cause]:

@@ -34,6 +34,7 @@ from phalanx.api.wire import Object
 INT_OR_STRING = "x-kubernetes-int-or-string"
 EMBEDDED = "x-kubernetes-embedded-resource"
 LIST_TYPE, LIST_KEYS = "x-kubernetes-list-type", "x-kubernetes-list-map-keys"
+RULES = "x-kubernetes-validations"
 
 _TYPES: dict[type, str] = {
     str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object",

@@ -22,10 +22,12 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who asks."""
+    """Who asks. `extra` says more about the credential, in rows of a key and a value."""
 
     name: str
     groups: tuple[str, ...] = ()
+    uid: str = ""
+    extra: tuple[tuple[str, str], ...] = ()
 
 
 ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))

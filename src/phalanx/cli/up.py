@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
-import secrets
 import socket
-import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,22 +19,28 @@ from phalanx.api.gates import Gates
 from phalanx.chance import TrueChance
 from phalanx.cli import options
 from phalanx.cli.configuration import load_configuration
+from phalanx.cli.decisionlog import check_decision_log, decision_log, decision_log_option
 from phalanx.cli.signals import signals
 from phalanx.client import kubeconfig
-from phalanx.clock import WallClock
+from phalanx.clock import Clock, WallClock
 from phalanx.control_plane import ControlPlane
-from phalanx.controllers.decisionlog import DecisionLog, LogFile, in_thread
+from phalanx.controllers.exact import Solver, in_thread
 from phalanx.controllers.nodes import SimulatedNode
 from phalanx.scheduler.profiles import DEFAULT_PROFILES, Profiles
-from phalanx.server.access import ADMIN, Tokens
-from phalanx.server.certificates import server_context, write_private
+from phalanx.server.app import Server
+from phalanx.server.certificates import CLUSTER, LOCAL, renewing
 from phalanx.server.listener import bind_socket, listening
+from phalanx.server.security.audit import Audit, AuditFile
+from phalanx.server.security.door import Refused
+from phalanx.server.security.keyring import Keyring
+from phalanx.server.security.privacy import Exposed, check_private
 from phalanx.store.errors import StoreBroken, StoreRefused
 from phalanx.store.kv import Store
 from phalanx.store.memory import MemoryStore
 from phalanx.store.sqlite import SqliteStore
 
 MEMORY = ":memory:"
+_AUDIT, _NO_AUDIT = "audit.log", "none"
 #: Most objects of a request go by themselves: the collector looks for cycles rarely.
 _COLLECTION = (20_000, 20, 50)
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -47,6 +52,7 @@ class Settings:
 
     host: str
     port: int
+    names: tuple[str, ...]
     data: str
     store: str
     kubeconfig: Path | None
@@ -56,6 +62,7 @@ class Settings:
     profiles: Profiles
     decisions: Path | None
     basic_workloads: bool
+    audit: str
 
 
 @click.command()
@@ -65,6 +72,13 @@ class Settings:
     show_default=True,
     metavar="HOST:PORT",
     help="Where to serve; port 0 takes any free one.",
+)
+@click.option(
+    "--name",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Another name or address by which clients know the server; may be given again.",
 )
 @click.option(
     "--data",
@@ -118,13 +132,14 @@ class Settings:
     metavar="FILE",
     help="How pods are placed: a KubeSchedulerConfiguration.",
 )
+@decision_log_option
 @click.option(
-    "--decision-log",
-    "decisions",
-    type=click.Path(path_type=Path, dir_okay=False, writable=True),
-    default=None,
+    "--audit-log",
+    "audit",
+    default="",
     metavar="FILE",
-    help="Where to write what the scheduler sees and decides; see phalanx decisions.",
+    help="Where to write who wrote what and who was refused; none writes nothing. "
+    f"[default: DIR/{_AUDIT}, but none with --data {MEMORY}]",
 )
 @click.option(
     "--basic-workloads",
@@ -141,9 +156,9 @@ class Settings:
     help=f"Parts to leave out: {', '.join(options.PARTS)}.",
 )
 def command(
-    listen: str, data: str | None, store: str, config: Path | None, nodes: str, shape: str,
-    topology: str, feature_gates: str, policy: Path | None, decisions: Path | None, basic: str,
-    without: str,
+    listen: str, names: tuple[str, ...], data: str | None, store: str, config: Path | None,
+    nodes: str, shape: str, topology: str, feature_gates: str, policy: Path | None,
+    decisions: Path | None, audit: str, basic: str, without: str,
 ) -> None:  # fmt: skip
     """Run API server, scheduler, controllers and simulated nodes in one process.
 
@@ -161,11 +176,10 @@ def command(
     if place == MEMORY and kept != "memory":
         raise click.UsageError(f"--data {MEMORY} keeps nothing; give --store {kept} a folder")
     profiles = load_configuration(policy).profiles if policy else DEFAULT_PROFILES
-    if decisions and not decisions.absolute().parent.is_dir():
-        raise click.UsageError(f"there is no folder for --decision-log {decisions}")
+    check_decision_log(decisions)
     settings = Settings(
-        host, port, place, kept, config, wanted, left_out, gates, profiles, decisions,
-        basic == "always",
+        host, port, names, place, kept, config, wanted, left_out, gates, profiles, decisions,
+        basic == "always", audit,
     )  # fmt: skip
     with _data_folder(settings) as folder:
         try:
@@ -193,21 +207,19 @@ def _data_folder(settings: Settings) -> Iterator[Path]:
     folder = Path(settings.data).expanduser()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        mode = folder.stat().st_mode
+        check_private(folder)
     except OSError as error:
         raise click.ClickException(f"cannot use {folder}: {error.strerror}") from None
-    if stat.S_IMODE(mode) & 0o077:
-        raise click.ClickException(
-            f"{folder} holds keys but others may enter it; run: chmod 700 {folder}"
-        )
+    except Exposed as error:
+        raise click.ClickException(str(error)) from None
     yield folder
 
 
 async def _up(settings: Settings, folder: Path) -> None:
     clock, chance = WallClock(), TrueChance()
     sock = _listen(settings)
-    tls, authority = server_context(folder, _names(settings.host), clock.now())
-    token = _token(folder)
+    keyring, names = _keyring(folder), _names(settings)
+    tls, authority = keyring.serving(names, clock.now())
     broken: list[StoreBroken] = []
     async with signals() as stopped:
 
@@ -216,15 +228,24 @@ async def _up(settings: Settings, folder: Path) -> None:
             stopped.set()
 
         store = _open(settings, folder, stop)
-        tokens = Tokens({token: ADMIN})
         plane = ControlPlane(
-            store, clock, chance, nodes=settings.nodes, without=settings.without, tokens=tokens,
-            gates=settings.gates, profiles=settings.profiles, log=_log(settings),
+            store, clock, chance, nodes=settings.nodes, without=settings.without,
+            tokens=keyring.tokens(), gates=settings.gates, profiles=settings.profiles,
+            log=decision_log(settings.decisions), solve=in_thread(Solver()),
             basic_workloads=settings.basic_workloads,
         )  # fmt: skip
+        server, hosts = plane.server, (*LOCAL, *CLUSTER, *names, settings.host)
         file = settings.kubeconfig or _kubeconfig_place(settings, folder)
+        token = keyring.admin_token(_present_token(file), file, clock.now())
         url = _url(settings.host, sock)
-        async with plane.running(), listening(plane.server.handle, tokens, sock, tls):
+        async with (
+            _audited(server, settings, folder, clock) as refused,
+            plane.running(),
+            listening(
+                server.handle, server.access.authenticator, sock, tls, hosts=hosts, refused=refused
+            ),
+            _beside(renewing(tls, folder, names, clock)),
+        ):
             kubeconfig.write(file, url, authority.decode(), token)
             # What start-up made lives to the end: the collector need not look at it again.
             gc.collect()
@@ -234,12 +255,6 @@ async def _up(settings: Settings, folder: Path) -> None:
             await stopped.wait()
     if broken:
         raise click.ClickException(f"stopped: {broken[0]}")
-
-
-def _log(settings: Settings) -> DecisionLog | None:
-    """Where decisions go, if anywhere."""
-    file = settings.decisions
-    return DecisionLog(in_thread(LogFile(file).write)) if file else None
 
 
 def _open(settings: Settings, folder: Path, stop: Callable[[StoreBroken], None]) -> Store:
@@ -262,12 +277,46 @@ def _listen(settings: Settings) -> socket.socket:
         ) from None
 
 
-def _token(folder: Path) -> str:
-    """The administrator's token: made at first start, the same afterwards."""
-    path = folder / "admin.token"
-    if not path.exists():
-        write_private(path, secrets.token_urlsafe(32).encode())
-    return path.read_text().strip()
+def _keyring(folder: Path) -> Keyring:
+    try:
+        return Keyring(folder)
+    except Exposed as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _present_token(file: Path) -> str:
+    """The token that a kubeconfig of an earlier start holds, if it is one of ours."""
+    try:
+        return kubeconfig.read([file]).token if file.exists() else ""
+    except kubeconfig.KubeconfigError:
+        return ""
+
+
+@contextlib.asynccontextmanager
+async def _audited(
+    server: Server, settings: Settings, folder: Path, clock: Clock
+) -> AsyncIterator[Refused | None]:
+    """Have written down what is written and refused, unless nobody wants that."""
+    usual = _NO_AUDIT if settings.data == MEMORY else str(folder / _AUDIT)
+    wanted = settings.audit or usual
+    if wanted == _NO_AUDIT:
+        yield None
+        return
+    server.audit = audit = Audit(AuditFile(Path(wanted)).append, clock)
+    try:
+        yield audit.refused
+    finally:
+        audit.close()
+
+
+@contextlib.asynccontextmanager
+async def _beside(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
+    """Have something run for as long as the context lasts."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
 
 
 def _kubeconfig_place(settings: Settings, folder: Path) -> Path:
@@ -279,8 +328,10 @@ def _kubeconfig_place(settings: Settings, folder: Path) -> Path:
     return place / "kubeconfig"
 
 
-def _names(host: str) -> list[str]:
-    return [] if host in (*_LOOPBACK, "0.0.0.0", "::") else [host]
+def _names(settings: Settings) -> list[str]:
+    """The names of the server beside those that every one has."""
+    is_usual = settings.host in (*_LOOPBACK, "0.0.0.0", "::")
+    return list(settings.names) if is_usual else [settings.host, *settings.names]
 
 
 def _url(host: str, sock: socket.socket) -> str:

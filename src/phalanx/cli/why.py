@@ -16,6 +16,7 @@ from phalanx.api.meta import Key
 from phalanx.api.scheduling import PodGroup
 from phalanx.cli.connection import ask, cluster_options
 from phalanx.client.client import Client
+from phalanx.controllers.exact import Solver
 from phalanx.controllers.loop import Thing
 from phalanx.scheduler.diagnosis import EMPTY, FITS, NOT_READY, PLACED, Cluster, Diagnosis, diagnose
 
@@ -98,7 +99,9 @@ async def _diagnosed(client: Client, kind: Kind, key: Key) -> tuple[Subject, Dia
         raise NotFound(f'there is no pod group "{key.name}" in namespace "{key.namespace}"')
     labels = {space.metadata.name: space.metadata.labels for space in spaces}
     cluster = Cluster(nodes, groups, pods, services, labels)
-    found = diagnose(key, is_group=kind is POD_GROUP, cluster=cluster, scheduler=scheduler)
+    found = diagnose(
+        key, is_group=kind is POD_GROUP, cluster=cluster, scheduler=scheduler, solver=Solver()
+    )
     return Subject(kind, key), found
 
 

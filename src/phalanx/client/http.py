@@ -20,9 +20,12 @@ from yarl import URL
 
 from phalanx.api.errors import ServerError
 from phalanx.api.wire import JSON, Reply, Request, Stream
+from phalanx.client.credentials import Fixed, Login, NoCredential, Pass
 from phalanx.client.requests import is_watch
 from phalanx.client.transports import Unreachable
 
+#: The code with which a server says that it does not know who asks.
+_UNKNOWN = 401
 _TROUBLE = (aiohttp.ClientError, OSError)
 
 
@@ -41,21 +44,24 @@ class Limits:
 class Http:
     """A server at a URL, asked with a token, a client certificate (in `tls`), both or neither.
 
-    A token that changes is asked for before each request.
+    Where those change, a `login` is asked for them before each request; what the server does not
+    accept is asked for once more. `name` is the one in its certificate, if that is another.
     """
 
     def __init__(
         self,
         server: str,
         *,
-        token: str | Callable[[], str] = "",
+        token: str = "",
         tls: ssl.SSLContext | None = None,
         limits: Limits | None = None,
+        login: Login | None = None,
+        name: str = "",
     ) -> None:
-        self._server, self._tls, self._limits = server.rstrip("/"), tls, limits or Limits()
+        self._server, self._limits, self._name = server.rstrip("/"), limits or Limits(), name
         # Nearby, compressing costs more than it saves.
         self._headers = {"user-agent": "phalanx", "accept-encoding": "identity"}
-        self._token = token
+        self._login = login or Fixed(Pass(token, tls))
         self._session: aiohttp.ClientSession | None = None
 
     async def send(self, request: Request) -> Reply | Stream:
@@ -69,6 +75,8 @@ class Http:
                     response.status, await self._body(response), response.content_type,
                     tuple((name.lower(), value) for name, value in response.headers.items()),
                 )  # fmt: skip
+        except NoCredential as error:
+            raise Unreachable(self._server, str(error)) from error
         except _TROUBLE as error:
             raise Unreachable(self._server, _cause(error)) from error
 
@@ -79,31 +87,37 @@ class Http:
             self._session = None
 
     async def _ask(self, request: Request) -> aiohttp.ClientResponse:
+        shown = await self._login.enter()
+        response = await self._asked(request, shown)
+        if response.status == _UNKNOWN and self._login.refused(shown):
+            # Nothing was carried out, so that anything may be sent again.
+            response.release()
+            response = await self._asked(request, await self._login.enter())
+        return response
+
+    async def _asked(self, request: Request, shown: Pass) -> aiohttp.ClientResponse:
         body, query = request.body, f"?{request.query}" if request.query else ""
+        credential = {"authorization": f"Bearer {shown.token}"} if shown.token else {}
         return await self._opened().request(
             request.method,
             URL(f"{self._server}{quote(request.path)}{query}", encoded=True),
             data=orjson.dumps(body) if isinstance(body, dict) else body or None,
-            headers={**request.headers, **self._credential()},
+            headers={**request.headers, **credential},
             timeout=self._watching if is_watch(request) else self._asking,
             allow_redirects=False,
+            ssl=shown.tls or True,
+            server_hostname=self._name or None,
         )
 
     def _opened(self) -> aiohttp.ClientSession:
         """The session, made when it is first needed, since it belongs to the running loop."""
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    ssl=self._tls or True, limit=self._limits.connections
-                ),
+                connector=aiohttp.TCPConnector(limit=self._limits.connections),
                 headers=self._headers,
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session
-
-    def _credential(self) -> dict[str, str]:
-        token = self._token if isinstance(self._token, str) else self._token()
-        return {"authorization": f"Bearer {token}"} if token else {}
 
     @property
     def _asking(self) -> aiohttp.ClientTimeout:

@@ -34,12 +34,12 @@ class Index(Generic[R]):
 
     def move(self, name: Key, old: R | None, new: R | None) -> None:
         """Take out what was and put in what is. Called by the cache alone."""
-        before = () if old is None else self.keys(old)
-        after = () if new is None else self.keys(new)
-        for key in before:
-            if key not in after:
-                self._take_out(key, name)
-        if new is not None:
+        after = self.keys(new) if new is not None else ()
+        if old is not None:
+            for key in self.keys(old):
+                if key not in after:
+                    self._take_out(key, name)
+        if new is not None and after:
             for key in after:
                 self._under.setdefault(key, {})[name] = new
 

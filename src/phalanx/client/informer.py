@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Generic, TypeVar, Unpack
 
-from phalanx.api.errors import ApiError, Expired, Forbidden, Timeout
+from phalanx.api.errors import ApiError, Expired, Forbidden, NotFound, Timeout
 from phalanx.api.kinds import Kind
 from phalanx.chance import Chance
 from phalanx.client.answers import Event, Resource, WatchDecoder
@@ -34,7 +34,8 @@ class Informer(Generic[R]):
     `synced` is set once the cache has been filled. Each function in `settled` is called after the
     changes that came together were all applied, so that its owner can act once for all of them.
     `failure` is what is wrong at present, if anything. One that is `optional` counts as filled,
-    with nothing, as soon as the server says that its kind may not be read; it goes on asking.
+    with nothing, as soon as the server says that its kind may not be read or is not there; it goes
+    on asking.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Informer(Generic[R]):
                 self.failure = error
                 # 410: our place is forgotten. 504: it is in the future, so another history began.
                 self._listed = self._listed and not isinstance(error, Expired | Timeout)
-                if self._optional and isinstance(error, Forbidden):
+                if self._optional and isinstance(error, Forbidden | NotFound):
                     self.synced.set()
             # What lasted so long was a pause by itself, or a watch with nothing to tell.
             self._healthy = self._healthy or loop.time() - start >= LONGEST_PAUSE

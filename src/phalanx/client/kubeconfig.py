@@ -2,18 +2,15 @@
 
 The command line reads one and connects; `phalanx up` writes one. Several files count as one, in
 which the first to say something is right. What we do not support is refused by name, never ignored.
-Runs no program and asks no cloud.
+Runs no program itself: `plugins` does, when the first request is made.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import os
-import ssl
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -22,19 +19,23 @@ import yaml
 
 from phalanx.api.wire import Object
 from phalanx.client.client import Client
+from phalanx.client.credentials import Fixed, Login, Pass, TokenFile, Trust
+from phalanx.client.plugins import EXTENSION, BadPlugin, Plugin, PluginLogin, read_plugin
+from phalanx.client.transports import Transport
+from phalanx.clock import WallClock
 
 #: Fields that change whom we talk to, or as whom, and that we do not understand.
 _UNSUPPORTED = {
     "context": (),
-    "cluster": ("proxy-url", "tls-server-name"),
-    "user": ("exec", "auth-provider", "username", "password", "as", "as-uid", "as-groups"),
+    "cluster": ("proxy-url",),
+    "user": ("auth-provider", "username", "password", "as", "as-uid", "as-groups"),
 }
 
 
+#: What a program that hands out credentials may be told of a cluster, beside its authority.
+_TOLD = ("server", "tls-server-name", "insecure-skip-tls-verify", "disable-compression")
 #: Where a pod finds what its service account is known by.
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-#: Seconds after which a token that is kept in a file is read again: it may have been replaced.
-_FRESH = 60.0
 
 
 class KubeconfigError(Exception):
@@ -45,7 +46,8 @@ class KubeconfigError(Exception):
 class Access:
     """A server, and a credential for it. `ca`, `certificate` and `key` are PEM texts.
 
-    A token that stands in a file is read from there again and again.
+    A token that stands in a file is read from there again and again; a `plugin` hands out what is
+    not here. `name` is the one in the server's certificate, if that is another than in its URL.
     """
 
     server: str
@@ -56,6 +58,8 @@ class Access:
     namespace: str = "default"
     insecure: bool = False
     token_file: Path | None = None
+    plugin: Plugin | None = None
+    name: str = ""
 
 
 def search(environment: Mapping[str, str], default: Path) -> list[Path]:
@@ -94,27 +98,55 @@ def read(paths: Sequence[Path], context: str = "") -> Access:
 
 def connect(access: Access) -> Client:
     """A client of that server, which must prove its identity unless `insecure` says otherwise."""
+    return Client(transport(access))
+
+
+def transport(access: Access) -> Transport:
+    """The way to that server."""
     # Imported here: it takes a quarter of a second, which those who only write a file can save.
     from phalanx.client.http import Http
 
     try:
-        tls = _tls(access) if access.server.startswith("https:") else None
-    except (ssl.SSLError, ValueError) as error:
+        login = _login(access)
+    except ValueError as error:
         raise KubeconfigError(
             f"the certificates for {access.server} cannot be used: {error}"
         ) from error
-    token = _TokenFile(access) if access.token_file else access.token
-    return Client(Http(access.server, token=token, tls=tls))
+    return Http(access.server, login=login, name=access.name)
 
 
-def write(path: Path, server: str, ca_pem: str, token: str, name: str = "phalanx") -> None:
-    """Put a kubeconfig of one context in place, whole or not at all, for its owner's eyes only."""
+def _login(access: Access) -> Login:
+    """Where the credential comes from. Raises ValueError."""
+    is_private = access.server.startswith("https:")
+    trust = Trust(access.ca, access.insecure) if is_private else None
+    tls = trust.context(access.certificate, access.key) if trust else None
+    shown = Pass(access.token, tls)
+    if access.token_file:
+        return TokenFile(access.token_file, shown)
+    is_enough = bool(access.token or access.certificate)
+    if access.plugin and not is_enough:
+        return PluginLogin(access.plugin, trust, WallClock())
+    return Fixed(shown)
+
+
+def write(
+    path: Path, server: str, ca_pem: str, token: str = "", name: str = "phalanx", *,
+    pair: tuple[str, str] | None = None,
+) -> None:  # fmt: skip
+    """Put a kubeconfig of one context in place, whole or not at all, for its owner's eyes only.
+
+    Its user is known by a token, or by a `pair`: a certificate and its key, as PEM texts.
+    """
     cluster = {"server": server, "certificate-authority-data": _encode(ca_pem)}
+    user = {"token": token}
+    if pair:
+        certificate, key = map(_encode, pair)
+        user = {"client-certificate-data": certificate, "client-key-data": key}
     content = {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": name, "cluster": cluster}],
-        "users": [{"name": name, "user": {"token": token}}],
+        "users": [{"name": name, "user": user}],
         "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
         "current-context": name,
     }
@@ -122,23 +154,6 @@ def write(path: Path, server: str, ca_pem: str, token: str, name: str = "phalanx
         _replace(path, yaml.safe_dump(content, sort_keys=False))
     except OSError as error:
         raise KubeconfigError(f"{path} cannot be written: {error.strerror}") from error
-
-
-class _TokenFile:
-    """The token in a file, read again every so often; the last one stays if that fails."""
-
-    def __init__(self, access: Access) -> None:
-        assert access.token_file is not None
-        self._path, self._token = access.token_file, access.token
-        self._read_at = -_FRESH
-
-    def __call__(self) -> str:
-        now = asyncio.get_running_loop().time()
-        if now - self._read_at >= _FRESH:
-            self._read_at = now
-            with suppress(OSError, UnicodeDecodeError):
-                self._token = self._path.read_text().strip() or self._token
-        return self._token
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,11 +241,29 @@ def _access(cluster: _Entry, user: _Entry, namespace: str) -> Access:
         namespace=namespace or "default",
         insecure=cluster.content.get("insecure-skip-tls-verify") is True,
         token_file=user.folder / user.text("tokenFile") if user.text("tokenFile") else None,
+        plugin=_plugin(cluster, user),
+        name=cluster.text("tls-server-name"),
     )
     for problem, is_there in _problems(access):
         if is_there:
             raise KubeconfigError(problem.format(cluster=cluster.title, user=user.title))
     return access
+
+
+def _plugin(cluster: _Entry, user: _Entry) -> Plugin | None:
+    """The program that hands out the user's credential, if there is one."""
+    if not user.content.get("exec"):
+        return None
+    told = {name: value for name in _TOLD if (value := cluster.content.get(name))}
+    if ca := cluster.pem("certificate-authority"):
+        told["certificate-authority-data"] = _encode(ca)
+    for extension in cluster.content.get("extensions") or ():
+        if extension.get("name") == EXTENSION:
+            told["config"] = extension.get("extension")
+    try:
+        return read_plugin(user.content["exec"], user.folder, told)
+    except BadPlugin as error:
+        raise KubeconfigError(f"exec of {user.title} {error}") from error
 
 
 def _problems(access: Access) -> tuple[tuple[str, bool], ...]:
@@ -244,20 +277,6 @@ def _problems(access: Access) -> tuple[tuple[str, bool], ...]:
         ("{user} needs both client-certificate and client-key, or neither",
          bool(access.certificate) != bool(access.key)),
     )  # fmt: skip
-
-
-def _tls(access: Access) -> ssl.SSLContext:
-    context = ssl.create_default_context(cadata=access.ca or None)
-    if access.insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if access.certificate:
-        # OpenSSL takes it from a file only; given an empty password, it does not ask for one.
-        with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
-            file.write(f"{access.certificate}\n{access.key}")
-            file.flush()
-            context.load_cert_chain(file.name, password="")
-    return context
 
 
 def _encode(text: str) -> str:

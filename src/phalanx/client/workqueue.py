@@ -14,7 +14,7 @@ object are one piece of work. All waiting is the running loop's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 #: Seconds before the first repetition of a piece of work that failed, and the most before any.
@@ -34,13 +34,17 @@ class WorkQueue(Generic[K]):
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._capacity = capacity
         self._queue: asyncio.Queue[K] = asyncio.Queue()
-        self._queued: set[K] = set()
-        self._working: set[K] = set()
+        #: Since when each key waits, or is worked on.
+        self._queued: dict[K, float] = {}
+        self._working: dict[K, float] = {}
         self._again: set[K] = set()
         self._timers: dict[K, asyncio.TimerHandle] = {}
         self._pauses: dict[K, float] = {}
         #: How many keys were taken in so far, and how many of them after a failure.
         self.adds = self.retries = 0
+        #: Told of the seconds that each key has waited, and was worked on.
+        self.waited: Callable[[float], None] = _unheard
+        self.worked: Callable[[float], None] = _unheard
 
     def __len__(self) -> int:
         return len(self._queued)
@@ -83,13 +87,14 @@ class WorkQueue(Generic[K]):
     async def get(self) -> K:
         """The next key, as soon as there is one; `done` must follow."""
         key = await self._queue.get()
-        self._queued.remove(key)
-        self._working.add(key)
+        now = self._now()
+        self.waited(now - self._queued.pop(key))
+        self._working[key] = now
         return key
 
     def done(self, key: K) -> None:
         """Say that a worker has finished with a key, well or not."""
-        self._working.remove(key)
+        self.worked(self._now() - self._working.pop(key))
         if key in self._again:
             self._again.remove(key)
             self._put(key)
@@ -100,7 +105,7 @@ class WorkQueue(Generic[K]):
             self._stop(key)
 
     def _put(self, key: K) -> None:
-        self._queued.add(key)
+        self._queued[key] = self._now()
         self._queue.put_nowait(key)
 
     def _ring(self, key: K) -> None:
@@ -111,5 +116,13 @@ class WorkQueue(Generic[K]):
         if timer := self._timers.pop(key, None):
             timer.cancel()
 
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
     def _has_room(self) -> bool:
         return len(self._queued) + len(self._again) + len(self._timers) < self._capacity
+
+
+def _unheard(seconds: float) -> None:
+    """For those who measure nothing."""

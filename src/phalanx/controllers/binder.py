@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from phalanx.api.errors import ApiError
 from phalanx.api.kinds import GROUP_BINDING
+from phalanx.api.scheduling import PodGroup
 from phalanx.api.wire import Object
 from phalanx.client.client import Client
 from phalanx.client.transports import Unreachable
@@ -47,29 +48,36 @@ class Attempt(NamedTuple):
 class Outcome:
     """What became of an attempt: who was bound and who was not, and why.
 
-    `enough` says whether the entity is known to have all the members that it needs now.
+    `enough` says whether the entity is known to have all the members that it needs now, `told`
+    whether the server has told users of it already.
     """
 
     attempt: Attempt
     bound: tuple[Binding, ...]
     failures: Mapping[Binding, Trouble]
     enough: bool
+    told: bool = False
 
 
 #: Called with what became of an attempt.
 Finished = Callable[[Outcome], None]
+#: What becomes of a group with its members bound, as a GroupBinding says it; nothing: leave it be.
+Standing = Callable[[PodGroup], Object]
 
 
 class Binder:
     """A queue of placed gangs on their way to the server.
 
-    `batched` hears how many pods were bound at once.
+    `batched` hears how many pods were bound at once; `standing` is asked what each group says then.
     """
 
     def __init__(
-        self, client: Client, finished: Finished, batched: Callable[[int], None] = lambda pods: None
-    ) -> None:
+        self, client: Client, finished: Finished,
+        batched: Callable[[int], None] = lambda pods: None,
+        standing: Standing = lambda group: {},
+    ) -> None:  # fmt: skip
         self._client, self._finished, self._batched = client, finished, batched
+        self._standing = standing
         self._waiting: list[Attempt] = []
         #: What was refused together and is now sent one by one.
         self._apart: list[Attempt] = []
@@ -113,7 +121,7 @@ class Binder:
         error: Trouble | None = None
         try:
             path = GROUP_BINDING.path(batch[0].namespace)
-            await self._client.post(path, _group_binding(batch))
+            await self._client.post(path, self._group_binding(batch))
             self._batched(sum(len(attempt.placed.bindings) for attempt in batch))
         except (ApiError, Unreachable) as caught:
             error = caught
@@ -124,10 +132,30 @@ class Binder:
         for attempt in (*batch, *void):
             self._finished(_outcome(attempt, error))
 
+    def _group_binding(self, batch: Sequence[Attempt]) -> Object:
+        bindings = [
+            {"name": pod.name, "uid": uid, "node": node}
+            for attempt in batch
+            for pod, uid, node in attempt.placed.bindings
+        ]
+        leaves = [leaf.group for one in batch for leaf in one.entity.leaves]
+        groups = [group for group in leaves if isinstance(group, PodGroup)]
+        # A group that is there several times is named once, as it was placed last.
+        latest = {group.metadata.uid: group for group in groups}
+        return {
+            "apiVersion": GROUP_BINDING.api_version, "kind": GROUP_BINDING.name,
+            "bindings": bindings, "groups": [self._terms(group) for group in latest.values()],
+        }  # fmt: skip
+
+    def _terms(self, group: PodGroup) -> Object:
+        identity = {"name": group.metadata.name, "uid": group.metadata.uid}
+        standing = self._standing(group)
+        return {**identity, "standing": standing} if standing else identity
+
     def _dependents(self, failed: Attempt) -> list[Attempt]:
         """Take out what waits of the same gang: it may need the members that have no node now."""
         gang = failed.entity.group
-        if gang is None or not gang.is_gang:
+        if gang is None or (isinstance(gang, PodGroup) and not gang.is_gang):
             return []
         void = []
         for waiting in (self._apart, self._waiting):
@@ -140,18 +168,5 @@ def _outcome(attempt: Attempt, error: Trouble | None) -> Outcome:
     """All or none."""
     bindings = attempt.placed.bindings
     if error is None:
-        return Outcome(attempt, bindings, {}, enough=True)
+        return Outcome(attempt, bindings, {}, enough=True, told=True)
     return Outcome(attempt, (), dict.fromkeys(bindings, error), enough=False)
-
-
-def _group_binding(batch: Sequence[Attempt]) -> Object:
-    bindings = [
-        {"name": pod.name, "uid": uid, "node": node}
-        for attempt in batch
-        for pod, uid, node in attempt.placed.bindings
-    ]
-    groups = [attempt.entity.group.metadata for attempt in batch if attempt.entity.group]
-    return {
-        "apiVersion": GROUP_BINDING.api_version, "kind": GROUP_BINDING.name, "bindings": bindings,
-        "groups": [{"name": group.name, "uid": group.uid} for group in groups],
-    }  # fmt: skip

@@ -19,14 +19,13 @@ one of its own.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from msgspec import Struct
-
+from phalanx.api.budget import Budget, BudgetSpec
 from phalanx.api.core import Pod
 from phalanx.api.kinds import POD, POD_DISRUPTION_BUDGET
 from phalanx.api.labelselectors import requirements
-from phalanx.api.meta import Condition, Key, Meta, condition, seconds, timestamp
+from phalanx.api.meta import Key, condition, seconds, timestamp
 from phalanx.api.wire import STRATEGIC_PATCH, Object
 from phalanx.client.client import Client
 from phalanx.clock import Clock
@@ -38,34 +37,6 @@ DISRUPTION_ALLOWED = "DisruptionAllowed"
 DELETION_TIMEOUT = 120.0
 #: Seconds in which changes of pods are gathered, so that a budget counts them all at once.
 _GATHERING = 0.1
-
-
-class BudgetSpec(Struct, frozen=True, rename="camel"):
-    """Which pods, and how many of them must stay or may go: a number, or a share as "30%"."""
-
-    selector: dict[str, Any] | None = None
-    min_available: int | str | None = None
-    max_unavailable: int | str | None = None
-
-
-class BudgetStatus(Struct, frozen=True, rename="camel"):
-    """What was counted, and the pods whose eviction has been granted since, with its time."""
-
-    observed_generation: int = 0
-    expected_pods: int = 0
-    desired_healthy: int = 0
-    current_healthy: int = 0
-    disruptions_allowed: int = 0
-    disrupted_pods: dict[str, str] = {}
-    conditions: tuple[Condition, ...] = ()
-
-
-class Budget(Struct, frozen=True):
-    """A PodDisruptionBudget."""
-
-    metadata: Meta
-    spec: BudgetSpec = BudgetSpec()
-    status: BudgetStatus = BudgetStatus()
 
 
 class Counts(NamedTuple):

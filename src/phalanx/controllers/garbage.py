@@ -16,7 +16,6 @@ foreign API server this loop is off: it has one of its own.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import partial
@@ -25,15 +24,14 @@ from typing import NamedTuple
 import msgspec
 
 from phalanx.api.conversion import STORED, hub
-from phalanx.api.errors import ApiError, NotFound
+from phalanx.api.errors import NotFound
 from phalanx.api.kinds import EVENT, KINDS, NAMESPACE, Kind
 from phalanx.api.meta import Key, Meta, OwnerReference
 from phalanx.client.answers import Resource, revision
 from phalanx.client.cache import Cache
 from phalanx.client.client import Client
-from phalanx.client.transports import Unreachable
 from phalanx.client.workqueue import WorkQueue
-from phalanx.controllers.loop import Informers, Thing
+from phalanx.controllers.loop import Informers, Thing, observed_queue, work
 from phalanx.controllers.recorder import Note
 
 #: Finalizer -> the policy by which an object that has it is deleted.
@@ -163,7 +161,7 @@ class Garbage:
         tell: Callable[[Note], None] = lambda note: None, kinds: Sequence[Kind] = STORED,
     ) -> None:  # fmt: skip
         self._client, self._tell = client, tell
-        self.queue: WorkQueue[Item] = WorkQueue()
+        self.queue: WorkQueue[Item] = observed_queue(client, "garbage")
         # Events are many, own nothing and go by themselves.
         collected = [kind for kind in kinds if "delete" in kind.verbs and kind is not EVENT]
         self._informers = [informers.any(kind) for kind in collected]
@@ -177,46 +175,31 @@ class Garbage:
         # Who has no dependents is known only when everything is.
         for informer in self._informers:
             await informer.synced.wait()
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(_WORKERS):
-                    group.create_task(self._work())
-        finally:
-            self.queue.close()
+        await work(self.queue, self._settle, _WORKERS)
 
-    async def _work(self) -> None:
-        while True:
-            item = await self.queue.get()
-            try:
-                await self._settle(item)
-                self.queue.forget(item)
-            except (ApiError, Unreachable):
-                self.queue.retry(item)
-            finally:
-                self.queue.done(item)
-
-    async def _settle(self, item: Item) -> None:
+    async def _settle(self, item: Item) -> float | None:
         """Do what is due about one object, as it is now."""
         found = self._caches[item.kind].get(item.key)
         if found is None:
-            return
+            return None
         meta, fate = found.metadata, _fate(found.metadata)
         if fate is Fate.ORPHANING:
-            await self._leave_orphans(item, meta)
-        elif fate is Fate.AWAITING:
+            return await self._leave_orphans(item, meta)
+        if fate is Fate.AWAITING:
             await self._leave_last(item, meta)
         elif meta.owner_references and not meta.deletion_timestamp:
             await self._follow_owners(item, meta)
+        return None
 
-    async def _leave_orphans(self, item: Item, meta: Meta) -> None:
+    async def _leave_orphans(self, item: Item, meta: Meta) -> float | None:
         """Let an owner go once it is forgotten; the last to forget it brings us back here."""
         owner = Owner(item, meta.uid)
         if any(_is_staying(below) for _, below in self._ownership.below(owner)):
-            return
+            return None
         if await self._is_named_still(owner, revision(meta.resource_version)):
-            self.queue.add_after(item, _PATIENCE)
-        else:
-            await self._release(item, meta, _ORPHAN)
+            return _PATIENCE
+        await self._release(item, meta, _ORPHAN)
+        return None
 
     async def _leave_last(self, item: Item, meta: Meta) -> None:
         """Let an owner go once nobody has to go first; the last one gone brings us back here."""

@@ -27,7 +27,17 @@ from phalanx.controllers.actions import Action, Plan, perform
 from phalanx.controllers.recorder import Note
 
 K = TypeVar("K", bound=Hashable)
+#: What is done about a key; in how many seconds to look again, if not only when told.
+Act = Callable[[K], Awaitable[float | None]]
 R = TypeVar("R", bound=Resource)
+
+
+class Behind(Exception):
+    """The caches have not seen yet how things are: come back later."""
+
+
+#: What another try may cure.
+_PASSING = (ApiError, Unreachable, Behind)
 
 
 class Thing(Struct, frozen=True):
@@ -46,7 +56,8 @@ class Informers:
     def of(self, kind: Kind, struct: type[R], *, optional: bool = False) -> Informer[R]:
         """The informer of a kind; whoever asks first says how it is decoded.
 
-        One that is optional counts as filled, with nothing, where its kind may not be read.
+        One that is optional counts as filled, with nothing, where its kind may not be read or is
+        not there.
         """
         if kind not in self._informers:
             self._informers[kind] = Informer(
@@ -70,10 +81,47 @@ class Informers:
             for informer in self._informers.values():
                 group.create_task(informer.run())
 
+    @property
+    def are_synced(self) -> bool:
+        """Whether all of them have been filled."""
+        return all(informer.synced.is_set() for informer in self._informers.values())
+
     async def synced(self) -> None:
         """Wait until all of them have been filled."""
         for informer in self._informers.values():
             await informer.synced.wait()
+
+
+def observed_queue(client: Client, name: str) -> WorkQueue[Any]:
+    """A new queue, which is measured under that name."""
+    queue: WorkQueue[Any] = WorkQueue()
+    observe_queue(client.metrics, name, queue)
+    return queue
+
+
+async def work(queue: WorkQueue[K], act: Act[K], workers: int = 1) -> None:
+    """Act on keys until cancelled, some side by side; what fails for now is tried again later."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(workers):
+                group.create_task(_work(queue, act))
+    finally:
+        queue.close()
+
+
+async def _work(queue: WorkQueue[K], act: Act[K]) -> None:
+    while True:
+        key = await queue.get()
+        try:
+            again = await act(key)
+        except _PASSING:
+            queue.retry(key)
+        else:
+            queue.forget(key)
+            if again is not None:
+                queue.add_after(key, again)
+        finally:
+            queue.done(key)
 
 
 class Loop(Generic[K]):
@@ -89,41 +137,21 @@ class Loop(Generic[K]):
         refused: Callable[[K, Action, ApiError], None] = lambda key, action, error: None,
         confirm: Callable[[K], Awaitable[bool]] | None = None,
     ) -> None:  # fmt: skip
-        self.queue: WorkQueue[K] = WorkQueue()
         name: str = getattr(reconcile, "__qualname__", type(reconcile).__name__)
-        observe_queue(client.metrics, name.partition(".__")[0], self.queue)
+        self.queue: WorkQueue[K] = observed_queue(client, name.partition(".__")[0])
         self._client, self._reconcile, self._workers = client, reconcile, workers
         self._record, self._refused, self._confirm = record, refused, confirm
 
     async def run(self) -> None:
         """Work until cancelled."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(self._workers):
-                    group.create_task(self._work())
-        finally:
-            self.queue.close()
+        await work(self.queue, self._handle, self._workers)
 
-    async def _work(self) -> None:
-        while True:
-            key = await self.queue.get()
-            try:
-                await self._handle(key)
-            finally:
-                self.queue.done(key)
-
-    async def _handle(self, key: K) -> None:
+    async def _handle(self, key: K) -> float | None:
         plan = self._reconcile(key)
-        try:
-            if plan.actions and await self._is_so(key):
-                for action in plan.actions:
-                    await self._perform(key, action)
-        except (ApiError, Unreachable):
-            self.queue.retry(key)
-            return
-        self.queue.forget(key)
-        if plan.again is not None:
-            self.queue.add_after(key, plan.again)
+        if plan.actions and await self._is_so(key):
+            for action in plan.actions:
+                await self._perform(key, action)
+        return plan.again
 
     async def _is_so(self, key: K) -> bool:
         return self._confirm is None or await self._confirm(key)

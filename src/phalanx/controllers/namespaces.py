@@ -7,13 +7,12 @@ from collections.abc import Iterator
 
 import msgspec
 
-from phalanx.api.errors import ApiError, NotFound
+from phalanx.api.errors import NotFound
 from phalanx.api.kinds import NAMESPACE, Kind
 from phalanx.api.meta import Key, Meta
 from phalanx.client.client import Client
-from phalanx.client.transports import Unreachable
 from phalanx.client.workqueue import WorkQueue
-from phalanx.controllers.loop import Informers, Thing
+from phalanx.controllers.loop import Informers, Thing, observed_queue, work
 
 #: Seconds between looks at a namespace that is not empty yet.
 _PATIENCE = 1.0
@@ -29,31 +28,23 @@ class Namespaces:
     def __init__(self, client: Client, informers: Informers) -> None:
         self._client = client
         self._cache = informers.of(NAMESPACE, Thing).cache
-        self._queue: WorkQueue[Key] = WorkQueue()
+        self._queue: WorkQueue[Key] = observed_queue(client, "namespace")
         self._cache.subscribe(self._changed)
 
     async def run(self) -> None:
         """Work until cancelled."""
-        while True:
-            key = await self._queue.get()
-            try:
-                await self._empty(key)
-                self._queue.forget(key)
-            except (ApiError, Unreachable):
-                self._queue.retry(key)
-            finally:
-                self._queue.done(key)
+        await work(self._queue, self._empty)
 
-    async def _empty(self, key: Key) -> None:
+    async def _empty(self, key: Key) -> float | None:
         namespace = self._cache.get(key)
         if namespace is None or not namespace.metadata.deletion_timestamp:
-            return
+            return None
         left = [await self._delete_all(kind, key.name) for kind in await self._contents()]
         if any(left):
-            self._queue.add_after(key, _PATIENCE)
-            return
+            return _PATIENCE
         empty = {"metadata": {"name": key.name}, "spec": {"finalizers": []}}
         await self._client.update(NAMESPACE, empty, subresource="finalize")
+        return None
 
     async def _contents(self) -> list[Kind]:
         """The kinds of which something may be in a namespace, as the server tells now."""

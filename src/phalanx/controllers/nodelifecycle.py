@@ -82,7 +82,8 @@ class NodeLifecycle:
         record: Callable[[Note], None] = lambda note: None,
     ) -> None:  # fmt: skip
         self._clock, self._record = clock, record
-        self._nodes, leases = informers.of(NODE, Node).cache, informers.of(LEASE, Lease).cache
+        self._informers = informers.of(NODE, Node), informers.of(LEASE, Lease)
+        self._nodes, leases = self._informers[0].cache, self._informers[1].cache
         self._on_node = informers.of(POD, Pod).cache.index(nodes_of)
         self._silence, self._anybody = Silence(PATIENCE), asyncio.Event()
         self._loop: Loop[str] = Loop(client, self.reconcile, _WORKERS, record=record)
@@ -91,6 +92,9 @@ class NodeLifecycle:
 
     async def run(self) -> None:
         """Watch over nodes until cancelled."""
+        # Whether all are silent is known only when all are known.
+        for informer in self._informers:
+            await informer.synced.wait()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._loop.run())
             group.create_task(self._watch_over())
@@ -141,8 +145,16 @@ class NodeLifecycle:
     def _lease_changed(self, old: Lease | None, new: Lease | None) -> None:
         if new is None or new.metadata.namespace != LEASE_NAMESPACE:
             return
+        name = new.metadata.name
         if old is None or old.spec.renew_time != new.spec.renew_time:
-            self._hear(new.metadata.name)
+            self._hear(name)
+        if old is None:
+            self._doubt(self._nodes.get(Key("", name)))
+
+    def _doubt(self, node: Node | None) -> None:
+        """A node of which nothing is known since before our time is silent until it is heard."""
+        if node is not None and _ready(node) == "Unknown" and node.metadata.name in self._silence:
+            self._silence.suspect(node.metadata.name)
 
     def _hear(self, name: str) -> None:
         was_total, is_news = self._silence.is_total, name not in self._silence
@@ -159,6 +171,8 @@ class NodeLifecycle:
                 self._silence.forget(old.metadata.name)
             return
         name = new.metadata.name
+        if old is None:
+            self._doubt(new)
         if name in self._silence:
             self._loop.queue.add(name)
             if old is not None and _ready(old) == "True" != _ready(new):

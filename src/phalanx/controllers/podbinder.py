@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from phalanx.api.core import Pod
 from phalanx.api.errors import ApiError, Conflict, ServerError, Timeout
 from phalanx.api.kinds import BINDING, POD
-from phalanx.api.scheduling import BINDING_INTENT
+from phalanx.api.scheduling import BINDING_INTENT, PodGroup
 from phalanx.api.wire import Object
 from phalanx.client.client import Client
 from phalanx.client.transports import Unreachable
@@ -90,7 +90,7 @@ class PodBinder:
 
     async def _bind(self, account: _Account) -> None:
         entity, bindings = account.attempt.entity, account.attempt.placed.bindings
-        if entity.group is None or not self._intents.is_needed(entity):
+        if not isinstance(entity.group, PodGroup) or not self._intents.is_needed(entity):
             await self._bind_all(account, "")
             return
         try:

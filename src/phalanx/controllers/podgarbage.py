@@ -131,7 +131,8 @@ class PodGarbage:
 def _is_left(pod: Pod) -> bool:
     """Whether there is something to do still: whoever only waits for finalizers is left to them."""
     meta = pod.metadata
-    return not (pod.ended and meta.deletion_timestamp and meta.finalizers)
+    is_going = bool(meta.deletion_timestamp) and not meta.deletion_grace_period_seconds
+    return not (pod.ended and is_going and meta.finalizers)
 
 
 def _is_out_of_service(node: Node) -> bool:

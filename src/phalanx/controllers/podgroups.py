@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phalanx.api.core import Pod
-from phalanx.api.errors import ApiError
 from phalanx.api.kinds import POD, POD_GROUP
 from phalanx.api.meta import Key
 from phalanx.api.scheduling import PROTECTION_FINALIZER, PodGroup
 from phalanx.client.client import Client
-from phalanx.client.transports import Unreachable
 from phalanx.client.workqueue import WorkQueue
 from phalanx.controllers.actions import Patch, Plan, perform
-from phalanx.controllers.loop import Informers
+from phalanx.controllers.loop import Informers, observed_queue, work
 
 
 def groups_of(pod: Pod) -> Sequence[Key]:
@@ -30,21 +28,13 @@ class Protection:
         pods = informers.of(POD, Pod).cache
         self._members = pods.index(groups_of)
         self._client = client
-        self._queue: WorkQueue[Key] = WorkQueue()
+        self._queue: WorkQueue[Key] = observed_queue(client, "podgroup_protection")
         self._groups.subscribe(self._group_changed)
         pods.subscribe(self._pod_changed)
 
     async def run(self) -> None:
         """Protect until cancelled."""
-        while True:
-            key = await self._queue.get()
-            try:
-                await self._settle(key)
-                self._queue.forget(key)
-            except (ApiError, Unreachable):
-                self._queue.retry(key)
-            finally:
-                self._queue.done(key)
+        await work(self._queue, self._settle)
 
     async def _settle(self, key: Key) -> None:
         """Do what is due, but never on the word of a view that may be late."""

@@ -8,7 +8,7 @@ Workload or template that is not there yet is waited for.
 from __future__ import annotations
 
 from phalanx.api.core import Pod
-from phalanx.api.errors import ApiError, NotFound
+from phalanx.api.errors import NotFound
 from phalanx.api.kinds import POD, POD_GROUP, WORKLOAD
 from phalanx.api.meta import Key
 from phalanx.api.podlinks import TEMPLATE_MARK, WORKLOAD_MARK, is_replica_group
@@ -17,10 +17,9 @@ from phalanx.builder.groups import new_pod_group
 from phalanx.builder.owners import owner_reference
 from phalanx.client.answers import Resource
 from phalanx.client.client import Client
-from phalanx.client.transports import Unreachable
 from phalanx.client.workqueue import WorkQueue
 from phalanx.controllers.actions import Create, perform
-from phalanx.controllers.loop import Informers
+from phalanx.controllers.loop import Informers, observed_queue, work
 from phalanx.controllers.podgroups import groups_of
 
 
@@ -33,22 +32,14 @@ class ReplicaGroups:
         pods = informers.of(POD, Pod).cache
         self._of_group = pods.index(lambda pod: groups_of(pod) if _marks(pod) else ())
         self._of_workload = pods.index(lambda pod: (_workload(pod),) if _marks(pod) else ())
-        self._queue: WorkQueue[Key] = WorkQueue()
+        self._queue: WorkQueue[Key] = observed_queue(client, "replica_groups")
         self._groups.subscribe(self._group_changed)
         pods.subscribe(self._pod_changed)
         informers.any(WORKLOAD).cache.subscribe(self._workload_changed)
 
     async def run(self) -> None:
         """Make groups until cancelled."""
-        while True:
-            key = await self._queue.get()
-            try:
-                await self._settle(key)
-                self._queue.forget(key)
-            except (ApiError, Unreachable):
-                self._queue.retry(key)
-            finally:
-                self._queue.done(key)
+        await work(self._queue, self._settle)
 
     async def _settle(self, key: Key) -> None:
         """Make a group that a live pod waits for; without its template, wait for news of it."""
@@ -56,6 +47,8 @@ class ReplicaGroups:
         if pod is None or self._groups.get(key) is not None:
             return
         try:
+            if not await self._waits(pod):
+                return
             workload = await self._client.get(WORKLOAD, _workload(pod))
             owners = [owner_reference(workload)]
             group = new_pod_group(workload, _marks(pod)[1], name=key.name, owners=owners)
@@ -63,6 +56,11 @@ class ReplicaGroups:
             return
         if not workload["metadata"].get("deletionTimestamp"):
             await perform(self._client, Create(POD_GROUP, group))
+
+    async def _waits(self, pod: Pod) -> bool:
+        """Whether a pod is to run still, as the API has it: the view may be late."""
+        found = await self._client.get(POD, pod.metadata.key, Pod)
+        return found.metadata.uid == pod.metadata.uid and not found.ended
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         for group in groups_of(new) if new is not None and _marks(new) else ():

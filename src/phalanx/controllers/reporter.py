@@ -15,6 +15,7 @@ from phalanx.api.core import Pod
 from phalanx.api.kinds import POD, POD_GROUP, Kind
 from phalanx.api.meta import Condition, Key, Meta, condition, timestamp
 from phalanx.api.scheduling import DEGRADED, INITIALLY_SCHEDULED, SCHEDULED, PodGroup
+from phalanx.api.standing import placed_conditions
 from phalanx.api.wire import STRATEGIC_PATCH, Object
 from phalanx.client.cache import Cache
 from phalanx.client.client import Client
@@ -40,6 +41,8 @@ class Verdict:
     #: For a group that is placed: how many members it needed.
     needed: int = 0
     waiting: bool = False
+    #: For a pod: the node that is kept for it while others leave.
+    promised: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,18 @@ class Reporter:
             self._of_groups[about.key] = about, verdict
         self._group_loop.queue.add(about.key)
 
+    def standing(self, group: PodGroup) -> Object:
+        """What a group says once its members that are placed are bound, as a GroupBinding has it;
+        nothing if they are not enough.
+        """
+        pending, placed = self._tally(group.metadata.key)
+        if placed < group.quorum:
+            return {}
+        return {
+            "generation": group.metadata.generation, "neededPods": group.quorum,
+            "pendingPods": pending, "scheduledPods": placed,
+        }  # fmt: skip
+
     def outbid(self, node: str, priority: int) -> None:
         """A node was taken: what less important pods were promised of it is void."""
         for pod in self._nominees[node]:
@@ -121,10 +136,15 @@ class Reporter:
         return [{**self._condition(POD_SCHEDULED, verdict, old), "lastProbeTime": None}]
 
     def _promise(self, pod: Pod, verdict: Verdict | None) -> Object:
-        """No node is promised to a pod that was refused, or that somebody else was preferred to."""
-        refused = verdict is not None and not verdict.waiting
-        void = refused or self._outbid.get(pod.metadata.key) == pod.metadata.uid
-        return {"nominatedNodeName": None} if void and pod.status.nominated_node_name else {}
+        """What a pod is promised while others leave: nothing if it was refused for good, or if
+        somebody else was preferred to it.
+        """
+        said, wanted = pod.status.nominated_node_name, pod.status.nominated_node_name
+        if verdict is not None and not verdict.waiting:
+            wanted = verdict.promised
+        if self._outbid.get(pod.metadata.key) == pod.metadata.uid:
+            wanted = ""
+        return {"nominatedNodeName": wanted or None} if wanted != said else {}
 
     def reconcile_group(self, key: Key) -> Plan:
         """The patch that makes a group say what it should; once placed it says so for ever."""
@@ -187,16 +207,21 @@ class Reporter:
         """The counts of members that are to be said anew."""
         if not self._census.counts:
             return {}
-        key, status = group.metadata.key, group.status
-        alive = [p for p in self._members[key] if not p.ended and not p.metadata.deletion_timestamp]
-        placed = self._census.placed(key)
+        status = group.status
+        pending, placed = self._tally(group.metadata.key)
         found = {
-            "pendingPods": (status.pending_pods, max(len(alive) - placed, 0)),
+            "pendingPods": (status.pending_pods, pending),
             "scheduledPods": (status.scheduled_pods, placed),
             "succeededPods": (status.succeeded_pods, self._ended(group, "Succeeded")),
             "failedPods": (status.failed_pods, self._ended(group, "Failed")),
         }
         return {name: new for name, (old, new) in found.items() if new != old}
+
+    def _tally(self, group: Key) -> tuple[int, int]:
+        """How many live members of a group wait for a node, and how many have one."""
+        members, placed = self._members[group], self._census.placed(group)
+        alive = sum(not pod.ended and not pod.metadata.deletion_timestamp for pod in members)
+        return max(alive - placed, 0), placed
 
     def _ended(self, group: PodGroup, phase: str) -> int:
         return sum(pod.status.phase == phase for pod in self._members[group.metadata.key])
@@ -225,9 +250,10 @@ class Reporter:
             self._of_pods.pop(old.metadata.key, None)
         if old is not None and (new is None or not new.status.nominated_node_name):
             self._outbid.pop(old.metadata.key, None)
-        for pod in (old, new):
-            if pod is not None and pod.group:
-                self._group_loop.queue.add_after(pod.group, COUNT_PATIENCE)
+        groups = [pod.group for pod in (old, new) if pod is not None]
+        for group in dict.fromkeys(groups):
+            if group is not None:
+                self._group_loop.queue.add_after(group, COUNT_PATIENCE)
 
     def _group_changed(self, old: PodGroup | None, new: PodGroup | None) -> None:
         if new is None and old is not None:
@@ -240,18 +266,16 @@ class Reporter:
             self._group_loop.queue.add_after(new.metadata.key, COUNT_PATIENCE)
 
 
-_SATISFIED = "MinCountSatisfied"
-
-
 def _of_group(verdict: Verdict) -> list[tuple[str, Verdict]]:
     """The same verdict under the two names that a group's condition goes by."""
     if verdict.waiting:
         return [(SCHEDULED, verdict)]
     if verdict.status != "True":
         return [(INITIALLY_SCHEDULED, verdict), (SCHEDULED, verdict)]
-    needed = verdict.needed
-    text = f"All required pods ({needed}/{needed}) have been assigned to nodes"
-    return [(INITIALLY_SCHEDULED, verdict), (SCHEDULED, Verdict("True", _SATISFIED, text))]
+    return [
+        (said.type, Verdict(said.status, said.reason, said.message))
+        for said in placed_conditions(verdict.needed)
+    ]
 
 
 def _says(old: Condition, verdict: Verdict) -> bool:

@@ -1,7 +1,8 @@
 """The scheduler's shell: pop, decide, assume, bind or park, report.
 
-    informers ─▶ cache, queue ─▶ pop ─▶ decide (pure) ─▶ Placed   ─▶ assume ─▶ binder ─▶ API
-                                                     └─▶ refused  ─▶ back-off ─▶ reporter ─▶ API
+    informers ─▶ cache, queue ─▶ pop ─▶ decide (pure) ─▶ Placed     ─▶ assume ─▶ binder ─▶ API
+                                                     ├─▶ Preempting ─▶ evictor ─▶ API
+                                                     └─▶ refused    ─▶ back-off ─▶ reporter ─▶ API
 
 Everything that is decided is decided in `scheduler/`; here is only the doing. Safe without being
 the only one: every bind is checked again by the server.
@@ -10,7 +11,7 @@ the only one: every bind is checked again by the server.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import assert_never
 
 from phalanx.api.core import Pod
@@ -20,6 +21,8 @@ from phalanx.client.client import Client
 from phalanx.clock import Clock
 from phalanx.controllers.binder import Attempt, Binder, Outcome, Trouble
 from phalanx.controllers.decisionlog import DecisionLog
+from phalanx.controllers.evictor import Eviction, Evictor
+from phalanx.controllers.exact import Solve, Solver, at_once
 from phalanx.controllers.intents import Intents
 from phalanx.controllers.loop import Informers
 from phalanx.controllers.podbinder import PodBinder
@@ -27,6 +30,7 @@ from phalanx.controllers.recorder import Note, Recorder
 from phalanx.controllers.reporter import Census, Reporter, Verdict
 from phalanx.controllers.schedulingmetrics import SchedulingMetrics
 from phalanx.controllers.sight import Sight
+from phalanx.controllers.treereporter import TreeReporter
 from phalanx.controllers.waits import Waits
 from phalanx.scheduler.decision import (
     SCHEDULER_ERROR,
@@ -34,12 +38,18 @@ from phalanx.scheduler.decision import (
     Decision,
     Impossible,
     Placed,
+    Preempting,
+    Victim,
     Waiting,
+    promised,
 )
 from phalanx.scheduler.desk import Desk
 from phalanx.scheduler.entity import Entity
-from phalanx.scheduler.explain import explain
+from phalanx.scheduler.explain import GroupSentence, explain
+from phalanx.scheduler.forest import Name, name_of
 from phalanx.scheduler.profiles import DEFAULT_PROFILES, Profiles
+from phalanx.scheduler.program import Answer
+from phalanx.scheduler.search import Search
 
 #: Seconds between two looks whether what is decided upon can be seen again.
 BLURRED_PAUSE = 0.1
@@ -49,16 +59,17 @@ class Scheduling:
     """One scheduler, under one name or several.
 
     A `foreign` server is not one of ours: it binds pods one by one and counts no members. Where
-    there is a `log`, everything that is seen and decided is written there.
+    there is a `log`, everything that is seen and decided is written there. `solve` answers what a
+    cycle asks an exact solver; by default on the loop itself.
     """
 
     def __init__(
         self, client: Client, informers: Informers, clock: Clock, chance: Chance,
         profiles: Profiles = DEFAULT_PROFILES, *, foreign: bool = False,
-        log: DecisionLog | None = None,
+        log: DecisionLog | None = None, solve: Solve | None = None,
     ) -> None:  # fmt: skip
         self._informers, self._clock, self._log = informers, clock, log
-        self._foreign = foreign
+        self._foreign, self._solve = foreign, solve or at_once(Solver())
         self._desk = desk = Desk(profiles, log.note if log else None)
         self.cache, self.queue = desk.cache, desk.queue
         self._metrics = SchedulingMetrics(client.metrics, desk.queue, desk.cache)
@@ -68,16 +79,20 @@ class Scheduling:
             schedulers=tuple(profiles.policies),
         )  # fmt: skip
         self._reporter = Reporter(client, sight.pods, sight.groups, clock, census)
+        self._trees = TreeReporter(client, sight.composites, clock)
         self._recorders = {
             name: Recorder(client, clock, chance, name, lambda: self.is_busy)
             for name in profiles.policies
         }
         self._waits = Waits(sight.pods, sight.groups, self._reporter, self._record)
-        self._binder: Binder | PodBinder = Binder(client, self._bound, self._metrics.batched)
+        self._binder: Binder | PodBinder = Binder(
+            client, self._bound, self._metrics.batched, self._reporter.standing
+        )
         if foreign:
             recorder = next(iter(self._recorders.values()))
             intents = Intents(client, chance, sight.pods, sight.groups, self._reporter, recorder)
             self._binder = PodBinder(client, intents, self._bound)
+        self._evictor = Evictor(client, clock, self._evicted, foreign=foreign)
         #: Each is called with every entity, right before it is tried …
         self.taken: list[Callable[[Entity], None]] = []
         #: … and with what was decided, right before that is acted upon.
@@ -89,14 +104,16 @@ class Scheduling:
     @property
     def is_busy(self) -> bool:
         """Whether something is being decided or bound."""
-        return self._deciding or self._binder.is_busy
+        return self._deciding or self._binder.is_busy or self._evictor.is_busy
 
     async def run(self) -> None:
         """Schedule until cancelled."""
         await self._informers.synced()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._binder.run())
+            group.create_task(self._evictor.run())
             group.create_task(self._reporter.run())
+            group.create_task(self._trees.run())
             for recorder in self._recorders.values():
                 group.create_task(recorder.run())
             if self._log:
@@ -143,14 +160,20 @@ class Scheduling:
         """One cycle over one snapshot, with pauses in which the API stays live."""
         for witness in self.taken:
             witness(entity)
-        cycle = self._desk.cycle(entity)
+        cycle, answer = self._desk.cycle(entity), None
         while True:
             try:
-                next(cycle)
+                step = cycle.send(answer)
             except StopIteration as end:
                 decision: Decision = end.value
                 return decision
+            answer = await self._answer(step) if isinstance(step, Search) else None
             await asyncio.sleep(0)
+
+    async def _answer(self, search: Search) -> Answer:
+        answer = await self._solve(search.program)
+        self._desk.answered(answer, self._clock.now())
+        return answer
 
     def _act(self, entity: Entity, decision: Decision, begin: float) -> None:
         for witness in self.decided:
@@ -162,6 +185,9 @@ class Scheduling:
         match decision:
             case Placed():
                 self._binder.submit(Attempt(entity, decision, begin))
+            case Preempting():
+                groups = self._sight.disrupted(decision.victims)
+                self._evictor.submit(Eviction(entity, decision.victims, groups))
             case Waiting() | Impossible():
                 pass
             case _:
@@ -169,15 +195,40 @@ class Scheduling:
         self._tell(entity, decision)
 
     def _tell(self, entity: Entity, decision: Decision) -> None:
-        """Say why pods have no node: on them, on their group, as events."""
-        told = explain(decision)
+        """Say why pods have no node: on them, on their groups, as events."""
+        told, nodes = explain(decision), {pod: node for pod, _, node in promised(decision)}
         pods = {member.pod.metadata.uid: member.pod for member in entity.members}
-        for _, uid, reason, message in told.pods:
-            self._reporter.pod(pods[uid].metadata, Verdict("False", reason, message))
+        for key, uid, reason, message in told.pods:
+            verdict = Verdict("False", reason, message, promised=nodes.get(key, ""))
+            self._reporter.pod(pods[uid].metadata, verdict)
             self._record(pods[uid], "FailedScheduling", message, "Warning")
-        if entity.group is not None and decision.fails_group:
+        if entity.group is not None and not entity.is_composite and decision.fails_group:
             verdict = Verdict("False", told.reason, told.message)
             self._reporter.group(entity.group.metadata, verdict)
+        self._tell_parts(entity, [part for part in told.groups if not part.is_placed])
+
+    def _tell_parts(self, entity: Entity, parts: Iterable[GroupSentence]) -> None:
+        """Say of groups of a tree how they stand."""
+        metas = {name_of(one.group): one.group.metadata for one in entity.groups if one.group}
+        for key, is_composite, is_placed, reason, message in parts:
+            status = "True" if is_placed else "False"
+            meta, verdict = metas[Name(is_composite, key)], Verdict(status, reason, message)
+            say = self._trees.composite if is_composite else self._reporter.group
+            say(meta, verdict)
+
+    def _evicted(self, eviction: Eviction, troubles: Mapping[Victim, Trouble]) -> None:
+        """Victims were sent off, but for those with whom something went wrong."""
+        entity, where = eviction.entity, "cluster"
+        if troubles:
+            self._desk.spare([(one.pod, one.uid) for one in troubles], self._clock.now())
+        recorder = self._recorders[entity.scheduler]
+        for victim in eviction.victims:
+            pod = self._sight.pods.get(victim.pod)
+            if victim not in troubles and pod is not None and pod.metadata.uid == victim.uid:
+                place = where if entity.group else victim.node
+                text = f"Preempted by {entity.sort} {entity.uid} on node {place}"
+                recorder.record(Note(POD, pod.metadata, "Preempted", text))
+        self._metrics.evicted(len(eviction.victims) - len(troubles))
 
     def _bound(self, outcome: Outcome) -> None:
         """A bind has ended, well or not."""
@@ -185,11 +236,14 @@ class Scheduling:
         self._metrics.bound(outcome, self._clock.now())
         pods = {member.pod.metadata.uid: member.pod for member in entity.members}
         for pod, uid, node in outcome.bound:
-            self._record(pods[uid], "Scheduled", f"Successfully assigned {pod} to {node}")
+            if not outcome.told:
+                self._record(pods[uid], "Scheduled", f"Successfully assigned {pod} to {node}")
             self._reporter.outbid(node, pods[uid].spec.priority)
         if outcome.failures:
             self._unbind(pods, outcome.failures)
-        if entity.group is not None and (outcome.enough or outcome.failures):
+        if entity.is_composite:
+            self._tell_parts(entity, _said_of_parts(outcome))
+        elif entity.group is not None and not outcome.told and (outcome.enough or outcome.failures):
             self._reporter.group(entity.group.metadata, _verdict(outcome))
 
     def _unbind(self, pods: Mapping[str, Pod], failures: Mapping[Binding, Trouble]) -> None:
@@ -214,6 +268,17 @@ class Scheduling:
         while True:
             await asyncio.sleep(1 - self._clock.now() % 1)
             self._waits.look(self.queue.waiting(), self._clock.now())
+
+
+def _said_of_parts(outcome: Outcome) -> list[GroupSentence]:
+    """What a bind means for each group of a tree; what the server has told is told."""
+    parts = explain(outcome.attempt.placed).groups
+    if outcome.failures:
+        why = str(next(iter(outcome.failures.values())))
+        return [
+            part._replace(is_placed=False, reason=SCHEDULER_ERROR, message=why) for part in parts
+        ]
+    return [part for part in parts if part.is_composite or not outcome.told]
 
 
 def _verdict(outcome: Outcome) -> Verdict:

@@ -92,11 +92,20 @@ BATCH_PODS = Row(
     Histogram, "phalanx_scheduler_bind_batch_pods", "Pods that were bound in one transaction.", (),
     exponential(1, 2, 12),
 )  # fmt: skip
+PREEMPTION_ATTEMPTS = Row(
+    Counter, "scheduler_preemption_attempts_total",
+    "Times that somebody was to be evicted for a pod or a group.", (),
+)  # fmt: skip
+PREEMPTION_VICTIMS = Row(
+    Histogram, "scheduler_preemption_victims", "Pods that were evicted at a time.", (),
+    exponential(1, 2, 7),
+)  # fmt: skip
 
 ROWS = (
     ATTEMPTS, ATTEMPT_SECONDS, ALGORITHM_SECONDS, GROUP_ATTEMPTS, GROUP_ATTEMPT_SECONDS,
     GROUP_ALGORITHM_SECONDS, PENDING_PODS, QUEUED_ENTITIES, INCOMING_PODS, INCOMING_ENTITIES,
     UNSCHEDULABLE_PODS, SLI_SECONDS, ATTEMPTS_NEEDED, EVENT_SECONDS, CACHE_SIZE, BATCH_PODS,
+    PREEMPTION_ATTEMPTS, PREEMPTION_VICTIMS,
 )  # fmt: skip
 
 SCHEDULED, UNSCHEDULABLE, ERROR = "scheduled", "unschedulable", "error"
@@ -167,6 +176,11 @@ class SchedulingMetrics:
             label = str(attempts) if attempts < _MANY else f"{_MANY}+"
             self._metrics.of(SLI_SECONDS, label).observe(now - since)
             self._attempts_needed.observe(attempts)
+
+    def evicted(self, pods: int) -> None:
+        """So many pods were told to make way for one entity."""
+        self._metrics.of(PREEMPTION_ATTEMPTS).add(1)
+        self._metrics.of(PREEMPTION_VICTIMS).observe(pods)
 
     def batched(self, pods: int) -> None:
         """So many pods go into one transaction."""

@@ -30,6 +30,11 @@ class Silence:
         self.forget(name)
         self._heard[name] = now
 
+    def suspect(self, name: str) -> None:
+        """Take somebody to be silent because somebody else has found so."""
+        self.forget(name)
+        self._silent[name] = None
+
     def forget(self, name: str) -> None:
         """Expect nothing more of somebody."""
         self._heard.pop(name, None)

@@ -66,7 +66,7 @@ class Waits:
 
     def look(self, places: Iterable[Place], now: float) -> None:
         """These wait now, and no others."""
-        found = {Id(place.is_group, place.key): place for place in places}
+        found = {place.id: place for place in places}
         self._waits = {id_: self._wait(id_, place, now) for id_, place in found.items()}
         for id_, place in found.items():
             wait = self._waits[id_]

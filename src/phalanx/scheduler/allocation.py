@@ -17,7 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from phalanx.scheduler.shape import Shape
-from phalanx.scheduler.snapshot import CPU, MEMORY, IntArray, Snapshot, Spot
+from phalanx.scheduler.snapshot import CPU, MEMORY, IntArray
+from phalanx.scheduler.spot import Rows, Spot
 from phalanx.scheduler.stake import CPU_AND_MEMORY, Resource, Stake, counted
 
 #: A point of a broken line: how full, in per cent, and what that is worth.
@@ -95,14 +96,14 @@ class Allocation:
             return 0
         return (2 * total + weights) // (2 * weights) if leaves_out_zeros else total // weights
 
-    def everywhere(self, snapshot: Snapshot) -> IntArray:
-        """What all nodes are worth."""
+    def everywhere(self, rows: Rows) -> IntArray:
+        """What many nodes are worth."""
         _, worth_of, leaves_out_zeros = self._strategy
-        total = np.zeros(len(snapshot), np.int64)
-        weights = np.zeros(len(snapshot), np.int64)
+        total = np.zeros(len(rows.room), np.int64)
+        weights = np.zeros(len(rows.room), np.int64)
         for stake in self._stakes:
-            room = snapshot.room[:, stake.column]
-            worth = worth_of(stake.taken_everywhere(snapshot), np.maximum(room, 1))
+            room = rows.room[:, stake.column]
+            worth = worth_of(stake.taken_everywhere(rows), np.maximum(room, 1))
             counts = (room > 0) & (worth > 0) if leaves_out_zeros else room > 0
             total += np.where(counts, worth * stake.weight, 0)
             weights += np.where(counts, stake.weight, 0)
@@ -132,13 +133,17 @@ class Emptiness:
                 total += free * 100 // capacity
         return total // count if count else 0
 
-    def everywhere(self, snapshot: Snapshot) -> IntArray:
-        """What all nodes are worth."""
-        capacity = snapshot.room[:, : MEMORY + 1]
-        free = capacity - snapshot.scored - (self._cpu, self._memory)
-        shares = np.maximum(free, 0) * 100 // np.maximum(capacity, 1)
-        counts = np.count_nonzero(capacity, axis=1)
-        return np.asarray(shares.sum(axis=1) // np.maximum(counts, 1), np.int64)
+    def everywhere(self, rows: Rows) -> IntArray:
+        """What many nodes are worth."""
+        cpu, memory = rows.room[:, CPU], rows.room[:, MEMORY]
+        total = _share_left(cpu, rows.scored[:, CPU] + self._cpu)
+        total += _share_left(memory, rows.scored[:, MEMORY] + self._memory)
+        return np.where((cpu > 0) & (memory > 0), total >> 1, total)
+
+
+def _share_left(room: IntArray, taken: IntArray) -> IntArray:
+    """In per cent; nothing where there is no room at all."""
+    return np.asarray(np.maximum(room - taken, 0) * 100 // np.maximum(room, 1), np.int64)
 
 
 def allocation(

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.scheduler.shape import Shape
-from phalanx.scheduler.snapshot import CPU, MEMORY, BoolArray, IntArray, Snapshot, Spot
+from phalanx.scheduler.snapshot import CPU, MEMORY, BoolArray, IntArray
+from phalanx.scheduler.spot import Rows, Spot
 from phalanx.scheduler.stake import CPU_AND_MEMORY, Resource, Stake, real
 
 FloatArray = NDArray[np.float64]
@@ -30,9 +31,9 @@ class Indifference:
         """Nothing."""
         return 0
 
-    def everywhere(self, snapshot: Snapshot) -> IntArray:
-        """Nothing, of all nodes."""
-        return np.zeros(len(snapshot), np.int64)
+    def everywhere(self, rows: Rows) -> IntArray:
+        """Nothing, of many nodes."""
+        return np.zeros(len(rows.room), np.int64)
 
 
 class Balance:
@@ -51,13 +52,13 @@ class Balance:
         gain = int((1 - _deviation(after)) * 100) - int((1 - _deviation(before)) * 100)
         return 50 + (50 + gain) // 2
 
-    def everywhere(self, snapshot: Snapshot) -> IntArray:
-        """What all nodes are worth."""
-        rooms = [snapshot.room[:, one.column] for one in self._stakes]
-        after = [one.taken_everywhere(snapshot) for one in self._stakes]
+    def everywhere(self, rows: Rows) -> IntArray:
+        """What many nodes are worth."""
+        rooms = [rows.room[:, one.column] for one in self._stakes]
+        after = [one.taken_everywhere(rows) for one in self._stakes]
         before = [taken - one.asked for taken, one in zip(after, self._stakes, strict=True)]
         gain = _balance_everywhere(rooms, after) - _balance_everywhere(rooms, before)
-        return np.broadcast_to(50 + (50 + gain) // 2, len(snapshot))
+        return np.broadcast_to(50 + (50 + gain) // 2, len(rows.room))
 
 
 def _deviation(shares: list[float]) -> float:
@@ -113,12 +114,15 @@ class Symmetry:
         after = _difference((cpu + self._cpu) / cpu_room, (memory + self._memory) / memory_room)
         return 50 + (50 + int((1 - after) * 100) - int((1 - before) * 100)) // 2
 
-    def everywhere(self, snapshot: Snapshot) -> IntArray:
-        """What all nodes are worth."""
-        room, used = snapshot.room[:, : MEMORY + 1], snapshot.used[:, : MEMORY + 1]
-        more = np.add(used, (self._cpu, self._memory))
-        gain = _symmetry_everywhere(room, more) - _symmetry_everywhere(room, used)
-        return np.where(room.all(axis=1), 50 + (50 + gain) // 2, 75)
+    def everywhere(self, rows: Rows) -> IntArray:
+        """What many nodes are worth."""
+        cpu_room, memory_room = rows.room[:, CPU], rows.room[:, MEMORY]
+        cpu, memory = rows.used[:, CPU], rows.used[:, MEMORY]
+        some_cpu, some_memory = np.maximum(cpu_room, 1), np.maximum(memory_room, 1)
+        before = _symmetry(cpu / some_cpu, memory / some_memory)
+        after = _symmetry((cpu + self._cpu) / some_cpu, (memory + self._memory) / some_memory)
+        has_both = (cpu_room > 0) & (memory_room > 0)
+        return np.where(has_both, 50 + ((50 + after - before) >> 1), 75)
 
 
 def _difference(cpu: float, memory: float) -> float:
@@ -130,9 +134,9 @@ def _difference(cpu: float, memory: float) -> float:
     return abs(cpu - memory) / 2
 
 
-def _symmetry_everywhere(room: IntArray, used: IntArray) -> IntArray:
-    shares: FloatArray = np.minimum(used / np.maximum(room, 1), 1.0)
-    deviation = np.abs(shares[:, CPU] - shares[:, MEMORY]) / 2
+def _symmetry(cpu: FloatArray, memory: FloatArray) -> IntArray:
+    """In per cent, of two used shares, neither counted above the whole."""
+    deviation = np.abs(np.minimum(cpu, 1.0) - np.minimum(memory, 1.0)) / 2
     return np.asarray((1 - deviation) * 100, np.int64)
 
 

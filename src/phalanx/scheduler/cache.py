@@ -14,16 +14,17 @@ read the API and decides nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from phalanx.api.budget import Budget
 from phalanx.api.core import Node, Pod
 from phalanx.api.meta import Key
 from phalanx.api.resources import node_room
-from phalanx.api.scheduling import PodGroup
 from phalanx.scheduler.census import Census, Resident
 from phalanx.scheduler.decision import Binding
 from phalanx.scheduler.events import Event
+from phalanx.scheduler.forest import Group, Name
 from phalanx.scheduler.selection import Labels
 from phalanx.scheduler.shape import Shape, shape_of
 from phalanx.scheduler.snapshot import CPU, FIRST_COLUMNS, MEMORY, Ports, Snapshot
@@ -50,28 +51,56 @@ class _Host:
         return tuple(port for ports in self.taken.values() for port in ports)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Held:
     """A pod that has not ended: where it is ("": nowhere yet) and whether that is only assumed."""
 
+    key: Key
     uid: str
     node: str
     shape: Shape
     labels: Labels
-    leaving: bool
-    #: The group that it is a live member of.
+    #: The group that it names.
     group: Key | None
+    priority: int
+    started: str
+    leaving: bool
     assumed: bool = False
+    #: The node that it was promised once others have left, and whether the API does not say so yet.
+    promised: str = ""
+    untold: bool = False
+    #: Whether it is to be evicted, and the API does not say so yet.
+    doomed: bool = False
+
+    @property
+    def member_of(self) -> Key | None:
+        """The group that it is a live member of."""
+        return None if self.leaves else self.group
+
+    @property
+    def leaves(self) -> bool:
+        """Whether it is going, or is about to."""
+        return self.leaving or self.doomed
 
     def on(self, node: str) -> _Held:
         """The same pod, assumed to be on a node, or on none any more."""
-        return _Held(
-            self.uid, node, self.shape, self.labels, self.leaving, self.group, assumed=bool(node)
-        )
+        return replace(self, node=node, assumed=bool(node))
 
-    def resident(self, namespace: str) -> Resident:
-        """The pod as others see it."""
-        return Resident(self.node, namespace, self.labels, self.leaving, self.shape.peers)
+    @property
+    def resident(self) -> Resident | None:
+        """The pod as others see it, if it is on a node."""
+        return self._seen_on(self.node) if self.node else None
+
+    @property
+    def claim(self) -> Resident | None:
+        """The pod as if it were where it was promised to be, if it has no node yet."""
+        return self._seen_on(self.promised) if self.promised and not self.node else None
+
+    def _seen_on(self, node: str) -> Resident:
+        return Resident(
+            self.key, self.uid, node, self.labels, self.shape, self.leaves, self.group,
+            self.priority, self.started,
+        )  # fmt: skip
 
 
 class Cache:
@@ -81,7 +110,7 @@ class Cache:
         self._columns = {name: i for i, name in enumerate(FIRST_COLUMNS)}
         self._hosts: dict[str, _Host] = {}
         self._pods: dict[Key, _Held] = {}
-        self._groups: dict[Key, PodGroup] = {}
+        self._groups: dict[Name, Group] = {}
         self._members: dict[Key, int] = {}
         self._services: dict[Key, Labels] = {}
         self._census = Census()
@@ -89,14 +118,17 @@ class Cache:
         self._restructured = False
         self._changed_nodes: dict[str, Node] = {}
         self._changed_loads: dict[str, None] = {}
-        self._changed_groups: dict[Key, None] = {}
+        self._changed_groups: dict[Name, None] = {}
+        self._changed_members: dict[Key, None] = {}
+        self._changed_budgets: dict[Key, Budget | None] = {}
         self._changed_pods: dict[Key, None] = {}
         self._changed_spaces: dict[str, Labels | None] = {}
         self._changed_services: dict[str, None] = {}
         #: All that the snapshot has not seen yet.
         self._changes = (
             self._changed_nodes, self._changed_loads, self._changed_groups, self._changed_pods,
-            self._changed_spaces, self._changed_services,
+            self._changed_spaces, self._changed_services, self._changed_members,
+            self._changed_budgets,
         )  # fmt: skip
 
     def node(self, name: str, node: Node | None) -> Event | None:
@@ -122,6 +154,22 @@ class Cache:
         new = None if pod is None or pod.ended else _held(pod, old)
         return self._replace(key, old, new)
 
+    def promise(self, bindings: Iterable[Binding]) -> tuple[Event, ...]:
+        """Keep these nodes ("": none) for these pods, which wait for others to leave."""
+        events: tuple[Event, ...] = ()
+        for key, uid, node in bindings:
+            held = self._pods.get(key)
+            if held and held.uid == uid and held.promised != node:
+                events += self._replace(key, held, replace(held, promised=node, untold=True))
+        return events
+
+    def doom(self, pods: Iterable[tuple[Key, str]], *, doomed: bool = True) -> None:
+        """Count these pods, by name and uid, as leaving, or (they were spared) not any more."""
+        for key, uid in pods:
+            held = self._pods.get(key)
+            if held and held.uid == uid:
+                self._replace(key, held, replace(held, doomed=doomed))
+
     def namespace(self, name: str, labels: Labels | None) -> Event | None:
         """A namespace came, changed or went (None). Says what that may cure."""
         self._changed_spaces[name] = labels
@@ -132,13 +180,14 @@ class Cache:
         _put(self._services, key, selector)
         self._changed_services[key.namespace] = None
 
-    def group(self, key: Key, group: PodGroup | None) -> Event | None:
-        """A PodGroup came, changed or went (None). Says what that may cure."""
-        old = self._groups.pop(key, None)
-        if group is not None:
-            self._groups[key] = group
-        self._changed_groups[key] = None
-        return Event.GROUP_CHANGED if group and (not old or old.spec != group.spec) else None
+    def group(self, name: Name, group: Group | None) -> None:
+        """A group, of pods or of groups, came, changed or went (None)."""
+        _put(self._groups, name, group)
+        self._changed_groups[name] = None
+
+    def budget(self, key: Key, budget: Budget | None) -> None:
+        """A disruption budget came, changed or went (None)."""
+        self._changed_budgets[key] = budget
 
     def assume(self, bindings: Iterable[Binding]) -> tuple[Event, ...]:
         """Count these pods on these nodes from now on, but none that is gone or has a node."""
@@ -184,9 +233,13 @@ class Cache:
             self._rebuild()
         else:
             self._rewrite()
-        for key in self._changed_groups:
-            _put(self._snapshot.members, key, self._members.get(key))
-            _put(self._snapshot.groups, key, self._groups.get(key))
+        snapshot = self._snapshot
+        for key in self._changed_members:
+            _put(snapshot.members, key, self._members.get(key))
+        for name in self._changed_groups:
+            snapshot.forest.put(name, self._groups.get(name))
+        for key, budget in self._changed_budgets.items():
+            _put(snapshot.budgets, key, budget)
         self._register()
         self._restructured = False
         for changed in self._changes:
@@ -210,20 +263,21 @@ class Cache:
     def _replace(self, key: Key, old: _Held | None, new: _Held | None) -> tuple[Event, ...]:
         """One version of a pod takes the place of another, wherever each is."""
         moved = not (old and new and old.node == new.node and old.shape == new.shape)
-        before = old.resident(key.namespace) if old and old.node else None
-        after = new.resident(key.namespace) if new and new.node else None
+        before, after = old and old.resident, new and new.resident
         if old and old.node:
-            self._count(old.group, -1)
+            self._count(old.member_of, -1)
             if moved:
                 self._unload(key, old)
         if new and new.node:
-            self._count(new.group, +1)
+            self._count(new.member_of, +1)
             if moved:
                 self._load(key, new)
         _put(self._pods, key, new)
-        if before != after:
+        claimed, claims = old and old.claim, new and new.claim
+        if before != after or claimed != claims:
             self._changed_pods[key] = None
-        gone = (Event.POD_GONE,) if moved and before else ()
+        released = claimed and not claims and not after
+        gone = (Event.POD_GONE,) if (moved and before) or released else ()
         return (*gone, Event.POD_PLACED) if after and before != after else gone
 
     def _load(self, key: Key, held: _Held) -> None:
@@ -254,7 +308,7 @@ class Cache:
     def _count(self, group: Key | None, change: int) -> None:
         if group:
             _put(self._members, group, self._members.get(group, 0) + change)
-            self._changed_groups[group] = None
+            self._changed_members[group] = None
 
     def _host(self, name: str) -> _Host:
         host = self._hosts.get(name)
@@ -289,7 +343,8 @@ class Cache:
                 nodes.append(host.node)
                 loads.append((host.room, host.used, host.scored))
         self._snapshot = new = Snapshot(nodes, self._columns, loads)
-        new.members, new.groups, new.census = old.members, old.groups, self._census
+        new.members, new.forest, new.claims = old.members, old.forest, old.claims
+        new.budgets, new.census = old.budgets, self._census
         self._census.renumber(new.index)
         for i, name in enumerate(new.names):
             new.put_ports(i, self._hosts[name].ports)
@@ -304,7 +359,8 @@ class Cache:
             _put(census.services, space, tuple(mine))
         for key in self._changed_pods:
             held = self._pods.get(key)
-            census.put(key, held.resident(key.namespace) if held and held.node else None)
+            census.put(key, held.resident if held else None)
+            _put(self._snapshot.claims, key, held.claim if held else None)
 
     def _rewrite(self) -> None:
         snapshot, hosts = self._snapshot, self._hosts
@@ -334,8 +390,8 @@ class Cache:
                 yield f"pod {key} is not counted on its node {held.node}"
             if held.assumed and not held.node:
                 yield f"pod {key} is assumed to be nowhere"
-            if held.node and held.group:
-                members[held.group] = members.get(held.group, 0) + 1
+            if held.node and (group := held.member_of):
+                members[group] = members.get(group, 0) + 1
         if members != self._members:
             yield f"groups count {self._members}, their members add up to {members}"
         for name, host in self._hosts.items():
@@ -347,7 +403,8 @@ class Cache:
         snapshot = self.snapshot()
         for name, i in snapshot.index.items():
             host, spot = self._hosts[name], snapshot.spot(i)
-            if (spot.room, spot.used, spot.scored) != (host.room, host.used, host.scored):
+            cells = (*spot.room, *spot.used, *spot.scored)
+            if cells != (*host.room, *host.used, *host.scored):
                 yield f"the snapshot of node {name} differs from the cache"
             if spot.ports != host.ports:
                 yield f"the snapshot of node {name} has other ports taken than the cache"
@@ -357,14 +414,20 @@ class Cache:
 
 
 def _held(pod: Pod, old: _Held | None) -> _Held:
-    """How a live pod is held: where it is bound, else where this very pod is assumed to be."""
-    meta = pod.metadata
-    group = None if meta.deletion_timestamp else pod.group
-    leaving = bool(meta.deletion_timestamp)
-    held = _Held(meta.uid, pod.node, shape_of(pod), meta.labels, leaving, group)
-    if not held.node and old and old.assumed and old.uid == held.uid:
-        held.node, held.assumed = old.node, True
-    return held
+    """How a live pod is held: as the API says it is, but for what it does not say yet."""
+    meta, promised = pod.metadata, pod.status.nominated_node_name
+    held = _Held(
+        meta.key, meta.uid, pod.node, shape_of(pod), meta.labels, pod.group, pod.spec.priority,
+        pod.status.start_time or "", bool(meta.deletion_timestamp), promised=promised,
+    )  # fmt: skip
+    if old is None or old.uid != held.uid:
+        return held
+    if old.untold and old.promised != promised:
+        held = replace(held, promised=old.promised, untold=True)
+    doomed = old.doomed and not held.leaving
+    if not held.node and old.assumed:
+        return replace(held, node=old.node, assumed=True, doomed=doomed)
+    return replace(held, doomed=doomed) if doomed else held
 
 
 def _same(one: Node, other: Node) -> bool:

@@ -10,8 +10,8 @@ against (or in favour of) newcomers are known from the start. The cache alone wr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,19 +20,38 @@ from phalanx.api.meta import Key
 from phalanx.scheduler.peers import Peers, Term
 from phalanx.scheduler.selection import Labels, Selection
 
+if TYPE_CHECKING:
+    from phalanx.scheduler.shape import Shape
+
 IntArray = NDArray[np.int64]
 
 _CROWDS_LIMIT = 256
 
 
 class Resident(NamedTuple):
-    """A pod on a node, as others see it."""
+    """A pod on a node, as those see it who would be near it or want its room."""
 
+    key: Key
+    uid: str
     node: str
-    namespace: str
     labels: Labels
-    leaving: bool
-    peers: Peers
+    shape: Shape
+    leaving: bool = False
+    #: The group that it belongs to, also while it is leaving.
+    group: Key | None = None
+    priority: int = 0
+    #: Since when it runs, as the API says it; "" if it does not yet.
+    started: str = ""
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that it is in."""
+        return self.key.namespace
+
+    @property
+    def peers(self) -> Peers:
+        """What it holds towards other pods."""
+        return self.shape.peers
 
 
 class Crowd(NamedTuple):
@@ -98,6 +117,10 @@ class Census:
         for pod, change in ((old, -1), (new, +1)):
             if pod is not None:
                 self._count(pod, change)
+
+    def residents(self) -> Iterable[Resident]:
+        """All pods on nodes."""
+        return self._residents.values()
 
     def node_of(self, key: Key) -> str:
         """The node that a pod is on, bound or assumed; "" for none."""

@@ -66,18 +66,17 @@ def _is_spread(scene: Scene) -> bool:
 def _evenness(scene: Scene, passed: BoolArray) -> IntArray:
     """Emptier domains are better; a node that is in none counts last if the pod asked for it."""
     assert scene.among is not None
-    constraints, counted = scene.among.softly, passed.copy()
+    constraints, counted = scene.among.softly, passed
     if scene.among.explicit:
         for one in constraints:
-            counted &= scene.snapshot.domains(one.spread.key).labelled
+            counted = counted & scene.snapshot.domains(one.spread.key).labelled
     total: FloatArray = np.zeros(len(passed), np.float64)
     for one in constraints:
         total += _load(scene, one, counted)
     raw = np.floor(total + 0.5).astype(np.int64)
-    ranked = np.zeros(len(passed), np.int64)
-    if counted.any():
-        most, least = int(raw[counted].max()), int(raw[counted].min())
-        ranked = 100 * (most + least - raw) // most if most else np.full_like(raw, 100)
+    chosen = raw[counted]
+    most, least = (int(chosen.max()), int(chosen.min())) if chosen.size else (0, 0)
+    ranked = 100 * (most + least - raw) // most if most else np.full_like(raw, 100)
     return np.where(counted, ranked, 0)
 
 
@@ -88,9 +87,10 @@ def _load(scene: Scene, one: Evenness, counted: BoolArray) -> FloatArray:
         size = int(np.count_nonzero(counted))
     else:
         # Nodes without the label count together as one more domain.
-        size = int(np.count_nonzero(np.bincount(key.ids[counted] + 1, minlength=key.size + 1)))
-    load = one.headcount.here() * np.log(size + 2) + (one.spread.max_skew - 1)
-    return np.where(key.labelled, load, 0.0)
+        size = int(np.count_nonzero(np.bincount(key.ids[counted] + 1)))
+    loads = one.headcount.counts * np.log(size + 2) + (one.spread.max_skew - 1)
+    load = loads[one.headcount.domains.ids]
+    return load if key.labelled.all() else np.where(key.labelled, load, 0.0)
 
 
 def _has_company(scene: Scene) -> bool:
@@ -103,7 +103,8 @@ def _company(scene: Scene, passed: BoolArray) -> IntArray:
     raw = np.zeros(len(passed), np.int64)
     for weight, heads in scene.among.likes:
         raw += weight * heads.here()
-    most, least = int(raw[passed].max()), int(raw[passed].min())
+    chosen = raw[passed]
+    most, least = int(chosen.max()), int(chosen.min())
     if most == least:
         return np.zeros(len(passed), np.int64)
     return np.asarray(100 * ((raw - least) / (most - least)), np.int64)

@@ -1,4 +1,4 @@
-"""What a cycle decides, as values: Placed, Waiting or Impossible. And why the queue holds one back.
+"""What a cycle decides, as values: Placed, Preempting, Waiting or Impossible. And what is unready.
 
 The shell in `controllers/` matches on the class and acts; `explain.py` turns any of them into
 sentences. A refusal is an ordinary answer here, never an exception.
@@ -14,6 +14,8 @@ from phalanx.scheduler.events import Event
 
 UNSCHEDULABLE = "Unschedulable"
 SCHEDULER_ERROR = "SchedulerError"
+#: No placement was found, and none was shown not to exist.
+UNDECIDED = "SchedulingUndecided"
 
 
 class Binding(NamedTuple):
@@ -45,6 +47,14 @@ class Refused(NamedTuple):
     refusal: Refusal | None
 
 
+class Part(NamedTuple):
+    """One group of a tree: why it gets nothing; None if it has what it needs."""
+
+    key: Key
+    is_composite: bool
+    waiting: Waiting | None
+
+
 @dataclass(frozen=True, slots=True)
 class Placed:
     """Enough members have a node: bind them. Leftovers are members beyond the quorum without."""
@@ -52,6 +62,8 @@ class Placed:
     group: Key | None
     bindings: tuple[Binding, ...]
     leftovers: tuple[Refused, ...] = ()
+    #: What is to be said of each group of a tree; none for a group by itself.
+    parts: tuple[Part, ...] = ()
 
     @property
     def fails_group(self) -> bool:
@@ -77,11 +89,62 @@ class Waiting:
     reason: str = UNSCHEDULABLE
     #: Among how many placements it could choose; None where it may be anywhere.
     placements: int | None = None
+    #: Why it is not known whether there is a placement; "" if there is none.
+    undecided: str = ""
+    #: What came of thinking about whom to evict, in words; "" if nothing did.
+    preemption: str = ""
+    #: The nodes that the members are kept while others leave.
+    promised: tuple[Binding, ...] = ()
+    #: What is to be said of each group of a tree; none for a group by itself.
+    parts: tuple[Part, ...] = ()
 
     @property
     def fails_group(self) -> bool:
         """Whether the group lacks members that it needs, and not only others."""
         return self.scheduled < self.quorum
+
+
+class Victim(NamedTuple):
+    """A pod that is to make way, and the group that loses it as a whole, if one does."""
+
+    pod: Key
+    uid: str
+    node: str
+    group: Key | None = None
+    is_composite: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Preempting:
+    """There is room once the victims are gone: evict them, and keep the nodes for the members."""
+
+    waiting: Waiting
+    victims: tuple[Victim, ...]
+
+    @property
+    def group(self) -> Key | None:
+        """The group that it is about."""
+        return self.waiting.group
+
+    @property
+    def pods(self) -> tuple[Refused, ...]:
+        """Those who have no node yet."""
+        return self.waiting.pods
+
+    @property
+    def reason(self) -> str:
+        """Why there is nothing yet."""
+        return self.waiting.reason
+
+    @property
+    def wakes_on(self) -> frozenset[Event]:
+        """What may change that."""
+        return self.waiting.wakes_on
+
+    @property
+    def fails_group(self) -> bool:
+        """Whether the group lacks members that it needs, and not only others."""
+        return self.waiting.fails_group
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +157,8 @@ class Impossible:
     message: str
     cure: str
     wakes_on: frozenset[Event]
+    #: The groups of a tree; none for a group by itself.
+    parts: tuple[Part, ...] = ()
 
     @property
     def fails_group(self) -> bool:
@@ -101,7 +166,20 @@ class Impossible:
         return True
 
 
-Decision = Placed | Waiting | Impossible
+#: Decisions that leave the entity waiting.
+Refusing = Preempting | Waiting | Impossible
+Decision = Placed | Refusing
+
+
+def promised(decision: Decision) -> tuple[Binding, ...]:
+    """The nodes that are kept for members while others leave."""
+    match decision:
+        case Preempting():
+            return decision.waiting.promised
+        case Waiting():
+            return decision.promised
+        case _:
+            return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +198,21 @@ class MissingMembers:
 
 
 @dataclass(frozen=True, slots=True)
+class MissingGroups:
+    """Of the groups below, fewer have the members that they need than are needed."""
+
+    quorum: int
+    there: int
+
+
+@dataclass(frozen=True, slots=True)
+class Misplaced:
+    """The tree that the group is in is not whole, or is none."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Gated:
     """Somebody holds these pods of the entity back by scheduling gates."""
 
@@ -128,4 +221,4 @@ class Gated:
 
 
 #: Why an entity is not even tried.
-Unready = MissingGroup | MissingMembers | Gated
+Unready = MissingGroup | MissingMembers | MissingGroups | Misplaced | Gated

@@ -1,6 +1,7 @@
 """Desk: cache and queue together. What is seen goes in, what is to be tried next comes out.
 
     seen ─▶ feed ─▶ cache, queue ─▶ take ─▶ cycle ─▶ settle ─▶ (bound elsewhere) ─▶ undo
+                                           └─▶ (asked elsewhere) ─▶ answered
 
 Nothing else reaches cache or queue, and each step is a value that can be written down: a desk that
 is told the same steps at the same times does the same. The shell in `controllers/` drives one as
@@ -9,18 +10,24 @@ things happen, `replay.py` another from a record. `now` is always an argument.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from phalanx.api.meta import Key
 from phalanx.scheduler.cache import Cache
 from phalanx.scheduler.cycle import decide, steps
-from phalanx.scheduler.decision import Binding, Decision, Placed
+from phalanx.scheduler.decision import Binding, Decision, Placed, Preempting, promised
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.events import Event
+from phalanx.scheduler.forest import Name
 from phalanx.scheduler.profiles import Profiles
+from phalanx.scheduler.program import Answer
 from phalanx.scheduler.queue import Queue
 from phalanx.scheduler.record import (
+    Answered,
     Assumed,
+    BudgetSeen,
+    CompositeSeen,
     Decided,
     GroupSeen,
     NamespaceSeen,
@@ -30,11 +37,13 @@ from phalanx.scheduler.record import (
     Remembered,
     Seen,
     ServiceSeen,
+    Spared,
     Took,
     Undone,
     brief,
     spoken,
 )
+from phalanx.scheduler.search import Steps
 
 
 class Desk:
@@ -58,7 +67,7 @@ class Desk:
             self._note(Took(now, brief(entity)))
         return entity
 
-    def cycle(self, entity: Entity) -> Generator[int, None, Decision]:
+    def cycle(self, entity: Entity) -> Steps[Decision]:
         """The steps that decide about it, over the cluster as it is known at the first of them."""
         return steps(entity, self.cache.snapshot(), self.profiles.policy(entity))
 
@@ -66,17 +75,46 @@ class Desk:
         """The same at one go."""
         return decide(entity, self.cache.snapshot(), self.profiles.policy(entity))
 
+    def answered(self, answer: Answer, now: float) -> None:
+        """What the cycle that is under way was told when it asked."""
+        if self._note:
+            self._note(Answered(now, answer))
+
     def settle(self, entity: Entity, decision: Decision, now: float) -> bool:
         """What was decided counts from now on. False: it is not wanted any more and tried anew."""
         if self._note:
             self._note(Decided(now, entity.key, spoken(decision)))
         if isinstance(decision, Placed):
-            if not self.queue.is_current(entity, decision):
+            if not self.queue.is_current(entity, decision.bindings):
                 self.queue.again(entity, now)
                 return False
             self._wake(self.cache.assume(decision.bindings), now)
+        elif isinstance(decision, Preempting):
+            if not self.queue.is_current(entity, decision.waiting.promised):
+                self.queue.again(entity, now)
+                return False
+            self.cache.doom((victim.pod, victim.uid) for victim in decision.victims)
+        self._promise(entity, decision, now)
         self.queue.done(entity, decision, now)
         return True
+
+    def _promise(self, entity: Entity, decision: Decision, now: float) -> None:
+        """Keep for the members what they were promised, and nothing else."""
+        nodes = {pod: node for pod, _, node in promised(decision)}
+        metas = [member.pod.metadata for member in entity.members]
+        self._wake(
+            self.cache.promise(
+                Binding(meta.key, meta.uid, nodes.get(meta.key, "")) for meta in metas
+            ),
+            now,
+        )
+
+    def spare(self, victims: Iterable[tuple[Key, str]], now: float) -> None:
+        """These were to be evicted and were not: they stay."""
+        spared = tuple(victims)
+        if self._note:
+            self._note(Spared(now, spared))
+        self.cache.doom(spared, doomed=False)
 
     def undo(self, bindings: Iterable[Binding], now: float) -> None:
         """These placements did not come about: the pods wait again."""
@@ -116,12 +154,16 @@ class Desk:
     def _node(self, seen: NodeSeen) -> None:
         self._wake([self.cache.node(seen.name, seen.node)], seen.at)
 
-    def _group(self, seen: GroupSeen) -> None:
-        self.cache.group(seen.key, seen.group)
+    def _group(self, seen: GroupSeen | CompositeSeen) -> None:
+        is_composite = isinstance(seen, CompositeSeen)
+        self.cache.group(Name(is_composite, seen.key), seen.group)
         if seen.group is None:
-            self.queue.group_gone(seen.key, seen.at)
+            self.queue.group_gone(seen.key, seen.at, is_composite=is_composite)
         else:
             self.queue.group(seen.group, seen.at)
+
+    def _budget(self, seen: BudgetSeen) -> None:
+        self.cache.budget(seen.key, seen.budget)
 
     def _pod(self, seen: PodSeen) -> None:
         freed = self.cache.pod(seen.key, seen.pod)
@@ -137,5 +179,7 @@ _FEEDS: Mapping[type[Seen], Callable[[Desk, Any], None]] = {
     ServiceSeen: Desk._service,
     NodeSeen: Desk._node,
     GroupSeen: Desk._group,
+    CompositeSeen: Desk._group,
+    BudgetSeen: Desk._budget,
     PodSeen: Desk._pod,
 }

@@ -15,8 +15,10 @@ from phalanx.scheduler.cache import Cache
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Decision, Placed
 from phalanx.scheduler.explain import PodSentence, cures, explain, not_ready
+from phalanx.scheduler.forest import name_of
 from phalanx.scheduler.policy import DEFAULT
 from phalanx.scheduler.queue import Place, Queue
+from phalanx.scheduler.search import Solver, nobody
 from phalanx.scheduler.selection import Labels
 
 PLACED = "Placed"
@@ -49,7 +51,9 @@ class Diagnosis:
     cures: tuple[str, ...] = ()
 
 
-def diagnose(key: Key, *, is_group: bool, cluster: Cluster, scheduler: str) -> Diagnosis:
+def diagnose(
+    key: Key, *, is_group: bool, cluster: Cluster, scheduler: str, solver: Solver = nobody
+) -> Diagnosis:
     """Why a group or a pod has no node, and what would give it one."""
     cache, queue = cache_of(cluster), Queue(scheduler)
     bound = 0
@@ -64,7 +68,7 @@ def diagnose(key: Key, *, is_group: bool, cluster: Cluster, scheduler: str) -> D
         return _settled(bound)
     if place.unready is not None:
         return Diagnosis(NOT_READY, not_ready(place.unready), bound, len(place.pods))
-    return _told(_decided(place, queue, cache), bound, len(place.pods))
+    return _told(_decided(place, queue, cache, solver), bound, len(place.pods))
 
 
 def cache_of(cluster: Cluster) -> Cache:
@@ -77,7 +81,7 @@ def cache_of(cluster: Cluster) -> Cache:
     for node in cluster.nodes:
         cache.node(node.metadata.name, node)
     for group in cluster.groups:
-        cache.group(group.metadata.key, group)
+        cache.group(name_of(group), group)
     for pod in cluster.pods:
         cache.pod(pod.metadata.key, pod)
     return cache
@@ -89,11 +93,11 @@ def _settled(bound: int) -> Diagnosis:
     return Diagnosis(EMPTY, "no pod waits for a node", 0, 0)
 
 
-def _decided(place: Place, queue: Queue, cache: Cache) -> Decision:
+def _decided(place: Place, queue: Queue, cache: Cache, solver: Solver) -> Decision:
     """What the next cycle would decide about it, whoever comes before."""
     while (entity := queue.pop(0.0)) is not None:
         if (entity.key, entity.group is not None) == (place.key, place.is_group):
-            return decide(entity, cache.snapshot(), DEFAULT)
+            return decide(entity, cache.snapshot(), DEFAULT, solver)
     raise LookupError(f"{place.key} is listed as ready but never comes up")
 
 

@@ -1,14 +1,24 @@
-"""Entity: what the queue hands to the cycle. A PodGroup with its pending pods, or a pod alone."""
+"""Entity: what the queue hands to the cycle. A tree of groups and its pending pods, or a pod alone.
+
+pod alone            members (pod)
+PodGroup             members (its pods)
+CompositePodGroup    members (all pods below), parts (the groups below, each an entity itself)
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from phalanx.api.core import Pod
 from phalanx.api.meta import Key
-from phalanx.api.scheduling import PodGroup
+from phalanx.api.scheduling import CompositePodGroup
+from phalanx.scheduler.forest import Group
 from phalanx.scheduler.shape import Shape
+
+#: The preemption policy by which nobody is evicted.
+NEVER = "Never"
 
 
 class Member(NamedTuple):
@@ -25,7 +35,7 @@ class Entity:
     """One thing to place. A pod without a group is a group of one."""
 
     key: Key
-    group: PodGroup | None
+    group: Group | None
     members: tuple[Member, ...]
     #: Live members that are not to be placed: bound, assumed, or another scheduler's.
     others: tuple[Pod, ...] = ()
@@ -33,6 +43,49 @@ class Entity:
     timestamp: float = 0.0
     #: Since when nothing has been missing that it needs to be tried.
     ready: float = 0.0
+    #: The groups that hang from this one, the oldest first.
+    parts: tuple[Entity, ...] = ()
+
+    @property
+    def is_composite(self) -> bool:
+        """Whether it is a group of groups."""
+        return isinstance(self.group, CompositePodGroup)
+
+    @property
+    def groups(self) -> Iterator[Entity]:
+        """Itself and all groups below it, if it is one; parents before children."""
+        if self.group is not None:
+            yield self
+        for part in self.parts:
+            yield from part.groups
+
+    @property
+    def leaves(self) -> Iterator[Entity]:
+        """The groups of pods in it."""
+        return (one for one in self.groups if not one.is_composite)
+
+    @property
+    def priority(self) -> int:
+        """How important it is: what its group says, or the pod that has none."""
+        return self.group.spec.priority if self.group else self.members[0].pod.spec.priority
+
+    @property
+    def preempts(self) -> bool:
+        """Whether others may be evicted for it: what its group says, or else its pods."""
+        own = self.group.spec.preemption_policy if self.group else ""
+        return (own or self.members[0].pod.spec.preemption_policy) != NEVER
+
+    @property
+    def sort(self) -> str:
+        """What it is, as Kubernetes calls it in messages."""
+        if self.group is None:
+            return "pod"
+        return "compositepodgroup" if self.is_composite else "podgroup"
+
+    @property
+    def uid(self) -> str:
+        """The uid of its group, or of the pod that has none."""
+        return (self.group or self.members[0].pod).metadata.uid
 
     @property
     def group_key(self) -> Key | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -14,14 +16,16 @@ from phalanx.api.scheduling import PodGroup
 from phalanx.scheduler.decision import (
     SCHEDULER_ERROR,
     Gated,
-    Impossible,
+    Misplaced,
     MissingGroup,
+    MissingGroups,
     MissingMembers,
+    Refusing,
     Unready,
-    Waiting,
 )
 from phalanx.scheduler.entity import Entity, Member
 from phalanx.scheduler.events import Event
+from phalanx.scheduler.forest import DEPTH, Flaw, Forest, Group, Name
 from phalanx.scheduler.shape import shape_of
 
 
@@ -37,10 +41,16 @@ class State(Enum):
 
 
 class Id(NamedTuple):
-    """An entity by name: a pod and a group may share a key."""
+    """An entity by name: a pod, a group and a group of groups may share a key."""
 
     is_group: bool
     key: Key
+    is_composite: bool = False
+
+    @property
+    def name(self) -> Name:
+        """The name of the group that it is."""
+        return Name(self.is_composite, self.key)
 
 
 class Rank(NamedTuple):
@@ -80,10 +90,10 @@ class Memory(Struct, frozen=True):
 
 @dataclass(slots=True)
 class Entry:
-    """One entity: its object, its members by name, its counters."""
+    """One entity: its members by name, its counters. Its group is in the `forest`."""
 
     id: Id
-    group: PodGroup | None = None
+    forest: Forest = field(default_factory=Forest)
     pending: dict[Key, Member] = field(default_factory=dict)
     #: Live members not to be placed by us: bound, assumed, or another scheduler's.
     others: dict[Key, Pod] = field(default_factory=dict)
@@ -102,21 +112,28 @@ class Entry:
     missed: set[Event] = field(default_factory=set)
     #: Whether members came back unbound while it was in flight.
     returned: bool = False
-    outcome: Waiting | Impossible | None = None
+    outcome: Refusing | None = None
     #: Its item in the heap of active entities, if there is one.
     queued: Rank | None = None
 
     @property
+    def group(self) -> Group | None:
+        """The group, or the root of the tree, that it is."""
+        return self.forest.get(self.id.name) if self.id.is_group else None
+
+    @property
     def rank(self) -> Rank:
         """Its place in the order. A gang of which members may be bound already comes first."""
-        is_new = self.group is None or not self.group.intent
-        return Rank(is_new, -self.priority, self.timestamp, self.sequence)
+        group = self.group
+        is_begun = isinstance(group, PodGroup) and bool(group.intent)
+        return Rank(not is_begun, -self.priority, self.timestamp, self.sequence)
 
     @property
     def priority(self) -> int:
         """The priority of the group, or of the pod that has none."""
         if self.id.is_group:
-            return self.group.spec.priority if self.group else 0
+            group = self.group
+            return group.spec.priority if group else 0
         return next((member.pod.spec.priority for member in self.pending.values()), 0)
 
     @property
@@ -124,13 +141,40 @@ class Entry:
         """Where it belongs by what is there of it: ACTIVE if nothing is in its way."""
         if not self.pending:
             return State.IDLE
-        if self.id.is_group and not self.group:
+        if not self.id.is_group:
+            return State.GATED if self.gated else State.ACTIVE
+        if self.flaw:
             return State.INCOMPLETE
         if self.gated:
             return State.GATED
-        if self.group and self.there < self.group.quorum:
-            return State.INCOMPLETE
-        return State.ACTIVE
+        return State.ACTIVE if self.is_complete else State.INCOMPLETE
+
+    @property
+    def flaw(self) -> Flaw | None:
+        """What is wrong with where its group hangs, if anything is."""
+        root = self.forest.root(self.id.name)
+        return root if isinstance(root, Flaw) else None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether as many members, or groups with enough of them, are there as are needed."""
+        group = self.group
+        if isinstance(group, PodGroup):
+            return self.there >= group.quorum
+        counts = Counter(pod.group for pod in self.pods)
+        return self._ready(self.id.name, counts, DEPTH)
+
+    def _ready(self, name: Name, counts: Mapping[Key | None, int], levels: int) -> bool:
+        group = self.forest.get(name)
+        if group is None or not levels:
+            return False
+        if isinstance(group, PodGroup):
+            return counts.get(name.key, 0) >= group.quorum
+        return self._ready_below(name, counts, levels) >= group.quorum
+
+    def _ready_below(self, name: Name, counts: Mapping[Key | None, int], levels: int) -> int:
+        children = self.forest.children(name)
+        return sum(self._ready(child, counts, levels - 1) for child in children)
 
     @property
     def line(self) -> str:
@@ -138,13 +182,19 @@ class Entry:
         if self.state is State.BACKING_OFF:
             return "backoff" if self.errors else "unschedulable"
         if self.state is State.INCOMPLETE:
-            return "gated" if self.group else "incomplete"
+            return "incomplete" if self.flaw else "gated"
         return {State.ACTIVE: "active", State.GATED: "gated"}.get(self.state, "")
 
     @property
     def there(self) -> int:
         """How many live members were seen."""
         return len(self.pending) + len(self.others)
+
+    @property
+    def pods(self) -> Iterator[Pod]:
+        """The live members that were seen."""
+        yield from (member.pod for member in self.pending.values())
+        yield from self.others.values()
 
     @property
     def unready(self) -> Unready | None:
@@ -156,9 +206,14 @@ class Entry:
             return Gated(tuple(names), tuple(sorted(gates)))
         if self.state is not State.INCOMPLETE:
             return None
-        if not self.group:
-            return MissingGroup(self.id.key.name)
-        return MissingMembers(self.group.quorum, self.there)
+        if flaw := self.flaw:
+            return Misplaced(flaw.message) if self.group else MissingGroup(self.id.key.name)
+        group = self.group
+        assert group is not None
+        if isinstance(group, PodGroup):
+            return MissingMembers(group.quorum, self.there)
+        counts = Counter(pod.group for pod in self.pods)
+        return MissingGroups(group.quorum, self._ready_below(self.id.name, counts, DEPTH))
 
     def put(self, pod: Pod, now: float, *, pending: bool) -> bool:
         """Take a pod in, or its new version; whether that changes anything for the queue."""
@@ -180,6 +235,16 @@ class Entry:
             self.gated.pop(key, None)
         return old is None or _matters(old, self.pending[key])
 
+    def adopt(self, key: Key, old: Entry) -> None:
+        """Take a pod over from the entity that it was in."""
+        if member := old.pending.get(key):
+            self.pending[key] = member
+            if key in old.gated:
+                self.gated[key] = None
+        else:
+            self.others[key] = old.others[key]
+        old.drop(key)
+
     def drop(self, key: Key) -> None:
         """A pod is not there any more."""
         self.pending.pop(key, None)
@@ -197,7 +262,7 @@ class Entry:
         pod = member.pod if member else self.others.get(key)
         return pod is not None and pod.metadata.uid == uid
 
-    def count(self, outcome: Waiting | Impossible) -> None:
+    def count(self, outcome: Refusing) -> None:
         """Note a failed attempt."""
         self.outcome = outcome
         if outcome.reason == SCHEDULER_ERROR:
@@ -212,10 +277,28 @@ class Entry:
             key: Member(pod, shape, attempts + 1, timestamp)
             for key, (pod, shape, attempts, timestamp) in self.pending.items()
         }
+        parts: tuple[Entity, ...] = ()
+        if self.id.is_composite:
+            parts = self._parts(self.id.name, _by_group(self.pending.values()), DEPTH)
         return Entity(
             self.id.key, self.group, tuple(self.pending.values()), tuple(self.others.values()),
-            self.attempts, self.timestamp, self.ready,
+            self.attempts, self.timestamp, self.ready, parts,
         )  # fmt: skip
+
+    def _parts(self, name: Name, pending: Pending, levels: int) -> tuple[Entity, ...]:
+        """What hangs from a group, as entities."""
+        children = self.forest.children(name) if levels else ()
+        return tuple(self._part(child, pending, levels - 1) for child in children)
+
+    def _part(self, name: Name, pending: Pending, levels: int) -> Entity:
+        group, parts = self.forest.get(name), self._parts(name, pending, levels)
+        if parts or name.is_composite:
+            members = tuple(member for part in parts for member in part.members)
+            others = tuple(pod for part in parts for pod in part.others)
+        else:
+            members = tuple(pending.get(name.key, ()))
+            others = tuple(pod for pod in self.others.values() if pod.group == name.key)
+        return Entity(name.key, group, members, others, parts=parts)
 
     def memory(self) -> Memory:
         """What is to be kept of it, so that it can be recalled."""
@@ -242,6 +325,16 @@ class Entry:
     def in_a_row(self) -> int:
         """How often it failed for the same sort of reason."""
         return self.errors or self.failures
+
+
+Pending = Mapping[Key | None, Sequence[Member]]
+
+
+def _by_group(members: Iterable[Member]) -> Pending:
+    found: dict[Key | None, list[Member]] = {}
+    for member in members:
+        found.setdefault(member.pod.group, []).append(member)
+    return found
 
 
 def _matters(old: Member, new: Member) -> bool:

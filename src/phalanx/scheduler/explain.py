@@ -16,9 +16,13 @@ from phalanx.scheduler.decision import (
     Decision,
     Gated,
     Impossible,
+    Misplaced,
     MissingGroup,
+    MissingGroups,
     MissingMembers,
+    Part,
     Placed,
+    Preempting,
     Refusal,
     Refused,
     Unready,
@@ -38,29 +42,70 @@ class PodSentence(NamedTuple):
     message: str
 
 
+class GroupSentence(NamedTuple):
+    """What a group is told, and whether it has what it needs."""
+
+    key: Key
+    is_composite: bool
+    is_placed: bool
+    reason: str
+    message: str
+
+
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What the group is told, and each of its pods that got no node."""
+    """What the entity is told, each group of it, and each of its pods that got no node."""
 
     reason: str
     message: str
     pods: tuple[PodSentence, ...]
+    groups: tuple[GroupSentence, ...] = ()
 
 
 def explain(decision: Decision) -> Explanation:
     """A decision in words."""
     match decision:
         case Placed():
-            return Explanation(SCHEDULED, "", _each(decision.leftovers, UNSCHEDULABLE, ""))
+            return _of_placed(decision)
+        case Preempting():
+            return _of_waiting(decision.waiting)
         case Waiting():
-            message = _why_waiting(decision)
-            pods = _each(decision.pods, decision.reason, f"{GROUP_FAILED}, {message}")
-            return Explanation(decision.reason, message, pods)
+            return _of_waiting(decision)
         case Impossible():
             pods = _each(decision.pods, decision.reason, decision.message)
-            return Explanation(decision.reason, decision.message, pods)
+            groups = [
+                GroupSentence(part.key, part.is_composite, False, decision.reason, decision.message)
+                for part in decision.parts
+            ]
+            return Explanation(decision.reason, decision.message, pods, tuple(groups))
         case _:
             assert_never(decision)
+
+
+def _of_placed(decision: Placed) -> Explanation:
+    pods = {one.pod: one for one in _each(decision.leftovers, UNSCHEDULABLE, "")}
+    for part in decision.parts:
+        if part.waiting:
+            pods |= {one.pod: one for one in _of_pods(part.waiting) if one.pod not in pods}
+    groups = tuple(_of_part(part, SCHEDULED, "") for part in decision.parts)
+    return Explanation(SCHEDULED, "", tuple(pods.values()), groups)
+
+
+def _of_waiting(decision: Waiting) -> Explanation:
+    message = _why_waiting(decision)
+    groups = tuple(_of_part(part, decision.reason, message) for part in decision.parts)
+    return Explanation(decision.reason, message, _of_pods(decision), groups)
+
+
+def _of_pods(decision: Waiting) -> tuple[PodSentence, ...]:
+    otherwise = f"{GROUP_FAILED}, {_why_waiting(decision)}"
+    return _each(decision.pods, decision.reason, otherwise)
+
+
+def _of_part(part: Part, reason: str, message: str) -> GroupSentence:
+    if part.waiting:
+        reason, message = part.waiting.reason, _why_waiting(part.waiting)
+    return GroupSentence(part.key, part.is_composite, reason == SCHEDULED, reason, message)
 
 
 def no_node(refusal: Refusal) -> str:
@@ -78,6 +123,12 @@ def not_ready(unready: Unready) -> str:
             return f'waiting for PodGroup "{name}" to appear'
         case MissingMembers(quorum, there):
             return f"waiting for {quorum} members, {there} {_are(there)} there"
+        case MissingGroups(quorum, there):
+            return (
+                f"waiting for {quorum} groups with all their members, {there} {_are(there)} there"
+            )
+        case Misplaced(message):
+            return message
         case Gated(pods, gates):
             return f"waiting for scheduling gates {', '.join(gates)} of {_some(pods)}"
         case _:
@@ -89,6 +140,8 @@ def cures(decision: Decision) -> list[str]:
     match decision:
         case Placed():
             return _distinct(_of_refusals(decision.leftovers))
+        case Preempting():
+            return cures(decision.waiting)
         case Waiting():
             return _distinct((*_of_quorum(decision), *_of_refusals(decision.pods)))
         case Impossible():
@@ -99,7 +152,15 @@ def cures(decision: Decision) -> list[str]:
 
 def _why_waiting(decision: Waiting) -> str:
     if decision.group is None:
-        return "".join(no_node(pod.refusal) for pod in decision.pods if pod.refusal)
+        text = "".join(no_node(pod.refusal) for pod in decision.pods if pod.refusal)
+        return f"{text} preemption: {decision.preemption}" if decision.preemption else text
+    text = _why_group_waits(decision)
+    if decision.undecided:
+        text += f"; there may be a placement all the same: {decision.undecided}"
+    return f"{text}, pod group preemption: {decision.preemption}" if decision.preemption else text
+
+
+def _why_group_waits(decision: Waiting) -> str:
     if not decision.fails_group:
         return GROUP_FAILED
     lacking = (

@@ -13,35 +13,36 @@ import numpy as np
 
 from phalanx.scheduler.comparisons import Comparison
 from phalanx.scheduler.filters import Depends
+from phalanx.scheduler.ranking import NOWHERE
 from phalanx.scheduler.scene import Scene
-from phalanx.scheduler.snapshot import BoolArray, IntArray, Spot
-from phalanx.scheduler.view import NOWHERE, SHIFT, View
+from phalanx.scheduler.snapshot import BoolArray, IntArray
+from phalanx.scheduler.spot import Spot
+from phalanx.scheduler.view import SHIFT, View
 
 
 class Field:
     """Where one shape would go, among others."""
 
-    __slots__ = ("_comparisons", "_filters", "_keys", "_numbers", "_scene", "_view")
+    __slots__ = ("_comparisons", "_filters", "_scene", "_takes", "_view", "_worths")
 
     def __init__(self, view: View, scene: Scene, comparisons: tuple[Comparison, ...]) -> None:
         self._view, self._scene, self._comparisons = view, scene, comparisons
         among = scene.among is not None
         rows = view.policy.filters if among else ()
         self._filters = tuple(row for row in rows if row.depends is Depends.PEERS)
-        keys = np.array(view.keys, np.int64)
-        self._keys: IntArray = np.where(scene.inside, keys, NOWHERE)
-        self._numbers: IntArray = np.arange(len(view.keys))
+        keys = view.keys
+        self._takes: BoolArray = scene.inside & (keys != NOWHERE)
+        self._worths: IntArray = (np.arange(len(keys)) - keys) >> SHIFT
 
     def catch_up(self, nodes: Iterable[int], spots: dict[int, Spot]) -> None:
         """Repeat nodes whose load has changed in the trial."""
-        view, keys = self._view, self._keys
         for i in nodes:
-            if view.keys[i] != NOWHERE:
-                keys[i] = view.key(i, spots[i])
+            key = self._view.key(i, spots[i])
+            self._takes[i], self._worths[i] = key != NOWHERE, (i - key) >> SHIFT
 
     def best(self) -> int:
         """The index of the best node, or NOWHERE."""
-        passed = self._keys != NOWHERE
+        passed = self._takes.copy()
         for row in self._filters:
             for _, refused in row.refuses(self._scene):
                 passed &= ~refused
@@ -50,7 +51,7 @@ class Field:
         return int(np.where(passed, self._scores(passed), -1).argmax())
 
     def _scores(self, passed: BoolArray) -> IntArray:
-        scores: IntArray = (self._numbers - self._keys) >> SHIFT
+        scores = self._worths
         for row in self._comparisons:
             scores = scores + row.weight * row.ranks(self._scene, passed)
         return scores

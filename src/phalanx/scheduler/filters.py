@@ -20,7 +20,8 @@ from phalanx.scheduler.decision import Refusal
 from phalanx.scheduler.events import NODES, PEERS, ROOM, Event
 from phalanx.scheduler.scene import Scene
 from phalanx.scheduler.shape import Ask, Shape, spell
-from phalanx.scheduler.snapshot import BoolArray, Spot
+from phalanx.scheduler.snapshot import BoolArray
+from phalanx.scheduler.spot import Spot
 from phalanx.scheduler.wishes import Place, within_any
 
 UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")

@@ -31,6 +31,11 @@ class Headcount:
         #: The domains that have a counted node.
         self.present: IntArray = np.unique(self._counted[inside])
 
+    @property
+    def counted(self) -> BoolArray:
+        """The nodes whose pods count."""
+        return self._counted >= 0
+
     def add(self, node: int) -> None:
         """One more on a node."""
         domain = self._counted[node]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from phalanx.scheduler.decision import Impossible, Waiting
+from phalanx.scheduler.decision import Refusing
 from phalanx.scheduler.entry import State
 
 
@@ -33,4 +33,4 @@ class Stand(NamedTuple):
     state: State
     pods: int
     scheduler: str
-    outcome: Waiting | Impossible | None
+    outcome: Refusing | None

@@ -13,11 +13,11 @@ from phalanx.scheduler.decision import (
     SCHEDULER_ERROR,
     UNSCHEDULABLE,
     Impossible,
+    Part,
     Refused,
 )
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.events import OWN
-from phalanx.scheduler.unsupported import unsupported_of_group
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +70,12 @@ def _preemption_policies(entity: Entity, pods: list[Pod]) -> Objection | None:
     return None
 
 
-def _unsupported_group(entity: Entity, pods: list[Pod]) -> Objection | None:
-    what = unsupported_of_group(entity.group.spec) if entity.group else ""
-    return _not_yet("pod group", what) if what else None
-
-
 def _unsupported_pod(entity: Entity, pods: list[Pod]) -> Objection | None:
     for member in entity.members:
         if what := member.shape.unsupported:
-            return _not_yet("pod", what)
+            message = f"pod asks for {what}, which is not supported yet"
+            return Objection(UNSCHEDULABLE, message, f"take {what} out of the pod")
     return None
-
-
-def _not_yet(kind: str, what: str) -> Objection:
-    message = f"{kind} asks for {what}, which is not supported yet"
-    return Objection(UNSCHEDULABLE, message, f"take {what} out of the {kind}")
 
 
 POD_OBJECTIONS = (_unsupported_pod,)
@@ -92,7 +83,6 @@ GROUP_OBJECTIONS = (
     _scheduler_names,
     _priorities,
     _preemption_policies,
-    _unsupported_group,
     _unsupported_pod,
 )
 
@@ -110,4 +100,6 @@ def impossible(entity: Entity) -> Impossible | None:
 def refused_outright(entity: Entity, found: Objection) -> Impossible:
     """An objection to an entity as a decision about it."""
     pods = tuple(Refused(m.pod.metadata.key, m.pod.metadata.uid, None) for m in entity.members)
-    return Impossible(entity.group_key, pods, found.reason, found.message, found.cure, OWN)
+    groups = entity.groups if entity.is_composite else ()
+    parts = tuple(Part(one.key, one.is_composite, None) for one in groups)
+    return Impossible(entity.group_key, pods, found.reason, found.message, found.cure, OWN, parts)

@@ -24,6 +24,13 @@ class Policy:
     heeds_likes: bool = True
     #: How pods of services are spread that do not say how.
     defaults: Defaults = SYSTEM_DEFAULTS
+    #: Whether anybody is evicted for pods, and whether for groups.
+    preempts: bool = True
+    groups_preempt: bool = True
+
+    def allows_preemption(self, is_group: bool) -> bool:
+        """Whether others may be evicted for a pod alone, or for a group."""
+        return self.preempts and (self.groups_preempt or not is_group)
 
 
 DEFAULT = Policy()

@@ -21,12 +21,12 @@ from heapq import heappop, heappush
 
 from phalanx.api.core import DEFAULT_SCHEDULER, Pod
 from phalanx.api.meta import Key
-from phalanx.api.scheduling import PodGroup
 from phalanx.scheduler.backoff import USUAL, BackOff
 from phalanx.scheduler.decision import Binding, Decision, Placed, Unready
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.entry import Entry, Id, Memory, Rank, State
 from phalanx.scheduler.events import OWN, Event
+from phalanx.scheduler.forest import Flaw, Forest, Group, Name, name_of
 from phalanx.scheduler.lines import Arrival, Line, Stand
 
 
@@ -62,6 +62,12 @@ class Place:
     until: float | None
     unready: Unready | None
     outcome: Decision | None
+    is_composite: bool = False
+
+    @property
+    def id(self) -> Id:
+        """The entity by name."""
+        return Id(self.is_group, self.key, self.is_composite)
 
 
 class Queue:
@@ -69,6 +75,7 @@ class Queue:
 
     def __init__(self, *names: str, back_off: BackOff = USUAL) -> None:
         self._names, self._back_off = names or (DEFAULT_SCHEDULER,), back_off
+        self._forest = Forest()
         self._entries: dict[Id, Entry] = {}
         self._where: dict[Key, Entry] = {}
         #: Pods that were placed and whose binding was not seen yet.
@@ -103,19 +110,51 @@ class Queue:
             entry.drop(key)
             self._feel(entry, Event.MEMBER_GONE, now)
 
-    def group(self, group: PodGroup, now: float) -> None:
-        """A PodGroup came or changed."""
-        entry = self._entry(Id(True, group.metadata.key))
-        old, entry.group = entry.group, group
-        if not _is_same(old, group):
-            self._feel(entry, Event.GROUP_CHANGED, now)
+    def group(self, group: Group, now: float) -> None:
+        """A group came or changed."""
+        name = name_of(group)
+        if _is_same(self._forest.get(name), group):
+            self._forest.put(name, group)
+        else:
+            self._hang(name, group, now)
 
-    def group_gone(self, key: Key, now: float) -> None:
-        """A PodGroup was deleted."""
-        entry = self._entries.get(Id(True, key))
-        if entry:
-            entry.group = None
-            self._step(entry, Stimulus.CHANGED, now)
+    def group_gone(self, key: Key, now: float, *, is_composite: bool = False) -> None:
+        """A group was deleted."""
+        name = Name(is_composite, key)
+        if self._forest.get(name) is not None:
+            self._hang(name, None, now)
+
+    def _hang(self, name: Name, group: Group | None, now: float) -> None:
+        """Take a group in, or out; whoever belongs to another tree now goes there."""
+        before = {one: self._home(one) for one in self._forest.below(name)}
+        self._forest.put(name, group)
+        homes = dict.fromkeys(before.values())
+        for one, old in before.items():
+            home = self._home(one)
+            homes[home] = None
+            if home != old and not one.is_composite:
+                self._move(one.key, old, home)
+        for id_ in homes:
+            if entry := self._entries.get(id_):
+                self._feel(entry, Event.GROUP_CHANGED, now)
+
+    def _move(self, group: Key, old: Id, new: Id) -> None:
+        """Bring the pods of a group to the entry of the tree that it is in."""
+        source = self._entries.get(old)
+        pods = [pod for pod in source.pods if pod.group == group] if source else []
+        for pod in pods:
+            assert source is not None
+            target = self._where[pod.metadata.key] = self._entry(new)
+            target.adopt(pod.metadata.key, source)
+
+    def _home(self, name: Name) -> Id:
+        """Who is tried with a group: the root of its tree, or it waits by itself."""
+        root = self._forest.root(name)
+        found = name if isinstance(root, Flaw) else root
+        return Id(True, found.key, found.is_composite)
+
+    def _id(self, pod: Pod) -> Id:
+        return self._home(Name(False, pod.group)) if pod.group else Id(False, pod.metadata.key)
 
     def wake(self, event: Event, now: float) -> None:
         """Something happened in the cluster: whoever waits for it is tried at once."""
@@ -151,11 +190,16 @@ class Queue:
             entry.count(outcome)
         self._step(entry, stimulus, now)
 
-    def is_current(self, entity: Entity, placed: Placed) -> bool:
-        """Whether what was placed is still wanted: these pods, by the group that was read."""
+    def is_current(self, entity: Entity, bindings: Iterable[Binding]) -> bool:
+        """Whether what was found is still wanted: for these pods, by the groups that were read."""
         entry = self._tried(entity)
-        wanted = all(entry.awaits(pod, uid) for pod, uid, _ in placed.bindings)
-        return wanted and (entity.group is None or _is_same(entity.group, entry.group))
+        wanted = all(entry.awaits(pod, uid) for pod, uid, _ in bindings)
+        tree = [one.group for one in entity.groups]
+        now = [self._forest.get(name) for name in self._below(entry.id)]
+        return wanted and len(tree) == len(now) and all(map(_is_same, tree, now))
+
+    def _below(self, id_: Id) -> Iterator[Name]:
+        return self._forest.below(id_.name) if id_.is_group else iter(())
 
     def again(self, entity: Entity, now: float) -> None:
         """What an attempt ended in is not wanted any more: have it tried anew, in its old turn."""
@@ -168,7 +212,7 @@ class Queue:
             pod = self._assumed.get(key)
             if pod and pod.metadata.uid == uid:
                 del self._assumed[key]
-                entry = self._entry(_id(pod))
+                entry = self._entry(self._id(pod))
                 entry.put(pod, now, pending=True)
                 self._where[key] = entries[entry.id] = entry
         for entry in entries.values():
@@ -228,7 +272,7 @@ class Queue:
         return not pod.spec.node_name and pod.spec.scheduler_name in self._names
 
     def _put(self, pod: Pod, now: float) -> None:
-        entry = self._where[pod.metadata.key] = self._entry(_id(pod))
+        entry = self._where[pod.metadata.key] = self._entry(self._id(pod))
         if entry.put(pod, now, pending=self._is_ours(pod)):
             self._feel(entry, Event.MEMBER_CHANGED, now)
 
@@ -236,7 +280,7 @@ class Queue:
         """A pod may be deleted and made again between two looks at it."""
         key, uid = pod.metadata.key, pod.metadata.uid
         entry, assumed = self._where.get(key), self._assumed.get(key)
-        strange = entry is not None and not (entry.id == _id(pod) and entry.holds(key, uid))
+        strange = entry is not None and not (entry.id == self._id(pod) and entry.holds(key, uid))
         if strange or (assumed and assumed.metadata.uid != uid):
             self.pod_gone(key, now)
 
@@ -254,11 +298,11 @@ class Queue:
     def _entry(self, id_: Id) -> Entry:
         entry = self._entries.get(id_)
         if entry is None:
-            entry = self._entries[id_] = Entry(id_)
+            entry = self._entries[id_] = Entry(id_, self._forest)
         return entry
 
     def _tried(self, entity: Entity) -> Entry:
-        return self._entries[Id(entity.group is not None, entity.key)]
+        return self._entries[Id(entity.group is not None, entity.key, entity.is_composite)]
 
     def _rests(self, id_: Id, until: float) -> bool:
         entry = self._entries.get(id_)
@@ -374,7 +418,7 @@ class Queue:
         elif state is State.ACTIVE and entry.queued != entry.rank:
             entry.queued = entry.rank
             heappush(self._active, (entry.rank, entry.id))
-        elif state is State.IDLE and not entry.group and not entry.others:
+        elif state is State.IDLE and not entry.others:
             del self._entries[entry.id]
 
     def _stamp(self, entry: Entry, now: float) -> None:
@@ -418,11 +462,7 @@ _ORDER = (
 )
 
 
-def _id(pod: Pod) -> Id:
-    return Id(pod.group is not None, pod.group or pod.metadata.key)
-
-
-def _is_same(one: PodGroup | None, other: PodGroup | None) -> bool:
+def _is_same(one: Group | None, other: Group | None) -> bool:
     """Whether it is the same group and asks for the same: a namesake is another."""
     if one is None or other is None:
         return one is other
@@ -455,4 +495,5 @@ def _place(entry: Entry) -> Place:
         until=entry.until if resting else None,
         unready=entry.unready,
         outcome=entry.outcome,
+        is_composite=entry.id.is_composite,
     )

@@ -1,11 +1,14 @@
 """Record: everything that reached a scheduler's cache and queue, and what it decided, as lines.
 
     begin                                  what the scheduler is; a story of its own starts here
-    namespace service node group pod       something was seen, or (without a value) is gone
+    namespace service node composite       something was seen, or (without a value) is gone
+    group budget pod
     assumed entry                          after a beginning in the middle: how things stood
     take                                   an entity was taken from the queue
+    answer                                 what an exact solver said about it, if it was asked
     decide                                 what was decided about it
     undo                                   placements that could not be bound
+    spare                                  pods that could not be evicted
 
 `desk.py` makes these values as it works, `replay.py` feeds them to another desk. Each line is a
 JSON object that ends with a seal: a digest of itself and of all lines since the beginning, so that
@@ -21,12 +24,14 @@ from typing import Any, NamedTuple, get_args
 import msgspec
 from msgspec import Struct
 
+from phalanx.api.budget import Budget
 from phalanx.api.core import Node, Pod
 from phalanx.api.meta import Key
-from phalanx.api.scheduling import PodGroup
+from phalanx.api.scheduling import CompositePodGroup, PodGroup
 from phalanx.scheduler.decision import Binding, Decision
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.entry import Memory
+from phalanx.scheduler.program import Answer
 
 #: Raised when lines come to mean something else.
 FORMAT = 1
@@ -77,6 +82,20 @@ class GroupSeen(Line, frozen=True, tag="group"):
     group: PodGroup | None
 
 
+class CompositeSeen(Line, frozen=True, tag="composite"):
+    """A CompositePodGroup."""
+
+    key: Key
+    group: CompositePodGroup | None
+
+
+class BudgetSeen(Line, frozen=True, tag="budget"):
+    """A PodDisruptionBudget."""
+
+    key: Key
+    budget: Budget | None
+
+
 class PodSeen(Line, frozen=True, tag="pod"):
     """A pod."""
 
@@ -117,12 +136,20 @@ class Brief(Struct, frozen=True):
     members: tuple[Seat, ...]
     #: The names and uids of the live members that are not to be placed.
     others: tuple[tuple[str, str], ...]
+    #: The names and versions of the groups that hang from it.
+    below: tuple[tuple[str, str], ...] = ()
 
 
 class Took(Line, frozen=True, tag="take"):
     """An entity was taken from the queue, and decided about from what had been seen by then."""
 
     entity: Brief
+
+
+class Answered(Line, frozen=True, tag="answer"):
+    """What an exact solver said when it was asked about the entity that was taken last."""
+
+    answer: Answer
 
 
 class Decided(Line, frozen=True, tag="decide"):
@@ -138,8 +165,14 @@ class Undone(Line, frozen=True, tag="undo"):
     bindings: tuple[Binding, ...]
 
 
-Seen = NamespaceSeen | ServiceSeen | NodeSeen | GroupSeen | PodSeen
-Record = Begun | Seen | Assumed | Remembered | Took | Decided | Undone
+class Spared(Line, frozen=True, tag="spare"):
+    """Pods that were to be evicted and were not, by name and uid."""
+
+    pods: tuple[tuple[Key, str], ...]
+
+
+Seen = NamespaceSeen | ServiceSeen | NodeSeen | CompositeSeen | GroupSeen | BudgetSeen | PodSeen
+Record = Begun | Seen | Assumed | Remembered | Took | Answered | Decided | Undone | Spared
 
 _DECISIONS: dict[str, type[Decision]] = {one.__name__: one for one in get_args(Decision)}
 _BEGINNING, _SEAL = b'{"is":"begin"', b',"seal":"'
@@ -158,8 +191,15 @@ def brief(entity: Entity) -> Brief:
     others = tuple((pod.metadata.name, pod.metadata.uid) for pod in entity.others)
     return Brief(
         entity.key, version, entity.scheduler, entity.attempts, entity.timestamp, tuple(seats),
-        others,
+        others, tuple(_versions(entity)),
     )  # fmt: skip
+
+
+def _versions(entity: Entity) -> Iterator[tuple[str, str]]:
+    for part in entity.parts:
+        for one in part.groups:
+            if one.group is not None:
+                yield one.key.name, one.group.metadata.resource_version
 
 
 def spoken(decision: Decision) -> dict[str, Any]:

@@ -14,13 +14,15 @@ from dataclasses import dataclass
 
 from phalanx.scheduler.configuration import Configuration
 from phalanx.scheduler.configuration import read as read_configuration
+from phalanx.scheduler.cycle import advanced
 from phalanx.scheduler.decision import Decision
 from phalanx.scheduler.desk import Desk
-from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.policy import DEFAULT
 from phalanx.scheduler.profiles import Profiles
+from phalanx.scheduler.program import Answer
 from phalanx.scheduler.record import (
     FORMAT,
+    Answered,
     Assumed,
     Begun,
     Brief,
@@ -28,12 +30,14 @@ from phalanx.scheduler.record import (
     Fault,
     Record,
     Remembered,
+    Spared,
     Took,
     Undone,
     brief,
     read,
     understood,
 )
+from phalanx.scheduler.search import UNANSWERED, Search
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,7 @@ class _Story:
 
     def __init__(self) -> None:
         self._desk: Desk | None = None
-        self._taken: tuple[Entity, Decision] | None = None
+        self._taken: _Taken | None = None
 
     def tell(self, line: int, record: Record) -> Replayed | None:
         """The next record; a decision if it was one. Raises _Lost."""
@@ -113,11 +117,16 @@ class _Story:
         elif self._desk is None:
             return None
         elif isinstance(record, Took):
-            self._taken = _decide(self._desk, record)
+            self._taken = _Taken(self._desk, record)
+        elif isinstance(record, Answered):
+            if self._taken is not None:
+                self._taken.tell(record.answer)
         elif isinstance(record, Decided):
             return self._settle(self._desk, line, record)
         elif isinstance(record, Undone):
             self._desk.undo(record.bindings, record.at)
+        elif isinstance(record, Spared):
+            self._desk.spare(record.pods, record.at)
         elif isinstance(record, Assumed | Remembered):
             self._desk.resume(record)
         else:
@@ -125,12 +134,12 @@ class _Story:
         return None
 
     def _settle(self, desk: Desk, line: int, record: Decided) -> Replayed:
-        if self._taken is None or self._taken[0].key != record.key:
+        taken, then = self._taken, understood(record.decision)
+        if taken is None or taken.entity.key != record.key:
             raise _Lost(f"decides about {record.key}, which was not taken")
-        (entity, now), then = self._taken, understood(record.decision)
-        self._taken = None
-        desk.settle(entity, then, record.at)
-        return Replayed(line, record.at, brief(entity), then, now)
+        self._taken, now = None, taken.decision()
+        desk.settle(taken.entity, then, record.at)
+        return Replayed(line, record.at, brief(taken.entity), then, now)
 
 
 def _desk(begun: Begun) -> Desk:
@@ -150,10 +159,26 @@ def _profiles(begun: Begun) -> Profiles:
     return found.profiles
 
 
-def _decide(desk: Desk, record: Took) -> tuple[Entity, Decision]:
-    entity = desk.take(record.at)
-    found = brief(entity) if entity else None
-    if entity is None or found != record.entity:
-        other = found.key if found else "nothing"
-        raise _Lost(f"takes {record.entity.key}, but now the queue gives {other} or another state")
-    return entity, desk.decide(entity)
+class _Taken:
+    """An entity that was taken, and how far it is decided about: up to the next question."""
+
+    def __init__(self, desk: Desk, record: Took) -> None:
+        entity = desk.take(record.at)
+        found = brief(entity) if entity else None
+        if entity is None or found != record.entity:
+            got = found.key if found else "nothing"
+            taken = record.entity.key
+            raise _Lost(f"takes {taken}, but now the queue gives {got} or another state")
+        self.entity, self._cycle = entity, desk.cycle(entity)
+        self._state = advanced(self._cycle)
+
+    def tell(self, answer: Answer) -> None:
+        """What was answered then; nothing is done with it if nothing is asked now."""
+        if isinstance(self._state, Search):
+            self._state = advanced(self._cycle, answer)
+
+    def decision(self) -> Decision:
+        """What is decided; to what was not asked then there is no answer."""
+        while isinstance(self._state, Search):
+            self.tell(UNANSWERED)
+        return self._state

@@ -1,6 +1,6 @@
 """How well does a pod of this shape sit on this node? One row per opinion, 0 to 100, weighted.
 
-A score reads one node only, so it is computed for all nodes at once when a view is built and for
+A score reads one node only, so it is computed for many nodes at once when a view is built and for
 a single node when its load moves; both forms give the same integers. Nothing here forbids a node.
 """
 
@@ -15,7 +15,8 @@ import numpy as np
 from phalanx.scheduler.allocation import allocation
 from phalanx.scheduler.balance import balance
 from phalanx.scheduler.shape import Shape
-from phalanx.scheduler.snapshot import IntArray, Snapshot, Spot
+from phalanx.scheduler.snapshot import IntArray, Snapshot
+from phalanx.scheduler.spot import Rows, Spot
 
 
 class Opinion(Protocol):
@@ -25,8 +26,8 @@ class Opinion(Protocol):
         """What one node is worth, loaded like that."""
         ...
 
-    def everywhere(self, snapshot: Snapshot) -> IntArray:
-        """What all nodes are worth."""
+    def everywhere(self, rows: Rows) -> IntArray:
+        """What many nodes are worth."""
         ...
 
 

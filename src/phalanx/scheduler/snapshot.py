@@ -15,16 +15,19 @@ What a node *is* (room, labels, taints, cordon) changes seldom and starts a new 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from phalanx.api.budget import Budget
 from phalanx.api.core import Node, Taint
 from phalanx.api.meta import Key
-from phalanx.api.scheduling import PodGroup
 from phalanx.api.selectors import Requirement
-from phalanx.scheduler.census import Census
+from phalanx.scheduler.census import Census, Resident
+from phalanx.scheduler.forest import Forest
+from phalanx.scheduler.spot import Spot, Spots
 
 if TYPE_CHECKING:
     from phalanx.scheduler.policy import Policy
@@ -81,17 +84,6 @@ class Domains(NamedTuple):
         return self.ids >= 0
 
 
-class Spot:
-    """One node as plain integers, for the inner loop: a copy that a trial may fill."""
-
-    __slots__ = ("ports", "room", "scored", "used")
-
-    def __init__(
-        self, room: list[int], used: list[int], scored: list[int], ports: Ports = ()
-    ) -> None:
-        self.room, self.used, self.scored, self.ports = room, used, scored, ports
-
-
 class Snapshot:
     """The cluster at one moment. `used` is exact; `scored` counts silent pods as small ones."""
 
@@ -105,13 +97,9 @@ class Snapshot:
         self.names = [node.metadata.name for node in nodes]
         self.index = {name: i for i, name in enumerate(self.names)}
         self.columns = dict(columns)
-        # One block, so that a row is copied out or in at once; the three are windows on it.
         width = self._width = len(columns)
         rows = [[*room, *used, *scored] for room, used, scored in loads]
-        self._cells: IntArray = np.array(rows, np.int64).reshape(len(nodes), 2 * width + 2)
-        self.room = self._cells[:, :width]
-        self.used = self._cells[:, width : 2 * width]
-        self.scored = self._cells[:, 2 * width :]
+        self._take_cells(np.array(rows, np.int64).reshape(len(nodes), 2 * width + 2))
         self.labels: list[Mapping[str, str]] = [node.metadata.labels for node in nodes]
         self.cordoned: BoolArray = np.array([node.spec.unschedulable for node in nodes], bool)
         #: The different sets of taints, numbered; nodes have few different ones.
@@ -119,8 +107,11 @@ class Snapshot:
         self.taint_class: IntArray = np.array([self._class(n.spec.taints) for n in nodes], np.int64)
         #: Live members with a node (bound or assumed) per PodGroup.
         self.members: dict[Key, int] = {}
-        self.groups: dict[Key, PodGroup] = {}
+        self.forest = Forest()
+        self.budgets: dict[Key, Budget] = {}
         self.census = Census()
+        #: Pods without a node, as if they were where they are promised to be once others have left.
+        self.claims: dict[Key, Resident] = {}
         #: The node ports that are taken, of the nodes where any is.
         self.ports: dict[int, Ports] = {}
         self.images = [_images(node) for node in nodes]
@@ -128,6 +119,7 @@ class Snapshot:
         self.journal: list[int] = []
         #: What `view.py` derived from this snapshot, the least recently used first.
         self.views: dict[tuple[Policy, Shape], View] = {}
+        self.spots = Spots()
         self._masks: dict[Requirement, BoolArray] = {}
         self._domains: dict[str, Domains] = {}
         self._sizes: dict[str, IntArray] = {}
@@ -165,17 +157,25 @@ class Snapshot:
             self._sizes[image] = found
         return found
 
+    def twin(self) -> Snapshot:
+        """The same cluster, to be changed by whoever asks, within one cycle."""
+        twin = copy(self)
+        twin._take_cells(self._cells.copy("F"))
+        twin.ports, twin.journal, twin.views = dict(self.ports), [], {}
+        return twin
+
     def spot(self, i: int) -> Spot:
-        """A copy of one row."""
-        width, cells = self._width, self._cells[i].tolist()
-        return Spot(cells[:width], cells[width:-2], cells[-2:], self.ports.get(i, ()))
+        """One row as it is now."""
+        return self.spots.of(tuple(self._cells[i].tolist()), self._width, self.ports.get(i, ()))
 
     def put_load(self, i: int, used: list[int], scored: list[int], ports: Ports) -> None:
         """Rewrite what is on a node. Only the cache calls this."""
         self._cells[i, self._width :] = used + scored
-        self.put_ports(i, ports)
-        self.journal.append(i)
-        if len(self.journal) > max(_JOURNAL_LIMIT, 2 * len(self.names)):
+        if ports or i in self.ports:
+            self.put_ports(i, ports)
+        journal = self.journal
+        journal.append(i)
+        if len(journal) > _JOURNAL_LIMIT and len(journal) > 2 * len(self.names):
             self._new_epoch()
 
     def put_ports(self, i: int, ports: Ports) -> None:
@@ -195,6 +195,16 @@ class Snapshot:
         for remembered in (self._masks, self._domains, self._sizes):
             remembered.clear()
         self._new_epoch()
+
+    def _take_cells(self, cells: IntArray) -> None:
+        """One block, so that a row is copied out or in at once; the three are windows on it.
+
+        Columns lie in one piece: whatever looks at all nodes goes through them one by one.
+        """
+        width, self._cells = self._width, np.asfortranarray(cells)
+        self.room = self._cells[:, :width]
+        self.used = self._cells[:, width : 2 * width]
+        self.scored = self._cells[:, 2 * width :]
 
     def _new_epoch(self) -> None:
         self.epoch += 1

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from phalanx.scheduler.shape import Shape
-from phalanx.scheduler.snapshot import FIRST_COLUMNS, IntArray, Snapshot, Spot
+from phalanx.scheduler.snapshot import FIRST_COLUMNS, IntArray
+from phalanx.scheduler.spot import Rows, Spot
 
 #: Resources that count even for pods that do not ask for them.
 _ALWAYS = ("cpu", "memory", "ephemeral-storage")
@@ -42,9 +43,9 @@ class Stake(NamedTuple):
         """How much would be taken of it on a node, with the pod."""
         return (spot.scored if self.is_counted else spot.used)[self.column] + self.asked
 
-    def taken_everywhere(self, snapshot: Snapshot) -> IntArray:
-        """The same for all nodes."""
-        return (snapshot.scored if self.is_counted else snapshot.used)[:, self.column] + self.asked
+    def taken_everywhere(self, rows: Rows) -> IntArray:
+        """The same for many nodes."""
+        return (rows.scored if self.is_counted else rows.used)[:, self.column] + self.asked
 
 
 def counted(shape: Shape, columns: Mapping[str, int], resources: Iterable[Resource]) -> list[Stake]:

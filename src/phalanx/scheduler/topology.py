@@ -7,7 +7,7 @@ what every placement holds, so that only the best one is tried.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,21 +16,23 @@ from phalanx.scheduler.decision import SCHEDULER_ERROR
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.objections import Objection
 from phalanx.scheduler.policy import Policy
+from phalanx.scheduler.ranking import NOWHERE
 from phalanx.scheduler.shape import Shape
 from phalanx.scheduler.snapshot import CPU, MEMORY, IntArray, Snapshot
-from phalanx.scheduler.view import NOWHERE, view_of
+from phalanx.scheduler.view import view_of
 
 
 class Placement(NamedTuple):
-    """Nodes that share a label, by index, lowest first; the label's values are numbered."""
+    """Nodes that share a label, by index, lowest first."""
 
     value: str
-    number: int
     nodes: IntArray
 
 
-def placements(entity: Entity, snapshot: Snapshot) -> Sequence[Placement] | Objection | None:
-    """The placements among which to choose; None if the group may be anywhere."""
+def placements(
+    entity: Entity, snapshot: Snapshot, nodes: IntArray | None = None
+) -> Sequence[Placement] | Objection | None:
+    """The placements among these nodes (None: all) to choose from; None if it may be anywhere."""
     key = entity.topology
     if not key:
         return None
@@ -40,7 +42,16 @@ def placements(entity: Entity, snapshot: Snapshot) -> Sequence[Placement] | Obje
     domains = snapshot.domains(key)
     chosen = [n for n, value in enumerate(domains.values) if not homes or value in homes]
     chosen.sort(key=lambda number: domains.values[number])
-    return [Placement(domains.values[n], n, domains.members[n]) for n in chosen]
+    found = [Placement(domains.values[n], domains.members[n]) for n in chosen]
+    return found if nodes is None else list(_among(found, nodes))
+
+
+def _among(found: Iterable[Placement], nodes: IntArray) -> Iterator[Placement]:
+    """The placements as far as they are within some nodes."""
+    for placement in found:
+        inside = placement.nodes[np.isin(placement.nodes, nodes)]
+        if inside.size:
+            yield placement._replace(nodes=inside)
 
 
 def _homes(entity: Entity, snapshot: Snapshot, key: str) -> set[str] | Objection:
@@ -78,7 +89,7 @@ def capacities(snapshot: Snapshot, policy: Policy, shape: Shape) -> IntArray:
     if view.ask.unknown:
         return np.zeros(len(snapshot), np.int64)
     if shape.ports:
-        most = np.minimum(most, np.array(view.keys, np.int64) != NOWHERE)
+        most = np.minimum(most, view.keys != NOWHERE)
     return most
 
 
@@ -86,22 +97,21 @@ def promising(
     entity: Entity, snapshot: Snapshot, policy: Policy, found: Sequence[Placement], scheduled: int
 ) -> Placement:
     """The placement that will hold most of equal members, or comes nearest to enough of them."""
-    shape, domains = entity.members[0].shape, snapshot.domains(entity.topology)
-    inside = domains.labelled
-    ids = domains.ids[inside]
+    shape = entity.members[0].shape
+    inside = np.concatenate([placement.nodes for placement in found])
+    ids = np.repeat(np.arange(len(found)), [len(placement.nodes) for placement in found])
 
     def total(per_node: IntArray) -> IntArray:
-        return np.bincount(ids, per_node[inside], domains.size).astype(np.int64)
+        return np.bincount(ids, per_node[inside], len(found)).astype(np.int64)
 
-    numbers = [placement.number for placement in found]
-    held = total(capacities(snapshot, policy, shape))[numbers]
+    held = total(capacities(snapshot, policy, shape))
     members = np.minimum(held, len(entity.members)) + scheduled
     enough = (members >= entity.quorum) & (members > scheduled)
     if not enough.any():
         enough[:] = True
     loads = [
-        (total(snapshot.room[:, column])[numbers],
-         total(snapshot.scored[:, column])[numbers] + amount * (members - scheduled))
+        (total(snapshot.room[:, column]),
+         total(snapshot.scored[:, column]) + amount * (members - scheduled))
         for column, amount in zip((CPU, MEMORY), shape.scored, strict=True)
     ]  # fmt: skip
     worth = members * 100 // max(int(members[enough].max()), 1) + _fullness(loads)

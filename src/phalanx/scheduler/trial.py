@@ -1,11 +1,11 @@
 """Trial: placing pods on paper. What it places is seen by its own next steps and by nobody else.
 
-The nodes it touches are copied into spots; snapshot and views are only read. A shape that neither
+The nodes it touches become other spots here; snapshot and views are only read. A shape that neither
 minds other pods nor is minded by them has a cursor that merges two sorted sequences: the view's
-order, from which touched nodes are skipped, and a heap of the touched ones with their new keys.
+ranking, from which touched nodes are skipped, and a heap of the touched ones with their new keys.
 
-    order [k4, k0, k7], nothing touched      best is 4
-    node 4 filled a little, its key is K4    heap [K4], order from k0: best is min(K4, k0)
+    ranking [k4, k0, k7], nothing touched    best is 4
+    node 4 filled a little, its key is K4    heap [K4], ranking from k0: best is min(K4, k0)
 
 Any other shape has a `Field`, which looks at all nodes for every pod.
 """
@@ -13,22 +13,25 @@ Any other shape has a `Field`, which looks at all nodes for every pod.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from heapq import heappop, heappush
 
 import numpy as np
 
 from phalanx.scheduler.among import Among
-from phalanx.scheduler.company import ALONE, Company, Standing
+from phalanx.scheduler.company import Company, Standing
 from phalanx.scheduler.decision import Refusal
 from phalanx.scheduler.entity import Member
 from phalanx.scheduler.field import Field
-from phalanx.scheduler.filters import refusal
+from phalanx.scheduler.filters import refusal, refused
+from phalanx.scheduler.peers import NOBODY
 from phalanx.scheduler.policy import Policy
+from phalanx.scheduler.ranking import NOWHERE, Ranking
 from phalanx.scheduler.scene import Scene
-from phalanx.scheduler.shape import Ask, Shape
-from phalanx.scheduler.snapshot import CPU, MEMORY, BoolArray, IntArray, Ports, Snapshot, Spot
-from phalanx.scheduler.view import INDEX, NOWHERE, View, view_of
+from phalanx.scheduler.shape import Shape
+from phalanx.scheduler.snapshot import BoolArray, IntArray, Ports, Snapshot
+from phalanx.scheduler.spot import Spot
+from phalanx.scheduler.view import INDEX, View, concerning, view_of
 
 
 class Trial:
@@ -42,97 +45,92 @@ class Trial:
         nodes: IntArray | None = None,
     ) -> None:
         self.snapshot, self._policy, self._nodes = snapshot, policy, nodes
-        self._within = None if nodes is None else _mask(nodes, len(snapshot))
         self._spots: dict[int, Spot] = {}
         #: The touched nodes in order; each seeker repeats what it has not seen of it.
         self._touched: list[int] = []
-        self._seekers: dict[tuple[Shape, Standing], _Seeker] = {}
-        company = Company(snapshot, members, policy.defaults.spreads)
+        self._seekers: dict[Shape | tuple[Shape, Standing], _Seeker] = {}
         #: None where no member minds another pod or is minded by one.
-        self._company = company or None
+        self._company = _company(snapshot, policy, members)
 
     def place(self, member: Member) -> int | Refusal:
         """Put a pod on its best node, or say why there is none."""
-        standing = self._standing(member)
-        seeker = self._seeker(member.shape, standing)
+        seeker = self._seeker(member)
         if seeker.refusal and not seeker.is_stale(len(self._touched)):
             return seeker.refusal
         i = seeker.best(self._touched, self._spots)
         if i == NOWHERE:
             seeker.refusal = self._refusal(seeker)
             return seeker.refusal
-        self._load(i, seeker.view.ask)
-        if self._company is not None:
-            self._company.settle(standing, i)
+        self._load(member, seeker.view, i)
         return i
+
+    def put(self, member: Member, i: int) -> bool:
+        """Put a pod on this very node, if all filters allow that."""
+        seeker = self._seeker(member)
+        scene = self._scene(member.shape, seeker.among, self._used(), self._ports())
+        if not scene.inside[i] or any(refused(row, scene)[i] for row in self._policy.filters):
+            return False
+        self._load(member, seeker.view, i)
+        return True
+
+    def _load(self, member: Member, view: View, i: int) -> None:
+        spots = self._spots
+        spots[i] = view.after(spots.get(i) or self.snapshot.spot(i))
+        self._touched.append(i)
+        if self._company is not None:
+            self._company.settle(self._company.standing(member), i)
 
     def refused(self, member: Member) -> Refusal | None:
         """The refusal that an equal pod has already met here, if any."""
-        seeker = self._seekers.get((member.shape, self._standing(member)))
+        seeker = self._seekers.get(self._sort(member))
         return seeker.refusal if seeker else None
-
-    def _standing(self, member: Member) -> Standing:
-        return ALONE if self._company is None else self._company.standing(member)
-
-    def _seeker(self, shape: Shape, standing: Standing) -> _Seeker:
-        seeker = self._seekers.get((shape, standing))
-        if seeker is None:
-            seeker = self._seekers[shape, standing] = self._new_seeker(shape, standing)
-        return seeker
-
-    def _new_seeker(self, shape: Shape, standing: Standing) -> _Seeker:
-        view = view_of(self.snapshot, self._policy, shape)
-        scene = Scene(
-            self.snapshot, shape, self.snapshot.used, self.snapshot.ports,
-            self._among(shape, standing), self._within,
-        )  # fmt: skip
-        comparisons = tuple(row for row in self._policy.comparisons if row.concerns(scene))
-        if scene.among is None and not comparisons:
-            return _Cursor(view, scene, self._order(view))
-        return _Surveyor(view, scene, Field(view, scene, comparisons))
 
     def is_plain(self, member: Member) -> bool:
         """Whether where a pod goes depends on nothing but the load of nodes."""
-        return isinstance(self._seeker(member.shape, self._standing(member)), _Cursor)
+        return isinstance(self._seeker(member), _Cursor)
 
-    def _order(self, view: View) -> list[int]:
-        if self._nodes is None:
-            return view.order
-        keys = view.keys
-        return sorted(keys[i] for i in self._nodes.tolist() if keys[i] != NOWHERE)
-
-    def _among(self, shape: Shape, standing: Standing) -> Among | None:
+    def _sort(self, member: Member) -> Shape | tuple[Shape, Standing]:
+        """What members have in common that are interchangeable here."""
         company = self._company
-        if company is None or not (standing.peers or company.is_minded(standing)):
+        return member.shape if company is None else (member.shape, company.standing(member))
+
+    def _seeker(self, member: Member) -> _Seeker:
+        sort = member.shape if self._company is None else self._sort(member)
+        seeker = self._seekers.get(sort)
+        if seeker is None:
+            seeker = self._seekers[sort] = self._new_seeker(member)
+        return seeker
+
+    def _new_seeker(self, member: Member) -> _Seeker:
+        view = view_of(self.snapshot, self._policy, member.shape)
+        among = None if self._company is None else self._among(self._company, member)
+        if among is None and not view.comparisons:
+            nodes, ranking = self._nodes, view.ranking
+            return _Cursor(view, ranking if nodes is None else Ranking(ranking.keys[nodes]))
+        scene = self._scene(member.shape, among, self.snapshot.used, self.snapshot.ports)
+        return _Surveyor(view, among, Field(view, scene, concerning(self._policy, scene)))
+
+    def _among(self, company: Company, member: Member) -> Among | None:
+        policy, shape, standing = self._policy, member.shape, company.standing(member)
+        if not (standing.peers or company.is_minded(standing)):
             return None
-        policy = self._policy
         return Among(
             self.snapshot, company, standing, shape.wishes,
             explicit=bool(shape.peers.spreads) or policy.defaults.strict,
             near_weight=policy.near_weight, heeds_likes=policy.heeds_likes,
         )  # fmt: skip
 
-    def _load(self, i: int, ask: Ask) -> None:
-        spot = self._spots.get(i)
-        if spot is None:
-            spot = self._spots[i] = self.snapshot.spot(i)
-        used, scored = spot.used, spot.scored
-        for column, amount in ask.amounts:
-            used[column] += amount
-        scored[CPU] += ask.scored_cpu
-        scored[MEMORY] += ask.scored_memory
-        if ask.ports:
-            spot.ports += ask.ports
-        self._touched.append(i)
-
     def _refusal(self, seeker: _Seeker) -> Refusal:
-        if not self._touched and seeker.scene.among is None and self._within is None:
+        if not self._touched and seeker.among is None and self._nodes is None:
             return seeker.view.refusal()
-        scene = Scene(
-            self.snapshot, seeker.scene.shape, self._used(), self._ports(), seeker.scene.among,
-            self._within,
-        )  # fmt: skip
+        scene = self._scene(seeker.view.shape, seeker.among, self._used(), self._ports())
         return refusal(self._policy.filters, scene)
+
+    def _scene(
+        self, shape: Shape, among: Among | None, used: IntArray, ports: Mapping[int, Ports]
+    ) -> Scene:
+        within = None if self._nodes is None else _mask(self._nodes, len(self.snapshot))
+        return Scene(self.snapshot, shape, used, ports, among, within)
 
     def _used(self) -> IntArray:
         used = self.snapshot.used.copy()
@@ -148,10 +146,10 @@ class Trial:
 class _Seeker(ABC):
     """One way to find the best node for a shape as the trial stands, or NOWHERE."""
 
-    __slots__ = ("_seen", "refusal", "scene", "view")
+    __slots__ = ("_seen", "among", "refusal", "view")
 
-    def __init__(self, view: View, scene: Scene) -> None:
-        self.view, self.scene = view, scene
+    def __init__(self, view: View, among: Among | None) -> None:
+        self.view, self.among = view, among
         self.refusal: Refusal | None = None
         self._seen = 0
 
@@ -163,9 +161,9 @@ class _Seeker(ABC):
     def best(self, touched: list[int], spots: dict[int, Spot]) -> int:
         """The index of the best node."""
 
-    def _news(self, touched: list[int]) -> Iterable[int]:
-        news = dict.fromkeys(touched[self._seen :])
-        self._seen = len(touched)
+    def _news(self, touched: list[int]) -> list[int]:
+        """What was touched since the last look; a node may be there twice."""
+        news, self._seen = touched[self._seen :], len(touched)
         return news
 
 
@@ -174,8 +172,8 @@ class _Surveyor(_Seeker):
 
     __slots__ = ("_field",)
 
-    def __init__(self, view: View, scene: Scene, field: Field) -> None:
-        super().__init__(view, scene)
+    def __init__(self, view: View, among: Among | None, field: Field) -> None:
+        super().__init__(view, among)
         self._field = field
 
     def is_stale(self, touched: int) -> bool:
@@ -189,14 +187,13 @@ class _Surveyor(_Seeker):
 
 
 class _Cursor(_Seeker):
-    """Where one shape stands in its view's order, and the new keys of touched nodes."""
+    """Where one shape stands in a ranking, and the new keys of touched nodes."""
 
-    __slots__ = ("_front", "_heap", "_keys", "_order")
+    __slots__ = ("_front", "_heap", "_keys", "_ranking")
 
-    def __init__(self, view: View, scene: Scene, order: list[int]) -> None:
-        super().__init__(view, scene)
-        self._order = order
-        self._front = 0
+    def __init__(self, view: View, ranking: Ranking) -> None:
+        super().__init__(view, None)
+        self._ranking, self._front = ranking, 0
         self._heap: list[int] = []
         self._keys: dict[int, int] = {}
 
@@ -205,28 +202,40 @@ class _Cursor(_Seeker):
         return False
 
     def best(self, touched: list[int], spots: dict[int, Spot]) -> int:
-        """The first of the order, or a touched node that is better still."""
+        """The first of the ranking, or a touched node that is better still."""
+        heap, keys, view = self._heap, self._keys, self.view
         if self._seen < len(touched):
-            self._catch_up(self._news(touched), spots)
-        heap, keys = self._heap, self._keys
+            for i in self._news(touched):
+                keys[i] = key = view.key(i, spots[i])
+                if key != NOWHERE:
+                    heappush(heap, key)
         while heap and heap[0] != keys[heap[0] & INDEX]:
             heappop(heap)
-        order, front, end = self._order, self._front, len(self._order)
-        while front < end and order[front] & INDEX in spots:
-            front += 1
-        self._front = front
-        key = order[front] if front < end else NOWHERE
+        key = self._untouched(spots)
         if heap and heap[0] < key:
             key = heap[0]
         return key & INDEX if key != NOWHERE else NOWHERE
 
-    def _catch_up(self, nodes: Iterable[int], spots: dict[int, Spot]) -> None:
-        view, keys = self.view, self._keys
-        for i in nodes:
-            if view.keys[i] != NOWHERE:
-                keys[i] = key = view.key(i, spots[i])
-                if key != NOWHERE:
-                    heappush(self._heap, key)
+    def _untouched(self, spots: dict[int, Spot]) -> int:
+        """The best key of the nodes that nothing was put on; all before it were touched."""
+        best, front = self._ranking.best, self._front
+        while front < len(best) or self._ranking.extend():
+            if best[front] & INDEX not in spots:
+                self._front = front
+                return best[front]
+            front += 1
+        self._front = front
+        return NOWHERE
+
+
+def _company(snapshot: Snapshot, policy: Policy, members: Iterable[Member]) -> Company | None:
+    """The others, if there are any that matter; asked of every trial, and mostly there are none."""
+    census, spreads = snapshot.census, policy.defaults.spreads
+    if not census.carried and not (census.services and spreads):
+        members = [one for one in members if one.shape.peers is not NOBODY]
+        if not members:
+            return None
+    return Company(snapshot, members, spreads) or None
 
 
 def _mask(nodes: IntArray, size: int) -> BoolArray:

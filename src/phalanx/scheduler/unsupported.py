@@ -1,4 +1,4 @@
-"""What pods and groups may ask for that this scheduler does not give yet.
+"""What pods may ask for that this scheduler does not give yet.
 
 Such a pod is refused with a reason and never placed as if it had not asked. A row goes when the
 feature comes.
@@ -10,20 +10,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from phalanx.api.core import PodSpec
-from phalanx.api.scheduling import PodGroupSpec
 
 
 class PodRow(NamedTuple):
     """Whether a pod asks for it, and how it is called."""
 
     asked: Callable[[PodSpec], bool]
-    what: str
-
-
-class GroupRow(NamedTuple):
-    """Whether a group asks for it, and how it is called."""
-
-    asked: Callable[[PodGroupSpec], bool]
     what: str
 
 
@@ -36,16 +28,7 @@ UNSUPPORTED = (
     PodRow(lambda spec: bool(spec.resource_claims), "resource claims"),
 )
 
-UNSUPPORTED_GROUPS = (
-    GroupRow(lambda spec: bool(spec.parent_composite_pod_group_name), "a parent composite group"),
-)
-
 
 def unsupported(spec: PodSpec) -> str:
     """The first thing that a pod asks for and does not get, or nothing."""
     return next((row.what for row in UNSUPPORTED if row.asked(spec)), "")
-
-
-def unsupported_of_group(spec: PodGroupSpec) -> str:
-    """The first thing that a group asks for and does not get, or nothing."""
-    return next((row.what for row in UNSUPPORTED_GROUPS if row.asked(spec)), "")

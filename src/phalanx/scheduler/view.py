@@ -1,33 +1,35 @@
 """View: how the nodes of a snapshot look to one shape. Kept across cycles and patched.
 
 Every node has a key: its score and index in one integer, so that the smallest key is the best node
-and of equal nodes the one with the lower name; `order` holds the keys of the nodes that take the
-pod, sorted. A cycle reads them through a `Trial` and changes nothing.
+and of equal nodes the one with the lower name. The `ranking` has those of the nodes that take the
+pod in order. A cycle reads them through a `Trial` and changes nothing.
 
     score 175 on node 4     key = 4 - (175 << 32)
-    order [k4, k0, k7]      node 4 is best, then 0, then 7; the others refuse
+    ranking [k4, k0, k7]    node 4 is best, then 0, then 7; the others refuse
+
+What a node is worth depends on its spot, and many nodes share one: it is asked once per spot.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-
 import numpy as np
 
+from phalanx.scheduler.comparisons import Comparison
 from phalanx.scheduler.decision import Refusal
 from phalanx.scheduler.filters import Depends, refusal, refused
 from phalanx.scheduler.policy import Policy
+from phalanx.scheduler.ranking import NOWHERE, Ranking
 from phalanx.scheduler.scene import Scene, opening
 from phalanx.scheduler.shape import Shape
-from phalanx.scheduler.snapshot import Snapshot, Spot
+from phalanx.scheduler.snapshot import IntArray, Snapshot
+from phalanx.scheduler.spot import Rows, Spot
 
 #: The low bits of a key are the node's index.
 SHIFT = 32
 INDEX = (1 << SHIFT) - 1
-#: The key of a node that refuses: behind all others.
-NOWHERE = 1 << 62
 
 _VIEWS_LIMIT = 64
+_SPOTS_LIMIT = 16_384
 #: From this share of changed nodes on it is cheaper to start anew.
 _PATCH_SHARE = 16
 
@@ -36,8 +38,9 @@ class View:
     """Mask, scores and order of one shape on one snapshot."""
 
     __slots__ = (
-        "_admits", "_everywhere", "_here", "_merits", "_position", "_refusal", "allowed", "ask",
-        "epoch", "keys", "order", "policy", "shape", "snapshot",
+        "_admits", "_afterwards", "_everywhere", "_here", "_merits", "_open", "_position",
+        "_refusal", "_worths", "allowed", "ask", "comparisons", "epoch", "policy", "ranking",
+        "shape", "snapshot",
     )  # fmt: skip
 
     def __init__(self, snapshot: Snapshot, policy: Policy, shape: Shape) -> None:
@@ -48,84 +51,110 @@ class View:
         opinions = [(s.weight, s.opinion(shape, snapshot.columns)) for s in policy.scores]
         self._here = tuple((weight, opinion.here) for weight, opinion in opinions)
         self._everywhere = tuple((weight, opinion.everywhere) for weight, opinion in opinions)
-        self.keys: list[int] = []
-        self.order: list[int] = []
-        self._position = self.epoch = 0
+        #: What spots are worth, as the part of a key that does not depend on the node.
+        self._worths: dict[Spot, int] = {}
+        self._afterwards: dict[Spot, Spot] = {}
         self._refusal: Refusal | None = None
+        self.epoch, self._position = snapshot.epoch, len(snapshot.journal)
+        scene = opening(snapshot, shape)
+        self.comparisons = concerning(policy, scene)
         self.allowed = np.ones(len(snapshot), bool)
-        self._merits: list[int] | None = None
-        self._build()
+        for row in policy.filters:
+            if row.depends is Depends.NODES:
+                self.allowed &= ~refused(row, scene)
+        #: The same as plain bytes, which are read faster one by one.
+        self._open = self.allowed.tobytes()
+        self._merits = self._merited()
+        self.ranking = self._ranked(scene)
+
+    @property
+    def keys(self) -> IntArray:
+        """The key of every node."""
+        return self.ranking.keys
 
     def key(self, i: int, spot: Spot) -> int:
-        """The key of a node that this shape may use, loaded like that."""
-        ask = self.ask
-        for admits in self._admits:
-            if not admits(ask, spot):
-                return NOWHERE
-        score = self._merits[i] if self._merits else 0
-        for weight, here in self._here:
-            score += weight * here(spot)
-        return i - (score << SHIFT)
+        """The key of a node that is such a spot; NOWHERE if it refuses."""
+        if not self._open[i]:
+            return NOWHERE
+        worth = self._worths.get(spot)
+        if worth is None:
+            worth = self._remembered(spot, self._worth(spot))
+        if worth == NOWHERE:
+            return NOWHERE
+        return worth + i if self._merits is None else worth + i - (int(self._merits[i]) << SHIFT)
+
+    def after(self, spot: Spot) -> Spot:
+        """What becomes of a spot when a pod of this shape is put there."""
+        after = self._afterwards.get(spot)
+        if after is None:
+            after = self._afterwards[spot] = self.snapshot.spots.after(spot, self.ask)
+        return after
 
     def catch_up(self) -> None:
         """Repeat the rows whose load changed since the last look."""
-        changed = sorted(set(self.snapshot.journal[self._position :]))
-        self._position = len(self.snapshot.journal)
+        snapshot, ranking = self.snapshot, self.ranking
+        changed = snapshot.journal[self._position :]
         if not changed:
             return
-        if len(changed) * _PATCH_SHARE > len(self.snapshot):
-            self._rank()
-        else:
-            self._patch(changed)
-        self._refusal = None
+        self._position, self._refusal = len(snapshot.journal), None
+        if len(changed) * _PATCH_SHARE > len(snapshot):
+            self.ranking = self._ranked(opening(snapshot, self.shape))
+            return
+        for i in changed:
+            ranking.put(i, self.key(i, snapshot.spot(i)))
 
     def refusal(self) -> Refusal:
         """Why no node takes a pod of this shape, as the snapshot stands and others left out."""
         if self._refusal is None:
-            self._refusal = refusal(self.policy.filters, self._scene())
+            self._refusal = refusal(self.policy.filters, opening(self.snapshot, self.shape))
         return self._refusal
 
-    def _scene(self) -> Scene:
-        return opening(self.snapshot, self.shape)
+    def scores(self, rows: Rows) -> IntArray:
+        """What many nodes are worth by their load."""
+        total = np.zeros(len(rows.room), np.int64)
+        for weight, everywhere in self._everywhere:
+            total += weight * everywhere(rows)
+        return total
 
-    def _build(self) -> None:
-        snapshot, scene = self.snapshot, self._scene()
-        for row in self.policy.filters:
-            if row.depends is Depends.NODES:
-                self.allowed &= ~refused(row, scene)
-        merits = [(row.weight, row.of(snapshot, self.shape)) for row in self.policy.merits]
-        if any(found is not None for _, found in merits):
-            total = sum(weight * found for weight, found in merits if found is not None)
-            self._merits = np.asarray(total, np.int64).tolist()
-        self._rank()
-        self.epoch, self._position = snapshot.epoch, len(snapshot.journal)
+    def _worth(self, spot: Spot) -> int:
+        for admits in self._admits:
+            if not admits(self.ask, spot):
+                return NOWHERE
+        score = 0
+        for weight, here in self._here:
+            score += weight * here(spot)
+        return -score << SHIFT
 
-    def _rank(self) -> None:
+    def _remembered(self, spot: Spot, worth: int) -> int:
+        if len(self._worths) >= _SPOTS_LIMIT:
+            self._worths.clear()
+            self._afterwards.clear()
+        self._worths[spot] = worth
+        return worth
+
+    def _merited(self) -> IntArray | None:
+        """What nodes are worth whatever is on them."""
+        merits = [(row.weight, row.of(self.snapshot, self.shape)) for row in self.policy.merits]
+        found = [weight * merit for weight, merit in merits if merit is not None]
+        return np.sum(found, axis=0) if found else None
+
+    def _ranked(self, scene: Scene) -> Ranking:
         """Ask what depends on load of all nodes, and rank those that pass."""
-        snapshot, scene = self.snapshot, self._scene()
+        snapshot = self.snapshot
         passing = self.allowed.copy()
         for row in self.policy.filters:
             if row.depends is Depends.LOAD:
                 passing &= ~refused(row, scene)
-        scores = np.array(self._merits or np.zeros(len(snapshot)), np.int64)
-        for weight, everywhere in self._everywhere:
-            scores += weight * everywhere(snapshot)
+        scores = self.scores(snapshot)
+        if self._merits is not None:
+            scores += self._merits
         keys = np.arange(len(snapshot)) - (scores << SHIFT)
-        self.order = np.sort(keys[passing]).tolist()
-        self.keys = np.where(passing, keys, NOWHERE).tolist()
+        return Ranking(np.where(passing, keys, NOWHERE))
 
-    def _patch(self, changed: list[int]) -> None:
-        snapshot, keys, order, allowed = self.snapshot, self.keys, self.order, self.allowed
-        for i in changed:
-            old = keys[i]
-            new = self.key(i, snapshot.spot(i)) if allowed[i] else NOWHERE
-            if new == old:
-                continue
-            keys[i] = new
-            if old != NOWHERE:
-                del order[bisect_left(order, old)]
-            if new != NOWHERE:
-                insort(order, new)
+
+def concerning(policy: Policy, scene: Scene) -> tuple[Comparison, ...]:
+    """The comparisons that matter to a shape."""
+    return tuple(row for row in policy.comparisons if row.concerns(scene))
 
 
 def view_of(snapshot: Snapshot, policy: Policy, shape: Shape) -> View:

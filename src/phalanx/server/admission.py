@@ -18,6 +18,7 @@ from phalanx.server.call import Call
 from phalanx.server.context import Context
 from phalanx.server.limitranges import add_limits
 from phalanx.server.objects import decoded, forbidden, not_found
+from phalanx.store.kv import Record
 
 Step = Callable[[Context, Call, Object], None]
 
@@ -43,6 +44,17 @@ def admit_deletion(call: Call) -> None:
         raise forbidden(call.kind, call.name, "this namespace may not be deleted")
 
 
+def is_closing(context: Context, namespace: str) -> bool:
+    """Whether nothing new may come to a namespace: it is being deleted, or not there."""
+    record = context.store.get(NAMESPACE.key("", namespace))
+    return record is None or _is_ending(record)
+
+
+def _is_ending(record: Record) -> bool:
+    is_marked = _DELETED in record.value
+    return is_marked and bool(decoded(record)["metadata"].get("deletionTimestamp"))
+
+
 def _name(obj: Object) -> str:
     """The name, which the rules ask for only after admission."""
     return str(obj["metadata"].get("name", ""))
@@ -54,7 +66,7 @@ def _namespace_is_there(context: Context, call: Call, obj: Object) -> None:
     record = context.store.get(NAMESPACE.key("", call.namespace))
     if record is None:
         raise not_found(NAMESPACE, call.namespace)
-    if _DELETED in record.value and decoded(record)["metadata"].get("deletionTimestamp"):
+    if _is_ending(record):
         why = f"unable to create new content in namespace {call.namespace} because it is being"
         cause = Cause("metadata.namespace", "NamespaceTerminating", f"{why} terminated")
         raise forbidden(call.kind, _name(obj), f"{why} terminated", (cause,))

@@ -1,6 +1,6 @@
 """The server: one door, `handle(Request) -> Reply | Stream`, for HTTP and in-process alike.
 
-    request ─▶ route ─▶ authorise ─▶ endpoint ─▶ reply
+    request ─▶ route ─▶ authorise ─▶ lane ─▶ endpoint ─▶ reply ─▶ audit
                  │
                  └─▶ paths that are not about objects: discovery, schemas, health, metrics
 
@@ -20,11 +20,11 @@ from phalanx import __version__
 from phalanx.api.errors import ApiError, MethodNotAllowed, ServerError
 from phalanx.api.gates import DEFAULT, Gates
 from phalanx.api.kinds import KINDS, NAMESPACE, PRIORITY_CLASS, Kind
-from phalanx.api.wire import JSON, Object, Reply, Request, Stream
+from phalanx.api.wire import JSON, Object, Reply, Request, Stream, User
 from phalanx.chance import Chance
 from phalanx.clock import Clock
 from phalanx.server import discovery
-from phalanx.server.access import ADMIN, Tokens, acting, authorise, authorise_path
+from phalanx.server.access import ADMIN, Access, Tokens
 from phalanx.server.admission import LASTING
 from phalanx.server.call import Call, parse_query
 from phalanx.server.context import Context
@@ -33,8 +33,13 @@ from phalanx.server.metrics import Requests, observe
 from phalanx.server.negotiation import in_media, negotiate
 from phalanx.server.registry import Registry
 from phalanx.server.routes import Route, resolve
+from phalanx.server.security.accounttokens import ISSUER
+from phalanx.server.security.audit import AUDIT_ID, READS, Audit, Numbers
+from phalanx.server.security.bootstrap import ensure
+from phalanx.server.security.lanes import Lanes
 from phalanx.server.watches import Hub
 from phalanx.server.writing import insert
+from phalanx.store.errors import StoreBroken
 from phalanx.store.kv import Store
 from phalanx.telemetry import TEXT, Meter, Metrics
 
@@ -60,48 +65,76 @@ class Server:
         self.metrics = Metrics()
         self.meter = Meter(self.metrics)
         hub = Hub(store, self.meter)
-        self.tokens = tokens or Tokens({})
         registry = Registry(gates.served(kinds))
-        self.context = Context(store, clock, chance, registry, hub, self.meter, self.tokens, gates)
+        self.access = Access(store, clock, tokens or Tokens({}))
+        self.context = Context(store, clock, chance, registry, hub, self.meter, self.access, gates)
+        self.lanes, self._numbers = Lanes(), Numbers(clock)
+        #: Whoever writes down what was written and refused, if anybody does.
+        self.audit: Audit | None = None
         self._requests = Requests(self.metrics)
         observe(self.metrics, gates, hub)
         Definitions(self.context)
 
     async def start(self) -> None:
-        """Make what every cluster has: the first namespaces and the system's priority classes."""
+        """Make what every cluster has: the first namespaces, priority classes, roles."""
         for name in LASTING:
             await self._ensure(NAMESPACE, {"metadata": {"name": name}})
         for name, value in _SYSTEM_CLASSES.items():
             await self._ensure(PRIORITY_CLASS, {"metadata": {"name": name}, "value": value})
+        await ensure(self.context.store, self.context.stamp())
         await resume(self.context)
 
     async def handle(self, request: Request) -> Reply | Stream:
         """Answer a request, whatever it is."""
-        begin, resolved = perf_counter(), None
+        begin, resolved, actor = perf_counter(), None, request.user
         answer: Reply | Stream
         try:
-            request = acting(request)
+            request = self.access.acting(request)
             if resolved := self._resolved(request):
                 answer = await self._answered(*resolved)
             else:
                 answer = self._other(request)
         except ApiError as error:
             answer = refusal(error)
+        except StoreBroken as error:
+            # No bug of ours, and whoever started the store is told by itself.
+            answer = refusal(ServerError(str(error)))
         except Exception:
             # A bug of ours: the client learns that, the log learns where; nothing was written.
-            _log.exception("%s %s", request.method, request.path)
+            request = self._numbers.given(request)
+            _log.exception("%s %s %s", request.headers[AUDIT_ID], request.method, request.path)
             answer = refusal(ServerError("an internal error occurred; the server's log has more"))
         if resolved:
             self._requests.count(*resolved, answer.code, perf_counter() - begin)
+        is_kept = self.audit is not None and resolved is not None and resolved[0].verb not in READS
+        if is_kept or answer.code >= 400 or AUDIT_ID in request.headers:
+            answer = self._noted(request, actor, resolved, answer)
         return answer
+
+    def _noted(
+        self, request: Request, actor: User, resolved: tuple[Route, Call] | None,
+        answer: Reply | Stream,
+    ) -> Reply | Stream:  # fmt: skip
+        """The answer under its number, by which it can be found in the audit log."""
+        number = self._numbers.of(request)
+        route, call = resolved or (None, None)
+        if self.audit is not None:
+            verb = route.verb if route else request.method.lower()
+            self.audit.answered(number, request, actor, verb, call, answer)
+        if answer.code < 400 and AUDIT_ID not in request.headers:
+            return answer
+        return replace(answer, headers=(*answer.headers, (AUDIT_ID, number)))
 
     async def _answered(self, route: Route, call: Call) -> Reply | Stream:
         """What is to be told besides is told with a refusal too: it may be what is to be mended."""
         with self.meter.stage("authorise"):
-            authorise(call.request.user, route.verb, call)
+            self.access.authorise(call.request.user, route.verb, call)
         answer: Reply | Stream
         try:
-            answer = await route.endpoint(self.context, call)
+            with self.lanes.of(route.verb, call):
+                answer = await route.endpoint(self.context, call)
+            if isinstance(answer, Stream):
+                self.lanes.hold(call.request.user, answer)
         except ApiError as error:
             reply = refusal(error)
             answer = replace(reply, headers=(*reply.headers, *call.warning_headers()))
@@ -112,7 +145,7 @@ class Server:
             return resolve(self.context, request)
         except ApiError:
             # Who may not ask does not learn what there is.
-            authorise_path(request.user, request.method, request.path)
+            self.access.authorise_path(request.user, request.method, request.path)
             raise
 
     async def _ensure(self, kind: Kind, obj: Object) -> None:
@@ -124,7 +157,7 @@ class Server:
     def _other(self, request: Request) -> Reply:
         """A path that is not about objects."""
         path = request.path.rstrip("/") or "/"
-        authorise_path(request.user, request.method, path)
+        self.access.authorise_path(request.user, request.method, path)
         answer = _PATHS.get(path) or _prefixed(path)
         reply = answer(self, request) if answer else _nowhere()
         if request.method != "GET" and reply.code < 400:
@@ -200,17 +233,32 @@ def _openapi_index(server: Server, request: Request) -> Reply:
     return Reply(200, orjson.dumps(discovery.openapi_index(server.context.registry)))
 
 
-#: An OpenAPI v2 document in protobuf that says its version and nothing else.
-_EMPTY_SWAGGER = b"\n\x032.0"
-_SWAGGER_PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+def _keys(server: Server, request: Request) -> Reply:
+    """By which keys anybody can verify tokens of service accounts."""
+    signer = server.access.authenticator.accounts.signer
+    return Reply(200, orjson.dumps({"keys": [signer.jwk]}), "application/jwk-set+json")
+
+
+def _issuer(server: Server, request: Request) -> Reply:
+    return Reply(200, orjson.dumps({
+        "issuer": ISSUER, "jwks_uri": f"{ISSUER}/openid/v1/jwks", "response_types_supported":
+        ["id_token"], "subject_types_supported": ["public"],
+        "id_token_signing_alg_values_supported": ["ES256"],
+    }))  # fmt: skip
+
+
+#: How an OpenAPI v2 document in protobuf is asked for, by the first word that fits, and called.
+_SWAGGER_PROTOBUF = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+_SWAGGER_REPLY = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 
 
 def _swagger(server: Server, request: Request) -> Reply:
-    """As JSON; a client that takes only protobuf is told to look at v3 by an empty document."""
+    """As JSON, or as protobuf for those who ask for that first."""
     accept = request.headers.get("accept", "*/*")
-    if "json" in accept or "*/*" in accept:
-        return Reply(200, discovery.swagger(server.context.registry))
-    return Reply(200, _EMPTY_SWAGGER, _SWAGGER_PROTOBUF)
+    if accept.split(",")[0].split(";")[0].strip() in (_SWAGGER_PROTOBUF, _SWAGGER_REPLY):
+        found = discovery.swagger(server.context.registry, protobuf=True)
+        return Reply(200, found, _SWAGGER_REPLY)
+    return Reply(200, discovery.swagger(server.context.registry))
 
 
 _PATHS: Mapping[str, Answer] = {
@@ -223,6 +271,8 @@ _PATHS: Mapping[str, Answer] = {
     "/apis": _apis,
     "/openapi/v2": _swagger,
     "/openapi/v3": _openapi_index,
+    "/openid/v1/jwks": _keys,
+    "/.well-known/openid-configuration": _issuer,
 }
 
 

@@ -3,12 +3,12 @@
 `pods/binding` does what Kubernetes does. `groupbindings` (ours) binds many pods or none: each
 must be unbound, alive and of the given uid, each node must exist and have room left in the
 ledger, the groups by whose terms they were placed must be there, and all of it is committed at
-once. DECISION → BIND → STORE ends here.
+once, together with what users are told of it. DECISION → BIND → STORE ends here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -19,6 +19,8 @@ from phalanx.api.errors import ApiError, BadRequest, Cause, Conflict, Invalid, s
 from phalanx.api.kinds import BINDING, GROUP_BINDING, NODE, POD, POD_GROUP
 from phalanx.api.resources import Amounts, node_room
 from phalanx.api.wire import Object, Reply
+from phalanx.server.admission import is_closing
+from phalanx.server.announcing import group_standing, scheduled_event
 from phalanx.server.bodies import read_object
 from phalanx.server.call import Call
 from phalanx.server.context import Context
@@ -74,9 +76,14 @@ def _read_binding(context: Context, call: Call) -> tuple[str, Object, Object]:
 
 @dataclass(slots=True)
 class _Group:
-    """A GroupBinding in the making: what is bound, what it would take, what is wrong with it."""
+    """A GroupBinding in the making: what is bound, what it would take, what is wrong with it.
 
+    `news` are the writes that tell of it, but for the events of a namespace that takes none.
+    """
+
+    tells_events: bool
     changes: list[tuple[Record, Object, Charge]] = field(default_factory=list)
+    news: list[Write] = field(default_factory=list)
     room: dict[str, Amounts] = field(default_factory=dict)
     refusals: list[Cause] = field(default_factory=list)
 
@@ -95,7 +102,7 @@ async def bind_group(context: Context, call: Call) -> Reply:
             group=GROUP_BINDING.group, kind=GROUP_BINDING.plural, causes=group.refusals,
         )  # fmt: skip
     if not call.dry_run:
-        await _commit(context, group.changes)
+        await _commit(context, group.changes, group.news)
     return succeeded(201)
 
 
@@ -104,7 +111,7 @@ def _gathered(context: Context, call: Call) -> _Group:
     bindings = body.get("bindings") or []
     if not bindings or len(bindings) > MAX_BINDINGS:
         raise _bad_group(f"between 1 and {MAX_BINDINGS} bindings are needed, got {len(bindings)}")
-    group = _Group()
+    group = _Group(not is_closing(context, call.namespace))
     for number, terms in enumerate(body.get("groups") or []):
         _check_terms(context, call, group, f"groups[{number}]", terms)
     seen: set[str] = set()
@@ -120,14 +127,17 @@ def _gathered(context: Context, call: Call) -> _Group:
     return group
 
 
-def _check_terms(
-    context: Context, call: Call, group: _Group, at: str, terms: Mapping[str, str]
-) -> None:
+def _check_terms(context: Context, call: Call, group: _Group, at: str, terms: Object) -> None:
     """A group made again under its name may ask for something else."""
-    name = terms.get("name", "")
+    name, standing = terms.get("name", ""), terms.get("standing") or {}
     record = context.store.pending(POD_GROUP.key(call.namespace, name))
-    if record is None or decoded(record)["metadata"]["uid"] != terms.get("uid"):
+    found = decoded(record) if record else None
+    if record is None or found is None or found["metadata"]["uid"] != terms.get("uid"):
         group.refuse(at, "GroupGone", f'group "{name}" is not the one that was meant')
+    elif any(number < 0 for number in standing.values()):
+        group.refuse(f"{at}.standing", "FieldValueInvalid", "numbers may not be negative")
+    elif standing:
+        group.news += group_standing(context, record, found, standing)
 
 
 def _join(context: Context, call: Call, group: _Group, at: str, binding: Mapping[str, str]) -> None:
@@ -148,6 +158,8 @@ def _join(context: Context, call: Call, group: _Group, at: str, binding: Mapping
     taken_room = charge(bound)
     if short := _take(room, taken_room.amounts):
         return group.refuse(at, "NodeFull", f'node "{node}" has not enough {short} left')
+    if group.tells_events:
+        group.news.append(scheduled_event(context, bound))
     group.changes.append((record, bound, taken_room))
     return None
 
@@ -204,9 +216,12 @@ def _bound(context: Context, pod: Object, node: str) -> Object:
     return pod
 
 
-async def _commit(context: Context, changes: list[tuple[Record, Object, Charge]]) -> None:
-    """Write the bound pods and the room that they take, which was none before."""
+async def _commit(
+    context: Context, changes: list[tuple[Record, Object, Charge]], news: Sequence[Write] = ()
+) -> None:
+    """Write the bound pods, what is told of it, and the room that they take: none before."""
     writes = [Write(record.key, encoder(pod), record.revision) for record, pod, _ in changes]
+    writes += news
     writes += entries(context.store, [(NOTHING, taken_room) for _, _, taken_room in changes])
     try:
         with context.meter.stage("commit"):

@@ -8,7 +8,7 @@ from phalanx.api.gates import Gates
 from phalanx.api.meta import timestamp
 from phalanx.chance import Chance
 from phalanx.clock import Clock
-from phalanx.server.access import Tokens
+from phalanx.server.access import Access
 from phalanx.server.registry import Registry
 from phalanx.server.watches import Hub
 from phalanx.store.kv import Store
@@ -19,7 +19,7 @@ from phalanx.telemetry import Meter
 class Context:
     """Store, time and chance, the kinds that are served, the fan-out of watches, the meter.
 
-    `gates` say what is switched off.
+    `access` says who may what, `gates` say what is switched off.
     """
 
     store: Store
@@ -28,7 +28,7 @@ class Context:
     registry: Registry
     hub: Hub
     meter: Meter
-    tokens: Tokens
+    access: Access
     gates: Gates
 
     def stamp(self) -> str:

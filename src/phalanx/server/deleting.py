@@ -89,7 +89,7 @@ async def delete_one(
     old = decoded(record)
     _check_preconditions(call, old, options)
     new = decoded(record)
-    _mark(context, call, new, options)
+    mark(context, call, new, options)
     if options.dry_run:
         return dumped(call.kind, new), is_finished(kind, new)
     if is_finished(kind, new):
@@ -106,7 +106,7 @@ async def delete_one(
     return presented(call.kind, written.value), False
 
 
-def _mark(context: Context, call: Call, obj: Object, options: Options) -> None:
+def mark(context: Context, call: Call, obj: Object, options: Options) -> None:
     """Note in an object that it is to go, and when; a second request can only hasten that."""
     meta = obj["metadata"]
     if call.kind is NAMESPACE:

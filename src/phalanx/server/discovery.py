@@ -32,6 +32,7 @@ SUBRESOURCES = {
     "binding": ("Binding", "", "", ("create",)),
     "eviction": ("Eviction", "policy", "v1", ("create",)),
     "log": ("", "", "", ("get",)),
+    "token": ("TokenRequest", "authentication.k8s.io", "v1", ("create",)),
     "resize": ("", "", "", _STATUS_VERBS),
     "ephemeralcontainers": ("", "", "", _STATUS_VERBS),
     "scale": ("Scale", "autoscaling", "v1", _STATUS_VERBS),
@@ -190,14 +191,20 @@ def _schemas(served: Sequence[Kind]) -> Object:
     return schemas
 
 
-def swagger(registry: Registry) -> bytes:
-    """`/openapi/v2`: every schema in one document, for clients that know no newer form."""
-    schemas = orjson.dumps(_schemas(registry.kinds))
-    definitions = schemas.replace(b"#/components/schemas/", b"#/definitions/")
-    top = orjson.dumps({
-        "swagger": "2.0", "info": {"title": "Phalanx", "version": "v1"}, "paths": {},
-    })  # fmt: skip
-    return top[:-1] + b',"definitions":' + definitions + b"}"
+def swagger(registry: Registry, *, protobuf: bool = False) -> bytes:
+    """`/openapi/v2`: all in one document, for clients that know no newer form."""
+    return _swagger(tuple(registry.kinds), protobuf)
+
+
+@lru_cache(maxsize=2)
+def _swagger(served: tuple[Kind, ...], protobuf: bool) -> bytes:
+    # Few ask for it: whoever does not need not load what makes it.
+    from phalanx.api.swagger import document
+    from phalanx.api.swaggermessages import encoded
+
+    paths = {path: item for kind in served for path, item in _paths(kind).items()}
+    made = document("Phalanx", _schemas(served), paths)
+    return encoded(made) if protobuf else orjson.dumps(made)
 
 
 def _paths(kind: Kind) -> Object:

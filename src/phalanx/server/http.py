@@ -22,9 +22,9 @@ from typing import cast
 
 from phalanx.api.errors import ApiError, RequestTimeout, ServerError
 from phalanx.api.wire import Handler, Reply, Request, Stream
-from phalanx.server.access import Tokens
 from phalanx.server.app import refusal
 from phalanx.server.parser import Asked, Limits, Parser, cut_short
+from phalanx.server.security.door import Door
 
 _log = logging.getLogger("phalanx.server")
 
@@ -46,11 +46,12 @@ class Connection(asyncio.Protocol):
     """One client's connection, among all that are open. `ended` when nothing of it is left."""
 
     def __init__(
-        self, handle: Handler, tokens: Tokens, connections: set[Connection], limits: Limits
+        self, handle: Handler, door: Door, connections: set[Connection], limits: Limits
     ) -> None:
         self._handle, self._connections, self._limits = handle, connections, limits
+        self._door = door
         self._loop = asyncio.get_running_loop()
-        self._parser = Parser(tokens, limits)
+        self._parser = Parser(door, limits)
         self._waiting: deque[Asked] = deque()
         self._answering: asyncio.Task[None] | None = None
         self._is_streaming = self._is_lost = False
@@ -69,6 +70,7 @@ class Connection(asyncio.Protocol):
         """A client has come."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(_HIGH_WATER)
+        self._parser.peer = self._door.peer(transport.get_extra_info("peercert"))
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -109,6 +111,7 @@ class Connection(asyncio.Protocol):
 
     def _end(self) -> None:
         self._connections.discard(self)
+        self._parser.leave()
         self.ended.set_result(None)
 
     # ----------------------------------------------------------------------------- answering

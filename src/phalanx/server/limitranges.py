@@ -50,11 +50,14 @@ Judge = Callable[[_Bound], str]
 
 def add_limits(context: Context, call: Call, pod: Object) -> None:
     """Have containers ask for and be limited to what the namespace says, where they do not say."""
+    items = _items(context, call.namespace, ("Container",))
     requests: Quantities = {}
     limits: Quantities = {}
-    for item in _items(context, call.namespace, ("Container",)):
+    for item in items:
         requests = {**item.get("defaultRequest", {}), **requests}
         limits = {**item.get("default", {}), **limits}
+    if not items:
+        return
     notes = [
         note
         for part, word in _CONTAINERS
@@ -72,17 +75,19 @@ def check_limits(context: Context, call: Call, new: Object, old: Object | None =
     if call.kind not in _TYPES or call.subresource or is_let_be:
         return
     items = _items(context, call.namespace, _TYPES[call.kind])
-    found = list(dict.fromkeys(why for item in items for why in _violations(item, new)))
-    if found:
+    if found := list(dict.fromkeys(why for item in items for why in _violations(item, new))):
         told = found[0] if len(found) == 1 else f"[{', '.join(found)}]"
         raise forbidden(call.kind, new["metadata"]["name"], told)
 
 
-def _items(context: Context, namespace: str, sorts: tuple[str, ...]) -> Iterator[Object]:
+def _items(context: Context, namespace: str, sorts: tuple[str, ...]) -> list[Object]:
     """What the LimitRanges of a namespace say about some types, in the order of their names."""
-    for record in context.store.range(LIMIT_RANGE.prefix(namespace)):
-        limits = decoded(record)["spec"].get("limits") or ()
-        yield from (item for item in limits if item["type"] in sorts)
+    return [
+        item
+        for record in context.store.range(LIMIT_RANGE.prefix(namespace))
+        for item in decoded(record)["spec"].get("limits") or ()
+        if item["type"] in sorts
+    ]
 
 
 def _completed(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 from phalanx.api.wire import Handler
-from phalanx.server.access import Tokens
 from phalanx.server.http import Connection
 from phalanx.server.parser import Limits
+from phalanx.server.security.authentication import Identifier
+from phalanx.server.security.door import Door, Refused
 
 _BACKLOG = 1024
 
@@ -32,16 +34,24 @@ def bind_socket(host: str, port: int) -> socket.socket:
 @contextlib.asynccontextmanager
 async def listening(
     handle: Handler,
-    tokens: Tokens,
+    identifier: Identifier,
     sock: socket.socket,
     tls: ssl.SSLContext | None,
     limits: Limits | None = None,
+    *,
+    hosts: Iterable[str] | None = None,
+    refused: Refused | None = None,
 ) -> AsyncIterator[None]:
-    """Serve on a socket for as long as the context lasts; without TLS, for what is private."""
-    limits = limits or Limits()
+    """Serve on a socket for as long as the context lasts.
+
+    Where `hosts` are given, requests to others are refused; `refused` hears of those who were
+    turned away.
+    """
+    limits, door = limits or Limits(), Door(identifier, hosts, refused)
+    _check_reach(sock, tls)
     connections: set[Connection] = set()
     server = await asyncio.get_running_loop().create_server(
-        lambda: Connection(handle, tokens, connections, limits), sock=sock, backlog=_BACKLOG,
+        lambda: Connection(handle, door, connections, limits), sock=sock, backlog=_BACKLOG,
         ssl=tls, ssl_handshake_timeout=limits.handshake if tls else None,
         ssl_shutdown_timeout=limits.linger if tls else None,
     )  # fmt: skip
@@ -53,6 +63,17 @@ async def listening(
         await _stop(connections, limits.stop)
         sweeping.cancel()
         await asyncio.wait([sweeping])
+
+
+class Unprotected(ValueError):
+    """Somebody wants to be reached from elsewhere without TLS."""
+
+
+def _check_reach(sock: socket.socket, tls: ssl.SSLContext | None) -> None:
+    """Credentials go over the network under TLS, or not at all."""
+    host = sock.getsockname()[0]
+    if tls is None and not ipaddress.ip_address(host).is_loopback:
+        raise Unprotected(f"without TLS this server listens on this machine alone, not on {host}")
 
 
 async def _sweep(connections: set[Connection], seconds: float) -> None:

@@ -20,9 +20,9 @@ from phalanx.api.errors import (
     TooLarge,
     UnsupportedMediaType,
 )
-from phalanx.api.wire import Request
-from phalanx.server.access import Tokens
+from phalanx.api.wire import Request, User
 from phalanx.server.formats import MAX_BODY
+from phalanx.server.security.door import Door
 
 _log = logging.getLogger("phalanx.server")
 
@@ -79,8 +79,11 @@ def cut_short(error: ApiError) -> Asked:
 class Parser:
     """Takes bytes as they come, in whatever pieces, and gives what they ask."""
 
-    def __init__(self, tokens: Tokens, limits: Limits) -> None:
-        self._tokens, self._limits = tokens, limits
+    def __init__(self, door: Door, limits: Limits) -> None:
+        self._door, self._limits = door, limits
+        #: Whom the connection's certificate names, and whose requests came last.
+        self.peer: User | ApiError | None = None
+        self._user: User | None = None
         self._grammar = httptools.HttpRequestParser(self)
         self._asked: list[Asked] = []
         # Bytes fed since a request began or went on: what the grammar may have kept for itself.
@@ -183,11 +186,25 @@ class Parser:
 
     def _request(self, method: str) -> Request | ApiError:
         try:
-            user = self._tokens.identify(self._headers.get("authorization", ""))
+            user = self._door.user(self._headers, self.peer)
+            if user is not self._user:
+                self._belong(user)
         except ApiError as error:
             return error
         path, _, query = self._target.decode("ascii").partition("?")
         return Request(method, path, query, self._headers, bytes(self._body), user)
+
+    def _belong(self, user: User) -> None:
+        """Count the connection as this user's, and no longer as another's."""
+        self._door.enter(user)
+        self.leave()
+        self._user = user
+
+    def leave(self) -> None:
+        """The connection is nobody's any more."""
+        if self._user is not None:
+            self._door.leave(self._user)
+        self._user = None
 
     def _headers_too_large(self) -> ApiError:
         limits = self._limits

@@ -10,78 +10,114 @@ SelfSubjectRulesReview       everything that I may do in a namespace
 
 from __future__ import annotations
 
-from typing import Any
-
 import orjson
 
-from phalanx.api.errors import Cause, Invalid, Unauthorized
+from phalanx.api.causes import invalid, required
+from phalanx.api.errors import Cause, Invalid
+from phalanx.api.kinds import LOCAL_SUBJECT_ACCESS_REVIEW
 from phalanx.api.wire import Object, Reply, User
-from phalanx.server.access import MASTERS
 from phalanx.server.bodies import read_object
 from phalanx.server.call import Call
 from phalanx.server.context import Context
+from phalanx.server.security.accounttokens import ISSUER
+from phalanx.server.security.rules import ALL, Ask, Rule
+from phalanx.server.security.users import MASTERS
 
-_EVERYTHING = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
-_EVERY_PATH = {"verbs": ["*"], "nonResourceURLs": ["*"]}
+_EVERYTHING = (Rule((ALL,), (ALL,), (ALL,)), Rule((ALL,), paths=(ALL,)))
 
 
 async def self_review(context: Context, call: Call) -> Reply:
     """Who asks, as the server sees it."""
-    user = call.request.user
-    info = {"username": user.name, "groups": list(user.groups)}
-    return _answer(call, read_object(context, call), {"userInfo": info})
+    return _answer(call, read_object(context, call), {"userInfo": shown(call.request.user)})
 
 
 async def token_review(context: Context, call: Call) -> Reply:
     """Whether a token is known, and whose it is."""
     body = read_object(context, call)
-    token = body.get("spec", {}).get("token", "")
-    try:
-        user = context.tokens.identify(f"Bearer {token}")
-    except Unauthorized:
+    spec = body.get("spec") or {}
+    token, wanted = spec.get("token", ""), spec.get("audiences") or [ISSUER]
+    authenticator = context.access.authenticator
+    user = authenticator.user(token, wanted)
+    if user is None:
         return _answer(call, body, {"authenticated": False, "error": "the token is not known"})
-    info = {"username": user.name, "groups": list(user.groups)}
-    return _answer(call, body, {"authenticated": True, "user": info})
+    given = authenticator.accounts.audiences(token) or (ISSUER,)
+    audiences = [one for one in wanted if one in given]
+    status = {"authenticated": True, "user": shown(user), "audiences": audiences}
+    return _answer(call, body, status)
 
 
 async def self_access_review(context: Context, call: Call) -> Reply:
     """Whether the asker may do what the spec says."""
     body = read_object(context, call)
-    _check_attributes(call, body.get("spec", {}))
-    return _answer(call, body, _verdict(call.request.user))
+    return _judged(context, call, body, call.request.user)
 
 
 async def access_review(context: Context, call: Call) -> Reply:
     """Whether the user in the spec may do what the spec says."""
     body = read_object(context, call)
-    spec = body.get("spec", {})
-    _check_attributes(call, spec)
-    return _answer(call, body, _verdict(User(spec.get("user", ""), tuple(spec.get("groups", ())))))
+    spec = body.get("spec") or {}
+    if not spec.get("user") and not spec.get("groups"):
+        raise _invalid(
+            call, required("spec.user", "at least one of user or group must be specified")
+        )
+    extra = [(key, v) for key, values in (spec.get("extra") or {}).items() for v in values or ()]
+    user = User(
+        spec.get("user", ""), tuple(spec.get("groups") or ()), spec.get("uid", ""), tuple(extra)
+    )
+    return _judged(context, call, body, user)
 
 
 async def self_rules_review(context: Context, call: Call) -> Reply:
-    """What the asker may do."""
-    body = read_object(context, call)
-    everything = MASTERS in call.request.user.groups
+    """What the asker may do in a namespace."""
+    body, user = read_object(context, call), call.request.user
+    namespace = (body.get("spec") or {}).get("namespace", "")
+    if not namespace:
+        raise _invalid(call, required("spec.namespace", "no namespace on request"))
+    is_master = MASTERS in user.groups
+    rules = _EVERYTHING if is_master else context.access.policy.rules(user, namespace)
     return _answer(call, body, {
-        "resourceRules": [_EVERYTHING] if everything else [],
-        "nonResourceRules": [_EVERY_PATH] if everything else [],
+        "resourceRules": [rule.shown() for rule in rules if rule.resources],
+        "nonResourceRules": [rule.shown() for rule in rules if rule.paths],
         "incomplete": False,
     })  # fmt: skip
 
 
-def _verdict(user: User) -> Object:
-    return {"allowed": MASTERS in user.groups}
+def shown(user: User) -> Object:
+    """A user as reviews tell of them."""
+    info: Object = {"username": user.name, "groups": list(user.groups)}
+    if user.uid:
+        info["uid"] = user.uid
+    for key, value in user.extra:
+        info.setdefault("extra", {}).setdefault(key, []).append(value)
+    return info
 
 
-def _check_attributes(call: Call, spec: dict[str, Any]) -> None:
+def _judged(context: Context, call: Call, body: Object, user: User) -> Reply:
+    allowed = context.access.allows(user, _ask(call, body.get("spec") or {}))
+    return _answer(call, body, {"allowed": allowed})
+
+
+def _ask(call: Call, spec: Object) -> Ask:
     given = [key for key in ("resourceAttributes", "nonResourceAttributes") if spec.get(key)]
-    if len(given) == 1:
-        return
-    detail = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
-    cause = Cause("spec", "FieldValueInvalid", f"Invalid value: null: {detail}")
+    if len(given) != 1:
+        detail = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+        raise _invalid(call, Cause("spec", "FieldValueInvalid", f"Invalid value: null: {detail}"))
+    wish = spec[given[0]]
+    if given[0] == "nonResourceAttributes":
+        # What says nothing is no path, and must not be taken for a resource.
+        return Ask(wish.get("verb", ""), path=wish.get("path") or "/")
+    place = wish.get("namespace", "")
+    if call.kind is LOCAL_SUBJECT_ACCESS_REVIEW and place != call.namespace:
+        detail = "must match metadata.namespace"
+        raise _invalid(call, invalid("spec.resourceAttributes.namespace", place, detail))
+    what, part = wish.get("resource", ""), wish.get("subresource", "")
+    resource = f"{what}/{part}" if part else what
+    return Ask(wish.get("verb", ""), wish.get("group", ""), resource, place, wish.get("name", ""))
+
+
+def _invalid(call: Call, cause: Cause) -> Invalid:
     group = call.kind.group
-    raise Invalid(f'.{group} "" is invalid: {cause}', group=group, causes=[cause])
+    return Invalid(f'.{group} "" is invalid: {cause}', group=group, causes=[cause])
 
 
 def _answer(call: Call, body: Object, status: Object) -> Reply:

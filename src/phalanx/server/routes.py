@@ -10,6 +10,7 @@ from phalanx.api.errors import BadRequest, MethodNotAllowed, NoSuchResource
 from phalanx.api.kinds import (
     BINDING,
     GROUP_BINDING,
+    GROUP_EVICTION,
     LEASE_RENEWAL,
     LOCAL_SUBJECT_ACCESS_REVIEW,
     SELF_SUBJECT_ACCESS_REVIEW,
@@ -25,11 +26,13 @@ from phalanx.server import (
     binding,
     deleting,
     eviction,
+    groupevictions,
     logs,
     reading,
     renewing,
     reviews,
     scales,
+    tokenrequests,
     writing,
 )
 from phalanx.server.call import Call, parse_query
@@ -75,12 +78,14 @@ ROUTES: Mapping[tuple[str, str], Route] = {
     ("POST", "binding"): Route("create", binding.bind),
     ("POST", "eviction"): Route("create", eviction.evict),
     ("GET", "log"): Route("get", logs.read),
+    ("POST", "token"): Route("create", tokenrequests.issue),
 }
 
 #: Collections whose objects are never stored: a POST is an act.
 ACTS: Mapping[Kind, Endpoint] = {
     BINDING: binding.bind,
     GROUP_BINDING: binding.bind_group,
+    GROUP_EVICTION: groupevictions.evict_group,
     LEASE_RENEWAL: renewing.renew,
     LOCAL_SUBJECT_ACCESS_REVIEW: reviews.access_review,
     SELF_SUBJECT_ACCESS_REVIEW: reviews.self_access_review,

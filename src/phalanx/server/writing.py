@@ -56,6 +56,7 @@ from phalanx.server.objects import (
 )
 from phalanx.server.parts import OURS, restore
 from phalanx.server.quotas import charges, take_stock
+from phalanx.server.security.restrictions import restrict
 from phalanx.server.templates import complete
 from phalanx.store.kv import Record, Stale, Write
 
@@ -227,6 +228,7 @@ def _judge(context: Context, call: Call, new: Object, old: Object | None) -> Non
     faults += gated_faults(context.gates, kind, new, old)
     refuse(kind, new["metadata"].get("name", ""), told(call.kind, faults))
     check_limits(context, call, new, old)
+    restrict(context, call, new, old)
     if kind is RESOURCE_QUOTA:
         take_stock(context, old, new)
     call.warnings.extend(context.registry.model(kind).warnings(new, old))

@@ -82,7 +82,7 @@ def _settled(file: Path, replace: bool) -> int:
         private(file)
         return 0
     if revision and not replace:
-        raise StoreRefused(f"{file} holds a store already; say so if it is to be replaced")
+        raise StoreRefused(f"{file} holds a store already; --replace puts the copy in its place")
     if file.exists():
         Log(file).close()
     return revision

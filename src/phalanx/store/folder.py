@@ -24,13 +24,21 @@ def claimed(folder: Path) -> Iterator[Path]:
     if folder.exists() and not folder.is_dir():
         raise StoreRefused(f"{folder} is a file; a store needs a folder")
     with refusing(folder):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make(folder)
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         _take(lock, folder)
         yield folder / FILE
     finally:
         os.close(lock)
+
+
+def _make(folder: Path) -> None:
+    """Have a folder there, and on disk: what is flushed in it is found only by its name."""
+    missing = [one for one in (folder, *folder.absolute().parents) if not one.exists()]
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for one in missing:
+        synced(one.absolute().parent)
 
 
 def _take(lock: int, folder: Path) -> None:

@@ -56,9 +56,12 @@ class Image:
         self, prefix: str, *, at: int = 0, after: str = "", limit: int = 0
     ) -> Sequence[Record]:
         """The records below a prefix by key, of the present or of a revision not below `floor`."""
-        past = at and at < self.revision
-        records = self._past(prefix, after, at) if past else self._present(prefix, after)
-        return list(islice(records, limit or None))
+        if at and at < self.revision:
+            return list(islice(self._past(prefix, after, at), limit or None))
+        low, high = _bounds(self._keys, prefix, after)
+        if limit:
+            high = min(high, low + limit)
+        return [self._records[key] for key in self._keys[low:high]]
 
     def count(self, prefix: str, *, at: int = 0, after: str = "") -> int:
         """How many records `range` would give; costs what has changed since then."""
@@ -120,9 +123,6 @@ class Image:
         at = bisect_left(self._buried, key)
         if at < len(self._buried) and self._buried[at] == key:
             self._buried.pop(at)
-
-    def _present(self, prefix: str, after: str) -> Iterator[Record]:
-        return (self._records[key] for key in _between(self._keys, prefix, after))
 
     def _past(self, prefix: str, after: str, at: int) -> Iterator[Record]:
         alive, dead = _between(self._keys, prefix, after), _between(self._buried, prefix, after)

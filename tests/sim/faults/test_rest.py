@@ -9,6 +9,7 @@ from phalanx.api.scheduling import PodGroup
 from phalanx.client.answers import Listing
 from phalanx.scheduler.cache import Cache
 from phalanx.scheduler.decision import Refused, Waiting
+from phalanx.scheduler.forest import Name, name_of
 from phalanx.scheduler.queue import Queue
 from phalanx.sim.faults.rest import differences, unrest
 from phalanx.sim.tail import Tail
@@ -58,7 +59,7 @@ def test_members_and_groups_that_are_counted_wrongly_are_found() -> None:
     member = replace(running("p"), spec=pod("p", "g", on="n", cpu="1").spec)
     held, true = cluster([node("n")], [member]), cluster([node("n")], [running("p")])
     assert any("members with nodes" in sentence for sentence in found(held, true))
-    held.group(key("g"), basic("g"))
+    held.group(Name(False, key("g")), basic("g"))
     assert "it knows other groups than there are" in found(held, true)
 
 
@@ -73,7 +74,7 @@ def unrested(
     tail.pods.replace(Listing(pods, 1))
     tail.groups.replace(Listing(groups, 1))
     for group in groups:
-        cache.group(group.metadata.key, group)
+        cache.group(name_of(group), group)
         if known:
             queue.group(group, 0.0)
     for one in queued:

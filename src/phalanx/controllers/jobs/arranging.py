@@ -43,7 +43,8 @@ from phalanx.controllers.jobs.objects import (
 from phalanx.controllers.jobs.staffing import wanted_still
 from phalanx.controllers.jobs.sync import WARNING, Remark
 from phalanx.controllers.jobs.wishes import Wish
-from phalanx.controllers.jobs.writes import Behind, Pen
+from phalanx.controllers.jobs.writes import Pen
+from phalanx.controllers.loop import Behind
 
 #: Who has made the objects, as they say themselves.
 MANAGER = "job-controller"

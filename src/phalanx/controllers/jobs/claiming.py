@@ -50,7 +50,10 @@ def wants(job: Job, pod: Pod) -> bool:
 
 def controller(meta: Meta) -> OwnerReference | None:
     """Whoever controls an object."""
-    return next((one for one in meta.owner_references if one.controller), None)
+    for one in meta.owner_references:
+        if one.controller:
+            return one
+    return None
 
 
 def job_of(pod: Pod) -> OwnerReference | None:

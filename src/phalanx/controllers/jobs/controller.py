@@ -7,18 +7,15 @@ is done twice. Jobs that another controller manages are left alone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-from phalanx.api.batch import JOB_CONTROLLER, Job
+from phalanx.api.batch import JOB_CONTROLLER, OWN_JOB_CONTROLLER, Job
 from phalanx.api.core import Pod
-from phalanx.api.errors import ApiError
 from phalanx.api.kinds import JOB, POD, Kind
 from phalanx.api.meta import Key
 from phalanx.client.cache import Cache
 from phalanx.client.client import Client
-from phalanx.client.metrics import observe_queue
-from phalanx.client.transports import Unreachable
 from phalanx.client.workqueue import WorkQueue
 from phalanx.clock import Clock
 from phalanx.controllers.jobs.claiming import is_of, job_key, place, places, wants
@@ -28,13 +25,16 @@ from phalanx.controllers.jobs.metrics import JobMetrics
 from phalanx.controllers.jobs.orphans import Orphans
 from phalanx.controllers.jobs.roll import is_tracked
 from phalanx.controllers.jobs.sync import Remark
-from phalanx.controllers.jobs.writes import Behind, Writes
-from phalanx.controllers.loop import Informers
+from phalanx.controllers.jobs.ungrouped import Ungrouped
+from phalanx.controllers.jobs.writes import Writes
+from phalanx.controllers.loop import Behind, Informers, observed_queue, work
 from phalanx.controllers.recorder import Note, Recorder
 
 #: Seconds that changes of pods wait for others of the same Job.
 PAUSE = 0.1
 _WORKERS = 16
+#: The names under which Jobs are ours where no other Job controller is.
+MANAGERS = ("", JOB_CONTROLLER, OWN_JOB_CONTROLLER)
 
 
 class Jobs:
@@ -42,33 +42,36 @@ class Jobs:
 
     Without settings Jobs are given neither Workloads nor groups. `managers` are the names under
     which Jobs are ours to manage; "" is for those that name nobody, whose pods are let go if they
-    outlive them.
+    outlive them. `missing` is the kind, Workload or PodGroup, that the server does not know.
     """
 
     def __init__(
         self, client: Client, informers: Informers, clock: Clock, recorder: Recorder,
-        settings: Settings | None, managers: Iterable[str] = ("", JOB_CONTROLLER),
+        settings: Settings | None, managers: Iterable[str] = MANAGERS,
+        missing: Kind | None = None,
     ) -> None:  # fmt: skip
         self._recorder, self._informers = recorder, informers
         self._managers = frozenset(managers)
-        self._queue: WorkQueue[Key] = WorkQueue()
+        self._queue: WorkQueue[Key] = observed_queue(client, "job")
         #: Pods that wait to be counted and may have no Job to do it.
-        self._stranded: WorkQueue[Key] = WorkQueue()
+        self._stranded: WorkQueue[Key] = observed_queue(client, "job_orphan_pod")
         self._jobs, self._pods = informers.of(JOB, Job).cache, informers.of(POD, Pod).cache
         self._of_job, self._loose = self._pods.index(job_key), self._pods.index(places)
         self._selecting = self._jobs.index(lambda job: [place(job)])
         self._orphans = Orphans(client, self._pods, lambda pod: bool(self._suitors(pod)))
-        self._tools = self._equipped(client, clock, settings)
-        observe_queue(client.metrics, "job", self._queue)
-        observe_queue(client.metrics, "job_orphan_pod", self._stranded)
+        self._tools = self._equipped(client, clock, settings, missing)
         self._jobs.subscribe(self._job_changed)
         self._pods.subscribe(self._pod_changed)
 
-    def _equipped(self, client: Client, clock: Clock, settings: Settings | None) -> Tools:
+    def _equipped(
+        self, client: Client, clock: Clock, settings: Settings | None, missing: Kind | None
+    ) -> Tools:
         metrics = JobMetrics(client.metrics)
         caches: dict[Kind, Cache[Any]] = {JOB: self._jobs, POD: self._pods}
-        groups = None
-        if settings is not None:
+        groups: Groups | Ungrouped | None = None
+        if settings is not None and missing is not None:
+            groups = Ungrouped(self._tell, settings, missing)
+        elif settings is not None:
             groups = Groups(client, self._informers, self._tell, self._queue.add, settings)
             caches |= groups.caches
         writes = Writes(client, caches, clock, metrics)
@@ -77,18 +80,13 @@ class Jobs:
     async def run(self) -> None:
         """Look after Jobs until cancelled."""
         await self._informers.synced()
-        try:
-            async with asyncio.TaskGroup() as group:
-                if "" in self._managers:
-                    group.create_task(_work(self._stranded, self._orphans.free))
-                for _ in range(_WORKERS):
-                    group.create_task(_work(self._queue, self.look))
-        finally:
-            self._queue.close()
-            self._stranded.close()
+        async with asyncio.TaskGroup() as group:
+            if "" in self._managers:
+                group.create_task(work(self._stranded, self._orphans.free))
+            group.create_task(work(self._queue, self.look, _WORKERS))
 
-    async def look(self, key: Key) -> None:
-        """Do what is due about one Job; raises what another look may cure."""
+    async def look(self, key: Key) -> float | None:
+        """Do what is due about one Job, and say when to look again; raises what that may cure."""
         if not self._tools.writes.are_seen(key):
             self._tools.metrics.put_off()
             raise Behind(f"what was done about Job {key} is not seen yet")
@@ -97,10 +95,8 @@ class Jobs:
         if len(own) < len(pods):
             self._strand(pods)
         if job is None or job.spec.managed_by not in self._managers:
-            return
-        again = await Look(self._tools, job, own, self._loose[place(job)]).perform()
-        if again is not None:
-            self._queue.add_after(key, again)
+            return None
+        return await Look(self._tools, job, own, self._loose[place(job)]).perform()
 
     def _tell(self, job: Job, remark: Remark) -> None:
         note = Note(JOB, job.metadata, remark.reason, remark.message, remark.type)
@@ -140,15 +136,3 @@ class Jobs:
         for key in self._suitors(new):
             self._queue.add_after(key, PAUSE)
         self._strand([new])
-
-
-async def _work(queue: WorkQueue[Key], act: Callable[[Key], Awaitable[None]]) -> None:
-    while True:
-        key = await queue.get()
-        try:
-            await act(key)
-            queue.forget(key)
-        except (ApiError, Unreachable, Behind):
-            queue.retry(key)
-        finally:
-            queue.done(key)

@@ -21,7 +21,8 @@ from phalanx.controllers.jobs.podmaking import new_pod, owner
 from phalanx.controllers.jobs.roll import TRACKING, is_tracked
 from phalanx.controllers.jobs.staffing import Order
 from phalanx.controllers.jobs.sync import WARNING, Remark
-from phalanx.controllers.jobs.writes import Behind, Pen
+from phalanx.controllers.jobs.writes import Pen
+from phalanx.controllers.loop import Behind
 
 #: Requests of one Job under way at a time.
 _AT_ONCE = 32

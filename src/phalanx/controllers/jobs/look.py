@@ -28,7 +28,9 @@ from phalanx.controllers.jobs.metrics import JobMetrics
 from phalanx.controllers.jobs.roll import Roll, is_leaving, is_tracked
 from phalanx.controllers.jobs.staffing import MOST_AT_ONCE
 from phalanx.controllers.jobs.sync import WARNING, Done, Remark, Sync, sync
-from phalanx.controllers.jobs.writes import Behind, Writes
+from phalanx.controllers.jobs.ungrouped import Ungrouped
+from phalanx.controllers.jobs.writes import Writes
+from phalanx.controllers.loop import Behind
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Tools:
     client: Client
     clock: Clock
     writes: Writes
-    groups: Groups | None
+    groups: Groups | Ungrouped | None
     metrics: JobMetrics
     tell: Callable[[Job, Remark], None]
 

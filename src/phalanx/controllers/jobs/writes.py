@@ -18,10 +18,6 @@ from phalanx.clock import Clock
 from phalanx.controllers.jobs.metrics import JobMetrics
 
 
-class Behind(Exception):
-    """The caches have not seen yet how things are: come back later."""
-
-
 class Writes:
     """The latest write of each kind about each Job, until it is seen."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from phalanx.chance import SeededChance
 from phalanx.clock import LoopClock
-from phalanx.scheduler import cycle
+from phalanx.scheduler import attempt
 from phalanx.sim import loop
 from phalanx.sim.faults.instance import Witness
 from phalanx.sim.faults.stage import Stage
@@ -63,11 +63,11 @@ def run(seed: int, steps: Sequence[Step], witness: Witness) -> Outcome:
 @contextmanager
 def _paced(pods: int) -> Iterator[None]:
     """Have cycles pause often, so that things happen in their midst although gangs are small."""
-    usual, cycle.PACE = cycle.PACE, pods
+    usual, attempt.PACE = attempt.PACE, pods
     try:
         yield
     finally:
-        cycle.PACE = usual
+        attempt.PACE = usual
 
 
 class _Ordeal:

@@ -66,7 +66,7 @@ def _node(snapshot: Snapshot, name: str) -> dict[str, object]:
 
 
 def _specs(snapshot: Snapshot) -> dict[Key, object]:
-    return {key: group.spec for key, group in snapshot.groups.items()}
+    return {name.key: group.spec for name, group in snapshot.forest.groups.items()}
 
 
 def _misplaced(queue: Queue, tail: Tail) -> Iterator[str]:

@@ -1,0 +1,39 @@
+"""`phalanx kubeconfig`: a file by which somebody reaches the control plane, as themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from phalanx.cli.keys import data_option, groups_option, keyring, put, server
+from phalanx.clock import WallClock
+
+_LONGEST, _LONGEST_NAME = 3650, 64
+
+
+@click.command()
+@click.argument("user")
+@click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
+@groups_option
+@click.option(
+    "--days", type=click.IntRange(1, _LONGEST), default=365, show_default=True,
+    help="How long the certificate counts; it cannot be taken back before.",
+)  # fmt: skip
+@data_option
+def command(user: str, file: Path, groups: tuple[str, ...], days: int, data: Path | None) -> None:
+    """Write a kubeconfig by which USER is known: a client certificate of the own authority.
+
+    \b
+    Example:
+      phalanx kubeconfig ann ann.kubeconfig --group team
+      phalanx kubeconfig system:node:n1 n1.kubeconfig --group system:nodes
+    """
+    keys, where = keyring(data), server(data)
+    for name in (user, *groups):
+        if not 1 <= len(name.encode()) <= _LONGEST_NAME:
+            raise click.BadParameter(
+                f"{name!r} does not fit into a certificate; use phalanx token create --kubeconfig"
+            )
+    pair = keys.certificate(user, groups, days, WallClock().now())
+    put(file, where, user, pair=pair)

@@ -1,0 +1,183 @@
+"""Preemption: whom to evict so that a refused entity fits after all, if that helps at all.
+
+One step for the whole entity, after its cycle has failed. Nobody is evicted unless everything that
+it needs then has a node. While others leave who make room enough, nobody else has to.
+
+    all who may go, gone ─▶ fits? ─▶ as few priorities as will do ─▶ plans ─▶ the cheapest
+                            no: nobody goes
+
+A plan is a set of units (`units.py`) and the seats that are found without them, less those who may
+stay where the seats are (`sparing.py`). Plans come from the greedy cycle itself, from the nodes
+that are cheapest to clear (`clearing.py`) and, where few may go, from all sets in the order of
+their cost. Each costs a cycle, so there is a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple, TypeGuard
+
+from phalanx.scheduler.attempt import Attempt, Ground, Seat, bindings
+from phalanx.scheduler.branches import Branch, whole
+from phalanx.scheduler.clearing import cleared
+from phalanx.scheduler.decision import Preempting, Waiting
+from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.objections import Objection
+from phalanx.scheduler.search import Steps
+from phalanx.scheduler.sparing import needed, stand
+from phalanx.scheduler.units import Bill, Cost, Unit, allowances, units
+from phalanx.scheduler.variation import varied
+
+#: Of so few units all sets are gone through, and how many sets at most.
+FEW, MOST_SETS = 12, 600
+#: How many of the victims of the best plan are tried to be spared by moving somebody.
+MOST_SPARED = 16
+
+NOT_ALLOWED = "not eligible due to preemptionPolicy=Never."
+UNDER_WAY = "waiting for pods that are leaving"
+NO_HELP = "preemption is not helpful for scheduling"
+
+
+class Plan(NamedTuple):
+    """Who goes, and where everybody sits then."""
+
+    cost: Cost
+    units: tuple[Unit, ...]
+    seats: tuple[Seat, ...]
+
+
+def preempt(entity: Entity, ground: Ground, waiting: Waiting) -> Steps[Waiting | Preempting]:
+    """What to do about a refusal: evict somebody, wait for those who are leaving, or just wait."""
+    snapshot = ground.snapshot
+    if not ground.policy.allows_preemption(entity.group is not None):
+        return waiting
+    if not entity.preempts:
+        return replace(waiting, preemption=NOT_ALLOWED)
+    leaving = [pod for pod in snapshot.census.residents() if pod.leaving]
+    # Many plans are tried, so none of them gets a long search.
+    free = replace(ground, snapshot=varied(snapshot, minus=leaving), is_thorough=False)
+    if leaving:
+        result = yield from whole(entity, free)
+        if _is_enough(result):
+            return _held(entity, free, waiting, result)
+    candidates = units(snapshot, entity.priority)
+    if not candidates:
+        return waiting
+    plan = yield from _Hunt(entity, free, candidates).best()
+    if plan is None:
+        return replace(waiting, preemption=NO_HELP)
+    victims = tuple(victim for unit in plan.units for victim in unit.victims)
+    text = f"found a placement for {entity.sort}, preempting {len(victims)} victims"
+    promised = bindings(plan.seats, snapshot.names)
+    return Preempting(replace(waiting, preemption=text, promised=promised), victims)
+
+
+def _is_enough(result: Attempt | Branch | Objection) -> TypeGuard[Attempt | Branch]:
+    return not isinstance(result, Objection) and result.is_enough
+
+
+def _held(entity: Entity, free: Ground, waiting: Waiting, result: Attempt | Branch) -> Waiting:
+    """Nobody else is evicted; who was promised a node keeps it, or gets another for it."""
+    snapshot, held = free.snapshot, replace(waiting, preemption=UNDER_WAY)
+    claims = {key: claim.node for key, claim in snapshot.claims.items()}
+    mine = [
+        Seat(member, snapshot.index[node])
+        for member in entity.members
+        if (node := claims.get(member.pod.metadata.key)) in snapshot.index
+    ]
+    if not mine:
+        return held
+    seats = mine if len(mine) >= len(result.seats) and stand(free, (), mine) else result.seats
+    return replace(held, promised=bindings(seats, snapshot.names))
+
+
+class _Hunt:
+    """The search for the cheapest plan. The ground is free of those who are leaving anyway."""
+
+    def __init__(self, entity: Entity, ground: Ground, candidates: Sequence[Unit]) -> None:
+        self._entity, self._ground = entity, ground
+        self._bill = Bill(allowances(ground.snapshot.budgets.values()))
+        self._units = self._bill.in_order(candidates)
+        #: How many members find a node if everybody goes: no plan seats fewer.
+        self._target = 1
+
+    def best(self) -> Plans:
+        """The cheapest plan that was found; None if it does not help that all go."""
+        result = yield from self._result(self._units)
+        if not _is_enough(result):
+            return None
+        self._target = len(result.seats)
+        pool = yield from self._pool()
+        plan = yield from self._plan(pool)
+        if len(pool) <= FEW:
+            plan = _cheaper(plan, (yield from self._cheapest_set(pool)))
+        else:
+            for chosen in cleared(self._entity, self._ground, pool, self._target):
+                plan = _cheaper(plan, (yield from self._plan(chosen)))
+        return (yield from self._relieved(plan)) if plan else None
+
+    def _result(self, gone: Sequence[Unit]) -> Steps[Attempt | Branch | Objection]:
+        """The whole entity, placed as if these were gone."""
+        pods = [pod for unit in gone for pod in unit.pods]
+        snapshot = varied(self._ground.snapshot, minus=pods)
+        return (yield from whole(self._entity, replace(self._ground, snapshot=snapshot)))
+
+    def _plan(self, gone: Sequence[Unit]) -> Plans:
+        """The plan that comes of letting no others go than these."""
+        result = yield from self._result(gone)
+        if not _is_enough(result) or len(result.seats) < self._target:
+            return None
+        chosen = tuple(needed(self._ground, gone, result.seats))
+        return Plan(self._bill.cost(chosen), chosen, tuple(result.seats))
+
+    def _pool(self) -> Steps[list[Unit]]:
+        """Those who may go, but for the priorities, and the budgets, that can be left in peace."""
+        ends = self._bill.ends(self._units)
+        low, high = 0, len(ends) - 1
+        while low < high:
+            middle = (low + high) // 2
+            result = yield from self._result(self._units[: ends[middle]])
+            if _is_enough(result) and len(result.seats) >= self._target:
+                high = middle
+            else:
+                low = middle + 1
+        return self._units[: ends[high]]
+
+    def _cheapest_set(self, pool: Sequence[Unit]) -> Plans:
+        """The first set that makes room, of all sets in the order of what they cost.
+
+        A set never costs less than a part of it, so that each is made from one that was tried.
+        """
+        sets: list[tuple[Cost, tuple[int, ...]]] = [
+            (self._bill.cost([unit]), (number,)) for number, unit in enumerate(pool)
+        ]
+        heapify(sets)
+        for _ in range(MOST_SETS):
+            if not sets:
+                break
+            _, numbers = heappop(sets)
+            plan = yield from self._plan([pool[number] for number in numbers])
+            if plan is not None:
+                return plan
+            for number in range(numbers[-1] + 1, len(pool)):
+                larger = (*numbers, number)
+                heappush(sets, (self._bill.cost(pool[n] for n in larger), larger))
+        return None
+
+    def _relieved(self, plan: Plan) -> Steps[Plan]:
+        """The plan without those who can be spared if somebody sits elsewhere."""
+        for unit in list(reversed(plan.units))[:MOST_SPARED]:
+            others = [one for one in plan.units if one is not unit]
+            better = (yield from self._plan(others)) if unit in plan.units and others else None
+            if better is not None and better.cost < plan.cost:
+                plan = better
+        return plan
+
+
+def _cheaper(one: Plan | None, other: Plan | None) -> Plan | None:
+    return min((p for p in (one, other) if p), key=lambda plan: plan.cost, default=None)
+
+
+Plans = Steps[Plan | None]

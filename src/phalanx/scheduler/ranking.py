@@ -1,0 +1,62 @@
+"""Ranking: the keys of a view in order, sorted only as far as somebody has looked.
+
+A cycle needs the best few nodes of thousands. `best` holds all keys up to a bound, sorted; when a
+trial comes to its end, `extend` moves the bound. A node whose key changes moves inside `best`, into
+it or out of it; the others are not even looked at.
+
+    keys [7, 3, 9, 1, 5]     best [1, 3], bound 3      two were enough so far
+    node 3: 1 -> 8           best [3]                  it is beyond the bound now
+    extended                 best [3, 5, 7], bound 7
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+import numpy as np
+
+from phalanx.scheduler.snapshot import IntArray
+
+#: The key of a node that refuses: behind all others.
+NOWHERE = 1 << 62
+
+#: How many keys are sorted at first; each time as many again as there are.
+_STRIDE = 256
+
+
+class Ranking:
+    """The nodes that take a pod, the best first."""
+
+    __slots__ = ("_bound", "best", "keys")
+
+    def __init__(self, keys: IntArray) -> None:
+        """Of one key per node; NOWHERE for those that refuse."""
+        self.keys = keys
+        self.best: list[int] = []
+        self._bound = -NOWHERE
+
+    def extend(self) -> bool:
+        """Sort some more; False if there are none."""
+        keys = self.keys
+        beyond = keys[(keys > self._bound) & (keys != NOWHERE)]
+        size = max(_STRIDE, len(self.best))
+        if len(beyond) > size:
+            beyond = np.partition(beyond, size)[:size]
+        beyond.sort()
+        more: list[int] = beyond.tolist()
+        if more:
+            self._bound = more[-1]
+            self.best += more
+        return bool(more)
+
+    def put(self, i: int, key: int) -> None:
+        """A node has another key from now on."""
+        keys, best, bound = self.keys, self.best, self._bound
+        old = keys.item(i)
+        if old == key:
+            return
+        keys[i] = key
+        if old <= bound:
+            del best[bisect_left(best, old)]
+        if key <= bound:
+            insort(best, key)

@@ -1,0 +1,93 @@
+"""Rescue: a placement for members of which placing one after the other did not place enough.
+
+From the cheap to the thorough: is there room at all; other orders; moving who is in the way; and
+the questions to an exact solver. Each step may find a placement; only the first and the last can
+show that there is none. Nothing here depends on time or chance, and all of it is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+
+from phalanx.scheduler.attempt import Attempt, Ground
+from phalanx.scheduler.entity import Member
+from phalanx.scheduler.inquiry import inquire
+from phalanx.scheduler.orders import orders
+from phalanx.scheduler.puzzle import Puzzle, pose
+from phalanx.scheduler.repair import repaired
+from phalanx.scheduler.search import Found, Outcome, Proven, Steps, Undecided
+from phalanx.scheduler.snapshot import IntArray
+from phalanx.scheduler.stage import Stage
+from phalanx.scheduler.topology import Placement
+
+#: How many orders are tried.
+ORDERS = 6
+
+HASTE = "there was no time for a long search"
+
+
+def rescued(attempt: Attempt, ground: Ground, found: Sequence[Placement] | None) -> Steps[Attempt]:
+    """An attempt that failed, with what it needs after all, or with why that is not known."""
+    if attempt.is_certain:
+        return attempt
+    for placement in [None] if found is None else found:
+        inside = ground if placement is None else replace(ground, nodes=placement.nodes)
+        outcome = yield from rescue(attempt.members, inside, attempt.needed)
+        match outcome:
+            case Found(seats, left):
+                attempt.adopt(seats, left, placement)
+                return attempt
+            case Undecided(why):
+                attempt.undecided = attempt.undecided or why
+    return attempt
+
+
+def rescue(members: Sequence[Member], ground: Ground, needed: int) -> Steps[Outcome]:
+    """Place so many of some members. Those to spare may be left over."""
+    puzzle = pose(ground, members, needed)
+    if isinstance(puzzle, str):
+        return Undecided(puzzle)
+    if lacks_room(puzzle):
+        return Proven()
+    stage = Stage(puzzle, ground)
+    some = list(islice(orders(puzzle), ORDERS if ground.is_thorough else 1))
+    for number, order in enumerate(some, 1):
+        if found := stage.played(order):
+            return found
+        yield number
+    if puzzle.is_simple:
+        return Proven()
+    for number, order in enumerate(some, len(some) + 1):
+        if found := stage.proposed(repaired(puzzle, order)):
+            return found
+        yield number
+    return (yield from inquire(stage)) if ground.is_thorough else Undecided(HASTE)
+
+
+def lacks_room(puzzle: Puzzle) -> bool:
+    """Whether there are too few places even if no member were in the way of another kind."""
+    asks, counts = puzzle.asks, puzzle.counts
+    reachable = 0
+    for kind, count in enumerate(counts):
+        needs = asks[kind] > 0
+        room = puzzle.free[puzzle.allowed[kind]][:, needs] // asks[kind][needs]
+        places = room.min(axis=1, initial=count)
+        reachable += min(count, int(places.sum()), *_apart(puzzle, kind, places))
+    if reachable < puzzle.needed:
+        return True
+    every = np.repeat(asks, counts, axis=0)
+    least = np.cumsum(np.sort(every, axis=0), axis=0)
+    return bool((least[puzzle.needed - 1] > puzzle.free.sum(axis=0)).any())
+
+
+def _apart(puzzle: Puzzle, kind: int, places: IntArray) -> Iterator[int]:
+    """How many of a kind that keeps apart from itself there can be, by every key that it does."""
+    for row in puzzle.apart:
+        if (kind, kind) in row.pairs:
+            ids = row.layer.ids[puzzle.allowed[kind]]
+            domains = np.unique(ids[(ids >= 0) & (places > 0)])
+            yield len(domains) + int(places[ids < 0].sum())

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.api.cel.checker import compiled
+from phalanx.api.cel.nodes import BadExpression
+from phalanx.api.cel.types import DYN
+from phalanx.api.cel.values import Exhausted, Fault, equal
+
+WORDS = [
+    "self", "self.a", "self.l", "x", "1", "0", "-1", "2u", "1.5", "'a'", "''", "b'a'", "true",
+    "null", "[", "]", "(", ")", "{", "}", ",", ":", "?", ".", "+", "-", "*", "/", "%", "==", "<",
+    "&&", "||", "!", "in", "has(", ".size()", ".all(x, ", ".map(x, ", ".filter(x, ", ".exists(x, ",
+    "[0]", "['a']", ".?a", "[?0]", ".orValue(", "int(", "string(", "double(", "duration('1s')",
+    "timestamp('2020-01-01T00:00:00Z')", ".matches('a')", ".split('a')", ".format([", "type(",
+    "optional.of(", "sets.equivalent(", "{'a': ", "quantity('1')", "sets.contains(", ".substring(1)", ".min()", ".sum()", "dyn(",
+]  # fmt: skip
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.floats() | st.text(max_size=2),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abl"), inner),
+    max_leaves=6,
+)
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=12), VALUES)
+def test_any_text_is_an_expression_or_is_refused(words: list[str], value: Any) -> None:
+    with contextlib.suppress(BadExpression, Fault, Exhausted):
+        compiled(" ".join(words), {"self": DYN}).run({"self": value}, 1000)
+
+
+@given(st.text(max_size=30))
+def test_any_characters_are_an_expression_or_are_refused(text: str) -> None:
+    with contextlib.suppress(BadExpression, Fault, Exhausted):
+        compiled(text, {"self": DYN}).run({"self": 1}, 1000)
+
+
+@given(VALUES, VALUES)
+def test_to_be_equal_goes_both_ways(a: Any, b: Any) -> None:
+    assert equal(a, b) == equal(b, a)
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.integers(-(2**63), 2**63 - 1))
+def test_division_and_rest_belong_together(a: int, b: int) -> None:
+    known = {"a": DYN, "b": DYN}
+    with contextlib.suppress(Fault):
+        assert compiled("(a / b) * b + a % b == a", known).run({"a": a, "b": b}, 100)[0] is True

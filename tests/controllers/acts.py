@@ -1,0 +1,566 @@
+"""What users do while a controller is on trial: three acts for each, played by `trials.py`."""
+
+from __future__ import annotations
+
+from phalanx.api.kinds import (
+    COMPOSITE_POD_GROUP,
+    CONFIG_MAP,
+    CRON_JOB,
+    JOB,
+    LEASE,
+    NAMESPACE,
+    NODE,
+    POD,
+    POD_DISRUPTION_BUDGET,
+    POD_GROUP,
+    RESOURCE_CLAIM,
+    SERVICE_ACCOUNT,
+    WORKLOAD,
+    Kind,
+)
+from phalanx.api.meta import Key, micro_timestamp
+from phalanx.api.scheduling import (
+    COMPOSITE_INITIALLY_SCHEDULED,
+    INITIALLY_SCHEDULED,
+    PROTECTION_FINALIZER,
+)
+from phalanx.api.wire import STRATEGIC_PATCH, Object
+from phalanx.controllers.claims import PROTECTION_FINALIZER as CLAIM_FINALIZER
+from phalanx.controllers.nodelifecycle import LEASE_NAMESPACE
+from phalanx.controllers.podgarbage import OUT_OF_SERVICE
+from tests.builders import gang, node, pod, pod_group
+from tests.controllers.jobs.work import job, workload
+from tests.controllers.test_compositegroups import composite, leaf
+from tests.controllers.trialstage import Stage
+
+
+def config(name: str, *owners: Object, space: str = "default") -> Object:
+    meta = {"name": name, "namespace": space, "ownerReferences": list(owners)}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}
+
+
+def namespace(name: str) -> Object:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
+async def owner(stage: Stage, name: str, **more: bool) -> Object:
+    found = await stage.client.get(CONFIG_MAP, Key("default", name))
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": name}
+    return {**reference, "uid": found["metadata"]["uid"], **more}
+
+
+async def tell(stage: Stage, kind: Kind, name: str, status: Object) -> None:
+    """Have somebody else say how an object is."""
+    key = Key("default" if kind.namespaced else "", name)
+    await stage.client.patch(
+        kind, key, {"status": status}, subresource="status", content=STRATEGIC_PATCH
+    )
+
+
+# ---- PodGroup protection -------------------------------------------------------------------------
+
+
+async def protects_a_group(stage: Stage) -> None:
+    await stage.create(*gang("train", 2))
+    await stage.rest()
+    await stage.delete(POD_GROUP, "train")
+    await stage.rest()
+    await stage.finish("Succeeded")
+    await stage.rest()
+    await stage.create(*gang("next", 1))
+    await stage.rest()
+    await stage.delete(POD_GROUP, "next")
+
+
+async def protects_a_group_that_gains_a_member(stage: Stage) -> None:
+    await stage.create(*gang("train", 1))
+    await stage.rest()
+    await stage.delete(POD_GROUP, "train")
+    await stage.create(pod("late", "train"))
+    await stage.rest()
+    await stage.delete(POD, "train-0")
+    await stage.rest()
+    await stage.finish("Failed")
+
+
+async def lets_go_of_groups_that_nobody_is_in(stage: Stage) -> None:
+    held = pod_group("held", 1)
+    held["metadata"]["finalizers"] = ["example.com/hold"]
+    await stage.create(pod_group("empty", 2), held, *gang("other", 1))
+    await stage.rest()
+    for name in ("empty", "held"):
+        await stage.delete(POD_GROUP, name)
+    await stage.rest()
+    await stage.create(*gang("empty", 1))
+
+
+# ---- composite groups ----------------------------------------------------------------------------
+
+
+def _placed(*more: str) -> list[Object]:
+    return [
+        {
+            "type": one, "status": "True", "reason": "Told", "message": "",
+            "lastTransitionTime": "2027-01-15T08:00:00Z",
+        }
+        for one in more
+    ]  # fmt: skip
+
+
+async def _grows(stage: Stage) -> None:
+    await stage.create(composite("root", 2), composite("branch", 1, parent="root"))
+    await stage.create(leaf("alone", "root"), leaf("left", "branch"), leaf("right", "branch"))
+    await stage.rest()
+
+
+async def counts_groups_of_groups(stage: Stage) -> None:
+    await _grows(stage)
+    for name in ("left", "alone"):
+        status = {"conditions": _placed(INITIALLY_SCHEDULED), "scheduledPods": 2}
+        await tell(stage, POD_GROUP, name, status)
+        await stage.rest()
+    await tell(stage, POD_GROUP, "right", {"pendingPods": 3, "failedPods": 1})
+
+
+async def says_what_groups_of_groups_have_lost(stage: Stage) -> None:
+    await _grows(stage)
+    for name in ("left", "alone"):
+        await tell(stage, POD_GROUP, name, {"conditions": _placed(INITIALLY_SCHEDULED)})
+    placed = {"conditions": _placed(COMPOSITE_INITIALLY_SCHEDULED)}
+    await tell(stage, COMPOSITE_POD_GROUP, "root", placed)
+    await stage.rest()
+    await tell(stage, POD_GROUP, "alone", {"conditions": _placed("Degraded")})
+
+
+async def lets_groups_of_groups_go_from_below(stage: Stage) -> None:
+    held = {"finalizers": [PROTECTION_FINALIZER]}
+    await stage.create(composite("root", 1, meta=held))
+    await stage.create(composite("branch", 1, parent="root", meta=held), leaf("left", "branch"))
+    for name in ("root", "branch"):
+        await stage.delete(COMPOSITE_POD_GROUP, name)
+    await stage.rest()
+    await stage.patch(POD_GROUP, "left", {"metadata": {"finalizers": None}})
+    await stage.delete(POD_GROUP, "left")
+
+
+# ---- groups of replicas --------------------------------------------------------------------------
+
+
+def _replica(name: str, key: str) -> Object:
+    reference = {"name": "w", "podGroup": "workers-0", "podGroupReplicaKey": key}
+    return pod(name, spec={"workloadRef": reference})
+
+
+async def makes_replica_groups(stage: Stage) -> None:
+    await stage.create(_replica("a", "0"))
+    await stage.rest()
+    await stage.create(workload("w", 1))
+    await stage.rest()
+    await stage.create(_replica("b-0", "0"), _replica("b-1", "1"))
+    await stage.rest()
+    await stage.delete(POD_GROUP, "w-workers-0-1")
+
+
+async def makes_replica_groups_again(stage: Stage) -> None:
+    await stage.create(workload("w", 1), _replica("a", "0"), _replica("b", "1"))
+    await stage.rest()
+    await stage.delete(WORKLOAD, "w")
+    await stage.finish("Succeeded")
+    await stage.rest()
+    await stage.create(workload("w", 2), _replica("c", "0"))
+
+
+async def makes_no_replica_groups_for_those_who_are_done(stage: Stage) -> None:
+    await stage.create(_replica("a", "0"))
+    await stage.rest()
+    await stage.finish("Succeeded")
+    await stage.create(workload("w", 1))
+    await stage.rest()
+    await stage.create(_replica("b", "1"))
+
+
+# ---- garbage -------------------------------------------------------------------------------------
+
+
+async def collects(stage: Stage) -> None:
+    await stage.create(*(config(name) for name in ("root", "kept", "last", "free")))
+    root, kept = await owner(stage, "root"), await owner(stage, "kept")
+    last = await owner(stage, "last", blockOwnerDeletion=True)
+    await stage.create(
+        config("child", root), config("both", root, kept), config("slow", last),
+        config("orphan", await owner(stage, "free")),
+    )  # fmt: skip
+    await stage.create(config("grandchild", await owner(stage, "child")))
+    await stage.rest()
+    await stage.delete(CONFIG_MAP, "root", "Background")
+    await stage.delete(CONFIG_MAP, "last", "Foreground")
+    await stage.delete(CONFIG_MAP, "free", "Orphan")
+
+
+async def collects_from_below(stage: Stage) -> None:
+    await stage.create(config("root"))
+    await stage.create(config("child", await owner(stage, "root", blockOwnerDeletion=True)))
+    held = config("grandchild", await owner(stage, "child", blockOwnerDeletion=True))
+    held["metadata"]["finalizers"] = ["example.com/hold"]
+    await stage.create(held)
+    await stage.rest()
+    await stage.delete(CONFIG_MAP, "root", "Foreground")
+    await stage.rest()
+    await stage.patch(CONFIG_MAP, "grandchild", {"metadata": {"finalizers": None}})
+
+
+async def takes_nobody_for_a_namesake(stage: Stage) -> None:
+    await stage.create(config("root"))
+    first = await owner(stage, "root")
+    await stage.create(config("child", first))
+    await stage.rest()
+    await stage.delete(CONFIG_MAP, "root", "Background")
+    await stage.create(config("root"))
+    await stage.create(config("heir", await owner(stage, "root")), config("late", first))
+
+
+# ---- namespaces ----------------------------------------------------------------------------------
+
+
+async def empties_a_namespace(stage: Stage) -> None:
+    await stage.create(namespace("team"))
+    await stage.create(config("a", space="team"), pod("p", namespace="team"))
+    held = config("b", space="team")
+    held["metadata"]["finalizers"] = ["example.com/hold"]
+    await stage.create(held)
+    await stage.rest()
+    await stage.delete(NAMESPACE, "team")
+    await stage.wait(20)
+    change = {"metadata": {"finalizers": None}}
+    await stage.client.patch(CONFIG_MAP, Key("team", "b"), change)
+
+
+async def empties_two_namespaces(stage: Stage) -> None:
+    for space in ("one", "two"):
+        await stage.create(namespace(space), config("a", space=space))
+        await stage.create(*gang("train", 2, namespace=space))
+    await stage.rest()
+    for space in ("one", "two"):
+        await stage.delete(NAMESPACE, space)
+
+
+async def empties_a_namespace_and_its_namesake_stays(stage: Stage) -> None:
+    await stage.create(namespace("team"))
+    await stage.create(config("a", space="team"))
+    await stage.rest()
+    await stage.delete(NAMESPACE, "team")
+    await stage.rest()
+    await stage.create(namespace("team"))
+    await stage.create(config("b", space="team"))
+
+
+# ---- disruption budgets --------------------------------------------------------------------------
+
+
+def _budget(**spec: object) -> Object:
+    return {
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
+        "metadata": {"name": "b", "namespace": "default"},
+        "spec": {"selector": {"matchLabels": {"app": "x"}}, **spec},
+    }  # fmt: skip
+
+
+_LABELLED: Object = {"labels": {"app": "x"}}
+
+
+async def counts_for_a_budget(stage: Stage) -> None:
+    await stage.create(_budget(minAvailable=1))
+    await stage.create(*(pod(f"p{n}", meta=_LABELLED) for n in range(3)))
+    await stage.rest()
+    await stage.delete(POD, "p0")
+    await stage.rest()
+    await stage.patch(POD_DISRUPTION_BUDGET, "b", {"spec": {"minAvailable": 2}})
+
+
+async def counts_for_a_budget_that_comes_late(stage: Stage) -> None:
+    await stage.create(*(pod(f"p{n}", meta=_LABELLED) for n in range(3)))
+    await stage.rest()
+    await stage.create(_budget(minAvailable="50%"))
+    await stage.rest()
+    await stage.finish("Succeeded")
+    await stage.create(pod("p9", meta=_LABELLED))
+
+
+async def counts_for_a_budget_that_is_made_again(stage: Stage) -> None:
+    await stage.create(_budget(minAvailable=0), pod("p", meta=_LABELLED))
+    await stage.rest()
+    await stage.delete(POD_DISRUPTION_BUDGET, "b")
+    await stage.create(_budget(minAvailable=1))
+    await stage.rest()
+    await stage.patch(POD, "p", {"metadata": {"labels": {"app": "y"}}})
+
+
+# ---- CronJobs ------------------------------------------------------------------------------------
+
+
+async def _ticks(stage: Stage, **spec: object) -> None:
+    template = {"spec": job()["spec"]}
+    await stage.create({
+        "apiVersion": "batch/v1", "kind": "CronJob",
+        "metadata": {"name": "tick", "namespace": "default"},
+        "spec": {"schedule": "* * * * *", "jobTemplate": template, **spec},
+    })  # fmt: skip
+
+
+async def starts_by_the_clock(stage: Stage) -> None:
+    await _ticks(stage, successfulJobsHistoryLimit=1)
+    for _ in range(3):
+        await stage.wait(50)
+        await stage.finish("Succeeded")
+        await stage.wait(10)
+    await stage.patch(CRON_JOB, "tick", {"spec": {"suspend": True}})
+
+
+async def starts_nothing_while_it_runs(stage: Stage) -> None:
+    await _ticks(stage, concurrencyPolicy="Forbid")
+    await stage.wait(200)
+    await stage.finish("Succeeded")
+    await stage.wait(10)
+    await stage.patch(CRON_JOB, "tick", {"spec": {"suspend": True}})
+
+
+async def starts_in_place_of_what_runs(stage: Stage) -> None:
+    await _ticks(stage, concurrencyPolicy="Replace")
+    await stage.wait(200)
+    await stage.patch(CRON_JOB, "tick", {"spec": {"suspend": True}})
+
+
+# ---- time to live --------------------------------------------------------------------------------
+
+
+async def clears_away_in_time(stage: Stage) -> None:
+    await stage.create(job(ttlSecondsAfterFinished=30), job("kept"))
+    await stage.rest()
+    await stage.finish("Succeeded")
+    await stage.rest()
+
+
+async def clears_away_at_once(stage: Stage) -> None:
+    await stage.create(job(ttlSecondsAfterFinished=0, backoffLimit=0))
+    await stage.rest()
+    await stage.finish("Failed")
+    await stage.rest()
+    await stage.create(job())
+
+
+async def clears_away_when_that_is_said_later(stage: Stage) -> None:
+    await stage.create(job(), job("long", ttlSecondsAfterFinished=100_000))
+    await stage.rest()
+    await stage.finish("Succeeded")
+    await stage.rest()
+    await stage.patch(JOB, "train", {"spec": {"ttlSecondsAfterFinished": 10}})
+    await stage.rest()
+    await stage.patch(JOB, "long", {"spec": {"ttlSecondsAfterFinished": None}})
+
+
+# ---- service accounts ----------------------------------------------------------------------------
+
+
+async def gives_accounts(stage: Stage) -> None:
+    await stage.create(namespace("team"))
+    await stage.rest()
+    await stage.client.delete(SERVICE_ACCOUNT, Key("team", "default"))
+
+
+async def gives_accounts_to_many(stage: Stage) -> None:
+    await stage.create(*(namespace(f"team-{n}") for n in range(4)))
+    await stage.rest()
+    for number in (1, 3):
+        await stage.client.delete(SERVICE_ACCOUNT, Key(f"team-{number}", "default"))
+
+
+async def gives_no_account_to_who_goes(stage: Stage) -> None:
+    await stage.create(namespace("team"), config("a", space="default"))
+    await stage.rest()
+    await stage.delete(NAMESPACE, "team")
+    await stage.rest()
+    await stage.create(namespace("team"))
+
+
+# ---- resource claims -----------------------------------------------------------------------------
+
+
+def _devices() -> Object:
+    return {"devices": {"requests": [{"name": "g", "exactly": {"deviceClassName": "g"}}]}}
+
+
+def _template() -> Object:
+    return {
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "gpus", "namespace": "default"}, "spec": {"spec": _devices()},
+    }  # fmt: skip
+
+
+def _asks(**how: str) -> Object:
+    return {"resourceClaims": [{"name": "gpu", **(how or {"resourceClaimTemplateName": "gpus"})}]}
+
+
+async def makes_claims(stage: Stage) -> None:
+    await stage.create(_template(), *(pod(f"p{n}", spec=_asks()) for n in range(2)))
+    await stage.rest()
+    await stage.finish("Succeeded")
+
+
+async def makes_claims_when_it_is_known_how(stage: Stage) -> None:
+    await stage.create(pod("p", spec=_asks()))
+    await stage.rest()
+    await stage.create(_template())
+    await stage.rest()
+    await stage.create(pod("q", spec=_asks()))
+    await stage.rest()
+    await stage.delete(POD, "p")
+
+
+async def makes_claims_for_a_group(stage: Stage) -> None:
+    group = pod_group("train", 2)
+    group["spec"] |= _asks()
+    await stage.create(_template(), group)
+    await stage.create(*(pod(f"p{n}", "train", spec=_asks()) for n in range(2)))
+    await stage.rest()
+    await stage.finish("Succeeded")
+
+
+def _claim(name: str = "r") -> Object:
+    meta = {"name": name, "namespace": "default", "finalizers": [CLAIM_FINALIZER]}
+    return {
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": meta,
+        "spec": _devices(),
+    }  # fmt: skip
+
+
+async def _allocate(stage: Stage, name: str = "r") -> None:
+    await tell(stage, RESOURCE_CLAIM, name, {"allocation": {"devices": {}}})
+
+
+async def reserves_for_those_who_run(stage: Stage) -> None:
+    await stage.create(node("n"), _claim())
+    await _allocate(stage)
+    await stage.create(*(pod(f"p{n}", on="n", spec=_asks(resourceClaimName="r")) for n in range(2)))
+    await stage.rest()
+    await stage.delete(POD, "p0")
+
+
+async def gives_back_what_nobody_uses(stage: Stage) -> None:
+    await stage.create(node("n"), _claim())
+    await _allocate(stage)
+    await stage.create(pod("p", on="n", spec=_asks(resourceClaimName="r")))
+    await stage.rest()
+    await stage.delete(RESOURCE_CLAIM, "r")
+    await stage.rest()
+    await stage.finish("Succeeded")
+
+
+async def deletes_claims_of_those_who_are_done(stage: Stage) -> None:
+    await stage.create(_template(), node("n"))
+    await stage.create(*(pod(f"p{n}", on="n", spec=_asks()) for n in range(2)))
+    await stage.rest()
+    await stage.finish("Succeeded")
+
+
+# ---- nodes ---------------------------------------------------------------------------------------
+
+
+async def _lives(stage: Stage, name: str) -> None:
+    """A sign of life."""
+    spec = {"holderIdentity": "kubelet", "renewTime": micro_timestamp(stage.clock.now())}
+    key = Key(LEASE_NAMESPACE, name)
+    known = [one["metadata"]["name"] for one in await stage.all(LEASE)]
+    if name in known:
+        await stage.client.patch(LEASE, key, {"spec": spec})
+    else:
+        meta = {"name": name, "namespace": LEASE_NAMESPACE}
+        await stage.client.create(LEASE, {"metadata": meta, "spec": spec})
+
+
+async def notices_silence(stage: Stage) -> None:
+    await stage.create(node("a"), node("b"), pod("p", on="a"))
+    for name in ("a", "b"):
+        await _lives(stage, name)
+    for _ in range(8):
+        await stage.wait(20)
+        await _lives(stage, "b")
+    await stage.wait(10)
+
+
+async def notices_who_speaks_again(stage: Stage) -> None:
+    await stage.create(node("a"), pod("p", on="a"))
+    await _lives(stage, "a")
+    await stage.rest()
+    await _lives(stage, "a")
+    await tell(stage, NODE, "a", {"conditions": [{"type": "Ready", "status": "True"}]})
+    await stage.wait(20)
+
+
+async def marks_what_nodes_say(stage: Stage) -> None:
+    await stage.create(node("a"))
+    await _lives(stage, "a")
+    await stage.patch(NODE, "a", {"spec": {"unschedulable": True}})
+    said = [{"type": "MemoryPressure", "status": "True"}, {"type": "Ready", "status": "False"}]
+    await tell(stage, NODE, "a", {"conditions": said})
+    await stage.wait(20)
+    await stage.patch(NODE, "a", {"spec": {"unschedulable": None}})
+    await stage.wait(20)
+
+
+_BROKEN: Object = {"key": "broken", "effect": "NoExecute"}
+
+
+def _tolerating(seconds: int | None = None) -> Object:
+    more = {} if seconds is None else {"tolerationSeconds": seconds}
+    return {"tolerations": [{"key": "broken", "effect": "NoExecute", "operator": "Exists", **more}]}
+
+
+async def drives_out(stage: Stage) -> None:
+    await stage.create(node("a"), pod("p", on="a"), pod("q", on="a", spec=_tolerating()))
+    await stage.rest()
+    await stage.patch(NODE, "a", {"spec": {"taints": [_BROKEN]}})
+
+
+async def drives_out_in_time(stage: Stage) -> None:
+    await stage.create(node("a"), pod("p", on="a", spec=_tolerating(30)))
+    await stage.create(pod("q", on="a", spec=_tolerating(60)))
+    await stage.patch(NODE, "a", {"spec": {"taints": [_BROKEN]}})
+    await stage.wait(100)
+
+
+async def drives_out_nobody_when_all_is_well_again(stage: Stage) -> None:
+    await stage.create(node("a"), pod("p", on="a", spec=_tolerating(60)))
+    await stage.patch(NODE, "a", {"spec": {"taints": [_BROKEN]}})
+    await stage.wait(20)
+    await stage.patch(NODE, "a", {"spec": {"taints": None}})
+    await stage.wait(100)
+    await stage.create(pod("q", on="a"))
+    await stage.patch(NODE, "a", {"spec": {"taints": [_BROKEN]}})
+
+
+async def gives_up_pods_of_a_lost_node(stage: Stage) -> None:
+    await stage.create(node("a"), node("b"), pod("p", on="a"), pod("q", on="b"))
+    await stage.rest()
+    await stage.delete(NODE, "a")
+
+
+async def gives_up_pods_of_a_broken_node(stage: Stage) -> None:
+    held: Object = {"finalizers": ["example.com/stay"]}
+    await stage.create(node("a"), pod("p", on="a", meta=held), pod("q", on="a"))
+    await stage.rest()
+    await stage.delete(POD, "p")
+    down = {"conditions": [{"type": "Ready", "status": "False"}]}
+    await tell(stage, NODE, "a", down)
+    taint = {"key": OUT_OF_SERVICE, "effect": "NoExecute"}
+    await stage.patch(NODE, "a", {"spec": {"taints": [taint]}})
+
+
+async def thins_out_what_has_ended(stage: Stage) -> None:
+    for number in range(4):
+        await stage.create(pod(f"p{number}"))
+        await stage.wait(2)
+        await stage.finish("Succeeded")
+    await stage.rest()
+    await stage.create(pod("p9"))
+    await stage.rest()
+    await stage.finish("Failed")

@@ -1,0 +1,98 @@
+"""A flood of one sort of request does not keep the others from being heard."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable
+
+from phalanx.api.kinds import LEASE, NODE, POD
+from phalanx.api.wire import Reply, Request, Stream, User
+from phalanx.server.access import ADMIN
+from phalanx.server.security.lanes import Lanes
+from phalanx.server.security.users import known, service_account
+from tests.builders import in_virtual_time, node, pod
+from tests.server.api import Answer, Api, read
+from tests.server.security.granting import JOE, grant
+
+ANN = known("ann")
+SCHEDULER = known("system:kube-scheduler")
+
+
+async def a_slow_server(**limits: int) -> Api:
+    """Each commit takes a second."""
+    slow: list[Callable[[], float]] = [lambda: 0.0]
+    api = await Api.started(lambda: slow[0]())
+    api.server.lanes = Lanes(**limits)
+    for who in (JOE, ANN):
+        await grant(api, who, "edit", "default")
+        await grant(api, who, "edit", "kube-system")
+    await api.create(NODE, node("n1"))
+    await api.create(POD, pod("waits", cpu="1"))
+    slow[0] = lambda: 1.0
+    return api
+
+
+async def create(api: Api, who: User, name: str) -> Answer:
+    return await api.ask("POST", POD.path("default"), pod(name), user=who)
+
+
+@in_virtual_time
+async def test_leases_and_binds_pass_while_creates_are_asked_to_come_back() -> None:
+    api = await a_slow_server(writes=3)
+    flood = [asyncio.create_task(create(api, JOE, f"p{number}")) for number in range(20)]
+    await asyncio.sleep(0.5)
+    refused = await create(api, ANN, "late")
+    assert (refused.code, refused.body["reason"]) == (429, "TooManyRequests")
+    assert refused.all("retry-after") == ["1"]
+    assert refused.body["details"]["retryAfterSeconds"] == 1
+    lease = {"metadata": {"name": "l"}, "spec": {}}
+    path = POD.path("default", "waits", "binding")
+    passed = await asyncio.gather(
+        api.ask("POST", LEASE.path("kube-system"), lease, user=JOE),
+        api.ask("POST", path, {"target": {"kind": "Node", "name": "n1"}}, user=SCHEDULER),
+        api.ask("GET", POD.path("default"), user=ANN),
+        create(api, service_account("kube-system", "job-controller"), "ours"),
+        create(api, ADMIN, "admins"),
+    )
+    assert [answer.code for answer in passed] == [201, 201, 200, 201, 201]
+    codes = [answer.code for answer in await asyncio.gather(*flood)]
+    assert sorted(codes) == [201] * 3 + [429] * 17
+    assert (await create(api, ANN, "later")).code == 201
+
+
+@in_virtual_time
+async def test_a_refused_request_leaves_no_trace_and_takes_no_room() -> None:
+    api = await a_slow_server(writes=0)
+    before = api.store.revision
+    assert [(await create(api, JOE, "p")).code for _ in range(5)] == [429] * 5
+    assert api.store.revision == before
+
+
+async def watch(api: Api, who: User) -> Reply | Stream:
+    return await api.server.handle(Request("GET", POD.path("default"), "watch=1", user=who))
+
+
+@in_virtual_time
+async def test_nobody_watches_more_than_their_share() -> None:
+    api = await a_slow_server(own_watches=3, watches=5)
+    held = [await watch(api, JOE) for _ in range(4)]
+    assert [answer.code for answer in held] == [200, 200, 200, 429]
+    assert [(await watch(api, who)).code for who in (ADMIN, SCHEDULER)] == [200, 200]
+    others = [await watch(api, ANN) for _ in range(3)]
+    assert [answer.code for answer in others] == [200, 200, 429]
+    last = others[-1]
+    assert isinstance(last, Reply)
+    assert "5 watches" in read(last).body["message"]
+
+
+@in_virtual_time
+async def test_a_watch_that_has_ended_makes_room() -> None:
+    api = await a_slow_server(own_watches=1)
+    first = await watch(api, JOE)
+    assert isinstance(first, Stream)
+    assert (await watch(api, JOE)).code == 429
+    await first.chunks.aclose()
+    del first
+    gc.collect()
+    assert (await watch(api, JOE)).code == 200

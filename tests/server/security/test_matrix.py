@@ -1,0 +1,171 @@
+"""Every identity × verb × kind × namespace, as bytes that come in, against a hand-written table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import orjson
+import pytest
+
+from phalanx.api.kinds import KINDS, SERVICE_ACCOUNT, Kind
+from phalanx.api.wire import JSON, MERGE_PATCH, Reply, Request, Stream
+from phalanx.server.access import ADMIN
+from phalanx.server.discovery import SUBRESOURCES
+from phalanx.server.parser import Limits, Parser
+from phalanx.server.security.door import Door
+from phalanx.server.security.tokens import TokenFile, Tokens
+from phalanx.server.security.users import known, node, service_account
+from tests.builders import in_virtual_time
+from tests.server.api import Api
+from tests.server.peers import request
+from tests.server.security.granting import grant
+
+PEOPLE = {"viewer": known("viewer"), "editor": known("editor"), "admin": known("boss")}
+ROLES = {"viewer": "view", "editor": "edit", "admin": "admin"}
+COMPONENTS = {
+    "scheduler": known("system:kube-scheduler"),
+    "job": service_account("kube-system", "job-controller"),
+    "node": node("n1"),
+}
+USERS = {**PEOPLE, **COMPONENTS, "master": ADMIN}
+VERBS = {
+    "get": "g", "list": "l", "watch": "w", "create": "c", "update": "u", "patch": "p",
+    "delete": "d", "deletecollection": "D",
+}  # fmt: skip
+METHODS = {
+    "get": "GET", "list": "GET", "watch": "GET", "create": "POST", "update": "PUT",
+    "patch": "PATCH", "delete": "DELETE", "deletecollection": "DELETE",
+}  # fmt: skip
+#: Where the people have their roles, where they have none, and (for lists) everywhere at once.
+HERE, THERE, EVERYWHERE = "default", "kube-system", ""
+
+
+class Cell(NamedTuple):
+    """One thing that can be asked."""
+
+    kind: Kind
+    part: str
+    verb: str
+    namespace: str
+
+    @property
+    def resource(self) -> str:
+        what = f"{self.kind.plural}/{self.part}" if self.part else self.kind.plural
+        return f"{what}.{self.kind.group}" if self.kind.group else what
+
+    def bytes(self, token: str) -> bytes:
+        """The request; nothing that it asks for is done."""
+        named = bool(self.part) or self.verb in ("get", "update", "patch", "delete")
+        path = self.kind.path(self.namespace, "x" if named else "", self.part)
+        query = {"watch": "watch=1&timeoutSeconds=1"}.get(self.verb, "")
+        if METHODS[self.verb] != "GET":
+            query = "dryRun=All"
+        content = MERGE_PATCH if self.verb == "patch" else JSON
+        shown = (f"Authorization: Bearer {token}",) if token else ()
+        target = f"{path}?{query}" if query else path
+        body = b"" if METHODS[self.verb] == "GET" else b"{}"
+        return request(METHODS[self.verb], target, f"Content-Type: {content}", *shown, body=body)
+
+
+def cells() -> Iterator[Cell]:
+    """All that is served, each kind in one of its versions."""
+    kinds = {(kind.group, kind.plural): kind for kind in reversed(KINDS)}
+    for kind in kinds.values():
+        parts = {"": kind.verbs, **{part: SUBRESOURCES[part][3] for part in kind.subresources}}
+        for part, verbs in parts.items():
+            for verb in verbs:
+                for namespace in _places(kind, part, verb):
+                    yield Cell(kind, part, verb, namespace)
+
+
+def _places(kind: Kind, part: str, verb: str) -> tuple[str, ...]:
+    if not kind.namespaced:
+        return (EVERYWHERE,)
+    lists = verb in ("list", "watch") and not part
+    return (HERE, THERE, EVERYWHERE) if lists else (HERE, THERE)
+
+
+@cache
+def table() -> Mapping[str, Mapping[str, str]]:
+    """The hand-written table: resource -> identity -> letters."""
+    lines = (Path(__file__).parent / "matrix.txt").read_text().splitlines()
+    rows = [line.split() for line in lines if line and not line.startswith("#")]
+    columns = ("viewer", "editor", "admin", "scheduler", "job", "node")
+    return {row[0]: dict(zip(columns, row[1:], strict=True)) for row in rows}
+
+
+def may(who: str, cell: Cell) -> bool:
+    """What the table says."""
+    if who == "master":
+        return True
+    is_here = cell.namespace == HERE
+    return (who in COMPONENTS or is_here) and VERBS[cell.verb] in table()[cell.resource][who]
+
+
+async def a_server() -> tuple[Api, Parser]:
+    api = await Api.started(tokens=Tokens(USERS))
+    for name, user in PEOPLE.items():
+        await grant(api, user, ROLES[name], HERE)
+    await api.create(SERVICE_ACCOUNT, {"metadata": {"name": "x", "namespace": HERE}})
+    return api, Parser(Door(api.server.access.authenticator), Limits())
+
+
+async def is_refused(api: Api, parser: Parser, cell: Cell, token: str) -> int:
+    """401 or 403 if the request was refused for want of a right, 0 if not."""
+    (asked,) = parser.feed(cell.bytes(token))
+    if not isinstance(asked.request, Request):
+        return asked.request.code
+    answer = await api.server.handle(asked.request)
+    if isinstance(answer, Stream):
+        await answer.chunks.aclose()
+        return 0
+    return answer.code if _is_about_rights(answer, cell) else 0
+
+
+def _is_about_rights(answer: Reply, cell: Cell) -> bool:
+    said = orjson.loads(answer.body).get("message", "") if answer.code == 403 else ""
+    return f" cannot {cell.verb} resource " in said
+
+
+def test_the_table_has_a_row_for_everything_that_is_served_and_no_other() -> None:
+    assert set(table()) == {cell.resource for cell in cells()}
+    letters = {letter for row in table().values() for text in row.values() for letter in text}
+    assert letters == {*VERBS.values(), "-"}
+
+
+@pytest.mark.parametrize("who", USERS)
+@in_virtual_time
+async def test_everybody_may_what_the_table_says_and_nothing_else(who: str) -> None:
+    api, parser = await a_server()
+    before = api.store.revision
+    wrong = [
+        cell
+        for cell in cells()
+        if (await is_refused(api, parser, cell, who) == 0) != may(who, cell)
+    ]
+    assert wrong == []
+    assert api.store.revision == before
+
+
+@pytest.mark.parametrize(("token", "code"), [("", 403), ("bad", 401)])
+@in_virtual_time
+async def test_nobody_may_anything_without_a_credential_that_counts(token: str, code: int) -> None:
+    api, parser = await a_server()
+    found = {await is_refused(api, parser, cell, token) for cell in cells()}
+    assert found == {code}
+
+
+@in_virtual_time
+async def test_a_token_that_has_expired_is_as_good_as_a_bad_one(tmp_path: Path) -> None:
+    file = TokenFile(tmp_path / "tokens.json")
+    token = file.create(ADMIN, 0.0, 60.0)
+    api = await Api.started(tokens=Tokens({}, file=file))
+    parser = Parser(Door(api.server.access.authenticator), Limits())
+    assert {await is_refused(api, parser, cell, token) for cell in cells()} == {401}
+
+
+def test_there_are_as_many_cells_as_there_should_be() -> None:
+    assert len(list(cells())) * (len(USERS) + 3) > 2500

@@ -1,0 +1,41 @@
+"""A server whose store stops, on a real file."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from phalanx.api.kinds import CONFIG_MAP
+from phalanx.api.wire import Reply, Request
+from phalanx.chance import SeededChance
+from phalanx.clock import WallClock
+from phalanx.server.access import ADMIN
+from phalanx.server.app import Server
+from phalanx.store.errors import StoreBroken
+from phalanx.store.sqlite import SqliteStore
+from tests.server.api import read
+from tests.store.disk import in_real_time
+from tests.store.test_sqlite_refusals import small_files
+
+
+@in_real_time
+async def test_what_a_full_disk_could_not_take_is_refused_in_words(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    alarms: list[StoreBroken] = []
+    store = SqliteStore(tmp_path, on_broken=alarms.append)
+    server = Server(store, WallClock(), SeededChance(1))
+    await server.start()
+    body = b'{"metadata":{"generateName":"a"},"data":{"d":"%s"}}' % (b"x" * 50_000)
+    create = Request("POST", CONFIG_MAP.path("default"), "", {}, body, ADMIN)
+    with small_files(400_000), caplog.at_level(logging.WARNING):
+        answers = [await server.handle(create) for _ in range(20)]
+    assert all(isinstance(answer, Reply) for answer in answers)
+    last = read(answers[-1]) if isinstance(answers[-1], Reply) else None
+    assert last
+    assert (last.code, last.body["reason"]) == (500, "InternalError")
+    assert "the store stopped: disk I/O error" in last.body["message"]
+    assert (len(alarms), caplog.text) == (1, "")
+    await store.close()

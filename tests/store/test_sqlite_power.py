@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.store.crash_writer import ENOUGH
+from tests.store.power import Disk, fates
+from tests.store.test_sqlite_crash import examine
+from tests.store.tracing import Call, Flushed, Written, traced
+
+pytestmark = pytest.mark.skipif(not shutil.which("strace"), reason="strace tells the calls")
+
+#: Transactions of a short run, which has several checkpoints; images of it that are opened.
+TRANSACTIONS, IMAGES = 88, 200
+
+#: The long programme: its parts, and how often each moment of a run is looked at in each way.
+PARTS, TIMES = 12, 5
+
+WAYS = list(fates(random.Random()))
+
+
+def ran(folder: Path, transactions: int) -> list[Call]:
+    """Have a process write into a folder, to its end."""
+    folder.mkdir(exist_ok=True)
+    return traced(folder, folder.with_name(f"{folder.name}.log"), "", "0", str(transactions))
+
+
+def moments(folder: Path, calls: list[Call]) -> Iterator[tuple[int, Disk]]:
+    """A disk that begins with what is in a folder, after each call."""
+    disk = Disk(folder)
+    for at, call in enumerate(calls):
+        disk.follow(call)
+        yield at, disk
+
+
+def judge(disk: Disk, folder: Path, chance: random.Random, way: str) -> None:
+    """Cut the power: what is left must open, with all that was acknowledged and no half of it."""
+    disk.leave(folder, fates(chance)[way])
+    if chance.random() < 0.5:
+        (folder / "store.db-shm").write_bytes(chance.randbytes(32768))
+    asyncio.run(examine(folder, *disk.acknowledged))
+    shutil.rmtree(folder)
+
+
+def nothing(tmp_path: Path) -> Path:
+    folder = tmp_path / "nothing"
+    folder.mkdir()
+    return folder
+
+
+def test_following_the_calls_of_a_run_ends_where_the_run_did(tmp_path: Path) -> None:
+    calls = ran(tmp_path / "data", TRANSACTIONS)
+    *_, (_, disk) = moments(nothing(tmp_path), calls)
+    assert disk.acknowledged[0] == TRANSACTIONS
+    assert sum(isinstance(call, Written) and call.name == "store.db" for call in calls) > 5
+    disk.leave(tmp_path / "left", lambda: True)
+    for file in (tmp_path / "left").iterdir():
+        assert file.read_bytes() == (tmp_path / "data" / file.name).read_bytes()
+
+
+def test_whatever_a_cut_of_the_power_leaves_holds_all_that_was_acknowledged(tmp_path: Path) -> None:
+    calls, chance = ran(tmp_path / "data", TRANSACTIONS), random.Random(1)
+    chosen = sorted(chance.choices(range(len(calls)), k=IMAGES))
+    for at, disk in moments(nothing(tmp_path), calls):
+        for _ in range(chosen.count(at)):
+            judge(disk, tmp_path / "left", chance, chance.choice(WAYS))
+
+
+def test_a_cut_of_the_power_while_the_rests_of_another_are_picked_up_costs_nothing(
+    tmp_path: Path,
+) -> None:
+    first, chance = ran(tmp_path / "data", TRANSACTIONS), random.Random(2)
+    chosen = chance.sample(range(len(first)), 2)
+    for at, disk in moments(nothing(tmp_path), first):
+        if at in chosen:
+            disk.leave(left := tmp_path / f"left-{at}", fates(chance)["some"])
+            before = shutil.copytree(left, tmp_path / f"before-{at}")
+            second, there = ran(left, 8), disk.acknowledged
+            for _, again in moments(before, second):
+                again.acknowledged = max(again.acknowledged, there)
+                judge(again, tmp_path / "again", chance, chance.choice(WAYS))
+
+
+def test_a_store_that_did_not_flush_would_be_found_out(tmp_path: Path) -> None:
+    calls = ran(tmp_path / "data", TRANSACTIONS)
+    lazy = [call for call in calls if call != Flushed("store.db-wal")]
+    for _, disk in moments(nothing(tmp_path), lazy):
+        if disk.acknowledged[0] == TRANSACTIONS // 2:
+            with pytest.raises(AssertionError):
+                judge(disk, tmp_path / "left", random.Random(1), "nothing")
+            return
+    pytest.fail("the run was too short")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_cut_of_the_power_at_any_moment_of_3000_writes_costs_nothing(
+    tmp_path: Path, part: int
+) -> None:
+    calls, chance = ran(tmp_path / "data", ENOUGH), random.Random(part)
+    for at, disk in moments(nothing(tmp_path), calls):
+        for way in WAYS * TIMES if at % PARTS == part else ():
+            judge(disk, tmp_path / "left", chance, way)
+    assert disk.acknowledged[1] > 3000

@@ -1,0 +1,146 @@
+"""What a process asked of the disk, call by call, as strace saw it.
+
+Between `crash_writer.py`, which writes, and `power.py`, which asks what would be left of it. Only
+calls about files of one folder are told, in the order in which they began; a flush is told when it
+returned, since nothing is sure before.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+ROOT = Path(__file__).parents[2]
+
+#: What changes a file or its name, makes it durable, or acknowledges.
+CALLS = "openat,pwrite64,write,ftruncate,fdatasync,fsync,rename,unlink"
+
+
+@dataclass(frozen=True)
+class Made:
+    """A name for an empty file, unless there was a file of this name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Written:
+    """Bytes at a place."""
+
+    name: str
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A file of another length."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Another name for a file."""
+
+    name: str
+    to: str
+
+
+@dataclass(frozen=True)
+class Removed:
+    """A name that is gone."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Flushed:
+    """All that was written to a file is on disk; of the folder (no name): all names are."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Said:
+    """What was acknowledged to whoever listens."""
+
+    text: str
+
+
+Call: TypeAlias = Made | Written | Cut | Moved | Removed | Flushed | Said
+
+_LINE = re.compile(r"(\d+) +(\w+)\((.*?)(?: <unfinished \.\.\.>|\) += (-?\d+).*)?$")
+_RESUMED = re.compile(r"(\d+) +<\.\.\. (\w+) resumed>.*= (-?\d+)")
+_HEX = re.compile(r"(?:\\x[0-9a-f]{2})+")
+
+
+def traced(folder: Path, log: Path, *arguments: str) -> list[Call]:
+    """Run a writer in a folder to its end, and tell what it asked of the disk."""
+    watch = ["strace", "-f", "--seccomp-bpf", "-y", "-xx", "-s", "70000", "-o", str(log)]
+    writer = [sys.executable, "-m", "tests.store.crash_writer", str(folder), *arguments]
+    command = [*watch, "-e", f"trace={CALLS}", *writer]
+    subprocess.run(command, stdout=subprocess.PIPE, cwd=ROOT, check=True)
+    with log.open() as lines:
+        return list(_calls(lines, str(folder)))
+
+
+def _calls(lines: Iterator[str], folder: str) -> Iterator[Call]:
+    flushing: dict[str, Flushed] = {}
+    for line in lines:
+        if resumed := _RESUMED.match(line):
+            if flushed := flushing.pop(resumed[1], None):
+                yield flushed
+            continue
+        found = _LINE.match(line.rstrip("\n"))
+        if not found or (found[4] or "0").startswith("-"):
+            continue
+        call = _call(found[2], found[3], folder)
+        if isinstance(call, Flushed) and found[4] is None:
+            flushing[found[1]] = call
+        elif call:
+            yield call
+
+
+def _call(name: str, arguments: str, folder: str) -> Call | None:
+    """One call, if it is about a file of the folder or acknowledges something."""
+    texts = [bytes.fromhex(text.replace("\\x", "")) for text in _HEX.findall(arguments)]
+    if name == "write":
+        is_answer = arguments.startswith("1<")
+        return Said(texts[-1].decode()) if is_answer else None
+    paths = [_below(text, folder) for text in (texts[-1:] if name == "openat" else texts[:2])]
+    if not paths or paths[0] is None:
+        return None
+    return _about(name, paths[0], arguments, paths, texts)
+
+
+def _about(
+    name: str, file: str, arguments: str, paths: Sequence[str | None], texts: Sequence[bytes]
+) -> Call | None:
+    last = arguments.rsplit(", ", 1)[-1]
+    match name:
+        case "openat" if "O_CREAT" in arguments:
+            return Made(file)
+        case "pwrite64":
+            return Written(file, int(last), texts[1])
+        case "ftruncate":
+            return Cut(file, int(last))
+        case "fdatasync" | "fsync":
+            return Flushed(file)
+        case "rename":
+            return Moved(file, paths[1] or "")
+        case "unlink":
+            return Removed(file)
+    return None
+
+
+def _below(path: bytes, folder: str) -> str | None:
+    """The name of a file in the folder; of the folder itself, nothing."""
+    text = path.decode("latin-1")
+    return text[len(folder) + 1 :] if text == folder or text.startswith(f"{folder}/") else None
