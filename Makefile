@@ -25,7 +25,7 @@ test: check ## the checks and the test suite
 	@$(BIN)/python -m pytest --quiet -n 2 --session-timeout=540 $(ARGS)
 
 soak: install ## the long fault programme and every property with many more examples
-	@$(BIN)/python -m pytest --quiet -n 2 -m soak --timeout=0 --hypothesis-profile=soak $(ARGS)
+	@$(BIN)/python -m pytest --verbose -n 2 -m soak --timeout=0 --hypothesis-profile=soak $(ARGS)
 
 mutants: install ## bugs planted one at a time, each of which the fault programme or the suite finds
 	@$(BIN)/python -m tools.mutants $(ARGS)

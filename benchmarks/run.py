@@ -22,6 +22,7 @@ from typing import Any
 
 from benchmarks import (
     decisions,
+    exact,
     footprint,
     growth,
     guards,
@@ -42,6 +43,7 @@ LATEST = ROOT / "benchmarks" / "results" / "latest.json"
 SECTIONS: Mapping[str, Callable[[Setting], Iterator[Result]]] = {
     "guards": guards.section,
     "decisions": decisions.section,
+    "exact": exact.section,
     "start": footprint.start,
     "idle": footprint.idle,
     "requests": requests.section,

@@ -9,7 +9,7 @@ from phalanx.api.kinds import GROUP_BINDING, KINDS, POD, POD_GROUP
 from phalanx.api.wire import Reply, Request, Stream
 from phalanx.chance import SeededChance
 from phalanx.client.client import Client
-from phalanx.client.discovery import serves
+from phalanx.client.discovery import served, serves
 from phalanx.client.transports import InProcess
 from phalanx.clock import LoopClock
 from phalanx.server.access import ADMIN
@@ -27,6 +27,7 @@ async def test_what_a_server_knows_is_found_and_what_it_does_not_know_is_not() -
     assert [await serves(client, kind) for kind in (POD, POD_GROUP, GROUP_BINDING)] == [
         True, True, False,
     ]  # fmt: skip
+    assert await served(client, [GROUP_BINDING, POD_GROUP, POD]) == [POD_GROUP, POD]
 
 
 class Says:

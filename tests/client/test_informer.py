@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from phalanx.api.core import Pod
-from phalanx.api.errors import Forbidden
+from phalanx.api.errors import ApiError, Forbidden, NotFound
 from phalanx.api.kinds import POD
 from phalanx.api.meta import Key
 from phalanx.api.wire import ANONYMOUS, Reply, Request
@@ -253,6 +253,26 @@ def test_what_is_wrong_can_be_seen_until_it_is_right_again(api: FakeApi) -> None
         assert story.pods.failure is None
 
     told(api, scenario)
+
+
+@pytest.mark.parametrize("error", [Forbidden("not for you"), NotFound("no such kind")])
+@pytest.mark.parametrize("optional", [True, False])
+def test_one_that_is_optional_does_not_wait_for_what_it_may_not_read_or_what_is_not_there(
+    error: ApiError, optional: bool
+) -> None:
+    async def scenario() -> None:
+        async def closed(request: Request) -> Reply:
+            return refused(error)
+
+        client = Client(InProcess(closed, ANONYMOUS))
+        pods = Informer(client, POD, Pod, chance=SeededChance(1), optional=optional)
+        running = asyncio.create_task(pods.run())
+        await asyncio.sleep(60)
+        assert pods.synced.is_set() is optional
+        assert str(pods.failure) == str(error)
+        running.cancel()
+
+    run(scenario())
 
 
 def test_a_quiet_watch_that_ends_is_no_failure(api: FakeApi) -> None:

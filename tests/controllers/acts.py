@@ -7,28 +7,22 @@ from phalanx.api.kinds import (
     CONFIG_MAP,
     CRON_JOB,
     JOB,
-    LEASE,
     NAMESPACE,
-    NODE,
     POD,
     POD_DISRUPTION_BUDGET,
     POD_GROUP,
-    RESOURCE_CLAIM,
     SERVICE_ACCOUNT,
     WORKLOAD,
     Kind,
 )
-from phalanx.api.meta import Key, micro_timestamp
+from phalanx.api.meta import Key
 from phalanx.api.scheduling import (
     COMPOSITE_INITIALLY_SCHEDULED,
     INITIALLY_SCHEDULED,
     PROTECTION_FINALIZER,
 )
 from phalanx.api.wire import STRATEGIC_PATCH, Object
-from phalanx.controllers.claims import PROTECTION_FINALIZER as CLAIM_FINALIZER
-from phalanx.controllers.nodelifecycle import LEASE_NAMESPACE
-from phalanx.controllers.podgarbage import OUT_OF_SERVICE
-from tests.builders import gang, node, pod, pod_group
+from tests.builders import gang, pod, pod_group
 from tests.controllers.jobs.work import job, workload
 from tests.controllers.test_compositegroups import composite, leaf
 from tests.controllers.trialstage import Stage
@@ -380,187 +374,3 @@ async def gives_no_account_to_who_goes(stage: Stage) -> None:
     await stage.delete(NAMESPACE, "team")
     await stage.rest()
     await stage.create(namespace("team"))
-
-
-# ---- resource claims -----------------------------------------------------------------------------
-
-
-def _devices() -> Object:
-    return {"devices": {"requests": [{"name": "g", "exactly": {"deviceClassName": "g"}}]}}
-
-
-def _template() -> Object:
-    return {
-        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
-        "metadata": {"name": "gpus", "namespace": "default"}, "spec": {"spec": _devices()},
-    }  # fmt: skip
-
-
-def _asks(**how: str) -> Object:
-    return {"resourceClaims": [{"name": "gpu", **(how or {"resourceClaimTemplateName": "gpus"})}]}
-
-
-async def makes_claims(stage: Stage) -> None:
-    await stage.create(_template(), *(pod(f"p{n}", spec=_asks()) for n in range(2)))
-    await stage.rest()
-    await stage.finish("Succeeded")
-
-
-async def makes_claims_when_it_is_known_how(stage: Stage) -> None:
-    await stage.create(pod("p", spec=_asks()))
-    await stage.rest()
-    await stage.create(_template())
-    await stage.rest()
-    await stage.create(pod("q", spec=_asks()))
-    await stage.rest()
-    await stage.delete(POD, "p")
-
-
-async def makes_claims_for_a_group(stage: Stage) -> None:
-    group = pod_group("train", 2)
-    group["spec"] |= _asks()
-    await stage.create(_template(), group)
-    await stage.create(*(pod(f"p{n}", "train", spec=_asks()) for n in range(2)))
-    await stage.rest()
-    await stage.finish("Succeeded")
-
-
-def _claim(name: str = "r") -> Object:
-    meta = {"name": name, "namespace": "default", "finalizers": [CLAIM_FINALIZER]}
-    return {
-        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": meta,
-        "spec": _devices(),
-    }  # fmt: skip
-
-
-async def _allocate(stage: Stage, name: str = "r") -> None:
-    await tell(stage, RESOURCE_CLAIM, name, {"allocation": {"devices": {}}})
-
-
-async def reserves_for_those_who_run(stage: Stage) -> None:
-    await stage.create(node("n"), _claim())
-    await _allocate(stage)
-    await stage.create(*(pod(f"p{n}", on="n", spec=_asks(resourceClaimName="r")) for n in range(2)))
-    await stage.rest()
-    await stage.delete(POD, "p0")
-
-
-async def gives_back_what_nobody_uses(stage: Stage) -> None:
-    await stage.create(node("n"), _claim())
-    await _allocate(stage)
-    await stage.create(pod("p", on="n", spec=_asks(resourceClaimName="r")))
-    await stage.rest()
-    await stage.delete(RESOURCE_CLAIM, "r")
-    await stage.rest()
-    await stage.finish("Succeeded")
-
-
-async def deletes_claims_of_those_who_are_done(stage: Stage) -> None:
-    await stage.create(_template(), node("n"))
-    await stage.create(*(pod(f"p{n}", on="n", spec=_asks()) for n in range(2)))
-    await stage.rest()
-    await stage.finish("Succeeded")
-
-
-# ---- nodes ---------------------------------------------------------------------------------------
-
-
-async def _lives(stage: Stage, name: str) -> None:
-    """A sign of life."""
-    spec = {"holderIdentity": "kubelet", "renewTime": micro_timestamp(stage.clock.now())}
-    key = Key(LEASE_NAMESPACE, name)
-    known = [one["metadata"]["name"] for one in await stage.all(LEASE)]
-    if name in known:
-        await stage.client.patch(LEASE, key, {"spec": spec})
-    else:
-        meta = {"name": name, "namespace": LEASE_NAMESPACE}
-        await stage.client.create(LEASE, {"metadata": meta, "spec": spec})
-
-
-async def notices_silence(stage: Stage) -> None:
-    await stage.create(node("a"), node("b"), pod("p", on="a"))
-    for name in ("a", "b"):
-        await _lives(stage, name)
-    for _ in range(8):
-        await stage.wait(20)
-        await _lives(stage, "b")
-    await stage.wait(10)
-
-
-async def notices_who_speaks_again(stage: Stage) -> None:
-    await stage.create(node("a"), pod("p", on="a"))
-    await _lives(stage, "a")
-    await stage.rest()
-    await _lives(stage, "a")
-    await tell(stage, NODE, "a", {"conditions": [{"type": "Ready", "status": "True"}]})
-    await stage.wait(20)
-
-
-async def marks_what_nodes_say(stage: Stage) -> None:
-    await stage.create(node("a"))
-    await _lives(stage, "a")
-    await stage.patch(NODE, "a", {"spec": {"unschedulable": True}})
-    said = [{"type": "MemoryPressure", "status": "True"}, {"type": "Ready", "status": "False"}]
-    await tell(stage, NODE, "a", {"conditions": said})
-    await stage.wait(20)
-    await stage.patch(NODE, "a", {"spec": {"unschedulable": None}})
-    await stage.wait(20)
-
-
-_BROKEN: Object = {"key": "broken", "effect": "NoExecute"}
-
-
-def _tolerating(seconds: int | None = None) -> Object:
-    more = {} if seconds is None else {"tolerationSeconds": seconds}
-    return {"tolerations": [{"key": "broken", "effect": "NoExecute", "operator": "Exists", **more}]}
-
-
-async def drives_out(stage: Stage) -> None:
-    await stage.create(node("a"), pod("p", on="a"), pod("q", on="a", spec=_tolerating()))
-    await stage.rest()
-    await stage.patch(NODE, "a", {"spec": {"taints": [_BROKEN]}})
-
-
-async def drives_out_in_time(stage: Stage) -> None:
-    await stage.create(node("a"), pod("p", on="a", spec=_tolerating(30)))
-    await stage.create(pod("q", on="a", spec=_tolerating(60)))
-    await stage.patch(NODE, "a", {"spec": {"taints": [_BROKEN]}})
-    await stage.wait(100)
-
-
-async def drives_out_nobody_when_all_is_well_again(stage: Stage) -> None:
-    await stage.create(node("a"), pod("p", on="a", spec=_tolerating(60)))
-    await stage.patch(NODE, "a", {"spec": {"taints": [_BROKEN]}})
-    await stage.wait(20)
-    await stage.patch(NODE, "a", {"spec": {"taints": None}})
-    await stage.wait(100)
-    await stage.create(pod("q", on="a"))
-    await stage.patch(NODE, "a", {"spec": {"taints": [_BROKEN]}})
-
-
-async def gives_up_pods_of_a_lost_node(stage: Stage) -> None:
-    await stage.create(node("a"), node("b"), pod("p", on="a"), pod("q", on="b"))
-    await stage.rest()
-    await stage.delete(NODE, "a")
-
-
-async def gives_up_pods_of_a_broken_node(stage: Stage) -> None:
-    held: Object = {"finalizers": ["example.com/stay"]}
-    await stage.create(node("a"), pod("p", on="a", meta=held), pod("q", on="a"))
-    await stage.rest()
-    await stage.delete(POD, "p")
-    down = {"conditions": [{"type": "Ready", "status": "False"}]}
-    await tell(stage, NODE, "a", down)
-    taint = {"key": OUT_OF_SERVICE, "effect": "NoExecute"}
-    await stage.patch(NODE, "a", {"spec": {"taints": [taint]}})
-
-
-async def thins_out_what_has_ended(stage: Stage) -> None:
-    for number in range(4):
-        await stage.create(pod(f"p{number}"))
-        await stage.wait(2)
-        await stage.finish("Succeeded")
-    await stage.rest()
-    await stage.create(pod("p9"))
-    await stage.rest()
-    await stage.finish("Failed")

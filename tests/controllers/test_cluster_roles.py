@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from phalanx.api.kinds import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, JOB, PRIORITY_CLASS, WORKLOAD
+from phalanx.api.kinds import (
+    CLUSTER_ROLE,
+    CLUSTER_ROLE_BINDING,
+    JOB,
+    KINDS,
+    PRIORITY_CLASS,
+    WORKLOAD,
+    Kind,
+)
 from phalanx.api.meta import Key
 from phalanx.api.wire import Object, User
 from phalanx.chance import SeededChance
@@ -83,13 +91,12 @@ async def test_the_rights_of_the_controllers_are_enough_to_run_jobs() -> None:
         assert [text for text in said if not text.startswith(NOT_OURS)] == []
 
 
-@pytest.mark.parametrize("kinds", [KNOWN, None], ids=["foreign", "ours"])
+@pytest.mark.parametrize("kinds", [KNOWN, KINDS], ids=["foreign", "ours"])
 @in_virtual_time
 async def test_the_rights_of_the_scheduler_are_enough_to_place_gangs(
-    kinds: tuple[object, ...] | None,
+    kinds: tuple[Kind, ...],
 ) -> None:
-    known = {"kinds": KNOWN} if kinds else {}
-    async with cluster(nodes=machines(2, cpu="4"), without=("scheduler",), **known) as c:
+    async with cluster(nodes=machines(2, cpu="4"), without=("scheduler",), kinds=kinds) as c:
         said: list[str] = []
         client = await allowed(c, "scheduler", said)
         voice = office.Voice(said.append, lambda names: None)
@@ -97,7 +104,7 @@ async def test_the_rights_of_the_scheduler_are_enough_to_place_gangs(
         task = asyncio.create_task(clerk.run())
         members = gang("fits", 4, cpu="2") + gang("waits", 4, cpu="2")
         for one in members:
-            if kinds and one["kind"] == "Pod":
+            if kinds is KNOWN and one["kind"] == "Pod":
                 one["spec"]["schedulerName"] = "phalanx-scheduler"
         await c.create(*members)
         await c.until_placed(*(f"fits-{n}" for n in range(4)))

@@ -17,8 +17,8 @@ from phalanx.api.wire import STRATEGIC_PATCH, Object
 from phalanx.client.client import Client
 from phalanx.controllers.compositegroups import CompositeGroups
 from phalanx.controllers.loop import Informers
-from tests.builders import in_virtual_time
-from tests.controllers.cluster import Cluster, cluster, lagging
+from tests.builders import in_virtual_time, pod
+from tests.controllers.cluster import Cluster, cluster, lagging, machines
 from tests.controllers.jobs.work import said
 from tests.controllers.lives import (
     BARE,
@@ -209,6 +209,18 @@ async def test_one_is_not_let_go_on_the_word_of_a_late_view() -> None:
             await asyncio.sleep(A_WHILE)
             found = await c.client.get(COMPOSITE_POD_GROUP, Key("default", "root"))
             assert found["metadata"]["finalizers"] == [PROTECTION_FINALIZER]
+
+
+@in_virtual_time
+async def test_beside_a_scheduler_a_whole_tree_says_how_it_is() -> None:
+    async with cluster(nodes=machines(2, cpu="4")) as c:
+        await c.create(composite("root", 2), leaf("left", "root"), leaf("right", "root"))
+        pods = [f"{group}-{n}" for group in ("left", "right") for n in range(2)]
+        await c.create(*(pod(name, name[:-2], cpu="1") for name in pods))
+        await c.until_placed(*pods)
+        await asyncio.sleep(A_WHILE)
+        found = await status(c, "root")
+        assert (found["scheduledGroups"], found["scheduledPods"]) == (2, 4)
 
 
 async def story(c: Cluster) -> object:

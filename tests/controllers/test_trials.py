@@ -40,7 +40,7 @@ from phalanx.controllers.resourceclaims import ResourceClaims
 from phalanx.controllers.serviceaccounts import ServiceAccounts
 from phalanx.controllers.tainteviction import TaintEviction
 from phalanx.controllers.ttl import TimeToLive
-from tests.controllers import acts
+from tests.controllers import acts, claimacts, nodeacts
 from tests.controllers.jobs.work import collectors, subject
 from tests.controllers.trials import End, Scenario, Trouble, crashes, gaps, judge, play
 from tests.controllers.trialstage import Part, Run, Stage, kubelets
@@ -120,22 +120,22 @@ PLAYS: list[tuple[Part, tuple[Kind, ...], tuple[Part, ...], tuple[Act, ...]]] = 
         acts.gives_accounts, acts.gives_accounts_to_many, acts.gives_no_account_to_who_goes,
     )),
     (claims, (RESOURCE_CLAIM, POD), (kubelets,), (
-        acts.makes_claims, acts.makes_claims_when_it_is_known_how, acts.makes_claims_for_a_group,
+        claimacts.makes_claims, claimacts.makes_claims_when_it_is_known_how, claimacts.makes_claims_for_a_group,
     )),
     (claim_use, (RESOURCE_CLAIM, POD), (kubelets, claims), (
-        acts.reserves_for_those_who_run, acts.gives_back_what_nobody_uses,
-        acts.deletes_claims_of_those_who_are_done,
+        claimacts.reserves_for_those_who_run, claimacts.gives_back_what_nobody_uses,
+        claimacts.deletes_claims_of_those_who_are_done,
     )),
     (lifecycle, (NODE, POD), (kubelets,), (
-        acts.notices_silence, acts.notices_who_speaks_again, acts.marks_what_nodes_say,
+        nodeacts.notices_silence, nodeacts.notices_who_speaks_again, nodeacts.marks_what_nodes_say,
     )),
     (eviction, (POD,), (kubelets,), (
-        acts.drives_out, acts.drives_out_in_time, acts.drives_out_nobody_when_all_is_well_again,
+        nodeacts.drives_out, nodeacts.drives_out_in_time, nodeacts.drives_out_nobody_when_all_is_well_again,
     )),
     (pod_garbage, (POD,), (), (
-        acts.gives_up_pods_of_a_lost_node, acts.gives_up_pods_of_a_broken_node,
+        nodeacts.gives_up_pods_of_a_lost_node, nodeacts.gives_up_pods_of_a_broken_node,
     )),
-    (pod_garbage, (POD,), (kubelets,), (acts.thins_out_what_has_ended,)),
+    (pod_garbage, (POD,), (kubelets,), (nodeacts.thins_out_what_has_ended,)),
 ]  # fmt: skip
 CASES = [
     Case(subject, Scenario(act.__name__, act, kinds, cast))
@@ -156,20 +156,20 @@ def calmly(one: Case) -> End:
 @EACH
 def test_whatever_write_it_is_killed_after_the_end_is_the_same(one: Case) -> None:
     calm = calmly(one)
-    assert judge(one.scenario, one.subject, crashes(calm, most=15), calm) == []
+    assert judge(one.scenario, one.subject, crashes(calm, most=8), calm) == []
 
 
 @EACH
 def test_whoever_takes_over_may_at_first_see_the_past(one: Case) -> None:
     calm = calmly(one)
     for past in (1, 4, 12):
-        assert judge(one.scenario, one.subject, crashes(calm, past=past, most=4), calm) == []
+        assert judge(one.scenario, one.subject, crashes(calm, past=past, most=3), calm) == []
 
 
 @EACH
 def test_what_was_never_seen_does_not_matter(one: Case) -> None:
     calm = calmly(one)
-    assert judge(one.scenario, one.subject, gaps(calm, most=12), calm) == []
+    assert judge(one.scenario, one.subject, gaps(calm, most=6), calm) == []
 
 
 @pytest.mark.soak

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from phalanx.api.core import Node, Pod
 from phalanx.api.meta import Key
 from phalanx.api.scheduling import PodGroup
-from phalanx.controllers.exact import Solver
+from phalanx.controllers import exact
 from phalanx.scheduler.configuration import Configuration
 from phalanx.scheduler.configuration import read as read_configuration
 from phalanx.scheduler.cycle import advanced
@@ -20,8 +20,10 @@ from phalanx.scheduler.decision import Binding, Decision, Placed, Waiting
 from phalanx.scheduler.desk import Desk
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.profiles import DEFAULT_PROFILES, Profiles
+from phalanx.scheduler.program import Unsolvable
 from phalanx.scheduler.record import (
     FORMAT,
+    Answered,
     Begun,
     Decided,
     Fault,
@@ -35,7 +37,7 @@ from phalanx.scheduler.record import (
     ServiceSeen,
 )
 from phalanx.scheduler.replay import Replayed, replay
-from phalanx.scheduler.search import Search, Steps
+from phalanx.scheduler.search import Search, Solver, Steps
 from tests.scheduler import strategies
 from tests.scheduler.builders import basic, gang, key, node, pod, pod_like
 
@@ -55,7 +57,7 @@ def replayed(records: list[Record]) -> list[Replayed | Fault]:
     return list(replay(sealed(records)))
 
 
-SOLVER = Solver()
+SOLVER = exact.Solver()
 
 
 class Told:
@@ -64,6 +66,7 @@ class Told:
     def __init__(self, profiles: Profiles = DEFAULT_PROFILES) -> None:
         self.records: list[Record] = []
         self.desk = Desk(profiles, self.records.append)
+        self.solver: Solver = SOLVER
         self.records.append(begun(self.desk, 0.0))
 
     def come(self, *things: Node | Pod | PodGroup, at: float = 0.0) -> None:
@@ -73,7 +76,7 @@ class Told:
     def attempt(self, at: float = 0.0) -> Entity:
         entity = self.desk.take(at)
         assert entity is not None
-        self.desk.settle(entity, outcome(self.desk, self.desk.cycle(entity), at), at)
+        self.desk.settle(entity, outcome(self.desk, self.desk.cycle(entity), self.solver, at), at)
         return entity
 
 
@@ -225,11 +228,48 @@ def test_the_configuration_of_the_scheduler_is_part_of_its_record() -> None:
 # ---- properties ----------------------------------------------------------------------------------
 
 
-def outcome(desk: Desk, cycle: Steps[Decision], at: float) -> Decision:
+def asking() -> Told:
+    """A gang about which a solver was asked, that shows that it fits nowhere."""
+    told = Told()
+    told.solver = lambda program: Unsolvable()
+    told.come(node("a", cpu="9"), node("b", cpu="9"), gang("g", 5))
+    told.come(*(pod(f"p{n}", "g", cpu=cpu) for n, cpu in enumerate("44442")))
+    told.attempt()
+    return told
+
+
+def test_what_a_solver_said_is_recorded_and_said_again() -> None:
+    records = asking().records
+    assert [one.answer for one in records if isinstance(one, Answered)] == [Unsolvable()]
+    (found,) = replayed(records)
+    assert isinstance(found, Replayed)
+    assert not found.differs
+    assert isinstance(found.then, Waiting)
+    assert found.then.reason == "Unschedulable"
+
+
+def test_without_what_a_solver_said_the_decision_is_another() -> None:
+    (found,) = replayed([one for one in asking().records if not isinstance(one, Answered)])
+    assert isinstance(found, Replayed)
+    assert isinstance(found.now, Waiting)
+    assert (found.differs, found.now.reason) == (True, "SchedulingUndecided")
+
+
+def test_what_a_solver_said_unasked_is_not_heeded() -> None:
+    told = Told()
+    told.come(node("a"), pod("p"))
+    told.attempt()
+    told.records.insert(-1, Answered(0.0, Unsolvable()))
+    (found,) = replayed(told.records)
+    assert isinstance(found, Replayed)
+    assert not found.differs
+
+
+def outcome(desk: Desk, cycle: Steps[Decision], solver: Solver, at: float) -> Decision:
     """What a cycle of a desk comes to, its questions being answered."""
     state = advanced(cycle)
     while isinstance(state, Search):
-        answer = SOLVER(state.program)
+        answer = solver(state.program)
         desk.answered(answer, at)
         state = advanced(cycle, answer)
     return state
@@ -385,7 +425,7 @@ class Telling(RuleBasedStateMachine):
     def what_was_taken_is_settled(self) -> None:
         assert self.flying is not None
         (entity, cycle), self.flying = self.flying, None
-        decision = outcome(self.desk, cycle, self.now)
+        decision = outcome(self.desk, cycle, SOLVER, self.now)
         if self.desk.settle(entity, decision, self.now) and isinstance(decision, Placed):
             self.placed += decision.bindings
 

@@ -43,6 +43,8 @@ from tests.scheduler.instances import (
     racked,
 )
 
+pytest.importorskip("highspy", reason="the extra phalanx[exact] is not installed")
+
 SEEDS, MANY = 10, 2_000
 SOLVER = Solver()
 

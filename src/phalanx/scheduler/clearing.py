@@ -17,7 +17,7 @@ from phalanx.scheduler.objections import Objection
 from phalanx.scheduler.shape import Shape
 from phalanx.scheduler.snapshot import IntArray
 from phalanx.scheduler.topology import placements
-from phalanx.scheduler.units import Rank, Unit, by_node
+from phalanx.scheduler.units import Rank, Unit
 from phalanx.scheduler.view import view_of
 
 #: How many places are proposed at most.
@@ -35,10 +35,10 @@ def cleared(
     if isinstance(found, Objection):
         return
     places = [ground.nodes] if found is None else [placement.nodes for placement in found]
-    proposals = []
+    yard, shapes, proposals = _Yard(ground, units), _shapes(entity, members), []
     for number, nodes in enumerate(places):
-        clearing = _Clearing(ground, units, nodes)
-        if clearing.seat(_shapes(entity, members)):
+        clearing = _Clearing(yard, nodes)
+        if clearing.seat(shapes):
             proposals.append((clearing.price, number, clearing.gone))
     for _, _, gone in sorted(proposals)[:MOST_PLACES]:
         yield [unit for number, unit in enumerate(units) if number in gone]
@@ -50,18 +50,44 @@ def _shapes(entity: Entity, members: int) -> list[Shape]:
     return sorted(shapes, key=lambda shape: shape.scored, reverse=True)
 
 
+#: What something takes of a node, by column.
+Amounts = tuple[tuple[int, int], ...]
+
+
+class _Yard:
+    """All nodes before anything is cleared: what is free, and who could leave what behind."""
+
+    def __init__(self, ground: Ground, units: Sequence[Unit]) -> None:
+        self.ground, self.units = ground, units
+        snapshot = ground.snapshot
+        self.free = (snapshot.room - snapshot.used).tolist()
+        self.prices: list[Price] = [
+            (int(unit.rank is Rank.TREE), int(unit.rank is Rank.GROUP), unit.size) for unit in units
+        ]
+        self._asks: dict[Shape, Amounts] = {}
+        #: For each node the units on it, the lightest first, with what each would leave there.
+        self.there: dict[int, list[tuple[int, Amounts]]] = {}
+        for number, unit in enumerate(units):
+            for pod in unit.pods:
+                i = snapshot.index.get(pod.node, -1)
+                self.there.setdefault(i, []).append((number, self.ask(pod.shape)))
+
+    def ask(self, shape: Shape) -> Amounts:
+        """What a shape takes."""
+        found = self._asks.get(shape)
+        if found is None:
+            found = self._asks[shape] = shape.ask(self.ground.snapshot.columns).amounts
+        return found
+
+
 class _Clearing:
     """Nodes being cleared, one member after the other."""
 
-    def __init__(self, ground: Ground, units: Sequence[Unit], nodes: IntArray | None) -> None:
-        self._ground, self._units = ground, units
-        snapshot = ground.snapshot
-        self._nodes = range(len(snapshot)) if nodes is None else nodes.tolist()
-        self._free = (snapshot.room - snapshot.used).tolist()
-        there = by_node(units)
-        self._there = {
-            snapshot.index[n]: units for n, units in there.items() if n in snapshot.index
-        }
+    def __init__(self, yard: _Yard, nodes: IntArray | None) -> None:
+        self._yard = yard
+        self._nodes = range(len(yard.free)) if nodes is None else nodes.tolist()
+        #: What is free now where that has changed.
+        self._free: dict[int, list[int]] = {}
         self.gone: set[int] = set()
         self.price: Price = (0, 0, 0)
 
@@ -77,7 +103,8 @@ class _Clearing:
         return True
 
     def _prices(self, shape: Shape) -> list[tuple[Price, int]]:
-        allowed = view_of(self._ground.snapshot, self._ground.policy, shape).allowed
+        ground = self._yard.ground
+        allowed = view_of(ground.snapshot, ground.policy, shape).allowed
         ways = ((i, self._way(shape, i)) for i in self._nodes if allowed[i])
         heap = [(self._sum(who), i) for i, who in ways if who is not None]
         heapify(heap)
@@ -94,8 +121,7 @@ class _Clearing:
                 heappush(heap, (now, i))
                 continue
             self._clear(who, now)
-            for column, amount in shape.ask(self._ground.snapshot.columns).amounts:
-                self._free[i][column] -= amount
+            self._add(i, self._yard.ask(shape), -1)
             if (more := self._way(shape, i)) is not None:
                 heappush(heap, (self._sum(more), i))
             return True
@@ -103,54 +129,57 @@ class _Clearing:
 
     def _way(self, shape: Shape, i: int) -> list[int] | None:
         """Who must leave a node for a member of a shape: as few of the lightest as will do."""
-        ask = shape.ask(self._ground.snapshot.columns).amounts
-        lacking = {c: amount - self._free[i][c] for c, amount in ask if amount > self._free[i][c]}
+        free = self._free.get(i) or self._yard.free[i]
+        lacking = [(c, amount - free[c]) for c, amount in self._yard.ask(shape) if amount > free[c]]
         if not lacking:
             return []
-        here = [number for number in self._there.get(i, ()) if number not in self.gone]
-        alone = next((n for n in here if self._suffices([n], i, lacking)), None)
-        chosen: list[int] = []
-        for number in here:
-            chosen.append(number)
-            if self._suffices(chosen, i, lacking):
-                break
-        else:
-            return None
-        for number in reversed(chosen[:-1]):
-            fewer = [one for one in chosen if one != number]
-            if self._suffices(fewer, i, lacking):
+        here = [one for one in self._yard.there.get(i, ()) if one[0] not in self.gone]
+        for count in range(1, len(here) + 1):
+            if _suffices(here[:count], lacking):
+                return self._fewest(here, count, lacking)
+        return None
+
+    def _fewest(
+        self, here: Sequence[tuple[int, Amounts]], count: int, lacking: Sequence[tuple[int, int]]
+    ) -> list[int]:
+        """Of those who suffice together no more than needed, or one who suffices alone."""
+        chosen = list(here[:count])
+        for one in reversed(chosen[:-1]):
+            fewer = [other for other in chosen if other is not one]
+            if _suffices(fewer, lacking):
                 chosen = fewer
-        ways = [chosen] if alone is None else [chosen, [alone]]
+        ways = [[number for number, _ in chosen]]
+        ways += [[one[0]] for one in here if _suffices([one], lacking)][:1]
         return min(ways, key=self._sum)
 
-    def _suffices(self, numbers: Iterable[int], i: int, lacking: dict[int, int]) -> bool:
-        snapshot = self._ground.snapshot
-        name, left = snapshot.names[i], dict(lacking)
-        for number in numbers:
-            for pod in self._units[number].pods:
-                if pod.node == name:
-                    for column, amount in pod.shape.ask(snapshot.columns).amounts:
-                        if column in left:
-                            left[column] -= amount
-        return all(amount <= 0 for amount in left.values())
-
     def _sum(self, numbers: Iterable[int]) -> Price:
-        chosen = [self._units[number] for number in numbers]
-        ranks = [unit.rank for unit in chosen]
-        return (
-            ranks.count(Rank.TREE),
-            ranks.count(Rank.GROUP),
-            sum(len(unit.pods) for unit in chosen),
-        )
+        trees = groups = pods = 0
+        for number in numbers:
+            tree, group, size = self._yard.prices[number]
+            trees, groups, pods = trees + tree, groups + group, pods + size
+        return trees, groups, pods
 
     def _clear(self, numbers: Iterable[int], price: Price) -> None:
-        snapshot = self._ground.snapshot
+        yard, index = self._yard, self._yard.ground.snapshot.index
         trees, groups, pods = (a + b for a, b in zip(self.price, price, strict=True))
         self.price = trees, groups, pods
         for number in numbers:
             self.gone.add(number)
-            for pod in self._units[number].pods:
-                i = snapshot.index.get(pod.node)
-                if i is not None:
-                    for column, amount in pod.shape.ask(snapshot.columns).amounts:
-                        self._free[i][column] += amount
+            for pod in yard.units[number].pods:
+                self._add(index.get(pod.node, -1), yard.ask(pod.shape), +1)
+
+    def _add(self, i: int, amounts: Amounts, sign: int) -> None:
+        free = self._free.get(i)
+        if free is None:
+            free = self._free[i] = list(self._yard.free[i])
+        for column, amount in amounts:
+            free[column] += sign * amount
+
+
+def _suffices(leavers: Iterable[tuple[int, Amounts]], lacking: Sequence[tuple[int, int]]) -> bool:
+    """Whether these leave enough behind."""
+    for column, amount in lacking:
+        left = sum(n for _, amounts in leavers for c, n in amounts if c == column)
+        if left < amount:
+            return False
+    return True

@@ -32,8 +32,8 @@ from phalanx.scheduler.variation import varied
 
 #: Of so few units all sets are gone through, and how many sets at most.
 FEW, MOST_SETS = 12, 600
-#: How many of the victims of the best plan are tried to be spared by moving somebody.
-MOST_SPARED = 16
+#: Of so few victims of the best plan each is tried to be spared by moving somebody.
+MOST_SPARED = 12
 
 NOT_ALLOWED = "not eligible due to preemptionPolicy=Never."
 UNDER_WAY = "waiting for pods that are leaving"
@@ -168,7 +168,7 @@ class _Hunt:
 
     def _relieved(self, plan: Plan) -> Steps[Plan]:
         """The plan without those who can be spared if somebody sits elsewhere."""
-        for unit in list(reversed(plan.units))[:MOST_SPARED]:
+        for unit in reversed(plan.units) if len(plan.units) <= MOST_SPARED else ():
             others = [one for one in plan.units if one is not unit]
             better = (yield from self._plan(others)) if unit in plan.units and others else None
             if better is not None and better.cost < plan.cost:

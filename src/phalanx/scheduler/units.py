@@ -9,9 +9,10 @@ a disruption budget, a lower highest priority, fewer trees, fewer groups, fewer 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from operator import attrgetter
 from typing import NamedTuple
 
 from phalanx.api.budget import Budget
@@ -42,13 +43,20 @@ class Unit:
     pods: tuple[Resident, ...]
     priority: int
     rank: Rank = Rank.POD
+    #: When the first of them started.
+    started: str = _NOT_YET
     #: The group that goes as a whole, if one does.
     whole: Name | None = None
 
     @property
-    def started(self) -> str:
-        """When the first of them started."""
-        return min(pod.started or _NOT_YET for pod in self.pods)
+    def size(self) -> int:
+        """How many they are."""
+        return len(self.pods)
+
+    @property
+    def first(self) -> Key:
+        """The first of them by name."""
+        return self.pods[0].key
 
     @property
     def victims(self) -> Iterator[Victim]:
@@ -180,9 +188,8 @@ _LEAST = -(2**31) - 1
 
 def lightest_first(units: Iterable[Unit]) -> list[Unit]:
     """Units in the order of how lightly each is lost by itself."""
-    ordered = sorted(units, key=lambda unit: unit.pods[0].key)
-    ordered.sort(key=lambda unit: unit.started, reverse=True)
-    ordered.sort(key=lambda unit: (unit.priority, unit.rank, len(unit.pods)))
+    ordered = sorted(units, key=attrgetter("started", "first"), reverse=True)
+    ordered.sort(key=attrgetter("priority", "rank", "size"))
     return ordered
 
 
@@ -197,16 +204,18 @@ def units(snapshot: Snapshot, below: int) -> list[Unit]:
         tie = ties.of(pod) if pod.group else None
         if tie is None:
             if pod.priority < below:
-                found.append(Unit((pod,), pod.priority))
+                found.append(Unit((pod,), pod.priority, Rank.POD, pod.started or _NOT_YET))
         elif tie.priority < below:
             if tie.whole is None:
-                found.append(Unit((pod,), tie.priority, Rank.GROUP))
+                since = pod.started or _NOT_YET
+                found.append(Unit((pod,), tie.priority, Rank.GROUP, since))
             else:
                 together.setdefault(tie.whole, []).append(pod)
     for whole, pods in together.items():
         rank = Rank.TREE if whole.is_composite else Rank.GROUP
         priority = ties.priorities[whole]
-        found.append(Unit(tuple(sorted(pods)), priority, rank, whole))
+        since = min(pod.started or _NOT_YET for pod in pods)
+        found.append(Unit(tuple(sorted(pods)), priority, rank, since, whole))
     return found
 
 
@@ -246,12 +255,3 @@ class _Ties:
 def _goes_whole(group: Group) -> bool:
     mode = group.spec.disruption_mode
     return mode is not None and mode.all is not None
-
-
-def by_node(units: Sequence[Unit]) -> Mapping[str, list[int]]:
-    """The numbers of the units that have a pod on each node, in order."""
-    found: dict[str, list[int]] = {}
-    for number, unit in enumerate(units):
-        for node in dict.fromkeys(pod.node for pod in unit.pods):
-            found.setdefault(node, []).append(number)
-    return found

@@ -8,6 +8,7 @@ the snapshot that it is made from stays as it was.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -21,27 +22,26 @@ def varied(
     snapshot: Snapshot, minus: Sequence[Resident] = (), plus: Sequence[Resident] = ()
 ) -> Snapshot:
     """The snapshot without some pods and with others; pods on nodes that are not there are not."""
-    gone = [pod for pod in minus if pod.node in snapshot.index]
-    come = [pod for pod in plus if pod.node in snapshot.index]
-    if not gone and not come:
+    if not minus and not plus:
         return snapshot
     twin = snapshot.twin()
-    for pods, sign in ((gone, -1), (come, +1)):
+    for pods, sign in ((minus, -1), (plus, +1)):
         _load(twin, pods, sign)
-    twin.census = VariedCensus(snapshot, gone, come)
+    twin.census = VariedCensus(snapshot, minus, plus)
     return twin
 
 
 def _load(snapshot: Snapshot, pods: Iterable[Resident], sign: int) -> None:
     """Put pods on their nodes, or take them off, shape by shape."""
     where: dict[Shape, list[int]] = {}
+    index = snapshot.index
     for pod in pods:
-        i = snapshot.index[pod.node]
-        where.setdefault(pod.shape, []).append(i)
-        if pod.shape.ports:
-            _use_ports(snapshot, i, pod.shape.ports, sign)
+        if pod.node in index:
+            where.setdefault(pod.shape, []).append(index[pod.node])
     for shape, indexes in where.items():
         ask, times = shape.ask(snapshot.columns), np.bincount(indexes, minlength=len(snapshot))
+        for i in indexes if shape.ports else ():
+            _use_ports(snapshot, i, shape.ports, sign)
         for column, amount in ask.amounts:
             snapshot.used[:, column] += sign * amount * times
         snapshot.scored += sign * np.outer(times, (ask.scored_cpu, ask.scored_memory))
@@ -66,13 +66,20 @@ class VariedCensus(Census):
         super().__init__()
         self._base = base = snapshot.census
         self.namespaces, self.services, self._index = base.namespaces, base.services, snapshot.index
-        self._changes = [(pod, -1) for pod in gone] + [(pod, +1) for pod in come]
-        self._moved = {pod.key: pod for pod in come}
-        self._absent = {pod.key for pod in gone}
+        self._gone, self._come = gone, come
         self.carried = {one: dict(nodes) for one, nodes in base.carried.items()}
-        for pod, change in self._changes:
-            for carried in carried_by(pod.peers) if pod.peers else ():
-                self._carry(carried, pod.node, change)
+        for pods, change in ((gone if base.carried else (), -1), (come, +1)):
+            for pod in pods:
+                for carried in carried_by(pod.peers) if pod.peers else ():
+                    self._carry(carried, pod.node, change)
+
+    @cached_property
+    def _moved(self) -> dict[Key, Resident]:
+        return {pod.key: pod for pod in self._come}
+
+    @cached_property
+    def _absent(self) -> set[Key]:
+        return {pod.key for pod in self._gone}
 
     def residents(self) -> Iterable[Resident]:
         """All pods on nodes, those who have come last."""
@@ -90,7 +97,8 @@ class VariedCensus(Census):
         counts = self._crowds.get(crowd)
         if counts is None:
             counts = self._crowds[crowd] = self._base.crowd(crowd).copy()
-            for pod, change in self._changes:
-                if crowd.holds(pod, self.namespaces):
-                    counts[self._index[pod.node]] += change
+            for pods, change in ((self._gone, -1), (self._come, +1)):
+                for pod in pods:
+                    if pod.node in self._index and crowd.holds(pod, self.namespaces):
+                        counts[self._index[pod.node]] += change
         return counts

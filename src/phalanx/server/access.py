@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from phalanx.api.errors import BadRequest, Forbidden
+from phalanx.api.kinds import NAMESPACE
 from phalanx.api.wire import Request, User
 from phalanx.clock import Clock
 from phalanx.server.call import Call
@@ -62,8 +63,10 @@ class Access:
             return
         kind, part = call.kind, call.subresource
         what = f"{kind.plural}/{part}" if part else kind.plural
+        # Whoever has a role in a namespace has it for the namespace itself.
+        space = call.name if kind is NAMESPACE else call.namespace
         fields = call.query.get("fieldSelector", "")
-        ask = Ask(verb, kind.group, what, call.namespace, call.name, fields=fields)
+        ask = Ask(verb, kind.group, what, space, call.name, fields=fields)
         if not self.allows(user, ask):
             raise _refused(user, ask, kind.resource, kind.plural)
 

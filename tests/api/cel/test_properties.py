@@ -17,7 +17,8 @@ WORDS = [
     "&&", "||", "!", "in", "has(", ".size()", ".all(x, ", ".map(x, ", ".filter(x, ", ".exists(x, ",
     "[0]", "['a']", ".?a", "[?0]", ".orValue(", "int(", "string(", "double(", "duration('1s')",
     "timestamp('2020-01-01T00:00:00Z')", ".matches('a')", ".split('a')", ".format([", "type(",
-    "optional.of(", "sets.equivalent(", "{'a': ", "quantity('1')", "sets.contains(", ".substring(1)", ".min()", ".sum()", "dyn(",
+    "optional.of(", "sets.equivalent(",
+    "{'a': ", "quantity('1')", "sets.contains(", ".substring(1)", ".min()", ".sum()", "dyn(",
 ]  # fmt: skip
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.floats() | st.text(max_size=2),

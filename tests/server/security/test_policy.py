@@ -55,6 +55,16 @@ async def test_a_cluster_role_counts_where_it_is_bound() -> None:
 
 
 @in_virtual_time
+async def test_who_has_a_role_in_a_namespace_has_it_for_the_namespace_itself() -> None:
+    api = await Api.started()
+    await grant(api, JOE, "view", "default")
+    spaces = [NAMESPACE.path("", name) for name in ("default", "kube-system")]
+    assert [await may(api, JOE, "GET", path) for path in spaces] == [True, False]
+    assert not await may(api, JOE, "GET", NAMESPACE.path())
+    assert not await may(api, JOE, "DELETE", spaces[0])
+
+
+@in_virtual_time
 async def test_groups_and_accounts_are_given_roles_too() -> None:
     api = await Api.started()
     await make_role(api, "pods", PODS)

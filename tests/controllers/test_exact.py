@@ -1,0 +1,170 @@
+"""The exact solver: values, proof that there are none, or an honest word that it is too much."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from phalanx.api.scheduling import INITIALLY_SCHEDULED
+from phalanx.api.wire import Object
+from phalanx.controllers.exact import MISSING, Solver, at_once, in_thread
+from phalanx.scheduler.program import Answer, GaveUp, Program, Row, Solved, Unsolvable
+from tests.builders import in_virtual_time, pod, pod_group
+from tests.controllers.cluster import Cluster, cluster, machines
+
+pytest.importorskip("highspy", reason="the extra phalanx[exact] is not installed")
+
+EASY = Program((3, 3), (Row(((0, 2), (1, 3)), high=7), Row(((0, 1), (1, 1)), low=3)))
+NO_WAY = Program((3, 3), (Row(((0, 2), (1, 3)), high=7), Row(((0, 1), (1, 1)), low=4)))
+
+
+def split(*sizes: int) -> Program:
+    """Things of these sizes in two halves; rows are sums, columns are in which half each is."""
+    terms = tuple(enumerate(sizes))
+    return Program((1,) * len(sizes), (Row(terms, low=sum(sizes) // 2, high=sum(sizes) // 2),))
+
+
+HARD = split(*(2**20 + 2 * 7919**n % 2**20 for n in range(1, 40)), 3)
+
+
+def test_values_meet_all_rows() -> None:
+    answer = Solver()(EASY)
+    assert isinstance(answer, Solved)
+    one, other = answer.values
+    assert 2 * one + 3 * other <= 7
+    assert one + other >= 3
+
+
+def test_that_there_are_no_values_is_shown() -> None:
+    assert Solver()(NO_WAY) == Unsolvable()
+
+
+def test_a_search_that_is_too_much_is_given_up_after_so_many_steps() -> None:
+    assert Solver(work=1)(HARD) == GaveUp("the exact search was given up after 1 steps")
+
+
+def test_the_same_program_has_the_same_answer() -> None:
+    program = split(*range(3, 60, 4), *range(5, 50, 3))
+    assert Solver()(program) == Solver()(program)
+
+
+def test_an_answer_is_remembered() -> None:
+    solver = Solver()
+    first = solver(EASY)
+    assert solver(Program(EASY.limits, EASY.rows)) is first
+
+
+def test_without_the_library_the_answer_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "highspy", None)
+    assert Solver()(EASY) == GaveUp(MISSING)
+    assert "phalanx[exact]" in MISSING
+
+
+def test_a_thread_leaves_the_loop_alive() -> None:
+    heard = threading.Event()
+
+    def solver(program: Program) -> Answer:
+        heard.wait()
+        return Unsolvable()
+
+    async def ask() -> Answer:
+        answering = asyncio.ensure_future(in_thread(solver)(EASY))
+        await asyncio.sleep(0)
+        assert not answering.done()
+        heard.set()
+        return await answering
+
+    assert asyncio.run(ask()) == Unsolvable()
+
+
+def test_what_goes_wrong_in_the_thread_is_told() -> None:
+    def solver(program: Program) -> Answer:
+        raise ZeroDivisionError
+
+    async def ask() -> Answer:
+        return await in_thread(solver)(EASY)
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(ask())
+
+
+def test_a_search_that_nobody_waits_for_any_more_does_not_hold_up_the_end() -> None:
+    heard = threading.Event()
+
+    def solver(program: Program) -> Answer:
+        heard.wait()
+        return Unsolvable()
+
+    async def give_up() -> None:
+        answering = asyncio.ensure_future(in_thread(solver)(EASY))
+        await asyncio.sleep(0)
+        answering.cancel()
+
+    asyncio.run(give_up())
+    heard.set()
+
+
+@in_virtual_time
+async def test_in_virtual_time_there_is_no_thread() -> None:
+    before = threading.active_count()
+    assert await at_once(Solver())(NO_WAY) == Unsolvable()
+    assert threading.active_count() == before
+
+
+# ---- through the whole control plane -------------------------------------------------------------
+
+#: In cpus: what fits into two nodes of ten in one way only, and what does not, by a hair.
+TIGHT, TOO_TIGHT = (3, 4, 3, 3, 4, 3), (4, 4, 4, 4, 2)
+
+
+def mixed(cpus: Sequence[int]) -> list[Object]:
+    return [
+        pod_group("g", len(cpus)),
+        *(pod(f"g-{number}", "g", cpu=str(cpu)) for number, cpu in enumerate(cpus)),
+    ]
+
+
+@in_virtual_time
+async def test_a_gang_of_different_members_is_placed_where_there_is_but_one_way() -> None:
+    async with cluster(nodes=machines(2, cpu="10")) as c:
+        await c.create(*mixed(TIGHT))
+        await c.until_placed(*(f"g-{number}" for number in range(len(TIGHT))))
+
+
+async def _said(c: Cluster) -> tuple[str, str]:
+    await asyncio.sleep(5)
+    assert await c.placed() == {}
+    said, pods = await c.said_of_group("g", INITIALLY_SCHEDULED), await c.said_of_pod("g-0")
+    assert said is not None
+    assert pods is not None
+    assert pods.reason == said.reason
+    return said.reason, said.message
+
+
+@in_virtual_time
+async def test_a_gang_that_fits_in_no_way_is_unschedulable() -> None:
+    async with cluster(nodes=machines(2, cpu="9")) as c:
+        await c.create(*mixed(TOO_TIGHT))
+        reason, message = await _said(c)
+        assert reason == "Unschedulable"
+        assert message.startswith("minCount (5) cannot be satisfied: ")
+        assert ";" not in message
+
+
+def test_without_the_library_a_gang_is_told_that_nobody_knows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @in_virtual_time
+    async def tell() -> None:
+        async with cluster(nodes=machines(2, cpu="9")) as c:
+            await c.create(*mixed(TOO_TIGHT))
+            reason, message = await _said(c)
+            assert reason == "SchedulingUndecided"
+            assert MISSING in message
+
+    monkeypatch.setitem(sys.modules, "highspy", None)
+    tell()
