@@ -48,9 +48,9 @@ MUTANTS = (
     ),
     Mutant(
         "a gang is placed with one member too few",
-        "scheduler/cycle.py",
-        "return bool(self._bindings) and self.scheduled >= self._quorum",
-        "return bool(self._bindings) and self.scheduled + 1 >= self._quorum",
+        "scheduler/attempt.py",
+        "return self.scheduled >= self._quorum",
+        "return self.scheduled + 1 >= self._quorum",
     ),
     Mutant(
         "binds are not entered in the ledger",
@@ -92,7 +92,7 @@ MUTANTS = (
     Mutant(
         "room that comes free wakes nobody",
         "scheduler/cache.py",
-        "gone = (Event.POD_GONE,) if moved and before else ()",
+        "gone = (Event.POD_GONE,) if (moved and before) or released else ()",
         "gone = ()",
     ),
     Mutant(
@@ -142,8 +142,8 @@ MUTANTS = (
     Mutant(
         "a pod that is leaving still counts as a member",
         "scheduler/cache.py",
-        "group = None if meta.deletion_timestamp else pod.group",
-        "group = pod.group",
+        "return None if self.leaves else self.group",
+        "return self.group",
     ),
     Mutant(
         "a Workload of an earlier Job of that name is adopted",

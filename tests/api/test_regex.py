@@ -69,9 +69,9 @@ PIECES = st.recursive(
     lambda inner: st.one_of(
         st.tuples(inner, inner).map("".join),
         st.tuples(inner, inner).map(lambda pair: f"(?:{pair[0]}|{pair[1]})"),
-        st.tuples(inner, st.sampled_from(["*", "+", "?", "{2}", "{0,2}", "{1,}"])).map(
-            lambda pair: f"(?:{pair[0]}){pair[1]}"
-        ),
+        st.tuples(
+            inner, st.sampled_from(["*", "+", "?", "{2}", "{0,2}", "{1,}", "*?", "??", "{1,2}?"])
+        ).map(lambda pair: f"(?:{pair[0]}){pair[1]}"),
     ),
     max_leaves=8,
 )
@@ -81,6 +81,33 @@ PIECES = st.recursive(
 def test_a_pattern_is_found_where_the_backtracking_library_finds_it(text: str, where: str) -> None:
     theirs = re.compile(text.replace("$", r"\Z"))
     assert Pattern(text).is_in(where) == (theirs.search(where) is not None)
+
+
+@given(PIECES, st.text("ab-\n", max_size=8))
+def test_where_a_pattern_is_found_it_is_found_at_once(text: str, where: str) -> None:
+    ours, theirs = Pattern(text).find(where), re.compile(text.replace("$", r"\Z")).search(where)
+    assert (ours is None) == (theirs is None)
+    assert ours is None or theirs is None or ours[0] == theirs.start()
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "found"),
+    [
+        ("a|ab", "xab", (1, 2)), ("ab|a", "xab", (1, 3)), ("a*", "aab", (0, 2)),
+        ("a*?", "aab", (0, 0)), ("a+?b", "aab", (0, 3)), ("a{1,2}?", "aaa", (0, 1)),
+        ("a{2,3}", "aaaa", (0, 3)), ("(?:a|b)*b", "abab-", (0, 4)), ("^b", "ab", None),
+        (r"\bb", "ab b", (3, 4)), ("$", "ab", (2, 2)), ("(?:a*)*", "aab", (0, 2)),
+    ],
+)  # fmt: skip
+def test_of_several_matches_the_better_one_is_found(
+    text: str, where: str, found: tuple[int, int] | None
+) -> None:
+    assert Pattern(text).find(where) == found
+
+
+def test_a_match_is_looked_for_from_a_place_on() -> None:
+    assert Pattern("a").find("aba", 1) == (2, 3)
+    assert Pattern("^a").find("aba", 1) is None
 
 
 def test_time_grows_with_the_text_and_not_with_the_ways_to_read_it() -> None:

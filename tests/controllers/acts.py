@@ -374,3 +374,42 @@ async def gives_no_account_to_who_goes(stage: Stage) -> None:
     await stage.delete(NAMESPACE, "team")
     await stage.rest()
     await stage.create(namespace("team"))
+
+
+# ---- aggregated roles ----------------------------------------------------------------------------
+
+
+def _role(name: str, *, gathers: str = "", gathered: str = "", verb: str = "get") -> Object:
+    """A cluster role that has the rules of others by their label, or is one of those."""
+    meta: Object = {"name": name, "labels": {"part-of": gathered} if gathered else {}}
+    role: Object = {
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": meta,
+    }  # fmt: skip
+    if gathers:
+        selector = {"matchLabels": {"part-of": gathers}}
+        return {**role, "aggregationRule": {"clusterRoleSelectors": [selector]}}
+    return {**role, "rules": [{"apiGroups": [""], "resources": [name], "verbs": [verb]}]}
+
+
+async def gathers_rules(stage: Stage) -> None:
+    await stage.create(_role("whole", gathers="w"), _role("one", gathered="w"))
+    await stage.rest()
+    await stage.create(_role("two", gathered="w"), _role("other", gathered="x"))
+
+
+async def gathers_rules_no_more(stage: Stage) -> None:
+    await stage.create(_role("one", gathered="w"), _role("two", gathered="w"))
+    await stage.create(_role("whole", gathers="w"))
+    await stage.rest()
+    await stage.delete(CLUSTER_ROLE, "one")
+    await stage.rest()
+    await stage.patch(CLUSTER_ROLE, "two", {"metadata": {"labels": {"part-of": None}}})
+
+
+async def gathers_rules_of_those_who_gather(stage: Stage) -> None:
+    await stage.create(_role("top", gathers="t"), _role("one", gathered="w"))
+    middle = _role("middle", gathers="w")
+    middle["metadata"]["labels"] = {"part-of": "t"}
+    await stage.create(middle)
+    await stage.rest()
+    await stage.patch(CLUSTER_ROLE, "top", {"rules": []})

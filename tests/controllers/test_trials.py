@@ -120,7 +120,8 @@ PLAYS: list[tuple[Part, tuple[Kind, ...], tuple[Part, ...], tuple[Act, ...]]] = 
         acts.gives_accounts, acts.gives_accounts_to_many, acts.gives_no_account_to_who_goes,
     )),
     (claims, (RESOURCE_CLAIM, POD), (kubelets,), (
-        claimacts.makes_claims, claimacts.makes_claims_when_it_is_known_how, claimacts.makes_claims_for_a_group,
+        claimacts.makes_claims, claimacts.makes_claims_when_it_is_known_how,
+        claimacts.makes_claims_for_a_group,
     )),
     (claim_use, (RESOURCE_CLAIM, POD), (kubelets, claims), (
         claimacts.reserves_for_those_who_run, claimacts.gives_back_what_nobody_uses,
@@ -130,7 +131,8 @@ PLAYS: list[tuple[Part, tuple[Kind, ...], tuple[Part, ...], tuple[Act, ...]]] = 
         nodeacts.notices_silence, nodeacts.notices_who_speaks_again, nodeacts.marks_what_nodes_say,
     )),
     (eviction, (POD,), (kubelets,), (
-        nodeacts.drives_out, nodeacts.drives_out_in_time, nodeacts.drives_out_nobody_when_all_is_well_again,
+        nodeacts.drives_out, nodeacts.drives_out_in_time,
+        nodeacts.drives_out_nobody_when_all_is_well_again,
     )),
     (pod_garbage, (POD,), (), (
         nodeacts.gives_up_pods_of_a_lost_node, nodeacts.gives_up_pods_of_a_broken_node,

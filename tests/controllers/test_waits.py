@@ -6,15 +6,22 @@ from dataclasses import replace
 
 from phalanx.api.core import Pod
 from phalanx.api.meta import Meta
-from phalanx.api.scheduling import PodGroup
+from phalanx.api.scheduling import CompositePodGroup, PodGroup
 from phalanx.client.answers import Listing
 from phalanx.client.cache import Cache
 from phalanx.controllers.reporter import Verdict
 from phalanx.controllers.waits import NOT_READY, Waits
-from phalanx.scheduler.decision import Gated, MissingGroup, MissingMembers, Unready
+from phalanx.scheduler.decision import (
+    Gated,
+    Misplaced,
+    MissingGroup,
+    MissingGroups,
+    MissingMembers,
+    Unready,
+)
 from phalanx.scheduler.entry import State
 from phalanx.scheduler.queue import Place
-from tests.scheduler.builders import gang, key, pod, pod_like
+from tests.scheduler.builders import composite, gang, key, pod, pod_like
 
 
 class Reports:
@@ -28,6 +35,9 @@ class Reports:
 
     def group(self, about: Meta, verdict: Verdict) -> None:
         self._hear(about, verdict)
+
+    def composite(self, about: Meta, verdict: Verdict) -> None:
+        self.heard.append(f"tree {about.name}: {verdict.reason}: {verdict.message}")
 
     def taken(self) -> list[str]:
         """What was heard since the last time."""
@@ -48,7 +58,9 @@ class World:
         self.pods: Cache[Pod] = Cache()
         self.pods.replace(Listing(list(pods), 1))
         self.reports, self.events = Reports(), list[str]()
-        self.waits = Waits(self.pods, self.groups, self.reports, self._record)
+        trees: Cache[CompositePodGroup] = Cache()
+        trees.replace(Listing([composite("t", 2)], 1))
+        self.waits = Waits(self.pods, self.groups, trees, self.reports, self.reports, self._record)
 
     def look(self, now: float, *places: Place) -> list[str]:
         """Who is told what."""
@@ -169,3 +181,16 @@ def test_a_pod_whose_gate_went_is_told_what_its_gang_still_waits_for() -> None:
     world.pods.replace(Listing([TWO[0], gated[1]], 3))
     why = "waiting for scheduling gates quota of b"
     assert world.look(7.0, place(Gated(("b",), ("quota",)), "a", "b")) == [f"g: {why}", f"a: {why}"]
+
+
+def test_a_tree_says_how_many_of_its_groups_are_there() -> None:
+    waiting = replace(place(MissingGroups(2, 1), "a", name="t"), is_composite=True)
+    text = "tree t: NotReadyForScheduling: waiting for 2 groups with all their members, 1 is there"
+    assert World(*TWO).look(0.0, waiting) == [text]
+
+
+def test_a_group_of_groups_that_hangs_wrong_says_so() -> None:
+    world = World(*TWO)
+    world.waits.look_at_trees([(key("t"), Misplaced("it runs in a circle", invalid=True))])
+    world.waits.look_at_trees([(key("gone"), Misplaced("nobody is told"))])
+    assert world.reports.taken() == ["tree t: Invalid: it runs in a circle"]

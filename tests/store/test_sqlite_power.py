@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.crash_writer import ENOUGH
+from phalanx.store.backup import backup
+from phalanx.store.errors import StoreRefused
+from phalanx.store.sqlite import SqliteStore
+from tests.store.crash_writer import ENOUGH, expected, found
 from tests.store.power import Disk, fates
 from tests.store.test_sqlite_crash import examine
-from tests.store.tracing import Call, Flushed, Written, traced
+from tests.store.tracing import Call, Flushed, Said, Written, traced
 
 pytestmark = pytest.mark.skipif(not shutil.which("strace"), reason="strace tells the calls")
 
@@ -29,7 +32,8 @@ WAYS = list(fates(random.Random()))
 def ran(folder: Path, transactions: int) -> list[Call]:
     """Have a process write into a folder, to its end."""
     folder.mkdir(exist_ok=True)
-    return traced(folder, folder.with_name(f"{folder.name}.log"), "", "0", str(transactions))
+    writer = ["-m", "tests.store.crash_writer", str(folder), "", "0", str(transactions)]
+    return traced(folder, folder.with_name(f"{folder.name}.log"), *writer)
 
 
 def moments(folder: Path, calls: list[Call]) -> Iterator[tuple[int, Disk]]:
@@ -98,15 +102,50 @@ def test_a_cut_of_the_power_while_the_rests_of_another_are_picked_up_costs_nothi
                 judge(again, image, chance, chance.choice(WAYS))
 
 
-def test_a_store_that_did_not_flush_would_be_found_out(tmp_path: Path, image: Path) -> None:
+def opened(folder: Path) -> dict[str, str]:
+    """What is in a store that was left."""
+    store = SqliteStore(folder)
+    asyncio.run(store.close())
+    return found(store)
+
+
+def test_a_cut_of_the_power_during_a_restore_leaves_the_old_store_or_the_copy(
+    tmp_path: Path, image: Path
+) -> None:
+    ran(tmp_path / "data", 8)
+    backup(tmp_path / "data", tmp_path / "copy")
+    ran(tmp_path / "data", 8)
+    before = shutil.copytree(tmp_path / "data", tmp_path / "before")
+    program = (
+        "import sys; from pathlib import Path; from phalanx.store.backup import restore;"
+        "restore(Path(sys.argv[1]), Path(sys.argv[2]), replace=True); sys.stdout.write('0 0\\n')"
+    )
+    arguments = ["-c", program, str(tmp_path / "copy"), str(tmp_path / "data")]
+    calls, chance = traced(tmp_path / "data", tmp_path / "log", *arguments), random.Random(3)
+    is_done = False
+    for at, disk in moments(before, calls):
+        is_done = is_done or isinstance(calls[at], Said)
+        for way in chance.sample(WAYS, len(WAYS) if is_done else 1):
+            disk.leave(image, fates(chance)[way])
+            assert opened(image) in [expected(8), *([] if is_done else [expected(16)])]
+            shutil.rmtree(image)
+    assert is_done
+
+
+@pytest.mark.parametrize("file", ["store.db-wal", "store.db", ""], ids=["log", "tables", "names"])
+def test_a_store_that_did_not_flush_would_be_found_out(
+    tmp_path: Path, image: Path, file: str
+) -> None:
     calls = ran(tmp_path / "data", TRANSACTIONS)
-    lazy = [call for call in calls if call != Flushed("store.db-wal")]
-    for _, disk in moments(nothing(tmp_path), lazy):
-        if disk.acknowledged[0] == TRANSACTIONS // 2:
-            with pytest.raises(AssertionError):
+    lazy = [call for call in calls if call != Flushed(file)]
+
+    def judge_some() -> None:
+        for at, disk in moments(nothing(tmp_path), lazy):
+            if at % 20 == 0:
                 judge(disk, image, random.Random(1), "nothing")
-            return
-    pytest.fail("the run was too short")
+
+    with pytest.raises((AssertionError, StoreRefused)):
+        judge_some()
 
 
 @pytest.mark.soak

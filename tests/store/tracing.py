@@ -1,6 +1,6 @@
 """What a process asked of the disk, call by call, as strace saw it.
 
-Between `crash_writer.py`, which writes, and `power.py`, which asks what would be left of it. Only
+Between a program that writes and `power.py`, which asks what would be left of it. Only
 calls about files of one folder are told, in the order in which they began; a flush is told when it
 returned, since nothing is sure before.
 """
@@ -81,11 +81,10 @@ _RESUMED = re.compile(r"(\d+) +<\.\.\. (\w+) resumed>.*= (-?\d+)")
 _HEX = re.compile(r"(?:\\x[0-9a-f]{2})+")
 
 
-def traced(folder: Path, log: Path, *arguments: str) -> list[Call]:
-    """Run a writer in a folder to its end, and tell what it asked of the disk."""
+def traced(folder: Path, log: Path, *program: str) -> list[Call]:
+    """Run a program of Python to its end, and tell what it asked of the disk about a folder."""
     watch = ["strace", "-f", "--seccomp-bpf", "-y", "-xx", "-s", "70000", "-o", str(log)]
-    writer = [sys.executable, "-m", "tests.store.crash_writer", str(folder), *arguments]
-    command = [*watch, "-e", f"trace={CALLS}", *writer]
+    command = [*watch, "-e", f"trace={CALLS}", sys.executable, *program]
     subprocess.run(command, stdout=subprocess.PIPE, cwd=ROOT, check=True)
     with log.open() as lines:
         return list(_calls(lines, str(folder)))

@@ -9,7 +9,7 @@ the text, never with the ways to read it; and there is an end to what is spent o
 
     text "aab"      {5} ─a▶ {4} ─a▶ {4} ─b▶ {1} ─end▶ {0}
 
-Nothing but "is it in there" can be asked: no groups, no places.
+It can be asked whether it is in there (`is_in`), and where first (`find`); there are no groups.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ __all__ = ["BadPattern", "Pattern", "pattern"]
 MAX_STEPS = 5000
 #: What is remembered before all of it is forgotten, and spent on one text, in steps.
 MAX_REMEMBERED, MAX_SPENT = 100_000, 1_000_000
+#: Steps at places of one text that are tried to find out where it is.
+MAX_TRIED = 100_000
 
 
 @lru_cache(maxsize=256)
@@ -73,16 +75,16 @@ class _Plan:
                 return then
             case Choice(parts):
                 return self._add(_Step(tuple(self.lay(part, then) for part in parts)))
-            case Repeat(part, low, high):
-                return self._repeat(part, low, high, then)
+            case Repeat():
+                return self._repeat(node, then)
 
-    def _repeat(self, part: Node, low: int, high: int | None, then: int) -> int:
-        first = then
+    def _repeat(self, node: Repeat, then: int) -> int:
+        part, low, high, first = node.part, node.low, node.high, then
         if high is None:
             first = self._add(_Step((then,)))
-            self.steps[first].then = (self.lay(part, first), then)
+            self.steps[first].then = _either(node, self.lay(part, first), then)
         for _ in range((high or low) - low):
-            first = self._add(_Step((self.lay(part, first), then)))
+            first = self._add(_Step(_either(node, self.lay(part, first), then)))
         for _ in range(low):
             last, first = first, self.lay(part, first)
             if first == last:
@@ -94,6 +96,11 @@ class _Plan:
             raise BadPattern("error parsing regexp: expression too large")
         self.steps.append(step)
         return len(self.steps) - 1
+
+
+def _either(node: Repeat, again: int, then: int) -> tuple[int, int]:
+    """Once more or go on, what is better first."""
+    return (then, again) if node.few else (again, then)
 
 
 _FOUND = -1
@@ -125,6 +132,37 @@ class Pattern:
         if at not in self._ends:
             self._ends[at] = 0 in self._reached(*self._states[at], "")
         return self._ends[at]
+
+    def find(self, text: str, start: int = 0) -> tuple[int, int] | None:
+        """Where the first match at or after a place begins and ends.
+
+        Of several that begin there, the one that a reader would find who tries what is better
+        first. No step is taken twice at one place: what failed there once fails again. What takes
+        too long to find is not there.
+        """
+        seen: set[tuple[int, int]] = set()
+        for begin in range(start, len(text) + 1):
+            todo = [(self._first, begin)]
+            while todo:
+                number, at = place = todo.pop()
+                if number == 0:
+                    return begin, at
+                if place in seen:
+                    continue
+                seen.add(place)
+                if len(seen) > MAX_TRIED:
+                    return None
+                todo += self._next(number, at, text)
+        return None
+
+    def _next(self, number: int, at: int, text: str) -> list[tuple[int, int]]:
+        """Where a step leads from a place in a text, what is better last."""
+        step, after = self._steps[number], text[at : at + 1]
+        if step.test:
+            return [(step.then[0], at + 1)] if after and step.test(after) else []
+        if step.holds and not step.holds(text[at - 1 : at] if at else "", after):
+            return []
+        return [(one, at) for one in reversed(step.then)]
 
     def _forget(self) -> None:
         start: _State = (frozenset((self._first,)), "")

@@ -61,11 +61,12 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A part so many times; `high` None is without end."""
+    """A part so many times, the more the better, or the fewer; `high` None is without end."""
 
     part: Node
     low: int
     high: int | None
+    few: bool = False
 
 
 Node = One | Edge | Row | Choice | Repeat
@@ -209,10 +210,10 @@ class _Reader:
         low, high = counts
         if low > MAX_REPEAT or (high or 0) > MAX_REPEAT or (high is not None and high < low):
             self._fail("invalid repeat count")
-        self._skip("?")
+        few = self._skip("?")
         if self._counts() is not None:
             self._fail("invalid nested repetition operator")
-        return Repeat(part, low, high)
+        return Repeat(part, low, high, few)
 
     def _counts(self) -> tuple[int, int | None] | None:
         for sign, counts in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):

@@ -84,7 +84,9 @@ class Scheduling:
             name: Recorder(client, clock, chance, name, lambda: self.is_busy)
             for name in profiles.policies
         }
-        self._waits = Waits(sight.pods, sight.groups, self._reporter, self._record)
+        self._waits = Waits(
+            sight.pods, sight.groups, sight.composites, self._reporter, self._trees, self._record
+        )
         self._binder: Binder | PodBinder = Binder(
             client, self._bound, self._metrics.batched, self._reporter.standing
         )
@@ -268,6 +270,7 @@ class Scheduling:
         while True:
             await asyncio.sleep(1 - self._clock.now() % 1)
             self._waits.look(self.queue.waiting(), self._clock.now())
+            self._waits.look_at_trees(self.queue.misplaced())
 
 
 def _said_of_parts(outcome: Outcome) -> list[GroupSentence]:

@@ -38,8 +38,9 @@ class TreeReporter:
 
     def composite(self, about: Meta, verdict: Verdict) -> None:
         """Say something of a group of groups."""
-        self._verdicts[about.key] = about, verdict
-        self._loop.queue.add(about.key)
+        if self._verdicts.get(about.key) != (about, verdict):
+            self._verdicts[about.key] = about, verdict
+            self._loop.queue.add(about.key)
 
     def reconcile(self, key: Key) -> Plan:
         """The patch that makes it say what it should, if it does not yet."""

@@ -12,16 +12,17 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from phalanx.api.core import Pod
-from phalanx.api.meta import Meta
-from phalanx.api.scheduling import PodGroup
+from phalanx.api.meta import Key, Meta
+from phalanx.api.scheduling import CompositePodGroup, PodGroup
 from phalanx.client.cache import Cache
 from phalanx.controllers.reporter import Verdict
+from phalanx.scheduler.decision import Misplaced, Unready
 from phalanx.scheduler.entry import Id
 from phalanx.scheduler.explain import not_ready
 from phalanx.scheduler.queue import Place
 
-#: The reason of a pod that cannot be tried yet.
-NOT_READY = "NotReadyForScheduling"
+#: The reason of a pod that cannot be tried yet, and of one whose groups form no tree.
+NOT_READY, INVALID = "NotReadyForScheduling", "Invalid"
 #: Seconds that a pod waits before it is told so.
 POD_PATIENCE = 5.0
 
@@ -53,14 +54,23 @@ class Reports(Protocol):
         ...
 
 
+class TreeReports(Protocol):
+    """Who brings to groups of groups what is said of them."""
+
+    def composite(self, about: Meta, verdict: Verdict) -> None:
+        """Say something of a group of groups."""
+        ...
+
+
 class Waits:
     """Tells the reporter, and `record` an event of each pod that is told."""
 
     def __init__(
-        self, pods: Cache[Pod], groups: Cache[PodGroup], reporter: Reports,
-        record: Callable[[Pod, str, str], None],
+        self, pods: Cache[Pod], groups: Cache[PodGroup], composites: Cache[CompositePodGroup],
+        reporter: Reports, trees: TreeReports, record: Callable[[Pod, str, str], None],
     ) -> None:  # fmt: skip
         self._pods, self._groups = pods, groups
+        self._composites, self._trees = composites, trees
         self._reporter, self._record = reporter, record
         self._waits: dict[Id, _Wait] = {}
 
@@ -70,24 +80,35 @@ class Waits:
         self._waits = {id_: self._wait(id_, place, now) for id_, place in found.items()}
         for id_, place in found.items():
             wait = self._waits[id_]
-            if place.is_group:
+            if place.is_composite:
+                self._tell_composite(place.key, _verdict(place.unready))
+            elif place.is_group:
                 self._tell_group(place, wait)
             if now - wait.since >= POD_PATIENCE:
                 self._tell_pods(place, wait)
+
+    def look_at_trees(self, misplaced: Iterable[tuple[Key, Misplaced]]) -> None:
+        """These groups of groups are in no whole tree."""
+        for key, what in misplaced:
+            self._tell_composite(key, _verdict(what))
+
+    def _tell_composite(self, key: Key, verdict: Verdict) -> None:
+        if composite := self._composites.get(key):
+            self._trees.composite(composite.metadata, verdict)
 
     def _wait(self, id_: Id, place: Place, now: float) -> _Wait:
         turn, known = (place.attempts, place.timestamp), self._waits.get(id_)
         return known if known and known.turn == turn else _Wait(now, turn)
 
     def _tell_group(self, place: Place, wait: _Wait) -> None:
-        group, verdict = self._groups.get(place.key), _verdict(place)
+        group, verdict = self._groups.get(place.key), _verdict(place.unready)
         said = (group.metadata.uid, verdict.message) if group else ("", "")
         if group and said != wait.said:
             self._reporter.group(group.metadata, verdict)
         wait.said = said
 
     def _tell_pods(self, place: Place, wait: _Wait) -> None:
-        cause, verdict = type(place.unready), _verdict(place)
+        cause, verdict = type(place.unready), _verdict(place.unready)
         told = wait.told if cause is wait.cause else frozenset()
         found = [pod for key in place.pods if (pod := self._pods.get(key))]
         concerned = [pod for pod in found if not pod.spec.scheduling_gates]
@@ -98,6 +119,7 @@ class Waits:
         wait.cause, wait.told = cause, frozenset(pod.metadata.uid for pod in concerned)
 
 
-def _verdict(place: Place) -> Verdict:
-    message = not_ready(place.unready) if place.unready else ""
-    return Verdict("False", NOT_READY, message, waiting=True)
+def _verdict(unready: Unready | None) -> Verdict:
+    message = not_ready(unready) if unready else ""
+    is_invalid = isinstance(unready, Misplaced) and unready.invalid
+    return Verdict("False", INVALID if is_invalid else NOT_READY, message, waiting=True)

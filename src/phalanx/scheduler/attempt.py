@@ -61,7 +61,6 @@ class Attempt:
         self._names = ground.snapshot.names
         self._nodes = placement.nodes if placement else ground.nodes
         self._trial = Trial(ground.snapshot, ground.policy, entity.members, self._nodes)
-        self._loads = [0, 0]
         self.seats: list[Seat] = []
         self.refused: list[Refused] = []
         self.members = in_order(entity.members)
@@ -88,7 +87,8 @@ class Attempt:
     def offer(self) -> Offer:
         """What the placement of this attempt holds."""
         assert self.placement is not None
-        return Offer(self.placement, self.scheduled, *self._loads)
+        loads = [sum(seat.member.shape.scored[at] for seat in self.seats) for at in (0, 1)]
+        return Offer(self.placement, self.scheduled, *loads)
 
     @property
     def hopeless(self) -> bool:
@@ -104,7 +104,6 @@ class Attempt:
             return
         self.seats.append(Seat(member, answer))
         self.scheduled += 1
-        self._count(member)
 
     def trim(self) -> None:
         """Keep no more members than are needed: the others come after what siblings need."""
@@ -115,9 +114,7 @@ class Attempt:
         tried_in_vain = {one.uid for one in self.refused}
         refused = [m for m in self.members if m.pod.metadata.uid in tried_in_vain]
         self.seats, self._more = kept, [seat.member for seat in given_back] + refused
-        self.scheduled, self.refused, self._loads = self._before + needed, [], [0, 0]
-        for seat in kept:
-            self._count(seat.member)
+        self.scheduled, self.refused = self._before + needed, []
 
     @property
     def is_certain(self) -> bool:
@@ -140,9 +137,7 @@ class Attempt:
         self.placement, self.seats, self._remaining = placement, list(seats), 0
         self._nodes = placement.nodes if placement else self._nodes
         self.refused = [_refused(member, refusal) for member, refusal in left]
-        self.scheduled, self._loads = self._before + len(self.seats), [0, 0]
-        for seat in self.seats:
-            self._count(seat.member)
+        self.scheduled = self._before + len(self.seats)
 
     @property
     def has_more(self) -> bool:
@@ -156,10 +151,6 @@ class Attempt:
         self._remaining = len(more)
         for member in more:
             self.place(member)
-
-    def _count(self, member: Member) -> None:
-        for at, amount in enumerate(member.shape.scored):
-            self._loads[at] += amount
 
     @property
     def bindings(self) -> tuple[Binding, ...]:

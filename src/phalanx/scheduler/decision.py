@@ -207,9 +207,10 @@ class MissingGroups:
 
 @dataclass(frozen=True, slots=True)
 class Misplaced:
-    """The tree that the group is in is not whole, or is none."""
+    """The tree that the group is in is not whole yet, or (`invalid`) is none."""
 
     message: str
+    invalid: bool = False
 
 
 @dataclass(frozen=True, slots=True)

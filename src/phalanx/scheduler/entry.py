@@ -207,7 +207,8 @@ class Entry:
         if self.state is not State.INCOMPLETE:
             return None
         if flaw := self.flaw:
-            return Misplaced(flaw.message) if self.group else MissingGroup(self.id.key.name)
+            misplaced = Misplaced(flaw.message, not flaw.missing)
+            return misplaced if self.group else MissingGroup(self.id.key.name)
         group = self.group
         assert group is not None
         if isinstance(group, PodGroup):

@@ -127,7 +127,7 @@ def not_ready(unready: Unready) -> str:
             return (
                 f"waiting for {quorum} groups with all their members, {there} {_are(there)} there"
             )
-        case Misplaced(message):
+        case Misplaced(message, _):
             return message
         case Gated(pods, gates):
             return f"waiting for scheduling gates {', '.join(gates)} of {_some(pods)}"

@@ -111,8 +111,9 @@ class _Hunt:
         self._target = len(result.seats)
         pool = yield from self._pool()
         plan = yield from self._plan(pool)
-        if len(pool) <= FEW:
-            plan = _cheaper(plan, (yield from self._cheapest_set(pool)))
+        few = self._units if len(self._units) <= FEW else pool
+        if len(few) <= FEW:
+            plan = _cheaper(plan, (yield from self._cheapest_set(few)))
         else:
             for chosen in cleared(self._entity, self._ground, pool, self._target):
                 plan = _cheaper(plan, (yield from self._plan(chosen)))

@@ -22,7 +22,7 @@ from heapq import heappop, heappush
 from phalanx.api.core import DEFAULT_SCHEDULER, Pod
 from phalanx.api.meta import Key
 from phalanx.scheduler.backoff import USUAL, BackOff
-from phalanx.scheduler.decision import Binding, Decision, Placed, Unready
+from phalanx.scheduler.decision import Binding, Decision, Misplaced, Placed, Unready
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.entry import Entry, Id, Memory, Rank, State
 from phalanx.scheduler.events import OWN, Event
@@ -231,6 +231,12 @@ class Queue:
     def waiting(self) -> list[Place]:
         """The entities that are not even tried, each with what keeps it back."""
         return [_place(entry) for entry in self._entries.values() if entry.state in _HELD_BACK]
+
+    def misplaced(self) -> Iterator[tuple[Key, Misplaced]]:
+        """The groups of groups whose tree is not whole, or is none."""
+        for name in self._forest.groups:
+            if name.is_composite and isinstance(flaw := self._forest.root(name), Flaw):
+                yield name.key, Misplaced(flaw.message, not flaw.missing)
 
     def listing(self) -> list[Place]:
         """Everything there is to place, the next one first."""

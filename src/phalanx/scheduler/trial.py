@@ -161,11 +161,6 @@ class _Seeker(ABC):
     def best(self, touched: list[int], spots: dict[int, Spot]) -> int:
         """The index of the best node."""
 
-    def _news(self, touched: list[int]) -> list[int]:
-        """What was touched since the last look; a node may be there twice."""
-        news, self._seen = touched[self._seen :], len(touched)
-        return news
-
 
 class _Surveyor(_Seeker):
     """Looks at all nodes for every pod."""
@@ -182,7 +177,8 @@ class _Surveyor(_Seeker):
 
     def best(self, touched: list[int], spots: dict[int, Spot]) -> int:
         """The index of the best node among all."""
-        self._field.catch_up(self._news(touched), spots)
+        self._field.catch_up(touched[self._seen :], spots)
+        self._seen = len(touched)
         return self._field.best()
 
 
@@ -203,28 +199,31 @@ class _Cursor(_Seeker):
 
     def best(self, touched: list[int], spots: dict[int, Spot]) -> int:
         """The first of the ranking, or a touched node that is better still."""
-        heap, keys, view = self._heap, self._keys, self.view
         if self._seen < len(touched):
-            for i in self._news(touched):
-                keys[i] = key = view.key(i, spots[i])
-                if key != NOWHERE:
-                    heappush(heap, key)
+            self._catch_up(touched, spots)
+        heap, key = self._heap, self._untouched(spots)
+        if heap and heap[0] < key:
+            return heap[0] & INDEX
+        return key & INDEX if key != NOWHERE else NOWHERE
+
+    def _catch_up(self, touched: list[int], spots: dict[int, Spot]) -> None:
+        view, keys, heap = self.view, self._keys, self._heap
+        for i in touched[self._seen :]:
+            keys[i] = key = view.key(i, spots[i])
+            if key != NOWHERE:
+                heappush(heap, key)
+        self._seen = len(touched)
         while heap and heap[0] != keys[heap[0] & INDEX]:
             heappop(heap)
-        key = self._untouched(spots)
-        if heap and heap[0] < key:
-            key = heap[0]
-        return key & INDEX if key != NOWHERE else NOWHERE
 
     def _untouched(self, spots: dict[int, Spot]) -> int:
         """The best key of the nodes that nothing was put on; all before it were touched."""
-        best, front = self._ranking.best, self._front
-        while front < len(best) or self._ranking.extend():
-            if best[front] & INDEX not in spots:
-                self._front = front
-                return best[front]
-            front += 1
-        self._front = front
+        best = self._ranking.best
+        while self._front < len(best) or self._ranking.extend():
+            key = best[self._front]
+            if key & INDEX not in spots:
+                return key
+            self._front += 1
         return NOWHERE
 
 

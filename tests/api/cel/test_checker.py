@@ -113,6 +113,10 @@ def test_lists_sets_and_loops(text: str, wanted: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
+        ("'abc 123'.find('[0-9]+')", "123"), ("'abc'.find('[0-9]+')", ""),
+        ("'aaa'.find('a+?')", "a"),
+        ("'a1b22'.findAll('[0-9]+')", ["1", "22"]), ("'a1b22'.findAll('[0-9]', 2)", ["1", "2"]),
+        ("'ab'.findAll('x*')", ["", "", ""]), ("'a'.findAll('a', 0)", []),
         ("isQuantity('4Gi')", True), ("isQuantity('4Gx')", False), ("isQuantity('')", False),
         ("quantity('1Gi') == quantity('1024Mi')", True),
         ("quantity('1Gi').isGreaterThan(quantity('1G'))", True),

@@ -6,7 +6,7 @@ from functools import cmp_to_key
 from itertools import pairwise
 from typing import Any
 
-from phalanx.api.cel.functions import Function, called, method
+from phalanx.api.cel.functions import Function, called, heavy, method
 from phalanx.api.cel.types import (
     BOOL,
     DOUBLE,
@@ -100,7 +100,7 @@ COLLECTIONS: list[Function] = [
     ),
     method("indexOf", (list_of(A), A), NUMBER, _index_of),
     method("lastIndexOf", (list_of(A), A), NUMBER, _last_index_of),
-    called("sets.contains", _EITHER, BOOL, _contains, heavy=True),
-    called("sets.intersects", _EITHER, BOOL, _intersects, heavy=True),
-    called("sets.equivalent", _EITHER, BOOL, _equivalent, heavy=True),
+    called("sets.contains", _EITHER, BOOL, _contains, heavy),
+    called("sets.intersects", _EITHER, BOOL, _intersects, heavy),
+    called("sets.equivalent", _EITHER, BOOL, _equivalent, heavy),
 ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from phalanx.api.cel.types import Kind
 from phalanx.api.cel.values import type_name
@@ -22,19 +22,30 @@ _NAMED = {
 }  # fmt: skip
 
 
+#: How many steps a call takes besides the first, by what it is given.
+Cost: TypeAlias = Callable[[Sequence[Any]], int]
+
+
+def light(values: Sequence[Any]) -> int:
+    """Nothing more, whatever it is given."""
+    return 0
+
+
+def heavy(values: Sequence[Any]) -> int:
+    """As many as it takes to look at all that it is given."""
+    return sum(map(weight, values))
+
+
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function of certain types. `member`: it is called on its first argument, with a dot.
-
-    A heavy one takes steps according to the size of what it is given.
-    """
+    """A function of certain types. `member`: it is called on its first argument, with a dot."""
 
     name: str
     takes: tuple[Kind, ...]
     gives: Kind
     run: Callable[..., Any]
+    cost: Cost
     member: bool = False
-    heavy: bool = False
 
     def fits(self, values: Sequence[Any]) -> bool:
         """Whether it can be called with some values."""
@@ -42,17 +53,17 @@ class Function:
 
 
 def called(
-    name: str, takes: Sequence[Kind], gives: Kind, run: Callable[..., Any], *, heavy: bool = False
+    name: str, takes: Sequence[Kind], gives: Kind, run: Callable[..., Any], cost: Cost = light
 ) -> Function:
     """A function that is called by its name: `size(x)`, `sets.contains(x, y)`, `_+_`."""
-    return Function(name, tuple(takes), gives, run, heavy=heavy)
+    return Function(name, tuple(takes), gives, run, cost)
 
 
 def method(
-    name: str, takes: Sequence[Kind], gives: Kind, run: Callable[..., Any], *, heavy: bool = True
+    name: str, takes: Sequence[Kind], gives: Kind, run: Callable[..., Any], cost: Cost = heavy
 ) -> Function:
     """A function that is called on its first argument: `x.startsWith(y)`."""
-    return Function(name, tuple(takes), gives, run, member=True, heavy=heavy)
+    return Function(name, tuple(takes), gives, run, cost, member=True)
 
 
 def both(rows: Iterable[Function]) -> list[Function]:
@@ -62,7 +73,7 @@ def both(rows: Iterable[Function]) -> list[Function]:
         for one in rows
         for row in (
             one,
-            Function(one.name, one.takes, one.gives, one.run, not one.member, one.heavy),
+            Function(one.name, one.takes, one.gives, one.run, one.cost, not one.member),
         )
     ]
 

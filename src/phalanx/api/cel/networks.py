@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
-from phalanx.api.cel.functions import Function, called, method
+from phalanx.api.cel.functions import Function, called, heavy, method
 from phalanx.api.cel.types import BOOL, NUMBER, STRING, Kind, list_of, map_of
 from phalanx.api.cel.values import Fault
 
@@ -110,9 +110,9 @@ def _is_global(a: Ip) -> bool:
 
 
 _IPS = [
-    called("isIP", (STRING,), BOOL, lambda text: _address(text) is not None, heavy=True),
-    called("ip", (STRING,), IP, _ip, heavy=True),
-    called("ip.isCanonical", (STRING,), BOOL, _is_canonical, heavy=True),
+    called("isIP", (STRING,), BOOL, lambda text: _address(text) is not None, heavy),
+    called("ip", (STRING,), IP, _ip, heavy),
+    called("ip.isCanonical", (STRING,), BOOL, _is_canonical, heavy),
     called("string", (IP,), STRING, lambda a: str(a.address)),
     method("family", (IP,), NUMBER, lambda a: a.address.version),
     method("isUnspecified", (IP,), BOOL, lambda a: a.address.is_unspecified),
@@ -122,8 +122,8 @@ _IPS = [
            or a.address in ipaddress.ip_network("ff02::/16")),
     method("isLinkLocalUnicast", (IP,), BOOL, lambda a: a.address.is_link_local),
     method("isGlobalUnicast", (IP,), BOOL, _is_global),
-    called("isCIDR", (STRING,), BOOL, lambda text: _read_cidr(text) is not None, heavy=True),
-    called("cidr", (STRING,), CIDR, _cidr, heavy=True),
+    called("isCIDR", (STRING,), BOOL, lambda text: _read_cidr(text) is not None, heavy),
+    called("cidr", (STRING,), CIDR, _cidr, heavy),
     called("string", (CIDR,), STRING, lambda a: f"{a.address}/{a.length}"),
     *(method("containsIP", (CIDR, kind), BOOL, _contains) for kind in (IP, STRING)),
     *(method("containsCIDR", (CIDR, kind), BOOL, _contains_all) for kind in (CIDR, STRING)),
@@ -175,8 +175,8 @@ def _query(a: Url) -> dict[str, list[str]]:
 
 
 _URLS = [
-    called("isURL", (STRING,), BOOL, lambda text: _read_url(text) is not None, heavy=True),
-    called("url", (STRING,), URL, _url, heavy=True),
+    called("isURL", (STRING,), BOOL, lambda text: _read_url(text) is not None, heavy),
+    called("url", (STRING,), URL, _url, heavy),
     method("getScheme", (URL,), STRING, lambda a: a.parts.scheme),
     method("getHost", (URL,), STRING, lambda a: a.parts.netloc.rpartition("@")[2]),
     method("getHostname", (URL,), STRING, _hostname),

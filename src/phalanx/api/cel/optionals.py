@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from phalanx.api.cel.functions import Function, called, method
+from phalanx.api.cel.functions import Function, called, light, method
 from phalanx.api.cel.types import BOOL, A, optional_of
 from phalanx.api.cel.values import NONE, Fault, Optional
 
@@ -28,6 +28,6 @@ OPTIONALS: list[Function] = [
     called("optional.of", (A,), _MAYBE, lambda a: Optional(True, a)),
     called("optional.ofNonZeroValue", (A,), _MAYBE, _of_non_zero),
     called("optional.none", (), _MAYBE, lambda: NONE),
-    method("hasValue", (_MAYBE,), BOOL, lambda a: a.has, heavy=False),
-    method("value", (_MAYBE,), A, _value, heavy=False),
+    method("hasValue", (_MAYBE,), BOOL, lambda a: a.has, light),
+    method("value", (_MAYBE,), A, _value, light),
 ]

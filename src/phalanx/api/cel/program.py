@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from phalanx.api.cel.functions import Function, weight
+from phalanx.api.cel.functions import Function
 from phalanx.api.cel.types import DYN, A, B, Kind
 from phalanx.api.cel.values import Exhausted, overload
 
@@ -91,7 +91,7 @@ def applied(functions: Sequence[Function], arguments: Sequence[Typed]) -> Run:
         values = [run(frame) for run in runs]
         for function in functions:
             if function.fits(values):
-                frame.spend(1 + (sum(map(weight, values)) if function.heavy else 0))
+                frame.spend(1 + function.cost(values))
                 return function.run(*values)
         raise overload()
 
@@ -99,7 +99,7 @@ def applied(functions: Sequence[Function], arguments: Sequence[Typed]) -> Run:
 
 
 def _direct(function: Function, runs: Sequence[Run]) -> Run:
-    compute, heavy = function.run, function.heavy
+    compute, cost = function.run, function.cost
     # Of a type that is known, a value may still be null if its schema says so.
     typed = [at for at, kind in enumerate(function.takes) if kind not in (DYN, A, B)]
 
@@ -108,7 +108,7 @@ def _direct(function: Function, runs: Sequence[Run]) -> Run:
         for at in typed:
             if values[at] is None:
                 raise overload()
-        frame.spend(1 + sum(map(weight, values)) if heavy else 1)
+        frame.spend(1 + cost(values))
         return compute(*values)
 
     return call

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar
 
-from phalanx.api.cel.functions import Function, called, method
+from phalanx.api.cel.functions import Function, called, heavy, method
 from phalanx.api.cel.types import BOOL, DOUBLE, NUMBER, STRING, Kind
 from phalanx.api.cel.values import INT, Fault
 from phalanx.api.quantity import BadQuantity, value
@@ -58,8 +58,8 @@ def _sign(number: Fraction) -> int:
 _EITHER = (QUANTITY, NUMBER)
 
 QUANTITIES: list[Function] = [
-    called("isQuantity", (STRING,), BOOL, _is_quantity, heavy=True),
-    called("quantity", (STRING,), QUANTITY, _read, heavy=True),
+    called("isQuantity", (STRING,), BOOL, _is_quantity, heavy),
+    called("quantity", (STRING,), QUANTITY, _read, heavy),
     method("isInteger", (QUANTITY,), BOOL, _fits),
     method("asInteger", (QUANTITY,), NUMBER, _whole),
     method("asApproximateFloat", (QUANTITY,), DOUBLE, lambda a: float(a.number)),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import isfinite, isinf, isnan, trunc
 from typing import Any
 
-from phalanx.api.cel.functions import Function, both, called
+from phalanx.api.cel.functions import Function, both, called, heavy
 from phalanx.api.cel.times import duration_text, read_duration, read_timestamp, timestamp_text
 from phalanx.api.cel.types import (
     BOOL,
@@ -79,9 +79,9 @@ _ARITHMETIC = [
     called("_+_", (NUMBER, NUMBER), NUMBER, lambda a, b: integer(a + b)),
     called("_+_", (UNSIGNED, UNSIGNED), UNSIGNED, lambda a, b: unsigned(int(a) + int(b))),
     called("_+_", (DOUBLE, DOUBLE), DOUBLE, lambda a, b: a + b),
-    called("_+_", (STRING, STRING), STRING, lambda a, b: a + b, heavy=True),
-    called("_+_", (BYTES, BYTES), BYTES, lambda a, b: a + b, heavy=True),
-    called("_+_", (list_of(A), list_of(A)), list_of(A), _concatenated, heavy=True),
+    called("_+_", (STRING, STRING), STRING, lambda a, b: a + b, heavy),
+    called("_+_", (BYTES, BYTES), BYTES, lambda a, b: a + b, heavy),
+    called("_+_", (list_of(A), list_of(A)), list_of(A), _concatenated, heavy),
     called("_+_", (TIMESTAMP, DURATION), TIMESTAMP, lambda a, b: moment(a.nanos + b.nanos)),
     called("_+_", (DURATION, TIMESTAMP), TIMESTAMP, lambda a, b: moment(a.nanos + b.nanos)),
     called("_+_", (DURATION, DURATION), DURATION, lambda a, b: span(a.nanos + b.nanos)),
@@ -129,13 +129,13 @@ def _order(test: Callable[[int], bool]) -> Callable[[Any, Any], bool]:
 
 _COMPARISONS = [
     *(
-        called(name, pair, BOOL, _order(test), heavy=True)
+        called(name, pair, BOOL, _order(test), heavy)
         for name, test in _ORDERS.items()
         for pair in _COMPARED
     ),
-    called("_==_", (A, A), BOOL, equal, heavy=True),
-    called("_!=_", (A, A), BOOL, lambda a, b: not equal(a, b), heavy=True),
-    called("@in", (A, list_of(A)), BOOL, lambda a, b: any(equal(a, x) for x in b), heavy=True),
+    called("_==_", (A, A), BOOL, equal, heavy),
+    called("_!=_", (A, A), BOOL, lambda a, b: not equal(a, b), heavy),
+    called("@in", (A, list_of(A)), BOOL, lambda a, b: any(equal(a, x) for x in b), heavy),
     called("@in", (A, map_of(A, B)), BOOL, lambda a, b: has_key(b, a)),
 ]
 
@@ -226,13 +226,13 @@ _CONVERSIONS = [
     called("bool", (BOOL,), BOOL, lambda a: a),
     called("bool", (STRING,), BOOL, _read_bool),
     called("bytes", (BYTES,), BYTES, lambda a: a),
-    called("bytes", (STRING,), BYTES, str.encode, heavy=True),
+    called("bytes", (STRING,), BYTES, str.encode, heavy),
     called("string", (STRING,), STRING, lambda a: a),
     called("string", (BOOL,), STRING, lambda a: "true" if a else "false"),
     called("string", (NUMBER,), STRING, str),
     called("string", (UNSIGNED,), STRING, lambda a: str(int(a))),
     called("string", (DOUBLE,), STRING, double_text),
-    called("string", (BYTES,), STRING, _decoded, heavy=True),
+    called("string", (BYTES,), STRING, _decoded, heavy),
     called("string", (TIMESTAMP,), STRING, timestamp_text),
     called("string", (DURATION,), STRING, duration_text),
     called("timestamp", (TIMESTAMP,), TIMESTAMP, lambda a: a),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from phalanx.api.cel.formatting import formatted, quoted
-from phalanx.api.cel.functions import Function, called, method
+from phalanx.api.cel.functions import Function, called, heavy, method
 from phalanx.api.cel.types import BOOL, DYN, NUMBER, STRING, list_of
 from phalanx.api.cel.values import Fault
 from phalanx.api.regex import BadPattern, pattern
@@ -16,12 +17,39 @@ _ASCII_LOWER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
 _ASCII_UPPER = {code: code - 32 for code in range(ord("a"), ord("z") + 1)}
 
 
+def _search(values: Sequence[Any]) -> int:
+    """What it takes to look for a regular expression: the longer the one or the other, the more."""
+    text, expression, *_ = values
+    return 1 + len(text) * len(expression) // 40
+
+
 def matches(text: str, expression: str) -> bool:
     """Whether a regular expression is found in a text."""
     try:
         return pattern(expression).is_in(text)
     except BadPattern as error:
         raise Fault(str(error)) from None
+
+
+def _find(text: str, expression: str) -> str:
+    return next(iter(_find_all(text, expression, 1)), "")
+
+
+def _find_all(text: str, expression: str, limit: int = -1) -> list[str]:
+    """What of a text matches a regular expression, from left to right."""
+    try:
+        wanted = pattern(expression)
+    except BadPattern as error:
+        raise Fault(str(error)) from None
+    found: list[str] = []
+    at, last = 0, -1
+    while len(found) != limit and (span := wanted.find(text, at)):
+        begin, end = span
+        # Nothing right behind a match is no match of its own.
+        if end > begin or begin != last:
+            found.append(text[begin:end])
+        at, last = end + (end == begin), end
+    return found
 
 
 def _char_at(text: str, at: int) -> str:
@@ -81,8 +109,11 @@ TEXTS: list[Function] = [
     method("contains", (STRING, STRING), BOOL, lambda a, b: b in a),
     method("startsWith", (STRING, STRING), BOOL, str.startswith),
     method("endsWith", (STRING, STRING), BOOL, str.endswith),
-    method("matches", (STRING, STRING), BOOL, matches),
-    called("matches", (STRING, STRING), BOOL, matches, heavy=True),
+    method("matches", (STRING, STRING), BOOL, matches, _search),
+    called("matches", (STRING, STRING), BOOL, matches, _search),
+    method("find", (STRING, STRING), STRING, _find, _search),
+    method("findAll", (STRING, STRING), list_of(STRING), _find_all, _search),
+    method("findAll", (STRING, STRING, NUMBER), list_of(STRING), _find_all, _search),
     method("charAt", (STRING, NUMBER), STRING, _char_at),
     method("indexOf", (STRING, STRING), NUMBER, _index_of),
     method("indexOf", (STRING, STRING, NUMBER), NUMBER, _index_of),
@@ -101,5 +132,5 @@ TEXTS: list[Function] = [
     method("join", (list_of(STRING),), STRING, _join),
     method("join", (list_of(STRING), STRING), STRING, _join),
     method("format", (STRING, list_of(DYN)), STRING, formatted),
-    called("strings.quote", (STRING,), STRING, quoted, heavy=True),
+    called("strings.quote", (STRING,), STRING, quoted, heavy),
 ]

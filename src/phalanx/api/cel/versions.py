@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from phalanx.api.cel.functions import Function, called, method
+from phalanx.api.cel.functions import Function, called, heavy, method
 from phalanx.api.cel.types import BOOL, NUMBER, STRING, Kind, list_of, optional_of
 from phalanx.api.cel.values import NONE, Fault, Optional
 from phalanx.api.fields import dns_label_faults, dns_subdomain_faults
@@ -103,10 +103,10 @@ def _validate(a: NamedFormat, text: str) -> Optional:
 
 
 VERSIONS: list[Function] = [
-    called("isSemver", (STRING,), BOOL, _is_semver, heavy=True),
-    called("isSemver", (STRING, BOOL), BOOL, _is_semver, heavy=True),
-    called("semver", (STRING,), SEMVER, _semver, heavy=True),
-    called("semver", (STRING, BOOL), SEMVER, _semver, heavy=True),
+    called("isSemver", (STRING,), BOOL, _is_semver, heavy),
+    called("isSemver", (STRING, BOOL), BOOL, _is_semver, heavy),
+    called("semver", (STRING,), SEMVER, _semver, heavy),
+    called("semver", (STRING, BOOL), SEMVER, _semver, heavy),
     method("major", (SEMVER,), NUMBER, lambda a: a.numbers[0]),
     method("minor", (SEMVER,), NUMBER, lambda a: a.numbers[1]),
     method("patch", (SEMVER,), NUMBER, lambda a: a.numbers[2]),

@@ -1,0 +1,201 @@
+"""Hostile requests by the thousand, and hostile bytes by the ten thousand: never a 5xx.
+
+A sound object of some kind, one field of it hostile, sent by POST, PUT or PATCH: many in a row to
+one server, which must not be harmed by those before. The suite tries 5,000 such requests, a soak
+200,000.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+import tracemalloc
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phalanx.api.errors import ApiError
+from phalanx.api.kinds import CONFIG_MAP, POD, POD_GROUP, Kind
+from phalanx.api.quantity import BadQuantity, value
+from phalanx.api.selectors import BadSelector, parse_fields, parse_labels
+from phalanx.api.wire import (
+    APPLY_PATCH,
+    JSON,
+    JSON_PATCH,
+    MERGE_PATCH,
+    STRATEGIC_PATCH,
+    Object,
+    Request,
+)
+from phalanx.server.formats import OBJECTS, YAML, load
+from tests.api.test_protobuf import POD as POD_IN_PROTOBUF
+from tests.builders import gang, in_virtual_time, pod
+from tests.server.api import Api
+from tests.server.test_hostile import BARE, TEMPLATES, assert_ours, mutated, mutations
+
+#: Requests to one server, and to how many servers, in the suite and in a soak.
+IN_A_ROW, ROWS, SOAK_ROWS = 50, 100, 4_000
+
+#: How an object may be sent.
+WAYS = ("POST", "PUT", JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH)
+requests = st.tuples(
+    st.sampled_from((*TEMPLATES, *TEMPLATES, *BARE)), st.sampled_from(WAYS), mutations
+)
+
+
+async def send(api: Api, kind: Kind, way: str, obj: Object) -> None:
+    """One request, whose answer must be one of ours."""
+    path, namespace = kind.path("default" if kind.namespaced else ""), {"fieldManager": "fuzz"}
+    if way == "POST":
+        assert_ours(await api.ask("POST", path, obj))
+        return
+    if way == "PUT":
+        assert_ours(await api.ask("PUT", f"{path}/a", obj))
+        return
+    body: object = obj
+    if way == JSON_PATCH:
+        body = [{"op": "add", "path": f"/{key}", "value": one} for key, one in obj.items()]
+    elif way == APPLY_PATCH:
+        body = {"apiVersion": kind.api_version, "kind": kind.name, **obj}
+    query = namespace if way == APPLY_PATCH else {}
+    headers = {"content-type": way}
+    assert_ours(await api.ask("PATCH", f"{path}/a", body, headers=headers, query=query))
+
+
+def _rows() -> int:
+    return SOAK_ROWS if settings.get_current_profile_name() == "soak" else ROWS
+
+
+@settings(max_examples=_rows())
+@given(st.lists(requests, min_size=IN_A_ROW, max_size=IN_A_ROW))
+@in_virtual_time
+async def test_one_hostile_field_never_breaks_the_server(
+    row: list[tuple[tuple[Kind, Object], str, Any]],
+) -> None:
+    api = await Api.started()
+    await api.create(POD, pod("a"))
+    for (kind, sound), way, changes in row:
+        await send(api, kind, way, mutated(sound, changes))
+    for kind in (POD, POD_GROUP, CONFIG_MAP):
+        assert (await api.ask("GET", kind.path())).code == 200
+
+
+# ---- bytes ---------------------------------------------------------------------------------------
+
+SEEDS = {
+    "JSON": orjson.dumps(pod("a", "g", cpu="1")),
+    "YAML": b"metadata:\n  name: &n a\n  labels: {a: *n, b: 'c', d: \"e\"}\nspec: [1, 2.5, ~]\n",
+    "a JSON patch": b'[{"op":"add","path":"/metadata/labels/a~1b","value":{"c":[1,null]}}]',
+    "labels": b"a=b,c!=d,e in (f,g),h notin (i),j,!k,l>5,m<6",
+    "fields": b"metadata.name=a,spec.nodeName!=b\\,c,status.phase==d",
+    "a quantity": b"12345.678e-9Ki",
+    "a continue token": base64.urlsafe_b64encode(b'{"rv":12,"after":"default/a"}'),
+    "protobuf": POD_IN_PROTOBUF,
+}  # fmt: skip
+#: What parsers stumble over.
+PIECES = (
+    b"[", b"{", b"}", b"]", b'"', b"\\", b"\\u0000", b"\\ud800", b"\x00", b"\xff", b"\xc0\x80",
+    b"~", b"&a ", b"*a", b"<<: ", b"!!", b"---\n", b"%", b",", b":", b"9" * 30, b"-", b"e999",
+    b"NaN", b"(", b")", b" in ", b"\xef\xbb\xbf", b"1Ei", b"\r\n", b"=", b"../",
+    b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01",
+)  # fmt: skip
+
+
+def _reads(content: str) -> Callable[[bytes], object]:
+    """A body in some format, read as far as no kind is needed."""
+    accepted = (*OBJECTS, JSON_PATCH)
+    return lambda raw: load(Request("POST", "/", "", {"content-type": content}, raw), accepted)
+
+
+def _text(parse: Callable[[str], object]) -> Callable[[bytes], object]:
+    return lambda raw: parse(raw.decode("utf-8", "surrogateescape"))
+
+
+PARSERS: dict[str, Callable[[bytes], object]] = {
+    "JSON": _reads(JSON),
+    "YAML": _reads(YAML),
+    "a JSON patch": _reads(JSON_PATCH),
+    "labels": _text(parse_labels),
+    "fields": _text(parse_fields),
+    "a quantity": _text(value),
+    "protobuf": _reads("application/vnd.kubernetes.protobuf"),
+}
+REFUSALS = (ApiError, BadSelector, BadQuantity)
+
+
+def garbled(raw: bytes, lots: random.Random) -> bytes:
+    """Bytes of which some are others, gone, doubled, or replaced by something nasty."""
+    data = bytearray(raw)
+    for _ in range(lots.randint(1, 6)):
+        at = lots.randrange(len(data) + 1)
+        match lots.randrange(5):
+            case 0:
+                data[at:at] = lots.choice(PIECES)
+            case 1:
+                del data[at : at + lots.randint(1, 8)]
+            case 2:
+                data[at : at + 1] = bytes([lots.randrange(256)])
+            case 3:
+                end = at + lots.randint(1, 20)
+                data[at:at] = data[at:end] * lots.randint(1, 4)
+            case _:
+                data[at : at + 4] = lots.choice(PIECES) * lots.randint(1, 3)
+    return bytes(data)
+
+
+def tries() -> int:
+    return 200_000 if settings.get_current_profile_name() == "soak" else 1_500
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_no_bytes_break_a_parser(name: str) -> None:
+    lots, parse = random.Random(name), PARSERS[name]
+    parse(SEEDS[name])
+    tracemalloc.start()
+    for _ in range(tries()):
+        raw = garbled(SEEDS[name], lots)
+        try:
+            parse(raw)
+        except REFUSALS:
+            continue
+        except Exception as error:
+            raise AssertionError(raw) from error
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 64 * 1024 * 1024
+
+
+@in_virtual_time
+async def test_no_bytes_break_the_server_in_any_format() -> None:
+    lots, api = random.Random(7), await Api.started()
+    await api.create(POD, pod("a"))
+    await api.create(POD_GROUP, gang("g", 2)[0])
+    formats: Sequence[tuple[str, str, str]] = (
+        ("JSON", "POST", JSON), ("YAML", "POST", YAML), ("a JSON patch", "PATCH", JSON_PATCH),
+        ("JSON", "PATCH", MERGE_PATCH), ("JSON", "PATCH", STRATEGIC_PATCH),
+        ("YAML", "PATCH", APPLY_PATCH), ("protobuf", "POST", "application/vnd.kubernetes.protobuf"),
+    )  # fmt: skip
+    for _ in range(tries()):
+        seed, method, content = lots.choice(formats)
+        path = POD.path("default", "" if method == "POST" else "a")
+        query = {"fieldManager": "fuzz"} if content == APPLY_PATCH else {}
+        body = garbled(SEEDS[seed], lots)
+        answer = await api.ask(method, path, body, headers={"content-type": content}, query=query)
+        assert_ours(answer)
+
+
+@in_virtual_time
+async def test_no_option_of_a_list_breaks_the_server() -> None:
+    lots, api = random.Random(9), await Api.started()
+    options = {
+        "labelSelector": "labels", "fieldSelector": "fields", "continue": "a continue token",
+    }  # fmt: skip
+    for _ in range(tries()):
+        name, seed = lots.choice(list(options.items()))
+        text = garbled(SEEDS[seed], lots).decode("utf-8", "replace")
+        answer = await api.ask("GET", POD.path(), query={name: text, "limit": 5})
+        assert answer.code in (200, 400, 410), answer.body
