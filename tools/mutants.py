@@ -6,7 +6,8 @@
 
 A mutant is a small change of a copy of the source; the tree itself is never touched. Each must be
 caught within a bounded run: by ordeals, or else by the tests that are named beside it. Exits with 1
-if one survives. A row whose text is no longer in the source fails a test of the suite.
+if one survives, and with 2 if something is found in the source as it is: then nothing can be said
+of mutants. A row whose text is no longer in the source fails a test of the suite.
 """
 
 from __future__ import annotations
@@ -290,8 +291,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     width = max(len(mutant.name) for mutant in MUTANTS)
     survivors = 0
     with tempfile.TemporaryDirectory() as folder:
-        copy = copied(Path(folder))
-        for mutant in _chosen(asked.only, suite=asked.suite):
+        copy, chosen = copied(Path(folder)), _chosen(asked.only, suite=asked.suite)
+        if said := _wrong(copy, chosen, asked.suite):
+            print(f"the source itself is found to be wrong: {said}")
+            return 2
+        for mutant in chosen:
             by, said, seconds = judge(mutant, copy, suite=asked.suite)
             survivors += not by
             print(f"{mutant.name:<{width}}  {by or 'SURVIVED':<8}  {seconds:5.0f} s  {said}")
@@ -304,6 +308,12 @@ def _chosen(words: str, *, suite: bool) -> list[Mutant]:
     """Those whose name or file holds some words; where tests alone are asked, that have some."""
     named = [one for one in MUTANTS if words in f"{one.name} {one.file}"]
     return [one for one in named if one.tests or not suite]
+
+
+def _wrong(copy: Path, mutants: Sequence[Mutant], suite: bool) -> str:
+    """What those who are to find mutants find in the source without any."""
+    tests = tuple(dict.fromkeys(test for mutant in mutants for test in mutant.tests))
+    return _caught(Mutant("", "", "", "", tests), copy, suite)[1]
 
 
 def _caught(mutant: Mutant, copy: Path, suite: bool) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from phalanx.client.client import Client
 from phalanx.client.transports import InProcess
 from phalanx.clock import Clock
 from phalanx.controllers.decisionlog import DecisionLog
-from phalanx.controllers.exact import Solve
+from phalanx.controllers.exact import Solving
 from phalanx.controllers.loop import Informers
 from phalanx.controllers.nodes import Nodes, SimulatedNode
 from phalanx.controllers.roster import Bench, Part, Selection, made
@@ -67,14 +67,14 @@ class ControlPlane:
         profiles: Profiles = DEFAULT_PROFILES,
         kinds: Sequence[Kind] = KINDS,
         log: DecisionLog | None = None,
-        solve: Solve | None = None,
+        solving: Solving | None = None,
         basic_workloads: bool = True,
     ) -> None:
         self.server = Server(store, clock, chance, kinds, tokens, gates)
         self._store, self._clock, self._chance = store, clock, chance
         self._nodes, self._without, self._gates, self._kinds = nodes, without, gates, kinds
         self._profiles, self._log, self._basic_workloads = profiles, log, basic_workloads
-        self._solve = solve
+        self._solving = solving
 
     def client(self, name: str) -> Client:
         """A client in this process that may do everything, for a test or a tool of that name."""
@@ -112,7 +112,7 @@ class ControlPlane:
         if "scheduler" not in self._without:
             scheduling = Scheduling(
                 self._client(_SCHEDULER), informers, self._clock, self._chance,
-                by_gates(self._gates, self._profiles), log=self._log, solve=self._solve,
+                by_gates(self._gates, self._profiles), log=self._log, solving=self._solving,
             )  # fmt: skip
             parts.append(scheduling.run)
         if "controllers" not in self._without:

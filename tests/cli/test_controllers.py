@@ -11,7 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,6 @@ from phalanx.api.kinds import JOB, LEASE, POD
 from phalanx.api.meta import Key
 from phalanx.api.wire import Object
 from phalanx.client import kubeconfig
-from phalanx.client.client import Client
 from tests.cli.commands import PATIENCE, first_line, phalanx, up
 from tests.controllers.jobs.work import job
 
@@ -49,28 +48,22 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, float]:
     return process.returncode, errors, time.monotonic() - begin
 
 
-async def until_active(client: Client, name: str, count: int) -> Object:
-    """A Job with so many pods."""
-    while True:
-        found = await client.get(JOB, Key("default", name))
-        if found.get("status", {}).get("active", 0) == count:
-            return found
-        await asyncio.sleep(0.05)
-
-
-def submitted(config: Path, *jobs: Object) -> list[str]:
-    """Make Jobs and wait until they have their pods; in which groups those are."""
+def submitted(config: Path, made: Object) -> list[str]:
+    """Make a Job and wait until it has its pods; in which groups those are."""
 
     async def ask() -> list[str]:
         client = kubeconfig.connect(kubeconfig.read([config]))
         try:
-            for one in jobs:
-                await client.create(JOB, one)
-            for one in jobs:
-                await until_active(client, one["metadata"]["name"], one["spec"]["parallelism"])
-            pods = (await client.list(POD)).items
+            listing = await client.list(JOB)
+            await client.create(JOB, made)
+            async with aclosing(client.watch(JOB, since=listing.revision)) as events:
+                async for event in events:
+                    status = event.object.get("status", {})
+                    if status.get("active") == made["spec"]["parallelism"]:
+                        break
             lease = await client.get(LEASE, Key("kube-system", "phalanx-controllers"))
             assert lease["spec"]["holderIdentity"]
+            pods = (await client.list(POD)).items
             groups = [pod["spec"].get("schedulingGroup") or {} for pod in pods]
             return sorted(group.get("podGroupName", "") for group in groups)
         finally:
@@ -122,8 +115,9 @@ def test_it_answers_how_it_is_and_what_it_has_measured(tmp_path: Path) -> None:
             assert page(f"{base}/elsewhere")[0] == 404
             plane.terminate()
             plane.communicate(timeout=10)
+            deadline = time.monotonic() + PATIENCE
             while page(f"{base}/readyz")[0] == 200:
-                time.sleep(0.05)
+                assert time.monotonic() < deadline
             assert "cannot reach " in page(f"{base}/readyz")[1]
             assert page(f"{base}/livez") == (200, "ok")
 

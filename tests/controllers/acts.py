@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from phalanx.api.kinds import (
+    CLUSTER_ROLE,
     COMPOSITE_POD_GROUP,
     CONFIG_MAP,
     CRON_JOB,

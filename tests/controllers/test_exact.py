@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from phalanx.api.scheduling import INITIALLY_SCHEDULED
 from phalanx.api.wire import Object
-from phalanx.controllers.exact import MISSING, Solver, at_once, in_thread
-from phalanx.scheduler.program import Answer, GaveUp, Program, Row, Solved, Unsolvable
+from phalanx.controllers.exact import MISSING, AtOnce, Beside, Solver
+from phalanx.scheduler.program import Answer, GaveUp, Later, Program, Row, Solved, Unsolvable
 from tests.builders import in_virtual_time, pod, pod_group
 from tests.controllers.cluster import Cluster, cluster, machines
 
@@ -64,54 +64,64 @@ def test_without_the_library_the_answer_names_the_extra(monkeypatch: pytest.Monk
     assert "phalanx[exact]" in MISSING
 
 
-def test_a_thread_leaves_the_loop_alive() -> None:
-    heard = threading.Event()
+class Slow(Solver):
+    """Answers when it is let."""
 
-    def solver(program: Program) -> Answer:
-        heard.wait()
-        return Unsolvable()
+    def __init__(self) -> None:
+        super().__init__()
+        self.let = threading.Event()
 
+    def _solved(self, program: Program) -> Answer:
+        self.let.wait()
+        return super()._solved(program)
+
+
+def test_a_quick_answer_is_waited_for() -> None:
     async def ask() -> Answer:
-        answering = asyncio.ensure_future(in_thread(solver)(EASY))
-        await asyncio.sleep(0)
-        assert not answering.done()
-        heard.set()
-        return await answering
+        return await Beside(Solver(), moment=60.0)(NO_WAY)
 
     assert asyncio.run(ask()) == Unsolvable()
 
 
-def test_what_goes_wrong_in_the_thread_is_told() -> None:
-    def solver(program: Program) -> Answer:
-        raise ZeroDivisionError
+def test_a_slow_answer_comes_later_and_is_told_when_asked_again() -> None:
+    async def ask() -> list[Answer]:
+        solver, ended = Slow(), asyncio.Event()
+        beside = Beside(solver, moment=0.0)
+        beside.ended = ended.set
+        first = await beside(NO_WAY)
+        other = await beside(EASY)
+        solver.let.set()
+        await ended.wait()
+        return [first, other, await beside(NO_WAY)]
+
+    assert asyncio.run(ask()) == [Later(), Later(), Unsolvable()]
+
+
+def test_what_goes_wrong_beside_is_told() -> None:
+    class Broken(Solver):
+        def _solved(self, program: Program) -> Answer:
+            raise ZeroDivisionError
 
     async def ask() -> Answer:
-        return await in_thread(solver)(EASY)
+        return await Beside(Broken(), moment=60.0)(EASY)
 
     with pytest.raises(ZeroDivisionError):
         asyncio.run(ask())
 
 
-def test_a_search_that_nobody_waits_for_any_more_does_not_hold_up_the_end() -> None:
-    heard = threading.Event()
+def test_a_search_does_not_hold_up_the_end() -> None:
+    async def ask() -> Slow:
+        solver = Slow()
+        await Beside(solver, moment=0.0)(EASY)
+        return solver
 
-    def solver(program: Program) -> Answer:
-        heard.wait()
-        return Unsolvable()
-
-    async def give_up() -> None:
-        answering = asyncio.ensure_future(in_thread(solver)(EASY))
-        await asyncio.sleep(0)
-        answering.cancel()
-
-    asyncio.run(give_up())
-    heard.set()
+    asyncio.run(ask()).let.set()
 
 
 @in_virtual_time
 async def test_in_virtual_time_there_is_no_thread() -> None:
     before = threading.active_count()
-    assert await at_once(Solver())(NO_WAY) == Unsolvable()
+    assert await AtOnce(Solver())(NO_WAY) == Unsolvable()
     assert threading.active_count() == before
 
 
@@ -168,3 +178,32 @@ def test_without_the_library_a_gang_is_told_that_nobody_knows(
 
     monkeypatch.setitem(sys.modules, "highspy", None)
     tell()
+
+
+class Deferred:
+    """Says `Later` at first, and has the answer after a while."""
+
+    def __init__(self) -> None:
+        self.ended: Callable[[], None] = lambda: None
+        self.asked = 0
+
+    async def __call__(self, program: Program) -> Answer:
+        self.asked += 1
+        if self.asked == 1:
+            asyncio.get_running_loop().call_later(3.0, self.ended)
+            return Later()
+        return Solver()(program)
+
+
+@in_virtual_time
+async def test_a_gang_whose_search_takes_long_is_tried_again_when_it_has_ended() -> None:
+    deferred = Deferred()
+    async with cluster(nodes=machines(2, cpu="9"), solving=deferred) as c:
+        await c.create(*mixed(TOO_TIGHT))
+        await asyncio.sleep(2)
+        said = await c.said_of_group("g", INITIALLY_SCHEDULED)
+        assert said is not None
+        assert said.reason == "SchedulingUndecided"
+        assert said.message.endswith("an exact search is under way")
+        assert (await _said(c))[0] == "Unschedulable"
+        assert deferred.asked == 2

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from phalanx.api.kinds import (
+    CLUSTER_ROLE,
     COMPOSITE_POD_GROUP,
     CONFIG_MAP,
     CRON_JOB,
@@ -37,6 +38,7 @@ from phalanx.controllers.podgarbage import PodGarbage
 from phalanx.controllers.podgroups import Protection
 from phalanx.controllers.replicagroups import ReplicaGroups
 from phalanx.controllers.resourceclaims import ResourceClaims
+from phalanx.controllers.roleaggregation import RoleAggregation
 from phalanx.controllers.serviceaccounts import ServiceAccounts
 from phalanx.controllers.tainteviction import TaintEviction
 from phalanx.controllers.ttl import TimeToLive
@@ -77,6 +79,7 @@ disruption = part(lambda c, i, t: Disruption(c, i, t))
 cron = part(lambda c, i, t: CronJobs(c, i, t))
 time_to_live = part(lambda c, i, t: TimeToLive(c, i, t))
 accounts = part(lambda c, i, t: ServiceAccounts(c, i))
+aggregation = part(lambda c, i, t: RoleAggregation(c, i))
 claims = part(lambda c, i, t: ResourceClaims(c, i))
 claim_use = part(lambda c, i, t: ClaimUse(c, i))
 lifecycle = part(lambda c, i, t: NodeLifecycle(c, i, t))
@@ -118,6 +121,9 @@ PLAYS: list[tuple[Part, tuple[Kind, ...], tuple[Part, ...], tuple[Act, ...]]] = 
     )),
     (accounts, (SERVICE_ACCOUNT, NAMESPACE), (namespaces,), (
         acts.gives_accounts, acts.gives_accounts_to_many, acts.gives_no_account_to_who_goes,
+    )),
+    (aggregation, (CLUSTER_ROLE,), (), (
+        acts.gathers_rules, acts.gathers_rules_no_more, acts.gathers_rules_of_those_who_gather,
     )),
     (claims, (RESOURCE_CLAIM, POD), (kubelets,), (
         claimacts.makes_claims, claimacts.makes_claims_when_it_is_known_how,

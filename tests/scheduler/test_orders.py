@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from phalanx.api.core import Affinity, Node, Pod, PodAffinity, PodAffinityTerm
 from phalanx.scheduler.attempt import Ground
-from phalanx.scheduler.board import Board
-from phalanx.scheduler.orders import orders
+from phalanx.scheduler.board import Board, Piece
+from phalanx.scheduler.orders import Order, orders
 from phalanx.scheduler.policy import DEFAULT
 from phalanx.scheduler.puzzle import Puzzle, pose
 from phalanx.scheduler.repair import repaired
@@ -38,6 +38,16 @@ def near(name: str, app: str, wants: str, cpu: str) -> Pod:
     )  # fmt: skip
 
 
+def packed(one: Puzzle, order: Order) -> list[Piece]:
+    steps = repaired(one, order)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: list[Piece] = end.value
+            return found
+
+
 def test_the_largest_goes_first_then_all_in_turns() -> None:
     found = orders(puzzle(sized(1, 1, 2, 2), hosts(3, 3)))
     assert list(found) == [(1, 1, 0, 0), (1, 0, 1, 0)]
@@ -63,13 +73,13 @@ def test_who_is_in_the_way_moves() -> None:
     nodes = [*hosts(4), node("n1", {"red": "y"}, cpu="4")]
     pods = [pod("a", "g", cpu="2"), pod("b", "g", selector={"red": "y"}, cpu="4")]
     one = puzzle(pods, nodes)
-    pieces = repaired(one, (0, 1))
+    pieces = packed(one, (0, 1))
     assert sorted(pieces) == [(0, 0), (1, 1)]
 
 
 def test_what_cannot_be_placed_leaves_the_others_where_they_are() -> None:
     one = puzzle(sized(3, 3, 4), hosts(4, 4), needed=2)
-    pieces = repaired(one, (0, 0, 1))
+    pieces = packed(one, (0, 0, 1))
     assert [piece.kind for piece in pieces] == [0, 0]
     board = Board(one)
     for piece in pieces:

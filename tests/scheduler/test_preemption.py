@@ -133,10 +133,10 @@ def test_who_may_never_preempt_does_not() -> None:
     [
         (Policy(), True, True),
         (Policy(groups_preempt=False), True, False),
-        (Policy(preempts=False), False, False),
+        (Policy(preempts=False), False, True),
     ],
 )
-def test_a_policy_may_keep_everybody_from_it_or_groups_alone(
+def test_a_policy_may_keep_pods_from_it_or_groups(
     policy: Policy, for_pod: bool, for_group: bool
 ) -> None:
     cache = world([node("a", cpu="1")], [low("x", "a")])

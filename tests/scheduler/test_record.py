@@ -20,7 +20,7 @@ from phalanx.scheduler.decision import (
 )
 from phalanx.scheduler.entry import Id, Memory, Rank, Turn
 from phalanx.scheduler.events import OWN, PEERS, ROOM, Event
-from phalanx.scheduler.program import GaveUp, Solved, Unsolvable
+from phalanx.scheduler.program import GaveUp, Later, Solved, Unsolvable
 from phalanx.scheduler.record import (
     FORMAT,
     Answered,
@@ -36,6 +36,7 @@ from phalanx.scheduler.record import (
     Record,
     Remembered,
     Scribe,
+    Searched,
     ServiceSeen,
     Spared,
     Took,
@@ -91,6 +92,8 @@ RECORDS: list[Record] = [
     Answered(2.5, Solved((0, 3))),
     Answered(2.5, Unsolvable()),
     Answered(2.5, GaveUp("it is hard")),
+    Answered(2.5, Later()),
+    Searched(2.5),
     Decided(3.0, key("a"), {"Placed": {"group": None, "bindings": [], "leftovers": []}}),
     Undone(4.0, BINDINGS),
     Spared(5.0, ((key("v"), "uid-v"),)),

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+from hypothesis import given
+
 from phalanx.api.core import Toleration
+from phalanx.scheduler import ranking as rankings
+from phalanx.scheduler import spot as spots
+from phalanx.scheduler import view as views
+from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Refusal
 from phalanx.scheduler.policy import DEFAULT
 from phalanx.scheduler.trial import Trial
 from tests.scheduler.builders import cluster, key, member, node, pod
+from tests.scheduler.strategies import Situation, situations
 
 SMALL, LARGE = member(pod("s", cpu="1")), member(pod("l", cpu="3"))
 
@@ -62,3 +70,28 @@ def test_equal_pods_are_one_class_although_their_service_spreads_them() -> None:
     trial = Trial(snapshot, DEFAULT, equals)
     assert Counter(trial.place(one) for one in equals) == dict.fromkeys(range(4), 2)
     assert len(snapshot.views) == 1
+
+
+@given(situations())
+def test_how_far_rankings_are_sorted_and_what_is_remembered_of_spots_makes_no_difference(
+    situation: Situation,
+) -> None:
+    usual = decide(situation.entity, situation.cache().snapshot(), DEFAULT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rankings, "_STRIDE", 1)
+        patch.setattr(spots, "_LIMIT", 2)
+        patch.setattr(views, "_SPOTS_LIMIT", 2)
+        assert decide(situation.entity, situation.cache().snapshot(), DEFAULT) == usual
+
+
+def test_a_trial_goes_on_where_the_ranking_was_not_sorted_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rankings, "_STRIDE", 2)
+    snapshot = cluster([node(f"n{n}", cpu=str(9 - n)) for n in range(7)]).snapshot()
+    large = [member(pod(f"p{n}", cpu="3")) for n in range(7)]
+    trial = Trial(snapshot, DEFAULT, large)
+    placed = [trial.place(one) for one in large]
+    again = Trial(snapshot, DEFAULT, large)
+    assert [again.place(one) for one in large] == placed
+    assert set(range(7)) >= set(placed) > {0, 1, 2}

@@ -108,13 +108,17 @@ class Net:
     is_tls: bool
     peers: list[Peer] = field(default_factory=list)
     port: int = 0
+    #: Seconds that a scenario is given.
+    patience: float = 20.0
 
     @asynccontextmanager
-    async def serving(self, handle: Handler, limits: Limits | None = None) -> AsyncIterator[None]:
+    async def serving(
+        self, handle: Handler, limits: Limits | None = None, tokens: Tokens = TOKENS
+    ) -> AsyncIterator[None]:
         sock = bind_socket("127.0.0.1", 0)
         _narrow(sock)
         self.port = sock.getsockname()[1]
-        async with listening(handle, TOKENS, sock, contexts()[0] if self.is_tls else None, limits):
+        async with listening(handle, tokens, sock, contexts()[0] if self.is_tls else None, limits):
             yield
 
     async def connect(self) -> Peer:
@@ -123,7 +127,7 @@ class Net:
         sock.setblocking(False)
         try:
             await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.port))
-        except OSError:
+        except (OSError, asyncio.CancelledError):
             sock.close()
             raise
         tls, name = (contexts()[1], "127.0.0.1") if self.is_tls else (None, None)
@@ -147,7 +151,7 @@ class Net:
         assert complaints.messages == []
 
     async def _bounded(self, scenario: Coroutine[Any, Any, None]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(self.patience):
             try:
                 await scenario
             finally:

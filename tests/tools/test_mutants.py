@@ -57,6 +57,7 @@ def test_a_survivor_is_a_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(mutants, "copied", lambda folder: folder)
+    monkeypatch.setattr(mutants, "_failure", lambda *words: "")
     monkeypatch.setattr(mutants, "judge", lambda mutant, copy, suite: Verdict("", "", 1.0))
     assert main(["--only", "ledger"]) == 1
     assert "SURVIVED" in capsys.readouterr().out
@@ -77,6 +78,15 @@ def test_the_tests_beside_a_mutant_can_be_asked_alone(
     monkeypatch.setattr(mutants, "_failure", failure)
     assert judge(mutant, tmp_path, suite=True).by == ""
     assert asked == ["pytest"]
+
+
+def test_nothing_is_said_of_mutants_where_the_source_itself_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(mutants, "copied", lambda folder: folder)
+    monkeypatch.setattr(mutants, "_failure", lambda *words: "seed 3: it broke")
+    assert main(["--only", "ledger"]) == 2
+    assert capsys.readouterr().out == "the source itself is found to be wrong: seed 3: it broke\n"
 
 
 @pytest.mark.soak

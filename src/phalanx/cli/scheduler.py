@@ -17,7 +17,7 @@ from phalanx.cli.health import health_socket
 from phalanx.cli.running import Connected, Ready, identity, part_options, run_beside, say
 from phalanx.client.election import Terms
 from phalanx.clock import WallClock
-from phalanx.controllers.exact import Solver, in_thread
+from phalanx.controllers.exact import Beside, Solver
 from phalanx.controllers.office import FOREIGN_SCHEDULER, Office, Voice
 from phalanx.controllers.tenure import Candidacy
 from phalanx.scheduler.configuration import Configuration, LeaderElection
@@ -71,7 +71,7 @@ def command(
     voice = Voice(say, Ready(server.url, "schedulerName"))
     office = Office(
         server.client, WallClock(), TrueChance(), voice, profiles, candidacy, gates,
-        decision_log(decisions), in_thread(Solver()),
+        decision_log(decisions), Beside(Solver()),
     )  # fmt: skip
     run_beside(server, office, sock)
 

@@ -24,7 +24,7 @@ from phalanx.cli.signals import signals
 from phalanx.client import kubeconfig
 from phalanx.clock import Clock, WallClock
 from phalanx.control_plane import ControlPlane
-from phalanx.controllers.exact import Solver, in_thread
+from phalanx.controllers.exact import Beside, Solver
 from phalanx.controllers.nodes import SimulatedNode
 from phalanx.scheduler.profiles import DEFAULT_PROFILES, Profiles
 from phalanx.server.app import Server
@@ -231,7 +231,7 @@ async def _up(settings: Settings, folder: Path) -> None:
         plane = ControlPlane(
             store, clock, chance, nodes=settings.nodes, without=settings.without,
             tokens=keyring.tokens(), gates=settings.gates, profiles=settings.profiles,
-            log=decision_log(settings.decisions), solve=in_thread(Solver()),
+            log=decision_log(settings.decisions), solving=Beside(Solver()),
             basic_workloads=settings.basic_workloads,
         )  # fmt: skip
         server, hosts = plane.server, (*LOCAL, *CLUSTER, *names, settings.host)

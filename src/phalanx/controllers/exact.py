@@ -1,6 +1,7 @@
 """The exact solver: integer programs of the scheduler's core, given to HiGHS.
 
-    cycle ─▶ Search ─▶ solve (a thread, or at once in virtual time) ─▶ Answer ─▶ the same cycle
+    cycle ─▶ Search ─▶ Beside (or AtOnce, in virtual time) ─▶ Answer ─▶ the same cycle
+                        └─▶ Later … ended ─▶ the entity is tried again
 
 HiGHS is the extra `phalanx[exact]` and imported at the first question; without it every answer is
 that nobody knows. It works on one thread from a fixed seed and stops after a number of steps, never
@@ -12,25 +13,24 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Future
 from importlib import import_module
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from phalanx.scheduler.program import Answer, GaveUp, Program, Solved, Unsolvable
+from phalanx.scheduler.program import Answer, GaveUp, Later, Program, Solved, Unsolvable
 
 #: After how much it gives up: nodes of the search tree, each as much work as there are columns.
 WORK = 150_000
 #: How many answers are remembered: a gang that waits is tried again and again.
 REMEMBERED = 64
+#: Seconds that a cycle waits for an answer.
+MOMENT = 0.25
 
 MISSING = "the exact solver is not installed (pip install 'phalanx[exact]')"
 LIMIT = "the exact search was given up after {nodes} steps"
-
-#: How a shell has programs solved.
-Solve = Callable[[Program], Awaitable[Answer]]
 
 
 class Solver:
@@ -48,6 +48,10 @@ class Solver:
             del self._answers[next(iter(self._answers))]
         return answer
 
+    def known(self, program: Program) -> Answer | None:
+        """The answer, if it is remembered."""
+        return self._answers.get(program)
+
     def _solved(self, program: Program) -> Answer:
         try:
             library = import_module("highspy")
@@ -56,35 +60,78 @@ class Solver:
         return _run(library, program, max(self._work // max(len(program.limits), 1), 1))
 
 
-def in_thread(solver: Callable[[Program], Answer]) -> Solve:
-    """Solve in a thread of its own, so that the API stays live. The process does not wait for it.
+class Solving(Protocol):
+    """How a shell has programs solved; `ended` is called whenever `Later` has become now."""
 
-    A stop must not take as long as a search, so that this is no executor.
+    ended: Callable[[], None]
+
+    async def __call__(self, program: Program) -> Answer:
+        """The answer, or that there will be one later."""
+        ...
+
+
+class AtOnce:
+    """Solves on the loop itself: for virtual time, in which there are no threads."""
+
+    def __init__(self, solver: Solver) -> None:
+        self._solver = solver
+        self.ended: Callable[[], None] = _nobody
+
+    async def __call__(self, program: Program) -> Answer:
+        """The answer."""
+        return self._solver(program)
+
+
+class Beside:
+    """Solves in a thread, one program at a time, so that loop and scheduler go on meanwhile.
+
+    What takes longer than a moment is answered when it is asked again. By then the cluster may have
+    moved on and the question be another: an answer that is out of date is never heard.
     """
 
-    async def solving(program: Program) -> Answer:
-        answered: Future[Answer] = Future()
-        answered.set_running_or_notify_cancel()
+    def __init__(self, solver: Solver, moment: float = MOMENT) -> None:
+        self._solver, self._moment = solver, moment
+        self._search: asyncio.Future[Answer] | None = None
+        self.ended: Callable[[], None] = _nobody
 
-        def work() -> None:
-            try:
-                answered.set_result(solver(program))
-            except Exception as error:
-                answered.set_exception(error)
+    async def __call__(self, program: Program) -> Answer:
+        """The answer, or that there will be one later."""
+        if known := self._solver.known(program):
+            return known
+        if self._search is not None:
+            return Later()
+        self._search = search = _in_thread(self._solver, program)
+        await asyncio.wait([search], timeout=self._moment)
+        if search.done():
+            self._search = None
+            return search.result()
+        search.add_done_callback(self._end)
+        return Later()
 
-        threading.Thread(target=work, name="exact", daemon=True).start()
-        return await asyncio.wrap_future(answered)
+    def _end(self, search: asyncio.Future[Answer]) -> None:
+        self._search = None
+        if not search.cancelled():
+            self.ended()
+            search.result()
 
-    return solving
+
+def _nobody() -> None:
+    """Who hears of the end of a search if nobody wants to."""
 
 
-def at_once(solver: Callable[[Program], Answer]) -> Solve:
-    """Solve on the loop itself: for virtual time, in which there are no threads."""
+def _in_thread(solver: Solver, program: Program) -> asyncio.Future[Answer]:
+    """The answer to come. A stop of the process does not wait for it, so this is no executor."""
+    answered: Future[Answer] = Future()
+    answered.set_running_or_notify_cancel()
 
-    async def solving(program: Program) -> Answer:
-        return solver(program)
+    def work() -> None:
+        try:
+            answered.set_result(solver(program))
+        except Exception as error:
+            answered.set_exception(error)
 
-    return solving
+    threading.Thread(target=work, name="exact", daemon=True).start()
+    return asyncio.wrap_future(answered)
 
 
 def _run(library: Any, program: Program, nodes: int) -> Answer:

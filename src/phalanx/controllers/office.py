@@ -19,7 +19,7 @@ from phalanx.client.client import Client
 from phalanx.client.discovery import serves
 from phalanx.clock import Clock
 from phalanx.controllers.decisionlog import DecisionLog
-from phalanx.controllers.exact import Solve
+from phalanx.controllers.exact import Solving
 from phalanx.controllers.loop import Informers
 from phalanx.controllers.scheduling import Scheduling
 from phalanx.controllers.tenure import Candidacy, Duty, Place, Tenure
@@ -63,10 +63,10 @@ class Office:
     def __init__(
         self, client: Client, clock: Clock, chance: Chance, voice: Voice,
         profiles: Profiles | None = None, candidacy: Candidacy | None = None,
-        gates: Gates = GATES, log: DecisionLog | None = None, solve: Solve | None = None,
+        gates: Gates = GATES, log: DecisionLog | None = None, solving: Solving | None = None,
     ) -> None:  # fmt: skip
         self._client, self._clock, self._chance, self._voice = client, clock, chance, voice
-        self._profiles, self._gates, self._log, self._solve = profiles, gates, log, solve
+        self._profiles, self._gates, self._log, self._solving = profiles, gates, log, solving
         self._scheduling: Scheduling | None = None
         place = Place(self._offered, self._duty, _WITHOUT)
         self._tenure = Tenure(client, clock, chance, voice.say, place, candidacy)
@@ -97,7 +97,7 @@ class Office:
         profiles = self._chosen(offer)
         scheduling = Scheduling(
             self._client, informers, self._clock, self._chance, profiles,
-            foreign=not offer.group_bindings, log=self._log, solve=self._solve,
+            foreign=not offer.group_bindings, log=self._log, solving=self._solving,
         )  # fmt: skip
 
         async def schedule() -> None:

@@ -14,7 +14,13 @@ from dataclasses import dataclass
 from phalanx.api.core import Pod
 from phalanx.api.kinds import POD, POD_GROUP, Kind
 from phalanx.api.meta import Condition, Key, Meta, condition, timestamp
-from phalanx.api.scheduling import DEGRADED, INITIALLY_SCHEDULED, SCHEDULED, PodGroup
+from phalanx.api.scheduling import (
+    DEGRADED,
+    DISRUPTION_TARGET,
+    INITIALLY_SCHEDULED,
+    SCHEDULED,
+    PodGroup,
+)
 from phalanx.api.standing import placed_conditions
 from phalanx.api.wire import STRATEGIC_PATCH, Object
 from phalanx.client.cache import Cache
@@ -168,12 +174,18 @@ class Reporter:
         if degraded := self._degraded(group):
             wanted.append((DEGRADED, group.metadata, degraded))
         said = group.status.conditions
-        return [
+        spared = [{"type": DISRUPTION_TARGET, "$patch": "delete"}] if self._is_back(group) else []
+        return spared + [
             self._condition(kind, one, condition(said, kind))
             | {"observedGeneration": judged.generation}
             for kind, judged, one in wanted
             if kind == DEGRADED or not _is_final(condition(said, kind), one, judged)
         ]
+
+    def _is_back(self, group: PodGroup) -> bool:
+        """Whether a group that was told to make way has all that it needs again."""
+        told = condition(group.status.conditions, DISRUPTION_TARGET)
+        return told is not None and self._census.placed(group.metadata.key) >= group.quorum
 
     def _is_strange(self, group: PodGroup) -> bool:
         """Whether all its members are some other scheduler's business."""

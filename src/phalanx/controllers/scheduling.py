@@ -22,7 +22,7 @@ from phalanx.clock import Clock
 from phalanx.controllers.binder import Attempt, Binder, Outcome, Trouble
 from phalanx.controllers.decisionlog import DecisionLog
 from phalanx.controllers.evictor import Eviction, Evictor
-from phalanx.controllers.exact import Solve, Solver, at_once
+from phalanx.controllers.exact import AtOnce, Solver, Solving
 from phalanx.controllers.intents import Intents
 from phalanx.controllers.loop import Informers
 from phalanx.controllers.podbinder import PodBinder
@@ -59,17 +59,18 @@ class Scheduling:
     """One scheduler, under one name or several.
 
     A `foreign` server is not one of ours: it binds pods one by one and counts no members. Where
-    there is a `log`, everything that is seen and decided is written there. `solve` answers what a
-    cycle asks an exact solver; by default on the loop itself.
+    there is a `log`, everything that is seen and decided is written there. `solving` answers what
+    a cycle asks an exact solver; by default on the loop itself.
     """
 
     def __init__(
         self, client: Client, informers: Informers, clock: Clock, chance: Chance,
         profiles: Profiles = DEFAULT_PROFILES, *, foreign: bool = False,
-        log: DecisionLog | None = None, solve: Solve | None = None,
+        log: DecisionLog | None = None, solving: Solving | None = None,
     ) -> None:  # fmt: skip
         self._informers, self._clock, self._log = informers, clock, log
-        self._foreign, self._solve = foreign, solve or at_once(Solver())
+        self._foreign, self._solving = foreign, solving or AtOnce(Solver())
+        self._solving.ended = self._searched
         self._desk = desk = Desk(profiles, log.note if log else None)
         self.cache, self.queue = desk.cache, desk.queue
         self._metrics = SchedulingMetrics(client.metrics, desk.queue, desk.cache)
@@ -173,9 +174,14 @@ class Scheduling:
             await asyncio.sleep(0)
 
     async def _answer(self, search: Search) -> Answer:
-        answer = await self._solve(search.program)
+        answer = await self._solving(search.program)
         self._desk.answered(answer, self._clock.now())
         return answer
+
+    def _searched(self) -> None:
+        """An answer is there that a cycle did not wait for."""
+        self._desk.searched(self._clock.now())
+        self._news.set()
 
     def _act(self, entity: Entity, decision: Decision, begin: float) -> None:
         for witness in self.decided:

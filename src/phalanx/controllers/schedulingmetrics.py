@@ -123,6 +123,7 @@ _CAUSES: Mapping[Enum, str] = {
     Event.GROUP_CHANGED: "PodGroupUpdate",
     Event.MEMBER_CHANGED: "PodAdd",
     Event.MEMBER_GONE: "PodDelete",
+    Event.SEARCH_ENDED: "SearchEnd",
     Stimulus.CHANGED: "PodGroupDelete",
     Stimulus.EXPIRED: "BackoffComplete",
     Stimulus.OVERTAKEN: "ScheduleAttemptOvertaken",

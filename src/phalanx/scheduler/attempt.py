@@ -70,6 +70,8 @@ class Attempt:
         self.placements: int | None = None
         #: Why it is not known whether there is a way; "" if there is none.
         self.undecided = ""
+        #: Whether it will be known when a search has come to its end.
+        self.awaits_search = False
         #: The members that were left out for the sake of siblings.
         self._more: list[Member] = []
 
@@ -168,6 +170,8 @@ class Attempt:
         fitted = [Refused(pod, uid, None) for pod, uid, _ in self.bindings]
         wakes_on = {Event.MEMBER_CHANGED, Event.GROUP_CHANGED}
         wakes_on.update(*(one.refusal.wakes_on for one in refused if one.refusal))
+        if self.awaits_search:
+            wakes_on.add(Event.SEARCH_ENDED)
         return Waiting(
             self.entity.group_key,
             pods=(*fitted, *refused),

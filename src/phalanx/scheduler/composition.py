@@ -22,7 +22,7 @@ from phalanx.scheduler.balance import balance
 from phalanx.scheduler.comparisons import COMPARISONS, Comparison, preferences
 from phalanx.scheduler.filters import FILTERS, node_affinity
 from phalanx.scheduler.peers import EVERYBODY, SYSTEM_DEFAULTS, Defaults, spread
-from phalanx.scheduler.plugins import FILTERING, SCORING, Plugins, chosen
+from phalanx.scheduler.plugins import EVICTING, FILTERING, SCORING, Plugins, chosen
 from phalanx.scheduler.policy import Policy
 from phalanx.scheduler.scores import MERITS, Merit, Score
 from phalanx.scheduler.stake import CPU_AND_MEMORY, Resource
@@ -50,6 +50,8 @@ def compose(plugins: Plugins, told: Arguments) -> Policy:
         near_weight=told.affinity.hard_pod_affinity_weight,
         heeds_likes=not told.affinity.ignore_preferred_terms_of_existing_pods,
         defaults=_defaults(told),
+        preempts=bool(chosen(plugins, plugins.post_filter, EVICTING)),
+        groups_preempt=bool(chosen(plugins, plugins.pod_group_post_filter, EVICTING)),
     )
 
 

@@ -35,6 +35,7 @@ from phalanx.scheduler.record import (
     PodSeen,
     Record,
     Remembered,
+    Searched,
     Seen,
     ServiceSeen,
     Spared,
@@ -79,6 +80,12 @@ class Desk:
         """What the cycle that is under way was told when it asked."""
         if self._note:
             self._note(Answered(now, answer))
+
+    def searched(self, now: float) -> None:
+        """A search came to an end that a cycle did not wait for: who asked may ask again."""
+        if self._note:
+            self._note(Searched(now))
+        self.queue.wake(Event.SEARCH_ENDED, now)
 
     def settle(self, entity: Entity, decision: Decision, now: float) -> bool:
         """What was decided counts from now on. False: it is not wanted any more and tried anew."""

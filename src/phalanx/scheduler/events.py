@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class Event(StrEnum):
-    """One kind of event. The first four concern everybody, the others one group or pod."""
+    """One kind of event. The first four concern everybody, the next three one group or pod."""
 
     NODE_ADDED = "a node came"
     NODE_UPDATED = "a node changed"
@@ -19,6 +19,7 @@ class Event(StrEnum):
     GROUP_CHANGED = "the group came or changed"
     MEMBER_CHANGED = "a member came or changed"
     MEMBER_GONE = "a member went"
+    SEARCH_ENDED = "a long search came to an end"
 
 
 #: Events that can make or free room.

@@ -11,7 +11,7 @@ import numpy as np
 
 from phalanx.scheduler.board import Piece
 from phalanx.scheduler.formulation import Formulation, formulate
-from phalanx.scheduler.program import GaveUp, Solved, Unsolvable
+from phalanx.scheduler.program import GaveUp, Later, Solved, Unsolvable
 from phalanx.scheduler.search import Found, Outcome, Proven, Search, Steps, Undecided
 from phalanx.scheduler.sequence import Dead, sequence
 from phalanx.scheduler.stage import Stage
@@ -22,6 +22,7 @@ COLUMNS = 5_000
 FEW, ALL_STEPS = 80, 6_000
 
 TOO_LARGE = "it is too large for an exact search"
+UNDER_WAY = "an exact search is under way"
 NO_ORDER = "a node for every member was found, but no order in which they may get there"
 
 
@@ -47,6 +48,8 @@ def _asked(stage: Stage, formulation: Formulation) -> Steps[Outcome | None]:
             return Proven()
         case GaveUp(why):
             return Undecided(why)
+        case Later():
+            return Undecided(UNDER_WAY, is_passing=True)
         case None:
             raise AssertionError("a search was not answered")
 

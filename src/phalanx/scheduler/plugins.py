@@ -66,20 +66,22 @@ PLUGINS = (
     Plugin("PodTopologySpread", filters=True, weight=2),
     Plugin("InterPodAffinity", filters=True, weight=2),
     Plugin("DynamicResources", filters=True, weight=2, part=Part.LATER),
-    Plugin("DefaultPreemption", part=Part.LATER),
+    Plugin("DefaultPreemption"),
     Plugin("NodeResourcesBalancedAllocation", weight=1),
     Plugin("ImageLocality", weight=1),
     Plugin("DefaultBinder", part=Part.ALWAYS),
     Plugin("NodeDeclaredFeatures", filters=True, part=Part.LATER),
     Plugin("GangScheduling", part=Part.ALWAYS),
-    Plugin("TopologyPlacementGenerator", part=Part.LATER),
-    Plugin("PodGroupPodsCount", part=Part.LATER),
+    Plugin("TopologyPlacementGenerator", part=Part.ALWAYS),
+    Plugin("PodGroupPodsCount", part=Part.ALWAYS),
     Plugin("DeferredPodScheduling", filters=True, part=Part.LATER),
 )
 
 NAMES = tuple(plugin.name for plugin in PLUGINS)
 FILTERING = tuple(plugin.name for plugin in PLUGINS if plugin.filters)
 SCORING = tuple(plugin.name for plugin in PLUGINS if plugin.weight)
+#: What evicts others, at the points for pods and for groups.
+EVICTING = ("DefaultPreemption",)
 ALWAYS_ON = tuple(plugin.name for plugin in PLUGINS if plugin.part is Part.ALWAYS)
 
 
@@ -98,8 +100,8 @@ class PluginSet(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Plugins(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """The extension points. Here only `filter`, `score` and what holds for all make a difference:
-    the others are parts of these two, or of what is always on or not there yet.
+    """The extension points. Here only `filter`, `score`, the two of evicting and what holds for all
+    make a difference: the others are parts of these, or of what is always on or not there yet.
     """
 
     multi_point: PluginSet = PluginSet()

@@ -30,7 +30,7 @@ class Policy:
 
     def allows_preemption(self, is_group: bool) -> bool:
         """Whether others may be evicted for a pod alone, or for a group."""
-        return self.preempts and (self.groups_preempt or not is_group)
+        return self.groups_preempt if is_group else self.preempts
 
 
 DEFAULT = Policy()

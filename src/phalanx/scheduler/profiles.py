@@ -11,7 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from phalanx.api.core import DEFAULT_SCHEDULER
-from phalanx.api.gates import GANG_SCHEDULING, PREEMPTION_POLICY, Gates
+from phalanx.api.gates import (
+    GANG_SCHEDULING,
+    PREEMPTION_POLICY,
+    WORKLOAD_AWARE_PREEMPTION,
+    Gates,
+)
 from phalanx.scheduler.backoff import USUAL, BackOff
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.policy import DEFAULT, Policy
@@ -44,4 +49,7 @@ def by_gates(gates: Gates, profiles: Profiles = DEFAULT_PROFILES) -> Profiles:
         profiles,
         groups=gates.is_on(GANG_SCHEDULING),
         preemption_policies=gates.is_on(PREEMPTION_POLICY),
+        policies=profiles.policies
+        if gates.is_on(WORKLOAD_AWARE_PREEMPTION)
+        else {n: replace(p, groups_preempt=False) for n, p in profiles.policies.items()},
     )

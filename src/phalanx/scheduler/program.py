@@ -46,7 +46,11 @@ class GaveUp(Struct, frozen=True, tag_field="is", tag="gave up"):
     why: str
 
 
-Answer = Solved | Unsolvable | GaveUp
+class Later(Struct, frozen=True, tag_field="is", tag="later"):
+    """That takes longer than anybody should wait; ask again when a search has come to its end."""
+
+
+Answer = Solved | Unsolvable | GaveUp | Later
 
 
 @dataclass(slots=True)

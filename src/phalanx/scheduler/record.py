@@ -6,6 +6,7 @@
     assumed entry                          after a beginning in the middle: how things stood
     take                                   an entity was taken from the queue
     answer                                 what an exact solver said about it, if it was asked
+    searched                               a search that it did not wait for came to an end
     decide                                 what was decided about it
     undo                                   placements that could not be bound
     spare                                  pods that could not be evicted
@@ -152,6 +153,10 @@ class Answered(Line, frozen=True, tag="answer"):
     answer: Answer
 
 
+class Searched(Line, frozen=True, tag="searched"):
+    """A search came to an end for which there was an answer only later."""
+
+
 class Decided(Line, frozen=True, tag="decide"):
     """The answer: `decision` is a map of one entry, the name of its class and its fields."""
 
@@ -172,7 +177,9 @@ class Spared(Line, frozen=True, tag="spare"):
 
 
 Seen = NamespaceSeen | ServiceSeen | NodeSeen | CompositeSeen | GroupSeen | BudgetSeen | PodSeen
-Record = Begun | Seen | Assumed | Remembered | Took | Answered | Decided | Undone | Spared
+Record = (
+    Begun | Seen | Assumed | Remembered | Took | Answered | Searched | Decided | Undone | Spared
+)
 
 _DECISIONS: dict[str, type[Decision]] = {one.__name__: one for one in get_args(Decision)}
 _BEGINNING, _SEAL = b'{"is":"begin"', b',"seal":"'

@@ -6,6 +6,8 @@ A bounded number of moves is tried, always in the same order. May miss a way; ne
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import numpy as np
 
 from phalanx.scheduler.board import Board, Piece
@@ -14,13 +16,17 @@ from phalanx.scheduler.puzzle import Puzzle
 
 #: How many moves are tried for one order.
 MOVES = 256
+#: How many members are tried between two yields.
+PACE = 64
 
 
-def repaired(puzzle: Puzzle, order: Order) -> list[Piece]:
+def repaired(puzzle: Puzzle, order: Order) -> Generator[int, None, list[Piece]]:
     """As many members as can be placed this way, tried in this order."""
     board, moves = Board(puzzle), _Moves(MOVES)
     spare = len(order) - puzzle.needed
-    for kind in order:
+    for number, kind in enumerate(order, 1):
+        if number % PACE == 0:
+            yield number
         node = _tightest(board, kind)
         if node is not None:
             board.put(Piece(kind, node))

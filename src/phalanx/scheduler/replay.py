@@ -30,6 +30,7 @@ from phalanx.scheduler.record import (
     Fault,
     Record,
     Remembered,
+    Searched,
     Spared,
     Took,
     Undone,
@@ -125,6 +126,8 @@ class _Story:
             return self._settle(self._desk, line, record)
         elif isinstance(record, Undone):
             self._desk.undo(record.bindings, record.at)
+        elif isinstance(record, Searched):
+            self._desk.searched(record.at)
         elif isinstance(record, Spared):
             self._desk.spare(record.pods, record.at)
         elif isinstance(record, Assumed | Remembered):

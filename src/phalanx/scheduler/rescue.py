@@ -41,8 +41,9 @@ def rescued(attempt: Attempt, ground: Ground, found: Sequence[Placement] | None)
             case Found(seats, left):
                 attempt.adopt(seats, left, placement)
                 return attempt
-            case Undecided(why):
+            case Undecided(why, is_passing):
                 attempt.undecided = attempt.undecided or why
+                attempt.awaits_search |= is_passing
     return attempt
 
 
@@ -61,10 +62,10 @@ def rescue(members: Sequence[Member], ground: Ground, needed: int) -> Steps[Outc
         yield number
     if puzzle.is_simple:
         return Proven()
-    for number, order in enumerate(some, len(some) + 1):
-        if found := stage.proposed(repaired(puzzle, order)):
+    for order in some:
+        pieces = yield from repaired(puzzle, order)
+        if found := stage.proposed(pieces):
             return found
-        yield number
     return (yield from inquire(stage)) if ground.is_thorough else Undecided(HASTE)
 
 

@@ -43,6 +43,8 @@ class Undecided:
     """None was found, though there may be one: why, in the words that people read."""
 
     why: str
+    #: Whether the answer is being looked for.
+    is_passing: bool = False
 
 
 Outcome = Found | Proven | Undecided

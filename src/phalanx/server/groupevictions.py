@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from phalanx.api.causes import required
 from phalanx.api.errors import BadRequest
 from phalanx.api.kinds import COMPOSITE_POD_GROUP, GROUP_EVICTION, POD, POD_GROUP, Kind
 from phalanx.api.scheduling import DISRUPTION_TARGET
@@ -19,7 +20,7 @@ from phalanx.server.call import Call
 from phalanx.server.context import Context
 from phalanx.server.deleting import Options, mark
 from phalanx.server.ledger import NOTHING, Charge, charge, entries
-from phalanx.server.objects import decoded, encoder, modified, succeeded
+from phalanx.server.objects import decoded, encoder, modified, refuse, succeeded
 from phalanx.server.quotas import releases
 from phalanx.server.writing import is_finished
 from phalanx.store.kv import Stale, Write
@@ -44,10 +45,8 @@ class _Exodus:
 async def evict_group(context: Context, call: Call) -> Reply:
     """Evict all the pods of a GroupEviction, or none."""
     call.check_dry_run()
-    body = read_object(context, call)
-    pods = body.get("pods") or []
-    if not pods or len(pods) > MAX_PODS:
-        raise BadRequest(f"between 1 and {MAX_PODS} pods are needed, got {len(pods)}")
+    body = _checked(read_object(context, call))
+    pods = body["pods"]
     exodus = _Exodus(body.get("reason", ""), body.get("message", ""))
     for name, uid in {pod["name"]: pod["uid"] for pod in pods}.items():
         _send_off(context, replace(call, kind=POD, name=name), uid, exodus)
@@ -56,6 +55,21 @@ async def evict_group(context: Context, call: Call) -> Reply:
     if exodus.writes and not call.dry_run:
         await _commit(context, exodus)
     return succeeded(201)
+
+
+def _checked(body: Object) -> Object:
+    pods = body.get("pods") or []
+    if not pods or len(pods) > MAX_PODS:
+        raise BadRequest(f"between 1 and {MAX_PODS} pods are needed, got {len(pods)}")
+    causes = [
+        required(f"{part}[{number}].{name}")
+        for part in ("pods", "groups")
+        for number, one in enumerate(body.get(part) or [])
+        for name in ("name", "uid")
+        if not one.get(name)
+    ]
+    refuse(GROUP_EVICTION, "", causes)
+    return body
 
 
 def _send_off(context: Context, call: Call, uid: str, exodus: _Exodus) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from phalanx.api.cel.checker import compiled
 from phalanx.api.cel.nodes import BadExpression
+from phalanx.api.cel.program import Steps
 from phalanx.api.cel.types import DYN, NUMBER, STRING, list_of
 from phalanx.api.cel.values import Duration, Exhausted, Fault, Optional, Timestamp, Type, Uint
 
@@ -47,17 +48,17 @@ def shown(value: Any) -> str:
 
 def value(text: str, steps: int = STEPS, **variables: Any) -> Any:
     known = {"self": SELF, **variables}
-    return compiled(text, dict.fromkeys(known, DYN)).run(known, steps)[0]
+    return compiled(text, dict.fromkeys(known, DYN)).run(known, Steps(steps))
 
 
 @pytest.mark.parametrize(("text", "wanted"), table("expressions.txt"))
 def test_an_expression_has_its_value_or_its_fault(text: str, wanted: str) -> None:
     program = compiled(text, {"self": DYN})
     if not wanted.startswith("! "):
-        assert shown(program.run({"self": SELF}, STEPS)[0]) == wanted
+        assert shown(program.run({"self": SELF}, Steps(STEPS))) == wanted
         return
     with pytest.raises(Fault) as fault:
-        program.run({"self": SELF}, STEPS)
+        program.run({"self": SELF}, Steps(STEPS))
     assert str(fault.value) == wanted.removeprefix("! ")
 
 
@@ -225,13 +226,26 @@ def test_no_expression_is_too_deep_to_be_refused(text: str) -> None:
         compiled(text, {})
 
 
-def test_what_is_left_of_the_steps_is_told() -> None:
+def test_what_a_run_takes_is_taken_from_its_steps() -> None:
     program = compiled("[1, 2, 3].all(x, x > 0)", {})
-    answer, left = program.run({}, STEPS)
-    assert answer is True
-    assert 0 < STEPS - left < 30
+    steps = Steps(STEPS)
+    assert program.run({}, steps) is True
+    assert 0 < STEPS - steps.left < 30
 
 
 def test_a_missing_value_is_not_one_that_is_null() -> None:
     assert value("self.?a", self={"a": None}) == Optional(True, None)
     assert value("self.?b", self={"a": None}) == Optional(False)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("1" + " + 1" * 98, 99), ("(" * 38 + "1" + ")" * 38, 1),
+        (" && ".join(["1 < 2"] * 2000), True), ("[" * 38 + "]" * 38 + ".size() == 1", True),
+        ("[1].all(a, " * 30 + "true" + ")" * 30, True), ("!" * 98 + "true", True),
+        ("true ? " * 1 + "1 : " + "false ? 1 : " * 30 + "2", 1),
+    ],
+)  # fmt: skip
+def test_what_is_just_not_too_deep_is_computed(text: str, wanted: Any) -> None:
+    assert value(text) == wanted

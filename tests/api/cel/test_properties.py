@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from phalanx.api.cel.checker import compiled
 from phalanx.api.cel.nodes import BadExpression
+from phalanx.api.cel.program import Steps
 from phalanx.api.cel.types import DYN
 from phalanx.api.cel.values import Exhausted, Fault, equal
 
@@ -30,13 +31,13 @@ VALUES = st.recursive(
 @given(st.lists(st.sampled_from(WORDS), max_size=12), VALUES)
 def test_any_text_is_an_expression_or_is_refused(words: list[str], value: Any) -> None:
     with contextlib.suppress(BadExpression, Fault, Exhausted):
-        compiled(" ".join(words), {"self": DYN}).run({"self": value}, 1000)
+        compiled(" ".join(words), {"self": DYN}).run({"self": value}, Steps(1000))
 
 
 @given(st.text(max_size=30))
 def test_any_characters_are_an_expression_or_are_refused(text: str) -> None:
     with contextlib.suppress(BadExpression, Fault, Exhausted):
-        compiled(text, {"self": DYN}).run({"self": 1}, 1000)
+        compiled(text, {"self": DYN}).run({"self": 1}, Steps(1000))
 
 
 @given(VALUES, VALUES)
@@ -48,4 +49,5 @@ def test_to_be_equal_goes_both_ways(a: Any, b: Any) -> None:
 def test_division_and_rest_belong_together(a: int, b: int) -> None:
     known = {"a": DYN, "b": DYN}
     with contextlib.suppress(Fault):
-        assert compiled("(a / b) * b + a % b == a", known).run({"a": a, "b": b}, 100)[0] is True
+        program = compiled("(a / b) * b + a % b == a", known)
+        assert program.run({"a": a, "b": b}, Steps(100)) is True

@@ -245,3 +245,10 @@ def test_the_rules_of_an_object_share_their_steps() -> None:
         ': Invalid value: "array": validation failed due to running out of cost budget, no further'
         " validation rules will be run"
     ]
+
+
+def test_rules_that_end_without_an_answer_take_their_steps_too() -> None:
+    rule = "self.all(a, self.all(b, a + b >= 0)) && 1 / 0 == 1"
+    found = breaches(listed(ruled(listed(NUMBER), rule)), [list(range(200))] * 20)
+    assert found[-1].endswith("running out of cost budget, no further validation rules will be run")
+    assert len(found) < 20

@@ -31,6 +31,7 @@ from phalanx.api.cel.program import (
     Places,
     Run,
     Scope,
+    Steps,
     Typed,
     applied,
     constant,
@@ -65,14 +66,14 @@ class Program:
     _names: tuple[str, ...]
     _size: int
 
-    def run(self, values: Mapping[str, Any], steps: int) -> tuple[Any, int]:
-        """Its value, and the steps that are left of those that it may take.
-
-        Raises Fault or Exhausted.
-        """
+    def run(self, values: Mapping[str, Any], steps: Steps) -> Any:
+        """Its value; what it took is taken from the steps. Raises Fault or Exhausted."""
         places = [values.get(name) for name in self._names]
-        frame = Frame([*places, *[None] * (self._size - len(places))], steps)
-        return self._run(frame), frame.left
+        frame = Frame([*places, *[None] * (self._size - len(places))], steps.left)
+        try:
+            return self._run(frame)
+        finally:
+            steps.left = frame.left
 
 
 def compiled(text: str, variables: Mapping[str, Kind]) -> Program:

@@ -14,6 +14,13 @@ from phalanx.api.cel.types import DYN, A, B, Kind
 from phalanx.api.cel.values import Exhausted, overload
 
 
+@dataclass(slots=True)
+class Steps:
+    """The steps that may still be taken."""
+
+    left: int
+
+
 class Frame:
     """One run: the values of the variables, by place, and the steps that are left."""
 

@@ -20,6 +20,7 @@ from phalanx.api.causes import forbidden, invalid, required
 from phalanx.api.cel.checker import Program, compiled
 from phalanx.api.cel.fieldpaths import BadFieldPath, normal
 from phalanx.api.cel.nodes import BadExpression
+from phalanx.api.cel.program import Steps
 from phalanx.api.cel.schemas import Convert, converter, kind_of
 from phalanx.api.cel.types import Kind, optional_of
 from phalanx.api.cel.values import NONE, Exhausted, Fault, Optional, distinct
@@ -44,6 +45,15 @@ class Budget:
 
     def __init__(self, steps: int = STEPS) -> None:
         self.left, self.found = steps, list[Cause]()
+
+    def run(self, program: Program, values: Mapping[str, Any]) -> Any:
+        """The value of an expression, whose steps are taken from those that are left."""
+        steps = Steps(min(RULE_STEPS, self.left))
+        before = steps.left
+        try:
+            return program.run(values, steps)
+        finally:
+            self.left -= before - steps.left
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,13 +197,12 @@ def _breach(
         raise Spent
     allowed = min(RULE_STEPS, budget.left)
     try:
-        answer, left = rule.program.run(values, allowed)
+        answer = budget.run(rule.program, values)
     except Exhausted as error:
         budget.found.append(invalid(path, shown, _exhausted(rule, error, allowed)))
         raise Spent from None
     except Fault as fault:
         return invalid(path, shown, _unanswered(rule, str(fault)))
-    budget.left -= allowed - left
     if answer is True:
         return None
     return _cause(rule, _below(path, rule.field), shown, _detail(rule, values, budget))
@@ -222,12 +231,10 @@ def _detail(rule: Rule, values: Mapping[str, Any], budget: Budget) -> str:
     usual = str(rule.told.get("message", "")).strip() or f"failed rule: {rule.text}"
     if rule.message is None:
         return usual
-    allowed = max(0, min(RULE_STEPS, budget.left))
     try:
-        said, left = rule.message.run(values, allowed)
+        said = budget.run(rule.message, values)
     except (Fault, Exhausted):
         return usual
-    budget.left -= allowed - left
     text = said.strip() if isinstance(said, str) else ""
     fits = text and "\n" not in text and len(text.encode()) <= _LONGEST_MESSAGE
     return text if fits else usual
