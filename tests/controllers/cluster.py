@@ -19,6 +19,7 @@ from phalanx.client.client import Client
 from phalanx.client.transports import InProcess
 from phalanx.clock import LoopClock
 from phalanx.control_plane import ControlPlane
+from phalanx.controllers.exact import Solving
 from phalanx.controllers.nodes import SimulatedNode
 from phalanx.scheduler.profiles import DEFAULT_PROFILES, Profiles
 from phalanx.server.access import ADMIN
@@ -116,13 +117,14 @@ async def cluster(
     kinds: Sequence[Kind] = KINDS,
     profiles: Profiles = DEFAULT_PROFILES,
     gates: Gates = DEFAULT,
+    solving: Solving | None = None,
 ) -> AsyncIterator[Cluster]:
     """A control plane that runs while the context lasts; at its end nothing may be wrong."""
     clock = LoopClock(asyncio.get_running_loop(), EPOCH)
     store = MemoryStore(latency)
     plane = ControlPlane(
         store, clock, SeededChance(1), nodes=nodes, without=without, kinds=kinds,
-        profiles=profiles, gates=gates,
+        profiles=profiles, gates=gates, solving=solving,
     )  # fmt: skip
     async with plane.running():
         found = Cluster(plane, store, clock)

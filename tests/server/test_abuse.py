@@ -169,7 +169,6 @@ async def scenario(net: Net, rounds: int) -> None:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        print(len(took), took[len(took)//2], took[int(len(took)*0.99)], took[-1])
         assert took[int(len(took) * 0.99)] < 1.0
         assert len(watches) == 1000
 

@@ -270,6 +270,21 @@ async def test_a_client_that_says_nothing_more_is_closed_without_a_word(net: Net
 
 
 @on_a_net
+async def test_what_takes_too_long_is_answered_without_it_and_the_connection_goes_on(
+    net: Net,
+) -> None:
+    held = Held()
+    async with net.serving(held, Limits(answer=0.05, sweep=0.01)):
+        peer = await net.connect()
+        peer.send(GET)
+        late = await peer.answer()
+        assert (late.code, late.json["reason"]) == (504, "Timeout")
+        held.may.set()
+        peer.send(GET)
+        assert (await peer.answer()).code == 200
+
+
+@on_a_net
 async def test_a_watch_and_a_slow_answer_are_not_idle(net: Net) -> None:
     held, watching = Held(), Watching(b"first")
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import assert_never
 
 from phalanx.api.core import Pod
-from phalanx.api.kinds import POD
+from phalanx.api.kinds import COMPOSITE_POD_GROUP, POD
 from phalanx.chance import Chance
 from phalanx.client.client import Client
 from phalanx.clock import Clock
@@ -195,6 +195,7 @@ class Scheduling:
                 self._binder.submit(Attempt(entity, decision, begin))
             case Preempting():
                 groups = self._sight.disrupted(decision.victims)
+                self._trees.disrupted(meta for kind, meta in groups if kind is COMPOSITE_POD_GROUP)
                 self._evictor.submit(Eviction(entity, decision.victims, groups))
             case Waiting() | Impossible():
                 pass

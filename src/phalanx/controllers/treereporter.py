@@ -6,6 +6,8 @@ that it was told to make way is taken back once it is placed again.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from phalanx.api.kinds import COMPOSITE_POD_GROUP
 from phalanx.api.meta import Key, Meta, condition, timestamp
 from phalanx.api.scheduling import (
@@ -41,6 +43,11 @@ class TreeReporter:
         if self._verdicts.get(about.key) != (about, verdict):
             self._verdicts[about.key] = about, verdict
             self._loop.queue.add(about.key)
+
+    def disrupted(self, groups: Iterable[Meta]) -> None:
+        """These are told to make way: what was said of them holds no more."""
+        for meta in groups:
+            self._verdicts.pop(meta.key, None)
 
     def reconcile(self, key: Key) -> Plan:
         """The patch that makes it say what it should, if it does not yet."""

@@ -14,9 +14,10 @@ from phalanx.scheduler.formulation import Formulation, formulate
 from phalanx.scheduler.program import GaveUp, Later, Solved, Unsolvable
 from phalanx.scheduler.search import Found, Outcome, Proven, Search, Steps, Undecided
 from phalanx.scheduler.sequence import Dead, sequence
+from phalanx.scheduler.slots import slots
 from phalanx.scheduler.stage import Stage
 
-#: How many columns a program may have.
+#: In how many ways members of each kind and slots may be combined.
 COLUMNS = 5_000
 #: Up to how many different pieces all that can be placed is tried out, and in how many steps.
 FEW, ALL_STEPS = 80, 6_000
@@ -28,10 +29,9 @@ NO_ORDER = "a node for every member was found, but no order in which they may ge
 
 def inquire(stage: Stage) -> Steps[Outcome]:
     """A placement, proof that there is none, or neither."""
-    generous = formulate(stage.puzzle)
-    if len(generous.program.limits) > COLUMNS:
+    if sum(len(slot.limits) for slot in slots(stage.puzzle)) > COLUMNS:
         return Undecided(TOO_LARGE)
-    outcome = yield from _asked(stage, generous)
+    outcome = yield from _asked(stage, formulate(stage.puzzle))
     if outcome is None and stage.puzzle.is_ordered:
         strict = yield from _asked(stage, formulate(stage.puzzle, strict=True))
         outcome = strict if isinstance(strict, Found) else _exhausted(stage)

@@ -20,7 +20,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import cast
 
-from phalanx.api.errors import ApiError, RequestTimeout, ServerError
+from phalanx.api.errors import ApiError, RequestTimeout, ServerError, Timeout
 from phalanx.api.wire import Handler, Reply, Request, Stream
 from phalanx.server.app import refusal
 from phalanx.server.parser import Asked, Limits, Parser, cut_short
@@ -58,6 +58,9 @@ class Connection(asyncio.Protocol):
         # Nothing that comes is heard any more; it may be the rest of what was refused.
         self._is_deaf = self._is_cut = False
         self._dropped = 0
+        # Since when something is being done for the client, and whether it was given up.
+        self._asked_at: float | None = None
+        self._is_overdue = False
         self._writable = asyncio.Event()
         self._writable.set()
         # Since when the client keeps us waiting, if nothing is being answered.
@@ -176,11 +179,19 @@ class Connection(asyncio.Protocol):
     async def _answer_to(self, asked: Request | ApiError) -> Reply | Stream:
         if isinstance(asked, ApiError):
             return refusal(asked)
+        self._asked_at = self._loop.time()
         try:
             return await self._handle(asked)
+        except asyncio.CancelledError:
+            if not self._is_overdue:
+                raise
+            self._is_overdue = False
+            return refusal(Timeout("the request did not come to its end in time"))
         except Exception:
             _log.exception("%s %s", asked.method, asked.path)
             return refusal(ServerError("an internal error occurred; the server's log has more"))
+        finally:
+            self._asked_at = None
 
     async def _write_reply(self, reply: Reply, asked: Asked) -> None:
         body, is_last = reply.body, self._is_deaf and not self._waiting
@@ -237,6 +248,14 @@ class Connection(asyncio.Protocol):
         patience, part = self._patience()
         if self._answering is None and now - self._since > patience:
             part()
+        elif self._asked_at is not None and now - self._asked_at > self._limits.answer:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Answer without what was asked for: whether it is done is not known."""
+        if self._answering is not None and not self._is_overdue:
+            self._is_overdue = True
+            self._answering.cancel()
 
     def _patience(self) -> tuple[float, Callable[[], None]]:
         """For how many seconds we wait for this client, and what we do then."""

@@ -49,6 +49,8 @@ class Limits:
     #: From the first byte of a request to its last.
     arrival: float = 30.0
     idle: float = 90.0
+    #: For what is asked to be done, but for a watch.
+    answer: float = 60.0
     #: Without a sign that the client reads what it is sent.
     unread: float = 30.0
     #: Between our last word and the end, unless the client ends it.
