@@ -30,6 +30,7 @@ from phalanx.api.kinds import GROUP_BINDING
 from phalanx.api.wire import Reply, Request, Stream
 from phalanx.chance import SeededChance
 from phalanx.clock import LoopClock
+from phalanx.control_plane import ControlPlane
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Placed
 from phalanx.scheduler.policy import DEFAULT
@@ -44,7 +45,9 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 TOLERANCE = 1.10
 #: How often the same is done; the last time counts, when caches (and the tracing) are warm.
 TIMES = 3
-MANY, LISTED = 100, 500
+FEW, MANY, LISTED = 10, 100, 500
+#: Seconds after which everything is done that something leads to.
+SETTLED = 3.0
 EPOCH = 1_800_000_000.0
 
 
@@ -62,12 +65,15 @@ async def counted(
     return tally.count
 
 
-class Api:
-    """A server in virtual time, with nothing around it."""
+def _clock() -> LoopClock:
+    return LoopClock(asyncio.get_running_loop(), EPOCH)
 
-    def __init__(self) -> None:
-        clock = LoopClock(asyncio.get_running_loop(), EPOCH)
-        self.server = Server(MemoryStore(), clock, SeededChance(1))
+
+class Api:
+    """A server in virtual time, with nothing around it unless one is given that has."""
+
+    def __init__(self, server: Server | None = None) -> None:
+        self.server = server or Server(MemoryStore(), _clock(), SeededChance(1))
 
     async def send(self, call: Call) -> bytes:
         """One request that must succeed."""
@@ -148,6 +154,26 @@ async def decide_gang(_: Api) -> int:
     return await counted(place)
 
 
+async def bring_gang(_: Api) -> int:
+    """A gang goes all the way: created, seen by every part, decided, bound and told of."""
+    plane = ControlPlane(MemoryStore(), _clock(), SeededChance(1))
+    api = Api(plane.server)
+
+    async def bring(number: int) -> None:
+        group = f"gang-{number}"
+        await api.send(calls.pod_group(group, FEW))
+        for pod in range(FEW):
+            await api.send(calls.pod(f"{group}-{pod}", group=group))
+        await asyncio.sleep(SETTLED)
+
+    async with plane.running():
+        for node in range(MANY):
+            await api.send(calls.node(f"node-{node}"))
+            await api.send(calls.untainted(f"node-{node}"))
+        await asyncio.sleep(SETTLED)
+        return await counted(bring)
+
+
 async def seen_by_all(api: Api) -> int:
     """A pod is created, and everybody who watches sees it."""
     return await _watched(api, "", MANY)
@@ -176,6 +202,7 @@ GUARDS: Mapping[str, Callable[[Api], Awaitable[int]]] = {
     f"list {LISTED} pods": list_pods,
     f"bind a gang of {MANY}": bind_group,
     f"decide a gang of {MANY}": decide_gang,
+    f"bring a gang of {FEW} to its nodes": bring_gang,
     f"create a pod that {MANY} watchers see": seen_by_all,
     f"create a pod that {MANY} watchers do not want": seen_by_none,
     f"bytes that {MANY} pods take": keep_pods,

@@ -115,3 +115,14 @@ def test_its_status_holds_conditions_one_per_type() -> None:
     ):
         new = composite(FULL, status={"conditions": conditions})
         assert found(new, composite(FULL), "status") == below("status.conditions", causes)
+
+
+def test_its_counts_are_no_less_than_nothing() -> None:
+    def counted(**status: int) -> Findings:
+        return found(composite(FULL, status=status), composite(FULL), "status")
+
+    assert counted(pendingGroups=0, scheduledGroups=2, scheduledPods=4) == []
+    assert counted(pendingGroups=-1, failedPods=-2) == [
+        "status.failedPods: Invalid",
+        "status.pendingGroups: Invalid",
+    ]

@@ -70,8 +70,8 @@ def test_it_tells_a_pod_from_its_namesake() -> None:
 
 def test_every_attempt_is_counted_for_the_entity_and_each_pod() -> None:
     one = entry(2)
-    one.take_off()
+    one.take_off(0.0)
     one.put(pod("late", "g"), 1.0, pending=True)
-    entity = one.take_off()
+    entity = one.take_off(0.0)
     assert entity.attempts == 2
     assert [member.attempts for member in entity.members] == [2, 2, 1]

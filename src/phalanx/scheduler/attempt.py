@@ -74,6 +74,7 @@ class Attempt:
         self.awaits_search = False
         #: The members that were left out for the sake of siblings.
         self._more: list[Member] = []
+        self._is_full = False
 
     @property
     def suffices(self) -> bool:
@@ -84,6 +85,11 @@ class Attempt:
     def is_enough(self) -> bool:
         """Whether the quorum is met and this adds to it."""
         return bool(self.seats) and self.suffices
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all members have a node."""
+        return self._is_full or (self.suffices and len(self.seats) == len(self.members))
 
     @property
     def offer(self) -> Offer:
@@ -111,6 +117,7 @@ class Attempt:
         """Keep no more members than are needed: the others come after what siblings need."""
         if not self.suffices:
             return
+        self._is_full = self.is_complete
         needed = max(self._quorum - self._before, 0)
         kept, given_back = self.seats[:needed], self.seats[needed:]
         tried_in_vain = {one.uid for one in self.refused}

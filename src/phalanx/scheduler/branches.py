@@ -30,6 +30,7 @@ from phalanx.scheduler.decision import (
     Waiting,
 )
 from phalanx.scheduler.entity import Entity, Member
+from phalanx.scheduler.levels import levels
 from phalanx.scheduler.objections import Objection
 from phalanx.scheduler.rescue import rescued
 from phalanx.scheduler.search import Steps
@@ -64,6 +65,11 @@ class Branch:
     def is_enough(self) -> bool:
         """Whether that is so, and this adds to it."""
         return self.suffices and bool(self.seats)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all groups below have all their members."""
+        return not self.remaining and all(part.is_complete for part in self.parts)
 
     @property
     def hopeless(self) -> bool:
@@ -142,8 +148,26 @@ Grown = Attempt | Branch | Objection
 
 
 def grown(entity: Entity, ground: Ground) -> Steps[Grown]:
-    """A group with all that it needs in its best place, or as near to that as it comes."""
-    found = placements(entity, ground.snapshot, ground.nodes)
+    """A group with all that it needs in its best place, or as near to that as it comes.
+
+    The tightest place that holds all of it wins, or else the tightest that holds enough.
+    """
+    wanted = levels(entity)
+    if isinstance(wanted, Objection):
+        return wanted
+    results: list[Grown] = []
+    for level in wanted:
+        result = yield from _at(entity, ground, level.key)
+        if not isinstance(result, Objection) and result.is_complete:
+            return result
+        results.append(result)
+    enough = (r for r in results if not isinstance(r, Objection) and r.suffices)
+    return next(enough, results[-1])
+
+
+def _at(entity: Entity, ground: Ground, key: str) -> Steps[Grown]:
+    """The same in places of one sort."""
+    found = placements(entity, ground.snapshot, ground.nodes, key)
     if isinstance(found, Objection):
         return found
     if entity.is_composite:

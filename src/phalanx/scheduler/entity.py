@@ -45,6 +45,8 @@ class Entity:
     ready: float = 0.0
     #: The groups that hang from this one, the oldest first.
     parts: tuple[Entity, ...] = ()
+    #: For how many seconds nothing has been missing that it needs to be tried.
+    waited: float = 0.0
 
     @property
     def is_composite(self) -> bool:

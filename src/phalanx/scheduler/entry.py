@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -271,8 +271,9 @@ class Entry:
         else:
             self.failures, self.errors = self.failures + 1, 0
 
-    def take_off(self) -> Entity:
+    def take_off(self, now: float) -> Entity:
         """Begin an attempt: what the cycle gets to see."""
+        waited = max(now - self.ready, 0.0)
         self.attempts += 1
         self.pending = {
             key: Member(pod, shape, attempts + 1, timestamp)
@@ -281,9 +282,10 @@ class Entry:
         parts: tuple[Entity, ...] = ()
         if self.id.is_composite:
             parts = self._parts(self.id.name, _by_group(self.pending.values()), DEPTH)
+            parts = tuple(_having(part, waited) for part in parts)
         return Entity(
             self.id.key, self.group, tuple(self.pending.values()), tuple(self.others.values()),
-            self.attempts, self.timestamp, self.ready, parts,
+            self.attempts, self.timestamp, self.ready, parts, waited,
         )  # fmt: skip
 
     def _parts(self, name: Name, pending: Pending, levels: int) -> tuple[Entity, ...]:
@@ -329,6 +331,12 @@ class Entry:
 
 
 Pending = Mapping[Key | None, Sequence[Member]]
+
+
+def _having(entity: Entity, waited: float) -> Entity:
+    """A part of a tree that has waited as long as the whole."""
+    parts = tuple(_having(part, waited) for part in entity.parts)
+    return replace(entity, parts=parts, waited=waited)
 
 
 def _by_group(members: Iterable[Member]) -> Pending:

@@ -176,7 +176,7 @@ class Queue:
                 entry.queued = None
                 if entry.state is State.ACTIVE:
                     self._step(entry, Stimulus.POPPED, now)
-                    return entry.take_off()
+                    return entry.take_off(now)
         return None
 
     def done(self, entity: Entity, outcome: Decision, now: float) -> None:

@@ -138,11 +138,13 @@ class Snapshot:
         return mask
 
     def domains(self, key: str) -> Domains:
-        """The domains that a label divides the nodes into; remembered until a node changes."""
+        """The domains that a label, or several joined by `+`, divides the nodes into; remembered
+        until a node changes.
+        """
         found = self._domains.get(key)
         if found is None:
             numbers: dict[str, int] = {}
-            values = (labels.get(key) for labels in self.labels)
+            values = (value_of(labels, key) for labels in self.labels)
             ids = [-1 if v is None else numbers.setdefault(v, len(numbers)) for v in values]
             found = self._domains[key] = _domains(np.array(ids, np.int64), tuple(numbers))
         return found
@@ -212,6 +214,14 @@ class Snapshot:
 
     def _class(self, taints: tuple[Taint, ...]) -> int:
         return self.taints.setdefault(taints, len(self.taints))
+
+
+def value_of(labels: Mapping[str, str], key: str) -> str | None:
+    """What labels say to a key, or to several joined by `+`; None if one of them is not there."""
+    if "+" not in key:
+        return labels.get(key)
+    values = [labels.get(one) for one in key.split("+")]
+    return None if None in values else "+".join(value for value in values if value is not None)
 
 
 def _domains(ids: IntArray, values: tuple[str, ...]) -> Domains:

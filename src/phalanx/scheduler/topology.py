@@ -18,7 +18,7 @@ from phalanx.scheduler.objections import Objection
 from phalanx.scheduler.policy import Policy
 from phalanx.scheduler.ranking import NOWHERE
 from phalanx.scheduler.shape import Shape
-from phalanx.scheduler.snapshot import CPU, MEMORY, IntArray, Snapshot
+from phalanx.scheduler.snapshot import CPU, MEMORY, IntArray, Snapshot, value_of
 from phalanx.scheduler.view import view_of
 
 
@@ -30,10 +30,13 @@ class Placement(NamedTuple):
 
 
 def placements(
-    entity: Entity, snapshot: Snapshot, nodes: IntArray | None = None
+    entity: Entity, snapshot: Snapshot, nodes: IntArray | None = None, key: str | None = None
 ) -> Sequence[Placement] | Objection | None:
-    """The placements among these nodes (None: all) to choose from; None if it may be anywhere."""
-    key = entity.topology
+    """The placements among these nodes (None: all) to choose from; None if it may be anywhere.
+
+    Without a key they are those that the group insists on.
+    """
+    key = entity.topology if key is None else key
     if not key:
         return None
     homes = _homes(entity, snapshot, key)
@@ -62,7 +65,7 @@ def _homes(entity: Entity, snapshot: Snapshot, key: str) -> set[str] | Objection
         if not name:
             continue
         index = snapshot.index.get(name)
-        value = None if index is None else snapshot.labels[index].get(key)
+        value = None if index is None else value_of(snapshot.labels[index], key)
         if value is None:
             return _lost(f"node {name} of pod {pod.metadata.key} has no label {key}")
         homes.add(value)

@@ -78,9 +78,9 @@ class Access:
 
     def acting(self, request: Request) -> Request:
         """The request as whoever it wants to be made by, if its user may act as them."""
-        headers = {k: v for k, v in request.headers.items() if k.startswith(_IMPERSONATE)}
-        if not headers:
+        if not any(key.startswith(_IMPERSONATE) for key in request.headers):
             return request
+        headers = {k: v for k, v in request.headers.items() if k.startswith(_IMPERSONATE)}
         if not headers.get(_USER):
             raise BadRequest(f"requested {sorted(headers)} without impersonating a user")
         wanted = _wanted(headers)

@@ -9,12 +9,16 @@ let through, as Kubernetes does, and counted.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
 import orjson
 
-from phalanx.api.core import Pod
+from phalanx.api.core import ENDED, Pod, PodSpec
+from phalanx.api.meta import Meta
+from phalanx.api.packing import LONGEST, REMEMBERED, packed
 from phalanx.api.resources import Amounts, pod_requests
 from phalanx.api.wire import Object
 from phalanx.store.kv import Encode, Store, Write
@@ -31,14 +35,28 @@ class Charge(NamedTuple):
 PREFIX = "/phalanx.dev/ledger/"
 #: What a pod takes that is not bound, has ended, or is not there.
 NOTHING = Charge()
+#: The parts of a pod's spec in which it asks for room.
+_ASKING = ("containers", "initContainers", "overhead", "resources")
 
 
 def charge(pod: Object | None) -> Charge:
     """What a pod takes, and where."""
-    if pod is None or not pod.get("spec", {}).get("nodeName"):
+    spec = pod.get("spec", {}) if pod else {}
+    node = spec.get("nodeName")
+    if pod is None or not node or pod.get("status", {}).get("phase") in ENDED:
         return NOTHING
-    known = msgspec.convert(pod, Pod)
-    return Charge(known.node, pod_requests(known)) if known.node else NOTHING
+    said = packed({part: spec[part] for part in _ASKING if part in spec})
+    return Charge(node, _remembered(said) if len(said) <= LONGEST else _requests(said))
+
+
+def _requests(said: bytes) -> Amounts:
+    return pod_requests(Pod(Meta(), msgspec.json.decode(said, type=PodSpec)))
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _remembered(said: bytes) -> Mapping[str, int]:
+    """Members of a gang ask for the same in the same words; what these mean is found out once."""
+    return MappingProxyType(_requests(said))
 
 
 def taken(store: Store, node: str) -> Amounts:

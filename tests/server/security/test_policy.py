@@ -119,6 +119,15 @@ async def test_parts_and_verbs_are_granted_one_by_one() -> None:
 
 
 @in_virtual_time
+async def test_a_resource_that_is_called_like_a_path_is_no_path() -> None:
+    api = await Api.started()
+    await make_role(api, "all", {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]})
+    await grant(api, JOE, "all")
+    assert api.server.access.allows(JOE, Ask("get", "", "/metrics"))
+    assert not await may(api, JOE, "GET", "/metrics")
+
+
+@in_virtual_time
 async def test_an_aggregated_role_has_the_rules_of_what_its_selectors_find_now() -> None:
     api = await Api.started()
     taking = {"clusterRoleSelectors": [{"matchLabels": {"for": "all"}}]}

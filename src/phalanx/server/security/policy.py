@@ -26,6 +26,8 @@ from phalanx.store.kv import Change, Reader, Record
 _PREFIX = f"/{RBAC}/"
 #: Answers that are remembered at most; then all are forgotten.
 _REMEMBERED = 100_000
+#: Who asks, verb, group, resource, namespace and path: all that an answer depends on but the name.
+_Question = tuple[User, str, str, str, str, str]
 
 
 class Role(NamedTuple):
@@ -54,7 +56,7 @@ class Policy:
         #: Subject -> the keys of its bindings.
         self._held: dict[str, dict[str, None]] = {}
         self._rules: dict[tuple[User, str], tuple[Rule, ...]] = {}
-        self._known: dict[tuple[User, str, str, str, str], bool | None] = {}
+        self._known: dict[_Question, bool | None] = {}
         for record in store.range(_PREFIX):
             self._put(record.key, record)
         store.follow(self._follow)
@@ -63,7 +65,7 @@ class Policy:
 
     def allows(self, user: User, ask: Ask) -> bool:
         """Whether somebody may do that."""
-        key = (user, ask.verb, ask.group, ask.resource or ask.path, ask.namespace)
+        key = (user, ask.verb, ask.group, ask.resource, ask.namespace, ask.path)
         try:
             known = self._known[key]
         except KeyError:
@@ -92,7 +94,7 @@ class Policy:
             return True
         return None if concerned else False
 
-    def _remember(self, key: tuple[User, str, str, str, str], answer: bool | None) -> bool | None:
+    def _remember(self, key: _Question, answer: bool | None) -> bool | None:
         if len(self._known) >= _REMEMBERED:
             self._forget()
         self._known[key] = answer

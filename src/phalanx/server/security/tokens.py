@@ -46,18 +46,21 @@ class Tokens:
         self._users = {digest(token): user for token, user in users.items()}
         self._file, self.signer = file, signer or Signer.made()
 
-    def user(self, token: str, now: float = 0.0) -> User | None:
-        """Whose a token is, if anybody's."""
+    def user(self, token: str, now: float) -> User | None:
+        """Whose a token is now, if anybody's."""
         found = self._users.get(digest(token))
         if found is None and self._file is not None:
             return self._file.user(token, now)
         return found
 
     def identify(self, authorization: str) -> User:
-        """The user of an Authorization header; a wrong credential is never taken for none."""
+        """The user of an Authorization header, by the tokens that have no end.
+
+        A wrong credential is never taken for none.
+        """
         if not authorization:
             return ANONYMOUS
-        user = self.user(bearer(authorization))
+        user = self._users.get(digest(bearer(authorization)))
         if user is None:
             raise Unauthorized
         return user
