@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phalanx import control_plane
-from phalanx.api.kinds import CRON_JOB, JOB, NAMESPACE, NODE
+from phalanx.api.kinds import CRON_JOB, EVENT, JOB, NAMESPACE, NODE
 from phalanx.api.meta import Key
 from phalanx.api.wire import Object, User
 from phalanx.controllers.roster import CONTROLLERS as ROSTER
@@ -90,3 +90,17 @@ async def test_no_part_may_read_or_write_what_is_none_of_its_business() -> None:
                 Ask("create", "phalanx.dev", "groupbindings", "default"),
             ):  # fmt: skip
                 assert not access.allows(user, ask), (user.name, ask)
+
+
+@in_virtual_time
+async def test_one_number_leads_from_a_bind_to_its_events() -> None:
+    async with cluster(nodes=machines(2)) as c:
+        c.plane.server.audit = pad = Pad(c.clock)
+        await c.create(*gang("g", 2))
+        await c.until_placed("g-0", "g-1")
+        events = (await c.client.list(EVENT)).items
+    told = [one for one in events if one["reason"] == "Scheduled"]
+    numbers = {one["metadata"]["annotations"]["phalanx.dev/request"] for one in told}
+    binds = {row["id"] for row in pad.rows if row.get("resource") == "groupbindings"}
+    assert len(told) == 2
+    assert numbers == binds

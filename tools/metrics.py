@@ -70,8 +70,6 @@ ABSENT: Mapping[str, Sequence[str]] = {
         "placement_evaluation_duration_seconds",
     ),
     "come with preemption": (
-        "preemption_attempts_total",
-        "preemption_victims",
         "workload_preemption_attempts_total",
         "workload_preemption_victims",
         "preemption_workload_disruptions",

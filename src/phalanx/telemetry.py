@@ -6,7 +6,7 @@
 
 Whoever measures holds its Metrics and, where it measures often, the series itself. What is merely
 read (how long is the queue?) is read when somebody asks. Imports nothing of ours. Measures; never
-decides.
+decides. What is done under one `NUMBER` is found again by it, in the audit log and in events.
 """
 
 from __future__ import annotations
@@ -15,11 +15,16 @@ import time
 import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 #: The content type of `Metrics.text`.
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
+#: Under which number a task asks and tells at present, the header that carries it, and where an
+#: event has it.
+NUMBER: ContextVar[str] = ContextVar("number", default="")
+NUMBER_HEADER, NUMBER_ANNOTATION = "audit-id", "phalanx.dev/request"
 
 
 class Series(Protocol):

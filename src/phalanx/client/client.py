@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, TypeVar, Unpack, overload
 
 from phalanx.api.errors import Expired
@@ -29,7 +30,7 @@ from phalanx.client.answers import (
 )
 from phalanx.client.requests import Scope, build, changes, collection, delete_options, headers
 from phalanx.client.transports import Transport
-from phalanx.telemetry import Metrics
+from phalanx.telemetry import NUMBER, NUMBER_HEADER, Metrics
 
 #: Objects in one page of a list.
 PAGE = 500
@@ -182,6 +183,8 @@ class Client:
 
     async def _send(self, request: Request) -> Reply | Stream:
         """Ask, and come back when the server asks for that: it has not begun anything then."""
+        if number := NUMBER.get():
+            request = replace(request, headers={**request.headers, NUMBER_HEADER: number})
         for _ in range(PATIENCE):
             answer = await self._transport.send(request)
             wait = wait_asked_for(answer) if isinstance(answer, Reply) else None

@@ -22,6 +22,7 @@ from phalanx.client.client import Client
 from phalanx.client.transports import Unreachable
 from phalanx.scheduler.decision import Binding, Placed
 from phalanx.scheduler.entity import Entity
+from phalanx.telemetry import NUMBER
 
 #: Pods that one transaction of several gangs holds at most; a larger gang goes alone.
 BATCH = 2000
@@ -119,6 +120,7 @@ class Binder:
 
     async def _bind(self, batch: Sequence[Attempt]) -> None:
         error: Trouble | None = None
+        NUMBER.set(f"bind-{batch[0].placed.bindings[0].uid}")
         try:
             path = GROUP_BINDING.path(batch[0].namespace)
             await self._client.post(path, self._group_binding(batch))

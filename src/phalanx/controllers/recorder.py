@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from phalanx.api.errors import ApiError
 from phalanx.api.kinds import EVENT, Kind
@@ -20,6 +20,7 @@ from phalanx.chance import Chance
 from phalanx.client.client import Client
 from phalanx.client.transports import Unreachable
 from phalanx.clock import Clock
+from phalanx.telemetry import NUMBER, NUMBER_ANNOTATION
 
 #: Events that may wait to be written; more are dropped, the oldest first.
 CAPACITY = 50_000
@@ -44,6 +45,8 @@ class Note:
     reason: str
     message: str
     type: str = "Normal"
+    #: Under which number it was done, if under any.
+    number: str = ""
 
     @property
     def identity(self) -> _Identity:
@@ -68,6 +71,8 @@ class Recorder:
 
     def record(self, note: Note) -> None:
         """Have something told."""
+        if number := NUMBER.get():
+            note = replace(note, number=number)
         self._waiting.append((self._clock.now(), note))
         self._recorded += 1
         self._news.set()
@@ -122,8 +127,11 @@ class Recorder:
         if len(message) > _LONGEST_NOTE:
             message = message[: _LONGEST_NOTE - 4] + " ..."
         space = about.namespace or "default"
+        meta: Object = {"name": f"{about.name}.{self._chance.suffix(10)}", "namespace": space}
+        if note.number:
+            meta["annotations"] = {NUMBER_ANNOTATION: note.number}
         return {
-            "metadata": {"name": f"{about.name}.{self._chance.suffix(10)}", "namespace": space},
+            "metadata": meta,
             "involvedObject": {
                 "kind": note.kind.name, "apiVersion": note.kind.api_version, "name": about.name,
                 "namespace": about.namespace, "uid": about.uid,

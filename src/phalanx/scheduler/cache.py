@@ -220,6 +220,15 @@ class Cache:
         found = [Binding(k, held.uid, held.node) for k, held in self._pods.items() if held.assumed]
         return sorted(found)
 
+    def doomed(self) -> list[tuple[Key, str]]:
+        """The pods, by name and uid, that are to be evicted and are not seen leaving yet."""
+        return sorted((key, held.uid) for key, held in self._pods.items() if held.doomed)
+
+    def promises(self) -> list[Binding]:
+        """What pods were promised ("": nothing any more) that the API does not say yet."""
+        pods = self._pods.items()
+        return sorted(Binding(k, held.uid, held.promised) for k, held in pods if held.untold)
+
     def sizes(self) -> dict[str, int]:
         """How many nodes there are, pods on nodes, and pods that are only assumed to be there."""
         pods = sum(bool(held.node) for held in self._pods.values())

@@ -18,10 +18,13 @@ them are in one placement. A pod alone is a group of one; a tree of groups is on
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from phalanx.scheduler.attempt import Ground
 from phalanx.scheduler.branches import whole
 from phalanx.scheduler.decision import Decision
 from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.levels import relaxes
 from phalanx.scheduler.objections import Objection, impossible, refused_outright
 from phalanx.scheduler.policy import Policy
 from phalanx.scheduler.preemption import preempt
@@ -67,7 +70,8 @@ def steps(entity: Entity, snapshot: Snapshot, policy: Policy) -> Steps[Decision]
         return refused_outright(entity, result)
     if result.is_enough:
         return result.placed()
-    return (yield from preempt(entity, ground, result.waiting()))
+    waiting = replace(result.waiting(), relaxes=relaxes(entity))
+    return (yield from preempt(entity, ground, waiting))
 
 
 def _with_claims(entity: Entity, snapshot: Snapshot) -> Snapshot:

@@ -95,6 +95,8 @@ class Waiting:
     preemption: str = ""
     #: The nodes that the members are kept while others leave.
     promised: tuple[Binding, ...] = ()
+    #: Seconds after which it would be content with less; None if it never is.
+    relaxes: float | None = None
     #: What is to be said of each group of a tree; none for a group by itself.
     parts: tuple[Part, ...] = ()
 
@@ -142,6 +144,11 @@ class Preempting:
         return self.waiting.wakes_on
 
     @property
+    def relaxes(self) -> float | None:
+        """Seconds after which it would be content with less."""
+        return self.waiting.relaxes
+
+    @property
     def fails_group(self) -> bool:
         """Whether the group lacks members that it needs, and not only others."""
         return self.waiting.fails_group
@@ -159,6 +166,7 @@ class Impossible:
     wakes_on: frozenset[Event]
     #: The groups of a tree; none for a group by itself.
     parts: tuple[Part, ...] = ()
+    relaxes: float | None = None
 
     @property
     def fails_group(self) -> bool:

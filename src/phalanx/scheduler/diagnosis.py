@@ -5,17 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from phalanx.api.budget import Budget
 from phalanx.api.core import Node, Pod, Service
 from phalanx.api.meta import Key
-from phalanx.api.scheduling import PodGroup
 from phalanx.scheduler.cache import Cache
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Decision, Placed
 from phalanx.scheduler.explain import PodSentence, cures, explain, not_ready
-from phalanx.scheduler.forest import name_of
+from phalanx.scheduler.forest import Group, name_of
 from phalanx.scheduler.policy import DEFAULT
 from phalanx.scheduler.queue import Place, Queue
 from phalanx.scheduler.search import Solver, nobody
@@ -32,11 +32,14 @@ class Cluster:
     """What the API shows."""
 
     nodes: Iterable[Node]
-    groups: Iterable[PodGroup]
+    groups: Iterable[Group]
     pods: Iterable[Pod]
     services: Iterable[Service] = ()
     #: The labels of the namespaces.
     namespaces: Mapping[str, Labels] = field(default_factory=dict)
+    budgets: Iterable[Budget] = ()
+    #: Pods, by uid, that are about to be evicted, which the API does not show yet.
+    doomed: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +85,12 @@ def cache_of(cluster: Cluster) -> Cache:
         cache.node(node.metadata.name, node)
     for group in cluster.groups:
         cache.group(name_of(group), group)
+    for budget in cluster.budgets:
+        cache.budget(budget.metadata.key, budget)
     for pod in cluster.pods:
         cache.pod(pod.metadata.key, pod)
+    metas = [pod.metadata for pod in cluster.pods if pod.metadata.uid in cluster.doomed]
+    cache.doom((meta.key, meta.uid) for meta in metas)
     return cache
 
 

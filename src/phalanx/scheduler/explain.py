@@ -98,6 +98,11 @@ def _of_waiting(decision: Waiting) -> Explanation:
 
 
 def _of_pods(decision: Waiting) -> tuple[PodSentence, ...]:
+    if decision.group is None:
+        message = _why_waiting(decision)
+        return tuple(
+            PodSentence(pod, uid, decision.reason, message) for pod, uid, _ in decision.pods
+        )
     otherwise = f"{GROUP_FAILED}, {_why_waiting(decision)}"
     return _each(decision.pods, decision.reason, otherwise)
 

@@ -51,6 +51,18 @@ def levels(entity: Entity) -> list[Level] | Objection:
     return [_within(level, entity.topology) for level in wanted if level.after <= entity.waited]
 
 
+def relaxes(entity: Entity) -> float | None:
+    """Seconds until some group of an entity is content with less; None if none ever is."""
+    pauses = [
+        level.after - one.waited
+        for one in entity.groups
+        if one.group is not None
+        for level in _read(one.group.metadata.annotations.get(TOPOLOGY, "")) or ()
+        if level.after > one.waited
+    ]
+    return min(pauses, default=None)
+
+
 def _read(text: str) -> list[Level] | None:
     found: list[Level] = []
     begin = 0.0

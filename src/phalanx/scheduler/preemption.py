@@ -37,7 +37,7 @@ MOST_SPARED = 12
 
 NOT_ALLOWED = "not eligible due to preemptionPolicy=Never."
 UNDER_WAY = "waiting for pods that are leaving"
-NO_HELP = "preemption is not helpful for scheduling"
+NO_HELP = "not helpful for scheduling"
 
 
 class Plan(NamedTuple):

@@ -403,6 +403,9 @@ class Queue:
             self._settle(entry, now)
             return
         seconds = self._back_off.after(entry.in_a_row, len(entry.pending))
+        relaxes = entry.outcome.relaxes if entry.outcome else None
+        if relaxes is not None:
+            seconds = min(seconds, relaxes)
         self._sleep(entry, now + seconds, wakes_on)
 
     def _sleep(self, entry: Entry, until: float, wakes_on: frozenset[Event]) -> None:

@@ -15,21 +15,26 @@ from phalanx.api.wire import Object
 from phalanx.server.context import Context
 from phalanx.server.objects import encoder
 from phalanx.store.kv import Record, Write
+from phalanx.telemetry import NUMBER_ANNOTATION
 
 #: How much of its uid tells an event from others of the same pod, and how long names may be before.
 _OWN, _LONGEST = slice(-12, None), 240
 _COUNTS = ("pendingPods", "scheduledPods")
 
 
-def scheduled_event(context: Context, pod: Object) -> Write:
-    """The event that says where a pod went, in the name of the scheduler that it asks for."""
+def scheduled_event(context: Context, pod: Object, number: str) -> Write:
+    """The event that says where a pod went, in the name of the scheduler that it asks for.
+
+    It has the number of the request, if its client gave it one.
+    """
     meta, component = pod["metadata"], pod["spec"].get("schedulerName", "")
     space, name, now = meta["namespace"], meta["name"], context.stamp()
     uid = context.chance.uid()
     called = f"{name[:_LONGEST].rstrip('-.')}.{uid[_OWN]}"
+    noted = {"annotations": {NUMBER_ANNOTATION: number}} if number else {}
     event = {
         "metadata": {
-            "name": called, "namespace": space, "uid": uid, "creationTimestamp": now,
+            "name": called, "namespace": space, "uid": uid, "creationTimestamp": now, **noted,
         },
         "involvedObject": {
             "kind": POD.name, "apiVersion": POD.api_version, "name": name, "namespace": space,

@@ -26,6 +26,7 @@ from phalanx.server.call import Call
 from phalanx.server.context import Context
 from phalanx.server.ledger import NOTHING, Charge, charge, entries, taken
 from phalanx.server.objects import conflict, decoded, encoder, modified, not_found, succeeded
+from phalanx.server.security.audit import number_of
 from phalanx.store.kv import Record, Stale, Write
 
 #: Pods that one GroupBinding may hold, and refusals that are gathered before it is given up.
@@ -159,7 +160,7 @@ def _join(context: Context, call: Call, group: _Group, at: str, binding: Mapping
     if short := _take(room, taken_room.amounts):
         return group.refuse(at, "NodeFull", f'node "{node}" has not enough {short} left')
     if group.tells_events:
-        group.news.append(scheduled_event(context, bound))
+        group.news.append(scheduled_event(context, bound, number_of(call.request)))
     group.changes.append((record, bound, taken_room))
     return None
 

@@ -10,14 +10,15 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from phalanx.api.core import Pod
-from phalanx.api.errors import ApiError
-from phalanx.api.kinds import NODE, POD, POD_GROUP, PRIORITY_CLASS
+from phalanx.api.errors import ApiError, BadRequest
+from phalanx.api.kinds import COMPOSITE_POD_GROUP, KINDS, NODE, POD, POD_GROUP, PRIORITY_CLASS
 from phalanx.api.meta import Key
 from phalanx.api.scheduling import MEMBERS_TO_RUN
 from phalanx.api.wire import STRATEGIC_PATCH, Object
 from phalanx.client.client import Client
 from phalanx.controllers import actions
 from phalanx.controllers.nodes import RUN_SECONDS
+from phalanx.scheduler.levels import TOPOLOGY
 from phalanx.sim.events import (
     AddNodes,
     Cordon,
@@ -27,12 +28,15 @@ from phalanx.sim.events import (
     Finish,
     Gang,
     Group,
+    Make,
     Pods,
     RemoveNode,
     SetLeft,
     SetMin,
     Target,
     Template,
+    Terms,
+    Tree,
     Ungate,
 )
 from phalanx.sim.machines import Machines
@@ -79,11 +83,16 @@ class Driver:
 
     async def _perform(self, event: Event) -> None:
         match event:
-            case Gang(name, quorum, pods):
-                await self._client.create(POD_GROUP, _group(name, quorum, pods.template.priority))
+            case Gang(name, quorum, pods, terms):
+                group = _group(name, quorum, pods.template.priority, terms)
+                await self._client.create(POD_GROUP, group)
                 await self._create(pods)
-            case Group(name, quorum, priority):
-                await self._client.create(POD_GROUP, _group(name, quorum, priority))
+            case Group(name, quorum, priority, terms):
+                await self._client.create(POD_GROUP, _group(name, quorum, priority, terms))
+            case Tree(name, quorum, priority, terms):
+                await self._client.create(COMPOSITE_POD_GROUP, _tree(name, quorum, priority, terms))
+            case Make(manifest):
+                await self._make(dict(manifest))
             case Pods():
                 await self._create(event)
             case Finish():
@@ -108,6 +117,15 @@ class Driver:
                 await self._machines.remove(event.node)
             case _:
                 assert_never(event)
+
+    async def _make(self, manifest: Object) -> None:
+        called = manifest.get("apiVersion"), manifest.get("kind")
+        kind = next((one for one in KINDS if (one.api_version, one.name) == called), None)
+        if kind is None:
+            raise BadRequest(f"there is no kind {called[1]} in {called[0]}")
+        place = {"namespace": NAMESPACE} if kind.namespaced else {}
+        meta = {**place, **manifest.get("metadata", {})}
+        await self._client.create(kind, {**manifest, "metadata": meta})
 
     async def _create(self, pods: Pods) -> None:
         for name in pods.names:
@@ -164,12 +182,36 @@ def _end(pod: Pod) -> actions.Patch:
     return actions.Patch(POD, pod.metadata.key, change, "status", STRATEGIC_PATCH)
 
 
-def _group(name: str, quorum: int | None, priority: int) -> Object:
+def _group(name: str, quorum: int | None, priority: int, terms: Terms) -> Object:
     policy: Object = {"basic": {}} if quorum is None else {"gang": {"minCount": quorum}}
-    return {
-        "metadata": {"name": name, "namespace": NAMESPACE},
-        "spec": {"schedulingPolicy": policy, **_priority(priority)},
-    }
+    return _asking(name, policy, priority, terms)
+
+
+def _tree(name: str, quorum: int | None, priority: int, terms: Terms) -> Object:
+    policy: Object = {"basic": {}} if quorum is None else {"gang": {"minGroupCount": quorum}}
+    made = _asking(name, policy, priority, terms)
+    made["spec"]["workloadRef"] = _template_of(name)
+    return made
+
+
+def _asking(name: str, policy: Object, priority: int, terms: Terms) -> Object:
+    meta: Object = {"name": name, "namespace": NAMESPACE}
+    spec: Object = {"schedulingPolicy": policy, **_priority(priority)}
+    if terms.near:
+        meta["annotations"] = {TOPOLOGY: terms.near}
+    if terms.topology:
+        spec["schedulingConstraints"] = {"topology": [{"key": terms.topology}]}
+    if terms.goes_whole:
+        spec["disruptionMode"] = {"all": {}}
+    if terms.parent:
+        spec["parentCompositePodGroupName"] = terms.parent
+        spec["workloadRef"] = _template_of(name)
+    return {"metadata": meta, "spec": spec}
+
+
+def _template_of(name: str) -> Object:
+    """The groups of a tree name a Workload, which need not be there."""
+    return {"workloadName": "scenario", "templateName": name}
 
 
 def _pod(name: str, template: Template, gang: str) -> Object:
@@ -208,7 +250,7 @@ def _priority_of(event: Event) -> int:
             return event.pods.template.priority
         case Pods():
             return event.template.priority
-        case Group():
+        case Group() | Tree():
             return event.priority
         case _:
             return 0

@@ -24,6 +24,7 @@ from phalanx.sim.fields import (
     resources,
     several,
     taint,
+    text,
     whole_seconds,
 )
 
@@ -65,12 +66,25 @@ class Pods:
 
 
 @dataclass(frozen=True, slots=True)
+class Terms:
+    """What a group asks for besides members: what it hangs from, where it must be, how it goes."""
+
+    parent: str = ""
+    #: A label whose value its nodes must share, and how near its members would like to be.
+    topology: str = ""
+    near: str = ""
+    #: Whether it is evicted as a whole.
+    goes_whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Gang:
     """A PodGroup comes, and then its first members. No `quorum`: a Basic group."""
 
     name: str
     quorum: int | None
     pods: Pods
+    terms: Terms = Terms()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +94,24 @@ class Group:
     name: str
     quorum: int | None
     priority: int = 0
+    terms: Terms = Terms()
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A CompositePodGroup comes, which needs so many of its groups. No `quorum`: a Basic one."""
+
+    name: str
+    quorum: int | None
+    priority: int = 0
+    terms: Terms = Terms()
+
+
+@dataclass(frozen=True, slots=True)
+class Make:
+    """Any other object comes, as a manifest has it."""
+
+    manifest: Mapping[str, object]
 
 
 class Target(NamedTuple):
@@ -156,8 +188,8 @@ class RemoveNode:
 
 
 Event = (
-    Gang | Group | Pods | Finish | Delete | Ungate | DropGroup | SetMin | SetLeft | Cordon
-    | AddNodes | RemoveNode
+    Gang | Group | Tree | Make | Pods | Finish | Delete | Ungate | DropGroup | SetMin | SetLeft
+    | Cordon | AddNodes | RemoveNode
 )  # fmt: skip
 
 
@@ -285,7 +317,16 @@ _PLAIN = Template({})
 def _gang(fields: Fields, cast: Cast) -> Gang:
     quorum = _quorum(fields, fields.take("pods", count))
     members = _members(fields, cast, "gang")
-    return Gang(members.gang, quorum, members)
+    return Gang(members.gang, quorum, members, _terms(fields))
+
+
+def _terms(fields: Fields) -> Terms:
+    return Terms(
+        fields.get("in", name, ""),
+        fields.get("topology", text, ""),
+        fields.get("near", text, ""),
+        fields.get("whole", flag, False),
+    )
 
 
 def _quorum(fields: Fields, usual: int) -> int | None:
@@ -311,7 +352,13 @@ def _group(fields: Fields, cast: Cast) -> Group:
         template = Template({}, priority=fields.get("priority", integer, 0))
         cast.enter_gang(fields.at("group"), title, template)
     usual = cast.template(title).priority
-    return Group(title, _quorum(fields, 1), fields.get("priority", integer, usual))
+    priority = fields.get("priority", integer, usual)
+    return Group(title, _quorum(fields, 1), priority, _terms(fields))
+
+
+def _tree(fields: Fields, cast: Cast) -> Tree:
+    title, priority = fields.take("tree", name), fields.get("priority", integer, 0)
+    return Tree(title, _quorum(fields, 1), priority, _terms(fields))
 
 
 def _join(fields: Fields, cast: Cast) -> Pods:
@@ -339,6 +386,8 @@ READERS: Mapping[str, Callable[[Fields, Cast], Event]] = {
     "join": _join,
     "pod": _single,
     "group": _group,
+    "tree": _tree,
+    "make": lambda fields, cast: Make(fields.take("make", mapping)),
     "members": lambda fields, cast: _members(fields, cast, "members"),
     "finish": lambda fields, cast: Finish(fields.take("finish", cast.target)),
     "delete": lambda fields, cast: Delete(fields.take("delete", cast.target)),

@@ -84,6 +84,13 @@ def name(path: str, found: object) -> str:
     return found
 
 
+def text(path: str, found: object) -> str:
+    """Words of any sort."""
+    if not isinstance(found, str) or not found:
+        raise BadScenario(path, "a text", found)
+    return found
+
+
 def flag(path: str, found: object) -> bool:
     """Yes or no."""
     if not isinstance(found, bool):

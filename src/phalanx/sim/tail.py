@@ -14,10 +14,20 @@ from typing import Any
 import msgspec
 import orjson
 
+from phalanx.api.budget import Budget
 from phalanx.api.core import Node, Pod, Service
-from phalanx.api.kinds import NAMESPACE, NODE, POD, POD_GROUP, SERVICE, Kind
+from phalanx.api.kinds import (
+    COMPOSITE_POD_GROUP,
+    NAMESPACE,
+    NODE,
+    POD,
+    POD_DISRUPTION_BUDGET,
+    POD_GROUP,
+    SERVICE,
+    Kind,
+)
 from phalanx.api.resources import Amounts
-from phalanx.api.scheduling import PodGroup
+from phalanx.api.scheduling import CompositePodGroup, PodGroup
 from phalanx.client.answers import Event
 from phalanx.client.cache import Cache
 from phalanx.controllers.loop import Thing
@@ -34,6 +44,8 @@ class Tail:
         self.pods: Cache[Pod] = Cache()
         self.nodes: Cache[Node] = Cache()
         self.groups: Cache[PodGroup] = Cache()
+        self.composites: Cache[CompositePodGroup] = Cache()
+        self.budgets: Cache[Budget] = Cache()
         self.namespaces: Cache[Thing] = Cache()
         self.services: Cache[Service] = Cache()
         #: What the server's ledger says is taken of each node.
@@ -47,7 +59,8 @@ class Tail:
             for kind, struct, cache in (
                 (POD, Pod, self.pods), (NODE, Node, self.nodes),
                 (POD_GROUP, PodGroup, self.groups), (NAMESPACE, Thing, self.namespaces),
-                (SERVICE, Service, self.services),
+                (SERVICE, Service, self.services), (POD_DISRUPTION_BUDGET, Budget, self.budgets),
+                (COMPOSITE_POD_GROUP, CompositePodGroup, self.composites),
             )
         }  # fmt: skip
         self.log = {kind: [] for kind, _, _ in self._caches.values()}

@@ -48,8 +48,11 @@ async def allowed(api: Api, who: User, **attributes: str) -> bool:
 async def test_a_review_says_what_a_request_would_meet() -> None:
     api = await joes_server()
     assert await allowed(api, JOE, **LIST)
-    for change in ({"verb": "delete"}, {"namespace": "kube-system"}, {"namespace": ""},
-                   {"resource": "secrets"}, {"subresource": "status"}, {"group": "apps"}):  # fmt: skip
+    changes = (
+        {"verb": "delete"}, {"namespace": "kube-system"}, {"namespace": ""},
+        {"resource": "secrets"}, {"subresource": "status"}, {"group": "apps"},
+    )  # fmt: skip
+    for change in changes:
         assert not await allowed(api, JOE, **{**LIST, **change}), change
     assert await allowed(api, ADMIN, verb="dance", resource="dragons")
 

@@ -25,6 +25,7 @@ from phalanx.api.meta import micro_timestamp
 from phalanx.api.wire import Object, Reply, Request, Stream, User
 from phalanx.clock import Clock
 from phalanx.server.call import Call
+from phalanx.telemetry import NUMBER_HEADER
 
 _log = logging.getLogger("phalanx.server")
 
@@ -36,11 +37,17 @@ READS = frozenset({"get", "list", "watch"})
 _DENIED = (401, 403)
 _NAME = re.compile(rb'"metadata":\{"name":"([^"\\]{1,253})"')
 
-AUDIT_ID = "audit-id"
+AUDIT_ID = NUMBER_HEADER
 _NUMBER = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 #: Where lines go.
 Append = Callable[[Sequence[bytes]], None]
+
+
+def number_of(request: Request) -> str:
+    """The number that a client gave to its request; "" if none, or one that cannot be."""
+    given = request.headers.get(AUDIT_ID, "")
+    return given if _NUMBER.fullmatch(given) else ""
 
 
 class Numbers:
@@ -51,8 +58,7 @@ class Numbers:
 
     def of(self, request: Request) -> str:
         """The number of a request."""
-        given = request.headers.get(AUDIT_ID, "")
-        if _NUMBER.fullmatch(given):
+        if given := number_of(request):
             return given
         self._last += 1
         return f"{self._begin}-{self._last:x}"

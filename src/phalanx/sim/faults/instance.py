@@ -16,7 +16,7 @@ from phalanx.client.client import Client
 from phalanx.clock import Clock
 from phalanx.controllers.loop import Informers
 from phalanx.controllers.scheduling import Scheduling
-from phalanx.scheduler.decision import Decision, Placed, Waiting
+from phalanx.scheduler.decision import Decision, Placed, Preempting, Waiting, promised
 from phalanx.scheduler.diagnosis import Cluster
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.entry import State
@@ -58,8 +58,11 @@ class Instance:
         self._register, self._witness, self._broken = register, witness, broken
         #: The last attempt at each entity.
         self._last: dict[tuple[Key, bool], tuple[Entity, Decision]] = {}
-        #: Where this scheduler has decided to put pods.
+        #: Where this scheduler has decided to put pods, all that it has ever promised them, and
+        #: whom it has decided to evict.
         self._homes: dict[str, str] = {}
+        self._promised: dict[tuple[str, str], None] = {}
+        self._victims: dict[str, None] = {}
         #: What it must have believed when it last took an entity.
         self._then = self.seen()
 
@@ -79,15 +82,36 @@ class Instance:
     def seen(self) -> Cluster:
         """What it must believe, with what it has decided itself."""
         self._shadow.catch_up()
-        pods = self._shadow.pods
+        return self._shadow.cluster(self._assumed(), self._untold(), self._doomed())
+
+    def _assumed(self) -> dict[Key, str]:
+        """Who has a node that the API does not show yet."""
         assumed: dict[Key, str] = {}
         for key in self.shell.cache.assumed():
-            pod = pods.get(key)
+            pod = self._shadow.pods.get(key)
             if pod is None or pod.spec.node_name or pod.metadata.uid not in self._homes:
                 self._broken(f"pod {key} is assumed to have a node, but is {_state(pod)}")
             else:
                 assumed[key] = self._homes[pod.metadata.uid]
-        return self._shadow.cluster(assumed)
+        return assumed
+
+    def _untold(self) -> dict[Key, str]:
+        """Who was promised something else than the API shows yet."""
+        found: dict[Key, str] = {}
+        for key, uid, node in self.shell.cache.promises():
+            if node and (uid, node) not in self._promised:
+                self._broken(f"pod {key} is kept node {node}, which nobody decided")
+            found[key] = node
+        return found
+
+    def _doomed(self) -> frozenset[str]:
+        """Who is to be evicted, which the API does not show yet."""
+        doomed = self.shell.cache.doomed()
+        for key, uid in doomed:
+            pod = self._shadow.pods.get(key)
+            if pod is None or pod.metadata.deletion_timestamp or uid not in self._victims:
+                self._broken(f"pod {key} is taken for a victim, but is {_state(pod)}")
+        return frozenset(uid for _, uid in doomed)
 
     def overlooked(self) -> None:
         """Whoever waits at rest after a refusal cannot be placed: no cure went unnoticed."""
@@ -110,7 +134,7 @@ class Instance:
         entity, decision = self._last.get((place.key, place.is_group), (None, None))
         if (
             entity is None
-            or not isinstance(decision, Waiting)
+            or not isinstance(decision, Waiting | Preempting)
             or place.state is not State.BACKING_OFF
         ):
             return None
@@ -124,10 +148,13 @@ class Instance:
         for sentence in self._witness.objections(self._then, entity, decision):
             self._broken(sentence)
         self._last[entity.key, entity.group is not None] = entity, decision
+        self._promised.update({(uid, node): None for _, uid, node in promised(decision)})
         if isinstance(decision, Placed):
             self._register.decide(decision)
             self._homes.update({uid: node for _, uid, node in decision.bindings})
+        elif isinstance(decision, Preempting):
+            self._victims.update({victim.uid: None for victim in decision.victims})
 
 
 def _state(pod: object | None) -> str:
-    return "gone" if pod is None else "bound already"
+    return "gone" if pod is None else "bound or leaving already"

@@ -1,21 +1,31 @@
 """What a scheduler must believe: all that the API showed up to the revisions that it has seen.
 
 Made from the store's log and the revisions of the scheduler's informers, never from what they hold,
-so that whatever is lost between the watch and the snapshot comes to light. `register` adds what the
+so that whatever is lost between the watch and the snapshot comes to light. `instance` adds what the
 scheduler has decided and not yet seen come true.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
+from phalanx.api.budget import Budget
 from phalanx.api.core import Node, Pod, Service
-from phalanx.api.kinds import NAMESPACE, NODE, POD, POD_GROUP, SERVICE, Kind
+from phalanx.api.kinds import (
+    COMPOSITE_POD_GROUP,
+    NAMESPACE,
+    NODE,
+    POD,
+    POD_DISRUPTION_BUDGET,
+    POD_GROUP,
+    SERVICE,
+    Kind,
+)
 from phalanx.api.meta import Key
-from phalanx.api.scheduling import PodGroup
+from phalanx.api.scheduling import CompositePodGroup, PodGroup
 from phalanx.client.answers import Event
 from phalanx.controllers.loop import Informers, Thing
 from phalanx.scheduler.diagnosis import Cluster
@@ -23,7 +33,11 @@ from phalanx.sim.tail import Tail
 
 _STRUCTS: Mapping[Kind, type[Any]] = {
     POD: Pod, NODE: Node, POD_GROUP: PodGroup, NAMESPACE: Thing, SERVICE: Service,
+    COMPOSITE_POD_GROUP: CompositePodGroup, POD_DISRUPTION_BUDGET: Budget,
 }  # fmt: skip
+
+
+_NOBODY: Mapping[Key, str] = {}
 
 
 class _Part:
@@ -62,17 +76,34 @@ class Shadow:
         for kind, part in self._parts.items():
             part.catch_up(self._informers.of(kind, _STRUCTS[kind]).cache.revision)
 
-    def cluster(self, assumed: Mapping[Key, str]) -> Cluster:
-        """The cluster as it must believe it to be, some pods being as good as bound."""
+    def cluster(
+        self, assumed: Mapping[Key, str], promised: Mapping[Key, str] = _NOBODY,
+        doomed: Collection[str] = (),
+    ) -> Cluster:  # fmt: skip
+        """The cluster as it must believe it to be: some pods are as good as bound, have been
+        promised a node, or are to be evicted.
+        """
         spaces = self._parts[NAMESPACE].objects
+        pods = [_placed(pod, assumed.get(key)) for key, pod in self.pods.items()]
         return Cluster(
             nodes=list(self._parts[NODE].objects.values()),
-            groups=list(self._parts[POD_GROUP].objects.values()),
-            pods=[_placed(pod, assumed.get(key)) for key, pod in self.pods.items()],
+            groups=[
+                *self._parts[POD_GROUP].objects.values(),
+                *self._parts[COMPOSITE_POD_GROUP].objects.values(),
+            ],
+            pods=[_promised(pod, promised.get(pod.metadata.key)) for pod in pods],
             services=list(self._parts[SERVICE].objects.values()),
             namespaces={key.name: space.metadata.labels for key, space in spaces.items()},
+            budgets=list(self._parts[POD_DISRUPTION_BUDGET].objects.values()),
+            doomed=doomed,
         )
 
 
 def _placed(pod: Pod, node: str | None) -> Pod:
     return pod if node is None else replace(pod, spec=replace(pod.spec, node_name=node))
+
+
+def _promised(pod: Pod, node: str | None) -> Pod:
+    if node is None:
+        return pod
+    return replace(pod, status=replace(pod.status, nominated_node_name=node))
