@@ -13,16 +13,23 @@ NAMESPACES = "/api/v1/namespaces"
 PODS = "/api/v1/namespaces/default/pods"
 EVENTS = "/api/v1/namespaces/default/events"
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
+CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 GROUPS = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups"
 ROOM = {"cpu": "4", "memory": "32Gi", "pods": "110"}
 NEED = {"cpu": "100m", "memory": "100Mi"}
 
 
-def node(name: str) -> Call:
-    """Create a node that is ready."""
+def node(name: str, rack: str = "") -> Call:
+    """Create a node that is ready, in a rack or in none."""
     ready = {"type": "Ready", "status": "True"}
     status = {"capacity": ROOM, "allocatable": ROOM, "conditions": [ready]}
-    return _create(NODES, "v1", "Node", name, status=status)
+    labels = {"rack": rack} if rack else {}
+    return _create(NODES, "v1", "Node", name, labels, status=status)
+
+
+def priority_class(name: str, value: int) -> Call:
+    """Create a priority class."""
+    return _create(CLASSES, "scheduling.k8s.io/v1", "PriorityClass", name, value=value)
 
 
 def untainted(name: str) -> Call:
@@ -35,16 +42,30 @@ def namespace(name: str) -> Call:
     return _create(NAMESPACES, "v1", "Namespace", name)
 
 
-def pod_group(name: str, minimum: int) -> Call:
-    """Create a group that needs so many members at once."""
-    spec = {"schedulingPolicy": {"gang": {"minCount": minimum}}}
+def pod_group(
+    name: str, minimum: int, *, key: str = "", importance: str = "", whole: bool = False
+) -> Call:
+    """Create a group that needs so many members at once, all where a label is the same."""
+    spec: dict[str, Any] = {"schedulingPolicy": {"gang": {"minCount": minimum}}}
+    if key:
+        spec["schedulingConstraints"] = {"topology": [{"key": key}]}
+    if importance:
+        spec["priorityClassName"] = importance
+    if whole:
+        spec["disruptionMode"] = {"all": {}}
     return _create(GROUPS, "scheduling.k8s.io/v1beta1", "PodGroup", name, spec=spec)
 
 
-def pod(name: str, *, group: str = "", on: str = "", path: str = PODS) -> Call:
-    """Create a pod: of a group, on a node, or neither."""
-    container = {"name": "main", "image": "pause", "resources": {"requests": NEED}}
+def pod(
+    name: str, *, group: str = "", on: str = "", path: str = PODS, cpu: str = "",
+    importance: str = "",
+) -> Call:  # fmt: skip
+    """Create a pod: of a group, on a node, or neither. One of some importance ends at once."""
+    need = {**NEED, "cpu": cpu} if cpu else NEED
+    container = {"name": "main", "image": "pause", "resources": {"requests": need}}
     spec: dict[str, Any] = {"containers": [container]}
+    if importance:
+        spec |= {"priorityClassName": importance, "terminationGracePeriodSeconds": 0}
     if group:
         spec["schedulingGroup"] = {"podGroupName": group}
     if on:
@@ -71,6 +92,10 @@ def get(path: str) -> Call:
     return "GET", path, b"", JSON
 
 
-def _create(path: str, version: str, kind: str, name: str, **parts: Any) -> Call:
-    value = {"apiVersion": version, "kind": kind, "metadata": {"name": name}, **parts}
+def _create(
+    path: str, version: str, kind: str, name: str, labels: dict[str, str] | None = None,
+    **parts: Any,
+) -> Call:  # fmt: skip
+    meta = {"name": name, "labels": labels} if labels else {"name": name}
+    value = {"apiVersion": version, "kind": kind, "metadata": meta, **parts}
     return "POST", path, json.dumps(value).encode(), JSON

@@ -32,16 +32,24 @@ from benchmarks.wire import Call, Wire, pages, send_all
 from tools.control_plane import Access
 
 CHECKS, CHECK_EVERY = 30, 1.0
+LOW, HIGH = "bench-low", "bench-high"
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """How many of what; `plain` pods belong to no gang."""
+    """How many of what; `plain` pods belong to no gang.
+
+    Where there are `racks` every gang must be in one. Where there are `victims`, gangs of a lower
+    priority that go whole, they fill all nodes, and each of the other pods needs a node for itself.
+    """
 
     nodes: int
     gangs: int
     size: int
     plain: bool = False
+    racks: int = 0
+    victims: int = 0
+    victim_size: int = 1
 
     @property
     def pods(self) -> int:
@@ -51,17 +59,49 @@ class Workload:
     def node_calls(self) -> list[Call]:
         """Create every node, ready; then lift the taint that a new node may be given."""
         names = [f"node-{n:06}" for n in range(self.nodes)]
-        return [calls.node(name) for name in names] + [calls.untainted(name) for name in names]
+        racks = [f"rack-{n % self.racks}" if self.racks else "" for n in range(self.nodes)]
+        made = [calls.node(name, rack) for name, rack in zip(names, racks, strict=True)]
+        return made + [calls.untainted(name) for name in names]
+
+    def class_calls(self) -> list[Call]:
+        """Create the classes of those who are evicted and of those for whom they are."""
+        classes = [calls.priority_class(LOW, 1), calls.priority_class(HIGH, 1000)]
+        return classes if self.victims else []
+
+    def victim_calls(self) -> list[Call]:
+        """Create those who are to be evicted."""
+        if not self.victims:
+            return []
+        count, size = self.victims, self.victim_size
+        cpu = f"{4000 * self.nodes // (count * size)}m"
+        return [
+            *(calls.pod_group(f"low-{n}", size, importance=LOW, whole=True) for n in range(count)),
+            *(calls.pod(f"low-{n}-{m}", group=f"low-{n}", cpu=cpu, importance=LOW)
+              for n in range(count) for m in range(size)),
+        ]  # fmt: skip
+
+    @property
+    def importance(self) -> str:
+        """The class of the gangs."""
+        return HIGH if self.victims else ""
 
     def group_calls(self) -> list[Call]:
         """Create the group of every gang."""
         gangs = 0 if self.plain else self.gangs
-        return [calls.pod_group(f"gang-{n}", self.size) for n in range(gangs)]
+        key = "rack" if self.racks else ""
+        return [
+            calls.pod_group(f"gang-{n}", self.size, key=key, importance=self.importance)
+            for n in range(gangs)
+        ]
 
     def pod_calls(self) -> list[Call]:
         """Create every pod, gang by gang."""
         groups = ("" if self.plain else f"gang-{n // self.size}" for n in range(self.pods))
-        return [calls.pod(f"pod-{n}", group=group) for n, group in enumerate(groups)]
+        cpu = "4" if self.victims else ""
+        return [
+            calls.pod(f"pod-{n}", group=group, cpu=cpu, importance=self.importance)
+            for n, group in enumerate(groups)
+        ]
 
 
 # ---- who sees the pods bound ---------------------------------------------------------------------
@@ -115,7 +155,7 @@ class BoundPods:
         return self.complete
 
     def _note(self, name: str, node: str) -> None:
-        if node:
+        if node and name.startswith("pod-"):
             self._names.add(name)
 
 
@@ -144,6 +184,8 @@ async def lacking(access: Access, workload: Workload) -> list[str]:
     bound = told = 0
     async for page in pages(wire, PODS):
         for pod in page["items"]:
+            if not pod["metadata"]["name"].startswith("pod-"):
+                continue
             bound += bool(pod["spec"].get("nodeName"))
             told += any(
                 condition["type"] == "PodScheduled" and condition["status"] == "True"
@@ -175,6 +217,10 @@ async def measure(
     """One run: what was measured, and what is lacking."""
     access = Access.read(kubeconfig)
     await send_all(access, workload.node_calls())
+    if victims := workload.victim_calls():
+        await send_all(access, workload.class_calls())
+        await send_all(access, victims)
+        await _all_bound(access, workload.victims * workload.victim_size)
     await send_all(access, workload.group_calls())
     await asyncio.sleep(pause)
     spawn = multiprocessing.get_context("spawn")
@@ -202,6 +248,19 @@ async def measure(
     }
 
 
+async def _all_bound(access: Access, count: int) -> None:
+    """Wait until so many pods have a node."""
+    wire = await Wire.open(access)
+    for _ in range(CHECKS):
+        bound = 0
+        async for page in pages(wire, PODS):
+            bound += sum(bool(pod["spec"].get("nodeName")) for pod in page["items"])
+        if bound >= count:
+            break
+        await asyncio.sleep(CHECK_EVERY)
+    wire.close()
+
+
 def _last_word(pipe: Connection, end: float) -> float:
     """The moment that the watcher tells, or now when time is over."""
     while pipe.poll(max(0.0, end - time.monotonic())):
@@ -218,11 +277,17 @@ def main() -> int:
     parser.add_argument("--gangs", type=int, default=1000)
     parser.add_argument("--size", type=int, default=3)
     parser.add_argument("--plain", action="store_true", help="pods without groups")
+    parser.add_argument("--racks", type=int, default=0, help="every gang in one of so many racks")
+    parser.add_argument("--victims", type=int, default=0, help="gangs that must make way")
+    parser.add_argument("--victim-size", type=int, default=1, help="pods of each of these")
     parser.add_argument("--pause", type=float, default=2, help="seconds for caches to fill")
     parser.add_argument("--limit", type=float, default=300, help="seconds to wait for the last pod")
     parser.add_argument("--server", type=int, default=0, help="process whose work is measured too")
     options = parser.parse_args()
-    workload = Workload(options.nodes, options.gangs, options.size, options.plain)
+    workload = Workload(
+        options.nodes, options.gangs, options.size, options.plain, options.racks, options.victims,
+        options.victim_size,
+    )  # fmt: skip
     limits = (options.pause, options.limit)
     result = uvloop.run(measure(options.kubeconfig, workload, *limits, options.server))
     print(json.dumps(result))

@@ -202,7 +202,7 @@ async def steady(looks: int) -> tuple[float, float]:
     return min(gang for gang, _ in rounds), min(plain for _, plain in rounds)
 
 
-async def _timed(look: Callable[[Key], Awaitable[None]], name: str, times: int) -> float:
+async def _timed(look: Callable[[Key], Awaitable[object]], name: str, times: int) -> float:
     begin, key = time.perf_counter(), Key("default", name)
     for _ in range(times):
         await look(key)

@@ -39,19 +39,31 @@ class Race:
         work = self.workload
         if work.plain:
             return f"{work.pods:,} plain pods, {work.nodes:,} nodes"
-        return f"{work.gangs:,} gangs x {work.size:,}, {work.nodes:,} nodes"
+        where = f" in {work.racks} racks" if work.racks else ""
+        lost = work.victims * work.victim_size
+        whom = f" evicting {work.victims:,} gangs of {lost:,} pods" if work.victims else ""
+        return f"{work.gangs:,} gangs x {work.size:,}{whom}, {work.nodes:,} nodes{where}"
 
     def quick(self) -> Race:
         """A tenth of it: fewer gangs if there are many, else smaller ones."""
         full = self.workload
         gangs, size = (full.gangs // 10, full.size) if full.gangs >= 10 else (full.gangs, 100)
-        return Race(Workload(full.nodes // 10, gangs, size, full.plain))
+        racks, victims = full.racks // 10, full.victims // 10
+        size = min(size, full.nodes // 10 // max(gangs, 1)) if victims else size
+        fewer = Workload(
+            full.nodes // 10, gangs, size, full.plain, racks, victims, full.victim_size
+        )
+        return Race(fewer)
 
 
 RACES = (
     Race(Workload(5000, 1000, 3), 21.6, 2.1),
     Race(Workload(5000, 3, 1000), 23.9, 2.4),
     Race(Workload(5000, 5000, 1, plain=True), 20.3, 4.1),
+    Race(Workload(5000, 750, 4, racks=50), 87.7, 2.5),
+    Race(Workload(5000, 3, 1000, racks=50), 87.0, 2.5),
+    Race(Workload(100, 1, 100, victims=1000), 6.1, 0.61),
+    Race(Workload(100, 10, 10, victims=50, victim_size=10), 5.1, 0.51),
 )
 
 
@@ -86,6 +98,8 @@ def _drive(plane: ControlPlane, workload: Workload, pause: float) -> tuple[dict[
     where = ("--kubeconfig", plane.kubeconfig, "--server", plane.pid, "--pause", pause)
     command = [sys.executable, "-m", "benchmarks.gangs", *where, *sizes]
     command += ["--plain"] * workload.plain
+    command += ["--racks", workload.racks, "--victims", workload.victims]
+    command += ["--victim-size", workload.victim_size]
     done = subprocess.run([str(c) for c in command], cwd=ROOT, capture_output=True, text=True)
     if done.stdout.startswith("{"):
         told: dict[str, Any] = json.loads(done.stdout)

@@ -138,9 +138,7 @@ def _tree(kin: Kin, one: Entity, versions: bool) -> Iterator[str]:
         yield from _tree(kin, part, versions)
 
 
-def _members(
-    one: Entity, waiting: list[Pod], others: list[Pod], versions: bool
-) -> Iterator[str]:
+def _members(one: Entity, waiting: list[Pod], others: list[Pod], versions: bool) -> Iterator[str]:
     found = {_version(member.pod, versions) for member in one.members}
     if found != {_version(pod, versions) for pod in waiting}:
         yield "its pending members are others than those that wait"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from phalanx.api.core import Node
+from phalanx.api.core import Node, Pod
+from phalanx.api.meta import Key
 from phalanx.scheduler.decision import Binding
 from phalanx.scheduler.entity import Entity
 from tests.scheduler import oracle
@@ -28,7 +29,7 @@ def seated(entity: Entity, world: World, bindings: Iterable[Binding]) -> Iterato
         left.remove(ready)
 
 
-def _reasons(world: World, pods: Mapping[str, oracle.Pod], uid: str, node: str) -> list[str]:
+def _reasons(world: World, pods: Mapping[str, Pod], uid: str, node: str) -> list[str]:
     if uid not in pods:
         return ["it is no member that waits"]
     machine = world.machines.get(node)
@@ -44,7 +45,7 @@ def too_few(kin: Kin, entity: Entity, bindings: Iterable[Binding]) -> Iterator[s
     yield from _too_few(kin, entity, new)
 
 
-def _too_few(kin: Kin, one: Entity, new: Mapping[object, int]) -> Iterator[str]:
+def _too_few(kin: Kin, one: Entity, new: Mapping[Key | None, int]) -> Iterator[str]:
     if one.group is None or not any(new.get(leaf.key) for leaf in one.leaves):
         return
     if one.is_composite:
@@ -57,7 +58,7 @@ def _too_few(kin: Kin, one: Entity, new: Mapping[object, int]) -> Iterator[str]:
         yield f"only {there} of {one.quorum} would have a node"
 
 
-def _suffices(kin: Kin, one: Entity, new: Mapping[object, int]) -> bool:
+def _suffices(kin: Kin, one: Entity, new: Mapping[Key | None, int]) -> bool:
     if one.is_composite:
         return sum(_suffices(kin, part, new) for part in one.parts) >= one.quorum
     return kin.placed(one.key) + new.get(one.key, 0) >= one.quorum
@@ -110,7 +111,9 @@ def group_by_group(kin: Kin, one: Entity, world: World, inside: set[str]) -> boo
     if not one.is_composite:
         return _leaf(kin, one, world, inside)
     found = [group_by_group(kin, part, world, inside) for part in one.parts]
-    return None if all(x is None for x in found) else False not in found
+    if not found or False in found:
+        return False
+    return True if True in found else None
 
 
 def _leaf(kin: Kin, one: Entity, world: World, inside: set[str]) -> bool | None:

@@ -1,25 +1,36 @@
 """Judges a decision by the oracle, given the same cluster as plain objects.
 
 Whatever the scheduler's caches, snapshots and views made of the cluster is not looked at: the
-entity must be what the objects say, the quorum must be met, every placement must be allowed, and,
-where there is time for it, be the very one that placing pod by pod gives, with the same refusals.
+entity must be what the objects say (`kinship.py`), the quorum must be met at every level, every
+placement must be allowed (`seating.py`), whoever is evicted must have to go (`evictions.py`); and,
+where there is time for it, what is decided must be what placing pod by pod gives, with the same
+refusals. What others were promised counts as taken for whoever is not more important.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from msgspec.structs import replace
 
-from phalanx.api.core import DEFAULT_SCHEDULER, Node, Pod
+from phalanx.api.core import Node, Pod
 from phalanx.api.resources import amount, node_room, pod_requests, scored_requests
 from phalanx.scheduler.decision import Decision, Impossible, Placed, Refused, Waiting
 from phalanx.scheduler.diagnosis import Cluster
 from phalanx.scheduler.entity import Entity
-from tests.scheduler import oracle
+from tests.scheduler import evictions, oracle
+from tests.scheduler.kinship import Kin, unlike
 from tests.scheduler.machine import Machine, World
+from tests.scheduler.seating import (
+    domains,
+    group_by_group,
+    is_torn,
+    scattered,
+    seated,
+    too_few,
+)
 
 
 class Verifier:
@@ -34,47 +45,60 @@ class Verifier:
         """What is wrong about a decision; nothing, if it is right."""
         self._number += 1
         self.judged[type(decision).__name__] += 1
-        wrong = [*_entity(seen, entity), *_possibility(seen, entity, decision)]
+        kin = Kin(seen)
+        wrong = [
+            *unlike(kin, entity, versions=True),
+            *_possibility(kin, list(seen.nodes), entity, decision),
+        ]
         if not wrong and not isinstance(decision, Impossible):
-            wrong = [*self._placement(seen, entity, decision)]
+            wrong = [*self._lawful(seen, kin, entity, decision)]
             if not wrong and self._number % self._share == 0:
                 self.judged["thoroughly"] += 1
-                wrong = [*self._meaning(seen, entity, decision)]
+                wrong = [*self._meaning(seen, kin, entity, decision)]
         return [f"{entity.key}: {sentence}" for sentence in wrong]
 
     def fits(self, seen: Cluster, entity: Entity) -> bool:
         """Whether placing pod by pod places it."""
-        if [*_entity(seen, entity, versions=False)] or _is_impossible(seen, entity):
+        kin = Kin(seen)
+        if [*unlike(kin, entity, versions=False)]:
             return False
-        return any(answer.bindings for _, answer in self._answers(seen, entity))
+        if _contradicts_itself(entity) or is_torn(kin, list(seen.nodes), entity):
+            return False
+        return bool(self._fits(seen, kin, entity))
 
-    def _placement(self, seen: Cluster, entity: Entity, decision: Decision) -> Iterator[str]:
-        """The quorum is met, and every pod may be where it is put, one after the other."""
-        if not isinstance(decision, Placed):
-            return
-        placed = _scheduled(seen, entity) + len(decision.bindings)
-        if placed < entity.quorum:
-            yield f"only {placed} of {entity.quorum} would have a node"
-        labels = {node.metadata.name: node.metadata.labels for node in seen.nodes}
-        domains = {labels.get(node, {}).get(entity.topology) for _, _, node in decision.bindings}
-        if entity.topology and (len(domains | _homes(seen, entity)) > 1 or None in domains):
-            yield "it would not be in one domain"
-        world, pods = self._world(seen), {m.pod.metadata.uid: m.pod for m in entity.members}
-        for key, uid, node in decision.bindings:
-            machine = world.machines.get(node)
-            reasons = (
-                ["no such node"] if machine is None else oracle.refusals(pods[uid], machine, world)
+    def _lawful(self, seen: Cluster, kin: Kin, entity: Entity, decision: Decision) -> Iterator[str]:
+        """Whoever gets a node, or is promised one, may be there, and enough do; so may who goes."""
+        nodes = list(seen.nodes)
+        if isinstance(decision, Placed):
+            yield from too_few(kin, entity, decision.bindings)
+            yield from scattered(kin, nodes, entity, decision.bindings)
+            yield from seated(entity, self._world(seen, entity), decision.bindings)
+        else:
+            yield from evictions.wrongs(
+                kin, nodes, entity, decision, lambda gone: self._world(seen, entity, gone)
             )
-            if reasons or machine is None:
-                yield f"{key} may not be on {node}: {', '.join(reasons)}"
-            else:
-                machine.add(pods[uid])
 
-    def _meaning(self, seen: Cluster, entity: Entity, decision: Decision) -> Iterator[str]:
+    def _meaning(
+        self, seen: Cluster, kin: Kin, entity: Entity, decision: Decision
+    ) -> Iterator[str]:
         """The decision is that of placing one pod at a time, in the domain that was chosen."""
+        if isinstance(decision, Placed):
+            yield from _forgotten(entity, decision)
+        if entity.is_composite:
+            if not isinstance(decision, Placed) and self._fits(seen, kin, entity):
+                yield "it gets nothing, but group by group it would be placed"
+        else:
+            yield from self._pod_by_pod(seen, kin, entity, decision)
+        yield from evictions.misjudged(
+            kin, entity, decision, lambda gone: self._fits(seen, kin, entity, gone)
+        )
+
+    def _pod_by_pod(
+        self, seen: Cluster, kin: Kin, entity: Entity, decision: Decision
+    ) -> Iterator[str]:
         bindings = decision.bindings if isinstance(decision, Placed) else ()
         found = {key.name: node for key, _, node in bindings}
-        answers = list(self._answers(seen, entity))
+        answers = list(self._answers(seen, kin, entity))
         if found and not any(answer.bindings for _, answer in answers):
             # Pod by pod it would not be placed; that it may be where it is was judged already.
             return
@@ -88,18 +112,40 @@ class Verifier:
         if entity.group is None and isinstance(decision, Waiting):
             yield from self._cures(seen, entity, decision)
 
+    def _fits(
+        self, seen: Cluster, kin: Kin, entity: Entity, gone: Collection[str] = ()
+    ) -> bool | None:
+        """Whether placing pod by pod, or group by group, places it if some pods are gone. None:
+        its groups choose among places, and which is best is not asked here.
+        """
+        if not entity.is_composite:
+            answers = self._answers(seen, kin, entity, gone)
+            return any(answer.bindings for _, answer in answers)
+        if any(one.topology for part in entity.parts for one in part.groups):
+            return None
+        return any(
+            group_by_group(kin, entity, world, inside)
+            for world, inside in self._places(seen, kin, entity, gone)
+        )
+
     def _answers(
-        self, seen: Cluster, entity: Entity
+        self, seen: Cluster, kin: Kin, entity: Entity, gone: Collection[str] = ()
     ) -> Iterator[tuple[dict[str, Machine], oracle.Answer]]:
         """What placing pod by pod comes to: in each domain that all members could be in."""
-        for value in _domains(seen, entity) if entity.topology else [None]:
-            world = self._world(seen)
-            inside = {
-                name: machine
-                for name, machine in world.machines.items()
-                if value is None or machine.labels.get(entity.topology) == value
-            }
-            yield inside, oracle.place(entity, world, _scheduled(seen, entity), inside)
+        before = kin.placed(entity.key) if entity.group else 0
+        for world, names in self._places(seen, kin, entity, gone):
+            inside = {name: one for name, one in world.machines.items() if name in names}
+            yield inside, oracle.place(entity, world, before, inside)
+
+    def _places(
+        self, seen: Cluster, kin: Kin, entity: Entity, gone: Collection[str]
+    ) -> Iterator[tuple[World, set[str]]]:
+        """A world for each domain that all members could be in, and the nodes of that domain."""
+        key = entity.topology
+        for value in domains(kin, list(seen.nodes), entity) if key else [None]:
+            world = self._world(seen, entity, gone)
+            machines = world.machines.items()
+            yield world, {n for n, one in machines if value is None or one.labels.get(key) == value}
 
     def _cures(self, seen: Cluster, entity: Entity, decision: Waiting) -> Iterator[str]:
         """What is said to let a pod alone in does, where that can be tried out."""
@@ -108,20 +154,21 @@ class Verifier:
             for pattern, change in CURES:
                 if match := re.fullmatch(pattern, cure):
                     self.judged["cures"] += 1
-                    world = self._world(seen)
+                    world = self._world(seen, entity)
                     change(world, match)
                     reasons = oracle.refusals(pod, world.machines[match["node"]], world)
                     # A node with another label is in another domain, where others may object.
                     if reasons and not (change is _label and _COMPANY.search(reasons[0])):
                         yield f"to {cure} would not help: {', '.join(reasons)}"
 
-    def _world(self, seen: Cluster) -> World:
-        """The oracle's cluster; what pods ask for is read once for each."""
+    def _world(self, seen: Cluster, entity: Entity, gone: Collection[str] = ()) -> World:
+        """The oracle's cluster, without some pods, with those who have a claim that counts."""
         machines = {node.metadata.name: Machine(node, node_room(node)) for node in seen.nodes}
+        own = {member.pod.metadata.uid for member in entity.members}
         for pod in seen.pods:
-            machine = machines.get(pod.node)
-            if machine is not None:
-                uid = pod.metadata.uid
+            uid = pod.metadata.uid
+            machine = machines.get(pod.node or _claimed(pod, entity, own))
+            if machine is not None and uid not in gone:
                 if uid not in self._amounts:
                     self._amounts[uid] = pod_requests(pod), scored_requests(pod)
                 used, scored = self._amounts[uid]
@@ -133,6 +180,13 @@ class Verifier:
         return World(dict(sorted(machines.items())), spaces, services)
 
 
+def _claimed(pod: Pod, entity: Entity, own: Collection[str]) -> str:
+    """The node that is kept for a pod, if that concerns an entity."""
+    if pod.ended or pod.metadata.uid in own or pod.spec.priority < entity.priority:
+        return ""
+    return pod.status.nominated_node_name
+
+
 def _refusals(decision: Decision, answer: oracle.Answer) -> Iterator[str]:
     """Who is refused is refused for what is true."""
     said = {one.pod.name: dict(one.refusal.counts) for one in _left(decision) if one.refusal}
@@ -141,75 +195,35 @@ def _refusals(decision: Decision, answer: oracle.Answer) -> Iterator[str]:
             yield f"{name} was refused for {said.get(name)}, but true is {allowed}"
 
 
-def _possibility(seen: Cluster, entity: Entity, decision: Decision) -> Iterator[str]:
-    """Impossible is what contradicts itself, and nothing else."""
-    if _is_impossible(seen, entity) is not isinstance(decision, Impossible):
+def _possibility(kin: Kin, nodes: list[Node], entity: Entity, decision: Decision) -> Iterator[str]:
+    """Impossible is what contradicts itself, and nothing else. Groups of a tree that contradict
+    themselves are noticed when it is their turn.
+    """
+    must = _contradicts_itself(entity) or is_torn(kin, nodes, entity)
+    may = must or any(is_torn(kin, nodes, one) for one in entity.groups)
+    said = isinstance(decision, Impossible)
+    if (said and not may) or (must and not said):
         yield f"{type(decision).__name__} is the wrong word for it"
 
 
-def _is_impossible(seen: Cluster, entity: Entity) -> bool:
+def _contradicts_itself(entity: Entity) -> bool:
+    """Whether its members are not of one scheduler, priority and policy, as its group says."""
     if entity.group is None:
         return False
     spec, pods = entity.group.spec, [*(m.pod for m in entity.members), *entity.others]
     alike = {(p.spec.scheduler_name, p.spec.priority, p.spec.preemption_policy) for p in pods}
-    if alike != {(pods[0].spec.scheduler_name, spec.priority, spec.preemption_policy)}:
-        return True
-    homes = _homes(seen, entity)
-    return bool(entity.topology) and (len(homes) > 1 or None in homes)
+    return alike != {(pods[0].spec.scheduler_name, spec.priority, spec.preemption_policy)}
 
 
-def _homes(seen: Cluster, entity: Entity) -> set[str | None]:
-    """The domains that members with a node are in."""
-    labels = {node.metadata.name: node.metadata.labels for node in seen.nodes}
-    mine = [p for p in seen.pods if p.group == entity.key and p.node and _is_alive(p)]
-    return {labels.get(pod.node, {}).get(entity.topology) for pod in mine}
-
-
-def _domains(seen: Cluster, entity: Entity) -> list[str]:
-    """The domains that all members of a group could be in."""
-    homes, key = _homes(seen, entity), entity.topology
-    values = {node.metadata.labels[key] for node in seen.nodes if key in node.metadata.labels}
-    return sorted(value for value in values if not homes or value in homes)
-
-
-def _entity(seen: Cluster, entity: Entity, *, versions: bool = True) -> Iterator[str]:
-    """The entity is what the objects say: its group, all members that wait, all that do not."""
-    if entity.group is None:
-        mine = [pod for pod in seen.pods if pod.metadata.key == entity.key and pod.group is None]
-    else:
-        mine = [pod for pod in seen.pods if pod.group == entity.key and _is_alive(pod)]
-        group = next((g for g in seen.groups if g.metadata.key == entity.key), None)
-        if group is None or group.spec != entity.group.spec:
-            yield "its group is another one"
-    waiting = {_version(pod, versions) for pod in mine if _is_alive(pod) and _waits(pod)}
-    others = {pod.metadata.uid for pod in mine if not _waits(pod)} if entity.group else set()
-    if waiting != {_version(member.pod, versions) for member in entity.members}:
-        yield "its pending members are others than those that wait"
-    if others != {pod.metadata.uid for pod in entity.others}:
-        yield "its other members are others than those that are there"
-    if any(member.pod.spec.scheduling_gates for member in entity.members):
-        yield "it was tried although a gate holds it back"
-    if entity.group and len(mine) < entity.quorum:
-        yield f"it was tried although only {len(mine)} of {entity.quorum} members are there"
-
-
-def _version(pod: Pod, exact: bool) -> tuple[str, str]:
-    return pod.metadata.uid, pod.metadata.resource_version if exact else ""
-
-
-def _waits(pod: Pod) -> bool:
-    return not pod.spec.node_name and pod.spec.scheduler_name == DEFAULT_SCHEDULER
-
-
-def _is_alive(pod: Pod) -> bool:
-    return not pod.ended and not pod.metadata.deletion_timestamp
-
-
-def _scheduled(seen: Cluster, entity: Entity) -> int:
-    """How many live members have a node already."""
-    if entity.group is None:
-        return 0
-    return sum(p.group == entity.key and bool(p.node) and _is_alive(p) for p in seen.pods)
+def _forgotten(entity: Entity, decision: Placed) -> Iterator[str]:
+    """Whoever gets no node is told why."""
+    told = {uid for _, uid, _ in decision.bindings}
+    told |= {one.uid for one in decision.leftovers}
+    for part in decision.parts:
+        told |= {one.uid for one in part.waiting.pods} if part.waiting else set()
+    for member in entity.members:
+        if member.pod.metadata.uid not in told:
+            yield f"{member.pod.metadata.key} gets no node and is not told why"
 
 
 def _left(decision: Decision) -> tuple[Refused, ...]:

@@ -13,12 +13,15 @@ from phalanx.sim.events import (
     Gang,
     Group,
     Machine,
+    Make,
     Pods,
     RemoveNode,
     SetLeft,
     SetMin,
     Target,
     Template,
+    Terms,
+    Tree,
     Ungate,
 )
 from phalanx.sim.fields import BadScenario
@@ -220,3 +223,35 @@ def test_what_makes_no_sense_is_refused_in_one_sentence(text: str, sentence: str
     told = refusal(text)
     assert told.startswith(sentence)
     assert "\n" not in told
+
+
+def test_groups_may_hang_from_a_tree_and_say_where_and_how_they_go() -> None:
+    found = parse(
+        "nodes: {count: 1}\n"
+        "at 0:\n"
+        "  - {tree: root, min: 2, topology: zone, whole: true, priority: 5}\n"
+        "  - {gang: a, in: root, pods: 2, topology: rack, near: 'rack, *'}\n"
+        "  - {group: b, in: root, basic: true}\n"
+        "  - make: {apiVersion: v1, kind: ConfigMap, metadata: {name: c}}\n"
+    )
+    tree, gang, group, make = found.moments[0].events
+    assert tree == Tree("root", 2, 5, Terms(topology="zone", goes_whole=True))
+    assert isinstance(gang, Gang)
+    assert gang.terms == Terms("root", "rack", "rack, *")
+    assert group == Group("b", None, 0, Terms("root"))
+    assert isinstance(make, Make)
+    assert make.manifest["kind"] == "ConfigMap"
+
+
+@pytest.mark.parametrize(
+    ("event", "expected"),
+    [
+        ("{tree: root, basic: true, min: 2}", "no min beside basic"),
+        ("{tree: root, whole: 1}", "true or false"),
+        ("{gang: a, pods: 1, topology: ''}", "a text"),
+        ("{make: 3}", "names with values"),
+    ],
+)
+def test_what_a_tree_cannot_be_is_told(event: str, expected: str) -> None:
+    with pytest.raises(BadScenario, match=expected):
+        parse(f"nodes: {{count: 1}}\nat 0: {event}\n")

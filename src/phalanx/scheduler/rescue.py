@@ -24,8 +24,8 @@ from phalanx.scheduler.snapshot import IntArray
 from phalanx.scheduler.stage import Stage
 from phalanx.scheduler.topology import Placement
 
-#: How many orders are tried.
-ORDERS = 6
+#: How many orders are tried, and in how many placements there may be a long search.
+ORDERS, PLACEMENTS = 6, 64
 
 HASTE = "there was no time for a long search"
 
@@ -34,8 +34,11 @@ def rescued(attempt: Attempt, ground: Ground, found: Sequence[Placement] | None)
     """An attempt that failed, with what it needs after all, or with why that is not known."""
     if attempt.is_certain:
         return attempt
-    for placement in [None] if found is None else found:
-        inside = ground if placement is None else replace(ground, nodes=placement.nodes)
+    for number, placement in enumerate([None] if found is None else found):
+        inside = replace(
+            ground, nodes=placement.nodes if placement else ground.nodes,
+            is_thorough=ground.is_thorough and number < PLACEMENTS,
+        )  # fmt: skip
         outcome = yield from rescue(attempt.members, inside, attempt.needed)
         match outcome:
             case Found(seats, left):

@@ -16,13 +16,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import orjson
 
 from phalanx.api.errors import ApiError
-from phalanx.api.meta import micro_timestamp
-from phalanx.api.wire import Object, Reply, Request, Stream, User
+from phalanx.api.wire import ANONYMOUS, Object, Reply, Request, Stream, User
 from phalanx.clock import Clock
 from phalanx.server.call import Call
 from phalanx.telemetry import NUMBER_HEADER
@@ -84,32 +84,35 @@ class Audit:
         """A request was answered; `actor` is who sent it, whomever they acted as."""
         if answer.code not in _DENIED and (call is None or verb in READS):
             return
-        row = {**self._row(number, request.user, answer.code), "verb": verb}
-        if actor != request.user:
+        row = self._row(number, request.user, answer.code)
+        row["verb"] = verb
+        if actor is not request.user:
             row["actor"] = actor.name
-        row |= _object(call, answer) if call else {"path": request.path}
-        if call and call.dry_run:
-            row["dryRun"] = True
+        if call is None:
+            row["path"] = request.path
+        else:
+            _add_object(row, call, answer)
         self._note(row)
 
     def refused(self, error: ApiError, headers: Mapping[str, str]) -> None:
         """Somebody was turned away before they were heard; of a credential nothing is kept."""
-        row = self._row("", None, error.code)
-        host, origin = headers.get("host", ""), headers.get("origin")
-        self._note({**row, "host": host[:256], **({"origin": origin[:256]} if origin else {})})
+        row = self._row("", ANONYMOUS, error.code)
+        for header in ("host", "origin"):
+            if header in headers:
+                row[header] = headers[header][:256]
+        self._note(row)
 
     def close(self) -> None:
         """Have everything written."""
         self._flush()
         self._thread.shutdown()
 
-    def _row(self, number: str, user: User | None, code: int) -> Object:
-        row: Object = {"time": micro_timestamp(self._clock.now())}
-        if number:
-            row["id"] = number
-        if user:
-            row |= {"user": user.name, "groups": user.groups}
-        return {**row, "code": code, "decision": "forbid" if code in _DENIED else "allow"}
+    def _row(self, number: str, user: User, code: int) -> Object:
+        return {
+            "time": datetime.fromtimestamp(self._clock.now(), UTC), "id": number,
+            "user": user.name, "groups": user.groups, "code": code,
+            "decision": "forbid" if code in _DENIED else "allow",
+        }  # fmt: skip
 
     def _note(self, row: Object) -> None:
         if len(self._waiting) >= _CAPACITY:
@@ -117,12 +120,12 @@ class Audit:
             return
         if not self._waiting:
             asyncio.get_running_loop().call_later(_PACE, self._flush)
-        self._waiting.append(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+        self._waiting.append(line(row))
 
     def _flush(self) -> None:
         lines, self._waiting = self._waiting, []
         if self._lost:
-            lines.append(orjson.dumps({"lost": self._lost}, option=orjson.OPT_APPEND_NEWLINE))
+            lines.append(line({"lost": self._lost}))
             self._lost = 0
         if lines:
             self._thread.submit(self._write, lines)
@@ -135,17 +138,23 @@ class Audit:
             self._lost += len(lines)
 
 
-def _object(call: Call, answer: Reply | Stream) -> Object:
+def line(row: Object) -> bytes:
+    """A row as it is written: in one line, whatever is in it."""
+    return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z)
+
+
+def _add_object(row: Object, call: Call, answer: Reply | Stream) -> None:
     """What a call was about; a name that the server gave is in its answer."""
     kind, name = call.kind, call.name
     if not name and isinstance(answer, Reply) and answer.code == 201:
-        found = _NAME.search(answer.body[:512])
+        found = _NAME.search(answer.body, 0, 512)
         name = found[1].decode() if found else ""
-    said = {
-        "group": kind.group, "version": kind.version, "resource": kind.plural,
-        "subresource": call.subresource, "namespace": call.namespace, "name": name,
-    }  # fmt: skip
-    return {field: value for field, value in said.items() if value}
+    row["group"], row["version"], row["resource"] = kind.group, kind.version, kind.plural
+    if call.subresource:
+        row["subresource"] = call.subresource
+    row["namespace"], row["name"] = call.namespace, name
+    if call.dry_run:
+        row["dryRun"] = True
 
 
 class AuditFile:

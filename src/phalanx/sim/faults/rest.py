@@ -30,8 +30,10 @@ def unrest(cache: Cache, queue: Queue, tail: Tail) -> Iterator[str]:
 
 def _cluster(tail: Tail) -> Cluster:
     return Cluster(
-        tail.nodes.values(), tail.groups.values(), tail.pods.values(), tail.services.values(),
+        tail.nodes.values(), [*tail.groups.values(), *tail.composites.values()],
+        tail.pods.values(), tail.services.values(),
         {key.name: space.metadata.labels for key, space in tail.namespaces.items()},
+        tail.budgets.values(),
     )  # fmt: skip
 
 

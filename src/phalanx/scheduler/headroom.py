@@ -1,0 +1,96 @@
+"""Headroom: how many members there is room for, by place. An estimate that is never too low.
+
+What members mind about each other and about other pods is left out of account; the cycle alone
+knows. Tells which changes are worth trying first, and people where it is tight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from phalanx.scheduler.attempt import scheduled
+from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.policy import Policy
+from phalanx.scheduler.shape import Shape
+from phalanx.scheduler.snapshot import IntArray, Snapshot
+from phalanx.scheduler.topology import capacities
+from phalanx.scheduler.view import view_of
+
+#: The requests of some pods, by node.
+Freed = Mapping[int, Mapping[str, int]]
+
+
+def shapes(entity: Entity) -> list[Shape]:
+    """What members ask for, each once."""
+    return list(dict.fromkeys(member.shape for member in entity.members))
+
+
+def needed(entity: Entity, snapshot: Snapshot) -> int:
+    """How many more members must find a node, at the least."""
+    if entity.is_composite:
+        below = sorted(needed(part, snapshot) for part in entity.parts)
+        return max(sum(below[: entity.quorum]), 1)
+    return max(entity.quorum - scheduled(entity, snapshot), 1)
+
+
+class Headroom:
+    """The room for members of one entity on each node and in each domain that it may choose."""
+
+    def __init__(self, entity: Entity, snapshot: Snapshot, policy: Policy) -> None:
+        self._snapshot = snapshot
+        self.shapes = shapes(entity)
+        self.needed = needed(entity, snapshot)
+        every = [capacities(snapshot, policy, shape) for shape in self.shapes]
+        #: How many more members each node holds, of the shape of which it holds most.
+        self.each: IntArray = np.max(every, axis=0)
+        self._allowed = [view_of(snapshot, policy, shape).allowed for shape in self.shapes]
+        key = entity.topology
+        #: The domain of each node; -1 for none.
+        self.ids: IntArray = snapshot.domains(key).ids if key else np.zeros(len(snapshot), np.int64)
+        inside = self.ids >= 0
+        self._held = np.bincount(self.ids[inside], self.each[inside], 1).astype(np.int64)
+
+    def missing(self, node: int) -> int:
+        """For how many members there is no room in the domain of a node."""
+        number = int(self.ids[node])
+        return self.needed if number < 0 else max(self.needed - int(self._held[number]), 0)
+
+    def suffices_without(self, freed: Freed) -> bool:
+        """Whether there may be room enough when some pods have ended."""
+        gains: dict[int, int] = {}
+        for node, amounts in freed.items():
+            number = int(self.ids[node])
+            gain = self._holding(node, amounts) - int(self.each[node])
+            gains[number] = gains.get(number, 0) + gain
+        return any(
+            int(self._held[number]) + gain >= self.needed
+            for number, gain in gains.items()
+            if number >= 0
+        )
+
+    def _holding(self, node: int, freed: Mapping[str, int]) -> int:
+        """How many members a node holds without what is freed."""
+        allowed = zip(self.shapes, self._allowed, strict=True)
+        return max((self._count(node, s, freed) for s, mask in allowed if mask[node]), default=0)
+
+    def _count(self, node: int, shape: Shape, freed: Mapping[str, int]) -> int:
+        snapshot, most = self._snapshot, self.needed
+        for name, amount in shape.requests:
+            column = snapshot.columns.get(name)
+            if column is None:
+                return 0
+            free = int(snapshot.room[node, column] - snapshot.used[node, column])
+            most = min(most, max(free + freed.get(name, 0), 0) // amount)
+        return most
+
+
+def summed(requests: Iterable[tuple[int, Shape]]) -> Freed:
+    """What some pods take, by node."""
+    total: dict[int, dict[str, int]] = {}
+    for node, shape in requests:
+        here = total.setdefault(node, {})
+        for name, amount in shape.requests:
+            here[name] = here.get(name, 0) + amount
+    return total
