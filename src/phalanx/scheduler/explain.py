@@ -6,7 +6,7 @@ from nowhere else. Texts that Kubernetes also prints read as they do there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, assert_never
 
@@ -28,6 +28,7 @@ from phalanx.scheduler.decision import (
     Unready,
     Waiting,
 )
+from phalanx.scheduler.remedy import Remedy, Sort
 
 SCHEDULED = "Scheduled"
 GROUP_FAILED = "pod group is unschedulable"
@@ -50,6 +51,24 @@ class GroupSentence(NamedTuple):
     is_placed: bool
     reason: str
     message: str
+
+
+class Cure(NamedTuple):
+    """A change that would help: tried out, with its sort and extent, or a hint of the filters."""
+
+    text: str
+    is_verified: bool = False
+    sort: Sort | None = None
+    count: int = 0
+
+
+#: How hints begin that say no more than a remedy of some sort.
+_SAME = (
+    (Sort.SMALLER, "lower minCount "),
+    (Sort.NODES, "add a node "),
+    (Sort.LOOSER, "tolerate "),
+    (Sort.LOOSER, "uncordon "),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +172,15 @@ def cures(decision: Decision) -> list[str]:
             return [decision.cure]
         case _:
             assert_never(decision)
+
+
+def ranked(decision: Decision, remedies: Iterable[Remedy]) -> list[Cure]:
+    """What was tried out and helps, the cheapest first, and then what was not."""
+    found = sorted(set(remedies))
+    verified = [Cure(text, True, sort, count) for sort, count, text in found]
+    said = tuple(start for sort, start in _SAME if any(one.sort is sort for one in found))
+    hints = cures(decision) if not isinstance(decision, Preempting) else ()
+    return [*verified, *(Cure(text) for text in hints if not text.startswith(said))]
 
 
 def _why_waiting(decision: Waiting) -> str:
