@@ -14,7 +14,7 @@ from contextlib import aclosing
 from enum import Enum
 
 from phalanx.api.errors import ApiError, ServerError, TooManyRequests
-from phalanx.api.kinds import EVENT, GROUP_BINDING
+from phalanx.api.kinds import EVENT, GROUP_BINDING, GROUP_EVICTION
 from phalanx.api.wire import Reply, Request, Stream
 from phalanx.chance import Chance
 from phalanx.client.requests import is_watch
@@ -47,6 +47,7 @@ class Channel:
         self.mutes_events = False
         self._inner, self._chance = inner, chance
         self._binds: deque[Trouble] = deque()
+        self._evictions: deque[Trouble] = deque()
         self._weather: tuple[float, float, tuple[Trouble, ...]] = (0.0, 0.0, ())
         self._lines: list[_Line] = []
         self._carried: set[asyncio.Task[Reply | Stream]] = set()
@@ -54,6 +55,10 @@ class Channel:
     def spoil_binds(self, troubles: tuple[Trouble, ...]) -> None:
         """Have something happen to the next binds, one after the other."""
         self._binds.extend(troubles)
+
+    def spoil_evictions(self, troubles: tuple[Trouble, ...]) -> None:
+        """The same, to the next evictions."""
+        self._evictions.extend(troubles)
 
     def spoil(self, until: float, share: float, troubles: tuple[Trouble, ...]) -> None:
         """Have a share of all requests go wrong for a while."""
@@ -68,6 +73,7 @@ class Channel:
         """Nothing goes wrong any more."""
         self.lag, self.stutters = 0.0, False
         self._binds.clear()
+        self._evictions.clear()
         self._weather = (0.0, 0.0, ())
 
     async def send(self, request: Request) -> Reply | Stream:
@@ -92,6 +98,8 @@ class Channel:
     def _trouble(self, request: Request) -> Trouble | None:
         if self._binds and request.path.endswith(GROUP_BINDING.plural):
             return self._binds.popleft()
+        if self._evictions and request.path.endswith(GROUP_EVICTION.plural):
+            return self._evictions.popleft()
         until, share, troubles = self._weather
         if asyncio.get_running_loop().time() < until and self._chance.between(0, 1) < share:
             return troubles[int(self._chance.between(0, len(troubles)))]

@@ -14,8 +14,16 @@ from phalanx.api.wire import Object
 
 HOSTNAME = "kubernetes.io/hostname"
 GPU = "example.com/gpu"
-#: The one priority class beside none.
-HIGH = "high"
+#: The priority classes beside none: what they are worth, and whether others make way for them.
+HIGH, HIGHEST, LOW, POLITE = "high", "highest", "low", "polite"
+CLASSES: Mapping[str, Object] = {
+    HIGH: {"value": 100},
+    HIGHEST: {"value": 1000},
+    LOW: {"value": -10},
+    POLITE: {"value": 100, "preemptionPolicy": "Never"},
+}
+#: The Workload that trees are made of.
+WORKLOAD = "work"
 TAINTS = (
     {"key": "dedicated", "value": "train", "effect": "NoSchedule"},
     {"key": "broken", "value": "", "effect": "NoExecute"},
@@ -69,14 +77,50 @@ def named(manifest: Object, key: Key) -> Object:
     return {**manifest, "metadata": {**manifest["metadata"], "name": key.name}}
 
 
-def group(key: Key, quorum: int | None, priority: str = "", topology: str = "") -> Object:
+def group(
+    key: Key, quorum: int | None, priority: str = "", topology: str = "", *, mode: str = "",
+    parent: str = "", workload: str = "",
+) -> Object:  # fmt: skip
     """A gang that needs so many, or a basic group; perhaps all in one domain of a topology."""
     policy: Object = {"basic": {}} if quorum is None else {"gang": {"minCount": quorum}}
-    spec: Object = {"schedulingPolicy": policy}
+    spec = {"schedulingPolicy": policy, **_terms(priority, topology, mode, parent)}
+    if workload:
+        spec["workloadRef"] = _made_of(workload)
+    return {"metadata": _meta(key, {}), "spec": spec}
+
+
+def composite(
+    key: Key, quorum: int | None, priority: str = "", topology: str = "", *, mode: str = "",
+    parent: str = "",
+) -> Object:  # fmt: skip
+    """A group of groups that needs so many of them, or takes what fits."""
+    policy: Object = {"basic": {}} if quorum is None else {"gang": {"minGroupCount": quorum}}
+    spec = {
+        "schedulingPolicy": policy, "workloadRef": _made_of(WORKLOAD),
+        **_terms(priority, topology, mode, parent),
+    }  # fmt: skip
+    return {"metadata": _meta(key, {}), "spec": spec}
+
+
+def _terms(priority: str, topology: str, mode: str, parent: str) -> Object:
+    """What both sorts of groups may ask for."""
+    terms: Object = {"disruptionMode": {mode: {}}} if mode else {}
     if priority:
-        spec["priorityClassName"] = priority
+        terms["priorityClassName"] = priority
     if topology:
-        spec["schedulingConstraints"] = {"topology": [{"key": topology}]}
+        terms["schedulingConstraints"] = {"topology": [{"key": topology}]}
+    if parent:
+        terms["parentCompositePodGroupName"] = parent
+    return terms
+
+
+def _made_of(workload: str) -> Object:
+    return {"workloadName": workload, "templateName": "main"}
+
+
+def budget(lot: Random, key: Key) -> Object:
+    """A disruption budget over some pods."""
+    spec = {"maxUnavailable": 1, "selector": lot.choice(_SELECTORS)}
     return {"metadata": _meta(key, {}), "spec": spec}
 
 

@@ -1,8 +1,9 @@
 """What happens in an ordeal and when, drawn from a seed: an endless list of steps.
 
 A crowd of users, kubelets and administrators with habits, and bad luck. Each seed takes some habits
-up more than others and drops some altogether, so that no two ordeals test the same thing. The plan
-knows what it has asked for, never what came of it; the first steps of a long plan are a short plan.
+up more than others and drops some altogether, so that no two ordeals test the same thing; in every
+other one people also fight for room, and groups form trees. The plan knows what it has asked for,
+never what came of it; the first steps of a long plan are a short plan.
 """
 
 from __future__ import annotations
@@ -13,7 +14,15 @@ from itertools import count
 from random import Random
 from typing import NamedTuple
 
-from phalanx.api.kinds import NAMESPACE, NODE, POD, POD_GROUP, SERVICE
+from phalanx.api.kinds import (
+    COMPOSITE_POD_GROUP,
+    NAMESPACE,
+    NODE,
+    POD,
+    POD_DISRUPTION_BUDGET,
+    POD_GROUP,
+    SERVICE,
+)
 from phalanx.api.meta import Key
 from phalanx.api.wire import Object
 from phalanx.controllers.actions import Create, Delete, Patch
@@ -21,6 +30,7 @@ from phalanx.sim.faults import manifests
 from phalanx.sim.faults.channel import Trouble
 from phalanx.sim.faults.steps import (
     BindByHand,
+    Bury,
     Cut,
     Deed,
     Fault,
@@ -30,6 +40,7 @@ from phalanx.sim.faults.steps import (
     SlowDisk,
     Spoil,
     SpoilBinds,
+    SpoilEvictions,
     Start,
     Step,
     Stop,
@@ -47,6 +58,8 @@ _GAPS = (0.0, 0.001, 0.02, 0.1, 0.3, 0.8)
 _LIFE = (1.0, 25.0)
 _UNANSWERED = (Trouble.LOST, Trouble.UNANSWERED, Trouble.LATE, Trouble.SLOW)
 _REFUSED = (Trouble.FAILED, Trouble.BUSY)
+#: How important groups are where people fight for room; the first is no class at all.
+_RANKS = ("", "", manifests.LOW, manifests.HIGH, manifests.HIGHEST, manifests.POLITE)
 
 
 def plan(seed: int) -> Iterator[Step]:
@@ -67,7 +80,9 @@ class _Plan:
         self._groups: dict[Key, float] = {}
         self._priorities: dict[Key, str] = {}
         self._nodes = [f"n{i}" for i in range(NODES)]
-        self._weights = [habit.weight * self._lot.choice((0, 1, 1, 1, 3)) for habit in HABITS]
+        self._is_fight = bool(seed % 2)
+        self._habits = (*HABITS, *FIGHTS) if self._is_fight else HABITS
+        self._weights = [h.weight * self._lot.choice((0, 1, 1, 1, 3)) for h in self._habits]
         # Without arrivals nothing else has anything to act upon.
         self._weights[: len(ARRIVALS)] = [habit.weight for habit in ARRIVALS]
         self._later(0.0, Start(0))
@@ -77,7 +92,7 @@ class _Plan:
     def __iter__(self) -> Iterator[Step]:
         while True:
             while not self._due or self._due[0][0] > self._now:
-                (habit,) = self._lot.choices(HABITS, self._weights)
+                (habit,) = self._lot.choices(self._habits, self._weights)
                 habit.take_up(self)
                 self._now += self._lot.choice(_GAPS)
             at, _, act = heappop(self._due)
@@ -124,21 +139,28 @@ class _Plan:
         if self._is_crowded() or self._groups.get(key, 0.0) > self._now:
             return
         life, spell = self._lot.uniform(*_LIFE), self._lot.choice((0.0, 0.05, 2.0))
-        priority = self._lot.choice(("", "", "", manifests.HIGH))
+        priority = self._lot.choice(_RANKS if self._is_fight else ("", "", "", manifests.HIGH))
         topology = "zone" if self._lot.random() < 0.15 else ""
-        made = manifests.group(key, quorum, priority, topology)
+        made = manifests.group(key, quorum, priority, topology, mode=self._mode())
+        members = (quorum or self._lot.randint(1, 4)) + self._lot.choice((-1, 0, 0, 0, 1, 2))
         self._later(self._soon(spell), Create(POD_GROUP, made))
+        self._members_come(key, max(members, 1), priority, life, spell)
+        if self._lot.random() < 0.9:
+            self._later(life + self._soon(2.0), Delete(POD_GROUP, key, ""))
+
+    def _mode(self) -> str:
+        """How those who fight want to be disrupted."""
+        return self._lot.choice(("", "single", "all", "all")) if self._is_fight else ""
+
+    def _members_come(
+        self, key: Key, members: int, priority: str, life: float, spell: float
+    ) -> None:
         self._groups[key], self._priorities[key] = self._now + life, priority
-        members = max(
-            (quorum or self._lot.randint(1, 4)) + self._lot.choice((-1, 0, 0, 0, 1, 2)), 1
-        )
         like = manifests.pod(self._lot, key, group=key.name, priority=priority)
         for _ in range(members):
             member = Key(key.namespace, f"{key.name}-{next(self._number)}")
             alike = manifests.named(like, member) if self._lot.random() < 0.8 else None
             self._pod_comes(member, self._soon(spell), life, key.name, priority, alike)
-        if self._lot.random() < 0.9:
-            self._later(life + self._soon(2.0), Delete(POD_GROUP, key, ""))
 
     def _pod_comes(
         self, key: Key, after: float, life: float, group: str = "", priority: str = "",
@@ -273,6 +295,76 @@ class _Plan:
     def _of_node(self, name: str, change: Object) -> Patch:
         return Patch(NODE, Key("", name), change)
 
+    # ---- fights for room
+
+    def _tree(self) -> None:
+        """A root, groups below it, perhaps another level between, all about the same time."""
+        root = Key(self._lot.choice(SPACES), f"t{self._lot.randrange(_NAMES)}")
+        if self._is_crowded() or self._groups.get(root, 0.0) > self._now:
+            return
+        lot, life = self._lot, self._lot.uniform(*_LIFE)
+        priority, spell = lot.choice(_RANKS), lot.choice((0.0, 0.05, 2.0))
+        groups, between = lot.randint(1, 3), Key(root.namespace, f"{root.name}m")
+        self._groups[root] = self._now + life
+        self._composite_comes(root, lot.choice((None, groups, max(groups - 1, 1))), priority, life)
+        is_deep = lot.random() < 0.4
+        if is_deep:
+            self._composite_comes(between, lot.choice((None, 1)), priority, life, root.name)
+        for number in range(groups):
+            key = Key(root.namespace, f"{root.name}{'abc'[number]}")
+            parent = between if is_deep and number != 1 else root
+            self._leaf_comes(key, priority, life, spell, parent.name)
+
+    def _composite_comes(
+        self, key: Key, quorum: int | None, priority: str, life: float, parent: str = ""
+    ) -> None:
+        topology = "zone" if self._lot.random() < 0.2 else ""
+        made = manifests.composite(
+            key, quorum, priority, topology, mode=self._mode(), parent=parent
+        )
+        self._later(self._soon(0.5), Create(COMPOSITE_POD_GROUP, made))
+        self._later(life + self._soon(2.0), Delete(COMPOSITE_POD_GROUP, key, ""))
+
+    def _leaf_comes(self, key: Key, priority: str, life: float, spell: float, parent: str) -> None:
+        lot = self._lot
+        topology = "zone" if lot.random() < 0.1 else ""
+        workload = lot.choice((*[""] * 10, manifests.WORKLOAD, "another"))
+        quorum = lot.choice((None, 1, 2, 3))
+        made = manifests.group(
+            key, quorum, priority, topology, mode=self._mode(), parent=parent, workload=workload
+        )
+        self._later(self._soon(spell), Create(POD_GROUP, made))
+        members = (quorum or 1) + lot.choice((-1, 0, 0, 0, 0, 1))
+        self._members_come(key, max(members, 1), priority, life, spell)
+        self._later(life + self._soon(2.0), Delete(POD_GROUP, key, ""))
+
+    def _rival(self) -> None:
+        """Somebody important comes by himself."""
+        key = Key(self._lot.choice(SPACES), f"p{next(self._number)}")
+        priority = self._lot.choice((manifests.HIGH, manifests.HIGHEST, manifests.POLITE))
+        self._pod_comes(key, 0.0, self._lot.uniform(*_LIFE), priority=priority)
+
+    def _coup(self) -> None:
+        """Somebody important comes, and the scheduler dies while others make way."""
+        self._rival()
+        after = self._lot.choice((0.002, 0.01, 0.05, 0.3))
+        self._later(after, Stop(0))
+        self._later(after + self._lot.choice((0.0, 0.01, 2.0)), Start(0))
+
+    def _bury(self) -> None:
+        self._later(self._soon(3.0), Bury(self._lot.choice((1, 2, 100))))
+
+    def _budget(self) -> None:
+        key = Key(self._lot.choice(SPACES), "budget")
+        self._later(0.0, Create(POD_DISRUPTION_BUDGET, manifests.budget(self._lot, key)))
+        allowed = {"status": {"disruptionsAllowed": self._lot.randint(0, 2)}}
+        self._later(self._soon(1.0), Patch(POD_DISRUPTION_BUDGET, key, allowed, "status"))
+        self._later(self._soon(20.0), Delete(POD_DISRUPTION_BUDGET, key, ""))
+
+    def _spoil_evictions(self) -> None:
+        troubles = self._lot.choices((*_UNANSWERED, *_REFUSED), k=self._lot.randint(1, 3))
+        self._later(0.0, SpoilEvictions(self._slot(), tuple(troubles)))
+
     # ---- faults
 
     def _slot(self) -> int:
@@ -352,4 +444,13 @@ HABITS = (
     Habit(1, _Plan._outage),
     Habit(2, _Plan._burst),
     Habit(1, _Plan._slow_disk),
+)
+#: What is taken up besides where people fight for room.
+FIGHTS = (
+    Habit(8, _Plan._tree),
+    Habit(4, _Plan._rival),
+    Habit(1, _Plan._coup),
+    Habit(8, _Plan._bury),
+    Habit(1, _Plan._budget),
+    Habit(3, _Plan._spoil_evictions),
 )

@@ -19,6 +19,7 @@ from phalanx.client.client import Client
 from phalanx.client.transports import InProcess
 from phalanx.clock import Clock
 from phalanx.controllers.actions import Create, Delete, Patch, perform
+from phalanx.controllers.compositegroups import CompositeGroups
 from phalanx.controllers.loop import Informers
 from phalanx.controllers.podgroups import Protection
 from phalanx.server.access import MASTERS
@@ -30,6 +31,7 @@ from phalanx.sim.faults.plan import SPACES
 from phalanx.sim.faults.register import Register
 from phalanx.sim.faults.steps import (
     BindByHand,
+    Bury,
     Cut,
     Deed,
     Fault,
@@ -39,6 +41,7 @@ from phalanx.sim.faults.steps import (
     SlowDisk,
     Spoil,
     SpoilBinds,
+    SpoilEvictions,
     Start,
     Stop,
     Stutter,
@@ -82,11 +85,13 @@ class Stage:
         for name in SPACES[1:]:
             labels = {"team": "a"}
             await self._user.create(NAMESPACE, {"metadata": {"name": name, "labels": labels}})
-        high = {"metadata": {"name": manifests.HIGH}, "value": 100}
-        await self._user.create(PRIORITY_CLASS, high)
-        informers = Informers(Client(self._way("controllers")), self._chance)
-        protection = Protection(Client(self._way("controllers")), informers)
-        parts = (protection.run(), informers.run())
+        for name, worth in manifests.CLASSES.items():
+            await self._user.create(PRIORITY_CLASS, {"metadata": {"name": name}, **worth})
+        client = Client(self._way("controllers"))
+        informers = Informers(client, self._chance)
+        protection = Protection(client, informers)
+        composites = CompositeGroups(client, informers, self._clock)
+        parts = (protection.run(), composites.run(), informers.run())
         self._controllers = [self._tasks.create_task(part) for part in parts]
 
     async def close(self) -> None:
@@ -174,6 +179,13 @@ class Stage:
                 await perform(self._user, Delete(POD, key, pod.metadata.uid, 0))
 
     @_do.register
+    async def _bury(self, act: Bury) -> None:
+        leaving = [pod for pod in self.tail.pods.values() if pod.metadata.deletion_timestamp]
+        for pod in leaving[: act.most]:
+            meta = pod.metadata
+            await perform(self._user, Delete(POD, meta.key, meta.uid, 0))
+
+    @_do.register
     async def _begin_life(self, act: Start) -> None:
         await self._start(act.slot)
 
@@ -198,6 +210,10 @@ class Stage:
     @_do.register
     async def _spoil_binds(self, act: SpoilBinds) -> None:
         self._channels[act.slot].spoil_binds(act.troubles)
+
+    @_do.register
+    async def _spoil_evictions(self, act: SpoilEvictions) -> None:
+        self._channels[act.slot].spoil_evictions(act.troubles)
 
     @_do.register
     async def _spoil(self, act: Spoil) -> None:

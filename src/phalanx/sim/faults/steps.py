@@ -39,6 +39,13 @@ class Reap:
 
 
 @dataclass(frozen=True, slots=True)
+class Bury:
+    """Kubelets are done with so many of those who are leaving: these are gone for good."""
+
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
 class Start:
     """A scheduler comes up, knowing nothing; there may be another."""
 
@@ -85,6 +92,14 @@ class SpoilBinds:
 
 
 @dataclass(frozen=True, slots=True)
+class SpoilEvictions:
+    """Something happens to the next evictions of a scheduler."""
+
+    slot: int
+    troubles: tuple[Trouble, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Spoil:
     """For some seconds a share of all requests of a scheduler goes wrong."""
 
@@ -101,8 +116,8 @@ class SlowDisk:
     seconds: float
 
 
-Deed = Create | Patch | Delete | Finish | BindByHand | Reap
-Fault = Start | Stop | Lag | Stutter | Cut | SpoilBinds | Spoil | SlowDisk
+Deed = Create | Patch | Delete | Finish | BindByHand | Reap | Bury
+Fault = Start | Stop | Lag | Stutter | Cut | SpoilBinds | SpoilEvictions | Spoil | SlowDisk
 
 
 class Step(NamedTuple):
