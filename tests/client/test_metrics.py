@@ -12,6 +12,7 @@ from tests.builders import in_virtual_time
 async def test_a_work_queue_tells_what_waits_what_came_and_what_failed() -> None:
     metrics, queue = Metrics(), WorkQueue[str]()
     observe_queue(metrics, "jobs", queue)
+    queue.start(asyncio.get_running_loop().time)
     for key in ("a", "a", "b", "c"):
         queue.add(key)
     await asyncio.sleep(2)

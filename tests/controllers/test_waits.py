@@ -20,7 +20,7 @@ from phalanx.scheduler.decision import (
     Unready,
 )
 from phalanx.scheduler.entry import State
-from phalanx.scheduler.queue import Place
+from phalanx.scheduler.place import Place
 from tests.scheduler.builders import composite, gang, key, pod, pod_like
 
 

@@ -9,10 +9,7 @@ from phalanx.api.meta import Key
 from phalanx.api.scheduling import CompositePodGroup, PodGroup
 from phalanx.scheduler.diagnosis import Cluster
 from phalanx.scheduler.entity import Entity
-
-Group = PodGroup | CompositePodGroup
-#: Levels that a tree of groups has at most.
-LEVELS = 4
+from phalanx.sim.trees import Group, Trees
 
 
 class Kin:
@@ -21,53 +18,29 @@ class Kin:
     def __init__(self, seen: Cluster) -> None:
         self.pods = list(seen.pods)
         self.doomed = seen.doomed
-        self._groups = {
-            (isinstance(group, CompositePodGroup), group.metadata.key): group
-            for group in seen.groups
-        }
+        groups = [one for one in seen.groups if isinstance(one, PodGroup)]
+        composites = [one for one in seen.groups if isinstance(one, CompositePodGroup)]
+        self.trees = Trees(
+            {one.metadata.key: one for one in groups},
+            {one.metadata.key: one for one in composites},
+        )
 
     def group(self, key: Key, *, is_composite: bool) -> Group | None:
-        return self._groups.get((is_composite, key))
-
-    def line(self, key: Key | None) -> list[Group]:
-        """A PodGroup and what it hangs from, up to the root or to what is missing."""
-        found: list[Group] = []
-        group = self._groups.get((False, key)) if key else None
-        while group is not None and len(found) <= LEVELS:
-            found.append(group)
-            above = Key(group.metadata.namespace, group.spec.parent_composite_pod_group_name)
-            group = self._groups.get((True, above)) if above.name else None
-        return found
-
-    def children(self, group: Group | None) -> list[Group]:
-        """The groups that name one as their parent, the oldest first."""
-        if not isinstance(group, CompositePodGroup):
-            return []
-        space, name = group.metadata.key
-        found = [
-            one
-            for (_, key), one in self._groups.items()
-            if key.namespace == space and one.spec.parent_composite_pod_group_name == name
-        ]
-        return sorted(found, key=lambda one: (
-            one.metadata.creation_timestamp or "", one.metadata.name,
-            isinstance(one, CompositePodGroup),
-        ))  # fmt: skip
+        trees = self.trees
+        return trees.composites.get(key) if is_composite else trees.groups.get(key)
 
     def members(self, group: Group) -> list[Pod]:
         """The pods of a group, or of all groups below it."""
-        return [pod for pod in self.pods if any(one is group for one in self.line(pod.group))]
+        return [pod for pod in self.pods if self.trees.holds(group, pod.group)]
 
     def priority(self, pod: Pod) -> int:
         """How important a pod is: as important as the root of its tree."""
-        line = self.line(pod.group)
+        line = self.trees.line(pod.group)
         return line[-1].spec.priority if line else pod.spec.priority
 
     def whole(self, pod: Pod) -> Group | None:
         """The highest group above a pod of which all pods go or none."""
-        modes = [(group, group.spec.disruption_mode) for group in self.line(pod.group)]
-        found = [group for group, mode in modes if mode is not None and mode.all is not None]
-        return found[-1] if found else None
+        return self.trees.whole(pod.group)
 
     def unit(self, pod: Pod) -> list[Pod]:
         """Who goes with a pod: all who stay so far of the group that goes as a whole."""
@@ -87,7 +60,9 @@ class Kin:
         return {pod.metadata.uid for pod in self.pods if pod.node and self.leaves(pod)}
 
     def alive(self, key: Key) -> list[Pod]:
-        """The live members of a PodGroup, as the API shows them."""
+        """The live members of a PodGroup, as the API shows them; none if its tree is unsound."""
+        if not self.trees.is_sound(key):
+            return []
         return [pod for pod in self.pods if pod.group == key and is_alive(pod)]
 
     def placed(self, key: Key) -> int:
@@ -127,7 +102,7 @@ def _tree(kin: Kin, one: Entity, versions: bool) -> Iterator[str]:
     if group is None or one.group is None or group.spec != one.group.spec:
         yield "its group is another one"
         return
-    wanted = [child.metadata.key for child in kin.children(group)]
+    wanted = [child.metadata.key for child in kin.trees.children(group)]
     if [part.key for part in one.parts] != wanted:
         yield "other groups hang from it"
         return

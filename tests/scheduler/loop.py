@@ -13,8 +13,8 @@ from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Placed
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.events import Event
-from phalanx.scheduler.forest import name_of
 from phalanx.scheduler.explain import explain, not_ready
+from phalanx.scheduler.forest import name_of
 from phalanx.scheduler.policy import DEFAULT
 from phalanx.scheduler.queue import Queue
 from tests.scheduler.builders import key, pod_like

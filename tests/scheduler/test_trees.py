@@ -7,7 +7,8 @@ from phalanx.scheduler.decision import Misplaced, MissingGroups, Placed
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.entry import State
 from phalanx.scheduler.forest import Group
-from phalanx.scheduler.queue import Place, Queue
+from phalanx.scheduler.place import Place
+from phalanx.scheduler.queue import Queue
 from tests.scheduler.builders import composite, gang, key, pod
 from tests.scheduler.test_queue import bindings, refusal
 

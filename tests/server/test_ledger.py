@@ -141,6 +141,6 @@ async def test_the_ledger_is_hidden_from_the_api() -> None:
     groups = (await api.ask("GET", "/apis")).body["groups"]
     resources = (await api.ask("GET", "/apis/phalanx.dev/v1alpha1")).body["resources"]
     assert "phalanx.dev" in [group["name"] for group in groups]
-    served = ["groupbindings", "leaserenewals"]
+    served = ["groupbindings", "groupevictions", "leaserenewals"]
     assert [resource["name"] for resource in resources] == served
     assert (await api.ask("GET", "/apis/phalanx.dev/v1alpha1/ledger")).code == 404

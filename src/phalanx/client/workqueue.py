@@ -42,6 +42,7 @@ class WorkQueue(Generic[K]):
         self._pauses: dict[K, float] = {}
         #: How many keys were taken in so far, and how many of them after a failure.
         self.adds = self.retries = 0
+        self._clock: Callable[[], float] = _timeless
         #: Told of the seconds that each key has waited, and was worked on.
         self.waited: Callable[[float], None] = _unheard
         self.worked: Callable[[float], None] = _unheard
@@ -84,17 +85,22 @@ class WorkQueue(Generic[K]):
         """Let the next failure of a key be its first."""
         self._pauses.pop(key, None)
 
+    def start(self, clock: Callable[[], float]) -> None:
+        """Workers begin: from now on it is measured how long keys wait and are worked on."""
+        self._clock, now = clock, clock()
+        self._queued = dict.fromkeys(self._queued, now)
+
     async def get(self) -> K:
         """The next key, as soon as there is one; `done` must follow."""
         key = await self._queue.get()
-        now = self._now()
+        now = self._clock()
         self.waited(now - self._queued.pop(key))
         self._working[key] = now
         return key
 
     def done(self, key: K) -> None:
         """Say that a worker has finished with a key, well or not."""
-        self.worked(self._now() - self._working.pop(key))
+        self.worked(self._clock() - self._working.pop(key))
         if key in self._again:
             self._again.remove(key)
             self._put(key)
@@ -105,7 +111,7 @@ class WorkQueue(Generic[K]):
             self._stop(key)
 
     def _put(self, key: K) -> None:
-        self._queued[key] = self._now()
+        self._queued[key] = self._clock()
         self._queue.put_nowait(key)
 
     def _ring(self, key: K) -> None:
@@ -116,12 +122,13 @@ class WorkQueue(Generic[K]):
         if timer := self._timers.pop(key, None):
             timer.cancel()
 
-    @staticmethod
-    def _now() -> float:
-        return asyncio.get_running_loop().time()
-
     def _has_room(self) -> bool:
         return len(self._queued) + len(self._again) + len(self._timers) < self._capacity
+
+
+def _timeless() -> float:
+    """The time before anybody works."""
+    return 0.0
 
 
 def _unheard(seconds: float) -> None:

@@ -101,6 +101,7 @@ def observed_queue(client: Client, name: str) -> WorkQueue[Any]:
 
 async def work(queue: WorkQueue[K], act: Act[K], workers: int = 1) -> None:
     """Act on keys until cancelled, some side by side; what fails for now is tried again later."""
+    queue.start(asyncio.get_running_loop().time)
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(workers):

@@ -19,7 +19,7 @@ from phalanx.controllers.reporter import Verdict
 from phalanx.scheduler.decision import Misplaced, Unready
 from phalanx.scheduler.entry import Id
 from phalanx.scheduler.explain import not_ready
-from phalanx.scheduler.queue import Place
+from phalanx.scheduler.place import Place
 
 #: The reason of a pod that cannot be tried yet, and of one whose groups form no tree.
 NOT_READY, INVALID = "NotReadyForScheduling", "Invalid"

@@ -55,21 +55,28 @@ def by_shape(nodes: Iterable[Node]) -> dict[NodeShape, list[Node]]:
 
 
 def more_nodes(trial: Experiment) -> Iterator[Remedy]:
-    """The fewest more nodes of each shape; the shape of which fewest are enough first."""
+    """The fewest more nodes of each shape; the shape of which it takes fewest first.
+
+    Of shapes that have the same room, the one of which it takes fewest is told alone.
+    """
     models = {shape: nodes[0] for shape, nodes in by_shape(trial.known.nodes.values()).items()}
     most = len(trial.entity.members)
-    found: list[Remedy] = []
-    for guess, shape in _promising(trial, models)[:MOST_SHAPES]:
-        model = models[shape]
+    found: dict[str, Remedy] = {}
+    tried = 0
+    for guess, shape in _promising(trial, models):
+        if str(shape) in found and found[str(shape)].count <= guess:
+            continue
+        if tried == MOST_SHAPES or len(found) == MOST_TOLD:
+            break
+        tried, model = tried + 1, models[shape]
         count = smallest(
             lambda n, model=model: trial.works(Change(nodes=_copies(trial, model, n))),
             guess, most, guess - 1,
         )  # fmt: skip
         if count is not None:
-            found.append(Remedy(Sort.NODES, count, _said(trial, count, model)))
-        if len(found) == MOST_TOLD:
-            break
-    yield from found
+            best = Remedy(Sort.NODES, count, _said(trial, count, model))
+            found[str(shape)] = min(best, found.get(str(shape), best))
+    yield from found.values()
 
 
 def let_in(trial: Experiment) -> Iterator[Remedy]:
@@ -133,6 +140,7 @@ def _lasting(node: Node) -> tuple[Taint, ...]:
 
 def _said(trial: Experiment, count: int, model: Node) -> str:
     key, name = trial.entity.topology, model.metadata.name
-    where = f" in {key} {value}" if (value := model.metadata.labels.get(key)) else ""
+    value = model.metadata.labels.get(key)
+    where = f" in {key.rpartition('/')[2]} {value}" if value else ""
     what = f"{count} node{'s' if count > 1 else ''}"
     return f"add {what} like {name}{where} ({node_shape(model)})"

@@ -7,17 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from phalanx.api.budget import Budget
 from phalanx.api.core import Node, Pod, Service
-from phalanx.api.meta import Key
+from phalanx.api.meta import Meta, seconds
 from phalanx.scheduler.cache import Cache
 from phalanx.scheduler.cycle import decide
-from phalanx.scheduler.decision import Decision, Placed
-from phalanx.scheduler.explain import PodSentence, cures, explain, not_ready
-from phalanx.scheduler.forest import Group, name_of
-from phalanx.scheduler.policy import DEFAULT
-from phalanx.scheduler.queue import Place, Queue
+from phalanx.scheduler.decision import Placed, Waiting
+from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.entry import Id
+from phalanx.scheduler.evidence import Evidence, evidence
+from phalanx.scheduler.experiment import Experiment, Known
+from phalanx.scheduler.explain import (
+    Cure,
+    GroupSentence,
+    PodSentence,
+    explain,
+    not_ready,
+    ranked,
+)
+from phalanx.scheduler.forest import Flaw, Forest, Group, Name, name_of
+from phalanx.scheduler.policy import DEFAULT, Policy
+from phalanx.scheduler.profiles import DEFAULT_PROFILES, Profiles
+from phalanx.scheduler.queue import Queue
+from phalanx.scheduler.remedies import Remedies, remedies
 from phalanx.scheduler.search import Solver, nobody
 from phalanx.scheduler.selection import Labels
 
@@ -44,34 +58,46 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The answer: one state, one sentence, the pods concerned, what would help."""
+    """The answer: one state, one sentence, the pods concerned, the evidence, what would help."""
 
     state: str
     message: str
     bound: int
     pending: int
     pods: tuple[PodSentence, ...] = ()
-    cures: tuple[str, ...] = ()
+    cures: tuple[Cure, ...] = ()
+    #: What is told to each group of a tree.
+    groups: tuple[GroupSentence, ...] = ()
+    evidence: Evidence | None = None
+    #: How many decisions were made to find cures, and whether there was more to try.
+    decisions: int = 0
+    is_cut_short: bool = False
 
 
 def diagnose(
-    key: Key, *, is_group: bool, cluster: Cluster, scheduler: str, solver: Solver = nobody
-) -> Diagnosis:
-    """Why a group or a pod has no node, and what would give it one."""
-    cache, queue = cache_of(cluster), Queue(scheduler)
-    bound = 0
-    for group in cluster.groups:
-        queue.group(group, 0.0)
-    for pod in cluster.pods:
-        queue.pod(pod, 0.0)
-        mine = pod.group == key if is_group else pod.metadata.key == key
-        bound += mine and bool(pod.node)
-    place = next((p for p in queue.listing() if (p.key, p.is_group) == (key, is_group)), None)
-    if place is None:
+    subject: Id, cluster: Cluster, profiles: Profiles = DEFAULT_PROFILES, solver: Solver = nobody,
+    now: float = 0.0,
+) -> Diagnosis:  # fmt: skip
+    """Why a pod, a group or a tree of groups has no node, and what would give it one.
+
+    A group of a tree is decided about with all of it, since all of it is placed or nothing.
+    """
+    cache = cache_of(cluster)
+    forest = cache.snapshot().forest
+    mine = [pod for pod in cluster.pods if _is_of(pod, subject, forest)]
+    bound = sum(bool(pod.node) for pod in mine)
+    queue, home = _queue(cluster), _home(subject, forest)
+    if isinstance(home, Flaw):
+        return Diagnosis(NOT_READY, home.message, bound, len(mine) - bound)
+    place = next((place for place in queue.listing() if place.id == home), None)
+    if place is None or len(mine) == bound:
         return _settled(bound)
     if place.unready is not None:
-        return Diagnosis(NOT_READY, not_ready(place.unready), bound, len(place.pods))
-    return _told(_decided(place, queue, cache, solver), bound, len(place.pods))
+        return Diagnosis(NOT_READY, not_ready(place.unready), bound, len(mine) - bound)
+    entity = _next(home, queue, now)
+    policy = profiles.policies.get(entity.scheduler, DEFAULT)
+    asked = _Question(subject, entity, _known(cache, cluster), policy, solver)
+    return _answered(asked, bound, len(mine) - bound)
 
 
 def cache_of(cluster: Cluster) -> Cache:
@@ -94,23 +120,85 @@ def cache_of(cluster: Cluster) -> Cache:
     return cache
 
 
+class _Question(NamedTuple):
+    """An entity to decide about, and what of it is asked for."""
+
+    subject: Id
+    entity: Entity
+    known: Known
+    policy: Policy
+    solver: Solver
+
+
+def _is_of(pod: Pod, subject: Id, forest: Forest) -> bool:
+    """Whether a live pod is what is asked about, or below it."""
+    if pod.ended or (pod.metadata.deletion_timestamp and not pod.node):
+        return False
+    if not subject.is_group or pod.group is None:
+        return subject == Id(False, pod.metadata.key)
+    own = Name(False, pod.group)
+    return own == subject.name or subject.name in map(name_of, forest.line(own))
+
+
+def _queue(cluster: Cluster) -> Queue:
+    """The queue of a scheduler of every name that saw everything when it came about."""
+    queue = Queue(*dict.fromkeys(pod.spec.scheduler_name for pod in cluster.pods))
+    for group in cluster.groups:
+        queue.group(group, _made(group.metadata))
+    for pod in sorted(cluster.pods, key=lambda pod: pod.metadata.creation_timestamp):
+        queue.pod(pod, _made(pod.metadata))
+    return queue
+
+
+def _made(meta: Meta) -> float:
+    return seconds(meta.creation_timestamp) if meta.creation_timestamp else 0.0
+
+
+def _home(subject: Id, forest: Forest) -> Id | Flaw:
+    """The entity that it is decided with: itself, or the tree that it is in."""
+    if not subject.is_group:
+        return subject
+    root = forest.root(subject.name)
+    return root if isinstance(root, Flaw) else Id(True, root.key, root.is_composite)
+
+
 def _settled(bound: int) -> Diagnosis:
     if bound:
         return Diagnosis(PLACED, "every member has a node", bound, 0)
     return Diagnosis(EMPTY, "no pod waits for a node", 0, 0)
 
 
-def _decided(place: Place, queue: Queue, cache: Cache, solver: Solver) -> Decision:
-    """What the next cycle would decide about it, whoever comes before."""
-    while (entity := queue.pop(0.0)) is not None:
-        if (entity.key, entity.group is not None) == (place.key, place.is_group):
-            return decide(entity, cache.snapshot(), DEFAULT, solver)
-    raise LookupError(f"{place.key} is listed as ready but never comes up")
+def _next(home: Id, queue: Queue, now: float) -> Entity:
+    """What the next cycle would get to see of it, whoever comes before."""
+    while (entity := queue.pop(now)) is not None:
+        if Id(entity.group is not None, entity.key, entity.is_composite) == home:
+            return entity
+    raise LookupError(f"{home.key} is listed as ready but never comes up")
 
 
-def _told(decision: Decision, bound: int, pending: int) -> Diagnosis:
+def _known(cache: Cache, cluster: Cluster) -> Known:
+    nodes = {node.metadata.name: node for node in cluster.nodes}
+    return Known(cache, nodes, {pod.metadata.key: pod for pod in cluster.pods if not pod.ended})
+
+
+def _answered(asked: _Question, bound: int, pending: int) -> Diagnosis:
+    """What the cycle decides, in words, with the evidence and what would help."""
+    subject, entity, known, policy, solver = asked
+    snapshot = known.cache.snapshot()
+    decision = decide(entity, snapshot, policy, solver)
     told = explain(decision)
     if isinstance(decision, Placed):
-        message = f"{len(decision.bindings)} of {pending} pending members would be placed now"
-        return Diagnosis(FITS, message, bound, pending, told.pods, tuple(cures(decision)))
-    return Diagnosis(told.reason, told.message, bound, pending, told.pods, tuple(cures(decision)))
+        count = len(decision.bindings)
+        message = f"{count} of {len(entity.members)} pending members would be placed now"
+        return Diagnosis(
+            FITS, message, bound, pending, told.pods, tuple(ranked(decision, ())), told.groups
+        )
+    own = [one for one in told.groups if Id(True, one.key, one.is_composite) == subject]
+    found, helps = evidence(entity, snapshot, policy), Remedies()
+    if isinstance(decision, Waiting):
+        helps = remedies(Experiment(entity, decision, known, policy, solver))
+    return Diagnosis(
+        told.reason, own[0].message if own else told.message, bound, pending, told.pods,
+        tuple(ranked(decision, helps.found)), told.groups, found, helps.decisions,
+        helps.is_cut_short,
+    )  # fmt: skip

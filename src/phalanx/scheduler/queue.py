@@ -15,19 +15,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from heapq import heappop, heappush
 
 from phalanx.api.core import DEFAULT_SCHEDULER, Pod
 from phalanx.api.meta import Key
 from phalanx.scheduler.backoff import USUAL, BackOff
-from phalanx.scheduler.decision import Binding, Decision, Misplaced, Placed, Unready
+from phalanx.scheduler.decision import Binding, Decision, Misplaced, Placed
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.entry import Entry, Id, Memory, Rank, State
 from phalanx.scheduler.events import OWN, Event
 from phalanx.scheduler.forest import Flaw, Forest, Group, Name, name_of
 from phalanx.scheduler.lines import Arrival, Line, Stand
+from phalanx.scheduler.place import Place, place_of, position
 
 
 class Stimulus(Enum):
@@ -45,29 +45,6 @@ class Stimulus(Enum):
 
 class IllegalTransition(Exception):
     """A stimulus that cannot happen in a state did."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """One line of the queue, for people: an entity, where it stands and why."""
-
-    key: Key
-    is_group: bool
-    state: State
-    priority: int
-    pods: tuple[Key, ...]
-    attempts: int
-    timestamp: float
-    #: When it is tried again at the latest, if it is backing off.
-    until: float | None
-    unready: Unready | None
-    outcome: Decision | None
-    is_composite: bool = False
-
-    @property
-    def id(self) -> Id:
-        """The entity by name."""
-        return Id(self.is_group, self.key, self.is_composite)
 
 
 class Queue:
@@ -230,7 +207,7 @@ class Queue:
 
     def waiting(self) -> list[Place]:
         """The entities that are not even tried, each with what keeps it back."""
-        return [_place(entry) for entry in self._entries.values() if entry.state in _HELD_BACK]
+        return [place_of(entry) for entry in self._entries.values() if entry.state in _HELD_BACK]
 
     def misplaced(self) -> Iterator[tuple[Key, Misplaced]]:
         """The groups of groups whose tree is not whole, or is none."""
@@ -241,7 +218,7 @@ class Queue:
     def listing(self) -> list[Place]:
         """Everything there is to place, the next one first."""
         entries = [entry for entry in self._entries.values() if entry.state is not State.IDLE]
-        return [_place(entry) for entry in sorted(entries, key=_position)]
+        return [place_of(entry) for entry in sorted(entries, key=position)]
 
     def stands(self) -> Iterator[Stand]:
         """Everybody who stands in a line, in no order."""
@@ -462,14 +439,6 @@ TRANSITIONS: Mapping[tuple[State, Stimulus], Transition] = {
 _UNREADY = (State.IDLE, State.INCOMPLETE, State.GATED)
 _HELD_BACK = (State.INCOMPLETE, State.GATED)
 
-_ORDER = (
-    State.IN_FLIGHT,
-    State.ACTIVE,
-    State.BACKING_OFF,
-    State.GATED,
-    State.INCOMPLETE,
-)
-
 
 def _is_same(one: Group | None, other: Group | None) -> bool:
     """Whether it is the same group and asks for the same: a namesake is another."""
@@ -485,24 +454,3 @@ def _is_same(one: Group | None, other: Group | None) -> bool:
 def _alive(pod: Pod) -> bool:
     """Whether a pod is still a member: not ended and not being deleted."""
     return not pod.ended and not pod.metadata.deletion_timestamp
-
-
-def _position(entry: Entry) -> tuple[int, Rank]:
-    return _ORDER.index(entry.state), entry.rank
-
-
-def _place(entry: Entry) -> Place:
-    resting = entry.state is State.BACKING_OFF
-    return Place(
-        key=entry.id.key,
-        is_group=entry.id.is_group,
-        state=entry.state,
-        priority=entry.priority,
-        pods=tuple(entry.pending),
-        attempts=entry.attempts,
-        timestamp=entry.timestamp,
-        until=entry.until if resting else None,
-        unready=entry.unready,
-        outcome=entry.outcome,
-        is_composite=entry.id.is_composite,
-    )

@@ -45,7 +45,7 @@ def found(*things: Pod | PodGroup, decision: Decision | None = None) -> list[str
         queue.group(group, 0.0)
     for one in pods:
         queue.pod(one, 0.0)
-    return list(untrue(queue, lambda key, is_group: decision, tail))
+    return list(untrue(queue, lambda id_: decision, tail))
 
 
 def refused(name: str) -> Waiting:
@@ -104,5 +104,5 @@ def test_a_pod_that_waits_says_why() -> None:
 def test_a_pod_that_was_refused_is_promised_nothing() -> None:
     why = "0/1 nodes are available: 1 Insufficient cpu."
     assert found(told(pod("p"), why, promise="n"), decision=refused("p")) == [
-        "pod default/p was refused and still has a promise of a node"
+        "pod default/p was refused and still has a promise of node n"
     ]

@@ -19,8 +19,8 @@ from phalanx.controllers.scheduling import Scheduling
 from phalanx.scheduler.decision import Decision, Placed, Preempting, Waiting, promised
 from phalanx.scheduler.diagnosis import Cluster
 from phalanx.scheduler.entity import Entity
-from phalanx.scheduler.entry import State
-from phalanx.scheduler.queue import Place
+from phalanx.scheduler.entry import Id, State
+from phalanx.scheduler.place import Place
 from phalanx.sim.faults.channel import Channel
 from phalanx.sim.faults.register import Register
 from phalanx.sim.faults.rest import unrest
@@ -57,7 +57,7 @@ class Instance:
         self._tail, self._shadow = tail, Shadow(tail, self._informers)
         self._register, self._witness, self._broken = register, witness, broken
         #: The last attempt at each entity.
-        self._last: dict[tuple[Key, bool], tuple[Entity, Decision]] = {}
+        self._last: dict[Id, tuple[Entity, Decision]] = {}
         #: Where this scheduler has decided to put pods, all that it has ever promised them, and
         #: whom it has decided to evict.
         self._homes: dict[str, str] = {}
@@ -126,12 +126,12 @@ class Instance:
         cache, queue, tail = self.shell.cache, self.shell.queue, self._tail
         return [*unrest(cache, queue, tail), *untrue(queue, self._last_of, tail)]
 
-    def _last_of(self, key: Key, is_group: bool) -> Decision | None:
-        return self._last.get((key, is_group), (None, None))[1]
+    def _last_of(self, id_: Id) -> Decision | None:
+        return self._last.get(id_, (None, None))[1]
 
     def _refused(self, place: Place) -> Entity | None:
         """The last attempt at an entity, if what waits is exactly what was refused then."""
-        entity, decision = self._last.get((place.key, place.is_group), (None, None))
+        entity, decision = self._last.get(place.id, (None, None))
         if (
             entity is None
             or not isinstance(decision, Waiting | Preempting)
@@ -147,7 +147,8 @@ class Instance:
     def _decided(self, entity: Entity, decision: Decision) -> None:
         for sentence in self._witness.objections(self._then, entity, decision):
             self._broken(sentence)
-        self._last[entity.key, entity.group is not None] = entity, decision
+        id_ = Id(entity.group is not None, entity.key, entity.is_composite)
+        self._last[id_] = entity, decision
         self._promised.update({(uid, node): None for _, uid, node in promised(decision)})
         if isinstance(decision, Placed):
             self._register.decide(decision)

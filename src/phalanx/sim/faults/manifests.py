@@ -13,6 +13,8 @@ from phalanx.api.meta import Key
 from phalanx.api.wire import Object
 
 HOSTNAME = "kubernetes.io/hostname"
+#: The Workload that trees are made of.
+WORKLOAD = "work"
 GPU = "example.com/gpu"
 #: The priority classes beside none: what they are worth, and whether others make way for them.
 HIGH, HIGHEST, LOW, POLITE = "high", "highest", "low", "polite"
@@ -22,8 +24,6 @@ CLASSES: Mapping[str, Object] = {
     LOW: {"value": -10},
     POLITE: {"value": 100, "preemptionPolicy": "Never"},
 }
-#: The Workload that trees are made of.
-WORKLOAD = "work"
 TAINTS = (
     {"key": "dedicated", "value": "train", "effect": "NoSchedule"},
     {"key": "broken", "value": "", "effect": "NoExecute"},
@@ -55,11 +55,9 @@ def pod(
     lot: Random, key: Key, *, group: str = "", priority: str = "", gated: bool = False
 ) -> Object:
     """A pod that asks for something, and now and then for something special."""
-    container: Object = {
-        "name": "main",
-        "image": "main",
-        "resources": {"requests": lot.choice(_ASKS)},
-    }
+    asks = lot.choice(_ASKS)
+    resources = {"requests": asks, "limits": {k: v for k, v in asks.items() if k == GPU}}
+    container: Object = {"name": "main", "image": "main", "resources": resources}
     spec: Object = {"containers": [container], "restartPolicy": "Never"}
     if lot.random() < _SPECIAL:
         lot.choice(_WISHES)(lot, spec)
@@ -79,12 +77,12 @@ def named(manifest: Object, key: Key) -> Object:
 
 def group(
     key: Key, quorum: int | None, priority: str = "", topology: str = "", *, mode: str = "",
-    parent: str = "", workload: str = "",
+    parent: str = "", workload: str = WORKLOAD,
 ) -> Object:  # fmt: skip
     """A gang that needs so many, or a basic group; perhaps all in one domain of a topology."""
     policy: Object = {"basic": {}} if quorum is None else {"gang": {"minCount": quorum}}
     spec = {"schedulingPolicy": policy, **_terms(priority, topology, mode, parent)}
-    if workload:
+    if parent:
         spec["workloadRef"] = _made_of(workload)
     return {"metadata": _meta(key, {}), "spec": spec}
 
@@ -107,6 +105,8 @@ def _terms(priority: str, topology: str, mode: str, parent: str) -> Object:
     terms: Object = {"disruptionMode": {mode: {}}} if mode else {}
     if priority:
         terms["priorityClassName"] = priority
+    if priority == POLITE:
+        terms["preemptionPolicy"] = "Never"
     if topology:
         terms["schedulingConstraints"] = {"topology": [{"key": topology}]}
     if parent:

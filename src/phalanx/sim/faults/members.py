@@ -1,4 +1,4 @@
-"""The pods of one group as the API shows them, counted: what rest is judged by."""
+"""The pods of groups as the API shows them, counted: what rest is judged by."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from phalanx.api.core import DEFAULT_SCHEDULER, Pod
 from phalanx.api.meta import Key
+from phalanx.api.scheduling import CompositePodGroup
+from phalanx.sim.trees import Group, Trees
 
 
 class Members:
@@ -22,6 +24,39 @@ class Members:
     def are_gated(self) -> bool:
         """Whether somebody holds one of them back that a scheduler of ours would place."""
         return any(is_waiting(pod) and pod.spec.scheduling_gates for pod in self.pending)
+
+
+NOBODY = Members([])
+
+
+class Families:
+    """The members of every group, and the trees that groups form."""
+
+    def __init__(self, pods: Mapping[Key, Pod], trees: Trees) -> None:
+        self.trees = trees
+        self._members = by_group(pods)
+
+    def of(self, key: Key) -> Members:
+        """The members of a PodGroup."""
+        return self._members.get(key, NOBODY)
+
+    def are_gated(self, group: Group) -> bool:
+        """Whether a member of a group, or of one below it, is held back."""
+        root, members = self.trees.root, self._members.items()
+        return any(mine.are_gated for key, mine in members if root(key) is group)
+
+    def are_there(self, group: Group) -> bool:
+        """Whether as many members are there, or groups that have theirs, as are needed."""
+        if isinstance(group, CompositePodGroup):
+            return sum(map(self.are_there, self.trees.children(group))) >= group.quorum
+        key = group.metadata.key
+        return self.trees.is_sound(key) and len(self.of(key).alive) >= group.quorum
+
+    def have_enough(self, group: Group) -> bool:
+        """Whether as many members have a node, or groups have as many of theirs, as are needed."""
+        if isinstance(group, CompositePodGroup):
+            return sum(map(self.have_enough, self.trees.children(group))) >= group.quorum
+        return self.of(group.metadata.key).placed >= group.quorum
 
 
 def by_group(pods: Mapping[Key, Pod]) -> dict[Key, Members]:

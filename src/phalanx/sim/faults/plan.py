@@ -47,8 +47,8 @@ from phalanx.sim.faults.steps import (
     Stutter,
 )
 
-#: How many nodes there are, and how many pods at a time, about.
-NODES, CROWD = 6, 26
+#: How many nodes there are, and how many pods at a time, about; more where they fight for room.
+NODES, CROWD, MOB = 6, 26, 44
 SPACES = ("default", "other")
 #: Groups have few names, so that namesakes follow each other.
 _NAMES = 10
@@ -75,9 +75,10 @@ class _Plan:
         self._now = 0.0
         self._due: list[tuple[float, int, Deed | Fault]] = []
         self._number = count()
-        #: Until when pods and groups are wanted.
+        #: Until when pods, groups and trees are wanted.
         self._pods: dict[Key, float] = {}
         self._groups: dict[Key, float] = {}
+        self._trees: dict[Key, float] = {}
         self._priorities: dict[Key, str] = {}
         self._nodes = [f"n{i}" for i in range(NODES)]
         self._is_fight = bool(seed % 2)
@@ -85,6 +86,8 @@ class _Plan:
         self._weights = [h.weight * self._lot.choice((0, 1, 1, 1, 3)) for h in self._habits]
         # Without arrivals nothing else has anything to act upon.
         self._weights[: len(ARRIVALS)] = [habit.weight for habit in ARRIVALS]
+        if self._is_fight:
+            self._weights[len(HABITS) :] = [habit.weight for habit in FIGHTS]
         self._later(0.0, Start(0))
         for name in self._nodes:
             self._node_comes(name, 0.0)
@@ -131,7 +134,8 @@ class _Plan:
             self._pod_comes(member, 0.0, life, key.name, priority)
 
     def _is_crowded(self) -> bool:
-        return sum(until > self._now for until in self._pods.values()) > CROWD
+        there = sum(until > self._now for until in self._pods.values())
+        return there > (MOB if self._is_fight else CROWD)
 
     def _group_comes(self, quorum: int | None) -> None:
         """A group, and its members about the same time; perhaps some too few or too many."""
@@ -142,8 +146,8 @@ class _Plan:
         priority = self._lot.choice(_RANKS if self._is_fight else ("", "", "", manifests.HIGH))
         topology = "zone" if self._lot.random() < 0.15 else ""
         made = manifests.group(key, quorum, priority, topology, mode=self._mode())
-        members = (quorum or self._lot.randint(1, 4)) + self._lot.choice((-1, 0, 0, 0, 1, 2))
         self._later(self._soon(spell), Create(POD_GROUP, made))
+        members = (quorum or self._lot.randint(1, 4)) + self._lot.choice((-1, 0, 0, 0, 1, 2))
         self._members_come(key, max(members, 1), priority, life, spell)
         if self._lot.random() < 0.9:
             self._later(life + self._soon(2.0), Delete(POD_GROUP, key, ""))
@@ -300,12 +304,12 @@ class _Plan:
     def _tree(self) -> None:
         """A root, groups below it, perhaps another level between, all about the same time."""
         root = Key(self._lot.choice(SPACES), f"t{self._lot.randrange(_NAMES)}")
-        if self._is_crowded() or self._groups.get(root, 0.0) > self._now:
+        if self._is_crowded() or self._trees.get(root, 0.0) > self._now:
             return
         lot, life = self._lot, self._lot.uniform(*_LIFE)
         priority, spell = lot.choice(_RANKS), lot.choice((0.0, 0.05, 2.0))
         groups, between = lot.randint(1, 3), Key(root.namespace, f"{root.name}m")
-        self._groups[root] = self._now + life
+        self._trees[root] = self._now + life
         self._composite_comes(root, lot.choice((None, groups, max(groups - 1, 1))), priority, life)
         is_deep = lot.random() < 0.4
         if is_deep:
@@ -328,7 +332,7 @@ class _Plan:
     def _leaf_comes(self, key: Key, priority: str, life: float, spell: float, parent: str) -> None:
         lot = self._lot
         topology = "zone" if lot.random() < 0.1 else ""
-        workload = lot.choice((*[""] * 10, manifests.WORKLOAD, "another"))
+        workload = "another" if lot.random() < 0.03 else manifests.WORKLOAD
         quorum = lot.choice((None, 1, 2, 3))
         made = manifests.group(
             key, quorum, priority, topology, mode=self._mode(), parent=parent, workload=workload
@@ -447,10 +451,10 @@ HABITS = (
 )
 #: What is taken up besides where people fight for room.
 FIGHTS = (
-    Habit(8, _Plan._tree),
-    Habit(4, _Plan._rival),
-    Habit(1, _Plan._coup),
-    Habit(8, _Plan._bury),
+    Habit(16, _Plan._tree),
+    Habit(6, _Plan._rival),
+    Habit(2, _Plan._coup),
+    Habit(12, _Plan._bury),
     Habit(1, _Plan._budget),
     Habit(3, _Plan._spoil_evictions),
 )

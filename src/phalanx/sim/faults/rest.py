@@ -7,22 +7,24 @@ say of themselves is judged in `words.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from phalanx.api.core import Pod
-from phalanx.api.meta import Key
 from phalanx.scheduler.cache import Cache
 from phalanx.scheduler.diagnosis import Cluster, cache_of
 from phalanx.scheduler.entry import State
+from phalanx.scheduler.forest import Name
 from phalanx.scheduler.queue import Queue
 from phalanx.scheduler.snapshot import Snapshot
-from phalanx.sim.faults.members import Members, by_group, is_waiting
+from phalanx.sim.faults.members import Families, is_waiting
 from phalanx.sim.tail import Tail
+from phalanx.sim.trees import Trees
 
 
 def unrest(cache: Cache, queue: Queue, tail: Tail) -> Iterator[str]:
     """Sentences about everything that a scheduler at rest believes and is not so."""
     yield from (f"pod {key} is still assumed to have a node" for key in cache.assumed())
+    yield from (f"pod {key} is still taken for a victim" for key, _ in cache.doomed())
     yield from cache.check()
     yield from differences(cache.snapshot(), cache_of(_cluster(tail)).snapshot())
     yield from _misplaced(queue, tail)
@@ -52,6 +54,10 @@ def differences(held: Snapshot, true: Snapshot) -> Iterator[str]:
         yield "it believes other terms to be carried than pods carry"
     if _specs(held) != _specs(true):
         yield "it knows other groups than there are"
+    if held.claims != true.claims:
+        yield f"it keeps {_nodes(held)} for pods, but they were promised {_nodes(true)}"
+    if held.budgets != true.budgets:
+        yield "it knows other disruption budgets than there are"
 
 
 def _node(snapshot: Snapshot, name: str) -> dict[str, object]:
@@ -67,30 +73,34 @@ def _node(snapshot: Snapshot, name: str) -> dict[str, object]:
     return {name: value for name, value in known.items() if value and value != (0, 0)}
 
 
-def _specs(snapshot: Snapshot) -> dict[Key, object]:
-    return {name.key: group.spec for name, group in snapshot.forest.groups.items()}
+def _specs(snapshot: Snapshot) -> dict[Name, object]:
+    return {name: group.spec for name, group in snapshot.forest.groups.items()}
+
+
+def _nodes(snapshot: Snapshot) -> dict[str, str]:
+    return {str(key): claim.node for key, claim in sorted(snapshot.claims.items())}
 
 
 def _misplaced(queue: Queue, tail: Tail) -> Iterator[str]:
     """Every pod that wants a node is in the queue, where it belongs, and nobody else is."""
     held = {key: place.state for place in queue.listing() for key in place.pods}
     waiting = {key: pod for key, pod in tail.pods.items() if is_waiting(pod)}
-    members = by_group(tail.pods)
+    families = Families(tail.pods, Trees(tail.groups, tail.composites))
     yield from (f"pod {key} is in the queue for nothing" for key in held if key not in waiting)
     for key, pod in waiting.items():
-        expected = _standing(tail, members, pod)
+        expected = _standing(families, pod)
         if held.get(key) is not expected:
             where = held[key].name if key in held else "not"
             yield f"pod {key} is {where} in the queue, but should be {expected.name}"
 
 
-def _standing(tail: Tail, members: Mapping[Key, Members], pod: Pod) -> State:
-    """Where a pod that waits must stand, by what there is of its group."""
+def _standing(families: Families, pod: Pod) -> State:
+    """Where a pod that waits must stand, by what there is of the tree that its group is in."""
     if pod.group is None:
         return State.GATED if pod.spec.scheduling_gates else State.BACKING_OFF
-    group, fellows = tail.groups.get(pod.group), members[pod.group]
-    if group is None:
+    root = families.trees.root(pod.group)
+    if root is None:
         return State.INCOMPLETE
-    if fellows.are_gated:
+    if families.are_gated(root):
         return State.GATED
-    return State.INCOMPLETE if len(fellows.alive) < group.quorum else State.BACKING_OFF
+    return State.BACKING_OFF if families.are_there(root) else State.INCOMPLETE
