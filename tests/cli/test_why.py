@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,50 @@ from tools.control_plane import ControlPlane
 
 NUMBERS = itertools.count()
 KIND_OF = {kind.name: kind for kind in STORED}
+LOOSE = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: loose
+  plugins: {filter: {disabled: [{name: NodeAffinity}]}}
+"""
+
+
+def job(name: str, members: int, *, cpu: str) -> Object:
+    """A Job whose pods are a gang."""
+    template = pod(name, cpu=cpu)["spec"] | {"restartPolicy": "Never"}
+    return {
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name},
+        "spec": {
+            "parallelism": members, "completions": members, "template": {"spec": template},
+            "scheduling": {"schedulingPolicy": {"gang": {}}},
+        },
+    }  # fmt: skip
+
+
+def workload(name: str) -> Object:
+    policy = {"gang": {"minCount": 1}}
+    return {
+        "apiVersion": "scheduling.k8s.io/v1beta1", "kind": "Workload", "metadata": {"name": name},
+        "spec": {"podGroupTemplates": [{"name": "leaf", "schedulingPolicy": policy}]},
+    }  # fmt: skip
+
+
+def tree(name: str, *, cpu: str) -> Iterator[Object]:
+    """Two gangs of two that are to be placed together, made of a Workload."""
+    yield workload(name)
+    ref = {"workloadName": name, "templateName": "leaf"}
+    yield {
+        "apiVersion": "scheduling.k8s.io/v1alpha3", "kind": "CompositePodGroup",
+        "metadata": {"name": f"{name}-tree"},
+        "spec": {
+            "workloadRef": ref, "schedulingPolicy": {"gang": {"minGroupCount": 2}},
+        },
+    }  # fmt: skip
+    for leaf in (f"{name}-a", f"{name}-b"):
+        group, *pods = gang(leaf, 2, cpu=cpu)
+        group["spec"] |= {"workloadRef": ref, "parentCompositePodGroupName": f"{name}-tree"}
+        yield from (group, *pods)
 
 
 class User:
@@ -43,6 +88,14 @@ class User:
             obj["metadata"]["namespace"] = self.namespace
         return obj
 
+    def eventually(self, what: str, state: str) -> str:
+        """The answer once a controller has done its part."""
+        for _ in range(20):
+            _, told, _ = self.why(what)
+            if state in told:
+                return told
+        raise AssertionError(told)
+
     def why(self, *args: str) -> tuple[int, str, str]:
         done = phalanx("why", *args, "-n", self.namespace, "--kubeconfig", str(self.config))
         return done.returncode, done.stdout, done.stderr
@@ -57,15 +110,24 @@ def test_a_gang_that_is_too_big_is_told_why_and_what_would_help(user: User) -> N
     user.create(*gang("big", 3, cpu="7"))
     code, told, errors = user.why("podgroup/big")
     assert (code, errors) == (0, "")
-    head, members, *rest = told.splitlines()
+    head, reason, members, *rest = told.splitlines()
     assert head == (
         f"PodGroup {user.namespace}/big is waiting: "
         "minCount (3) cannot be satisfied: 2 scheduled, 0 remaining"
     )
+    assert reason == "  reason:  Unschedulable"
     assert members == "  members: 0 placed, 3 pending"
-    assert "It would help to:" in rest
-    assert any(line.startswith("  - ") for line in rest)
-    assert "0/2 nodes are available: 2 Insufficient cpu." in told
+    assert "0/2 nodes are available: 2 Insufficient cpu." in rest[0]
+    assert rest[1:] == [
+        "Room for members that ask for cpu 7 (3 pending, 3 needed):",
+        "  NODE          NODES   FIT NOW   IF EMPTY   LIMITED BY",
+        "  like node-0       2         2          2   cpu",
+        "It would help to:",
+        "  - lower minCount from 3 to 2",
+        "  - add 1 node like node-0 (cpu 8, example.com/gpu 4, memory 8Gi)",
+        "It may bring it nearer (not tried out) to:",
+        "  - free or add cpu 6 on node node-0",
+    ]
 
 
 def test_the_same_as_json(user: User) -> None:
@@ -78,7 +140,12 @@ def test_the_same_as_json(user: User) -> None:
     )  # fmt: skip
     assert (answer["state"], answer["bound"], answer["pending"]) == ("Unschedulable", 0, 3)
     assert [row["name"] for row in answer["pods"]] == ["big-0", "big-1", "big-2"]
-    assert answer["cures"]
+    assert answer["cures"][0] == {
+        "sort": "smaller", "size": 1, "text": "lower minCount from 3 to 2", "verified": True,
+    }  # fmt: skip
+    assert answer["cures"][-1]["verified"] is False
+    assert answer["evidence"]["rows"][0]["limit"] == "cpu"
+    assert (answer["decisions"] > 0, answer["cutShort"]) == (True, False)
 
 
 def test_a_pod_of_a_gang_is_asked_about_as_its_gang(user: User) -> None:
@@ -99,9 +166,57 @@ def test_a_pod_alone_is_explained_too(user: User) -> None:
     assert "0/2 nodes are available" in user.why("po/a")[1]
 
 
+def test_a_job_is_asked_about_as_its_groups(user: User) -> None:
+    user.create(job("train", 3, cpu="7"))
+    told = user.eventually("job/train", "is waiting")
+    assert told.startswith(f"PodGroup {user.namespace}/train-")
+    assert "  - lower minCount from 3 to 2\n" in told
+    workload, _ = told.removeprefix(f"PodGroup {user.namespace}/").split(" ", 1)
+    items = json.loads(user.why("job/train", "-o", "json")[1])["items"]
+    assert [item["name"] for item in items] == [workload]
+
+
+def test_a_workload_is_asked_about_as_its_tree(user: User) -> None:
+    user.create(*tree("w", cpu="7"))
+    code, told, errors = user.why("workload/w")
+    assert (code, errors) == (0, "")
+    assert told.startswith(f"CompositePodGroup {user.namespace}/w-tree is waiting: ")
+    assert "  - lower minGroupCount from 2 to 1\n" in told
+    part = user.why("pg/w-a")[1].splitlines()
+    assert part[0].startswith(f"PodGroup {user.namespace}/w-a is waiting: ")
+    assert part[3] == (
+        f"  part of: CompositePodGroup {user.namespace}/w-tree, of which all is placed or nothing"
+    )
+
+
+def test_a_workload_without_groups_says_so(user: User) -> None:
+    user.create(workload("w"))
+    assert user.why("workload/w")[1] == (
+        f"Workload {user.namespace}/w has no pods and no pod groups yet\n"
+    )
+    assert json.loads(user.why("workload/w", "-o", "json")[1]) == {"items": []}
+
+
+def test_the_configuration_of_the_scheduler_counts(user: User, tmp_path: Path) -> None:
+    user.create(pod("a", spec={"nodeSelector": {"color": "red"}, "schedulerName": "loose"}))
+    assert "is waiting" in user.why("pod/a")[1]
+    config = tmp_path / "config.yaml"
+    config.write_text(LOOSE)
+    assert "fits and is about to be placed" in user.why("pod/a", "--config", str(config))[1]
+
+
+def test_what_is_no_kind_is_wrong_usage(user: User) -> None:
+    code, told, errors = user.why("node/a")
+    assert (code, told) == (2, "")
+    assert "'node/a' is none of podgroup/NAME, compositepodgroup/NAME, pod/NAME, job/NAME" in errors
+
+
 @pytest.mark.parametrize(
     ("what", "complaint"),
     [
+        ("job/nobody", 'there is no Job "nobody" in namespace'),
+        ("workload/nobody", 'there is no Workload "nobody" in namespace'),
+        ("cpg/nobody", 'there is no CompositePodGroup "nobody" in namespace'),
         ("pod/nobody", 'there is no pod "nobody" in namespace'),
         ("podgroup/nobody", 'there is no pod group "nobody" in namespace'),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -38,7 +37,7 @@ def test_nodes_come_change_and_go() -> None:
     assert cache.snapshot().names == ["a"]
     assert cache.node("a", node("a", cordoned=True)) is Event.NODE_UPDATED
     assert cache.snapshot().cordoned.tolist() == [True]
-    assert cache.node("a", None) is None
+    assert cache.node("a", None) is Event.POD_PLACED, "nobody sees the pods there any more"
     assert cache.snapshot().names == []
     assert cache.node("a", None) is None
 
@@ -256,7 +255,7 @@ def vanish(cache: Cache) -> None:
 
 
 def hover(cache: Cache) -> None:
-    cache._pods[key("p")] = replace(cache._pods[key("p")], node="")
+    cache._pods[key("p")] = cache._pods[key("p")]._replace(node="")
 
 
 def overlook(cache: Cache) -> None:

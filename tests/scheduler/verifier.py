@@ -172,12 +172,17 @@ class Verifier:
                 if uid not in self._amounts:
                     self._amounts[uid] = pod_requests(pod), scored_requests(pod)
                 used, scored = self._amounts[uid]
-                machine.pods.append(pod)
+                machine.pods.append(_leaving(pod) if uid in seen.doomed else pod)
                 machine.used.update(used)
                 machine.scored.update(scored)
         services = [(s.metadata.namespace, dict(s.spec.selector)) for s in seen.services]
         spaces = {name: dict(labels) for name, labels in seen.namespaces.items()}
         return World(dict(sorted(machines.items())), spaces, services)
+
+
+def _leaving(pod: Pod) -> Pod:
+    """A pod that is as good as being deleted."""
+    return replace(pod, metadata=replace(pod.metadata, deletion_timestamp="soon"))
 
 
 def _claimed(pod: Pod, entity: Entity, own: Collection[str]) -> str:

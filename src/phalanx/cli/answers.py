@@ -48,6 +48,10 @@ def as_text(answer: Answer) -> str:
         lines.append(f"  reason:  {found.state}")
     if answer.subject.is_group:
         lines.append(f"  members: {found.bound} placed, {found.pending} pending")
+    if found.tree:
+        lines.append(
+            f"  part of: CompositePodGroup {found.tree}, of which all is placed or nothing"
+        )
     lines += [f"  {_some(names)}: {message}" for message, names in _by_message(found).items()]
     if found.evidence:
         lines += _table(found.evidence, "members" if answer.subject.is_group else "pods")
@@ -61,6 +65,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
         "kind": answer.kind, "namespace": subject.key.namespace, "name": subject.key.name,
         "state": found.state, "message": found.message,
         "bound": found.bound, "pending": found.pending,
+        "tree": found.tree and found.tree.name,
         "groups": [
             {"kind": "CompositePodGroup" if one.is_composite else "PodGroup", "name": one.key.name,
              "reason": one.reason, "message": one.message}
@@ -75,7 +80,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
             "rows": [row._asdict() for row in found.evidence.rows], "more": found.evidence.more,
         },
         "cures": [
-            {"sort": cure.sort.name.lower() if cure.sort else "hint", "count": cure.count,
+            {"sort": cure.sort.name.lower() if cure.sort else "hint", "size": cure.size,
              "text": cure.text, "verified": cure.is_verified}
             for cure in found.cures
         ],

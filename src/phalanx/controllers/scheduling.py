@@ -80,7 +80,7 @@ class Scheduling:
             schedulers=tuple(profiles.policies),
         )  # fmt: skip
         self._reporter = Reporter(client, sight.pods, sight.groups, clock, census)
-        self._trees = TreeReporter(client, sight.composites, clock)
+        self._trees = TreeReporter(client, sight.groups, sight.composites, clock, self.cache.placed)
         self._recorders = {
             name: Recorder(client, clock, chance, name, lambda: self.is_busy)
             for name in profiles.policies

@@ -8,6 +8,7 @@ its shape: a new one is ready.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace as but
@@ -60,23 +61,21 @@ def more_nodes(trial: Experiment) -> Iterator[Remedy]:
     Of shapes that have the same room, the one of which it takes fewest is told alone.
     """
     models = {shape: nodes[0] for shape, nodes in by_shape(trial.known.nodes.values()).items()}
-    most = len(trial.entity.members)
     found: dict[str, Remedy] = {}
     tried = 0
-    for guess, shape in _promising(trial, models):
-        if str(shape) in found and found[str(shape)].count <= guess:
+    for least, shape in _promising(trial, models):
+        model, rival = models[shape], found.get(str(shape))
+        if rival and rival.size <= least:
             continue
-        if tried == MOST_SHAPES or len(found) == MOST_TOLD:
+        if tried == MOST_SHAPES or sum(one.size <= least for one in found.values()) >= MOST_TOLD:
             break
-        tried, model = tried + 1, models[shape]
-        count = smallest(
-            lambda n, model=model: trial.works(Change(nodes=_copies(trial, model, n))),
-            guess, most, guess - 1,
-        )  # fmt: skip
+        tried += 1
+        most = rival.size - 1 if rival else len(trial.entity.members)
+        guess = most if rival else least
+        count = smallest(partial(_suffices, trial, model), guess, most, least - 1)
         if count is not None:
-            best = Remedy(Sort.NODES, count, _said(trial, count, model))
-            found[str(shape)] = min(best, found.get(str(shape), best))
-    yield from found.values()
+            found[str(shape)] = Remedy(Sort.NODES, count, _said(trial, count, model))
+    yield from sorted(found.values())[:MOST_TOLD]
 
 
 def let_in(trial: Experiment) -> Iterator[Remedy]:
@@ -105,6 +104,10 @@ def _promising(trial: Experiment, models: dict[NodeShape, Node]) -> list[tuple[i
         holds = {s: int(each[snapshot.index[node.metadata.name]]) for s, node in new.items()}
     guesses = [(max(-(-missing[s] // n), 1), s) for s, n in holds.items() if n]
     return sorted(guesses, key=lambda guess: (guess[0], models[guess[1]].metadata.name))
+
+
+def _suffices(trial: Experiment, model: Node, count: int) -> bool:
+    return trial.works(Change(nodes=_copies(trial, model, count)))
 
 
 def _copies(trial: Experiment, model: Node, count: int) -> tuple[Node, ...]:

@@ -14,8 +14,8 @@ read the API and decides nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
 
 from phalanx.api.budget import Budget
 from phalanx.api.core import Node, Pod
@@ -48,11 +48,10 @@ class _Host:
     @property
     def ports(self) -> Ports:
         """All ports that are taken."""
-        return tuple(port for ports in self.taken.values() for port in ports)
+        return tuple(port for ports in self.taken.values() for port in ports) if self.taken else ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
+class _Held(NamedTuple):
     """A pod that has not ended: where it is ("": nowhere yet) and whether that is only assumed."""
 
     key: Key
@@ -84,7 +83,7 @@ class _Held:
 
     def on(self, node: str) -> _Held:
         """The same pod, assumed to be on a node, or on none any more."""
-        return replace(self, node=node, assumed=bool(node))
+        return self._replace(node=node, assumed=bool(node))
 
     @property
     def resident(self) -> Resident | None:
@@ -121,12 +120,14 @@ class Cache:
         self._changed_groups: dict[Name, None] = {}
         self._changed_members: dict[Key, None] = {}
         self._changed_budgets: dict[Key, Budget | None] = {}
-        self._changed_pods: dict[Key, None] = {}
+        self._changed_pods: dict[Key, Resident | None] = {}
+        self._changed_claims: dict[Key, Resident | None] = {}
         self._changed_spaces: dict[str, Labels | None] = {}
         self._changed_services: dict[str, None] = {}
         #: All that the snapshot has not seen yet.
         self._changes = (
             self._changed_nodes, self._changed_loads, self._changed_groups, self._changed_pods,
+            self._changed_claims,
             self._changed_spaces, self._changed_services, self._changed_members,
             self._changed_budgets,
         )  # fmt: skip
@@ -137,7 +138,8 @@ class Cache:
         old = host.node if host else None
         if node is None:
             self._remove_node(name, host)
-            return None
+            # Whoever minds other pods sees none there any more.
+            return Event.POD_PLACED if old else None
         if old is not None and _same(old, node):
             return None
         host = self._host(name)
@@ -152,7 +154,7 @@ class Cache:
         """A pod came, changed or went (None). Says what that may cure."""
         old = self._pods.get(key)
         new = None if pod is None or pod.ended else _held(pod, old)
-        return self._replace(key, old, new)
+        return self._put_pod(key, old, new)
 
     def promise(self, bindings: Iterable[Binding]) -> tuple[Event, ...]:
         """Keep these nodes ("": none) for these pods, which wait for others to leave."""
@@ -160,15 +162,17 @@ class Cache:
         for key, uid, node in bindings:
             held = self._pods.get(key)
             if held and held.uid == uid and held.promised != node:
-                events += self._replace(key, held, replace(held, promised=node, untold=True))
+                events += self._put_pod(key, held, held._replace(promised=node, untold=True))
         return events
 
-    def doom(self, pods: Iterable[tuple[Key, str]], *, doomed: bool = True) -> None:
+    def doom(self, pods: Iterable[tuple[Key, str]], *, doomed: bool = True) -> tuple[Event, ...]:
         """Count these pods, by name and uid, as leaving, or (they were spared) not any more."""
+        events: tuple[Event, ...] = ()
         for key, uid in pods:
             held = self._pods.get(key)
             if held and held.uid == uid:
-                self._replace(key, held, replace(held, doomed=doomed))
+                events = self._put_pod(key, held, held._replace(doomed=doomed))
+        return events
 
     def namespace(self, name: str, labels: Labels | None) -> Event | None:
         """A namespace came, changed or went (None). Says what that may cure."""
@@ -195,7 +199,7 @@ class Cache:
         for key, uid, node in bindings:
             held = self._pods.get(key)
             if held and held.uid == uid and not held.node:
-                events = self._replace(key, held, held.on(node))
+                events = self._put_pod(key, held, held.on(node))
         return events
 
     def forget(self, bindings: Iterable[Binding]) -> tuple[Event, ...]:
@@ -204,7 +208,7 @@ class Cache:
         for key, uid, node in bindings:
             held = self._pods.get(key)
             if held and held.assumed and (held.uid, held.node) == (uid, node):
-                events = self._replace(key, held, held.on(""))
+                events = self._put_pod(key, held, held.on(""))
         return events
 
     def placed(self, group: Key) -> int:
@@ -269,7 +273,7 @@ class Cache:
             self._changed_nodes.pop(name, None)
             self._drop_if_empty(name, host)
 
-    def _replace(self, key: Key, old: _Held | None, new: _Held | None) -> tuple[Event, ...]:
+    def _put_pod(self, key: Key, old: _Held | None, new: _Held | None) -> tuple[Event, ...]:
         """One version of a pod takes the place of another, wherever each is."""
         moved = not (old and new and old.node == new.node and old.shape == new.shape)
         before, after = old and old.resident, new and new.resident
@@ -283,8 +287,10 @@ class Cache:
                 self._load(key, new)
         _put(self._pods, key, new)
         claimed, claims = old and old.claim, new and new.claim
-        if before != after or claimed != claims:
-            self._changed_pods[key] = None
+        if before != after:
+            self._changed_pods[key] = after
+        if claimed != claims:
+            self._changed_claims[key] = claims
         released = claimed and not claims and not after
         gone = (Event.POD_GONE,) if (moved and before) or released else ()
         return (*gone, Event.POD_PLACED) if after and before != after else gone
@@ -366,10 +372,10 @@ class Cache:
         for space in self._changed_services:
             mine = [labels for key, labels in self._services.items() if key.namespace == space]
             _put(census.services, space, tuple(mine))
-        for key in self._changed_pods:
-            held = self._pods.get(key)
-            census.put(key, held.resident if held else None)
-            _put(self._snapshot.claims, key, held.claim if held else None)
+        for key, resident in self._changed_pods.items():
+            census.put(key, resident)
+        for key, claim in self._changed_claims.items():
+            _put(self._snapshot.claims, key, claim)
 
     def _rewrite(self) -> None:
         snapshot, hosts = self._snapshot, self._hosts
@@ -432,11 +438,11 @@ def _held(pod: Pod, old: _Held | None) -> _Held:
     if old is None or old.uid != held.uid:
         return held
     if old.untold and old.promised != promised:
-        held = replace(held, promised=old.promised, untold=True)
+        held = held._replace(promised=old.promised, untold=True)
     doomed = old.doomed and not held.leaving
     if not held.node and old.assumed:
-        return replace(held, node=old.node, assumed=True, doomed=doomed)
-    return replace(held, doomed=doomed) if doomed else held
+        return held._replace(node=old.node, assumed=True, doomed=doomed)
+    return held._replace(doomed=doomed) if doomed else held
 
 
 def _same(one: Node, other: Node) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.api.meta import Key
-from phalanx.scheduler.peers import Peers, Term
+from phalanx.scheduler.peers import NOBODY, Peers, Term
 from phalanx.scheduler.selection import Labels, Selection
 
 if TYPE_CHECKING:
@@ -114,9 +114,10 @@ class Census:
             self._residents[key] = new
         if old == new:
             return
-        for pod, change in ((old, -1), (new, +1)):
-            if pod is not None:
-                self._count(pod, change)
+        if old is not None:
+            self._count(old, -1)
+        if new is not None:
+            self._count(new, +1)
 
     def residents(self) -> Iterable[Resident]:
         """All pods on nodes."""
@@ -146,9 +147,10 @@ class Census:
         return counts
 
     def _count(self, pod: Resident, change: int) -> None:
-        for carried in carried_by(pod.peers) if pod.peers else ():
-            self._carry(carried, pod.node, change)
-        if pod.node in self._index:
+        if pod.shape.peers is not NOBODY:
+            for carried in carried_by(pod.peers):
+                self._carry(carried, pod.node, change)
+        if self._crowds and pod.node in self._index:
             i = self._index[pod.node]
             for crowd, counts in self._crowds.items():
                 if crowd.holds(pod, self.namespaces):

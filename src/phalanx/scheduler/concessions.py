@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from math import inf
 
 from msgspec.structs import replace as but
@@ -47,10 +48,7 @@ def smaller(trial: Experiment) -> Iterator[Remedy]:
     for one in _first(one for one in entity.groups if _is_gang(one.group)):
         told = got.get(one.key, trial.waiting)
         now = one.quorum
-        fewer = smallest(
-            lambda k, one=one, now=now: trial.works(Change(_with(entity, _lowered(one, now - k)))),
-            now - told.scheduled, now - 1,
-        )  # fmt: skip
+        fewer = smallest(partial(_suffices, trial, one), now - told.scheduled, now - 1)
         if fewer is not None:
             field = "minGroupCount" if one.is_composite else "minCount"
             text = f"lower {field}{_of(one, entity)} from {now} to {now - fewer}"
@@ -99,6 +97,11 @@ def _with(entity: Entity, group: Group) -> Entity:
     return replace(entity, parts=tuple(_with(part, group) for part in entity.parts))
 
 
+def _suffices(trial: Experiment, one: Entity, fewer: int) -> bool:
+    """Whether it would do if one of the groups needed so many fewer."""
+    return trial.works(Change(_with(trial.entity, _lowered(one, one.quorum - fewer))))
+
+
 def _lowered(one: Entity, quorum: int) -> Group:
     group = one.group
     assert group is not None
@@ -136,11 +139,12 @@ def _wider(trial: Experiment, one: Entity) -> Iterator[Way]:
 def _later(entity: Entity, one: Entity) -> Iterator[Way]:
     """What it will be content with in time, without anybody's doing."""
     rungs = levels(replace(one, waited=inf))
+    whose = _of(one, entity).replace(" of ", " for ")
     for key, after in () if isinstance(rungs, Objection) else rungs:
         if after > entity.waited:
             place = f"one {key} will do" if key else "any nodes will do"
-            text = f"wait: after {after:g} s {place}{_of(one, entity).replace(' of ', ' for ')}"
-            yield text, _having_waited(entity, after)
+            since = f"wait until {after:g} s have passed since it was complete"
+            yield f"{since}: then {place}{whose}", _having_waited(entity, after)
 
 
 def _having_waited(entity: Entity, seconds: float) -> Entity:

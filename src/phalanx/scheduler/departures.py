@@ -19,7 +19,7 @@ from phalanx.scheduler.shape import shape_of
 from phalanx.scheduler.snapshot import Snapshot
 
 #: So many are tried; if there are more, only those whose room may be enough.
-MOST = 16
+MOST = 14
 
 
 class Departure(NamedTuple):

@@ -100,7 +100,8 @@ class Desk:
             if not self.queue.is_current(entity, decision.waiting.promised):
                 self.queue.again(entity, now)
                 return False
-            self.cache.doom((victim.pod, victim.uid) for victim in decision.victims)
+            victims = ((victim.pod, victim.uid) for victim in decision.victims)
+            self._wake(self.cache.doom(victims), now)
         self._promise(entity, decision, now)
         self.queue.done(entity, decision, now)
         return True
@@ -121,6 +122,7 @@ class Desk:
         spared = tuple(victims)
         if self._note:
             self._note(Spared(now, spared))
+        # Nobody is woken: whoever evicts in vain would do so again at once.
         self.cache.doom(spared, doomed=False)
 
     def undo(self, bindings: Iterable[Binding], now: float) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from phalanx.api.budget import Budget
 from phalanx.api.core import Node, Pod, Service
-from phalanx.api.meta import Meta, seconds
+from phalanx.api.meta import Key, Meta, seconds
 from phalanx.scheduler.cache import Cache
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Placed, Waiting
@@ -66,7 +66,8 @@ class Diagnosis:
     pending: int
     pods: tuple[PodSentence, ...] = ()
     cures: tuple[Cure, ...] = ()
-    #: What is told to each group of a tree.
+    #: The tree of groups that it was decided about with, and what is told to each group of it.
+    tree: Key | None = None
     groups: tuple[GroupSentence, ...] = ()
     evidence: Evidence | None = None
     #: How many decisions were made to find cures, and whether there was more to try.
@@ -171,9 +172,13 @@ def _settled(bound: int) -> Diagnosis:
 def _next(home: Id, queue: Queue, now: float) -> Entity:
     """What the next cycle would get to see of it, whoever comes before."""
     while (entity := queue.pop(now)) is not None:
-        if Id(entity.group is not None, entity.key, entity.is_composite) == home:
+        if _id(entity) == home:
             return entity
     raise LookupError(f"{home.key} is listed as ready but never comes up")
+
+
+def _id(entity: Entity) -> Id:
+    return Id(entity.group is not None, entity.key, entity.is_composite)
 
 
 def _known(cache: Cache, cluster: Cluster) -> Known:
@@ -187,11 +192,12 @@ def _answered(asked: _Question, bound: int, pending: int) -> Diagnosis:
     snapshot = known.cache.snapshot()
     decision = decide(entity, snapshot, policy, solver)
     told = explain(decision)
+    tree = entity.key if entity.is_composite and _id(entity) != subject else None
     if isinstance(decision, Placed):
         count = len(decision.bindings)
         message = f"{count} of {len(entity.members)} pending members would be placed now"
         return Diagnosis(
-            FITS, message, bound, pending, told.pods, tuple(ranked(decision, ())), told.groups
+            FITS, message, bound, pending, told.pods, tuple(ranked(decision, ())), tree, told.groups
         )
     own = [one for one in told.groups if Id(True, one.key, one.is_composite) == subject]
     found, helps = evidence(entity, snapshot, policy), Remedies()
@@ -199,6 +205,6 @@ def _answered(asked: _Question, bound: int, pending: int) -> Diagnosis:
         helps = remedies(Experiment(entity, decision, known, policy, solver))
     return Diagnosis(
         told.reason, own[0].message if own else told.message, bound, pending, told.pods,
-        tuple(ranked(decision, helps.found)), told.groups, found, helps.decisions,
+        tuple(ranked(decision, helps.found)), tree, told.groups, found, helps.decisions,
         helps.is_cut_short,
     )  # fmt: skip

@@ -173,7 +173,7 @@ class Entry:
         return self._ready_below(name, counts, levels) >= group.quorum
 
     def _ready_below(self, name: Name, counts: Mapping[Key | None, int], levels: int) -> int:
-        children = self.forest.children(name)
+        children = self.forest.parts(name)
         return sum(self._ready(child, counts, levels - 1) for child in children)
 
     @property
@@ -290,7 +290,7 @@ class Entry:
 
     def _parts(self, name: Name, pending: Pending, levels: int) -> tuple[Entity, ...]:
         """What hangs from a group, as entities."""
-        children = self.forest.children(name) if levels else ()
+        children = self.forest.parts(name) if levels else ()
         return tuple(self._part(child, pending, levels - 1) for child in children)
 
     def _part(self, name: Name, pending: Pending, levels: int) -> Entity:

@@ -100,8 +100,14 @@ def _bars(shape: Shape, snapshot: Snapshot, policy: Policy) -> list[str]:
         if row.depends is Depends.NODES:
             for reason, mask in row.refuses(scene):
                 for node in np.flatnonzero(mask).tolist():
-                    bars[node] = bars[node] or reason.removeprefix("node(s) ")
+                    bars[node] = bars[node] or _short(reason)
     return bars
+
+
+def _short(reason: str) -> str:
+    for word in ("node(s) ", "were ", "had "):
+        reason = reason.removeprefix(word)
+    return reason
 
 
 def _limit(shape: Shape, nodes: IntArray, bars: Sequence[str], snapshot: Snapshot) -> str:

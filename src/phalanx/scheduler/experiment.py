@@ -22,8 +22,8 @@ from phalanx.scheduler.program import Answer, Program
 from phalanx.scheduler.search import UNANSWERED, Solver, nobody
 from phalanx.scheduler.snapshot import Snapshot
 
-#: How many questions an exact solver is asked in all.
-QUESTIONS = 8
+#: How many questions an exact solver is asked in all, and of how many columns at most.
+QUESTIONS, COLUMNS = 8, 800
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,11 @@ class Experiment:
 
     def __init__(
         self, entity: Entity, waiting: Waiting, known: Known, policy: Policy,
-        solver: Solver = nobody,
+        solver: Solver = nobody, questions: int = QUESTIONS,
     ) -> None:  # fmt: skip
         self.entity, self.waiting, self.known = entity, waiting, known
         self.policy = replace(policy, preempts=False, groups_preempt=False)
-        self._solver, self._questions = solver, QUESTIONS
+        self._solver, self._questions = solver, questions
         self._left = 0
         #: How many decisions were made.
         self.decisions = 0
@@ -95,7 +95,7 @@ class Experiment:
 
     def _answer(self, program: Program) -> Answer:
         """Exact searches are long, and there may be one in every decision."""
-        if not self._questions:
+        if not self._questions or len(program.limits) > COLUMNS:
             self.is_cut_short = True
             return UNANSWERED
         self._questions -= 1

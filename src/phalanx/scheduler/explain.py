@@ -7,7 +7,7 @@ from nowhere else. Texts that Kubernetes also prints read as they do there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, assert_never
 
 from phalanx.api.meta import Key
@@ -59,7 +59,7 @@ class Cure(NamedTuple):
     text: str
     is_verified: bool = False
     sort: Sort | None = None
-    count: int = 0
+    size: int = 0
 
 
 #: How hints begin that say no more than a remedy of some sort.
@@ -112,7 +112,12 @@ def _of_placed(decision: Placed) -> Explanation:
 
 def _of_waiting(decision: Waiting) -> Explanation:
     message = _why_waiting(decision)
-    groups = tuple(_of_part(part, decision.reason, message) for part in decision.parts)
+    # What the whole tree lacks is said of its groups together with what came of thinking about it.
+    bare = replace(decision, preemption="", promised=(), relaxes=None, parts=())
+    parts = [
+        part._replace(waiting=None) if part.waiting == bare else part for part in decision.parts
+    ]
+    groups = tuple(_of_part(part, decision.reason, message) for part in parts)
     return Explanation(decision.reason, message, _of_pods(decision), groups)
 
 
@@ -177,7 +182,7 @@ def cures(decision: Decision) -> list[str]:
 def ranked(decision: Decision, remedies: Iterable[Remedy]) -> list[Cure]:
     """What was tried out and helps, the cheapest first, and then what was not."""
     found = sorted(set(remedies))
-    verified = [Cure(text, True, sort, count) for sort, count, text in found]
+    verified = [Cure(text, True, sort, size) for sort, size, text in found]
     said = tuple(start for sort, start in _SAME if any(one.sort is sort for one in found))
     hints = cures(decision) if not isinstance(decision, Preempting) else ()
     return [*verified, *(Cure(text) for text in hints if not text.startswith(said))]

@@ -99,6 +99,14 @@ class Forest:
         """A group and everything that hangs from it, parents before children."""
         yield from self._below([name], DEPTH)
 
+    def parts(self, name: Name) -> list[Name]:
+        """The groups that hang from one and belong there: a stranger waits by itself."""
+        return [one for one in self.children(name) if isinstance(self.root(one), Name)]
+
+    def tree(self, name: Name) -> Iterator[Name]:
+        """A group and everything that is placed with it, parents before children."""
+        return (one for one in self.below(name) if isinstance(self.root(one), Name))
+
     def _below(self, names: Iterable[Name], levels: int) -> Iterator[Name]:
         for name in names:
             yield name

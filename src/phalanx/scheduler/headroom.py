@@ -6,6 +6,7 @@ knows. Tells which changes are worth trying first, and people where it is tight.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -40,12 +41,16 @@ class Headroom:
 
     def __init__(self, entity: Entity, snapshot: Snapshot, policy: Policy) -> None:
         self._snapshot = snapshot
-        self.shapes = shapes(entity)
+        self._members = Counter(member.shape for member in entity.members)
         self.needed = needed(entity, snapshot)
-        every = [capacities(snapshot, policy, shape) for shape in self.shapes]
-        #: How many more members each node holds, of the shape of which it holds most.
-        self.each: IntArray = np.max(every, axis=0)
-        self._allowed = [view_of(snapshot, policy, shape).allowed for shape in self.shapes]
+        every = [
+            np.minimum(capacities(snapshot, policy, shape), count)
+            for shape, count in self._members.items()
+        ]
+        #: How many more members each node holds, as if those of different shapes were in nobody's
+        #: way but that of their like.
+        self.each: IntArray = np.sum(every, axis=0)
+        self._allowed = {s: view_of(snapshot, policy, s).allowed for s in self._members}
         key = entity.topology
         #: The domain of each node; -1 for none.
         self.ids: IntArray = snapshot.domains(key).ids if key else np.zeros(len(snapshot), np.int64)
@@ -72,11 +77,12 @@ class Headroom:
 
     def _holding(self, node: int, freed: Mapping[str, int]) -> int:
         """How many members a node holds without what is freed."""
-        allowed = zip(self.shapes, self._allowed, strict=True)
-        return max((self._count(node, s, freed) for s, mask in allowed if mask[node]), default=0)
+        return sum(self._count(node, shape, freed) for shape in self._members)
 
     def _count(self, node: int, shape: Shape, freed: Mapping[str, int]) -> int:
-        snapshot, most = self._snapshot, self.needed
+        if not self._allowed[shape][node]:
+            return 0
+        snapshot, most = self._snapshot, self._members[shape]
         for name, amount in shape.requests:
             column = snapshot.columns.get(name)
             if column is None:

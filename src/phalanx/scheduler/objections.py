@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phalanx.api.core import Pod
+from phalanx.api.core import PodSpec
 from phalanx.scheduler.decision import (
     SCHEDULER_ERROR,
     UNSCHEDULABLE,
@@ -29,10 +29,10 @@ class Objection:
     cure: str
 
 
-def _scheduler_names(entity: Entity, pods: list[Pod]) -> Objection | None:
-    ours = pods[0].spec.scheduler_name
-    for pod in pods:
-        if (name := pod.spec.scheduler_name) != ours:
+def _scheduler_names(entity: Entity, specs: list[PodSpec]) -> Objection | None:
+    ours = specs[0].scheduler_name
+    for spec in specs:
+        if (name := spec.scheduler_name) != ours:
             return Objection(
                 SCHEDULER_ERROR,
                 "all pods in a single pod group should have the same .spec.schedulerName set, "
@@ -42,10 +42,10 @@ def _scheduler_names(entity: Entity, pods: list[Pod]) -> Objection | None:
     return None
 
 
-def _priorities(entity: Entity, pods: list[Pod]) -> Objection | None:
+def _priorities(entity: Entity, specs: list[PodSpec]) -> Objection | None:
     wanted = entity.group.spec.priority if entity.group else 0
-    for pod in pods:
-        if (priority := pod.spec.priority) != wanted:
+    for spec in specs:
+        if (priority := spec.priority) != wanted:
             return Objection(
                 SCHEDULER_ERROR,
                 "all pods in a single pod group should have the same priority as the pod group's "
@@ -55,11 +55,11 @@ def _priorities(entity: Entity, pods: list[Pod]) -> Objection | None:
     return None
 
 
-def _preemption_policies(entity: Entity, pods: list[Pod]) -> Objection | None:
+def _preemption_policies(entity: Entity, specs: list[PodSpec]) -> Objection | None:
     own = entity.group.spec.preemption_policy if entity.group else ""
-    wanted = own or pods[0].spec.preemption_policy
-    for pod in pods:
-        if (policy := pod.spec.preemption_policy) != wanted:
+    wanted = own or specs[0].preemption_policy
+    for spec in specs:
+        if (policy := spec.preemption_policy) != wanted:
             like_it = " as the pod group's preemption policy" if own else ""
             return Objection(
                 SCHEDULER_ERROR,
@@ -70,7 +70,7 @@ def _preemption_policies(entity: Entity, pods: list[Pod]) -> Objection | None:
     return None
 
 
-def _unsupported_pod(entity: Entity, pods: list[Pod]) -> Objection | None:
+def _unsupported_pod(entity: Entity, specs: list[PodSpec]) -> Objection | None:
     for member in entity.members:
         if what := member.shape.unsupported:
             message = f"pod asks for {what}, which is not supported yet"
@@ -89,12 +89,18 @@ GROUP_OBJECTIONS = (
 
 def impossible(entity: Entity) -> Impossible | None:
     """The first objection to an entity as a decision about it."""
-    pods = [member.pod for member in entity.members]
-    pods += entity.others
+    specs = _unequal(entity)
     for row in GROUP_OBJECTIONS if entity.group else POD_OBJECTIONS:
-        if found := row(entity, pods):
+        if found := row(entity, specs):
             return refused_outright(entity, found)
     return None
+
+
+def _unequal(entity: Entity) -> list[PodSpec]:
+    """One spec of each sort among all pods, in their order; mostly there is one sort."""
+    specs = [member.pod.spec for member in entity.members]
+    specs += [pod.spec for pod in entity.others]
+    return list({(s.scheduler_name, s.priority, s.preemption_policy): s for s in specs}.values())
 
 
 def refused_outright(entity: Entity, found: Objection) -> Impossible:

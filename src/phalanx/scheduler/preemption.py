@@ -14,7 +14,7 @@ their cost. Each costs a cycle, so there is a limit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple, TypeGuard
@@ -27,6 +27,7 @@ from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.objections import Objection
 from phalanx.scheduler.search import Steps
 from phalanx.scheduler.sparing import needed, stand
+from phalanx.scheduler.topology import placements
 from phalanx.scheduler.units import Bill, Cost, Unit, allowances, units
 from phalanx.scheduler.variation import varied
 
@@ -89,8 +90,30 @@ def _held(entity: Entity, free: Ground, waiting: Waiting, result: Attempt | Bran
     ]
     if not mine:
         return held
-    seats = mine if len(mine) >= len(result.seats) and stand(free, (), mine) else result.seats
+    seats = mine if _are_as_good(entity, free, mine, result.seats) else result.seats
     return replace(held, promised=bindings(seats, snapshot.names))
+
+
+def _are_as_good(
+    entity: Entity, free: Ground, mine: Sequence[Seat], others: Sequence[Seat]
+) -> bool:
+    """Whether seats are for all for whom there are others, and all may still sit there."""
+    nodes = {seat.member.pod.metadata.key: seat.node for seat in mine}
+    if any(seat.member.pod.metadata.key not in nodes for seat in others):
+        return False
+    for one in entity.groups:
+        keys = [member.pod.metadata.key for member in one.members]
+        if not _share_a_place(one, free, {nodes[key] for key in keys if key in nodes}):
+            return False
+    return stand(free, (), mine)
+
+
+def _share_a_place(one: Entity, free: Ground, nodes: Set[int]) -> bool:
+    found = placements(one, free.snapshot)
+    if found is None or not nodes:
+        return True
+    places = () if isinstance(found, Objection) else found
+    return any(nodes <= set(place.nodes.tolist()) for place in places)
 
 
 class _Hunt:

@@ -176,7 +176,7 @@ class Queue:
         return wanted and len(tree) == len(now) and all(map(_is_same, tree, now))
 
     def _below(self, id_: Id) -> Iterator[Name]:
-        return self._forest.below(id_.name) if id_.is_group else iter(())
+        return self._forest.tree(id_.name) if id_.is_group else iter(())
 
     def again(self, entity: Entity, now: float) -> None:
         """What an attempt ended in is not wanted any more: have it tried anew, in its old turn."""

@@ -21,10 +21,10 @@ from phalanx.scheduler.remedy import Remedy, Sort
 
 #: Who knows changes of which sort, and how many decisions they may make; the cheapest sort first.
 SOURCES: tuple[tuple[Sort, Callable[[Experiment], Iterator[Remedy]], int], ...] = (
-    (Sort.SMALLER, smaller, 12),
-    (Sort.NODES, more_nodes, 20),
-    (Sort.WIDER, wider, 8),
-    (Sort.ENDING, ending, 16),
+    (Sort.SMALLER, smaller, 10),
+    (Sort.NODES, more_nodes, 26),
+    (Sort.WIDER, wider, 6),
+    (Sort.ENDING, ending, 14),
     (Sort.LOOSER, looser, 5),
     (Sort.LOOSER, let_in, 3),
 )

@@ -22,7 +22,7 @@ class Remedy(NamedTuple):
 
     sort: Sort
     #: How much of it: members or groups fewer, nodes more, pods that end.
-    count: int
+    size: int
     text: str
 
 

@@ -32,8 +32,10 @@ class Trees:
 
     def line(self, key: Key | None) -> list[Group]:
         """A PodGroup and what it hangs from, up to the root or to what is missing."""
+        return self._up(self.groups.get(key) if key else None)
+
+    def _up(self, group: Group | None) -> list[Group]:
         found: list[Group] = []
-        group: Group | None = self.groups.get(key) if key else None
         while group is not None and len(found) <= LEVELS:
             found.append(group)
             group = self.above(group)
@@ -41,22 +43,16 @@ class Trees:
 
     def is_sound(self, key: Key | None) -> bool:
         """Whether the tree that a PodGroup is in is one: of few levels, with a root, of a piece."""
-        line = self.line(key)
-        if not line or len(line) > LEVELS or line[-1].spec.parent_composite_pod_group_name:
-            return False
-        works = [one.spec.workload_ref.workload_name for one in line if one.spec.workload_ref]
-        return all(one == other for one, other in pairwise(works))
+        return _is_sound(self.line(key))
 
     def root(self, key: Key | None) -> Group | None:
         """The root of the tree that a PodGroup is in, if that is sound."""
         return self.line(key)[-1] if self.is_sound(key) else None
 
     def children(self, group: Group) -> list[Group]:
-        """The groups that hang from one, the oldest first."""
-        if isinstance(group, PodGroup):
-            return []
-        found: list[Group] = [one for one in self.groups.values() if self.above(one) is group]
-        found += [one for one in self.composites.values() if self.above(one) is group]
+        """The groups that hang from one and belong there, the oldest first."""
+        every: list[Group] = [*self.groups.values(), *self.composites.values()]
+        found = [one for one in every if self.above(one) is group and _is_sound(self._up(one))]
         return sorted(found, key=_age)
 
     def whole(self, key: Key | None) -> Group | None:
@@ -69,6 +65,13 @@ class Trees:
     def holds(self, group: Group, key: Key | None) -> bool:
         """Whether a PodGroup is this group, or is below it."""
         return any(one is group for one in self.line(key))
+
+
+def _is_sound(line: list[Group]) -> bool:
+    if not line or len(line) > LEVELS or line[-1].spec.parent_composite_pod_group_name:
+        return False
+    works = [one.spec.workload_ref.workload_name for one in line if one.spec.workload_ref]
+    return all(one == other for one, other in pairwise(works))
 
 
 def _age(group: Group) -> tuple[str, str, bool]:
