@@ -103,7 +103,7 @@ def _cures(found: Diagnosis) -> Iterator[str]:
         yield "It may bring it nearer (not tried out) to:"
         yield from (f"  - {text}" for text in hints[:_HINTS])
     if found.is_cut_short:
-        yield f"There may be smaller changes: after {found.decisions} decisions it was enough."
+        yield f"There may be smaller changes: the search ended after {found.decisions} decisions."
 
 
 def _table(evidence: Evidence, whom: str) -> Iterator[str]:
