@@ -197,7 +197,8 @@ async def test_who_is_bound_under_an_intent_says_so() -> None:
 async def test_what_was_begun_is_finished_before_anything_else_however_important() -> None:
     async with foreign(SIZE, cpu="1") as c:
         await begun(c, 2, gang("a", SIZE, cpu="1"))
-        await c.client.create(PRIORITY_CLASS, {"metadata": {"name": "high"}, "value": 1000})
+        patient = {"value": 1000, "preemptionPolicy": "Never"}
+        await c.client.create(PRIORITY_CLASS, {"metadata": {"name": "high"}, **patient})
         await c.create(pod("urgent", cpu="1", spec={"priorityClassName": "high"}))
         way = Way(c)
         async with scheduler(c, way, seed=2):

@@ -132,3 +132,26 @@ def test_who_has_waited_long_enough_is_content_with_less() -> None:
     assert early.cures[2].text == (
         "wait until 60 s have passed since it was complete: then any nodes will do"
     )
+
+
+def test_a_group_that_contradicts_itself_needs_an_edit_and_no_room() -> None:
+    found = why(of_group("g"), [node("a")], members(2), [gang("g", 2, priority=5)])
+    assert (found.state, found.evidence) == ("SchedulerError", None)
+    assert [cure.text for cure in found.cures] == [
+        "give the group and all its pods the same priority class"
+    ]
+
+
+def test_without_nodes_there_is_little_to_say() -> None:
+    found = why(of_group("g"), [], members(2), [gang("g", 2)])
+    assert found.evidence is not None
+    assert found.evidence.rows == ()
+    assert [cure.text for cure in found.cures] == ["add a node with room for cpu 1"]
+
+
+def test_where_no_node_has_the_label_the_members_could_be_anywhere() -> None:
+    found = why(of_group("g"), [node("a")], members(2), [gang("g", 2, topology="rack")])
+    assert found.message == "no feasible placements found"
+    assert [cure.text for cure in found.cures if cure.is_verified] == [
+        "let the members be anywhere, not in one rack"
+    ]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
+from random import Random
 
 import pytest
 from msgspec.structs import replace as but
@@ -20,9 +23,10 @@ from phalanx.api.core import (
     Toleration,
 )
 from phalanx.api.meta import OwnerReference
+from phalanx.api.scheduling import CompositePodGroup
 from phalanx.controllers.exact import Solver
 from phalanx.scheduler.cycle import decide
-from phalanx.scheduler.decision import Waiting
+from phalanx.scheduler.decision import Placed, Waiting
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.experiment import Change, Experiment, Known
 from phalanx.scheduler.forest import Group, name_of
@@ -327,6 +331,95 @@ def test_nothing_smaller_helps_in_many_clusters(family: str) -> None:
         every += judge(plain_instance(seed) if family == "plain" else instance(family, seed))
     assert every[Sort.SMALLER]
     assert every[Sort.NODES]
+
+
+def crowded(seed: int) -> tuple[Instance, dict[str, list[Pod]]]:
+    """A gang that may not fit beside groups of different sizes, and who would end with whom."""
+    draw = Random(f"crowded {seed}")
+    nodes = [node(f"n{i}", cpu=str(draw.randint(3, 5))) for i in range(draw.randint(2, 4))]
+    together: dict[str, list[Pod]] = {}
+    free = {n.metadata.name: int(n.status.allocatable["cpu"]) for n in nodes}
+    for number in range(draw.randint(2, 5)):
+        for i in range(draw.randint(1, 3)):
+            name, cpu = draw.choice(list(free)), draw.randint(1, 2)
+            if free[name] >= cpu:
+                free[name] -= cpu
+                one = pod(f"x{number}-{i}", f"x{number}", on=name, cpu=str(cpu))
+                together.setdefault(f"x{number}", []).append(one)
+    pods = members(draw.randint(1, 4), cpu=str(draw.randint(1, 3)))
+    running = [one for pods in together.values() for one in pods]
+    return Instance(nodes, running, entity(gang("g", len(pods)), pods)), together
+
+
+def test_of_all_groups_whose_end_suffices_the_smallest_is_told() -> None:
+    told = 0
+    for seed in range(20 * SEEDS):
+        one, together = crowded(seed)
+        found = found_for(one)
+        left = {
+            name: replace(one, running=[pod for pod in one.running if pod not in pods])
+            for name, pods in together.items()
+        }
+        enough = [(len(together[name]), name) for name in left if changes.is_possible(left[name])]
+        if found is None:
+            continue
+        sizes = [remedy.size for remedy in found.found if remedy.sort is Sort.ENDING]
+        assert sizes == [min(enough)[0]] if enough else sizes == []
+        told += len(sizes)
+    assert told > SEEDS
+
+
+def forest(seed: int) -> tuple[Entity, list[Node]]:
+    """A tree that may not fit, some of whose groups want to be in one rack."""
+    draw = Random(f"forest {seed}")
+    nodes = [
+        node(f"n{i}", {"rack": f"r{i % 2}"}, cpu=str(draw.randint(1, 4)))
+        for i in range(draw.randint(1, 4))
+    ]
+    parts = []
+    for name in "xyz"[: draw.randint(2, 3)]:
+        count, topology = draw.randint(1, 4), draw.choice(["", "rack"])
+        group = gang(name, draw.randint(1, count), parent="t", topology=topology)
+        parts.append(entity(group, members(count, name)))
+    return tree(composite("t", draw.randint(1, len(parts))), *parts), nodes
+
+
+def lowered(one: Entity, name: str, quorum: int) -> Entity:
+    """The tree with another minimum of one of its groups."""
+    assert isinstance(one.group, CompositePodGroup)
+    parts = tuple(
+        replace(part, group=gang(name, quorum, parent="t", topology=part.topology))
+        if part.key.name == name
+        else part
+        for part in one.parts
+    )
+    own = composite("t", quorum) if name == "t" else one.group
+    return replace(one, group=own, parts=parts)
+
+
+def is_placed(one: Entity, nodes: list[Node]) -> bool:
+    return isinstance(decide(one, cluster(nodes).snapshot(), DEFAULT), Placed)
+
+
+LOWER = re.compile(r"lower min\w+?(?: of PodGroup (?P<name>\w))? from (?P<now>\d) to (?P<to>\d)")
+
+
+def test_trees_are_told_the_smallest_changes_too() -> None:
+    told = 0
+    for seed in range(10 * SEEDS):
+        one, nodes = forest(seed)
+        if is_placed(one, nodes):
+            continue
+        found = helps(one, nodes)
+        for remedy in found.found:
+            if match := LOWER.fullmatch(remedy.text):
+                to, name = int(match["to"]), match["name"] or "t"
+                fits = [
+                    is_placed(lowered(one, name, n), nodes) for n in range(1, int(match["now"]))
+                ]
+                assert fits == [n <= to for n in range(1, int(match["now"]))]
+                told += 1
+    assert told > SEEDS
 
 
 def test_the_same_question_has_the_same_answer() -> None:

@@ -14,6 +14,7 @@ from phalanx.api.errors import ApiError
 from phalanx.cli.options import state_folder
 from phalanx.client import kubeconfig
 from phalanx.client.client import Client
+from phalanx.client.readonly import ReadOnly
 from phalanx.client.transports import Unreachable
 
 T = TypeVar("T")
@@ -52,7 +53,7 @@ def access(config: Path | None, context: str) -> kubeconfig.Access:
 
 
 def ask(config: Path | None, context: str, question: Callable[[Client, str], Awaitable[T]]) -> T:
-    """Put a question to the cluster, given a client and the context's namespace."""
+    """Put a question to the cluster, given a client that only reads and the context's namespace."""
     try:
         return uvloop.run(_asked(access(config, context), question))
     except (kubeconfig.KubeconfigError, ApiError, Unreachable) as error:
@@ -60,7 +61,7 @@ def ask(config: Path | None, context: str, question: Callable[[Client, str], Awa
 
 
 async def _asked(server: kubeconfig.Access, question: Callable[[Client, str], Awaitable[T]]) -> T:
-    client = kubeconfig.connect(server)
+    client = Client(ReadOnly(kubeconfig.transport(server)))
     try:
         return await question(client, server.namespace or "default")
     finally:

@@ -21,6 +21,7 @@ COMMANDS = {
     "restore": "Put a copy of the store back.",
     "decisions": "List what a scheduler decided, and replay it.",
     "why": "Say why a pod group or pod is pending, and what would let it run.",
+    "queue": "List gangs that run and wait, with position and reason.",
 }
 
 

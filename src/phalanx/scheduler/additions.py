@@ -95,9 +95,9 @@ def let_in(trial: Experiment) -> Iterator[Remedy]:
 
 def _promising(trial: Experiment, models: dict[NodeShape, Node]) -> list[tuple[int, NodeShape]]:
     """Shapes that hold a member at all, with how many nodes it takes at least; the fewest first."""
-    now = Headroom(trial.entity, trial.known.cache.snapshot(), trial.policy)
-    at = dict(zip(trial.known.cache.snapshot().names, range(len(now.each)), strict=True))
-    missing = {s: now.missing(at[model.metadata.name]) for s, model in models.items()}
+    snapshot = trial.known.cache.snapshot()
+    now = Headroom(trial.entity, snapshot, trial.policy)
+    missing = {s: now.missing(snapshot.index[node.metadata.name]) for s, node in models.items()}
     new = {shape: _copies(trial, model, 1)[0] for shape, model in models.items()}
     with trial.after(Change(nodes=tuple(new.values()))) as snapshot:
         each = Headroom(trial.entity, snapshot, trial.policy).each

@@ -14,7 +14,7 @@ from phalanx.api.core import Node, Pod, Service
 from phalanx.api.meta import Key, Meta, seconds
 from phalanx.scheduler.cache import Cache
 from phalanx.scheduler.cycle import decide
-from phalanx.scheduler.decision import Placed, Waiting
+from phalanx.scheduler.decision import Impossible, Placed, Waiting
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.entry import Id
 from phalanx.scheduler.evidence import Evidence, evidence
@@ -200,11 +200,13 @@ def _answered(asked: _Question, bound: int, pending: int) -> Diagnosis:
             FITS, message, bound, pending, told.pods, tuple(ranked(decision, ())), tree, told.groups
         )
     own = [one for one in told.groups if Id(True, one.key, one.is_composite) == subject]
-    found, helps = evidence(entity, snapshot, policy), Remedies()
+    room, helps = None, Remedies()
+    if not isinstance(decision, Impossible):
+        room = evidence(entity, snapshot, policy)
     if isinstance(decision, Waiting):
         helps = remedies(Experiment(entity, decision, known, policy, solver))
     return Diagnosis(
         told.reason, own[0].message if own else told.message, bound, pending, told.pods,
-        tuple(ranked(decision, helps.found)), tree, told.groups, found, helps.decisions,
+        tuple(ranked(decision, helps.found)), tree, told.groups, room, helps.decisions,
         helps.is_cut_short,
     )  # fmt: skip

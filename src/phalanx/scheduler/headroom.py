@@ -30,10 +30,14 @@ def shapes(entity: Entity) -> list[Shape]:
 
 def needed(entity: Entity, snapshot: Snapshot) -> int:
     """How many more members must find a node, at the least."""
+    return max(_lacking(entity, snapshot), 1)
+
+
+def _lacking(entity: Entity, snapshot: Snapshot) -> int:
     if entity.is_composite:
-        below = sorted(needed(part, snapshot) for part in entity.parts)
-        return max(sum(below[: entity.quorum]), 1)
-    return max(entity.quorum - scheduled(entity, snapshot), 1)
+        below = sorted(_lacking(part, snapshot) for part in entity.parts)
+        return sum(below[: entity.quorum])
+    return max(entity.quorum - scheduled(entity, snapshot), 0)
 
 
 class Headroom:

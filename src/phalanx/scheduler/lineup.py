@@ -1,0 +1,210 @@
+"""Lineup: who waits and who runs, in order, read from what the API shows.
+
+`phalanx queue` and `phalanx top` print it. The order is that of a queue that has seen everything
+when it came about: what was begun, the higher priority, the longer wait. Reasons are those that the
+scheduler wrote down; nothing is decided anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from phalanx.api.core import Pod
+from phalanx.api.meta import Condition, Meta, condition, seconds
+from phalanx.api.scheduling import (
+    COMPOSITE_INITIALLY_SCHEDULED,
+    INITIALLY_SCHEDULED,
+    CompositePodGroup,
+)
+from phalanx.scheduler.diagnosis import NOT_READY, Cluster
+from phalanx.scheduler.entry import Id
+from phalanx.scheduler.explain import not_ready
+from phalanx.scheduler.forest import Flaw, Forest, Group, Name, name_of
+from phalanx.scheduler.place import Place
+from phalanx.scheduler.queue import Queue
+
+#: What is said of somebody whom no scheduler has spoken of yet.
+NEW = "NotTriedYet"
+_POD_SCHEDULED = "PodScheduled"
+
+
+class Standing(Enum):
+    """How it is about a gang."""
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    HELD = "held"
+
+
+@dataclass(frozen=True, slots=True)
+class Lined:
+    """One line: a gang, a tree of them, or a pod alone that waits."""
+
+    id: Id
+    standing: Standing
+    #: Its turn among those that wait, from 1; 0 if it has none.
+    position: int
+    priority: int
+    #: Since when it waits, or runs.
+    since: float
+    placed: int
+    pending: int
+    ended: int
+    needed: int
+    reason: str
+    message: str
+    nodes: tuple[str, ...]
+    scheduler: str
+
+    @property
+    def members(self) -> int:
+        """All that there are of it, the ended ones included."""
+        return self.placed + self.pending + self.ended
+
+    @property
+    def kind(self) -> str:
+        """The name of the kind."""
+        if not self.id.is_group:
+            return "Pod"
+        return "CompositePodGroup" if self.id.is_composite else "PodGroup"
+
+
+@dataclass(slots=True)
+class _Whole:
+    """The pods of one entity."""
+
+    placed: list[Pod] = field(default_factory=list)
+    pending: list[Pod] = field(default_factory=list)
+    ended: list[Pod] = field(default_factory=list)
+
+
+def lineup(cluster: Cluster) -> list[Lined]:
+    """Those that run, the longest first, and then those that wait, the next one first."""
+    forest = _forest(cluster.groups)
+    wholes = _wholes(cluster.pods, forest)
+    places = queue_of(cluster).listing()
+    waiting = {place.id for place in places}
+    running = [
+        _running(id_, whole, forest)
+        for id_, whole in wholes.items()
+        if id_.is_group and whole.placed and id_ not in waiting
+    ]
+    running.sort(key=lambda one: (one.since, one.id))
+    return [*running, *_numbered(places, wholes, forest)]
+
+
+def queue_of(cluster: Cluster) -> Queue:
+    """The queue of schedulers of all names that saw everything when it came about."""
+    queue = Queue(*dict.fromkeys(pod.spec.scheduler_name for pod in cluster.pods))
+    for group in cluster.groups:
+        queue.group(group, made(group.metadata))
+    for pod in sorted(cluster.pods, key=lambda pod: pod.metadata.creation_timestamp):
+        queue.pod(pod, made(pod.metadata))
+    return queue
+
+
+def made(meta: Meta) -> float:
+    """When an object came about."""
+    return seconds(meta.creation_timestamp) if meta.creation_timestamp else 0.0
+
+
+def _forest(groups: Iterable[Group]) -> Forest:
+    forest = Forest()
+    for group in groups:
+        forest.put(name_of(group), group)
+    return forest
+
+
+def _wholes(pods: Iterable[Pod], forest: Forest) -> dict[Id, _Whole]:
+    found: dict[Id, _Whole] = {}
+    for pod in pods:
+        whole = found.setdefault(home_of(pod, forest), _Whole())
+        if pod.ended:
+            whole.ended.append(pod)
+        else:
+            (whole.placed if pod.node else whole.pending).append(pod)
+    return found
+
+
+def home_of(pod: Pod, forest: Forest) -> Id:
+    """The entity that a pod is of: itself, its group, or the tree that it is in."""
+    if pod.group is None:
+        return Id(False, pod.metadata.key)
+    own = Name(False, pod.group)
+    root = forest.root(own)
+    name = own if isinstance(root, Flaw) else root
+    return Id(True, name.key, name.is_composite)
+
+
+def _running(id_: Id, whole: _Whole, forest: Forest) -> Lined:
+    group = forest.get(id_.name)
+    said = _said(group)
+    since = made(group.metadata) if group else made(whole.placed[0].metadata)
+    if said is not None and said.status == "True" and said.last_transition_time:
+        since = seconds(said.last_transition_time)
+    return _line(id_, Standing.RUNNING, 0, since, whole, group)
+
+
+def _numbered(places: Iterable[Place], wholes: dict[Id, _Whole], forest: Forest) -> Iterator[Lined]:
+    position = 0
+    for place in places:
+        standing = Standing.HELD if place.unready else Standing.WAITING
+        position += standing is Standing.WAITING
+        turn = position if standing is Standing.WAITING else 0
+        whole, group = wholes[place.id], forest.get(place.id.name) if place.is_group else None
+        yield _line(place.id, standing, turn, place.timestamp, whole, group, place)
+
+
+def _line(
+    id_: Id, standing: Standing, position: int, since: float, whole: _Whole, group: Group | None,
+    place: Place | None = None,
+) -> Lined:  # fmt: skip
+    reason, message = _why(place, whole, group) if place else ("", "")
+    some = (whole.pending or whole.placed)[0]
+    return Lined(
+        id_, standing, position,
+        priority=group.spec.priority if group else some.spec.priority,
+        since=since,
+        placed=len(whole.placed), pending=len(whole.pending), ended=len(whole.ended),
+        needed=group.quorum if group else 1,
+        reason=reason, message=message,
+        nodes=tuple(sorted({pod.node for pod in whole.placed})),
+        scheduler=some.spec.scheduler_name,
+    )  # fmt: skip
+
+
+def _why(place: Place, whole: _Whole, group: Group | None) -> tuple[str, str]:
+    """Why it has no place, in a word and in a sentence."""
+    if place.unready is not None:
+        return NOT_READY, not_ready(place.unready)
+    said = _said(group) if group else None
+    if said is None or said.status == "True":
+        # Members that come after their group was placed are spoken of one by one.
+        told = (condition(pod.status.conditions, _POD_SCHEDULED) for pod in whole.pending)
+        said = next((one for one in told if one is not None and one.status == "False"), None)
+    return (said.reason, said.message) if said else (NEW, "no scheduler has spoken of it yet")
+
+
+def _said(group: Group | None) -> Condition | None:
+    """What the scheduler said of a group."""
+    if group is None:
+        return None
+    kind = (
+        COMPOSITE_INITIALLY_SCHEDULED
+        if isinstance(group, CompositePodGroup)
+        else INITIALLY_SCHEDULED
+    )
+    return condition(group.status.conditions, kind)
+
+
+def of_namespace(lines: Iterable[Lined], namespace: str) -> list[Lined]:
+    """Those of one namespace, in their turns among all; "" for all."""
+    return [one for one in lines if not namespace or one.id.key.namespace == namespace]
+
+
+def titled(id_: Id) -> str:
+    """An entity as a phrase: `PodGroup default/train`."""
+    kind = "CompositePodGroup" if id_.is_composite else "PodGroup"
+    return f"{kind if id_.is_group else 'Pod'} {id_.key}"
