@@ -15,8 +15,8 @@ from phalanx.chance import SeededChance
 from phalanx.client.client import Client
 from phalanx.controllers.cronjobs import CronJobs
 from phalanx.controllers.loop import Informers
-from phalanx.controllers.nodes import RUN_SECONDS
 from phalanx.controllers.recorder import Recorder
+from phalanx.controllers.stages import RUN_SECONDS
 from tests.builders import in_virtual_time
 from tests.controllers.cluster import EPOCH, Cluster, cluster, lagging, machines
 from tests.controllers.lives import (

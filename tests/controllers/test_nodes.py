@@ -9,7 +9,8 @@ from phalanx.api.errors import NotFound
 from phalanx.api.kinds import NODE, POD
 from phalanx.api.meta import Key, seconds
 from phalanx.api.wire import Object
-from phalanx.controllers.nodes import RUN_SECONDS, SimulatedNode
+from phalanx.controllers.nodes import SimulatedNode
+from phalanx.controllers.stages import RUN_SECONDS
 from tests.builders import in_virtual_time, pod
 from tests.controllers.cluster import EPOCH, Cluster, cluster, machines
 

@@ -15,8 +15,8 @@ from phalanx.api.meta import Key
 from phalanx.api.scheduling import INITIALLY_SCHEDULED, SCHEDULED
 from phalanx.chance import SeededChance
 from phalanx.controllers.loop import Informers
-from phalanx.controllers.nodes import RUN_SECONDS
 from phalanx.controllers.scheduling import Scheduling
+from phalanx.controllers.stages import RUN_SECONDS
 from tests.builders import gang, in_virtual_time, node, pod, pod_group, tried
 from tests.controllers.cluster import Cluster, audited, cluster, lagging, machines
 from tests.scheduler.configurations import configured

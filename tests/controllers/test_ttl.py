@@ -12,7 +12,7 @@ from phalanx.api.meta import Key, timestamp
 from phalanx.api.wire import Object
 from phalanx.client.client import Client
 from phalanx.controllers.loop import Informers
-from phalanx.controllers.nodes import RUN_SECONDS
+from phalanx.controllers.stages import RUN_SECONDS
 from phalanx.controllers.ttl import TimeToLive
 from tests.builders import in_virtual_time
 from tests.controllers.cluster import Cluster, cluster, lagging, machines

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from msgspec.structs import replace as but
 
 from phalanx.api.core import Node, Pod, Taint
+from phalanx.api.scheduling import TOPOLOGY
 from phalanx.scheduler.diagnosis import EMPTY, FITS, NOT_READY, PLACED, Cluster, Diagnosis, diagnose
 from phalanx.scheduler.entry import Id
 from phalanx.scheduler.filters import FILTERS
 from phalanx.scheduler.forest import Group
-from phalanx.scheduler.levels import TOPOLOGY
 from phalanx.scheduler.policy import Policy
 from phalanx.scheduler.profiles import Profiles
 from phalanx.scheduler.remedy import Sort

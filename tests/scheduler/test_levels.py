@@ -8,10 +8,11 @@ import pytest
 from msgspec.structs import replace as altered
 
 from phalanx.api.core import Node
+from phalanx.api.scheduling import TOPOLOGY
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Decision, Impossible, Placed, Waiting
 from phalanx.scheduler.entity import Entity
-from phalanx.scheduler.levels import TOPOLOGY, Level, levels
+from phalanx.scheduler.levels import Level, levels
 from phalanx.scheduler.policy import DEFAULT
 from tests.scheduler.builders import cluster, composite, entity, gang, node, pod, tree
 

@@ -23,14 +23,13 @@ from phalanx.api.core import (
     Toleration,
 )
 from phalanx.api.meta import OwnerReference
-from phalanx.api.scheduling import CompositePodGroup
+from phalanx.api.scheduling import TOPOLOGY, CompositePodGroup
 from phalanx.controllers.exact import Solver
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Placed, Waiting
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.experiment import Change, Experiment, Known
 from phalanx.scheduler.forest import Group, name_of
-from phalanx.scheduler.levels import TOPOLOGY
 from phalanx.scheduler.policy import DEFAULT
 from phalanx.scheduler.remedies import MOST_DECISIONS, Remedies, remedies
 from phalanx.scheduler.remedy import Sort, smallest

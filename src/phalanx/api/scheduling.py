@@ -26,6 +26,8 @@ MEMBERS_TO_RUN = "phalanx.dev/members-to-run"
 #: On a Workload or PodGroup that a controller has made: which one. What has no such mark and no
 #: controller is its user's.
 MANAGED_BY = "phalanx.dev/managed-by"
+#: On a group, and on a Job for its group: how near members would like to be to each other.
+TOPOLOGY = "phalanx.dev/topology"
 #: On a gang: that its members are being bound one by one, and under which number. On a member: the
 #: number under which it was bound.
 BINDING_INTENT = "phalanx.dev/binding-intent"

@@ -1,8 +1,9 @@
-"""Simulated nodes: one loop that is the kubelet of all of them.
+"""Nodes of our own, simulated or of processes: their Node objects, their leases, their kubelets.
 
-They register, renew their leases, run the pods that are bound to them (a pod with the annotation
-`phalanx.dev/run-seconds` ends well after so long, others run until they are deleted) and take
-deleted pods down. Nothing is executed. A real cluster has real kubelets and never runs this.
+They register, renew their leases, and say that they are well. What is bound to them is run by
+`kubelets`, which executes nothing. A Node that is there already and does not carry our annotation
+is somebody else's: it is left alone, whatever it is called. A real cluster has real kubelets and
+never runs this.
 """
 
 from __future__ import annotations
@@ -11,24 +12,25 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from phalanx.api.core import Container, Pod
-from phalanx.api.errors import AlreadyExists
-from phalanx.api.kinds import NODE, POD
-from phalanx.api.meta import Key, seconds, timestamp
-from phalanx.api.wire import STRATEGIC_PATCH, Object
+from phalanx.api.core import Node
+from phalanx.api.errors import AlreadyExists, NotFound
+from phalanx.api.kinds import NODE
+from phalanx.api.meta import Key, timestamp
+from phalanx.api.wire import Object
 from phalanx.client.client import Client
 from phalanx.clock import Clock
-from phalanx.controllers.actions import Delete, Patch, Plan
+from phalanx.controllers.kubelets import Kubelets
 from phalanx.controllers.leases import Leases
-from phalanx.controllers.loop import Informers, Loop
+from phalanx.controllers.loop import Informers
 from phalanx.controllers.recovery import Recovery
+from phalanx.controllers.stages import Rule
 
-RUN_SECONDS = "phalanx.dev/run-seconds"
+#: By what a Node object is known as ours, and what it may say.
+NODE_SORT = "phalanx.dev/node"
+SIMULATED = "simulated"
 #: What a node has unless told otherwise.
 SHAPE: Mapping[str, str] = {"cpu": "8", "memory": "32Gi", "pods": "110"}
-_WORKERS = 16
 _REGISTERING = 32
-_KILLED = 143
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class SimulatedNode:
     name: str
     room: Mapping[str, str] = field(default_factory=lambda: SHAPE)
     labels: Mapping[str, str] = field(default_factory=dict)
+    taints: Sequence[Mapping[str, str]] = ()
+    sort: str = SIMULATED
 
     def manifest(self, now: str) -> Object:
         """The Node object that it registers as."""
@@ -49,120 +53,66 @@ class SimulatedNode:
         }  # fmt: skip
         status = {
             "capacity": dict(self.room), "allocatable": dict(self.room), "conditions": [ready],
-            "nodeInfo": {"kubeletVersion": "phalanx-simulated", "operatingSystem": "linux"},
+            "nodeInfo": {"kubeletVersion": f"phalanx-{self.sort}", "operatingSystem": "linux"},
         }  # fmt: skip
-        return {"metadata": {"name": self.name, "labels": labels}, "status": status}
+        meta = {"name": self.name, "labels": labels, "annotations": {NODE_SORT: self.sort}}
+        return {"metadata": meta, "status": status}
 
 
 class Nodes:
-    """All simulated nodes of a cluster."""
+    """All simulated nodes of a cluster. Whoever makes the Node objects otherwise only runs it."""
 
     def __init__(
-        self, client: Client, informers: Informers, clock: Clock, nodes: Sequence[SimulatedNode]
-    ) -> None:
+        self, client: Client, informers: Informers, clock: Clock, nodes: Sequence[SimulatedNode],
+        rules: Sequence[Rule] = (),
+    ) -> None:  # fmt: skip
         self._client, self._clock = client, clock
         self._nodes = {node.name: node for node in nodes}
-        self._pods = informers.of(POD, Pod).cache
-        self._loop: Loop[Key] = Loop(client, self.reconcile, _WORKERS)
-        self._leases = Leases(client, clock, self._nodes)
+        self._kubelets = Kubelets(client, informers, clock, self._nodes, rules)
         self._recovery = Recovery(client, informers, clock, self._nodes)
-        self._pods.subscribe(self._changed)
 
     async def run(self) -> None:
         """Be their kubelets until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._loop.run())
-            group.create_task(self._leases.run())
+            group.create_task(self._kubelets.run())
+            group.create_task(Leases(self._client, self._clock, self._nodes).run())
             group.create_task(self._recovery.run())
 
-    async def register(self) -> None:
-        """Make the Node objects, ready to be used."""
-        turn = asyncio.Semaphore(_REGISTERING)
-
-        async def one(node: SimulatedNode) -> None:
-            async with turn:
-                await self._register(node)
-
-        await asyncio.gather(*(one(node) for node in self._nodes.values()))
-
-    async def _register(self, node: SimulatedNode) -> None:
-        try:
-            await self._client.create(NODE, node.manifest(timestamp(self._clock.now())))
-        except AlreadyExists:
-            return
-        # A new node is tainted until it says that it is ready, which ours is at once.
-        await self._client.patch(NODE, Key("", node.name), {"spec": {"taints": None}})
-
-    def reconcile(self, key: Key) -> Plan:
-        """What the kubelet of its node does about a pod."""
-        pod = self._pods.get(key)
-        if pod is None or pod.spec.node_name not in self._nodes:
-            return Plan()
-        if pod.metadata.deletion_timestamp:
-            return self._take_down(pod)
-        if pod.status.phase == "Pending":
-            return Plan([self._report(pod, _running(pod, self._now()))])
-        left = self._time_left(pod)
-        if left is None or left > 0:
-            return Plan(again=left)
-        return Plan([self._report(pod, _ended(pod, "Succeeded", 0, self._now()))])
-
-    def _take_down(self, pod: Pod) -> Plan:
-        gone = Delete(POD, pod.metadata.key, pod.metadata.uid, grace=0)
-        if pod.ended:
-            return Plan([gone])
-        return Plan([self._report(pod, _ended(pod, "Failed", _KILLED, self._now())), gone])
-
-    def _report(self, pod: Pod, status: Object) -> Patch:
-        """Say how it goes, of this very pod: a namesake that came meanwhile is not meant."""
-        change = {"metadata": {"uid": pod.metadata.uid}, "status": status}
-        return Patch(POD, pod.metadata.key, change, "status", STRATEGIC_PATCH)
-
-    def _time_left(self, pod: Pod) -> float | None:
-        """Seconds until a running pod ends by itself; None if it does not, or has."""
-        wish = pod.metadata.annotations.get(RUN_SECONDS, "")
-        if pod.status.phase != "Running" or not wish.isdecimal() or not pod.status.start_time:
-            return None
-        return seconds(pod.status.start_time) + int(wish) - self._clock.now()
-
-    def _now(self) -> str:
-        return timestamp(self._clock.now())
-
-    def _changed(self, old: Pod | None, new: Pod | None) -> None:
-        if new is not None and new.spec.node_name in self._nodes:
-            self._loop.queue.add(new.metadata.key)
+    async def register(self) -> list[str]:
+        """Make the Node objects, ready to be used; which names are other people's nodes."""
+        foreign = await register(self._client, self._clock, list(self._nodes.values()))
+        for name in foreign:
+            del self._nodes[name]
+        return foreign
 
 
-_READINESS = ("Initialized", "ContainersReady", "Ready")
+async def register(client: Client, clock: Clock, nodes: Sequence[SimulatedNode]) -> list[str]:
+    """Make the Node objects, ready to be used; which names belong to nodes that are not ours."""
+    turn = asyncio.Semaphore(_REGISTERING)
+
+    async def one(node: SimulatedNode) -> bool:
+        async with turn:
+            return await _registered(client, clock, node)
+
+    ours = await asyncio.gather(*map(one, nodes))
+    return [node.name for node, is_ours in zip(nodes, ours, strict=True) if not is_ours]
 
 
-def _running(pod: Pod, now: str) -> Object:
-    containers = [
-        _container(c, {"running": {"startedAt": now}}, ready=True) for c in pod.spec.containers
-    ]
-    conditions = [_condition(kind, "True", now) for kind in _READINESS]
-    return {
-        "phase": "Running", "startTime": now, "containerStatuses": containers,
-        "conditions": conditions,
-    }  # fmt: skip
+async def _registered(client: Client, clock: Clock, node: SimulatedNode) -> bool:
+    """Whether there is such a node of ours now."""
+    try:
+        await client.create(NODE, node.manifest(timestamp(clock.now())))
+    except AlreadyExists:
+        return await _is_ours(client, node)
+    # A new node is tainted until it says that it is ready, which ours is at once.
+    taints = [dict(taint) for taint in node.taints]
+    await client.patch(NODE, Key("", node.name), {"spec": {"taints": taints or None}})
+    return True
 
 
-def _ended(pod: Pod, phase: str, code: int, now: str) -> Object:
-    ended = {
-        "exitCode": code, "reason": "Completed" if code == 0 else "Error",
-        "startedAt": pod.status.start_time or now, "finishedAt": now,
-    }  # fmt: skip
-    containers = [_container(c, {"terminated": ended}, ready=False) for c in pod.spec.containers]
-    conditions = [_condition(kind, "False", now) for kind in _READINESS[1:]]
-    return {"phase": phase, "containerStatuses": containers, "conditions": conditions}
-
-
-def _condition(kind: str, status: str, now: str) -> Object:
-    return {"type": kind, "status": status, "lastTransitionTime": now}
-
-
-def _container(container: Container, state: Object, *, ready: bool) -> Object:
-    return {
-        "name": container.name, "image": container.image, "imageID": "", "restartCount": 0,
-        "ready": ready, "started": ready, "state": state,
-    }  # fmt: skip
+async def _is_ours(client: Client, node: SimulatedNode) -> bool:
+    try:
+        found = await client.get(NODE, Key("", node.name), Node)
+    except NotFound:
+        return False
+    return found.metadata.annotations.get(NODE_SORT) == node.sort

@@ -18,6 +18,7 @@ from phalanx.clock import Clock
 from phalanx.controllers.actions import Patch, Plan
 from phalanx.controllers.disruptedpods import nodes_of, status_patch
 from phalanx.controllers.loop import Informers, Loop
+from phalanx.controllers.podreports import NOT_READY
 
 #: Seconds between reports of a node.
 REPORTING = 10.0
@@ -77,10 +78,11 @@ def _is_ready(node: Node) -> bool:
 
 
 def _is_doubted(pod: Pod) -> bool:
-    """Whether a pod runs and is said not to be ready."""
+    """Whether a pod runs and is said not to be ready, by others than its kubelet."""
     ready = condition(pod.status.conditions, "Ready")
     runs = pod.status.phase == "Running" and not pod.metadata.deletion_timestamp
-    return runs and ready is not None and ready.status == "False"
+    is_off = ready is not None and ready.status == "False" and ready.reason != NOT_READY
+    return runs and is_off
 
 
 def _condition(kind: str, status: str, reason: str, now: str) -> Object:

@@ -15,11 +15,11 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from phalanx.api.scheduling import TOPOLOGY
 from phalanx.scheduler.decision import SCHEDULER_ERROR
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.objections import Objection
 
-TOPOLOGY = "phalanx.dev/topology"
 ANYWHERE = "*"
 #: More levels than this are a slip of the pen.
 MOST_LEVELS = 8

@@ -123,8 +123,10 @@ def _wholes(pods: Iterable[Pod], forest: Forest) -> dict[Id, _Whole]:
         whole = found.setdefault(home_of(pod, forest), _Whole())
         if pod.ended:
             whole.ended.append(pod)
-        else:
-            (whole.placed if pod.node else whole.pending).append(pod)
+        elif pod.node:
+            whole.placed.append(pod)
+        elif not pod.metadata.deletion_timestamp:
+            whole.pending.append(pod)
     return found
 
 

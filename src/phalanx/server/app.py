@@ -2,7 +2,7 @@
 
     request ─▶ route ─▶ authorise ─▶ lane ─▶ endpoint ─▶ reply ─▶ audit
                  │
-                 └─▶ paths that are not about objects: discovery, schemas, health, metrics
+                 └─▶ paths that are not about objects: discovery, schemas, health, metrics, page
 
 The one place where an ApiError becomes a Status body.
 """
@@ -23,7 +23,7 @@ from phalanx.api.kinds import KINDS, NAMESPACE, PRIORITY_CLASS, Kind
 from phalanx.api.wire import JSON, Object, Reply, Request, Stream, User
 from phalanx.chance import Chance
 from phalanx.clock import Clock
-from phalanx.server import discovery
+from phalanx.server import discovery, page
 from phalanx.server.access import ADMIN, Access, Tokens
 from phalanx.server.admission import LASTING
 from phalanx.server.call import Call, parse_query
@@ -157,7 +157,8 @@ class Server:
     def _other(self, request: Request) -> Reply:
         """A path that is not about objects."""
         path = request.path.rstrip("/") or "/"
-        self.access.authorise_path(request.user, request.method, path)
+        if not page.is_page(path):
+            self.access.authorise_path(request.user, request.method, path)
         answer = _PATHS.get(path) or _prefixed(path)
         reply = answer(self, request) if answer else _nowhere()
         if request.method != "GET" and reply.code < 400:
@@ -277,10 +278,12 @@ _PATHS: Mapping[str, Answer] = {
 
 
 def _prefixed(path: str) -> Answer | None:
-    """`/api/v1`, `/apis/G`, `/apis/G/V`, `/openapi/v3/…`: present only if the group is served."""
+    """`/api/v1`, `/apis/G`, `/apis/G/V`, `/openapi/v3/…`, if the group is served; `/ui/…`."""
     parts = path.strip("/").split("/")
     if parts[:2] == ["openapi", "v3"]:
         return lambda server, request: _document(server, request, parts[2:])
+    if page.is_page(path):
+        return lambda server, request: page.serve(request)
     if parts[0] in ("api", "apis"):
         return lambda server, request: _resources(server, request, parts)
     return None

@@ -13,12 +13,11 @@ from phalanx.api.core import Pod
 from phalanx.api.errors import ApiError, BadRequest
 from phalanx.api.kinds import COMPOSITE_POD_GROUP, KINDS, NODE, POD, POD_GROUP, PRIORITY_CLASS
 from phalanx.api.meta import Key
-from phalanx.api.scheduling import MEMBERS_TO_RUN
+from phalanx.api.scheduling import MEMBERS_TO_RUN, TOPOLOGY
 from phalanx.api.wire import STRATEGIC_PATCH, Object
 from phalanx.client.client import Client
 from phalanx.controllers import actions
-from phalanx.controllers.nodes import RUN_SECONDS
-from phalanx.scheduler.levels import TOPOLOGY
+from phalanx.controllers.stages import RUN_SECONDS
 from phalanx.sim.events import (
     AddNodes,
     Cordon,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from phalanx.api.kinds import JOB, POD, POD_GROUP, RESOURCE_QUOTA, WORKLOAD
-from phalanx.api.scheduling import MANAGED_BY, MEMBERS_TO_RUN
+from phalanx.api.scheduling import MANAGED_BY, MEMBERS_TO_RUN, TOPOLOGY
 from phalanx.api.wire import Object
 from phalanx.builder.names import workload_name
 from phalanx.controllers.jobs.groups import Settings
@@ -104,6 +104,18 @@ async def test_objects_say_whose_they_are_and_who_made_them() -> None:
             (event,) = await stage.events(f"{kind}Created")
             name = obj["metadata"]["name"]
             assert event["message"] == f"Created {kind} {name} for Job train"
+
+
+@in_virtual_time
+async def test_how_near_the_pods_of_a_job_would_like_to_be_reaches_its_group_alone() -> None:
+    async with at_work() as stage:
+        one = job()
+        one["metadata"].setdefault("annotations", {})[TOPOLOGY] = "rack, *"
+        await stage.create(one)
+        await stage.rest()
+        made, of = await stage.one(WORKLOAD), await stage.one(POD_GROUP)
+        assert of["metadata"]["annotations"][TOPOLOGY] == "rack, *"
+        assert TOPOLOGY not in made["metadata"]["annotations"]
 
 
 @in_virtual_time

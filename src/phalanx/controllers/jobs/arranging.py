@@ -18,7 +18,7 @@ from phalanx.api.core import SchedulingGroup
 from phalanx.api.errors import AlreadyExists, ApiError, Invalid, NotFound
 from phalanx.api.kinds import JOB, POD_GROUP, PRIORITY_CLASS, WORKLOAD, Kind
 from phalanx.api.meta import Key, OwnerReference
-from phalanx.api.scheduling import MANAGED_BY, MEMBERS_TO_RUN, PodGroup, Workload
+from phalanx.api.scheduling import MANAGED_BY, MEMBERS_TO_RUN, TOPOLOGY, PodGroup, Workload
 from phalanx.api.wire import STRATEGIC_PATCH, Object
 from phalanx.builder import jobs as building
 from phalanx.builder.groups import templates
@@ -184,7 +184,7 @@ class Arrangement:
         """
         name = self._job.metadata.name
         await self._check_job()
-        wanted["metadata"]["annotations"] = {MANAGED_BY: MANAGER}
+        wanted["metadata"]["annotations"] = {MANAGED_BY: MANAGER} | self._wishes(kind)
         try:
             made = await self._pen.create(kind, wanted)
         except ApiError as error:
@@ -197,6 +197,11 @@ class Arrangement:
         text = f"Created {kind.name} {made['metadata']['name']} for Job {name}"
         self._tell(Remark(f"{kind.name}Created", text))
         raise Behind(text)
+
+    def _wishes(self, kind: Kind) -> dict[str, str]:
+        """What the Job says about its group in an annotation of its own."""
+        near = self._job.metadata.annotations.get(TOPOLOGY)
+        return {TOPOLOGY: near} if near and kind is POD_GROUP else {}
 
     async def _check_job(self) -> None:
         """Make nothing again for a Job that is gone or going: that is why it is missing."""

@@ -1,0 +1,86 @@
+"""What kubelets report of pods: status documents, for simulated and process nodes alike.
+
+Makes them and sends none. All of them are strategic merge patches of `pods/status`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phalanx.api.core import Container, Pod
+from phalanx.api.kinds import POD
+from phalanx.api.wire import STRATEGIC_PATCH, Object
+from phalanx.controllers.actions import Patch
+
+#: Why a pod whose containers run or start is not ready yet.
+NOT_READY = "ContainersNotReady"
+_READINESS = ("Initialized", "ContainersReady", "Ready")
+
+
+def report(pod: Pod, status: Object) -> Patch:
+    """Say how it goes, of this very pod: a namesake that came meanwhile is not meant."""
+    change = {"metadata": {"uid": pod.metadata.uid}, "status": status}
+    return Patch(POD, pod.metadata.key, change, "status", STRATEGIC_PATCH)
+
+
+def creating(pod: Pod, now: str) -> Object:
+    """A pod that was taken in and whose containers do not run yet."""
+    waiting = {"waiting": {"reason": "ContainerCreating"}}
+    containers = [container_status(c, waiting, ready=False) for c in pod.spec.containers]
+    return {
+        "phase": "Pending", "startTime": now, "containerStatuses": containers,
+        "conditions": conditions(now, ready=False),
+    }  # fmt: skip
+
+
+def running(pod: Pod, now: str, begin: str, *, ready: bool) -> Object:
+    """A pod whose containers run."""
+    state = {"running": {"startedAt": now}}
+    containers = [container_status(c, state, ready=ready) for c in pod.spec.containers]
+    return {
+        "phase": "Running", "startTime": begin, "containerStatuses": containers,
+        "conditions": conditions(now, ready=ready),
+    }  # fmt: skip
+
+
+def ended(pod: Pod, code: int, begin: str, now: str) -> Object:
+    """A pod that has run to its end, or was made to end."""
+    end = {
+        "exitCode": code, "reason": "Completed" if code == 0 else "Error",
+        "startedAt": begin, "finishedAt": now,
+    }  # fmt: skip
+    containers = [
+        container_status(c, {"terminated": end}, ready=False) for c in pod.spec.containers
+    ]
+    return {
+        "phase": "Succeeded" if code == 0 else "Failed", "containerStatuses": containers,
+        "conditions": [_condition(kind, "False", now) for kind in _READINESS[1:]],
+    }  # fmt: skip
+
+
+def refused(reason: str, message: str) -> Object:
+    """A pod that this node will not run."""
+    return {"phase": "Failed", "reason": reason, "message": message}
+
+
+def conditions(now: str, *, ready: bool) -> Sequence[Object]:
+    """How far a pod is that has been taken in."""
+    if ready:
+        return [_condition(kind, "True", now) for kind in _READINESS]
+    started, *later = _READINESS
+    waits = [{**_condition(kind, "False", now), "reason": NOT_READY} for kind in later]
+    return [_condition(started, "True", now), *waits]
+
+
+def _condition(kind: str, status: str, now: str) -> Object:
+    return {"type": kind, "status": status, "lastTransitionTime": now}
+
+
+def container_status(
+    container: Container, state: Object, *, ready: bool, restarts: int = 0
+) -> Object:
+    """How one container is."""
+    return {
+        "name": container.name, "image": container.image, "imageID": "", "restartCount": restarts,
+        "ready": ready, "started": "running" in state, "state": state,
+    }  # fmt: skip

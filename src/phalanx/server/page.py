@@ -1,0 +1,84 @@
+"""The page at `/ui/`: files of the package `phalanx/ui`, for browsers.
+
+Anybody may have them, as they tell nothing of the cluster: what the page shows it asks of the API,
+with its user's token. A path is looked up among the names of the files that there are, so none
+leads anywhere else. `app` asks here; nothing here reads the store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from phalanx.api.wire import Reply, Request
+
+ROOT = "/ui"
+_INDEX = "index.html"
+_TEXT = "text/plain; charset=utf-8"
+#: What browsers are told that a file is, by how its name ends.
+_KINDS: Mapping[str, str] = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+#: The page runs what is here and asks who is here; nobody shows it in a page of theirs.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'"
+)
+_HEADERS = (
+    ("content-security-policy", _POLICY),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("referrer-policy", "no-referrer"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file, and the mark by which a browser knows whether it has it already."""
+
+    kind: str
+    body: bytes
+    mark: str
+
+
+def is_page(path: str) -> bool:
+    """Whether a path is the page's or one below it."""
+    return path == ROOT or path.startswith(f"{ROOT}/")
+
+
+def serve(request: Request) -> Reply:
+    """A file, word that the browser has it already, or where the page begins."""
+    if request.path == ROOT:
+        return Reply(308, b"", _TEXT, (("location", f"{ROOT}/"),))
+    found = _files().get(request.path.removeprefix(f"{ROOT}/") or _INDEX)
+    if found is None:
+        return Reply(404, b"404 page not found\n", _TEXT)
+    # Kept by the browser, and asked about each time: a newer server means a newer page.
+    headers = (*_HEADERS, ("cache-control", "no-cache"), ("etag", found.mark))
+    if _has(request.headers.get("if-none-match", ""), found.mark):
+        return Reply(304, b"", found.kind, headers)
+    return Reply(200, found.body, found.kind, headers)
+
+
+def _has(known: str, mark: str) -> bool:
+    """Whether a mark is among those that a browser knows; a proxy may have called it weak."""
+    marks = [one.strip().removeprefix("W/") for one in known.split(",")]
+    return mark in marks or marks == ["*"]
+
+
+@cache
+def _files() -> Mapping[str, _File]:
+    folder = files("phalanx") / "ui"
+    return {one.name: _file(one.name, one.read_bytes()) for one in folder.iterdir()}
+
+
+def _file(name: str, body: bytes) -> _File:
+    kind = _KINDS.get(name.rpartition(".")[2], "application/octet-stream")
+    return _File(kind, body, f'"{hashlib.sha256(body).hexdigest()[:32]}"')

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.builders import gang, pod, pod_group
+from tests.cli.commands import phalanx
+from tests.cli.people import Person
+from tools.control_plane import ControlPlane
+
+
+@pytest.fixture(scope="module")
+def user() -> Iterator[Person]:
+    """Somebody whose gang `small` runs while others wait: two nodes of 8 CPU."""
+    with ControlPlane("--data", ":memory:", "--nodes", "2", "--shape", "cpu=8") as plane:
+        found = Person(plane.kubeconfig)
+        found.create(
+            # It is not to drive anybody off.
+            {"kind": "PriorityClass", "metadata": {"name": "high"}, "value": 100,
+             "preemptionPolicy": "Never"},
+            *gang("small", 2, cpu="2"),
+            *gang("big", 5, cpu="7"),
+            *_urgent(),
+            pod_group("short", 3),
+            pod("short-0", "short", cpu="1"),
+            pod("alone", cpu="9"),
+        )  # fmt: skip
+        found.eventually(lambda: _is_settled(found))
+        yield found
+
+
+def _urgent() -> list[Any]:
+    group, *pods = gang("urgent", 3, cpu="8")
+    for made in (group, *pods):
+        made["spec"]["priorityClassName"] = "high"
+    return [group, *pods]
+
+
+def _is_settled(user: Person) -> bool:
+    rows = user.told("queue")["items"]
+    waiting = [row["reason"] for row in rows if row["state"] == "waiting"]
+    return len(rows) == 5 and "NotTriedYet" not in waiting
+
+
+def test_who_runs_is_listed_first_and_who_waits_in_order(user: Person) -> None:
+    rows = user.told("queue")["items"]
+    assert [(row["name"], row["state"], row["position"]) for row in rows] == [
+        ("small", "running", None),
+        ("urgent", "waiting", 1),
+        ("big", "waiting", 2),
+        ("alone", "waiting", 3),
+        ("short", "held", None),
+    ]
+    assert [row["kind"] for row in rows] == [*["PodGroup"] * 3, "Pod", "PodGroup"]
+    assert [row["priority"] for row in rows] == [0, 100, 0, 0, 0]
+
+
+def test_each_says_why_it_waits(user: Person) -> None:
+    why = {row["name"]: (row["reason"], row["message"]) for row in user.told("queue")["items"]}
+    assert why["small"] == ("", "")
+    assert why["big"][0] == "Unschedulable"
+    assert why["big"][1].startswith("minCount (5) cannot be satisfied: 2 scheduled")
+    assert why["short"] == ("NotReady", "waiting for 3 members, 1 is there")
+    assert "Insufficient cpu" in why["alone"][1]
+
+
+def test_the_table_is_for_people(user: Person) -> None:
+    done = user.run("queue")
+    head, *rows = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert head.split() == [
+        "NAME", "KIND", "STATE", "POSITION", "PRIORITY", "SINCE", "MEMBERS", "REASON",
+    ]  # fmt: skip
+    cells = [row.split() for row in rows]
+    assert [row[6] for row in cells] == ["2/2", "0/3", "0/5", "0/1", "0/1"]
+    assert cells[0][2:4] == ["running", "-"]
+
+
+def test_the_wide_table_says_more(user: Person) -> None:
+    head, first, *_ = user.run("queue", "-o", "wide").stdout.splitlines()
+    assert head.split()[-4:] == ["NEEDED", "NODES", "SCHEDULER", "MESSAGE"]
+    assert first.split()[-3:] == ["1", "default-scheduler", "-"]
+
+
+def test_namespaces_are_told_apart(user: Person) -> None:
+    other = Person(user.config)
+    empty = other.run("queue")
+    assert (empty.returncode, empty.stdout) == (0, "")
+    assert "No gang runs or waits." in empty.stderr
+    head, first, *_ = other.run("queue", "-A").stdout.splitlines()
+    assert (head.split()[0], first.split()[0]) == ("NAMESPACE", user.namespace)
+
+
+def test_yaml_and_json_say_the_same(user: Person) -> None:
+    as_json = json.loads(user.run("queue", "-o", "json").stdout)
+    as_yaml = yaml.safe_load(user.run("queue", "-o", "yaml").stdout)
+    assert [row["name"] for row in as_json["items"]] == [row["name"] for row in as_yaml["items"]]
+
+
+def test_wrong_usage_and_a_server_that_is_not_there() -> None:
+    assert phalanx("queue", "-o", "xml").returncode == 2
+    nowhere = phalanx("queue", "--kubeconfig", "/nonexistent")
+    assert (nowhere.returncode, len(nowhere.stderr.splitlines())) == (1, 1)
