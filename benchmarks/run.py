@@ -22,6 +22,7 @@ from typing import Any
 
 from benchmarks import (
     decisions,
+    evictions,
     exact,
     footprint,
     growth,
@@ -44,6 +45,7 @@ SECTIONS: Mapping[str, Callable[[Setting], Iterator[Result]]] = {
     "guards": guards.section,
     "decisions": decisions.section,
     "exact": exact.section,
+    "evictions": evictions.section,
     "start": footprint.start,
     "idle": footprint.idle,
     "requests": requests.section,

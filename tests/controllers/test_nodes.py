@@ -6,12 +6,15 @@ import pytest
 
 from phalanx.api.core import Node
 from phalanx.api.errors import NotFound
-from phalanx.api.kinds import NODE, POD
+from phalanx.api.kinds import LEASE, NODE, POD
 from phalanx.api.meta import Key, seconds
 from phalanx.api.wire import Object
-from phalanx.controllers.nodes import SimulatedNode
+from phalanx.chance import SeededChance
+from phalanx.control_plane import ControlPlane
+from phalanx.controllers.leases import LEASE_NAMESPACE
+from phalanx.controllers.nodes import NODE_SORT, SIMULATED, SimulatedNode
 from phalanx.controllers.stages import RUN_SECONDS
-from tests.builders import in_virtual_time, pod
+from tests.builders import in_virtual_time, node, pod
 from tests.controllers.cluster import EPOCH, Cluster, cluster, machines
 
 WITHOUT = ["scheduler", "controllers"]
@@ -167,3 +170,32 @@ async def test_a_restarted_kubelet_goes_on_where_it_was() -> None:
         assert await phase(c) == "Running"
         await asyncio.sleep(2)
         assert await phase(c) == "Succeeded"
+
+
+# ---- other people's nodes ------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_a_node_that_is_not_ours_is_left_alone_whatever_it_is_called() -> None:
+    async with cluster(without=[*WITHOUT, "nodes"]) as c:
+        await c.add_node(node("n0"))
+        before = await c.client.get(NODE, Key("", "n0"))
+        plane = ControlPlane(
+            c.store, c.clock, SeededChance(2), nodes=machines(2, cpu="8"), without=WITHOUT
+        )
+        async with plane.running():
+            await c.create(pod("a", on="n0"), pod("b", on="n1"))
+            await asyncio.sleep(60)
+            assert await c.client.get(NODE, Key("", "n0")) == before
+            assert (await phase(c, "a"), await phase(c, "b")) == ("Pending", "Running")
+            leases = (await c.client.list(LEASE, namespace=LEASE_NAMESPACE)).items
+            assert [lease["metadata"]["name"] for lease in leases] == ["n1"]
+
+
+@in_virtual_time
+async def test_nodes_keep_the_taints_that_they_are_given() -> None:
+    taint = {"key": "team", "value": "a", "effect": "NoSchedule"}
+    async with cluster(nodes=[SimulatedNode("n0", taints=[taint])], without=WITHOUT) as c:
+        found = await c.client.get(NODE, Key("", "n0"))
+        assert found["spec"]["taints"] == [taint]
+        assert found["metadata"]["annotations"][NODE_SORT] == SIMULATED

@@ -64,7 +64,8 @@ class _Yard:
         self.prices: list[Price] = [
             (int(unit.rank is Rank.TREE), int(unit.rank is Rank.GROUP), unit.size) for unit in units
         ]
-        self._asks: dict[Shape, Amounts] = {}
+        #: By identity, since hashing takes longer; the units keep the shapes alive.
+        self._asks: dict[int, Amounts] = {}
         #: For each node the units on it, the lightest first, with what each would leave there.
         self.there: dict[int, list[tuple[int, Amounts]]] = {}
         for number, unit in enumerate(units):
@@ -74,9 +75,9 @@ class _Yard:
 
     def ask(self, shape: Shape) -> Amounts:
         """What a shape takes."""
-        found = self._asks.get(shape)
+        found = self._asks.get(id(shape))
         if found is None:
-            found = self._asks[shape] = shape.ask(self.ground.snapshot.columns).amounts
+            found = self._asks[id(shape)] = shape.ask(self.ground.snapshot.columns).amounts
         return found
 
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from phalanx.api.meta import Key
 from phalanx.scheduler.census import Census, Crowd, Resident, carried_by
-from phalanx.scheduler.shape import Shape
 from phalanx.scheduler.snapshot import IntArray, Ports, Snapshot
 
 
@@ -31,16 +30,19 @@ def varied(
     return twin
 
 
-def _load(snapshot: Snapshot, pods: Iterable[Resident], sign: int) -> None:
+def _load(snapshot: Snapshot, pods: Sequence[Resident], sign: int) -> None:
     """Put pods on their nodes, or take them off, shape by shape."""
-    where: dict[Shape, list[int]] = {}
     index = snapshot.index
+    # By identity: pods of one sort mostly share their shape, and hashing it takes longer.
+    shapes = {id(pod.shape): pod.shape for pod in pods}
+    where: dict[int, list[int]] = {sort: [] for sort in shapes}
     for pod in pods:
         if pod.node in index:
-            where.setdefault(pod.shape, []).append(index[pod.node])
-    for shape, indexes in where.items():
+            where[id(pod.shape)].append(index[pod.node])
+    for sort, found in where.items():
+        shape, indexes = shapes[sort], np.array(found, np.int64)
         ask, times = shape.ask(snapshot.columns), np.bincount(indexes, minlength=len(snapshot))
-        for i in indexes if shape.ports else ():
+        for i in found if shape.ports else ():
             _use_ports(snapshot, i, shape.ports, sign)
         for column, amount in ask.amounts:
             snapshot.used[:, column] += sign * amount * times

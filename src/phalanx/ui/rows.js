@@ -1,0 +1,100 @@
+/* Objects of the API as the rows that the page keeps: only what it shows, so that many fit. */
+
+import { amounts } from "./quantity.js";
+
+export const keyOf = (namespace, name) => `${namespace}/${name}`;
+
+const ENDED = new Set(["Succeeded", "Failed"]);
+const CONDITIONS = ["PodGroupScheduled", "PodGroupInitiallyScheduled"];
+
+export function node({ metadata, spec, status }) {
+  const ready = condition(status, "Ready");
+  return {
+    name: metadata.name,
+    labels: metadata.labels ?? {},
+    allocatable: amounts(status?.allocatable),
+    ready: ready?.status === "True",
+    closed: Boolean(spec?.unschedulable),
+    taints: (spec?.taints ?? []).map((one) => `${one.key}:${one.effect}`),
+  };
+}
+
+export function pod({ metadata, spec, status }) {
+  const { namespace, name } = metadata;
+  const group = spec.schedulingGroup?.podGroupName;
+  const phase = status?.phase ?? "Pending";
+  const scheduled = condition(status, "PodScheduled");
+  return {
+    key: keyOf(namespace, name), namespace, name, phase,
+    group: group ? keyOf(namespace, group) : "",
+    node: spec.nodeName ?? "",
+    promised: status?.nominatedNodeName ?? "",
+    leaving: Boolean(metadata.deletionTimestamp),
+    ended: ENDED.has(phase),
+    asks: requests(spec),
+    why: spec.nodeName ? "" : scheduled?.message ?? "",
+  };
+}
+
+export function group({ metadata, spec, status }) {
+  const { namespace, name } = metadata;
+  const owners = metadata.ownerReferences ?? [];
+  const controller = owners.find((one) => one.controller);
+  const policy = spec.schedulingPolicy ?? {};
+  return {
+    key: keyOf(namespace, name), namespace, name,
+    title: controller?.name ?? name,
+    minCount: policy.gang?.minCount ?? 0,
+    priority: spec.priority ?? 0,
+    topology: (spec.schedulingConstraints?.topology ?? []).map((one) => one.key),
+    parent: spec.parentCompositePodGroupName ?? "",
+    workload: spec.workloadRef?.workloadName ?? owners.find((one) => one.kind === "Workload")?.name ?? "",
+    owner: controller ? { kind: controller.kind, name: controller.name, version: controller.apiVersion } : null,
+    created: metadata.creationTimestamp,
+    conditions: (status?.conditions ?? []).map(({ type, status, reason, message, lastTransitionTime }) =>
+      ({ type, status, reason, message: message ?? "", time: lastTransitionTime })),
+  };
+}
+
+export function event({ metadata, involvedObject, reason, message, type, count, lastTimestamp, eventTime, series }) {
+  return {
+    key: metadata.uid, reason, message: message ?? "", good: type !== "Warning",
+    kind: involvedObject.kind,
+    about: keyOf(involvedObject.namespace ?? "", involvedObject.name),
+    count: series?.count ?? count ?? 1,
+    time: series?.lastObservedTime ?? lastTimestamp ?? eventTime ?? metadata.creationTimestamp,
+  };
+}
+
+/** How a group stands: the newest condition about its placement, if it has one. */
+export function standing(group) {
+  for (const type of CONDITIONS) {
+    const found = group.conditions.find((one) => one.type === type);
+    if (found) return found;
+  }
+  return { status: "Unknown", reason: "New", message: "the scheduler has not looked at it yet", time: group.created };
+}
+
+function condition(status, type) {
+  return (status?.conditions ?? []).find((one) => one.type === type);
+}
+
+/** What the scheduler counts: all containers together, or one that runs before them if it asks for more. */
+function requests(spec) {
+  const total = {};
+  for (const one of spec.containers) add(total, one.resources?.requests);
+  for (const one of spec.initContainers ?? []) {
+    if (one.restartPolicy === "Always") add(total, one.resources?.requests);
+    else raise(total, one.resources?.requests);
+  }
+  add(total, spec.overhead);
+  return total;
+}
+
+function add(total, table) {
+  for (const [name, value] of Object.entries(amounts(table))) total[name] = (total[name] ?? 0) + value;
+}
+
+function raise(total, table) {
+  for (const [name, value] of Object.entries(amounts(table))) total[name] = Math.max(total[name] ?? 0, value);
+}
