@@ -166,7 +166,7 @@ def test_wrong_usage_has_code_2_in_earnest() -> None:
     done = phalanx("up", "--nodes", "many")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.strip().endswith(
-        "Error: Invalid value: 'many' is neither a number nor a file"
+        "Error: Invalid value: 'many': is neither a number nor a file"
     )
 
 

@@ -27,7 +27,7 @@ def user() -> Iterator[Person]:
             *_urgent(),
             pod_group("short", 3),
             pod("short-0", "short", cpu="1"),
-            pod("alone", cpu="9"),
+            pod("single", cpu="9"),
         )  # fmt: skip
         found.eventually(lambda: _is_settled(found))
         yield found
@@ -37,6 +37,7 @@ def _urgent() -> list[Any]:
     group, *pods = gang("urgent", 3, cpu="8")
     for made in (group, *pods):
         made["spec"]["priorityClassName"] = "high"
+    group["spec"]["preemptionPolicy"] = "Never"
     return [group, *pods]
 
 
@@ -52,7 +53,7 @@ def test_who_runs_is_listed_first_and_who_waits_in_order(user: Person) -> None:
         ("small", "running", None),
         ("urgent", "waiting", 1),
         ("big", "waiting", 2),
-        ("alone", "waiting", 3),
+        ("single", "waiting", 3),
         ("short", "held", None),
     ]
     assert [row["kind"] for row in rows] == [*["PodGroup"] * 3, "Pod", "PodGroup"]
@@ -63,9 +64,9 @@ def test_each_says_why_it_waits(user: Person) -> None:
     why = {row["name"]: (row["reason"], row["message"]) for row in user.told("queue")["items"]}
     assert why["small"] == ("", "")
     assert why["big"][0] == "Unschedulable"
-    assert why["big"][1].startswith("minCount (5) cannot be satisfied: 2 scheduled")
+    assert why["big"][1].startswith("minCount (5) cannot be satisfied: 0 scheduled")
     assert why["short"] == ("NotReady", "waiting for 3 members, 1 is there")
-    assert "Insufficient cpu" in why["alone"][1]
+    assert "Insufficient cpu" in why["single"][1]
 
 
 def test_the_table_is_for_people(user: Person) -> None:
@@ -83,7 +84,7 @@ def test_the_table_is_for_people(user: Person) -> None:
 def test_the_wide_table_says_more(user: Person) -> None:
     head, first, *_ = user.run("queue", "-o", "wide").stdout.splitlines()
     assert head.split()[-4:] == ["NEEDED", "NODES", "SCHEDULER", "MESSAGE"]
-    assert first.split()[-3:] == ["1", "default-scheduler", "-"]
+    assert first.split()[-3:] == ["2", "default-scheduler", "-"]
 
 
 def test_namespaces_are_told_apart(user: Person) -> None:

@@ -8,11 +8,12 @@ from phalanx.api.core import Node
 from phalanx.api.errors import NotFound
 from phalanx.api.kinds import LEASE, NODE, POD
 from phalanx.api.meta import Key, seconds
+from phalanx.api.nodesorts import NODE_SORT, SIMULATED
 from phalanx.api.wire import Object
 from phalanx.chance import SeededChance
 from phalanx.control_plane import ControlPlane
 from phalanx.controllers.leases import LEASE_NAMESPACE
-from phalanx.controllers.nodes import NODE_SORT, SIMULATED, SimulatedNode
+from phalanx.controllers.nodes import SimulatedNode
 from phalanx.controllers.stages import RUN_SECONDS
 from tests.builders import in_virtual_time, node, pod
 from tests.controllers.cluster import EPOCH, Cluster, cluster, machines

@@ -83,6 +83,7 @@ def test_a_group_of_a_tree_is_decided_about_with_all_of_it() -> None:
     found = why(of_group("y"), [node("a", cpu="3")], pods, groups)
     assert (found.tree, found.pending) == (key("t"), 2)
     assert {one.key.name for one in found.groups} == {"t", "x", "y"}
+    assert {one.pod.name for one in found.pods} == {"y-0", "y-1"}
     whole = why(Id(True, key("t"), True), [node("a", cpu="3")], pods, groups)
     assert (whole.tree, whole.pending) == (None, 4)
     assert whole.cures == found.cures

@@ -22,6 +22,7 @@ COMMANDS = {
     "decisions": "List what a scheduler decided, and replay it.",
     "why": "Say why a pod group or pod is pending, and what would let it run.",
     "queue": "List gangs that run and wait, with position and reason.",
+    "what-if": "Say whether something would fit now, must wait, or never fits.",
 }
 
 

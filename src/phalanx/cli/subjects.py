@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import click
 
 from phalanx.api.budget import Budget
 from phalanx.api.core import Node, Pod, Service
-from phalanx.api.errors import NotFound
+from phalanx.api.errors import ApiError, Forbidden, NotFound
 from phalanx.api.kinds import (
     COMPOSITE_POD_GROUP,
     JOB,
@@ -38,6 +38,10 @@ from phalanx.scheduler.entry import Id
 from phalanx.scheduler.forest import Group, name_of
 
 T = TypeVar("T")
+Excuses = tuple[type[ApiError], ...]
+
+#: Why a kind that can be done without is not listed.
+_CLOSED: Excuses = (NotFound, Forbidden)
 
 #: What can be asked about, and more words for it than its own names.
 KINDS: dict[Kind, tuple[str, ...]] = {
@@ -97,7 +101,7 @@ async def seen(client: Client) -> Cluster:
         pods=pods,
         services=(await client.list(SERVICE, Service)).items,
         namespaces={space.metadata.name: space.metadata.labels for space in spaces},
-        budgets=await _listed(client, POD_DISRUPTION_BUDGET, Budget) or (),
+        budgets=await _listed(client, POD_DISRUPTION_BUDGET, Budget, _CLOSED) or (),
     )
 
 
@@ -166,11 +170,12 @@ async def _existing(client: Client, asked: Asked) -> None:
         raise asked.absent
 
 
-async def _listed(client: Client, kind: Kind, struct: type[T]) -> Sequence[T] | None:
-    """All objects of a kind; None where it is switched off."""
+async def _listed(
+    client: Client, kind: Kind, struct: type[T], excuses: Excuses = (NotFound,)
+) -> Sequence[T] | None:
+    """All objects of a kind; None where it is switched off, or for another excuse."""
     try:
-        found: Any = (await client.list(kind, struct)).items
-    except NotFound:
+        found: Sequence[T] = (await client.list(kind, struct)).items
+    except excuses:
         return None
-    listed: Sequence[T] = found
-    return listed
+    return found

@@ -16,6 +16,7 @@ from phalanx.api.core import Node
 from phalanx.api.errors import AlreadyExists, NotFound
 from phalanx.api.kinds import NODE
 from phalanx.api.meta import Key, timestamp
+from phalanx.api.nodesorts import NODE_SORT, SIMULATED
 from phalanx.api.wire import Object
 from phalanx.client.client import Client
 from phalanx.clock import Clock
@@ -25,9 +26,6 @@ from phalanx.controllers.loop import Informers
 from phalanx.controllers.recovery import Recovery
 from phalanx.controllers.stages import Rule
 
-#: By what a Node object is known as ours, and what it may say.
-NODE_SORT = "phalanx.dev/node"
-SIMULATED = "simulated"
 #: What a node has unless told otherwise.
 SHAPE: Mapping[str, str] = {"cpu": "8", "memory": "32Gi", "pods": "110"}
 _REGISTERING = 32

@@ -15,6 +15,7 @@ from msgspec.structs import replace as but
 
 from phalanx.api.core import NodeRequirement, NodeSelector, NodeTerm, Pod, Taint, Toleration
 from phalanx.api.scheduling import (
+    TOPOLOGY,
     CompositeGangPolicy,
     CompositePodGroup,
     GangPolicy,
@@ -24,7 +25,7 @@ from phalanx.api.scheduling import (
 from phalanx.scheduler.entity import Entity, Member
 from phalanx.scheduler.experiment import Change, Experiment
 from phalanx.scheduler.forest import Group, name_of
-from phalanx.scheduler.levels import ANYWHERE, TOPOLOGY, levels
+from phalanx.scheduler.levels import ANYWHERE, levels
 from phalanx.scheduler.objections import Objection
 from phalanx.scheduler.remedy import Remedy, Sort, smallest
 from phalanx.scheduler.shape import shape_of

@@ -98,7 +98,7 @@ def diagnose(
     entity = _next(home, queue, now)
     policy = profiles.policies.get(entity.scheduler, DEFAULT)
     asked = _Question(subject, entity, _known(cache, cluster), policy, solver)
-    return _answered(asked, bound, len(mine) - bound)
+    return _answered(asked, mine)
 
 
 def cache_of(cluster: Cluster) -> Cache:
@@ -186,18 +186,21 @@ def _known(cache: Cache, cluster: Cluster) -> Known:
     return Known(cache, nodes, {pod.metadata.key: pod for pod in cluster.pods if not pod.ended})
 
 
-def _answered(asked: _Question, bound: int, pending: int) -> Diagnosis:
+def _answered(asked: _Question, mine: Collection[Pod]) -> Diagnosis:
     """What the cycle decides, in words, with the evidence and what would help."""
     subject, entity, known, policy, solver = asked
+    pending = {pod.metadata.key for pod in mine if not pod.node}
+    bound = len(mine) - len(pending)
     snapshot = known.cache.snapshot()
     decision = decide(entity, snapshot, policy, solver)
     told = explain(decision)
+    pods = tuple(one for one in told.pods if one.pod in pending)
     tree = entity.key if entity.is_composite and _id(entity) != subject else None
     if isinstance(decision, Placed):
         count = len(decision.bindings)
         message = f"{count} of {len(entity.members)} pending members would be placed now"
         return Diagnosis(
-            FITS, message, bound, pending, told.pods, tuple(ranked(decision, ())), tree, told.groups
+            FITS, message, bound, len(pending), pods, tuple(ranked(decision, ())), tree, told.groups
         )
     own = [one for one in told.groups if Id(True, one.key, one.is_composite) == subject]
     room, helps = None, Remedies()
@@ -206,7 +209,7 @@ def _answered(asked: _Question, bound: int, pending: int) -> Diagnosis:
     if isinstance(decision, Waiting):
         helps = remedies(Experiment(entity, decision, known, policy, solver))
     return Diagnosis(
-        told.reason, own[0].message if own else told.message, bound, pending, told.pods,
+        told.reason, own[0].message if own else told.message, bound, len(pending), pods,
         tuple(ranked(decision, helps.found)), tree, told.groups, room, helps.decisions,
         helps.is_cut_short,
     )  # fmt: skip

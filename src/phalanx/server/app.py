@@ -157,8 +157,9 @@ class Server:
     def _other(self, request: Request) -> Reply:
         """A path that is not about objects."""
         path = request.path.rstrip("/") or "/"
-        if not page.is_page(path):
-            self.access.authorise_path(request.user, request.method, path)
+        if page.is_page(path):
+            return page.serve(request)
+        self.access.authorise_path(request.user, request.method, path)
         answer = _PATHS.get(path) or _prefixed(path)
         reply = answer(self, request) if answer else _nowhere()
         if request.method != "GET" and reply.code < 400:
@@ -278,12 +279,10 @@ _PATHS: Mapping[str, Answer] = {
 
 
 def _prefixed(path: str) -> Answer | None:
-    """`/api/v1`, `/apis/G`, `/apis/G/V`, `/openapi/v3/…`, if the group is served; `/ui/…`."""
+    """`/api/v1`, `/apis/G`, `/apis/G/V`, `/openapi/v3/…`: present only if the group is served."""
     parts = path.strip("/").split("/")
     if parts[:2] == ["openapi", "v3"]:
         return lambda server, request: _document(server, request, parts[2:])
-    if page.is_page(path):
-        return lambda server, request: page.serve(request)
     if parts[0] in ("api", "apis"):
         return lambda server, request: _resources(server, request, parts)
     return None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from phalanx.api.gates import Gates
 from phalanx.api.meta import timestamp
 from phalanx.chance import Chance
 from phalanx.clock import Clock
 from phalanx.server.access import Access
+from phalanx.server.outputs import Outputs
 from phalanx.server.registry import Registry
 from phalanx.server.watches import Hub
 from phalanx.store.kv import Store
@@ -19,7 +20,8 @@ from phalanx.telemetry import Meter
 class Context:
     """Store, time and chance, the kinds that are served, the fan-out of watches, the meter.
 
-    `access` says who may what, `gates` say what is switched off.
+    `access` says who may what, `gates` say what is switched off, `outputs` keep what was written by
+    processes.
     """
 
     store: Store
@@ -30,6 +32,7 @@ class Context:
     meter: Meter
     access: Access
     gates: Gates
+    outputs: Outputs = field(default_factory=Outputs)
 
     def stamp(self) -> str:
         """The present moment as the API writes it."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from phalanx.api.errors import MethodNotAllowed
 from phalanx.api.wire import Reply, Request
 
 ROOT = "/ui"
@@ -55,6 +56,8 @@ def is_page(path: str) -> bool:
 
 def serve(request: Request) -> Reply:
     """A file, word that the browser has it already, or where the page begins."""
+    if request.method not in ("GET", "HEAD"):
+        raise MethodNotAllowed
     if request.path == ROOT:
         return Reply(308, b"", _TEXT, (("location", f"{ROOT}/"),))
     found = _files().get(request.path.removeprefix(f"{ROOT}/") or _INDEX)

@@ -78,6 +78,7 @@ ROUTES: Mapping[tuple[str, str], Route] = {
     ("POST", "binding"): Route("create", binding.bind),
     ("POST", "eviction"): Route("create", eviction.evict),
     ("GET", "log"): Route("get", logs.read),
+    ("POST", "log"): Route("create", logs.write),
     ("POST", "token"): Route("create", tokenrequests.issue),
 }
 

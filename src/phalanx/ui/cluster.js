@@ -19,10 +19,11 @@ export class Cluster {
 
   /** Sinks for informers: how each collection is kept. */
   sinks() {
+    const full = ({ metadata }) => rows.keyOf(metadata.namespace, metadata.name);
     return {
       nodes: this.#sink((obj) => obj.metadata.name, rows.node, this.nodes, () => this.#relabel()),
-      pods: this.#sink((obj) => rows.keyOf(obj.metadata.namespace, obj.metadata.name), rows.pod, this.pods, (now, old) => this.#move(now, old)),
-      groups: this.#sink((obj) => rows.keyOf(obj.metadata.namespace, obj.metadata.name), rows.group, this.groups),
+      pods: this.#sink(full, rows.pod, this.pods, (now, old) => this.#move(now, old)),
+      groups: this.#sink(full, rows.group, this.groups),
       events: this.#sink((obj) => obj.metadata.uid, rows.event, this.events, () => this.#forget()),
     };
   }

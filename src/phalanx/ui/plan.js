@@ -1,8 +1,9 @@
 /* Where everything is on the map: boxes of domains within each other, a cell for each node. */
 
 const GAP = 3;
-const PAD = 5;
-const TITLE = 15;
+const PAD = 4;
+/** Room for a title, by depth. */
+const TITLES = [15, 15, 12];
 const LARGEST = 60;
 const SMALLEST = 9;
 /** Cells are wider than high: pods stand side by side in them. */
@@ -27,13 +28,13 @@ function laid(tree, width, size) {
 }
 
 function place(sheet, part, x, y, room, depth) {
-  const titled = part.title ? TITLE : 0;
+  const titled = part.title ? TITLES[Math.min(depth, 2)] : 0;
   const [left, top] = [x + PAD, y + PAD + titled];
   const box = { x, y, title: part.title, depth };
   sheet.boxes.push(box);
   const inner = room - 2 * PAD;
   const { w, h } = part.parts ? flow(sheet, part.parts, left, top, inner, depth) : grid(sheet, part.nodes, left, top, inner);
-  box.w = Math.max(w, Math.min(part.title.length * 6.2, inner)) + 2 * PAD;
+  box.w = Math.max(w, Math.min(part.title.length * (depth > 1 ? 5.4 : 6.6), inner)) + 2 * PAD;
   box.h = h + 2 * PAD + titled;
   return box;
 }

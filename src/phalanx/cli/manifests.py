@@ -1,0 +1,106 @@
+"""Manifests: the files of `-f`, read into objects, each with its kind. Nothing is sent anywhere.
+
+What cannot be read is a sentence and exit code 2 or 1; it is read as the server reads what is
+posted, so that the same words mean the same.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import click
+
+from phalanx.api.errors import ApiError
+from phalanx.api.kinds import KINDS, Kind
+from phalanx.api.meta import Key
+from phalanx.api.wire import Object, Request
+from phalanx.server.formats import YAML, load
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+STDIN = "-"
+_SUFFIXES = (".yaml", ".yml", ".json")
+_BETWEEN = re.compile(r"^---(?:[ \t].*)?$", re.MULTILINE)
+_BY_NAME = {(kind.api_version, kind.name): kind for kind in KINDS if "create" in kind.verbs}
+
+
+class Manifest(NamedTuple):
+    """An object that somebody wants, and of which kind it is."""
+
+    kind: Kind
+    content: Object
+
+    @property
+    def key(self) -> Key:
+        """Namespace and name."""
+        meta = self.content["metadata"]
+        return Key(meta.get("namespace", ""), meta.get("name", ""))
+
+    def __str__(self) -> str:
+        return f"{self.kind.name} {self.key}"
+
+
+def files_option(*, required: bool) -> Callable[[F], F]:
+    """`-f`, which may be given again."""
+    return click.option(
+        "-f", "--filename", "files", multiple=True, required=required, metavar="FILE",
+        help="Manifests: a file, a folder of them, or - for what is piped in; may be given again.",
+    )  # fmt: skip
+
+
+def manifests(files: Iterable[str], namespace: str) -> list[Manifest]:
+    """All objects of the files, in order; those that name no namespace are in this one."""
+    found = [
+        _manifest(content, namespace, name)
+        for file in files
+        for name, text in _texts(file)
+        for content in _objects(text, name)
+    ]
+    if not found:
+        raise click.UsageError("there is no object in what -f names")
+    return found
+
+
+def _texts(file: str) -> Iterator[tuple[str, str]]:
+    if file == STDIN:
+        yield "what is piped in", sys.stdin.read()
+        return
+    path = Path(file)
+    inside = sorted(path.iterdir()) if path.is_dir() else ()
+    for one in [one for one in inside if one.suffix in _SUFFIXES] or [path]:
+        try:
+            yield str(one), one.read_text()
+        except OSError as error:
+            raise click.UsageError(f"cannot read {one}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise click.UsageError(f"cannot read {one}: it is no text") from None
+
+
+def _objects(text: str, name: str) -> Iterator[Object]:
+    for part in _BETWEEN.split(text):
+        try:
+            found = load(Request("POST", "", headers={"content-type": YAML}, body=part.encode()))
+        except ApiError as error:
+            raise click.ClickException(f"{name}: {error}") from None
+        if found is None:
+            continue
+        if not isinstance(found, dict):
+            raise click.ClickException(f"{name}: a manifest is an object, and this is none")
+        yield from found.get("items") or () if found.get("kind") == "List" else (found,)
+
+
+def _manifest(content: Object, namespace: str, name: str) -> Manifest:
+    version, title = content.get("apiVersion"), content.get("kind")
+    kind = _BY_NAME.get((str(version), str(title)))
+    if kind is None:
+        raise click.ClickException(f"{name}: there is no kind {title} in {version} here")
+    meta = content.get("metadata")
+    if not isinstance(meta, dict) or not (meta.get("name") or meta.get("generateName")):
+        raise click.ClickException(f"{name}: an object of kind {title} has no metadata.name")
+    if kind.namespaced:
+        meta.setdefault("namespace", namespace)
+    return Manifest(kind, content)

@@ -1,0 +1,159 @@
+"""Sandbox: a control plane in this process, in memory, that is nobody's. What is put in, is gone.
+
+`phalanx what-if` has manifests made into groups and pods in one without scheduler and nodes, by the
+API server and the Job controller themselves; `phalanx run` runs one that is whole. Nothing of it is
+reachable from outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from contextlib import aclosing, suppress
+from typing import TypeVar
+
+from phalanx.api.batch import Job
+from phalanx.api.core import Pod
+from phalanx.api.errors import AlreadyExists, ApiError, Forbidden, NotFound
+from phalanx.api.kinds import (
+    COMPOSITE_POD_GROUP,
+    JOB,
+    LIMIT_RANGE,
+    NAMESPACE,
+    POD,
+    POD_GROUP,
+    PRIORITY_CLASS,
+    WORKLOAD,
+    Kind,
+)
+from phalanx.api.scheduling import CompositePodGroup, PodGroup
+from phalanx.api.wire import Object
+from phalanx.chance import TrueChance
+from phalanx.cli.manifests import Manifest
+from phalanx.client.client import Client
+from phalanx.clock import WallClock
+from phalanx.control_plane import ControlPlane
+from phalanx.controllers.loop import Thing
+from phalanx.controllers.nodes import SimulatedNode
+from phalanx.scheduler.diagnosis import Cluster
+from phalanx.store.memory import MemoryStore
+
+T = TypeVar("T")
+
+NAME = "phalanx"
+#: Seconds that the Job controller is given to make pods.
+PATIENCE = 20.0
+#: What shapes pods and groups as they are made, and is copied.
+_SHAPING = (NAMESPACE, PRIORITY_CLASS, LIMIT_RANGE, WORKLOAD)
+#: What is not made anew: whoever asks about what is there asks otherwise.
+_UNIQUE = (JOB, POD, POD_GROUP, COMPOSITE_POD_GROUP, WORKLOAD)
+
+
+class Refused(Exception):
+    """Somebody's manifests make no sense here; a sentence."""
+
+
+def whole(nodes: Sequence[SimulatedNode]) -> ControlPlane:
+    """A control plane with everything, on simulated nodes."""
+    return ControlPlane(MemoryStore(), WallClock(), TrueChance(), nodes=nodes)
+
+
+async def expanded(cluster: Client, wanted: Sequence[Manifest]) -> Cluster:
+    """The groups and pods that come of manifests in a cluster, which is only looked at."""
+    await _check_new(cluster, wanted)
+    without = ("scheduler", "nodes")
+    plane = ControlPlane(MemoryStore(), WallClock(), TrueChance(), without=without)
+    async with plane.running():
+        own = plane.client(NAME)
+        await _copy(cluster, own)
+        await submit(own, wanted)
+        await _staffed(own)
+        return await _made(own)
+
+
+async def submit(client: Client, wanted: Iterable[Manifest]) -> list[Object]:
+    """Create objects in their order; what every cluster has may be there already."""
+    made: list[Object] = []
+    for one in wanted:
+        try:
+            made.append(await client.create(one.kind, one.content))
+        except AlreadyExists:
+            if one.kind in _UNIQUE:
+                raise Refused(
+                    f"{one} stands twice in the files; give them different names"
+                ) from None
+        except ApiError as error:
+            raise Refused(f"{one} is refused: {error}") from None
+    return made
+
+
+async def _check_new(cluster: Client, wanted: Sequence[Manifest]) -> None:
+    for kind in _UNIQUE:
+        asked = [one for one in wanted if one.kind.name == kind.name]
+        there = {thing.metadata.key for thing in await _things(cluster, kind)} if asked else ()
+        for one in asked:
+            if one.key in there:
+                raise Refused(
+                    f"{one} is in the cluster already; leave -f away to ask about what is there, "
+                    f"or give it another name"
+                )
+
+
+async def _copy(cluster: Client, own: Client) -> None:
+    """Have as much of a cluster in the sandbox as shapes what is made there."""
+    for kind in _SHAPING:
+        for found in await _objects(cluster, kind):
+            meta = found["metadata"]
+            kept = {k: meta[k] for k in ("name", "namespace", "labels", "annotations") if k in meta}
+            content = {k: v for k, v in found.items() if k not in ("metadata", "status")}
+            with suppress(ApiError):
+                await own.create(kind, {**content, "metadata": kept})
+
+
+async def _objects(client: Client, kind: Kind) -> Sequence[Object]:
+    try:
+        return (await client.list(kind)).items
+    except (NotFound, Forbidden):
+        return ()
+
+
+async def _things(client: Client, kind: Kind) -> Sequence[Thing]:
+    try:
+        return (await client.list(kind, Thing)).items
+    except (NotFound, Forbidden):
+        return ()
+
+
+async def _staffed(own: Client) -> None:
+    """Wait until every Job has the pods that it runs side by side."""
+    listing = await own.list(JOB, Job)
+    jobs = {job.metadata.key: job for job in listing.items}
+    try:
+        async with (
+            asyncio.timeout(PATIENCE),
+            aclosing(own.watch(JOB, Job, since=listing.revision)) as events,
+        ):
+            while any(map(_lacks_pods, jobs.values())):
+                event = await anext(events)
+                jobs[event.object.metadata.key] = event.object
+    except TimeoutError:
+        short = next(job for job in jobs.values() if _lacks_pods(job))
+        raise Refused(f"no pods come of Job {short.metadata.key}; see phalanx run") from None
+
+
+def _lacks_pods(job: Job) -> bool:
+    spec = job.spec
+    if spec.suspend:
+        return False
+    least = min(spec.parallelism, spec.completions or spec.parallelism)
+    return job.status.active < least
+
+
+async def _made(own: Client) -> Cluster:
+    spaces = (await own.list(NAMESPACE, Thing)).items
+    groups = (await own.list(POD_GROUP, PodGroup)).items
+    trees = (await own.list(COMPOSITE_POD_GROUP, CompositePodGroup)).items
+    return Cluster(
+        nodes=(), groups=[*groups, *trees], pods=(await own.list(POD, Pod)).items,
+        namespaces={space.metadata.name: space.metadata.labels for space in spaces},
+    )  # fmt: skip

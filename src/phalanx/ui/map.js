@@ -1,0 +1,177 @@
+/* The map: nodes as cells in boxes of their domains, pods as strips in the colour of their gang.
+   One canvas, so that ten thousand pods are ten thousand rectangles and not as many elements. */
+
+import { INKS, colour } from "./colour.js";
+import { cellAt, neighbour, plan } from "./plan.js";
+import { levels, short, tree } from "./topology.js";
+
+const ARROWS = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] };
+const FAINT = 0.18;
+const FONTS = ["", "600 12px system-ui, sans-serif", "10px system-ui, sans-serif"];
+
+export class NodeMap {
+  /** `told(text)` hears what is under the pointer or the focus; `choose(kind, key)` what is picked. */
+  constructor(canvas, cluster, { theme, told, choose, shows }) {
+    Object.assign(this, { canvas, cluster, theme, told, choose, shows });
+    this.pen = canvas.getContext("2d");
+    this.chosen = { kind: "", key: "" };
+    this.focus = -1;
+    this.laid = "";
+    canvas.addEventListener("pointermove", (event) => this.#hover(event));
+    canvas.addEventListener("pointerleave", () => this.told(""));
+    canvas.addEventListener("click", (event) => this.#pick(event));
+    canvas.addEventListener("keydown", (event) => this.#key(event));
+    canvas.addEventListener("focus", () => this.#move(Math.max(0, this.focus)));
+    canvas.addEventListener("blur", () => this.draw());
+  }
+
+  draw() {
+    this.#lay();
+    const { pen, plan: found } = this;
+    const ink = INKS[this.theme.name];
+    pen.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
+    pen.globalAlpha = 1;
+    pen.fillStyle = ink.ground;
+    pen.fillRect(0, 0, found.width, found.height);
+    for (const box of found.boxes) this.#box(box, ink);
+    for (const cell of found.cells) this.#cell(cell, ink);
+    if (document.activeElement === this.canvas) this.#ring(ink);
+  }
+
+  /** A plan for the nodes that there are and the room that there is; the old one while both are as they were. */
+  #lay() {
+    const { clientWidth: width, clientHeight: height } = this.canvas.parentElement;
+    this.ratio = globalThis.devicePixelRatio || 1;
+    const laid = [this.cluster.labelled, width, height, this.ratio].join();
+    if (laid === this.laid) return;
+    this.laid = laid;
+    const nodes = [...this.cluster.nodes.values()];
+    const insisted = [...new Set([...this.cluster.groups.values()].flatMap((group) => group.topology))];
+    this.levels = levels(nodes, insisted);
+    this.plan = plan(tree(nodes, this.levels), Math.max(200, width - 24), Math.max(160, height - 8));
+    this.focus = Math.min(this.focus, this.plan.cells.length - 1);
+    this.canvas.width = Math.ceil(this.plan.width * this.ratio);
+    this.canvas.height = Math.ceil(this.plan.height * this.ratio);
+    this.canvas.style.width = `${this.plan.width}px`;
+    this.canvas.style.height = `${this.plan.height}px`;
+  }
+
+  #box({ x, y, w, h, title, depth }, ink) {
+    const { pen } = this;
+    if (!title) return;
+    pen.strokeStyle = ink.line;
+    pen.lineWidth = 1;
+    pen.strokeRect(x + 0.5, y + 0.5, w - 1, h - 1);
+    pen.fillStyle = ink.text;
+    pen.font = FONTS[Math.min(depth, 2)];
+    pen.textBaseline = "top";
+    pen.fillText(title, x + 4, y + 3, w - 6);
+  }
+
+  #cell(cell, ink) {
+    const { pen, plan: { wide, size } } = this;
+    const { node, x, y } = cell;
+    const shown = this.shows(node);
+    pen.globalAlpha = shown ? 1 : FAINT;
+    pen.fillStyle = ink.node;
+    pen.fillRect(x, y, wide, size);
+    cell.strips = strips(this.cluster.running(node.name), node, wide);
+    for (const { pod, from, width } of cell.strips) {
+      pen.globalAlpha = shown && this.#is(pod) ? (pod.leaving ? 0.45 : 1) : FAINT;
+      pen.fillStyle = colour(pod.group, this.theme.name);
+      pen.fillRect(x + from, y, width > 3 ? width - 1 : width, size);
+    }
+    pen.globalAlpha = 1;
+    if (!node.ready || node.closed) this.#frame(cell, ink.bad, 1);
+    if (this.chosen.kind === "node" && this.chosen.key === node.name) this.#frame(cell, ink.focus, 2);
+  }
+
+  #is(pod) {
+    const { kind, key } = this.chosen;
+    return kind !== "gang" || pod.group === key;
+  }
+
+  #frame({ x, y }, ink, width) {
+    const { wide, size } = this.plan;
+    this.pen.strokeStyle = ink;
+    this.pen.lineWidth = width;
+    this.pen.strokeRect(x - 0.5, y - 0.5, wide + 1, size + 1);
+  }
+
+  #ring(ink) {
+    const cell = this.plan.cells[this.focus];
+    if (cell) this.#frame(cell, ink.focus, 3);
+  }
+
+  #at(event) {
+    const at = cellAt(this.plan, event.offsetX, event.offsetY);
+    const cell = this.plan.cells[at];
+    const within = cell && event.offsetX - cell.x;
+    return { at, cell, pod: cell?.strips.find(({ from, width }) => within >= from && within < from + width)?.pod };
+  }
+
+  #hover(event) {
+    const { cell, pod } = this.#at(event);
+    this.told(cell ? this.describe(cell.node, pod) : "");
+  }
+
+  #pick(event) {
+    const { at, cell, pod } = this.#at(event);
+    if (!cell) return this.choose("", "");
+    this.focus = at;
+    return pod?.group ? this.choose("gang", pod.group) : this.choose("node", cell.node.name);
+  }
+
+  #key(event) {
+    const cell = this.plan.cells[this.focus];
+    if (event.key in ARROWS && cell) this.#move(neighbour(this.plan, this.focus, ARROWS[event.key]));
+    else if (event.key === "Home") this.#move(0);
+    else if (event.key === "End") this.#move(this.plan.cells.length - 1);
+    else if ((event.key === "Enter" || event.key === " ") && cell) this.choose("node", cell.node.name);
+    else return;
+    event.preventDefault();
+  }
+
+  #move(at) {
+    this.focus = at;
+    this.draw();
+    const cell = this.plan.cells[at];
+    if (!cell) return;
+    this.told(this.describe(cell.node));
+    const scroll = this.canvas.parentElement;
+    const { size } = this.plan;
+    if (cell.y < scroll.scrollTop) scroll.scrollTop = cell.y - size;
+    else if (cell.y + size > scroll.scrollTop + scroll.clientHeight) scroll.scrollTop = cell.y + 2 * size - scroll.clientHeight;
+  }
+
+  /** A node in a line: where it stands, what is on it, what is wrong with it. */
+  describe(node, pod) {
+    const place = this.levels.map((key) => `${short(key)} ${node.labels[key] ?? "none"}`);
+    const pods = this.cluster.running(node.name).length;
+    const faults = [!node.ready && "not ready", node.closed && "cordoned", ...node.taints].filter(Boolean);
+    const whose = pod ? [`${pod.key}${pod.group ? ` of ${pod.group}` : ""}, ${pod.phase}`] : [];
+    return [node.name, ...place, `${pods} ${pods === 1 ? "pod" : "pods"}`, ...faults, ...whose].join(" · ");
+  }
+}
+
+/** Pods of a node side by side, each as wide as its largest share of what the node has. */
+export function strips(pods, node, wide) {
+  const shares = pods.map((pod) => share(pod, node));
+  const total = Math.max(1, shares.reduce((sum, one) => sum + one, 0));
+  let from = 0;
+  return pods.map((pod, at) => {
+    const width = (shares[at] / total) * wide;
+    const strip = { pod, from, width };
+    from += width;
+    return strip;
+  });
+}
+
+function share(pod, node) {
+  let largest = 1 / (node.allocatable.pods || 110);
+  for (const name in pod.asks) {
+    const has = node.allocatable[name];
+    if (has) largest = Math.max(largest, pod.asks[name] / has);
+  }
+  return largest;
+}
