@@ -147,6 +147,42 @@ MUTANTS = (
         "return self.group",
     ),
     Mutant(
+        "somebody makes way for one who is no more important",
+        "scheduler/units.py",
+        "            if pod.priority < below:",
+        "            if pod.priority <= below:",
+    ),
+    Mutant(
+        "a group that goes as a whole is taken apart",
+        "scheduler/units.py",
+        "return mode is not None and mode.all is not None",
+        "return False",
+    ),
+    Mutant(
+        "others make way although the gang does not fit even then",
+        "scheduler/preemption.py",
+        "if not _is_enough(result) or len(result.seats) < self._target:",
+        "if isinstance(result, Objection) or not result.seats:",
+    ),
+    Mutant(
+        "what was promised to one is given to another",
+        "scheduler/cycle.py",
+        "if claim.priority >= entity.priority and key not in own",
+        "if claim.priority > entity.priority and key not in own",
+    ),
+    Mutant(
+        "a tree is placed with one group too few",
+        "scheduler/branches.py",
+        "return self.scheduled >= self.entity.quorum",
+        "return self.scheduled + 1 >= self.entity.quorum",
+    ),
+    Mutant(
+        "who waits for others to leave has more of them leave",
+        "scheduler/preemption.py",
+        "    if leaving:\n        result",
+        "    if False:\n        result",
+    ),
+    Mutant(
         "a Workload of an earlier Job of that name is adopted",
         "controllers/jobs/objects.py",
         "return found.uid == owner if found else MANAGED_BY not in meta.annotations",

@@ -25,6 +25,7 @@ from phalanx.controllers.loop import Informers
 from phalanx.controllers.nodes import Nodes, SimulatedNode
 from phalanx.controllers.roster import Bench, Part, Selection, made
 from phalanx.controllers.scheduling import Scheduling
+from phalanx.controllers.stages import Rule
 from phalanx.scheduler.profiles import DEFAULT_PROFILES, Profiles, by_gates
 from phalanx.server.access import MASTERS, Tokens
 from phalanx.server.app import Server
@@ -51,7 +52,8 @@ class ControlPlane:
     """Everything that makes a cluster, wired together.
 
     `without` names parts to leave out, `gates` say which features are on, `profiles` how pods are
-    placed, `kinds` what the server knows at all. The scheduler's decisions go to the `log`.
+    placed, `kinds` what the server knows at all, `stages` how simulated pods live. The scheduler's
+    decisions go to the `log`.
     """
 
     def __init__(
@@ -69,12 +71,13 @@ class ControlPlane:
         log: DecisionLog | None = None,
         solving: Solving | None = None,
         basic_workloads: bool = True,
+        stages: Sequence[Rule] = (),
     ) -> None:
         self.server = Server(store, clock, chance, kinds, tokens, gates)
         self._store, self._clock, self._chance = store, clock, chance
         self._nodes, self._without, self._gates, self._kinds = nodes, without, gates, kinds
         self._profiles, self._log, self._basic_workloads = profiles, log, basic_workloads
-        self._solving = solving
+        self._solving, self._stages = solving, stages
 
     def client(self, name: str) -> Client:
         """A client in this process that may do everything, for a test or a tool of that name."""
@@ -106,7 +109,9 @@ class ControlPlane:
         """What is to run beside the informers, ready to run."""
         parts: list[Part] = []
         if "nodes" not in self._without:
-            nodes = Nodes(self._client(_NODES), informers, self._clock, self._nodes)
+            nodes = Nodes(
+                self._client(_NODES), informers, self._clock, self._nodes, self._stages
+            )  # fmt: skip
             await nodes.register()
             parts.append(nodes.run)
         if "scheduler" not in self._without:

@@ -74,7 +74,7 @@ def test_the_table_is_for_people(user: Person) -> None:
     head, *rows = done.stdout.splitlines()
     assert (done.returncode, done.stderr) == (0, "")
     assert head.split() == [
-        "NAME", "KIND", "STATE", "POSITION", "PRIORITY", "SINCE", "MEMBERS", "REASON",
+        "NAME", "OWNER", "STATE", "POSITION", "PRIORITY", "SINCE", "MEMBERS", "REASON",
     ]  # fmt: skip
     cells = [row.split() for row in rows]
     assert [row[6] for row in cells] == ["2/2", "0/3", "0/5", "0/1", "0/1"]
@@ -83,7 +83,7 @@ def test_the_table_is_for_people(user: Person) -> None:
 
 def test_the_wide_table_says_more(user: Person) -> None:
     head, first, *_ = user.run("queue", "-o", "wide").stdout.splitlines()
-    assert head.split()[-4:] == ["NEEDED", "NODES", "SCHEDULER", "MESSAGE"]
+    assert head.split()[-5:] == ["KIND", "NEEDED", "NODES", "SCHEDULER", "MESSAGE"]
     assert first.split()[-3:] == ["2", "default-scheduler", "-"]
 
 

@@ -16,6 +16,7 @@ from phalanx.api.meta import Condition, Meta
 from phalanx.api.resources import Amounts
 from phalanx.api.scheduling import (
     INITIALLY_SCHEDULED,
+    CompositePodGroup,
     GangPolicy,
     PodGroup,
     PodGroupSpec,
@@ -98,20 +99,23 @@ def test_a_basic_group_may_be_bound_in_part() -> None:
 
 
 class Cluster:
-    """Three caches that an auditor follows, one revision after the other, and a clock."""
+    """Caches that an auditor follows, one revision after the other, and a clock."""
 
     def __init__(self, horizon: float = 0.0, books: dict[str, Amounts] | None = None) -> None:
         self.pods: Cache[Pod] = Cache()
         self.nodes: Cache[Node] = Cache()
         self.groups: Cache[PodGroup] = Cache()
+        self.composites: Cache[CompositePodGroup] = Cache()
         self.now, self.strangers = 0.0, {"uid-stranger"}
         self.auditor = Auditor(
             self.pods, self.nodes, self.groups, now=lambda: self.now, horizon=horizon,
-            strangers=self.strangers, books=books,
+            strangers=self.strangers, books=books, composites=self.composites,
         )  # fmt: skip
         self._revision = 0
 
-    def put(self, *things: Pod | Node | PodGroup, gone: bool = False) -> list[str]:
+    def put(
+        self, *things: Pod | Node | PodGroup | CompositePodGroup, gone: bool = False
+    ) -> list[str]:
         for thing in things:
             self._revision += 1
             meta = replace(thing.metadata, resource_version=str(self._revision))
@@ -123,6 +127,9 @@ class Cluster:
                     self.nodes.apply(Event(event, replace(thing, metadata=meta), self._revision))
                 case PodGroup():
                     self.groups.apply(Event(event, replace(thing, metadata=meta), self._revision))
+                case CompositePodGroup():
+                    found = replace(thing, metadata=meta)
+                    self.composites.apply(Event(event, found, self._revision))
         return self.auditor.audit()
 
 

@@ -13,8 +13,10 @@ from phalanx import __version__
 #: Command -> its one line in the help. The module of the same name holds `command`.
 COMMANDS = {
     "up": "Run a whole control plane in the foreground.",
+    "run": "Run manifests once on a throw-away control plane.",
     "scheduler": "Run the scheduler alone, against any API server.",
     "controllers": "Run the controllers alone, against any API server.",
+    "nodes": "Run simulated nodes alone, against any API server.",
     "token": "Hand out, list and take back tokens.",
     "kubeconfig": "Write a kubeconfig for somebody, with a client certificate.",
     "backup": "Copy the store to a file, while it runs or not.",
@@ -22,6 +24,7 @@ COMMANDS = {
     "decisions": "List what a scheduler decided, and replay it.",
     "why": "Say why a pod group or pod is pending, and what would let it run.",
     "queue": "List gangs that run and wait, with position and reason.",
+    "top": "Show how full nodes are and how gangs get on, live.",
     "what-if": "Say whether something would fit now, must wait, or never fits.",
 }
 

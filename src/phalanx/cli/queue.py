@@ -28,8 +28,10 @@ from phalanx.scheduler.lineup import Lined, lineup, of_namespace
 
 Row = tuple[str, ...]
 
-_HEAD: Row = ("NAME", "KIND", "STATE", "POSITION", "PRIORITY", "SINCE", "MEMBERS", "REASON")
-_MORE: Row = ("NEEDED", "NODES", "SCHEDULER", "MESSAGE")
+_HEAD: Row = (
+    "NAME", "OWNER", "STATE", "POSITION", "PRIORITY", "SINCE", "MEMBERS", "REASON",
+)  # fmt: skip
+_MORE: Row = ("KIND", "NEEDED", "NODES", "SCHEDULER", "MESSAGE")
 
 
 @click.command()
@@ -70,6 +72,7 @@ def as_data(line: Lined, now: float) -> dict[str, Any]:
     """A line for programs."""
     return {
         "kind": line.kind, "namespace": line.id.key.namespace, "name": line.id.key.name,
+        "owner": line.owner,
         "state": line.standing.value, "position": line.position or None,
         "priority": line.priority, "since": timestamp(line.since),
         "seconds": max(int(now - line.since), 0),
@@ -89,7 +92,7 @@ def _table(lines: Sequence[Lined], now: float, spaces: bool, wide: bool) -> Iter
 
 def _cells(line: Lined, now: float) -> Row:
     return (
-        line.id.key.name, line.kind, line.standing.value, str(line.position or NOTHING),
+        line.id.key.name, line.owner or NOTHING, line.standing.value, str(line.position or NOTHING),
         str(line.priority), duration(max(now - line.since, 0)), f"{line.placed}/{line.members}",
         line.reason or NOTHING,
     )  # fmt: skip
@@ -97,4 +100,4 @@ def _cells(line: Lined, now: float) -> Row:
 
 def _more(line: Lined) -> Row:
     needed, nodes = str(line.needed), str(len(line.nodes) or NOTHING)
-    return needed, nodes, line.scheduler, line.message or NOTHING
+    return line.kind, needed, nodes, line.scheduler, line.message or NOTHING

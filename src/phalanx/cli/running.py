@@ -1,4 +1,4 @@
-"""What `phalanx scheduler` and `phalanx controllers` have in common: one part beside a server.
+"""What `phalanx scheduler`, `controllers` and `nodes` have in common: one part beside a server.
 
 Their options, the line that says that they are ready, what they say besides (on stderr), their
 small port, and the way they end.
@@ -45,12 +45,19 @@ class Part(Protocol):
         ...
 
 
+def listen_option(command: F) -> F:
+    """`--listen`."""
+    return click.option(
+        "--listen", default="", metavar="HOST:PORT",
+        help="Where to answer /metrics, /livez and /readyz; port 0 takes any free one."
+        " [default: nowhere]",
+    )(command)  # fmt: skip
+
+
 def part_options(command: F) -> F:
     """`--leader-elect`, `--feature-gates` and `--listen`."""
     for option in (
-        click.option("--listen", default="", metavar="HOST:PORT",
-                     help="Where to answer /metrics, /livez and /readyz; port 0 takes any free one."
-                     " [default: nowhere]"),
+        listen_option,
         click.option("--feature-gates", default="", metavar="A=true,B=false",
                      help="Features to switch on or off, by their names in Kubernetes."),
         click.option("--leader-elect/--no-leader-elect", "elect", default=None,

@@ -36,6 +36,7 @@ from phalanx.control_plane import ControlPlane
 from phalanx.controllers.loop import Thing
 from phalanx.controllers.nodes import SimulatedNode
 from phalanx.scheduler.diagnosis import Cluster
+from phalanx.sim.run import first
 from phalanx.store.memory import MemoryStore
 
 T = TypeVar("T")
@@ -63,12 +64,16 @@ async def expanded(cluster: Client, wanted: Sequence[Manifest]) -> Cluster:
     await _check_new(cluster, wanted)
     without = ("scheduler", "nodes")
     plane = ControlPlane(MemoryStore(), WallClock(), TrueChance(), without=without)
-    async with plane.running():
-        own = plane.client(NAME)
-        await _copy(cluster, own)
-        await submit(own, wanted)
-        await _staffed(own)
-        return await _made(own)
+    try:
+        async with plane.running():
+            own = plane.client(NAME)
+            await _copy(cluster, own)
+            await submit(own, wanted)
+            await _staffed(own)
+            return await _made(own)
+    except ExceptionGroup as group:
+        error = first(group)
+    raise error
 
 
 async def submit(client: Client, wanted: Iterable[Manifest]) -> list[Object]:

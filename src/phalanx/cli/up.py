@@ -7,7 +7,7 @@ import contextlib
 import gc
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,12 +20,14 @@ from phalanx.chance import TrueChance
 from phalanx.cli import options
 from phalanx.cli.configuration import load_configuration
 from phalanx.cli.decisionlog import check_decision_log, decision_log, decision_log_option
+from phalanx.cli.nodes import node_options
 from phalanx.cli.signals import signals
 from phalanx.client import kubeconfig
 from phalanx.clock import Clock, WallClock
 from phalanx.control_plane import ControlPlane
 from phalanx.controllers.exact import Beside, Solver
 from phalanx.controllers.nodes import SimulatedNode
+from phalanx.controllers.stages import Rule
 from phalanx.scheduler.profiles import DEFAULT_PROFILES, Profiles
 from phalanx.server.app import Server
 from phalanx.server.certificates import CLUSTER, LOCAL, renewing
@@ -63,6 +65,7 @@ class Settings:
     decisions: Path | None
     basic_workloads: bool
     audit: str
+    stages: Sequence[Rule]
 
 
 @click.command()
@@ -102,22 +105,7 @@ class Settings:
     metavar="FILE",
     help="Where to write the kubeconfig. [default: DIR/kubeconfig]",
 )
-@click.option(
-    "--nodes",
-    default="3",
-    show_default=True,
-    metavar="FILE|N",
-    help="Simulated nodes: how many, or a file that lists them.",
-)
-@click.option(
-    "--shape", default="", metavar="cpu=8,memory=32Gi", help="What each simulated node has."
-)
-@click.option(
-    "--topology",
-    default="",
-    metavar="block=2,rack=4",
-    help="How simulated nodes are spread over domains.",
-)
+@node_options
 @click.option(
     "--feature-gates",
     default="",
@@ -157,8 +145,8 @@ class Settings:
 )
 def command(
     listen: str, names: tuple[str, ...], data: str | None, store: str, config: Path | None,
-    nodes: str, shape: str, topology: str, feature_gates: str, policy: Path | None,
-    decisions: Path | None, audit: str, basic: str, without: str,
+    nodes: str, shape: str, topology: str, stages: Path | None, feature_gates: str,
+    policy: Path | None, decisions: Path | None, audit: str, basic: str, without: str,
 ) -> None:  # fmt: skip
     """Run API server, scheduler, controllers and simulated nodes in one process.
 
@@ -171,6 +159,7 @@ def command(
     host, port = options.address(listen)
     left_out, gates = options.parts(without), options.feature_gates(feature_gates)
     wanted = options.nodes(nodes, options.shape(shape), options.topology(topology))
+    rules = options.stage_rules(stages)
     place = data or str(options.state_folder())
     kept = store or ("memory" if place == MEMORY else "sqlite")
     if place == MEMORY and kept != "memory":
@@ -179,7 +168,7 @@ def command(
     check_decision_log(decisions)
     settings = Settings(
         host, port, names, place, kept, config, wanted, left_out, gates, profiles, decisions,
-        basic == "always", audit,
+        basic == "always", audit, rules,
     )  # fmt: skip
     with _data_folder(settings) as folder:
         try:
@@ -232,7 +221,7 @@ async def _up(settings: Settings, folder: Path) -> None:
             store, clock, chance, nodes=settings.nodes, without=settings.without,
             tokens=keyring.tokens(), gates=settings.gates, profiles=settings.profiles,
             log=decision_log(settings.decisions), solving=Beside(Solver()),
-            basic_workloads=settings.basic_workloads,
+            basic_workloads=settings.basic_workloads, stages=settings.stages,
         )  # fmt: skip
         server, hosts = plane.server, (*LOCAL, *CLUSTER, *names, settings.host)
         file = settings.kubeconfig or _kubeconfig_place(settings, folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from phalanx.scheduler.diagnosis import Cluster
 from phalanx.scheduler.entry import Id
 from phalanx.scheduler.forecast import Forecast, Holder, Verdict, forecast
 from phalanx.scheduler.forest import Forest, name_of, parent_of
-from phalanx.scheduler.lineup import home_of, lineup, of_namespace, titled
+from phalanx.scheduler.lineup import home_of, lineup, of_namespace, owner_of, titled
 from phalanx.scheduler.profiles import DEFAULT_PROFILES
 from phalanx.scheduler.supposition import Absent, Model, drained, model, with_nodes, with_quorum
 
@@ -35,6 +35,7 @@ _WORDS = {
 }
 #: How many nodes, and others, are named.
 _NAMED = 8
+_DETAILS = 2
 _MOST_NODES = 100_000
 
 
@@ -146,7 +147,7 @@ def command(
         raise click.ClickException(str(error)) from None
     found = forecast(subjects, cluster, profiles, Solver(), now)
     if output == TABLE:
-        click.echo(_text(found))
+        click.echo(_text(found, owners(cluster)))
     else:
         click.echo(structured({"items": [_data(one) for one in found]}, output))
     raise click.exceptions.Exit(max((one.verdict for one in found), default=Verdict.FITS))
@@ -194,24 +195,36 @@ def _there(found: Any) -> Any:
     return found
 
 
-def _text(found: Sequence[Forecast]) -> str:
-    return "\n".join(line for one in found for line in _lines(one)) or "Nothing waits."
+def owners(cluster: Cluster) -> dict[Id, str]:
+    """What groups were made for, where somebody made them."""
+    named = {name_of(group): owner_of(group) for group in cluster.groups}
+    return {Id(True, one.key, one.is_composite): owner for one, owner in named.items() if owner}
 
 
-def _lines(one: Forecast) -> Iterator[str]:
-    yield f"{titled(one.subject)} {_WORDS[one.verdict]}: {one.message}"
+def _text(found: Sequence[Forecast], made_for: Mapping[Id, str]) -> str:
+    return "\n".join(line for one in found for line in _lines(one, made_for)) or "Nothing waits."
+
+
+def _lines(one: Forecast, made_for: Mapping[Id, str]) -> Iterator[str]:
+    owner = made_for.get(one.subject)
+    title = titled(one.subject) + (f" of {owner}" if owner else "")
+    yield f"{title} {_WORDS[one.verdict]}: {one.message}"
+    yield from (f"  {detail}" for detail in one.details[:_DETAILS])
     if one.bindings:
         nodes = Counter(binding.node for binding in one.bindings)
         yield f"  on {_some([f'{name} ({n})' for name, n in sorted(nodes.items())])}"
     if one.victims:
-        yield f"  it would drive off {_some(_named(one.victims))}"
+        yield f"  it would drive off {_some(_named(one.victims, made_for))}"
     if one.waits_for:
         least = " at the latest" if one.is_cut_short else ""
-        yield f"  it can start{least} when these have ended: {_some(_named(one.waits_for))}"
+        names = _some(_named(one.waits_for, made_for))
+        yield f"  it can start{least} when these have ended: {names}"
 
 
-def _named(holders: Iterable[Holder]) -> list[str]:
-    return [f"{titled(id_)} ({counted(pods, 'pod')})" for id_, pods in holders]
+def _named(holders: Iterable[Holder], made_for: Mapping[Id, str]) -> list[str]:
+    """Those who hold room, by what they were made for if that is known."""
+    titles = [(made_for.get(id_) or titled(id_), pods) for id_, pods in holders]
+    return [f"{title} ({counted(pods, 'pod')})" for title, pods in titles]
 
 
 def _some(names: list[str]) -> str:
@@ -227,7 +240,7 @@ def _data(one: Forecast) -> dict[str, Any]:
         "placements": [{"pod": b.pod.name, "node": b.node} for b in one.bindings],
         "waitsFor": [_holder(holder) for holder in one.waits_for],
         "preempts": [_holder(holder) for holder in one.victims],
-        "cutShort": one.is_cut_short,
+        "details": list(one.details), "cutShort": one.is_cut_short,
     }  # fmt: skip
 
 

@@ -16,13 +16,13 @@ from phalanx.api.meta import Key, condition, seconds, timestamp
 from phalanx.client.client import Client
 from phalanx.clock import Clock
 from phalanx.controllers.actions import Delete, Plan
+from phalanx.controllers.disruptedpods import status_patch
 from phalanx.controllers.loop import Informers, Loop
 from phalanx.controllers.podreports import (
     NOT_READY,
     creating,
     ended,
     refused,
-    report,
     running,
 )
 from phalanx.controllers.stages import BadStages, Life, Rule, stages_of
@@ -68,17 +68,17 @@ class Kubelets:
         if pod.metadata.deletion_timestamp:
             return Plan([self._gone(pod)])
         said = refused("InvalidStages", f"annotation phalanx.dev/stages: {error}")
-        return Plan() if pod.ended else Plan([report(pod, said)])
+        return Plan() if pod.ended else Plan([status_patch(pod, said)])
 
     def _started(self, pod: Pod, life: Life) -> Plan:
         now = self._clock.now()
         begin = pod.status.start_time or timestamp(now)
         left = seconds(begin) + life.start - now if pod.status.start_time else life.start
         if left > 0:
-            taken_in = [] if pod.status.start_time else [report(pod, creating(pod, begin))]
+            taken_in = [] if pod.status.start_time else [status_patch(pod, creating(pod, begin))]
             return Plan(taken_in, again=left)
         is_ready = life.ready == 0
-        return Plan([report(pod, running(pod, timestamp(now), begin, ready=is_ready))])
+        return Plan([status_patch(pod, running(pod, timestamp(now), begin, ready=is_ready))])
 
     def _ran(self, pod: Pod, life: Life) -> Plan:
         """Whatever is due of a pod that runs: to become ready, to end, or to wait for either."""
@@ -87,13 +87,15 @@ class Kubelets:
         now = self._clock.now()
         begin = seconds(pod.status.start_time) + life.start
         if life.run is not None and begin + life.run <= now:
-            return Plan([report(pod, ended(pod, life.exit_code, timestamp(begin), timestamp(now)))])
+            return Plan(
+                [status_patch(pod, ended(pod, life.exit_code, timestamp(begin), timestamp(now)))]
+            )
         left = [] if life.run is None else [begin + life.run - now]
         if _warms_up(pod):
             until_ready = begin + life.ready - now
             if until_ready <= 0:
                 status = running(pod, timestamp(begin), pod.status.start_time, ready=True)
-                return Plan([report(pod, status)], again=min(left, default=None))
+                return Plan([status_patch(pod, status)], again=min(left, default=None))
             left.append(until_ready)
         return Plan(again=min(left, default=None))
 
@@ -108,7 +110,7 @@ class Kubelets:
         code = STOPPED if life.stop <= grace else KILLED
         end, begin = timestamp(now), pod.status.start_time
         begin = timestamp(seconds(begin) + life.start) if begin else end
-        return Plan([report(pod, ended(pod, code, begin, end)), self._gone(pod)])
+        return Plan([status_patch(pod, ended(pod, code, begin, end)), self._gone(pod)])
 
     def _gone(self, pod: Pod) -> Delete:
         return Delete(POD, pod.metadata.key, pod.metadata.uid, grace=0)

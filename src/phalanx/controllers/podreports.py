@@ -1,6 +1,6 @@
 """What kubelets report of pods: status documents, for simulated and process nodes alike.
 
-Makes them and sends none. All of them are strategic merge patches of `pods/status`.
+Makes them and sends none: `disruptedpods.status_patch` merges them into what is there.
 """
 
 from __future__ import annotations
@@ -8,19 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phalanx.api.core import Container, Pod
-from phalanx.api.kinds import POD
-from phalanx.api.wire import STRATEGIC_PATCH, Object
-from phalanx.controllers.actions import Patch
+from phalanx.api.wire import Object
 
 #: Why a pod whose containers run or start is not ready yet.
 NOT_READY = "ContainersNotReady"
+_STATES = ("waiting", "running", "terminated")
 _READINESS = ("Initialized", "ContainersReady", "Ready")
-
-
-def report(pod: Pod, status: Object) -> Patch:
-    """Say how it goes, of this very pod: a namesake that came meanwhile is not meant."""
-    change = {"metadata": {"uid": pod.metadata.uid}, "status": status}
-    return Patch(POD, pod.metadata.key, change, "status", STRATEGIC_PATCH)
 
 
 def creating(pod: Pod, now: str) -> Object:
@@ -82,5 +75,6 @@ def container_status(
     """How one container is."""
     return {
         "name": container.name, "image": container.image, "imageID": "", "restartCount": restarts,
-        "ready": ready, "started": "running" in state, "state": state,
+        "ready": ready, "started": "running" in state,
+        "state": {name: state.get(name) for name in _STATES},
     }  # fmt: skip

@@ -165,14 +165,16 @@ class Cache:
                 events += self._put_pod(key, held, held._replace(promised=node, untold=True))
         return events
 
-    def doom(self, pods: Iterable[tuple[Key, str]], *, doomed: bool = True) -> tuple[Event, ...]:
-        """Count these pods, by name and uid, as leaving, or (they were spared) not any more."""
-        events: tuple[Event, ...] = ()
+    def doom(self, pods: Iterable[tuple[Key, str]], *, doomed: bool = True) -> None:
+        """Count these pods, by name and uid, as leaving, or (they were spared) not any more.
+
+        What that may cure is said when they are seen to leave: else whoever evicts in vain would
+        wake others who do, and these him.
+        """
         for key, uid in pods:
             held = self._pods.get(key)
             if held and held.uid == uid:
-                events = self._put_pod(key, held, held._replace(doomed=doomed))
-        return events
+                self._put_pod(key, held, held._replace(doomed=doomed))
 
     def namespace(self, name: str, labels: Labels | None) -> Event | None:
         """A namespace came, changed or went (None). Says what that may cure."""
@@ -291,9 +293,11 @@ class Cache:
             self._changed_pods[key] = after
         if claimed != claims:
             self._changed_claims[key] = claims
-        released = claimed and not claims and not after
+        home = after or claims
+        released = claimed and (home is None or home.node != claimed.node)
         gone = (Event.POD_GONE,) if (moved and before) or released else ()
-        return (*gone, Event.POD_PLACED) if after and before != after else gone
+        is_news = before != after or (old and new and old.leaving != new.leaving)
+        return (*gone, Event.POD_PLACED) if after and is_news else gone
 
     def _load(self, key: Key, held: _Held) -> None:
         host = self._host(held.node)

@@ -100,8 +100,7 @@ class Desk:
             if not self.queue.is_current(entity, decision.waiting.promised):
                 self.queue.again(entity, now)
                 return False
-            victims = ((victim.pod, victim.uid) for victim in decision.victims)
-            self._wake(self.cache.doom(victims), now)
+            self.cache.doom((victim.pod, victim.uid) for victim in decision.victims)
         self._promise(entity, decision, now)
         self.queue.done(entity, decision, now)
         return True
@@ -122,7 +121,6 @@ class Desk:
         spared = tuple(victims)
         if self._note:
             self._note(Spared(now, spared))
-        # Nobody is woken: whoever evicts in vain would do so again at once.
         self.cache.doom(spared, doomed=False)
 
     def undo(self, bindings: Iterable[Binding], now: float) -> None:

@@ -33,7 +33,7 @@ from phalanx.scheduler.diagnosis import NOT_READY, Cluster, cache_of
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.entry import Id
 from phalanx.scheduler.experiment import Change, Experiment, Known
-from phalanx.scheduler.explain import explain, not_ready
+from phalanx.scheduler.explain import explain, no_node, not_ready
 from phalanx.scheduler.forest import Forest, Group
 from phalanx.scheduler.lineup import home_of, made
 from phalanx.scheduler.policy import DEFAULT
@@ -86,6 +86,8 @@ class Forecast:
     victims: tuple[Holder, ...] = ()
     #: Whether fewer might have to end.
     is_cut_short: bool = False
+    #: What stands in the way of single members, each sentence once.
+    details: tuple[str, ...] = ()
 
 
 class Outcome(NamedTuple):
@@ -189,10 +191,10 @@ class _Told:
             return _hopeless(subject, alone)
         needed = _needed(trial, list(holders.items()))
         waits_for = tuple(Holder(id_, len(keys)) for id_, keys in needed)
-        message, cut = explain(decision).message, trial.is_cut_short
         return Forecast(
-            subject, Verdict.WAITS, decision.reason, message, waits_for=waits_for, is_cut_short=cut
-        )
+            subject, Verdict.WAITS, decision.reason, explain(decision).message,
+            waits_for=waits_for, is_cut_short=trial.is_cut_short, details=_details(decision),
+        )  # fmt: skip
 
     def _trial(self, entity: Entity, decision: Waiting) -> Experiment:
         """The cluster as it is then: those who came first have their nodes."""
@@ -226,7 +228,13 @@ def _hopeless(subject: Id, alone: Decision) -> Forecast:
     message = explain(alone).message
     if isinstance(alone, Waiting) and alone.undecided:
         return Forecast(subject, Verdict.WAITS, alone.reason, message, is_cut_short=True)
-    return Forecast(subject, Verdict.NEVER, NEVER, f"even if nothing else ran: {message}")
+    told = f"even if nothing else ran: {message}"
+    return Forecast(subject, Verdict.NEVER, NEVER, told, details=_details(alone))
+
+
+def _details(decision: Decision) -> tuple[str, ...]:
+    refusals = [] if isinstance(decision, Placed) else [one.refusal for one in decision.pods]
+    return tuple(dict.fromkeys(no_node(one) for one in refusals if one))
 
 
 def _holders(pods: Iterable[Pod], forest: Forest) -> dict[Id, tuple[Key, ...]]:

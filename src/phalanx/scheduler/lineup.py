@@ -36,6 +36,7 @@ class Standing(Enum):
     RUNNING = "running"
     WAITING = "waiting"
     HELD = "held"
+    ENDED = "ended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +58,26 @@ class Lined:
     message: str
     nodes: tuple[str, ...]
     scheduler: str
+    #: Of those with a node, how many have started; of those that have ended, how many badly.
+    started: int
+    failed: int
+    #: What it was made for, such as `Job/train`; "" if for nothing.
+    owner: str = ""
 
     @property
     def members(self) -> int:
         """All that there are of it, the ended ones included."""
         return self.placed + self.pending + self.ended
+
+    @property
+    def title(self) -> str:
+        """What people call it: what it was made for, or else its name."""
+        return self.owner or self.id.key.name
+
+    @property
+    def has_run(self) -> bool:
+        """Whether as many members as it needs run, or have run to a good end."""
+        return self.started + self.ended - self.failed >= self.needed
 
     @property
     def kind(self) -> str:
@@ -80,19 +96,29 @@ class _Whole:
     ended: list[Pod] = field(default_factory=list)
 
 
-def lineup(cluster: Cluster) -> list[Lined]:
-    """Those that run, the longest first, and then those that wait, the next one first."""
+def lineup(cluster: Cluster, *, everybody: bool = False) -> list[Lined]:
+    """Those that run, the longest first, and then those that wait, the next one first.
+
+    With `everybody` also gangs that have ended, before all others, and pods alone that wait for
+    nothing.
+    """
     forest = _forest(cluster.groups)
     wholes = _wholes(cluster.pods, forest)
     places = queue_of(cluster).listing()
     waiting = {place.id for place in places}
-    running = [
-        _running(id_, whole, forest)
+    rest = [
+        _settled(id_, whole, forest)
         for id_, whole in wholes.items()
-        if id_.is_group and whole.placed and id_ not in waiting
+        if id_ not in waiting and (id_.is_group or everybody) and (whole.placed or whole.ended)
     ]
-    running.sort(key=lambda one: (one.since, one.id))
-    return [*running, *_numbered(places, wholes, forest)]
+    ended = [one for one in rest if one.standing is Standing.ENDED and everybody]
+    running = [one for one in rest if one.standing is Standing.RUNNING]
+    first = [*sorted(ended, key=_age), *sorted(running, key=_age)]
+    return [*first, *_numbered(places, wholes, forest)]
+
+
+def _age(one: Lined) -> tuple[float, Id]:
+    return one.since, one.id
 
 
 def queue_of(cluster: Cluster) -> Queue:
@@ -140,13 +166,15 @@ def home_of(pod: Pod, forest: Forest) -> Id:
     return Id(True, name.key, name.is_composite)
 
 
-def _running(id_: Id, whole: _Whole, forest: Forest) -> Lined:
-    group = forest.get(id_.name)
-    said = _said(group)
-    since = made(group.metadata) if group else made(whole.placed[0].metadata)
+def _settled(id_: Id, whole: _Whole, forest: Forest) -> Lined:
+    """The line of somebody who waits for nothing."""
+    group = forest.get(id_.name) if id_.is_group else None
+    said, some = _said(group), (whole.placed or whole.ended)[0]
+    since = made(group.metadata if group else some.metadata)
     if said is not None and said.status == "True" and said.last_transition_time:
         since = seconds(said.last_transition_time)
-    return _line(id_, Standing.RUNNING, 0, since, whole, group)
+    standing = Standing.RUNNING if whole.placed else Standing.ENDED
+    return _line(id_, standing, 0, since, whole, group)
 
 
 def _numbered(places: Iterable[Place], wholes: dict[Id, _Whole], forest: Forest) -> Iterator[Lined]:
@@ -164,7 +192,7 @@ def _line(
     place: Place | None = None,
 ) -> Lined:  # fmt: skip
     reason, message = _why(place, whole, group) if place else ("", "")
-    some = (whole.pending or whole.placed)[0]
+    some = (whole.pending or whole.placed or whole.ended)[0]
     return Lined(
         id_, standing, position,
         priority=group.spec.priority if group else some.spec.priority,
@@ -174,6 +202,9 @@ def _line(
         reason=reason, message=message,
         nodes=tuple(sorted({pod.node for pod in whole.placed})),
         scheduler=some.spec.scheduler_name,
+        started=sum(pod.status.phase == "Running" for pod in whole.placed),
+        failed=sum(pod.status.phase == "Failed" for pod in whole.ended),
+        owner=owner_of(group or some),
     )  # fmt: skip
 
 
@@ -199,6 +230,12 @@ def _said(group: Group | None) -> Condition | None:
         else INITIALLY_SCHEDULED
     )
     return condition(group.status.conditions, kind)
+
+
+def owner_of(one: Group | Pod) -> str:
+    """Who made a group or a pod, such as `Job/train`; "" if nobody says so."""
+    makers = [ref for ref in one.metadata.owner_references if ref.controller]
+    return f"{makers[0].kind}/{makers[0].name}" if makers else ""
 
 
 def of_namespace(lines: Iterable[Lined], namespace: str) -> list[Lined]:

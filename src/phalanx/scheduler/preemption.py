@@ -83,29 +83,25 @@ def _held(entity: Entity, free: Ground, waiting: Waiting, result: Attempt | Bran
     """Nobody else is evicted; who was promised a node keeps it, or gets another for it."""
     snapshot, held = free.snapshot, replace(waiting, preemption=UNDER_WAY)
     claims = {key: claim.node for key, claim in snapshot.claims.items()}
-    mine = [
+    if not any(member.pod.metadata.key in claims for member in entity.members):
+        return held
+    kept = [
         Seat(member, snapshot.index[node])
-        for member in entity.members
+        for member, _ in result.seats
         if (node := claims.get(member.pod.metadata.key)) in snapshot.index
     ]
-    if not mine:
-        return held
-    seats = mine if _are_as_good(entity, free, mine, result.seats) else result.seats
-    return replace(held, promised=bindings(seats, snapshot.names))
+    may_stay = len(kept) == len(result.seats) and _may_sit(entity, free, kept)
+    return replace(held, promised=bindings(kept if may_stay else result.seats, snapshot.names))
 
 
-def _are_as_good(
-    entity: Entity, free: Ground, mine: Sequence[Seat], others: Sequence[Seat]
-) -> bool:
-    """Whether seats are for all for whom there are others, and all may still sit there."""
-    nodes = {seat.member.pod.metadata.key: seat.node for seat in mine}
-    if any(seat.member.pod.metadata.key not in nodes for seat in others):
-        return False
+def _may_sit(entity: Entity, free: Ground, seats: Sequence[Seat]) -> bool:
+    """Whether members may be there, and every group that must be in one place is."""
+    nodes = {seat.member.pod.metadata.key: seat.node for seat in seats}
     for one in entity.groups:
         keys = [member.pod.metadata.key for member in one.members]
         if not _share_a_place(one, free, {nodes[key] for key in keys if key in nodes}):
             return False
-    return stand(free, (), mine)
+    return stand(free, (), seats)
 
 
 def _share_a_place(one: Entity, free: Ground, nodes: Set[int]) -> bool:

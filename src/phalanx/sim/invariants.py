@@ -13,11 +13,12 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from phalanx.api.core import Node, Pod
 from phalanx.api.meta import Key, condition
 from phalanx.api.resources import Amounts, node_room, pod_requests, total
-from phalanx.api.scheduling import INITIALLY_SCHEDULED, PodGroup
+from phalanx.api.scheduling import INITIALLY_SCHEDULED, CompositePodGroup, PodGroup
 from phalanx.client.cache import Cache
 from phalanx.scheduler.shape import spell
-from phalanx.sim.laws import GROUP_LAWS, POD_LAWS, is_bound_now
+from phalanx.sim.laws import GROUP_LAWS, POD_LAWS, is_bound_now, makes_way_now
 from phalanx.sim.rolls import Roll
+from phalanx.sim.trees import Group, Trees
 
 
 def check(pods: Iterable[Pod], nodes: Iterable[Node], groups: Iterable[PodGroup]) -> list[str]:
@@ -89,6 +90,7 @@ class Auditor:
         horizon: float = 0.0,
         strangers: Container[str] = (),
         books: Mapping[str, Amounts] | None = None,
+        composites: Cache[CompositePodGroup] | None = None,
     ) -> None:
         self._nodes, self._groups = nodes, groups
         self._now, self._horizon, self._strangers, self._books = now, horizon, strangers, books
@@ -98,13 +100,19 @@ class Auditor:
         self._broken: list[str] = []
         self._touched: dict[str, None] = {}
         self._joined: dict[Key, int] = {}
+        #: Of which groups members were told to make way, and which trees lost a group when.
+        self._evicted: dict[Key, None] = {}
+        self._bereft: dict[str, float] = {}
+        self._trees = Trees(groups, Cache() if composites is None else composites)
         pods.subscribe(self._pod_changed)
         groups.subscribe(self._group_changed)
 
     def audit(self) -> list[str]:
         """What went wrong since the last time."""
-        wrong = [*self._broken, *self._too_few(), *self._misbooked()]
-        self._broken, self._touched, self._joined = [], {}, {}
+        wrong = [
+            *self._broken, *self._too_few(), *self._thin_trees(), *self._torn(), *self._misbooked(),
+        ]  # fmt: skip
+        self._broken, self._touched, self._joined, self._evicted = [], {}, {}, {}
         return wrong
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
@@ -119,6 +127,8 @@ class Auditor:
             self._broken += self._too_full(new)
             if new.group is not None:
                 self._joined[new.group] = self._joined.get(new.group, 0) + 1
+        if new is not None and new.group is not None and makes_way_now(old, new):
+            self._evicted[new.group] = None
         if old is not None and new is not None:
             broken = (law(old, new) for law in POD_LAWS)
             self._broken += [
@@ -130,6 +140,8 @@ class Auditor:
         assert one is not None
         key = one.metadata.key
         self._rolls[key].group(new, self._now())
+        if new is None:
+            self._bereft[one.spec.parent_composite_pod_group_name] = self._now()
         if old is not None and new is not None:
             broken = (law(old, new) for law in GROUP_LAWS)
             self._broken += [f"group {key} {sentence}" for sentence in broken if sentence]
@@ -158,6 +170,33 @@ class Auditor:
                     f"gang {key} got nodes for {joined} of its members and has "
                     f"{roll.count(since)} now, but needs {roll.needs(since)}"
                 )
+
+    def _thin_trees(self) -> Iterator[str]:
+        """No bind leaves a tree with fewer groups than it needs of those that have enough."""
+        horizon = self._now() - self._horizon
+        for key in self._joined:
+            for group in self._trees.line(key)[1:] if self._trees.is_sound(key) else ():
+                name = group.metadata.name
+                if self._bereft.get(name, horizon - 1) < horizon and not self._suffices(group):
+                    yield f"members of {key} got nodes, but too few groups of {name} have enough"
+
+    def _suffices(self, group: Group) -> bool:
+        """Whether a group has what it needs, or had it within the horizon."""
+        since = self._now() - self._horizon
+        if isinstance(group, PodGroup):
+            roll = self._rolls[group.metadata.key]
+            return roll.count(since) >= roll.needs(since)
+        return sum(map(self._suffices, self._trees.children(group))) >= group.quorum
+
+    def _torn(self) -> Iterator[str]:
+        """Nobody makes way without those who go with him, as far as they could be known."""
+        since = self._now() - self._horizon
+        for key in self._evicted:
+            whole = self._trees.whole(key)
+            leaves = self._trees.groups if whole is not None else ()
+            for leaf in leaves:
+                if whole and self._trees.holds(whole, leaf) and self._rolls[leaf].lasting(since):
+                    yield f"members of {key} make way, those of {leaf} stay, which go with them"
 
     def _misbooked(self) -> Iterator[str]:
         """The ledger counts what the live pods of a node take, no more and no less."""

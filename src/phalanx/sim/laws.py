@@ -10,10 +10,17 @@ from collections.abc import Callable
 
 from phalanx.api.core import Pod
 from phalanx.api.meta import condition
-from phalanx.api.scheduling import INITIALLY_SCHEDULED, SCHEDULED, PodGroup
+from phalanx.api.scheduling import (
+    DISRUPTION_TARGET,
+    INITIALLY_SCHEDULED,
+    SCHEDULED,
+    PodGroup,
+)
 
 _POD_SCHEDULED = "PodScheduled"
 _STICKY = (INITIALLY_SCHEDULED, SCHEDULED)
+#: Why a pod goes that makes way for another.
+_PREEMPTED = "PreemptionByScheduler"
 
 
 def moves(old: Pod, new: Pod) -> str:
@@ -101,3 +108,11 @@ GROUP_LAWS: tuple[Callable[[PodGroup, PodGroup], str], ...] = (
 def is_bound_now(old: Pod | None, new: Pod) -> bool:
     """Whether a pod gets its node by this very change."""
     return bool(new.spec.node_name) and not (old and old.spec.node_name)
+
+
+def makes_way_now(old: Pod | None, new: Pod) -> bool:
+    """Whether a pod begins to leave by this very change, for the sake of somebody else."""
+    if old is None or old.metadata.deletion_timestamp or not new.metadata.deletion_timestamp:
+        return False
+    told = condition(new.status.conditions, DISRUPTION_TARGET)
+    return told is not None and told.reason == _PREEMPTED

@@ -20,7 +20,8 @@ class Roll:
     """One gang by name, whichever group of that name it is."""
 
     def __init__(self) -> None:
-        self._members: dict[str, None] = {}
+        #: Who has a node, and since when.
+        self._members: dict[str, float] = {}
         self._left: list[float] = []
         self._needed: list[tuple[float, int]] = []
         self._missing_since = 0.0
@@ -35,7 +36,7 @@ class Roll:
     def member(self, pod: Pod | None, uid: str, now: float) -> None:
         """A member came, changed or went (None)."""
         if pod is not None and pod.node and not pod.metadata.deletion_timestamp:
-            self._members[uid] = None
+            self._members.setdefault(uid, now)
         elif uid in self._members:
             del self._members[uid]
             self._left.append(now)
@@ -43,6 +44,10 @@ class Roll:
     def count(self, since: float) -> int:
         """How many have a node, or had one at some time since."""
         return len(self._members) + sum(at >= since for at in self._left)
+
+    def lasting(self, since: float) -> int:
+        """How many have a node that they had got before."""
+        return sum(at < since for at in self._members.values())
 
     def needs(self, since: float) -> int:
         """The smallest number of members that was asked for at some time since."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from phalanx.api.core import Pod, PodSpec
-from phalanx.api.meta import Key, Meta
+from phalanx.api.core import Pod, PodSpec, PodStatus
+from phalanx.api.meta import Condition, Key, Meta
 from phalanx.client.answers import Event
 from phalanx.client.cache import Cache
-from phalanx.scheduler.decision import Binding, Placed
+from phalanx.scheduler.decision import Binding, Placed, Preempting, Victim, Waiting
 from phalanx.sim.faults.register import Register
+
+PREEMPTED = "PreemptionByScheduler"
 
 
 class Store:
@@ -25,6 +27,17 @@ class Store:
             meta = Meta(name=name, uid=f"uid-{name}", resource_version=str(self._revision))
             new = Pod(meta, PodSpec(node_name=node))
             self.pods.apply(Event("MODIFIED", new, self._revision))
+        return self.register.audit()
+
+    def evict(self, *names: str) -> list[str]:
+        told = PodStatus(conditions=(Condition("DisruptionTarget", "True", PREEMPTED),))
+        for name in names:
+            self._revision += 1
+            meta = Meta(
+                name=name, uid=f"uid-{name}", resource_version=str(self._revision),
+                deletion_timestamp="2026-01-01T00:00:00Z",
+            )  # fmt: skip
+            self.pods.apply(Event("MODIFIED", Pod(meta, PodSpec(), told), self._revision))
         return self.register.audit()
 
 
@@ -57,3 +70,27 @@ def test_nobody_gets_a_node_that_was_not_decided_unless_by_hand() -> None:
     assert store.bind({"a": "m"}) == ["pod a got node m, which nobody decided"]
     store.register.strangers["uid-b"] = None
     assert store.bind({"b": "m"}) == []
+
+
+def evicting(*names: str) -> Preempting:
+    waiting = Waiting(None, (), 1, 0, 0, 0, frozenset())
+    return Preempting(waiting, tuple(Victim(Key("", n), f"uid-{n}", "n") for n in names))
+
+
+def test_those_who_were_chosen_together_make_way_together() -> None:
+    store = Store("a", "b")
+    store.register.choose(evicting("a", "b"))
+    assert store.evict("a", "b") == []
+
+
+def test_who_was_not_chosen_does_not_make_way() -> None:
+    store = Store("a", "b")
+    store.register.choose(evicting("a"))
+    assert store.evict("b") == ["pod b makes way, which nobody decided"]
+
+
+def test_a_part_of_those_who_were_chosen_does_not_make_way_alone() -> None:
+    store = Store("a", "b")
+    store.register.choose(evicting("a", "b"))
+    assert store.evict("a") == ["pod a makes way without those chosen with it"]
+    assert store.evict("b") == [], "the other has left already"

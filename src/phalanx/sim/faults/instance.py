@@ -116,6 +116,9 @@ class Instance:
     def overlooked(self) -> None:
         """Whoever waits at rest after a refusal cannot be placed: no cure went unnoticed."""
         seen = self.seen()
+        if seen.doomed:
+            # What becomes possible once they leave is noticed when they are seen to.
+            return
         for place in self.shell.queue.listing():
             entity = self._refused(place)
             if entity is not None and self._witness.fits(seen, entity):
@@ -154,6 +157,7 @@ class Instance:
             self._register.decide(decision)
             self._homes.update({uid: node for _, uid, node in decision.bindings})
         elif isinstance(decision, Preempting):
+            self._register.choose(decision)
             self._victims.update({victim.uid: None for victim in decision.victims})
 
 

@@ -81,11 +81,12 @@ class _Ordeal:
         self._auditor = Auditor(
             tail.pods, tail.nodes, tail.groups, now=self._loop.time, horizon=HORIZON,
             strangers=self._stage.register.strangers, books=tail.room,
+            composites=tail.composites,
         )  # fmt: skip
         self._changed = 0.0
         self._violation: asyncio.Future[Violation] = self._loop.create_future()
         tail.settled.append(self._judge)
-        for cache in (tail.pods, tail.nodes, tail.groups):
+        for cache in (tail.pods, tail.nodes, tail.groups, tail.composites):
             cache.subscribe(self._note)
 
     async def run(self, steps: Sequence[Step]) -> Outcome:

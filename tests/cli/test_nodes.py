@@ -1,0 +1,101 @@
+"""`phalanx nodes` as a process beside a `phalanx up`: how it begins, what it does, how it ends."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from phalanx.cli.main import main
+from tests.builders import pod
+from tests.cli.commands import Kubectl, first_line, up
+
+ALONE = ("--nodes", "0", "--data", ":memory:")
+CLUSTER = """\
+pools:
+- {name: gpu, count: 2, shape: {nvidia.com/gpu: 8}, topology: {rack: 2},
+   taints: [{key: gpu, value: "yes", effect: NoSchedule}]}
+- {name: plain}
+"""
+
+
+@contextmanager
+def nodes(config: Path, *args: str) -> Iterator[subprocess.Popen[str]]:
+    """`phalanx nodes`; ended by force at the end if it still runs."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "phalanx", "nodes", "--kubeconfig", str(config), *args],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Kubectl]:
+    """A control plane without nodes, and kubectl."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not on the PATH")
+    config = tmp_path / "kubeconfig"
+    with up(*ALONE, "--kubeconfig", str(config)) as process:
+        assert first_line(process).startswith("ready ")
+        yield Kubectl(config, "default", tmp_path)
+
+
+def test_nodes_run_beside_a_control_plane_and_end_when_told(alone: Kubectl, tmp_path: Path) -> None:
+    cluster, stages = tmp_path / "cluster.yaml", tmp_path / "stages.yaml"
+    cluster.write_text(CLUSTER)
+    stages.write_text("[{labels: {app: short}, run: 0, failure: 1, exitCode: 3}]")
+    with nodes(alone.kubeconfig, "--nodes", str(cluster), "--stages", str(stages)) as process:
+        line = first_line(process)
+        assert line.startswith("ready https://127.0.0.1:")
+        assert line.endswith(" nodes 3\n")
+        found = alone.get("nodes")["items"]
+        assert [one["metadata"]["name"] for one in found] == ["gpu-0", "gpu-1", "plain"]
+        assert found[0]["spec"]["taints"] == [
+            {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
+        ]
+        alone.apply(pod("a", meta={"labels": {"app": "short"}}))
+        alone("wait", "--for=jsonpath={.status.phase}=Failed", "pod/a", "--timeout=10s")
+        assert alone("logs", "a").splitlines() == [
+            "default/a: main started on simulated node plain",
+            "image registry.example/main:1, nothing is executed: no command",
+            "ended with exit code 3",
+        ]
+        begin = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=10)
+        assert (process.returncode, errors) == (0, "")
+        assert time.monotonic() - begin < 2
+
+
+def test_a_node_that_is_not_ours_is_said_to_be_left_alone(alone: Kubectl) -> None:
+    alone.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-0"}})
+    with nodes(alone.kubeconfig, "--nodes", "2") as process:
+        assert first_line(process).endswith(" nodes 1\n")
+        assert process.stderr is not None
+        assert process.stderr.readline() == "node node-0 is not ours: it is left alone\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["--nodes", "many"], "'many': is neither a number nor a file"),
+        (["--stages", "missing.yaml"], "No such file"),
+        (["--topology", "rack=0"], "'0' is no number of racks"),
+    ],
+)
+def test_wrong_usage_of_nodes_has_code_2(args: list[str], told: str) -> None:
+    done = CliRunner().invoke(main, ["nodes", *args])
+    assert done.exit_code == 2
+    assert told in done.stderr

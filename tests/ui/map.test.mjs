@@ -1,0 +1,84 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { INKS, PALETTES, colour, luminance } from "../../src/phalanx/ui/colour.js";
+import { cellAt, neighbour, plan } from "../../src/phalanx/ui/plan.js";
+import { parsed, shown } from "../../src/phalanx/ui/quantity.js";
+import { levels, tree } from "../../src/phalanx/ui/topology.js";
+
+const BLOCK = "topology.kubernetes.io/block";
+const RACK = "topology.kubernetes.io/rack";
+
+const nodesOf = (count, blocks, racks) => Array.from({ length: count }, (_, at) => ({
+  name: `node-${at}`,
+  labels: { [BLOCK]: `b-${at % blocks}`, [RACK]: `r-${at % blocks}-${Math.floor(at / blocks) % racks}`, "kubernetes.io/hostname": `node-${at}`, os: "linux" },
+}));
+
+const bright = (text) => luminance([1, 3, 5].map((at) => parseInt(text.slice(at, at + 2), 16) / 255));
+const contrast = (a, b) => (Math.max(bright(a), bright(b)) + 0.05) / (Math.min(bright(a), bright(b)) + 0.05);
+
+for (const theme of ["dark", "light"]) {
+  test(`every colour is seen in the ${theme}`, () => {
+    for (const one of [...PALETTES[theme], INKS[theme].alone]) {
+      assert.ok(contrast(one, INKS[theme].ground) >= 3, `${one} on the ground`);
+      assert.ok(contrast(one, INKS[theme].node) >= 2.4, `${one} on a node`);
+    }
+    assert.ok(contrast(INKS[theme].text, INKS[theme].ground) >= 4.5);
+    assert.equal(new Set(PALETTES[theme]).size, PALETTES[theme].length);
+  });
+}
+
+test("a gang has one colour for ever, and many gangs have many", () => {
+  assert.equal(colour("default/train", "dark"), colour("default/train", "dark"));
+  const used = new Set(Array.from({ length: 300 }, (_, at) => colour(`default/job-${at}`, "light")));
+  assert.ok(used.size >= 65, `only ${used.size}`);
+});
+
+test("the labels that divide the nodes are found, the widest first", () => {
+  assert.deepEqual(levels(nodesOf(64, 2, 4)), [BLOCK, RACK]);
+  assert.deepEqual(levels(nodesOf(64, 1, 4)), [RACK]);
+  assert.deepEqual(levels(nodesOf(64, 1, 1)), []);
+  assert.deepEqual(levels([{ name: "a", labels: { odd: "1" } }, { name: "b", labels: { odd: "2" } }, { name: "c", labels: { odd: "2" } }], ["odd"]), ["odd"]);
+});
+
+test("domains and nodes stand in the order people count", () => {
+  const found = tree(nodesOf(44, 11, 2), [BLOCK]);
+  assert.deepEqual(found.parts.map((one) => one.title).slice(-2), ["b-9", "b-10"]);
+  assert.deepEqual(found.parts[0].nodes.map((one) => one.name), ["node-0", "node-11", "node-22", "node-33"]);
+});
+
+for (const [count, blocks, racks, width] of [[1, 1, 1, 860], [16, 2, 4, 860], [1000, 4, 16, 860], [1000, 1, 1, 860], [300, 40, 7, 320]]) {
+  test(`${count} nodes in ${blocks} blocks of ${racks} racks have their places`, () => {
+    const nodes = nodesOf(count, blocks, racks);
+    const found = plan(tree(nodes, levels(nodes)), width, 520);
+    assert.equal(new Set(found.cells.map((one) => one.node.name)).size, count);
+    assert.ok(found.width <= width, `${found.width} wide`);
+    const taken = new Set();
+    for (const { x, y } of found.cells) {
+      assert.ok(x >= 0 && x + found.wide <= found.width && y >= 0 && y + found.size <= found.height);
+      assert.ok(!taken.has(`${x},${y}`));
+      taken.add(`${x},${y}`);
+    }
+    found.cells.forEach((cell, at) => assert.equal(cellAt(found, cell.x + 1, cell.y + 1), at));
+  });
+}
+
+test("arrow keys reach every node, and stop at the edge", () => {
+  const nodes = nodesOf(48, 2, 4);
+  const found = plan(tree(nodes, levels(nodes)), 600, 400);
+  const [seen, open] = [new Set([0]), [0]];
+  while (open.length) {
+    const at = open.pop();
+    for (const way of [[1, 0], [-1, 0], [0, 1], [0, -1]]) {
+      const next = neighbour(found, at, way);
+      if (!seen.has(next)) { seen.add(next); open.push(next); }
+    }
+  }
+  assert.equal(seen.size, 48);
+  assert.equal(neighbour(found, 0, [-1, 0]), 0);
+});
+
+test("quantities are numbers", () => {
+  assert.deepEqual(["500m", "32Gi", "1e3", "8", "2k", "nonsense"].map(parsed), [0.5, 32 * 2 ** 30, 1000, 8, 2000, 0]);
+  assert.deepEqual([shown("memory", 32 * 2 ** 30), shown("cpu", 0.1 + 0.2), shown("memory", 0)], ["32Gi", "0.3", "0"]);
+});

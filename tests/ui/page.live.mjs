@@ -1,0 +1,156 @@
+/* The whole page against a running control plane (SERVER, TOKEN): node --test with a stand-in for the browser. */
+
+import assert from "node:assert/strict";
+import test, { after } from "node:test";
+
+import { open, until } from "./dom.mjs";
+
+const { SERVER, TOKEN } = process.env;
+const FOLDER = new URL("../../src/phalanx/ui/", import.meta.url);
+const JOBS = "/apis/batch/v1/namespaces/default/jobs";
+
+const $ = open(SERVER, FOLDER);
+const says = (id) => $(id).textContent;
+const showing = (id, text) => until(() => says(id).includes(text), () => `${text}: ${says(id)} | ${says("state")}`);
+const gone = (id, text) => until(() => !says(id).includes(text), () => `${text}: ${says(id)} | ${says("state")}`);
+const troubles = [];
+process.on("unhandledRejection", (error) => troubles.push(error));
+
+async function api(method, path, body) {
+  const headers = { authorization: `Bearer ${TOKEN}`, "content-type": "application/json" };
+  const answer = await fetch(path, { method, headers, body: body && JSON.stringify(body) });
+  assert.ok(answer.ok, `${method} ${path}: ${await answer.clone().text()}`);
+  return answer.json();
+}
+
+const gang = (name, members) => ({
+  apiVersion: "batch/v1", kind: "Job", metadata: { name },
+  spec: {
+    parallelism: members, completions: members, completionMode: "Indexed",
+    scheduling: { schedulingPolicy: { gang: { minCount: members } } },
+    template: {
+      spec: {
+        restartPolicy: "Never",
+        containers: [{ name: "main", image: "registry.example/x:1", resources: { limits: { cpu: "1", "example.com/gpu": "4" } } }],
+      },
+    },
+  },
+});
+
+const end = (name) => api("DELETE", `${JOBS}/${name}?propagationPolicy=Background`);
+
+async function signIn(token) {
+  $("token").value = token;
+  assert.ok($("login").fire("submit").prevented);
+}
+
+after(() => setTimeout(() => process.exit(), 100));
+
+test("the page, from signing in to signing out", async (t) => {
+  await import(new URL("page.js", FOLDER));
+
+  await t.test("a token that does not count is refused and not kept", async () => {
+    assert.equal($("login").hidden, false);
+    await signIn("wrong");
+    await showing("refusal", "does not count");
+    assert.equal(sessionStorage.getItem("phalanx.token"), null);
+    assert.equal($("main").hidden, true);
+  });
+
+  await t.test("one that counts opens the cluster", async () => {
+    await signIn(TOKEN);
+    await showing("state", "live, as");
+    await showing("counts", "4 nodes");
+    assert.equal($("login").hidden, true);
+    await until(() => document.documentElement.dataset.picture);
+    assert.ok($("map").pen.texts.includes("block-0"));
+  });
+
+  await t.test("a gang appears, in its colour, with the decision", async () => {
+    await api("POST", JOBS, gang("fits", 2));
+    await showing("legend", "default/fits 2");
+    await showing("decisions", "default/fits");
+    await showing("decisions", "Scheduled");
+    const { background } = $("legend").querySelector("span").style;
+    await until(() => $("map").pen.rects.get(background) === 2, () => JSON.stringify([...$("map").pen.rects]));
+  });
+
+  await t.test("one that waits says why, and what would help", async () => {
+    await api("POST", JOBS, gang("large", 6));
+    await showing("waiting", "default/large");
+    await showing("waiting", "Unschedulable");
+    await showing("waiting", "minCount (6) cannot be satisfied");
+    await showing("waiting", "Resources free for 2 more on all nodes; 6 needed");
+    await showing("waiting", "room for 4 members");
+    await showing("waiting", "phalanx why podgroup/large");
+    await showing("waiting-title", "Waiting: 1");
+  });
+
+  await t.test("a gang is followed from its Job to its nodes", async () => {
+    const button = $("legend").querySelectorAll("button").find((one) => one.textContent.includes("fits"));
+    button.fire("click");
+    await showing("chain", "2 at once, 2 active");
+    for (const text of ["Job", "Workload", "template fits-pgt-0: gang", "PodGroup", "at least 2 at once", "Pods (2)", "Nodes (2)"]) {
+      assert.ok(says("chain").includes(text), `${text}: ${says("chain")}`);
+    }
+    const node = $("chain").querySelectorAll("button").find((one) => one.textContent.includes("×"));
+    node.fire("click");
+    await showing("chain", "free cpu 7");
+    document.fire("keydown", { key: "Escape", target: $("map") });
+    assert.equal($("chosen").hidden, true);
+  });
+
+  await t.test("keys find their way", async () => {
+    $("map").focus();
+    const first = says("spot");
+    assert.match(first, /^node-0 · block block-0/);
+    $("map").fire("keydown", { key: "ArrowRight" });
+    assert.notEqual(says("spot"), first);
+    $("map").fire("keydown", { key: "Enter" });
+    await showing("chosen-title", "Node node-");
+    document.fire("keydown", { key: "/", target: $("map") });
+    assert.equal(document.activeElement, $("search"));
+    $("search").value = "large";
+    $("search").fire("input");
+    $("search").fire("keydown", { key: "Enter" });
+    await showing("chosen-title", "Gang default/large");
+    await gone("legend", "default/fits");
+    $("search").value = "";
+    $("search").fire("input");
+    await showing("legend", "default/fits");
+  });
+
+  await t.test("colours change with the switch", async () => {
+    const before = $("legend").querySelector("span").style.background;
+    $("theme").fire("click");
+    assert.equal(document.documentElement.dataset.theme, "dark");
+    await until(() => $("legend").querySelector("span").style.background !== before);
+  });
+
+  await t.test("who comes back sees what happened meanwhile", async () => {
+    document.hidden = true;
+    document.fire("visibilitychange");
+    await end("large");
+    await api("POST", JOBS, gang("later", 1));
+    document.hidden = false;
+    document.fire("visibilitychange");
+    await showing("legend", "default/later 1");
+    await gone("waiting", "default/large");
+  });
+
+  await t.test("what is deleted disappears", async () => {
+    await end("fits");
+    await gone("legend", "default/fits");
+    await end("later");
+    await showing("counts", "0 pods");
+  });
+
+  await t.test("who signs out leaves nothing behind", async () => {
+    $("leave").fire("click");
+    assert.equal(sessionStorage.getItem("phalanx.token"), null);
+    assert.equal($("main").hidden, true);
+    assert.equal(says("state"), "signed out");
+    assert.equal(says("legend"), "");
+    assert.deepEqual(troubles, []);
+  });
+});
