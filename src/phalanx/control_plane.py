@@ -23,6 +23,7 @@ from phalanx.controllers.decisionlog import DecisionLog
 from phalanx.controllers.exact import Solving
 from phalanx.controllers.loop import Informers
 from phalanx.controllers.nodes import Nodes, SimulatedNode
+from phalanx.controllers.processes import Host
 from phalanx.controllers.roster import Bench, Part, Selection, made
 from phalanx.controllers.scheduling import Scheduling
 from phalanx.controllers.stages import Rule
@@ -35,6 +36,7 @@ from phalanx.store.kv import Store
 #: Whom the shared informers, the scheduler and the simulated nodes ask as.
 _READER, _SCHEDULER = known("system:kube-controller-manager"), known("system:kube-scheduler")
 _NODES = known("system:phalanx:simulated-nodes")
+_PROCESS_NODES = known("system:phalanx:process-nodes")
 #: Controllers whose account is not called after them, as `NAME-controller`.
 _ACCOUNTS = {
     "composite-groups": "composite-group-controller",
@@ -52,8 +54,8 @@ class ControlPlane:
     """Everything that makes a cluster, wired together.
 
     `without` names parts to leave out, `gates` say which features are on, `profiles` how pods are
-    placed, `kinds` what the server knows at all, `stages` how simulated pods live. The scheduler's
-    decisions go to the `log`.
+    placed, `kinds` what the server knows at all, `stages` how simulated pods live. With a `host`
+    the nodes are of processes. The scheduler's decisions go to the `log`.
     """
 
     def __init__(
@@ -72,12 +74,13 @@ class ControlPlane:
         solving: Solving | None = None,
         basic_workloads: bool = True,
         stages: Sequence[Rule] = (),
+        host: Host | None = None,
     ) -> None:
         self.server = Server(store, clock, chance, kinds, tokens, gates)
         self._store, self._clock, self._chance = store, clock, chance
         self._nodes, self._without, self._gates, self._kinds = nodes, without, gates, kinds
         self._profiles, self._log, self._basic_workloads = profiles, log, basic_workloads
-        self._solving, self._stages = solving, stages
+        self._solving, self._stages, self._host = solving, stages, host
 
     def client(self, name: str) -> Client:
         """A client in this process that may do everything, for a test or a tool of that name."""
@@ -110,7 +113,8 @@ class ControlPlane:
         parts: list[Part] = []
         if "nodes" not in self._without:
             nodes = Nodes(
-                self._client(_NODES), informers, self._clock, self._nodes, self._stages
+                self._client(_NODES if self._host is None else _PROCESS_NODES), informers,
+                self._clock, self._nodes, self._stages, self._host,
             )  # fmt: skip
             await nodes.register()
             parts.append(nodes.run)

@@ -53,7 +53,7 @@ def test_a_gang_that_cannot_run_makes_it_fail_and_is_told_why(file: Path) -> Non
     assert code == 1
     summary, why = told.splitlines()[-2:]
     assert summary.startswith("1 gang ran, 1 did not")
-    assert why == "  Job/big: minCount (3) cannot be satisfied: 2 scheduled, 0 remaining"
+    assert why.startswith("  Job/big: minCount (3) cannot be satisfied: ")
 
 
 def test_it_may_take_too_long(file: Path) -> None:

@@ -14,7 +14,7 @@ from random import Random
 from msgspec.structs import replace
 
 from phalanx.api.budget import Budget, BudgetSpec, BudgetStatus
-from phalanx.api.core import Pod
+from phalanx.api.core import Node, Pod
 from phalanx.api.meta import Meta
 from phalanx.scheduler.cache import Cache
 from phalanx.scheduler.entity import Entity
@@ -58,12 +58,12 @@ class Hunt:
     def cache(self) -> Cache:
         """The same as a scheduler sees it."""
         cache = Cache()
-        for i, cpu in enumerate(self.nodes):
-            cache.node(f"n{i}", node(f"n{i}", cpu=str(cpu)))
+        for one in self.api_nodes():
+            cache.node(one.metadata.name, one)
         for group in self.groups:
             cache.group(name_of(group), group)
-        for one in self.residents:
-            cache.pod(_pod(one, self.group_of).metadata.key, _pod(one, self.group_of))
+        for running in self.api_pods():
+            cache.pod(running.metadata.key, running)
         if self.allowed is not None:
             budget = Budget(
                 Meta(name="b", namespace="default"), BudgetSpec({"matchLabels": {"app": "db"}}),
@@ -71,6 +71,20 @@ class Hunt:
             )  # fmt: skip
             cache.budget(budget.metadata.key, budget)
         return cache
+
+    def api_nodes(self) -> list[Node]:
+        """The nodes as objects."""
+        return [node(f"n{i}", cpu=str(cpu)) for i, cpu in enumerate(self.nodes)]
+
+    def api_pods(self) -> list[Pod]:
+        """Those who run, as objects."""
+        return [_pod(one, self.group_of) for one in self.residents]
+
+    def api_groups(self) -> list[Group]:
+        """All groups, the gang included."""
+        mine = self.entity().group
+        assert mine is not None
+        return [*self.groups, mine]
 
     def entity(self) -> Entity:
         """The gang."""

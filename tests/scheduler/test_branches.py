@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from phalanx.api.core import Node
+from dataclasses import replace
+
+from msgspec.structs import replace as altered
+
+from phalanx.api.core import Node, Pod
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Decision, Impossible, Placed, Waiting
 from phalanx.scheduler.entity import Entity
@@ -155,3 +159,22 @@ def test_basic_groups_below_need_one_member_each() -> None:
     found = bound(decided([node("n", cpu="3")], tree(composite("t", 2), *groups)))
     assert len(found) == 3
     assert {name[0] for name in found} == {"a", "b"}
+
+
+def test_the_groups_of_a_tree_say_what_came_of_thinking_about_victims() -> None:
+    one = tree(composite("t", 2, priority=10), leaf("a", "1"), leaf("b", "9"))
+    members = [member._replace(pod=prior(member.pod)) for member in one.members]
+    parts = [
+        replace(part, members=tuple(m for m in members if m.pod.group == part.key))
+        for part in one.parts
+    ]
+    one = replace(one, members=tuple(members), parts=tuple(parts))
+    cache = cluster([node("n", cpu="4")], [pod("low", on="n", cpu="4")])
+    decision = decide(one, cache.snapshot(), DEFAULT)
+    assert isinstance(decision, Waiting)
+    assert said(decision)["t"][1] == explain(decision).message
+    assert "preemption" in said(decision)["t"][1]
+
+
+def prior(one: Pod) -> Pod:
+    return altered(one, spec=altered(one.spec, priority=10))

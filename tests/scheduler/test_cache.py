@@ -366,3 +366,21 @@ def test_a_cache_that_lived_through_it_all_equals_one_made_of_the_result(
             fresh.assume([Binding(pod_key, held.uid, held.node)])
     assert content(cache.snapshot()) == content(fresh.snapshot())
     assert cache.check() == []
+
+
+def test_who_is_bound_elsewhere_than_promised_leaves_room_where_it_was_promised() -> None:
+    cache = cluster([node("a"), node("b")], [pod("p", cpu="1")])
+    cache.promise([Binding(key("p"), "uid-p", "a")])
+    assert Event.POD_GONE in cache.promise([Binding(key("p"), "uid-p", "b")])
+    assert Event.POD_GONE not in cache.assume([Binding(key("p"), "uid-p", "b")])
+    other = cluster([node("a"), node("b")], [pod("p", cpu="1")])
+    other.promise([Binding(key("p"), "uid-p", "a")])
+    assert Event.POD_GONE in other.assume([Binding(key("p"), "uid-p", "b")])
+
+
+def test_a_victim_that_is_seen_to_leave_is_news_to_other_pods() -> None:
+    cache = cluster([node("a")], [pod("p", on="a", cpu="1")])
+    cache.doom([(key("p"), "uid-p")])
+    assert cache.doomed() == [(key("p"), "uid-p")]
+    assert cache.pod(key("p"), pod("p", on="a", cpu="1", deleting=True)) == (Event.POD_PLACED,)
+    assert cache.doomed() == []

@@ -7,7 +7,7 @@ import msgspec
 
 from phalanx.api.core import Node, Pod
 from phalanx.api.meta import Key
-from phalanx.api.scheduling import PodGroup
+from phalanx.api.scheduling import CompositePodGroup, PodGroup
 from phalanx.api.wire import Object
 from phalanx.scheduler.diagnosis import Cluster
 from phalanx.scheduler.entry import Id
@@ -55,7 +55,8 @@ def cluster(*objects: Object) -> Cluster:
     def of(kind: str, struct: Any) -> Any:
         return [msgspec.convert(one, struct) for one in objects if one["kind"] == kind]
 
-    return Cluster(of("Node", Node), of("PodGroup", PodGroup), of("Pod", Pod))
+    trees = of("CompositePodGroup", CompositePodGroup)
+    return Cluster(of("Node", Node), [*of("PodGroup", PodGroup), *trees], of("Pod", Pod))
 
 
 def group(name: str) -> Id:
@@ -175,3 +176,29 @@ def test_a_gang_that_needs_fewer() -> None:
     assert not isinstance(fewer, Absent)
     assert told(fewer, "new")[0].verdict is Verdict.FITS
     assert isinstance(with_quorum(seen, "elsewhere", "new", 1), Absent)
+
+
+def tree(name: str, *leaves: list[Object]) -> list[Object]:
+    """Gangs that are to be placed together."""
+    root: Object = {
+        "kind": "CompositePodGroup", "metadata": {"name": name, "namespace": "default"},
+        "spec": {"schedulingPolicy": {"gang": {"minGroupCount": len(leaves)}}},
+    }  # fmt: skip
+    objects = [one for leaf in leaves for one in leaf]
+    for one in objects:
+        if one["kind"] == "PodGroup":
+            one["spec"]["parentCompositePodGroupName"] = name
+    return stamped([root, *objects], LATE)
+
+
+def test_a_tree_fits_or_waits_as_a_whole() -> None:
+    root = Id(True, Key("default", "root"), True)
+    leaves = (gang("x", 1, cpu="3"), gang("y", 1, cpu="3"))
+    nodes, held = (node("a"), node("b")), running("old", "b", cpu="3")
+    [fits] = forecast([root], cluster(*nodes, *tree("root", *leaves)))
+    assert (fits.verdict, len(fits.bindings)) == (Verdict.FITS, 2)
+    [waits] = forecast([root], cluster(*nodes, *held, *tree("root", *leaves)))
+    assert (waits.verdict, names(waits)) == (Verdict.WAITS, [("old", 1)])
+    fewer = with_quorum(cluster(*nodes, *held, *tree("root", *leaves)), "default", "root", 1)
+    assert not isinstance(fewer, Absent)
+    assert forecast([root], fewer)[0].verdict is Verdict.FITS

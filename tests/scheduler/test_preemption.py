@@ -372,3 +372,17 @@ def test_a_promise_ends_with_the_pod_and_frees_its_room() -> None:
     promised_to(cache, "first", "a", 10)
     assert cache.pod(key("first"), None)
     assert isinstance(decided(cache, alone(pod("second", cpu="1"))), Placed)
+
+
+def test_a_promise_is_not_kept_where_the_group_may_not_be_any_more() -> None:
+    zones = [node("a", {"zone": "a"}, cpu="1"), node("b", {"zone": "b"}, cpu="2")]
+    leaving = [
+        altered(low(name, name), metadata=pod(name, deleting=True).metadata) for name in "ab"
+    ]
+    group = gang("high", 1, priority=100, topology="zone")
+    waiting = pod("high-1", "high", cpu="1", priority=100)
+    placed = pod("high-0", "high", on="b", cpu="1", priority=100)
+    cache = world(zones, [*leaving, placed, waiting], [group])
+    cache.promise([Binding(waiting.metadata.key, waiting.metadata.uid, "a")])
+    decision = decided(cache, entity(group, [waiting], [placed]))
+    assert promised(decision) == {"high-1": "b"}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from phalanx.api.core import Pod
+from phalanx.api.scheduling import WorkloadReference
 from phalanx.scheduler.decision import Misplaced, MissingGroups, Placed
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.entry import State
@@ -141,3 +144,16 @@ def test_a_pod_group_without_pods_leaves_nothing_behind() -> None:
         one.pod_gone(gone.metadata.key, 1.0)
     assert one.listing() == []
     assert one.pop(2.0) is None
+
+
+def test_a_group_of_another_workload_waits_by_itself_and_is_no_part_of_the_tree() -> None:
+    root, stranger = of_workload(composite("t", 1), "one"), of_workload(LEAVES[1], "other")
+    one = queue(root, of_workload(LEAVES[0], "one"), stranger, *PODS)
+    entity = taken(one)
+    assert [part.key.name for part in entity.parts] == ["a"]
+    assert one.is_current(entity, bindings(entity))
+    assert [place.key.name for place in one.waiting()] == ["b"]
+
+
+def of_workload(group: Group, name: str) -> Group:
+    return replace(group, spec=replace(group.spec, workload_ref=WorkloadReference(name, "main")))

@@ -19,7 +19,7 @@ async function informed(script) {
   };
   const api = {
     list: async () => next("list"),
-    async *watch(path, fields, version) { yield* next(`watch ${version}`); },
+    watch: async (path, fields, version) => next(`watch ${version}`),
   };
   const sink = {
     replace: (items) => told.push(`has ${items.map((one) => one.metadata.name)}`),
@@ -43,15 +43,17 @@ test("a watch goes on where it was cut", async () => {
   assert.deepEqual(told, ["list", "has a", "watch 5", "ADDED b", "watch 9", "trouble network", "watch 9", "DELETED b", "watch 10"]);
 });
 
-test("who is too far behind lists anew", async () => {
-  const { told } = await informed([
-    { items: [], version: "5" }, new Refusal(410, "too old"), { items: [made("c", "8")], version: "8" }, [],
-  ]);
-  assert.deepEqual(told, ["list", "has ", "watch 5", "trouble too old", "list", "has c", "watch 8"]);
-});
+for (const [whose, code] of [["too far behind", 410], ["ahead of a server that began anew", 504]]) {
+  test(`who is ${whose} lists anew`, async () => {
+    const { told } = await informed([
+      { items: [], version: "5" }, new Refusal(code, "no"), { items: [made("c", "8")], version: "8" }, [],
+    ]);
+    assert.deepEqual(told, ["list", "has ", "watch 5", "trouble no", "list", "has c", "watch 8"]);
+  });
+}
 
 test("a server that is away is asked less and less often", async () => {
-  const { waits } = await informed([...Array(8).fill(new Error("away")), { items: [], version: "1" }]);
+  const { waits } = await informed([{ items: [], version: "1" }, ...Array(8).fill(new Error("away")), []]);
   assert.ok(waits[0] >= 250 && waits[0] <= 500);
   assert.ok(waits.at(-1) >= 7500 && waits.at(-1) <= 15000);
 });
@@ -72,7 +74,7 @@ test("a list comes in pages and a watch in lines, with the token", async () => {
   assert.deepEqual(await api.list("/p", "a!=b"), { items: [1, 2], version: "7" });
   assert.deepEqual(asked[1], ["/p?limit=2000&fieldSelector=a%21%3Db&continue=more", "Bearer secret"]);
   const seen = [];
-  await assert.rejects(async () => { for await (const one of api.watch("/p", "", "7")) seen.push(one.type); }, { code: 410 });
+  await assert.rejects(async () => { for await (const one of await api.watch("/p", "", "7")) seen.push(one.type); }, { code: 410 });
   assert.deepEqual(seen, ["ADDED"]);
 });
 

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { INKS, PALETTES, colour, luminance } from "../../src/phalanx/ui/colour.js";
+import { Colours, INKS, PALETTES, luminance } from "../../src/phalanx/ui/colour.js";
 import { cellAt, neighbour, plan } from "../../src/phalanx/ui/plan.js";
 import { parsed, shown } from "../../src/phalanx/ui/quantity.js";
 import { levels, tree } from "../../src/phalanx/ui/topology.js";
@@ -28,10 +28,29 @@ for (const theme of ["dark", "light"]) {
   });
 }
 
-test("a gang has one colour for ever, and many gangs have many", () => {
-  assert.equal(colour("default/train", "dark"), colour("default/train", "dark"));
-  const used = new Set(Array.from({ length: 300 }, (_, at) => colour(`default/job-${at}`, "light")));
-  assert.ok(used.size >= 65, `only ${used.size}`);
+test("a gang has the colour of its name, in every window", () => {
+  const [one, other] = [new Colours(), new Colours()];
+  assert.equal(one.of("default/train", "dark"), other.of("default/train", "dark"));
+  one.of("default/next", "dark");
+  assert.equal(one.of("default/train", "dark"), other.of("default/train", "dark"));
+  assert.equal(one.of("", "dark"), INKS.dark.alone);
+});
+
+test("gangs that are there together are told apart", () => {
+  const colours = new Colours();
+  const used = (count) => new Set(Array.from({ length: count }, (_, at) => colours.give(`default/job-${at}`)));
+  const hues = [...used(6)].map((place) => place % 24);
+  const gaps = hues.flatMap((a, at) => hues.slice(at + 1).map((b) => Math.min(Math.abs(a - b), 24 - Math.abs(a - b))));
+  assert.ok(gaps.filter((gap) => gap >= 2).length >= gaps.length - 3, `${hues}`);
+  assert.equal(used(PALETTES.dark.length).size, PALETTES.dark.length);
+  assert.ok(used(500).size === PALETTES.dark.length);
+});
+
+test("a colour that is let go is there for others", () => {
+  const colours = new Colours();
+  const all = Array.from({ length: PALETTES.dark.length }, (_, at) => colours.give(`g${at}`));
+  colours.free("g7");
+  assert.equal(colours.give("new"), all[7]);
 });
 
 test("the labels that divide the nodes are found, the widest first", () => {

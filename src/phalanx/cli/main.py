@@ -26,6 +26,7 @@ COMMANDS = {
     "queue": "List gangs that run and wait, with position and reason.",
     "top": "Show how full nodes are and how gangs get on, live.",
     "what-if": "Say whether something would fit now, must wait, or never fits.",
+    "check": "Check that what must hold of a cluster holds.",
 }
 
 

@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import click
 
+from phalanx.api.nodesorts import PROCESS, SIMULATED
 from phalanx.chance import TrueChance
 from phalanx.cli import options
 from phalanx.cli.connection import server_options
 from phalanx.cli.health import health_socket
 from phalanx.cli.running import Connected, Ready, listen_option, run_beside, say
 from phalanx.clock import WallClock
+from phalanx.controllers.nodes import SimulatedNode
 from phalanx.controllers.park import Park, Voice
+from phalanx.controllers.processes import Host
+
+#: Hosts that only this machine reaches.
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def node_options(command: F) -> F:
-    """`--nodes`, `--shape`, `--topology` and `--stages`: which nodes there are, how pods live."""
+    """Which nodes there are, how simulated pods live, and whether processes are run instead."""
     for option in (
+        click.option("--programs", type=click.Path(path_type=Path, exists=True, file_okay=False),
+                     default=None, metavar="DIR",
+                     help="Where --run-processes looks for programs first."),
+        click.option("--run-processes", "processes", is_flag=True,
+                     help="Really run the commands of pods, as processes of this machine and this "
+                     "user, for service accounts that may run processes.phalanx.dev."),
         click.option("--stages", type=click.Path(path_type=Path), default=None, metavar="FILE",
                      help="How long simulated pods take to start, run and stop: a file of rules."),
         click.option("--topology", default="", metavar="block=2,rack=4",
@@ -35,18 +51,38 @@ def node_options(command: F) -> F:
     return command
 
 
+def check_processes(processes: bool, programs: Path | None, server: str) -> None:
+    """Refuse to run what comes over the network."""
+    if programs and not processes:
+        raise click.UsageError("--programs is of use with --run-processes only")
+    if processes and server not in LOOPBACK:
+        raise click.UsageError(
+            f"--run-processes runs what the API server says, and {server} is no loopback address"
+        )
+
+
+@contextmanager
+def process_host(processes: bool, programs: Path | None) -> Iterator[Host | None]:
+    """What processes may have of this machine, if they are to be run: gone at the end."""
+    if not processes:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="phalanx-", ignore_cleanup_errors=True) as root:
+        yield Host(Path(root), programs.absolute() if programs else None)
+
+
 @click.command()
 @server_options
 @node_options
 @listen_option
 def command(
     config: Path | None, context: str, nodes: str, shape: str, topology: str, stages: Path | None,
-    listen: str,
+    processes: bool, programs: Path | None, listen: str,
 ) -> None:  # fmt: skip
     """Run nodes alone, against any API server.
 
-    They register and pretend to run what is bound to them; nothing is executed. A Node that is
-    there already and not one of ours is left alone.
+    They register and pretend to run what is bound to them; nothing is executed unless
+    --run-processes is given. A Node that is there already and not one of ours is left alone.
 
     \b
     Example:
@@ -56,6 +92,16 @@ def command(
     rules = options.stage_rules(stages)
     sock = health_socket(listen)
     server = Connected(config, context)
+    check_processes(processes, programs, urlsplit(server.url).hostname or "")
     voice = Voice(say, Ready(server.url, "nodes"))
-    park = Park(server.client, WallClock(), TrueChance(), voice, wanted, rules)
-    run_beside(server, park, sock)
+    with process_host(processes, programs) as host:
+        park = Park(
+            server.client, WallClock(), TrueChance(), voice, sorted_out(wanted, host), rules, host
+        )  # fmt: skip
+        run_beside(server, park, sock)
+
+
+def sorted_out(nodes: Sequence[SimulatedNode], host: Host | None) -> list[SimulatedNode]:
+    """The nodes as what they are: simulated, or of processes."""
+    sort = SIMULATED if host is None else PROCESS
+    return [replace(node, sort=sort) for node in nodes]

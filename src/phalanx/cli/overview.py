@@ -116,12 +116,12 @@ def _troubles(sites: Sequence[Site]) -> Iterator[str]:
 def page(seen: Overview, namespace: str = "") -> list[Line]:
     """All of it in lines; gangs of one namespace, or of all."""
     resources = [name for name in sorted(seen.whole.room) if name not in _UNSHOWN]
+    shown = [one for one in seen.gangs if not namespace or one.id.key.namespace == namespace]
     lines = [Line(_headline(seen)), *(Line(text) for text in _totals(seen.whole, resources))]
+    lines += [Line(""), *_gangs(shown)]
     for level, sites in seen.domains.items():
         lines += [Line(""), *_table(level.rpartition("/")[2].upper(), sites, resources)]
-    lines += [Line(""), *_table("NODE", seen.nodes, resources)]
-    shown = [one for one in seen.gangs if not namespace or one.id.key.namespace == namespace]
-    return [*lines, Line(""), *_gangs(shown)]
+    return [*lines, Line(""), *_table("NODE", seen.nodes, resources)]
 
 
 def _headline(seen: Overview) -> str:

@@ -8,16 +8,18 @@ reachable from outside.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing, suppress
-from typing import TypeVar
 
 from phalanx.api.batch import Job
 from phalanx.api.core import Pod
 from phalanx.api.errors import AlreadyExists, ApiError, Forbidden, NotFound
 from phalanx.api.kinds import (
     COMPOSITE_POD_GROUP,
+    CRON_JOB,
     JOB,
+    JOB_SET,
+    LEADER_WORKER_SET,
     LIMIT_RANGE,
     NAMESPACE,
     POD,
@@ -39,8 +41,6 @@ from phalanx.scheduler.diagnosis import Cluster
 from phalanx.sim.run import first
 from phalanx.store.memory import MemoryStore
 
-T = TypeVar("T")
-
 NAME = "phalanx"
 #: Seconds that the Job controller is given to make pods.
 PATIENCE = 20.0
@@ -48,6 +48,8 @@ PATIENCE = 20.0
 _SHAPING = (NAMESPACE, PRIORITY_CLASS, LIMIT_RANGE, WORKLOAD)
 #: What is not made anew: whoever asks about what is there asks otherwise.
 _UNIQUE = (JOB, POD, POD_GROUP, COMPOSITE_POD_GROUP, WORKLOAD)
+#: What has no controller here that would make its pods.
+_UNSTAFFED = (JOB_SET, LEADER_WORKER_SET)
 
 
 class Refused(Exception):
@@ -61,6 +63,7 @@ def whole(nodes: Sequence[SimulatedNode]) -> ControlPlane:
 
 async def expanded(cluster: Client, wanted: Sequence[Manifest]) -> Cluster:
     """The groups and pods that come of manifests in a cluster, which is only looked at."""
+    _check_staffed(wanted, (*_UNSTAFFED, CRON_JOB))
     await _check_new(cluster, wanted)
     without = ("scheduler", "nodes")
     plane = ControlPlane(MemoryStore(), WallClock(), TrueChance(), without=without)
@@ -76,8 +79,9 @@ async def expanded(cluster: Client, wanted: Sequence[Manifest]) -> Cluster:
     raise error
 
 
-async def submit(client: Client, wanted: Iterable[Manifest]) -> list[Object]:
+async def submit(client: Client, wanted: Sequence[Manifest]) -> list[Object]:
     """Create objects in their order; what every cluster has may be there already."""
+    _check_staffed(wanted, _UNSTAFFED)
     made: list[Object] = []
     for one in wanted:
         try:
@@ -90,6 +94,12 @@ async def submit(client: Client, wanted: Iterable[Manifest]) -> list[Object]:
         except ApiError as error:
             raise Refused(f"{one} is refused: {error}") from None
     return made
+
+
+def _check_staffed(wanted: Sequence[Manifest], without: Sequence[Kind]) -> None:
+    for one in wanted:
+        if one.kind in without:
+            raise Refused(f"nothing here makes the pods of {one}; give its Jobs or PodGroups")
 
 
 async def _check_new(cluster: Client, wanted: Sequence[Manifest]) -> None:

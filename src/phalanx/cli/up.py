@@ -20,13 +20,14 @@ from phalanx.chance import TrueChance
 from phalanx.cli import options
 from phalanx.cli.configuration import load_configuration
 from phalanx.cli.decisionlog import check_decision_log, decision_log, decision_log_option
-from phalanx.cli.nodes import node_options
+from phalanx.cli.nodes import LOOPBACK, check_processes, node_options, process_host, sorted_out
 from phalanx.cli.signals import signals
 from phalanx.client import kubeconfig
 from phalanx.clock import Clock, WallClock
 from phalanx.control_plane import ControlPlane
 from phalanx.controllers.exact import Beside, Solver
 from phalanx.controllers.nodes import SimulatedNode
+from phalanx.controllers.processes import Host
 from phalanx.controllers.stages import Rule
 from phalanx.scheduler.profiles import DEFAULT_PROFILES, Profiles
 from phalanx.server.app import Server
@@ -45,7 +46,6 @@ MEMORY = ":memory:"
 _AUDIT, _NO_AUDIT = "audit.log", "none"
 #: Most objects of a request go by themselves: the collector looks for cycles rarely.
 _COLLECTION = (20_000, 20, 50)
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +145,9 @@ class Settings:
 )
 def command(
     listen: str, names: tuple[str, ...], data: str | None, store: str, config: Path | None,
-    nodes: str, shape: str, topology: str, stages: Path | None, feature_gates: str,
-    policy: Path | None, decisions: Path | None, audit: str, basic: str, without: str,
+    nodes: str, shape: str, topology: str, stages: Path | None, processes: bool,
+    programs: Path | None, feature_gates: str, policy: Path | None, decisions: Path | None,
+    audit: str, basic: str, without: str,
 ) -> None:  # fmt: skip
     """Run API server, scheduler, controllers and simulated nodes in one process.
 
@@ -160,6 +161,7 @@ def command(
     left_out, gates = options.parts(without), options.feature_gates(feature_gates)
     wanted = options.nodes(nodes, options.shape(shape), options.topology(topology))
     rules = options.stage_rules(stages)
+    check_processes(processes, programs, host)
     place = data or str(options.state_folder())
     kept = store or ("memory" if place == MEMORY else "sqlite")
     if place == MEMORY and kept != "memory":
@@ -170,9 +172,9 @@ def command(
         host, port, names, place, kept, config, wanted, left_out, gates, profiles, decisions,
         basic == "always", audit, rules,
     )  # fmt: skip
-    with _data_folder(settings) as folder:
+    with _data_folder(settings) as folder, process_host(processes, programs) as machine:
         try:
-            uvloop.run(_up(settings, folder))
+            uvloop.run(_up(settings, folder, machine))
         except ExceptionGroup as group:
             raise _plain(group) from None
 
@@ -204,7 +206,7 @@ def _data_folder(settings: Settings) -> Iterator[Path]:
     yield folder
 
 
-async def _up(settings: Settings, folder: Path) -> None:
+async def _up(settings: Settings, folder: Path, machine: Host | None) -> None:
     clock, chance = WallClock(), TrueChance()
     sock = _listen(settings)
     keyring, names = _keyring(folder), _names(settings)
@@ -218,7 +220,8 @@ async def _up(settings: Settings, folder: Path) -> None:
 
         store = _open(settings, folder, stop)
         plane = ControlPlane(
-            store, clock, chance, nodes=settings.nodes, without=settings.without,
+            store, clock, chance, nodes=sorted_out(settings.nodes, machine), host=machine,
+            without=settings.without,
             tokens=keyring.tokens(), gates=settings.gates, profiles=settings.profiles,
             log=decision_log(settings.decisions), solving=Beside(Solver()),
             basic_workloads=settings.basic_workloads, stages=settings.stages,
@@ -319,7 +322,7 @@ def _kubeconfig_place(settings: Settings, folder: Path) -> Path:
 
 def _names(settings: Settings) -> list[str]:
     """The names of the server beside those that every one has."""
-    is_usual = settings.host in (*_LOOPBACK, "0.0.0.0", "::")
+    is_usual = settings.host in (*LOOPBACK, "0.0.0.0", "::")
     return list(settings.names) if is_usual else [settings.host, *settings.names]
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -24,9 +24,11 @@ from phalanx.scheduler.diagnosis import Cluster
 from phalanx.scheduler.entry import Id
 from phalanx.scheduler.forecast import Forecast, Holder, Verdict, forecast
 from phalanx.scheduler.forest import Forest, name_of, parent_of
-from phalanx.scheduler.lineup import home_of, lineup, of_namespace, owner_of, titled
+from phalanx.scheduler.lineup import home_of, lineup, owner_of, titled
 from phalanx.scheduler.profiles import DEFAULT_PROFILES
 from phalanx.scheduler.supposition import Absent, Model, drained, model, with_nodes, with_quorum
+
+T = TypeVar("T")
 
 _WORDS = {
     Verdict.FITS: "fits",
@@ -154,14 +156,13 @@ def command(
 
 
 async def supposition(
-    client: Client, files: Iterable[str], supposed: Supposed, namespace: str
+    client: Client, files: Sequence[str], supposed: Supposed, namespace: str
 ) -> tuple[list[Id], Cluster]:
     """Whom it is about, and the cluster as it is to be thought."""
     cluster = await seen(client)
     if not files:
         cluster = supposed.applied(cluster, namespace)
-        waiting = [one for one in of_namespace(lineup(cluster), "") if one.pending]
-        return [one.id for one in waiting], cluster
+        return [one.id for one in lineup(cluster) if one.pending], cluster
     new = await expanded(client, manifests(files, namespace))
     both = replace(
         cluster, groups=[*cluster.groups, *new.groups], pods=[*cluster.pods, *new.pods],
@@ -189,7 +190,8 @@ def _with_more(cluster: Cluster, text: str) -> Cluster:
     return with_nodes(cluster, int(count), like)
 
 
-def _there(found: Any) -> Any:
+def _there(found: T | Absent) -> T:
+    """What was asked for, since it is there; that it is not is told to whoever asked."""
     if isinstance(found, Absent):
         raise Refused(found.message)
     return found

@@ -24,6 +24,8 @@ _DEATH_SIGNAL = 1
 
 def main(limits: str, argv: list[str]) -> int:
     """Become the command; what comes back is why that could not be."""
+    # Not every event loop hands over the three alone.
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     for name, most in json.loads(limits).items():
         what = getattr(resource, f"RLIMIT_{name}")
         _, hard = resource.getrlimit(what)

@@ -1,9 +1,9 @@
 """Nodes of our own, simulated or of processes: their Node objects, their leases, their kubelets.
 
 They register, renew their leases, and say that they are well. What is bound to them is run by
-`kubelets`, which executes nothing. A Node that is there already and does not carry our annotation
-is somebody else's: it is left alone, whatever it is called. A real cluster has real kubelets and
-never runs this.
+`kubelets`, which executes nothing, or, only where that was asked for, by `processnodes`. A Node
+that is there already and does not carry our annotation is somebody else's: it is left alone,
+whatever it is called. A real cluster has real kubelets and never runs this.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from phalanx.clock import Clock
 from phalanx.controllers.kubelets import Kubelets
 from phalanx.controllers.leases import Leases
 from phalanx.controllers.loop import Informers
+from phalanx.controllers.processes import Host
+from phalanx.controllers.processnodes import ProcessNodes
 from phalanx.controllers.recovery import Recovery
 from phalanx.controllers.stages import Rule
 
@@ -33,7 +35,7 @@ _REGISTERING = 32
 
 @dataclass(frozen=True, slots=True)
 class SimulatedNode:
-    """A node that we pretend to have."""
+    """A node that we pretend to have, or have in a manner: `sort` says which."""
 
     name: str
     room: Mapping[str, str] = field(default_factory=lambda: SHAPE)
@@ -46,7 +48,7 @@ class SimulatedNode:
         labels = {"kubernetes.io/hostname": self.name, "kubernetes.io/os": "linux", **self.labels}
         ready = {
             "type": "Ready", "status": "True", "reason": "KubeletReady",
-            "message": "simulated kubelet is posting ready status",
+            "message": f"{self.sort} kubelet is posting ready status",
             "lastHeartbeatTime": now, "lastTransitionTime": now,
         }  # fmt: skip
         status = {
@@ -58,15 +60,22 @@ class SimulatedNode:
 
 
 class Nodes:
-    """All simulated nodes of a cluster. Whoever makes the Node objects otherwise only runs it."""
+    """All these nodes of a cluster: simulated, or of processes if there is a host to run them.
+
+    Whoever makes the Node objects otherwise only runs it.
+    """
 
     def __init__(
         self, client: Client, informers: Informers, clock: Clock, nodes: Sequence[SimulatedNode],
-        rules: Sequence[Rule] = (),
+        rules: Sequence[Rule] = (), host: Host | None = None,
     ) -> None:  # fmt: skip
         self._client, self._clock = client, clock
         self._nodes = {node.name: node for node in nodes}
-        self._kubelets = Kubelets(client, informers, clock, self._nodes, rules)
+        self._kubelets: Kubelets | ProcessNodes
+        if host is None:
+            self._kubelets = Kubelets(client, informers, clock, self._nodes, rules)
+        else:
+            self._kubelets = ProcessNodes(client, informers, clock, self._nodes, host)
         self._recovery = Recovery(client, informers, clock, self._nodes)
 
     async def run(self) -> None:

@@ -20,6 +20,7 @@ from phalanx.client.transports import Unreachable
 from phalanx.clock import Clock
 from phalanx.controllers.loop import Informers
 from phalanx.controllers.nodes import Nodes, SimulatedNode
+from phalanx.controllers.processes import Host
 from phalanx.controllers.stages import Rule
 from phalanx.controllers.tenure import Duty, Place, Tenure
 
@@ -40,10 +41,10 @@ class Park:
 
     def __init__(
         self, client: Client, clock: Clock, chance: Chance, voice: Voice,
-        nodes: Sequence[SimulatedNode], rules: Sequence[Rule] = (),
+        nodes: Sequence[SimulatedNode], rules: Sequence[Rule] = (), host: Host | None = None,
     ) -> None:  # fmt: skip
         self._client, self._clock, self._voice = client, clock, voice
-        self._nodes, self._rules = nodes, rules
+        self._nodes, self._rules, self._host = nodes, rules, host
         place = Place(self._offered, self._duty, {})
         self._tenure = Tenure(client, clock, chance, voice.say, place)
 
@@ -63,7 +64,9 @@ class Park:
         return tuple(await served(self._client, (LEASE_RENEWAL,)))
 
     def _duty(self, offer: tuple[Kind, ...], informers: Informers) -> Duty:
-        nodes = Nodes(self._client, informers, self._clock, self._nodes, self._rules)
+        nodes = Nodes(
+            self._client, informers, self._clock, self._nodes, self._rules, self._host
+        )  # fmt: skip
 
         async def be() -> None:
             foreign = await self._registered(nodes)

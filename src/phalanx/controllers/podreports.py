@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phalanx.api.core import Container, Pod
+from phalanx.api.core import Pod
 from phalanx.api.wire import Object
 
 #: Why a pod whose containers run or start is not ready yet.
@@ -19,7 +19,7 @@ _READINESS = ("Initialized", "ContainersReady", "Ready")
 def creating(pod: Pod, now: str) -> Object:
     """A pod that was taken in and whose containers do not run yet."""
     waiting = {"waiting": {"reason": "ContainerCreating"}}
-    containers = [container_status(c, waiting, ready=False) for c in pod.spec.containers]
+    containers = _all(pod, waiting, ready=False)
     return {
         "phase": "Pending", "startTime": now, "containerStatuses": containers,
         "conditions": conditions(now, ready=False),
@@ -29,7 +29,7 @@ def creating(pod: Pod, now: str) -> Object:
 def running(pod: Pod, now: str, begin: str, *, ready: bool) -> Object:
     """A pod whose containers run."""
     state = {"running": {"startedAt": now}}
-    containers = [container_status(c, state, ready=ready) for c in pod.spec.containers]
+    containers = _all(pod, state, ready=ready)
     return {
         "phase": "Running", "startTime": begin, "containerStatuses": containers,
         "conditions": conditions(now, ready=ready),
@@ -42,9 +42,7 @@ def ended(pod: Pod, code: int, begin: str, now: str) -> Object:
         "exitCode": code, "reason": "Completed" if code == 0 else "Error",
         "startedAt": begin, "finishedAt": now,
     }  # fmt: skip
-    containers = [
-        container_status(c, {"terminated": end}, ready=False) for c in pod.spec.containers
-    ]
+    containers = _all(pod, {"terminated": end}, ready=False)
     return {
         "phase": "Succeeded" if code == 0 else "Failed", "containerStatuses": containers,
         "conditions": [_condition(kind, "False", now) for kind in _READINESS[1:]],
@@ -65,16 +63,20 @@ def conditions(now: str, *, ready: bool) -> Sequence[Object]:
     return [_condition(started, "True", now), *waits]
 
 
+def _all(pod: Pod, state: Object, *, ready: bool) -> Sequence[Object]:
+    return [container_status(c.name, c.image, state, ready=ready) for c in pod.spec.containers]
+
+
 def _condition(kind: str, status: str, now: str) -> Object:
     return {"type": kind, "status": status, "lastTransitionTime": now}
 
 
 def container_status(
-    container: Container, state: Object, *, ready: bool, restarts: int = 0
+    name: str, image: str, state: Object, *, ready: bool, restarts: int = 0
 ) -> Object:
     """How one container is."""
     return {
-        "name": container.name, "image": container.image, "imageID": "", "restartCount": restarts,
+        "name": name, "image": image, "imageID": "", "restartCount": restarts,
         "ready": ready, "started": "running" in state,
         "state": {name: state.get(name) for name in _STATES},
     }  # fmt: skip

@@ -33,8 +33,10 @@ from phalanx.controllers.programs import LOOPBACK, Program, Refused, account, pr
 _FIRST_PAUSE, _LONGEST_PAUSE = 10.0, 300.0
 #: Seconds between two tries to report.
 _AGAIN = 1.0
-#: Seconds that processes have when the nodes themselves end.
-_FAREWELL = 1.0
+#: Longer than anybody waits.
+_FOR_EVER = 1e9
+#: Exit code of what could not be started.
+_NOT_STARTED = 128
 
 
 @dataclass(slots=True)
@@ -52,7 +54,9 @@ class _Container:
     def status(self) -> Object:
         """What is reported of it."""
         is_ready = "running" in self.state
-        return container_status(self, self.state, ready=is_ready, restarts=self.restarts)
+        return container_status(
+            self.name, self.image, self.state, ready=is_ready, restarts=self.restarts
+        )
 
 
 class PodRun:
@@ -64,10 +68,11 @@ class PodRun:
         self._inits: list[_Container] = []
         self._containers: list[_Container] = []
         self._processes: dict[str, Process] = {}
-        self._policy, self._begin, self._fate = "Always", "", {}
+        self._policy, self._begin = "Always", ""
+        self._most = _FOR_EVER
         self._reporting = asyncio.Lock()
-
-    _fate: Object
+        #: Why it ends, if not by itself.
+        self._fate: Object = {}
 
     @property
     def uid(self) -> str:
@@ -77,10 +82,10 @@ class PodRun:
     def stop(self, grace: float) -> None:
         """Ask it to end within so many seconds; a shorter time may be given later."""
         self._grace = grace
-        for process in self._processes.values():
-            process.signal(signal.SIGTERM if grace else signal.SIGKILL)
-        if not self._stopping.is_set():
-            self._stopping.set()
+        self._stopping.set()
+        if not grace:
+            for process in self._processes.values():
+                process.signal(signal.SIGKILL)
 
     async def run(self) -> None:
         """Run it to its end, and report that."""
@@ -90,10 +95,12 @@ class PodRun:
         except Refused as refusal:
             await self._report(refused("Refused", f"{refusal}"))
             return
+        expiry = asyncio.create_task(self._expire())
         try:
-            folder.mkdir(mode=0o700)
+            folder.mkdir(mode=0o700, exist_ok=True)
             await self._live()
         finally:
+            expiry.cancel()
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     async def _prepare(self) -> None:
@@ -108,8 +115,7 @@ class PodRun:
         self._policy, self._begin = spec.get("restartPolicy", "Always"), self._now()
         self._inits = [_made(found, one, usual) for one in spec.get("initContainers") or ()]
         self._containers = [_made(found, one, usual) for one in spec["containers"]]
-        if deadline := spec.get("activeDeadlineSeconds"):
-            asyncio.get_running_loop().call_later(deadline, self._expire)
+        self._most = min(spec.get("activeDeadlineSeconds") or _FOR_EVER, _FOR_EVER)
 
     async def _check_grant(self, found: Object) -> None:
         """Only a service account that was expressly allowed to has its processes run."""
@@ -131,7 +137,9 @@ class PodRun:
                 'grant it the verb "run" on "processes" of the group phalanx.dev'
             )
 
-    def _expire(self) -> None:
+    async def _expire(self) -> None:
+        """End it when it has been active for too long."""
+        await asyncio.sleep(self._most)
         self._fate = {
             "reason": "DeadlineExceeded",
             "message": "Pod was active on the node longer than the specified deadline",
@@ -161,7 +169,9 @@ class PodRun:
             code = await self._run_once(container)
             over = self._policy == "Never" or (self._policy == "OnFailure" and code == 0)
             if over or not await self._paused(container):
-                return
+                break
+        if any("running" in one.state for one in self._containers):
+            await self._report(self._status())
 
     async def _run_once(self, container: _Container) -> int:
         """Run a container's program to its end; its exit code."""
@@ -172,7 +182,11 @@ class PodRun:
             self._client, metadata.key, self.uid, container.name, container.restarts
         )  # fmt: skip
         folder = self._host.folder(self.uid)
-        process = await Process.started(container.program, folder, output)
+        try:
+            process = await Process.started(container.program, folder, output)
+        except OSError:
+            self._note_end(container, _NOT_STARTED, "StartError")
+            return _NOT_STARTED
         self._processes[container.name] = process
         container.begin = self._now()
         container.state = {"running": {"startedAt": container.begin}}
@@ -184,17 +198,14 @@ class PodRun:
             ending.cancel()
             del self._processes[container.name]
         self._note_end(container, code)
-        await self._report(self._status())
         return code
 
     async def _watch_over(self, process: Process) -> None:
         """End a process that is told to stop and takes longer than it has."""
-        try:
-            await self._stopping.wait()
-            process.signal(signal.SIGTERM)
-            await asyncio.sleep(self._grace)
-        finally:
-            process.signal(signal.SIGKILL)
+        await self._stopping.wait()
+        process.signal(signal.SIGTERM)
+        await asyncio.sleep(self._grace)
+        process.signal(signal.SIGKILL)
 
     async def _paused(self, container: _Container) -> bool:
         """Wait before a container is started again; False if it is not to be."""
@@ -210,10 +221,10 @@ class PodRun:
         self._note_end(container, container.code or 0)
         return False
 
-    def _note_end(self, container: _Container, code: int) -> None:
+    def _note_end(self, container: _Container, code: int, reason: str = "") -> None:
         container.code = code
         container.state = {"terminated": {
-            "exitCode": code, "reason": "Completed" if code == 0 else "Error",
+            "exitCode": code, "reason": reason or ("Completed" if code == 0 else "Error"),
             "startedAt": container.begin or self._now(), "finishedAt": self._now(),
         }}  # fmt: skip
 
@@ -224,7 +235,7 @@ class PodRun:
 
     def _status(self) -> Object:
         """How it is at present."""
-        is_up = any("running" in one.state or one.restarts for one in self._containers)
+        is_up = any(one.begin for one in self._containers)
         ready = all("running" in one.state for one in self._containers)
         return {
             "phase": "Running" if is_up else "Pending", "startTime": self._begin,

@@ -33,6 +33,7 @@ from phalanx.scheduler.record import (
     NamespaceSeen,
     NodeSeen,
     PodSeen,
+    Promised,
     Record,
     Remembered,
     Searched,
@@ -136,14 +137,20 @@ class Desk:
         """What another desk must be told to stand like this one, after all objects."""
         if assumptions := self.cache.assumptions():
             yield Assumed(now, tuple(assumptions))
+        promises, doomed = self.cache.promises(), self.cache.doomed()
+        if promises or doomed:
+            yield Promised(now, tuple(promises), tuple(doomed))
         for memory in self.queue.memories():
             yield Remembered(now, memory)
 
-    def resume(self, record: Assumed | Remembered) -> None:
+    def resume(self, record: Assumed | Promised | Remembered) -> None:
         """Stand as another did: what its `standing` says, in that order."""
         if isinstance(record, Assumed):
             self.cache.assume(record.bindings)
             self.queue.placed(record.bindings, record.at)
+        elif isinstance(record, Promised):
+            self.cache.promise(record.promises)
+            self.cache.doom(record.doomed)
         else:
             self.queue.recall(record.memory)
 

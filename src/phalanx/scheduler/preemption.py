@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeGuard
 from phalanx.scheduler.attempt import Attempt, Ground, Seat, bindings
 from phalanx.scheduler.branches import Branch, whole
 from phalanx.scheduler.clearing import cleared
-from phalanx.scheduler.decision import Preempting, Waiting
+from phalanx.scheduler.decision import Placed, Preempting, Waiting
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.objections import Objection
 from phalanx.scheduler.search import Steps
@@ -46,11 +46,21 @@ class Plan(NamedTuple):
 
     cost: Cost
     units: tuple[Unit, ...]
-    seats: tuple[Seat, ...]
+    result: Attempt | Branch
+
+    @property
+    def seats(self) -> Sequence[Seat]:
+        """Who sits where."""
+        return self.result.seats
 
 
-def preempt(entity: Entity, ground: Ground, waiting: Waiting) -> Steps[Waiting | Preempting]:
-    """What to do about a refusal: evict somebody, wait for those who are leaving, or just wait."""
+def preempt(
+    entity: Entity, ground: Ground, waiting: Waiting
+) -> Steps[Placed | Waiting | Preempting]:
+    """What to do about a refusal: evict somebody, wait for those who are leaving, or just wait.
+
+    Who looks for room that others leave may find some that is there: then it is placed.
+    """
     snapshot = ground.snapshot
     if not ground.policy.allows_preemption(entity.group is not None):
         return waiting
@@ -69,9 +79,13 @@ def preempt(entity: Entity, ground: Ground, waiting: Waiting) -> Steps[Waiting |
     plan = yield from _Hunt(entity, free, candidates).best()
     if plan is None:
         return replace(waiting, preemption=NO_HELP)
+    if not plan.units and not leaving:
+        return plan.result.placed()
     victims = tuple(victim for unit in plan.units for victim in unit.victims)
     text = f"found a placement for {entity.sort}, preempting {len(victims)} victims"
     promised = bindings(plan.seats, snapshot.names)
+    if not victims:
+        return replace(waiting, preemption=UNDER_WAY, promised=promised)
     return Preempting(replace(waiting, preemption=text, promised=promised), victims)
 
 
@@ -150,7 +164,7 @@ class _Hunt:
         if not _is_enough(result) or len(result.seats) < self._target:
             return None
         chosen = tuple(needed(self._ground, gone, result.seats))
-        return Plan(self._bill.cost(chosen), chosen, tuple(result.seats))
+        return Plan(self._bill.cost(chosen), chosen, result)
 
     def _pool(self) -> Steps[list[Unit]]:
         """Those who may go, but for the priorities, and the budgets, that can be left in peace."""

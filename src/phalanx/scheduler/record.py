@@ -3,7 +3,7 @@
     begin                                  what the scheduler is; a story of its own starts here
     namespace service node composite       something was seen, or (without a value) is gone
     group budget pod
-    assumed entry                          after a beginning in the middle: how things stood
+    assumed promised entry                 after a beginning in the middle: how things stood
     take                                   an entity was taken from the queue
     answer                                 what an exact solver said about it, if it was asked
     searched                               a search that it did not wait for came to an end
@@ -110,6 +110,15 @@ class Assumed(Line, frozen=True, tag="assumed"):
     bindings: tuple[Binding, ...]
 
 
+class Promised(Line, frozen=True, tag="promised"):
+    """What pods had been promised ("": nothing any more), and who was to be evicted, by name and
+    uid, before the beginning, without that it had been seen.
+    """
+
+    promises: tuple[Binding, ...]
+    doomed: tuple[tuple[Key, str], ...]
+
+
 class Remembered(Line, frozen=True, tag="entry"):
     """How an entity stood in the queue at the beginning."""
 
@@ -178,7 +187,17 @@ class Spared(Line, frozen=True, tag="spare"):
 
 Seen = NamespaceSeen | ServiceSeen | NodeSeen | CompositeSeen | GroupSeen | BudgetSeen | PodSeen
 Record = (
-    Begun | Seen | Assumed | Remembered | Took | Answered | Searched | Decided | Undone | Spared
+    Begun
+    | Seen
+    | Assumed
+    | Promised
+    | Remembered
+    | Took
+    | Answered
+    | Searched
+    | Decided
+    | Undone
+    | Spared
 )
 
 _DECISIONS: dict[str, type[Decision]] = {one.__name__: one for one in get_args(Decision)}

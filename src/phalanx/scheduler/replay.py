@@ -28,6 +28,7 @@ from phalanx.scheduler.record import (
     Brief,
     Decided,
     Fault,
+    Promised,
     Record,
     Remembered,
     Searched,
@@ -130,7 +131,7 @@ class _Story:
             self._desk.searched(record.at)
         elif isinstance(record, Spared):
             self._desk.spare(record.pods, record.at)
-        elif isinstance(record, Assumed | Remembered):
+        elif isinstance(record, Assumed | Promised | Remembered):
             self._desk.resume(record)
         else:
             self._desk.feed(record)

@@ -70,11 +70,12 @@ def _was_placed(group: PodGroup) -> bool:
 
 
 class Auditor:
-    """Follows three caches and remembers what `check` cannot know from one state.
+    """Follows some caches and remembers what `check` cannot know from one state.
 
-    Only what a change touched is looked at again, and only what a bind may have broken is a
-    scheduler's fault: a node may shrink, or be filled by the `strangers` among the pods, whom
-    somebody bound by hand. `horizon` is how late a scheduler's view may be by the clock `now`.
+    Only what a change touched is looked at again, and only what a bind or an eviction may have
+    broken is a scheduler's fault: a node may shrink, or be filled by the `strangers` among the
+    pods, whom somebody bound by hand. `horizon` is how late a scheduler's view may be by the clock
+    `now`. Where there are `composites`, trees of groups are judged too.
 
     With `books`, the store's own count of what is taken of each node, the caches are exact: changes
     of different kinds come in the order in which they happened. Then more can be asked.

@@ -51,16 +51,21 @@ export class Api {
     } while (true);
   }
 
-  /** What changes after a version, for as long as the server tells; throws what it refuses with. */
-  async *watch(path, fields, version, signal) {
+  /** What changes after a version: comes when the server begins to tell, goes on for as long as it does. */
+  async watch(path, fields, version, signal) {
     const words = { watch: 1, allowWatchBookmarks: true, resourceVersion: version, timeoutSeconds: LAST };
     if (fields) words.fieldSelector = fields;
     const answer = await this.answer(`${path}?${new URLSearchParams(words)}`, { signal });
-    for await (const line of lines(answer.body)) {
-      const event = JSON.parse(line);
-      if (event.type === "ERROR") throw new Refusal(event.object.code, event.object.message);
-      yield event;
-    }
+    return changes(answer.body);
+  }
+}
+
+/** The events of a watch; throws what the server ends it with. */
+async function* changes(body) {
+  for await (const line of lines(body)) {
+    const event = JSON.parse(line);
+    if (event.type === "ERROR") throw new Refusal(event.object.code, event.object.message);
+    yield event;
   }
 }
 

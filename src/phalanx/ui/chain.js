@@ -1,7 +1,6 @@
 /* What is chosen, step by step: a gang from its Job over Workload and PodGroup to pods and nodes; or a node with its pods. */
 
 import { compare } from "./cluster.js";
-import { colour } from "./colour.js";
 import { clock, make, say } from "./element.js";
 import { free } from "./room.js";
 import { spelled } from "./quantity.js";
@@ -49,7 +48,9 @@ export class Chain {
     if (stamp === this.stamp) return;
     this.stamp = stamp;
     say(this.title, kind === "gang" ? `Gang ${key}` : `Node ${key}`);
+    const focused = this.body.contains(document.activeElement);
     this.body.replaceChildren(...steps.map((step) => this.#step(step)));
+    if (focused && kind) this.title.focus();
   }
 
   #step({ name, texts, tags = [], tint }) {
@@ -89,7 +90,7 @@ export class Chain {
     const conditions = group.conditions.map(
       ({ type, status, reason, message, time }) => `${clock(time)} ${type} ${status} (${reason})${message ? `: ${message}` : ""}`);
     return [{
-      name: "PodGroup", tint: colour(key, this.theme.name),
+      name: "PodGroup", tint: this.cluster.colours.of(key, this.theme.name),
       texts: [group.name, `${policy}${within}, priority ${group.priority}`, ...conditions, command(group)],
     }];
   }

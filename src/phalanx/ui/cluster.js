@@ -1,5 +1,6 @@
 /* What the page knows of the cluster: rows by name, and which pods are where and whose. */
 
+import { Colours } from "./colour.js";
 import * as rows from "./rows.js";
 
 /** Events are news: older ones make room. */
@@ -14,6 +15,7 @@ export class Cluster {
     this.onNode = new Map();
     this.inGroup = new Map();
     this.labelled = 0;
+    this.colours = new Colours();
     this.changed = changed;
   }
 
@@ -23,7 +25,7 @@ export class Cluster {
     return {
       nodes: this.#sink((obj) => obj.metadata.name, rows.node, this.nodes, () => this.#relabel()),
       pods: this.#sink(full, rows.pod, this.pods, (now, old) => this.#move(now, old)),
-      groups: this.#sink(full, rows.group, this.groups),
+      groups: this.#sink(full, rows.group, this.groups, (now, old) => this.#paint(now, old)),
       events: this.#sink((obj) => obj.metadata.uid, rows.event, this.events, () => this.#forget()),
     };
   }
@@ -59,6 +61,11 @@ export class Cluster {
     leave(this.inGroup, old?.group, old);
     enter(this.onNode, now?.node, now);
     enter(this.inGroup, now?.group, now);
+  }
+
+  #paint(now, old) {
+    if (now) this.colours.give(now.key);
+    else if (old) this.colours.free(old.key);
   }
 
   #forget() {

@@ -1,7 +1,12 @@
-/* The colour of a gang: always the same for the same name, and as visible in the dark as in the light. */
+/* The colour of a gang: from its name, unlike that of the others, as visible in the dark as in the light. */
 
 const HUES = 24;
 const SATURATION = 0.72;
+/** Steps of hue that nobody mistakes, and how many of them another shade is worth. */
+const FAR = 4;
+const SHADE = 2;
+/** How a free place is looked for: not next to the one that is taken. */
+const STRIDE = 29;
 
 /** How bright the shades are, as relative luminance: away from the ground of each theme. */
 const SHADES = { dark: [0.26, 0.4, 0.58], light: [0.09, 0.16, 0.25] };
@@ -53,7 +58,39 @@ function palette(theme) {
 
 export const PALETTES = { dark: palette("dark"), light: palette("light") };
 
-/** A gang's colour; a pod in none is grey. */
-export function colour(group, theme) {
-  return group ? PALETTES[theme][hash(group) % (HUES * 3)] : INKS[theme].alone;
+/** How far two places of the palette are from each other: in hue, or in brightness. */
+function distance(one, other) {
+  const hue = Math.abs((one % HUES) - (other % HUES));
+  return Math.min(hue, HUES - hue) + SHADE * Math.abs(Math.floor(one / HUES) - Math.floor(other / HUES));
+}
+
+/** Who has which place in the palette: the one that the name leads to, unless a neighbour is taken. */
+export class Colours {
+  #places = new Map();
+
+  /** The colour of a gang, the same until it is let go; a pod in none is grey. */
+  of(group, theme) {
+    return group ? PALETTES[theme][this.give(group)] : INKS[theme].alone;
+  }
+
+  give(group) {
+    if (!this.#places.has(group)) this.#places.set(group, this.#place(hash(group) % (HUES * SHADES.dark.length)));
+    return this.#places.get(group);
+  }
+
+  free(group) {
+    this.#places.delete(group);
+  }
+
+  /** As far from the others as can be had without going far from the first. */
+  #place(first) {
+    const [count, taken] = [HUES * SHADES.dark.length, [...new Set(this.#places.values())]];
+    for (let least = FAR; least > 0; least--) {
+      for (let step = 0; step < count; step++) {
+        const place = (first + step * STRIDE) % count;
+        if (taken.every((one) => distance(place, one) >= least)) return place;
+      }
+    }
+    return first;
+  }
 }

@@ -1,8 +1,10 @@
-/* A collection kept up to date: listed once, then watched; resumed after a cut, listed anew when too old. */
+/* A collection kept up to date: listed once, then watched; resumed after a cut, listed anew when
+   the server no longer knows, or does not know yet, what was seen last. */
 
 const SHORTEST = 500;
 const LONGEST = 15000;
-const GONE = 410;
+/** Refusals of a version: too old, or, of a server that began anew, not yet. */
+const LOST = new Set([410, 504]);
 const UNKNOWN = 401;
 
 /** Tells `sink.replace(items)` what there is, and `sink.apply(type, object)` what becomes of it. */
@@ -21,7 +23,7 @@ export class Informer {
       } catch (error) {
         if (signal.aborted) return;
         if (error.code === UNKNOWN) throw error;
-        if (error.code === GONE) this.version = "";
+        if (LOST.has(error.code)) this.version = "";
         this.sink.troubled(error);
         await this.pause(this.wait * (0.5 + Math.random() / 2), signal);
         this.wait = Math.min(this.wait * 2, LONGEST);
@@ -35,17 +37,13 @@ export class Informer {
       this.sink.replace(items);
       this.version = version;
     }
-    this.#well();
-    for await (const { type, object } of this.api.watch(this.path, this.watched, this.version, signal)) {
-      this.version = object.metadata.resourceVersion;
-      this.#well();
-      if (type !== "BOOKMARK") this.sink.apply(type, object);
-    }
-  }
-
-  #well() {
+    const changes = await this.api.watch(this.path, this.watched, this.version, signal);
     this.wait = SHORTEST;
     this.sink.recovered();
+    for await (const { type, object } of changes) {
+      this.version = object.metadata.resourceVersion;
+      if (type !== "BOOKMARK") this.sink.apply(type, object);
+    }
   }
 }
 

@@ -1,7 +1,6 @@
 /* The largest gangs and their colours. */
 
 import { compare } from "./cluster.js";
-import { colour } from "./colour.js";
 import { titled } from "./decisions.js";
 import { make } from "./element.js";
 
@@ -13,6 +12,6 @@ export function legendRows(cluster, matches, theme, choose) {
   return found.slice(0, MOST).map(([key, pods]) => ({
     key, stamp: `${pods.size}|${titled(cluster, key)}|${theme}`,
     draw: () => [make("button", { type: "button", title: key, onclick: () => choose("gang", key) },
-      make("span", { class: "swatch", tint: colour(key, theme) }), `${titled(cluster, key)} ${pods.size}`)],
+      make("span", { class: "swatch", tint: cluster.colours.of(key, theme) }), `${titled(cluster, key)} ${pods.size}`)],
   }));
 }

@@ -1,7 +1,7 @@
 /* The map: nodes as cells in boxes of their domains, pods as strips in the colour of their gang.
    One canvas, so that ten thousand pods are ten thousand rectangles and not as many elements. */
 
-import { INKS, colour } from "./colour.js";
+import { INKS } from "./colour.js";
 import { cellAt, neighbour, plan } from "./plan.js";
 import { levels, short, tree } from "./topology.js";
 
@@ -78,12 +78,15 @@ export class NodeMap {
     cell.strips = strips(this.cluster.running(node.name), node, wide);
     for (const { pod, from, width } of cell.strips) {
       pen.globalAlpha = shown && this.#is(pod) ? (pod.leaving ? 0.45 : 1) : FAINT;
-      pen.fillStyle = colour(pod.group, this.theme.name);
+      pen.fillStyle = this.cluster.colours.of(pod.group, this.theme.name);
       pen.fillRect(x + from, y, width > 3 ? width - 1 : width, size);
     }
     pen.globalAlpha = 1;
+    const { kind, key } = this.chosen;
+    const holds = kind === "gang" && cell.strips.some(({ pod }) => pod.group === key);
+    if (holds) this.#frame(cell, this.cluster.colours.of(key, this.theme.name), 1);
     if (!node.ready || node.closed) this.#frame(cell, ink.bad, 1);
-    if (this.chosen.kind === "node" && this.chosen.key === node.name) this.#frame(cell, ink.focus, 2);
+    if (kind === "node" && key === node.name) this.#frame(cell, ink.focus, 2);
   }
 
   #is(pod) {

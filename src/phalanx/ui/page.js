@@ -13,6 +13,8 @@ import { Theme } from "./theme.js";
 import { decisionRows } from "./timeline.js";
 import { MOST, waitingRows } from "./waiting.js";
 
+/** Milliseconds between two pictures, at least. */
+const MAPS = 40;
 const LISTS = 250;
 const ASKED_AGAIN = 2000;
 const $ = (id) => document.getElementById(id);
@@ -21,7 +23,7 @@ class Page {
   constructor() {
     this.live = this.api = this.cluster = null;
     this.wanted = "";
-    this.maps = new Rhythm(() => this.cluster && this.#drawMap());
+    this.maps = new Rhythm(() => this.cluster && this.#drawMap(), MAPS);
     this.lists = new Rhythm(() => this.cluster && this.#drawLists(), LISTS);
     this.facts = new Rhythm(() => this.cluster && this.choose(this.chain.chosen.kind, this.chain.chosen.key), ASKED_AGAIN);
     this.theme = new Theme($("theme"), () => this.#redraw());
@@ -36,7 +38,7 @@ class Page {
   #listen() {
     $("search").addEventListener("input", () => { this.wanted = $("search").value.trim().toLowerCase(); this.#redraw(); });
     $("search").addEventListener("keydown", (event) => event.key === "Enter" && this.#first());
-    $("close").addEventListener("click", () => this.choose("", ""));
+    $("close").addEventListener("click", () => { this.choose("", ""); $("map").focus(); });
     document.addEventListener("keydown", (event) => this.#key(event));
     document.addEventListener("visibilitychange", () => (document.hidden ? this.live?.stop() : this.live?.start()));
     new ResizeObserver(() => this.maps.ask()).observe($("scroll"));
@@ -97,7 +99,6 @@ class Page {
     const again = kind === chosen.kind && key === chosen.key;
     this.map.chosen = { kind, key };
     if (!again || kind) this.chain.follow(this.api, kind, key);
-    if (!again && kind) $("chosen-title").focus();
     this.maps.ask();
   }
 

@@ -1,28 +1,39 @@
 /* Where everything is on the map: boxes of domains within each other, a cell for each node. */
 
-const GAP = 3;
 const PAD = 4;
 /** Room for a title, by depth. */
 const TITLES = [15, 15, 12];
 const LARGEST = 60;
-const SMALLEST = 9;
+const SMALLEST = 8;
 /** Cells are wider than high: pods stand side by side in them. */
 const SHAPE = 1.5;
+/** How wide a domain may be for its height; the one that lets cells be largest is taken. */
+const ASPECTS = [1, 2, 4, 8];
 
-/** The plan with the largest cells that need no scrolling, or with the smallest of all. */
+/** The plan with the largest cells that need no scrolling, or the shortest with the smallest of all. */
 export function plan(tree, width, height) {
-  let [low, high] = [SMALLEST, LARGEST];
+  let best = null;
+  for (const aspect of ASPECTS) {
+    const found = largest(tree, width, height, aspect, best?.size ?? SMALLEST);
+    if (!best || found.size > best.size || (found.size === best.size && found.height < best.height)) best = found;
+  }
+  return best;
+}
+
+/** The largest of one aspect that is no smaller than what there is already. */
+function largest(tree, width, height, aspect, least) {
+  let [low, high] = [least, LARGEST];
   while (low < high) {
     const middle = Math.ceil((low + high) / 2);
-    const found = laid(tree, width, middle);
+    const found = laid(tree, width, middle, aspect);
     if (found.height <= height && found.width <= width) low = middle;
     else high = middle - 1;
   }
-  return laid(tree, width, low);
+  return laid(tree, width, low, aspect);
 }
 
-function laid(tree, width, size) {
-  const sheet = { boxes: [], cells: [], size, wide: Math.round(size * SHAPE) };
+function laid(tree, width, size, aspect) {
+  const sheet = { boxes: [], cells: [], size, aspect, gap: size < 16 ? 2 : 3, wide: Math.round(size * SHAPE) };
   const { w, h } = place(sheet, tree, 0, 0, width, 0);
   return { ...sheet, width: w, height: h };
 }
@@ -39,39 +50,34 @@ function place(sheet, part, x, y, room, depth) {
   return box;
 }
 
-/** Parts from left to right, then below. */
+/** Parts from left to right, each as if it had all the room; what does not fit in begins a row of its own. */
 function flow(sheet, parts, left, top, room, depth) {
   let [x, y, row, widest] = [left, top, 0, 0];
   for (const part of parts) {
     const from = [sheet.boxes.length, sheet.cells.length];
-    let box = place(sheet, part, x, y, left + room - x, depth + 1);
-    if (x > left && (x + box.w > left + room || box.h > tall(part, sheet, room))) {
+    let box = place(sheet, part, x, y, room, depth + 1);
+    if (x > left && x + box.w > left + room) {
       [sheet.boxes.length, sheet.cells.length] = from;
-      [x, y, row] = [left, y + row + GAP, 0];
+      [x, y, row] = [left, y + row + sheet.gap, 0];
       box = place(sheet, part, x, y, room, depth + 1);
     }
-    x += box.w + GAP;
+    x += box.w + sheet.gap;
     row = Math.max(row, box.h);
-    widest = Math.max(widest, x - left - GAP);
+    widest = Math.max(widest, x - left - sheet.gap);
   }
   return { w: widest, h: y + row - top };
 }
 
-/** How high a part is where it has all the room: higher than that it is squeezed. */
-function tall(part, sheet, room) {
-  return place({ ...sheet, boxes: [], cells: [] }, part, 0, 0, room, 0).h;
-}
-
-/** Nodes in rows that make about a square. */
+/** Nodes in rows that make about the aspect. */
 function grid(sheet, nodes, left, top, room) {
-  const { size, wide, cells } = sheet;
-  const fitting = Math.max(1, Math.floor((room + GAP) / (wide + GAP)));
-  const columns = Math.max(1, Math.min(fitting, Math.ceil(Math.sqrt(nodes.length / SHAPE))));
+  const { size, wide, gap, cells, aspect } = sheet;
+  const fitting = Math.max(1, Math.floor((room + gap) / (wide + gap)));
+  const columns = Math.max(1, Math.min(fitting, Math.ceil(Math.sqrt((nodes.length * aspect) / SHAPE))));
   nodes.forEach((node, at) => cells.push({
-    node, x: left + (at % columns) * (wide + GAP), y: top + Math.floor(at / columns) * (size + GAP),
+    node, x: left + (at % columns) * (wide + gap), y: top + Math.floor(at / columns) * (size + gap),
   }));
   const rows = Math.ceil(nodes.length / columns);
-  return { w: Math.min(columns, nodes.length) * (wide + GAP) - GAP, h: rows * (size + GAP) - GAP };
+  return { w: Math.min(columns, nodes.length) * (wide + gap) - gap, h: rows * (size + gap) - gap };
 }
 
 /** The cell at a point, if any. */

@@ -58,7 +58,7 @@ function counted(cluster, group, asks, rest) {
 export function sentences({ placed, waiting, needed, all, limit, best, inBest, full }, { topology, minCount }) {
   const said = [`${placed} placed, ${waiting} waiting${minCount ? `, at least ${minCount} at once` : ""}.`];
   if (!waiting) return said;
-  const [have, where] = topology.length ? [inBest, best ? `in ${best}, the roomiest` : "in any one domain"] : [all, "on all nodes"];
+  const [have, where] = topology.length ? [inBest, inBest ? `in ${best}, the roomiest` : "in any one domain"] : [all, "on all nodes"];
   said.push(`Resources free for ${have} more ${where}; ${needed} needed.`);
   if (have < needed) {
     const lack = limit ? ` ${full} ${full === 1 ? "node lacks" : "nodes lack"} ${limit}.` : "";

@@ -41,7 +41,8 @@ export class Session {
     try {
       user = await api.whoami();
     } catch (error) {
-      this.end(error.code === 401 ? "This token does not count, or no longer." : `It did not work: ${error.message}`);
+      if (error.code === 401) this.end("This token does not count, or no longer.");
+      else this.#ask(`It did not work: ${error.message}`);
       return;
     }
     sessionStorage.setItem(KEPT, token);

@@ -1,6 +1,5 @@
 /* Decisions as rows of a list, the newest first. */
 
-import { colour } from "./colour.js";
 import { decisions } from "./decisions.js";
 import { clock, make } from "./element.js";
 
@@ -12,12 +11,12 @@ export function decisionRows(cluster, matches, theme, choose) {
   return found.slice(0, MOST).map((one) => {
     const name = [one.time, one.title, one.reason, one.message].join("|");
     seen.set(name, (seen.get(name) ?? 0) + 1);
-    return { key: `${name}|${seen.get(name)}`, stamp: `${one.pods}|${theme}`, draw: () => drawn(one, theme, choose) };
+    return { key: `${name}|${seen.get(name)}`, stamp: `${one.pods}|${theme}`, draw: () => drawn(cluster, one, theme, choose) };
   });
 }
 
-function drawn({ time, title, reason, message, good, group, pods }, theme, choose) {
-  const swatch = make("span", { class: "swatch", tint: colour(group, theme) });
+function drawn(cluster, { time, title, reason, message, good, group, pods }, theme, choose) {
+  const swatch = make("span", { class: "swatch", tint: cluster.colours.of(group, theme) });
   const name = group
     ? make("button", { class: "link", type: "button", onclick: () => choose("gang", group) }, swatch, title)
     : make("span", {}, title);

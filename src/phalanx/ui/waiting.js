@@ -1,6 +1,5 @@
 /* Gangs that wait, each with its reason and what would help, as rows of a list. */
 
-import { colour } from "./colour.js";
 import { make } from "./element.js";
 import { free, room, sentences } from "./room.js";
 import { spelled } from "./quantity.js";
@@ -22,7 +21,7 @@ function waitingRow(cluster, group, rest, theme, choose) {
   const stamp = JSON.stringify([status, reason, told, theme]);
   const draw = () => [
     make("button", { class: "link", type: "button", onclick: () => choose("gang", group.key) },
-      make("span", { class: "swatch", tint: colour(group.key, theme) }), `${group.namespace}/${group.title}`),
+      make("span", { class: "swatch", tint: cluster.colours.of(group.key, theme) }), `${group.namespace}/${group.title}`),
     make("span", { class: "reason", "data-good": status === "True" ? "yes" : "no" }, status === "True" ? "PartlyPlaced" : reason),
     ...told.map((text) => make("p", {}, text)),
     make("p", { class: "quiet" }, `Each asks for ${spelled(found.asks)}. All of it: `, make("code", {}, command(group))),

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from phalanx.api.kinds import GROUP_BINDING, POD
+from phalanx.api.kinds import GROUP_BINDING, GROUP_EVICTION, POD
 from phalanx.api.wire import Reply, Request, Stream
 from phalanx.chance import SeededChance
 from phalanx.client.answers import wait_asked_for
@@ -89,6 +89,18 @@ async def test_who_hears_nothing_cannot_know_whether_it_was_done(
     assert bool(server.arrived) is arrives
     await way.close()
     assert len(server.arrived) == (trouble is not Trouble.LOST)
+
+
+@in_virtual_time
+async def test_what_happens_to_evictions_happens_to_nothing_else() -> None:
+    way, server = channel()
+    way.spoil_evictions((Trouble.LOST,))
+    assert isinstance(await way.send(BIND), Reply)
+    evict = Request("POST", GROUP_EVICTION.path("default"))
+    with pytest.raises(Unreachable):
+        await way.send(evict)
+    assert isinstance(await way.send(evict), Reply)
+    assert len(server.arrived) == 2
 
 
 @in_virtual_time

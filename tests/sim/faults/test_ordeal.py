@@ -1,4 +1,4 @@
-"""The fault programme: whatever a seed draws, what must hold holds (I1, I2, I5, I9, I21 to I31).
+"""The fault programme: whatever a seed draws, what must hold holds (I1, I2, I5 to I9, I21 to I31).
 
 A failure says how to see it again. `make soak` goes through thousands more.
 """

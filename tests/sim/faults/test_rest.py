@@ -8,7 +8,7 @@ from phalanx.api.core import Node, Pod, Taint
 from phalanx.api.scheduling import PodGroup
 from phalanx.client.answers import Listing
 from phalanx.scheduler.cache import Cache
-from phalanx.scheduler.decision import Refused, Waiting
+from phalanx.scheduler.decision import Binding, Refused, Waiting
 from phalanx.scheduler.forest import Name, name_of
 from phalanx.scheduler.queue import Queue
 from phalanx.sim.faults.rest import differences, unrest
@@ -61,6 +61,20 @@ def test_members_and_groups_that_are_counted_wrongly_are_found() -> None:
     assert any("members with nodes" in sentence for sentence in found(held, true))
     held.group(Name(False, key("g")), basic("g"))
     assert "it knows other groups than there are" in found(held, true)
+
+
+def test_what_is_kept_for_nobody_is_found() -> None:
+    waiting = pod("p", cpu="1")
+    held, true = cluster([node("n")], [waiting]), cluster([node("n")], [waiting])
+    held.promise([Binding(key("p"), "uid-p", "n")])
+    assert found(held, true) == ["it keeps {'default/p': 'n'} for pods, but they were promised {}"]
+
+
+def test_a_victim_that_never_leaves_is_found() -> None:
+    tail, cache = Tail(MemoryStore()), cluster([], [running("p")])
+    tail.pods.replace(Listing([running("p")], 1))
+    cache.doom([(key("p"), "uid-p")])
+    assert "pod default/p is still taken for a victim" in unrest(cache, Queue(), tail)
 
 
 # ---- the queue -----------------------------------------------------------------------------------

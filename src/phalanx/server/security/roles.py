@@ -138,6 +138,16 @@ _PEOPLE: Mapping[str, BootRole] = {
 
 # -------------------------------------------------------------------------------------- components
 
+_SIMULATED_NODES = (
+    _may("create get patch", _CORE, "nodes"),
+    _may("patch", _CORE, "nodes/status"),
+    _may("delete", _CORE, "pods"),
+    _may("patch", _CORE, "pods/status"),
+    _may("create", _LEASES, "leases"),
+    _may("create", _OURS, "leaserenewals"),
+    _may("get list patch", _LEASES, "leases"),
+)
+
 _COMPONENTS: Mapping[str, BootRole] = {
     "system:kube-controller-manager": BootRole((_may("get list watch", "*", "*"),)),
     "system:kube-scheduler": BootRole(
@@ -184,15 +194,13 @@ _COMPONENTS: Mapping[str, BootRole] = {
             _may("create delete get patch update", _LEASES, "leases"),
         )
     ),
-    "system:phalanx:simulated-nodes": BootRole(
+    "system:phalanx:simulated-nodes": BootRole(_SIMULATED_NODES),
+    "system:phalanx:process-nodes": BootRole(
         (
-            _may("create get patch", _CORE, "nodes"),
-            _may("patch", _CORE, "nodes/status"),
-            _may("delete", _CORE, "pods"),
-            _may("patch", _CORE, "pods/status"),
-            _may("create", _LEASES, "leases"),
-            _may("create", _OURS, "leaserenewals"),
-            _may("get list patch", _LEASES, "leases"),
+            *_SIMULATED_NODES,
+            _may("get", _CORE, "pods"),
+            _may("create", _CORE, "pods/log"),
+            _may("create", _ACCESS, "subjectaccessreviews"),
         )
     ),
 }
@@ -313,6 +321,7 @@ CLUSTER_BINDINGS: Mapping[str, tuple[Object, ...]] = {
     "system:kube-controller-manager": (_user("system:kube-controller-manager"),),
     "system:kube-scheduler": (_user("system:kube-scheduler"),),
     "system:phalanx:simulated-nodes": (_user("system:phalanx:simulated-nodes"),),
+    "system:phalanx:process-nodes": (_user("system:phalanx:process-nodes"),),
     "system:node": (),
     **{f"system:controller:{name}": (_account(name),) for name in CONTROLLERS},
 }

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.builders import gang
+from tests.cli.commands import PATIENCE, phalanx
+from tests.cli.people import Person
+from tools.control_plane import ControlPlane
+
+
+@pytest.fixture(scope="module")
+def user() -> Iterator[Person]:
+    """Two racks of a node each; one gang runs, one waits."""
+    shape = ("--nodes", "2", "--shape", "cpu=8", "--topology", "rack=2")
+    with ControlPlane("--data", ":memory:", *shape) as plane:
+        found = Person(plane.kubeconfig)
+        found.create(*gang("small", 2, cpu="2"), *gang("big", 3, cpu="7"))
+        found.eventually(lambda: _is_settled(found))
+        yield found
+
+
+def _is_settled(user: Person) -> bool:
+    rows = user.told("queue")["items"]
+    return [row["reason"] for row in rows] == ["", "Unschedulable"]
+
+
+def test_elsewhere_than_on_a_terminal_it_is_a_snapshot(user: Person) -> None:
+    done = user.run("top")
+    assert (done.returncode, done.stderr) == (0, "")
+    text = done.stdout
+    assert text.splitlines()[0] == "2 nodes, 2 pods placed, 3 waiting"
+    assert "cpu      █████░░░░░░░░░░░░░░░   4 of 16" in text
+    assert "\x1b" not in text
+    tables = [line.partition(" ")[0] for line in text.splitlines()]
+    assert [one for one in tables if one in ("GANG", "RACK", "NODE")] == ["GANG", "RACK", "NODE"]
+    gangs = [line.split() for line in text.splitlines() if line.startswith(("small", "big"))]
+    assert [row[:2] + row[3:] for row in gangs] == [
+        ["small", "running", "2/2"],
+        ["big", "waiting", "0/3", "Unschedulable"],
+    ]
+
+
+def test_the_same_as_json(user: Person) -> None:
+    answer = json.loads(user.run("top", "-o", "json").stdout)
+    assert (answer["cluster"]["nodes"], answer["cluster"]["used"]["cpu"]) == (2, 4000)
+    assert [site["name"] for site in answer["nodes"]] == ["node-0", "node-1"]
+    assert [gang["name"] for gang in answer["gangs"]] == ["small", "big"]
+
+
+def test_gangs_of_one_namespace_may_be_asked_for(user: Person) -> None:
+    other = Person(user.config)
+    assert "No gang runs or waits." in other.run("top").stdout
+
+
+def test_on_a_terminal_it_goes_on_until_it_is_told_to_end(user: Person) -> None:
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "phalanx", "top", "--kubeconfig", str(user.config),
+         "--interval", "0.1"],
+        stdout=slave, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        told = ""
+        while told.count("2 nodes, 2 pods placed") < 2:
+            told += os.read(master, 4096).decode(errors="replace")
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=PATIENCE)
+        assert (process.returncode, errors) == (0, "")
+        assert "\x1b[32m" in told
+    finally:
+        process.kill()
+        os.close(master)
+        os.close(slave)
+
+
+def test_wrong_usage() -> None:
+    assert phalanx("top", "--interval", "0").returncode == 2

@@ -1,0 +1,79 @@
+"""The reference of all commands in docs/commands.md, printed from the commands themselves.
+
+    python -m tools.commands          writes it anew
+    python -m tools.commands --check  says whether it is current
+
+Everything between the two marks is ours; what stands around them is left as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from phalanx.cli.main import main as phalanx
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "commands.md"
+BEGIN, END = "<!-- commands: begin -->", "<!-- commands: end -->"
+#: Characters to a line, whatever the terminal is.
+WIDTH = 88
+
+
+def reference() -> str:
+    """What `--help` says of each command, one after the other."""
+    return "\n".join(line for text in _sections() for line in text)
+
+
+def _sections() -> Iterator[list[str]]:
+    root = _context(phalanx, None, "phalanx")
+    for name in phalanx.list_commands(root):
+        command = phalanx.get_command(root, name)
+        assert command is not None
+        yield from _section(command, root, name, "###")
+
+
+def _section(
+    command: click.Command, parent: click.Context, name: str, mark: str
+) -> Iterator[list[str]]:
+    context = _context(command, parent, name)
+    text = [line.rstrip() for line in command.get_help(context).splitlines()]
+    yield [f"{mark} {context.command_path}", "", "```text", *text, "```", ""]
+    if isinstance(command, click.Group):
+        for inner in command.list_commands(context):
+            found = command.get_command(context, inner)
+            assert found is not None
+            yield from _section(found, context, inner, f"{mark}#")
+
+
+def _context(command: click.Command, parent: click.Context | None, name: str) -> click.Context:
+    return click.Context(
+        command, parent, info_name=name, terminal_width=WIDTH, max_content_width=WIDTH,
+        help_option_names=["-h", "--help"],
+    )  # fmt: skip
+
+
+def renewed(document: str) -> str:
+    """The document with the reference as it is now."""
+    before, _, rest = document.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{reference()}\n{END}{after}"
+
+
+def main() -> int:
+    """Write or check; 1 if it is not current."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--check", action="store_true")
+    there = DOCUMENT.read_text()
+    new = renewed(there)
+    if parser.parse_args().check:
+        return int(there != new)
+    DOCUMENT.write_text(new)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
