@@ -13,8 +13,10 @@ from typing import Any, TypeVar
 from phalanx.api.conversion import STORED
 from phalanx.api.kinds import NAMESPACE
 from phalanx.api.wire import Object
+from phalanx.cli.subjects import seen
 from phalanx.client import kubeconfig
 from phalanx.client.client import Client
+from phalanx.scheduler.lineup import Lined, lineup
 from tests.builders import pod
 from tests.cli.commands import phalanx
 
@@ -23,7 +25,7 @@ T = TypeVar("T")
 NUMBERS = itertools.count()
 KIND_OF = {kind.name: kind for kind in STORED}
 #: How often is looked for what a controller is to do.
-LOOKS = 30
+LOOKS = 300
 
 
 def gang_job(name: str, members: int, *, seconds: int = 0, **asks: str) -> Object:
@@ -75,6 +77,14 @@ class Person:
     def told(self, command: str, *args: str) -> Any:
         """What it says as JSON."""
         return json.loads(self.run(command, "-o", "json", *args).stdout)
+
+    def lines(self) -> list[Lined]:
+        """Who runs and waits, asked in this process, which is quick."""
+
+        async def look(client: Client) -> list[Lined]:
+            return lineup(await seen(client))
+
+        return self.ask(look)
 
     def eventually(self, is_so: Callable[[], T]) -> T:
         """What a question answers once a controller has done its part."""

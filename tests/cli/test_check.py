@@ -24,7 +24,7 @@ def user(folder: Path) -> Iterator[Person]:
     with ControlPlane("--data", str(folder), "--nodes", "2", "--shape", "cpu=8") as plane:
         found = Person(plane.kubeconfig)
         found.create(*gang("good", 2, cpu="2"))
-        found.eventually(lambda: [r["placed"] for r in found.told("queue")["items"]] == [2])
+        found.eventually(lambda: [line.placed for line in found.lines()] == [2])
         yield found
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from phalanx.scheduler.lineup import NEW
 from tests.builders import gang, pod, pod_group
 from tests.cli.commands import phalanx
 from tests.cli.people import Person
@@ -42,9 +43,8 @@ def _urgent() -> list[Any]:
 
 
 def _is_settled(user: Person) -> bool:
-    rows = user.told("queue")["items"]
-    waiting = [row["reason"] for row in rows if row["state"] == "waiting"]
-    return len(rows) == 5 and "NotTriedYet" not in waiting
+    lines = user.lines()
+    return len(lines) == 5 and NEW not in [line.reason for line in lines]
 
 
 def test_who_runs_is_listed_first_and_who_waits_in_order(user: Person) -> None:

@@ -28,8 +28,7 @@ def user() -> Iterator[Person]:
 
 
 def _is_settled(user: Person) -> bool:
-    rows = user.told("queue")["items"]
-    return [row["reason"] for row in rows] == ["", "Unschedulable"]
+    return [line.reason for line in user.lines()] == ["", "Unschedulable"]
 
 
 def test_elsewhere_than_on_a_terminal_it_is_a_snapshot(user: Person) -> None:

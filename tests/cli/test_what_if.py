@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner, Result
 
 from phalanx.api.wire import Object
+from phalanx.cli.what_if import command
 from tests.builders import gang, pod
 from tests.cli.people import Person, gang_job
 from tools.control_plane import ControlPlane
@@ -26,6 +28,12 @@ class Asker(Person):
         done = self.run("what-if", *(("-f", str(file)) if objects else ()), *words)
         return done.returncode, done.stdout, done.stderr
 
+    def invoke(self, *words: str) -> Result:
+        """The same in this process."""
+        return CliRunner().invoke(
+            command, ["--kubeconfig", str(self.config), "-n", self.namespace, *words]
+        )
+
 
 @pytest.fixture(scope="module")
 def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
@@ -34,7 +42,7 @@ def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
         found = Asker(plane.kubeconfig)
         found.folder = tmp_path_factory.mktemp("files")
         found.create(gang_job("held", 2, cpu="5"))
-        found.eventually(lambda: [r["placed"] for r in found.told("queue")["items"]] == [2])
+        found.eventually(lambda: [line.placed for line in found.lines()] == [2])
         yield found
 
 
@@ -101,13 +109,15 @@ def test_the_answer_as_json(user: Asker) -> None:
 def test_what_makes_no_sense_is_refused_in_a_sentence(
     user: Asker, obj: Object, sentence: str
 ) -> None:
-    code, _, errors = user.what_if(obj)
-    assert (code, errors.count("\n")) == (1, 1)
-    assert sentence in errors
+    file = user.folder / "objects.yaml"
+    file.write_text(yaml.safe_dump(obj))
+    done = user.invoke("-f", str(file))
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    assert sentence in done.stderr
 
 
 @pytest.mark.parametrize(
     "words", [(), ("--min-count", "x"), ("--add-nodes", "many"), ("-f", "/nonexistent.yaml")]
 )
 def test_wrong_usage(user: Asker, words: tuple[str, ...]) -> None:
-    assert user.run("what-if", *words).returncode == 2
+    assert user.invoke(*words).exit_code == 2

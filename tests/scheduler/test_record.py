@@ -33,6 +33,7 @@ from phalanx.scheduler.record import (
     NamespaceSeen,
     NodeSeen,
     PodSeen,
+    Promised,
     Record,
     Remembered,
     Scribe,
@@ -97,6 +98,7 @@ RECORDS: list[Record] = [
     Decided(3.0, key("a"), {"Placed": {"group": None, "bindings": [], "leftovers": []}}),
     Undone(4.0, BINDINGS),
     Spared(5.0, ((key("v"), "uid-v"),)),
+    Promised(6.0, BINDINGS, ((key("v"), "uid-v"),)),
 ]
 
 

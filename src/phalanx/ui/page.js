@@ -95,10 +95,8 @@ class Page {
 
   /** Shows a gang or a node; shown already, asks again what is not watched. */
   choose(kind, key) {
-    const { chosen } = this.chain;
-    const again = kind === chosen.kind && key === chosen.key;
     this.map.chosen = { kind, key };
-    if (!again || kind) this.chain.follow(this.api, kind, key);
+    this.chain.follow(this.api, kind, key);
     this.maps.ask();
   }
 

@@ -1,0 +1,17 @@
+/* The page while its server goes and comes back: says a line for each state that whoever runs it waits for. */
+
+import { open, until } from "./dom.mjs";
+
+const FOLDER = new URL("../../src/phalanx/ui/", import.meta.url);
+const $ = open(process.env.SERVER, FOLDER);
+const state = (text) => until(() => $("state").textContent.startsWith(text), () => $("state").textContent, 30000);
+
+sessionStorage.setItem("phalanx.token", process.env.TOKEN);
+await import(new URL("page.js", FOLDER));
+for (const text of ["live", "not up to date", "live"]) {
+  await state(text);
+  console.log(text);
+}
+await until(() => $("counts").textContent.startsWith("3 nodes"), () => $("counts").textContent);
+console.log($("counts").textContent);
+process.exit(0);
