@@ -174,7 +174,7 @@ def test_wrong_usage_has_code_2_in_earnest() -> None:
 def test_every_command_has_help_with_an_example(command: str) -> None:
     done = CliRunner().invoke(main, [command, "--help"])
     assert done.exit_code == 0
-    assert f"Example:\n    phalanx {command} " in done.stdout
+    assert f"Example:\n    phalanx {command}" in done.stdout
 
 
 def test_the_help_lists_every_command_and_the_version_is_told() -> None:
