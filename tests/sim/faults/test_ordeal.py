@@ -19,7 +19,7 @@ from tools.faults import EVENTS, again, endure, steps_of
 ROOT = Path(__file__).parents[3]
 SEEDS = range(40)
 #: Of these so many go all the way in CI; the others, and thousands more, do so in `make soak`.
-WHOLE, SHORT = 3, 300
+WHOLE, SHORT = 2, 200
 #: The long programme: so many portions of so many seeds.
 PORTIONS, PORTION = 100, 20
 REGRESSIONS = [
