@@ -22,7 +22,7 @@ check: install ## format, lint, types, layers
 	@$(BIN)/lint-imports > .venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
 
 test: check ## the checks and the test suite
-	@$(BIN)/python -m pytest --quiet -n 3 --session-timeout=840 $(ARGS)
+	@$(BIN)/python -m pytest --quiet -n 2 --session-timeout=840 $(ARGS)
 
 soak: install ## the long fault programme and every property with many more examples
 	@$(BIN)/python -m pytest --verbose -n 2 -m soak --timeout=0 --hypothesis-profile=soak $(ARGS)
