@@ -255,6 +255,11 @@ class Pod(Struct, frozen=True):
         return new_key(Key, (self.metadata.namespace, group.pod_group_name))
 
     @property
+    def is_daemon(self) -> bool:
+        """Whether it would come back at once on its own node."""
+        return any(one.kind == "DaemonSet" for one in self.metadata.owner_references)
+
+    @property
     def alone(self) -> Pod:
         """The same pod, as if it belonged to no group."""
         if self.spec.scheduling_group is None:

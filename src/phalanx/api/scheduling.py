@@ -14,9 +14,8 @@ from phalanx.api.meta import Condition, Meta
 INITIALLY_SCHEDULED = "PodGroupInitiallyScheduled"
 #: The same as the proposals name it; written beside the other.
 SCHEDULED = "PodGroupScheduled"
-#: What both are called on a group of groups.
+#: What it is called on a group of groups.
 COMPOSITE_INITIALLY_SCHEDULED = "CompositePodGroupInitiallyScheduled"
-COMPOSITE_SCHEDULED = "CompositePodGroupScheduled"
 #: That a pod, or a group as a whole, was told to make way.
 DISRUPTION_TARGET = "DisruptionTarget"
 #: Whether a group that was placed has lost members since, so that fewer than it needs are left.

@@ -6,7 +6,6 @@ posted, so that the same words mean the same.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -17,14 +16,13 @@ import click
 from phalanx.api.errors import ApiError
 from phalanx.api.kinds import KINDS, Kind
 from phalanx.api.meta import Key
-from phalanx.api.wire import Object, Request
-from phalanx.server.formats import YAML, load
+from phalanx.api.wire import Object
+from phalanx.server.formats import documents
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 STDIN = "-"
 _SUFFIXES = (".yaml", ".yml", ".json")
-_BETWEEN = re.compile(r"^---(?:[ \t].*)?$", re.MULTILINE)
 _BY_NAME = {(kind.api_version, kind.name): kind for kind in KINDS if "create" in kind.verbs}
 
 
@@ -81,16 +79,10 @@ def _texts(file: str) -> Iterator[tuple[str, str]]:
 
 
 def _objects(text: str, name: str) -> Iterator[Object]:
-    for part in _BETWEEN.split(text):
-        try:
-            found = load(Request("POST", "", headers={"content-type": YAML}, body=part.encode()))
-        except ApiError as error:
-            raise click.ClickException(f"{name}: {error}") from None
-        if found is None:
-            continue
-        if not isinstance(found, dict):
-            raise click.ClickException(f"{name}: a manifest is an object, and this is none")
-        yield from found.get("items") or () if found.get("kind") == "List" else (found,)
+    try:
+        yield from documents(text)
+    except ApiError as error:
+        raise click.ClickException(f"{name}: {error}") from None
 
 
 def _manifest(content: Object, namespace: str, name: str) -> Manifest:

@@ -15,7 +15,7 @@ import numpy as np
 from phalanx.scheduler.census import Carried, Crowd, carried_by
 from phalanx.scheduler.entity import Member
 from phalanx.scheduler.headcount import Headcount
-from phalanx.scheduler.peers import NOBODY, Peers, Spread, default_spreads
+from phalanx.scheduler.peers import Peers, Spread, default_spreads
 from phalanx.scheduler.selection import Selection
 from phalanx.scheduler.snapshot import BoolArray, Domains, IntArray, Snapshot
 
@@ -25,9 +25,6 @@ class Standing(NamedTuple):
 
     bits: int
     peers: Peers
-
-
-ALONE = Standing(0, NOBODY)
 
 
 class _Watched(NamedTuple):

@@ -55,8 +55,7 @@ def _departures(trial: Experiment) -> Iterator[Departure]:
 
 
 def _stays(pod: Pod) -> bool:
-    daemon = any(one.kind == "DaemonSet" for one in pod.metadata.owner_references)
-    return not pod.metadata.deletion_timestamp and not daemon
+    return not pod.metadata.deletion_timestamp and not pod.is_daemon
 
 
 def _titles(pod: Pod, snapshot: Snapshot) -> Iterator[str]:

@@ -87,7 +87,7 @@ def diagnose(
     forest = cache.snapshot().forest
     mine = [pod for pod in cluster.pods if _is_of(pod, subject, forest)]
     bound = sum(bool(pod.node) for pod in mine)
-    queue, home = _queue(cluster), _home(subject, forest)
+    queue, home = queue_of(cluster), _home(subject, forest)
     if isinstance(home, Flaw):
         return Diagnosis(NOT_READY, home.message, bound, len(mine) - bound)
     place = next((place for place in queue.listing() if place.id == home), None)
@@ -141,17 +141,18 @@ def _is_of(pod: Pod, subject: Id, forest: Forest) -> bool:
     return own == subject.name or subject.name in map(name_of, forest.line(own))
 
 
-def _queue(cluster: Cluster) -> Queue:
+def queue_of(cluster: Cluster) -> Queue:
     """The queue of a scheduler of every name that saw everything when it came about."""
     queue = Queue(*dict.fromkeys(pod.spec.scheduler_name for pod in cluster.pods))
     for group in cluster.groups:
-        queue.group(group, _made(group.metadata))
+        queue.group(group, made(group.metadata))
     for pod in sorted(cluster.pods, key=lambda pod: pod.metadata.creation_timestamp):
-        queue.pod(pod, _made(pod.metadata))
+        queue.pod(pod, made(pod.metadata))
     return queue
 
 
-def _made(meta: Meta) -> float:
+def made(meta: Meta) -> float:
+    """When an object came about."""
     return seconds(meta.creation_timestamp) if meta.creation_timestamp else 0.0
 
 

@@ -29,13 +29,13 @@ from phalanx.scheduler.decision import (
     Waiting,
 )
 from phalanx.scheduler.desk import Desk
-from phalanx.scheduler.diagnosis import NOT_READY, Cluster, cache_of
+from phalanx.scheduler.diagnosis import NOT_READY, Cluster, cache_of, made
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.entry import Id
 from phalanx.scheduler.experiment import Change, Experiment, Known
 from phalanx.scheduler.explain import explain, no_node, not_ready
 from phalanx.scheduler.forest import Forest, Group
-from phalanx.scheduler.lineup import home_of, made
+from phalanx.scheduler.lineup import home_of
 from phalanx.scheduler.policy import DEFAULT
 from phalanx.scheduler.profiles import DEFAULT_PROFILES, Profiles
 from phalanx.scheduler.record import (
@@ -183,7 +183,7 @@ class _Told:
         forest = trial.known.cache.snapshot().forest
         own = {pod.metadata.key for pod in entity.others}
         runs = [pod for key, pod in trial.known.pods.items() if pod.node and key not in own]
-        holders = _holders([pod for pod in runs if not is_daemon(pod)], forest)
+        holders = _holders([pod for pod in runs if not pod.is_daemon], forest)
         everyone = Change(ended=tuple(key for keys in holders.values() for key in keys))
         with trial.after(everyone) as snapshot:
             alone = decide(entity, snapshot, trial.policy, self._solver)
@@ -210,11 +210,6 @@ class _Told:
     def _as_bound(self, pod: Pod) -> Pod:
         node = self._bound.get(pod.metadata.key, "")
         return but(pod, spec=but(pod.spec, node_name=node)) if node else pod
-
-
-def is_daemon(pod: Pod) -> bool:
-    """Whether a pod would come back at once on its own node."""
-    return any(one.kind == "DaemonSet" for one in pod.metadata.owner_references)
 
 
 def _held(subject: Id, unready: Unready) -> Forecast:

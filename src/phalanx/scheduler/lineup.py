@@ -12,18 +12,17 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from phalanx.api.core import Pod
-from phalanx.api.meta import Condition, Meta, condition, seconds
+from phalanx.api.meta import Condition, condition, seconds
 from phalanx.api.scheduling import (
     COMPOSITE_INITIALLY_SCHEDULED,
     INITIALLY_SCHEDULED,
     CompositePodGroup,
 )
-from phalanx.scheduler.diagnosis import NOT_READY, Cluster
+from phalanx.scheduler.diagnosis import NOT_READY, Cluster, made, queue_of
 from phalanx.scheduler.entry import Id
 from phalanx.scheduler.explain import not_ready
 from phalanx.scheduler.forest import Flaw, Forest, Group, Name, name_of
 from phalanx.scheduler.place import Place
-from phalanx.scheduler.queue import Queue
 
 #: What is said of somebody whom no scheduler has spoken of yet.
 NEW = "NotTriedYet"
@@ -119,21 +118,6 @@ def lineup(cluster: Cluster, *, everybody: bool = False) -> list[Lined]:
 
 def _age(one: Lined) -> tuple[float, Id]:
     return one.since, one.id
-
-
-def queue_of(cluster: Cluster) -> Queue:
-    """The queue of schedulers of all names that saw everything when it came about."""
-    queue = Queue(*dict.fromkeys(pod.spec.scheduler_name for pod in cluster.pods))
-    for group in cluster.groups:
-        queue.group(group, made(group.metadata))
-    for pod in sorted(cluster.pods, key=lambda pod: pod.metadata.creation_timestamp):
-        queue.pod(pod, made(pod.metadata))
-    return queue
-
-
-def made(meta: Meta) -> float:
-    """When an object came about."""
-    return seconds(meta.creation_timestamp) if meta.creation_timestamp else 0.0
 
 
 def _forest(groups: Iterable[Group]) -> Forest:

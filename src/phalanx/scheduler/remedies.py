@@ -28,6 +28,7 @@ SOURCES: tuple[tuple[Sort, Callable[[Experiment], Iterator[Remedy]], int], ...] 
     (Sort.LOOSER, looser, 5),
     (Sort.LOOSER, let_in, 3),
 )
+#: How many decisions that is in all.
 MOST_DECISIONS = sum(decisions for _, _, decisions in SOURCES)
 
 

@@ -17,7 +17,6 @@ from phalanx.api.meta import Key, Meta
 from phalanx.api.scheduling import MEMBERS_TO_RUN, CompositePodGroup, PodGroup
 from phalanx.scheduler.additions import HOSTNAME, by_shape, node_shape
 from phalanx.scheduler.diagnosis import Cluster
-from phalanx.scheduler.forecast import is_daemon
 from phalanx.scheduler.forest import Group
 
 
@@ -76,7 +75,7 @@ def drained(cluster: Cluster, name: str) -> Cluster | Absent:
 def _driven_off(pod: Pod) -> Pod | None:
     """What comes in place of a pod that was evicted."""
     meta = pod.metadata
-    is_lost = is_daemon(pod) or meta.deletion_timestamp
+    is_lost = pod.is_daemon or meta.deletion_timestamp
     if is_lost or not any(one.controller for one in meta.owner_references):
         return None
     return Pod(but(meta, uid=f"{meta.uid}-again"), but(pod.spec, node_name=""), PodStatus())

@@ -7,7 +7,7 @@ nothing of kinds; `bodies.py` holds what comes out against them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any
 
@@ -22,6 +22,7 @@ from phalanx.api.wire import (
     JSON_PATCH,
     MERGE_PATCH,
     STRATEGIC_PATCH,
+    Object,
     Request,
 )
 
@@ -34,6 +35,8 @@ MAX_BODY = 3 * 1024 * 1024
 MAX_DEPTH = 250
 _MAX_ALIASES = 100
 
+#: What stands between two manifests of a file.
+_BETWEEN = re.compile(r"^---(?:[ \t].*)?$", re.MULTILINE)
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = {byte: 1 if byte in b"[{" else -1 for byte in b"[]{}"}
@@ -43,6 +46,19 @@ def media_type(request: Request) -> str:
     """What the body claims to be, without parameters."""
     given = request.headers.get("content-type", JSON).partition(";")[0].strip().lower() or JSON
     return YAML if given == "application/x-yaml" else given
+
+
+def documents(text: str) -> Iterator[Object]:
+    """The objects of a file of manifests, read as what is posted: the same words mean the same.
+
+    The items of a list are told one by one. Raises an ApiError where something is no object.
+    """
+    for part in _BETWEEN.split(text):
+        found = load(Request("POST", "", headers={"content-type": YAML}, body=part.encode()))
+        if isinstance(found, dict):
+            yield from found.get("items") or () if found.get("kind") == "List" else (found,)
+        elif found is not None:
+            raise BadRequest(f"a manifest is an object, and {part.strip()[:40]!r} is none")
 
 
 def load(request: Request, accepted: tuple[str, ...] = OBJECTS) -> Any:
