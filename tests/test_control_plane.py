@@ -18,6 +18,7 @@ from phalanx.client.client import Client
 from phalanx.clock import LoopClock
 from phalanx.control_plane import ControlPlane
 from phalanx.controllers.nodes import SimulatedNode
+from phalanx.crew import Staff
 from phalanx.store.memory import MemoryStore
 from tests.builders import gang, in_virtual_time, pod_group
 from tests.controllers.jobs.work import job
@@ -34,10 +35,8 @@ async def running(
 ) -> AsyncIterator[Client]:  # fmt: skip
     """A user of a control plane with one node."""
     clock = LoopClock(asyncio.get_running_loop(), EPOCH)
-    plane = ControlPlane(
-        store or MemoryStore(), clock, SeededChance(1), nodes=[NODE], without=without, gates=gates,
-        basic_workloads=basic_workloads,
-    )  # fmt: skip
+    staff = Staff([NODE], without, gates, basic_workloads=basic_workloads)
+    plane = ControlPlane(store or MemoryStore(), clock, SeededChance(1), staff)
     async with plane.running():
         yield plane.client("user")
 

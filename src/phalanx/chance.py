@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import random
 import secrets
+from collections.abc import Iterator
 from typing import Protocol
 
 #: No vowels and no look-alikes, so that a generated name spells nothing.
 ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
+#: How many numbers are drawn at once, of so many bytes each.
+_AT_ONCE, _SIXTEEN = 256, 16
 
 
 class Chance(Protocol):
@@ -32,13 +35,16 @@ class Chance(Protocol):
 class TrueChance:
     """Lots that nobody can foretell."""
 
+    def __init__(self) -> None:
+        self._bits = _true_bits()
+
     def uid(self) -> str:
         """A random UUID."""
-        return _uuid(secrets.randbits(128))
+        return _uuid(next(self._bits))
 
     def suffix(self, length: int = 5) -> str:
         """Letters from the operating system's randomness."""
-        return _letters(secrets.randbits(128), length)
+        return _letters(next(self._bits), length)
 
     def between(self, low: float, high: float) -> float:
         """A number in that range."""
@@ -62,6 +68,14 @@ class SeededChance:
     def between(self, low: float, high: float) -> float:
         """A number in that range, drawn from the seed."""
         return self._random.uniform(low, high)
+
+
+def _true_bits() -> Iterator[int]:
+    """128 bits at a time. The system is asked for many at once: each time is a call into it."""
+    while True:
+        drawn = memoryview(secrets.token_bytes(_AT_ONCE * _SIXTEEN))
+        for at in range(0, len(drawn), _SIXTEEN):
+            yield int.from_bytes(drawn[at : at + _SIXTEEN])
 
 
 def _uuid(bits: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -87,3 +88,18 @@ class Kubectl:
 def rows(table: str) -> list[list[str]]:
     """What a table says below its head."""
     return [line.split() for line in table.splitlines()[1:]]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process is there and has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def until_dead(pid: int) -> None:
+    """Wait until a process has ended, which it does by itself."""
+    deadline = time.monotonic() + 5
+    while is_alive(pid):
+        assert time.monotonic() < deadline

@@ -7,13 +7,14 @@ import re
 import signal
 import socket
 import stat
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
 from phalanx.client import kubeconfig
-from tests.cli.commands import first_line, phalanx, up
+from tests.cli.commands import Kubectl, first_line, phalanx, until_dead, up
 
 QUICK = ("--nodes", "0", "--data", ":memory:")
 
@@ -44,6 +45,49 @@ def test_it_stops_cleanly_within_two_seconds(tmp_path: Path, number: signal.Sign
         took = time.monotonic() - begin
         assert (process.returncode, errors) == (0, "")
         assert took < 2
+
+
+def crew_of(process: subprocess.Popen[str]) -> int:
+    """The process beside the server."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    if not children.exists():
+        pytest.skip("this system does not tell which processes belong together")
+    return int(children.read_text())
+
+
+def test_without_its_crew_it_stops_and_says_so(tmp_path: Path) -> None:
+    with up("--nodes", "1", "--data", str(tmp_path / "data")) as process:
+        assert first_line(process).startswith("ready ")
+        os.kill(crew_of(process), signal.SIGKILL)
+        _, errors = process.communicate(timeout=10)
+    assert process.returncode == 1
+    assert errors.endswith("Error: stopped: scheduler, controllers and nodes have ended\n")
+
+
+def test_its_crew_ends_with_it_however_it_ends() -> None:
+    with up(*QUICK) as process:
+        assert first_line(process).startswith("ready ")
+        crew = crew_of(process)
+        process.kill()
+        process.wait(10)
+        until_dead(crew)
+
+
+def test_alone_it_has_no_crew() -> None:
+    with up(*QUICK, "--without", "scheduler,controllers,nodes") as process:
+        assert first_line(process).startswith("ready ")
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        assert not children.exists() or children.read_text() == ""
+
+
+def test_it_tells_what_both_of_its_processes_measure(tmp_path: Path) -> None:
+    config = tmp_path / "kubeconfig"
+    with up(*QUICK, "--kubeconfig", str(config)) as process:
+        assert first_line(process).startswith("ready ")
+        text = Kubectl(config, "default", tmp_path)("get", "--raw", "/metrics")
+    families = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
+    assert {"apiserver_request_total", "scheduler_pending_pods"} <= set(families)
+    assert len(families) == len(set(families))
 
 
 def test_what_was_kept_is_there_again_with_the_same_keys(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from phalanx.clock import LoopClock
 from phalanx.control_plane import ControlPlane
 from phalanx.controllers.exact import Solving
 from phalanx.controllers.nodes import SimulatedNode
+from phalanx.crew import Staff
 from phalanx.scheduler.profiles import DEFAULT_PROFILES, Profiles
 from phalanx.server.access import ADMIN
 from phalanx.sim.invariants import Auditor, check
@@ -122,10 +123,8 @@ async def cluster(
     """A control plane that runs while the context lasts; at its end nothing may be wrong."""
     clock = LoopClock(asyncio.get_running_loop(), EPOCH)
     store = MemoryStore(latency)
-    plane = ControlPlane(
-        store, clock, SeededChance(1), nodes=nodes, without=without, kinds=kinds,
-        profiles=profiles, gates=gates, solving=solving,
-    )  # fmt: skip
+    staff = Staff(nodes, without, gates, profiles, kinds, solving=solving)
+    plane = ControlPlane(store, clock, SeededChance(1), staff)
     async with plane.running():
         found = Cluster(plane, store, clock)
         yield found

@@ -15,6 +15,7 @@ from phalanx.control_plane import ControlPlane
 from phalanx.controllers.leases import LEASE_NAMESPACE
 from phalanx.controllers.nodes import SimulatedNode
 from phalanx.controllers.stages import RUN_SECONDS
+from phalanx.crew import Staff
 from tests.builders import in_virtual_time, node, pod
 from tests.controllers.cluster import EPOCH, Cluster, cluster, machines
 
@@ -181,9 +182,8 @@ async def test_a_node_that_is_not_ours_is_left_alone_whatever_it_is_called() -> 
     async with cluster(without=[*WITHOUT, "nodes"]) as c:
         await c.add_node(node("n0"))
         before = await c.client.get(NODE, Key("", "n0"))
-        plane = ControlPlane(
-            c.store, c.clock, SeededChance(2), nodes=machines(2, cpu="8"), without=WITHOUT
-        )
+        staff = Staff(machines(2, cpu="8"), WITHOUT)
+        plane = ControlPlane(c.store, c.clock, SeededChance(2), staff)
         async with plane.running():
             await c.create(pod("a", on="n0"), pod("b", on="n1"))
             await asyncio.sleep(60)

@@ -18,6 +18,7 @@ from phalanx.api.wire import Object
 from phalanx.chance import SeededChance
 from phalanx.control_plane import ControlPlane
 from phalanx.controllers.processes import Host
+from phalanx.crew import Staff
 from tests.builders import in_virtual_time, pod
 from tests.controllers.cluster import Cluster, cluster, machines
 
@@ -28,10 +29,8 @@ HERE = Key("default", "a")
 async def process_nodes(c: Cluster) -> AsyncIterator[None]:
     """A process node `n0`, while the context lasts."""
     nodes = [replace(node, sort=PROCESS) for node in machines(1, cpu="8")]
-    plane = ControlPlane(
-        c.store, c.clock, SeededChance(2), nodes=nodes, host=Host(Path("nowhere")),
-        without=("scheduler", "controllers"),
-    )  # fmt: skip
+    staff = Staff(nodes, ("scheduler", "controllers"), host=Host(Path("nowhere")))
+    plane = ControlPlane(c.store, c.clock, SeededChance(2), staff)
     async with plane.running():
         await asyncio.sleep(1)
         yield

@@ -39,6 +39,7 @@ from phalanx.clock import LoopClock
 from phalanx.control_plane import ControlPlane
 from phalanx.controllers.actions import Delete, Patch, Plan
 from phalanx.controllers.loop import Informers, Loop
+from phalanx.crew import Staff
 from phalanx.server.access import ADMIN
 from phalanx.sim.run import EPOCH, LATENCY
 from phalanx.store.memory import MemoryStore
@@ -93,7 +94,7 @@ def _refusals(case: Object, refused: list[str]) -> list[str]:
 async def _stage() -> AsyncIterator[Stage]:
     clock, chance = LoopClock(asyncio.get_running_loop(), EPOCH), SeededChance(1)
     store = MemoryStore(lambda: chance.between(*LATENCY))
-    plane = ControlPlane(store, clock, chance, without=("nodes",))
+    plane = ControlPlane(store, clock, chance, Staff(without=("nodes",)))
     informers = Informers(plane.client("kubelets"), chance)
     kubelets = Kubelets(plane, informers, clock)
     async with plane.running(), asyncio.TaskGroup() as group:

@@ -9,6 +9,7 @@ from phalanx.api.kinds import NODE
 from phalanx.chance import SeededChance
 from phalanx.clock import LoopClock
 from phalanx.control_plane import ControlPlane
+from phalanx.crew import Staff
 from phalanx.sim import loop
 from phalanx.sim.events import Machine
 from phalanx.sim.machines import Machines
@@ -21,7 +22,7 @@ def seen_of(machine: Machine) -> list[dict[str, Any]]:
 
     async def main() -> list[dict[str, Any]]:
         clock, chance = LoopClock(asyncio.get_running_loop(), EPOCH), SeededChance(1)
-        plane = ControlPlane(MemoryStore(), clock, chance, without=("nodes",))
+        plane = ControlPlane(MemoryStore(), clock, chance, Staff(without=("nodes",)))
         client, seen = plane.client("test"), []
         machines = Machines(client, clock, chance)
         async with plane.running():

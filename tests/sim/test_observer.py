@@ -8,6 +8,7 @@ from phalanx.api.meta import Key
 from phalanx.chance import SeededChance
 from phalanx.clock import LoopClock
 from phalanx.control_plane import ControlPlane
+from phalanx.crew import Staff
 from phalanx.sim import loop
 from phalanx.sim.observer import Observer
 from phalanx.sim.run import EPOCH
@@ -19,7 +20,7 @@ HOUR = 3600
 async def heard(data: str) -> tuple[str, list[int], Observer]:
     """What an observer makes of a node that comes and a ConfigMap that comes two hours later."""
     clock, chance = LoopClock(asyncio.get_running_loop(), EPOCH), SeededChance(1)
-    plane = ControlPlane(MemoryStore(), clock, chance, without=("nodes", "scheduler"))
+    plane = ControlPlane(MemoryStore(), clock, chance, Staff(without=("nodes", "scheduler")))
     client, observer = plane.client("user"), Observer(plane.client("observer"))
     revisions: list[int] = []
     observer.settled.append(revisions.append)

@@ -13,6 +13,7 @@ from phalanx.api.kinds import NODE, POD
 from phalanx.chance import SeededChance
 from phalanx.clock import LoopClock
 from phalanx.control_plane import ControlPlane
+from phalanx.crew import Staff
 from phalanx.sim import loop
 from phalanx.sim.events import Gang
 from phalanx.sim.observer import Observer
@@ -31,7 +32,7 @@ def test_what_is_broken_ends_the_run_and_says_how_to_see_it_again() -> None:
     async def break_it() -> None:
         """Bind a pod where there is no room for it, past the scheduler."""
         clock, chance = LoopClock(asyncio.get_running_loop(), EPOCH), SeededChance(3)
-        plane = ControlPlane(MemoryStore(), clock, chance, without=("scheduler", "nodes"))
+        plane = ControlPlane(MemoryStore(), clock, chance, Staff(without=("scheduler", "nodes")))
         client = plane.client("vandal")
         report = Report(Observer(plane.client("observer")), seed=3)
         async with plane.running(), asyncio.TaskGroup() as group:

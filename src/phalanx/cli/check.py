@@ -21,6 +21,7 @@ from phalanx.cli.subjects import seen
 from phalanx.client.client import Client
 from phalanx.clock import WallClock
 from phalanx.control_plane import ControlPlane
+from phalanx.crew import PARTS, Staff
 from phalanx.scheduler.diagnosis import Cluster
 from phalanx.sim.invariants import Auditor, check
 from phalanx.sim.laws import GROUP_LAWS, POD_LAWS
@@ -146,8 +147,7 @@ def _stored(folder: Path) -> tuple[Cluster, list[str]]:
 
 
 async def _opened(folder: Path) -> Cluster:
-    parts = ("scheduler", "controllers", "nodes")
-    plane = ControlPlane(SqliteStore(folder), WallClock(), TrueChance(), without=parts)
+    plane = ControlPlane(SqliteStore(folder), WallClock(), TrueChance(), Staff(without=PARTS))
     async with plane.running():
         return await seen(plane.client("phalanx"))
 

@@ -13,6 +13,7 @@ from phalanx import __version__
 #: Command -> its one line in the help. The module of the same name holds `command`.
 COMMANDS = {
     "up": "Run a whole control plane in the foreground.",
+    "down": "End the control plane that runs in the background.",
     "run": "Run manifests once on a throw-away control plane.",
     "scheduler": "Run the scheduler alone, against any API server.",
     "controllers": "Run the controllers alone, against any API server.",
@@ -28,6 +29,10 @@ COMMANDS = {
     "what-if": "Say whether something would fit now, must wait, or never fits.",
     "check": "Check that what must hold of a cluster holds.",
 }
+
+
+#: Every option can be given as a variable as well: `--listen` of `up` is PHALANX_UP_LISTEN.
+_SETTINGS = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "PHALANX"}
 
 
 class _Commands(click.Group):
@@ -62,7 +67,7 @@ def _loaded(module: str) -> ModuleType:
             gc.enable()
 
 
-@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=_Commands, context_settings=_SETTINGS)
 @click.version_option(__version__, prog_name="phalanx")
 def main() -> None:
     """Gang scheduling for Kubernetes."""

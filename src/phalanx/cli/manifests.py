@@ -52,15 +52,19 @@ def files_option(*, required: bool) -> Callable[[F], F]:
 
 def manifests(files: Iterable[str], namespace: str) -> list[Manifest]:
     """All objects of the files, in order; those that name no namespace are in this one."""
+    return [one for batch in batches(files, namespace) for one in batch]
+
+
+def batches(files: Iterable[str], namespace: str) -> list[list[Manifest]]:
+    """The same, file by file; those without an object are left out."""
     found = [
-        _manifest(content, namespace, name)
+        [_manifest(content, namespace, name) for content in _objects(text, name)]
         for file in files
         for name, text in _texts(file)
-        for content in _objects(text, name)
     ]
-    if not found:
+    if not any(found):
         raise click.UsageError("there is no object in what -f names")
-    return found
+    return [batch for batch in found if batch]
 
 
 def _texts(file: str) -> Iterator[tuple[str, str]]:

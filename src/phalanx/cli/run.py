@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TextIO
 
 import click
@@ -13,20 +15,23 @@ import uvloop
 
 from phalanx.api.batch import FAILED, Job
 from phalanx.api.core import Pod
-from phalanx.api.kinds import JOB, NAMESPACE
+from phalanx.api.errors import ApiError
+from phalanx.api.kinds import JOB, NAMESPACE, POD
 from phalanx.cli import options
 from phalanx.cli.live import Line, Live
-from phalanx.cli.manifests import Manifest, files_option, manifests
+from phalanx.cli.manifests import Manifest, batches, files_option
+from phalanx.cli.nodes import LOOPBACK, check_processes, node_options, process_host, sorted_out
+from phalanx.cli.outcome import End, Setbacks, data, places, state, summary
 from phalanx.cli.overview import COLOURS
-from phalanx.cli.paper import JSON, TABLE, YAML, bar, counted, output_option, structured
-from phalanx.cli.sandbox import NAME, Refused, submit, whole
+from phalanx.cli.paper import JSON, TABLE, YAML, bar, output_option, structured
+from phalanx.cli.sandbox import NAME, Refused, lacks_pods, submit, whole
 from phalanx.cli.subjects import seen
 from phalanx.client.client import Client
-from phalanx.controllers.nodes import SimulatedNode
+from phalanx.control_plane import ControlPlane
 from phalanx.controllers.stages import BadStages, stages_of
 from phalanx.scheduler.diagnosis import Cluster
 from phalanx.scheduler.entry import Id
-from phalanx.scheduler.lineup import Lined, Standing, lineup
+from phalanx.scheduler.lineup import NEW, Lined, Standing, lineup
 from phalanx.sim.run import first
 
 #: Seconds between two looks, and without any change after which nothing more is expected.
@@ -44,16 +49,11 @@ Tell = Callable[[Sequence[Lined]], None]
     show_default=True,
     help="Where objects go that name no namespace.",
 )
+@node_options
 @click.option(
-    "--nodes",
-    default="3",
-    show_default=True,
-    metavar="FILE|N",
-    help="Simulated nodes: how many, or a file that lists them.",
-)
-@click.option("--shape", default="", metavar="cpu=8,memory=32Gi", help="What each node has.")
-@click.option(
-    "--topology", default="", metavar="block=2,rack=4", help="How nodes are spread over domains."
+    "--in-turn",
+    is_flag=True,
+    help="Submit a file only when all that the files before it brought runs or waits.",
 )
 @click.option(
     "--timeout",
@@ -63,15 +63,18 @@ Tell = Callable[[Sequence[Lined]], None]
     type=click.FloatRange(min=0, min_open=True),
     help="How long it may take.",
 )
+@click.option("--logs", is_flag=True, help="Print at the end what the containers wrote.")
 @output_option(TABLE, JSON, YAML)
 def command(
-    files: tuple[str, ...], namespace: str, nodes: str, shape: str, topology: str, timeout: float,
-    output: str,
+    files: tuple[str, ...], namespace: str, nodes: str, shape: str, topology: str,
+    stages: Path | None, processes: bool, programs: Path | None, in_turn: bool, timeout: float,
+    logs: bool, output: str,
 ) -> None:  # fmt: skip
-    """Run manifests once on a throw-away control plane with simulated nodes, and say how it went.
+    """Run manifests once on a throw-away control plane with nodes of its own; say how it went.
 
     Pods live as their annotations phalanx.dev/run-seconds and phalanx.dev/stages say; one that says
     nothing has run as soon as it runs. Ends early when nothing moves any more. Nothing is kept.
+    Progress goes to stderr, how it went to stdout.
 
     Exit code: 0 if all gangs ran and no Job failed, 1 if not.
 
@@ -79,32 +82,21 @@ def command(
     Example:
       phalanx run -f job.yaml --nodes 16 --shape cpu=8,nvidia.com/gpu=8
     """
-    wanted = manifests(files, namespace)
+    wanted = batches(files, namespace)
     machines = options.nodes(nodes, options.shape(shape), options.topology(topology))
-    out = sys.stdout if output == TABLE else sys.stderr
-    tell = Drawn(out) if out.isatty() else Printed(out)
-    try:
-        end = uvloop.run(_run(machines, wanted, timeout, tell))
-    except Refused as error:
-        raise click.ClickException(str(error)) from None
-    click.echo(_summary(end) if output == TABLE else structured(_data(end), output))
+    rules = options.stage_rules(stages)
+    check_processes(processes, programs, LOOPBACK[0])
+    tell = Drawn(sys.stderr) if sys.stderr.isatty() else Printed(sys.stderr)
+    with process_host(processes, programs) as host:
+        plane = whole(sorted_out(machines, host), rules, host)
+        turns = wanted if in_turn else [[one for batch in wanted for one in batch]]
+        run = Run(plane.client(NAME), turns, timeout, tell, has_processes=processes, logs=logs)
+        try:
+            end = uvloop.run(_run(plane, run))
+        except Refused as error:
+            raise click.ClickException(str(error)) from None
+    click.echo(summary(end) if output == TABLE else structured(data(end), output))
     raise click.exceptions.Exit(0 if end.is_well else 1)
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """How it went."""
-
-    lines: Sequence[Lined]
-    seconds: float
-    is_late: bool
-    #: Jobs that came to a bad end, each with its reason.
-    failed: Mapping[str, str]
-
-    @property
-    def is_well(self) -> bool:
-        """Whether all ran."""
-        return all(line.has_run for line in self.lines) and not self.is_late and not self.failed
 
 
 class Drawn:
@@ -142,31 +134,101 @@ def progress(line: Lined, width: int) -> Line:
     return Line(f"{line.title.ljust(width)}  {share}  {state(line)}", COLOURS[line.standing])
 
 
-def state(line: Lined) -> str:
-    """How it is about a gang, in a few words."""
-    members = f"{line.started + line.ended}/{line.members}"
-    match line.standing:
-        case Standing.ENDED:
-            failed = f", {line.failed} failed" if line.failed else ""
-            return f"ended {members}{failed}"
-        case Standing.RUNNING:
-            return f"running {members} on {counted(len(line.nodes), 'node')}"
-        case _:
-            return f"{line.standing.value} {members}: {line.message}"
-
-
-async def _run(
-    machines: Sequence[SimulatedNode], wanted: Sequence[Manifest], seconds: float, tell: Tell
-) -> End:
+async def _run(plane: ControlPlane, run: Run) -> End:
     try:
-        plane = whole(machines)
         async with plane.running():
-            client = plane.client(NAME)
-            await submit(client, [*_namespaces(wanted), *wanted])
-            return await _followed(client, seconds, tell)
+            return await run.followed()
     except ExceptionGroup as group:
         error = first(group)
     raise error
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What is seen at a moment."""
+
+    cluster: Cluster
+    jobs: Sequence[Job]
+    lines: Sequence[Lined]
+
+    def marks(self) -> list[Any]:
+        """By what two looks differ, if anything has moved."""
+        return [(line.id, line.standing, line.started, line.ended) for line in self.lines]
+
+
+class Run:
+    """Files submitted in turns, and followed to their end."""
+
+    def __init__(
+        self, client: Client, turns: Sequence[Sequence[Manifest]], limit: float, tell: Tell,
+        *, has_processes: bool, logs: bool,
+    ) -> None:  # fmt: skip
+        self._client, self._turns, self._limit, self._tell = client, list(turns), limit, tell
+        self._has_processes, self._logs = has_processes, logs
+        self._setbacks = Setbacks()
+
+    async def followed(self) -> End:
+        """Submit and look until all have run, or nothing moves, or it is late."""
+        time = asyncio.get_running_loop().time
+        begin = changed = time()
+        await submit(self._client, [one for turn in self._turns for one in _namespaces(turn)])
+        await submit(self._client, self._turns.pop(0))
+        before: list[Any] = []
+        while True:
+            look = await self._look()
+            if look.marks() != before:
+                before, changed = look.marks(), time()
+            is_late, is_quiet = time() - begin > self._limit, time() - changed > QUIET
+            if self._turns and _is_settled(look):
+                await submit(self._client, self._turns.pop(0))
+            elif self._is_over(look) or is_late or (is_quiet and not self._will_end(look)):
+                return await self._end(look, time() - begin, is_late)
+            await asyncio.sleep(LOOK)
+
+    async def _look(self) -> _Look:
+        cluster, jobs = await seen(self._client), (await self._client.list(JOB, Job)).items
+        lines = lineup(cluster, everybody=True)
+        self._tell(lines)
+        self._setbacks.look(lines)
+        return _Look(cluster, jobs, lines)
+
+    def _is_over(self, look: _Look) -> bool:
+        """Whether all has run that is to run: nobody waits or is to end, and no Job goes on."""
+        if not look.lines or self._turns or not all(map(_is_through, look.lines)):
+            return False
+        at_work = [pod for pod in look.cluster.pods if pod.node]
+        makers = {ref.uid for pod in at_work for ref in pod.metadata.owner_references}
+        goes_on = any(not job.ended and job.metadata.uid not in makers for job in look.jobs)
+        return not goes_on and not self._will_end(look)
+
+    def _will_end(self, look: _Look) -> bool:
+        """Whether somebody runs who ends by itself, or is on its way to."""
+        at_work = [pod for pod in look.cluster.pods if pod.node]
+        return any(self._has_processes or _has_end(pod) for pod in at_work)
+
+    async def _end(self, look: _Look, seconds: float, is_late: bool) -> End:
+        if not look.lines:
+            raise Refused("nothing in the files runs: no Job, PodGroup or Pod of it has pods")
+        nodes, domains = places(look.cluster)
+        said = {f"Job/{job.metadata.name}": job.said(FAILED) for job in look.jobs}
+        failed = {name: f"failed, {one.reason}: {one.message}" for name, one in said.items() if one}
+        written = await self._written(list(look.cluster.pods)) if self._logs else {}
+        return End(
+            look.lines, nodes, domains, seconds, is_late, self._setbacks, failed, written
+        )  # fmt: skip
+
+    async def _written(self, pods: Sequence[Pod]) -> dict[str, list[str]]:
+        """What the containers of pods have written, by pod or by pod and container."""
+        found: dict[str, list[str]] = {}
+        for pod in sorted(pods, key=lambda pod: pod.metadata.key):
+            several = len(pod.spec.containers) > 1
+            for one in pod.spec.containers:
+                path = POD.path(*pod.metadata.key, "log")
+                name = f"{pod.metadata.name} {one.name}" if several else pod.metadata.name
+                with contextlib.suppress(ApiError):
+                    text = await self._client.get_raw(path, {"container": one.name})
+                    found[name] = text.decode(errors="replace").splitlines()
+        return found
 
 
 def _namespaces(wanted: Sequence[Manifest]) -> list[Manifest]:
@@ -176,46 +238,19 @@ def _namespaces(wanted: Sequence[Manifest]) -> list[Manifest]:
     return [Manifest(NAMESPACE, {**made, "metadata": {"name": name}}) for name in names]
 
 
-async def _followed(client: Client, limit: float, tell: Tell) -> End:
-    """Look until all have run, or nothing moves, or it is late."""
-    time = asyncio.get_running_loop().time
-    begin = changed = time()
-    before: list[Any] = []
-    while True:
-        cluster, jobs = await seen(client), (await client.list(JOB, Job)).items
-        lines = lineup(cluster, everybody=True)
-        tell(lines)
-        now = [(line.id, line.standing, line.started, line.ended) for line in lines]
-        if now != before:
-            before, changed = now, time()
-        is_late, is_quiet = time() - begin > limit, time() - changed > QUIET
-        if _is_over(cluster, jobs, lines) or is_late or (is_quiet and not _will_end(cluster)):
-            if not lines:
-                raise Refused("nothing in the files runs: no Job, PodGroup or Pod of it has pods")
-            return End(lines, time() - begin, is_late, _failed(jobs))
-        await asyncio.sleep(LOOK)
-
-
-def _failed(jobs: Sequence[Job]) -> dict[str, str]:
-    said = {f"Job/{job.metadata.name}": job.said(FAILED) for job in jobs}
-    return {name: f"failed, {one.reason}: {one.message}" for name, one in said.items() if one}
-
-
-def _is_over(cluster: Cluster, jobs: Sequence[Job], lines: Sequence[Lined]) -> bool:
-    """Whether all has run that is to run: nobody waits or is to end, and no Job goes on."""
-    if not lines or not all(_is_through(line) for line in lines) or _will_end(cluster):
+def _is_settled(look: _Look) -> bool:
+    """Whether all that was submitted runs, has run, or was told to wait."""
+    if not look.lines or any(map(lacks_pods, look.jobs)):
         return False
-    makers = {ref.uid for pod in cluster.pods if pod.node for ref in pod.metadata.owner_references}
-    return all(job.ended or job.metadata.uid in makers for job in jobs)
+    return all(_is_through(line) or _is_told(line) for line in look.lines)
+
+
+def _is_told(line: Lined) -> bool:
+    return line.standing in (Standing.WAITING, Standing.HELD) and line.reason != NEW
 
 
 def _is_through(line: Lined) -> bool:
     return line.standing is Standing.ENDED or (not line.pending and line.started == line.placed)
-
-
-def _will_end(cluster: Cluster) -> bool:
-    """Whether somebody runs who ends by itself, or is on its way to."""
-    return any(pod.node and _has_end(pod) for pod in cluster.pods)
 
 
 def _has_end(pod: Pod) -> bool:
@@ -223,28 +258,3 @@ def _has_end(pod: Pod) -> bool:
         return stages_of(pod.metadata).run is not None
     except BadStages:
         return False
-
-
-def _summary(end: End) -> str:
-    idle = [line for line in end.lines if not line.has_run]
-    ran = counted(len(end.lines) - len(idle), "gang")
-    text = f"{ran} ran, {len(idle)} did not, in {end.seconds:.1f} s"
-    told = [f"  {line.title}: {line.message or state(line)}" for line in idle]
-    told += [f"  {name} {why}" for name, why in end.failed.items()]
-    late = ["  it took too long; give it more with --timeout"] if end.is_late else []
-    return "\n".join([text, *told, *late])
-
-
-def _data(end: End) -> dict[str, Any]:
-    return {
-        "ran": end.is_well, "seconds": round(end.seconds, 3), "timedOut": end.is_late,
-        "failedJobs": dict(end.failed),
-        "items": [
-            {"kind": line.kind, "namespace": line.id.key.namespace, "name": line.id.key.name,
-             "owner": line.owner, "state": line.standing.value, "ran": line.has_run,
-             "members": line.members, "started": line.started, "ended": line.ended,
-             "failed": line.failed, "nodes": list(line.nodes), "reason": line.reason,
-             "message": line.message}
-            for line in end.lines
-        ],
-    }  # fmt: skip

@@ -37,6 +37,9 @@ from phalanx.clock import WallClock
 from phalanx.control_plane import ControlPlane
 from phalanx.controllers.loop import Thing
 from phalanx.controllers.nodes import SimulatedNode
+from phalanx.controllers.processes import Host
+from phalanx.controllers.stages import Rule
+from phalanx.crew import Staff
 from phalanx.scheduler.diagnosis import Cluster
 from phalanx.sim.run import first
 from phalanx.store.memory import MemoryStore
@@ -56,9 +59,12 @@ class Refused(Exception):
     """Somebody's manifests make no sense here; a sentence."""
 
 
-def whole(nodes: Sequence[SimulatedNode]) -> ControlPlane:
-    """A control plane with everything, on simulated nodes."""
-    return ControlPlane(MemoryStore(), WallClock(), TrueChance(), nodes=nodes)
+def whole(
+    nodes: Sequence[SimulatedNode], stages: Sequence[Rule] = (), host: Host | None = None
+) -> ControlPlane:
+    """A control plane with everything, on simulated nodes or on those of a host."""
+    staff = Staff(nodes=nodes, stages=stages, host=host)
+    return ControlPlane(MemoryStore(), WallClock(), TrueChance(), staff)
 
 
 async def expanded(cluster: Client, wanted: Sequence[Manifest]) -> Cluster:
@@ -66,7 +72,7 @@ async def expanded(cluster: Client, wanted: Sequence[Manifest]) -> Cluster:
     _check_staffed(wanted, (*_UNSTAFFED, CRON_JOB))
     await _check_new(cluster, wanted)
     without = ("scheduler", "nodes")
-    plane = ControlPlane(MemoryStore(), WallClock(), TrueChance(), without=without)
+    plane = ControlPlane(MemoryStore(), WallClock(), TrueChance(), Staff(without=without))
     try:
         async with plane.running():
             own = plane.client(NAME)
@@ -148,20 +154,21 @@ async def _staffed(own: Client) -> None:
             asyncio.timeout(PATIENCE),
             aclosing(own.watch(JOB, Job, since=listing.revision)) as events,
         ):
-            while any(map(_lacks_pods, jobs.values())):
+            while any(map(lacks_pods, jobs.values())):
                 event = await anext(events)
                 jobs[event.object.metadata.key] = event.object
     except TimeoutError:
-        short = next(job for job in jobs.values() if _lacks_pods(job))
+        short = next(job for job in jobs.values() if lacks_pods(job))
         raise Refused(f"no pods come of Job {short.metadata.key}; see phalanx run") from None
 
 
-def _lacks_pods(job: Job) -> bool:
-    spec = job.spec
-    if spec.suspend:
+def lacks_pods(job: Job) -> bool:
+    """Whether the Job controller has yet to make pods of a Job."""
+    spec, status = job.spec, job.status
+    if spec.suspend or job.ended:
         return False
     least = min(spec.parallelism, spec.completions or spec.parallelism)
-    return job.status.active < least
+    return status.active + status.succeeded + status.failed < least
 
 
 async def _made(own: Client) -> Cluster:

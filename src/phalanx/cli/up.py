@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import socket
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,19 +17,22 @@ import uvloop
 
 from phalanx.api.errors import ApiError
 from phalanx.api.gates import Gates
+from phalanx.api.kinds import KINDS
+from phalanx.api.wire import Handler
 from phalanx.chance import TrueChance
-from phalanx.cli import options
+from phalanx.cli import background, options
+from phalanx.cli.apart import Ended, attended, beside, man, settle
 from phalanx.cli.configuration import load_configuration
 from phalanx.cli.decisionlog import check_decision_log, decision_log, decision_log_option
 from phalanx.cli.nodes import LOOPBACK, check_processes, node_options, process_host, sorted_out
 from phalanx.cli.signals import signals
 from phalanx.client import kubeconfig
 from phalanx.clock import Clock, WallClock
-from phalanx.control_plane import ControlPlane
 from phalanx.controllers.exact import Beside, Solver
 from phalanx.controllers.nodes import SimulatedNode
 from phalanx.controllers.processes import Host
 from phalanx.controllers.stages import Rule
+from phalanx.crew import PARTS, Staff
 from phalanx.scheduler.profiles import DEFAULT_PROFILES, Profiles
 from phalanx.server.app import Server
 from phalanx.server.certificates import CLUSTER, LOCAL, renewing
@@ -44,8 +48,6 @@ from phalanx.store.sqlite import SqliteStore
 
 MEMORY = ":memory:"
 _AUDIT, _NO_AUDIT = "audit.log", "none"
-#: Most objects of a request go by themselves: the collector looks for cycles rarely.
-_COLLECTION = (20_000, 20, 50)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,16 @@ class Settings:
     basic_workloads: bool
     audit: str
     stages: Sequence[Rule]
+    processes: bool
+    programs: Path | None
+
+    def staff(self, machine: Host | None) -> Staff:
+        """Who works beside the server; on a machine that runs processes, if there is one."""
+        return Staff(
+            sorted_out(self.nodes, machine), self.without, self.gates, self.profiles,
+            log=decision_log(self.decisions), solving=Beside(Solver()),
+            basic_workloads=self.basic_workloads, stages=self.stages, host=machine,
+        )  # fmt: skip
 
 
 @click.command()
@@ -143,19 +155,23 @@ class Settings:
     metavar="PART,PART",
     help=f"Parts to leave out: {', '.join(options.PARTS)}.",
 )
+@click.option(
+    "--detach", is_flag=True, help="Return when it is ready, and let it run until phalanx down."
+)
 def command(
     listen: str, names: tuple[str, ...], data: str | None, store: str, config: Path | None,
     nodes: str, shape: str, topology: str, stages: Path | None, processes: bool,
     programs: Path | None, feature_gates: str, policy: Path | None, decisions: Path | None,
-    audit: str, basic: str, without: str,
+    audit: str, basic: str, without: str, detach: bool,
 ) -> None:  # fmt: skip
-    """Run API server, scheduler, controllers and simulated nodes in one process.
+    """Run an API server, with scheduler, controllers and simulated nodes beside it.
 
     \b
     Example:
-      phalanx up --nodes 100 --shape cpu=8,memory=32Gi,nvidia.com/gpu=8
+      phalanx up --detach --nodes 100 --shape cpu=8,memory=32Gi,nvidia.com/gpu=8
       export KUBECONFIG=~/.local/state/phalanx/kubeconfig
       kubectl get nodes
+      phalanx down
     """
     host, port = options.address(listen)
     left_out, gates = options.parts(without), options.feature_gates(feature_gates)
@@ -170,22 +186,56 @@ def command(
     check_decision_log(decisions)
     settings = Settings(
         host, port, names, place, kept, config, wanted, left_out, gates, profiles, decisions,
-        basic == "always", audit, rules,
+        basic == "always", audit, rules, processes, programs,
     )  # fmt: skip
-    with _data_folder(settings) as folder, process_host(processes, programs) as machine:
+    if detach:
+        _detach(settings)
+        return
+    with _data_folder(settings) as folder, _known(settings), _crew(settings) as line:
         try:
-            uvloop.run(_up(settings, folder, machine))
-        except ExceptionGroup as group:
-            raise _plain(group) from None
+            uvloop.run(_up(settings, folder, line))
+        except Ended as error:
+            raise click.ClickException(f"stopped: {error}") from None
+        except (ApiError, kubeconfig.KubeconfigError) as error:
+            raise click.ClickException(str(error)) from None
 
 
-def _plain(group: ExceptionGroup[Exception]) -> Exception:
-    """What went wrong as one sentence, where it was not a bug."""
-    known = group.subgroup((ApiError, kubeconfig.KubeconfigError))
-    leaf: Exception | None = known
-    while isinstance(leaf, ExceptionGroup):
-        leaf = leaf.exceptions[0]
-    return click.ClickException(str(leaf)) if leaf else group
+def _detach(settings: Settings) -> None:
+    """The same in the background, once it is ready."""
+    with _data_folder(settings):
+        own = [word for word in sys.argv[sys.argv.index("up") + 1 :] if word != "--detach"]
+        try:
+            click.echo(background.start(own, _home(settings)))
+        except background.NotStarted as error:
+            raise click.ClickException(str(error)) from None
+
+
+def _known(settings: Settings) -> AbstractContextManager[None]:
+    return background.registered(_home(settings))
+
+
+def _home(settings: Settings) -> Path:
+    """Where a control plane is looked for: in its folder, or in the user's if it keeps nothing."""
+    if settings.data != MEMORY:
+        return Path(settings.data).expanduser()
+    place = options.state_folder()
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return place
+
+
+@contextlib.contextmanager
+def _crew(settings: Settings) -> Iterator[socket.socket | None]:
+    """All but the server in a process of its own, if there is any; where it can be asked."""
+    if settings.without >= PARTS:
+        yield None
+        return
+
+    def work(sock: socket.socket) -> None:
+        with process_host(settings.processes, settings.programs) as machine:
+            man(sock, settings.staff(machine))
+
+    with beside(work) as sock:
+        yield sock
 
 
 @contextlib.contextmanager
@@ -206,47 +256,52 @@ def _data_folder(settings: Settings) -> Iterator[Path]:
     yield folder
 
 
-async def _up(settings: Settings, folder: Path, machine: Host | None) -> None:
+async def _up(settings: Settings, folder: Path, line: socket.socket | None) -> None:
     clock, chance = WallClock(), TrueChance()
     sock = _listen(settings)
     keyring, names = _keyring(folder), _names(settings)
     tls, authority = keyring.serving(names, clock.now())
-    broken: list[StoreBroken] = []
+    ends: list[Exception] = []
     async with signals() as stopped:
 
-        def stop(error: StoreBroken) -> None:
-            broken.append(error)
-            stopped.set()
+        def stop(error: Exception) -> None:
+            if not stopped.is_set():
+                ends.append(error)
+                stopped.set()
 
         store = _open(settings, folder, stop)
-        plane = ControlPlane(
-            store, clock, chance, nodes=sorted_out(settings.nodes, machine), host=machine,
-            without=settings.without,
-            tokens=keyring.tokens(), gates=settings.gates, profiles=settings.profiles,
-            log=decision_log(settings.decisions), solving=Beside(Solver()),
-            basic_workloads=settings.basic_workloads, stages=settings.stages,
-        )  # fmt: skip
-        server, hosts = plane.server, (*LOCAL, *CLUSTER, *names, settings.host)
-        file = settings.kubeconfig or _kubeconfig_place(settings, folder)
+        server = Server(store, clock, chance, KINDS, keyring.tokens(), settings.gates)
+        hosts = (*LOCAL, *CLUSTER, *names, settings.host)
+        file = settings.kubeconfig or _home(settings) / "kubeconfig"
         token = keyring.admin_token(_present_token(file), file, clock.now())
         url = _url(settings.host, sock)
         async with (
             _audited(server, settings, folder, clock) as refused,
-            plane.running(),
-            listening(
-                server.handle, server.access.authenticator, sock, tls, hosts=hosts, refused=refused
-            ),
+            _serving(server, store, line, stop) as handle,
+            listening(handle, server.access.authenticator, sock, tls, hosts=hosts, refused=refused),
             _beside(renewing(tls, folder, names, clock)),
         ):
             kubeconfig.write(file, url, authority.decode(), token)
-            # What start-up made lives to the end: the collector need not look at it again.
-            gc.collect()
-            gc.freeze()
-            gc.set_threshold(*_COLLECTION)
+            settle()
             click.echo(f"ready {url} kubeconfig {file}")
+            click.echo(f"page {url}/ui/ (sign in with the token of the kubeconfig)", err=True)
             await stopped.wait()
-    if broken:
-        raise click.ClickException(f"stopped: {broken[0]}")
+    if ends:
+        raise click.ClickException(f"stopped: {ends[0]}")
+
+
+@contextlib.asynccontextmanager
+async def _serving(
+    server: Server, store: Store, line: socket.socket | None, stop: Callable[[Exception], None]
+) -> AsyncIterator[Handler]:
+    """Have the server serve its crew, if it has one; the handler for everybody else."""
+    await server.start()
+    if line is None:
+        yield server.handle
+    else:
+        async with attended(server.handle, line, stop) as handle:
+            yield handle
+    await store.close()
 
 
 def _open(settings: Settings, folder: Path, stop: Callable[[StoreBroken], None]) -> Store:
@@ -309,15 +364,6 @@ async def _beside(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
         yield
     finally:
         task.cancel()
-
-
-def _kubeconfig_place(settings: Settings, folder: Path) -> Path:
-    """Beside the data; with no data to keep, in the user's own folder."""
-    if settings.data != MEMORY:
-        return folder / "kubeconfig"
-    place = options.state_folder()
-    place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return place / "kubeconfig"
 
 
 def _names(settings: Settings) -> list[str]:

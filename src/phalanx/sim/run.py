@@ -21,6 +21,7 @@ from phalanx.client.cache import Cache
 from phalanx.clock import LoopClock
 from phalanx.control_plane import ControlPlane
 from phalanx.controllers.decisionlog import DecisionLog
+from phalanx.crew import Staff
 from phalanx.scheduler.profiles import by_gates
 from phalanx.sim import loop
 from phalanx.sim.chronicle import Chronicle
@@ -61,7 +62,9 @@ def run(scenario: Scenario, log: DecisionLog | None = None) -> Timeline:
 async def _simulate(scenario: Scenario, log: DecisionLog | None) -> Timeline:
     clock, chance = LoopClock(asyncio.get_running_loop(), EPOCH), SeededChance(scenario.seed)
     store = MemoryStore(lambda: chance.between(*LATENCY))
-    plane = ControlPlane(store, clock, chance, without=("nodes",), gates=scenario.gates, log=log)
+    plane = ControlPlane(
+        store, clock, chance, Staff(without=("nodes",), gates=scenario.gates, log=log)
+    )
     machines = Machines(plane.client("system:nodes"), clock, chance)
     driver = Driver(plane.client("user"), machines)
     observer = Observer(plane.client("observer"), scenario.gates.served(STORED))

@@ -37,6 +37,7 @@ from phalanx.client.transports import InProcess
 from phalanx.clock import Clock
 from phalanx.control_plane import ControlPlane
 from phalanx.controllers.nodes import SHAPE
+from phalanx.crew import Staff
 from phalanx.scheduler.profiles import by_gates
 from phalanx.server.access import MASTERS, Tokens
 from phalanx.sim.events import Machine
@@ -266,10 +267,8 @@ async def cluster(
     tokens: Tokens | None = None,
 ) -> AsyncIterator[Cluster]:
     """A control plane that runs while the context lasts, with the nodes that are asked for."""
-    plane = ControlPlane(
-        store, clock, chance, without=(*settings.without, "nodes"), tokens=tokens,
-        gates=settings.switched,
-    )  # fmt: skip
+    staff = Staff(without=(*settings.without, "nodes"), gates=settings.switched)
+    plane = ControlPlane(store, clock, chance, staff, tokens)
     machines = Machines(plane.client("system:nodes"), clock, chance)
     tasks: list[asyncio.Task[Any]] = []
     async with plane.running(), asyncio.TaskGroup() as group:

@@ -1,0 +1,89 @@
+"""A control plane in the background: begun by `phalanx up --detach`, ended by `phalanx down`.
+
+The file `up.pid` in its folder holds the number of its process, which keeps the file locked for as
+long as it lives: a number that nobody holds means nothing. What it says goes to `up.log`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+_PID, _LOG = "up.pid", "up.log"
+#: Seconds that a control plane is given to end, and between two looks whether it has.
+_PATIENCE, _LOOK = 10.0, 0.05
+
+
+class NotStarted(Exception):
+    """It did not become ready; what it said."""
+
+
+class StillRunning(Exception):
+    """It was told to end and has not."""
+
+
+@contextlib.contextmanager
+def registered(folder: Path) -> Iterator[None]:
+    """Have this process known as the one that runs in a folder, unless there is one already."""
+    with open(folder / _PID, "a+", opener=_private) as file:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n")
+            file.flush()
+        yield
+
+
+def running(folder: Path) -> int:
+    """The number of the process that runs in a folder; 0 if none does."""
+    try:
+        with (folder / _PID).open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int(file.read() or 0)
+    except FileNotFoundError:
+        pass
+    return 0
+
+
+def start(arguments: Sequence[str], folder: Path) -> str:
+    """Begin `phalanx up` with these arguments in the background; the line that it is ready with."""
+    with open(folder / _LOG, "w", opener=_private) as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "phalanx", "up", *arguments],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
+            text=True,
+        )  # fmt: skip
+    assert process.stdout is not None
+    with process.stdout as out:
+        ready = out.readline()
+    if not ready.startswith("ready "):
+        process.wait()
+        raise NotStarted((folder / _LOG).read_text().strip().removeprefix("Error: "))
+    return ready.rstrip("\n")
+
+
+def stop(folder: Path) -> bool:
+    """End what runs in a folder; whether anything did."""
+    pid = running(folder)
+    if not pid:
+        return False
+    os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + _PATIENCE
+    while running(folder) == pid:
+        if time.monotonic() > deadline:
+            raise StillRunning(f"process {pid} has not ended after {_PATIENCE:g} s")
+        time.sleep(_LOOK)
+    return True
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
