@@ -7,11 +7,11 @@ import ssl
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from phalanx.api.kinds import POD
 from phalanx.api.wire import MERGE_PATCH, Reply, Request, Stream

@@ -413,6 +413,17 @@ COLUMNS: Mapping[str, tuple[Column, ...]] = {
         AGE,
         Column("VolumeMode", at("spec.volumeMode", UNSET), priority=1),
     ),
+    "NodeMetrics": (
+        NAME,
+        Column("CPU", at("usage.cpu")),
+        Column("Memory", at("usage.memory")),
+        Column("Window", at("window")),
+    ),
+    "PodMetrics": (
+        NAME,
+        Column("Containers", listed("containers", "name")),
+        Column("Window", at("window")),
+    ),
     "Pod": (
         NAME,
         Column("Ready", _ready_containers),

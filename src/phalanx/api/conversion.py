@@ -63,7 +63,7 @@ class Conversion:
 
 def is_stored(kind: Kind) -> bool:
     """Whether objects are stored as of this kind: not for another to be served as, and lasting."""
-    return kind not in CONVERSIONS and "get" in kind.verbs
+    return kind not in CONVERSIONS and "watch" in kind.verbs
 
 
 def hub(kind: Kind) -> Kind:

@@ -160,9 +160,18 @@ class Conflict(ApiError):
 
 
 class Expired(ApiError):
-    """The history that was asked for is gone."""
+    """The history that was asked for is gone; `more` goes on with a list as things are now."""
 
     code, reason = 410, "Expired"
+
+    def __init__(self, message: str, *, more: str = "", **details: Any) -> None:
+        super().__init__(message, **details)
+        self.more = more
+
+    def status(self) -> Object:
+        """The Status object, with the token to go on with where there is one."""
+        status = super().status()
+        return {**status, "metadata": {"continue": self.more}} if self.more else status
 
 
 class RequestTimeout(ApiError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 META_FIELDS = {"metadata.name": "", "metadata.namespace": ""}
@@ -95,7 +96,7 @@ class Kind:
 
     def prefix(self, namespace: str = "") -> str:
         """The store keys of all of them, or of one namespace's, begin with this."""
-        base = f"/{self.group or 'core'}/{self.plural}/"
+        base = _base(self.group, self.plural)
         return f"{base}{namespace}/" if namespace else base
 
     def key(self, namespace: str, name: str) -> str:
@@ -108,6 +109,11 @@ class Kind:
         space = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
         parts = [part for part in (self.plural, name, subresource) if part]
         return f"{root}{space}/{'/'.join(parts)}"
+
+
+@cache
+def _base(group: str, plural: str) -> str:
+    return f"/{group or 'core'}/{plural}/"
 
 
 NAMESPACE = Kind(
@@ -345,6 +351,14 @@ SUBJECT_ACCESS_REVIEW = Kind(
     "authorization.v1.SubjectAccessReview",
     namespaced=False, singular="subjectaccessreview", verbs=("create",),
 )  # fmt: skip
+POD_METRICS = Kind(
+    "metrics.k8s.io", "v1beta1", "PodMetrics", "pods", "metrics.v1beta1.PodMetrics",
+    verbs=("create", "get", "list"),
+)  # fmt: skip
+NODE_METRICS = Kind(
+    "metrics.k8s.io", "v1beta1", "NodeMetrics", "nodes", "metrics.v1beta1.NodeMetrics",
+    namespaced=False, verbs=("get", "list"),
+)  # fmt: skip
 
 #: Every kind that is served, in the order of discovery.
 KINDS = (
@@ -359,5 +373,5 @@ KINDS = (
     POD_GROUP_V1ALPHA2, WORKLOAD_V1ALPHA2, POD_GROUP_V1ALPHA1, WORKLOAD_V1ALPHA1, LEASE,
     DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, RESOURCE_SLICE,
     JOB_SET, LEADER_WORKER_SET, GROUP_BINDING, GROUP_EVICTION,
-    LEASE_RENEWAL,
+    LEASE_RENEWAL, NODE_METRICS, POD_METRICS,
 )  # fmt: skip

@@ -6,7 +6,7 @@ cheaper and must not be used afterwards. A patch that cannot be applied raises P
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jsonpatch
@@ -38,6 +38,13 @@ class TooManyOperations(PatchFailed):
 def apply_patch(kind: str, schema: Schema, obj: Object, patch: Any) -> Object:
     """The object after a patch of the given content type."""
     return _APPLY[kind](schema, obj, patch)
+
+
+def touched(kind: str, obj: Object, patch: Any) -> Collection[str]:
+    """The fields of an object that a patch of the given content type may change at all."""
+    if kind == JSON_PATCH or any(key.startswith("$") for key in patch):
+        return tuple(obj)
+    return [key for key in patch if key in obj]
 
 
 def merge(obj: Any, patch: Any) -> Any:

@@ -7,8 +7,9 @@ answers it, `server.http` carries both over the network. Knows nothing of socket
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -20,8 +21,7 @@ APPLY_PATCH = "application/apply-patch+yaml"
 Object = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class User:
+class User(msgspec.Struct, frozen=True):
     """Who asks. `extra` says more about the credential, in rows of a key and a value."""
 
     name: str
@@ -33,20 +33,18 @@ class User:
 ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """One question. `query` is raw, header names are lower case, a dict body is handed over."""
 
     method: str
     path: str
     query: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     body: bytes | Object = b""
     user: User = ANONYMOUS
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """One answer, whole."""
 
     code: int
@@ -55,8 +53,7 @@ class Reply:
     headers: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
+class Stream(msgspec.Struct, frozen=True):
     """One answer in pieces, as they come: a watch. Whoever holds it closes `chunks`."""
 
     code: int

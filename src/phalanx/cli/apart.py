@@ -17,12 +17,12 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import replace
 from http.client import OK
 from multiprocessing import get_context
 
 import click
 import uvloop
+from msgspec.structs import replace
 
 from phalanx.api.wire import Handler, Reply, Request, Stream
 from phalanx.chance import TrueChance

@@ -33,12 +33,18 @@ class StillRunning(Exception):
 def registered(folder: Path) -> Iterator[None]:
     """Have this process known as the one that runs in a folder, unless there is one already."""
     with open(folder / _PID, "a+", opener=_private) as file:
-        with contextlib.suppress(OSError):
+        try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            file.truncate(0)
-            file.write(f"{os.getpid()}\n")
-            file.flush()
-        yield
+        except BlockingIOError:
+            yield
+            return
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        try:
+            yield
+        finally:
+            (folder / _PID).unlink(missing_ok=True)
 
 
 def running(folder: Path) -> int:

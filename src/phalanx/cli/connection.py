@@ -49,6 +49,11 @@ def access(config: Path | None, context: str) -> kubeconfig.Access:
         if inside is not None:
             return inside
     files = [config] if config else kubeconfig.search(os.environ, state_folder() / "kubeconfig")
+    if not any(file.exists() for file in files):
+        raise kubeconfig.KubeconfigError(
+            f"there is no kubeconfig at {' or '.join(map(str, files))}; "
+            "start a control plane with phalanx up, or name a file with --kubeconfig"
+        )
     return kubeconfig.read(files, context)
 
 
@@ -56,7 +61,9 @@ def ask(config: Path | None, context: str, question: Callable[[Client, str], Awa
     """Put a question to the cluster, given a client that only reads and the context's namespace."""
     try:
         return uvloop.run(_asked(access(config, context), question))
-    except (kubeconfig.KubeconfigError, ApiError, Unreachable) as error:
+    except Unreachable as error:
+        raise click.ClickException(f"{error}; does it run? (phalanx up)") from None
+    except (kubeconfig.KubeconfigError, ApiError) as error:
         raise click.ClickException(str(error)) from None
 
 

@@ -25,8 +25,8 @@ def command(data: Path | None) -> None:
 
     \b
     Example:
-      phalanx up --detach --nodes 100
       phalanx down
+      phalanx down --data ~/other
     """
     folder = data.expanduser() if data else state_folder()
     try:

@@ -28,6 +28,8 @@ COMMANDS = {
     "top": "Show how full nodes are and how gangs get on, live.",
     "what-if": "Say whether something would fit now, must wait, or never fits.",
     "check": "Check that what must hold of a cluster holds.",
+    "debug": "Pack what a report of a fault needs, without secrets.",
+    "completion": "Print what makes a shell complete our commands.",
 }
 
 

@@ -101,7 +101,7 @@ def summary(end: End) -> str:
 def _told(end: End) -> Iterator[str]:
     ran = sum(line.has_run for line in end.lines)
     yield f"{counted(ran, 'gang')} ran, {len(end.lines) - ran} did not, in {end.seconds:.1f} s"
-    width = max(len(line.title) for line in end.lines)
+    width = max((len(line.title) for line in end.lines), default=0)
     for line in sorted(end.lines, key=lambda line: (line.title, line.id)):
         yield f"  {line.title.ljust(width)}  {_fate(end, line)}"
     yield from (f"  {name} {why}" for name, why in end.failed.items())

@@ -16,7 +16,7 @@ import uvloop
 from phalanx.api.batch import FAILED, Job
 from phalanx.api.core import Pod
 from phalanx.api.errors import ApiError
-from phalanx.api.kinds import JOB, NAMESPACE, POD
+from phalanx.api.kinds import EVENT, JOB, NAMESPACE, POD
 from phalanx.cli import options
 from phalanx.cli.live import Line, Live
 from phalanx.cli.manifests import Manifest, batches, files_option
@@ -207,15 +207,35 @@ class Run:
         return any(self._has_processes or _has_end(pod) for pod in at_work)
 
     async def _end(self, look: _Look, seconds: float, is_late: bool) -> End:
-        if not look.lines:
+        if not look.lines and not look.jobs:
             raise Refused("nothing in the files runs: no Job, PodGroup or Pod of it has pods")
         nodes, domains = places(look.cluster)
-        said = {f"Job/{job.metadata.name}": job.said(FAILED) for job in look.jobs}
-        failed = {name: f"failed, {one.reason}: {one.message}" for name, one in said.items() if one}
+        failed = await self._failed(look)
         written = await self._written(list(look.cluster.pods)) if self._logs else {}
         return End(
             look.lines, nodes, domains, seconds, is_late, self._setbacks, failed, written
         )  # fmt: skip
+
+    async def _failed(self, look: _Look) -> dict[str, str]:
+        """Jobs that came to a bad end, or to no pods at all, each with the reason."""
+        found: dict[str, str] = {}
+        owners = {ref.uid for pod in look.cluster.pods for ref in pod.metadata.owner_references}
+        for job in look.jobs:
+            title, end = f"Job/{job.metadata.name}", job.said(FAILED)
+            if end:
+                found[title] = f"failed, {end.reason}: {end.message}"
+            elif job.spec.suspend:
+                found[title] = "is suspended"
+            elif not job.ended and job.metadata.uid not in owners:
+                found[title] = f"has no pods: {await self._complaint(job)}"
+        return found
+
+    async def _complaint(self, job: Job) -> str:
+        """What was last said against a Job."""
+        about = f"involvedObject.uid={job.metadata.uid},type=Warning"
+        events = (await self._client.list(EVENT, field_selector=about)).items
+        said = [one.get("message", "") for one in events]
+        return said[-1] if said else "no controller has spoken of it"
 
     async def _written(self, pods: Sequence[Pod]) -> dict[str, list[str]]:
         """What the containers of pods have written, by pod or by pod and container."""

@@ -205,9 +205,17 @@ def _detach(settings: Settings) -> None:
     with _data_folder(settings):
         own = [word for word in sys.argv[sys.argv.index("up") + 1 :] if word != "--detach"]
         try:
-            click.echo(background.start(own, _home(settings)))
+            ready = background.start(own, _home(settings))
         except background.NotStarted as error:
             raise click.ClickException(str(error)) from None
+    _announce(ready)
+
+
+def _announce(ready: str) -> None:
+    """Say that it is ready, for programs, and where the page is, for people."""
+    click.echo(ready)
+    page = f"{ready.split()[1]}/ui/"
+    click.echo(f"page {page} (sign in with the token of the kubeconfig)", err=True)
 
 
 def _known(settings: Settings) -> AbstractContextManager[None]:
@@ -283,8 +291,7 @@ async def _up(settings: Settings, folder: Path, line: socket.socket | None) -> N
         ):
             kubeconfig.write(file, url, authority.decode(), token)
             settle()
-            click.echo(f"ready {url} kubeconfig {file}")
-            click.echo(f"page {url}/ui/ (sign in with the token of the kubeconfig)", err=True)
+            _announce(f"ready {url} kubeconfig {file}")
             await stopped.wait()
     if ends:
         raise click.ClickException(f"stopped: {ends[0]}")

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any, TypeVar, Unpack, overload
+
+from msgspec.structs import replace
 
 from phalanx.api.errors import Expired
 from phalanx.api.kinds import Kind

@@ -79,7 +79,9 @@ class Line(asyncio.Protocol):
     """One end. `ended` when the other process has gone, or the line was closed."""
 
     def __init__(self, handler: Handler) -> None:
-        self._handler, self._calls, self._heard = handler, 0, bytearray()
+        self._handler, self._calls = handler, 0
+        self._heard = bytearray()
+        self._said: list[bytes] = []
         self._asked: dict[int, asyncio.Future[Answer]] = {}
         self._streams: dict[int, _Inbox] = {}
         self._answering: dict[int, asyncio.Task[None]] = {}
@@ -152,9 +154,16 @@ class Line(asyncio.Protocol):
     # ---------------------------------------------------------------------------- the frames
 
     def _send(self, frame: Frame) -> None:
+        """Have a frame sent with all others of this turn of the loop: each time wakes a process."""
+        if not self._said:
+            asyncio.get_running_loop().call_soon(self._flush)
+        packed = _encode(frame)
+        self._said += (len(packed).to_bytes(_LENGTH, "big"), packed)
+
+    def _flush(self) -> None:
+        said, self._said = self._said, []
         if not self._transport.is_closing():
-            packed = _encode(frame)
-            self._transport.write(len(packed).to_bytes(_LENGTH, "big") + packed)
+            self._transport.writelines(said)
 
     def _take(self, frame: Frame) -> None:
         match frame:
@@ -221,7 +230,8 @@ class Line(asyncio.Protocol):
             self.ended.set_result(None)
 
     def close(self) -> None:
-        """Hang up."""
+        """Hang up, when all is said."""
+        self._flush()
         self._transport.close()
 
 

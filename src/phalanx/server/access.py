@@ -7,7 +7,7 @@ own (`security.nodes`); whoever is in `system:masters` may do everything.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from phalanx.api.errors import BadRequest, Forbidden
 from phalanx.api.kinds import NAMESPACE
@@ -46,6 +46,8 @@ class Access:
         self._store = store
         self.authenticator = Authenticator(store, clock, tokens)
         self.policy = Policy(store)
+        #: By which what a client was handed is known when it comes back.
+        self.seal = tokens.signer.seal()
 
     def allows(self, user: User, ask: Ask) -> bool:
         """Whether somebody may do that."""

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from time import perf_counter
 
 import orjson
+from msgspec.structs import replace
 
 from phalanx import __version__
 from phalanx.api.errors import ApiError, MethodNotAllowed, ServerError

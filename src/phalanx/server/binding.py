@@ -9,9 +9,10 @@ once, together with what users are told of it. DECISION → BIND → STORE ends 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import msgspec
+from msgspec.structs import replace
 
 from phalanx.api.causes import required, unsupported
 from phalanx.api.core import Node

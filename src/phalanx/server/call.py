@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from urllib.parse import parse_qsl
+
+import msgspec
 
 from phalanx.api.causes import unsupported
 from phalanx.api.conversion import hub
@@ -17,10 +18,10 @@ from phalanx.server.selection import Selection, select
 #: Together they stay within what clients take as headers.
 _LONGEST_WARNING, _MOST_WARNINGS = 256, 16
 _VALIDATION_MODES = ("", "Ignore", "Strict", "Warn")
+_DURATION = re.compile(r"[+-]?(0|((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|[smh]))+)", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """What is asked of which object. `warnings` gathers what the client should be told besides."""
 
     request: Request
@@ -28,8 +29,8 @@ class Call:
     namespace: str = ""
     name: str = ""
     subresource: str = ""
-    query: Mapping[str, str] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
+    query: Mapping[str, str] = msgspec.field(default_factory=dict)
+    warnings: list[str] = msgspec.field(default_factory=list)
 
     @property
     def stored(self) -> Kind:
@@ -66,6 +67,13 @@ class Call:
         if not re.fullmatch(r"[+-]?\d{1,18}", text):
             raise BadRequest(f'strconv.ParseInt: parsing "{text}": invalid syntax')
         return int(text)
+
+    def check_timeout(self) -> None:
+        """Refuse a time limit that is none; how long a client waits is its own affair."""
+        text = self.query.get("timeout", "")
+        if text and not _DURATION.fullmatch(text):
+            detail = f'time: invalid duration "{text}"'
+            raise BadRequest(f"invalid timeout specified in the request URL - {detail}")
 
     def field_validation(self) -> str:
         """Ignore, Warn or Strict."""

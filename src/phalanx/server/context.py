@@ -9,6 +9,7 @@ from phalanx.api.meta import timestamp
 from phalanx.chance import Chance
 from phalanx.clock import Clock
 from phalanx.server.access import Access
+from phalanx.server.measurements import Measurements
 from phalanx.server.outputs import Outputs
 from phalanx.server.registry import Registry
 from phalanx.server.watches import Hub
@@ -21,7 +22,7 @@ class Context:
     """Store, time and chance, the kinds that are served, the fan-out of watches, the meter.
 
     `access` says who may what, `gates` say what is switched off, `outputs` keep what was written by
-    processes.
+    processes, `measurements` what they use.
     """
 
     store: Store
@@ -33,6 +34,7 @@ class Context:
     access: Access
     gates: Gates
     outputs: Outputs = field(default_factory=Outputs)
+    measurements: Measurements = field(default_factory=Measurements)
 
     def stamp(self) -> str:
         """The present moment as the API writes it."""

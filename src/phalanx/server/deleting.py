@@ -100,7 +100,7 @@ async def delete_one(
     if new == old:
         await context.store.commit(())
         return presented(call.kind, record.value), False
-    written = await store_object(context, kind, call.key, new, record, also)
+    written = await store_object(context, kind, call.key, new, record, old, also)
     if kind is CUSTOM_RESOURCE_DEFINITION:
         await clear(context, call.name)
     return presented(call.kind, written.value), False

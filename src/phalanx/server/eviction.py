@@ -7,7 +7,7 @@ evictions never share one allowance.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from phalanx.api.errors import BadRequest, Cause, TooManyRequests
 from phalanx.api.kinds import EVICTION, POD, POD_DISRUPTION_BUDGET

@@ -8,7 +8,9 @@ disruption budget is asked: whoever sends this has weighed them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from phalanx.api.causes import required
 from phalanx.api.errors import BadRequest

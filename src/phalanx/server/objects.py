@@ -26,29 +26,31 @@ from phalanx.api.kinds import Kind
 from phalanx.api.wire import Object, Reply
 from phalanx.store.kv import Encode, Record
 
-_META_ORDER = (
-    "name", "generateName", "namespace", "uid", "resourceVersion", "generation",
-    "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "labels",
-    "annotations", "ownerReferences", "finalizers", "managedFields",
-)  # fmt: skip
-
 
 def encoder(obj: Object) -> Encode:
     """The bytes of an object, given the revision that it gets."""
-    meta = obj["metadata"]
-    meta["resourceVersion"] = ""
-    ordered = {key: meta[key] for key in _META_ORDER if key in meta}
-    body = {key: value for key, value in obj.items() if key not in _ENVELOPE}
-    content = {"metadata": ordered, **body}
+    content, meta = _laid_out(obj), obj["metadata"]
 
     def encode(revision: int) -> bytes:
-        ordered["resourceVersion"] = meta["resourceVersion"] = str(revision)
+        meta["resourceVersion"] = str(revision)
         return orjson.dumps(content)
 
     return encode
 
 
-_ENVELOPE = frozenset({"apiVersion", "kind", "metadata"})
+def _laid_out(obj: Object) -> Object:
+    """An object in the order in which it is stored, in which one that was stored is already."""
+    meta = obj["metadata"]
+    if next(iter(meta)) != "name":
+        meta = obj["metadata"] = {"name": meta["name"], **meta}
+    content = {**_FIRST, **obj}
+    for key in _ENVELOPE:
+        content.pop(key, None)
+    return content
+
+
+_FIRST: Object = {"metadata": None}
+_ENVELOPE = ("apiVersion", "kind")
 
 
 def decoded(record: Record) -> Object:
@@ -78,10 +80,9 @@ def in_form(kind: Kind, value: bytes) -> bytes:
 
 def dumped(kind: Kind, obj: Object) -> bytes:
     """An object in the stored form that is not stored (a dry run, a deleted one), as it is read."""
-    body = {key: value for key, value in obj.items() if key not in _ENVELOPE}
-    meta = obj["metadata"]
-    ordered = {key: meta[key] for key in _META_ORDER if meta.get(key) not in (None, "")}
-    return presented(kind, orjson.dumps({"metadata": ordered, **body}))
+    content = _laid_out(obj)
+    content["metadata"] = {k: v for k, v in obj["metadata"].items() if v not in (None, "")}
+    return presented(kind, orjson.dumps(content))
 
 
 def listed(kind: Kind, meta: Object, values: Iterable[bytes]) -> bytes:
@@ -127,12 +128,15 @@ def refuse(kind: Kind, name: str, causes: Sequence[Cause]) -> None:
         )  # fmt: skip
 
 
-def already_exists(kind: Kind, name: str, *, being_deleted: bool = False) -> AlreadyExists:
-    """The name is taken, if only by something that is going away."""
+def already_exists(
+    kind: Kind, name: str, *, being_deleted: bool = False, is_generated: bool = False
+) -> AlreadyExists:
+    """The name is taken, if only by something that is going away; another may be free soon."""
     prefix = "object is being deleted: " if being_deleted else ""
+    rest = ", the server was not able to generate a unique name for the object"
     return AlreadyExists(
-        f'{prefix}{kind.resource} "{name}" already exists',
-        name=name, group=kind.group, kind=kind.plural,
+        f'{prefix}{kind.resource} "{name}" already exists{rest if is_generated else ""}',
+        name=name, group=kind.group, kind=kind.plural, retry_after=1 if is_generated else None,
     )  # fmt: skip
 
 

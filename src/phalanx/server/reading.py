@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import re
-from collections.abc import AsyncGenerator, Iterator
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import AsyncGenerator
 
 import orjson
 
 from phalanx.api.causes import forbidden, unsupported
 from phalanx.api.customkinds import CustomKind
 from phalanx.api.errors import BadRequest, Cause, Expired, Timeout
-from phalanx.api.wire import Object, Reply, Stream
+from phalanx.api.wire import Reply, Stream
 from phalanx.server import tables, watches
 from phalanx.server.call import Call, bad_options
 from phalanx.server.context import Context
 from phalanx.server.negotiation import Accepted, in_media, negotiate
-from phalanx.server.objects import decoded, in_form, listed, not_found, presented
+from phalanx.server.objects import in_form, listed, not_found, presented
+from phalanx.server.paging import Page, Paging
 from phalanx.server.selection import Selection
-from phalanx.store.kv import Compacted, Record
+from phalanx.store.kv import Record
 
 #: Seconds to wait for a revision that is not there yet.
 FUTURE = 3.0
 #: A watch without a time limit ends after a random time in this range, in seconds.
 WATCH_SECONDS = (1800.0, 3600.0)
-_PAGE = 500
 
 
 async def get(context: Context, call: Call) -> Reply:
@@ -48,24 +45,6 @@ def _one(context: Context, call: Call, accepted: Accepted, record: Record) -> by
     if accepted.form == "PartialObjectMetadata":
         return orjson.dumps(tables.metadata_only(record.value))
     return presented(call.kind, record.value)
-
-
-@dataclass(frozen=True, slots=True)
-class _Page:
-    """Part of a list: its records, the revision they are of, and how to go on."""
-
-    records: list[Record]
-    revision: int
-    more: str = ""
-    remaining: int | None = None
-
-    def meta(self) -> Object:
-        meta: Object = {"resourceVersion": str(self.revision)}
-        if self.more:
-            meta["continue"] = self.more
-        if self.remaining:
-            meta["remainingItemCount"] = self.remaining
-        return meta
 
 
 async def list_or_watch(context: Context, call: Call) -> Reply | Stream:
@@ -90,75 +69,19 @@ async def list_objects(context: Context, call: Call) -> Reply:
     return in_media(Reply(200, body), accepted)
 
 
-async def _page(context: Context, call: Call, selection: Selection) -> _Page:
-    limit = max(call.number("limit") or 0, 0)
-    wanted, match = _revision(call), call.query.get("resourceVersionMatch", "")
+async def _page(context: Context, call: Call, selection: Selection) -> Page:
+    paging, wanted = Paging(context, call, selection), _revision(call)
     if token := call.query.get("continue", ""):
-        revision, after = _read_token(token, selection.prefix)
-    else:
-        await _reach(context, wanted)
-        revision, after = wanted if match == "Exact" and wanted else context.store.revision, ""
-    try:
-        return _collect(context, selection, revision, after, limit)
-    except Compacted as error:
-        raise Expired(
-            "The provided continue parameter is too old to display a consistent list result. You "
-            "must start a new list without the continue parameter."
-        ) from error
-
-
-def _collect(
-    context: Context, selection: Selection, revision: int, after: str, limit: int
-) -> _Page:
-    found = _matching(context, selection, revision, after, limit)
-    if not limit:
-        return _Page(list(found), revision)
-    records = list(islice(found, limit))
-    if next(found, None) is None or not records:
-        return _Page(records, revision)
-    last = records[-1].key
-    remaining = None
-    if selection.is_everything:
-        remaining = context.store.count(selection.prefix, at=revision, after=last)
-    return _Page(records, revision, _token(revision, last, selection.prefix), remaining)
-
-
-def _matching(
-    context: Context, selection: Selection, revision: int, after: str, limit: int
-) -> Iterator[Record]:
-    """The records of a selection; with a limit, read in pages so that a rest is left alone."""
-    size = max(limit + 1, _PAGE) if limit else 0
-    while True:
-        records = context.store.range(selection.prefix, at=revision, after=after, limit=size)
-        for record in records:
-            if selection.is_everything or selection.holds(decoded(record)):
-                yield record
-        if not size or len(records) < size:
-            return
-        after = records[-1].key
-
-
-def _token(revision: int, after: str, prefix: str) -> str:
-    raw = orjson.dumps({"rv": revision, "after": after.removeprefix(prefix)})
-    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
-
-
-def _read_token(token: str, prefix: str) -> tuple[int, str]:
-    try:
-        raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
-        place = orjson.loads(raw)
-        revision, after = place["rv"], place["after"]
-        if not isinstance(revision, int) or not isinstance(after, str) or revision < 1:
-            raise ValueError("its parts are of the wrong type")
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadRequest(f"invalid continue token: continue key is not valid: {error}") from error
-    return revision, prefix + after
+        return paging.after(token)
+    await _reach(context, wanted)
+    is_exact = call.query.get("resourceVersionMatch", "") == "Exact" and wanted
+    return paging.at(wanted if is_exact else context.store.revision)
 
 
 def _revision(call: Call) -> int:
     """The resourceVersion that is asked for; 0 is any."""
     text = call.query.get("resourceVersion", "")
-    if text and call.query.get("continue"):
+    if text not in ("", "0") and call.query.get("continue"):
         raise BadRequest("specifying resource version is not allowed when using continue")
     if not re.fullmatch(r"\d{0,18}", text):
         detail = f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}"'

@@ -9,9 +9,9 @@ and does not keep the others from being renewed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import orjson
+from msgspec.structs import replace
 
 from phalanx.api.errors import Cause, Invalid
 from phalanx.api.kinds import LEASE, LEASE_RENEWAL

@@ -13,6 +13,8 @@ from phalanx.api.kinds import (
     GROUP_EVICTION,
     LEASE_RENEWAL,
     LOCAL_SUBJECT_ACCESS_REVIEW,
+    NODE_METRICS,
+    POD_METRICS,
     SELF_SUBJECT_ACCESS_REVIEW,
     SELF_SUBJECT_REVIEW,
     SELF_SUBJECT_RULES_REVIEW,
@@ -26,6 +28,7 @@ from phalanx.server import (
     binding,
     deleting,
     eviction,
+    figures,
     groupevictions,
     logs,
     reading,
@@ -89,12 +92,16 @@ ACTS: Mapping[Kind, Endpoint] = {
     GROUP_EVICTION: groupevictions.evict_group,
     LEASE_RENEWAL: renewing.renew,
     LOCAL_SUBJECT_ACCESS_REVIEW: reviews.access_review,
+    POD_METRICS: figures.report,
     SELF_SUBJECT_ACCESS_REVIEW: reviews.self_access_review,
     SELF_SUBJECT_REVIEW: reviews.self_review,
     SELF_SUBJECT_RULES_REVIEW: reviews.self_rules_review,
     SUBJECT_ACCESS_REVIEW: reviews.access_review,
     TOKEN_REVIEW: reviews.token_review,
 }
+
+#: Kinds whose objects are made when they are asked for.
+VIEWS: Mapping[Kind, Endpoint] = {NODE_METRICS: figures.nodes, POD_METRICS: figures.pods}
 
 
 def resolve(context: Context, request: Request) -> tuple[Route, Call] | None:
@@ -108,7 +115,8 @@ def resolve(context: Context, request: Request) -> tuple[Route, Call] | None:
     call = _call(context, request, group, version, rest)
     route = _route(call)
     if call.is_watch and route.endpoint is reading.list_or_watch:
-        route = Route("watch", reading.watch)
+        return Route("watch", reading.watch), call
+    call.check_timeout()
     return route, call
 
 
@@ -157,6 +165,8 @@ def _route(call: Call) -> Route:
         raise MethodNotAllowed
     if not call.subresource and route.verb not in call.kind.verbs:
         raise MethodNotAllowed
+    if call.kind in VIEWS:
+        return Route(route.verb, VIEWS[call.kind])
     if route.endpoint is writing.patch and media_type(call.request) == APPLY_PATCH:
         return Route("patch", applying.apply_configuration)
     return route

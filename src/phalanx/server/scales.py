@@ -7,10 +7,10 @@ back into them. The object is checked as by any other write.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 
 from phalanx.api.causes import invalid
 from phalanx.api.errors import Invalid, NoSuchResource, UnsupportedMediaType

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import orjson
+from msgspec.structs import replace
 
 from phalanx.api.causes import invalid
 from phalanx.api.errors import BadRequest, Cause, Invalid

@@ -8,7 +8,7 @@ state that it was checked against.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from phalanx.api.conversion import from_hub, replacement_to_hub, told
@@ -24,7 +24,7 @@ from phalanx.api.gatedfields import drop_disabled
 from phalanx.api.gatedrules import gated_faults
 from phalanx.api.kinds import NAMESPACE, POD, RESOURCE_QUOTA, Kind
 from phalanx.api.ownership import Writer, after_update
-from phalanx.api.patch import PatchFailed, TooManyOperations, apply_patch
+from phalanx.api.patch import PatchFailed, TooManyOperations, apply_patch, touched
 from phalanx.api.podmarks import drop_stale_marks
 from phalanx.api.renaming import Renamed, annotate
 from phalanx.api.wire import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Object, Reply
@@ -110,11 +110,14 @@ async def insert(context: Context, call: Call, obj: Object, *, is_owned: bool = 
         # Whoever is told that it is there must find it there.
         await context.store.commit(())
         deleting = bool(decoded(taken)["metadata"].get("deletionTimestamp"))
-        raise already_exists(kind, meta["name"], being_deleted=deleting)
+        raise already_exists(
+            kind, meta["name"], being_deleted=deleting,
+            is_generated=bool(meta.get("generateName")),
+        )  # fmt: skip
     if call.dry_run:
         _accounts(context, kind, None, obj)
         return _reply(201, dumped(call.kind, obj), call)
-    record = await store_object(context, kind, key, obj, None)
+    record = await store_object(context, kind, key, obj, None, None)
     return _reply(201, presented(call.kind, record.value), call)
 
 
@@ -167,9 +170,22 @@ def _patched(context: Context, call: Call, kind: str, old: Object, wanted: Renam
     check_kind(call.kind, new)
     new.pop("apiVersion", None)
     new.pop("kind", None)
-    conformed(context, call, new)
+    _conform_change(context, call, new, touched(kind, new, wanted.value))
     _check_place(call, new)
     return in_stored_form(call, new, partial(replacement_to_hub, old))
+
+
+def _conform_change(context: Context, call: Call, new: Object, fields: Collection[str]) -> None:
+    """Prune and check what a patch may have changed; what is stored conforms.
+
+    Only of a kind that users define may the schema be another since.
+    """
+    if call.kind.is_custom:
+        return conformed(context, call, new)
+    part = {field: new.pop(field) for field in fields}
+    conformed(context, call, part)
+    new.update(part)
+    return None
 
 
 async def modify(
@@ -200,7 +216,7 @@ async def modify(
         last = await remove(context, kind, record, old, new)
         await gone(context, kind)
         return _reply(200, dumped(call.kind, last), call)
-    written = await store_object(context, kind, call.key, new, record)
+    written = await store_object(context, kind, call.key, new, record, old)
     return _reply(200, presented(call.kind, written.value), call)
 
 
@@ -240,10 +256,10 @@ async def store_object(
     key: str,
     obj: Object,
     record: Record | None,
+    old: Object | None,
     also: Sequence[Write] = (),
 ) -> Record:
-    """One transaction: the object, the accounts that it changes, and what else."""
-    old = decoded(record) if record else None
+    """One transaction: the object in place of an old one, the accounts, and what else."""
     writes = [Write(key, encoder(obj), record.revision if record else 0), *also]
     writes += _accounts(context, kind, old, obj)
     try:

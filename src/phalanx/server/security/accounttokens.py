@@ -7,9 +7,8 @@ token ends with its pod. Nothing of it is stored.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
+import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from phalanx.api.kinds import NODE, POD, SECRET, SERVICE_ACCOUNT, Kind
 from phalanx.api.meta import seconds as moment
 from phalanx.api.wire import Object, User
 from phalanx.server.security.privacy import write_private
+from phalanx.server.security.seals import Seal, decoded, encoded
 from phalanx.server.security.users import service_account, service_account_name
 from phalanx.store.kv import Reader
 
@@ -41,17 +41,17 @@ _GRACE = 60.0
 
 
 class Signer:
-    """The key that signs tokens."""
+    """The key that signs tokens, and from which seals are made."""
 
     def __init__(self, key: ec.EllipticCurvePrivateKey) -> None:
         self._key, self._public = key, key.public_key()
         point = self._public.public_bytes(
             serialization.Encoding.X962, serialization.PublicFormat.UncompressedPoint
         )
-        self.id = _encoded(hashlib.sha256(point).digest())
+        self.id = encoded(hashlib.sha256(point).digest())
         self.jwk = {
             "use": "sig", "kty": "EC", "kid": self.id, "alg": "ES256", "crv": "P-256",
-            "x": _encoded(point[1:33]), "y": _encoded(point[33:]),
+            "x": encoded(point[1:33]), "y": encoded(point[33:]),
         }  # fmt: skip
 
     @classmethod
@@ -72,12 +72,17 @@ class Signer:
         assert isinstance(found, ec.EllipticCurvePrivateKey)
         return cls(found)
 
+    def seal(self) -> Seal:
+        """A seal that is the same for as long as this key is, and tells nothing of it."""
+        number = self._key.private_numbers().private_value.to_bytes(_HALF, "big")
+        return Seal(hmac.digest(number, b"seal", "sha256"))
+
     def sign(self, claims: Object) -> str:
         """Claims as a token."""
         head = {"alg": "ES256", "kid": self.id}
-        text = ".".join(_encoded(orjson.dumps(part)) for part in (head, claims))
+        text = ".".join(encoded(orjson.dumps(part)) for part in (head, claims))
         r, s = utils.decode_dss_signature(self._key.sign(text.encode(), _ALGORITHM))
-        return f"{text}.{_encoded(r.to_bytes(_HALF, 'big') + s.to_bytes(_HALF, 'big'))}"
+        return f"{text}.{encoded(r.to_bytes(_HALF, 'big') + s.to_bytes(_HALF, 'big'))}"
 
     def claims(self, token: str) -> Object | None:
         """What a token claims, if it was signed by this key."""
@@ -85,7 +90,7 @@ class Signer:
         head, _, body = text.partition(".")
         if len(token) > _LONGEST or _object(head) != {"alg": "ES256", "kid": self.id}:
             return None
-        raw = _decoded(signature)
+        raw = decoded(signature)
         if len(raw) != 2 * _HALF:
             return None
         r, s = (int.from_bytes(part, "big") for part in (raw[:_HALF], raw[_HALF:]))
@@ -204,7 +209,7 @@ def _extra(claims: Object, account: Account) -> tuple[tuple[str, str], ...]:
 
 def _object(text: str) -> Object | None:
     try:
-        found = orjson.loads(_decoded(text))
+        found = orjson.loads(decoded(text))
     except orjson.JSONDecodeError:
         return None
     return found if isinstance(found, dict) else None
@@ -212,17 +217,3 @@ def _object(text: str) -> Object | None:
 
 def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode(errors="surrogatepass")).digest()
-
-
-def _encoded(raw: bytes) -> str:
-    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
-
-
-def _decoded(text: str) -> bytes:
-    """Bytes of a part of a token; none if it is not written as such a part is."""
-    try:
-        raw = base64.b64decode(text.encode() + b"=" * (-len(text) % 4), b"-_", validate=True)
-    except (ValueError, binascii.Error):
-        return b""
-    # Another spelling of the same bytes is another token, and not ours.
-    return raw if _encoded(raw) == text else b""

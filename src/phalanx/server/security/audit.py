@@ -15,11 +15,11 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import orjson
+from msgspec.structs import replace
 
 from phalanx.api.errors import ApiError
 from phalanx.api.wire import ANONYMOUS, Object, Reply, Request, Stream, User

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 
-from phalanx.api.kinds import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, RBAC, Kind
+from phalanx.api.kinds import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, RBAC, ROLE_BINDING, Kind
 from phalanx.api.wire import Object
 from phalanx.server.objects import decoded, encoder
-from phalanx.server.security.roles import CLUSTER_BINDINGS, CLUSTER_ROLES, BootRole
+from phalanx.server.security.roles import BINDINGS, CLUSTER_BINDINGS, CLUSTER_ROLES, BootRole
 from phalanx.server.security.rules import Rule, uncovered
 from phalanx.store.kv import Store, Write
 
@@ -33,6 +33,8 @@ def _table() -> Iterator[tuple[Kind, Object]]:
         yield CLUSTER_ROLE, _role(name, role)
     for name, subjects in CLUSTER_BINDINGS.items():
         yield CLUSTER_ROLE_BINDING, _binding(name, subjects)
+    for (namespace, name), subjects in BINDINGS.items():
+        yield ROLE_BINDING, _binding(name, subjects, namespace)
 
 
 def _role(name: str, role: BootRole) -> Object:
@@ -50,25 +52,27 @@ def _rules(role: BootRole) -> Iterable[Rule]:
     return dict.fromkeys(rule for other in taken for rule in _rules(other))
 
 
-def _binding(name: str, subjects: tuple[Object, ...]) -> Object:
+def _binding(name: str, subjects: tuple[Object, ...], namespace: str = "") -> Object:
     reference = {"apiGroup": RBAC, "kind": CLUSTER_ROLE.name, "name": name}
-    obj: Object = {"metadata": _metadata(name, {}), "roleRef": reference}
+    obj: Object = {"metadata": _metadata(name, {}, namespace), "roleRef": reference}
     return {**obj, "subjects": [dict(one) for one in subjects]} if subjects else obj
 
 
-def _metadata(name: str, labels: dict[str, str]) -> Object:
+def _metadata(name: str, labels: dict[str, str], namespace: str = "") -> Object:
     own = {_BOOTSTRAPPING: "rbac-defaults", **labels}
-    return {"name": name, "labels": own, "annotations": {_AUTOUPDATE: "true"}}
+    where = {"namespace": namespace} if namespace else {}
+    return {"name": name, **where, "labels": own, "annotations": {_AUTOUPDATE: "true"}}
 
 
 def _write(store: Store, kind: Kind, wanted: Object, now: str) -> Write | None:
     """What brings an object to where it should be, if it is not there."""
-    name = wanted["metadata"]["name"]
-    record = store.pending(kind.key("", name))
+    name, namespace = wanted["metadata"]["name"], wanted["metadata"].get("namespace", "")
+    key = kind.key(namespace, name)
+    record = store.pending(key)
     if record is None:
         born = {"uid": _uid(kind, name, now), "creationTimestamp": now}
         wanted["metadata"] |= born
-        return Write(kind.key("", name), encoder(wanted), 0)
+        return Write(key, encoder(wanted), 0)
     there = decoded(record)
     if not _complete(there, wanted):
         return None

@@ -2,7 +2,7 @@
 
     lane      who and what                                              at once
     free      masters, and the cluster's own components                 no limit
-    urgent    leases, bindings, what nodes say of themselves            200
+    urgent    leases, bindings, what nodes do                           200
     reads     all other reads                                           200
     writes    all other writes                                          100
     watches   open ones, of everybody but the free                      1000, of one user 100
@@ -18,10 +18,10 @@ from collections import Counter
 from types import TracebackType
 
 from phalanx.api.errors import TooManyRequests
-from phalanx.api.kinds import BINDING, GROUP_BINDING, LEASE, LEASE_RENEWAL, NODE
+from phalanx.api.kinds import BINDING, GROUP_BINDING, LEASE, LEASE_RENEWAL
 from phalanx.api.wire import Stream, User
 from phalanx.server.call import Call
-from phalanx.server.security.users import MASTERS
+from phalanx.server.security.users import MASTERS, NODES
 
 _COMPONENTS = ("system:kube-", "system:phalanx:", "system:serviceaccount:kube-system:")
 _URGENT = frozenset({BINDING, GROUP_BINDING, LEASE, LEASE_RENEWAL})
@@ -68,8 +68,8 @@ class Lanes:
         user = call.request.user
         if is_free(user):
             return self._free
-        is_status = call.kind is NODE and call.subresource == "status"
-        if call.kind in _URGENT or call.subresource == "binding" or is_status:
+        is_node = NODES in user.groups and verb != "watch"
+        if call.kind in _URGENT or call.subresource == "binding" or is_node:
             return self._urgent
         if verb == "watch":
             self._check_watches(user)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+import msgspec
 import orjson
 
 from phalanx.api.kinds import POD
@@ -20,6 +21,19 @@ from phalanx.store.kv import Store
 LEASES = "kube-node-lease"
 #: Given the store, the node's name and what it asks: whether that is its own business.
 Check = Callable[[Store, str, Ask], bool]
+
+
+class _Spec(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    node_name: str = ""
+
+
+class _Placed(msgspec.Struct, frozen=True, gc=False):
+    """As much of a pod as says where it is: all that is read of it at every report."""
+
+    spec: _Spec = _Spec()
+
+
+_placed = msgspec.json.Decoder(_Placed).decode
 
 
 def node_allows(store: Store, node: str, ask: Ask) -> bool:
@@ -51,7 +65,7 @@ def _selects(field: str) -> Check:
 
 def _own_pod(store: Store, node: str, ask: Ask) -> bool:
     record = store.pending(POD.key(ask.namespace, ask.name))
-    return record is not None and runs_on(orjson.loads(record.value), node)
+    return record is not None and _placed(record.value).spec.node_name == node
 
 
 def _own_lease(store: Store, node: str, ask: Ask) -> bool:
@@ -144,6 +158,7 @@ _RIGHTS: Mapping[tuple[str, str], tuple[tuple[frozenset[str], Check], ...]] = {
     ("", "pods"): ((frozenset({"get", "delete"}), _own_pod), (_READ, _selects("spec.nodeName"))),
     ("", "pods/status"): ((_GET | _WRITE, _own_pod),),
     ("", "pods/eviction"): ((_CREATE, _own_pod),),
+    ("", "pods/log"): ((_CREATE, _own_pod),),
     ("", "secrets"): ((_GET, _used(_SECRETS)),),
     ("", "configmaps"): ((_GET, _used(_MAPS)),),
     ("", "persistentvolumeclaims"): (

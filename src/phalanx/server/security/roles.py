@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from phalanx.api.wire import Object
+from phalanx.server.security.nodes import LEASES
 from phalanx.server.security.rules import Rule
 from phalanx.server.security.users import (
     AUTHENTICATED,
@@ -27,6 +28,7 @@ _CORE, _BATCH, _POLICY, _RBAC = "", "batch", "policy", "rbac.authorization.k8s.i
 _SCHEDULING, _RESOURCE, _LEASES = "scheduling.k8s.io", "resource.k8s.io", "coordination.k8s.io"
 _OURS, _JOB_SETS, _LEADERS = "phalanx.dev", "jobset.x-k8s.io", "leaderworkerset.x-k8s.io"
 _TOKENS, _ACCESS = "authentication.k8s.io", "authorization.k8s.io"
+_METRICS = "metrics.k8s.io"
 _AGGREGATE = "rbac.authorization.k8s.io/aggregate-to-"
 #: The groups that events are written in.
 _EVENTS = " events.k8s.io"
@@ -112,6 +114,9 @@ _PEOPLE: Mapping[str, BootRole] = {
         ),
         labels=("view",),
     ),
+    "system:aggregated-metrics-reader": BootRole(
+        (_may(_READ, _METRICS, "nodes pods"),), labels=("view", "edit", "admin")
+    ),
     "system:basic-user": BootRole(
         (
             _may("create", _ACCESS, "selfsubjectaccessreviews selfsubjectrulesreviews"),
@@ -138,15 +143,10 @@ _PEOPLE: Mapping[str, BootRole] = {
 
 # -------------------------------------------------------------------------------------- components
 
-_SIMULATED_NODES = (
-    _may("create get patch", _CORE, "nodes"),
-    _may("patch", _CORE, "nodes/status"),
-    _may("delete", _CORE, "pods"),
-    _may("patch", _CORE, "pods/status"),
-    _may("create", _LEASES, "leases"),
-    _may("create", _OURS, "leaserenewals"),
-    _may("get list patch", _LEASES, "leases"),
-)
+#: Renews leases of nodes, many at once.
+_RENEWER = "system:phalanx:lease-renewer"
+#: Whoever registers nodes of our own; from then on each of them is somebody (`nodes`).
+_REGISTERS = _may("create get patch", _CORE, "nodes")
 
 _COMPONENTS: Mapping[str, BootRole] = {
     "system:kube-controller-manager": BootRole((_may("get list watch", "*", "*"),)),
@@ -194,15 +194,9 @@ _COMPONENTS: Mapping[str, BootRole] = {
             _may("create delete get patch update", _LEASES, "leases"),
         )
     ),
-    "system:phalanx:simulated-nodes": BootRole(_SIMULATED_NODES),
-    "system:phalanx:process-nodes": BootRole(
-        (
-            *_SIMULATED_NODES,
-            _may("get", _CORE, "pods"),
-            _may("create", _CORE, "pods/log"),
-            _may("create", _ACCESS, "subjectaccessreviews"),
-        )
-    ),
+    "system:phalanx:simulated-nodes": BootRole((_REGISTERS,)),
+    "system:phalanx:process-nodes": BootRole((_REGISTERS, _may("create", _METRICS, "pods"))),
+    _RENEWER: BootRole((_may("create", _OURS, "leaserenewals"),)),
 }
 
 #: Controllers by the name of their service account in kube-system.
@@ -324,4 +318,12 @@ CLUSTER_BINDINGS: Mapping[str, tuple[Object, ...]] = {
     "system:phalanx:process-nodes": (_user("system:phalanx:process-nodes"),),
     "system:node": (),
     **{f"system:controller:{name}": (_account(name),) for name in CONTROLLERS},
+}
+
+#: (namespace, cluster role) -> who has it there alone; the binding has the role's name.
+BINDINGS: Mapping[tuple[str, str], tuple[Object, ...]] = {
+    (LEASES, _RENEWER): (
+        _user("system:phalanx:simulated-nodes"),
+        _user("system:phalanx:process-nodes"),
+    ),
 }
