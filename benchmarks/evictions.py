@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 
+from benchmarks.decisions import set_apart
 from benchmarks.result import Result
 from benchmarks.setting import Setting
 from phalanx.api.core import (
@@ -58,7 +59,8 @@ def section(setting: Setting) -> Iterator[Result]:
 
 
 def _median(run: Callable[[], float]) -> float:
-    return statistics.median(run() for _ in range(REPEATS)) * 1000
+    with set_apart():
+        return statistics.median(run() for _ in range(REPEATS)) * 1000
 
 
 def _decided(cache: Cache, entity: Entity, expected: type[Decision]) -> float:

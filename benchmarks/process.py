@@ -1,7 +1,6 @@
-"""What a process has used, where Linux tells it; nan elsewhere.
+"""What a control plane has used in all its processes, where Linux tells it; nan elsewhere.
 
-The processor time of the server is the number to trust: what else the machine does hardly
-changes it.
+The processor time is the number to trust: what else the machine does hardly changes it.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Spent:
 
 @contextmanager
 def spending(pid: int) -> Iterator[Spent]:
-    """Measure what happens inside: the server is this process, the driver is ourselves."""
+    """Measure what happens inside: the server is this process and its crew."""
     spent = Spent()
     wall, server, driver = time.perf_counter(), cpu_seconds(pid), time.process_time()
     yield spent
@@ -42,15 +41,21 @@ def spending(pid: int) -> Iterator[Spent]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Seconds that the threads of a process have worked since its start."""
+    """Seconds that a process and those that it has started have worked since their start."""
     if sys.platform != "linux" or not pid:
         return math.nan
     # The number of a process's own clock, as the C library's clock_getcpuclockid makes it.
-    return time.clock_gettime(~pid << 3 | 2)
+    return sum(time.clock_gettime(~one << 3 | 2) for one in _family(pid))
 
 
 def resident(pid: int) -> float:
-    """Its memory in MB."""
-    status = Path(f"/proc/{pid}/status")
-    found = re.search(r"VmRSS:\s+(\d+) kB", status.read_text()) if status.exists() else None
-    return int(found[1]) / 1000 if found else math.nan
+    """Their memory in MB; what they share counts once."""
+    rolled = [Path(f"/proc/{one}/smaps_rollup") for one in _family(pid)]
+    found = [re.search(r"^Pss:\s+(\d+) kB", file.read_text(), re.MULTILINE) for file in rolled]
+    return sum(int(each[1]) for each in found if each) / 1000 if all(found) else math.nan
+
+
+def _family(pid: int) -> list[int]:
+    """A process and those that it has started."""
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    return [pid, *map(int, children.read_text().split())] if children.exists() else []
