@@ -7,12 +7,13 @@ import random
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
 import pytest
 import uvloop
+from msgspec.structs import replace
 
 from phalanx.api.errors import ApiError, NotFound
 from phalanx.api.kinds import CONFIG_MAP, NAMESPACE
