@@ -132,6 +132,7 @@ MUTANTS = (
         "controllers/reporter.py",
         "if sum(bool(pod.spec.node_name) for pod in self._members[key]) >= quorum:",
         "if False:",
+        ("tests/controllers/test_reporter.py",),
     ),
     Mutant(
         "a pod made again is taken for the one before",
@@ -218,6 +219,20 @@ MUTANTS = (
         ("tests/controllers/jobs/test_arranging.py",),
     ),
     Mutant(
+        "pods are made although the user's Workload was seen meanwhile",
+        "controllers/jobs/arranging.py",
+        "if not isinstance(self._own_workload(), Found):",
+        "if False:",
+        ("tests/controllers/jobs/test_trials.py",),
+    ),
+    Mutant(
+        "a Job stands where its objects no longer are",
+        "controllers/jobs/standing.py",
+        "if Objects.seen(view, self.workload) != self.objects:",
+        "if False:",
+        ("tests/controllers/jobs/test_arranging.py",),
+    ),
+    Mutant(
         "an index forgets how often it has failed",
         "controllers/jobs/failures.py",
         "return not is_over and is_last and self.last_failed[index] is pod",
@@ -227,8 +242,8 @@ MUTANTS = (
     Mutant(
         "a group is let go on the word of a late view",
         "controllers/podgroups.py",
-        "if plan.actions and not await self._has_members(key):",
-        "if plan.actions:",
+        "if plan.actions and is_to_go and await self._has_members(key):",
+        "if False:",
         ("tests/controllers/test_podgroups.py",),
     ),
     Mutant(
@@ -257,7 +272,7 @@ MUTANTS = (
         "controllers/replicagroups.py",
         "if not await self._waits(pod):",
         "if False:",
-        ("tests/controllers/test_trials.py",),
+        ("tests/controllers/test_replicagroups.py",),
     ),
     Mutant(
         "whoever takes over while all nodes are silent drives all pods out",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from phalanx.api.errors import Invalid
-from phalanx.api.kinds import CRON_JOB, JOB, POD, POD_GROUP, RESOURCE_QUOTA
+from phalanx.api.kinds import CRON_JOB, JOB, POD, POD_GROUP, RESOURCE_QUOTA, WORKLOAD
 from phalanx.api.meta import Key, timestamp
 from phalanx.api.wire import Object
 from phalanx.chance import SeededChance
@@ -377,12 +377,14 @@ async def test_a_job_is_run_and_cleared_away_by_the_whole_control_plane() -> Non
         await c.create(cron_job("*/10 * * * *", job))
         await asyncio.sleep(605)
         assert (await starts(c), await active(c)) == ([10], [10])
-        (group,) = (await c.client.list(POD_GROUP)).items
-        assert group["metadata"]["ownerReferences"][0]["name"] == f"tick-{MINUTE + 10}"
+        for kind in (WORKLOAD, POD_GROUP):
+            (made,) = (await c.client.list(kind)).items
+            assert made["metadata"]["ownerReferences"][0]["name"] == f"tick-{MINUTE + 10}"
         await asyncio.sleep(40)
         assert (await starts(c), await active(c)) == ([], [])
         assert (await status(c))["lastSuccessfulTime"] >= timestamp(EPOCH + 620)
-        assert (await c.client.list(POD)).items == []
+        for kind in (POD, POD_GROUP, WORKLOAD):
+            assert (await c.client.list(kind)).items == []
 
 
 # ---- through thick and thin ----------------------------------------------------------------------

@@ -9,6 +9,7 @@ from phalanx.api.core import Node, Pod
 from phalanx.api.errors import NotFound
 from phalanx.api.kinds import NODE, POD
 from phalanx.api.meta import Key, condition, seconds
+from phalanx.api.podusage import USAGE
 from phalanx.api.wire import Object
 from phalanx.chance import SeededChance
 from phalanx.controllers.loop import Informers
@@ -122,6 +123,18 @@ async def test_whoever_is_deleted_without_grace_is_gone_at_once() -> None:
         await asyncio.sleep(0.1)
         with pytest.raises(NotFound):
             await seen(c)
+
+
+@in_virtual_time
+async def test_a_pod_whose_usage_cannot_be_read_fails_and_says_why() -> None:
+    async with cluster(nodes=machines(1, cpu="8"), without=WITHOUT) as c:
+        await c.create(pod("a", on="n0", meta={"annotations": {USAGE: "a lot"}}))
+        await asyncio.sleep(1)
+        found = (await c.client.get(POD, HERE))["status"]
+        assert (found["phase"], found["reason"]) == ("Failed", "InvalidUsage")
+        assert found["message"] == (
+            "annotation phalanx.dev/usage: 'a lot' is not of the form cpu=250m,memory=1Gi"
+        )
 
 
 @in_virtual_time

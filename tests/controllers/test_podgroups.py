@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
@@ -72,8 +74,6 @@ RUNNING, DONE, BROKEN = member("r", "Running"), member("d", "Succeeded"), member
 @pytest.mark.parametrize(
     ("shown", "pods", "goes"),
     [
-        (group(deleting=False, protected=False), [], False),
-        (group(deleting=False, protected=False), [RUNNING], False),
         (group(deleting=True, protected=False), [], False),
         (group(deleting=True, protected=False), [RUNNING], False),
         (group(deleting=False, protected=True), [], False),
@@ -92,8 +92,8 @@ RUNNING, DONE, BROKEN = member("r", "Running"), member("d", "Succeeded"), member
         (group(deleting=True, protected=True, more=("example.com/more",)), [], True),
     ],
     ids=[
-        "not protected", "not protected, in use", "deleted without finalizer",
-        "deleted without finalizer, in use", "not deleted", "not deleted, members ended",
+        "deleted without finalizer", "deleted without finalizer, in use", "not deleted",
+        "not deleted, members ended",
         "nobody needs it", "only pods without a group", "only pods of another group",
         "only pods of another namespace", "all succeeded", "all failed", "all ended", "one runs",
         "one is pending", "one is being deleted", "one of several runs", "others hold it too",
@@ -128,6 +128,22 @@ async def is_there(c: Cluster) -> bool:
     except NotFound:
         return False
     return True
+
+
+@asynccontextmanager
+async def protecting(c: Cluster, lag: float = 0.0) -> AsyncIterator[None]:
+    """Have groups protected, by somebody who has been there for a second."""
+    client, _ = lagging(c, lag)
+    informers = Informers(client, SeededChance(1))
+    protection = Protection(client, informers)
+    tasks = [asyncio.create_task(informers.run()), asyncio.create_task(protection.run())]
+    try:
+        await asyncio.sleep(1)
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def end(c: Cluster, phase: str) -> None:
@@ -192,15 +208,43 @@ async def test_a_group_that_was_deleted_while_nobody_looked_goes_later() -> None
     async with cluster(without=["scheduler", "controllers", "nodes"]) as c:
         await c.create(pod_group("g", 1))
         await c.delete(POD_GROUP, "g")
-        client, _ = lagging(c)
-        informers = Informers(client, SeededChance(1))
-        protection = Protection(client, informers)
-        tasks = [asyncio.create_task(informers.run()), asyncio.create_task(protection.run())]
-        await asyncio.sleep(1)
-        assert not await is_there(c)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        async with protecting(c):
+            assert not await is_there(c)
+
+
+async def finalizers(c: Cluster) -> list[str]:
+    found: list[str] = (await c.client.get(POD_GROUP, KEY))["metadata"].get("finalizers", [])
+    return found
+
+
+async def hold(c: Cluster, *names: str) -> None:
+    """Have a group held by these alone."""
+    await c.client.patch(POD_GROUP, KEY, {"metadata": {"finalizers": list(names)}})
+
+
+@in_virtual_time
+async def test_a_group_of_a_time_without_protection_is_given_it() -> None:
+    async with cluster(without=["scheduler", "controllers", "nodes"]) as c:
+        await c.create(pod_group("g", 1), pod("p", "g"))
+        await hold(c, "example.com/more")
+        async with protecting(c):
+            assert await finalizers(c) == ["example.com/more", PROTECTION_FINALIZER]
+            await hold(c, PROTECTION_FINALIZER)
+            await c.delete(POD_GROUP, "g")
+            await asyncio.sleep(30)
+            assert await is_there(c)
+
+
+@in_virtual_time
+async def test_who_takes_the_protection_off_may_have_the_group_gone() -> None:
+    async with cluster(without=["scheduler", "controllers", "nodes"]) as c:
+        await c.create(pod_group("g", 1), pod("p", "g"))
+        async with protecting(c):
+            await hold(c)
+            await asyncio.sleep(30)
+            assert await finalizers(c) == []
+            await c.delete(POD_GROUP, "g")
+            assert not await is_there(c)
 
 
 @in_virtual_time
@@ -208,16 +252,10 @@ async def test_a_group_is_not_let_go_on_the_word_of_a_late_view() -> None:
     """A member comes while protection, which hears of everything late, decides."""
     async with cluster(without=["scheduler", "controllers", "nodes"]) as c:
         await c.create(pod_group("g", 1))
-        client, _ = lagging(c, 2.0)
-        informers = Informers(client, SeededChance(1))
-        protection = Protection(client, informers)
-        tasks = [asyncio.create_task(informers.run()), asyncio.create_task(protection.run())]
-        await asyncio.sleep(10)
-        await c.delete(POD_GROUP, "g")
-        await asyncio.sleep(1)
-        await c.create(pod("p", "g"))
-        await asyncio.sleep(10)
-        assert await is_there(c)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        async with protecting(c, lag=2.0):
+            await asyncio.sleep(9)
+            await c.delete(POD_GROUP, "g")
+            await asyncio.sleep(1)
+            await c.create(pod("p", "g"))
+            await asyncio.sleep(10)
+            assert await is_there(c)

@@ -15,7 +15,7 @@ from phalanx.controllers.replicagroups import ReplicaGroups
 from phalanx.server.objects import decoded, encoder
 from phalanx.store.kv import Write
 from tests.builders import in_virtual_time, pod, pod_group
-from tests.controllers.cluster import Cluster, cluster, machines
+from tests.controllers.cluster import Cluster, cluster, lagging, machines
 
 GANG: Object = {"gang": {"minCount": 2}}
 
@@ -87,6 +87,26 @@ async def test_groups_are_made_for_pods_that_came_while_nobody_looked() -> None:
             await c.until_placed("a", "b")
             for task in tasks:
                 task.cancel()
+
+
+@in_virtual_time
+async def test_no_group_is_made_for_a_pod_that_has_ended_before_that_is_heard() -> None:
+    async with cluster(without=["scheduler", "controllers", "nodes"]) as c:
+        client, _ = lagging(c, 2.0)
+        informers = Informers(client, SeededChance(1))
+        made = ReplicaGroups(client, informers)
+        await c.create(member("a"))
+        async with asyncio.TaskGroup() as parts:
+            tasks = [parts.create_task(run()) for run in (informers.run, made.run)]
+            await asyncio.sleep(10)
+            await c.create(workload("t"))
+            await asyncio.sleep(1)
+            ended = {"status": {"phase": "Succeeded"}}
+            await c.client.patch(POD, Key("default", "a"), ended, subresource="status")
+            await asyncio.sleep(10)
+            for task in tasks:
+                task.cancel()
+        assert await groups(c) == {}
 
 
 @in_virtual_time

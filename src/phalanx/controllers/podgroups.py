@@ -1,4 +1,9 @@
-"""PodGroup protection: a group that is being deleted stays while a live pod refers to it."""
+"""PodGroup protection: a group that is being deleted stays while a live pod refers to it.
+
+What keeps it is a finalizer that groups are given when they are made. One that is first seen
+without it comes from a time, or a server, that did not give it, and gets it here; whoever takes it
+off later wants the group to go, and is left to it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,7 @@ def groups_of(pod: Pod) -> Sequence[Key]:
 
 
 class Protection:
-    """Takes the finalizer off a group that nobody needs any more. Never puts it on."""
+    """Sees to the finalizer: off a group that nobody needs any more, on one that never had it."""
 
     def __init__(self, client: Client, informers: Informers) -> None:
         self._groups = informers.of(POD_GROUP, PodGroup).cache
@@ -37,11 +42,13 @@ class Protection:
         await work(self._queue, self._settle)
 
     async def _settle(self, key: Key) -> None:
-        """Do what is due, but never on the word of a view that may be late."""
-        plan = self.reconcile(key)
-        if plan.actions and not await self._has_members(key):
-            for action in plan.actions:
-                await perform(self._client, action)
+        """Do what is due, but let no group go on the word of a view that may be late."""
+        plan, group = self.reconcile(key), self._groups.get(key)
+        is_to_go = group is not None and _wants_to_go(group)
+        if plan.actions and is_to_go and await self._has_members(key):
+            return
+        for action in plan.actions:
+            await perform(self._client, action)
 
     async def _has_members(self, key: Key) -> bool:
         """Whether a live pod refers to a group, as the API itself sees it now."""
@@ -49,19 +56,19 @@ class Protection:
         return any(pod.group == key and not pod.ended for pod in pods.items)
 
     def reconcile(self, key: Key) -> Plan:
-        """Let go of a group that is being deleted and has no live member."""
+        """Let go of a group that is being deleted and has no live member; hold a bare one."""
         group = self._groups.get(key)
-        if group is None or not _wants_to_go(group):
+        if group is None:
             return Plan()
-        if any(not pod.ended for pod in self._members[key]):
+        finalizers = group.metadata.finalizers
+        if _is_bare(group):
+            return _held_by(group, [*finalizers, PROTECTION_FINALIZER])
+        if not _wants_to_go(group) or any(not pod.ended for pod in self._members[key]):
             return Plan()
-        kept = [name for name in group.metadata.finalizers if name != PROTECTION_FINALIZER]
-        # With its version: a finalizer that somebody adds meanwhile must not be lost.
-        meta = {"finalizers": kept, "resourceVersion": group.metadata.resource_version}
-        return Plan([Patch(POD_GROUP, key, {"metadata": meta})])
+        return _held_by(group, [name for name in finalizers if name != PROTECTION_FINALIZER])
 
     def _group_changed(self, old: PodGroup | None, new: PodGroup | None) -> None:
-        if new is not None and _wants_to_go(new):
+        if new is not None and (_wants_to_go(new) or (old is None and _is_bare(new))):
             self._queue.add(new.metadata.key)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
@@ -70,6 +77,18 @@ class Protection:
                 group = self._groups.get(pod.group)
                 if group is not None and _wants_to_go(group):
                     self._queue.add(pod.group)
+
+
+def _held_by(group: PodGroup, finalizers: Sequence[str]) -> Plan:
+    meta = group.metadata
+    # With its version: a finalizer that somebody adds meanwhile must not be lost.
+    change = {"finalizers": list(finalizers), "resourceVersion": meta.resource_version}
+    return Plan([Patch(POD_GROUP, meta.key, {"metadata": change})])
+
+
+def _is_bare(group: PodGroup) -> bool:
+    meta = group.metadata
+    return not meta.deletion_timestamp and PROTECTION_FINALIZER not in meta.finalizers
 
 
 def _wants_to_go(group: PodGroup) -> bool:

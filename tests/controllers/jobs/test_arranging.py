@@ -12,6 +12,7 @@ from phalanx.controllers.jobs.groups import Settings
 from tests.builders import in_virtual_time
 from tests.controllers.jobs.work import (
     at_work,
+    collectors,
     group,
     groups_of,
     indexed,
@@ -46,6 +47,13 @@ async def sizes(stage: Stage) -> tuple[object, object]:
     made, of = await stage.one(WORKLOAD), await stage.one(POD_GROUP)
     template = made["spec"]["podGroupTemplates"][0]["schedulingPolicy"]
     return template["gang"]["minCount"], policy(of)["gang"]["minCount"]
+
+
+async def owned(stage: Stage) -> Object:
+    """What an object says that the Job controls."""
+    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "controller": True}
+    uid = (await stage.one(JOB))["metadata"]["uid"]
+    return {"ownerReferences": [{**reference, "uid": uid}]}
 
 
 async def fallback(stage: Stage) -> tuple[str, str]:
@@ -243,6 +251,17 @@ async def test_the_workload_of_a_user_is_used_as_it_is() -> None:
 
 
 @in_virtual_time
+async def test_what_a_user_has_made_counts_more_than_what_the_job_asks_for() -> None:
+    async with at_work() as stage:
+        await stage.create(workload("mine", 0), job(gang=True, parallelism=2))
+        await stage.rest()
+        of = await stage.one(POD_GROUP)
+        assert (await stage.one(WORKLOAD))["metadata"]["name"] == "mine"
+        assert policy(of) == {"basic": {}}
+        assert groups_of(await stage.all(POD)) == [of["metadata"]["name"]] * 2
+
+
+@in_virtual_time
 async def test_the_group_of_a_user_is_used_as_it_is() -> None:
     async with at_work() as stage:
         await stage.create(workload("mine", 2), group("ours", "mine", 2))
@@ -304,20 +323,37 @@ async def test_of_two_groups_none_is_used() -> None:
         assert groups_of(await stage.all(POD)) == [""]
 
 
+@pytest.mark.parametrize("groups", [(), ("ours-0",)])
 @in_virtual_time
-async def test_what_was_made_too_early_gives_way_to_what_the_user_had_made() -> None:
+async def test_what_was_made_too_early_gives_way_to_what_the_user_had_made(
+    groups: tuple[str, ...],
+) -> None:
     stage = Stage()
     await stage.server.start()
     await stage.create(job(gang=True))
-    uid = (await stage.one(JOB))["metadata"]["uid"]
-    ours = {"ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "train",
-                                 "uid": uid, "controller": True}]}  # fmt: skip
+    ours = await owned(stage)
     await stage.create(workload("ours", 1, meta=ours), workload("mine", 1))
-    async with acting(stage, subject(), kubelets):
+    await stage.create(*(group(name, "ours", 1, meta=ours) for name in groups))
+    async with acting(stage, subject(), kubelets, collectors):
         await stage.rest()
+        of = await stage.one(POD_GROUP)
+        assert of["spec"]["workloadRef"]["workloadName"] == "mine"
         assert (await stage.one(WORKLOAD))["metadata"]["name"] == "mine"
         assert groups_of(await stage.all(POD))[0].startswith("mine-workers-0-")
         assert said(await stage.one(JOB)) == {}
+
+
+@in_virtual_time
+async def test_a_workload_that_a_user_has_made_a_group_of_does_not_give_way() -> None:
+    stage = Stage()
+    await stage.server.start()
+    await stage.create(job(gang=True))
+    ours = await owned(stage)
+    await stage.create(workload("ours", 1, meta=ours), workload("mine", 1), group("g", "ours", 1))
+    async with acting(stage, subject(), kubelets, collectors):
+        await stage.rest()
+        assert len(await stage.all(WORKLOAD)) == 2
+        assert await fallback(stage) == ("True", "AmbiguousWorkload")
 
 
 @in_virtual_time

@@ -13,7 +13,7 @@ from phalanx.api.kinds import EVENT, JOB, NAMESPACE, POD, POD_GROUP, RESOURCE_QU
 from phalanx.api.meta import Key
 from phalanx.api.wire import Object, Reply, Request, Stream
 from phalanx.client.client import Client
-from phalanx.client.transports import Transport
+from phalanx.client.transports import Transport, Unreachable
 from phalanx.controllers.jobs.roll import TRACKING
 from phalanx.controllers.namespaces import Namespaces
 from phalanx.server.app import refusal
@@ -295,6 +295,28 @@ async def test_what_the_caches_have_not_seen_yet_is_not_done_again() -> None:
         assert [one.get("count", 1) for one in created] == [1]
 
 
+@pytest.mark.parametrize("writes", [0, 1, 2])
+@in_virtual_time
+async def test_an_outage_holds_up_what_was_begun_and_nothing_that_runs(writes: int) -> None:
+    stage = Stage()
+    await stage.server.start()
+    way = _Failing(stage.way("jobs"))
+    async with acting(stage, subject(), client=Client(way)), acting(stage, kubelets):
+        await stage.create(job("before", gang=True))
+        await stage.rest()
+        (running,) = await stage.all(POD)
+        way.left = writes
+        await stage.create(job(gang=True, parallelism=2, completions=2))
+        await stage.wait(300)
+        made = [len(await stage.all(kind)) - 1 for kind in (WORKLOAD, POD_GROUP, POD)]
+        assert (made, await stage.all(POD)) == ([*[1] * writes, *[0] * (3 - writes)], [running])
+        assert way.tried <= 60
+        way.left = None
+        await stage.rest()
+        made = [len(await stage.all(kind)) - 1 for kind in (WORKLOAD, POD_GROUP, POD)]
+        assert made == [1, 1, 2]
+
+
 @in_virtual_time
 async def test_looks_and_what_they_make_are_measured() -> None:
     stage = Stage()
@@ -354,6 +376,21 @@ class _Refusing(_Passing):
         if request.method == "PATCH" and "/jobs/" in request.path:
             self.count += 1
             return refusal(Invalid("no"))
+        return await super().send(request)
+
+
+class _Failing(_Passing):
+    """Carries so many writes more, then none, until told otherwise."""
+
+    left: int | None = None
+    tried = 0
+
+    async def send(self, request: Request) -> Reply | Stream:
+        if request.method != "GET" and self.left is not None and "/events" not in request.path:
+            if not self.left:
+                self.tried += 1
+                raise Unreachable("the server", "it is down")
+            self.left -= 1
         return await super().send(request)
 
 

@@ -7,9 +7,10 @@ import pytest
 from phalanx.api.errors import Invalid
 from phalanx.api.gates import gated
 from phalanx.api.kinds import JOB, POD, POD_GROUP, WORKLOAD
-from phalanx.controllers.jobs.groups import Settings, by_gates
+from phalanx.controllers.jobs.groups import MANY, Settings, by_gates
 from tests.builders import in_virtual_time
-from tests.controllers.jobs.work import at_work, groups_of, indexed, job
+from tests.controllers.jobs.work import at_work, groups_of, indexed, job, subject
+from tests.controllers.trialstage import Stage, acting, kubelets
 
 
 def test_gates_say_what_is_looked_after() -> None:
@@ -47,6 +48,22 @@ async def test_a_job_that_rests_gives_its_group_back_and_gets_another_where_that
         await stage.finish("Succeeded")
         await stage.rest()
         assert await stage.all(POD_GROUP) == []
+
+
+@in_virtual_time
+async def test_when_many_jobs_come_at_once_each_gets_its_workload_before_any_gets_more() -> None:
+    stage = Stage()
+    await stage.server.start()
+    many = [f"train-{n}" for n in range(2 * MANY)]
+    await stage.create(*map(job, many))
+    order: list[str] = []
+    stage.store.follow(lambda changes: order.extend(
+        change.key.split("/")[2] for change in changes if change.before is None
+    ))  # fmt: skip
+    async with acting(stage, subject(), kubelets):
+        await stage.rest()
+    assert order.count("pods") == order.count("podgroups") == len(many)
+    assert order[: order.index("podgroups")].count("workloads") >= MANY
 
 
 @in_virtual_time

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from phalanx.api.kinds import JOB, POD, POD_GROUP, WORKLOAD
+from phalanx.builder.links import GROUP_TEMPLATE
 from tests.controllers.jobs.laws import Laws
-from tests.controllers.jobs.work import collectors, indexed, job, workload
+from tests.controllers.jobs.work import collectors, group, indexed, job, workload
 from tests.controllers.jobs.work import subject as job_controller
 from tests.controllers.trials import Scenario, Trouble, crashes, gaps, judge, play
 from tests.controllers.trialstage import Stage, kubelets
@@ -89,6 +90,21 @@ async def brings_its_own(stage: Stage) -> None:
     await stage.create(job(parallelism=3, completions=3))
 
 
+async def brings_its_own_group(stage: Stage) -> None:
+    await stage.create(workload("mine", 2), group("group", "mine", 2))
+    await stage.create(job(parallelism=2, completions=2))
+
+
+async def is_a_part(stage: Stage) -> None:
+    parent = {"apiVersion": "example.com/v1", "kind": "Training", "name": "llm", "uid": "u"}
+    await stage.create(workload("whole", 2, about=("example.com", "Training", "llm")))
+    meta = {
+        "ownerReferences": [{**parent, "controller": True}],
+        "annotations": {GROUP_TEMPLATE: "workers-0"},
+    }
+    await stage.create(job(parallelism=2, completions=2, meta=meta))
+
+
 async def is_deleted(stage: Stage, propagation: str) -> None:
     await stage.create(job(gang=True, parallelism=2, completions=2))
     await stage.rest()
@@ -114,6 +130,7 @@ SCENARIOS = [
     for act in (
         completes, fails_and_is_replaced, gives_up, gives_up_an_index, rests_and_goes_on,
         is_met_early, grows_and_shrinks, loses_its_objects, brings_its_own,
+        brings_its_own_group, is_a_part,
         is_deleted_in_the_background, is_deleted_in_the_foreground,
         is_made_again_while_its_orphans_run,
     )

@@ -3,7 +3,8 @@
     controller ─▶ look ─▶ claiming     whose pods are these?
                        ─▶ sync         roll (how they are) ─▶ ending (is it over?)
                                        ─▶ count (who has ended), staffing (whom to make or delete)
-                       ─▶ groups       Workload and PodGroup come first: arranging, objects
+                       ─▶ groups       Workload and PodGroup come first: standing (are they as they
+                                       were?), arranging, objects
                        ─▶ hands        pods are made, deleted and let go
                        ─▶ writes       what was done, and do the caches show it yet?
 

@@ -3,18 +3,19 @@
     Workload ─▶ PodGroup ─▶ pods
 
 Each is looked for by reference, used as it is if it is the user's, made if it is missing, and its
-size brought up to date if it is the Job's own. Whatever goes wrong here keeps pods from being made;
-what is merely unclear has them scheduled one by one, and the Job says why.
+size brought up to date if it is the Job's own. A group follows its new Workload at once, unless
+many Jobs wait for theirs; pods wait until that is seen, for so is then what was there before it,
+and the user's comes first. Whatever goes wrong here keeps pods from being made; what is merely
+unclear has them scheduled one by one, and the Job says why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Never, Protocol
+from collections.abc import Callable
+
+import msgspec
 
 from phalanx.api.batch import Job, JobStatus
-from phalanx.api.core import SchedulingGroup
 from phalanx.api.errors import AlreadyExists, ApiError, Invalid, NotFound
 from phalanx.api.kinds import JOB, POD_GROUP, PRIORITY_CLASS, WORKLOAD, Kind
 from phalanx.api.meta import Key, OwnerReference
@@ -40,7 +41,14 @@ from phalanx.controllers.jobs.objects import (
     reference,
     workload_object,
 )
-from phalanx.controllers.jobs.staffing import wanted_still
+from phalanx.controllers.jobs.standing import (
+    PLAIN,
+    Objects,
+    Place,
+    Standing,
+    View,
+    members_to_run,
+)
 from phalanx.controllers.jobs.sync import WARNING, Remark
 from phalanx.controllers.jobs.wishes import Wish
 from phalanx.controllers.jobs.writes import Pen
@@ -48,33 +56,6 @@ from phalanx.controllers.loop import Behind
 
 #: Who has made the objects, as they say themselves.
 MANAGER = "job-controller"
-
-
-class View(Protocol):
-    """Where Workloads and PodGroups are found."""
-
-    def workloads(self, namespace: str, about: tuple[str, str, str]) -> Sequence[Workload]:
-        """Those that are about an object, by its group, kind and name."""
-        ...
-
-    def groups(self, workload: Workload) -> Sequence[PodGroup]:
-        """Those that are made of a Workload."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The group that the pods of a Job belong to ("": none), and whether that is a gang.
-
-    `fallback` says why there is none, if there should be one.
-    """
-
-    group: str = ""
-    is_gang: bool = False
-    fallback: Remark | None = None
-
-
-PLAIN = Place()
 
 
 class Arrangement:
@@ -90,8 +71,7 @@ class Arrangement:
 
     async def as_root(self) -> Place:
         """Of a Workload that is about the Job."""
-        job = self._job
-        match find_workload(job, self._view.workloads(job.metadata.namespace, reference(job))):
+        match self._own_workload():
             case Found() as workload:
                 return await self._in_group_of(workload, None)
             case Unusable(why, spare):
@@ -118,22 +98,40 @@ class Arrangement:
                 return await self._in_group(workload, group)
             case Unusable(why, spare):
                 return await self._in_doubt(POD_GROUP, why, spare)
-        return await self._with_new_group(workload, link)
+        place = await self._with_new_group(workload, link)
+        if link is None and place.group:
+            # The user may have made one too: that is seen when this is.
+            raise Behind(f"PodGroup {place.group} is new")
+        return place
 
     async def _in_group(self, workload: Found[Workload], group: Found[PodGroup]) -> Place:
         name = group.obj.metadata.name
         if self._is_leaving(group.obj):
             raise Behind(f"PodGroup {name} is going")
-        await self._keep_up(workload, group)
-        return Place(name, group.obj.is_gang)
+        objects = Objects.seen(self._view, workload.obj)
+        size = await self._keep_up(workload, group)
+        place = Place(name, group.obj.is_gang)
+        if workload.obj in objects.workloads and not group.obj.metadata.deletion_timestamp:
+            self._wish.standing = Standing(place, workload.obj, group.obj, objects, size)
+        return place
 
     async def _in_doubt(self, kind: Kind, why: Remark, spare: Workload | PodGroup | None) -> Place:
         """Go without; but what is ours, and nothing came of yet, gives way to the user's."""
-        is_used = isinstance(spare, Workload) and bool(self._view.groups(spare))
-        if spare is None or is_used or self._pods:
+        groups = self._view.groups(spare) if isinstance(spare, Workload) else ()
+        if spare is None or self._pods or not all(map(self._is_fresh, groups)):
             return Place(fallback=why)
-        await self._pen.delete(kind, spare.metadata)
+        # The Workload goes when its group is gone, so that there is no second one meanwhile.
+        for one in groups or (spare,):
+            await self._pen.delete(POD_GROUP if groups else kind, one.metadata)
         raise Behind(f"{kind.name} {spare.metadata.name} gives way")
+
+    def _is_fresh(self, group: PodGroup) -> bool:
+        """Whether a group is ours, and the Job has not begun with it."""
+        return controls(self._job, group.metadata) and self._job.status == JobStatus()
+
+    def _own_workload(self) -> Search[Workload]:
+        job = self._job
+        return find_workload(job, self._view.workloads(job.metadata.namespace, reference(job)))
 
     async def _parent(self, owner: OwnerReference) -> Search[Workload]:
         """The parent's Workload. That it is not there is only believed if the API says so."""
@@ -154,7 +152,16 @@ class Arrangement:
             self._tell(Remark("FailedWorkloadCompilation", text, WARNING))
             raise
         group = building.pod_group(self._wish.job, wanted)["metadata"]["name"]
-        return self._retrofitted(group) or await self._create(WORKLOAD, wanted)
+        if place := self._retrofitted(group):
+            return place
+        made = msgspec.convert(await self._create(WORKLOAD, wanted), Workload)
+        if self._view.groups(made) or self._view.many_wait:
+            raise Behind(f"Workload {made.metadata.name} is new")
+        place = await self._with_new_group(Found(made, is_ours=True), None)
+        await self._view.arrival(made)
+        if not isinstance(self._own_workload(), Found):
+            raise Behind(f"Workload {made.metadata.name} is not the only one")
+        return place
 
     async def _with_new_group(self, workload: Found[Workload], link: Link | None) -> Place:
         try:
@@ -167,7 +174,8 @@ class Arrangement:
             # What is another's may stay when the Job goes; its group must not.
             del wanted["metadata"]["ownerReferences"][1:]
         await self._take_policy(wanted["spec"])
-        return await self._create(POD_GROUP, wanted)
+        made = msgspec.convert(await self._create(POD_GROUP, wanted), PodGroup)
+        return Place(made.metadata.name, made.is_gang)
 
     def _retrofitted(self, group: str) -> Place | None:
         """Where pods go if no group of that name may be made: only such as they are in may."""
@@ -177,11 +185,8 @@ class Arrangement:
         text = "What its pods were scheduled by is gone"
         return Place(fallback=fallback("SchedulingObjectsLost", text)) if any(groups) else PLAIN
 
-    async def _create(self, kind: Kind, wanted: Object) -> Never:
-        """Make an object of ours, and come back when it is seen: so is then what was there before.
-
-        One that is there already has only not been seen yet.
-        """
+    async def _create(self, kind: Kind, wanted: Object) -> Object:
+        """Make an object of ours. One that is there already has only not been seen yet."""
         name = self._job.metadata.name
         await self._check_job()
         wanted["metadata"]["annotations"] = {MANAGED_BY: MANAGER} | self._wishes(kind)
@@ -196,7 +201,7 @@ class Arrangement:
             raise
         text = f"Created {kind.name} {made['metadata']['name']} for Job {name}"
         self._tell(Remark(f"{kind.name}Created", text))
-        raise Behind(text)
+        return made
 
     def _wishes(self, kind: Kind) -> dict[str, str]:
         """What the Job says about its group in an annotation of its own."""
@@ -234,18 +239,19 @@ class Arrangement:
         if policy := found.get("preemptionPolicy"):
             spec["preemptionPolicy"] = policy
 
-    async def _keep_up(self, workload: Found[Workload], group: Found[PodGroup]) -> None:
-        """Bring the size of a gang in line with its Job, the Workload first."""
+    async def _keep_up(self, workload: Found[Workload], group: Found[PodGroup]) -> int | None:
+        """Bring the size of a gang in line with its Job, the Workload first; its size if ours."""
         if not group.obj.is_gang:
-            return
+            return None
         size = await self._resized(workload, group.obj)
         if not group.is_ours:
-            return
+            return None
         if size != group.obj.size:
             change = {"spec": {"schedulingPolicy": {"gang": {"minCount": size}}}}
             meta = group.obj.metadata
             await self._pen.patch(POD_GROUP, meta, change, content=STRATEGIC_PATCH)
         await self._say_members(group.obj, size)
+        return size
 
     async def _resized(self, workload: Found[Workload], group: PodGroup) -> int:
         """The size of the gang that a group is made of, or its own if it is made of none."""
@@ -262,13 +268,10 @@ class Arrangement:
     async def _say_members(self, group: PodGroup, size: int) -> None:
         """Say how many members will still run where that is fewer than the gang needs."""
         meta = group.metadata
-        said, own = meta.annotations.get(MEMBERS_TO_RUN), SchedulingGroup(meta.name)
-        active = [pod.spec.scheduling_group for pod in self._situation.roll.active]
-        members = wanted_still(self._situation) - len(active) + active.count(own)
-        wanted = str(members) if 0 < members < size else None
-        if said != wanted and not (said is None and members <= 0):
+        wanted = members_to_run(self._situation, meta.name, size)
+        if meta.annotations.get(MEMBERS_TO_RUN) != wanted:
             change = {"metadata": {"annotations": {MEMBERS_TO_RUN: wanted}}}
-            await self._pen.patch(POD_GROUP, group.metadata, change)
+            await self._pen.patch(POD_GROUP, meta, change)
 
     def _is_leaving(self, group: PodGroup) -> bool:
         """Whether a group is on its way out and none of the Job's pods holds it up."""

@@ -72,7 +72,7 @@ class Jobs:
         if settings is not None and missing is not None:
             groups = Ungrouped(self._tell, settings, missing)
         elif settings is not None:
-            groups = Groups(client, self._informers, self._tell, self._queue.add, settings)
+            groups = Groups(client, self._informers, self._tell, self._queue, settings)
             caches |= groups.caches
         writes = Writes(client, caches, clock, metrics)
         return Tools(client, clock, writes, groups, metrics, self._tell)

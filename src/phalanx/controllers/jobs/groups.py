@@ -5,6 +5,7 @@ What of them a Job is to have, the builder says (`builder/jobs.py`); `arranging.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,13 +26,20 @@ from phalanx.builder.links import GROUP_TEMPLATE
 from phalanx.builder.management import ManageBoth, ManageGroups
 from phalanx.client.cache import Cache
 from phalanx.client.client import Client
-from phalanx.controllers.jobs.arranging import PLAIN, Arrangement, Place
+from phalanx.client.workqueue import WorkQueue
+from phalanx.controllers.jobs.arranging import Arrangement
 from phalanx.controllers.jobs.claiming import controller
 from phalanx.controllers.jobs.ending import Situation
+from phalanx.controllers.jobs.standing import PLAIN, Place
 from phalanx.controllers.jobs.sync import Remark
 from phalanx.controllers.jobs.wishes import Wishes
 from phalanx.controllers.jobs.writes import Pen
-from phalanx.controllers.loop import Informers
+from phalanx.controllers.loop import Behind, Informers
+
+#: Seconds that a look waits at most until what it has made is seen.
+PATIENCE = 1.0
+#: Jobs that wait and are many.
+MANY = 16
 
 Tell = Callable[[Job, Remark], None]
 
@@ -61,13 +69,13 @@ def by_gates(gates: Gates, *, basic: bool = True) -> Settings | None:
 
 
 class Groups:
-    """Looks after the objects of Jobs. `look` is called with Jobs that a change concerns."""
+    """Looks after the objects of Jobs. Jobs that a change of them concerns go into the queue."""
 
     def __init__(
-        self, client: Client, informers: Informers, tell: Tell, look: Callable[[Key], object],
+        self, client: Client, informers: Informers, tell: Tell, queue: WorkQueue[Key],
         settings: Settings,
     ) -> None:  # fmt: skip
-        self._client, self._tell, self._look, self._settings = client, tell, look, settings
+        self._client, self._tell, self._queue, self._settings = client, tell, queue, settings
         self._workloads = informers.of(WORKLOAD, Workload).cache
         self._groups = informers.of(POD_GROUP, PodGroup).cache
         self._jobs = informers.of(JOB, Job).cache
@@ -76,6 +84,8 @@ class Groups:
         self._owned = self._groups.index(_owner)
         self._linked = self._jobs.index(_linked)
         self._wishes = Wishes(basic=settings.basic, words=settings.words, infer=settings.infer)
+        #: Workloads that somebody waits to see, by uid.
+        self._awaited: dict[str, asyncio.Future[None]] = {}
         self.caches: dict[Kind, Cache[Any]] = {WORKLOAD: self._workloads, POD_GROUP: self._groups}
         self._workloads.subscribe(self._workload_changed)
         self._groups.subscribe(self._group_changed)
@@ -87,6 +97,8 @@ class Groups:
             await self._release(job, pen)
             return PLAIN
         wish = self._wishes.of(job)
+        if wish.standing is not None and wish.standing.holds(self, situation):
+            return wish.standing.place
         tell = partial(self._tell, job)
         arrangement = Arrangement(self._client, pen, self, tell, situation, wish)
         match wish.management:
@@ -122,17 +134,40 @@ class Groups:
         """Those that are made of a Workload."""
         return self._made_of[workload.metadata.key]
 
+    @property
+    def many_wait(self) -> bool:
+        """Whether many Jobs wait, so that no more is done about one than must be now."""
+        return len(self._queue) >= MANY
+
+    async def arrival(self, workload: Workload) -> None:
+        """Return when a Workload that was just made is seen; raises Behind if it is not."""
+        meta = workload.metadata
+        held = self._workloads.get(meta.key)
+        if held is not None and held.metadata.uid == meta.uid:
+            return
+        self._awaited[meta.uid] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._awaited[meta.uid]
+        except TimeoutError:
+            raise Behind(f"Workload {meta.name} is not seen") from None
+        finally:
+            del self._awaited[meta.uid]
+
     def _workload_changed(self, old: Workload | None, new: Workload | None) -> None:
+        awaited = self._awaited.get(new.metadata.uid) if new else None
+        if awaited is not None and not awaited.done():
+            awaited.set_result(None)
         for workload in (old, new):
             for key in self._concerned(workload) if workload else ():
-                self._look(key)
+                self._queue.add(key)
 
     def _group_changed(self, old: PodGroup | None, new: PodGroup | None) -> None:
         if old and new and _standing(old) == _standing(new):
             return
         for group in (old, new):
             for key in self._concerned_by(group) if group else ():
-                self._look(key)
+                self._queue.add(key)
 
     def _concerned(self, workload: Workload) -> Iterator[Key]:
         """The Job that a Workload is about, or those whose parent it is about."""

@@ -18,7 +18,6 @@ from phalanx.api.kinds import JOB
 from phalanx.client.client import Client
 from phalanx.client.transports import Unreachable
 from phalanx.clock import Clock
-from phalanx.controllers.jobs.arranging import PLAIN, Place
 from phalanx.controllers.jobs.claiming import claim
 from phalanx.controllers.jobs.count import MOST_UNCOUNTED
 from phalanx.controllers.jobs.ending import Situation
@@ -27,6 +26,7 @@ from phalanx.controllers.jobs.hands import Failure, Hands, is_futile
 from phalanx.controllers.jobs.metrics import JobMetrics
 from phalanx.controllers.jobs.roll import Roll, is_leaving, is_tracked
 from phalanx.controllers.jobs.staffing import MOST_AT_ONCE
+from phalanx.controllers.jobs.standing import PLAIN, Place
 from phalanx.controllers.jobs.sync import WARNING, Done, Remark, Sync, sync
 from phalanx.controllers.jobs.ungrouped import Ungrouped
 from phalanx.controllers.jobs.writes import Writes

@@ -13,10 +13,10 @@ from phalanx.api.errors import NotFound
 from phalanx.api.kinds import Kind
 from phalanx.api.meta import Key
 from phalanx.builder.management import ManageBoth, ManageGroups
-from phalanx.controllers.jobs.arranging import PLAIN, Place
 from phalanx.controllers.jobs.ending import Situation
 from phalanx.controllers.jobs.groups import Settings, Tell
 from phalanx.controllers.jobs.objects import fallback
+from phalanx.controllers.jobs.standing import PLAIN, Place
 from phalanx.controllers.jobs.sync import WARNING, Remark
 from phalanx.controllers.jobs.wishes import Wish, Wishes
 from phalanx.controllers.jobs.writes import Pen

@@ -13,13 +13,15 @@ from phalanx.api.wire import Object
 from phalanx.builder import jobs as building
 from phalanx.builder.management import Management
 from phalanx.controllers.jobs.objects import as_object
+from phalanx.controllers.jobs.standing import Standing
 
 
 class Wish:
-    """What one Job asks for, as the builder reads it."""
+    """What one Job asks for, as the builder reads it; and where it stands, if it has that."""
 
     def __init__(self, job: Object, *, basic: bool) -> None:
         self.job = job
+        self.standing: Standing | None = None
         self._basic = basic
 
     @cached_property
