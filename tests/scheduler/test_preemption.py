@@ -10,6 +10,9 @@ from msgspec.structs import replace as altered
 from phalanx.api.budget import Budget, BudgetSpec, BudgetStatus
 from phalanx.api.core import ContainerPort, Node, Pod
 from phalanx.api.meta import Meta
+from phalanx.scheduler import preemption
+from phalanx.scheduler.attempt import Ground
+from phalanx.scheduler.branches import Grown, whole
 from phalanx.scheduler.cache import Cache
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Binding, Decision, Placed, Preempting, Waiting
@@ -17,6 +20,7 @@ from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.forest import Group, name_of
 from phalanx.scheduler.policy import DEFAULT, Policy
 from phalanx.scheduler.preemption import NO_HELP, NOT_ALLOWED, UNDER_WAY
+from phalanx.scheduler.search import Steps
 from tests.scheduler.builders import (
     alone,
     basic,
@@ -386,3 +390,22 @@ def test_a_promise_is_not_kept_where_the_group_may_not_be_any_more() -> None:
     cache.promise([Binding(waiting.metadata.key, waiting.metadata.uid, "a")])
     decision = decided(cache, entity(group, [waiting], [placed]))
     assert promised(decision) == {"high-1": "b"}
+
+
+# ---- at what price -------------------------------------------------------------------------------
+
+
+def test_sets_that_leave_too_little_room_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+
+    def counting(one: Entity, ground: Ground) -> Steps[Grown]:
+        tried.append(len(one.members))
+        return (yield from whole(one, ground))
+
+    monkeypatch.setattr(preemption, "whole", counting)
+    names = "abcdefgh"
+    cache = world([node(name, cpu="1") for name in names], [low(f"x{n}", n) for n in names])
+    decision = decided(cache, high(6))
+    assert len(victims(decision)) == 6
+    # Of 8 there are 218 sets of up to 5, which cannot be enough for 6.
+    assert len(tried) < 20

@@ -15,6 +15,7 @@ from phalanx.scheduler.decision import UNDECIDED, Decision, Placed, Waiting
 from phalanx.scheduler.explain import explain
 from phalanx.scheduler.filters import Depends, Filter
 from phalanx.scheduler.inquiry import NO_ORDER, TOO_LARGE, inquire
+from phalanx.scheduler.objections import Objection
 from phalanx.scheduler.policy import DEFAULT
 from phalanx.scheduler.program import Answer, GaveUp, Program, Solved
 from phalanx.scheduler.puzzle import Puzzle, pose
@@ -76,7 +77,7 @@ def exactly(one: Instance) -> Iterator[Outcome]:
     """What the exact search alone says of a group, placement by placement."""
     snapshot, quorum = one.snapshot(), one.entity.quorum
     found = placements(one.entity, snapshot)
-    assert found is None or isinstance(found, list)
+    assert not isinstance(found, Objection)
     for nodes in [None] if found is None else [placement.nodes for placement in found]:
         ground = Ground(snapshot, DEFAULT, nodes)
         puzzle = pose(ground, one.entity.members, quorum)

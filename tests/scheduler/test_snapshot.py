@@ -67,6 +67,26 @@ def test_a_spot_is_that_of_the_row_as_it_is_now() -> None:
     assert (idle.used[CPU], busy.used[CPU], cache.snapshot().spot(1)) == (0, 1000, idle)
 
 
+def test_the_tables_show_what_was_put_on_nodes_last() -> None:
+    cache = cluster([node("a"), node("b")])
+    for cpu in ("1", "3"):
+        cache.pod(pod("p").metadata.key, pod("p", on="b", cpu=cpu))
+        cache.snapshot()
+    cache.node("b", node("b", cpu="8"))
+    snapshot = cache.snapshot()
+    assert snapshot.used[:, CPU].tolist() == snapshot.scored[:, CPU].tolist() == [0, 3000]
+    assert (snapshot.spot(1).room[CPU], snapshot.spot(1).used[CPU]) == (8000, 3000)
+    assert cache.check() == []
+
+
+def test_the_images_of_a_node_are_those_that_it_has_now() -> None:
+    cache = cluster([node("a", images={"web": 7, "db": 5}), node("b", images={"web": 9})])
+    assert cache.snapshot().sizes("web").tolist() == [7, 9]
+    cache.node("a", node("a", images={"db": 6}))
+    found = [cache.snapshot().sizes(name).tolist() for name in ("web", "db", "none")]
+    assert found == [[0, 9], [6, 0], [0, 0]]
+
+
 def test_load_is_noted_in_the_journal_and_a_changed_node_begins_an_epoch() -> None:
     cache = cluster([node("a"), node("b")])
     epoch = cache.snapshot().epoch

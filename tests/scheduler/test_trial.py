@@ -11,6 +11,7 @@ from phalanx.api.core import Toleration
 from phalanx.scheduler import ranking as rankings
 from phalanx.scheduler import spot as spots
 from phalanx.scheduler import view as views
+from phalanx.scheduler.attempt import in_order
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Refusal
 from phalanx.scheduler.policy import DEFAULT
@@ -53,6 +54,33 @@ def test_a_shape_that_was_refused_stays_refused() -> None:
     assert trial.place(LARGE) is refusal
     assert trial.refused(LARGE) is refusal
     assert trial.refused(SMALL) is None
+
+
+def test_a_refusal_tells_of_the_moment_when_it_was_met() -> None:
+    trial = Trial(cluster([node("a", cpu="2", pods="1")]).snapshot(), DEFAULT, ())
+    assert trial.place_alike([LARGE]) == []
+    assert trial.place(SMALL) == 0
+    refusal = trial.refused(LARGE)
+    assert refusal is not None
+    assert refusal.counts == (("Insufficient cpu", 1),)
+
+
+def test_a_node_that_others_touched_twice_is_offered_once() -> None:
+    trial = Trial(cluster([node("a", cpu="2")]).snapshot(), DEFAULT, ())
+    assert trial.place_alike([SMALL]) == [0]
+    assert trial.place_alike([member(pod("z"))] * 2) == [0, 0]
+    assert trial.place_alike([SMALL] * 3) == [0]
+
+
+@given(situations())
+def test_pods_that_are_alike_go_where_they_go_one_by_one(situation: Situation) -> None:
+    snapshot, members = situation.cache().snapshot(), in_order(situation.entity.members)
+    together, apart = (Trial(snapshot, DEFAULT, members) for _ in range(2))
+    for run in together.runs(members):
+        nodes = together.place_alike(run)
+        answers = [apart.place(one) for one in run]
+        assert nodes == answers[: len(nodes)]
+        assert all(answer == together.refused(run[-1]) for answer in answers[len(nodes) :])
 
 
 def test_another_trial_begins_from_the_snapshot() -> None:

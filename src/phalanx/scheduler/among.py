@@ -6,32 +6,20 @@ Judges nothing itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from phalanx.scheduler.census import Crowd
 from phalanx.scheduler.company import Company, Standing, every_node
-from phalanx.scheduler.headcount import Headcount
+from phalanx.scheduler.evenness import Evenness, Leaning
 from phalanx.scheduler.peers import HOSTNAME, Spread
 from phalanx.scheduler.snapshot import BoolArray, Snapshot
 from phalanx.scheduler.wishes import Wishes
 
 
-@dataclass(frozen=True, slots=True)
-class Evenness:
-    """A spread constraint and where the pods are that it is about."""
-
-    spread: Spread
-    headcount: Headcount
-    #: Whether the pod itself is one of them.
-    itself: bool
-
-
 class Among:
     """Whom a pod wants near, apart or evenly spread, and who wants it near or apart."""
 
-    __slots__ = ("apart", "even", "explicit", "likes", "near", "near_itself", "shunned", "softly")
+    __slots__ = ("apart", "even", "likes", "near", "near_itself", "rather", "shunned")
 
     def __init__(
         self, snapshot: Snapshot, company: Company, standing: Standing, wishes: Wishes,
@@ -54,8 +42,6 @@ class Among:
             self.likes += [(one.weight, heads) for one, heads in company.holding(standing, "like")]
             nearby = company.holding(standing, "near") if near_weight else ()
             self.likes += [(near_weight, heads) for _, heads in nearby]
-        #: Whether spreading asks as much of nodes as if the pod itself asked for it.
-        self.explicit = explicit
         hard = [one for one in peers.spreads if one.is_hard]
         soft = [one for one in peers.spreads if not one.is_hard]
         self.even = [
@@ -63,10 +49,12 @@ class Among:
             for one in hard
         ]
         keyed = soft if explicit else []
-        self.softly = [
+        rather = [
             _evenness(snapshot, company, standing, one, _eligible(snapshot, wishes, one, keyed))
             for one in soft
         ]
+        #: What it had rather have even, if anything.
+        self.rather = Leaning(snapshot, rather, explicit=explicit) if rather else None
 
 
 def _evenness(

@@ -7,7 +7,7 @@ not tried. `branches.py` does the same for a group of groups, with one attempt f
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -25,18 +25,22 @@ from phalanx.scheduler.decision import (
 from phalanx.scheduler.entity import Entity, Member
 from phalanx.scheduler.events import Event
 from phalanx.scheduler.policy import Policy
-from phalanx.scheduler.snapshot import IntArray, Snapshot
-from phalanx.scheduler.topology import Offer, Placement, best, promising
+from phalanx.scheduler.seeker import Excuse, known
+from phalanx.scheduler.sites import sites_of
+from phalanx.scheduler.snapshot import IntArray, Placement, Snapshot
+from phalanx.scheduler.topology import Offer, best, promising
 from phalanx.scheduler.trial import Trial
 
 #: How many pods are tried between two yields.
 PACE = 256
+#: In which order members are tried: the most urgent first, of equals the one that came first.
+_URGENCY = attrgetter("pod.spec.priority", "attempts")
+_AGE = attrgetter("timestamp", "pod.metadata.name")
 #: Nowhere at all: where those are tried who have no placement to choose.
 NO_NODES = Placement("", np.array([], np.int64))
 
 
-@dataclass(frozen=True, slots=True)
-class Ground:
+class Ground(NamedTuple):
     """Where members may be put, and by what rules. `nodes` are indexes; None means all."""
 
     snapshot: Snapshot
@@ -62,7 +66,8 @@ class Attempt:
         self._nodes = placement.nodes if placement else ground.nodes
         self._trial = Trial(ground.snapshot, ground.policy, entity.members, self._nodes)
         self.seats: list[Seat] = []
-        self.refused: list[Refused] = []
+        #: The members that found no node, and why.
+        self._refused: list[tuple[Member, Excuse]] = []
         self.members = in_order(entity.members)
         self._quorum, self._remaining = entity.quorum, len(self.members)
         self._before = self.scheduled = scheduled(entity, ground.snapshot)
@@ -103,15 +108,32 @@ class Attempt:
         """Whether the quorum is out of reach even if all that remain find a node."""
         return self.scheduled + self._remaining < self._quorum
 
-    def place(self, member: Member) -> None:
-        """Try one member and note what came of it."""
-        self._remaining -= 1
-        answer = self._trial.place(member)
-        if isinstance(answer, Refusal):
-            self.refused.append(_refused(member, answer))
-            return
-        self.seats.append(Seat(member, answer))
-        self.scheduled += 1
+    def place(self, members: Sequence[Member]) -> None:
+        """Try members, as long as there is hope, and note what came of each."""
+        trial = self._trial
+        for run in trial.runs(members):
+            if self.hopeless:
+                return
+            nodes = trial.place_alike(run)
+            self.seats += map(Seat, run, nodes)
+            self.scheduled += len(nodes)
+            self._remaining -= len(nodes)
+            if len(nodes) < len(run):
+                self._refuse(run[len(nodes) :])
+
+    def _refuse(self, members: Iterable[Member]) -> None:
+        for member in members:
+            if self.hopeless:
+                return
+            excuse = self._trial.excuse(member)
+            assert excuse is not None
+            self._remaining -= 1
+            self._refused.append((member, excuse))
+
+    @property
+    def refused(self) -> list[Refused]:
+        """The members that found no node."""
+        return [_refused(member, excuse()) for member, excuse in self._refused]
 
     def trim(self) -> None:
         """Keep no more members than are needed: the others come after what siblings need."""
@@ -120,10 +142,10 @@ class Attempt:
         self._is_full = self.is_complete
         needed = max(self._quorum - self._before, 0)
         kept, given_back = self.seats[:needed], self.seats[needed:]
-        tried_in_vain = {one.uid for one in self.refused}
+        tried_in_vain = {member.pod.metadata.uid for member, _ in self._refused}
         refused = [m for m in self.members if m.pod.metadata.uid in tried_in_vain]
         self.seats, self._more = kept, [seat.member for seat in given_back] + refused
-        self.scheduled, self.refused = self._before + needed, []
+        self.scheduled, self._refused = self._before + needed, []
 
     @property
     def is_certain(self) -> bool:
@@ -145,7 +167,7 @@ class Attempt:
         """Take over what was found in another way, in this placement."""
         self.placement, self.seats, self._remaining = placement, list(seats), 0
         self._nodes = placement.nodes if placement else self._nodes
-        self.refused = [_refused(member, refusal) for member, refusal in left]
+        self._refused = [(member, known(refusal)) for member, refusal in left]
         self.scheduled = self._before + len(self.seats)
 
     @property
@@ -158,8 +180,7 @@ class Attempt:
         more, self._more = in_order(self._more), []
         self._trial = Trial(ground.snapshot, ground.policy, more, self._nodes)
         self._remaining = len(more)
-        for member in more:
-            self.place(member)
+        self.place(more)
 
     @property
     def bindings(self) -> tuple[Binding, ...]:
@@ -195,24 +216,26 @@ class Attempt:
 
 def tried(attempt: Attempt) -> Generator[int, None, Attempt]:
     """Try all members, as long as there is hope."""
-    for number, member in enumerate(attempt.members, 1):
+    for begin in range(0, len(attempt.members), PACE):
         if attempt.hopeless:
             break
-        attempt.place(member)
-        if number % PACE == 0:
-            yield number
+        attempt.place(attempt.members[begin : begin + PACE])
+        if begin + PACE <= len(attempt.members):
+            yield begin + PACE
     return attempt
 
 
 def in_one_place(
-    entity: Entity, ground: Ground, found: Sequence[Placement]
+    entity: Entity, ground: Ground, found: Sequence[Placement], key: str
 ) -> Generator[int, None, Attempt]:
     """All members in the best placement that holds enough of them, or in the nearest to it."""
     attempts = []
-    for placement in _candidates(entity, ground, found):
+    for placement in _candidates(entity, ground, found, key):
         attempt = yield from tried(Attempt(entity, ground, placement))
         attempts.append(attempt)
     enough = [attempt for attempt in attempts if attempt.is_enough]
+    if len(enough) == 1:
+        return enough[0]
     if enough:
         chosen = best([attempt.offer for attempt in enough], ground.snapshot)
         return next(one for one in enough if one.placement is chosen.placement)
@@ -221,23 +244,23 @@ def in_one_place(
     return max(attempts, key=lambda attempt: attempt.scheduled)
 
 
-def _candidates(entity: Entity, ground: Ground, found: Sequence[Placement]) -> Sequence[Placement]:
+def _candidates(
+    entity: Entity, ground: Ground, found: Sequence[Placement], key: str
+) -> Sequence[Placement]:
     """The placements to try: of equal members only the one that will win, or comes nearest."""
     shape, snapshot, policy = entity.members[0].shape, ground.snapshot, ground.policy
     plain = Trial(snapshot, policy, entity.members).is_plain(entity.members[0])
     if not plain or len(found) < 2 or any(m.shape != shape for m in entity.members):
         return found
-    return [promising(entity, snapshot, policy, found, scheduled(entity, snapshot))]
+    sites = sites_of(snapshot, policy, shape, found, key)
+    return [promising(entity, sites, scheduled(entity, snapshot))]
 
 
 def in_order(members: Iterable[Member]) -> list[Member]:
     """The members of one group in the order in which they are tried."""
-    return sorted(members, key=_rank)
-
-
-def _rank(member: Member) -> tuple[int, int, float, str]:
-    pod = member.pod
-    return -pod.spec.priority, -member.attempts, member.timestamp, pod.metadata.name
+    ordered = sorted(members, key=_AGE)
+    ordered.sort(key=_URGENCY, reverse=True)
+    return ordered
 
 
 def bindings(seats: Iterable[Seat], names: Sequence[str]) -> tuple[Binding, ...]:

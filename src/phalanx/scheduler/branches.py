@@ -10,7 +10,7 @@ of the whole, the one that holds most wins. Leaves are `attempt.py`'s.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from phalanx.scheduler.attempt import (
@@ -21,6 +21,7 @@ from phalanx.scheduler.attempt import (
     residents,
     tried,
 )
+from phalanx.scheduler.census import Resident
 from phalanx.scheduler.decision import (
     UNDECIDED,
     UNSCHEDULABLE,
@@ -34,7 +35,8 @@ from phalanx.scheduler.levels import levels
 from phalanx.scheduler.objections import Objection
 from phalanx.scheduler.rescue import rescued
 from phalanx.scheduler.search import Steps
-from phalanx.scheduler.topology import Offer, Placement, best, placements
+from phalanx.scheduler.snapshot import Placement
+from phalanx.scheduler.topology import Offer, best, placements
 from phalanx.scheduler.variation import varied
 
 
@@ -155,6 +157,8 @@ def grown(entity: Entity, ground: Ground) -> Steps[Grown]:
     wanted = levels(entity)
     if isinstance(wanted, Objection):
         return wanted
+    if len(wanted) == 1:
+        return (yield from _at(entity, ground, wanted[0].key))
     results: list[Grown] = []
     for level in wanted:
         result = yield from _at(entity, ground, level.key)
@@ -177,7 +181,7 @@ def _at(entity: Entity, ground: Ground, key: str) -> Steps[Grown]:
     if found is None:
         attempt = yield from tried(Attempt(entity, ground))
     else:
-        attempt = yield from in_one_place(entity, ground, found)
+        attempt = yield from in_one_place(entity, ground, found, key)
         attempt.placements = len(found)
     return attempt if attempt.is_enough else (yield from rescued(attempt, ground, found))
 
@@ -196,7 +200,7 @@ def _in_places(entity: Entity, ground: Ground, found: Sequence[Placement] | None
         return (yield from _branch(entity, ground, None))
     branches = []
     for placement in found:
-        inside = replace(ground, nodes=placement.nodes)
+        inside = ground._replace(nodes=placement.nodes)
         branch = yield from _branch(entity, inside, placement)
         if isinstance(branch, Objection):
             return branch
@@ -227,29 +231,32 @@ def _minima(
     entity: Entity, order: Sequence[Entity], ground: Ground, placement: Placement | None
 ) -> Steps[Branch | Objection]:
     branch = Branch(replace(entity, parts=tuple(order)), placement)
+    taken: list[Resident] = []
     for part in order:
         if branch.hopeless:
             break
-        result = yield from grown(part, _beside(branch, ground))
+        result = yield from grown(part, _beside(taken, ground))
         if isinstance(result, Objection):
             return result
         if isinstance(result, Attempt):
             result.trim()
         branch.parts.append(result)
+        if result.suffices:
+            taken += residents(result.seats, ground.snapshot.names)
     return branch
 
 
-def _beside(branch: Branch, ground: Ground) -> Ground:
+def _beside(taken: Iterable[Resident], ground: Ground) -> Ground:
     """What is left to those who come after."""
-    taken = residents(branch.seats, ground.snapshot.names)
-    return replace(ground, snapshot=varied(ground.snapshot, plus=taken))
+    return ground._replace(snapshot=varied(ground.snapshot, plus=tuple(taken)))
 
 
 def _top_up(branch: Branch, ground: Ground) -> Steps[None]:
     """The members beyond what is needed, each where its group is."""
     for number, leaf in enumerate(branch.leaves, 1):
         if leaf.has_more:
-            leaf.extend(_beside(branch, ground))
+            taken = residents(branch.seats, ground.snapshot.names)
+            leaf.extend(_beside(taken, ground))
         yield number
 
 

@@ -17,6 +17,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+
 from phalanx.api.budget import Budget
 from phalanx.api.core import Node, Pod
 from phalanx.api.meta import Key
@@ -422,8 +424,9 @@ class Cache:
         snapshot = self.snapshot()
         for name, i in snapshot.index.items():
             host, spot = self._hosts[name], snapshot.spot(i)
-            cells = (*spot.room, *spot.used, *spot.scored)
-            if cells != (*host.room, *host.used, *host.scored):
+            tables = np.concatenate((snapshot.room[i], snapshot.used[i], snapshot.scored[i]))
+            cells = [*spot.room, *spot.used, *spot.scored]
+            if not [*host.room, *host.used, *host.scored] == cells == tables.tolist():
                 yield f"the snapshot of node {name} differs from the cache"
             if spot.ports != host.ports:
                 yield f"the snapshot of node {name} has other ports taken than the cache"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
+from typing import NamedTuple
 
 from phalanx.scheduler.attempt import Ground, in_order
 from phalanx.scheduler.entity import Entity
@@ -54,6 +55,15 @@ def _shapes(entity: Entity, members: int) -> list[Shape]:
 Amounts = tuple[tuple[int, int], ...]
 
 
+class _Leaver(NamedTuple):
+    """A pod that could go, by the number of its unit, and what it would leave behind."""
+
+    number: int
+    amounts: Amounts
+    #: The same for pods that leave the same at the same price.
+    sort: int
+
+
 class _Yard:
     """All nodes before anything is cleared: what is free, and who could leave what behind."""
 
@@ -67,11 +77,13 @@ class _Yard:
         #: By identity, since hashing takes longer; the units keep the shapes alive.
         self._asks: dict[int, Amounts] = {}
         #: For each node the units on it, the lightest first, with what each would leave there.
-        self.there: dict[int, list[tuple[int, Amounts]]] = {}
+        self.there: dict[int, list[_Leaver]] = {}
+        sorts: dict[tuple[int, Price], int] = {}
         for number, unit in enumerate(units):
             for pod in unit.pods:
-                i = snapshot.index.get(pod.node, -1)
-                self.there.setdefault(i, []).append((number, self.ask(pod.shape)))
+                amounts, i = self.ask(pod.shape), snapshot.index.get(pod.node, -1)
+                sort = sorts.setdefault((id(amounts), self.prices[number]), len(sorts))
+                self.there.setdefault(i, []).append(_Leaver(number, amounts, sort))
 
     def ask(self, shape: Shape) -> Amounts:
         """What a shape takes."""
@@ -105,11 +117,30 @@ class _Clearing:
 
     def _prices(self, shape: Shape) -> list[tuple[Price, int]]:
         ground = self._yard.ground
-        allowed = view_of(ground.snapshot, ground.policy, shape).allowed
-        ways = ((i, self._way(shape, i)) for i in self._nodes if allowed[i])
-        heap = [(self._sum(who), i) for i, who in ways if who is not None]
+        allowed = view_of(ground.snapshot, ground.policy, shape).allowed.tolist()
+        known: dict[object, Price | None] = {}
+        heap = []
+        for i in self._nodes:
+            if allowed[i]:
+                sort = self._sort(i)
+                if sort not in known:
+                    who = self._way(shape, i)
+                    known[sort] = None if who is None else self._sum(who)
+                if (price := known[sort]) is not None:
+                    heap.append((price, i))
         heapify(heap)
         return heap
+
+    def _sort(self, i: int) -> object:
+        """What nodes have in common that are cleared at the same price."""
+        return tuple(self._free_on(i)), tuple([one.sort for one in self._here(i)])
+
+    def _free_on(self, i: int) -> list[int]:
+        return self._free.get(i) or self._yard.free[i]
+
+    def _here(self, i: int) -> list[_Leaver]:
+        gone, there = self.gone, self._yard.there.get(i, [])
+        return [one for one in there if one.number not in gone] if gone else there
 
     def _seat_one(self, shape: Shape, heap: list[tuple[Price, int]]) -> bool:
         while heap:
@@ -130,18 +161,18 @@ class _Clearing:
 
     def _way(self, shape: Shape, i: int) -> list[int] | None:
         """Who must leave a node for a member of a shape: as few of the lightest as will do."""
-        free = self._free.get(i) or self._yard.free[i]
+        free = self._free_on(i)
         lacking = [(c, amount - free[c]) for c, amount in self._yard.ask(shape) if amount > free[c]]
         if not lacking:
             return []
-        here = [one for one in self._yard.there.get(i, ()) if one[0] not in self.gone]
+        here = self._here(i)
         for count in range(1, len(here) + 1):
             if _suffices(here[:count], lacking):
                 return self._fewest(here, count, lacking)
         return None
 
     def _fewest(
-        self, here: Sequence[tuple[int, Amounts]], count: int, lacking: Sequence[tuple[int, int]]
+        self, here: Sequence[_Leaver], count: int, lacking: Sequence[tuple[int, int]]
     ) -> list[int]:
         """Of those who suffice together no more than needed, or one who suffices alone."""
         chosen = list(here[:count])
@@ -149,8 +180,8 @@ class _Clearing:
             fewer = [other for other in chosen if other is not one]
             if _suffices(fewer, lacking):
                 chosen = fewer
-        ways = [[number for number, _ in chosen]]
-        ways += [[one[0]] for one in here if _suffices([one], lacking)][:1]
+        ways = [[one.number for one in chosen]]
+        ways += [[one.number] for one in here if _suffices([one], lacking)][:1]
         return min(ways, key=self._sum)
 
     def _sum(self, numbers: Iterable[int]) -> Price:
@@ -177,10 +208,10 @@ class _Clearing:
             free[column] += sign * amount
 
 
-def _suffices(leavers: Iterable[tuple[int, Amounts]], lacking: Sequence[tuple[int, int]]) -> bool:
+def _suffices(leavers: Iterable[_Leaver], lacking: Sequence[tuple[int, int]]) -> bool:
     """Whether these leave enough behind."""
     for column, amount in lacking:
-        left = sum(n for _, amounts in leavers for c, n in amounts if c == column)
+        left = sum(n for one in leavers for c, n in one.amounts if c == column)
         if left < amount:
             return False
     return True

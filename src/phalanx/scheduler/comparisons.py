@@ -11,15 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from phalanx.scheduler.among import Evenness
-from phalanx.scheduler.peers import HOSTNAME
 from phalanx.scheduler.scene import Scene
 from phalanx.scheduler.snapshot import BoolArray, IntArray
 from phalanx.scheduler.wishes import Place, within
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,37 +55,14 @@ def preferences(added: tuple[tuple[int, Place], ...] = ()) -> Comparison:
 
 
 def _is_spread(scene: Scene) -> bool:
-    return bool(scene.among and scene.among.softly)
+    return bool(scene.among and scene.among.rather)
 
 
 def _evenness(scene: Scene, passed: BoolArray) -> IntArray:
-    """Emptier domains are better; a node that is in none counts last if the pod asked for it."""
+    """Emptier domains are better."""
     assert scene.among is not None
-    constraints, counted = scene.among.softly, passed
-    if scene.among.explicit:
-        for one in constraints:
-            counted = counted & scene.snapshot.domains(one.spread.key).labelled
-    total: FloatArray = np.zeros(len(passed), np.float64)
-    for one in constraints:
-        total += _load(scene, one, counted)
-    raw = np.floor(total + 0.5).astype(np.int64)
-    chosen = raw[counted]
-    most, least = (int(chosen.max()), int(chosen.min())) if chosen.size else (0, 0)
-    ranked = 100 * (most + least - raw) // most if most else np.full_like(raw, 100)
-    return np.where(counted, ranked, 0)
-
-
-def _load(scene: Scene, one: Evenness, counted: BoolArray) -> FloatArray:
-    """How full the domain of each node is, larger numbers of domains weighing more."""
-    key = scene.snapshot.domains(one.spread.key)
-    if one.spread.key == HOSTNAME:
-        size = int(np.count_nonzero(counted))
-    else:
-        # Nodes without the label count together as one more domain.
-        size = int(np.count_nonzero(np.bincount(key.ids[counted] + 1)))
-    loads = one.headcount.counts * np.log(size + 2) + (one.spread.max_skew - 1)
-    load = loads[one.headcount.domains.ids]
-    return load if key.labelled.all() else np.where(key.labelled, load, 0.0)
+    assert scene.among.rather is not None
+    return scene.among.rather.ranks(passed)
 
 
 def _has_company(scene: Scene) -> bool:

@@ -19,8 +19,8 @@ from phalanx.scheduler.headroom import needed, shapes
 from phalanx.scheduler.policy import Policy
 from phalanx.scheduler.scene import opening
 from phalanx.scheduler.shape import Shape
+from phalanx.scheduler.sites import capacities
 from phalanx.scheduler.snapshot import IntArray, Snapshot
-from phalanx.scheduler.topology import capacities
 
 #: How many places are told for each sort of member, and how many sorts.
 MOST_PLACES, MOST_SHAPES = 8, 4
@@ -80,7 +80,7 @@ def _rows(
 
 def _domains(key: str, snapshot: Snapshot) -> Iterator[tuple[str, IntArray]]:
     domains = snapshot.domains(key)
-    return zip(domains.values, domains.members, strict=True)
+    return ((value, domains.nodes(number)) for number, value in enumerate(domains.values))
 
 
 def _alike(bars: Sequence[str], snapshot: Snapshot) -> Iterator[tuple[str, IntArray]]:

@@ -1,6 +1,6 @@
 """Field: all nodes as one shape sees them, for pods whose place depends on other nodes or pods.
 
-The slower sibling of the cursor in `trial.py`: it starts from the same view, repeats the rows that
+The slower sibling of the cursor in `seeker.py`: it starts from the same view, repeats the rows that
 the trial has touched, and asks what depends on others anew for every pod, over arrays. Both give
 the same answer where both apply.
 """

@@ -15,7 +15,7 @@ from phalanx.scheduler.snapshot import BoolArray, Domains, IntArray
 class Headcount:
     """Pods per domain, counted on all nodes or on eligible ones."""
 
-    __slots__ = ("_counted", "counts", "domains", "present", "total")
+    __slots__ = ("_counted", "counts", "domains", "moves", "present", "total")
 
     def __init__(
         self, domains: Domains, per_node: IntArray, eligible: BoolArray | None = None
@@ -28,6 +28,8 @@ class Headcount:
         counts = np.bincount(self._counted[inside], weights, domains.size + 1)
         self.counts: IntArray = counts.astype(np.int64)
         self.total = int(weights.sum())
+        #: The domains to which pods were added, in order.
+        self.moves: list[int] = []
         #: The domains that have a counted node.
         self.present: IntArray = np.unique(self._counted[inside])
 
@@ -38,10 +40,11 @@ class Headcount:
 
     def add(self, node: int) -> None:
         """One more on a node."""
-        domain = self._counted[node]
+        domain = self._counted.item(node)
         if domain >= 0:
             self.counts[domain] += 1
             self.total += 1
+            self.moves.append(domain)
 
     def here(self) -> IntArray:
         """How many there are in the domain of each node."""

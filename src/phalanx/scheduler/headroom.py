@@ -15,8 +15,8 @@ from phalanx.scheduler.attempt import scheduled
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.policy import Policy
 from phalanx.scheduler.shape import Shape
+from phalanx.scheduler.sites import capacities
 from phalanx.scheduler.snapshot import IntArray, Snapshot
-from phalanx.scheduler.topology import capacities
 from phalanx.scheduler.view import view_of
 
 #: The requests of some pods, by node.
@@ -61,6 +61,11 @@ class Headroom:
         inside = self.ids >= 0
         self._held = np.bincount(self.ids[inside], self.each[inside], 1).astype(np.int64)
 
+    @property
+    def suffices(self) -> bool:
+        """Whether there may be room enough as things are."""
+        return bool((self._held >= self.needed).any())
+
     def missing(self, node: int) -> int:
         """For how many members there is no room in the domain of a node."""
         number = int(self.ids[node])
@@ -87,11 +92,12 @@ class Headroom:
         if not self._allowed[shape][node]:
             return 0
         snapshot, most = self._snapshot, self._members[shape]
+        spot = snapshot.spot(node)
         for name, amount in shape.requests:
             column = snapshot.columns.get(name)
             if column is None:
                 return 0
-            free = int(snapshot.room[node, column] - snapshot.used[node, column])
+            free = spot.room[column] - spot.used[column]
             most = min(most, max(free + freed.get(name, 0), 0) // amount)
         return most
 

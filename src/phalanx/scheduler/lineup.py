@@ -150,6 +150,12 @@ def home_of(pod: Pod, forest: Forest) -> Id:
     return Id(True, name.key, name.is_composite)
 
 
+def homes(cluster: Cluster) -> list[tuple[Id, Pod]]:
+    """All pods, each with the entity that it is of."""
+    forest = _forest(cluster.groups)
+    return [(home_of(pod, forest), pod) for pod in cluster.pods]
+
+
 def _settled(id_: Id, whole: _Whole, forest: Forest) -> Lined:
     """The line of somebody who waits for nothing."""
     group = forest.get(id_.name) if id_.is_group else None

@@ -7,6 +7,7 @@ members are those of Kubernetes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 
 from phalanx.api.core import PodSpec
 from phalanx.scheduler.decision import (
@@ -18,6 +19,10 @@ from phalanx.scheduler.decision import (
 )
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.events import OWN
+
+_SPEC, _OTHER_SPEC = attrgetter("pod.spec"), attrgetter("spec")
+_SORT = attrgetter("scheduler_name", "priority", "preemption_policy")
+_UNSUPPORTED = attrgetter("shape.unsupported")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +76,8 @@ def _preemption_policies(entity: Entity, specs: list[PodSpec]) -> Objection | No
 
 
 def _unsupported_pod(entity: Entity, specs: list[PodSpec]) -> Objection | None:
-    for member in entity.members:
-        if what := member.shape.unsupported:
+    for what in map(_UNSUPPORTED, entity.members):
+        if what:
             message = f"pod asks for {what}, which is not supported yet"
             return Objection(UNSCHEDULABLE, message, f"take {what} out of the pod")
     return None
@@ -98,9 +103,8 @@ def impossible(entity: Entity) -> Impossible | None:
 
 def _unequal(entity: Entity) -> list[PodSpec]:
     """One spec of each sort among all pods, in their order; mostly there is one sort."""
-    specs = [member.pod.spec for member in entity.members]
-    specs += [pod.spec for pod in entity.others]
-    return list({(s.scheduler_name, s.priority, s.preemption_policy): s for s in specs}.values())
+    specs = [*map(_SPEC, entity.members), *map(_OTHER_SPEC, entity.others)]
+    return list(dict(zip(map(_SORT, specs), specs, strict=True)).values())
 
 
 def refused_outright(entity: Entity, found: Objection) -> Impossible:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from phalanx.scheduler.among import Evenness
+from phalanx.scheduler.evenness import Evenness
 from phalanx.scheduler.headcount import Headcount
 from phalanx.scheduler.scene import Scene
 from phalanx.scheduler.snapshot import BoolArray, IntArray

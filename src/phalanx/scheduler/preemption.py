@@ -14,7 +14,7 @@ their cost. Each costs a cycle, so there is a limit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple, TypeGuard
@@ -24,6 +24,7 @@ from phalanx.scheduler.branches import Branch, whole
 from phalanx.scheduler.clearing import cleared
 from phalanx.scheduler.decision import Placed, Preempting, Waiting
 from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.headroom import Freed, Headroom, summed
 from phalanx.scheduler.objections import Objection
 from phalanx.scheduler.search import Steps
 from phalanx.scheduler.sparing import needed, stand
@@ -68,7 +69,7 @@ def preempt(
         return replace(waiting, preemption=NOT_ALLOWED)
     leaving = [pod for pod in snapshot.census.residents() if pod.leaving]
     # Many plans are tried, so none of them gets a long search.
-    free = replace(ground, snapshot=varied(snapshot, minus=leaving), is_thorough=False)
+    free = ground._replace(snapshot=varied(snapshot, minus=leaving), is_thorough=False)
     if leaving:
         result = yield from whole(entity, free)
         if _is_enough(result):
@@ -156,7 +157,7 @@ class _Hunt:
         """The whole entity, placed as if these were gone."""
         pods = [pod for unit in gone for pod in unit.pods]
         snapshot = varied(self._ground.snapshot, minus=pods)
-        return (yield from whole(self._entity, replace(self._ground, snapshot=snapshot)))
+        return (yield from whole(self._entity, self._ground._replace(snapshot=snapshot)))
 
     def _plan(self, gone: Sequence[Unit]) -> Plans:
         """The plan that comes of letting no others go than these."""
@@ -188,17 +189,26 @@ class _Hunt:
             (self._bill.cost([unit]), (number,)) for number, unit in enumerate(pool)
         ]
         heapify(sets)
+        headroom = Headroom(self._entity, self._ground.snapshot, self._ground.policy)
         for _ in range(MOST_SETS):
             if not sets:
                 break
             _, numbers = heappop(sets)
-            plan = yield from self._plan([pool[number] for number in numbers])
-            if plan is not None:
-                return plan
+            chosen = [pool[number] for number in numbers]
+            if headroom.suffices or headroom.suffices_without(self._freed(chosen)):
+                plan = yield from self._plan(chosen)
+                if plan is not None:
+                    return plan
             for number in range(numbers[-1] + 1, len(pool)):
                 larger = (*numbers, number)
                 heappush(sets, (self._bill.cost(pool[n] for n in larger), larger))
         return None
+
+    def _freed(self, gone: Iterable[Unit]) -> Freed:
+        """What units leave behind."""
+        index = self._ground.snapshot.index
+        pods = (pod for unit in gone for pod in unit.pods)
+        return summed((index[pod.node], pod.shape) for pod in pods if pod.node in index)
 
     def _relieved(self, plan: Plan) -> Steps[Plan]:
         """The plan without those who can be spared if somebody sits elsewhere."""

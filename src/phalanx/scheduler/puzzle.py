@@ -18,10 +18,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from phalanx.scheduler.among import Among, Evenness
+from phalanx.scheduler.among import Among
 from phalanx.scheduler.attempt import Ground
 from phalanx.scheduler.company import Company, Standing
 from phalanx.scheduler.entity import Member
+from phalanx.scheduler.evenness import Evenness
 from phalanx.scheduler.filters import Depends, refused
 from phalanx.scheduler.peers import Peers
 from phalanx.scheduler.scene import opening

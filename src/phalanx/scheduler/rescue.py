@@ -8,7 +8,6 @@ show that there is none. Nothing here depends on time or chance, and all of it i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -20,9 +19,8 @@ from phalanx.scheduler.orders import orders
 from phalanx.scheduler.puzzle import Puzzle, pose
 from phalanx.scheduler.repair import repaired
 from phalanx.scheduler.search import Found, Outcome, Proven, Steps, Undecided
-from phalanx.scheduler.snapshot import IntArray
+from phalanx.scheduler.snapshot import IntArray, Placement
 from phalanx.scheduler.stage import Stage
-from phalanx.scheduler.topology import Placement
 
 #: How many orders are tried, and in how many placements there may be a long search.
 ORDERS, PLACEMENTS = 6, 64
@@ -35,8 +33,8 @@ def rescued(attempt: Attempt, ground: Ground, found: Sequence[Placement] | None)
     if attempt.is_certain:
         return attempt
     for number, placement in enumerate([None] if found is None else found):
-        inside = replace(
-            ground, nodes=placement.nodes if placement else ground.nodes,
+        inside = ground._replace(
+            nodes=placement.nodes if placement else ground.nodes,
             is_thorough=ground.is_thorough and number < PLACEMENTS,
         )  # fmt: skip
         outcome = yield from rescue(attempt.members, inside, attempt.needed)

@@ -39,11 +39,11 @@ class Ask(NamedTuple):
     ports: Ports
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Shape:
     """What a pod takes, and what it asks of nodes and of other pods.
 
-    Hashable, the hash being computed once.
+    Hashable, the hash being computed once; unequal shapes mostly differ in it.
     """
 
     requests: tuple[tuple[str, int], ...]
@@ -53,16 +53,22 @@ class Shape:
     ports: Ports = ()
     #: What it asks for and does not get yet ("" for nothing): such a pod is refused outright.
     unsupported: str = ""
-    _hash: int = field(default=0, init=False, repr=False, compare=False)
+    _hash: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        parts = (
-            self.requests, self.scored, self.wishes, self.peers, self.ports, self.unsupported
-        )  # fmt: skip
-        object.__setattr__(self, "_hash", hash(parts))
+        object.__setattr__(self, "_hash", hash(self._parts))
 
     def __hash__(self) -> int:
         return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Shape) or self._hash != other._hash:
+            return False
+        return self is other or self._parts == other._parts
+
+    @property
+    def _parts(self) -> tuple[object, ...]:
+        return self.requests, self.scored, self.wishes, self.peers, self.ports, self.unsupported
 
     def __str__(self) -> str:
         stated = [spell(name, count) for name, count in self.requests if name != "pods"]

@@ -32,6 +32,7 @@ from phalanx.scheduler.spot import Spot, Spots
 if TYPE_CHECKING:
     from phalanx.scheduler.policy import Policy
     from phalanx.scheduler.shape import Shape
+    from phalanx.scheduler.sites import Sites
     from phalanx.scheduler.view import View
 
 IntArray = NDArray[np.int64]
@@ -64,24 +65,51 @@ EVERYWHERE = "0.0.0.0"
 Ports = tuple[Port, ...]
 
 
+class Placement(NamedTuple):
+    """Nodes that share a label, by index, lowest first."""
+
+    value: str
+    nodes: IntArray
+
+
 class Domains(NamedTuple):
     """The domains of a key: the number of the one that each node is in, -1 for none."""
 
     ids: IntArray
     #: What the label says in each of them.
     values: tuple[str, ...]
-    #: The nodes in each of them.
-    members: tuple[IntArray, ...] = ()
+    #: The nodes in each of them; None where each node is one.
+    members: tuple[IntArray, ...] | None = None
+    #: The same as placements, by value.
+    places: tuple[Placement, ...] = ()
 
     @property
     def size(self) -> int:
         """How many there are."""
         return len(self.values)
 
+    def nodes(self, number: int) -> IntArray:
+        """The nodes in one of them."""
+        return np.array([number]) if self.members is None else self.members[number]
+
     @property
     def labelled(self) -> BoolArray:
         """The nodes that are in one."""
         return self.ids >= 0
+
+
+class SpotsByRow(dict[int, Spot]):
+    """The rows of a snapshot as they are now, each read when it is first asked for."""
+
+    __slots__ = ("_snapshot",)
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        super().__init__()
+        self._snapshot = snapshot
+
+    def __missing__(self, i: int) -> Spot:
+        spot = self[i] = self._snapshot.read_row(i)
+        return spot
 
 
 class Snapshot:
@@ -100,6 +128,7 @@ class Snapshot:
         width = self._width = len(columns)
         rows = [[*room, *used, *scored] for room, used, scored in loads]
         self._take_cells(np.array(rows, np.int64).reshape(len(nodes), 2 * width + 2))
+        self.spots = Spots()
         self.labels: list[Mapping[str, str]] = [node.metadata.labels for node in nodes]
         self.cordoned: BoolArray = np.array([node.spec.unschedulable for node in nodes], bool)
         #: The different sets of taints, numbered; nodes have few different ones.
@@ -114,12 +143,16 @@ class Snapshot:
         self.claims: dict[Key, Resident] = {}
         #: The node ports that are taken, of the nodes where any is.
         self.ports: dict[int, Ports] = {}
-        self.images = [_images(node) for node in nodes]
+        #: The images that are on any node: of each on which, and how many bytes of it.
+        self._images: dict[str, dict[int, int]] = {}
+        for i, node in enumerate(nodes):
+            self._put_images(i, node)
         self.epoch = 0
         self.journal: list[int] = []
         #: What `view.py` derived from this snapshot, the least recently used first.
         self.views: dict[tuple[Policy, Shape], View] = {}
-        self.spots = Spots()
+        #: What `sites.py` derived from it, likewise.
+        self.sites: dict[tuple[Policy, Shape, str], Sites] = {}
         self._masks: dict[Requirement, BoolArray] = {}
         self._domains: dict[str, Domains] = {}
         self._sizes: dict[str, IntArray] = {}
@@ -155,27 +188,53 @@ class Snapshot:
         if found is None:
             if len(self._sizes) >= _MASKS_LIMIT:
                 self._sizes.clear()
-            found = np.array([images.get(image, 0) for images in self.images], np.int64)
-            self._sizes[image] = found
+            found = self._sizes[image] = np.zeros(len(self), np.int64)
+            for i, size in self._images.get(image, {}).items():
+                found[i] = size
         return found
 
     def twin(self) -> Snapshot:
         """The same cluster, to be changed by whoever asks, within one cycle."""
+        self._write_rows()
         twin = copy(self)
         twin._take_cells(self._cells.copy("F"))
-        twin.ports, twin.journal, twin.views = dict(self.ports), [], {}
+        twin.ports, twin.journal, twin.views, twin.sites = dict(self.ports), [], {}, {}
         return twin
+
+    @property
+    def room(self) -> IntArray:
+        """What nodes have."""
+        return self._cells[:, : self._width]
+
+    @property
+    def used(self) -> IntArray:
+        """What is used of it."""
+        self._write_rows()
+        return self._cells[:, self._width : 2 * self._width]
+
+    @property
+    def scored(self) -> IntArray:
+        """What scores count as used of CPU and memory."""
+        self._write_rows()
+        return self._cells[:, 2 * self._width :]
 
     def spot(self, i: int) -> Spot:
         """One row as it is now."""
-        return self.spots.of(tuple(self._cells[i].tolist()), self._width, self.ports.get(i, ()))
+        return self.by_row[i]
+
+    def read_row(self, i: int) -> Spot:
+        """One row as the tables show it."""
+        cells, ports = tuple(self._cells[i].tolist()), self.ports.get(i, ())
+        return self.spots.of(cells, self._width, ports)
 
     def put_load(self, i: int, used: list[int], scored: list[int], ports: Ports) -> None:
         """Rewrite what is on a node. Only the cache calls this."""
-        self._cells[i, self._width :] = used + scored
-        if ports or i in self.ports:
+        by_row, journal = self.by_row, self.journal
+        before = by_row[i]
+        cells = (*before.room, *used, *scored)
+        by_row[i] = self._unwritten[i] = self.spots.of(cells, self._width, ports)
+        if ports or before.ports:
             self.put_ports(i, ports)
-        journal = self.journal
         journal.append(i)
         if len(journal) > _JOURNAL_LIMIT and len(journal) > 2 * len(self.names):
             self._new_epoch()
@@ -189,24 +248,39 @@ class Snapshot:
 
     def put_node(self, i: int, node: Node, room: list[int]) -> None:
         """Rewrite what a node is. Only the cache calls this."""
+        self._write_rows()
         self.room[i] = room
+        self.by_row.pop(i, None)
         self.labels[i] = node.metadata.labels
         self.cordoned[i] = node.spec.unschedulable
         self.taint_class[i] = self._class(node.spec.taints)
-        self.images[i] = _images(node)
+        for nodes in self._images.values():
+            nodes.pop(i, None)
+        self._put_images(i, node)
         for remembered in (self._masks, self._domains, self._sizes):
             remembered.clear()
         self._new_epoch()
 
     def _take_cells(self, cells: IntArray) -> None:
-        """One block, so that a row is copied out or in at once; the three are windows on it.
+        """One block, so that a row is copied out at once; the three tables are windows on it.
 
         Columns lie in one piece: whatever looks at all nodes goes through them one by one.
         """
-        width, self._cells = self._width, np.asfortranarray(cells)
-        self.room = self._cells[:, :width]
-        self.used = self._cells[:, width : 2 * width]
-        self.scored = self._cells[:, 2 * width :]
+        self._cells = np.asfortranarray(cells)
+        self.by_row = SpotsByRow(self)
+        #: Those of them whose load is not in the tables yet: mostly nobody looks before the next.
+        self._unwritten: dict[int, Spot] = {}
+
+    def _write_rows(self) -> None:
+        if self._unwritten:
+            loads = [spot.used + spot.scored for spot in self._unwritten.values()]
+            self._cells[list(self._unwritten), self._width :] = loads
+            self._unwritten.clear()
+
+    def _put_images(self, i: int, node: Node) -> None:
+        for image in node.status.images:
+            for name in image.names:
+                self._images.setdefault(name, {})[i] = image.size_bytes
 
     def _new_epoch(self) -> None:
         self.epoch += 1
@@ -214,6 +288,13 @@ class Snapshot:
 
     def _class(self, taints: tuple[Taint, ...]) -> int:
         return self.taints.setdefault(taints, len(self.taints))
+
+
+def mask_of(nodes: IntArray, size: int) -> BoolArray:
+    """Some nodes, given by index, as a mask over all."""
+    mask = np.zeros(size, bool)
+    mask[nodes] = True
+    return mask
 
 
 def value_of(labels: Mapping[str, str], key: str) -> str | None:
@@ -229,8 +310,5 @@ def _domains(ids: IntArray, values: tuple[str, ...]) -> Domains:
     starts = np.searchsorted(ids[order], np.arange(len(values) + 1))
     ends = starts[1:]
     members = [order[start:end] for start, end in zip(starts[:-1], ends, strict=True)]
-    return Domains(ids, values, tuple(members))
-
-
-def _images(node: Node) -> dict[str, int]:
-    return {name: image.size_bytes for image in node.status.images for name in image.names}
+    places = sorted(map(Placement, values, members), key=lambda place: place.value)
+    return Domains(ids, values, tuple(members), tuple(places))

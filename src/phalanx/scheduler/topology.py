@@ -1,8 +1,8 @@
 """Topology: the sets of nodes of which one must hold all members of a group.
 
 A group may name a label whose value its nodes must share. Each value is a placement; members that
-have a node already leave only theirs. For members of one sort a single pass over the nodes tells
-what every placement holds, so that only the best one is tried.
+have a node already leave only theirs. For members of one sort it is known what every placement
+holds (`sites.py`), so that only the best one is tried.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ import numpy as np
 from phalanx.scheduler.decision import SCHEDULER_ERROR
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.objections import Objection
-from phalanx.scheduler.policy import Policy
-from phalanx.scheduler.ranking import NOWHERE
-from phalanx.scheduler.shape import Shape
-from phalanx.scheduler.snapshot import CPU, MEMORY, IntArray, Snapshot, value_of
-from phalanx.scheduler.view import view_of
-
-
-class Placement(NamedTuple):
-    """Nodes that share a label, by index, lowest first."""
-
-    value: str
-    nodes: IntArray
+from phalanx.scheduler.sites import Sites
+from phalanx.scheduler.snapshot import (
+    CPU,
+    MEMORY,
+    BoolArray,
+    IntArray,
+    Placement,
+    Snapshot,
+    mask_of,
+    value_of,
+)
 
 
 def placements(
@@ -42,17 +41,16 @@ def placements(
     homes = _homes(entity, snapshot, key)
     if isinstance(homes, Objection):
         return homes
-    domains = snapshot.domains(key)
-    chosen = [n for n, value in enumerate(domains.values) if not homes or value in homes]
-    chosen.sort(key=lambda number: domains.values[number])
-    found = [Placement(domains.values[n], domains.members[n]) for n in chosen]
-    return found if nodes is None else list(_among(found, nodes))
+    found: Sequence[Placement] = snapshot.domains(key).places
+    if homes:
+        found = [placement for placement in found if placement.value in homes]
+    return found if nodes is None else list(_among(found, mask_of(nodes, len(snapshot))))
 
 
-def _among(found: Iterable[Placement], nodes: IntArray) -> Iterator[Placement]:
+def _among(found: Iterable[Placement], within: BoolArray) -> Iterator[Placement]:
     """The placements as far as they are within some nodes."""
     for placement in found:
-        inside = placement.nodes[np.isin(placement.nodes, nodes)]
+        inside = placement.nodes[within[placement.nodes]]
         if inside.size:
             yield placement._replace(nodes=inside)
 
@@ -82,43 +80,19 @@ def _lost(why: str) -> Objection:
     )
 
 
-def capacities(snapshot: Snapshot, policy: Policy, shape: Shape) -> IntArray:
-    """How many more pods of a shape each node holds."""
-    view = view_of(snapshot, policy, shape)
-    most: IntArray = np.where(view.allowed, np.iinfo(np.int32).max, 0)
-    for column, amount in view.ask.amounts:
-        free = snapshot.room[:, column] - snapshot.used[:, column]
-        most = np.minimum(most, np.maximum(free // amount, 0))
-    if view.ask.unknown:
-        return np.zeros(len(snapshot), np.int64)
-    if shape.ports:
-        most = np.minimum(most, view.keys != NOWHERE)
-    return most
-
-
-def promising(
-    entity: Entity, snapshot: Snapshot, policy: Policy, found: Sequence[Placement], scheduled: int
-) -> Placement:
+def promising(entity: Entity, sites: Sites, scheduled: int) -> Placement:
     """The placement that will hold most of equal members, or comes nearest to enough of them."""
     shape = entity.members[0].shape
-    inside = np.concatenate([placement.nodes for placement in found])
-    ids = np.repeat(np.arange(len(found)), [len(placement.nodes) for placement in found])
-
-    def total(per_node: IntArray) -> IntArray:
-        return np.bincount(ids, per_node[inside], len(found)).astype(np.int64)
-
-    held = total(capacities(snapshot, policy, shape))
-    members = np.minimum(held, len(entity.members)) + scheduled
+    members = np.minimum(sites.held, len(entity.members)) + scheduled
     enough = (members >= entity.quorum) & (members > scheduled)
     if not enough.any():
         enough[:] = True
     loads = [
-        (total(snapshot.room[:, column]),
-         total(snapshot.scored[:, column]) + amount * (members - scheduled))
-        for column, amount in zip((CPU, MEMORY), shape.scored, strict=True)
-    ]  # fmt: skip
+        (room, used + amount * (members - scheduled))
+        for room, used, amount in zip(sites.room, sites.scored, shape.scored, strict=True)
+    ]
     worth = members * 100 // max(int(members[enough].max()), 1) + _fullness(loads)
-    return found[int(np.where(enough, worth, -1).argmax())]
+    return sites.places[int(np.where(enough, worth, -1).argmax())]
 
 
 class Offer(NamedTuple):

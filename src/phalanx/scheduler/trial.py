@@ -1,22 +1,15 @@
 """Trial: placing pods on paper. What it places is seen by its own next steps and by nobody else.
 
-The nodes it touches become other spots here; snapshot and views are only read. A shape that neither
-minds other pods nor is minded by them has a cursor that merges two sorted sequences: the view's
-ranking, from which touched nodes are skipped, and a heap of the touched ones with their new keys.
-
-    ranking [k4, k0, k7], nothing touched    best is 4
-    node 4 filled a little, its key is K4    heap [K4], ranking from k0: best is min(K4, k0)
-
-Any other shape has a `Field`, which looks at all nodes for every pod.
+The nodes it touches become other spots here; snapshot and views are only read. Members that are
+alike are placed as a class, each class by a `Seeker`.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from heapq import heappop, heappush
-
-import numpy as np
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from itertools import groupby
+from operator import attrgetter
 
 from phalanx.scheduler.among import Among
 from phalanx.scheduler.company import Company, Standing
@@ -26,12 +19,13 @@ from phalanx.scheduler.field import Field
 from phalanx.scheduler.filters import refusal, refused
 from phalanx.scheduler.peers import NOBODY
 from phalanx.scheduler.policy import Policy
-from phalanx.scheduler.ranking import NOWHERE, Ranking
+from phalanx.scheduler.ranking import Ranking
 from phalanx.scheduler.scene import Scene
+from phalanx.scheduler.seeker import Cursor, Excuse, Overlay, Seeker, Surveyor, known
 from phalanx.scheduler.shape import Shape
-from phalanx.scheduler.snapshot import BoolArray, IntArray, Ports, Snapshot
+from phalanx.scheduler.snapshot import IntArray, Ports, Snapshot, mask_of
 from phalanx.scheduler.spot import Spot
-from phalanx.scheduler.view import INDEX, View, concerning, view_of
+from phalanx.scheduler.view import concerning, view_of
 
 
 class Trial:
@@ -45,70 +39,85 @@ class Trial:
         nodes: IntArray | None = None,
     ) -> None:
         self.snapshot, self._policy, self._nodes = snapshot, policy, nodes
-        self._spots: dict[int, Spot] = {}
-        #: The touched nodes in order; each seeker repeats what it has not seen of it.
-        self._touched: list[int] = []
-        self._seekers: dict[Shape | tuple[Shape, Standing], _Seeker] = {}
+        self._overlay = Overlay(snapshot)
+        self._seekers: dict[Shape | tuple[Shape, Standing], Seeker] = {}
         #: None where no member minds another pod or is minded by one.
         self._company = _company(snapshot, policy, members)
 
+    def runs(self, members: Iterable[Member]) -> Iterator[list[Member]]:
+        """Members in their order, those together that follow each other and are alike here."""
+        alike = attrgetter("shape") if self._company is None else self._sort
+        for _, run in groupby(members, alike):
+            yield list(run)
+
     def place(self, member: Member) -> int | Refusal:
         """Put a pod on its best node, or say why there is none."""
-        seeker = self._seeker(member)
-        if seeker.refusal and not seeker.is_stale(len(self._touched)):
-            return seeker.refusal
-        i = seeker.best(self._touched, self._spots)
-        if i == NOWHERE:
-            seeker.refusal = self._refusal(seeker)
-            return seeker.refusal
-        self._load(member, seeker.view, i)
-        return i
+        for i in self.place_alike([member]):
+            return i
+        refusal = self.refused(member)
+        assert refusal is not None
+        return refusal
+
+    def place_alike(self, members: Sequence[Member]) -> list[int]:
+        """Put pods that are alike on their best nodes, one after the other.
+
+        If there are fewer nodes than pods, `refused` says why the others have none.
+        """
+        seeker = self._seeker(members[0])
+        if seeker.excuse and not seeker.is_stale:
+            return []
+        nodes = seeker.fill(len(members))
+        if len(nodes) < len(members):
+            seeker.excuse = self._excuse(seeker)
+        return nodes
 
     def put(self, member: Member, i: int) -> bool:
         """Put a pod on this very node, if all filters allow that."""
         seeker = self._seeker(member)
-        scene = self._scene(member.shape, seeker.among, self._used(), self._ports())
+        spots = self._overlay.spots
+        scene = self._scene(member.shape, seeker.among, self._used(spots), self._ports(spots))
         if not scene.inside[i] or any(refused(row, scene)[i] for row in self._policy.filters):
             return False
-        self._load(member, seeker.view, i)
+        seeker.put(i)
         return True
-
-    def _load(self, member: Member, view: View, i: int) -> None:
-        spots = self._spots
-        spots[i] = view.after(spots.get(i) or self.snapshot.spot(i))
-        self._touched.append(i)
-        if self._company is not None:
-            self._company.settle(self._company.standing(member), i)
 
     def refused(self, member: Member) -> Refusal | None:
         """The refusal that an equal pod has already met here, if any."""
+        excuse = self.excuse(member)
+        return excuse() if excuse else None
+
+    def excuse(self, member: Member) -> Excuse | None:
+        """The same for those who may never want to know it: finding the words takes a while."""
         seeker = self._seekers.get(self._sort(member))
-        return seeker.refusal if seeker else None
+        return seeker.excuse if seeker else None
 
     def is_plain(self, member: Member) -> bool:
         """Whether where a pod goes depends on nothing but the load of nodes."""
-        return isinstance(self._seeker(member), _Cursor)
+        return isinstance(self._seeker(member), Cursor)
 
     def _sort(self, member: Member) -> Shape | tuple[Shape, Standing]:
         """What members have in common that are interchangeable here."""
         company = self._company
         return member.shape if company is None else (member.shape, company.standing(member))
 
-    def _seeker(self, member: Member) -> _Seeker:
+    def _seeker(self, member: Member) -> Seeker:
         sort = member.shape if self._company is None else self._sort(member)
         seeker = self._seekers.get(sort)
         if seeker is None:
             seeker = self._seekers[sort] = self._new_seeker(member)
         return seeker
 
-    def _new_seeker(self, member: Member) -> _Seeker:
+    def _new_seeker(self, member: Member) -> Seeker:
+        company, overlay, nodes = self._company, self._overlay, self._nodes
         view = view_of(self.snapshot, self._policy, member.shape)
-        among = None if self._company is None else self._among(self._company, member)
+        settle = None if company is None else partial(company.settle, company.standing(member))
+        among = None if company is None else self._among(company, member)
         if among is None and not view.comparisons:
-            nodes, ranking = self._nodes, view.ranking
-            return _Cursor(view, ranking if nodes is None else Ranking(ranking.keys[nodes]))
+            ranking = view.ranking if nodes is None else Ranking(view.ranking.keys[nodes])
+            return Cursor(view, overlay, settle, ranking)
         scene = self._scene(member.shape, among, self.snapshot.used, self.snapshot.ports)
-        return _Surveyor(view, among, Field(view, scene, concerning(self._policy, scene)))
+        field = Field(view, scene, concerning(self._policy, scene))
+        return Surveyor(view, overlay, settle, among, field)
 
     def _among(self, company: Company, member: Member) -> Among | None:
         policy, shape, standing = self._policy, member.shape, company.standing(member)
@@ -120,111 +129,33 @@ class Trial:
             near_weight=policy.near_weight, heeds_likes=policy.heeds_likes,
         )  # fmt: skip
 
-    def _refusal(self, seeker: _Seeker) -> Refusal:
-        if not self._touched and seeker.among is None and self._nodes is None:
+    def _excuse(self, seeker: Seeker) -> Excuse:
+        if seeker.among is not None:
+            # Where others are will have changed when it is asked for.
+            return known(self._refusal(seeker, self._overlay.spots))
+        return cache(partial(self._refusal, seeker, dict(self._overlay.spots)))
+
+    def _refusal(self, seeker: Seeker, spots: Mapping[int, Spot]) -> Refusal:
+        if not spots and seeker.among is None and self._nodes is None:
             return seeker.view.refusal()
-        scene = self._scene(seeker.view.shape, seeker.among, self._used(), self._ports())
-        return refusal(self._policy.filters, scene)
+        shape, used, ports = seeker.view.shape, self._used(spots), self._ports(spots)
+        return refusal(self._policy.filters, self._scene(shape, seeker.among, used, ports))
 
     def _scene(
         self, shape: Shape, among: Among | None, used: IntArray, ports: Mapping[int, Ports]
     ) -> Scene:
-        within = None if self._nodes is None else _mask(self._nodes, len(self.snapshot))
+        within = None if self._nodes is None else mask_of(self._nodes, len(self.snapshot))
         return Scene(self.snapshot, shape, used, ports, among, within)
 
-    def _used(self) -> IntArray:
+    def _used(self, spots: Mapping[int, Spot]) -> IntArray:
         used = self.snapshot.used.copy()
-        for i, spot in self._spots.items():
+        for i, spot in spots.items():
             used[i] = spot.used
         return used
 
-    def _ports(self) -> dict[int, Ports]:
-        taken = {i: spot.ports for i, spot in self._spots.items() if spot.ports}
+    def _ports(self, spots: Mapping[int, Spot]) -> dict[int, Ports]:
+        taken = {i: spot.ports for i, spot in spots.items() if spot.ports}
         return self.snapshot.ports | taken
-
-
-class _Seeker(ABC):
-    """One way to find the best node for a shape as the trial stands, or NOWHERE."""
-
-    __slots__ = ("_seen", "among", "refusal", "view")
-
-    def __init__(self, view: View, among: Among | None) -> None:
-        self.view, self.among = view, among
-        self.refusal: Refusal | None = None
-        self._seen = 0
-
-    @abstractmethod
-    def is_stale(self, touched: int) -> bool:
-        """Whether what was refused may be possible now."""
-
-    @abstractmethod
-    def best(self, touched: list[int], spots: dict[int, Spot]) -> int:
-        """The index of the best node."""
-
-
-class _Surveyor(_Seeker):
-    """Looks at all nodes for every pod."""
-
-    __slots__ = ("_field",)
-
-    def __init__(self, view: View, among: Among | None, field: Field) -> None:
-        super().__init__(view, among)
-        self._field = field
-
-    def is_stale(self, touched: int) -> bool:
-        """Another pod may be just whom it must be near, or even out the spread."""
-        return touched > self._seen
-
-    def best(self, touched: list[int], spots: dict[int, Spot]) -> int:
-        """The index of the best node among all."""
-        self._field.catch_up(touched[self._seen :], spots)
-        self._seen = len(touched)
-        return self._field.best()
-
-
-class _Cursor(_Seeker):
-    """Where one shape stands in a ranking, and the new keys of touched nodes."""
-
-    __slots__ = ("_front", "_heap", "_keys", "_ranking")
-
-    def __init__(self, view: View, ranking: Ranking) -> None:
-        super().__init__(view, None)
-        self._ranking, self._front = ranking, 0
-        self._heap: list[int] = []
-        self._keys: dict[int, int] = {}
-
-    def is_stale(self, touched: int) -> bool:
-        """Load only grows during a trial: what was refused once is refused for good."""
-        return False
-
-    def best(self, touched: list[int], spots: dict[int, Spot]) -> int:
-        """The first of the ranking, or a touched node that is better still."""
-        if self._seen < len(touched):
-            self._catch_up(touched, spots)
-        heap, key = self._heap, self._untouched(spots)
-        if heap and heap[0] < key:
-            return heap[0] & INDEX
-        return key & INDEX if key != NOWHERE else NOWHERE
-
-    def _catch_up(self, touched: list[int], spots: dict[int, Spot]) -> None:
-        view, keys, heap = self.view, self._keys, self._heap
-        for i in touched[self._seen :]:
-            keys[i] = key = view.key(i, spots[i])
-            if key != NOWHERE:
-                heappush(heap, key)
-        self._seen = len(touched)
-        while heap and heap[0] != keys[heap[0] & INDEX]:
-            heappop(heap)
-
-    def _untouched(self, spots: dict[int, Spot]) -> int:
-        """The best key of the nodes that nothing was put on; all before it were touched."""
-        best = self._ranking.best
-        while self._front < len(best) or self._ranking.extend():
-            key = best[self._front]
-            if key & INDEX not in spots:
-                return key
-            self._front += 1
-        return NOWHERE
 
 
 def _company(snapshot: Snapshot, policy: Policy, members: Iterable[Member]) -> Company | None:
@@ -235,9 +166,3 @@ def _company(snapshot: Snapshot, policy: Policy, members: Iterable[Member]) -> C
         if not members:
             return None
     return Company(snapshot, members, spreads) or None
-
-
-def _mask(nodes: IntArray, size: int) -> BoolArray:
-    mask = np.zeros(size, bool)
-    mask[nodes] = True
-    return mask

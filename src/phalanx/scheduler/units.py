@@ -10,7 +10,6 @@ a disruption budget, a lower highest priority, fewer trees, fewer groups, fewer 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from operator import attrgetter
 from typing import NamedTuple
@@ -36,27 +35,20 @@ class Rank(IntEnum):
     TREE = 2
 
 
-@dataclass(frozen=True, slots=True)
 class Unit:
-    """Pods of which all go or none."""
+    """Pods of which all go or none. Never changed; the equal of a unit is only itself."""
 
-    pods: tuple[Resident, ...]
-    priority: int
-    rank: Rank = Rank.POD
-    #: When the first of them started.
-    started: str = _NOT_YET
-    #: The group that goes as a whole, if one does.
-    whole: Name | None = None
+    __slots__ = ("first", "pods", "priority", "rank", "size", "started", "whole")
 
-    @property
-    def size(self) -> int:
-        """How many they are."""
-        return len(self.pods)
-
-    @property
-    def first(self) -> Key:
-        """The first of them by name."""
-        return self.pods[0].key
+    def __init__(
+        self, pods: tuple[Resident, ...], priority: int, rank: Rank, whole: Name | None = None
+    ) -> None:
+        """Of pods in order; `whole` is the group that goes as a whole, if one does."""
+        self.pods, self.priority, self.rank, self.whole = pods, priority, rank, whole
+        #: The first of them by name, and how many they are.
+        self.first, self.size = pods[0].key, len(pods)
+        #: When the one that has run longest started.
+        self.started = min([pod.started or _NOT_YET for pod in pods])
 
     @property
     def victims(self) -> Iterator[Victim]:
@@ -182,14 +174,26 @@ class Bill:
         return found
 
 
+#: By what units are put in order, the least important first, and whether the greater comes first.
+#: One key after the other: there are many units, and most of them agree in most of these.
+_LIGHTNESS = (
+    (attrgetter("first.name"), True),
+    (attrgetter("first.namespace"), True),
+    (attrgetter("started"), True),
+    (attrgetter("size"), False),
+    (attrgetter("rank"), False),
+    (attrgetter("priority"), False),
+)
+
 #: Lower than any priority.
 _LEAST = -(2**31) - 1
 
 
 def lightest_first(units: Iterable[Unit]) -> list[Unit]:
     """Units in the order of how lightly each is lost by itself."""
-    ordered = sorted(units, key=attrgetter("started", "first"), reverse=True)
-    ordered.sort(key=attrgetter("priority", "rank", "size"))
+    ordered = list(units)
+    for key, is_descending in _LIGHTNESS:
+        ordered.sort(key=key, reverse=is_descending)
     return ordered
 
 
@@ -204,18 +208,15 @@ def units(snapshot: Snapshot, below: int) -> list[Unit]:
         tie = ties.of(pod) if pod.group else None
         if tie is None:
             if pod.priority < below:
-                found.append(Unit((pod,), pod.priority, Rank.POD, pod.started or _NOT_YET))
+                found.append(Unit((pod,), pod.priority, Rank.POD))
         elif tie.priority < below:
             if tie.whole is None:
-                since = pod.started or _NOT_YET
-                found.append(Unit((pod,), tie.priority, Rank.GROUP, since))
+                found.append(Unit((pod,), tie.priority, Rank.GROUP))
             else:
                 together.setdefault(tie.whole, []).append(pod)
     for whole, pods in together.items():
         rank = Rank.TREE if whole.is_composite else Rank.GROUP
-        priority = ties.priorities[whole]
-        since = min(pod.started or _NOT_YET for pod in pods)
-        found.append(Unit(tuple(sorted(pods)), priority, rank, since, whole))
+        found.append(Unit(tuple(sorted(pods)), ties.priorities[whole], rank, whole))
     return found
 
 

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import repeat
+from operator import attrgetter
 
 import numpy as np
 
 from phalanx.api.meta import Key
 from phalanx.scheduler.census import Census, Crowd, Resident, carried_by
-from phalanx.scheduler.snapshot import IntArray, Ports, Snapshot
+from phalanx.scheduler.snapshot import CPU, MEMORY, IntArray, Ports, Snapshot
+
+_NODE, _SHAPE = attrgetter("node"), attrgetter("shape")
 
 
 def varied(
@@ -32,21 +36,20 @@ def varied(
 
 def _load(snapshot: Snapshot, pods: Sequence[Resident], sign: int) -> None:
     """Put pods on their nodes, or take them off, shape by shape."""
-    index = snapshot.index
+    index, size = snapshot.index, len(pods)
     # By identity: pods of one sort mostly share their shape, and hashing it takes longer.
-    shapes = {id(pod.shape): pod.shape for pod in pods}
-    where: dict[int, list[int]] = {sort: [] for sort in shapes}
-    for pod in pods:
-        if pod.node in index:
-            where[id(pod.shape)].append(index[pod.node])
-    for sort, found in where.items():
-        shape, indexes = shapes[sort], np.array(found, np.int64)
-        ask, times = shape.ask(snapshot.columns), np.bincount(indexes, minlength=len(snapshot))
-        for i in found if shape.ports else ():
+    shapes = {id(shape): shape for shape in map(_SHAPE, pods)}
+    sorts = np.fromiter(map(id, map(_SHAPE, pods)), np.int64, size)
+    nodes = np.fromiter(map(index.get, map(_NODE, pods), repeat(-1)), np.int64, size)
+    for sort, shape in shapes.items():
+        found = nodes[(sorts == sort) & (nodes >= 0)]
+        ask, times = shape.ask(snapshot.columns), np.bincount(found, minlength=len(snapshot))
+        for i in found.tolist() if shape.ports else ():
             _use_ports(snapshot, i, shape.ports, sign)
         for column, amount in ask.amounts:
             snapshot.used[:, column] += sign * amount * times
-        snapshot.scored += sign * np.outer(times, (ask.scored_cpu, ask.scored_memory))
+        for column, amount in ((CPU, ask.scored_cpu), (MEMORY, ask.scored_memory)):
+            snapshot.scored[:, column] += sign * amount * times
 
 
 def _use_ports(snapshot: Snapshot, i: int, ports: Ports, sign: int) -> None:

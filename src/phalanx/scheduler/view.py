@@ -100,8 +100,9 @@ class View:
         if len(changed) * _PATCH_SHARE > len(snapshot):
             self.ranking = self._ranked(opening(snapshot, self.shape))
             return
+        by_row = snapshot.by_row
         for i in changed:
-            ranking.put(i, self.key(i, snapshot.spot(i)))
+            ranking.put(i, self.key(i, by_row[i]))
 
     def refusal(self) -> Refusal:
         """Why no node takes a pod of this shape, as the snapshot stands and others left out."""
