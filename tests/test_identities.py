@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from phalanx import control_plane
-from phalanx.api.kinds import CRON_JOB, EVENT, JOB, NAMESPACE, NODE
+import asyncio
+
+from phalanx import crew
+from phalanx.api.kinds import CRON_JOB, EVENT, JOB, NAMESPACE, NODE, POD
 from phalanx.api.meta import Key
 from phalanx.api.wire import Object, User
 from phalanx.controllers.roster import CONTROLLERS as ROSTER
 from phalanx.server.security.roles import CLUSTER_BINDINGS, CONTROLLERS
 from phalanx.server.security.rules import ALL, Ask
-from phalanx.server.security.users import service_account
+from phalanx.server.security.users import known, service_account
 from tests.builders import gang, in_virtual_time, pod
 from tests.controllers.cluster import Cluster, cluster, machines
+from tests.controllers.foreign import Way, foreign, scheduler
 from tests.server.security.test_audit import Pad
 
 TEMPLATE = {
@@ -19,6 +22,13 @@ TEMPLATE = {
     "metadata": {"annotations": {"phalanx.dev/run-seconds": "1"}},
 }  # fmt: skip
 WORK: Object = {"parallelism": 2, "completions": 2, "template": TEMPLATE}
+
+
+def high() -> Object:
+    return {
+        "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"},
+        "value": 7,
+    }  # fmt: skip
 
 
 async def a_busy_hour(c: Cluster) -> None:
@@ -50,15 +60,56 @@ async def test_no_part_asks_for_what_it_may_not_and_none_is_a_master() -> None:
     assert not [row for row in parts if "system:masters" in row["groups"]]
     prefix = "system:serviceaccount:kube-system:"
     assert {row["user"].removeprefix(prefix) for row in parts} >= {
-        "system:kube-scheduler", "system:phalanx:simulated-nodes", "job-controller",
+        "system:kube-scheduler", "system:phalanx:simulated-nodes", "system:node:n0",
+        "system:node:n1", "system:node:n2", "job-controller",
         "cronjob-controller", "namespace-controller", "ttl-after-finished-controller",
         "service-account-controller", "generic-garbage-collector",
     }  # fmt: skip
 
 
+@in_virtual_time
+async def test_a_simulated_node_speaks_for_itself_and_touches_its_own_pods_alone() -> None:
+    async with cluster(nodes=machines(3, cpu="1")) as c:
+        c.plane.server.audit = pad = Pad(c.clock)
+        await c.create(*gang("g", 3, cpu="1"))
+        await c.until_placed("g-0", "g-1", "g-2")
+        placed = await c.placed()
+        await asyncio.sleep(30)
+        for name in placed:
+            await c.delete(POD, name)
+        await asyncio.sleep(60)
+        assert await c.placed() == {}
+    nodes = [row for row in pad.rows if row["user"].startswith("system:node:")]
+    touched = {(row["user"], row["name"]) for row in nodes if row["resource"] == "pods"}
+    assert touched == {(f"system:node:{node}", name) for name, node in placed.items()}
+    leases = {(row["user"], row["name"]) for row in nodes if row["resource"] == "leases"}
+    assert leases <= {(f"system:node:{name}", name) for name in placed.values()}
+    together = [row for row in pad.rows if row["user"] == "system:phalanx:simulated-nodes"]
+    assert {row["resource"] for row in together} == {"leaserenewals"}
+
+
+@in_virtual_time
+async def test_whoever_registers_the_nodes_may_neither_touch_pods_nor_leases_of_others() -> None:
+    async with cluster(nodes=machines(1)) as c:
+        access = c.plane.server.access
+        for name in ("system:phalanx:simulated-nodes", "system:phalanx:process-nodes"):
+            renewals = [
+                access.allows(known(name), Ask("create", "phalanx.dev", "leaserenewals", space))
+                for space in ("kube-node-lease", "kube-system", "default")
+            ]
+            assert renewals == [True, False, False]
+            for ask in (
+                Ask("patch", "", "pods/status", "default"), Ask("delete", "", "pods", "default"),
+                Ask("patch", "", "nodes/status"), Ask("delete", "", "nodes"),
+                Ask("patch", "coordination.k8s.io", "leases", "kube-node-lease"),
+                Ask("create", "", "pods/log", "default"), Ask("get", "", "pods", "default"),
+            ):  # fmt: skip
+                assert not access.allows(known(name), ask), ask
+
+
 def accounts() -> list[User]:
     """Whom the controllers ask as."""
-    names = [control_plane._ACCOUNTS.get(row.name, f"{row.name}-controller") for row in ROSTER]
+    names = [crew._ACCOUNTS.get(row.name, f"{row.name}-controller") for row in ROSTER]
     return [service_account("kube-system", name) for name in names]
 
 
@@ -104,3 +155,38 @@ async def test_one_number_leads_from_a_bind_to_its_events() -> None:
     binds = {row["id"] for row in pad.rows if row.get("resource") == "groupbindings"}
     assert len(told) == 2
     assert numbers == binds
+
+
+@in_virtual_time
+async def test_one_number_leads_from_an_eviction_to_its_events() -> None:
+    async with cluster(nodes=machines(1, cpu="2")) as c:
+        await c.create(high(), *gang("low", 2, cpu="1"))
+        await c.until_placed("low-0", "low-1")
+        c.plane.server.audit = pad = Pad(c.clock)
+        await c.create(pod("vip", cpu="2", spec={"priorityClassName": "high"}))
+        await c.until_placed("vip")
+        await asyncio.sleep(5)
+        events = (await c.client.list(EVENT)).items
+    told = [one for one in events if one["reason"] == "Preempted"]
+    numbers = {one["metadata"]["annotations"]["phalanx.dev/request"] for one in told}
+    evictions = {row["id"] for row in pad.rows if row.get("resource") == "groupevictions"}
+    assert len(told) == 2
+    assert numbers == evictions
+
+
+@in_virtual_time
+async def test_on_a_foreign_server_too_one_number_leads_to_the_events() -> None:
+    async with foreign(1, cpu="2") as c, scheduler(c, way := Way(c)):
+        await c.create(high(), *gang("low", 2, cpu="1"))
+        await c.until_placed("low-0", "low-1")
+        await c.create(pod("vip", cpu="2", spec={"priorityClassName": "high"}))
+        await c.until_placed("vip")
+        await asyncio.sleep(5)
+        events = (await c.client.list(EVENT)).items
+    sent = {(one.path.rpartition("pods/")[2], one.headers.get("audit-id")) for one in way.writes}
+    for told in events:
+        name, reason = told["involvedObject"]["name"], told["reason"]
+        act = {"Scheduled": f"{name}/binding", "Preempted": name}.get(reason)
+        if act is not None:
+            assert (act, told["metadata"]["annotations"]["phalanx.dev/request"]) in sent
+    assert {told["reason"] for told in events} >= {"Scheduled", "Preempted"}

@@ -2,4 +2,4 @@
 
 from phalanx.cli.main import main
 
-main()
+main(prog_name="phalanx")

@@ -42,7 +42,7 @@ def test_what_is_only_made_is_not_stored() -> None:
 def test_who_walks_the_stored_kinds_meets_every_object_once() -> None:
     prefixes = [kind.prefix() for kind in STORED]
     assert len(set(prefixes)) == len(prefixes)
-    lasting = [kind for kind in KINDS if "list" in kind.verbs]
+    lasting = [kind for kind in KINDS if "watch" in kind.verbs]
     assert {hub(kind).prefix() for kind in lasting} == set(prefixes)
 
 

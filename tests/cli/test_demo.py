@@ -1,21 +1,30 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
 from tests.cli.commands import ROOT
 
 
-def test_the_demo_shows_a_gang_that_fits_and_one_that_does_not_and_why() -> None:
+def test_the_demo_shows_a_deadlock_its_cure_and_why_something_waits() -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "demo.py")],
-        capture_output=True, text=True, timeout=50, check=False,
+        capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
-    assert "\npodgroup/train: Scheduled\n" in done.stdout
-    placed = [line.split() for line in done.stdout.splitlines() if line.startswith("  train-")]
-    assert [name for name, _ in placed] == [f"train-{n}" for n in range(6)]
-    assert {node for _, node in placed} == {"node-0", "node-1"}
-    assert "podgroup/too-big: Unschedulable minCount (3) cannot be satisfied" in done.stdout
-    assert done.stdout.count("no node") == 3
-    assert "It would help to:" in done.stdout
+    assert "  red ▶▶▶·   blue ▶▶▶·\n  each waits for its fourth worker" in done.stdout
+    assert "  red ■■■■   blue ■■■■\n  red: rank 0: the sum is 30\n" in done.stdout
+    assert "minCount (8) cannot be satisfied" in done.stdout
+    assert "as gangs:    red 4 of 4, then blue 4 of 4, and both have their sum" in done.stdout
+
+
+def test_the_demo_does_what_the_tutorial_does() -> None:
+    tutorial = (ROOT / "docs" / "tutorial.md").read_text()
+    demo = (ROOT / "examples" / "demo.py").read_text()
+    files = [f"tutorial/{name}.yaml" for name in ("allow", "plain", "gang", "too-big")]
+    for text in (tutorial, demo):
+        begin = [text.index(file) for file in files]
+        assert begin == sorted(begin)
+    (options,) = re.findall(r'OPTIONS = "(.*)"', demo)
+    assert f"phalanx up --detach {options}\n" in tutorial

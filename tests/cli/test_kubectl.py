@@ -139,9 +139,10 @@ def test_a_namespace_is_deleted_with_all_that_is_in_it(kubectl: Kubectl) -> None
 
 
 def test_the_kinds_are_known_by_their_names(kubectl: Kubectl) -> None:
-    found = {row[0]: row for row in rows(kubectl("api-resources"))}
-    assert found["pods"][1:] == ["po", "v1", "true", "Pod"]
-    assert "podgroups" in found
+    found = rows(kubectl("api-resources"))
+    assert ["pods", "po", "v1", "true", "Pod"] in found
+    assert ["pods", "metrics.k8s.io/v1beta1", "true", "PodMetrics"] in found
+    assert "podgroups" in {row[0] for row in found}
     assert kubectl("version").count("Server Version: v1.37") == 1
 
 
@@ -163,6 +164,17 @@ def test_what_is_wrong_is_refused_with_a_reason(
     done = kubectl.run("create", "-f", "-", text=text)
     assert done.returncode == 1
     assert complaint in done.stderr
+
+
+def test_top_shows_what_pods_and_nodes_use(kubectl: Kubectl) -> None:
+    placed(kubectl, "a", 2)
+    kubectl.apply(*here(kubectl, [pod("b", cpu="1", memory="64Mi")]))
+    kubectl("wait", "--for=jsonpath={.status.phase}=Running", "--timeout=10s", "pod/b")
+    assert ["b", "1000m", "64Mi"] in rows(kubectl("top", "pods"))
+    assert rows(kubectl("top", "pod", "b", "--containers")) == [["b", "main", "1000m", "64Mi"]]
+    nodes = rows(kubectl("top", "nodes"))
+    assert [row[0] for row in nodes] == ["node-0", "node-1"]
+    assert all(row[2].endswith("%") and row[4].endswith("%") for row in nodes)
 
 
 def test_a_cordoned_node_takes_no_more_pods(kubectl: Kubectl) -> None:

@@ -170,6 +170,16 @@ def test_wrong_usage_has_code_2_in_earnest() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [("upp", " Did you mean 'up'?"), ("whatif", " Did you mean 'what-if'?"), ("dance", "")],
+)
+def test_a_mistyped_command_is_told_with_the_one_that_may_be_meant(word: str, told: str) -> None:
+    done = CliRunner().invoke(main, [word])
+    assert done.exit_code == 2
+    assert done.stderr.endswith(f"Error: No such command {word!r}.{told}\n")
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_with_an_example(command: str) -> None:
     done = CliRunner().invoke(main, [command, "--help"])

@@ -15,10 +15,10 @@ from click.testing import CliRunner
 
 from phalanx.api.wire import Object
 from phalanx.cli.main import main
-from tests.cli.commands import ROOT, Kubectl, first_line, up
+from tests.cli.commands import ROOT, Kubectl, first_line, is_alive, until_dead, up
 from tests.cli.test_nodes import nodes
 
-EXAMPLES = ROOT / "examples"
+EXAMPLES = ROOT / "examples" / "06-barrier"
 BARRIER = EXAMPLES / "barrier.yaml"
 
 
@@ -175,6 +175,19 @@ def test_a_process_that_does_not_end_is_ended_with_all_that_it_started(running: 
     assert not is_alive(child)
 
 
+def test_top_shows_what_a_process_really_uses(running: Kubectl) -> None:
+    busy = python("import time; kept = b'x' * 50_000_000\nwhile time.process_time() < 60: pass")
+    running.apply(pod("busy", *busy))
+    deadline = time.monotonic() + 20
+    while (shown := running.run("top", "pod", "busy", "--no-headers")).returncode:
+        assert time.monotonic() < deadline, shown.stderr
+    name, cpu, memory = shown.stdout.split()
+    assert name == "busy"
+    assert int(cpu.removesuffix("m")) > 0
+    assert 50 <= int(memory.removesuffix("Mi")) < 200
+    running("delete", "pod", "busy", "--grace-period=1")
+
+
 def said(kubectl: Kubectl, name: str, text: str = "") -> str:
     """What a pod has said, once that is something."""
     deadline = time.monotonic() + 10
@@ -182,13 +195,6 @@ def said(kubectl: Kubectl, name: str, text: str = "") -> str:
         assert time.monotonic() < deadline
     assert text in ("", found)
     return found
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def test_a_container_that_fails_is_started_again_where_the_policy_says_so(
@@ -297,9 +303,3 @@ def test_processes_end_with_the_nodes_that_run_them(tmp_path: Path, is_killed: b
         status = kubectl.get("pod/a")["status"]
         assert status["phase"] == "Failed"
         assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 143
-
-
-def until_dead(pid: int) -> None:
-    deadline = time.monotonic() + 5
-    while is_alive(pid):
-        assert time.monotonic() < deadline

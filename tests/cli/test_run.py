@@ -30,30 +30,83 @@ def run(
 
 
 def test_gangs_that_run_are_told_of_as_they_go(file: Path) -> None:
-    code, told, errors = run(
+    code, told, progress = run(
         file, gang_job("short", 2, seconds=1, cpu="5"), *gang("long", 2, namespace="new", cpu="1")
     )
-    assert (code, errors) == (0, "")
-    lines = told.splitlines()
-    assert "Job/short: running 2/2 on 2 nodes" in lines
-    assert "Job/short: ended 2/2" in lines
-    assert lines[-1].startswith("2 gangs ran, 0 did not, in ")
+    assert code == 0
+    assert "Job/short: running 2/2 on 2 nodes" in progress.splitlines()
+    assert "Job/short: ended 2/2" in progress.splitlines()
+    summary, *gangs = told.splitlines()
+    assert summary.startswith("2 gangs ran, 0 did not, in ")
+    assert gangs == [
+        "  Job/short  ended 2/2 on node-0 (1), node-1 (1)",
+        "  long       running 2/2 on node-0 (1), node-1 (1)",
+    ]
 
 
 def test_one_gang_runs_after_the_other_has_ended(file: Path) -> None:
-    code, told, _ = run(
+    code, _, progress = run(
         file, *(gang_job(name, 2, seconds=1, cpu="8") for name in ("first", "second"))
     )
     assert code == 0
-    assert any(": waiting 0/2: minCount (2)" in line for line in told.splitlines())
+    assert any(": waiting 0/2: minCount (2)" in line for line in progress.splitlines())
 
 
 def test_a_gang_that_cannot_run_makes_it_fail_and_is_told_why(file: Path) -> None:
     code, told, _ = run(file, gang_job("fits", 1, cpu="1"), gang_job("big", 3, cpu="8"))
     assert code == 1
-    summary, why = told.splitlines()[-2:]
+    summary, why, _ = told.splitlines()
     assert summary.startswith("1 gang ran, 1 did not")
-    assert why.startswith("  Job/big: minCount (3) cannot be satisfied: ")
+    assert why.startswith("  Job/big   waiting 0/3: minCount (3) cannot be satisfied: ")
+
+
+def test_files_may_be_submitted_in_turn(tmp_path: Path) -> None:
+    important = {
+        "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 10,
+        "metadata": {"name": "important"},
+    }  # fmt: skip
+    urgent = gang_job("urgent", 1, seconds=1, cpu="8")
+    urgent["spec"]["template"]["spec"]["priorityClassName"] = "important"
+    batch = gang_job("batch", 2, seconds=4, cpu="8")
+    for number, objects in enumerate(([important, batch], [urgent])):
+        (tmp_path / f"{number}.yaml").write_text(yaml.safe_dump_all(objects))
+    options = ("--in-turn", "--nodes", "2", "--shape", "cpu=8")
+    done = phalanx("run", "-f", str(tmp_path), *options)
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 3)
+    assert ", after it had made way once\n" in done.stdout
+
+
+def test_a_job_that_gets_no_pods_is_told_of(file: Path) -> None:
+    held, stuck = gang_job("held", 1), gang_job("stuck", 1)
+    held["spec"]["suspend"] = True
+    stuck["metadata"]["namespace"] = "tight"
+    quota = {
+        "apiVersion": "v1", "kind": "ResourceQuota", "spec": {"hard": {"pods": "0"}},
+        "metadata": {"name": "none", "namespace": "tight"},
+    }  # fmt: skip
+    code, told, _ = run(file, quota, held, stuck, gang_job("fine", 1))
+    assert code == 1
+    assert "\n  Job/held is suspended\n" in told
+    assert '\n  Job/stuck has no pods: Error creating: pods "stuck-' in told
+
+
+def test_where_a_gang_was_is_told_by_its_domain(file: Path) -> None:
+    options = "--nodes 4 --shape cpu=8 --topology block=1,rack=2"
+    job = gang_job("near", 2, cpu="8")
+    key = "topology.kubernetes.io/rack"
+    job["spec"]["scheduling"]["schedulingConstraints"] = {"topology": [{"key": key}]}
+    code, told, _ = run(file, job, options=options)
+    assert code == 0
+    assert told.splitlines()[1] == "  Job/near  running 2/2 on node-0 (1), node-1 (1) in rack-0-0"
+
+
+def test_what_containers_wrote_is_printed_at_the_end(file: Path) -> None:
+    code, told, _ = run(file, pod("alone", cpu="1"), options="--logs")
+    assert (code, told.splitlines()[2]) == (
+        0, "alone | default/alone: main started on simulated node node-0",
+    )  # fmt: skip
+    _, told, _ = run(file, pod("alone", cpu="1"), options="--logs -o json")
+    assert len(json.loads(told)["logs"]["alone"]) == 2
 
 
 def test_it_may_take_too_long(file: Path) -> None:
@@ -70,6 +123,7 @@ def test_the_summary_as_json(file: Path) -> None:
     assert [(one["kind"], one["name"], one["ran"]) for one in answer["items"]] == [
         ("Pod", "alone", True)
     ]
+    assert answer["items"][0]["nodes"] == ["node-0"]
     assert "alone: running 1/1 on 1 node" in errors
 
 
@@ -86,7 +140,7 @@ def test_a_terminal_gets_bars(file: Path) -> None:
     try:
         subprocess.run(
             [sys.executable, "-m", "phalanx", "run", "-f", str(file)],
-            stdout=slave, timeout=PATIENCE, check=True,
+            stderr=slave, stdout=subprocess.DEVNULL, timeout=PATIENCE, check=True,
         )  # fmt: skip
         told = os.read(master, 100_000).decode()
     finally:

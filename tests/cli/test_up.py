@@ -38,13 +38,18 @@ def test_when_ready_it_says_where_and_writes_a_kubeconfig_for_its_owner_alone(
 def test_it_stops_cleanly_within_two_seconds(tmp_path: Path, number: signal.Signals) -> None:
     options = ("--nodes", "50", "--data", str(tmp_path / "data"))
     with up(*options) as process:
-        assert first_line(process).startswith("ready ")
+        url = first_line(process).split()[1]
         begin = time.monotonic()
         process.send_signal(number)
         _, errors = process.communicate(timeout=10)
         took = time.monotonic() - begin
-        assert (process.returncode, errors) == (0, "")
+        assert (process.returncode, errors) == (0, page_line(url))
         assert took < 2
+
+
+def page_line(url: str) -> str:
+    """What people are told besides."""
+    return f"page {url}/ui/ (sign in with the token of the kubeconfig)\n"
 
 
 def crew_of(process: subprocess.Popen[str]) -> int:
@@ -117,13 +122,13 @@ def test_features_can_be_switched_off(tmp_path: Path) -> None:
     config = tmp_path / "kubeconfig"
     gates = ("--feature-gates", "GenericWorkloadPodGroup=false")
     with up(*QUICK, "--kubeconfig", str(config), *gates) as process:
-        assert first_line(process).startswith("ready ")
+        url = first_line(process).split()[1]
         found = phalanx("why", "podgroup/g", "--kubeconfig", str(config))
         assert 'there is no pod group "g"' in found.stderr
         process.terminate()
         _, errors = process.communicate(timeout=10)
     told = "feature gate GenericWorkloadPodGroup is now called GenericWorkload"
-    assert (process.returncode, errors) == (0, f"Warning: {told}\n")
+    assert (process.returncode, errors) == (0, f"Warning: {told}\n{page_line(url)}")
 
 
 def test_whether_basic_jobs_get_workloads_is_always_or_never() -> None:

@@ -233,10 +233,15 @@ def test_a_server_that_is_not_there_is_said_in_a_sentence(tmp_path: Path) -> Non
     kubeconfig.write(config, "http://127.0.0.1:9", "", "token")
     done = phalanx("why", "pod/a", "--kubeconfig", str(config))
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "Error: cannot reach http://127.0.0.1:9: Connection refused\n"
+    assert done.stderr == (
+        "Error: cannot reach http://127.0.0.1:9: Connection refused; does it run? (phalanx up)\n"
+    )
 
 
 def test_a_kubeconfig_that_is_not_there_is_said_in_a_sentence(tmp_path: Path) -> None:
     done = phalanx("why", "pod/a", env={"KUBECONFIG": str(tmp_path / "none")})
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"Error: there is no kubeconfig at {tmp_path / 'none'}\n"
+    assert done.stderr == (
+        f"Error: there is no kubeconfig at {tmp_path / 'none'}; start a control plane with "
+        "phalanx up, or name a file with --kubeconfig\n"
+    )

@@ -26,7 +26,7 @@ async def is_there(c: Cluster, name: str = "x") -> bool:
 
 async def contents(c: Cluster, namespace: str) -> dict[str, int]:
     """How many objects of each kind a namespace holds."""
-    kinds = [kind for kind in KINDS if kind.namespaced and "list" in kind.verbs]
+    kinds = [kind for kind in KINDS if kind.namespaced and "watch" in kind.verbs]
     found = {kind.plural: (await c.client.list(kind, namespace=namespace)).items for kind in kinds}
     return {name: len(items) for name, items in found.items() if items}
 

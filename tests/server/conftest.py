@@ -20,10 +20,13 @@ from phalanx.server.access import ADMIN, Tokens
 from phalanx.server.app import Server
 from phalanx.server.certificates import server_context
 from phalanx.server.listener import bind_socket, listening
+from phalanx.server.security.accounttokens import Signer
 from phalanx.store.memory import MemoryStore
 from tests.server.api import EPOCH, Answer, read
 
 TOKEN = "the administrator's"
+#: Of all servers, so that what one seals looks as if another had sealed it.
+_SIGNER = Signer.made()
 Send = Callable[[Request], Answer]
 
 
@@ -77,7 +80,8 @@ async def whole(transport: Transport, request: Request) -> Answer:
 
 
 def new_server(latency: Callable[[], float] | None = None) -> Server:
-    return Server(MemoryStore(latency), StoppedClock(), SeededChance(1))
+    tokens = Tokens({}, signer=_SIGNER)
+    return Server(MemoryStore(latency), StoppedClock(), SeededChance(1), tokens=tokens)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import orjson
 import pytest
 import uvloop
 
-from phalanx.api.kinds import CONFIG_MAP, POD
+from phalanx.api.kinds import CLUSTER_ROLE_BINDING, CONFIG_MAP, POD
 from phalanx.chance import SeededChance
 from phalanx.clock import WallClock
 from phalanx.server.access import ADMIN, Tokens
@@ -20,19 +20,15 @@ from phalanx.server.app import Server
 from phalanx.server.security.users import known
 from phalanx.store.memory import MemoryStore
 from tests.server.peers import Net, Peer, request
+from tests.server.security.granting import binding, group
 
 #: Files that the test needs: both ends of every connection.
 _FILES = 4096
-#: Users who each watch as much as one may.
+#: Users who each watch as much as one may; and one who has no more room than everybody.
 WATCHERS = tuple(known(f"w{number}", ("watchers",)) for number in range(10))
-TOKENS = Tokens({"secret": ADMIN, **{user.name: user for user in WATCHERS}})
-GRANT = {
-    "metadata": {"name": "watchers"},
-    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
-    "subjects": [
-        {"kind": "Group", "name": "watchers", "apiGroup": "rbac.authorization.k8s.io"},
-    ],
-}  # fmt: skip
+ANN = known("ann", ("workers",))
+TOKENS = Tokens({"secret": ADMIN, **{user.name: user for user in (ANN, *WATCHERS)}})
+ROLES = {"watchers": "view", "workers": "edit"}
 MAPS = CONFIG_MAP.path("default")
 
 
@@ -78,6 +74,11 @@ async def many_headers(net: Net) -> None:
     assert answer.code == 431
 
 
+async def huge_header(net: Net) -> None:
+    answer = await net.ask(request("GET", "/version", f"X: {'y' * 2 * 1024 * 1024}"))
+    assert answer.code == 431
+
+
 async def two_lengths(net: Net) -> None:
     lengths = ("Content-Length: 4", "Transfer-Encoding: chunked")
     answer = await net.ask(request("POST", MAPS, shown("secret"), *lengths) + b"0\r\n\r\n")
@@ -113,7 +114,7 @@ async def not_reading(net: Net) -> None:
 
 
 ONCE = (slow_heads, slow_bodies)
-AGAIN = (many_headers, two_lengths, pipelining, half_closing, leaving, not_reading)
+AGAIN = (many_headers, huge_header, two_lengths, pipelining, half_closing, leaving, not_reading)
 
 
 async def idle_watches(net: Net) -> list[Peer]:
@@ -134,15 +135,15 @@ async def idle_watches(net: Net) -> list[Peer]:
 
 async def honest(net: Net, rounds: int) -> list[float]:
     """How long each request took of somebody who makes, reads, lists and deletes."""
-    peer, took = await net.connect(), []
+    peer, took, ann = await net.connect(), [], shown(ANN.name)
     for number in range(rounds):
         name = f"mine-{number}"
         body = b'{"metadata":{"name":"%s"}}' % name.encode()
         for data, code in (
-            (request("POST", MAPS, shown("secret"), body=body), 201),
-            (request("GET", f"{MAPS}/{name}", shown("secret")), 200),
-            (request("GET", f"{MAPS}?limit=10", shown("secret")), 200),
-            (request("DELETE", f"{MAPS}/{name}", shown("secret")), 200),
+            (request("POST", MAPS, ann, body=body), 201),
+            (request("GET", f"{MAPS}/{name}", ann), 200),
+            (request("GET", f"{MAPS}?limit=10", ann), 200),
+            (request("DELETE", f"{MAPS}/{name}", ann), 200),
         ):
             begin = time.perf_counter()
             peer.send(data)
@@ -155,9 +156,10 @@ async def scenario(net: Net, rounds: int) -> None:
     server = Server(MemoryStore(), WallClock(), SeededChance(1), tokens=TOKENS)
     await server.start()
     async with net.serving(server.handle, tokens=TOKENS):
-        grants = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
-        given = request("POST", grants, shown("secret"), body=orjson.dumps(GRANT))
-        assert (await net.ask(given)).code == 201
+        for name, role in ROLES.items():
+            given = orjson.dumps(binding(name, role, group(name)))
+            path = CLUSTER_ROLE_BINDING.path()
+            assert (await net.ask(request("POST", path, shown("secret"), body=given))).code == 201
         watches = await idle_watches(net)
         one_more = f"{POD.path('kube-system')}?watch=1"
         assert (await net.ask(request("GET", one_more, shown("w0")))).code == 429
@@ -168,7 +170,8 @@ async def scenario(net: Net, rounds: int) -> None:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [end for end in ends if isinstance(end, AssertionError)] == []
         assert took[int(len(took) * 0.99)] < 1.0
         assert len(watches) == 1000
 

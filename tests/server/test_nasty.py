@@ -1,30 +1,39 @@
-"""Forty nasty inputs, numbered as in our list of them, and the answer to each."""
+"""Forty nasty inputs, numbered as in our list of them, and the answer to each.
+
+The last of them, what a scheduler is told, is in `test_nasty_groups`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import orjson
 import pytest
 
+from phalanx.api.errors import Unauthorized
 from phalanx.api.kinds import (
     CONFIG_MAP,
     JOB,
     LEASE,
     NAMESPACE,
+    NODE,
     POD,
     POD_GROUP,
     WORKLOAD,
     Kind,
 )
 from phalanx.api.wire import ANONYMOUS, Object, Reply, Request
+from phalanx.chance import SeededChance
 from phalanx.server.access import ADMIN
 from phalanx.server.formats import MAX_BODY
-from tests.builders import gang, in_virtual_time, pod
+from phalanx.server.security.lanes import Lanes
+from tests.builders import gang, in_virtual_time, node, pod, pod_group
 from tests.server.api import Answer, Api
+from tests.server.security.granting import ANN, grant
 
 PODS, MAPS, GROUPS = POD.path("default"), CONFIG_MAP.path("default"), POD_GROUP.path("default")
 MIN_COUNT = "spec.schedulingPolicy.gang.minCount"
@@ -85,12 +94,17 @@ CASES = (
     new(8, group(0), *INVALID, MIN_COUNT, kind=POD_GROUP),
     new(8, group(-1), *INVALID, MIN_COUNT, kind=POD_GROUP),
     new(8, group(None), *INVALID, MIN_COUNT, kind=POD_GROUP),
+    new(8, {"metadata": {"name": "a"}, "spec": {"schedulingPolicy": {"gang": {}}}}, *INVALID,
+        MIN_COUNT, kind=POD_GROUP),
     new(12, {**pod("a"), "dragon": 1}, query=STRICT),
     new(12, pod("a"), *INVALID, query={"fieldValidation": "Maybe"}),
     new(13, b'{"metadata":{"name":"a","name":"b"}}', kind=CONFIG_MAP, query=STRICT),
     new(14, {"metadata": {"name": "a", "resourceVersion": "5"}}, kind=CONFIG_MAP),
     Case(16, "PUT", f"{GROUPS}/g", group(), *INVALID),
+    Case(16, "PUT", LEASE.path("default", "there"), {"metadata": {"name": "there"}}, *INVALID),
     Case(17, "PUT", f"{PODS}/none", pod("none"), 404, "NotFound"),
+    Case(17, "PUT", JOB.path("default", "j"), job(), 404, "NotFound"),
+    Case(17, "PUT", f"{GROUPS}/none", pod_group("none", 2), 404, "NotFound"),
     Case(18, "PUT", f"{MAPS}/there", {"metadata": {"name": "other"}}),
     Case(18, "POST", MAPS, {"metadata": {"name": "a", "namespace": "other"}}),
     *(new(21, {"metadata": {"name": name}}, *INVALID, "metadata.name", kind=CONFIG_MAP)
@@ -99,6 +113,7 @@ CASES = (
     Case(22, "POST", CONFIG_MAP.path("none"), {"metadata": {"name": "a"}}, 404, "NotFound"),
     *(Case(23, "GET", MAPS, query={"resourceVersion": "abc", **more})
       for more in ({}, {"watch": "1"})),
+    Case(23, "GET", f"{MAPS}/there", query={"resourceVersion": "abc"}),
     Case(26, "GET", MAPS, query={"continue": "garbage", "limit": 1}),
     Case(26, "GET", MAPS, query={"continue": "eyJydiI6MX0", "limit": 1}),
     Case(26, "GET", MAPS, query={"continue": "x", "resourceVersion": "1"}),
@@ -106,7 +121,8 @@ CASES = (
     Case(27, "GET", MAPS, b"", *INVALID, query={"sendInitialEvents": "true"}),
     *(Case(28, "GET", PODS, query=query)
       for query in ({"labelSelector": "a in"}, {"labelSelector": "!!"}, {"limit": "abc"},
-                    {"fieldSelector": "spec.dragon=1"}, {"fieldSelector": "nothing"})),
+                    {"fieldSelector": "spec.dragon=1"}, {"fieldSelector": "nothing"},
+                    {"timeout": "soon"}, {"timeout": "5"}, {"timeout": "1" * 5000})),
     Case(29, "GET", MAPS, b"", 406, "NotAcceptable", headers={"accept": "application/xml"}),
     *(new(29, pod("a"), *UNKNOWN_MEDIA, headers={"content-type": content})
       for content in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data",
@@ -146,6 +162,8 @@ CASES = (
     new(37, job(selector={"matchLabels": {"a": "b"}}), *INVALID, "spec.selector", kind=JOB),
     new(37, job(completionMode="Indexed", completions=100_001, parallelism=100_001), *INVALID,
         "spec.parallelism", kind=JOB),
+    new(37, job(parallelism=2, scheduling={"schedulingPolicy": {"gang": {"minCount": 3}}}),
+        *INVALID, "spec.scheduling.schedulingPolicy.gang.minCount", kind=JOB),
     new(38, pod("a", cpu="1e")), new(38, pod("a", cpu="abc")),
     new(38, pod("a", cpu="-1"), *INVALID),
     new(38, pod("a", asks={"nvidia.com/gpu": "500m"}), *INVALID),
@@ -160,6 +178,7 @@ async def a_server() -> Api:
     await api.create(CONFIG_MAP, {"metadata": {"name": "there", "namespace": "default"}})
     await api.create(POD, pod("there"), pod("gated", gates=["x"]), pod("bound", on="n1"))
     await api.create(POD_GROUP, gang("g", 2)[0])
+    await api.create(LEASE, {"metadata": {"name": "there", "namespace": "default"}})
     return api
 
 
@@ -223,12 +242,27 @@ async def row_12_an_unknown_field_is_told_of(api: Api) -> None:
     assert answer.all("warning") == ['299 - "unknown field \\"dragon\\""']
 
 
+async def row_13_of_two_values_of_a_field_the_last_counts(api: Api) -> None:
+    answer = await api.ask("POST", MAPS, b'{"metadata":{"name":"a","name":"b"}}')
+    assert (answer.code, answer.body["metadata"]["name"]) == (201, "b")
+    assert answer.all("warning") == ['299 - "duplicate field \\"name\\""']
+
+
 async def row_15_a_stale_version_is_a_conflict(api: Api) -> None:
     found = await api.get(CONFIG_MAP, "there")
     await api.patch(CONFIG_MAP, "there", {"data": {"a": "b"}})
     answer = await api.ask("PUT", f"{MAPS}/there", found)
     assert (answer.code, answer.body["reason"]) == (409, "Conflict")
     assert "object has been modified" in answer.body["message"]
+
+
+async def row_16_the_last_word_counts_where_no_version_is_needed(api: Api) -> None:
+    await api.create(JOB, {**job(), "metadata": {"name": "j", "namespace": "default"}})
+    for kind, name in ((POD, "there"), (JOB, "j")):
+        found = await api.get(kind, name)
+        await api.patch(kind, name, {"metadata": {"labels": {"a": "b"}}})
+        del found["metadata"]["resourceVersion"]
+        assert (await api.ask("PUT", kind.path("default", name), found)).code == 200
 
 
 async def row_17_a_lease_that_is_put_is_made(api: Api) -> None:
@@ -243,6 +277,23 @@ async def row_19_what_only_the_server_may_say_is_said_by_it(api: Api) -> None:
     assert answer.body["metadata"]["uid"] != "mine"
     assert not answer.body["metadata"]["creationTimestamp"].startswith("1999")
     assert answer.body["status"]["phase"] == "Pending"
+
+
+class Stubborn(SeededChance):
+    """Whoever asks for a name gets the same one."""
+
+    def suffix(self, length: int = 5) -> str:
+        return "x" * length
+
+
+async def row_20_a_name_that_is_always_taken_is_worth_another_try(api: Api) -> None:
+    api.server.context = replace(api.server.context, chance=Stubborn(1))
+    for code in (201, 409):
+        answer = await api.ask("POST", MAPS, {"metadata": {"generateName": "a-"}})
+        assert answer.code == code
+    assert answer.body["reason"] == "AlreadyExists"
+    assert answer.body["details"]["retryAfterSeconds"] == 1
+    assert answer.all("retry-after") == ["1"]
 
 
 async def row_22_nothing_new_comes_into_a_namespace_that_goes(api: Api) -> None:
@@ -270,16 +321,40 @@ async def row_25_the_future_is_waited_for_but_not_for_long(api: Api) -> None:
 
 async def row_26_a_token_cannot_climb_out_of_its_place(api: Api) -> None:
     for after in ("../../secrets/x", "/core/secrets/", "\x00", "\uffff"):
-        raw = orjson.dumps({"rv": api.store.revision, "after": after})
+        raw = orjson.dumps([api.store.revision, after])
         token = base64.urlsafe_b64encode(raw).decode().rstrip("=")
         answer = await api.ask("GET", MAPS, query={"continue": token, "limit": 5})
-        assert answer.code in (200, 400)
-        items = answer.body.get("items", ())
-        assert {item["metadata"]["name"] for item in items} <= {"there"}
+        assert (answer.code, answer.body["reason"]) == (400, "BadRequest")
+
+
+async def row_26_a_token_that_has_expired_comes_with_another(api: Api) -> None:
+    first = await api.listing(POD, {"limit": 1})
+    await api.create(POD, pod("z"))
+    api.store.compact(api.store.revision)
+    query = {"continue": first["metadata"]["continue"]}
+    answer = await api.ask("GET", PODS, query=query)
+    assert (answer.code, answer.body["reason"]) == (410, "Expired")
+    rest = await api.listing(POD, {"continue": answer.body["metadata"]["continue"]})
+    assert [item["metadata"]["name"] for item in rest["items"]] == ["gated", "there", "z"]
+
+
+async def row_31_what_goes_is_not_bound(api: Api) -> None:
+    await api.patch(POD, "there", {"metadata": {"finalizers": ["example.com/a"]}})
+    await api.delete(POD, "there")
+    answer = await api.bind("there", "n")
+    assert (answer.code, answer.body["reason"]) == (409, "Conflict")
 
 
 async def row_33_a_pod_may_be_bound_to_what_is_not_there(api: Api) -> None:
     assert (await api.bind("there", "ghost")).code == 201
+
+
+async def row_33_a_pod_may_be_bound_to_what_is_full_but_not_by_a_scheduler(api: Api) -> None:
+    await api.create(NODE, node("small", cpu="1"))
+    one, two = await api.create(POD, pod("one", cpu="1"), pod("two", cpu="1"))
+    assert (await api.bind_group((one, "small"))).code == 201
+    assert (await api.bind_group((two, "small"))).code == 409
+    assert (await api.bind("two", "small")).code == 201
 
 
 async def row_34_what_goes_takes_no_finalizer_on(api: Api) -> None:
@@ -289,9 +364,24 @@ async def row_34_what_goes_takes_no_finalizer_on(api: Api) -> None:
     assert (await api.patch(CONFIG_MAP, "there", change)).code == 422
 
 
+async def row_34_what_has_ended_for_good_does_not_run_again(api: Api) -> None:
+    await api.create(POD, pod("once", on="n1", spec={"restartPolicy": "Never"}))
+    status = {"name": "main", "image": "i", "imageID": "", "ready": False, "restartCount": 0}
+    for state, code in (({"terminated": {"exitCode": 0}}, 200), ({"running": {}}, 422)):
+        news = {"status": {"containerStatuses": [{**status, "state": state}]}}
+        assert (await api.patch(POD, "once", news, part="status")).code == code
+
+
 async def row_35_a_negative_grace_is_a_second(api: Api) -> None:
     answer = await api.delete(POD, "bound", {"gracePeriodSeconds": -5})
     assert (answer.code, answer.body["metadata"]["deletionGracePeriodSeconds"]) == (200, 1)
+
+
+async def row_36_an_owner_may_be_absent(api: Api) -> None:
+    """What then becomes of it is the garbage collector's affair, and is tested with it."""
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "nobody", "uid": "u"}
+    made = {"metadata": {"name": "a", "ownerReferences": [owner]}}
+    assert (await api.ask("POST", MAPS, made)).code == 201
 
 
 async def row_37_a_template_stays(api: Api) -> None:
@@ -306,6 +396,20 @@ async def row_39_whoever_may_not_is_told_so(api: Api) -> None:
     nowhere = await api.server.handle(Request("GET", "/apis/dragons.example/v1/x", user=ADMIN))
     assert (nowhere.code, nowhere.kind.partition(";")[0]) == (404, "text/plain")
     assert isinstance(nowhere, Reply)
+
+
+async def row_39_whoever_shows_what_does_not_count_is_not_let_in(api: Api) -> None:
+    with pytest.raises(Unauthorized) as refused:
+        api.server.access.authenticator.identify("Bearer wrong")
+    assert (refused.value.code, refused.value.reason) == (401, "Unauthorized")
+
+
+async def row_39_too_many_at_once_are_told_to_come_back(api: Api) -> None:
+    api.server.lanes = Lanes(reads=0)
+    await grant(api, ANN, "view", "default")
+    answer = await api.ask("GET", MAPS, user=ANN)
+    assert (answer.code, answer.body["reason"]) == (429, "TooManyRequests")
+    assert answer.all("retry-after") == ["1"]
 
 
 ROWS = {name: row for name, row in sorted(globals().items()) if name.startswith("row_")}
@@ -339,7 +443,11 @@ MORE: dict[str, tuple[str, str, object, Mapping[str, str], Mapping[str, object]]
         "metadata": {"name": "a"}, "spec": {"renewTime": "0000-01-01T00:00:00.000000Z"}}, {}, {}),
     "a date of the year 10000": ("POST", LEASE.path("default"), {
         "metadata": {"name": "a"}, "spec": {"renewTime": "10000-01-01T00:00:00.000000Z"}}, {}, {}),
+    "a generation beyond 64 bits": (
+        "POST", MAPS, b'{"metadata":{"name":"a","generation":9223372036854775808}}', {}, {},
+    ),
     "CONNECT": ("CONNECT", "/api", b"", {}, {}),
+    "HEAD": ("HEAD", MAPS, b"", {}, {}),
     "OPTIONS": ("OPTIONS", MAPS, b"", {}, {}),
     "another method in a header": ("GET", f"{MAPS}/x", b"", {"x-http-method-override": "PUT"}, {}),
     "slashes": ("GET", "//api///v1//dragons", b"", {}, {}),

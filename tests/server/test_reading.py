@@ -1,33 +1,17 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 
-import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from phalanx.api.kinds import CONFIG_MAP, NODE, POD
 from phalanx.api.wire import Object
-from tests.builders import in_virtual_time, node, pod, tried
+from tests.builders import in_virtual_time, node, pod
 from tests.server.api import Answer, Api, names, revision
 
 
 def config(name: str, **labels: str) -> Object:
     return {"metadata": {"name": name, "namespace": "default", "labels": labels}}
-
-
-async def pages(api: Api, limit: int, query: dict[str, str] | None = None) -> list[Object]:
-    """A list, page by page."""
-    found: list[Object] = []
-    more = ""
-    while not found or more:
-        token = {"continue": more} if more else {}
-        page = await api.listing(CONFIG_MAP, {"limit": limit, **(query or {}), **token})
-        found.append(page)
-        more = page["metadata"].get("continue", "")
-    return found
 
 
 # ---- one -----------------------------------------------------------------------------------------
@@ -94,96 +78,6 @@ async def test_a_list_of_all_namespaces_goes_by_namespace_and_name() -> None:
     assert spaces == ["default", "kube-public", "kube-system"]
 
 
-@in_virtual_time
-async def test_pages_show_one_revision_while_writes_go_on() -> None:
-    api = await Api.started()
-    await api.create(CONFIG_MAP, *(config(f"c{n:02}") for n in range(12)))
-    whole = await api.listing(CONFIG_MAP)
-    first = await api.listing(CONFIG_MAP, {"limit": 5})
-    assert first["metadata"]["remainingItemCount"] == 7
-    await api.delete(CONFIG_MAP, "c06")
-    await api.patch(CONFIG_MAP, "c07", {"data": {"new": "value"}})
-    await api.create(CONFIG_MAP, config("c055"), config("zzz"))
-    token = {"continue": first["metadata"]["continue"]}
-    second = await api.listing(CONFIG_MAP, {"limit": 5, **token})
-    rest = {"continue": second["metadata"]["continue"]}
-    third = await api.listing(CONFIG_MAP, {"limit": 5, **rest})
-    assert "continue" not in third["metadata"]
-    shown = [*first["items"], *second["items"], *third["items"]]
-    assert shown == whole["items"]
-    assert {revision(page) for page in (whole, first, second, third)} == {revision(whole)}
-
-
-@tried(0.5)
-@given(
-    st.lists(st.sampled_from(("red", "blue")), max_size=12),
-    st.integers(1, 13),
-    st.sampled_from(({}, {"labelSelector": "color=red"}, {"fieldSelector": "metadata.name!=c3"})),
-)
-@in_virtual_time
-async def test_all_pages_together_are_the_list(
-    colors: list[str], limit: int, query: dict[str, str]
-) -> None:
-    api = await Api.started()
-    await api.create(CONFIG_MAP, *(config(f"c{n}", color=one) for n, one in enumerate(colors)))
-    whole, parts = await api.listing(CONFIG_MAP, query), await pages(api, limit, query)
-    assert [item for page in parts for item in page["items"]] == whole["items"]
-    assert all(len(page["items"]) == limit for page in parts[:-1])
-
-
-@in_virtual_time
-async def test_a_selective_page_is_full_however_many_objects_it_skips() -> None:
-    api = await Api.started()
-    await api.create(CONFIG_MAP, *(config(f"c{n:04}") for n in range(1100)))
-    await api.create(CONFIG_MAP, config("last-1", color="red"), config("last-2", color="red"))
-    red = {"labelSelector": "color=red"}
-    assert [names(page) for page in await pages(api, 1, red)] == [["last-1"], ["last-2"]]
-
-
-@in_virtual_time
-async def test_a_page_whose_history_is_gone_says_so() -> None:
-    api = await Api.started()
-    await api.create(CONFIG_MAP, config("a"), config("b"), config("c"))
-    first = await api.listing(CONFIG_MAP, {"limit": 1})
-    await api.create(CONFIG_MAP, config("d"))
-    api.store.compact(api.store.revision)
-    query = {"continue": first["metadata"]["continue"]}
-    answer = await api.ask("GET", CONFIG_MAP.path("default"), query=query)
-    assert (answer.code, answer.body["reason"]) == (410, "Expired")
-
-
-def token(place: object) -> str:
-    return base64.urlsafe_b64encode(orjson.dumps(place)).decode()
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        "%", "a", "äöü", "!!!!", token([]), token(1), token({}), token({"rv": 1}),
-        token({"rv": "1", "after": "a"}), token({"rv": -1, "after": "a"}),
-        token({"rv": 0, "after": "a"}), token({"rv": 1, "after": 1}),
-        token({"rv": 1.5, "after": ""}),
-    ],
-)  # fmt: skip
-@in_virtual_time
-async def test_a_token_that_is_none_of_ours_is_a_bad_request(bad: str) -> None:
-    api = await Api.started()
-    answer = await api.ask("GET", CONFIG_MAP.path("default"), query={"continue": bad})
-    assert answer.code == 400
-
-
-@in_virtual_time
-async def test_a_forged_token_does_not_lead_out_of_its_namespace() -> None:
-    api = await Api.started()
-    elsewhere = config("secret")
-    elsewhere["metadata"]["namespace"] = "kube-system"
-    await api.create(CONFIG_MAP, config("a"), elsewhere)
-    for after in ("", "/", "../", "a/../../", "/core/configmaps/"):
-        forged = {"continue": token({"rv": api.store.revision, "after": after})}
-        listing = await api.listing(CONFIG_MAP, forged)
-        assert set(names(listing)) <= {"a"}
-
-
 # ---- which revision ------------------------------------------------------------------------------
 
 
@@ -235,15 +129,6 @@ async def test_a_revision_of_the_future_is_waited_for_and_never_answered_with_th
 async def test_a_revision_that_is_no_number_is_a_bad_request(bad: str) -> None:
     api = await Api.started()
     assert (await ask(api, resourceVersion=bad)).code == 400
-
-
-@in_virtual_time
-async def test_a_revision_and_a_token_contradict_each_other() -> None:
-    api = await Api.started()
-    await api.create(CONFIG_MAP, config("a"), config("b"))
-    first = await api.listing(CONFIG_MAP, {"limit": 1})
-    query = {"resourceVersion": "5", "continue": first["metadata"]["continue"]}
-    assert (await ask(api, **query)).code == 400
 
 
 @pytest.mark.parametrize("bad", ["x", "1e3", " 5", "9" * 30])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -98,3 +99,67 @@ def test_the_examples_of_the_documentation_work(pytester: pytest.Pytester) -> No
     tests = [name for name in files if name.startswith("test_")]
     assert len(tests) == 5
     run(pytester).assert_outcomes(passed=len(tests))
+
+
+#: A project of somebody else: its own settings, its own folders, nothing of ours but the package.
+PROJECT = """\
+[project]
+name = "sample"
+version = "0"
+
+[tool.pytest.ini_options]
+testpaths = ["checks"]
+addopts = ["--strict-markers", "--strict-config"]
+filterwarnings = ["error"]
+"""
+CHECKS = """\
+import subprocess
+import sys
+
+
+def test_a_gang_starts_as_a_whole(phalanx):
+    phalanx.nodes(2, cpu=4)
+    phalanx.apply("job.yaml")
+    phalanx.wait_for_all("pods", "Running", count=2)
+
+
+def test_each_has_a_cluster_of_its_own(phalanx):
+    assert phalanx.find("pods") == []
+
+
+def test_our_commands_find_it(phalanx):
+    phalanx.nodes(1, cpu=4)
+    phalanx.apply("job.yaml")
+    phalanx.wait_for_all("pods", "Running", count=2)
+    command = [sys.executable, "-m", "phalanx", "queue", "--kubeconfig", phalanx.kubeconfig]
+    assert "Job/pair" in subprocess.run(command, capture_output=True, text=True).stdout
+"""
+PAIR = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {name: pair}
+spec:
+  parallelism: 2
+  completions: 2
+  scheduling: {schedulingPolicy: {gang: {}}}
+  template:
+    spec:
+      restartPolicy: Never
+      containers:
+      - {name: main, image: registry.example/x:1, resources: {requests: {cpu: "2"}}}
+"""
+
+
+def test_a_project_of_somebody_else_needs_nothing_but_the_package(tmp_path: Path) -> None:
+    (tmp_path / "checks").mkdir()
+    for name, text in {
+        "pyproject.toml": PROJECT, "checks/test_gang.py": CHECKS, "job.yaml": PAIR,
+    }.items():  # fmt: skip
+        (tmp_path / name).write_text(text)
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q"],
+        cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert "3 passed" in done.stdout

@@ -5,6 +5,7 @@ import { Cluster } from "../../src/phalanx/ui/cluster.js";
 import { decisions } from "../../src/phalanx/ui/decisions.js";
 import { strips } from "../../src/phalanx/ui/map.js";
 import { fits, free, room, sentences } from "../../src/phalanx/ui/room.js";
+import { command } from "../../src/phalanx/ui/waiting.js";
 import { clusterOf, event, group, node, pod } from "./objects.mjs";
 
 test("a pod is where it is and nowhere else", () => {
@@ -78,4 +79,11 @@ test("a pod is as wide as its largest share, and all together no wider than the 
   const [full, half] = [cluster.running("n1"), cluster.running("n1").slice(0, 2)].map((pods) => strips(pods, cluster.nodes.get("n1"), 40));
   assert.deepEqual(half.map((one) => [one.from, one.width]), [[0, 10], [10, 10]]);
   assert.ok(Math.abs(full.at(-1).from + full.at(-1).width - 40) < 1e-6);
+});
+
+test("one asks why by the name of whoever made the gang", () => {
+  const made = { name: "train-1-2", namespace: "lab", owner: { kind: "Job", name: "train" } };
+  assert.equal(command(made), "phalanx why job/train -n lab");
+  assert.equal(command({ ...made, owner: { kind: "Workload", name: "w" } }), "phalanx why podgroup/train-1-2 -n lab");
+  assert.equal(command({ ...made, owner: null }), "phalanx why podgroup/train-1-2 -n lab");
 });

@@ -2,9 +2,11 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { Colours, INKS, PALETTES, luminance } from "../../src/phalanx/ui/colour.js";
+import { NodeMap } from "../../src/phalanx/ui/map.js";
 import { cellAt, neighbour, plan } from "../../src/phalanx/ui/plan.js";
 import { parsed, shown } from "../../src/phalanx/ui/quantity.js";
 import { levels, tree } from "../../src/phalanx/ui/topology.js";
+import { clusterOf, node, pod } from "./objects.mjs";
 
 const BLOCK = "topology.kubernetes.io/block";
 const RACK = "topology.kubernetes.io/rack";
@@ -95,6 +97,23 @@ test("arrow keys reach every node, and stop at the edge", () => {
   }
   assert.equal(seen.size, 48);
   assert.equal(neighbour(found, 0, [-1, 0]), 0);
+});
+
+test("when pods change only the cells of their nodes are drawn", () => {
+  globalThis.document ??= { activeElement: null };
+  let rects = 0;
+  const pen = { setTransform() {}, strokeRect() {}, fillText() {}, fillRect() { rects++; } };
+  const canvas = { getContext: () => pen, addEventListener() {}, style: {}, parentElement: { clientWidth: 860, clientHeight: 520 } };
+  const nodes = Array.from({ length: 100 }, (_, at) => node(`n${at}`));
+  const cluster = clusterOf({ nodes, pods: [pod("a", { node: "n1" })] });
+  const map = new NodeMap(canvas, cluster, { theme: { name: "dark" }, told() {}, choose() {}, shows: () => true });
+  const drawn = (work) => { rects = 0; work(); return rects; };
+  assert.equal(drawn(() => map.refresh()), 1 + 100 + 1);
+  assert.equal(drawn(() => map.refresh()), 0);
+  cluster.sinks().pods.apply("MODIFIED", pod("a", { node: "n2" }));
+  assert.equal(drawn(() => map.refresh()), 2 + 2 + 1);
+  cluster.sinks().nodes.apply("ADDED", node("n100"));
+  assert.equal(drawn(() => map.refresh()), 1 + 101 + 1);
 });
 
 test("quantities are numbers", () => {

@@ -82,7 +82,7 @@ test("the page, from signing in to signing out", async (t) => {
     await showing("waiting", "minCount (6) cannot be satisfied");
     await showing("waiting", "Resources free for 2 more on all nodes; 6 needed");
     await showing("waiting", "room for 4 members");
-    await showing("waiting", "phalanx why podgroup/large");
+    await showing("waiting", "phalanx why job/large");
     await showing("waiting-title", "Waiting: 1");
   });
 

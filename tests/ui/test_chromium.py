@@ -23,6 +23,16 @@ JOBS = "/apis/batch/v1/namespaces/default/jobs"
 SHAPE = "cpu=8,memory=8Gi,example.com/gpu=4"
 #: Milliseconds from opening the page of a large cluster to its whole picture.
 PICTURE = 6000
+#: Milliseconds between two frames while a tenth of its pods changes: of twenty the slowest.
+FRAME = 100
+#: Counts the milliseconds between frames, and of those that were the slowest of twenty.
+COUNTING = (
+    "window.frames_ = []; let last = performance.now();"
+    "(function next(now) {"
+    " frames_.push(now - last); last = now; requestAnimationFrame(next);"
+    " })(last)"
+)
+SLOW = "frames_.sort((a, b) => a - b)[Math.floor(frames_.length * 0.95)]"
 
 
 @pytest.fixture(scope="module")
@@ -171,4 +181,10 @@ def test_a_thousand_nodes_and_ten_thousand_pods_are_seen_soon() -> None:
         took = page.until("Number(document.documentElement.dataset.picture)")
         keep(page, "large")
         assert took < PICTURE
+        page.evaluate(COUNTING)
+        for at in range(5):
+            ask(access, "POST", JOBS, job(f"more-{at}", 100, 0))
+            end(access, f"job-{at:03}")
+        shows(page, "decisions", "default/more-4")
+        assert page.evaluate(SLOW) < FRAME
         assert is_quiet(page), page.complaints

@@ -148,7 +148,15 @@ def _follow(schema: Schema | None, result: Object, key: str, patch: Object) -> N
         _reorder(schema, result, key.removeprefix(_ORDER), patch, value)
         return
     name = key.removeprefix(_REMOVE)
-    result[name] = [item for item in result.get(name) or [] if item not in value]
+    result[name] = [item for item in _list_at(result, name) if item not in value]
+
+
+def _list_at(obj: Object, name: str) -> list[Any]:
+    """The list that a directive is about."""
+    found = obj.get(name) or []
+    if not isinstance(found, list):
+        raise PatchFailed(f"{name} must be a list")
+    return found
 
 
 def _retained(obj: Object, patch: Object) -> Object:
@@ -209,11 +217,11 @@ def _reorder(
     inner = schema.field(name) if schema else None
     if inner is None:
         raise PatchFailed(f"{_ORDER}{name} does not fit the object")
-    old = list(result.get(name) or [])
+    old = list(_list_at(result, name))
     if isinstance(patch.get(name), list):
         _merge_field(inner, result, name, patch[name])
     if name in result:
-        result[name] = _ordered(result[name], old, wanted, inner.merge_key)
+        result[name] = _ordered(_list_at(result, name), old, wanted, inner.merge_key)
 
 
 def _ordered(items: list[Any], old: list[Any], wanted: list[Any], key: str) -> list[Any]:

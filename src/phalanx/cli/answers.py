@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
 from phalanx.scheduler.diagnosis import EMPTY, FITS, NOT_READY, PLACED, Diagnosis
 from phalanx.scheduler.entry import Id
 from phalanx.scheduler.evidence import Evidence, Row
@@ -86,11 +84,6 @@ def as_json(answer: Answer) -> dict[str, Any]:
         ],
         "decisions": found.decisions, "cutShort": found.is_cut_short,
     }  # fmt: skip
-
-
-def spelled(value: object) -> str:
-    """JSON that people can read."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
 
 
 def _cures(found: Diagnosis) -> Iterator[str]:

@@ -10,7 +10,6 @@ the server's from before that had threads or a loop; neither outlives the other.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
 import signal
@@ -21,25 +20,19 @@ from http.client import OK
 from multiprocessing import get_context
 
 import click
-import uvloop
 from msgspec.structs import replace
 
 from phalanx.api.wire import Handler, Reply, Request, Stream
-from phalanx.chance import TrueChance
-from phalanx.cli.troubles import plain
-from phalanx.client.client import Client
-from phalanx.client.line import Caller, Line
+from phalanx.client.line import Line
 from phalanx.client.transports import Unreachable
-from phalanx.clock import WallClock
-from phalanx.crew import Crew, Staff
-from phalanx.telemetry import TEXT, Metrics
 
 #: Seconds that the crew may take to end by itself.
 _FAREWELL = 8.0
 #: Most objects of a request go by themselves: the collector looks for cycles rarely.
 _COLLECTION = (20_000, 20, 50)
 _GONE = "scheduler, controllers and nodes have ended"
-_METRICS, _READY = "/metrics", "/readyz"
+#: What the server asks the crew for.
+_METRICS, READY = "/metrics", "/readyz"
 
 
 class Ended(Exception):
@@ -48,6 +41,7 @@ class Ended(Exception):
 
 def settle() -> None:
     """What start-up made lives to the end: the collector need not look at it again."""
+    gc.enable()
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_COLLECTION)
@@ -84,7 +78,7 @@ async def attended(
     """Serve the crew; once it is ready, a handler that speaks for both. `left` if it goes."""
     line = await Line.over(sock, handle)
     try:
-        await _answer_of(line, _READY)
+        await _answer_of(line, READY)
     except Unreachable:
         raise Ended(_GONE) from None
     line.ended.add_done_callback(lambda _: left(Ended(_GONE)))
@@ -122,35 +116,3 @@ def _obey(work: Callable[[socket.socket], None], sock: socket.socket) -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-
-
-def man(sock: socket.socket, staff: Staff) -> None:
-    """Be the crew until the line ends."""
-    try:
-        uvloop.run(_man(sock, staff))
-    except ExceptionGroup as group:
-        raise plain(group) from None
-
-
-async def _man(sock: socket.socket, staff: Staff) -> None:
-    metrics, is_ready = Metrics(), asyncio.Event()
-
-    async def answer(request: Request) -> Reply:
-        if request.path == _READY:
-            await is_ready.wait()
-        return Reply(OK, metrics.text().encode(), TEXT)
-
-    line = await Line.over(sock, answer)
-
-    async def work() -> None:
-        crew = Crew(lambda user: Client(Caller(line, user), metrics), clock, chance, staff)
-        async with crew.running():
-            settle()
-            is_ready.set()
-            await line.ended
-
-    clock, chance, working = WallClock(), TrueChance(), asyncio.create_task(work())
-    await asyncio.wait((working, line.ended), return_when=asyncio.FIRST_COMPLETED)
-    working.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await working

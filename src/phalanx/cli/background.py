@@ -16,6 +16,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import click
+
 _PID, _LOG = "up.pid", "up.log"
 #: Seconds that a control plane is given to end, and between two looks whether it has.
 _PATIENCE, _LOOK = 10.0, 0.05
@@ -75,6 +77,13 @@ def start(arguments: Sequence[str], folder: Path) -> str:
         process.wait()
         raise NotStarted((folder / _LOG).read_text().strip().removeprefix("Error: "))
     return ready.rstrip("\n")
+
+
+def announce(ready: str) -> None:
+    """Say that it is ready, for programs, and where its page is, for people."""
+    click.echo(ready)
+    page = f"{ready.split()[1]}/ui/"
+    click.echo(f"page {page} (sign in with the token of the kubeconfig)", err=True)
 
 
 def stop(folder: Path) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from phalanx.controllers.decisionlog import DecisionLog, LogFile, in_thread
+if TYPE_CHECKING:
+    from phalanx.controllers.decisionlog import DecisionLog
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,5 +33,9 @@ def check_decision_log(file: Path | None) -> None:
 
 
 def decision_log(file: Path | None) -> DecisionLog | None:
-    """Where decisions go, if anywhere."""
-    return DecisionLog(in_thread(LogFile(file).write)) if file else None
+    """Where decisions go, if anywhere; who writes none need not load what does."""
+    if file is None:
+        return None
+    from phalanx.controllers.decisionlog import DecisionLog, LogFile, in_thread
+
+    return DecisionLog(in_thread(LogFile(file).write))

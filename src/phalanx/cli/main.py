@@ -51,6 +51,18 @@ class _Commands(click.Group):
         command: click.Command = _loaded(f"phalanx.cli.{cmd_name.replace('-', '_')}").command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is named; who mistypes one is told which may be meant."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], COMMANDS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            ctx.fail(f"No such command {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list in the help, without importing anything."""
         with formatter.section("Commands"):
@@ -72,4 +84,12 @@ def _loaded(module: str) -> ModuleType:
 @click.command(cls=_Commands, context_settings=_SETTINGS)
 @click.version_option(__version__, prog_name="phalanx")
 def main() -> None:
-    """Gang scheduling for Kubernetes."""
+    """Gang scheduling for Kubernetes.
+
+    \b
+    To begin with:
+      phalanx up --detach --nodes 10
+      export KUBECONFIG=~/.local/state/phalanx/kubeconfig
+      kubectl get nodes
+      phalanx down
+    """

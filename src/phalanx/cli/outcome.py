@@ -11,6 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from phalanx.api.core import Pod
+from phalanx.api.meta import condition
+from phalanx.api.scheduling import DISRUPTION_TARGET
 from phalanx.cli.paper import counted
 from phalanx.cli.pools import LEVELS
 from phalanx.scheduler.diagnosis import Cluster
@@ -48,20 +51,31 @@ class End:
 
 
 class Setbacks(Counter[Id]):
-    """How often gangs ran and then had to wait again, by looking now and then."""
+    """How often gangs were at work and lost members that had not ended, by looking now and then."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._running: set[Id] = set()
+        self._at_work: dict[Id, set[str]] = {}
 
-    def look(self, lines: Sequence[Lined]) -> None:
-        """Note who had been running and is not."""
-        for line in lines:
-            if line.standing is Standing.RUNNING:
-                self._running.add(line.id)
-            elif line.id in self._running and line.standing is not Standing.ENDED:
-                self._running.remove(line.id)
-                self[line.id] += 1
+    def look(self, cluster: Cluster) -> None:
+        """Note who has lost members since the last look: they are gone, or were driven off."""
+        pods = homes(cluster)
+        left = {pod.metadata.uid for _, pod in pods if not _is_driven_off(pod)}
+        for id_, uids in list(self._at_work.items()):
+            if uids - left:
+                self[id_] += 1
+                del self._at_work[id_]
+        for id_, pod in pods:
+            at_work = self._at_work.setdefault(id_, set())
+            if pod.ended:
+                at_work.discard(pod.metadata.uid)
+            elif pod.node and pod.metadata.uid in left:
+                at_work.add(pod.metadata.uid)
+
+
+def _is_driven_off(pod: Pod) -> bool:
+    said = condition(pod.status.conditions, DISRUPTION_TARGET)
+    return said is not None and said.status == "True"
 
 
 def places(cluster: Cluster) -> tuple[dict[Id, Counter[str]], dict[Id, str]]:

@@ -13,7 +13,7 @@ import click
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-TABLE, WIDE, JSON, YAML = "table", "wide", "json", "yaml"
+TABLE, TEXT, WIDE, JSON, YAML = "table", "text", "wide", "json", "yaml"
 #: Characters that a bar is wide.
 BAR = 20
 NOTHING = "-"

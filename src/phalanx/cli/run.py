@@ -189,7 +189,7 @@ class Run:
         cluster, jobs = await seen(self._client), (await self._client.list(JOB, Job)).items
         lines = lineup(cluster, everybody=True)
         self._tell(lines)
-        self._setbacks.look(lines)
+        self._setbacks.look(cluster)
         return _Look(cluster, jobs, lines)
 
     def _is_over(self, look: _Look) -> bool:

@@ -7,9 +7,10 @@ from pathlib import Path
 import click
 
 from phalanx.api.meta import Key
-from phalanx.cli.answers import Answer, as_json, as_text, spelled
+from phalanx.cli.answers import Answer, as_json, as_text
 from phalanx.cli.configuration import load_configuration
 from phalanx.cli.connection import ask, cluster_options
+from phalanx.cli.paper import JSON, TEXT, YAML, output_option, structured
 from phalanx.cli.subjects import Asked, parsed, seen, subjects
 from phalanx.client.client import Client
 from phalanx.clock import WallClock
@@ -21,7 +22,7 @@ from phalanx.scheduler.profiles import DEFAULT_PROFILES, Profiles
 @click.command()
 @click.argument("what", metavar="KIND/NAME")
 @cluster_options
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+@output_option(TEXT, JSON, YAML)
 @click.option(
     "--config",
     "policy",
@@ -51,11 +52,11 @@ def command(
         return asked, await _answers(client, asked, profiles, WallClock().now())
 
     asked, found = ask(config, context, question)
-    if output == "json":
-        items = [as_json(answer) for answer in found]
-        click.echo(spelled({"items": items} if asked.is_many else items[0]))
-    else:
+    if output == TEXT:
         click.echo(_text(asked, found))
+    else:
+        items = [as_json(answer) for answer in found]
+        click.echo(structured({"items": items} if asked.is_many else items[0], output))
 
 
 async def told(client: Client, what: str, namespace: str) -> str:

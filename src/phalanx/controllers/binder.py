@@ -44,6 +44,11 @@ class Attempt(NamedTuple):
         """Where its pods are."""
         return self.entity.key.namespace
 
+    @property
+    def number(self) -> str:
+        """Under which it is bound, and told of."""
+        return f"bind-{self.placed.bindings[0].uid}"
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -120,7 +125,7 @@ class Binder:
 
     async def _bind(self, batch: Sequence[Attempt]) -> None:
         error: Trouble | None = None
-        NUMBER.set(f"bind-{batch[0].placed.bindings[0].uid}")
+        NUMBER.set(batch[0].number)
         try:
             path = GROUP_BINDING.path(batch[0].namespace)
             await self._client.post(path, self._group_binding(batch))

@@ -21,6 +21,7 @@ from phalanx.clock import Clock
 from phalanx.controllers.binder import Trouble
 from phalanx.scheduler.decision import Victim
 from phalanx.scheduler.entity import Entity
+from phalanx.telemetry import NUMBER
 
 REASON = "PreemptionByScheduler"
 #: Victims that are sent off side by side where each is a request of its own.
@@ -40,6 +41,11 @@ class Eviction:
         """What the victims are told."""
         entity = self.entity
         return f"{entity.scheduler}: preempting to accommodate a higher priority {entity.sort}"
+
+    @property
+    def number(self) -> str:
+        """Under which all requests of it are made, and the events that tell of it."""
+        return f"evict-{self.victims[0].uid}"
 
 
 #: Called with an eviction and with what went wrong, by victim.
@@ -72,6 +78,7 @@ class Evictor:
         while True:
             eviction = await self._waiting.get()
             evict = self._one_by_one if self._foreign else self._at_once
+            NUMBER.set(eviction.number)
             try:
                 troubles = await evict(eviction)
             finally:

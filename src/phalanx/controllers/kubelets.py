@@ -13,11 +13,12 @@ from collections.abc import Collection, Sequence
 from phalanx.api.core import Pod
 from phalanx.api.kinds import POD
 from phalanx.api.meta import Key, condition, seconds, timestamp
+from phalanx.api.podusage import USAGE, BadUsage, stated_usage
 from phalanx.client.client import Client
 from phalanx.clock import Clock
 from phalanx.controllers.actions import Delete, Plan
 from phalanx.controllers.disruptedpods import status_patch
-from phalanx.controllers.loop import Informers, Loop
+from phalanx.controllers.loop import Informers, Loop, NodeClient
 from phalanx.controllers.podreports import (
     NOT_READY,
     creating,
@@ -25,7 +26,7 @@ from phalanx.controllers.podreports import (
     refused,
     running,
 )
-from phalanx.controllers.stages import BadStages, Life, Rule, stages_of
+from phalanx.controllers.stages import STAGES, BadStages, Life, Rule, stages_of
 
 _WORKERS = 16
 #: Exit codes of what ended when it was asked to, and of what did not and was killed.
@@ -33,15 +34,16 @@ STOPPED, KILLED = 143, 137
 
 
 class Kubelets:
-    """The kubelets of the nodes of these names, all in one."""
+    """The kubelets of the nodes of these names, all in one; each asks as its node, if it can."""
 
     def __init__(
         self, client: Client, informers: Informers, clock: Clock, names: Collection[str],
-        rules: Sequence[Rule] = (),
+        rules: Sequence[Rule] = (), of_node: NodeClient | None = None,
     ) -> None:  # fmt: skip
         self._clock, self._names, self._rules = clock, names, rules
+        self._of_node = of_node or (lambda name: client)
         self._pods = informers.of(POD, Pod).cache
-        self._loop: Loop[Key] = Loop(client, self.reconcile, _WORKERS)
+        self._loop: Loop[Key] = Loop(client, self.reconcile, _WORKERS, speaker=self._speaker)
         self._pods.subscribe(self._changed)
 
     async def run(self) -> None:
@@ -55,20 +57,26 @@ class Kubelets:
             return Plan()
         try:
             life = stages_of(pod.metadata, self._rules).life(str(key))
+            stated_usage(pod.metadata.annotations)
         except BadStages as error:
-            return self._turned_away(pod, error)
+            return self._turned_away(pod, "InvalidStages", f"annotation {STAGES}: {error}")
+        except BadUsage as error:
+            return self._turned_away(pod, "InvalidUsage", f"annotation {USAGE}: {error}")
         if pod.metadata.deletion_timestamp:
             return self._take_down(pod, life)
         if pod.ended:
             return Plan()
         return self._started(pod, life) if pod.status.phase == "Pending" else self._ran(pod, life)
 
-    def _turned_away(self, pod: Pod, error: BadStages) -> Plan:
+    def _speaker(self, key: Key) -> Client:
+        pod = self._pods.get(key)
+        return self._of_node(pod.spec.node_name if pod else "")
+
+    def _turned_away(self, pod: Pod, reason: str, message: str) -> Plan:
         """A pod whose word about itself cannot be read is not run at all."""
         if pod.metadata.deletion_timestamp:
             return Plan([self._gone(pod)])
-        said = refused("InvalidStages", f"annotation phalanx.dev/stages: {error}")
-        return Plan() if pod.ended else Plan([status_patch(pod, said)])
+        return Plan() if pod.ended else Plan([status_patch(pod, refused(reason, message))])
 
     def _started(self, pod: Pod, life: Life) -> Plan:
         now = self._clock.now()

@@ -17,6 +17,7 @@ from phalanx.client.client import Client
 from phalanx.client.discovery import serves
 from phalanx.client.transports import Unreachable
 from phalanx.clock import Clock
+from phalanx.controllers.loop import NodeClient
 
 LEASE_NAMESPACE = "kube-node-lease"
 #: Seconds that a lease lasts, and between its renewals.
@@ -28,10 +29,13 @@ _TOGETHER = 50
 
 
 class Leases:
-    """A lease for each of these nodes."""
+    """A lease for each of these nodes; alone each renews its own, together `client` does."""
 
-    def __init__(self, client: Client, clock: Clock, names: Iterable[str]) -> None:
+    def __init__(
+        self, client: Client, clock: Clock, names: Iterable[str], of_node: NodeClient | None = None
+    ) -> None:
         self._client, self._clock, self._names = client, clock, sorted(names)
+        self._of_node = of_node or (lambda name: client)
 
     async def run(self) -> None:
         """Renew all of them once per round, a portion at a time, until cancelled."""
@@ -75,7 +79,7 @@ class Leases:
     async def _renew_one(self, name: str) -> None:
         key, now = Key(LEASE_NAMESPACE, name), micro_timestamp(self._clock.now())
         try:
-            await self._client.patch(LEASE, key, {"spec": {"renewTime": now}})
+            await self._of_node(name).patch(LEASE, key, {"spec": {"renewTime": now}})
         except NotFound:
             await self._lease(name, now)
         except (ApiError, Unreachable):
@@ -89,6 +93,6 @@ class Leases:
             },
         }  # fmt: skip
         try:
-            await self._client.create(LEASE, lease)
+            await self._of_node(name).create(LEASE, lease)
         except (ApiError, Unreachable):
             return

@@ -27,6 +27,8 @@ from phalanx.controllers.actions import Action, Plan, perform
 from phalanx.controllers.recorder import Note
 
 K = TypeVar("K", bound=Hashable)
+#: By the name of a node, the client that asks as this node.
+NodeClient = Callable[[str], Client]
 #: What is done about a key; in how many seconds to look again, if not only when told.
 Act = Callable[[K], Awaitable[float | None]]
 R = TypeVar("R", bound=Resource)
@@ -130,6 +132,7 @@ class Loop(Generic[K]):
 
     `record` hears what a plan tells, `refused` which of its actions the server would not have.
     Where `confirm` is given it is asked first, so that nothing is done on the word of a late view.
+    Where `speaker` is given, each key is acted on by the client that it says, else all by one.
     """
 
     def __init__(
@@ -137,10 +140,12 @@ class Loop(Generic[K]):
         record: Callable[[Note], None] = lambda note: None,
         refused: Callable[[K, Action, ApiError], None] = lambda key, action, error: None,
         confirm: Callable[[K], Awaitable[bool]] | None = None,
+        speaker: Callable[[K], Client] | None = None,
     ) -> None:  # fmt: skip
         name: str = getattr(reconcile, "__qualname__", type(reconcile).__name__)
         self.queue: WorkQueue[K] = observed_queue(client, name.partition(".__")[0])
-        self._client, self._reconcile, self._workers = client, reconcile, workers
+        self._reconcile, self._workers = reconcile, workers
+        self._speaker = speaker or (lambda key: client)
         self._record, self._refused, self._confirm = record, refused, confirm
 
     async def run(self) -> None:
@@ -150,16 +155,17 @@ class Loop(Generic[K]):
     async def _handle(self, key: K) -> float | None:
         plan = self._reconcile(key)
         if plan.actions and await self._is_so(key):
+            client = self._speaker(key)
             for action in plan.actions:
-                await self._perform(key, action)
+                await self._perform(client, key, action)
         return plan.again
 
     async def _is_so(self, key: K) -> bool:
         return self._confirm is None or await self._confirm(key)
 
-    async def _perform(self, key: K, action: Action) -> None:
+    async def _perform(self, client: Client, key: K, action: Action) -> None:
         try:
-            await perform(self._client, action, self._record)
+            await perform(client, action, self._record)
         except ApiError as error:
             self._refused(key, action, error)
             raise

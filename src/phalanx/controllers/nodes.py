@@ -22,7 +22,7 @@ from phalanx.client.client import Client
 from phalanx.clock import Clock
 from phalanx.controllers.kubelets import Kubelets
 from phalanx.controllers.leases import Leases
-from phalanx.controllers.loop import Informers
+from phalanx.controllers.loop import Informers, NodeClient
 from phalanx.controllers.processes import Host
 from phalanx.controllers.processnodes import ProcessNodes
 from phalanx.controllers.recovery import Recovery
@@ -62,27 +62,29 @@ class SimulatedNode:
 class Nodes:
     """All these nodes of a cluster: simulated, or of processes if there is a host to run them.
 
-    Whoever makes the Node objects otherwise only runs it.
+    Whoever makes the Node objects otherwise only runs it. What concerns one node is asked as this
+    node where `of_node` is given; `client` registers them and renews their leases together.
     """
 
     def __init__(
         self, client: Client, informers: Informers, clock: Clock, nodes: Sequence[SimulatedNode],
-        rules: Sequence[Rule] = (), host: Host | None = None,
+        rules: Sequence[Rule] = (), host: Host | None = None, of_node: NodeClient | None = None,
     ) -> None:  # fmt: skip
-        self._client, self._clock = client, clock
+        self._client, self._clock, self._of_node = client, clock, of_node
         self._nodes = {node.name: node for node in nodes}
         self._kubelets: Kubelets | ProcessNodes
         if host is None:
-            self._kubelets = Kubelets(client, informers, clock, self._nodes, rules)
+            self._kubelets = Kubelets(client, informers, clock, self._nodes, rules, of_node)
         else:
-            self._kubelets = ProcessNodes(client, informers, clock, self._nodes, host)
-        self._recovery = Recovery(client, informers, clock, self._nodes)
+            self._kubelets = ProcessNodes(client, informers, clock, self._nodes, host, of_node)
+        self._recovery = Recovery(client, informers, clock, self._nodes, of_node)
 
     async def run(self) -> None:
         """Be their kubelets until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._kubelets.run())
-            group.create_task(Leases(self._client, self._clock, self._nodes).run())
+            leases = Leases(self._client, self._clock, self._nodes, self._of_node)
+            group.create_task(leases.run())
             group.create_task(self._recovery.run())
 
     async def register(self) -> list[str]:

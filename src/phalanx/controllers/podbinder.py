@@ -21,6 +21,7 @@ from phalanx.client.transports import Unreachable
 from phalanx.controllers.binder import Attempt, Finished, Outcome, Trouble
 from phalanx.controllers.intents import Intents, bound_before
 from phalanx.scheduler.decision import Binding
+from phalanx.telemetry import NUMBER
 
 #: Requests under way at a time, and the seconds that one may take.
 LANES, LIMIT = 32, 10.0
@@ -81,6 +82,7 @@ class PodBinder:
 
     async def _attempt(self, attempt: Attempt) -> None:
         account = _Account(attempt)
+        NUMBER.set(attempt.number)
         try:
             await self._bind(account)
         finally:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from phalanx.api.core import Pod
 from phalanx.api.errors import ApiError, NotFound
 from phalanx.api.kinds import POD, SUBJECT_ACCESS_REVIEW
-from phalanx.api.meta import timestamp
+from phalanx.api.meta import Key, timestamp
 from phalanx.api.wire import Object
 from phalanx.client.client import Client
 from phalanx.client.transports import Unreachable
@@ -78,6 +78,16 @@ class PodRun:
     def uid(self) -> str:
         """Which pod it is."""
         return self._pod.metadata.uid
+
+    @property
+    def key(self) -> Key:
+        """What it is called."""
+        return self._pod.metadata.key
+
+    @property
+    def sessions(self) -> dict[str, int]:
+        """The sessions of the processes that run at present, by container."""
+        return {name: process.session for name, process in self._processes.items()}
 
     def stop(self, grace: float) -> None:
         """Ask it to end within so many seconds; a shorter time may be given later."""

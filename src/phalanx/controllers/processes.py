@@ -119,6 +119,11 @@ class Process:
         )  # fmt: skip
         return cls(process, output)
 
+    @property
+    def session(self) -> int:
+        """By which number all that it started is known too."""
+        return self._process.pid
+
     async def ended(self) -> int:
         """Wait for its end, and see to it that nothing of it is left; its exit code."""
         try:

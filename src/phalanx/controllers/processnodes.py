@@ -18,8 +18,9 @@ from phalanx.client.client import Client
 from phalanx.client.transports import Unreachable
 from phalanx.clock import Clock
 from phalanx.controllers.actions import Delete, perform
+from phalanx.controllers.consumption import Consumption
 from phalanx.controllers.disruptedpods import status_patch
-from phalanx.controllers.loop import Informers, observed_queue, work
+from phalanx.controllers.loop import Informers, NodeClient, observed_queue, work
 from phalanx.controllers.podreports import refused
 from phalanx.controllers.podruns import PodRun
 from phalanx.controllers.processes import Host
@@ -34,12 +35,17 @@ _LOST = refused("NodeRestarted", "its processes ended with the nodes that ran th
 
 
 class ProcessNodes:
-    """The kubelets of the process nodes of these names, all in one."""
+    """The kubelets of the process nodes of these names, all in one; each asks as its node.
+
+    What they measure they tell together, by the `client`.
+    """
 
     def __init__(
-        self, client: Client, informers: Informers, clock: Clock, names: Collection[str], host: Host
-    ) -> None:
+        self, client: Client, informers: Informers, clock: Clock, names: Collection[str],
+        host: Host, of_node: NodeClient | None = None,
+    ) -> None:  # fmt: skip
         self._client, self._clock, self._names, self._host = client, clock, names, host
+        self._of_node = of_node or (lambda name: client)
         self._pods = informers.of(POD, Pod).cache
         self._queue = observed_queue(client, type(self).__name__)
         self._runs: dict[Key, tuple[PodRun, asyncio.Task[None]]] = {}
@@ -50,6 +56,8 @@ class ProcessNodes:
     async def run(self) -> None:
         """Run what is bound there until cancelled; then everything ends."""
         async with asyncio.TaskGroup() as self._group:
+            consumption = Consumption(self._client, lambda: [run for run, _ in self._runs.values()])
+            self._group.create_task(consumption.run())
             try:
                 await work(self._queue, self._attend)
             finally:
@@ -73,11 +81,12 @@ class ProcessNodes:
         if pod is None or pod.spec.node_name not in self._names:
             self._done.pop(key, None)
             return None
+        client = self._of_node(pod.spec.node_name)
         is_done = pod.ended or self._done.get(key) == pod.metadata.uid
         if pod.metadata.deletion_timestamp:
-            await perform(self._client, Delete(POD, key, pod.metadata.uid, grace=0))
+            await perform(client, Delete(POD, key, pod.metadata.uid, grace=0))
         elif not is_done and pod.status.phase != "Pending":
-            await perform(self._client, status_patch(pod, _LOST))
+            await perform(client, status_patch(pod, _LOST))
         elif not is_done:
             return self._start(key, pod)
         return None
@@ -93,7 +102,7 @@ class ProcessNodes:
     def _start(self, key: Key, pod: Pod) -> float | None:
         if len(self._runs) >= _MOST:
             return _AGAIN
-        run = PodRun(self._host, self._client, self._clock, pod)
+        run = PodRun(self._host, self._of_node(pod.spec.node_name), self._clock, pod)
         self._runs[key] = run, self._group.create_task(self._follow(key, run))
         return None
 

@@ -17,7 +17,7 @@ from phalanx.client.client import Client
 from phalanx.clock import Clock
 from phalanx.controllers.actions import Patch, Plan
 from phalanx.controllers.disruptedpods import nodes_of, status_patch
-from phalanx.controllers.loop import Informers, Loop
+from phalanx.controllers.loop import Informers, Loop, NodeClient
 from phalanx.controllers.podreports import NOT_READY
 
 #: Seconds between reports of a node.
@@ -36,12 +36,13 @@ class Recovery:
     """Reports for these nodes. Never says of one that it is not well."""
 
     def __init__(
-        self, client: Client, informers: Informers, clock: Clock, names: Collection[str]
-    ) -> None:
+        self, client: Client, informers: Informers, clock: Clock, names: Collection[str],
+        of_node: NodeClient | None = None,
+    ) -> None:  # fmt: skip
         self._clock, self._names = clock, names
         self._nodes, pods = informers.of(NODE, Node).cache, informers.of(POD, Pod)
         self._synced, self._on_node = pods.synced, pods.cache.index(nodes_of)
-        self._loop: Loop[str] = Loop(client, self.reconcile)
+        self._loop: Loop[str] = Loop(client, self.reconcile, speaker=of_node)
         self._nodes.subscribe(self._changed)
 
     async def run(self) -> None:

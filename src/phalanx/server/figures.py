@@ -183,12 +183,13 @@ def _shown(context: Context, call: Call, found: Iterable[Object]) -> Reply:
     chosen = [one for one in found if selection.holds(one)]
     if call.name and not chosen:
         raise not_found(call.kind, call.name)
+    meta = {"resourceVersion": str(context.store.revision)}
     if accepted.form == "Table":
         include = tables.check_include(call.query.get("includeObject", ""))
         values, now = map(orjson.dumps, chosen), context.clock.now()
-        body = tables.table(call.kind, values, {}, include, now)
+        body = tables.table(call.kind, values, meta, include, now)
     elif call.name:
         body = dumped(call.kind, chosen[0])
     else:
-        body = listed(call.kind, {}, map(orjson.dumps, chosen))
+        body = listed(call.kind, meta, map(orjson.dumps, chosen))
     return in_media(Reply(200, body), accepted)

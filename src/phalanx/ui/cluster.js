@@ -15,6 +15,8 @@ export class Cluster {
     this.onNode = new Map();
     this.inGroup = new Map();
     this.labelled = 0;
+    /** Nodes whose pods have changed since the map was drawn. */
+    this.touched = new Set();
     this.colours = new Colours();
     this.changed = changed;
   }
@@ -56,7 +58,9 @@ export class Cluster {
     this.labelled++;
   }
 
+  /** A pod came, went or changed: its node is to be drawn anew. */
   #move(now, old) {
+    for (const pod of [now, old]) if (pod?.node) this.touched.add(pod.node);
     leave(this.onNode, old?.node, old);
     leave(this.inGroup, old?.group, old);
     enter(this.onNode, now?.node, now);
@@ -65,7 +69,10 @@ export class Cluster {
 
   #paint(now, old) {
     if (now) this.colours.give(now.key);
-    else if (old) this.colours.free(old.key);
+    else if (old) {
+      this.colours.free(old.key);
+      for (const pod of this.members(old.key)) if (pod.node) this.touched.add(pod.node);
+    }
   }
 
   #forget() {

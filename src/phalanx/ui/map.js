@@ -25,8 +25,10 @@ export class NodeMap {
     canvas.addEventListener("blur", () => this.draw());
   }
 
+  /** All of it: whatever is chosen, searched for or in focus, and in whichever colours. */
   draw() {
     this.#lay();
+    this.cluster.touched.clear();
     const { pen, plan: found } = this;
     const ink = INKS[this.theme.name];
     pen.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
@@ -38,22 +40,40 @@ export class NodeMap {
     if (document.activeElement === this.canvas) this.#ring(ink);
   }
 
-  /** A plan for the nodes that there are and the room that there is; the old one while both are as they were. */
+  /** The cells of nodes whose pods have changed, and nothing else while nothing else has. */
+  refresh() {
+    if (this.#lay() || document.activeElement === this.canvas) return this.draw();
+    const { pen, plan: { wide, size } } = this;
+    const ink = INKS[this.theme.name];
+    for (const name of this.cluster.touched) {
+      const cell = this.places.get(name);
+      if (!cell) continue;
+      pen.fillStyle = ink.ground;
+      pen.fillRect(cell.x - 1, cell.y - 1, wide + 2, size + 2);
+      this.#cell(cell, ink);
+    }
+    return this.cluster.touched.clear();
+  }
+
+  /** A plan for the nodes that there are and the room that there is, whether it is a new one: the old one serves
+      while both are as they were. */
   #lay() {
     const { clientWidth: width, clientHeight: height } = this.canvas.parentElement;
     this.ratio = globalThis.devicePixelRatio || 1;
     const laid = [this.cluster.labelled, width, height, this.ratio].join();
-    if (laid === this.laid) return;
+    if (laid === this.laid) return false;
     this.laid = laid;
     const nodes = [...this.cluster.nodes.values()];
     const insisted = [...new Set([...this.cluster.groups.values()].flatMap((group) => group.topology))];
     this.levels = levels(nodes, insisted);
     this.plan = plan(tree(nodes, this.levels), Math.max(200, width - 24), Math.max(160, height - 8));
+    this.places = new Map(this.plan.cells.map((cell) => [cell.node.name, cell]));
     this.focus = Math.min(this.focus, this.plan.cells.length - 1);
     this.canvas.width = Math.ceil(this.plan.width * this.ratio);
     this.canvas.height = Math.ceil(this.plan.height * this.ratio);
     this.canvas.style.width = `${this.plan.width}px`;
     this.canvas.style.height = `${this.plan.height}px`;
+    return true;
   }
 
   #box({ x, y, w, h, title, depth }, ink) {

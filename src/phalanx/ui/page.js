@@ -23,6 +23,7 @@ class Page {
   constructor() {
     this.live = this.api = this.cluster = null;
     this.wanted = "";
+    this.whole = true;
     this.maps = new Rhythm(() => this.cluster && this.#drawMap(), MAPS);
     this.lists = new Rhythm(() => this.cluster && this.#drawLists(), LISTS);
     this.facts = new Rhythm(() => this.cluster && this.choose(this.chain.chosen.kind, this.chain.chosen.key), ASKED_AGAIN);
@@ -41,7 +42,7 @@ class Page {
     $("close").addEventListener("click", () => { this.choose("", ""); $("map").focus(); });
     document.addEventListener("keydown", (event) => this.#key(event));
     document.addEventListener("visibilitychange", () => (document.hidden ? this.live?.stop() : this.live?.start()));
-    new ResizeObserver(() => this.maps.ask()).observe($("scroll"));
+    new ResizeObserver(() => this.#redraw()).observe($("scroll"));
   }
 
   #key(event) {
@@ -58,7 +59,7 @@ class Page {
     this.api = api;
     this.user = user;
     $("main").hidden = false;
-    const cluster = (this.cluster = new Cluster(() => this.#redraw()));
+    const cluster = (this.cluster = new Cluster(() => this.#renew()));
     const choose = (kind, key) => this.choose(kind, key);
     this.map = new NodeMap($("map"), cluster, {
       theme: this.theme, choose, told: (text) => say($("spot"), text), shows: (node) => this.#showsNode(node),
@@ -97,6 +98,7 @@ class Page {
   choose(kind, key) {
     this.map.chosen = { kind, key };
     this.chain.follow(this.api, kind, key);
+    this.whole = true;
     this.maps.ask();
   }
 
@@ -119,13 +121,22 @@ class Page {
     return this.cluster.running(node.name).some((pod) => this.#matches(pod.key) || this.#matches(pod.group));
   }
 
+  /** Everything, however the cluster is. */
   #redraw() {
+    this.whole = true;
+    this.#renew();
+  }
+
+  /** What has changed of the cluster. */
+  #renew() {
     this.maps.ask();
     this.lists.ask();
   }
 
   #drawMap() {
-    this.map.draw();
+    if (this.whole) this.map.draw();
+    else this.map.refresh();
+    this.whole = false;
     if (this.complete && !document.documentElement.dataset.picture) {
       document.documentElement.dataset.picture = String(Math.round(performance.now()));
     }

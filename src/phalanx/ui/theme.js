@@ -16,12 +16,9 @@ export class Theme {
     this.#apply();
   }
 
-  get name() {
-    const kept = localStorage.getItem(KEPT);
-    return kept in OTHER ? kept : this.system.matches ? "dark" : "light";
-  }
-
   #apply() {
+    const kept = localStorage.getItem(KEPT);
+    this.name = kept in OTHER ? kept : this.system.matches ? "dark" : "light";
     document.documentElement.dataset.theme = this.name;
     this.button.textContent = this.name === "dark" ? "Light" : "Dark";
     this.button.setAttribute("aria-label", `Switch to ${OTHER[this.name]} colours`);

@@ -6,6 +6,8 @@ import { spelled } from "./quantity.js";
 import { standing } from "./rows.js";
 
 export const MOST = 50;
+/** Makers of gangs that `phalanx why` can be asked about. */
+const OWNERS = ["Job", "JobSet", "LeaderWorkerSet"];
 
 export function waitingRows(cluster, groups, theme, choose) {
   const shown = groups.slice(0, MOST);
@@ -16,8 +18,9 @@ export function waitingRows(cluster, groups, theme, choose) {
 function waitingRow(cluster, group, rest, theme, choose) {
   const found = room(cluster, group, rest);
   const { status, reason, message } = standing(group);
-  const why = cluster.members(group.key).find((pod) => pod.why)?.why ?? "";
-  const told = [message, ...(why && why !== message ? [why] : []), ...sentences(found, group)].filter(Boolean);
+  // What is said of a member, unless it only says again what is said of the gang.
+  const why = cluster.members(group.key).find((pod) => pod.why && !(message && pod.why.includes(message)))?.why ?? "";
+  const told = [message, why, ...sentences(found, group)].filter(Boolean);
   const stamp = JSON.stringify([status, reason, told, theme]);
   const draw = () => [
     make("button", { class: "link", type: "button", onclick: () => choose("gang", group.key) },
@@ -29,5 +32,8 @@ function waitingRow(cluster, group, rest, theme, choose) {
   return { key: group.key, stamp, draw };
 }
 
-/** How to have every cure tried out on a copy of the cluster. */
-export const command = (group) => `phalanx why podgroup/${group.name} -n ${group.namespace}`;
+/** How to have every cure tried out on a copy of the cluster: by the name that its maker goes by, if it is known there. */
+export function command({ owner, name, namespace }) {
+  const what = OWNERS.includes(owner?.kind) ? `${owner.kind.toLowerCase()}/${owner.name}` : `podgroup/${name}`;
+  return `phalanx why ${what} -n ${namespace}`;
+}

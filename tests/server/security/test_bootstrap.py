@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from phalanx.api.kinds import CLUSTER_ROLE, CLUSTER_ROLE_BINDING
+from phalanx.api.kinds import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, ROLE_BINDING
 from phalanx.chance import SeededChance
 from phalanx.server.security.bootstrap import ensure
-from phalanx.server.security.roles import CLUSTER_BINDINGS, CLUSTER_ROLES
+from phalanx.server.security.roles import BINDINGS, CLUSTER_BINDINGS, CLUSTER_ROLES
 from tests.builders import in_virtual_time
 from tests.server.api import Api, names
 
@@ -17,17 +17,20 @@ async def test_every_cluster_has_the_roles_and_bindings_of_the_table() -> None:
     bindings = (await api.ask("GET", CLUSTER_ROLE_BINDING.path())).body
     assert set(names(roles)) == set(CLUSTER_ROLES)
     assert set(names(bindings)) == set(CLUSTER_BINDINGS)
-    uids = [one["metadata"]["uid"] for one in (*roles["items"], *bindings["items"])]
+    own = (await api.ask("GET", ROLE_BINDING.path())).body
+    places = {(one["metadata"]["namespace"], one["metadata"]["name"]) for one in own["items"]}
+    assert places == set(BINDINGS)
+    uids = [one["metadata"]["uid"] for one in (*roles["items"], *bindings["items"], *own["items"])]
     assert len(set(uids)) == len(uids)
 
 
 @in_virtual_time
 async def test_what_is_written_is_what_the_api_takes() -> None:
     api = await Api.started()
-    for kind in (CLUSTER_ROLE, CLUSTER_ROLE_BINDING):
+    for kind in (CLUSTER_ROLE, CLUSTER_ROLE_BINDING, ROLE_BINDING):
         for one in (await api.ask("GET", kind.path())).body["items"]:
-            strict = {"fieldValidation": "Strict"}
-            path = kind.path("", one["metadata"]["name"])
+            strict, meta = {"fieldValidation": "Strict"}, one["metadata"]
+            path = kind.path(meta.get("namespace", ""), meta["name"])
             answer = await api.ask("PUT", path, one, query=strict)
             assert answer.code == 200, answer.body
             assert answer.body.get("rules") == one.get("rules")

@@ -11,6 +11,7 @@ from phalanx.api.wire import Reply, Request, Stream, User
 from phalanx.server.access import ADMIN
 from phalanx.server.security.lanes import Lanes
 from phalanx.server.security.users import known, service_account
+from phalanx.server.security.users import node as node_user
 from tests.builders import in_virtual_time, node, pod
 from tests.server.api import Answer, Api, read
 from tests.server.security.granting import JOE, grant
@@ -59,6 +60,21 @@ async def test_leases_and_binds_pass_while_creates_are_asked_to_come_back() -> N
     codes = [answer.code for answer in await asyncio.gather(*flood)]
     assert sorted(codes) == [201] * 3 + [429] * 17
     assert (await create(api, ANN, "later")).code == 201
+
+
+@in_virtual_time
+async def test_what_a_node_reports_passes_too_but_nobody_has_more_watches_for_being_a_node() -> (
+    None
+):
+    api = await a_slow_server(writes=0, own_watches=0)
+    await api.bind("waits", "n1")
+    report = {"status": {"phase": "Running"}}
+    merge = {"content-type": "application/merge-patch+json"}
+    path, n1 = POD.path("default", "waits", "status"), node_user("n1")
+    assert (await api.ask("PATCH", path, report, user=n1, headers=merge)).code == 200
+    query = "watch=1&fieldSelector=spec.nodeName%3Dn1"
+    watched = await api.server.handle(Request("GET", POD.path(), query, user=n1))
+    assert watched.code == 429
 
 
 @in_virtual_time

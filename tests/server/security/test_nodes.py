@@ -100,6 +100,24 @@ async def test_a_node_says_how_its_own_pods_do_and_ends_them() -> None:
 
 
 @in_virtual_time
+async def test_a_node_writes_the_logs_of_its_own_pods_alone() -> None:
+    api = await two_nodes()
+    text = {"container": "main", "text": "hello"}
+    logs = [("POST", POD.path("default", name, "log")) for name in ("mine", "other", "free")]
+    # It is heard, and told that it is no process node.
+    assert await codes(api, N1, *logs, body=text) == [400, 403, 403]
+
+
+@in_virtual_time
+async def test_a_pod_that_merely_mentions_a_node_is_not_its_own() -> None:
+    api = await two_nodes()
+    mentions = {"labels": {"nodeName": "n1"}, "annotations": {"spec": '{"nodeName":"n1"}'}}
+    await api.create(POD, pod("sly", meta=mentions), pod("slyer", on="n2", meta=mentions))
+    asked = [("PATCH", POD.path("default", name, "status")) for name in ("sly", "slyer")]
+    assert await codes(api, N1, *asked, body=STATUS) == [403, 403]
+
+
+@in_virtual_time
 async def test_a_node_reads_what_its_pods_use() -> None:
     api = await two_nodes()
     found = {

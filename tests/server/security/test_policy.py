@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import time
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from phalanx.api.kinds import (
     CLUSTER_ROLE,
     CLUSTER_ROLE_BINDING,
@@ -10,7 +13,8 @@ from phalanx.api.kinds import (
     ROLE,
     ROLE_BINDING,
 )
-from phalanx.api.wire import User
+from phalanx.api.wire import Object, User
+from phalanx.server.security.policy import Policy
 from phalanx.server.security.rules import Ask
 from phalanx.server.security.users import service_account
 from tests.builders import in_virtual_time
@@ -206,3 +210,60 @@ def test_the_kinds_that_the_policy_reads_are_where_it_looks() -> None:
     for kind in (ROLE, CLUSTER_ROLE, ROLE_BINDING, CLUSTER_ROLE_BINDING):
         assert kind.prefix().startswith("/rbac.authorization.k8s.io/")
     assert not NAMESPACE.prefix().startswith("/rbac.authorization.k8s.io/")
+
+
+# ---- rules that change while they are asked for --------------------------------------------------
+
+ASKED = tuple(
+    Ask(verb, "", "pods", namespace, name)
+    for verb in ("get", "list")
+    for namespace in ("", "default", "kube-system")
+    for name in ("", "a")
+)
+RULES = (
+    PODS,
+    {**PODS, "resourceNames": ["a"]},
+    {"apiGroups": ["*"], "resources": ["*"], "verbs": ["list"]},
+)
+#: Where ("" for everywhere), of which name, and what to make of it: rules, subjects, or nothing.
+changes = st.lists(
+    st.tuples(
+        st.sampled_from(("", "default", "kube-system")),
+        st.sampled_from("ab"),
+        st.sampled_from((None, *RULES)) | st.sampled_from((user("joe"), group("team"))),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+async def change(api: Api, namespace: str, name: str, wanted: Object | None) -> None:
+    """A role of that name, its binding, or neither any more; what is there already stays."""
+    roles = ROLE if namespace else CLUSTER_ROLE
+    grants = ROLE_BINDING if namespace else CLUSTER_ROLE_BINDING
+    if wanted is None:
+        for kind in (roles, grants):
+            await api.ask("DELETE", kind.path(namespace, name))
+    elif "verbs" in wanted:
+        path, new = roles.path(namespace), role(name, wanted, namespace=namespace)
+        if (await api.ask("POST", path, new)).code == 409:
+            await api.ask("PUT", f"{path}/{name}", new)
+    else:
+        where = "Role " if namespace else ""
+        made = binding(name, f"{where}{name}", wanted, namespace=namespace)
+        await api.ask("POST", grants.path(namespace), made)
+
+
+@given(changes)
+@in_virtual_time
+async def test_whatever_changes_the_answers_are_those_of_one_who_reads_everything_anew(
+    changes: list[tuple[str, str, Object | None]],
+) -> None:
+    api = await Api.started()
+    policy = api.server.access.policy
+    for one in changes:
+        await change(api, *one)
+        anew = Policy(api.store)
+        for who in (JOE, ANN):
+            for ask in ASKED:
+                assert policy.allows(who, ask) == anew.allows(who, ask), (one, who, ask)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -51,14 +52,16 @@ class Place:
     async def ask(
         self, tls: ssl.SSLContext | None, *headers: str, name: str = "127.0.0.1"
     ) -> bytes:
-        """All that the server says to one request."""
+        """What the server says to one request; as much as it said, if it broke off."""
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", self.port, ssl=tls, server_hostname=name if tls else None
         )
         lines = ("GET / HTTP/1.1", f"Host: {name}", "Connection: close", *headers, "", "")
         writer.write("\r\n".join(lines).encode("latin-1"))
         try:
-            return await reader.read()
+            return await _answer(reader)
+        except asyncio.IncompleteReadError as cut:
+            return cut.partial
         finally:
             writer.transport.abort()
 
@@ -68,6 +71,13 @@ class Place:
         code = int(said.split()[1])
         found: list[str] = orjson.loads(said.partition(b"\r\n\r\n")[2]) if code == 200 else []
         return found or code
+
+
+async def _answer(reader: asyncio.StreamReader) -> bytes:
+    """One answer and no more: after a refusal the server waits for the client to leave."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", head)
+    return head + await reader.readexactly(int(length[1]) if length else 0)
 
 
 @asynccontextmanager

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Workers that meet at a barrier and add up a number, as distributed training does.
 
-Plain Python, no library. Each worker is a pod of an Indexed gang Job and knows from its environment
-its rank and how many there are. Rank 0 listens on loopback; the others come to it. When all are
-there, each gives its number, and all get the sum: an all-reduce. `barrier.yaml` is the Job.
+Plain Python, no library. Each worker is a pod and knows from its environment how many there are and
+its rank, which for pods of an Indexed Job is their index. Rank 0 listens on loopback; the others
+come to it. When all are there, each gives its number, and all get the sum: an all-reduce.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def called(port: int, number: int) -> int:
 
 def main() -> None:
     """Meet the others."""
-    rank, world = int(os.environ["JOB_COMPLETION_INDEX"]), int(os.environ["WORLD_SIZE"])
+    rank = int(os.environ.get("RANK") or os.environ["JOB_COMPLETION_INDEX"])
+    world = int(os.environ["WORLD_SIZE"])
     port, number = int(os.environ["MASTER_PORT"]), (rank + 1) ** 2
     print(f"rank {rank} of {world} brings {number}", flush=True)
     total = listened(port, world, number) if rank == 0 else called(port, number)

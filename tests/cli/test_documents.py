@@ -1,0 +1,53 @@
+"""Documents whose shell lines are run as they stand, and print what the documents show."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import ROOT
+from tools.transcripts import alike, blocks, differences
+
+DOCUMENTS = ("README.md", "docs/tutorial.md", "examples/README.md")
+LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_what_a_document_shows_is_what_its_lines_print(name: str, tmp_path: Path) -> None:
+    for tool in ("bash", "kubectl", "make"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is not on the PATH")
+    assert differences(ROOT / name, tmp_path) == []
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_there_is_something_to_run(name: str) -> None:
+    assert any(block.shown for block in blocks((ROOT / name).read_text()))
+
+
+def test_every_example_is_run() -> None:
+    shown = (ROOT / "examples" / "README.md").read_text()
+    numbered = sorted(path.name for path in (ROOT / "examples").glob("0*"))
+    assert len(numbered) >= 6
+    assert all(f"phalanx run -f examples/{name} " in shown for name in numbered)
+
+
+def test_what_differs_from_one_time_to_the_next_is_alike() -> None:
+    first = "ready https://127.0.0.1:6443 kubeconfig /home/a/.local/state/phalanx\n a-x2x4b   3s "
+    second = "ready https://127.0.0.1:99 kubeconfig ~/.local/state/phalanx\na-bbbbb 12s"
+    assert alike(first) == alike(second)
+    assert alike("node-0 (3)") != alike("node-1 (3)")
+
+
+@pytest.mark.parametrize(
+    "path", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")]),
+    ids=lambda path: str(path.relative_to(ROOT)),
+)  # fmt: skip
+def test_no_link_leads_nowhere(path: Path) -> None:
+    links = [found[0] for found in LINK.findall(path.read_text())]
+    local = [link for link in links if "://" not in link]
+    assert [link for link in local if not (path.parent / link).exists()] == []

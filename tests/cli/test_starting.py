@@ -1,0 +1,41 @@
+"""What a command loads before it does anything: most of the time that it takes to start."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+#: Modules that cost much, each of which only some commands need.
+HEAVY = ("asyncio", "numpy", "cryptography", "phalanx.server.app", "phalanx.scheduler.cycle")
+
+
+def loaded(module: str) -> set[str]:
+    """Which of the heavy modules are there when this one is."""
+    text = f"import sys, {module}; print(*sys.modules, sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    return set(done.stdout.split()) & set(HEAVY)
+
+
+def test_the_list_of_commands_needs_nothing_heavy() -> None:
+    assert loaded("phalanx.cli.main") == set()
+
+
+def test_both_processes_of_a_control_plane_load_their_own_half() -> None:
+    assert loaded("phalanx.cli.up") <= {"asyncio"}
+    assert loaded("phalanx.cli.serving") == {"asyncio", "cryptography", "phalanx.server.app"}
+    assert {"numpy", "phalanx.scheduler.cycle"} <= loaded("phalanx.cli.crewed")
+
+
+@pytest.mark.parametrize("command", [["--help"], ["--version"], ["completion", "bash"]])
+def test_what_needs_no_cluster_takes_a_fifth_of_a_second(command: list[str]) -> None:
+    before = _spent()
+    subprocess.run([sys.executable, "-m", "phalanx", *command], capture_output=True, check=True)
+    assert _spent() - before <= 0.2
+
+
+def _spent() -> float:
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return children.ru_utime + children.ru_stime

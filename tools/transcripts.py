@@ -1,0 +1,125 @@
+"""Shell lines in documents, run as they stand, and held against what the document says they print.
+
+`python -m tools.transcripts FILE…` runs every ```sh block of a document in one shell, in order,
+with a home of its own; what a block prints (stdout) must be what the ```text block behind it shows,
+but for times, ports and made-up names. `--update` writes into the document what was printed.
+Blocks of any other language are not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+#: Seconds that all blocks of a document may take.
+PATIENCE = 120.0
+_BLOCK = re.compile(
+    r"^```sh\n(?P<lines>.*?)^```\n(?:\n*^```text\n(?P<shown>.*?)^```\n)?", re.MULTILINE | re.DOTALL
+)
+_END = "\x1e"
+#: What may differ from one time to the next, and what stands for it.
+_VARYING = (
+    (re.compile(r"\b\d+(\.\d+)?( ?)(ms|s|m)\b"), "0s"),
+    (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:6443"),
+    (re.compile(r"\S*/\.local/state/"), "~/.local/state/"),
+    (re.compile(r"(?<=-)[bcdfghjklmnpqrstvwxz2456789]{5}\b"), "xxxxx"),
+    (re.compile(r"-(?=[a-z]*\d)[0-9a-z]{6,10}\b"), "-hash"),
+    (re.compile(r"[ \t]+"), " "),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Shell lines, what they are said to print, if anything, and where in the document that is."""
+
+    lines: str
+    shown: str | None
+    span: tuple[int, int]
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """The blocks of a document that are run."""
+    for match in _BLOCK.finditer(text):
+        yield Block(match["lines"], match["shown"], match.span("shown"))
+
+
+def run(found: Sequence[Block], home: Path) -> list[str]:
+    """What each block prints, one after the other in one shell; the first that fails ends it."""
+    script = "".join(f"{block.lines}\nprintf '{_END}'\n" for block in found)
+    down = "trap 'phalanx down >/dev/null 2>&1' EXIT\n"
+    done = subprocess.run(
+        ["bash", "-e", "-c", down + script],
+        cwd=ROOT, env=environment(home), capture_output=True, text=True, timeout=PATIENCE,
+        check=False,
+    )  # fmt: skip
+    printed = done.stdout.split(_END)
+    if done.returncode:
+        raise SystemExit(f"exit code {done.returncode} after:\n{printed[-1]}{done.stderr}")
+    return printed[:-1]
+
+
+def environment(home: Path) -> dict[str, str]:
+    """That of somebody who has installed Phalanx and nothing else, on any free port."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return {
+        "PATH": path, "HOME": str(home), "LANG": "C.UTF-8", "PHALANX_UP_LISTEN": "127.0.0.1:0",
+    }  # fmt: skip
+
+
+def alike(text: str) -> str:
+    """A text without what may differ from one time to the next."""
+    for pattern, word in _VARYING:
+        text = pattern.sub(word, text)
+    return "\n".join(line.strip() for line in text.strip().splitlines())
+
+
+def differences(document: Path, home: Path) -> list[tuple[str, str]]:
+    """What a document shows and what is printed instead, wherever they are not alike."""
+    found = list(blocks(document.read_text()))
+    pairs = zip(found, run(found, home), strict=True)
+    return [
+        (alike(block.shown), alike(printed))
+        for block, printed in pairs
+        if block.shown is not None and alike(block.shown) != alike(printed)
+    ]
+
+
+def update(document: Path, home: Path) -> None:
+    """Have a document show what is printed."""
+    text = document.read_text()
+    found = list(blocks(text))
+    for block, printed in reversed(list(zip(found, run(found, home), strict=True))):
+        if block.shown is not None:
+            begin, end = block.span
+            text = f"{text[:begin]}{printed.strip(chr(10))}\n{text[end:]}"
+    document.write_text(text.replace(str(home), "~"))
+
+
+def main() -> int:
+    """Hold documents against what their lines print, or rewrite them; 1 if any differs."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("documents", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("--update", action="store_true", help="rewrite what the documents show")
+    options = parser.parse_args()
+    is_well = True
+    for document in options.documents:
+        with tempfile.TemporaryDirectory(prefix="phalanx-") as home:
+            if options.update:
+                update(document, Path(home))
+                continue
+            for shown, printed in differences(document, Path(home)):
+                is_well = False
+                sys.stdout.write(f"{document} shows:\n{shown}\nbut this is printed:\n{printed}\n\n")
+    return 0 if is_well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
