@@ -107,7 +107,12 @@ class Api:
 
 
 async def create_pod(api: Api) -> int:
-    """A pod is created."""
+    """A pod is created that is like none before it."""
+    return await api.count(lambda n: calls.pod(f"pod-{n}", group=f"gang-{n}"))
+
+
+async def create_another(api: Api) -> int:
+    """A pod is created that differs in its name alone from one before it."""
     return await api.count(lambda n: calls.pod(f"pod-{n}"))
 
 
@@ -197,6 +202,7 @@ async def keep_pods(api: Api) -> int:
 #: In instructions, but for what says otherwise.
 GUARDS: Mapping[str, Callable[[Api], Awaitable[int]]] = {
     "create a pod": create_pod,
+    "create another like it": create_another,
     "patch a pod": patch_pod,
     "get a pod": get_pod,
     f"list {LISTED} pods": list_pods,

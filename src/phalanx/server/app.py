@@ -37,6 +37,7 @@ from phalanx.server.security.accounttokens import ISSUER
 from phalanx.server.security.audit import AUDIT_ID, READS, Audit, Numbers
 from phalanx.server.security.bootstrap import ensure
 from phalanx.server.security.lanes import Lanes
+from phalanx.server.twins import Twins
 from phalanx.server.watches import Hub
 from phalanx.server.writing import insert
 from phalanx.store.errors import StoreBroken
@@ -67,7 +68,9 @@ class Server:
         hub = Hub(store, self.meter)
         registry = Registry(gates.served(kinds))
         self.access = Access(store, clock, tokens or Tokens({}))
-        self.context = Context(store, clock, chance, registry, hub, self.meter, self.access, gates)
+        self.context = Context(
+            store, clock, chance, registry, hub, self.meter, self.access, gates, Twins(store)
+        )
         self.lanes, self._numbers = Lanes(), Numbers(clock)
         #: Whoever writes down what was written and refused, if anybody does.
         self.audit: Audit | None = None

@@ -12,6 +12,7 @@ from phalanx.server.access import Access
 from phalanx.server.measurements import Measurements
 from phalanx.server.outputs import Outputs
 from phalanx.server.registry import Registry
+from phalanx.server.twins import Twins
 from phalanx.server.watches import Hub
 from phalanx.store.kv import Store
 from phalanx.telemetry import Meter
@@ -21,8 +22,8 @@ from phalanx.telemetry import Meter
 class Context:
     """Store, time and chance, the kinds that are served, the fan-out of watches, the meter.
 
-    `access` says who may what, `gates` say what is switched off, `outputs` keep what was written by
-    processes, `measurements` what they use.
+    `access` says who may what, `gates` say what is switched off, `twins` are pods that are created
+    alike, `outputs` keep what was written by processes, `measurements` what they use.
     """
 
     store: Store
@@ -33,6 +34,7 @@ class Context:
     meter: Meter
     access: Access
     gates: Gates
+    twins: Twins
     outputs: Outputs = field(default_factory=Outputs)
     measurements: Measurements = field(default_factory=Measurements)
 

@@ -77,11 +77,17 @@ async def create(context: Context, call: Call) -> Reply:
     """A new object."""
     accepted = negotiate(call.request)
     call.check_dry_run()
-    with context.meter.stage("parse"):
-        obj = read_object(context, call)
-    _check_place(call, obj)
-    reply = await insert(context, call, in_stored_form(call, obj))
-    return in_media(reply, accepted)
+    twin = context.twins.find(call)
+    obj = context.twins.born(twin, context.chance, context.stamp()) if twin else None
+    if obj is None:
+        with context.meter.stage("parse"):
+            obj = read_object(context, call)
+        _check_place(call, obj)
+        obj = in_stored_form(call, obj)
+        _admit(context, call, obj)
+        if twin:
+            context.twins.keep(twin, call, obj)
+    return in_media(await _put_new(context, call, obj), accepted)
 
 
 async def insert(context: Context, call: Call, obj: Object, *, is_owned: bool = False) -> Reply:
@@ -89,6 +95,12 @@ async def insert(context: Context, call: Call, obj: Object, *, is_owned: bool = 
 
     `is_owned` says that its managedFields are there already: somebody applied it.
     """
+    _admit(context, call, obj, is_owned=is_owned)
+    return await _put_new(context, call, obj)
+
+
+def _admit(context: Context, call: Call, obj: Object, *, is_owned: bool = False) -> None:
+    """Complete a conforming object in place, or refuse it."""
     kind, meta = call.stored, obj["metadata"]
     if meta.get("resourceVersion"):
         raise BadRequest("resourceVersion should not be set on objects to be created")
@@ -105,6 +117,11 @@ async def insert(context: Context, call: Call, obj: Object, *, is_owned: bool = 
         _drop(context, kind, obj, None)
         model.begin(obj, context.stamp())
         _judge(context, call, obj, None)
+
+
+async def _put_new(context: Context, call: Call, obj: Object) -> Reply:
+    """Store an object that was admitted, if there is none of its name and quotas allow it."""
+    kind, meta = call.stored, obj["metadata"]
     key = kind.key(call.namespace, meta["name"])
     if taken := context.store.pending(key):
         # Whoever is told that it is there must find it there.

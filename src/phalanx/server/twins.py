@@ -1,0 +1,98 @@
+"""Pods that are created alike: what was found out about one holds for the next of another name.
+
+The members of a gang differ in their names alone, and are sent one after the other. The first goes
+the long way; what came out of it is kept under its request with the name cut out, so that the next
+ones only get a name, a uid and a time of their own.
+
+    POST ─▶ alike one that was admitted? ─▶ a copy under its own name ─▶ store
+                     └─▶ no: bodies, defaults, ownership, admission, rules ─▶ kept ─▶ store
+
+Who may, what is taken and what quotas allow is asked every time. All is forgotten when anything
+changes that admission looks at; what anybody is warned of, and what depends on a time or on the
+rights of its sender, is never kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import orjson
+
+from phalanx.api.kinds import LIMIT_RANGE, NAMESPACE, POD, PRIORITY_CLASS
+from phalanx.api.wire import Object, User
+from phalanx.chance import Chance
+from phalanx.server.call import Call
+from phalanx.store.kv import Change, Reader
+
+#: How many are kept: gangs are made one after the other, by few at a time.
+KEPT = 64
+#: A name that every rule allows, where most write it: first in the metadata.
+_NAME = re.compile(rb'"metadata"\s*:\s*\{\s*"name"\s*:\s*"([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)"')
+#: What admission looks at beside the pod.
+_READ = tuple(kind.prefix() for kind in (NAMESPACE, PRIORITY_CLASS, LIMIT_RANGE))
+
+
+class Request(NamedTuple):
+    """All of a request that its outcome depends on, but for the name."""
+
+    path: str
+    content: str
+    agent: str
+    user: User
+    before: bytes
+    after: bytes
+
+
+class Twin(NamedTuple):
+    """A request to create a pod, and the name that it gives."""
+
+    request: Request
+    name: str
+
+
+class Twins:
+    """Admitted pods by the requests that made them."""
+
+    def __init__(self, store: Reader) -> None:
+        self._pods: dict[Request, bytes] = {}
+        store.follow(self._follow)
+
+    def find(self, call: Call) -> Twin | None:
+        """What a request has in common with others, if it is one that may be like another."""
+        body, headers = call.request.body, call.request.headers
+        if call.kind is not POD or call.query or not isinstance(body, bytes):
+            return None
+        found = _NAME.search(body, 0, 512)
+        # One brace before it: no metadata but the pod's own.
+        if found is None or body.count(b"{", 0, found.start()) != 1:
+            return None
+        content, agent = headers.get("content-type", ""), headers.get("user-agent", "")
+        begin, end = found.span(1)
+        parts = call.request.path, content, agent, call.request.user, body[:begin], body[end:]
+        return Twin(Request(*parts), found[1].decode())
+
+    def born(self, twin: Twin, chance: Chance, now: str) -> Object | None:
+        """The pod that a request makes, if one like it was admitted."""
+        known = self._pods.get(twin.request)
+        if known is None:
+            return None
+        pod: Object = orjson.loads(known)
+        meta = pod["metadata"]
+        meta["name"], meta["uid"], meta["creationTimestamp"] = twin.name, chance.uid(), now
+        for entry in meta.get("managedFields", ()):
+            entry["time"] = now
+        return pod
+
+    def keep(self, twin: Twin, call: Call, pod: Object) -> None:
+        """Remember what a request has led to, if it will lead to the same again."""
+        if call.warnings or "ownerReferences" in pod["metadata"] or "conditions" in pod["status"]:
+            return
+        self._pods[twin.request] = orjson.dumps(pod)
+        if len(self._pods) > KEPT:
+            del self._pods[next(iter(self._pods))]
+
+    def _follow(self, changes: Sequence[Change]) -> None:
+        if self._pods and any(change.key.startswith(_READ) for change in changes):
+            self._pods.clear()
