@@ -108,7 +108,7 @@ class Api:
 
 async def create_pod(api: Api) -> int:
     """A pod is created that is like none before it."""
-    return await api.count(lambda n: calls.pod(f"pod-{n}", group=f"gang-{n}"))
+    return await api.count(lambda n: calls.pod(f"pod-{n}", cpu=f"{n + 1}"))
 
 
 async def create_another(api: Api) -> int:

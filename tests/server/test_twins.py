@@ -63,6 +63,33 @@ async def test_the_second_is_what_it_would_have_become_alone() -> None:
 
 
 @in_virtual_time
+async def test_the_pods_of_many_gangs_are_alike_but_for_their_groups() -> None:
+    api, other = await Api.started(), await Api.started()
+    specs = [{**SPEC, "schedulingGroup": {"podGroupName": f"g{n}"}} for n in range(3)]
+    pods = [await made(api, f"p{n}", spec) for n, spec in enumerate(specs)]
+    assert [pod["spec"]["schedulingGroup"] for pod in pods] == [
+        spec["schedulingGroup"] for spec in specs
+    ]
+    assert shared(pods[2]) == shared(await made(other, "alone", specs[2]))
+    assert count(api) == 1
+    for group in ("", "Not.A.Name", "a" * 300):
+        spec = {**SPEC, "schedulingGroup": {"podGroupName": group}}
+        assert (await make(api, "x", spec)).code == 422, group
+
+
+@in_virtual_time
+async def test_the_name_of_a_group_elsewhere_stays_what_it_is() -> None:
+    api = await Api.started()
+    for value in ("x", "y"):
+        answer = await make(api, f"p-{value}", annotations={"podGroupName": value})
+        assert answer.body["metadata"]["annotations"] == {"podGroupName": value}
+        plain = {"containers": [CONTAINER]}
+        answer = await make(api, f"q-{value}", plain, annotations={"podGroupName": value})
+        assert answer.body["metadata"]["annotations"] == {"podGroupName": value}
+    assert count(api) == 0
+
+
+@in_virtual_time
 async def test_a_name_that_is_taken_or_none_is_refused() -> None:
     api = await Api.started()
     await made(api, "first")

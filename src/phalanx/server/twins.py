@@ -1,8 +1,9 @@
 """Pods that are created alike: what was found out about one holds for the next of another name.
 
-The members of a gang differ in their names alone, and are sent one after the other. The first goes
-the long way; what came out of it is kept under its request with the name cut out, so that the next
-ones only get a name, a uid and a time of their own.
+The members of a gang differ in their names alone, those of many gangs in the names of their groups
+besides, and they are sent one after the other. The first goes the long way; what came out of it is
+kept under its request with those names cut out, so that the next ones only get names, a uid and a
+time of their own.
 
     POST ─▶ alike one that was admitted? ─▶ a copy under its own name ─▶ store
                      └─▶ no: bodies, defaults, ownership, admission, rules ─▶ kept ─▶ store
@@ -21,6 +22,7 @@ from typing import NamedTuple
 import orjson
 
 from phalanx.api.kinds import LIMIT_RANGE, NAMESPACE, POD, PRIORITY_CLASS
+from phalanx.api.podlinks import MARKS
 from phalanx.api.wire import Object, User
 from phalanx.chance import Chance
 from phalanx.server.call import Call
@@ -28,28 +30,33 @@ from phalanx.store.kv import Change, Reader
 
 #: How many are kept: gangs are made one after the other, by few at a time.
 KEPT = 64
-#: A name that every rule allows, where most write it: first in the metadata.
-_NAME = re.compile(rb'"metadata"\s*:\s*\{\s*"name"\s*:\s*"([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)"')
+#: A name that every rule allows: the pod's own, first in its metadata, and that of its group.
+_PLAIN = rb'"([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)"'
+_NAME = re.compile(rb'"metadata"\s*:\s*\{\s*"name"\s*:\s*' + _PLAIN)
+_KEY = b'"podGroupName"'
+_GROUP = re.compile(_KEY + rb"\s*:\s*" + _PLAIN)
+#: Marks on a pod that stand or fall with its group.
+_MARKS = frozenset(MARKS)
 #: What admission looks at beside the pod.
 _READ = tuple(kind.prefix() for kind in (NAMESPACE, PRIORITY_CLASS, LIMIT_RANGE))
 
 
 class Request(NamedTuple):
-    """All of a request that its outcome depends on, but for the name."""
+    """All of a request that its outcome depends on, but for the names."""
 
     path: str
     content: str
     agent: str
     user: User
-    before: bytes
-    after: bytes
+    pieces: tuple[bytes, ...]
 
 
 class Twin(NamedTuple):
-    """A request to create a pod, and the name that it gives."""
+    """A request to create a pod, and the names that it gives: the pod's, and its group's if any."""
 
     request: Request
     name: str
+    group: str
 
 
 class Twins:
@@ -64,14 +71,14 @@ class Twins:
         body, headers = call.request.body, call.request.headers
         if call.kind is not POD or call.query or not isinstance(body, bytes):
             return None
-        found = _NAME.search(body, 0, 512)
-        # One brace before it: no metadata but the pod's own.
-        if found is None or body.count(b"{", 0, found.start()) != 1:
+        cuts = _cuts(body)
+        if cuts is None:
             return None
         content, agent = headers.get("content-type", ""), headers.get("user-agent", "")
-        begin, end = found.span(1)
-        parts = call.request.path, content, agent, call.request.user, body[:begin], body[end:]
-        return Twin(Request(*parts), found[1].decode())
+        (begin, end), (start, stop) = cuts
+        pieces = body[:begin], body[end:start], body[stop:]
+        request = Request(call.request.path, content, agent, call.request.user, pieces)
+        return Twin(request, body[begin:end].decode(), body[start:stop].decode())
 
     def born(self, twin: Twin, chance: Chance, now: str) -> Object | None:
         """The pod that a request makes, if one like it was admitted."""
@@ -83,11 +90,17 @@ class Twins:
         meta["name"], meta["uid"], meta["creationTimestamp"] = twin.name, chance.uid(), now
         for entry in meta.get("managedFields", ()):
             entry["time"] = now
+        if twin.group:
+            pod["spec"]["schedulingGroup"]["podGroupName"] = twin.group
         return pod
 
     def keep(self, twin: Twin, call: Call, pod: Object) -> None:
         """Remember what a request has led to, if it will lead to the same again."""
-        if call.warnings or "ownerReferences" in pod["metadata"] or "conditions" in pod["status"]:
+        meta, group = pod["metadata"], pod["spec"].get("schedulingGroup") or {}
+        if call.warnings or "ownerReferences" in meta or "conditions" in pod["status"]:
+            return
+        marks = _MARKS & meta.get("annotations", {}).keys()
+        if marks or group.get("podGroupName", "") != twin.group:
             return
         self._pods[twin.request] = orjson.dumps(pod)
         if len(self._pods) > KEPT:
@@ -96,3 +109,15 @@ class Twins:
     def _follow(self, changes: Sequence[Change]) -> None:
         if self._pods and any(change.key.startswith(_READ) for change in changes):
             self._pods.clear()
+
+
+def _cuts(body: bytes) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """Where the names of a pod and of its group stand in a body; None where that is not plain."""
+    name = _NAME.search(body, 0, 512)
+    # One brace before it: no metadata but the pod's own.
+    if name is None or body.count(b"{", 0, name.start()) != 1:
+        return None
+    if _KEY not in body:
+        return name.span(1), (len(body), len(body))
+    group = _GROUP.search(body, name.end())
+    return (name.span(1), group.span(1)) if group and body.count(_KEY) == 1 else None
