@@ -15,11 +15,13 @@ from tools.control_plane import ControlPlane
 NUMBERS = itertools.count()
 
 
+SHAPE = ("--nodes", "2", "--shape", "cpu=8,memory=8Gi,example.com/gpu=4")
+
+
 @pytest.fixture(scope="session")
 def plane() -> Iterator[ControlPlane]:
     """A control plane of two nodes of 8 CPU and 4 GPUs each."""
-    shape = "cpu=8,memory=8Gi,example.com/gpu=4"
-    with ControlPlane("--data", ":memory:", "--nodes", "2", "--shape", shape) as found:
+    with ControlPlane("--data", ":memory:", *SHAPE) as found:
         yield found
 
 

@@ -21,7 +21,7 @@ def test_a_shell_is_told_how_to_complete(shell: str) -> None:
     ("words", "found"),
     [
         ("phalanx wh", ["why", "what-if"]),
-        ("phalanx why -o ", ["text", "json"]),
+        ("phalanx why -o ", ["text", "json", "yaml"]),
         ("phalanx queue --all", ["--all-namespaces"]),
     ],
 )

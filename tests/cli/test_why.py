@@ -101,6 +101,13 @@ class User:
         return done.returncode, done.stdout, done.stderr
 
 
+@pytest.fixture(scope="module")
+def plane() -> Iterator[ControlPlane]:
+    """A control plane of our own: nobody else takes room on its nodes."""
+    with ControlPlane("--data", ":memory:", *SHAPE) as found:
+        yield found
+
+
 @pytest.fixture
 def user(plane: ControlPlane) -> User:
     return User(plane)
