@@ -14,6 +14,7 @@ from phalanx.api.wire import Object
 from phalanx.client import kubeconfig
 from tests.builders import gang, pod
 from tests.cli.commands import phalanx
+from tests.cli.conftest import SHAPE
 from tools.control_plane import ControlPlane
 
 NUMBERS = itertools.count()
