@@ -246,6 +246,19 @@ async def test_the_time_of_a_request_runs_from_its_first_byte(net: Net) -> None:
 
 
 @on_a_net
+async def test_headers_have_less_time_than_a_body(net: Net) -> None:
+    async with net.serving(echo, Limits(head=0.05, arrival=60, linger=0.05, sweep=0.01)):
+        peers = [await net.connect() for _ in BEGUN]
+        for peer, begun in zip(peers, BEGUN, strict=True):
+            peer.send(begun)
+        *headless, whole = peers
+        for peer in headless:
+            assert (await peer.answer()).code == 408
+        whole.send(b"12345678")
+        assert (await whole.answer()).code == 200
+
+
+@on_a_net
 async def test_a_request_that_comes_byte_by_byte_has_no_more_time(net: Net) -> None:
     async with net.serving(echo, Limits(arrival=0.2, sweep=0.01)):
         peer, other = await net.connect(), await net.connect()

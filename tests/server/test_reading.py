@@ -6,6 +6,7 @@ import pytest
 
 from phalanx.api.kinds import CONFIG_MAP, NODE, POD
 from phalanx.api.wire import Object
+from phalanx.server import reading
 from tests.builders import in_virtual_time, node, pod
 from tests.server.api import Answer, Api, names, revision
 
@@ -46,6 +47,18 @@ async def test_what_is_not_committed_yet_is_not_read() -> None:
 
 
 # ---- many ----------------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_a_list_that_is_too_large_is_to_be_asked_for_in_pages() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "LARGEST", 200 * 1024)
+        api = await Api.started()
+        await api.create(CONFIG_MAP, *(config(f"c{n}") for n in range(500)))
+        answer = await api.ask("GET", CONFIG_MAP.path("default"))
+        assert (answer.code, answer.body["reason"]) == (413, "RequestEntityTooLarge")
+        assert "limit=500" in answer.body["message"]
+        assert len((await api.listing(CONFIG_MAP, {"limit": 100}))["items"]) == 100
 
 
 @in_virtual_time

@@ -264,7 +264,9 @@ class Connection(asyncio.Protocol):
         if self._is_deaf:
             return self._limits.linger, self._close
         if self._parser.is_within:
-            return self._limits.arrival, self._time_out
+            limits = self._limits
+            head = min(limits.head, limits.arrival)
+            return limits.arrival if self._parser.is_in_body else head, self._time_out
         return self._limits.idle, self._close
 
     def _time_out(self) -> None:

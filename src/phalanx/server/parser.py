@@ -46,7 +46,8 @@ class Limits:
     dropped: int = 64 * 1024 * 1024
 
     handshake: float = 10.0
-    #: From the first byte of a request to its last.
+    #: From the first byte of a request to the end of its headers, and to its last byte.
+    head: float = 10.0
     arrival: float = 30.0
     idle: float = 90.0
     #: For what is asked to be done, but for a watch.
@@ -90,8 +91,8 @@ class Parser:
         self._asked: list[Asked] = []
         # Bytes fed since a request began or went on: what the grammar may have kept for itself.
         self._unseen = 0
-        #: A request has begun, and is not whole yet.
-        self.is_within = False
+        #: A request has begun, and is not whole yet; its headers may be.
+        self.is_within = self.is_in_body = False
         #: Its sender wants to be told to go on before it sends the body.
         self.waits_for_word = False
 
@@ -114,7 +115,7 @@ class Parser:
         self._target, self._body = b"", bytearray()
         self._headers: dict[str, str] = {}
         self._header_count = self._header_bytes = self._unseen = 0
-        self._is_in_body = self.waits_for_word = False
+        self.is_in_body = self.waits_for_word = False
         self.is_within = True
 
     def on_url(self, url: bytes) -> None:
@@ -130,7 +131,7 @@ class Parser:
         self._header_bytes += len(name) + len(value)
         if self._header_count > limits.headers or self._header_bytes > limits.header_bytes:
             raise self._headers_too_large()
-        if self._is_in_body:
+        if self.is_in_body:
             return
         if key in self._headers:
             value = self._joined(key, value)
@@ -139,7 +140,7 @@ class Parser:
     def on_headers_complete(self) -> None:
         """All headers are there: what can be refused without the body is refused now."""
         version, headers = self._grammar.get_http_version(), self._headers
-        self._is_in_body, self._is_old = True, version == "1.0"
+        self.is_in_body, self._is_old = True, version == "1.0"
         self._check_head(version)
         if "content-length" in headers and int(headers["content-length"]) > self._limits.body:
             raise self._too_large()

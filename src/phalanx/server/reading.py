@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 import orjson
 
 from phalanx.api.causes import forbidden, unsupported
 from phalanx.api.customkinds import CustomKind
-from phalanx.api.errors import BadRequest, Cause, Expired, Timeout
+from phalanx.api.errors import BadRequest, Cause, Expired, Timeout, TooLarge
 from phalanx.api.wire import Reply, Stream
 from phalanx.server import tables, watches
 from phalanx.server.call import Call, bad_options
@@ -25,6 +25,8 @@ from phalanx.store.kv import Record
 FUTURE = 3.0
 #: A watch without a time limit ends after a random time in this range, in seconds.
 WATCH_SECONDS = (1800.0, 3600.0)
+#: Bytes of objects that one list may have, and how many objects cannot come near that.
+LARGEST, _FEW = 512 << 20, 350
 
 
 async def get(context: Context, call: Call) -> Reply:
@@ -58,6 +60,7 @@ async def list_objects(context: Context, call: Call) -> Reply:
     _check_list(call)
     page = await _page(context, call, selection)
     values = [record.value for record in page.records]
+    _check_size(values)
     if accepted.form == "Table":
         include = tables.check_include(call.query.get("includeObject", ""))
         now = context.clock.now()
@@ -67,6 +70,12 @@ async def list_objects(context: Context, call: Call) -> Reply:
     else:
         body = listed(call.kind, page.meta(), (in_form(call.kind, v) for v in values))
     return in_media(Reply(200, body), accepted)
+
+
+def _check_size(values: Sequence[bytes]) -> None:
+    """Refuse an answer that would take the memory of everybody else; few objects cannot."""
+    if len(values) > _FEW and sum(map(len, values)) > LARGEST:
+        raise TooLarge(f"the list has more than {LARGEST >> 20} MiB: ask for pages with limit=500")
 
 
 async def _page(context: Context, call: Call, selection: Selection) -> Page:
