@@ -52,7 +52,7 @@ async def test_what_is_not_committed_yet_is_not_read() -> None:
 @in_virtual_time
 async def test_a_list_that_is_too_large_is_to_be_asked_for_in_pages() -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "LARGEST", 200 * 1024)
+        patch.setattr(reading, "LARGEST", 50 * 1024)
         api = await Api.started()
         await api.create(CONFIG_MAP, *(config(f"c{n}") for n in range(500)))
         answer = await api.ask("GET", CONFIG_MAP.path("default"))
