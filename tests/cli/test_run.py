@@ -31,7 +31,7 @@ def run(
 
 def test_gangs_that_run_are_told_of_as_they_go(file: Path) -> None:
     code, told, progress = run(
-        file, gang_job("short", 2, seconds=1, cpu="5"), *gang("long", 2, namespace="new", cpu="1")
+        file, gang_job("short", 2, seconds=4, cpu="5"), *gang("long", 2, namespace="new", cpu="1")
     )
     assert code == 0
     assert "Job/short: running 2/2 on 2 nodes" in progress.splitlines()
@@ -46,7 +46,7 @@ def test_gangs_that_run_are_told_of_as_they_go(file: Path) -> None:
 
 def test_one_gang_runs_after_the_other_has_ended(file: Path) -> None:
     code, _, progress = run(
-        file, *(gang_job(name, 2, seconds=1, cpu="8") for name in ("first", "second"))
+        file, *(gang_job(name, 2, seconds=3, cpu="8") for name in ("first", "second"))
     )
     assert code == 0
     assert any(": waiting 0/2: minCount (2)" in line for line in progress.splitlines())
