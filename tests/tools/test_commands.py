@@ -10,7 +10,7 @@ from tools.commands import BEGIN, END, renewed
 def test_the_reference_of_commands_is_what_they_say_themselves() -> None:
     # In a process of its own: commands that were run before remember how they were asked for help.
     check = [sys.executable, "-m", "tools.commands", "--check"]
-    assert subprocess.run(check, cwd=ROOT).returncode == 0, "write it anew: python -m tools.commands"
+    assert subprocess.run(check, cwd=ROOT).returncode == 0, "run: python -m tools.commands"
 
 
 def test_what_stands_around_the_reference_is_kept() -> None:
