@@ -45,8 +45,6 @@ _ACCOUNTS = {
     "serviceaccount": "service-account-controller",
     "ttl": "ttl-after-finished-controller",
 }
-#: All that a crew may have, by the names that leave them out.
-PARTS = frozenset({"scheduler", "controllers", "nodes"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,20 @@ def up(*args: str, env: Mapping[str, str] | None = None) -> Iterator[subprocess.
         process.communicate()
 
 
+@contextmanager
+def part(name: str, config: Path, *args: str) -> Iterator[subprocess.Popen[str]]:
+    """A part of a control plane alone; ended by force at the end if it still runs."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "phalanx", name, "--kubeconfig", str(config), *args],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def first_line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline()

@@ -6,12 +6,11 @@ import asyncio
 import re
 import signal
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,24 +19,13 @@ from phalanx.api.kinds import JOB, LEASE, POD
 from phalanx.api.meta import Key
 from phalanx.api.wire import Object
 from phalanx.client import kubeconfig
-from tests.cli.commands import PATIENCE, first_line, phalanx, up
+from tests.cli.commands import PATIENCE, first_line, part, phalanx, up
 from tests.controllers.jobs.work import job
 
 ALONE = ("--without", "controllers", "--nodes", "1", "--data", ":memory:")
 
 
-@contextmanager
-def controllers(config: Path, *args: str) -> Iterator[subprocess.Popen[str]]:
-    """`phalanx controllers`; ended by force at the end if it still runs."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "phalanx", "controllers", "--kubeconfig", str(config), *args],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+controllers = partial(part, "controllers")
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, float]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,7 @@ from click.testing import CliRunner
 
 from phalanx.cli.main import main
 from tests.builders import pod
-from tests.cli.commands import Kubectl, first_line, up
+from tests.cli.commands import Kubectl, first_line, part, up
 
 ALONE = ("--nodes", "0", "--data", ":memory:")
 CLUSTER = """\
@@ -27,18 +25,7 @@ pools:
 """
 
 
-@contextmanager
-def nodes(config: Path, *args: str) -> Iterator[subprocess.Popen[str]]:
-    """`phalanx nodes`; ended by force at the end if it still runs."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "phalanx", "nodes", "--kubeconfig", str(config), *args],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+nodes = partial(part, "nodes")
 
 
 @pytest.fixture

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,23 +20,12 @@ from phalanx.api.meta import Key
 from phalanx.api.wire import Object
 from phalanx.client import kubeconfig
 from tests.builders import gang, pod
-from tests.cli.commands import PATIENCE, first_line, phalanx, up
+from tests.cli.commands import PATIENCE, first_line, part, phalanx, up
 
 ALONE = ("--without", "scheduler", "--nodes", "2", "--shape", "cpu=4")
 
 
-@contextmanager
-def scheduler(config: Path, *args: str) -> Iterator[subprocess.Popen[str]]:
-    """`phalanx scheduler`; ended by force at the end if it still runs."""
-    command = [sys.executable, "-m", "phalanx", "scheduler", "--kubeconfig", str(config), *args]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+scheduler = partial(part, "scheduler")
 
 
 def first_error(process: subprocess.Popen[str]) -> str:

@@ -14,8 +14,8 @@ import uvloop
 
 from phalanx.api.wire import Handler, Reply, Request, Stream, User
 from phalanx.client import line as module
-from phalanx.client.line import Caller, Line
-from phalanx.client.transports import Unreachable
+from phalanx.client.line import Line
+from phalanx.client.transports import InProcess, Unreachable
 
 P = ParamSpec("P")
 
@@ -60,7 +60,7 @@ async def test_a_request_arrives_as_it_was_sent_and_so_does_its_answer() -> None
 
     async with lines(other=answer) as (here, _):
         asked = Request("POST", "/p", "q=1", {"accept": "x"}, b"body", User("ignored"))
-        assert await Caller(here, USER).send(asked) == await answer(asked)
+        assert await InProcess(here.ask, USER).send(asked) == await answer(asked)
     assert heard[0] == Request("POST", "/p", "q=1", {"accept": "x"}, b"body", USER)
 
 
@@ -180,6 +180,7 @@ async def test_what_is_being_done_is_done_though_nobody_waits_for_it() -> None:
         asked.cancel()
         may_end.set()
         await asyncio.wait_for(ended.wait(), 5)
+        assert asked.cancelled()
 
 
 @really

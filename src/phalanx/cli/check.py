@@ -15,13 +15,14 @@ from phalanx.api.core import Pod
 from phalanx.api.kinds import NODE, POD, POD_GROUP
 from phalanx.api.scheduling import PodGroup
 from phalanx.chance import TrueChance
+from phalanx.cli import options
 from phalanx.cli.connection import ask, server_options
 from phalanx.cli.paper import JSON, TABLE, YAML, counted, output_option, structured
 from phalanx.cli.subjects import seen
 from phalanx.client.client import Client
 from phalanx.clock import WallClock
 from phalanx.control_plane import ControlPlane
-from phalanx.crew import PARTS, Staff
+from phalanx.crew import Staff
 from phalanx.scheduler.diagnosis import Cluster
 from phalanx.sim.invariants import Auditor, check
 from phalanx.sim.laws import GROUP_LAWS, POD_LAWS
@@ -147,7 +148,9 @@ def _stored(folder: Path) -> tuple[Cluster, list[str]]:
 
 
 async def _opened(folder: Path) -> Cluster:
-    plane = ControlPlane(SqliteStore(folder), WallClock(), TrueChance(), Staff(without=PARTS))
+    plane = ControlPlane(
+        SqliteStore(folder), WallClock(), TrueChance(), Staff(without=options.PARTS)
+    )
     async with plane.running():
         return await seen(plane.client("phalanx"))
 

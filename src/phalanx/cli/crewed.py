@@ -20,7 +20,8 @@ from phalanx.cli.nodes import process_host, sorted_out
 from phalanx.cli.settings import Settings
 from phalanx.cli.troubles import plain
 from phalanx.client.client import Client
-from phalanx.client.line import Caller, Line
+from phalanx.client.line import Line
+from phalanx.client.transports import InProcess
 from phalanx.clock import WallClock
 from phalanx.controllers.exact import Beside, Solver
 from phalanx.controllers.processes import Host
@@ -59,7 +60,7 @@ async def _man(sock: socket.socket, staff: Staff) -> None:
     line = await Line.over(sock, answer)
 
     async def work() -> None:
-        crew = Crew(lambda user: Client(Caller(line, user), metrics), clock, chance, staff)
+        crew = Crew(lambda user: Client(InProcess(line.ask, user), metrics), clock, chance, staff)
         async with crew.running():
             is_ready.set()
             settle()

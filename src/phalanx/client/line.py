@@ -1,8 +1,8 @@
 """A line between two processes that trust each other: requests and answers both ways, multiplexed.
 
-The peer of `transports.InProcess` where the handler is in the process at the other end of a pair of
-sockets: no HTTP, no TLS, no credential, as nobody else holds an end of it. Whoever asks says as
-whom. Each end answers with its own handler.
+`Line.ask` is a handler like any other, which `transports.InProcess` can be given, but the one who
+answers is the handler in the process at the other end of a pair of sockets: no HTTP, no TLS, no
+credential, as nobody else holds an end of it. Whoever asks says as whom.
 
     ask ─▶ Ask ══▶ handler ─▶ Answer, or Answer and Pieces ══▶ Reply, or Stream
 
@@ -235,22 +235,6 @@ class Line(asyncio.Protocol):
         self._transport.close()
 
 
-class Caller:
-    """A Transport over a line, as one user."""
-
-    def __init__(self, line: Line, user: User) -> None:
-        self._line, self._user = line, user
-
-    async def send(self, request: Request) -> Reply | Stream:
-        """Ask at the other end."""
-        method, path, query = request.method, request.path, request.query
-        asked = Request(method, path, query, request.headers, request.body, self._user)
-        return await self._line.ask(asked)
-
-    async def close(self) -> None:
-        """The line is for others too."""
-
-
 class _Inbox:
     """What has come of a stream and was not taken yet."""
 
@@ -260,7 +244,9 @@ class _Inbox:
         self._came = asyncio.Event()
 
     def put(self, data: bytes) -> None:
-        """A piece has come."""
+        """A piece has come; of a stream that was cut nothing is kept."""
+        if self._trouble:
+            return
         self._pieces.append(data)
         self._size += len(data)
         if self._size > UNREAD:
@@ -270,6 +256,7 @@ class _Inbox:
     def cut(self, trouble: Unreachable) -> None:
         """Nothing more will come, and what came is not all."""
         self._trouble = trouble
+        self._pieces.clear()
         self._came.set()
 
     async def take(self) -> bytes:

@@ -32,7 +32,7 @@ class Unreachable(Exception):
 
 
 class InProcess:
-    """Straight into a handler, as a user whom nobody authenticates. Bodies stay as they are."""
+    """Straight into a handler, here or at the end of a line; nobody authenticates the user."""
 
     def __init__(self, handler: Handler, user: User) -> None:
         self._handler, self._user = handler, user
