@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import socket
 import subprocess
 import sys
@@ -107,10 +108,10 @@ async def explained(client: Client, config: Path) -> None:
     """A gang that does not fit, and why."""
     title("3. A gang that is too big: it waits, takes nothing, and says why")
     async with watched(client) as board:
+        board.settle()
         await submit(client, "tutorial/too-big.yaml")
         await board.until(lambda: board.refused == 8)
-        board.settle()
-        if any(pod.spec.node_name for pod in board.pods.values()):
+        if any(pod.spec.node_name for pod in board.of("green")):
             raise Untrue("some of green have nodes")
     told = await asyncio.to_thread(why, "job/green", config)
     say(f"$ phalanx why job/green\n{told}")
@@ -133,10 +134,13 @@ class Board:
         #: Who got a node, in order.
         self._placed: dict[str, None] = {}
 
+    def of(self, team: str) -> Sequence[Pod]:
+        """The pods of a team."""
+        return [pod for name, pod in self.pods.items() if name.startswith(f"{team}-")]
+
     def count(self, team: str, phase: str) -> int:
         """How many pods of a team are in a phase."""
-        own = (pod for name, pod in self.pods.items() if name.startswith(f"{team}-"))
-        return sum(pod.status.phase == phase for pod in own)
+        return sum(pod.status.phase == phase for pod in self.of(team))
 
     @property
     def ended(self) -> int:
@@ -165,29 +169,28 @@ class Board:
     async def follow(self, client: Client) -> None:
         """Look at all pods until cancelled."""
         listing = await client.list(POD, Pod)
+        for pod in listing.items:
+            await self._see(pod)
         async with contextlib.aclosing(client.watch(POD, Pod, since=listing.revision)) as events:
             async for event in events:
-                async with self._changed:
-                    self._see(event.object, is_gone=event.type == "DELETED")
-                    self._changed.notify_all()
+                await self._see(event.object, is_gone=event.type == "DELETED")
 
-    def _see(self, pod: Pod, *, is_gone: bool) -> None:
-        self.pods[pod.metadata.name] = pod
-        if is_gone:
-            del self.pods[pod.metadata.name]
-        if pod.spec.node_name:
-            self._placed.setdefault(pod.metadata.name)
-        self._draw()
+    async def _see(self, pod: Pod, *, is_gone: bool = False) -> None:
+        async with self._changed:
+            self.pods[pod.metadata.name] = pod
+            if is_gone:
+                del self.pods[pod.metadata.name]
+            if pod.spec.node_name:
+                self._placed.setdefault(pod.metadata.name)
+            self._draw()
+            self._changed.notify_all()
 
     def _draw(self) -> None:
         line = "   ".join(paint(team, f"{team} {self._bar(team)}") for team in TEAMS)
-        if self._is_drawn and line != self._drawn and any(map(self._size, TEAMS)):
+        if self._is_drawn and line != self._drawn and any(map(self.of, TEAMS)):
             self._drawn = line
             sys.stdout.write(f"\r  {line}\x1b[K" if is_terminal() else f"  {line}\n")
             sys.stdout.flush()
-
-    def _size(self, team: str) -> int:
-        return sum(name.startswith(f"{team}-") for name in self.pods)
 
     def _bar(self, team: str) -> str:
         done, runs = self.count(team, "Succeeded"), self.count(team, "Running")
@@ -262,15 +265,14 @@ def manifests(name: str) -> Iterator[tuple[Kind, Object]]:
         yield kind, obj
 
 
-def free_port() -> int:
-    """A port that nobody has at the moment."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
+def free_ports() -> Iterator[int]:
+    """Ports that nobody has at the moment, and that the kernel gives to nobody meanwhile."""
+    for port in random.sample(range(20_000, 30_000), 100):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            yield port
 
 
-PORTS = {team: free_port() for team in TEAMS}
+PORTS = dict(zip(TEAMS, free_ports(), strict=False))
 
 
 def is_terminal() -> bool:

@@ -12,7 +12,7 @@ def test_the_demo_shows_a_deadlock_its_cure_and_why_something_waits() -> None:
         [sys.executable, str(ROOT / "examples" / "demo.py")],
         capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert "  red ▶▶▶·   blue ▶▶▶·\n  each waits for its fourth worker" in done.stdout
     assert "  red ■■■■   blue ■■■■\n  red: rank 0: the sum is 30\n" in done.stdout
     assert "minCount (8) cannot be satisfied" in done.stdout
