@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,19 +16,43 @@ from pathlib import Path
 import yaml
 
 from phalanx.api.wire import Object
+from phalanx.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).parent.parent.parent
 #: Seconds that any command is given.
 PATIENCE = 20.0
 
 
+#: Processes that begin where the imports end, which is most of what a command takes.
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload([f"phalanx.cli.{name.replace('-', '_')}" for name in COMMANDS])
+
+
 def phalanx(*args: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Our command, run to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "phalanx", *args],
-        capture_output=True, text=True, timeout=PATIENCE, env={**os.environ, **(env or {})},
-        check=False,
-    )  # fmt: skip
+    """Our command, run to its end in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = [str(Path(folder, name)) for name in ("out", "err")]
+        surroundings = {**os.environ, **(env or {})}
+        process = _FORKS.Process(target=_called, args=(args, surroundings, os.getcwd(), files))
+        process.start()
+        process.join(PATIENCE)
+        if process.exitcode is None:
+            process.kill()
+            raise subprocess.TimeoutExpired(args, PATIENCE)
+        return subprocess.CompletedProcess(
+            args, process.exitcode, *(Path(file).read_text() for file in files)
+        )
+
+
+def _called(args: Sequence[str], env: Mapping[str, str], cwd: str, files: Sequence[str]) -> None:
+    """What `python -m phalanx` does, with these surroundings."""
+    for number, file in enumerate(files, 1):
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.argv = ["phalanx", *args]
+    main(prog_name="phalanx")
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -66,18 +67,22 @@ def test_on_a_terminal_it_goes_on_until_it_is_told_to_end(user: Person) -> None:
          "--interval", "0.1"],
         stdout=slave, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
+    os.close(slave)
     try:
         told = ""
         while told.count("2 nodes, 2 pods placed") < 2:
             told += os.read(master, 4096).decode(errors="replace")
         process.send_signal(signal.SIGINT)
+        # It may be in the middle of a picture, which somebody has to look at.
+        with contextlib.suppress(OSError):
+            while os.read(master, 4096):
+                pass
         _, errors = process.communicate(timeout=PATIENCE)
         assert (process.returncode, errors) == (0, "")
         assert "\x1b[32m" in told
     finally:
         process.kill()
         os.close(master)
-        os.close(slave)
 
 
 def test_wrong_usage() -> None:
