@@ -6,6 +6,8 @@ STAMP := .venv/.installed
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 PYTHON ?= python3 python3.11 python3.12 python3.13
 ARGS ?=
+# The suite starts our command hundreds of times: without bytecode each would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := test
 .PHONY: install demo test check bench soak mutants reference
