@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, aclosing
@@ -23,6 +24,7 @@ from phalanx.server.listener import bind_socket, listening
 from phalanx.server.security.accounttokens import Signer
 from phalanx.store.memory import MemoryStore
 from tests.server.api import EPOCH, Answer, read
+from tests.server.peers import NETS, Net
 
 TOKEN = "the administrator's"
 #: Of all servers, so that what one seals looks as if another had sealed it.
@@ -116,3 +118,16 @@ def send(request: pytest.FixtureRequest) -> Send:
         return found
     over_tls: Listening = request.getfixturevalue("https")
     return over_tls.send
+
+
+@pytest.fixture(params=NETS)
+def net(request: pytest.FixtureRequest) -> Net:
+    """A network of each sort that we listen on."""
+    return Net(*NETS[request.param])
+
+
+@pytest.fixture(scope="module")
+def nothing_left() -> Iterator[None]:
+    """A transport or task that was never ended complains when it is collected."""
+    yield
+    gc.collect()

@@ -37,6 +37,9 @@ def request(method: str, target: str, *headers: str, body: bytes = b"") -> bytes
 
 
 GET = request("GET", "/version")
+WATCH = request("GET", "/pods?watch=true")
+#: Who does not read is not waited for.
+UNREAD = Limits(unread=0.05)
 
 
 class Answer(NamedTuple):

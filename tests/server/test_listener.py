@@ -25,7 +25,7 @@ from phalanx.server.listener import bind_socket, listening
 from phalanx.server.parser import Limits
 from tests.builders import pod
 from tests.server.conftest import TOKEN, Listening, Send, new_server
-from tests.server.peers import GET, NETS, Net, Peer, echo, on_a_net
+from tests.server.peers import GET, Net, Peer, echo, on_a_net
 from tests.server.peers import request as raw
 from tests.server.test_negotiation import TABLE
 
@@ -197,11 +197,6 @@ def test_a_server_that_stops_still_gives_the_answers_that_it_owes(tmp_path: Path
         return answer.code
 
     assert asyncio.run(main()) == 201
-
-
-@pytest.fixture(params=NETS)
-def net(request: pytest.FixtureRequest) -> Net:
-    return Net(*NETS[request.param])
 
 
 # ---- the end -------------------------------------------------------------------------------------

@@ -11,54 +11,25 @@ from phalanx.builder.names import workload_name
 from phalanx.controllers.jobs.groups import Settings
 from tests.builders import in_virtual_time
 from tests.controllers.jobs.work import (
+    ABOUT,
+    PARENT,
     at_work,
-    collectors,
-    group,
+    fallback,
     groups_of,
     indexed,
     job,
+    linked,
+    policy,
     said,
+    sizes,
     subject,
     workload,
 )
 from tests.controllers.trialstage import Stage, acting, kubelets
 
-TEMPLATE = "scheduling.k8s.io/group-template-name"
-PARENT = {"apiVersion": "example.com/v1", "kind": "Training", "name": "llm", "uid": "u",
-          "controller": True}  # fmt: skip
-ABOUT = ("example.com", "Training", "llm")
-
 
 def owner(api: str, kind: str) -> Object:
     return {"ownerReferences": [{**PARENT, "apiVersion": api, "kind": kind}]}
-
-
-def linked(template: str = "workers-0", **more: str) -> Object:
-    return {"ownerReferences": [PARENT], "annotations": {TEMPLATE: template, **more}}
-
-
-def policy(obj: Object) -> Object:
-    found: Object = obj["spec"].get("schedulingPolicy") or {}
-    return found
-
-
-async def sizes(stage: Stage) -> tuple[object, object]:
-    """The size that the Workload and that the PodGroup name."""
-    made, of = await stage.one(WORKLOAD), await stage.one(POD_GROUP)
-    template = made["spec"]["podGroupTemplates"][0]["schedulingPolicy"]
-    return template["gang"]["minCount"], policy(of)["gang"]["minCount"]
-
-
-async def owned(stage: Stage) -> Object:
-    """What an object says that the Job controls."""
-    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "controller": True}
-    uid = (await stage.one(JOB))["metadata"]["uid"]
-    return {"ownerReferences": [{**reference, "uid": uid}]}
-
-
-async def fallback(stage: Stage) -> tuple[str, str]:
-    """What the Job says of its pods being scheduled one by one."""
-    return said(await stage.one(JOB))["SchedulingFallback"]
 
 
 @in_virtual_time
@@ -228,145 +199,6 @@ async def test_a_gang_whose_end_is_near_says_how_many_will_still_run() -> None:
         assert MEMBERS_TO_RUN not in (await stage.one(POD_GROUP))["metadata"]["annotations"]
 
 
-# ------------------------------------------------------------------------------- bring your own
-
-
-@in_virtual_time
-async def test_the_workload_of_a_user_is_used_as_it_is() -> None:
-    async with at_work() as stage:
-        await stage.create(workload("mine", 2))
-        before = await stage.one(WORKLOAD)
-        await stage.create(job(parallelism=3, completions=3))
-        await stage.rest()
-        await stage.patch(JOB, "train", {"spec": {"parallelism": 4}})
-        await stage.rest()
-        of = await stage.one(POD_GROUP)
-        assert await stage.one(WORKLOAD) == before
-        assert policy(of) == {"gang": {"minCount": 2}}
-        assert of["metadata"]["ownerReferences"][0]["kind"] == "Job"
-        assert groups_of(await stage.all(POD)) == [of["metadata"]["name"]] * 3
-        await stage.delete(JOB, "train", "Background")
-        await stage.rest()
-        assert (await stage.one(WORKLOAD), await stage.all(POD_GROUP)) == (before, [])
-
-
-@in_virtual_time
-async def test_what_a_user_has_made_counts_more_than_what_the_job_asks_for() -> None:
-    async with at_work() as stage:
-        await stage.create(workload("mine", 0), job(gang=True, parallelism=2))
-        await stage.rest()
-        of = await stage.one(POD_GROUP)
-        assert (await stage.one(WORKLOAD))["metadata"]["name"] == "mine"
-        assert policy(of) == {"basic": {}}
-        assert groups_of(await stage.all(POD)) == [of["metadata"]["name"]] * 2
-
-
-@in_virtual_time
-async def test_the_group_of_a_user_is_used_as_it_is() -> None:
-    async with at_work() as stage:
-        await stage.create(workload("mine", 2), group("ours", "mine", 2))
-        before = await stage.one(POD_GROUP)
-        await stage.create(indexed(3))
-        await stage.rest()
-        await stage.finish("Succeeded", indexes=[0, 1])
-        await stage.rest()
-        assert await stage.one(POD_GROUP) == before
-        assert groups_of(await stage.all(POD)) == ["ours"] * 3
-
-
-@in_virtual_time
-async def test_what_is_left_over_from_a_namesake_is_left_alone() -> None:
-    async with at_work() as stage:
-        await stage.create(job(gang=True))
-        await stage.rest()
-        await stage.delete(JOB, "train", "Orphan")
-        await stage.rest()
-        leftover = await stage.one(WORKLOAD)
-        assert "ownerReferences" not in leftover["metadata"]
-        await stage.create(job())
-        await stage.rest()
-        (first, second) = await stage.all(WORKLOAD)
-        assert first == leftover
-        assert second["metadata"]["ownerReferences"][0]["kind"] == "Job"
-        assert said(await stage.one(JOB)) == {}
-
-
-@in_virtual_time
-async def test_of_two_workloads_none_is_used_and_the_job_says_so_until_it_is_clear() -> None:
-    async with at_work() as stage:
-        await stage.create(workload("one", 2), workload("two", 2), job(parallelism=2))
-        await stage.rest()
-        assert await fallback(stage) == ("True", "AmbiguousWorkload")
-        (event,) = await stage.events("AmbiguousWorkload")
-        assert (event["type"], event.get("count", 1)) == ("Warning", 1)
-        assert (groups_of(await stage.all(POD)), await stage.all(POD_GROUP)) == (["", ""], [])
-        await stage.delete(WORKLOAD, "two")
-        await stage.rest()
-        assert await fallback(stage) == ("False", "SchedulingRestored")
-
-
-@in_virtual_time
-async def test_a_malformed_workload_is_not_used() -> None:
-    async with at_work() as stage:
-        await stage.create(workload("mine", 2, 2), job())
-        await stage.rest()
-        assert await fallback(stage) == ("True", "MalformedWorkload")
-        assert groups_of(await stage.all(POD)) == [""]
-
-
-@in_virtual_time
-async def test_of_two_groups_none_is_used() -> None:
-    async with at_work() as stage:
-        await stage.create(workload("mine", 2), group("a", "mine", 2), group("b", "mine", 2), job())
-        await stage.rest()
-        assert await fallback(stage) == ("True", "AmbiguousPodGroup")
-        assert groups_of(await stage.all(POD)) == [""]
-
-
-@pytest.mark.parametrize("groups", [(), ("ours-0",)])
-@in_virtual_time
-async def test_what_was_made_too_early_gives_way_to_what_the_user_had_made(
-    groups: tuple[str, ...],
-) -> None:
-    stage = Stage()
-    await stage.server.start()
-    await stage.create(job(gang=True))
-    ours = await owned(stage)
-    await stage.create(workload("ours", 1, meta=ours), workload("mine", 1))
-    await stage.create(*(group(name, "ours", 1, meta=ours) for name in groups))
-    async with acting(stage, subject(), kubelets, collectors):
-        await stage.rest()
-        of = await stage.one(POD_GROUP)
-        assert of["spec"]["workloadRef"]["workloadName"] == "mine"
-        assert (await stage.one(WORKLOAD))["metadata"]["name"] == "mine"
-        assert groups_of(await stage.all(POD))[0].startswith("mine-workers-0-")
-        assert said(await stage.one(JOB)) == {}
-
-
-@in_virtual_time
-async def test_a_workload_that_a_user_has_made_a_group_of_does_not_give_way() -> None:
-    stage = Stage()
-    await stage.server.start()
-    await stage.create(job(gang=True))
-    ours = await owned(stage)
-    await stage.create(workload("ours", 1, meta=ours), workload("mine", 1), group("g", "ours", 1))
-    async with acting(stage, subject(), kubelets, collectors):
-        await stage.rest()
-        assert len(await stage.all(WORKLOAD)) == 2
-        assert await fallback(stage) == ("True", "AmbiguousWorkload")
-
-
-@in_virtual_time
-async def test_what_something_has_come_of_does_not_give_way() -> None:
-    async with at_work() as stage:
-        await stage.create(job(suspend=True))
-        await stage.rest()
-        await stage.create(workload("mine", 2))
-        await stage.rest()
-        assert len(await stage.all(WORKLOAD)) == 2
-        assert await fallback(stage) == ("True", "AmbiguousWorkload")
-
-
 # --------------------------------------------------------------------------- before and after
 
 
@@ -453,96 +285,6 @@ async def test_a_job_says_if_the_workload_of_its_user_is_gone() -> None:
         await stage.patch(JOB, "train", {"spec": {"parallelism": 2}})
         await stage.rest()
         assert groups_of(await stage.all(POD))[0] == ""
-
-
-# ----------------------------------------------------------------------------------- delegation
-
-
-@pytest.mark.parametrize("spelling", ["parent-composite-podgroup", "parent-compositepodgroup"])
-@in_virtual_time
-async def test_a_part_gets_a_group_of_its_parents_workload(spelling: str) -> None:
-    async with at_work() as stage:
-        meta = linked("workers-1", **{f"scheduling.k8s.io/{spelling}": "root"})
-        await stage.create(workload("parent", 0, 2, about=ABOUT), job(meta=meta))
-        before = await stage.one(WORKLOAD)
-        await stage.rest()
-        of = await stage.one(POD_GROUP)
-        assert await stage.one(WORKLOAD) == before
-        assert of["spec"]["workloadRef"] == {"workloadName": "parent", "templateName": "workers-1"}
-        assert of["spec"]["parentCompositePodGroupName"] == "root"
-        assert [one["kind"] for one in of["metadata"]["ownerReferences"]] == ["Job"]
-        assert groups_of(await stage.all(POD)) == [of["metadata"]["name"]]
-
-
-@in_virtual_time
-async def test_parts_of_one_template_have_groups_of_their_own() -> None:
-    async with at_work() as stage:
-        parts = [job(f"part-{n}", meta=linked("")) for n in range(3)]
-        await stage.create(workload("parent", 1, about=ABOUT), *parts)
-        await stage.rest()
-        assert len({*groups_of(await stage.all(POD))}) == len(await stage.all(POD_GROUP)) == 3
-
-
-@in_virtual_time
-async def test_the_group_of_a_part_follows_the_template_of_its_parent() -> None:
-    async with at_work() as stage:
-        await stage.create(workload("parent", 4, about=ABOUT), job(parallelism=7, meta=linked()))
-        await stage.rest()
-        assert await sizes(stage) == (4, 4)
-        gang = {"name": "workers-0", "schedulingPolicy": {"gang": {"minCount": 7}}}
-        await stage.patch(WORKLOAD, "parent", {"spec": {"podGroupTemplates": [gang]}})
-        await stage.rest()
-        assert await sizes(stage) == (7, 7)
-
-
-@in_virtual_time
-async def test_a_part_without_a_parent_or_a_template_says_so() -> None:
-    async with at_work() as stage:
-        await stage.create(job(meta=linked()))
-        await stage.rest()
-        assert await fallback(stage) == ("True", "ParentWorkloadNotFound")
-        assert groups_of(await stage.all(POD)) == [""]
-        assert len(await stage.events("ParentWorkloadNotFound")) == 1
-        await stage.create(workload("parent", 1, about=ABOUT))
-        await stage.rest()
-        # Its pods are not retrofitted, but that is no mistake any more.
-        assert await fallback(stage) == ("False", "SchedulingRestored")
-    async with at_work() as stage:
-        await stage.create(workload("parent", 1, about=ABOUT), job(meta=linked("nobody")))
-        await stage.rest()
-        assert await fallback(stage) == ("True", "TemplateNotFound")
-
-
-@in_virtual_time
-async def test_the_workload_of_an_earlier_parent_of_that_name_is_not_used() -> None:
-    before = {"ownerReferences": [{**PARENT, "uid": "before"}]}
-    async with at_work() as stage:
-        await stage.create(workload("parent", 1, about=ABOUT, meta=before), job(meta=linked()))
-        await stage.rest()
-        assert await fallback(stage) == ("True", "ParentWorkloadNotFound")
-
-
-@in_virtual_time
-async def test_of_two_workloads_of_a_parent_none_is_used() -> None:
-    async with at_work() as stage:
-        two = [workload(name, 1, about=ABOUT) for name in ("one", "two")]
-        await stage.create(*two, job(meta=linked()))
-        await stage.rest()
-        assert await fallback(stage) == ("True", "AmbiguousWorkload")
-
-
-@in_virtual_time
-async def test_a_part_may_be_of_a_template_below_another() -> None:
-    parent = workload("parent", 2, about=ABOUT)
-    leaves = parent["spec"].pop("podGroupTemplates")
-    root = {"name": "root", "schedulingPolicy": {"basic": {}}, "podGroupTemplates": leaves}
-    parent["spec"]["compositePodGroupTemplates"] = [root]
-    async with at_work() as stage:
-        await stage.create(parent, job(parallelism=2, meta=linked()))
-        await stage.rest()
-        of = await stage.one(POD_GROUP)
-        assert policy(of) == {"gang": {"minCount": 2}}
-        assert of["spec"]["parentCompositePodGroupName"].startswith("parent-root-")
 
 
 # -------------------------------------------------------------------------------- what goes wrong

@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from phalanx.api.gates import DEFAULT, Gates
-from phalanx.api.kinds import WORKLOAD
+from phalanx.api.kinds import JOB, POD_GROUP, WORKLOAD
 from phalanx.api.wire import Object
+from phalanx.builder.links import GROUP_TEMPLATE
 from phalanx.chance import Chance
 from phalanx.client.client import Client
 from phalanx.clock import Clock
@@ -21,6 +22,10 @@ from phalanx.controllers.recorder import Recorder
 from tests.controllers.trialstage import Part, Run, Stage, acting, kubelets
 
 SETTINGS = Settings()
+#: A parent whose parts are Jobs, and how a Workload refers to it.
+PARENT = {"apiVersion": "example.com/v1", "kind": "Training", "name": "llm", "uid": "u",
+          "controller": True}  # fmt: skip
+ABOUT = ("example.com", "Training", "llm")
 
 
 def subject(settings: Settings | None = SETTINGS, **more: Any) -> Part:
@@ -108,3 +113,26 @@ def said(obj: Object) -> dict[str, tuple[str, str]]:
     """Status and reason of each condition of an object."""
     conditions = obj.get("status", {}).get("conditions") or ()
     return {one["type"]: (one["status"], one.get("reason", "")) for one in conditions}
+
+
+def linked(template: str = "workers-0", **more: str) -> Object:
+    """The metadata of a Job that is a part of its parent."""
+    return {"ownerReferences": [PARENT], "annotations": {GROUP_TEMPLATE: template, **more}}
+
+
+def policy(obj: Object) -> Object:
+    """How a group is to be placed."""
+    found: Object = obj["spec"].get("schedulingPolicy") or {}
+    return found
+
+
+async def sizes(stage: Stage) -> tuple[object, object]:
+    """The size that the Workload and that the PodGroup name."""
+    made, of = await stage.one(WORKLOAD), await stage.one(POD_GROUP)
+    template = made["spec"]["podGroupTemplates"][0]["schedulingPolicy"]
+    return template["gang"]["minCount"], policy(of)["gang"]["minCount"]
+
+
+async def fallback(stage: Stage) -> tuple[str, str]:
+    """What the Job says of its pods being scheduled one by one."""
+    return said(await stage.one(JOB))["SchedulingFallback"]
