@@ -55,11 +55,16 @@ class Node {
   }
 }
 
-/** Draws nothing, and knows how many rectangles of which colour there were in the last picture. */
+/** Draws nothing, and knows which rectangles can be seen: those that no later one covers. */
 class Pen {
-  constructor() { Object.assign(this, { rects: new Map(), texts: [], pictures: 0 }); }
-  setTransform() { Object.assign(this, { rects: new Map(), texts: [] }); this.pictures++; }
-  fillRect() { this.rects.set(this.fillStyle, (this.rects.get(this.fillStyle) ?? 0) + 1); }
+  constructor() { Object.assign(this, { painted: [], texts: [], pictures: 0 }); }
+  setTransform() { Object.assign(this, { painted: [], texts: [] }); this.pictures++; }
+  fillRect(x, y, w, h) {
+    const covered = (one) => one.x >= x && one.y >= y && one.x + one.w <= x + w && one.y + one.h <= y + h;
+    this.painted = [...this.painted.filter((one) => !covered(one)), { x, y, w, h, colour: this.fillStyle }];
+  }
+  /** How many of a colour there are. */
+  count(colour) { return this.painted.filter((one) => one.colour === colour).length; }
   strokeRect() {}
   fillText(text) { this.texts.push(text); }
 }

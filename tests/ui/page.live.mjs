@@ -72,7 +72,7 @@ test("the page, from signing in to signing out", async (t) => {
     await showing("decisions", "default/fits");
     await showing("decisions", "Scheduled");
     const { background } = $("legend").querySelector("span").style;
-    await until(() => $("map").pen.rects.get(background) === 2, () => JSON.stringify([...$("map").pen.rects]));
+    await until(() => $("map").pen.count(background) === 2, () => JSON.stringify($("map").pen.painted));
   });
 
   await t.test("one that waits says why, and what would help", async () => {
