@@ -27,6 +27,7 @@ SCRIPTS = tuple(
         path for part in ("benchmarks", "examples", "tools") for path in ROOT.glob(f"{part}/*.py")
     )
 )
+TESTS = tuple(sorted((ROOT / "tests").rglob("*.py")))
 TEXTS = tuple(
     sorted(
         path
@@ -72,7 +73,8 @@ def test_most_functions_are_short() -> None:
 
 
 def test_no_file_is_too_long_to_be_read_at_once() -> None:
-    sizes = {path.relative_to(ROOT): len(path.read_text().splitlines()) for path in MODULES}
+    files = (*MODULES, *SCRIPTS, *TESTS)
+    sizes = {path.relative_to(ROOT): len(path.read_text().splitlines()) for path in files}
     assert {path: n for path, n in sizes.items() if n > FILE_LIMIT} == {}
 
 

@@ -88,7 +88,7 @@ MUTANTS = (
         "scheduler/queue.py",
         "if entry.missed & wakes_on:",
         "if False:",
-        ("tests/scheduler/test_queue.py", "tests/scheduler/test_queue_model.py"),
+        ("tests/scheduler/test_queue_attempts.py", "tests/scheduler/test_queue_model.py"),
     ),
     Mutant(
         "room that comes free wakes nobody",
@@ -125,7 +125,7 @@ MUTANTS = (
         "scheduler/queue.py",
         "(State.IN_FLIGHT, Stimulus.RETURNED): Queue._returned_in_flight,",
         "(State.IN_FLIGHT, Stimulus.RETURNED): Queue._stay,",
-        ("tests/scheduler/test_queue.py",),
+        ("tests/scheduler/test_queue_attempts.py",),
     ),
     Mutant(
         "a bind without an answer is never told of",
@@ -251,14 +251,14 @@ MUTANTS = (
         "controllers/garbage.py",
         "known = self._ownership.held(owner) or await self._read(owner)",
         "known = self._ownership.held(owner)",
-        ("tests/controllers/test_garbage.py",),
+        ("tests/controllers/test_garbage_lag.py",),
     ),
     Mutant(
         "an owner is taken for its namesake",
         "controllers/garbage.py",
         "return found.metadata if found.metadata.uid == owner.uid else None",
         "return found.metadata",
-        ("tests/controllers/test_garbage.py", "tests/controllers/test_trials.py"),
+        ("tests/controllers/test_garbage_owners.py", "tests/controllers/test_trials.py"),
     ),
     Mutant(
         "a composite group goes before the children that a late view lacks",

@@ -13,6 +13,8 @@ from phalanx.api.kinds import (
     COMPOSITE_POD_GROUP,
     CRON_JOB,
     JOB,
+    JOB_SET,
+    LEADER_WORKER_SET,
     POD,
     POD_GROUP,
     POD_TEMPLATE,
@@ -167,6 +169,65 @@ def test_statuses_of_claims_are_kept_while_the_group_has_claims() -> None:
     old: Object = {"spec": LEAF, "status": {}}
     new: Object = {"spec": LEAF, "status": status}
     assert dropped("DRAWorkloadResourceClaims", POD_GROUP, new, old) == new
+
+
+# ------------------------------------------------------------------------------------ being told
+
+
+def told(gate: str, kind: Kind, new: Object, old: Object | None = None) -> list[str]:
+    """What the writer of an object is told while a gate is off."""
+    return drop_disabled(gated({gate: False}), kind.schema, copy.deepcopy(new), old)
+
+
+ONE_BY_ONE = "pods are scheduled one by one"
+
+
+def replicated(name: str) -> Object:
+    return {"name": name, "template": {"spec": dict(JOB_SPEC)}}
+
+
+@pytest.mark.parametrize(
+    ("gate", "kind", "new", "said"),
+    [
+        ("GenericWorkload", POD, GROUPED, [("spec.schedulingGroup", ONE_BY_ONE)]),
+        ("WorkloadWithJob", JOB, {"spec": JOB_SPEC}, [("spec.scheduling", ONE_BY_ONE)]),
+        ("JobGangPolicy", JOB, {"spec": JOB_SPEC}, [("spec.gangPolicy", "it makes no gang")]),
+        (
+            "WorkloadWithJob",
+            CRON_JOB,
+            {"spec": {"jobTemplate": {"spec": JOB_SPEC}}},
+            [("spec.jobTemplate.spec.scheduling", ONE_BY_ONE)],
+        ),
+        (
+            "WorkloadWithJob",
+            JOB_SET,
+            {"spec": {"replicatedJobs": [replicated("a"), replicated("b")]}},
+            [(f"spec.replicatedJobs[{n}].template.spec.scheduling", ONE_BY_ONE) for n in range(2)],
+        ),
+        (
+            "GenericWorkload",
+            LEADER_WORKER_SET,
+            {"spec": {"scheduling": {}}},
+            [("spec.scheduling", ONE_BY_ONE)],
+        ),
+    ],
+)
+def test_whoever_asks_for_pods_to_be_scheduled_together_is_told_that_they_are_not(
+    gate: str, kind: Kind, new: Object, said: list[tuple[str, str]]
+) -> None:
+    assert told(gate, kind, new) == [
+        f"{field} is dropped: without the feature gate {gate} {loss}" for field, loss in said
+    ]
+    assert told(gate, kind, new, copy.deepcopy(new)) == []
+
+
+def test_nobody_is_told_of_what_nobody_asked_for() -> None:
+    assert told("WorkloadWithJob", JOB, {"spec": {"scheduling": None}}) == []
+    assert told("PodGroupPreemptionPolicy", POD_GROUP, {"spec": LEAF}) == []
+    assert drop_disabled(DEFAULT, JOB.schema, {"spec": JOB_SPEC}, None) == []
+
+
+# ------------------------------------------------------------------------------------- the table
 
 
 @pytest.mark.parametrize(

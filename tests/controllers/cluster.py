@@ -196,3 +196,30 @@ def lagging(cluster: Cluster, lag: float = 0.0) -> tuple[Client, Lagging]:
     """A client on such a way, and the way."""
     way = Lagging(cluster.plane, lag)
     return Client(way), way
+
+
+class Held:
+    """A way to the server on which all news of one kind can be held up."""
+
+    def __init__(self, c: Cluster, kind: Kind) -> None:
+        self._inner, self._path = InProcess(c.plane.server.handle, ADMIN), kind.path()
+        self.flows = asyncio.Event()
+        self.flows.set()
+
+    async def send(self, request: Request) -> Reply | Stream:
+        answer = await self._inner.send(request)
+        if request.path != self._path:
+            return answer
+        if isinstance(answer, Stream):
+            return Stream(answer.code, self._late(answer.chunks))
+        await self.flows.wait()
+        return answer
+
+    async def _late(self, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                await self.flows.wait()
+                yield chunk
+
+    async def close(self) -> None:
+        """Nothing is held."""

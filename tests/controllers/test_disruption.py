@@ -22,8 +22,9 @@ from phalanx.controllers.disruption import Disruption
 from phalanx.controllers.loop import Informers
 from phalanx.sim.loop import run
 from tests.builders import in_virtual_time, pod
-from tests.controllers.cluster import Cluster, cluster, lagging
-from tests.controllers.test_garbage import BARE, Held, owner
+from tests.controllers.belongings import owner
+from tests.controllers.cluster import Cluster, Held, cluster, lagging
+from tests.controllers.lives import BARE
 
 BUDGET = Key("default", "b")
 APP: Object = {"matchLabels": {"app": "x"}}

@@ -15,7 +15,7 @@ from phalanx.client.client import Client
 from phalanx.controllers.loop import Informers
 from phalanx.controllers.podgarbage import OUT_OF_SERVICE, PodGarbage
 from tests.builders import in_virtual_time, node, pod
-from tests.controllers.cluster import Cluster, cluster
+from tests.controllers.cluster import Cluster, Held, cluster
 from tests.controllers.lives import (
     BARE,
     Part,
@@ -26,7 +26,6 @@ from tests.controllers.lives import (
     survives_bad_news,
     survives_every_end,
 )
-from tests.controllers.test_garbage import Held
 
 STAY: Object = {"finalizers": ["example.com/stay"]}
 

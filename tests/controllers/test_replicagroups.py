@@ -118,6 +118,23 @@ async def test_a_template_that_is_not_there_makes_no_group() -> None:
 
 
 @in_virtual_time
+async def test_a_group_of_a_class_that_never_preempts_says_so_too() -> None:
+    quiet = {
+        "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 7,
+        "metadata": {"name": "quiet"}, "preemptionPolicy": "Never",
+    }  # fmt: skip
+    of_class = workload("t", policy={"basic": {}})
+    of_class["spec"]["podGroupTemplates"][0]["priorityClassName"] = "quiet"
+    one = member("a")
+    one["spec"]["priorityClassName"] = "quiet"
+    async with cluster(nodes=machines(1, cpu="4")) as c:
+        await c.create(quiet, of_class, one)
+        await c.until_placed("a")
+        spec = (await groups(c))["w-t"]["spec"]
+        assert (spec["priority"], spec["preemptionPolicy"]) == (7, "Never")
+
+
+@in_virtual_time
 async def test_a_group_that_is_there_is_left_as_it_is() -> None:
     async with cluster(nodes=machines(1, cpu="4")) as c:
         mine = pod_group("w-t", 1)

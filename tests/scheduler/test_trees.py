@@ -13,7 +13,7 @@ from phalanx.scheduler.forest import Group
 from phalanx.scheduler.place import Place
 from phalanx.scheduler.queue import Queue
 from tests.scheduler.builders import composite, gang, key, pod
-from tests.scheduler.test_queue import bindings, refusal
+from tests.scheduler.queueing import bindings, refusal
 
 ROOT = composite("t", 2)
 LEAVES = gang("a", 1, parent="t"), gang("b", 1, parent="t")

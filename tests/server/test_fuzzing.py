@@ -32,7 +32,7 @@ from phalanx.api.wire import (
 )
 from phalanx.server.access import ADMIN
 from phalanx.server.formats import OBJECTS, YAML, load
-from tests.api.test_protobuf import POD as POD_IN_PROTOBUF
+from tests.api.bodies import POD as POD_IN_PROTOBUF
 from tests.builders import gang, in_virtual_time, pod
 from tests.recorded_cases import Case, Words, decoded, dig, fill, recorded_cases
 from tests.server.api import Api

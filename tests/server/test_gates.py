@@ -128,6 +128,29 @@ def test_fields_that_are_switched_off_are_dropped_however_wrong_they_are() -> No
     served(gated({"WorkloadWithJob": False, "JobGangPolicy": False}), work)
 
 
+def test_whoever_asks_for_a_gang_that_is_switched_off_is_told_so() -> None:
+    wanted = job(
+        "x", gangPolicy={"policy": "JobAsGang"}, scheduling={"schedulingPolicy": {"gang": {}}}
+    )
+    texts = [
+        '299 - "spec.scheduling is dropped: without the feature gate WorkloadWithJob '
+        'pods are scheduled one by one"',
+        '299 - "spec.gangPolicy is dropped: without the feature gate JobGangPolicy '
+        'it makes no gang"',
+    ]
+
+    async def work(api: Api) -> None:
+        made = await api.ask("POST", JOB.path("default"), wanted)
+        assert (made.code, made.all("warning")) == (201, texts)
+        change = {"spec": {name: wanted["spec"][name] for name in ("gangPolicy", "scheduling")}}
+        changed = await api.patch(JOB, "x", change)
+        assert (changed.code, changed.all("warning")) == (200, texts)
+        other = await api.patch(JOB, "x", {"spec": {"parallelism": 1}})
+        assert (other.code, other.all("warning")) == (200, [])
+
+    served(gated({"WorkloadWithJob": False, "JobGangPolicy": False}), work)
+
+
 def test_a_pod_loses_its_group_and_is_created_all_the_same() -> None:
     async def work(api: Api) -> None:
         (made,) = await api.create(POD, pod("p", "g"))

@@ -14,14 +14,10 @@ from hypothesis import strategies as st
 from phalanx.api.conversion import from_hub
 from phalanx.api.kinds import (
     POD_GROUP,
-    POD_GROUP_V1ALPHA1,
     POD_GROUP_V1ALPHA2,
-    POD_GROUP_V1ALPHA3,
     PRIORITY_CLASS,
     WORKLOAD,
     WORKLOAD_V1ALPHA1,
-    WORKLOAD_V1ALPHA2,
-    WORKLOAD_V1ALPHA3,
     Kind,
 )
 from phalanx.api.leftovers import ANNOTATION
@@ -32,76 +28,29 @@ from phalanx.server.formats import PROTOBUF
 from tests.api.groups import pod_groups, workloads
 from tests.api.strategies import objects
 from tests.builders import in_virtual_time, tried
-from tests.server.api import Answer, Api, names
+from tests.server.api import Api, names
+from tests.server.oldversions import (
+    ALL_GROUPS,
+    ALL_WORKLOADS,
+    GANG,
+    LEAF,
+    TREE,
+    WORKLOADS,
+    applied,
+    called,
+    each,
+    each_group,
+    each_workload,
+    example,
+    made,
+    of,
+    posted,
+    referring,
+    replaced,
+    with_workload,
+)
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
-APPLY = {"content-type": "application/apply-patch+yaml"}
-WORKLOADS = (WORKLOAD_V1ALPHA2, WORKLOAD_V1ALPHA1)
-POD_GROUPS = (POD_GROUP_V1ALPHA2, POD_GROUP_V1ALPHA1)
-OLD = (*WORKLOADS, *POD_GROUPS)
-ALL_GROUPS = (*POD_GROUPS, POD_GROUP_V1ALPHA3, POD_GROUP)
-ALL_WORKLOADS = (*WORKLOADS, WORKLOAD_V1ALPHA3, WORKLOAD)
-
-
-def of(*kinds: Kind) -> pytest.MarkDecorator:
-    """A test for each of these kinds."""
-    return pytest.mark.parametrize("kind", kinds, ids=lambda kind: f"{kind.name}-{kind.version}")
-
-
-each, each_workload, each_group = of(*OLD), of(*WORKLOADS), of(*POD_GROUPS)
-
-GANG = {"gang": {"minCount": 2}}
-REFERENCE = {"workloadName": "w", "podGroupTemplateName": "a"}
-LEAF: Object = {"name": "a", "schedulingPolicy": GANG, "preemptionPolicy": "Never"}
-TREE: Object = {
-    "compositePodGroupTemplates": [
-        {"name": "tree", "schedulingPolicy": {"basic": {}}, "podGroupTemplates": [LEAF]}
-    ]
-}
-
-
-def called(kind: Kind) -> tuple[str, str]:
-    """How a version calls the templates of a Workload, and their policy."""
-    return ("podGroups", "policy") if "1alpha1" in kind.version else (
-        "podGroupTemplates", "schedulingPolicy",
-    )  # fmt: skip
-
-
-def made(kind: Kind, name: str, **spec: Any) -> Object:
-    meta = {"name": name, "namespace": "default"}
-    return {"apiVersion": kind.api_version, "kind": kind.name, "metadata": meta, "spec": spec}
-
-
-def example(kind: Kind, name: str = "x") -> Object:
-    """The smallest object of a kind."""
-    if kind.name == "PodGroup":
-        return made(kind, name, schedulingPolicy=GANG)
-    templates, policy = called(kind)
-    return made(kind, name, **{templates: [{"name": "a", policy: GANG}]})
-
-
-def referring(kind: Kind, name: str = "g", **spec: Any) -> Object:
-    return made(kind, name, podGroupTemplateRef={"workload": REFERENCE}, **spec)
-
-
-async def posted(api: Api, kind: Kind, obj: Object) -> Answer:
-    return await api.ask("POST", kind.path("default"), obj)
-
-
-async def replaced(api: Api, kind: Kind, obj: Object) -> Answer:
-    return await api.ask("PUT", kind.path("default", obj["metadata"]["name"]), obj)
-
-
-async def applied(api: Api, kind: Kind, obj: Object, manager: str = "me", **query: str) -> Answer:
-    path, query = kind.path("default", obj["metadata"]["name"]), {"fieldManager": manager, **query}
-    return await api.ask("PATCH", path, obj, headers=APPLY, query=query)
-
-
-async def with_workload(**spec: Any) -> Api:
-    """A server with the Workload `w`."""
-    api = await Api.started()
-    await api.create(WORKLOAD, made(WORKLOAD, "w", **(spec or {"podGroupTemplates": [LEAF]})))
-    return api
 
 
 # ------------------------------------------------------------------------------------- every reader
@@ -448,273 +397,6 @@ async def test_a_conflict_names_the_field_as_the_applier_calls_it() -> None:
     assert (answer.code, answer.reasons) == (409, [(place, "FieldManagerConflict")])
     assert place in answer.body["message"]
     assert (await applied(api, WORKLOAD_V1ALPHA1, mine, force="true")).code == 200
-
-
-# ----------------------------------------------------------------------------- by reference alone
-
-
-@each_group
-@in_virtual_time
-async def test_a_group_that_only_refers_to_a_template_gets_what_that_says(kind: Kind) -> None:
-    terms: Object = {
-        "schedulingPolicy": {"gang": {"minCount": 4}},
-        "schedulingConstraints": {"topology": [{"key": "rack"}]},
-        "disruptionMode": {"all": {}},
-        "resourceClaims": [{"name": "c", "resourceClaimName": "gpus"}],
-    }
-    api = await with_workload(podGroupTemplates=[{"name": "a", **terms}])
-    answer = await posted(api, kind, referring(kind))
-    assert answer.code == 201, answer.body
-    spec = (await api.get(POD_GROUP, "g"))["spec"]
-    assert {key: spec[key] for key in terms} == terms
-    assert spec["workloadRef"] == {"workloadName": "w", "templateName": "a"}
-
-
-@each_group
-@in_virtual_time
-async def test_what_a_group_says_itself_it_does_not_take_from_the_template(kind: Kind) -> None:
-    api = await with_workload(
-        podGroupTemplates=[{"name": "a", "schedulingPolicy": GANG, "disruptionMode": {"all": {}}}]
-    )
-    await api.create(kind, referring(kind, "some", disruptionMode="Pod"))
-    await api.create(kind, referring(kind, "own", schedulingPolicy={"basic": {}}))
-    some, own = await api.get(POD_GROUP, "some"), await api.get(POD_GROUP, "own")
-    assert some["spec"]["schedulingPolicy"] == GANG
-    assert some["spec"]["disruptionMode"] == {"single": {}}
-    assert own["spec"]["schedulingPolicy"] == {"basic": {}}
-    assert own["spec"]["disruptionMode"] == {"single": {}}
-
-
-@in_virtual_time
-async def test_a_template_below_a_composite_one_is_found() -> None:
-    api = await with_workload(**TREE)
-    priority = {"metadata": {"name": "meek"}, "value": 0, "preemptionPolicy": "Never"}
-    await api.create(PRIORITY_CLASS, priority)
-    group = referring(POD_GROUP_V1ALPHA2, priorityClassName="meek")
-    answer = await posted(api, POD_GROUP_V1ALPHA2, group)
-    assert (answer.code, answer.body["spec"].get("schedulingPolicy")) == (201, GANG), answer.body
-    group = referring(POD_GROUP_V1ALPHA2)
-    group["spec"]["podGroupTemplateRef"]["workload"] = {**REFERENCE, "podGroupTemplateName": "tree"}
-    assert (await posted(api, POD_GROUP_V1ALPHA2, group)).code == 422
-
-
-@pytest.mark.parametrize("named", ["", "meek"])
-@each_group
-@in_virtual_time
-async def test_whom_a_group_preempts_comes_of_its_class_and_not_of_the_template(
-    kind: Kind, named: str
-) -> None:
-    leaf = {**LEAF, "priorityClassName": named} if named else LEAF
-    api = await with_workload(podGroupTemplates=[leaf])
-    priority = {"metadata": {"name": "meek"}, "value": 5, "preemptionPolicy": "Never"}
-    await api.create(PRIORITY_CLASS, priority)
-    answer = await posted(api, kind, referring(kind))
-    assert answer.code == 201, answer.body
-    spec = (await api.get(POD_GROUP, "g"))["spec"]
-    assert spec["preemptionPolicy"] == ("Never" if named else "PreemptLowerPriority")
-    told = [text for text in answer.all("warning") if "only a PriorityClass" in text]
-    assert len(told) == (0 if named else 1)
-
-
-@each_group
-@in_virtual_time
-async def test_what_a_group_refers_to_must_be_there_if_it_says_nothing_itself(kind: Kind) -> None:
-    api = await with_workload()
-    where = "spec.podGroupTemplateRef.workload"
-    for said, place, text in (
-        ({**REFERENCE, "workloadName": "v"}, "workloadName", 'in namespace "default"'),
-        ({**REFERENCE, "podGroupTemplateName": "b"}, "podGroupTemplateName", 'Workload "w" has no'),
-    ):
-        answer = await posted(api, kind, made(kind, "g", podGroupTemplateRef={"workload": said}))
-        assert (answer.code, answer.reasons) == (
-            422, [(f"{where}.{place}", "FieldValueNotFound")],
-        )  # fmt: skip
-        assert text in answer.body["message"]
-        own = made(kind, "own", podGroupTemplateRef={"workload": said}, schedulingPolicy=GANG)
-        assert (await posted(api, kind, own)).code == 201
-        await api.patch(POD_GROUP, "own", {"metadata": {"finalizers": None}})
-        await api.delete(POD_GROUP, "own")
-
-
-@in_virtual_time
-async def test_where_there_is_no_namespace_that_is_what_is_told() -> None:
-    api = await Api.started()
-    group = referring(POD_GROUP_V1ALPHA2)
-    group["metadata"]["namespace"] = "nowhere"
-    answer = await api.ask("POST", POD_GROUP_V1ALPHA2.path("nowhere"), group)
-    assert (answer.code, answer.body["details"]["kind"]) == (404, "namespaces")
-
-
-@in_virtual_time
-async def test_a_group_of_a_new_version_must_say_its_policy_itself() -> None:
-    api = await with_workload()
-    group = made(POD_GROUP, "g", workloadRef={"workloadName": "w", "templateName": "a"})
-    answer = await posted(api, POD_GROUP, group)
-    assert (answer.code, answer.reasons) == (422, [("spec.schedulingPolicy", "FieldValueInvalid")])
-
-
-@each_group
-@in_virtual_time
-async def test_a_group_that_was_completed_stays_so_whatever_becomes_of_the_workload(
-    kind: Kind,
-) -> None:
-    api = await with_workload(podGroupTemplates=[{"name": "a", "schedulingPolicy": GANG}])
-    (group,) = await api.create(kind, referring(kind))
-    before = (await api.get(POD_GROUP, "g"))["spec"]
-    await api.delete(WORKLOAD, "w")
-    again = referring(kind)
-    again["metadata"] = {**group["metadata"], "labels": {"k": "v"}}
-    assert (await replaced(api, kind, again)).code == 200
-    assert (await api.get(POD_GROUP, "g"))["spec"] == before
-    assert (await applied(api, kind, referring(kind))).code == 200
-    assert (await api.get(POD_GROUP, "g"))["spec"] == before
-
-
-@each_group
-@in_virtual_time
-async def test_a_reference_alone_can_be_applied(kind: Kind) -> None:
-    api = await with_workload(podGroupTemplates=[{"name": "a", "schedulingPolicy": GANG}])
-    assert (await applied(api, kind, referring(kind))).code == 201
-    assert (await applied(api, kind, referring(kind))).code == 200
-    assert (await api.get(kind, "g"))["spec"]["schedulingPolicy"] == GANG
-
-
-# --------------------------------------------------------------------- whatever was printed before
-
-
-@pytest.mark.parametrize(
-    ("spec", "names"),
-    [
-        ({"podGroups": [{"name": "a", "policy": GANG}]}, []),
-        ({"podGroupTemplates": [{"name": "a", "policy": GANG}]}, ["spec.podGroupTemplates"]),
-        (
-            {"podGroupTemplates": [{"name": "a", "schedulingPolicy": GANG}]},
-            ["spec.podGroupTemplates", "spec.podGroupTemplates[0].schedulingPolicy"],
-        ),
-        (
-            {"podGroupTemplate": [{"name": "a", "schedulingPolicy": GANG}]},
-            ["spec.podGroupTemplate", "spec.podGroupTemplate[0].schedulingPolicy"],
-        ),
-    ],
-)
-@in_virtual_time
-async def test_a_workload_may_call_its_templates_as_any_proposal_did(
-    spec: Object, names: list[str]
-) -> None:
-    api = await Api.started()
-    answer = await posted(api, WORKLOAD_V1ALPHA1, made(WORKLOAD_V1ALPHA1, "x", **spec))
-    assert answer.body.get("spec") == {"podGroups": [{"name": "a", "policy": GANG}]}, answer.body
-    told = [text.partition('"')[2].partition(":")[0] for text in answer.all("warning")[:-1]]
-    assert told == names
-    found = (await api.get(WORKLOAD, "x"))["spec"]
-    assert found == {"podGroupTemplates": [{"name": "a", "schedulingPolicy": GANG}]}
-
-
-@pytest.mark.parametrize(
-    ("said", "stored"),
-    [
-        ({"apiVersion": "batch/v1"}, {"apiGroup": "batch"}),
-        ({"apiVersion": "v1"}, {}),
-        ({"apiGroup": "batch"}, {"apiGroup": "batch"}),
-        ({"apiGroup": "batch", "apiVersion": "batch/v1"}, {"apiGroup": "batch"}),
-    ],
-)
-@in_virtual_time
-async def test_a_controller_may_be_named_by_its_api_version(said: Object, stored: Object) -> None:
-    api = await Api.started()
-    obj = example(WORKLOAD_V1ALPHA1)
-    obj["spec"]["controllerRef"] = {"kind": "Job", "name": "j", **said}
-    assert (await posted(api, WORKLOAD_V1ALPHA1, obj)).code == 201
-    found = (await api.get(WORKLOAD, "x"))["spec"]["controllerRef"]
-    assert found == {"kind": "Job", "name": "j", **stored}
-
-
-WHOLE = {
-    "apiVersion": "scheduling.k8s.io/v1alpha1", "kind": "Workload", "name": "w",
-    "namespace": "default", "uid": "u",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        {"podGroupTemplateRef": {"workload": REFERENCE}},
-        {"podGroupTemplateReference": {"workload": REFERENCE}},
-        {"workloadRef": {"name": "w"}, "podGroupTemplateRef": {"name": "a"}},
-        {"workloadRef": WHOLE, "podGroupTemplateName": "a"},
-        {"workloadRef": WHOLE, "podGroupTemplateName": "a", "podGroupTemplateRef": {"name": "a"}},
-    ],
-)
-@in_virtual_time
-async def test_a_group_may_refer_to_its_template_as_any_proposal_did(said: Object) -> None:
-    api = await with_workload(podGroupTemplates=[{"name": "a", "schedulingPolicy": GANG}])
-    answer = await posted(api, POD_GROUP_V1ALPHA1, made(POD_GROUP_V1ALPHA1, "g", **said))
-    assert answer.code == 201, answer.body
-    assert answer.body["spec"]["podGroupTemplateRef"] == {"workload": REFERENCE}
-    assert answer.body["spec"]["schedulingPolicy"] == GANG
-    await api.patch(POD_GROUP, "g", {"metadata": {"finalizers": None}})
-    await api.delete(POD_GROUP, "g")
-    again = await applied(api, POD_GROUP_V1ALPHA1, made(POD_GROUP_V1ALPHA1, "g", **said))
-    assert (again.code, again.body["spec"]) == (201, answer.body["spec"])
-
-
-@pytest.mark.parametrize(
-    ("kind", "spec", "place"),
-    [
-        (
-            WORKLOAD_V1ALPHA1,
-            {"podGroups": [], "podGroupTemplates": [{"name": "a", "policy": GANG}]},
-            "spec.podGroupTemplates",
-        ),
-        (
-            POD_GROUP_V1ALPHA1,
-            {"podGroupTemplateName": "a", "podGroupTemplateRef": {"name": "b"}},
-            "spec.podGroupTemplateRef.name",
-        ),
-        (
-            POD_GROUP_V1ALPHA1,
-            {"workloadRef": {"name": "w", "kind": "Job"}},
-            "spec.workloadRef.kind",
-        ),
-        (
-            POD_GROUP_V1ALPHA1,
-            {"workloadRef": {"name": "w", "apiVersion": "batch/v1"}},
-            "spec.workloadRef.apiVersion",
-        ),
-        (POD_GROUP_V1ALPHA1, {"workloadRef": "w"}, "spec.workloadRef"),
-        (
-            POD_GROUP_V1ALPHA1,
-            {"workloadRef": {"name": "w", "namespace": "elsewhere"}, "podGroupTemplateName": "a"},
-            "spec.workloadRef.namespace",
-        ),
-    ],
-)
-@in_virtual_time
-async def test_what_contradicts_itself_is_refused_by_the_name_that_was_written(
-    kind: Kind, spec: Object, place: str
-) -> None:
-    api = await Api.started()
-    answer = await posted(api, kind, made(kind, "x", **spec))
-    assert (answer.code, [field for field, _ in answer.reasons]) == (422, [place])
-
-
-@in_virtual_time
-async def test_a_patch_may_use_the_names_of_any_proposal() -> None:
-    api = await with_workload()
-    path = "/spec/podGroupTemplates/0/schedulingPolicy/gang/minCount"
-    answer = await api.patch(
-        WORKLOAD_V1ALPHA1, "w", [{"op": "replace", "path": path, "value": 3}], "json"
-    )
-    assert answer.code == 200, answer.body
-    change = [{"name": "a", "schedulingPolicy": {"gang": {"minCount": 4}}}]
-    for at, (content, field) in enumerate(
-        (("merge", "podGroupTemplate"), ("strategic", "podGroupTemplates"))
-    ):
-        change[0]["schedulingPolicy"] = {"gang": {"minCount": 4 + at}}
-        answer = await api.patch(WORKLOAD_V1ALPHA1, "w", {"spec": {field: change}}, content)
-        assert answer.code == 200, answer.body
-        stored = (await api.get(WORKLOAD, "w"))["spec"]["podGroupTemplates"]
-        assert stored == [{**LEAF, "schedulingPolicy": {"gang": {"minCount": 4 + at}}}]
 
 
 # ---------------------------------------------------------------------------------- whatever comes

@@ -7,7 +7,7 @@ from phalanx.api.wire import Object
 from tests.api.definitions import definition, version
 from tests.builders import in_virtual_time
 from tests.server.api import Answer, Api
-from tests.server.test_customresources import KIND, widget
+from tests.server.widgets import KIND, widget
 
 SCALE = KIND.path("default", "w", "scale")
 PATHS = {

@@ -2,6 +2,7 @@
 
 Not from an object that already has them: what was stored while the gate was on stays. Runs before
 rules, so that what is dropped is not judged. A row is about a struct and holds wherever it stands.
+Whoever asks for pods to be scheduled together, where they will not be, is told so.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from phalanx.api.wire import Object
 class Gated:
     """A field of a struct, and the gate without which it goes.
 
-    It stays where the old object has it, or has that which tells that it is used.
+    It stays where the old object has it, or has that which tells that it is used. `loss` is what
+    its writer is told: how things are without it.
     """
 
     gate: str
     struct: str
     field: str
     used_with: str = ""
+    loss: str = ""
 
 
 def _in_all_versions(gate: str, struct: str, field: str, used_with: str = "") -> list[Gated]:
@@ -34,12 +37,16 @@ def _in_all_versions(gate: str, struct: str, field: str, used_with: str = "") ->
     return [Gated(gate, f"scheduling.{v}.{struct}", field, used_with) for v in versions]
 
 
+_ONE_BY_ONE, _NO_GANG = "pods are scheduled one by one", "it makes no gang"
+
 GATED_FIELDS = (
-    Gated(names.GENERIC_WORKLOAD, "core.v1.PodSpec", "schedulingGroup"),
-    Gated(names.WORKLOAD_WITH_JOB, "batch.v1.JobSpec", "scheduling"),
-    Gated(names.JOB_GANG_POLICY, "batch.v1.JobSpec", "gangPolicy"),
-    Gated(names.GENERIC_WORKLOAD, "jobset.v1alpha2.JobSetSpec", "scheduling"),
-    Gated(names.GENERIC_WORKLOAD, "leaderworkerset.v1.LeaderWorkerSetSpec", "scheduling"),
+    Gated(names.GENERIC_WORKLOAD, "core.v1.PodSpec", "schedulingGroup", loss=_ONE_BY_ONE),
+    Gated(names.WORKLOAD_WITH_JOB, "batch.v1.JobSpec", "scheduling", loss=_ONE_BY_ONE),
+    Gated(names.JOB_GANG_POLICY, "batch.v1.JobSpec", "gangPolicy", loss=_NO_GANG),
+    *(
+        Gated(names.GENERIC_WORKLOAD, struct, "scheduling", loss=_ONE_BY_ONE)
+        for struct in ("jobset.v1alpha2.JobSetSpec", "leaderworkerset.v1.LeaderWorkerSetSpec")
+    ),
     *_in_all_versions(names.TOPOLOGY_AWARE, "PodGroupTemplate", "schedulingConstraints"),
     *_in_all_versions(names.TOPOLOGY_AWARE, "PodGroupSpec", "schedulingConstraints"),
     *_in_all_versions(names.RESOURCE_CLAIMS, "PodGroupTemplate", "resourceClaims"),
@@ -59,11 +66,10 @@ GATED_FIELDS = (
 )
 
 
-def drop_disabled(gates: Gates, struct: str, new: Object, old: Object | None) -> None:
-    """Drop in place what is not to be written to an object of a struct."""
+def drop_disabled(gates: Gates, struct: str, new: Object, old: Object | None) -> list[str]:
+    """Drop in place what is not to be written to an object of a struct; what to tell its writer."""
     site = _site(gates, struct)
-    if site is not None:
-        _drop(site, new, old or {})
+    return _drop(site, new, old or {}, "") if site is not None else []
 
 
 @cache
@@ -75,18 +81,28 @@ def _site(gates: Gates, struct: str) -> Site[Gated] | None:
     return sites(struct, rows) if rows else None
 
 
-def _drop(site: Site[Gated], new: Any, old: Any) -> None:
+def _drop(site: Site[Gated], new: Any, old: Any, path: str) -> list[str]:
+    told: list[str] = []
     if isinstance(new, dict):
         before = old if isinstance(old, dict) else {}
         for row in site.rows:
             if not _has(before, row.used_with or row.field):
+                told += _told(row, new, path)
                 _remove(new, row.field)
         for step, inner in site.fields.items():
             if step in new:
-                _drop(inner, new[step], before.get(step))
+                told += _drop(inner, new[step], before.get(step), f"{path}.{step}")
     elif isinstance(new, list) and site.item is not None:
-        for item in new:
-            _drop(site.item, item, _namesake(item, old))
+        for at, item in enumerate(new):
+            told += _drop(site.item, item, _namesake(item, old), f"{path}[{at}]")
+    return told
+
+
+def _told(row: Gated, struct: Object, path: str) -> list[str]:
+    if not row.loss or not _has(struct, row.field):
+        return []
+    field = f"{path}.{row.field}".removeprefix(".")
+    return [f"{field} is dropped: without the feature gate {row.gate} {row.loss}"]
 
 
 def _namesake(item: Any, items: Any) -> Any:

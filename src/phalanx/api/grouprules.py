@@ -32,9 +32,8 @@ from phalanx.api.checks import (
 )
 from phalanx.api.fields import dns_label_faults, dns_subdomain_faults
 from phalanx.api.metarules import LABEL_KEY, check_conditions
+from phalanx.api.priorityclasses import HIGHEST_PRIORITY
 
-#: The highest priority of a group.
-HIGHEST_PRIORITY = 1_000_000_000
 MAX_CLAIMS = 4
 MAX_TOPOLOGY = 1
 

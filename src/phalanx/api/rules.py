@@ -42,6 +42,7 @@ from phalanx.api.noderules import NODE
 from phalanx.api.podpartrules import check_ephemeral_containers, check_resize
 from phalanx.api.podrules import POD
 from phalanx.api.podstatusrules import POD_STATUS
+from phalanx.api.priorityclasses import HIGHEST_PRIORITY, SYSTEM_CLASSES
 from phalanx.api.secretrules import SECRET
 from phalanx.api.servicerules import SERVICE
 from phalanx.api.slicerules import RESOURCE_SLICE
@@ -49,12 +50,9 @@ from phalanx.api.templaterules import POD_TEMPLATE
 from phalanx.api.wire import Object
 from phalanx.api.workloadrules import WORKLOAD
 
-#: The highest priority that a user may give.
-HIGHEST_PRIORITY = 1_000_000_000
 #: What a ConfigMap may hold, in bytes.
 CONFIG_LIMIT = 1024 * 1024
 
-_SYSTEM_CLASSES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
 _KEPT = "field is immutable when `immutable` is set"
 
 
@@ -73,10 +71,10 @@ def _class_name(new: Any, old: Any) -> Causes:
     if not name.startswith("system-"):
         detail = f"maximum allowed value of a user defined priority is {HIGHEST_PRIORITY}"
         return [forbidden("value", detail)] if value > HIGHEST_PRIORITY else ()
-    if name not in _SYSTEM_CLASSES:
+    if name not in SYSTEM_CLASSES:
         why = f"{name} is not a known system priority class"
-    elif value != _SYSTEM_CLASSES[name]:
-        why = f"value of {name} PriorityClass must be {_SYSTEM_CLASSES[name]}"
+    elif value != SYSTEM_CLASSES[name]:
+        why = f"value of {name} PriorityClass must be {SYSTEM_CLASSES[name]}"
     elif new.get("globalDefault"):
         why = f"globalDefault of {name} PriorityClass must be false"
     else:

@@ -93,7 +93,11 @@ def _speaking_for_both(handle: Handler, line: Line) -> Handler:
         reply = await handle(request)
         if request.path != _METRICS or not isinstance(reply, Reply) or reply.code != OK:
             return reply
-        return replace(reply, body=reply.body + (await _answer_of(line, _METRICS)).body)
+        try:
+            crew = await _answer_of(line, _METRICS)
+        except Unreachable:
+            return reply  # The server stops now; until then it speaks for itself.
+        return replace(reply, body=reply.body + crew.body)
 
     return answer
 

@@ -19,6 +19,7 @@ from phalanx.client.answers import Resource
 from phalanx.client.client import Client
 from phalanx.client.workqueue import WorkQueue
 from phalanx.controllers.actions import Create, perform
+from phalanx.controllers.grouppriority import take_policy
 from phalanx.controllers.loop import Informers, observed_queue, work
 from phalanx.controllers.podgroups import groups_of
 
@@ -55,6 +56,7 @@ class ReplicaGroups:
         except NotFound:
             return
         if not workload["metadata"].get("deletionTimestamp"):
+            await take_policy(self._client, group["spec"])
             await perform(self._client, Create(POD_GROUP, group))
 
     async def _waits(self, pod: Pod) -> bool:

@@ -20,6 +20,7 @@ from phalanx import __version__
 from phalanx.api.errors import ApiError, MethodNotAllowed, ServerError
 from phalanx.api.gates import DEFAULT, Gates
 from phalanx.api.kinds import KINDS, NAMESPACE, PRIORITY_CLASS, Kind
+from phalanx.api.priorityclasses import SYSTEM_CLASSES
 from phalanx.api.wire import JSON, Object, Reply, Request, Stream, User
 from phalanx.chance import Chance
 from phalanx.clock import Clock
@@ -47,8 +48,6 @@ from phalanx.telemetry import TEXT, Meter, Metrics
 _log = logging.getLogger("phalanx.server")
 _KUBERNETES = ("1", "37")
 _TEXT = "text/plain; charset=utf-8"
-#: Classes that are always there, for what the cluster itself needs.
-_SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 
 class Server:
@@ -82,7 +81,7 @@ class Server:
         """Make what every cluster has: the first namespaces, priority classes, roles."""
         for name in LASTING:
             await self._ensure(NAMESPACE, {"metadata": {"name": name}})
-        for name, value in _SYSTEM_CLASSES.items():
+        for name, value in SYSTEM_CLASSES.items():
             await self._ensure(PRIORITY_CLASS, {"metadata": {"name": name}, "value": value})
         await ensure(self.context.store, self.context.stamp())
         await resume(self.context)

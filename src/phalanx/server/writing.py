@@ -110,11 +110,11 @@ def _admit(context: Context, call: Call, obj: Object, *, is_owned: bool = False)
     with context.meter.stage("admit"):
         _complete(context, call, obj, None)
         model.fill(obj)
-        _drop(context, kind, obj, None)
+        _drop(context, call, obj, None)
         if not is_owned:
             own(context, call, None, obj)
         admission.admit(context, call, obj)
-        _drop(context, kind, obj, None)
+        _drop(context, call, obj, None)
         model.begin(obj, context.stamp())
         _judge(context, call, obj, None)
 
@@ -218,7 +218,7 @@ async def modify(
     restore(kind, call.subresource, old, new)
     _complete(context, call, new, old)
     context.registry.model(kind).fill(new)
-    _drop(context, kind, new, old)
+    _drop(context, call, new, old)
     if not is_owned:
         own(context, call, old, new)
     _count_generation(call, old, new)
@@ -243,10 +243,11 @@ def _complete(context: Context, call: Call, new: Object, old: Object | None) -> 
     refuse(call.kind, new["metadata"].get("name", ""), told(call.kind, causes))
 
 
-def _drop(context: Context, kind: Kind, new: Object, old: Object | None) -> None:
+def _drop(context: Context, call: Call, new: Object, old: Object | None) -> None:
     """Leave out what is switched off, whether its writer said it, a default or admission."""
+    kind = call.stored
     if not kind.is_custom:
-        drop_disabled(context.gates, kind.schema, new, old)
+        call.warnings.extend(drop_disabled(context.gates, kind.schema, new, old))
         drop_stale_marks(kind.schema, new)
 
 

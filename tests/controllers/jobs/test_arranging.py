@@ -320,6 +320,28 @@ async def test_a_group_of_a_class_that_never_preempts_says_so_too() -> None:
         assert len(await stage.all(POD)) == 1
 
 
+@pytest.mark.parametrize("name", ["system-cluster-critical", "system-node-critical"])
+@pytest.mark.parametrize("gang", [False, True])
+@in_virtual_time
+async def test_pods_of_a_class_that_no_group_can_be_of_are_in_none_and_the_job_says_so(
+    name: str, gang: bool
+) -> None:
+    one = job(gang=gang, parallelism=2, completions=2)
+    one["spec"]["template"]["spec"]["priorityClassName"] = name
+    async with at_work() as stage:
+        await stage.create(one)
+        await stage.rest()
+        assert groups_of(await stage.all(POD)) == ["", ""]
+        assert await stage.all(WORKLOAD) == await stage.all(POD_GROUP) == []
+        assert await fallback(stage) == ("True", "PriorityTooHigh")
+        (event,) = await stage.events("PriorityTooHigh")
+        assert event["message"] == (
+            f"No PodGroup can be of the priority class {name}; its pods are scheduled one by one"
+        )
+        await stage.wait(600)
+        assert await stage.events("FailedPodGroupCreate") == []
+
+
 @in_virtual_time
 async def test_no_pod_is_made_in_a_group_that_is_about_to_go() -> None:
     async with at_work() as stage:

@@ -164,3 +164,15 @@ async def test_what_something_has_come_of_does_not_give_way() -> None:
         await stage.rest()
         assert len(await stage.all(WORKLOAD)) == 2
         assert await fallback(stage) == ("True", "AmbiguousWorkload")
+
+
+@in_virtual_time
+async def test_a_template_of_a_class_that_no_group_can_be_of_is_left_aside() -> None:
+    mine = workload("mine", 1)
+    mine["spec"]["podGroupTemplates"][0]["priorityClassName"] = "system-node-critical"
+    async with at_work() as stage:
+        await stage.create(mine, job())
+        await stage.rest()
+        assert await fallback(stage) == ("True", "PriorityTooHigh")
+        assert groups_of(await stage.all(POD)) == [""]
+        assert await stage.all(POD_GROUP) == []

@@ -17,14 +17,16 @@ import msgspec
 
 from phalanx.api.batch import Job, JobStatus
 from phalanx.api.errors import AlreadyExists, ApiError, Invalid, NotFound
-from phalanx.api.kinds import JOB, POD_GROUP, PRIORITY_CLASS, WORKLOAD, Kind
+from phalanx.api.kinds import JOB, POD_GROUP, WORKLOAD, Kind
 from phalanx.api.meta import Key, OwnerReference
+from phalanx.api.priorityclasses import SYSTEM_CLASSES
 from phalanx.api.scheduling import MANAGED_BY, MEMBERS_TO_RUN, TOPOLOGY, PodGroup, Workload
 from phalanx.api.wire import STRATEGIC_PATCH, Object
 from phalanx.builder import jobs as building
 from phalanx.builder.groups import templates
 from phalanx.builder.links import Link
 from phalanx.client.client import Client
+from phalanx.controllers.grouppriority import take_policy
 from phalanx.controllers.jobs.claiming import controller
 from phalanx.controllers.jobs.ending import Situation
 from phalanx.controllers.jobs.hands import is_futile
@@ -151,8 +153,7 @@ class Arrangement:
             text = f"Failed to compile Workload for Job {name}: {error}"
             self._tell(Remark("FailedWorkloadCompilation", text, WARNING))
             raise
-        group = building.pod_group(self._wish.job, wanted)["metadata"]["name"]
-        if place := self._retrofitted(group):
+        if place := self._without(building.pod_group(self._wish.job, wanted)):
             return place
         made = msgspec.convert(await self._create(WORKLOAD, wanted), Workload)
         if self._view.groups(made) or self._view.many_wait:
@@ -168,14 +169,22 @@ class Arrangement:
             wanted = building.pod_group(self._wish.job, workload_object(workload.obj), link)
         except NotFound as error:
             return Place(fallback=fallback("TemplateNotFound", str(error)))
-        if place := self._retrofitted(wanted["metadata"]["name"]):
+        if place := self._without(wanted):
             return place
         if not workload.is_ours:
             # What is another's may stay when the Job goes; its group must not.
             del wanted["metadata"]["ownerReferences"][1:]
-        await self._take_policy(wanted["spec"])
+        await take_policy(self._client, wanted["spec"])
         made = msgspec.convert(await self._create(POD_GROUP, wanted), PodGroup)
         return Place(made.metadata.name, made.is_gang)
+
+    def _without(self, group: Object) -> Place | None:
+        """Where pods go if there can be no such group, or none is to be made."""
+        name = group["spec"].get("priorityClassName")
+        if name in SYSTEM_CLASSES:
+            text = f"No PodGroup can be of the priority class {name}"
+            return Place(fallback=fallback("PriorityTooHigh", text))
+        return self._retrofitted(group["metadata"]["name"])
 
     def _retrofitted(self, group: str) -> Place | None:
         """Where pods go if no group of that name may be made: only such as they are in may."""
@@ -227,17 +236,6 @@ class Arrangement:
             return controls(self._job, (await self._client.get(kind, key, struct)).metadata)
         except NotFound:
             return True
-
-    async def _take_policy(self, spec: Object) -> None:
-        """A class that never preempts is only taken by groups that say so too."""
-        if not spec.get("priorityClassName") or "preemptionPolicy" in spec:
-            return
-        try:
-            found = await self._client.get(PRIORITY_CLASS, Key("", spec["priorityClassName"]))
-        except NotFound:
-            return
-        if policy := found.get("preemptionPolicy"):
-            spec["preemptionPolicy"] = policy
 
     async def _keep_up(self, workload: Found[Workload], group: Found[PodGroup]) -> int | None:
         """Bring the size of a gang in line with its Job, the Workload first; its size if ours."""

@@ -261,6 +261,7 @@ CONTROLLERS: Mapping[str, tuple[Rule, ...]] = {
         _may("create get list watch", _SCHEDULING, "podgroups"),
         _may(_READ, _SCHEDULING, "workloads"),
         _may("patch update", _SCHEDULING, "workloads/finalizers"),
+        _may("get", _SCHEDULING, "priorityclasses"),
     ),
     "resource-claim-controller": (
         _may("get list watch", _CORE, "pods"),

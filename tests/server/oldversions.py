@@ -1,0 +1,89 @@
+"""Workloads and PodGroups in versions of another form than the stored one, and who sends them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from phalanx.api.kinds import (
+    POD_GROUP,
+    POD_GROUP_V1ALPHA1,
+    POD_GROUP_V1ALPHA2,
+    POD_GROUP_V1ALPHA3,
+    WORKLOAD,
+    WORKLOAD_V1ALPHA1,
+    WORKLOAD_V1ALPHA2,
+    WORKLOAD_V1ALPHA3,
+    Kind,
+)
+from phalanx.api.wire import Object
+from tests.server.api import Answer, Api
+
+APPLY = {"content-type": "application/apply-patch+yaml"}
+WORKLOADS = (WORKLOAD_V1ALPHA2, WORKLOAD_V1ALPHA1)
+POD_GROUPS = (POD_GROUP_V1ALPHA2, POD_GROUP_V1ALPHA1)
+OLD = (*WORKLOADS, *POD_GROUPS)
+ALL_GROUPS = (*POD_GROUPS, POD_GROUP_V1ALPHA3, POD_GROUP)
+ALL_WORKLOADS = (*WORKLOADS, WORKLOAD_V1ALPHA3, WORKLOAD)
+
+
+def of(*kinds: Kind) -> pytest.MarkDecorator:
+    """A test for each of these kinds."""
+    return pytest.mark.parametrize("kind", kinds, ids=lambda kind: f"{kind.name}-{kind.version}")
+
+
+each, each_workload, each_group = of(*OLD), of(*WORKLOADS), of(*POD_GROUPS)
+
+GANG = {"gang": {"minCount": 2}}
+REFERENCE = {"workloadName": "w", "podGroupTemplateName": "a"}
+LEAF: Object = {"name": "a", "schedulingPolicy": GANG, "preemptionPolicy": "Never"}
+TREE: Object = {
+    "compositePodGroupTemplates": [
+        {"name": "tree", "schedulingPolicy": {"basic": {}}, "podGroupTemplates": [LEAF]}
+    ]
+}
+
+
+def called(kind: Kind) -> tuple[str, str]:
+    """How a version calls the templates of a Workload, and their policy."""
+    return ("podGroups", "policy") if "1alpha1" in kind.version else (
+        "podGroupTemplates", "schedulingPolicy",
+    )  # fmt: skip
+
+
+def made(kind: Kind, name: str, **spec: Any) -> Object:
+    meta = {"name": name, "namespace": "default"}
+    return {"apiVersion": kind.api_version, "kind": kind.name, "metadata": meta, "spec": spec}
+
+
+def example(kind: Kind, name: str = "x") -> Object:
+    """The smallest object of a kind."""
+    if kind.name == "PodGroup":
+        return made(kind, name, schedulingPolicy=GANG)
+    templates, policy = called(kind)
+    return made(kind, name, **{templates: [{"name": "a", policy: GANG}]})
+
+
+def referring(kind: Kind, name: str = "g", **spec: Any) -> Object:
+    return made(kind, name, podGroupTemplateRef={"workload": REFERENCE}, **spec)
+
+
+async def posted(api: Api, kind: Kind, obj: Object) -> Answer:
+    return await api.ask("POST", kind.path("default"), obj)
+
+
+async def replaced(api: Api, kind: Kind, obj: Object) -> Answer:
+    return await api.ask("PUT", kind.path("default", obj["metadata"]["name"]), obj)
+
+
+async def applied(api: Api, kind: Kind, obj: Object, manager: str = "me", **query: str) -> Answer:
+    path, query = kind.path("default", obj["metadata"]["name"]), {"fieldManager": manager, **query}
+    return await api.ask("PATCH", path, obj, headers=APPLY, query=query)
+
+
+async def with_workload(**spec: Any) -> Api:
+    """A server with the Workload `w`."""
+    api = await Api.started()
+    await api.create(WORKLOAD, made(WORKLOAD, "w", **(spec or {"podGroupTemplates": [LEAF]})))
+    return api
