@@ -10,7 +10,7 @@ from phalanx.api.meta import Key
 from phalanx.client.answers import Event
 from phalanx.client.cache import Cache
 from phalanx.controllers.actions import Patch, Plan
-from phalanx.controllers.reports import Reports
+from phalanx.controllers.reports import PATIENCE, Reports
 from tests.builders import in_virtual_time, pod
 from tests.controllers.cluster import Cluster, cluster
 
@@ -53,7 +53,7 @@ async def overtaken(speaker: Speaker, c: Cluster) -> asyncio.Task[None]:
     await c.client.patch(POD, KEY, {"metadata": {"labels": {"x": "y"}}})
     running = asyncio.create_task(speaker.reports.run())
     speaker.reports.queue.add(KEY)
-    await asyncio.sleep(60)
+    await asyncio.sleep(PATIENCE / 3)
     return running
 
 
@@ -63,7 +63,7 @@ async def test_what_was_said_of_an_old_version_is_not_repeated_before_a_newer_is
         speaker = Speaker(c)
         running = await overtaken(speaker, c)
         speaker.reports.queue.add(KEY)
-        await asyncio.sleep(60)
+        await asyncio.sleep(PATIENCE / 3)
         assert speaker.tries == 1
         assert await speaker.message() == ""
         running.cancel()
@@ -78,4 +78,14 @@ async def test_it_is_said_as_soon_as_the_newer_version_is_seen() -> None:
         await asyncio.sleep(0.01)
         assert speaker.tries == 2
         assert await speaker.message() == "heard"
+        running.cancel()
+
+
+@in_virtual_time
+async def test_who_is_never_shown_a_newer_version_says_it_again_after_a_while() -> None:
+    async with cluster(without=NOTHING_ELSE) as c:
+        speaker = Speaker(c)
+        running = await overtaken(speaker, c)
+        await asyncio.sleep(2 * PATIENCE)
+        assert speaker.tries == 3
         running.cancel()

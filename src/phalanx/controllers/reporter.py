@@ -27,8 +27,8 @@ from phalanx.client.cache import Cache
 from phalanx.client.client import Client
 from phalanx.clock import Clock
 from phalanx.controllers.actions import Patch, Plan
-from phalanx.controllers.loop import Loop
 from phalanx.controllers.podgroups import groups_of
+from phalanx.controllers.reports import Reports
 
 POD_SCHEDULED = "PodScheduled"
 SCHEDULING_GATED = "SchedulingGated"
@@ -79,8 +79,8 @@ class Reporter:
         self._of_groups: dict[Key, tuple[Meta, Verdict]] = {}
         #: Pods whose nomination is void, by uid.
         self._outbid: dict[Key, str] = {}
-        self._pod_loop: Loop[Key] = Loop(client, self.reconcile_pod, _WORKERS)
-        self._group_loop: Loop[Key] = Loop(client, self.reconcile_group, _WORKERS)
+        self._pod_loop = Reports(client, self.reconcile_pod, pods, _WORKERS)
+        self._group_loop = Reports(client, self.reconcile_group, groups, _WORKERS)
         pods.subscribe(self._pod_changed)
         groups.subscribe(self._group_changed)
 

@@ -24,8 +24,8 @@ from phalanx.client.client import Client
 from phalanx.clock import Clock
 from phalanx.controllers.actions import Patch, Plan
 from phalanx.controllers.compositegroups import Child, parents_of
-from phalanx.controllers.loop import Loop
 from phalanx.controllers.reporter import Verdict
+from phalanx.controllers.reports import Reports
 from phalanx.scheduler.forest import DEPTH
 
 
@@ -43,7 +43,7 @@ class TreeReporter:
         self._below = composites.index(parents_of), groups.index(parents_of)
         #: The latest verdict about each, and the object as it was judged.
         self._verdicts: dict[Key, tuple[Meta, Verdict]] = {}
-        self._loop: Loop[Key] = Loop(client, self.reconcile)
+        self._loop = Reports(client, self.reconcile, composites)
         composites.subscribe(self._changed)
         composites.subscribe(self._child_changed)
         groups.subscribe(self._child_changed)
