@@ -144,7 +144,7 @@ MUTANTS = (
     Mutant(
         "a pod that is leaving still counts as a member",
         "scheduler/cache.py",
-        "return None if self.leaves else self.group",
+        "return None if self.leaving or self.doomed else self.group",
         "return self.group",
     ),
     Mutant(

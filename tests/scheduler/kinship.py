@@ -18,6 +18,9 @@ class Kin:
     def __init__(self, seen: Cluster) -> None:
         self.pods = list(seen.pods)
         self.doomed = seen.doomed
+        self._of: dict[Key | None, list[Pod]] = {}
+        for pod in self.pods:
+            self._of.setdefault(pod.group, []).append(pod)
         groups = [one for one in seen.groups if isinstance(one, PodGroup)]
         composites = [one for one in seen.groups if isinstance(one, CompositePodGroup)]
         self.trees = Trees(
@@ -31,7 +34,12 @@ class Kin:
 
     def members(self, group: Group) -> list[Pod]:
         """The pods of a group, or of all groups below it."""
-        return [pod for pod in self.pods if self.trees.holds(group, pod.group)]
+        return [p for key, pods in self._of.items() if self.trees.holds(group, key) for p in pods]
+
+    @property
+    def singles(self) -> list[Pod]:
+        """The pods that are in no group."""
+        return self._of.get(None, [])
 
     def priority(self, pod: Pod) -> int:
         """How important a pod is: as important as the root of its tree."""
@@ -63,11 +71,11 @@ class Kin:
         """The live members of a PodGroup, as the API shows them; none if its tree is unsound."""
         if not self.trees.is_sound(key):
             return []
-        return [pod for pod in self.pods if pod.group == key and is_alive(pod)]
+        return [pod for pod in self._of.get(key, ()) if is_alive(pod)]
 
     def placed(self, key: Key) -> int:
         """How many live members of a PodGroup have a node and stay there."""
-        return sum(pod.group == key and self.stays(pod) for pod in self.pods)
+        return sum(map(self.stays, self._of.get(key, ())))
 
     def hosts(self, one: Entity) -> list[str]:
         """The nodes of the live members of a group and of all below it."""
@@ -85,7 +93,7 @@ def waits(pod: Pod) -> bool:
 def unlike(kin: Kin, entity: Entity, *, versions: bool) -> Iterator[str]:
     """How an entity differs from what the objects say, and why it should not have been tried."""
     if entity.group is None:
-        mine = [p for p in kin.pods if p.metadata.key == entity.key and p.group is None]
+        mine = [p for p in kin.singles if p.metadata.key == entity.key]
         yield from _members(entity, [p for p in mine if is_alive(p) and waits(p)], [], versions)
     else:
         if entity.group.spec.parent_composite_pod_group_name:

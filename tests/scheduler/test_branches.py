@@ -10,6 +10,7 @@ from phalanx.api.core import Node, Pod
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Decision, Impossible, Placed, Waiting
 from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.events import Event
 from phalanx.scheduler.explain import explain
 from phalanx.scheduler.policy import DEFAULT
 from tests.scheduler.builders import basic, cluster, composite, entity, gang, key, node, pod, tree
@@ -163,7 +164,7 @@ def test_basic_groups_below_need_one_member_each() -> None:
 
 def test_the_groups_of_a_tree_say_what_came_of_thinking_about_victims() -> None:
     one = tree(composite("t", 2, priority=10), leaf("a", "1"), leaf("b", "9"))
-    members = [member._replace(pod=prior(member.pod)) for member in one.members]
+    members = [altered(member, pod=prior(member.pod)) for member in one.members]
     parts = [
         replace(part, members=tuple(m for m in members if m.pod.group == part.key))
         for part in one.parts
@@ -178,3 +179,11 @@ def test_the_groups_of_a_tree_say_what_came_of_thinking_about_victims() -> None:
 
 def prior(one: Pod) -> Pod:
     return altered(one, spec=altered(one.spec, priority=10))
+
+
+def test_what_leaves_one_rack_may_help_though_another_rack_was_nearer() -> None:
+    nodes = [rack("a", "a"), rack("b", "b", "6", disk="fast")]
+    one = tree(composite("t", 1, topology="rack"), leaf("l", "2", selector={"disk": "fast"}))
+    decision = decide(one, cluster(nodes, [pod("full", on="b", cpu="6")]).snapshot(), DEFAULT)
+    assert isinstance(decision, Waiting)
+    assert Event.POD_GONE in decision.wakes_on

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as but
 
 from phalanx.api.core import Node, Pod
 from phalanx.api.meta import Key
@@ -255,7 +256,7 @@ def vanish(cache: Cache) -> None:
 
 
 def hover(cache: Cache) -> None:
-    cache._pods[key("p")] = cache._pods[key("p")]._replace(node="")
+    cache._pods[key("p")] = but(cache._pods[key("p")], node="")
 
 
 def overlook(cache: Cache) -> None:

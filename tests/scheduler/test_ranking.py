@@ -87,3 +87,12 @@ def test_whatever_moves_and_whoever_looks_it_is_the_order_of_the_keys(
         expected = sorted(key for key in present if key != NOWHERE)
         assert one.best == expected[: len(one.best)]
     assert whole(one) == sorted(key for key in present if key != NOWHERE)
+
+
+def test_a_part_of_it_is_sorted_as_far_as_it_goes() -> None:
+    one = ranking(7, 3, 9, 1, 5)
+    assert one.part(0, 1) == [1]
+    assert one.best == [1, 3]
+    assert one.part(1, 4) == [3, 5, 7]
+    assert one.part(4, 9) == [9]
+    assert one.part(5, 9) == []

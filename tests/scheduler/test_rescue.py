@@ -19,7 +19,7 @@ from phalanx.scheduler.objections import Objection
 from phalanx.scheduler.policy import DEFAULT
 from phalanx.scheduler.program import Answer, GaveUp, Program, Solved
 from phalanx.scheduler.puzzle import Puzzle, pose
-from phalanx.scheduler.rescue import lacks_room, rescue
+from phalanx.scheduler.rescue import is_full, lacks_room, rescue
 from phalanx.scheduler.search import (
     UNANSWERED,
     Found,
@@ -82,6 +82,7 @@ def exactly(one: Instance) -> Iterator[Outcome]:
         ground = Ground(snapshot, DEFAULT, nodes)
         puzzle = pose(ground, one.entity.members, quorum)
         assert isinstance(puzzle, Puzzle)
+        assert lacks_room(puzzle) or not is_full(one.entity.members, ground, quorum)
         yield Proven() if lacks_room(puzzle) else driven(inquire(Stage(puzzle, ground)))
 
 

@@ -14,6 +14,7 @@ from phalanx.api.scheduling import PodGroup, SchedulingConstraints, TopologyCons
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import SCHEDULER_ERROR, Decision, Impossible, Placed, Waiting
 from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.events import Event
 from phalanx.scheduler.explain import explain
 from phalanx.scheduler.policy import DEFAULT
 from tests.scheduler import oracle
@@ -158,3 +159,18 @@ def test_the_placement_is_that_of_trying_each_by_hand(situation: Situation, key:
     else:
         assert isinstance(decision, Waiting)
         assert decision.placements == number
+
+
+@pytest.mark.parametrize("sizes", [("2", "2"), ("2", "3")])
+def test_what_leaves_one_rack_may_help_though_another_rack_was_nearer(
+    sizes: tuple[str, ...],
+) -> None:
+    nodes = [
+        node("a", {"rack": "a"}, cpu="4"),
+        node("b", {"rack": "b", "disk": "fast"}, cpu="6"),
+    ]
+    pods = [pod(f"p{i}", "g", cpu=cpu, selector={"disk": "fast"}) for i, cpu in enumerate(sizes)]
+    running = [pod("x", on="a", cpu="4"), pod("y", on="b", cpu="5")]
+    decision = decided(racked(gang("g", 2)), pods, nodes, running)
+    assert isinstance(decision, Waiting)
+    assert Event.POD_GONE in decision.wakes_on

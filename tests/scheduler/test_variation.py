@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec.structs import replace as but
 
 from phalanx.api.core import ContainerPort
 from phalanx.scheduler.census import Crowd, Resident
 from phalanx.scheduler.selection import Selection
 from phalanx.scheduler.shape import shape_of
-from phalanx.scheduler.variation import varied
+from phalanx.scheduler.variation import FEW, varied
 from tests.scheduler.builders import cluster, key, node, pod
 
 
@@ -35,6 +36,18 @@ def test_who_goes_leaves_what_it_took_and_who_comes_takes_it() -> None:
     assert np.array_equal(other.scored, fresh.scored)
 
 
+def test_many_come_and_go_as_a_few_do() -> None:
+    snapshot = cluster([node("a"), node("b")], [pod("x", on="a", cpu="9")]).snapshot()
+    pods = [resident(f"p{n}", "abc"[n % 3], str(1 + n % 4)) for n in range(2 * FEW)]
+    few = snapshot
+    for one in pods:
+        few = varied(few, plus=[one])
+    many = varied(snapshot, plus=pods)
+    assert np.array_equal(many.used, few.used)
+    assert np.array_equal(many.scored, few.scored)
+    assert np.array_equal(varied(many, minus=pods).used, snapshot.used)
+
+
 def test_pods_on_nodes_that_are_not_there_change_nothing() -> None:
     snapshot = cluster([node("a")]).snapshot()
     other = varied(snapshot, minus=[resident("x", "gone")], plus=[resident("y", "gone")])
@@ -46,7 +59,7 @@ def test_ports_come_free_and_are_taken() -> None:
     web = pod("web", on="a", ports=port)
     snapshot = cluster([node("a"), node("b")], [web]).snapshot()
     gone = Resident(key("web"), "uid-web", "a", {}, shape_of(web))
-    other = varied(snapshot, minus=[gone], plus=[gone._replace(node="b")])
+    other = varied(snapshot, minus=[gone], plus=[but(gone, node="b")])
     assert (list(snapshot.ports), list(other.ports)) == ([0], [1])
 
 

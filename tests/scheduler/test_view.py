@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from phalanx.scheduler import view as views
 from phalanx.scheduler.cache import Cache
+from phalanx.scheduler.census import Resident
 from phalanx.scheduler.decision import Binding
 from phalanx.scheduler.policy import DEFAULT, Policy
 from phalanx.scheduler.shape import shape_of
+from phalanx.scheduler.variation import varied
 from phalanx.scheduler.view import INDEX, View, view_of
 from tests.scheduler.builders import cluster, node, pod
 from tests.scheduler.strategies import NODE_NAMES, nodes, pods
@@ -101,3 +103,17 @@ def test_a_patched_view_equals_a_fresh_one(data: st.DataObject) -> None:
     )
     assert np.array_equal(patched.keys, fresh.keys)
     assert ranked(patched) == ranked(fresh)
+
+
+@given(st.data())
+def test_the_view_of_a_twin_is_what_looking_anew_would_give(data: st.DataObject) -> None:
+    snapshot = cluster([data.draw(nodes(name)) for name in NODE_NAMES]).snapshot()
+    one = data.draw(pods("p"))
+    meta, shape = one.metadata, shape_of(one)
+    view_of(snapshot, DEFAULT, shape)
+    guest = Resident(meta.key, meta.uid, NODE_NAMES[0], meta.labels, shape)
+    twin = varied(snapshot, plus=[guest])
+    inherited, anew = view_of(twin, DEFAULT, shape), View(twin, DEFAULT, shape)
+    assert inherited.keys.tolist() == anew.keys.tolist()
+    assert inherited.allowed.tolist() == anew.allowed.tolist()
+    assert inherited.comparisons == anew.comparisons

@@ -7,10 +7,9 @@ not tried. `branches.py` does the same for a group of groups, with one attempt f
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
-from operator import attrgetter
-from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from phalanx.scheduler.census import Resident
 from phalanx.scheduler.decision import (
@@ -21,9 +20,10 @@ from phalanx.scheduler.decision import (
     Refusal,
     Refused,
     Waiting,
+    new_binding,
 )
 from phalanx.scheduler.entity import Entity, Member
-from phalanx.scheduler.events import Event
+from phalanx.scheduler.events import ROOM, Event
 from phalanx.scheduler.policy import Policy
 from phalanx.scheduler.seeker import Excuse, known
 from phalanx.scheduler.sites import sites_of
@@ -33,14 +33,11 @@ from phalanx.scheduler.trial import Trial
 
 #: How many pods are tried between two yields.
 PACE = 256
-#: In which order members are tried: the most urgent first, of equals the one that came first.
-_URGENCY = attrgetter("pod.spec.priority", "attempts")
-_AGE = attrgetter("timestamp", "pod.metadata.name")
 #: Nowhere at all: where those are tried who have no placement to choose.
 NO_NODES = Placement("", np.array([], np.int64))
 
 
-class Ground(NamedTuple):
+class Ground(Struct, frozen=True):
     """Where members may be put, and by what rules. `nodes` are indexes; None means all."""
 
     snapshot: Snapshot
@@ -50,7 +47,7 @@ class Ground(NamedTuple):
     is_thorough: bool = True
 
 
-class Seat(NamedTuple):
+class Seat(Struct, frozen=True):
     """A member and the node that it found."""
 
     member: Member
@@ -59,6 +56,15 @@ class Seat(NamedTuple):
 
 class Attempt:
     """The running account of placing one group, or a pod alone."""
+
+    #: Among how many placements it could choose; None where it may be anywhere.
+    placements: int | None = None
+    #: What was tried in other placements, and came no nearer.
+    elsewhere: Sequence[Attempt] = ()
+    #: Why it is not known whether there is a way; "" if there is none.
+    undecided = ""
+    #: Whether it will be known when a search has come to its end.
+    awaits_search = False
 
     def __init__(self, entity: Entity, ground: Ground, placement: Placement | None = None) -> None:
         self.entity, self.placement = entity, placement
@@ -71,12 +77,6 @@ class Attempt:
         self.members = in_order(entity.members)
         self._quorum, self._remaining = entity.quorum, len(self.members)
         self._before = self.scheduled = scheduled(entity, ground.snapshot)
-        #: Among how many placements it could choose; None where it may be anywhere.
-        self.placements: int | None = None
-        #: Why it is not known whether there is a way; "" if there is none.
-        self.undecided = ""
-        #: Whether it will be known when a search has come to its end.
-        self.awaits_search = False
         #: The members that were left out for the sake of siblings.
         self._more: list[Member] = []
         self._is_full = False
@@ -89,7 +89,7 @@ class Attempt:
     @property
     def is_enough(self) -> bool:
         """Whether the quorum is met and this adds to it."""
-        return bool(self.seats) and self.suffices
+        return bool(self.seats) and self.scheduled >= self._quorum
 
     @property
     def is_complete(self) -> bool:
@@ -189,7 +189,8 @@ class Attempt:
 
     def placed(self) -> Placed:
         """What was found, as a decision."""
-        return Placed(self.entity.group_key, self.bindings, tuple(self.refused))
+        leftovers = tuple(self.refused) if self._refused else ()
+        return Placed(self.entity.group_key, self.bindings, leftovers)
 
     def waiting(self) -> Waiting:
         """Why it is not enough, as a decision."""
@@ -198,6 +199,10 @@ class Attempt:
         fitted = [Refused(pod, uid, None) for pod, uid, _ in self.bindings]
         wakes_on = {Event.MEMBER_CHANGED, Event.GROUP_CHANGED}
         wakes_on.update(*(one.refusal.wakes_on for one in refused if one.refusal))
+        wakes_on.update(*(one.waiting().wakes_on for one in self.elsewhere))
+        if (self.placements or 0) > 1 + len(self.elsewhere):
+            # Of equal members that mind nobody only the most promising placement was tried.
+            wakes_on |= ROOM
         if self.awaits_search:
             wakes_on.add(Event.SEARCH_ENDED)
         return Waiting(
@@ -216,12 +221,13 @@ class Attempt:
 
 def tried(attempt: Attempt) -> Generator[int, None, Attempt]:
     """Try all members, as long as there is hope."""
-    for begin in range(0, len(attempt.members), PACE):
+    members = attempt.members
+    attempt.place(members[:PACE])
+    for begin in range(PACE, len(members) + 1, PACE):
+        yield begin
         if attempt.hopeless:
             break
-        attempt.place(attempt.members[begin : begin + PACE])
-        if begin + PACE <= len(attempt.members):
-            yield begin + PACE
+        attempt.place(members[begin : begin + PACE])
     return attempt
 
 
@@ -241,7 +247,9 @@ def in_one_place(
         return next(one for one in enough if one.placement is chosen.placement)
     if not attempts:
         return Attempt(entity, ground, NO_NODES)
-    return max(attempts, key=lambda attempt: attempt.scheduled)
+    nearest = max(attempts, key=lambda attempt: attempt.scheduled)
+    nearest.elsewhere = [attempt for attempt in attempts if attempt is not nearest]
+    return nearest
 
 
 def _candidates(
@@ -258,17 +266,23 @@ def _candidates(
 
 def in_order(members: Iterable[Member]) -> list[Member]:
     """The members of one group in the order in which they are tried."""
-    ordered = sorted(members, key=_AGE)
-    ordered.sort(key=_URGENCY, reverse=True)
-    return ordered
+    return sorted(members, key=_precedence)
+
+
+def _precedence(member: Member) -> tuple[int, int, float, str]:
+    """The most urgent come first, of equals the one that came first."""
+    pod = member.pod
+    return -pod.spec.priority, -member.attempts, member.timestamp, pod.metadata.name
 
 
 def bindings(seats: Iterable[Seat], names: Sequence[str]) -> tuple[Binding, ...]:
     """Seats by name."""
     return tuple(
-        Binding(meta.key, meta.uid, names[node])
-        for member, node in seats
-        for meta in (member.pod.metadata,)
+        [
+            new_binding(Binding, (meta.key, meta.uid, names[seat.node]))
+            for seat in seats
+            for meta in (seat.member.pod.metadata,)
+        ]
     )
 
 
@@ -276,11 +290,12 @@ def residents(seats: Iterable[Seat], names: Sequence[str]) -> list[Resident]:
     """Members as if they were on the nodes that they found."""
     return [
         Resident(
-            meta.key, meta.uid, names[node], meta.labels, member.shape, group=member.pod.group,
-            priority=member.pod.spec.priority,
+            meta.key, meta.uid, names[seat.node], meta.labels, seat.member.shape, group=pod.group,
+            priority=pod.spec.priority,
         )
-        for member, node in seats
-        for meta in (member.pod.metadata,)
+        for seat in seats
+        for pod in (seat.member.pod,)
+        for meta in (pod.metadata,)
     ]  # fmt: skip
 
 

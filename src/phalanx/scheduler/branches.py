@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from msgspec.structs import replace as but
+
 from phalanx.scheduler.attempt import (
     Attempt,
     Ground,
@@ -47,6 +49,8 @@ class Branch:
         self.entity, self.placement = entity, placement
         self.parts: list[Attempt | Branch] = []
         self.placements: int | None = None
+        #: What was tried in other placements, and came no nearer.
+        self.elsewhere: Sequence[Branch] = ()
 
     @property
     def scheduled(self) -> int:
@@ -116,7 +120,8 @@ class Branch:
         untried = self.entity.parts[len(self.parts) :]
         pods = [one for waiting in told for one in waiting.pods]
         pods += [_untried(member) for part in untried for member in part.members]
-        wakes_on = frozenset(event for waiting in told for event in waiting.wakes_on)
+        others = [branch._own() for branch in self.elsewhere]
+        wakes_on = frozenset(event for one in (*told, *others) for event in one.wakes_on)
         undecided = next((waiting.undecided for waiting in told if waiting.undecided), "")
         return Waiting(
             self.entity.group_key,
@@ -171,7 +176,7 @@ def grown(entity: Entity, ground: Ground) -> Steps[Grown]:
 
 def _at(entity: Entity, ground: Ground, key: str) -> Steps[Grown]:
     """The same in places of one sort."""
-    found = placements(entity, ground.snapshot, ground.nodes, key)
+    found = placements(entity, ground.snapshot, ground.nodes, key) if key else None
     if isinstance(found, Objection):
         return found
     if entity.is_composite:
@@ -200,7 +205,7 @@ def _in_places(entity: Entity, ground: Ground, found: Sequence[Placement] | None
         return (yield from _branch(entity, ground, None))
     branches = []
     for placement in found:
-        inside = ground._replace(nodes=placement.nodes)
+        inside = but(ground, nodes=placement.nodes)
         branch = yield from _branch(entity, inside, placement)
         if isinstance(branch, Objection):
             return branch
@@ -210,6 +215,8 @@ def _in_places(entity: Entity, ground: Ground, found: Sequence[Placement] | None
     if enough:
         offer = best([branch.offer for branch in enough], ground.snapshot)
         chosen = next(one for one in enough if one.placement is offer.placement)
+    else:
+        chosen.elsewhere = [branch for branch in branches if branch is not chosen]
     chosen.placements = len(found)
     return chosen
 
@@ -248,7 +255,7 @@ def _minima(
 
 def _beside(taken: Iterable[Resident], ground: Ground) -> Ground:
     """What is left to those who come after."""
-    return ground._replace(snapshot=varied(ground.snapshot, plus=tuple(taken)))
+    return but(ground, snapshot=varied(ground.snapshot, plus=tuple(taken)))
 
 
 def _top_up(branch: Branch, ground: Ground) -> Steps[None]:

@@ -15,9 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace as but
 
 from phalanx.api.budget import Budget
 from phalanx.api.core import Node, Pod
@@ -50,10 +52,10 @@ class _Host:
     @property
     def ports(self) -> Ports:
         """All ports that are taken."""
-        return tuple(port for ports in self.taken.values() for port in ports) if self.taken else ()
+        return tuple(port for ports in self.taken.values() for port in ports)
 
 
-class _Held(NamedTuple):
+class _Held(Struct, frozen=True):
     """A pod that has not ended: where it is ("": nowhere yet) and whether that is only assumed."""
 
     key: Key
@@ -76,31 +78,22 @@ class _Held(NamedTuple):
     @property
     def member_of(self) -> Key | None:
         """The group that it is a live member of."""
-        return None if self.leaves else self.group
-
-    @property
-    def leaves(self) -> bool:
-        """Whether it is going, or is about to."""
-        return self.leaving or self.doomed
+        return None if self.leaving or self.doomed else self.group
 
     def on(self, node: str) -> _Held:
         """The same pod, assumed to be on a node, or on none any more."""
-        return self._replace(node=node, assumed=bool(node))
-
-    @property
-    def resident(self) -> Resident | None:
-        """The pod as others see it, if it is on a node."""
-        return self._seen_on(self.node) if self.node else None
+        return but(self, node=node, assumed=bool(node))
 
     @property
     def claim(self) -> Resident | None:
         """The pod as if it were where it was promised to be, if it has no node yet."""
-        return self._seen_on(self.promised) if self.promised and not self.node else None
+        return None if self.node else self.seen_on(self.promised)
 
-    def _seen_on(self, node: str) -> Resident:
+    def seen_on(self, node: str) -> Resident:
+        """The pod as others see it that is on a node."""
         return Resident(
-            self.key, self.uid, node, self.labels, self.shape, self.leaves, self.group,
-            self.priority, self.started,
+            self.key, self.uid, node, self.labels, self.shape, self.leaving or self.doomed,
+            self.group, self.priority, self.started,
         )  # fmt: skip
 
 
@@ -117,21 +110,23 @@ class Cache:
         self._census = Census()
         self._snapshot = Snapshot((), self._columns)
         self._restructured = False
-        self._changed_nodes: dict[str, Node] = {}
+        #: What the snapshot has not seen yet of pods,
         self._changed_loads: dict[str, None] = {}
-        self._changed_groups: dict[Name, None] = {}
         self._changed_members: dict[Key, None] = {}
-        self._changed_budgets: dict[Key, Budget | None] = {}
         self._changed_pods: dict[Key, Resident | None] = {}
         self._changed_claims: dict[Key, Resident | None] = {}
+        self._changes = (
+            self._changed_loads, self._changed_members, self._changed_pods, self._changed_claims,
+        )  # fmt: skip
+        #: and of all else.
+        self._changed_nodes: dict[str, Node] = {}
+        self._changed_groups: dict[Name, None] = {}
+        self._changed_budgets: dict[Key, Budget | None] = {}
         self._changed_spaces: dict[str, Labels | None] = {}
         self._changed_services: dict[str, None] = {}
-        #: All that the snapshot has not seen yet.
-        self._changes = (
-            self._changed_nodes, self._changed_loads, self._changed_groups, self._changed_pods,
-            self._changed_claims,
-            self._changed_spaces, self._changed_services, self._changed_members,
-            self._changed_budgets,
+        self._seldom_changes = (
+            self._changed_nodes, self._changed_groups, self._changed_budgets,
+            self._changed_spaces, self._changed_services,
         )  # fmt: skip
 
     def node(self, name: str, node: Node | None) -> Event | None:
@@ -164,7 +159,7 @@ class Cache:
         for key, uid, node in bindings:
             held = self._pods.get(key)
             if held and held.uid == uid and held.promised != node:
-                events += self._put_pod(key, held, held._replace(promised=node, untold=True))
+                events += self._put_pod(key, held, but(held, promised=node, untold=True))
         return events
 
     def doom(self, pods: Iterable[tuple[Key, str]], *, doomed: bool = True) -> None:
@@ -176,7 +171,7 @@ class Cache:
         for key, uid in pods:
             held = self._pods.get(key)
             if held and held.uid == uid:
-                self._put_pod(key, held, held._replace(doomed=doomed))
+                self._put_pod(key, held, but(held, doomed=doomed))
 
     def namespace(self, name: str, labels: Labels | None) -> Event | None:
         """A namespace came, changed or went (None). Says what that may cure."""
@@ -248,19 +243,10 @@ class Cache:
         """The cluster now. There is one at a time: the last one is brought up to date."""
         if self._restructured:
             self._rebuild()
-        else:
-            self._rewrite()
-        snapshot = self._snapshot
-        for key in self._changed_members:
-            _put(snapshot.members, key, self._members.get(key))
-        for name in self._changed_groups:
-            snapshot.forest.put(name, self._groups.get(name))
-        for key, budget in self._changed_budgets.items():
-            _put(snapshot.budgets, key, budget)
-        self._register()
-        self._restructured = False
-        for changed in self._changes:
-            changed.clear()
+        if any(self._seldom_changes):
+            self._follow_others()
+        if any(self._changes):
+            self._follow_pods()
         return self._snapshot
 
     def check(self) -> list[str]:
@@ -280,31 +266,35 @@ class Cache:
     def _put_pod(self, key: Key, old: _Held | None, new: _Held | None) -> tuple[Event, ...]:
         """One version of a pod takes the place of another, wherever each is."""
         moved = not (old and new and old.node == new.node and old.shape == new.shape)
-        before, after = old and old.resident, new and new.resident
-        if old and old.node:
+        before = old.seen_on(old.node) if old and old.node else None
+        after = new.seen_on(new.node) if new and new.node else None
+        if old and before:
             self._count(old.member_of, -1)
             if moved:
                 self._unload(key, old)
-        if new and new.node:
+        if new and after:
             self._count(new.member_of, +1)
             if moved:
                 self._load(key, new)
         _put(self._pods, key, new)
-        claimed, claims = old and old.claim, new and new.claim
-        if before != after:
+        claimed = old.claim if old and old.promised else None
+        claims = new.claim if new and new.promised else None
+        is_news = before != after
+        if is_news:
             self._changed_pods[key] = after
         if claimed != claims:
             self._changed_claims[key] = claims
         home = after or claims
         released = claimed and (home is None or home.node != claimed.node)
         gone = (Event.POD_GONE,) if (moved and before) or released else ()
-        is_news = before != after or (old and new and old.leaving != new.leaving)
+        is_news = is_news or bool(old and new and old.leaving != new.leaving)
         return (*gone, Event.POD_PLACED) if after and is_news else gone
 
     def _load(self, key: Key, held: _Held) -> None:
         host = self._host(held.node)
         host.pods[key] = held.shape
-        _put(host.taken, key, held.shape.ports)
+        if held.shape.ports:
+            host.taken[key] = held.shape.ports
         self._add(host, held.shape, +1)
         self._changed_loads[held.node] = None
 
@@ -362,36 +352,49 @@ class Cache:
         for _, host in sorted(self._hosts.items(), key=lambda item: item[0]):
             if host.node:
                 nodes.append(host.node)
-                loads.append((host.room, host.used, host.scored))
+                loads.append((host.room, host.used, host.scored, host.ports if host.taken else ()))
         self._snapshot = new = Snapshot(nodes, self._columns, loads)
         new.members, new.forest, new.claims = old.members, old.forest, old.claims
         new.budgets, new.census = old.budgets, self._census
         self._census.renumber(new.index)
-        for i, name in enumerate(new.names):
-            new.put_ports(i, self._hosts[name].ports)
+        self._restructured = False
+        self._changed_nodes.clear()
+        self._changed_loads.clear()
 
-    def _register(self) -> None:
-        """Have the census follow."""
-        census = self._census
+    def _follow_others(self) -> None:
+        """Have the snapshot see what changes seldom."""
+        snapshot, census = self._snapshot, self._census
+        for name, node in self._changed_nodes.items():
+            snapshot.put_node(snapshot.index[name], node, self._hosts[name].room)
+        for group in self._changed_groups:
+            snapshot.forest.put(group, self._groups.get(group))
+        for key, budget in self._changed_budgets.items():
+            _put(snapshot.budgets, key, budget)
         for name, labels in self._changed_spaces.items():
             census.put_namespace(name, labels)
         for space in self._changed_services:
             mine = [labels for key, labels in self._services.items() if key.namespace == space]
             _put(census.services, space, tuple(mine))
-        for key, resident in self._changed_pods.items():
-            census.put(key, resident)
-        for key, claim in self._changed_claims.items():
-            _put(self._snapshot.claims, key, claim)
+        for changed in self._seldom_changes:
+            changed.clear()
 
-    def _rewrite(self) -> None:
-        snapshot, hosts = self._snapshot, self._hosts
+    def _follow_pods(self) -> None:
+        """Have the snapshot see which pods are where: after every decision."""
+        snapshot, hosts, put_resident = self._snapshot, self._hosts, self._census.put
         index = snapshot.index
-        for name, node in self._changed_nodes.items():
-            snapshot.put_node(index[name], node, hosts[name].room)
         for name in self._changed_loads:
             if name in index:
                 host = hosts[name]
-                snapshot.put_load(index[name], host.used, host.scored, host.ports)
+                ports = host.ports if host.taken else ()
+                snapshot.put_load(index[name], host.used, host.scored, ports)
+        for group in self._changed_members:
+            _put(snapshot.members, group, self._members.get(group))
+        for key, resident in self._changed_pods.items():
+            put_resident(key, resident)
+        for key, claim in self._changed_claims.items():
+            _put(snapshot.claims, key, claim)
+        for changed in self._changes:
+            changed.clear()
 
     def _check_hosts(self) -> Iterator[str]:
         for name, host in self._hosts.items():
@@ -445,11 +448,11 @@ def _held(pod: Pod, old: _Held | None) -> _Held:
     if old is None or old.uid != held.uid:
         return held
     if old.untold and old.promised != promised:
-        held = held._replace(promised=old.promised, untold=True)
+        held = but(held, promised=old.promised, untold=True)
     doomed = old.doomed and not held.leaving
     if not held.node and old.assumed:
-        return held._replace(node=old.node, assumed=True, doomed=doomed)
-    return held._replace(doomed=doomed) if doomed else held
+        return but(held, node=old.node, assumed=True, doomed=doomed)
+    return but(held, doomed=doomed) if doomed else held
 
 
 def _same(one: Node, other: Node) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from phalanx.api.meta import Key
@@ -28,7 +29,7 @@ IntArray = NDArray[np.int64]
 _CROWDS_LIMIT = 256
 
 
-class Resident(NamedTuple):
+class Resident(Struct, frozen=True, order=True):
     """A pod on a node, as those see it who would be near it or want its room."""
 
     key: Key

@@ -200,7 +200,7 @@ def _each_pod(entity: Entity, edit: Edit) -> Entity:
 
 def _edited(member: Member, edit: Edit) -> Member:
     pod = edit(member.pod)
-    return member._replace(pod=pod, shape=shape_of(pod))
+    return but(member, pod=pod, shape=shape_of(pod))
 
 
 def _tolerations(trial: Experiment) -> Iterator[tuple[str, Edit]]:

@@ -64,7 +64,7 @@ def steps(entity: Entity, snapshot: Snapshot, policy: Policy) -> Steps[Decision]
     """
     if objection := impossible(entity):
         return objection
-    ground = Ground(_with_claims(entity, snapshot), policy)
+    ground = Ground(_with_claims(entity, snapshot) if snapshot.claims else snapshot, policy)
     result = yield from whole(entity, ground)
     if isinstance(result, Objection):
         return refused_outright(entity, result)
@@ -76,8 +76,6 @@ def steps(entity: Entity, snapshot: Snapshot, policy: Policy) -> Steps[Decision]
 
 def _with_claims(entity: Entity, snapshot: Snapshot) -> Snapshot:
     """The cluster as it is when all have come to whom no less important a place was promised."""
-    if not snapshot.claims:
-        return snapshot
     own = {member.pod.metadata.key for member in entity.members}
     others = [
         claim

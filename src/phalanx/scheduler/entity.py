@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from phalanx.api.core import Pod
 from phalanx.api.meta import Key
@@ -21,7 +22,7 @@ from phalanx.scheduler.shape import Shape
 NEVER = "Never"
 
 
-class Member(NamedTuple):
+class Member(Struct, frozen=True):
     """A pod that waits for a node, and how long and how often it has been tried."""
 
     pod: Pod

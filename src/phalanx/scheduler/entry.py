@@ -9,6 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace as but
 
 from phalanx.api.core import Pod
 from phalanx.api.meta import Key
@@ -276,8 +277,7 @@ class Entry:
         waited = max(now - self.ready, 0.0)
         self.attempts += 1
         self.pending = {
-            key: Member(pod, shape, attempts + 1, timestamp)
-            for key, (pod, shape, attempts, timestamp) in self.pending.items()
+            key: but(member, attempts=member.attempts + 1) for key, member in self.pending.items()
         }
         parts: tuple[Entity, ...] = ()
         if self.id.is_composite:
@@ -319,7 +319,7 @@ class Entry:
         self.attempts, self.failures = memory.attempts, memory.failures
         self.errors = memory.errors
         self.pending = {
-            key: self.pending[key]._replace(attempts=attempts, timestamp=timestamp)
+            key: but(self.pending[key], attempts=attempts, timestamp=timestamp)
             for key, attempts, timestamp in memory.members
         }
         self.others = {key: self.others[key] for key in memory.others}

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import reduce
+from operator import or_
 
 import numpy as np
 
@@ -193,11 +195,9 @@ FILTERS = (
 
 
 def refused(row: Filter, scene: Scene) -> BoolArray:
-    """The nodes that one filter refuses, for whatever reason."""
-    nodes = np.zeros(len(scene.snapshot), bool)
-    for _, mask in row.refuses(scene):
-        nodes |= mask
-    return nodes
+    """The nodes that one filter refuses, for whatever reason. Only to be read."""
+    masks = [mask for _, mask in row.refuses(scene)]
+    return reduce(or_, masks) if masks else np.zeros(len(scene.snapshot), bool)
 
 
 def refusal(filters: Sequence[Filter], scene: Scene) -> Refusal:
@@ -209,25 +209,31 @@ def refusal(filters: Sequence[Filter], scene: Scene) -> Refusal:
     blamed: dict[str, None] = {}
     wakes_on = {Event.NODE_ADDED}
     for row in filters:
-        nodes = np.zeros(len(inside), bool)
+        nodes = None
         for reason, mask in row.refuses(scene):
-            nodes |= mask
+            nodes = mask if nodes is None else nodes | mask
             if count := int(np.count_nonzero(mask & still)):
                 counts[reason] = count
                 blamed[row.name] = None
                 wakes_on |= row.wakes_on
-        still &= ~nodes
-        by_filter.append((row, nodes))
-    cures = (*_cures(by_filter, scene), _new_node(scene.shape))
+        if nodes is not None:
+            still &= ~nodes
+            by_filter.append((row, nodes))
+    cures = (*_cures(by_filter, scene, inside), _new_node(scene.shape))
     size = int(np.count_nonzero(inside))
     return Refusal(size, tuple(counts.items()), cures, frozenset(wakes_on), tuple(blamed))
 
 
-def _cures(by_filter: list[tuple[Filter, BoolArray]], scene: Scene) -> Iterator[str]:
+def _cures(
+    by_filter: list[tuple[Filter, BoolArray]], scene: Scene, inside: BoolArray
+) -> Iterator[str]:
     """A change per filter that would let the pod in where nothing else is in its way."""
-    obstacles = np.sum([nodes for _, nodes in by_filter], axis=0)
+    obstacles = np.zeros(len(inside), np.int64)
+    for _, nodes in by_filter:
+        obstacles += nodes
+    by_one = (obstacles == 1) & inside
     for row, nodes in by_filter:
-        alone = nodes & (obstacles == 1) & scene.inside
+        alone = nodes & by_one
         if alone.any():
             yield row.cure(scene, alone)
 

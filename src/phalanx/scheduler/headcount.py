@@ -15,7 +15,7 @@ from phalanx.scheduler.snapshot import BoolArray, Domains, IntArray
 class Headcount:
     """Pods per domain, counted on all nodes or on eligible ones."""
 
-    __slots__ = ("_counted", "counts", "domains", "moves", "present", "total")
+    __slots__ = ("_counted", "_present", "counts", "domains", "moves", "total")
 
     def __init__(
         self, domains: Domains, per_node: IntArray, eligible: BoolArray | None = None
@@ -30,8 +30,14 @@ class Headcount:
         self.total = int(weights.sum())
         #: The domains to which pods were added, in order.
         self.moves: list[int] = []
-        #: The domains that have a counted node.
-        self.present: IntArray = np.unique(self._counted[inside])
+        self._present: IntArray | None = None
+
+    @property
+    def present(self) -> IntArray:
+        """The domains that have a counted node; only spreading asks for them."""
+        if self._present is None:
+            self._present = np.unique(self._counted[self._counted >= 0])
+        return self._present
 
     @property
     def counted(self) -> BoolArray:

@@ -43,50 +43,63 @@ def _lacking(entity: Entity, snapshot: Snapshot) -> int:
 class Headroom:
     """The room for members of one entity on each node and in each domain that it may choose."""
 
-    def __init__(self, entity: Entity, snapshot: Snapshot, policy: Policy) -> None:
+    def __init__(
+        self, entity: Entity, snapshot: Snapshot, policy: Policy, at_least: int = 1
+    ) -> None:
+        """For so many members at least, or for as many as the entity needs."""
         self._snapshot = snapshot
         self._members = Counter(member.shape for member in entity.members)
-        self.needed = needed(entity, snapshot)
-        every = [
-            np.minimum(capacities(snapshot, policy, shape), count)
+        self.needed = max(needed(entity, snapshot), at_least)
+        self._each = {
+            shape: np.minimum(capacities(snapshot, policy, shape), count)
             for shape, count in self._members.items()
-        ]
+        }
         #: How many more members each node holds, as if those of different shapes were in nobody's
         #: way but that of their like.
-        self.each: IntArray = np.sum(every, axis=0)
+        self.each: IntArray = np.sum(list(self._each.values()), axis=0)
         self._allowed = {s: view_of(snapshot, policy, s).allowed for s in self._members}
         key = entity.topology
         #: The domain of each node; -1 for none.
         self.ids: IntArray = snapshot.domains(key).ids if key else np.zeros(len(snapshot), np.int64)
         inside = self.ids >= 0
-        self._held = np.bincount(self.ids[inside], self.each[inside], 1).astype(np.int64)
+        #: The same by domain, of each shape and of all.
+        self._held = {
+            shape: np.bincount(self.ids[inside], each[inside], 1).astype(np.int64)
+            for shape, each in self._each.items()
+        }
+        self._all_held: IntArray = np.sum(list(self._held.values()), axis=0)
 
     @property
     def suffices(self) -> bool:
         """Whether there may be room enough as things are."""
-        return bool((self._held >= self.needed).any())
+        counts = self._members
+        reached = np.sum([np.minimum(held, counts[s]) for s, held in self._held.items()], axis=0)
+        return bool((reached >= self.needed).any())
 
     def missing(self, node: int) -> int:
         """For how many members there is no room in the domain of a node."""
         number = int(self.ids[node])
-        return self.needed if number < 0 else max(self.needed - int(self._held[number]), 0)
+        return self.needed if number < 0 else max(self.needed - int(self._all_held[number]), 0)
 
     def suffices_without(self, freed: Freed) -> bool:
         """Whether there may be room enough when some pods have ended."""
-        gains: dict[int, int] = {}
+        gains: dict[int, Counter[Shape]] = {}
         for node, amounts in freed.items():
-            number = int(self.ids[node])
-            gain = self._holding(node, amounts) - int(self.each[node])
-            gains[number] = gains.get(number, 0) + gain
+            here = gains.setdefault(int(self.ids[node]), Counter())
+            for shape in self._members:
+                here[shape] += self._count(node, shape, amounts) - int(self._each[shape][node])
         return any(
-            int(self._held[number]) + gain >= self.needed
+            self._reached(number, gain) >= self.needed
             for number, gain in gains.items()
             if number >= 0
         )
 
-    def _holding(self, node: int, freed: Mapping[str, int]) -> int:
-        """How many members a node holds without what is freed."""
-        return sum(self._count(node, shape, freed) for shape in self._members)
+    def _reached(self, number: int, gain: Mapping[Shape, int]) -> int:
+        """How many members a domain holds, if it holds so many more of each shape."""
+        return sum(
+            min(count, int(self._held[shape][number]) + gain[shape])
+            for shape, count in self._members.items()
+        )
 
     def _count(self, node: int, shape: Shape, freed: Mapping[str, int]) -> int:
         if not self._allowed[shape][node]:

@@ -13,6 +13,7 @@ where there is room; `topology.py` finds the nodes of a level.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from phalanx.api.scheduling import TOPOLOGY
@@ -36,11 +37,14 @@ class Level(NamedTuple):
     after: float = 0.0
 
 
-def levels(entity: Entity) -> list[Level] | Objection:
+_ANYWHERE = (Level(""),)
+
+
+def levels(entity: Entity) -> Sequence[Level] | Objection:
     """What will do by now, the best first; the last of all is insisted on."""
     text = entity.group.metadata.annotations.get(TOPOLOGY, "") if entity.group else ""
     if not text:
-        return [Level(entity.topology)]
+        return [Level(entity.topology)] if entity.topology else _ANYWHERE
     wanted = _read(text)
     if wanted is None:
         return Objection(

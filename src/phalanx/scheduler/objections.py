@@ -7,7 +7,6 @@ members are those of Kubernetes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import attrgetter
 
 from phalanx.api.core import PodSpec
 from phalanx.scheduler.decision import (
@@ -19,10 +18,6 @@ from phalanx.scheduler.decision import (
 )
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.events import OWN
-
-_SPEC, _OTHER_SPEC = attrgetter("pod.spec"), attrgetter("spec")
-_SORT = attrgetter("scheduler_name", "priority", "preemption_policy")
-_UNSUPPORTED = attrgetter("shape.unsupported")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +71,8 @@ def _preemption_policies(entity: Entity, specs: list[PodSpec]) -> Objection | No
 
 
 def _unsupported_pod(entity: Entity, specs: list[PodSpec]) -> Objection | None:
-    for what in map(_UNSUPPORTED, entity.members):
-        if what:
+    for member in entity.members:
+        if what := member.shape.unsupported:
             message = f"pod asks for {what}, which is not supported yet"
             return Objection(UNSCHEDULABLE, message, f"take {what} out of the pod")
     return None
@@ -94,17 +89,32 @@ GROUP_OBJECTIONS = (
 
 def impossible(entity: Entity) -> Impossible | None:
     """The first objection to an entity as a decision about it."""
-    specs = _unequal(entity)
+    if _is_sound(entity):
+        return None
+    specs = [member.pod.spec for member in entity.members] + [pod.spec for pod in entity.others]
     for row in GROUP_OBJECTIONS if entity.group else POD_OBJECTIONS:
         if found := row(entity, specs):
             return refused_outright(entity, found)
     return None
 
 
-def _unequal(entity: Entity) -> list[PodSpec]:
-    """One spec of each sort among all pods, in their order; mostly there is one sort."""
-    specs = [*map(_SPEC, entity.members), *map(_OTHER_SPEC, entity.others)]
-    return list(dict(zip(map(_SORT, specs), specs, strict=True)).values())
+def _is_sound(entity: Entity) -> bool:
+    """Whether all pods are as their group wants them; mostly they are, and no row need be asked."""
+    pods = [
+        (spec.scheduler_name, spec.priority, spec.preemption_policy, member.shape.unsupported)
+        for member in entity.members
+        for spec in (member.pod.spec,)
+    ]
+    if entity.others:
+        specs = [pod.spec for pod in entity.others]
+        pods += [(one.scheduler_name, one.priority, one.preemption_policy, "") for one in specs]
+    if not pods:
+        return True
+    name, priority, policy, _ = pods[0]
+    if entity.group is not None:
+        own = entity.group.spec
+        priority, policy = own.priority, own.preemption_policy or policy
+    return pods.count((name, priority, policy, "")) == len(pods)
 
 
 def refused_outright(entity: Entity, found: Objection) -> Impossible:

@@ -19,6 +19,8 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple, TypeGuard
 
+from msgspec.structs import replace as but
+
 from phalanx.scheduler.attempt import Attempt, Ground, Seat, bindings
 from phalanx.scheduler.branches import Branch, whole
 from phalanx.scheduler.clearing import cleared
@@ -69,7 +71,7 @@ def preempt(
         return replace(waiting, preemption=NOT_ALLOWED)
     leaving = [pod for pod in snapshot.census.residents() if pod.leaving]
     # Many plans are tried, so none of them gets a long search.
-    free = ground._replace(snapshot=varied(snapshot, minus=leaving), is_thorough=False)
+    free = but(ground, snapshot=varied(snapshot, minus=leaving), is_thorough=False)
     if leaving:
         result = yield from whole(entity, free)
         if _is_enough(result):
@@ -102,7 +104,7 @@ def _held(entity: Entity, free: Ground, waiting: Waiting, result: Attempt | Bran
         return held
     kept = [
         Seat(member, snapshot.index[node])
-        for member, _ in result.seats
+        for member in (seat.member for seat in result.seats)
         if (node := claims.get(member.pod.metadata.key)) in snapshot.index
     ]
     may_stay = len(kept) == len(result.seats) and _may_sit(entity, free, kept)
@@ -157,7 +159,7 @@ class _Hunt:
         """The whole entity, placed as if these were gone."""
         pods = [pod for unit in gone for pod in unit.pods]
         snapshot = varied(self._ground.snapshot, minus=pods)
-        return (yield from whole(self._entity, self._ground._replace(snapshot=snapshot)))
+        return (yield from whole(self._entity, but(self._ground, snapshot=snapshot)))
 
     def _plan(self, gone: Sequence[Unit]) -> Plans:
         """The plan that comes of letting no others go than these."""
@@ -189,7 +191,8 @@ class _Hunt:
             (self._bill.cost([unit]), (number,)) for number, unit in enumerate(pool)
         ]
         heapify(sets)
-        headroom = Headroom(self._entity, self._ground.snapshot, self._ground.policy)
+        ground = self._ground
+        headroom = Headroom(self._entity, ground.snapshot, ground.policy, self._target)
         for _ in range(MOST_SETS):
             if not sets:
                 break

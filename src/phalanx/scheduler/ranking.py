@@ -27,11 +27,13 @@ _STRIDE = 256
 class Ranking:
     """The nodes that take a pod, the best first."""
 
-    __slots__ = ("_bound", "best", "keys")
+    __slots__ = ("_bound", "_each", "best", "keys")
 
     def __init__(self, keys: IntArray) -> None:
         """Of one key per node; NOWHERE for those that refuse."""
         self.keys = keys
+        #: The same, which is faster one by one.
+        self._each = keys.data
         self.best: list[int] = []
         self._bound = -NOWHERE
 
@@ -49,10 +51,16 @@ class Ranking:
             self.best += more
         return bool(more)
 
+    def part(self, begin: int, end: int) -> list[int]:
+        """The keys from one place in the order to another, as far as there are any."""
+        while len(self.best) < end and self.extend():
+            pass
+        return self.best[begin:end]
+
     def put(self, i: int, key: int) -> None:
         """A node has another key from now on."""
-        keys, best, bound = self.keys, self.best, self._bound
-        old = keys.item(i)
+        keys, best, bound = self._each, self.best, self._bound
+        old = keys[i]
         if old == key:
             return
         keys[i] = key

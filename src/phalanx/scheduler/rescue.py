@@ -7,10 +7,12 @@ show that there is none. Nothing here depends on time or chance, and all of it i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
 import numpy as np
+from msgspec.structs import replace as but
 
 from phalanx.scheduler.attempt import Attempt, Ground
 from phalanx.scheduler.entity import Member
@@ -19,11 +21,15 @@ from phalanx.scheduler.orders import orders
 from phalanx.scheduler.puzzle import Puzzle, pose
 from phalanx.scheduler.repair import repaired
 from phalanx.scheduler.search import Found, Outcome, Proven, Steps, Undecided
+from phalanx.scheduler.sites import capacities
 from phalanx.scheduler.snapshot import IntArray, Placement
 from phalanx.scheduler.stage import Stage
 
 #: How many orders are tried, and in how many placements there may be a long search.
 ORDERS, PLACEMENTS = 6, 64
+
+#: The filters by which room is counted.
+_ROOM = {"NodePorts", "NodeResourcesFit"}
 
 HASTE = "there was no time for a long search"
 
@@ -33,7 +39,8 @@ def rescued(attempt: Attempt, ground: Ground, found: Sequence[Placement] | None)
     if attempt.is_certain:
         return attempt
     for number, placement in enumerate([None] if found is None else found):
-        inside = ground._replace(
+        inside = but(
+            ground,
             nodes=placement.nodes if placement else ground.nodes,
             is_thorough=ground.is_thorough and number < PLACEMENTS,
         )  # fmt: skip
@@ -50,6 +57,8 @@ def rescued(attempt: Attempt, ground: Ground, found: Sequence[Placement] | None)
 
 def rescue(members: Sequence[Member], ground: Ground, needed: int) -> Steps[Outcome]:
     """Place so many of some members. Those to spare may be left over."""
+    if is_full(members, ground, needed):
+        return Proven()
     puzzle = pose(ground, members, needed)
     if isinstance(puzzle, str):
         return Undecided(puzzle)
@@ -68,6 +77,21 @@ def rescue(members: Sequence[Member], ground: Ground, needed: int) -> Steps[Outc
         if found := stage.proposed(pieces):
             return found
     return (yield from inquire(stage)) if ground.is_thorough else Undecided(HASTE)
+
+
+def is_full(members: Sequence[Member], ground: Ground, needed: int) -> bool:
+    """Whether there are too few places even if no shape were in the way of another.
+
+    What `lacks_room` would find too, but mostly found before there is a puzzle.
+    """
+    if not {row.name for row in ground.policy.filters} >= _ROOM:
+        return False
+    reachable = 0
+    for shape, count in Counter(member.shape for member in members).items():
+        each = capacities(ground.snapshot, ground.policy, shape)
+        inside = each if ground.nodes is None else each[ground.nodes]
+        reachable += min(count, int(inside.sum()))
+    return reachable < needed
 
 
 def lacks_room(puzzle: Puzzle) -> bool:

@@ -1,11 +1,12 @@
 """Seeker: one way to find the best node for the pods of one shape, as a trial stands.
 
-A shape that neither minds other pods nor is minded by them has a cursor that merges two sorted
-sequences: the view's ranking, from which touched nodes are skipped, and a heap of the touched ones
-with their new keys.
+A shape that neither minds other pods nor is minded by them has a cursor: a heap of keys, with the
+next of the view's ranking in it when one of them may be the best. A pod that is put on a node gives
+the node another key.
 
-    ranking [k4, k0, k7], nothing touched    best is 4
-    node 4 filled a little, its key is K4    heap [K4], ranking from k0: best is min(K4, k0)
+    ranking [k4, k0, k7], heap [k4, k0]      best is 4
+    node 4 filled a little, its key is K4    heap [k0, K4]: best is 0
+    node 0 likewise                          heap [K0, K4]: k7 may be better, it is looked at now
 
 Any other shape has a surveyor, who looks at all nodes for every pod, on a `Field`.
 """
@@ -13,9 +14,10 @@ Any other shape has a surveyor, who looks at all nodes for every pod, on a `Fiel
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from heapq import heappop, heappush
-from itertools import repeat
+from collections.abc import Callable
+from heapq import heappop, heappush, heapreplace
+
+from msgspec import Struct
 
 from phalanx.scheduler.among import Among
 from phalanx.scheduler.decision import Refusal
@@ -36,26 +38,23 @@ def known(refusal: Refusal) -> Excuse:
     return lambda: refusal
 
 
-class Overlay:
+class Overlay(Struct):
     """What a trial has put on top of a snapshot."""
 
-    __slots__ = ("snapshot", "spots", "touched")
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
-        self.spots: dict[int, Spot] = {}
-        #: The touched nodes in order; each seeker repeats what it has not seen of it.
-        self.touched: list[int] = []
+    snapshot: Snapshot
+    spots: dict[int, Spot] = {}
+    #: The touched nodes in order; each seeker repeats what it has not seen of it.
+    touched: list[int] = []
 
     def put(self, i: int, view: View) -> None:
         """One more pod of a shape is on a node."""
         spots = self.spots
-        spots[i] = view.after(spots.get(i) or self.snapshot.spot(i))
+        spots[i], _ = view.after[spots.get(i) or self.snapshot.by_row[i]]
         self.touched.append(i)
 
 
 class Seeker(ABC):
-    """One way to find the best node for a shape as the trial stands, or NOWHERE."""
+    """One way to find the best nodes for a shape as the trial stands."""
 
     __slots__ = ("_overlay", "_seen", "_settle", "among", "excuse", "view")
 
@@ -73,22 +72,14 @@ class Seeker(ABC):
         """Whether what was refused may be possible now."""
 
     @abstractmethod
-    def best(self) -> int:
-        """The index of the best node."""
+    def fill(self, count: int) -> list[int]:
+        """Put so many pods on the best nodes, one after the other, or as many as find one."""
 
     def put(self, i: int) -> None:
         """One more pod of the shape is on a node."""
         self._overlay.put(i, self.view)
         if self._settle is not None:
             self._settle(i)
-
-    def fill(self, count: int) -> list[int]:
-        """Put so many pods on the best nodes, one after the other, or as many as find one."""
-        nodes: list[int] = []
-        while len(nodes) < count and (i := self.best()) != NOWHERE:
-            self.put(i)
-            nodes.append(i)
-        return nodes
 
 
 class Surveyor(Seeker):
@@ -107,8 +98,15 @@ class Surveyor(Seeker):
         """Another pod may be just whom it must be near, or even out the spread."""
         return len(self._overlay.touched) > self._seen
 
-    def best(self) -> int:
-        """The index of the best node among all."""
+    def fill(self, count: int) -> list[int]:
+        """Ask for the best node anew for every pod."""
+        nodes: list[int] = []
+        while len(nodes) < count and (i := self._best()) != NOWHERE:
+            self.put(i)
+            nodes.append(i)
+        return nodes
+
+    def _best(self) -> int:
         touched = self._overlay.touched
         self._field.catch_up(touched[self._seen :], self._overlay.spots)
         self._seen = len(touched)
@@ -116,93 +114,65 @@ class Surveyor(Seeker):
 
 
 class Cursor(Seeker):
-    """Where one shape stands in a ranking, and the new keys of touched nodes."""
+    """The keys of the best nodes for one shape, as far as the ranking was looked at."""
 
-    __slots__ = ("_fresh", "_front", "_heap", "_keys")
+    __slots__ = ("_bound", "_heap", "_keys", "_position", "_ranking")
 
     def __init__(self, view: View, overlay: Overlay, settle: Settle, ranking: Ranking) -> None:
         super().__init__(view, overlay, settle, None)
-        #: The keys of nodes that nothing was put on, in order, and the first of them.
-        self._fresh = _untouched(ranking, overlay.spots)
-        self._front = next(self._fresh)
-        #: Those of touched nodes as they are now; in the heap there may be older ones below.
+        #: Where the ranking goes on, and the last key that was taken from it.
+        self._ranking, self._position, self._bound = ranking, 0, -NOWHERE
+        self._heap: list[int] = [NOWHERE]
+        #: The keys of touched nodes as they are now; in the heap there may be older ones.
         self._keys: dict[int, int] = {}
-        self._heap: list[int] = []
 
     @property
     def is_stale(self) -> bool:
         """Load only grows during a trial: what was refused once is refused for good."""
         return False
 
-    def best(self) -> int:
-        """The first of the ranking, or a touched node that is better still."""
-        self._catch_up()
-        key = min(self._front, *self._heap[:1])
-        return key & INDEX if key != NOWHERE else NOWHERE
-
     def fill(self, count: int) -> list[int]:
-        """The same as for any seeker, without looking twice at what it has put there itself."""
-        self._catch_up()
-        overlay, heap, keys = self._overlay, self._heap, self._keys
-        spots, by_row = overlay.spots, overlay.snapshot.by_row
-        after, key_of = self.view.after, self.view.key
+        """Take the first key of the heap, and give its node another, for every pod."""
+        overlay, heap, keys, after = self._overlay, self._heap, self._keys, self.view.after
+        spots, by_row, touched = overlay.spots, overlay.snapshot.by_row, overlay.touched
+        if self._seen < len(touched):
+            self._catch_up()
         nodes: list[int] = []
         while len(nodes) < count:
-            is_touched = bool(heap) and heap[0] < self._front
-            if is_touched:
-                i = heappop(heap) & INDEX
-                spot = after(spots[i])
-            elif self._front != NOWHERE:
-                i = self._front & INDEX
-                self._front = next(self._fresh)
-                spot = after(by_row[i])
-            else:
+            if heap[0] > self._bound:
+                self._look_on(count - len(nodes))
+            key = heap[0]
+            if key == NOWHERE:
                 break
+            i = key & INDEX
+            if keys.get(i, key) != key:
+                heappop(heap)
+                continue
             nodes.append(i)
-            spots[i] = spot
-            keys[i] = key = key_of(i, spot)
-            if key != NOWHERE:
-                heappush(heap, key)
-            if is_touched:
-                self._drop_older()
-        self._note(nodes)
-        return nodes
-
-    def _note(self, nodes: list[int]) -> None:
-        """Tell the others what was put where."""
-        self._overlay.touched += nodes
-        self._seen += len(nodes)
+            spots[i], growth = after[spots.get(i) or by_row[i]]
+            keys[i] = key = key + growth if growth != NOWHERE else NOWHERE
+            heapreplace(heap, key)
+        touched += nodes
+        self._seen = len(touched)
         if self._settle is not None:
             for i in nodes:
                 self._settle(i)
+        return nodes
+
+    def _look_on(self, count: int) -> None:
+        """Have the next keys of the ranking in the heap, but none of a touched node."""
+        begin, heap, keys = self._position, self._heap, self._keys
+        more = self._ranking.part(begin, max(begin, len(keys)) + count)
+        for key in [key for key in more if key & INDEX not in keys] if keys else more:
+            heappush(heap, key)
+        self._position += len(more)
+        self._bound = more[-1] if more else NOWHERE
 
     def _catch_up(self) -> None:
         """Look at what others have put somewhere."""
         touched, spots = self._overlay.touched, self._overlay.spots
         keys, heap, key_of = self._keys, self._heap, self.view.key
-        if self._seen == len(touched):
-            return
         for i in touched[self._seen :]:
             keys[i] = key = key_of(i, spots[i])
-            if key != NOWHERE:
-                heappush(heap, key)
+            heappush(heap, key)
         self._seen = len(touched)
-        self._drop_older()
-        if self._front & INDEX in spots:
-            self._front = next(self._fresh)
-
-    def _drop_older(self) -> None:
-        """The first of the heap is to be a key of now."""
-        heap, keys = self._heap, self._keys
-        while heap and heap[0] != keys[heap[0] & INDEX]:
-            heappop(heap)
-
-
-def _untouched(ranking: Ranking, spots: Mapping[int, Spot]) -> Iterator[int]:
-    """The keys of a ranking whose nodes nothing was put on yet; NOWHERE at the end, for good."""
-    best, number = ranking.best, 0
-    while number < len(best) or ranking.extend():
-        if (key := best[number]) & INDEX not in spots:
-            yield key
-        number += 1
-    yield from repeat(NOWHERE)

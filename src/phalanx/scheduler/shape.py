@@ -7,10 +7,10 @@ A shape knows nothing of nodes; `Ask` is what it asks for in the columns of one 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from phalanx.api.core import Pod, PodSpec
 from phalanx.api.quantity import canonical
@@ -39,12 +39,8 @@ class Ask(NamedTuple):
     ports: Ports
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Shape:
-    """What a pod takes, and what it asks of nodes and of other pods.
-
-    Hashable, the hash being computed once; unequal shapes mostly differ in it.
-    """
+class Shape(msgspec.Struct, frozen=True, cache_hash=True):
+    """What a pod takes, and what it asks of nodes and of other pods."""
 
     requests: tuple[tuple[str, int], ...]
     scored: tuple[int, int]
@@ -53,22 +49,11 @@ class Shape:
     ports: Ports = ()
     #: What it asks for and does not get yet ("" for nothing): such a pod is refused outright.
     unsupported: str = ""
-    _hash: int = field(default=0, init=False, repr=False)
+    #: Whether it asks anything of other pods.
+    minds_others: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash(self._parts))
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Shape) or self._hash != other._hash:
-            return False
-        return self is other or self._parts == other._parts
-
-    @property
-    def _parts(self) -> tuple[object, ...]:
-        return self.requests, self.scored, self.wishes, self.peers, self.ports, self.unsupported
+        force_setattr(self, "minds_others", bool(self.peers))
 
     def __str__(self) -> str:
         stated = [spell(name, count) for name, count in self.requests if name != "pods"]

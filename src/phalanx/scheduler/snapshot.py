@@ -99,7 +99,7 @@ class Domains(NamedTuple):
 
 
 class SpotsByRow(dict[int, Spot]):
-    """The rows of a snapshot as they are now, each read when it is first asked for."""
+    """The rows of a snapshot as they are now; what is missing is read when it is asked for."""
 
     __slots__ = ("_snapshot",)
 
@@ -119,16 +119,20 @@ class Snapshot:
         self,
         nodes: Sequence[Node],
         columns: Mapping[str, int],
-        loads: Sequence[tuple[list[int], list[int], list[int]]] = (),
+        loads: Sequence[tuple[list[int], list[int], list[int], Ports]] = (),
     ) -> None:
-        """Of nodes sorted by name, and of each its room, what is used and what scores count."""
+        """Of nodes sorted by name, and of each its room, what is used, what scores count, ports."""
         self.names = [node.metadata.name for node in nodes]
         self.index = {name: i for i, name in enumerate(self.names)}
         self.columns = dict(columns)
         width = self._width = len(columns)
-        rows = [[*room, *used, *scored] for room, used, scored in loads]
+        rows = [(*room, *used, *scored) for room, used, scored, _ in loads]
         self._take_cells(np.array(rows, np.int64).reshape(len(nodes), 2 * width + 2))
+        #: The node ports that are taken, of the nodes where any is.
+        self.ports: dict[int, Ports] = {i: load[3] for i, load in enumerate(loads) if load[3]}
         self.spots = Spots()
+        for i, row in enumerate(rows):
+            self.by_row[i] = self.spots.of(row, width, self.ports.get(i, ()))
         self.labels: list[Mapping[str, str]] = [node.metadata.labels for node in nodes]
         self.cordoned: BoolArray = np.array([node.spec.unschedulable for node in nodes], bool)
         #: The different sets of taints, numbered; nodes have few different ones.
@@ -141,12 +145,12 @@ class Snapshot:
         self.census = Census()
         #: Pods without a node, as if they were where they are promised to be once others have left.
         self.claims: dict[Key, Resident] = {}
-        #: The node ports that are taken, of the nodes where any is.
-        self.ports: dict[int, Ports] = {}
         #: The images that are on any node: of each on which, and how many bytes of it.
         self._images: dict[str, dict[int, int]] = {}
         for i, node in enumerate(nodes):
             self._put_images(i, node)
+        #: The cluster whose twin this is, if it is one: their nodes are the same.
+        self.origin: Snapshot | None = None
         self.epoch = 0
         self.journal: list[int] = []
         #: What `view.py` derived from this snapshot, the least recently used first.
@@ -197,6 +201,7 @@ class Snapshot:
         """The same cluster, to be changed by whoever asks, within one cycle."""
         self._write_rows()
         twin = copy(self)
+        twin.origin = self
         twin._take_cells(self._cells.copy("F"))
         twin.ports, twin.journal, twin.views, twin.sites = dict(self.ports), [], {}, {}
         return twin

@@ -81,11 +81,11 @@ class _Table:
 def _tables(snapshot: Snapshot, units: Sequence[Unit], seats: Sequence[Seat]) -> dict[str, _Table]:
     """The nodes on which members sit, without those who are to go."""
     tables: dict[str, _Table] = {}
-    for member, i in seats:
-        name = snapshot.names[i]
+    for seat in seats:
+        name = snapshot.names[seat.node]
         if name not in tables:
-            tables[name] = _Table(snapshot, i)
-        tables[name].seat(member.shape)
+            tables[name] = _Table(snapshot, seat.node)
+        tables[name].seat(seat.member.shape)
     for unit in units:
         for pod in unit.pods:
             if pod.node in tables:
@@ -113,4 +113,4 @@ def stand(ground: Ground, gone: Sequence[Unit], seats: Sequence[Seat]) -> bool:
     """Whether members may sit where they do, in their order, with only these gone."""
     snapshot = varied(ground.snapshot, minus=[pod for unit in gone for pod in unit.pods])
     trial = Trial(snapshot, ground.policy, [seat.member for seat in seats])
-    return all(trial.put(member, i) for member, i in seats)
+    return all(trial.put(seat.member, seat.node) for seat in seats)

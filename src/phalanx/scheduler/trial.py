@@ -6,7 +6,7 @@ alike are placed as a class, each class by a `Seeker`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache, partial
 from itertools import groupby
 from operator import attrgetter
@@ -17,7 +17,6 @@ from phalanx.scheduler.decision import Refusal
 from phalanx.scheduler.entity import Member
 from phalanx.scheduler.field import Field
 from phalanx.scheduler.filters import refusal, refused
-from phalanx.scheduler.peers import NOBODY
 from phalanx.scheduler.policy import Policy
 from phalanx.scheduler.ranking import Ranking
 from phalanx.scheduler.scene import Scene
@@ -27,6 +26,8 @@ from phalanx.scheduler.snapshot import IntArray, Ports, Snapshot, mask_of
 from phalanx.scheduler.spot import Spot
 from phalanx.scheduler.view import concerning, view_of
 
+_MINDS_OTHERS = attrgetter("shape.minds_others")
+
 
 class Trial:
     """A scratch overlay on a snapshot, for these members, on all nodes or on some."""
@@ -35,7 +36,7 @@ class Trial:
         self,
         snapshot: Snapshot,
         policy: Policy,
-        members: Iterable[Member],
+        members: Collection[Member],
         nodes: IntArray | None = None,
     ) -> None:
         self.snapshot, self._policy, self._nodes = snapshot, policy, nodes
@@ -44,11 +45,12 @@ class Trial:
         #: None where no member minds another pod or is minded by one.
         self._company = _company(snapshot, policy, members)
 
-    def runs(self, members: Iterable[Member]) -> Iterator[list[Member]]:
+    def runs(self, members: Sequence[Member]) -> list[Sequence[Member]]:
         """Members in their order, those together that follow each other and are alike here."""
-        alike = attrgetter("shape") if self._company is None else self._sort
-        for _, run in groupby(members, alike):
-            yield list(run)
+        shapes = [member.shape for member in members] if self._company is None else []
+        if shapes and shapes.count(shapes[0]) == len(shapes):
+            return [members]
+        return [list(run) for _, run in groupby(members, self._sort)]
 
     def place(self, member: Member) -> int | Refusal:
         """Put a pod on its best node, or say why there is none."""
@@ -158,11 +160,9 @@ class Trial:
         return self.snapshot.ports | taken
 
 
-def _company(snapshot: Snapshot, policy: Policy, members: Iterable[Member]) -> Company | None:
+def _company(snapshot: Snapshot, policy: Policy, members: Collection[Member]) -> Company | None:
     """The others, if there are any that matter; asked of every trial, and mostly there are none."""
     census, spreads = snapshot.census, policy.defaults.spreads
-    if not census.carried and not (census.services and spreads):
-        members = [one for one in members if one.shape.peers is not NOBODY]
-        if not members:
-            return None
-    return Company(snapshot, members, spreads) or None
+    if census.carried or (census.services and spreads) or any(map(_MINDS_OTHERS, members)):
+        return Company(snapshot, members, spreads) or None
+    return None

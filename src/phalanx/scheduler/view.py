@@ -12,6 +12,9 @@ What a node is worth depends on its spot, and many nodes share one: it is asked 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import numpy as np
 
 from phalanx.scheduler.comparisons import Comparison
@@ -28,23 +31,55 @@ from phalanx.scheduler.spot import Rows, Spot
 SHIFT = 32
 INDEX = (1 << SHIFT) - 1
 
+_V = TypeVar("_V")
+
 _VIEWS_LIMIT = 64
 _SPOTS_LIMIT = 16_384
 #: From this share of changed nodes on it is cheaper to start anew.
 _PATCH_SHARE = 16
 
 
+class Remembered(dict[Spot, _V]):
+    """What has been found out about spots; all of it is forgotten when it gets too much."""
+
+    __slots__ = ("_find",)
+
+    def __init__(self, find: Callable[[Spot], _V]) -> None:
+        super().__init__()
+        self._find = find
+
+    def __missing__(self, spot: Spot) -> _V:
+        if len(self) >= _SPOTS_LIMIT:
+            self.clear()
+        found = self[spot] = self._find(spot)
+        return found
+
+
 class View:
     """Mask, scores and order of one shape on one snapshot."""
 
     __slots__ = (
-        "_admits", "_afterwards", "_everywhere", "_here", "_merits", "_open", "_position",
-        "_refusal", "_worths", "allowed", "ask", "comparisons", "epoch", "policy", "ranking",
-        "shape", "snapshot",
+        "_admits", "_everywhere", "_here", "_merits", "_open", "_position", "_refusal", "_worths",
+        "after", "allowed", "ask", "comparisons", "epoch", "policy", "ranking", "shape", "snapshot",
     )  # fmt: skip
 
-    def __init__(self, snapshot: Snapshot, policy: Policy, shape: Shape) -> None:
+    def __init__(
+        self, snapshot: Snapshot, policy: Policy, shape: Shape, kin: View | None = None
+    ) -> None:
+        """`kin` is the view of a cluster of the same nodes with other loads, if there is one."""
         self.snapshot, self.policy, self.shape = snapshot, policy, shape
+        self._refusal: Refusal | None = None
+        self.epoch, self._position = snapshot.epoch, len(snapshot.journal)
+        scene = opening(snapshot, shape)
+        if kin is None:
+            self._look_at_nodes(scene)
+        else:
+            self._inherit(kin)
+        self.ranking = self._ranked(scene)
+
+    def _look_at_nodes(self, scene: Scene) -> None:
+        """Find out all that does not depend on how nodes are loaded."""
+        snapshot, policy, shape = self.snapshot, self.policy, self.shape
         self.ask = shape.ask(snapshot.columns)
         loaded = [row for row in policy.filters if row.concerns(shape)]
         self._admits = tuple(row.admits for row in loaded if row.admits)
@@ -52,11 +87,9 @@ class View:
         self._here = tuple((weight, opinion.here) for weight, opinion in opinions)
         self._everywhere = tuple((weight, opinion.everywhere) for weight, opinion in opinions)
         #: What spots are worth, as the part of a key that does not depend on the node.
-        self._worths: dict[Spot, int] = {}
-        self._afterwards: dict[Spot, Spot] = {}
-        self._refusal: Refusal | None = None
-        self.epoch, self._position = snapshot.epoch, len(snapshot.journal)
-        scene = opening(snapshot, shape)
+        self._worths = Remembered(self._worth)
+        #: What becomes of spots when a pod of this shape is put there, and how their keys grow.
+        self.after = Remembered(self._after)
         self.comparisons = concerning(policy, scene)
         self.allowed = np.ones(len(snapshot), bool)
         for row in policy.filters:
@@ -65,7 +98,14 @@ class View:
         #: The same as plain bytes, which are read faster one by one.
         self._open = self.allowed.tobytes()
         self._merits = self._merited()
-        self.ranking = self._ranked(scene)
+
+    def _inherit(self, kin: View) -> None:
+        """Take over the same."""
+        self.ask, self._admits = kin.ask, kin._admits
+        self._here, self._everywhere = kin._here, kin._everywhere
+        self._worths, self.after = kin._worths, kin.after
+        self.comparisons, self._merits = kin.comparisons, kin._merits
+        self.allowed, self._open = kin.allowed, kin._open
 
     @property
     def keys(self) -> IntArray:
@@ -76,19 +116,10 @@ class View:
         """The key of a node that is such a spot; NOWHERE if it refuses."""
         if not self._open[i]:
             return NOWHERE
-        worth = self._worths.get(spot)
-        if worth is None:
-            worth = self._remembered(spot, self._worth(spot))
+        worth = self._worths[spot]
         if worth == NOWHERE:
             return NOWHERE
         return worth + i if self._merits is None else worth + i - (int(self._merits[i]) << SHIFT)
-
-    def after(self, spot: Spot) -> Spot:
-        """What becomes of a spot when a pod of this shape is put there."""
-        after = self._afterwards.get(spot)
-        if after is None:
-            after = self._afterwards[spot] = self.snapshot.spots.after(spot, self.ask)
-        return after
 
     def catch_up(self) -> None:
         """Repeat the rows whose load changed since the last look."""
@@ -126,12 +157,10 @@ class View:
             score += weight * here(spot)
         return -score << SHIFT
 
-    def _remembered(self, spot: Spot, worth: int) -> int:
-        if len(self._worths) >= _SPOTS_LIMIT:
-            self._worths.clear()
-            self._afterwards.clear()
-        self._worths[spot] = worth
-        return worth
+    def _after(self, spot: Spot) -> tuple[Spot, int]:
+        after = self.snapshot.spots.after(spot, self.ask)
+        worth = self._worths[after]
+        return after, NOWHERE if worth == NOWHERE else worth - self._worths[spot]
 
     def _merited(self) -> IntArray | None:
         """What nodes are worth whatever is on them."""
@@ -163,10 +192,21 @@ def view_of(snapshot: Snapshot, policy: Policy, shape: Shape) -> View:
     views, key = snapshot.views, (policy, shape)
     view = views.pop(key, None)
     if view is None or view.epoch != snapshot.epoch:
-        view = View(snapshot, policy, shape)
+        view = View(snapshot, policy, shape, _kin(snapshot, policy, shape))
     else:
         view.catch_up()
     views[key] = view
     if len(views) > _VIEWS_LIMIT:
         del views[next(iter(views))]
     return view
+
+
+def _kin(snapshot: Snapshot, policy: Policy, shape: Shape) -> View | None:
+    """The view of a cluster from which this one was made by changing loads alone."""
+    origin = snapshot.origin
+    while origin is not None:
+        view = origin.views.get((policy, shape))
+        if view is not None and view.epoch == snapshot.epoch:
+            return view
+        origin = origin.origin
+    return None

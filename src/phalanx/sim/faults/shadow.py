@@ -84,14 +84,18 @@ class Shadow:
         promised a node, or are to be evicted.
         """
         spaces = self._parts[NAMESPACE].objects
-        pods = [_placed(pod, assumed.get(key)) for key, pod in self.pods.items()]
+        pods = dict(self.pods)
+        for key in assumed.keys() & pods.keys():
+            pods[key] = _placed(pods[key], assumed[key])
+        for key in promised.keys() & pods.keys():
+            pods[key] = _promised(pods[key], promised[key])
         return Cluster(
             nodes=list(self._parts[NODE].objects.values()),
             groups=[
                 *self._parts[POD_GROUP].objects.values(),
                 *self._parts[COMPOSITE_POD_GROUP].objects.values(),
             ],
-            pods=[_promised(pod, promised.get(pod.metadata.key)) for pod in pods],
+            pods=list(pods.values()),
             services=list(self._parts[SERVICE].objects.values()),
             namespaces={key.name: space.metadata.labels for key, space in spaces.items()},
             budgets=list(self._parts[POD_DISRUPTION_BUDGET].objects.values()),
@@ -99,11 +103,9 @@ class Shadow:
         )
 
 
-def _placed(pod: Pod, node: str | None) -> Pod:
-    return pod if node is None else replace(pod, spec=replace(pod.spec, node_name=node))
+def _placed(pod: Pod, node: str) -> Pod:
+    return replace(pod, spec=replace(pod.spec, node_name=node))
 
 
-def _promised(pod: Pod, node: str | None) -> Pod:
-    if node is None:
-        return pod
+def _promised(pod: Pod, node: str) -> Pod:
     return replace(pod, status=replace(pod.status, nominated_node_name=node))
