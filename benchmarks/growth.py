@@ -34,9 +34,10 @@ def section(setting: Setting) -> Iterator[Result]:
         yield _result(f"decide, more {what}", {n: milliseconds(puzzle(n)) for n in used}, "ms")
     seconds, notes = {}, []
     for size in (setting.size(size) for size in GANGS):
-        ran = races.run(setting, Race(Workload(setting.size(NODES, 50), size, 3)))
-        seconds[size] = ran.beside.get("server s", math.nan)
-        notes += [ran.note] if ran.note else []
+        race = Race(Workload(setting.size(NODES, 50), size, 3))
+        runs = [races.run(setting, race) for _ in range(1 if setting.is_quick else races.TRIES)]
+        seconds[size] = min(ran.beside.get("server s", math.nan) for ran in runs)
+        notes += [ran.note for ran in runs if ran.note]
     yield _result("whole control plane, more gangs", seconds, "s", "; ".join(notes))
 
 

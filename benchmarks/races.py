@@ -10,7 +10,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from tools.control_plane import ControlPlane
 
 #: Seconds between the last node and the first pod.
 PAUSE, QUICK_PAUSE = 2.0, 0.5
+#: How often a race is run at most: what else a machine does only ever makes it slower.
+TRIES = 3
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -70,7 +72,18 @@ RACES = (
 def section(setting: Setting) -> Iterator[Result]:
     """Every race, with what each stage of a request cost meanwhile."""
     for race in RACES:
-        yield run(setting, race.quick() if setting.is_quick else race)
+        yield run(setting, race.quick()) if setting.is_quick else best(setting, race)
+
+
+def best(setting: Setting, race: Race) -> Result:
+    """The best of a few runs; one that meets the target is the last."""
+    runs: list[Result] = []
+    while len(runs) < TRIES and not (runs and runs[-1].mark == "ok"):
+        runs.append(run(setting, race))
+    whole = [one for one in runs if not one.note] or runs
+    chosen = min(whole, key=lambda one: one.value)
+    slower = {"slowest s": max(one.value for one in whole)} if len(runs) > 1 else {}
+    return replace(chosen, beside={"runs": len(runs), **slower, **chosen.beside})
 
 
 def run(setting: Setting, race: Race) -> Result:
