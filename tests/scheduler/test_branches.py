@@ -187,3 +187,10 @@ def test_what_leaves_one_rack_may_help_though_another_rack_was_nearer() -> None:
     decision = decide(one, cluster(nodes, [pod("full", on="b", cpu="6")]).snapshot(), DEFAULT)
     assert isinstance(decision, Waiting)
     assert Event.POD_GONE in decision.wakes_on
+
+
+def test_a_node_may_bring_the_label_that_none_has_yet() -> None:
+    one = tree(composite("t", 1, topology="rack"), leaf("l", "2"))
+    decision = decide(one, cluster([node("a", {}, cpu="4")], []).snapshot(), DEFAULT)
+    assert isinstance(decision, Waiting)
+    assert {Event.NODE_ADDED, Event.NODE_UPDATED, Event.MEMBER_CHANGED} <= decision.wakes_on

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from msgspec.structs import replace
 
 from phalanx.api.core import Pod, PodClaim
+from phalanx.api.scheduling import PodGroup
 from phalanx.scheduler.decision import SCHEDULER_ERROR, UNSCHEDULABLE, Impossible
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.events import Event
-from phalanx.scheduler.objections import impossible
+from phalanx.scheduler.objections import GROUP_OBJECTIONS, impossible
 from tests.scheduler.builders import alone, basic, entity, gang, key, pod
 
 
@@ -88,3 +91,22 @@ def test_what_is_not_supported_is_refused_and_never_ignored(one: Entity, message
 def test_only_an_edit_of_the_objects_wakes_it() -> None:
     found = objection(alone(claiming(pod("a"))))
     assert found.wakes_on == {Event.GROUP_CHANGED, Event.MEMBER_CHANGED, Event.MEMBER_GONE}
+
+
+Sort = tuple[str, int, str, bool]
+SORTS: list[Sort] = [*product(("a", "b"), (0, 5), ("Never", "PreemptLowerPriority"), (False, True))]
+
+
+def of_sort(name: str, sort: Sort) -> Pod:
+    scheduler, priority, policy, claims = sort
+    one = pod(name, "g", scheduler=scheduler, priority=priority, preemption=policy)
+    return claiming(one) if claims else one
+
+
+@pytest.mark.parametrize("own", [gang("g", 1), gang("g", 1, priority=5)])
+def test_whatever_a_row_objects_to_is_objected_to(own: PodGroup) -> None:
+    for one, other in product(SORTS, SORTS):
+        pods = [of_sort("x", one), of_sort("y", other)]
+        group, specs = entity(own, pods), [each.spec for each in pods]
+        objects = any(row(group, specs) for row in GROUP_OBJECTIONS)
+        assert (impossible(group) is not None) == objects

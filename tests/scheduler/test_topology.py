@@ -174,3 +174,10 @@ def test_what_leaves_one_rack_may_help_though_another_rack_was_nearer(
     decision = decided(racked(gang("g", 2)), pods, nodes, running)
     assert isinstance(decision, Waiting)
     assert Event.POD_GONE in decision.wakes_on
+
+
+@pytest.mark.parametrize("nodes", [[], [node("a", {}, cpu="4")]])
+def test_a_node_may_bring_the_label_that_none_has_yet(nodes: list[Node]) -> None:
+    decision = decided(racked(gang("g", 1)), [pod("p", "g")], nodes)
+    assert isinstance(decision, Waiting)
+    assert {Event.NODE_ADDED, Event.NODE_UPDATED} <= decision.wakes_on

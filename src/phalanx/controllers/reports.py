@@ -23,7 +23,7 @@ PATIENCE = 60.0
 
 
 class Reports(Loop[Key]):
-    """Works off keys of a cache; `reconcile` plans patches of the versions that are in there."""
+    """Works off keys of a cache; `reconcile` plans at most one patch, of the version in there."""
 
     def __init__(
         self, client: Client, reconcile: Callable[[Key], Plan], objects: Cache[R], workers: int = 1

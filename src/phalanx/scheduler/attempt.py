@@ -23,7 +23,7 @@ from phalanx.scheduler.decision import (
     new_binding,
 )
 from phalanx.scheduler.entity import Entity, Member
-from phalanx.scheduler.events import ROOM, Event
+from phalanx.scheduler.events import PEERS, ROOM, Event
 from phalanx.scheduler.policy import Policy
 from phalanx.scheduler.seeker import Excuse, known
 from phalanx.scheduler.sites import sites_of
@@ -59,8 +59,6 @@ class Attempt:
 
     #: Among how many placements it could choose; None where it may be anywhere.
     placements: int | None = None
-    #: What was tried in other placements, and came no nearer.
-    elsewhere: Sequence[Attempt] = ()
     #: Why it is not known whether there is a way; "" if there is none.
     undecided = ""
     #: Whether it will be known when a search has come to its end.
@@ -199,10 +197,9 @@ class Attempt:
         fitted = [Refused(pod, uid, None) for pod, uid, _ in self.bindings]
         wakes_on = {Event.MEMBER_CHANGED, Event.GROUP_CHANGED}
         wakes_on.update(*(one.refusal.wakes_on for one in refused if one.refusal))
-        wakes_on.update(*(one.waiting().wakes_on for one in self.elsewhere))
-        if (self.placements or 0) > 1 + len(self.elsewhere):
-            # Of equal members that mind nobody only the most promising placement was tried.
-            wakes_on |= ROOM
+        if self.placements not in (None, 1):
+            # What is said here is of one placement; another one may be what is mended, or come.
+            wakes_on |= PEERS if self._trial.minds_others else ROOM
         if self.awaits_search:
             wakes_on.add(Event.SEARCH_ENDED)
         return Waiting(
@@ -247,9 +244,7 @@ def in_one_place(
         return next(one for one in enough if one.placement is chosen.placement)
     if not attempts:
         return Attempt(entity, ground, NO_NODES)
-    nearest = max(attempts, key=lambda attempt: attempt.scheduled)
-    nearest.elsewhere = [attempt for attempt in attempts if attempt is not nearest]
-    return nearest
+    return max(attempts, key=lambda attempt: attempt.scheduled)
 
 
 def _candidates(

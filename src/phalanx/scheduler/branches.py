@@ -33,6 +33,7 @@ from phalanx.scheduler.decision import (
     Waiting,
 )
 from phalanx.scheduler.entity import Entity, Member
+from phalanx.scheduler.events import PEERS, Event
 from phalanx.scheduler.levels import levels
 from phalanx.scheduler.objections import Objection
 from phalanx.scheduler.rescue import rescued
@@ -49,8 +50,6 @@ class Branch:
         self.entity, self.placement = entity, placement
         self.parts: list[Attempt | Branch] = []
         self.placements: int | None = None
-        #: What was tried in other placements, and came no nearer.
-        self.elsewhere: Sequence[Branch] = ()
 
     @property
     def scheduled(self) -> int:
@@ -120,8 +119,11 @@ class Branch:
         untried = self.entity.parts[len(self.parts) :]
         pods = [one for waiting in told for one in waiting.pods]
         pods += [_untried(member) for part in untried for member in part.members]
-        others = [branch._own() for branch in self.elsewhere]
-        wakes_on = frozenset(event for one in (*told, *others) for event in one.wakes_on)
+        wakes_on = {Event.MEMBER_CHANGED, Event.GROUP_CHANGED}
+        wakes_on.update(*(waiting.wakes_on for waiting in told))
+        if self.placements not in (None, 1):
+            # What is said here is of one placement; another one may be what is mended, or come.
+            wakes_on |= PEERS
         undecided = next((waiting.undecided for waiting in told if waiting.undecided), "")
         return Waiting(
             self.entity.group_key,
@@ -130,7 +132,7 @@ class Branch:
             scheduled=self.scheduled,
             remaining=self.remaining,
             unknown=sum(one.refusal is None for one in pods),
-            wakes_on=wakes_on,
+            wakes_on=frozenset(wakes_on),
             reason=UNDECIDED if undecided else UNSCHEDULABLE,
             placements=self.placements,
             undecided=undecided,
@@ -215,8 +217,6 @@ def _in_places(entity: Entity, ground: Ground, found: Sequence[Placement] | None
     if enough:
         offer = best([branch.offer for branch in enough], ground.snapshot)
         chosen = next(one for one in enough if one.placement is offer.placement)
-    else:
-        chosen.elsewhere = [branch for branch in branches if branch is not chosen]
     chosen.placements = len(found)
     return chosen
 

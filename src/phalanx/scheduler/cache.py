@@ -86,8 +86,8 @@ class _Held(Struct, frozen=True):
 
     @property
     def claim(self) -> Resident | None:
-        """The pod as if it were where it was promised to be, if it has no node yet."""
-        return None if self.node else self.seen_on(self.promised)
+        """The pod as if it were where it was promised to be, if it was and has no node yet."""
+        return self.seen_on(self.promised) if self.promised and not self.node else None
 
     def seen_on(self, node: str) -> Resident:
         """The pod as others see it that is on a node."""
@@ -277,8 +277,7 @@ class Cache:
             if moved:
                 self._load(key, new)
         _put(self._pods, key, new)
-        claimed = old.claim if old and old.promised else None
-        claims = new.claim if new and new.promised else None
+        claimed, claims = old.claim if old else None, new.claim if new else None
         is_news = before != after
         if is_news:
             self._changed_pods[key] = after

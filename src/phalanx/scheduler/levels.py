@@ -37,14 +37,14 @@ class Level(NamedTuple):
     after: float = 0.0
 
 
-_ANYWHERE = (Level(""),)
+_NO_WISH = (Level(""),)
 
 
 def levels(entity: Entity) -> Sequence[Level] | Objection:
     """What will do by now, the best first; the last of all is insisted on."""
     text = entity.group.metadata.annotations.get(TOPOLOGY, "") if entity.group else ""
     if not text:
-        return [Level(entity.topology)] if entity.topology else _ANYWHERE
+        return [Level(entity.topology)] if entity.topology else _NO_WISH
     wanted = _read(text)
     if wanted is None:
         return Objection(

@@ -78,6 +78,7 @@ def _unsupported_pod(entity: Entity, specs: list[PodSpec]) -> Objection | None:
     return None
 
 
+#: What each row objects to `_is_sound` must know of: rows are asked only of what is not sound.
 POD_OBJECTIONS = (_unsupported_pod,)
 GROUP_OBJECTIONS = (
     _scheduler_names,

@@ -45,6 +45,11 @@ class Trial:
         #: None where no member minds another pod or is minded by one.
         self._company = _company(snapshot, policy, members)
 
+    @property
+    def minds_others(self) -> bool:
+        """Whether it matters where other pods are."""
+        return self._company is not None
+
     def runs(self, members: Sequence[Member]) -> list[Sequence[Member]]:
         """Members in their order, those together that follow each other and are alike here."""
         shapes = [member.shape for member in members] if self._company is None else []

@@ -320,6 +320,20 @@ async def test_a_group_of_a_class_that_never_preempts_says_so_too() -> None:
         assert len(await stage.all(POD)) == 1
 
 
+@in_virtual_time
+async def test_a_group_says_what_the_class_by_default_says() -> None:
+    quiet = {
+        "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 7,
+        "metadata": {"name": "quiet"}, "preemptionPolicy": "Never", "globalDefault": True,
+    }  # fmt: skip
+    async with at_work() as stage:
+        await stage.create(quiet, job(gang=True))
+        await stage.rest()
+        spec = (await stage.one(POD_GROUP))["spec"]
+        assert (spec["priorityClassName"], spec["preemptionPolicy"]) == ("quiet", "Never")
+        assert len(await stage.all(POD)) == 1
+
+
 @pytest.mark.parametrize("name", ["system-cluster-critical", "system-node-critical"])
 @pytest.mark.parametrize("gang", [False, True])
 @in_virtual_time

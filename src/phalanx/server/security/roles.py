@@ -232,7 +232,7 @@ CONTROLLERS: Mapping[str, tuple[Rule, ...]] = {
         _may("create delete get list patch watch", _CORE, "pods"),
         _may("create get list patch update watch delete", _SCHEDULING, "podgroups workloads"),
         _may("patch update", _SCHEDULING, "podgroups/finalizers workloads/finalizers"),
-        _may("get", _SCHEDULING, "priorityclasses"),
+        _may("get list", _SCHEDULING, "priorityclasses"),
         _TELLS,
     ),
     "namespace-controller": (
@@ -261,7 +261,7 @@ CONTROLLERS: Mapping[str, tuple[Rule, ...]] = {
         _may("create get list watch", _SCHEDULING, "podgroups"),
         _may(_READ, _SCHEDULING, "workloads"),
         _may("patch update", _SCHEDULING, "workloads/finalizers"),
-        _may("get", _SCHEDULING, "priorityclasses"),
+        _may("get list", _SCHEDULING, "priorityclasses"),
     ),
     "resource-claim-controller": (
         _may("get list watch", _CORE, "pods"),
