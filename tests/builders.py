@@ -94,3 +94,11 @@ def _object(kind: Kind, name: str, namespace: str, meta: Object | None, spec: Ob
         "apiVersion": kind.api_version, "kind": kind.name,
         "metadata": {"name": name, **where, **(meta or {})}, "spec": spec,
     }  # fmt: skip
+
+
+def priority_class(name: str, value: int, **more: Any) -> Object:
+    """A PriorityClass."""
+    return {
+        "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": value,
+        "metadata": {"name": name}, **more,
+    }  # fmt: skip

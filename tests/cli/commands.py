@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,9 @@ from phalanx.cli.main import COMMANDS, main
 ROOT = Path(__file__).parent.parent.parent
 #: Seconds that any command is given.
 PATIENCE = 20.0
+
+#: A command that runs for as long as the context lasts.
+Process = AbstractContextManager[subprocess.Popen[str]]
 
 
 #: Processes that begin where the imports end, which is most of what a command takes.
@@ -56,10 +59,10 @@ def _called(args: Sequence[str], env: Mapping[str, str], cwd: str, files: Sequen
 
 
 @contextmanager
-def up(*args: str, env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
-    """`phalanx up` on a free port; ended by force at the end if it still runs."""
+def started(*args: str, env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+    """Our command, which goes on; ended by force at the end if it still runs."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "phalanx", "up", "--listen", "127.0.0.1:0", *args],
+        [sys.executable, "-m", "phalanx", *args],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, **(env or {})},
     )  # fmt: skip
@@ -70,18 +73,14 @@ def up(*args: str, env: Mapping[str, str] | None = None) -> Iterator[subprocess.
         process.communicate()
 
 
-@contextmanager
-def part(name: str, config: Path, *args: str) -> Iterator[subprocess.Popen[str]]:
-    """A part of a control plane alone; ended by force at the end if it still runs."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "phalanx", name, "--kubeconfig", str(config), *args],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+def up(*args: str, env: Mapping[str, str] | None = None) -> Process:
+    """`phalanx up` on a free port."""
+    return started("up", "--listen", "127.0.0.1:0", *args, env=env)
+
+
+def part(name: str, config: Path, *args: str) -> Process:
+    """A part of a control plane alone."""
+    return started(name, "--kubeconfig", str(config), *args)
 
 
 def first_line(process: subprocess.Popen[str]) -> str:

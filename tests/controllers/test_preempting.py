@@ -11,7 +11,7 @@ from phalanx.api.kinds import COMPOSITE_POD_GROUP, POD, POD_GROUP
 from phalanx.api.meta import Key, condition
 from phalanx.api.scheduling import CompositePodGroup
 from phalanx.api.wire import Object
-from tests.builders import in_virtual_time, node, pod, pod_group
+from tests.builders import in_virtual_time, node, pod, pod_group, priority_class
 from tests.controllers.cluster import Cluster, audited, cluster
 
 CLASSES = {"low": 10, "high": 100}
@@ -19,10 +19,7 @@ CLASSES = {"low": 10, "high": 100}
 
 async def classes(c: Cluster) -> None:
     for name, value in CLASSES.items():
-        await c.create({
-            "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
-            "metadata": {"name": name}, "value": value,
-        })  # fmt: skip
+        await c.create(priority_class(name, value))
 
 
 def important(obj: Object, name: str) -> Object:

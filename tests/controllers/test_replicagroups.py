@@ -14,7 +14,7 @@ from phalanx.controllers.loop import Informers
 from phalanx.controllers.replicagroups import ReplicaGroups
 from phalanx.server.objects import decoded, encoder
 from phalanx.store.kv import Write
-from tests.builders import in_virtual_time, pod, pod_group
+from tests.builders import in_virtual_time, pod, pod_group, priority_class
 from tests.controllers.cluster import Cluster, cluster, lagging, machines
 
 GANG: Object = {"gang": {"minCount": 2}}
@@ -119,10 +119,7 @@ async def test_a_template_that_is_not_there_makes_no_group() -> None:
 
 @in_virtual_time
 async def test_a_group_of_a_class_that_never_preempts_says_so_too() -> None:
-    quiet = {
-        "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 7,
-        "metadata": {"name": "quiet"}, "preemptionPolicy": "Never",
-    }  # fmt: skip
+    quiet = priority_class("quiet", 7, preemptionPolicy="Never")
     of_class = workload("t", policy={"basic": {}})
     of_class["spec"]["podGroupTemplates"][0]["priorityClassName"] = "quiet"
     one = member("a")

@@ -9,7 +9,7 @@ from phalanx.api.scheduling import MANAGED_BY, MEMBERS_TO_RUN, TOPOLOGY
 from phalanx.api.wire import Object
 from phalanx.builder.names import workload_name
 from phalanx.controllers.jobs.groups import Settings
-from tests.builders import in_virtual_time
+from tests.builders import in_virtual_time, priority_class
 from tests.controllers.jobs.work import (
     ABOUT,
     PARENT,
@@ -303,10 +303,7 @@ async def test_what_makes_no_workload_is_told_and_gets_no_pods() -> None:
 
 @in_virtual_time
 async def test_a_group_of_a_class_that_never_preempts_says_so_too() -> None:
-    quiet = {
-        "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 7,
-        "metadata": {"name": "quiet"}, "preemptionPolicy": "Never",
-    }  # fmt: skip
+    quiet = priority_class("quiet", 7, preemptionPolicy="Never")
     one = job(gang=True)
     one["spec"]["template"]["spec"]["priorityClassName"] = "quiet"
     async with at_work() as stage:
@@ -322,10 +319,7 @@ async def test_a_group_of_a_class_that_never_preempts_says_so_too() -> None:
 
 @in_virtual_time
 async def test_a_group_says_what_the_class_by_default_says() -> None:
-    quiet = {
-        "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 7,
-        "metadata": {"name": "quiet"}, "preemptionPolicy": "Never", "globalDefault": True,
-    }  # fmt: skip
+    quiet = priority_class("quiet", 7, preemptionPolicy="Never", globalDefault=True)
     async with at_work() as stage:
         await stage.create(quiet, job(gang=True))
         await stage.rest()
