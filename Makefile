@@ -4,6 +4,7 @@
 BIN := .venv/bin
 STAMP := .venv/.installed
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
+PINNED := install --require-hashes --no-deps -r
 PYTHON ?= python3 python3.11 python3.12 python3.13
 ARGS ?=
 # The suite starts our command hundreds of times: without bytecode each would compile the package anew.
@@ -20,11 +21,12 @@ demo: install ## a control plane, a gang that fits, one that does not, and why
 check: install ## format, lint, types, layers
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/ruff check --quiet .
-	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/mypy --no-error-summary --num-workers=2
 	@$(BIN)/lint-imports > .venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
 
+# Three on two cores: many tests wait for a process that they have started.
 test: check ## the checks and the test suite
-	@$(BIN)/python -m pytest --quiet -n 2 --session-timeout=840 $(ARGS)
+	@$(BIN)/python -m pytest --quiet -n 3 --session-timeout=840 $(ARGS)
 
 soak: install ## the long fault programme and every property with many more examples
 	@$(BIN)/python -m pytest --verbose -n 2 -m soak --timeout=0 --hypothesis-profile=soak $(ARGS)
@@ -39,7 +41,8 @@ reference: install ## the recorded answers of Kubernetes against ours; nothing t
 	@$(BIN)/python -m tools.reference $(ARGS)
 
 # The stamp is younger than what it was made from, so a second call has nothing to do.
-$(STAMP): requirements.lock pyproject.toml
+# uv installs in seconds what takes pip a minute, but does not read pip's configuration: pip is there for when it fails.
+$(STAMP): requirements.lock requirements.uv.lock pyproject.toml
 	@for python in $(PYTHON); do \
 	  "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; \
 	  python=; \
@@ -47,6 +50,7 @@ $(STAMP): requirements.lock pyproject.toml
 	[ -n "$$python" ] || { echo "phalanx needs Python 3.11 or newer: install it, or name one with make PYTHON=/path/to/python" >&2; exit 1; }; \
 	echo "installing into .venv with $$("$$python" --version)"; \
 	"$$python" -m venv .venv
-	@$(PIP) install --require-hashes --no-deps -r requirements.lock
+	@{ $(PIP) $(PINNED) requirements.uv.lock && VIRTUAL_ENV=.venv $(BIN)/uv pip -q $(PINNED) requirements.lock; } \
+	  || { echo "uv does not reach the packages; pip takes a minute"; $(PIP) $(PINNED) requirements.lock; }
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@

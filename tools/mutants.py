@@ -5,7 +5,7 @@
     python -m tools.mutants --suite            by the tests alone that are named beside them
 
 A mutant is a small change of a copy of the source; the tree itself is never touched. Each must be
-caught within a bounded run: by ordeals, or else by the tests that are named beside it. Exits with 1
+caught within a bounded run: by the tests that are named beside it, or else by ordeals. Exits with 1
 if one survives, and with 2 if something is found in the source as it is: then nothing can be said
 of mutants. A row whose text is no longer in the source fails a test of the suite.
 """
@@ -19,14 +19,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Queue
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
-#: The ordeals that a mutant is put through, and the seconds that it may take in all.
+#: The ordeals that a mutant is put through.
 ORDEALS = ("--seeds", "0-31", "--events", "700", "--share", "2")
-PATIENCE = 600.0
+#: The seconds that the source itself may take, and how much longer than it a mutant may.
+PATIENCE, LONGER, STARTING = 3600.0, 3, 60
+AT_ONCE = max(os.cpu_count() or 1, 1)
 _SHOWN = 120
 
 
@@ -162,8 +166,15 @@ MUTANTS = (
     Mutant(
         "others make way although the gang does not fit even then",
         "scheduler/preemption.py",
-        "if not _is_enough(result) or len(result.seats) < self._target:",
-        "if isinstance(result, Objection) or not result.seats:",
+        "isinstance(result, Objection) or not result.is_enough else result",
+        "isinstance(result, Objection) or not result.seats else result",
+    ),
+    Mutant(
+        "a tree is given up although there is room for just as many groups as it needs",
+        "scheduler/headroom.py",
+        "is_enough and sum(part.suffices() for part in self._parts) >= self._groups",
+        "is_enough and sum(part.suffices() for part in self._parts) > self._groups",
+        tests=("tests/scheduler/test_headroom.py",),
     ),
     Mutant(
         "what was promised to one is given to another",
@@ -306,13 +317,15 @@ def mutated(mutant: Mutant, text: str) -> str:
     return text.replace(mutant.old, mutant.new)
 
 
-def judge(mutant: Mutant, copy: Path, *, suite: bool = False) -> Verdict:
+def judge(
+    mutant: Mutant, copy: Path, *, suite: bool = False, patience: float = PATIENCE
+) -> Verdict:
     """Plant a bug in a copy of the tree, look whether it is found, and take it out again."""
     file = copy / "src" / "phalanx" / mutant.file
     whole, begin = file.read_text(), time.monotonic()
     file.write_text(mutated(mutant, whole))
     try:
-        by, said = _caught(mutant, copy, suite)
+        by, said = _caught(mutant, copy, suite, patience)
     finally:
         file.write_text(whole)
     return Verdict(by, said, time.monotonic() - begin)
@@ -321,6 +334,7 @@ def judge(mutant: Mutant, copy: Path, *, suite: bool = False) -> Verdict:
 def copied(folder: Path) -> Path:
     """A copy of all that is needed to run ordeals and tests."""
     ignored = shutil.ignore_patterns("__pycache__", ".*_cache", "results")
+    folder.mkdir(exist_ok=True)
     for part in ("src", "tests", "tools", "pyproject.toml"):
         source, target = ROOT / part, folder / part
         if source.is_dir():
@@ -339,20 +353,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="a part of the names or files of the mutants")
     parser.add_argument("--suite", action="store_true", help="by the tests beside them alone")
     asked = parser.parse_args(arguments)
-    width = max(len(mutant.name) for mutant in MUTANTS)
-    survivors = 0
+    chosen, survivors = _chosen(asked.only, suite=asked.suite), 0
+    width = max(len(mutant.name) for mutant in chosen)
     with tempfile.TemporaryDirectory() as folder:
-        copy, chosen = copied(Path(folder)), _chosen(asked.only, suite=asked.suite)
-        if said := _wrong(copy, chosen, asked.suite):
+        copies = [copied(Path(folder, str(number))) for number in range(AT_ONCE)]
+        said, seconds = _wrong(copies[0], chosen, asked.suite)
+        if said:
             print(f"the source itself is found to be wrong: {said}")
             return 2
-        for mutant in chosen:
-            by, said, seconds = judge(mutant, copy, suite=asked.suite)
+        print(f"the source itself is found to be right in {seconds:.0f} s", flush=True)
+        for mutant, verdict in _judged(chosen, copies, asked.suite, LONGER * seconds + STARTING):
+            by, said, took = verdict
             survivors += not by
-            print(f"{mutant.name:<{width}}  {by or 'SURVIVED':<8}  {seconds:5.0f} s  {said}")
+            print(f"{mutant.name:<{width}}  {by or 'SURVIVED':<8}  {took:5.0f} s  {said}")
             sys.stdout.flush()
     print(f"{survivors} survived" if survivors else "all caught")
     return 1 if survivors else 0
+
+
+def _judged(
+    mutants: Sequence[Mutant], copies: Sequence[Path], suite: bool, patience: float
+) -> Iterator[tuple[Mutant, Verdict]]:
+    """What becomes of each, in their order; as many at once as there are copies to plant in."""
+    free: Queue[Path] = Queue()
+    for copy in copies:
+        free.put(copy)
+
+    def judged(mutant: Mutant) -> Verdict:
+        copy = free.get()
+        try:
+            return judge(mutant, copy, suite=suite, patience=patience)
+        finally:
+            free.put(copy)
+
+    with ThreadPoolExecutor(len(copies)) as pool:
+        yield from zip(mutants, pool.map(judged, mutants), strict=True)
 
 
 def _chosen(words: str, *, suite: bool) -> list[Mutant]:
@@ -361,33 +396,35 @@ def _chosen(words: str, *, suite: bool) -> list[Mutant]:
     return [one for one in named if one.tests or not suite]
 
 
-def _wrong(copy: Path, mutants: Sequence[Mutant], suite: bool) -> str:
-    """What those who are to find mutants find in the source without any."""
+def _wrong(copy: Path, mutants: Sequence[Mutant], suite: bool) -> tuple[str, float]:
+    """What those who are to find mutants find in the source without any, and how long it takes."""
     tests = tuple(dict.fromkeys(test for mutant in mutants for test in mutant.tests))
-    return _caught(Mutant("", "", "", "", tests), copy, suite)[1]
+    begin = time.monotonic()
+    _, said = _caught(Mutant("", "", "", "", tests), copy, suite, PATIENCE)
+    return said, time.monotonic() - begin
 
 
-def _caught(mutant: Mutant, copy: Path, suite: bool) -> tuple[str, str]:
-    """By what a mutant is found, and what is said of it."""
-    if not suite and (said := _failure(copy, "tools.faults", *ORDEALS)):
-        return "ordeals", said
-    if mutant.tests and (said := _failure(copy, "pytest", "-q", "-x", "-p", "no:randomly",
-                                          *mutant.tests)):  # fmt: skip
+def _caught(mutant: Mutant, copy: Path, suite: bool, patience: float) -> tuple[str, str]:
+    """By what a mutant is found, and what is said of it. The tests that know it are the quicker."""
+    known = ("-q", "-x", "-p", "no:randomly", *mutant.tests)
+    if mutant.tests and (said := _failure(copy, patience, "pytest", *known)):
         return "suite", said
+    if not suite and (said := _failure(copy, patience, "tools.faults", *ORDEALS)):
+        return "ordeals", said
     return "", ""
 
 
-def _failure(copy: Path, module: str, *arguments: str) -> str:
+def _failure(copy: Path, patience: float, module: str, *arguments: str) -> str:
     """What a run that fails says; nothing, if it goes well."""
     path = os.pathsep.join((str(copy / "src"), str(copy)))
     try:
         done = subprocess.run(
-            [sys.executable, "-m", module, *arguments], cwd=copy, timeout=PATIENCE,
+            [sys.executable, "-m", module, *arguments], cwd=copy, timeout=patience,
             env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True, text=True, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return f"no end after {PATIENCE:g} s"
+        return f"no end after {patience:.0f} s"
     if not done.returncode:
         return ""
     lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]

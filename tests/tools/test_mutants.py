@@ -36,14 +36,14 @@ def planted(folder: Path) -> tuple[Mutant, Path]:
 
 @pytest.mark.parametrize(
     ("finds", "by"),
-    [({"tools.faults"}, "ordeals"), ({"pytest"}, "suite"), (set(), "")],
+    [({"tools.faults"}, "ordeals"), ({"pytest", "tools.faults"}, "suite"), (set(), "")],
 )
-def test_a_mutant_is_found_by_ordeals_or_else_by_tests_and_taken_out_again(
+def test_a_mutant_is_found_by_its_tests_or_else_by_ordeals_and_taken_out_again(
     finds: set[str], by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutant, file = planted(tmp_path)
 
-    def failure(copy: Path, module: str, *arguments: str) -> str:
+    def failure(copy: Path, patience: float, module: str, *arguments: str) -> str:
         assert file.read_text() == "x = 2\n"
         return "found" if module in finds else ""
 
@@ -58,10 +58,10 @@ def test_a_survivor_is_a_failure(
 ) -> None:
     monkeypatch.setattr(mutants, "copied", lambda folder: folder)
     monkeypatch.setattr(mutants, "_failure", lambda *words: "")
-    monkeypatch.setattr(mutants, "judge", lambda mutant, copy, suite: Verdict("", "", 1.0))
+    monkeypatch.setattr(mutants, "judge", lambda mutant, copy, **asked: Verdict("", "", 1.0))
     assert main(["--only", "ledger"]) == 1
     assert "SURVIVED" in capsys.readouterr().out
-    monkeypatch.setattr(mutants, "judge", lambda mutant, copy, suite: Verdict("suite", "E", 1.0))
+    monkeypatch.setattr(mutants, "judge", lambda mutant, copy, **asked: Verdict("suite", "E", 1.0))
     assert main(["--only", "ledger"]) == 0
 
 
@@ -71,7 +71,7 @@ def test_the_tests_beside_a_mutant_can_be_asked_alone(
     mutant, _ = planted(tmp_path)
     asked: list[str] = []
 
-    def failure(copy: Path, module: str, *arguments: str) -> str:
+    def failure(copy: Path, patience: float, module: str, *arguments: str) -> str:
         asked.append(module)
         return ""
 

@@ -43,13 +43,15 @@ def _lacking(entity: Entity, snapshot: Snapshot) -> int:
 class Headroom:
     """The room for members of one entity on each node and in each domain that it may choose."""
 
-    def __init__(
-        self, entity: Entity, snapshot: Snapshot, policy: Policy, at_least: int = 1
-    ) -> None:
-        """For so many members at least, or for as many as the entity needs."""
+    def __init__(self, entity: Entity, snapshot: Snapshot, policy: Policy) -> None:
         self._snapshot = snapshot
+        self._is_counted = policy.counts_room
         self._members = Counter(member.shape for member in entity.members)
-        self.needed = max(needed(entity, snapshot), at_least)
+        self.needed = needed(entity, snapshot)
+        #: The groups below that need something, and how many of them must have it.
+        lacking = [part for part in entity.parts if _lacking(part, snapshot)]
+        self._parts = [Headroom(part, snapshot, policy) for part in lacking]
+        self._groups = entity.quorum - (len(entity.parts) - len(lacking)) if entity.parts else 0
         self._each = {
             shape: np.minimum(capacities(snapshot, policy, shape), count)
             for shape, count in self._members.items()
@@ -69,30 +71,33 @@ class Headroom:
         }
         self._all_held: IntArray = np.sum(list(self._held.values()), axis=0)
 
-    @property
-    def suffices(self) -> bool:
-        """Whether there may be room enough as things are."""
-        counts = self._members
+    def suffices(self, at_least: int = 1) -> bool:
+        """Whether there may be room enough as things are, and for so many members."""
+        if not self._is_counted:
+            return True
+        counts, needed = self._members, max(self.needed, at_least)
         reached = np.sum([np.minimum(held, counts[s]) for s, held in self._held.items()], axis=0)
-        return bool((reached >= self.needed).any())
+        is_enough = bool((reached >= needed).any())
+        return is_enough and sum(part.suffices() for part in self._parts) >= self._groups
 
     def missing(self, node: int) -> int:
         """For how many members there is no room in the domain of a node."""
         number = int(self.ids[node])
         return self.needed if number < 0 else max(self.needed - int(self._all_held[number]), 0)
 
-    def suffices_without(self, freed: Freed) -> bool:
-        """Whether there may be room enough when some pods have ended."""
+    def suffices_without(self, freed: Freed, at_least: int = 1) -> bool:
+        """Whether there may be room enough where some pods have ended."""
         gains: dict[int, Counter[Shape]] = {}
         for node, amounts in freed.items():
             here = gains.setdefault(int(self.ids[node]), Counter())
             for shape in self._members:
                 here[shape] += self._count(node, shape, amounts) - int(self._each[shape][node])
-        return any(
-            self._reached(number, gain) >= self.needed
-            for number, gain in gains.items()
-            if number >= 0
+        needed = max(self.needed, at_least)
+        is_enough = any(
+            self._reached(number, gain) >= needed for number, gain in gains.items() if number >= 0
         )
+        below = (part.suffices() or part.suffices_without(freed) for part in self._parts)
+        return not self._is_counted or (is_enough and sum(below) >= self._groups)
 
     def _reached(self, number: int, gain: Mapping[Shape, int]) -> int:
         """How many members a domain holds, if it holds so many more of each shape."""

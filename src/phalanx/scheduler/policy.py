@@ -9,6 +9,9 @@ from phalanx.scheduler.filters import FILTERS, Filter
 from phalanx.scheduler.peers import SYSTEM_DEFAULTS, Defaults
 from phalanx.scheduler.scores import MERITS, SCORES, Merit, Score
 
+#: The filters by which room is counted.
+_ROOM = {"NodePorts", "NodeResourcesFit"}
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Policy:
@@ -31,6 +34,11 @@ class Policy:
     def allows_preemption(self, is_group: bool) -> bool:
         """Whether others may be evicted for a pod alone, or for a group."""
         return self.groups_preempt if is_group else self.preempts
+
+    @property
+    def counts_room(self) -> bool:
+        """Whether a node takes no more pods than it has room for."""
+        return {row.name for row in self.filters} >= _ROOM
 
 
 DEFAULT = Policy()

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple
 
 from msgspec.structs import replace as but
 
@@ -73,8 +73,8 @@ def preempt(
     # Many plans are tried, so none of them gets a long search.
     free = but(ground, snapshot=varied(snapshot, minus=leaving), is_thorough=False)
     if leaving:
-        result = yield from whole(entity, free)
-        if _is_enough(result):
+        result = yield from _fitting(entity, free)
+        if result is not None:
             return _held(entity, free, waiting, result)
     candidates = units(snapshot, entity.priority)
     if not candidates:
@@ -92,8 +92,15 @@ def preempt(
     return Preempting(replace(waiting, preemption=text, promised=promised), victims)
 
 
-def _is_enough(result: Attempt | Branch | Objection) -> TypeGuard[Attempt | Branch]:
-    return not isinstance(result, Objection) and result.is_enough
+def _fitting(entity: Entity, ground: Ground) -> Steps[Attempt | Branch | None]:
+    """The whole entity, placed, if it can be; mostly arithmetic tells that it cannot."""
+    if not Headroom(entity, ground.snapshot, ground.policy).suffices():
+        return None
+    return _enough((yield from whole(entity, ground)))
+
+
+def _enough(result: Attempt | Branch | Objection) -> Attempt | Branch | None:
+    return None if isinstance(result, Objection) or not result.is_enough else result
 
 
 def _held(entity: Entity, free: Ground, waiting: Waiting, result: Attempt | Branch) -> Waiting:
@@ -141,8 +148,8 @@ class _Hunt:
 
     def best(self) -> Plans:
         """The cheapest plan that was found; None if it does not help that all go."""
-        result = yield from self._result(self._units)
-        if not _is_enough(result):
+        result = yield from _fitting(self._entity, self._without(self._units))
+        if result is None:
             return None
         self._target = len(result.seats)
         pool = yield from self._pool()
@@ -155,16 +162,20 @@ class _Hunt:
                 plan = _cheaper(plan, (yield from self._plan(chosen)))
         return (yield from self._relieved(plan)) if plan else None
 
-    def _result(self, gone: Sequence[Unit]) -> Steps[Attempt | Branch | Objection]:
-        """The whole entity, placed as if these were gone."""
+    def _without(self, gone: Sequence[Unit]) -> Ground:
+        """The ground as if these were gone."""
         pods = [pod for unit in gone for pod in unit.pods]
-        snapshot = varied(self._ground.snapshot, minus=pods)
-        return (yield from whole(self._entity, but(self._ground, snapshot=snapshot)))
+        return but(self._ground, snapshot=varied(self._ground.snapshot, minus=pods))
+
+    def _result(self, gone: Sequence[Unit]) -> Steps[Attempt | Branch | None]:
+        """As many members as can be, placed as if these were gone; None for fewer."""
+        result = _enough((yield from whole(self._entity, self._without(gone))))
+        return result if result and len(result.seats) >= self._target else None
 
     def _plan(self, gone: Sequence[Unit]) -> Plans:
         """The plan that comes of letting no others go than these."""
         result = yield from self._result(gone)
-        if not _is_enough(result) or len(result.seats) < self._target:
+        if result is None:
             return None
         chosen = tuple(needed(self._ground, gone, result.seats))
         return Plan(self._bill.cost(chosen), chosen, result)
@@ -175,8 +186,7 @@ class _Hunt:
         low, high = 0, len(ends) - 1
         while low < high:
             middle = (low + high) // 2
-            result = yield from self._result(self._units[: ends[middle]])
-            if _is_enough(result) and len(result.seats) >= self._target:
+            if (yield from self._result(self._units[: ends[middle]])) is not None:
                 high = middle
             else:
                 low = middle + 1
@@ -191,14 +201,14 @@ class _Hunt:
             (self._bill.cost([unit]), (number,)) for number, unit in enumerate(pool)
         ]
         heapify(sets)
-        ground = self._ground
-        headroom = Headroom(self._entity, ground.snapshot, ground.policy, self._target)
+        ground, least = self._ground, self._target
+        headroom = Headroom(self._entity, ground.snapshot, ground.policy)
         for _ in range(MOST_SETS):
             if not sets:
                 break
             _, numbers = heappop(sets)
             chosen = [pool[number] for number in numbers]
-            if headroom.suffices or headroom.suffices_without(self._freed(chosen)):
+            if headroom.suffices(least) or headroom.suffices_without(self._freed(chosen), least):
                 plan = yield from self._plan(chosen)
                 if plan is not None:
                     return plan

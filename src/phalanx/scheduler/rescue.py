@@ -28,9 +28,6 @@ from phalanx.scheduler.stage import Stage
 #: How many orders are tried, and in how many placements there may be a long search.
 ORDERS, PLACEMENTS = 6, 64
 
-#: The filters by which room is counted.
-_ROOM = {"NodePorts", "NodeResourcesFit"}
-
 HASTE = "there was no time for a long search"
 
 
@@ -84,7 +81,7 @@ def is_full(members: Sequence[Member], ground: Ground, needed: int) -> bool:
 
     What `lacks_room` would find too, but mostly found before there is a puzzle.
     """
-    if not {row.name for row in ground.policy.filters} >= _ROOM:
+    if not ground.policy.counts_room:
         return False
     reachable = 0
     for shape, count in Counter(member.shape for member in members).items():

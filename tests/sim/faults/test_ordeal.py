@@ -18,8 +18,6 @@ from tools.faults import EVENTS, again, endure, steps_of
 
 ROOT = Path(__file__).parents[3]
 SEEDS = range(40)
-#: Of these so many go all the way in CI; the others, and thousands more, do so in `make soak`.
-WHOLE, SHORT = 2, 200
 #: The long programme: so many portions of so many seeds.
 PORTIONS, PORTION = 100, 20
 REGRESSIONS = [
@@ -46,12 +44,6 @@ def endured(seed: int, events: int, **options: int) -> Outcome:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_that_must_hold_breaks_whatever_happens(seed: int) -> None:
-    endured(seed, EVENTS if seed < WHOLE else SHORT)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", SEEDS)
-def test_nothing_that_must_hold_breaks_to_the_end(seed: int) -> None:
     endured(seed, EVENTS)
 
 
