@@ -52,11 +52,11 @@ def test_nodes_that_refuse_are_not_in_it() -> None:
 def test_a_node_moves_inside_what_is_sorted_into_it_and_out_of_it() -> None:
     one = ranking(10, 20, 30, 40)
     one.extend()
-    one.put(0, 15)
+    one.put([(0, 15)])
     assert one.best == [15, 20]
-    one.put(2, 12)
+    one.put([(2, 12)])
     assert one.best == [12, 15, 20]
-    one.put(1, 50)
+    one.put([(1, 50)])
     assert one.best == [12, 15]
     assert whole(one) == [12, 15, 40, 50]
 
@@ -64,9 +64,9 @@ def test_a_node_moves_inside_what_is_sorted_into_it_and_out_of_it() -> None:
 def test_a_node_that_refuses_may_take_pods_again() -> None:
     one = ranking(10, 20, 30)
     one.extend()
-    one.put(0, NOWHERE)
+    one.put([(0, NOWHERE)])
     assert one.best == [20]
-    one.put(0, 10)
+    one.put([(0, 10)])
     assert one.best == [10, 20]
 
 
@@ -83,7 +83,7 @@ def test_whatever_moves_and_whoever_looks_it_is_the_order_of_the_keys(
         i = data.draw(st.integers(0, len(numbers) - 1))
         key = data.draw(keys)
         present[i] = key * 16 + i if key != NOWHERE else key
-        one.put(i, present[i])
+        one.put([(i, present[i])])
         expected = sorted(key for key in present if key != NOWHERE)
         assert one.best == expected[: len(one.best)]
     assert whole(one) == sorted(key for key in present if key != NOWHERE)

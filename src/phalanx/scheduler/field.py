@@ -31,14 +31,14 @@ class Field:
         rows = view.policy.filters if among else ()
         self._filters = tuple(row for row in rows if row.depends is Depends.PEERS)
         keys = view.keys
-        self._takes: BoolArray = scene.inside & (keys != NOWHERE)
+        self._takes: BoolArray = scene.inside & (keys < NOWHERE)
         self._worths: IntArray = (np.arange(len(keys)) - keys) >> SHIFT
 
     def catch_up(self, nodes: Iterable[int], spots: dict[int, Spot]) -> None:
         """Repeat nodes whose load has changed in the trial."""
         for i in nodes:
             key = self._view.key(i, spots[i])
-            self._takes[i], self._worths[i] = key != NOWHERE, (i - key) >> SHIFT
+            self._takes[i], self._worths[i] = key < NOWHERE, (i - key) >> SHIFT
 
     def best(self) -> int:
         """The index of the best node, or NOWHERE."""

@@ -12,13 +12,15 @@ it or out of it; the others are not even looked at.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 
 import numpy as np
 
 from phalanx.scheduler.snapshot import IntArray
 
-#: The key of a node that refuses: behind all others.
-NOWHERE = 1 << 62
+#: From here on keys are those of nodes that refuse, behind all others; and what a refusal adds to a
+#: key, so much that nothing it is worth brings it back.
+NOWHERE, REFUSED = 1 << 60, 1 << 61
 
 #: How many keys are sorted at first; each time as many again as there are.
 _STRIDE = 256
@@ -30,7 +32,7 @@ class Ranking:
     __slots__ = ("_bound", "_each", "best", "keys")
 
     def __init__(self, keys: IntArray) -> None:
-        """Of one key per node; NOWHERE for those that refuse."""
+        """Of one key per node."""
         self.keys = keys
         #: The same, which is faster one by one.
         self._each = keys.data
@@ -40,7 +42,7 @@ class Ranking:
     def extend(self) -> bool:
         """Sort some more; False if there are none."""
         keys = self.keys
-        beyond = keys[(keys > self._bound) & (keys != NOWHERE)]
+        beyond = keys[(keys > self._bound) & (keys < NOWHERE)]
         size = max(_STRIDE, len(self.best))
         if len(beyond) > size:
             beyond = np.partition(beyond, size)[:size]
@@ -57,14 +59,15 @@ class Ranking:
             pass
         return self.best[begin:end]
 
-    def put(self, i: int, key: int) -> None:
-        """A node has another key from now on."""
+    def put(self, changes: Iterable[tuple[int, int]]) -> None:
+        """Nodes have other keys from now on."""
         keys, best, bound = self._each, self.best, self._bound
-        old = keys[i]
-        if old == key:
-            return
-        keys[i] = key
-        if old <= bound:
-            del best[bisect_left(best, old)]
-        if key <= bound:
-            insort(best, key)
+        for i, key in changes:
+            old = keys[i]
+            if old == key:
+                continue
+            keys[i] = key
+            if old <= bound:
+                del best[bisect_left(best, old)]
+            if key <= bound:
+                insort(best, key)

@@ -123,7 +123,7 @@ class Cursor(Seeker):
         #: Where the ranking goes on, and the last key that was taken from it.
         self._ranking, self._position, self._bound = ranking, 0, -NOWHERE
         self._heap: list[int] = [NOWHERE]
-        #: The keys of touched nodes as they are now; in the heap there may be older ones.
+        #: The keys that nodes have since others touched them; in the heap there may be older ones.
         self._keys: dict[int, int] = {}
 
     @property
@@ -142,16 +142,17 @@ class Cursor(Seeker):
             if heap[0] > self._bound:
                 self._look_on(count - len(nodes))
             key = heap[0]
-            if key == NOWHERE:
+            if key >= NOWHERE:
                 break
             i = key & INDEX
-            if keys.get(i, key) != key:
+            if keys and keys.get(i, key) != key:
                 heappop(heap)
                 continue
             nodes.append(i)
             spots[i], growth = after[spots.get(i) or by_row[i]]
-            keys[i] = key = key + growth if growth != NOWHERE else NOWHERE
-            heapreplace(heap, key)
+            heapreplace(heap, key + growth)
+            if keys and i in keys:
+                keys[i] = key + growth
         touched += nodes
         self._seen = len(touched)
         if self._settle is not None:
@@ -163,8 +164,13 @@ class Cursor(Seeker):
         """Have the next keys of the ranking in the heap, but none of a touched node."""
         begin, heap, keys = self._position, self._heap, self._keys
         more = self._ranking.part(begin, max(begin, len(keys)) + count)
-        for key in [key for key in more if key & INDEX not in keys] if keys else more:
-            heappush(heap, key)
+        untouched = [key for key in more if key & INDEX not in keys] if keys else more
+        if len(heap) == 1:
+            # What is in order is a heap.
+            heap[:0] = untouched
+        else:
+            for key in untouched:
+                heappush(heap, key)
         self._position += len(more)
         self._bound = more[-1] if more else NOWHERE
 

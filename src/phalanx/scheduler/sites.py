@@ -37,13 +37,13 @@ def capacities(snapshot: Snapshot, policy: Policy, shape: Shape) -> IntArray:
         free = snapshot.room[:, column] - snapshot.used[:, column]
         most = np.minimum(most, np.maximum(free // amount, 0))
     if shape.ports:
-        most = np.minimum(most, view.keys != NOWHERE)
+        most = np.minimum(most, view.keys < NOWHERE)
     return most
 
 
 def _capacity(view: View, i: int, spot: Spot) -> int:
     """The same of one node that is such a spot."""
-    if view.key(i, spot) == NOWHERE:
+    if view.key(i, spot) >= NOWHERE:
         return 0
     room, used = spot.room, spot.used
     most = 1 if view.ask.ports else _PLENTY

@@ -21,7 +21,7 @@ from phalanx.scheduler.comparisons import Comparison
 from phalanx.scheduler.decision import Refusal
 from phalanx.scheduler.filters import Depends, refusal, refused
 from phalanx.scheduler.policy import Policy
-from phalanx.scheduler.ranking import NOWHERE, Ranking
+from phalanx.scheduler.ranking import REFUSED, Ranking
 from phalanx.scheduler.scene import Scene, opening
 from phalanx.scheduler.shape import Shape
 from phalanx.scheduler.snapshot import IntArray, Snapshot
@@ -59,7 +59,7 @@ class View:
     """Mask, scores and order of one shape on one snapshot."""
 
     __slots__ = (
-        "_admits", "_everywhere", "_here", "_merits", "_open", "_position", "_refusal", "_worths",
+        "_admits", "_bases", "_everywhere", "_here", "_merits", "_position", "_refusal", "_worths",
         "after", "allowed", "ask", "comparisons", "epoch", "policy", "ranking", "shape", "snapshot",
     )  # fmt: skip
 
@@ -95,9 +95,9 @@ class View:
         for row in policy.filters:
             if row.depends is Depends.NODES:
                 self.allowed &= ~refused(row, scene)
-        #: The same as plain bytes, which are read faster one by one.
-        self._open = self.allowed.tobytes()
         self._merits = self._merited()
+        #: What the key of a node is but for its load, as plain integers, which are read faster.
+        self._bases = np.where(self.allowed, self._keys(self._merits), REFUSED).data
 
     def _inherit(self, kin: View) -> None:
         """Take over the same."""
@@ -105,7 +105,7 @@ class View:
         self._here, self._everywhere = kin._here, kin._everywhere
         self._worths, self.after = kin._worths, kin.after
         self.comparisons, self._merits = kin.comparisons, kin._merits
-        self.allowed, self._open = kin.allowed, kin._open
+        self.allowed, self._bases = kin.allowed, kin._bases
 
     @property
     def keys(self) -> IntArray:
@@ -113,13 +113,8 @@ class View:
         return self.ranking.keys
 
     def key(self, i: int, spot: Spot) -> int:
-        """The key of a node that is such a spot; NOWHERE if it refuses."""
-        if not self._open[i]:
-            return NOWHERE
-        worth = self._worths[spot]
-        if worth == NOWHERE:
-            return NOWHERE
-        return worth + i if self._merits is None else worth + i - (int(self._merits[i]) << SHIFT)
+        """The key of a node that is such a spot."""
+        return self._worths[spot] + self._bases[i]
 
     def catch_up(self) -> None:
         """Repeat the rows whose load changed since the last look."""
@@ -131,9 +126,8 @@ class View:
         if len(changed) * _PATCH_SHARE > len(snapshot):
             self.ranking = self._ranked(opening(snapshot, self.shape))
             return
-        by_row = snapshot.by_row
-        for i in changed:
-            ranking.put(i, self.key(i, by_row[i]))
+        by_row, worths, bases = snapshot.by_row, self._worths, self._bases
+        ranking.put([(i, worths[by_row[i]] + bases[i]) for i in changed])
 
     def refusal(self) -> Refusal:
         """Why no node takes a pod of this shape, as the snapshot stands and others left out."""
@@ -151,7 +145,7 @@ class View:
     def _worth(self, spot: Spot) -> int:
         for admits in self._admits:
             if not admits(self.ask, spot):
-                return NOWHERE
+                return REFUSED
         score = 0
         for weight, here in self._here:
             score += weight * here(spot)
@@ -159,8 +153,7 @@ class View:
 
     def _after(self, spot: Spot) -> tuple[Spot, int]:
         after = self.snapshot.spots.after(spot, self.ask)
-        worth = self._worths[after]
-        return after, NOWHERE if worth == NOWHERE else worth - self._worths[spot]
+        return after, self._worths[after] - self._worths[spot]
 
     def _merited(self) -> IntArray | None:
         """What nodes are worth whatever is on them."""
@@ -178,8 +171,11 @@ class View:
         scores = self.scores(snapshot)
         if self._merits is not None:
             scores += self._merits
-        keys = np.arange(len(snapshot)) - (scores << SHIFT)
-        return Ranking(np.where(passing, keys, NOWHERE))
+        return Ranking(np.where(passing, self._keys(scores), REFUSED))
+
+    def _keys(self, scores: IntArray | None) -> IntArray:
+        numbers = np.arange(len(self.snapshot))
+        return numbers if scores is None else numbers - (scores << SHIFT)
 
 
 def concerning(policy: Policy, scene: Scene) -> tuple[Comparison, ...]:
