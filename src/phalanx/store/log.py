@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Sequence
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from zlib import crc32
 
@@ -43,6 +45,9 @@ _FORGET = (
 _SET_FLOOR = "UPDATE meta SET value = ? WHERE name = 'floor'"
 _GET_FLOOR = "SELECT value FROM meta WHERE name = 'floor'"
 
+#: How many rows a statement inserts: each size is prepared once.
+_SIZES = (64, 16, 4, 1)
+
 
 class Log:
     """Appends what was decided; forgets in small steps what is wanted no longer."""
@@ -60,9 +65,18 @@ class Log:
             return
         puts = [change.after for change in changes if change.after]
         with transaction(self.db):
-            self.db.executemany("INSERT INTO log VALUES(?, ?, ?, ?)", map(_row, changes))
-            self.db.executemany("INSERT INTO value VALUES(?, ?, ?)", map(_value, puts))
+            self._insert("log", list(map(_row, changes)))
+            self._insert("value", list(map(_value, puts)))
         self._loose += 2 * PAGE_BYTES + sum(len(record.value) for record in puts)
+
+    def _insert(self, table: str, rows: Sequence[tuple[object, ...]]) -> None:
+        """Many rows per statement: between two of them the event loop may have to be waited for."""
+        begin = 0
+        for size in _SIZES:
+            while len(rows) - begin >= size:
+                some = rows[begin : begin + size]
+                self.db.execute(_inserting(table, len(some[0]), size), [*chain.from_iterable(some)])
+                begin += size
 
     def forget(self, floor: int) -> None:
         """Want no history up to a revision any more; `tidy` does it."""
@@ -106,6 +120,12 @@ class Log:
     def _checkpoint(self, mode: str) -> None:
         self.db.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
         self._loose = 0
+
+
+@cache
+def _inserting(table: str, width: int, rows: int) -> str:
+    row = f"({', '.join('?' * width)})"
+    return f"INSERT INTO {table} VALUES {', '.join([row] * rows)}"
 
 
 def checksum(key: bytes, value: bytes) -> int:
