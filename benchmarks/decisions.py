@@ -30,14 +30,14 @@ from phalanx.api.core import (
 )
 from phalanx.api.meta import Condition, Meta
 from phalanx.api.scheduling import GangPolicy, PodGroup, PodGroupSpec, SchedulingPolicy
-from phalanx.scheduler.cache import Cache
+from phalanx.scheduler.cluster.cache import Cache
+from phalanx.scheduler.cluster.forest import name_of
+from phalanx.scheduler.cluster.peers import HOSTNAME, ZONE
+from phalanx.scheduler.cluster.shape import shape_of
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Placed
 from phalanx.scheduler.entity import Entity, Member
-from phalanx.scheduler.forest import name_of
-from phalanx.scheduler.peers import HOSTNAME, ZONE
 from phalanx.scheduler.policy import DEFAULT
-from phalanx.scheduler.shape import shape_of
 
 ROOM: dict[str, str | int | float] = {"cpu": "4", "memory": "32Gi", "pods": "110"}
 ZONES = 50

@@ -36,12 +36,12 @@ from phalanx.api.scheduling import (
     SchedulingPolicy,
     TopologyConstraint,
 )
-from phalanx.scheduler.cache import Cache
+from phalanx.scheduler.cluster.cache import Cache
+from phalanx.scheduler.cluster.shape import shape_of
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Decision, Placed, Preempting
 from phalanx.scheduler.entity import Entity, Member
 from phalanx.scheduler.policy import DEFAULT
-from phalanx.scheduler.shape import shape_of
 
 ROOM: dict[str, str | int | float] = {"cpu": "4", "memory": "32Gi", "pods": "110"}
 REPEATS, ZONES, RACKS = 5, 5, 50

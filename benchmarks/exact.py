@@ -29,13 +29,13 @@ from phalanx.api.core import (
 )
 from phalanx.api.meta import Meta
 from phalanx.api.scheduling import GangPolicy, PodGroup, PodGroupSpec, SchedulingPolicy
-from phalanx.controllers.exact import Solver
-from phalanx.scheduler.cache import Cache
+from phalanx.controllers.shell.exact import Solver
+from phalanx.scheduler.cluster.cache import Cache
+from phalanx.scheduler.cluster.shape import shape_of
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import UNDECIDED, Decision, Placed, Waiting
 from phalanx.scheduler.entity import Entity, Member
 from phalanx.scheduler.policy import DEFAULT
-from phalanx.scheduler.shape import shape_of
 
 PODS, NODES, SORTS, SEEDS = 64, 200, 8, range(8)
 #: Milliseconds for one decision.

@@ -23,7 +23,7 @@ from tools.control_plane import ControlPlane
 #: Seconds between the last node and the first pod.
 PAUSE, QUICK_PAUSE = 2.0, 0.5
 #: How often a race is run at most: what else a machine does only ever makes it slower.
-TRIES = 3
+TRIES = 5
 ROOT = Path(__file__).resolve().parent.parent
 
 

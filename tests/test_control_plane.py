@@ -17,7 +17,7 @@ from phalanx.chance import SeededChance
 from phalanx.client.client import Client
 from phalanx.clock import LoopClock
 from phalanx.control_plane import ControlPlane
-from phalanx.controllers.nodes import SimulatedNode
+from phalanx.controllers.nodes.nodes import SimulatedNode
 from phalanx.crew import Staff
 from phalanx.store.memory import MemoryStore
 from tests.builders import gang, in_virtual_time, pod_group

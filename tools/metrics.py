@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.client import metrics as client
-from phalanx.controllers import schedulingmetrics as scheduling
 from phalanx.controllers.jobs import metrics as jobs
+from phalanx.controllers.shell import metrics as scheduling
 from phalanx.server import metrics as server
 from phalanx.telemetry import Row
 

@@ -12,22 +12,22 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from phalanx.api.conversion import STORED
 from phalanx.api.gates import DEFAULT, Gates
 from phalanx.api.kinds import KINDS, Kind
+from phalanx.api.versions.conversion import STORED
 from phalanx.api.wire import User
 from phalanx.chance import Chance
 from phalanx.client.client import Client
 from phalanx.clock import Clock
-from phalanx.controllers.decisionlog import DecisionLog
-from phalanx.controllers.exact import Solving
 from phalanx.controllers.loop import Informers
-from phalanx.controllers.nodes import Nodes, SimulatedNode
-from phalanx.controllers.processes import Host
+from phalanx.controllers.nodes.nodes import Nodes, SimulatedNode
+from phalanx.controllers.nodes.processes import Host
+from phalanx.controllers.nodes.stages import Rule
 from phalanx.controllers.roster import Bench, Part, Selection, made
-from phalanx.controllers.scheduling import Scheduling
-from phalanx.controllers.stages import Rule
-from phalanx.scheduler.profiles import DEFAULT_PROFILES, Profiles, by_gates
+from phalanx.controllers.shell.decisionlog import DecisionLog
+from phalanx.controllers.shell.exact import Solving
+from phalanx.controllers.shell.scheduling import Scheduling
+from phalanx.scheduler.settings.profiles import DEFAULT_PROFILES, Profiles, by_gates
 from phalanx.server.security.users import known, node, service_account
 
 #: Whom the shared informers, the scheduler, and whoever registers the nodes ask as.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from phalanx.api.defaults import apply_defaults
+from phalanx.api.defaults.table import apply_defaults
 from phalanx.api.kinds import POD_GROUP, WORKLOAD
 from phalanx.api.wire import Object
 

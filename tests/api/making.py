@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from phalanx.api.defaults import apply_creation, apply_defaults
+from phalanx.api.defaults.table import apply_creation, apply_defaults
 from phalanx.api.kinds import Kind
-from phalanx.api.rules import validate
+from phalanx.api.rules.table import validate
 from phalanx.api.schema import schema
 from phalanx.api.wire import Object
 from tests.api.findings import Findings, told

@@ -16,7 +16,7 @@ from phalanx.api.podlinks import (
     replica_group_name,
     turn_workload_ref,
 )
-from phalanx.api.turning import Turned
+from phalanx.api.versions.turning import Turned
 from tests.api.findings import told
 
 

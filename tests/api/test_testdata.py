@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from phalanx.api.conversion import from_hub, to_hub
 from phalanx.api.kinds import EVICTION, KINDS, POD, Kind
 from phalanx.api.schema import schema
+from phalanx.api.versions.conversion import from_hub, to_hub
 from phalanx.api.wire import Object
 from tests.builders import in_virtual_time, pod
 from tests.server.api import Api

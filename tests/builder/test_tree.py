@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from phalanx.api.errors import Invalid
 from phalanx.api.kinds import WORKLOAD
-from phalanx.api.rules import validate
+from phalanx.api.rules.table import validate
 from phalanx.api.wire import Object
 from phalanx.builder import (
     All,

@@ -10,13 +10,13 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any, TypeVar
 
-from phalanx.api.conversion import STORED
 from phalanx.api.kinds import NAMESPACE
+from phalanx.api.versions.conversion import STORED
 from phalanx.api.wire import Object
 from phalanx.cli.subjects import seen
 from phalanx.client import kubeconfig
 from phalanx.client.client import Client
-from phalanx.scheduler.lineup import Lined, lineup
+from phalanx.scheduler.asking.lineup import Lined, lineup
 from tests.builders import pod
 from tests.cli.commands import phalanx
 

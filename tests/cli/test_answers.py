@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from phalanx.api.meta import Key
 from phalanx.cli.answers import Answer, as_json, as_text
-from phalanx.scheduler.diagnosis import NOT_READY, Diagnosis
-from phalanx.scheduler.entry import Id
-from phalanx.scheduler.evidence import Evidence, Row
+from phalanx.scheduler.asking.diagnosis import NOT_READY, Diagnosis
+from phalanx.scheduler.asking.evidence import Evidence, Row
 from phalanx.scheduler.explain import Cure, PodSentence
+from phalanx.scheduler.queueing.entry import Id
 from phalanx.scheduler.remedy import Sort
 
 GANG = Id(True, Key("default", "train"))

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from phalanx.cli.configuration import load_configuration
-from phalanx.scheduler.configuration import read
-from phalanx.scheduler.plugins import PLUGINS
+from phalanx.scheduler.settings.configuration import read
+from phalanx.scheduler.settings.plugins import PLUGINS
 from tests.cli.commands import ROOT, first_line, phalanx, up
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"

@@ -11,7 +11,7 @@ from phalanx.api.kinds import POD, POD_GROUP
 from phalanx.api.wire import Object
 from phalanx.cli.decisions import command
 from phalanx.client import kubeconfig
-from phalanx.controllers.decisionlog import DecisionLog, LogFile, at_once
+from phalanx.controllers.shell.decisionlog import DecisionLog, LogFile, at_once
 from phalanx.sim.run import run
 from phalanx.sim.scenario import parse
 from tests.builders import gang

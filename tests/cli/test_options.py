@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from phalanx.cli import options
 from phalanx.cli.main import COMMANDS, main
-from phalanx.controllers.nodes import SHAPE
+from phalanx.controllers.nodes.nodes import SHAPE
 from tests.cli.commands import phalanx
 
 ROOM = {"cpu": "8", "pods": "110"}

@@ -7,7 +7,7 @@ import msgspec
 from phalanx.api.core import Pod
 from phalanx.api.wire import Object
 from phalanx.cli.outcome import Setbacks
-from phalanx.scheduler.diagnosis import Cluster
+from phalanx.scheduler.asking.diagnosis import Cluster
 from tests.builders import pod
 
 

@@ -8,7 +8,7 @@ from phalanx.api.core import Node, Pod
 from phalanx.api.scheduling import PodGroup
 from phalanx.api.wire import Object
 from phalanx.cli.overview import as_data, overview, page
-from phalanx.scheduler.diagnosis import Cluster
+from phalanx.scheduler.asking.diagnosis import Cluster
 from tests.builders import gang, node, pod
 
 RACK = "topology.kubernetes.io/rack"

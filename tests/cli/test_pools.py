@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.cli.pools import BadCluster, load_nodes, numbered
-from phalanx.controllers.nodes import SimulatedNode
+from phalanx.controllers.nodes.nodes import SimulatedNode
 
 ROOM = {"cpu": "8", "pods": "110"}
 RACK, BLOCK = "topology.kubernetes.io/rack", "topology.kubernetes.io/block"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from phalanx.scheduler.lineup import NEW
+from phalanx.scheduler.asking.lineup import NEW
 from tests.builders import gang, pod, pod_group
 from tests.cli.commands import phalanx
 from tests.cli.people import Person

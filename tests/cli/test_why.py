@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.api.conversion import STORED
 from phalanx.api.kinds import NAMESPACE
+from phalanx.api.versions.conversion import STORED
 from phalanx.api.wire import Object
 from phalanx.client import kubeconfig
 from tests.builders import gang, pod

@@ -24,8 +24,8 @@ from phalanx.api.scheduling import (
 )
 from phalanx.api.wire import STRATEGIC_PATCH, Object
 from tests.builders import gang, pod, pod_group
+from tests.controllers.groups.test_compositegroups import composite, leaf
 from tests.controllers.jobs.work import job, workload
-from tests.controllers.test_compositegroups import composite, leaf
 from tests.controllers.trialstage import Stage
 
 

@@ -12,9 +12,9 @@ from phalanx.api.wire import Object
 from phalanx.chance import SeededChance
 from phalanx.client.client import Client
 from phalanx.client.transports import Transport
-from phalanx.controllers.garbage import Garbage
 from phalanx.controllers.loop import Informers
 from phalanx.controllers.recorder import Note
+from phalanx.controllers.upkeep.garbage import Garbage
 from tests.controllers.cluster import Cluster
 
 STAY = ("example.com/stay",)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from phalanx.api.kinds import POD, RESOURCE_CLAIM
 from phalanx.api.wire import Object
-from phalanx.controllers.claims import PROTECTION_FINALIZER
+from phalanx.controllers.claims.claims import PROTECTION_FINALIZER
 from tests.builders import node, pod, pod_group
 from tests.controllers.acts import tell
 from tests.controllers.trialstage import Stage

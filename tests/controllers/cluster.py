@@ -6,23 +6,23 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing, asynccontextmanager
 
-from phalanx.api.conversion import STORED
 from phalanx.api.core import Node, Pod
 from phalanx.api.errors import NotFound
 from phalanx.api.gates import DEFAULT, Gates
 from phalanx.api.kinds import EVENT, KINDS, NODE, POD, POD_GROUP, Kind
 from phalanx.api.meta import Condition, Key, condition
 from phalanx.api.scheduling import PodGroup
+from phalanx.api.versions.conversion import STORED
 from phalanx.api.wire import Object, Reply, Request, Stream
 from phalanx.chance import SeededChance
 from phalanx.client.client import Client
 from phalanx.client.transports import InProcess
 from phalanx.clock import LoopClock
 from phalanx.control_plane import ControlPlane
-from phalanx.controllers.exact import Solving
-from phalanx.controllers.nodes import SimulatedNode
+from phalanx.controllers.nodes.nodes import SimulatedNode
+from phalanx.controllers.shell.exact import Solving
 from phalanx.crew import Staff
-from phalanx.scheduler.profiles import DEFAULT_PROFILES, Profiles
+from phalanx.scheduler.settings.profiles import DEFAULT_PROFILES, Profiles
 from phalanx.server.access import ADMIN
 from phalanx.sim.invariants import Auditor, check
 from phalanx.sim.observer import Observer

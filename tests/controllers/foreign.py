@@ -19,7 +19,7 @@ from phalanx.chance import SeededChance
 from phalanx.client.client import Client
 from phalanx.client.transports import InProcess, Transport
 from phalanx.controllers.loop import Informers
-from phalanx.controllers.scheduling import Scheduling
+from phalanx.controllers.shell.scheduling import Scheduling
 from phalanx.server.access import ADMIN
 from phalanx.server.app import refusal
 from tests.builders import gang

@@ -5,8 +5,8 @@ from __future__ import annotations
 from phalanx.api.kinds import LEASE, NODE, POD
 from phalanx.api.meta import Key, micro_timestamp
 from phalanx.api.wire import Object
-from phalanx.controllers.nodelifecycle import LEASE_NAMESPACE
-from phalanx.controllers.podgarbage import OUT_OF_SERVICE
+from phalanx.controllers.nodes.nodelifecycle import LEASE_NAMESPACE
+from phalanx.controllers.upkeep.podgarbage import OUT_OF_SERVICE
 from tests.builders import node, pod
 from tests.controllers.acts import tell
 from tests.controllers.trialstage import Stage

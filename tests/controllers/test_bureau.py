@@ -27,7 +27,7 @@ from phalanx.client.client import Client
 from phalanx.client.election import Terms
 from phalanx.client.transports import InProcess, Transport
 from phalanx.controllers.bureau import Bureau, Voice, Wishes
-from phalanx.controllers.nodelifecycle import LEASE_NAMESPACE
+from phalanx.controllers.nodes.nodelifecycle import LEASE_NAMESPACE
 from phalanx.controllers.roster import CONTROLLERS, Selection
 from phalanx.controllers.tenure import Candidacy
 from phalanx.server.access import MASTERS

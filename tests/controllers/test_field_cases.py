@@ -12,7 +12,7 @@ from phalanx.api.wire import Reply, Request, Stream
 from phalanx.chance import SeededChance
 from phalanx.client.client import Client
 from phalanx.controllers.loop import Informers
-from phalanx.controllers.scheduling import Scheduling
+from phalanx.controllers.shell.scheduling import Scheduling
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Binding, Waiting
 from phalanx.scheduler.policy import DEFAULT

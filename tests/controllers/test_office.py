@@ -32,7 +32,7 @@ from phalanx.clock import WallClock
 from phalanx.controllers.office import FOREIGN_SCHEDULER, Office, Voice
 from phalanx.controllers.tenure import Candidacy
 from phalanx.scheduler.policy import DEFAULT
-from phalanx.scheduler.profiles import Profiles
+from phalanx.scheduler.settings.profiles import Profiles
 from phalanx.server.access import ADMIN, Tokens
 from phalanx.server.app import Server, refusal
 from phalanx.server.certificates import server_context

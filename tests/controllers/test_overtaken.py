@@ -9,12 +9,12 @@ import pytest
 from phalanx.api.kinds import POD, POD_GROUP
 from phalanx.api.meta import Key
 from phalanx.api.scheduling import INITIALLY_SCHEDULED, SCHEDULED
+from phalanx.scheduler.cluster.snapshot import Snapshot
 from phalanx.scheduler.cycle import steps
 from phalanx.scheduler.decision import Decision
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.policy import Policy
-from phalanx.scheduler.search import Steps
-from phalanx.scheduler.snapshot import Snapshot
+from phalanx.scheduler.rescue.search import Steps
 from tests.builders import gang, in_virtual_time, pod_group
 from tests.controllers.cluster import Cluster, cluster, machines
 
@@ -31,7 +31,7 @@ def slow(entity: Entity, snapshot: Snapshot, policy: Policy) -> Steps[Decision]:
 
 @pytest.fixture
 def slow_cycles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phalanx.scheduler.desk.steps", slow)
+    monkeypatch.setattr("phalanx.scheduler.queueing.desk.steps", slow)
 
 
 def members(name: str, count: int) -> list[str]:

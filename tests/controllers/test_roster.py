@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.api.conversion import STORED
 from phalanx.api.kinds import POD_GROUP
+from phalanx.api.versions.conversion import STORED
 from phalanx.controllers.roster import CONTROLLERS, Selection, UnknownController, lacking
 
 ALL = [row.name for row in CONTROLLERS]

@@ -11,7 +11,7 @@ from phalanx.api.meta import Key, condition
 from phalanx.api.scheduling import DEGRADED, PodGroup
 from phalanx.chance import SeededChance
 from phalanx.controllers.loop import Informers
-from phalanx.controllers.scheduling import Scheduling
+from phalanx.controllers.shell.scheduling import Scheduling
 from tests.builders import gang, in_virtual_time
 from tests.controllers.cluster import Cluster, cluster, machines
 

@@ -26,22 +26,22 @@ from phalanx.api.kinds import (
 from phalanx.chance import Chance
 from phalanx.client.client import Client
 from phalanx.clock import Clock
-from phalanx.controllers.claimuse import ClaimUse
-from phalanx.controllers.compositegroups import CompositeGroups
-from phalanx.controllers.cronjobs import CronJobs
-from phalanx.controllers.disruption import Disruption
-from phalanx.controllers.garbage import Garbage
+from phalanx.controllers.claims.resourceclaims import ResourceClaims
+from phalanx.controllers.claims.use import ClaimUse
+from phalanx.controllers.cron.cronjobs import CronJobs
+from phalanx.controllers.groups.compositegroups import CompositeGroups
+from phalanx.controllers.groups.podgroups import Protection
+from phalanx.controllers.groups.replicagroups import ReplicaGroups
 from phalanx.controllers.loop import Informers
-from phalanx.controllers.namespaces import Namespaces
-from phalanx.controllers.nodelifecycle import NodeLifecycle
-from phalanx.controllers.podgarbage import PodGarbage
-from phalanx.controllers.podgroups import Protection
-from phalanx.controllers.replicagroups import ReplicaGroups
-from phalanx.controllers.resourceclaims import ResourceClaims
-from phalanx.controllers.roleaggregation import RoleAggregation
-from phalanx.controllers.serviceaccounts import ServiceAccounts
-from phalanx.controllers.tainteviction import TaintEviction
-from phalanx.controllers.ttl import TimeToLive
+from phalanx.controllers.nodes.nodelifecycle import NodeLifecycle
+from phalanx.controllers.nodes.tainteviction import TaintEviction
+from phalanx.controllers.upkeep.disruption import Disruption
+from phalanx.controllers.upkeep.garbage import Garbage
+from phalanx.controllers.upkeep.namespaces import Namespaces
+from phalanx.controllers.upkeep.podgarbage import PodGarbage
+from phalanx.controllers.upkeep.roleaggregation import RoleAggregation
+from phalanx.controllers.upkeep.serviceaccounts import ServiceAccounts
+from phalanx.controllers.upkeep.ttl import TimeToLive
 from tests.controllers import acts, claimacts, nodeacts
 from tests.controllers.jobs.work import collectors, subject
 from tests.controllers.trials import End, Scenario, Trouble, crashes, gaps, judge, play

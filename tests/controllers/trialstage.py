@@ -14,11 +14,11 @@ from typing import Any
 
 import orjson
 
-from phalanx.api.conversion import STORED
 from phalanx.api.core import Pod
 from phalanx.api.gates import DEFAULT, Gates
 from phalanx.api.kinds import EVENT, POD, Kind
 from phalanx.api.meta import Key, timestamp
+from phalanx.api.versions.conversion import STORED
 from phalanx.api.wire import STRATEGIC_PATCH, Object, User
 from phalanx.chance import Chance, SeededChance
 from phalanx.client.client import Client

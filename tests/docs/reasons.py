@@ -18,15 +18,15 @@ CALLS = {
 #: Reasons that are chosen by other means than a call: module and the names of its constants.
 CONSTANTS = {
     "scheduler/decision.py": ("UNSCHEDULABLE", "SCHEDULER_ERROR", "UNDECIDED"),
-    "scheduler/diagnosis.py": ("NOT_READY",),
-    "scheduler/forecast.py": ("FITS", "NEVER", "PREEMPTS"),
-    "scheduler/lineup.py": ("NEW",),
-    "controllers/waits.py": ("NOT_READY", "INVALID"),
-    "controllers/reporter.py": ("SCHEDULING_GATED",),
-    "controllers/evictor.py": ("REASON",),
-    "controllers/intents.py": ("UNDONE", "STUCK"),
-    "controllers/podreports.py": ("NOT_READY",),
-    "controllers/tainteviction.py": ("_REASON",),
+    "scheduler/asking/diagnosis.py": ("NOT_READY",),
+    "scheduler/asking/forecast.py": ("FITS", "NEVER", "PREEMPTS"),
+    "scheduler/asking/lineup.py": ("NEW",),
+    "controllers/shell/waits.py": ("NOT_READY", "INVALID"),
+    "controllers/shell/reporter.py": ("SCHEDULING_GATED",),
+    "controllers/shell/evictor.py": ("REASON",),
+    "controllers/shell/intents.py": ("UNDONE", "STUCK"),
+    "controllers/nodes/podreports.py": ("NOT_READY",),
+    "controllers/nodes/tainteviction.py": ("_REASON",),
 }
 #: What is put into reasons that are made of parts: whose objects they are about.
 PARTS = ("Workload", "PodGroup")

@@ -11,7 +11,7 @@ from phalanx.scheduler.policy import Policy
 from tests.scheduler import oracle
 from tests.scheduler.builders import key
 from tests.scheduler.machine import World
-from tests.scheduler.settings import Settings
+from tests.scheduler.oracle_settings import Settings
 from tests.scheduler.strategies import Situation
 
 

@@ -38,9 +38,9 @@ from phalanx.api.scheduling import (
     SchedulingPolicy,
     TopologyConstraint,
 )
-from phalanx.scheduler.cache import Cache
+from phalanx.scheduler.cluster.cache import Cache
+from phalanx.scheduler.cluster.shape import shape_of
 from phalanx.scheduler.entity import Entity, Member
-from phalanx.scheduler.shape import shape_of
 
 NAMESPACE = "default"
 Amounts = Mapping[str, str | int | float]

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from msgspec import json
 
 from phalanx.api.core import NodeAffinity, NodeSelector, NodeTerm, PreferredNodeTerm
-from phalanx.scheduler.configuration import Configuration, read
 from phalanx.scheduler.policy import Policy
-from tests.scheduler.settings import FILTERS, WEIGHTS
+from phalanx.scheduler.settings.configuration import Configuration, read
+from tests.scheduler.oracle_settings import FILTERS, WEIGHTS
 from tests.scheduler.strategies import KEYS, NEEDS
 
 Profile = dict[str, Any]

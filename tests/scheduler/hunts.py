@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from phalanx.api.budget import Budget, BudgetSpec, BudgetStatus
 from phalanx.api.core import Node, Pod
 from phalanx.api.meta import Meta
-from phalanx.scheduler.cache import Cache
+from phalanx.scheduler.cluster.cache import Cache
+from phalanx.scheduler.cluster.forest import Group, name_of
 from phalanx.scheduler.entity import Entity
-from phalanx.scheduler.forest import Group, name_of
 from tests.scheduler.builders import composite, entity, gang, node, pod
 
 #: What can be mixed into a hunt.

@@ -24,8 +24,8 @@ from phalanx.api.core import (
     Toleration,
 )
 from phalanx.api.scheduling import PodGroup, SchedulingConstraints, TopologyConstraint
+from phalanx.scheduler.cluster.snapshot import Snapshot
 from phalanx.scheduler.entity import Entity
-from phalanx.scheduler.snapshot import Snapshot
 from tests.scheduler import oracle
 from tests.scheduler.builders import cluster, entity, gang, node, pod, pod_like
 from tests.scheduler.machine import World

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from phalanx.api.core import DEFAULT_SCHEDULER, Pod
 from phalanx.api.meta import Key
 from phalanx.api.scheduling import CompositePodGroup, PodGroup
-from phalanx.scheduler.diagnosis import Cluster
+from phalanx.scheduler.asking.diagnosis import Cluster
 from phalanx.scheduler.entity import Entity
 from phalanx.sim.trees import Group, Trees
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 from phalanx.api.core import Node, Pod
 from phalanx.api.meta import Key
 from phalanx.api.scheduling import PodGroup
-from phalanx.scheduler.cache import Cache
+from phalanx.scheduler.cluster.cache import Cache
+from phalanx.scheduler.cluster.forest import name_of
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Placed
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.events import Event
 from phalanx.scheduler.explain import explain, not_ready
-from phalanx.scheduler.forest import name_of
 from phalanx.scheduler.policy import DEFAULT
-from phalanx.scheduler.queue import Queue
+from phalanx.scheduler.queueing.queue import Queue
 from tests.scheduler.builders import key, pod_like
 
 

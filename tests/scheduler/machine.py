@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from phalanx.api.core import Node, Pod
 from phalanx.api.resources import pod_requests, scored_requests
-from tests.scheduler.settings import Settings
+from tests.scheduler.oracle_settings import Settings
 
 
 @dataclass

@@ -17,11 +17,11 @@ from msgspec import convert
 
 from phalanx.api.core import Node, NodeAffinity, NodeTerm, Pod, Taint, Toleration
 from phalanx.api.resources import node_room, pod_requests, scored_requests
+from phalanx.scheduler.cluster.shape import Shape
 from phalanx.scheduler.entity import Entity
-from phalanx.scheduler.shape import Shape
 from tests.scheduler import oracle_peers as peers
 from tests.scheduler.machine import Machine, World
-from tests.scheduler.settings import CPU_AND_MEMORY, Settings
+from tests.scheduler.oracle_settings import CPU_AND_MEMORY, Settings
 
 Reasons = dict[str, int]
 

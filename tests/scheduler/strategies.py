@@ -23,7 +23,7 @@ from phalanx.api.core import (
     Toleration,
     WeightedPodAffinityTerm,
 )
-from phalanx.scheduler.cache import Cache
+from phalanx.scheduler.cluster.cache import Cache
 from phalanx.scheduler.entity import Entity
 from tests.scheduler import oracle
 from tests.scheduler.builders import (

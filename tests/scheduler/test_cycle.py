@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 
 from phalanx.api.core import Node, Pod
-from phalanx.scheduler.attempt import PACE, in_order
 from phalanx.scheduler.cycle import decide, steps
 from phalanx.scheduler.decision import Decision, Impossible, Placed, Waiting
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.events import Event
+from phalanx.scheduler.placing.attempt import PACE, in_order
 from phalanx.scheduler.policy import DEFAULT
 from tests.scheduler.agreement import assert_agreed
 from tests.scheduler.builders import alone, basic, cluster, entity, gang, member, node, pod
-from tests.scheduler.settings import Settings
+from tests.scheduler.oracle_settings import Settings
 from tests.scheduler.strategies import Situation, situations
 
 

@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from phalanx.api.scheduling import PodGroup
 from phalanx.scheduler.decision import Placed
-from phalanx.scheduler.desk import Desk
 from phalanx.scheduler.entity import Entity
-from phalanx.scheduler.entry import State
-from phalanx.scheduler.profiles import DEFAULT_PROFILES
-from phalanx.scheduler.record import GroupSeen, NodeSeen, PodSeen
+from phalanx.scheduler.queueing.desk import Desk
+from phalanx.scheduler.queueing.entry import State
+from phalanx.scheduler.queueing.record import GroupSeen, NodeSeen, PodSeen
+from phalanx.scheduler.settings.profiles import DEFAULT_PROFILES
 from tests.scheduler.builders import basic, gang, key, node, pod
 
 

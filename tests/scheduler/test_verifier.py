@@ -10,9 +10,9 @@ from hypothesis import given
 
 from phalanx.api.core import Node, Pod, Taint
 from phalanx.api.scheduling import PodGroup
+from phalanx.scheduler.asking.diagnosis import Cluster, cache_of
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Binding, Decision, Placed, Refusal, Refused, Waiting
-from phalanx.scheduler.diagnosis import Cluster, cache_of
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.policy import DEFAULT
 from tests.scheduler.builders import alone, basic, entity, gang, key, node, pod

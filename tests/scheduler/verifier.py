@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from phalanx.api.core import Node, Pod
 from phalanx.api.resources import amount, node_room, pod_requests, scored_requests
+from phalanx.scheduler.asking.diagnosis import Cluster
 from phalanx.scheduler.decision import Decision, Impossible, Placed, Refused, Waiting
-from phalanx.scheduler.diagnosis import Cluster
 from phalanx.scheduler.entity import Entity
 from tests.scheduler import evictions, oracle
 from tests.scheduler.kinship import Kin, unlike

@@ -9,7 +9,7 @@ import pytest
 
 from phalanx.api.kinds import CRON_JOB, JOB, POD, POD_TEMPLATE
 from phalanx.api.podlinks import TEMPLATE_MARK, WORKLOAD_MARK
-from phalanx.api.renaming import MANIFEST
+from phalanx.api.versions.renaming import MANIFEST
 from phalanx.api.wire import Object
 from tests.builders import in_virtual_time, pod
 from tests.server.api import Answer, Api

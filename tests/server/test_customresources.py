@@ -6,7 +6,7 @@ import asyncio
 
 import orjson
 
-from phalanx.api.crddefaults import ACCEPTED, CLEANUP, ESTABLISHED, TERMINATING, condition
+from phalanx.api.defaults.crd import ACCEPTED, CLEANUP, ESTABLISHED, TERMINATING, condition
 from phalanx.api.kinds import CUSTOM_RESOURCE_DEFINITION, JOB_SET, KINDS, LEADER_WORKER_SET
 from phalanx.api.wire import JSON
 from phalanx.chance import SeededChance

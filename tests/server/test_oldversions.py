@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.api.conversion import from_hub
 from phalanx.api.kinds import (
     POD_GROUP,
     POD_GROUP_V1ALPHA2,
@@ -20,8 +19,9 @@ from phalanx.api.kinds import (
     WORKLOAD_V1ALPHA1,
     Kind,
 )
-from phalanx.api.leftovers import ANNOTATION
 from phalanx.api.protobuf import MAGIC
+from phalanx.api.versions.conversion import from_hub
+from phalanx.api.versions.leftovers import ANNOTATION
 from phalanx.api.wire import Object, Request, Stream
 from phalanx.server.access import ADMIN
 from phalanx.server.formats import PROTOBUF

@@ -2,8 +2,7 @@
 
 The walk prunes unknown fields, drops what says nothing (nulls, empty lists and maps, texts and
 numbers that vanish), brings quantities and times into their canonical form and refuses values of a
-wrong type. It adds nothing: that is what `zeros.py` and `defaults.py` do. Called through
-`schema.Schema.conform`.
+wrong type. It adds nothing: that is what `defaults/` does. Called through `schema.Schema.conform`.
 
 Paths are worked out only when there is something to say: of a misfit while its exception rises, of
 unknown fields by looking for the object that holds them.

@@ -1,6 +1,6 @@
 """Formats that a schema may ask of a text: one test per name. One that has no row asks nothing.
 
-Used by the checks of custom resources (`structuralchecks.py`).
+Used by the checks of custom resources (`custom/checks.py`).
 """
 
 from __future__ import annotations

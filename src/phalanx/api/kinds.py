@@ -1,8 +1,8 @@
 """One row per kind: where it is served, what can be done with it, how it behaves.
 
 The server is generic and walks these rows; a new kind is a new row and no code path. Defaults,
-rules and columns of a kind are rows of their own, found by its name (`defaults.py`, `rules.py`,
-`columns.py`). Says nothing about how an object is stored or sent.
+rules and columns of a kind are rows of their own, found by its name (`table.py` of `defaults/` and
+of `rules/`, `printing/columns.py`). Says nothing about how an object is stored or sent.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a kind means: its schema, its defaults, how an object of it begins, its rules.
 
 The server holds every object against the model of its kind and knows no other way to judge one.
-Kinds that we know have rows (`defaults.py`, `rules.py`); kinds that users define bring a schema of
-their own (`structural.py`).
+Kinds that we know have rows (`defaults/table.py`, `rules/table.py`); kinds that users define bring
+a schema of their own (`custom/structural.py`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from phalanx.api.conform import Conformed
-from phalanx.api.defaults import apply_creation, apply_defaults
+from phalanx.api.defaults.table import apply_creation, apply_defaults
 from phalanx.api.errors import Cause
 from phalanx.api.kinds import Kind
-from phalanx.api.rules import validate
+from phalanx.api.rules.table import validate
 from phalanx.api.schema import Schema, schema
 from phalanx.api.wire import Object
 

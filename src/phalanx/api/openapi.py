@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from phalanx.api.aliases import BY_STRUCT, Alias
 from phalanx.api.definitions import Node, definition, full_name, is_reference
 from phalanx.api.descriptions import HEAD, descriptions
+from phalanx.api.versions.aliases import BY_STRUCT, Alias
 from phalanx.api.wire import Object
 
 _SCALARS: dict[str, Object] = {

@@ -5,8 +5,8 @@
     workloadRef: {name: w, podGroup: t, podGroupReplicaKey: k}  w-t-k, made from template t of w
 
 In the last form nobody but the pod knows of the group, so it also gets annotations by which a
-controller can tell from what to make it. A row of `aliases.py` brings old forms into the new one;
-`podmarks.py` takes annotations off that are about another group.
+controller can tell from what to make it. A row of `versions/aliases.py` brings old forms into the
+new one; `rules/podmarks.py` takes annotations off that are about another group.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from phalanx.api.causes import invalid, required
-from phalanx.api.checks import CREATED, given, struct, text
 from phalanx.api.errors import Cause
 from phalanx.api.fields import dns_label_faults, dns_subdomain_faults
-from phalanx.api.turning import Turned
+from phalanx.api.rules.checks import CREATED, given, struct, text
+from phalanx.api.versions.turning import Turned
 from phalanx.api.wire import Object
 
 #: The Workload that the group of a pod is made from, and the template in it.

@@ -2,7 +2,7 @@
 
 `schema("core.v1.Pod")` is the whole object; `field`, `items` and `values` lead into it. The facts
 are package data (`definitions.py`). A Schema never changes; what it does to objects is `conform`
-(prune, check, canonicalise: `conform.py`) and `fill` (add what must be there: `zeros.py`).
+(prune, check, canonicalise: `conform.py`) and `fill` (add what must be there: `defaults/zeros.py`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from functools import cache
 from typing import Any
 
 from phalanx.api import conform as conforming
-from phalanx.api import zeros
 from phalanx.api.conform import Conformed, Malformed
+from phalanx.api.defaults import zeros
 from phalanx.api.definitions import Node, UnknownDefinition, definition, full_name, is_reference
 from phalanx.api.openapi import openapi, references
 from phalanx.api.wire import Object

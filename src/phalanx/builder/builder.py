@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from phalanx.api.errors import Cause, Invalid, sentence
 from phalanx.api.kinds import WORKLOAD
+from phalanx.api.rules.workload import COMPOSITES, LEAVES
 from phalanx.api.wire import Object
-from phalanx.api.workloadrules import COMPOSITES, LEAVES
 from phalanx.builder.config import Option
 from phalanx.builder.faults import Finding, find
 from phalanx.builder.item import WorkloadItem

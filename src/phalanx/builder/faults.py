@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from phalanx.api.causes import duplicate, forbidden, invalid, required, under
-from phalanx.api.checks import CREATED, at_least
 from phalanx.api.errors import Cause
 from phalanx.api.kinds import WORKLOAD
-from phalanx.api.rules import validate
+from phalanx.api.rules.checks import CREATED, at_least
+from phalanx.api.rules.table import validate
 from phalanx.api.wire import Object
 from phalanx.builder.allowlist import validate_disruption_mode, validate_scheduling_policy
 from phalanx.builder.config import All, Basic, Gang, Option, Single

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from phalanx.api.errors import NotFound
 from phalanx.api.kinds import COMPOSITE_POD_GROUP, POD_GROUP, WORKLOAD, Kind
+from phalanx.api.rules.workload import COMPOSITES, LEAVES
 from phalanx.api.wire import Object
-from phalanx.api.workloadrules import COMPOSITES, LEAVES
 from phalanx.builder.names import pod_group_name
 from phalanx.builder.template import terms
 

@@ -15,7 +15,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from phalanx.api.errors import Cause
-from phalanx.api.gangpolicyrules import NO_GANG, is_gang_by_word
+from phalanx.api.rules.gangpolicy import NO_GANG, is_gang_by_word
 from phalanx.api.wire import Object
 from phalanx.builder.blocks import Intent, read_intent
 from phalanx.builder.builder import WorkloadBuilder

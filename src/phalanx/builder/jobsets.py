@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 
 from phalanx.api.causes import invalid, required
 from phalanx.api.errors import Cause
-from phalanx.api.jobsets import job_spec, pod_template, replicated_jobs
-from phalanx.api.jobsetschedulingrules import is_sequenced
+from phalanx.api.rules.jobsets import job_spec, pod_template, replicated_jobs
+from phalanx.api.rules.jobsetscheduling import is_sequenced
 from phalanx.api.wire import Object
 from phalanx.builder import jobs
 from phalanx.builder.blocks import Intent, read_intent

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
+from phalanx.api.rules.workload import COMPOSITES, LEAVES
 from phalanx.api.wire import Object
-from phalanx.api.workloadrules import COMPOSITES, LEAVES
 from phalanx.builder.config import (
     DisruptionMode,
     Gang,

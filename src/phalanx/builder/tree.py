@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from phalanx.api.rules.workload import COMPOSITES, LEAVES
 from phalanx.api.wire import Object
-from phalanx.api.workloadrules import COMPOSITES, LEAVES
 from phalanx.builder.config import All, Gang, SchedulingConfig
 from phalanx.builder.item import WorkloadItem
 from phalanx.builder.template import written

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from phalanx.scheduler.diagnosis import EMPTY, FITS, NOT_READY, PLACED, Diagnosis
-from phalanx.scheduler.entry import Id
-from phalanx.scheduler.evidence import Evidence, Row
+from phalanx.scheduler.asking.diagnosis import EMPTY, FITS, NOT_READY, PLACED, Diagnosis
+from phalanx.scheduler.asking.evidence import Evidence, Row
+from phalanx.scheduler.queueing.entry import Id
 
 _HEADLINES = {
     PLACED: "is placed",

@@ -23,7 +23,7 @@ from phalanx.client.client import Client
 from phalanx.clock import WallClock
 from phalanx.control_plane import ControlPlane
 from phalanx.crew import Staff
-from phalanx.scheduler.diagnosis import Cluster
+from phalanx.scheduler.asking.diagnosis import Cluster
 from phalanx.sim.invariants import Auditor, check
 from phalanx.sim.laws import GROUP_LAWS, POD_LAWS
 from phalanx.sim.observer import Observer

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import yaml
 
-from phalanx.scheduler.configuration import Configuration, read
+from phalanx.scheduler.settings.configuration import Configuration, read
 
 
 def load_configuration(path: Path) -> Configuration:

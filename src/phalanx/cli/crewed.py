@@ -23,10 +23,10 @@ from phalanx.client.client import Client
 from phalanx.client.line import Line
 from phalanx.client.transports import InProcess
 from phalanx.clock import WallClock
-from phalanx.controllers.exact import Beside, Solver
-from phalanx.controllers.processes import Host
+from phalanx.controllers.nodes.processes import Host
+from phalanx.controllers.shell.exact import Beside, Solver
 from phalanx.crew import Crew, Staff
-from phalanx.scheduler.profiles import DEFAULT_PROFILES
+from phalanx.scheduler.settings.profiles import DEFAULT_PROFILES
 from phalanx.telemetry import TEXT, Metrics
 
 

@@ -19,10 +19,10 @@ from typing import Any
 import click
 
 from phalanx import __version__
-from phalanx.api.conversion import STORED
 from phalanx.api.errors import ApiError
 from phalanx.api.kinds import CONFIG_MAP, SECRET, Kind
 from phalanx.api.meta import timestamp
+from phalanx.api.versions.conversion import STORED
 from phalanx.api.wire import Object
 from phalanx.cli.connection import ask, server_options
 from phalanx.cli.options import state_folder

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from phalanx.controllers.decisionlog import DecisionLog
+    from phalanx.controllers.shell.decisionlog import DecisionLog
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -36,6 +36,6 @@ def decision_log(file: Path | None) -> DecisionLog | None:
     """Where decisions go, if anywhere; who writes none need not load what does."""
     if file is None:
         return None
-    from phalanx.controllers.decisionlog import DecisionLog, LogFile, in_thread
+    from phalanx.controllers.shell.decisionlog import DecisionLog, LogFile, in_thread
 
     return DecisionLog(in_thread(LogFile(file).write))

@@ -11,8 +11,8 @@ import msgspec
 from phalanx.api.meta import micro_timestamp
 from phalanx.scheduler.decision import Decision, Placed
 from phalanx.scheduler.explain import explain
-from phalanx.scheduler.record import Fault, spoken
-from phalanx.scheduler.replay import Replayed, listed, replay
+from phalanx.scheduler.queueing.record import Fault, spoken
+from phalanx.scheduler.queueing.replay import Replayed, listed, replay
 
 _HEAD = ("TIME", "ENTITY", "ATTEMPT", "OUTCOME", "MESSAGE")
 #: Rows that are looked at together to line up their columns.

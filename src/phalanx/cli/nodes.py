@@ -19,9 +19,9 @@ from phalanx.cli.connection import server_options
 from phalanx.cli.health import health_socket
 from phalanx.cli.running import Connected, Ready, listen_option, run_beside, say
 from phalanx.clock import WallClock
-from phalanx.controllers.nodes import SimulatedNode
-from phalanx.controllers.park import Park, Voice
-from phalanx.controllers.processes import Host
+from phalanx.controllers.nodes.nodes import SimulatedNode
+from phalanx.controllers.nodes.park import Park, Voice
+from phalanx.controllers.nodes.processes import Host
 
 #: Hosts that only this machine reaches.
 LOOPBACK = ("127.0.0.1", "::1", "localhost")

@@ -15,8 +15,8 @@ import yaml
 from phalanx.api import gates
 from phalanx.api.quantity import BadQuantity, value
 from phalanx.cli.pools import LEVELS, MAX_NODES, BadCluster, load_nodes, numbered
-from phalanx.controllers.nodes import SHAPE, SimulatedNode
-from phalanx.controllers.stages import BadStages, Rule, rules
+from phalanx.controllers.nodes.nodes import SHAPE, SimulatedNode
+from phalanx.controllers.nodes.stages import BadStages, Rule, rules
 
 PARTS = ("scheduler", "controllers", "nodes")
 

@@ -16,9 +16,9 @@ from phalanx.api.meta import condition
 from phalanx.api.scheduling import DISRUPTION_TARGET
 from phalanx.cli.paper import counted
 from phalanx.cli.pools import LEVELS
-from phalanx.scheduler.diagnosis import Cluster
-from phalanx.scheduler.entry import Id
-from phalanx.scheduler.lineup import Lined, Standing, homes
+from phalanx.scheduler.asking.diagnosis import Cluster
+from phalanx.scheduler.asking.lineup import Lined, Standing, homes
+from phalanx.scheduler.queueing.entry import Id
 
 #: How many nodes are named.
 _NAMED = 8

@@ -15,9 +15,9 @@ from phalanx.api.meta import condition
 from phalanx.api.resources import Amounts, node_room, pod_requests, total
 from phalanx.cli.live import Line
 from phalanx.cli.paper import aligned, bar, counted
-from phalanx.scheduler.diagnosis import Cluster
-from phalanx.scheduler.lineup import Lined, Standing, lineup
-from phalanx.scheduler.shape import spell
+from phalanx.scheduler.asking.diagnosis import Cluster
+from phalanx.scheduler.asking.lineup import Lined, Standing, lineup
+from phalanx.scheduler.cluster.shape import spell
 
 #: What is not shown though it is counted.
 _UNSHOWN = ("pods", "ephemeral-storage", "hugepages-1Gi", "hugepages-2Mi")

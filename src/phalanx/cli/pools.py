@@ -22,7 +22,7 @@ import yaml
 
 from phalanx.api.fields import dns_subdomain_faults
 from phalanx.api.quantity import BadQuantity, value
-from phalanx.controllers.nodes import SimulatedNode
+from phalanx.controllers.nodes.nodes import SimulatedNode
 
 #: Labels that topology levels of these names are known by; another level is its own label.
 LEVELS = {

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from phalanx.api.cells import duration
 from phalanx.api.meta import timestamp
+from phalanx.api.printing.cells import duration
 from phalanx.cli.connection import ask, cluster_options
 from phalanx.cli.paper import (
     JSON,
@@ -24,7 +24,7 @@ from phalanx.cli.paper import (
 from phalanx.cli.subjects import seen
 from phalanx.client.client import Client
 from phalanx.clock import WallClock
-from phalanx.scheduler.lineup import Lined, lineup, of_namespace
+from phalanx.scheduler.asking.lineup import Lined, lineup, of_namespace
 
 Row = tuple[str, ...]
 

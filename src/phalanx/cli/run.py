@@ -28,10 +28,10 @@ from phalanx.cli.sandbox import NAME, Refused, lacks_pods, submit, whole
 from phalanx.cli.subjects import seen
 from phalanx.client.client import Client
 from phalanx.control_plane import ControlPlane
-from phalanx.controllers.stages import BadStages, stages_of
-from phalanx.scheduler.diagnosis import Cluster
-from phalanx.scheduler.entry import Id
-from phalanx.scheduler.lineup import NEW, Lined, Standing, lineup
+from phalanx.controllers.nodes.stages import BadStages, stages_of
+from phalanx.scheduler.asking.diagnosis import Cluster
+from phalanx.scheduler.asking.lineup import NEW, Lined, Standing, lineup
+from phalanx.scheduler.queueing.entry import Id
 from phalanx.sim.run import first
 
 #: Seconds between two looks, and without any change after which nothing more is expected.

@@ -36,11 +36,11 @@ from phalanx.client.client import Client
 from phalanx.clock import WallClock
 from phalanx.control_plane import ControlPlane
 from phalanx.controllers.loop import Thing
-from phalanx.controllers.nodes import SimulatedNode
-from phalanx.controllers.processes import Host
-from phalanx.controllers.stages import Rule
+from phalanx.controllers.nodes.nodes import SimulatedNode
+from phalanx.controllers.nodes.processes import Host
+from phalanx.controllers.nodes.stages import Rule
 from phalanx.crew import Staff
-from phalanx.scheduler.diagnosis import Cluster
+from phalanx.scheduler.asking.diagnosis import Cluster
 from phalanx.sim.run import first
 from phalanx.store.memory import MemoryStore
 

@@ -17,12 +17,12 @@ from phalanx.cli.health import health_socket
 from phalanx.cli.running import Connected, Ready, identity, part_options, run_beside, say
 from phalanx.client.election import Terms
 from phalanx.clock import WallClock
-from phalanx.controllers.exact import Beside, Solver
 from phalanx.controllers.office import FOREIGN_SCHEDULER, Office, Voice
+from phalanx.controllers.shell.exact import Beside, Solver
 from phalanx.controllers.tenure import Candidacy
-from phalanx.scheduler.configuration import Configuration, LeaderElection
 from phalanx.scheduler.policy import DEFAULT
-from phalanx.scheduler.profiles import Profiles
+from phalanx.scheduler.settings.configuration import Configuration, LeaderElection
+from phalanx.scheduler.settings.profiles import Profiles
 
 #: The name of a lease in a configuration that does not choose one; it is another scheduler's.
 _NOT_OURS = LeaderElection().resource_name

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from phalanx.api.gates import Gates
 from phalanx.cli.options import state_folder
-from phalanx.controllers.nodes import SimulatedNode
-from phalanx.controllers.stages import Rule
+from phalanx.controllers.nodes.nodes import SimulatedNode
+from phalanx.controllers.nodes.stages import Rule
 
 if TYPE_CHECKING:
-    from phalanx.scheduler.profiles import Profiles
+    from phalanx.scheduler.settings.profiles import Profiles
 
 MEMORY = ":memory:"
 

@@ -33,9 +33,9 @@ from phalanx.api.meta import Key
 from phalanx.api.scheduling import CompositePodGroup, PodGroup, Workload
 from phalanx.client.client import Client
 from phalanx.controllers.loop import Thing
-from phalanx.scheduler.diagnosis import Cluster
-from phalanx.scheduler.entry import Id
-from phalanx.scheduler.forest import Group, name_of
+from phalanx.scheduler.asking.diagnosis import Cluster
+from phalanx.scheduler.cluster.forest import Group, name_of
+from phalanx.scheduler.queueing.entry import Id
 
 T = TypeVar("T")
 Excuses = tuple[type[ApiError], ...]

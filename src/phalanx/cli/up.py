@@ -21,7 +21,7 @@ from phalanx.cli.settings import MEMORY, Settings
 from phalanx.server.security.privacy import Exposed, check_private
 
 if TYPE_CHECKING:
-    from phalanx.scheduler.profiles import Profiles
+    from phalanx.scheduler.settings.profiles import Profiles
 
 _AUDIT = "audit.log"
 

@@ -19,14 +19,21 @@ from phalanx.cli.sandbox import Refused, expanded
 from phalanx.cli.subjects import seen
 from phalanx.client.client import Client
 from phalanx.clock import WallClock
-from phalanx.controllers.exact import Solver
-from phalanx.scheduler.diagnosis import Cluster
-from phalanx.scheduler.entry import Id
-from phalanx.scheduler.forecast import Forecast, Holder, Verdict, forecast
-from phalanx.scheduler.forest import Forest, name_of, parent_of
-from phalanx.scheduler.lineup import home_of, lineup, owner_of, titled
-from phalanx.scheduler.profiles import DEFAULT_PROFILES
-from phalanx.scheduler.supposition import Absent, Model, drained, model, with_nodes, with_quorum
+from phalanx.controllers.shell.exact import Solver
+from phalanx.scheduler.asking.diagnosis import Cluster
+from phalanx.scheduler.asking.forecast import Forecast, Holder, Verdict, forecast
+from phalanx.scheduler.asking.lineup import home_of, lineup, owner_of, titled
+from phalanx.scheduler.asking.supposition import (
+    Absent,
+    Model,
+    drained,
+    model,
+    with_nodes,
+    with_quorum,
+)
+from phalanx.scheduler.cluster.forest import Forest, name_of, parent_of
+from phalanx.scheduler.queueing.entry import Id
+from phalanx.scheduler.settings.profiles import DEFAULT_PROFILES
 
 T = TypeVar("T")
 

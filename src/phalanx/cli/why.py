@@ -14,9 +14,9 @@ from phalanx.cli.paper import JSON, TEXT, YAML, output_option, structured
 from phalanx.cli.subjects import Asked, parsed, seen, subjects
 from phalanx.client.client import Client
 from phalanx.clock import WallClock
-from phalanx.controllers.exact import Solver
-from phalanx.scheduler.diagnosis import diagnose
-from phalanx.scheduler.profiles import DEFAULT_PROFILES, Profiles
+from phalanx.controllers.shell.exact import Solver
+from phalanx.scheduler.asking.diagnosis import diagnose
+from phalanx.scheduler.settings.profiles import DEFAULT_PROFILES, Profiles
 
 
 @click.command()

@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from phalanx.api.batch import OWN_JOB_CONTROLLER
-from phalanx.api.conversion import STORED
 from phalanx.api.gates import DEFAULT as GATES
 from phalanx.api.gates import Gates
 from phalanx.api.kinds import GROUP_BINDING, Kind
+from phalanx.api.versions.conversion import STORED
 from phalanx.chance import Chance
 from phalanx.client.client import Client
 from phalanx.client.discovery import served

@@ -18,13 +18,13 @@ from phalanx.chance import Chance
 from phalanx.client.client import Client
 from phalanx.client.discovery import serves
 from phalanx.clock import Clock
-from phalanx.controllers.decisionlog import DecisionLog
-from phalanx.controllers.exact import Solving
 from phalanx.controllers.loop import Informers
-from phalanx.controllers.scheduling import Scheduling
+from phalanx.controllers.shell.decisionlog import DecisionLog
+from phalanx.controllers.shell.exact import Solving
+from phalanx.controllers.shell.scheduling import Scheduling
 from phalanx.controllers.tenure import Candidacy, Duty, Place, Tenure
 from phalanx.scheduler.policy import DEFAULT
-from phalanx.scheduler.profiles import Profiles, by_gates
+from phalanx.scheduler.settings.profiles import Profiles, by_gates
 
 #: Whose pods are placed where nobody says, on a server that is not one of ours.
 FOREIGN_SCHEDULER = "phalanx-scheduler"

@@ -1,8 +1,8 @@
 """Reports: a loop that makes objects of one cache say something, each in the version that it holds.
 
-Below `reporter.py` and `treereporter.py`. Where the server has a newer version than the cache, what
-is to be said waits until that is seen, a while at most: the same words about the same version would
-be refused again, however often they are repeated.
+Below the reporters of `shell/`. Where the server has a newer version than the cache, what is to be
+said waits until that is seen, a while at most: the same words about the same version would be
+refused again, however often they are repeated.
 """
 
 from __future__ import annotations

@@ -15,15 +15,9 @@ from dataclasses import replace
 
 from msgspec.structs import replace as but
 
-from phalanx.scheduler.attempt import (
-    Attempt,
-    Ground,
-    Seat,
-    in_one_place,
-    residents,
-    tried,
-)
-from phalanx.scheduler.census import Resident
+from phalanx.scheduler.cluster.census import Resident
+from phalanx.scheduler.cluster.snapshot import Placement
+from phalanx.scheduler.cluster.variation import varied
 from phalanx.scheduler.decision import (
     UNDECIDED,
     UNSCHEDULABLE,
@@ -34,13 +28,19 @@ from phalanx.scheduler.decision import (
 )
 from phalanx.scheduler.entity import Entity, Member
 from phalanx.scheduler.events import PEERS, Event
-from phalanx.scheduler.levels import levels
-from phalanx.scheduler.objections import Objection
-from phalanx.scheduler.rescue import rescued
-from phalanx.scheduler.search import Steps
-from phalanx.scheduler.snapshot import Placement
-from phalanx.scheduler.topology import Offer, best, placements
-from phalanx.scheduler.variation import varied
+from phalanx.scheduler.placing.attempt import (
+    Attempt,
+    Ground,
+    Seat,
+    in_one_place,
+    residents,
+    tried,
+)
+from phalanx.scheduler.placing.levels import levels
+from phalanx.scheduler.placing.objections import Objection
+from phalanx.scheduler.placing.topology import Offer, best, placements
+from phalanx.scheduler.rescue.rescue import rescued
+from phalanx.scheduler.rescue.search import Steps
 
 
 class Branch:

@@ -20,18 +20,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from phalanx.scheduler.attempt import Ground
 from phalanx.scheduler.branches import whole
+from phalanx.scheduler.cluster.snapshot import Snapshot
+from phalanx.scheduler.cluster.variation import varied
 from phalanx.scheduler.decision import Decision
 from phalanx.scheduler.entity import Entity
-from phalanx.scheduler.levels import relaxes
-from phalanx.scheduler.objections import Objection, impossible, refused_outright
+from phalanx.scheduler.evicting.preemption import preempt
+from phalanx.scheduler.placing.attempt import Ground
+from phalanx.scheduler.placing.levels import relaxes
+from phalanx.scheduler.placing.objections import Objection, impossible, refused_outright
 from phalanx.scheduler.policy import Policy
-from phalanx.scheduler.preemption import preempt
-from phalanx.scheduler.program import Answer
-from phalanx.scheduler.search import Search, Solver, Steps, nobody
-from phalanx.scheduler.snapshot import Snapshot
-from phalanx.scheduler.variation import varied
+from phalanx.scheduler.rescue.program import Answer
+from phalanx.scheduler.rescue.search import Search, Solver, Steps, nobody
 
 
 def decide(entity: Entity, snapshot: Snapshot, policy: Policy, solver: Solver = nobody) -> Decision:

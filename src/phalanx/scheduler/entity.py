@@ -15,8 +15,8 @@ from msgspec import Struct
 from phalanx.api.core import Pod
 from phalanx.api.meta import Key
 from phalanx.api.scheduling import CompositePodGroup
-from phalanx.scheduler.forest import Group
-from phalanx.scheduler.shape import Shape
+from phalanx.scheduler.cluster.forest import Group
+from phalanx.scheduler.cluster.shape import Shape
 
 #: The preemption policy by which nobody is evicted.
 NEVER = "Never"

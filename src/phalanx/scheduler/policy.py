@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phalanx.scheduler.comparisons import COMPARISONS, Comparison
-from phalanx.scheduler.filters import FILTERS, Filter
-from phalanx.scheduler.peers import SYSTEM_DEFAULTS, Defaults
-from phalanx.scheduler.scores import MERITS, SCORES, Merit, Score
+from phalanx.scheduler.cluster.peers import SYSTEM_DEFAULTS, Defaults
+from phalanx.scheduler.judging.comparisons import COMPARISONS, Comparison
+from phalanx.scheduler.judging.filters import FILTERS, Filter
+from phalanx.scheduler.judging.scores import MERITS, SCORES, Merit, Score
 
 #: The filters by which room is counted.
 _ROOM = {"NodePorts", "NodeResourcesFit"}

@@ -12,8 +12,8 @@ from typing import Any
 from phalanx.api.errors import Cause
 from phalanx.api.kinds import NAMESPACE, POD, PRIORITY_CLASS, Kind
 from phalanx.api.scheduling import PROTECTION_FINALIZER
+from phalanx.api.versions.workload import VERSIONS
 from phalanx.api.wire import Object
-from phalanx.api.workloadversions import VERSIONS
 from phalanx.server.call import Call
 from phalanx.server.context import Context
 from phalanx.server.limitranges import add_limits

@@ -11,9 +11,9 @@ from __future__ import annotations
 from functools import partial
 
 from phalanx.api.causes import required
-from phalanx.api.conversion import config_to_hub, path_in
 from phalanx.api.errors import BadRequest, Conflict
-from phalanx.api.ownership import Conflicts, Unmergeable, Writer, apply
+from phalanx.api.owning.ownership import Conflicts, Unmergeable, Writer, apply
+from phalanx.api.versions.conversion import config_to_hub, path_in
 from phalanx.api.wire import APPLY_PATCH, Object, Reply
 from phalanx.server.bodies import check_kind, conformed, in_stored_form, in_stored_names
 from phalanx.server.call import Call, bad_options

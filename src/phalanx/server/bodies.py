@@ -13,11 +13,11 @@ from typing import Any
 import orjson
 
 from phalanx.api.conform import Malformed
-from phalanx.api.conversion import faults, to_hub
 from phalanx.api.errors import BadRequest
 from phalanx.api.kinds import Kind
 from phalanx.api.messages import message_name
-from phalanx.api.renaming import Renamed, renamed
+from phalanx.api.versions.conversion import faults, to_hub
+from phalanx.api.versions.renaming import Renamed, renamed
 from phalanx.api.wire import JSON, Object
 from phalanx.server.call import Call
 from phalanx.server.context import Context

@@ -9,9 +9,9 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from phalanx.api.causes import unsupported
-from phalanx.api.conversion import hub
 from phalanx.api.errors import BadRequest, Cause, Invalid, sentence
 from phalanx.api.kinds import Kind
+from phalanx.api.versions.conversion import hub
 from phalanx.api.wire import Request
 from phalanx.server.selection import Selection, select
 

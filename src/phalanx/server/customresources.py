@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phalanx.api.causes import invalid
-from phalanx.api.checks import CREATED
 from phalanx.api.conform import Conformed
-from phalanx.api.crddefaults import (
+from phalanx.api.custom.kinds import CustomKind, rows
+from phalanx.api.defaults.crd import (
     ACCEPTED,
     CLEANUP,
     ESTABLISHED,
@@ -30,11 +30,11 @@ from phalanx.api.crddefaults import (
     default_definition,
     establish,
 )
-from phalanx.api.crdrules import DEFINITION, DEFINITION_STATUS
-from phalanx.api.customkinds import CustomKind, rows
 from phalanx.api.errors import Cause, MethodNotAllowed, NoSuchResource
 from phalanx.api.kinds import CUSTOM_RESOURCE_DEFINITION, Kind
-from phalanx.api.metarules import check_metadata
+from phalanx.api.rules.checks import CREATED
+from phalanx.api.rules.crd import DEFINITION, DEFINITION_STATUS
+from phalanx.api.rules.meta import check_metadata
 from phalanx.api.schema import Schema, schema
 from phalanx.api.wire import Object
 from phalanx.server.context import Context

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from phalanx.api.causes import invalid, unsupported
-from phalanx.api.crddefaults import terminate
+from phalanx.api.defaults.crd import terminate
 from phalanx.api.errors import BadRequest, Conflict, NotFound
 from phalanx.api.kinds import CUSTOM_RESOURCE_DEFINITION, NAMESPACE, POD
 from phalanx.api.meta import timestamp

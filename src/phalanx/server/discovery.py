@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import orjson
 
-from phalanx.api.customkinds import CustomKind
+from phalanx.api.custom.kinds import CustomKind
 from phalanx.api.definitions import full_name
 from phalanx.api.kinds import Kind
 from phalanx.api.openapi import openapi, references

@@ -12,7 +12,6 @@ from functools import lru_cache
 
 import orjson
 
-from phalanx.api.conversion import CONVERSIONS
 from phalanx.api.errors import (
     AlreadyExists,
     Cause,
@@ -23,6 +22,7 @@ from phalanx.api.errors import (
     sentence,
 )
 from phalanx.api.kinds import Kind
+from phalanx.api.versions.conversion import CONVERSIONS
 from phalanx.api.wire import Object, Reply
 from phalanx.store.kv import Encode, Record
 

@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 import orjson
 
-from phalanx.api.conversion import is_stored
 from phalanx.api.core import ENDED
 from phalanx.api.kinds import EVENT, POD, RESOURCE_QUOTA, Kind
 from phalanx.api.quantity import milli
+from phalanx.api.versions.conversion import is_stored
 from phalanx.api.wire import Object
 from phalanx.server.context import Context
 from phalanx.server.objects import decoded, encoder, forbidden

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Sequence
 import orjson
 
 from phalanx.api.causes import forbidden, unsupported
-from phalanx.api.customkinds import CustomKind
+from phalanx.api.custom.kinds import CustomKind
 from phalanx.api.errors import BadRequest, Cause, Expired, Timeout, TooLarge
 from phalanx.api.wire import Reply, Stream
 from phalanx.server import tables, watches

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from phalanx.api.customkinds import version_rank
+from phalanx.api.custom.kinds import version_rank
 from phalanx.api.kinds import Kind
 from phalanx.api.model import KnownModel, Model
 

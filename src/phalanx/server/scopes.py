@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from phalanx.api.defaults.pod import qos_class
 from phalanx.api.kinds import PERSISTENT_VOLUME_CLAIM, POD, Kind
-from phalanx.api.poddefaults import qos_class
 from phalanx.api.wire import Object
 
 #: What is found of a scope in the spec of an object: whether it holds, or the name of a class.

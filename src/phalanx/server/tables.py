@@ -7,11 +7,11 @@ from typing import Any
 
 import orjson
 
-from phalanx.api.columns import COLUMNS, PLAIN, Column
-from phalanx.api.conversion import from_hub
-from phalanx.api.customkinds import CustomKind
+from phalanx.api.custom.kinds import CustomKind
 from phalanx.api.errors import BadRequest
 from phalanx.api.kinds import Kind
+from phalanx.api.printing.columns import COLUMNS, PLAIN, Column
+from phalanx.api.versions.conversion import from_hub
 from phalanx.api.wire import Object
 from phalanx.server.watches import Render
 

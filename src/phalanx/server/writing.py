@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
-from phalanx.api.conversion import from_hub, replacement_to_hub, told
 from phalanx.api.errors import (
     ApiError,
     BadRequest,
@@ -21,12 +20,13 @@ from phalanx.api.errors import (
     UnsupportedMediaType,
 )
 from phalanx.api.gatedfields import drop_disabled
-from phalanx.api.gatedrules import gated_faults
 from phalanx.api.kinds import NAMESPACE, POD, RESOURCE_QUOTA, Kind
-from phalanx.api.ownership import Writer, after_update
+from phalanx.api.owning.ownership import Writer, after_update
 from phalanx.api.patch import PatchFailed, TooManyOperations, apply_patch, touched
-from phalanx.api.podmarks import drop_stale_marks
-from phalanx.api.renaming import Renamed, annotate
+from phalanx.api.rules.gated import gated_faults
+from phalanx.api.rules.podmarks import drop_stale_marks
+from phalanx.api.versions.conversion import from_hub, replacement_to_hub, told
+from phalanx.api.versions.renaming import Renamed, annotate
 from phalanx.api.wire import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Object, Reply
 from phalanx.server import admission
 from phalanx.server.bodies import (

@@ -17,7 +17,7 @@ from phalanx.api.scheduling import MEMBERS_TO_RUN, TOPOLOGY
 from phalanx.api.wire import STRATEGIC_PATCH, Object
 from phalanx.client.client import Client
 from phalanx.controllers import actions
-from phalanx.controllers.stages import RUN_SECONDS
+from phalanx.controllers.nodes.stages import RUN_SECONDS
 from phalanx.sim.events import (
     AddNodes,
     Cordon,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from phalanx.api.core import Taint
-from phalanx.controllers.nodes import SHAPE
+from phalanx.controllers.nodes.nodes import SHAPE
 from phalanx.sim.fields import (
     BadScenario,
     Fields,

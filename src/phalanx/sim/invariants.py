@@ -15,7 +15,7 @@ from phalanx.api.meta import Key, condition
 from phalanx.api.resources import Amounts, node_room, pod_requests, total
 from phalanx.api.scheduling import INITIALLY_SCHEDULED, CompositePodGroup, PodGroup
 from phalanx.client.cache import Cache
-from phalanx.scheduler.shape import spell
+from phalanx.scheduler.cluster.shape import spell
 from phalanx.sim.laws import GROUP_LAWS, POD_LAWS, is_bound_now, makes_way_now
 from phalanx.sim.rolls import Roll
 from phalanx.sim.trees import Group, Trees

@@ -14,7 +14,7 @@ from phalanx.client.client import Client
 from phalanx.clock import Clock
 from phalanx.controllers.actions import Delete, perform
 from phalanx.controllers.loop import Informers
-from phalanx.controllers.nodes import Nodes, SimulatedNode
+from phalanx.controllers.nodes.nodes import Nodes, SimulatedNode
 from phalanx.sim.events import Machine
 
 

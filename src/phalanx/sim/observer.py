@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 import orjson
 
-from phalanx.api.conversion import STORED
 from phalanx.api.core import Node, Pod
 from phalanx.api.kinds import NODE, POD, POD_GROUP, Kind
 from phalanx.api.scheduling import PodGroup
+from phalanx.api.versions.conversion import STORED
 from phalanx.api.wire import Object
 from phalanx.client.answers import Event, Listing, WatchDecoder
 from phalanx.client.cache import Cache

@@ -15,14 +15,14 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
-from phalanx.api.conversion import STORED
+from phalanx.api.versions.conversion import STORED
 from phalanx.chance import SeededChance
 from phalanx.client.cache import Cache
 from phalanx.clock import LoopClock
 from phalanx.control_plane import ControlPlane
-from phalanx.controllers.decisionlog import DecisionLog
+from phalanx.controllers.shell.decisionlog import DecisionLog
 from phalanx.crew import Staff
-from phalanx.scheduler.profiles import by_gates
+from phalanx.scheduler.settings.profiles import by_gates
 from phalanx.sim import loop
 from phalanx.sim.chronicle import Chronicle
 from phalanx.sim.driver import Driver

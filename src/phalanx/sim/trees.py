@@ -1,7 +1,7 @@
 """How groups hang together, read anew from plain objects at every question: for judging only.
 
-Slow and obvious on purpose: the scheduler's own account of trees (`scheduler/forest.py`) is held
-against this one.
+Slow and obvious on purpose: the scheduler's own account of trees (`scheduler/cluster/forest.py`) is
+held against this one.
 """
 
 from __future__ import annotations

@@ -36,9 +36,9 @@ from phalanx.client.requests import Scope, build
 from phalanx.client.transports import InProcess
 from phalanx.clock import Clock
 from phalanx.control_plane import ControlPlane
-from phalanx.controllers.nodes import SHAPE
+from phalanx.controllers.nodes.nodes import SHAPE
 from phalanx.crew import Staff
-from phalanx.scheduler.profiles import by_gates
+from phalanx.scheduler.settings.profiles import by_gates
 from phalanx.server.access import MASTERS, Tokens
 from phalanx.sim.events import Machine
 from phalanx.sim.invariants import check

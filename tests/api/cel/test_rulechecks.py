@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.api.schemarules import check_schema
+from phalanx.api.rules.schema import check_schema
 from phalanx.api.wire import Object
 from tests.api.cel.test_rules import NUMBER, TEXT, listed, mapped, ruled
 from tests.api.definitions import fields, whole

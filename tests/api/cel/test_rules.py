@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from phalanx.api.cel.rules import STEPS, judge_of
-from phalanx.api.checks import CREATED
+from phalanx.api.rules.checks import CREATED
 from phalanx.api.wire import Object
 from tests.api.definitions import fields
 

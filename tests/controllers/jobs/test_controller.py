@@ -15,7 +15,7 @@ from phalanx.api.wire import Object, Reply, Request, Stream
 from phalanx.client.client import Client
 from phalanx.client.transports import Transport, Unreachable
 from phalanx.controllers.jobs.roll import TRACKING
-from phalanx.controllers.namespaces import Namespaces
+from phalanx.controllers.upkeep.namespaces import Namespaces
 from phalanx.server.app import refusal
 from tests.builders import in_virtual_time
 from tests.builders import pod as bare_pod

@@ -13,12 +13,12 @@ from phalanx.builder.links import GROUP_TEMPLATE
 from phalanx.chance import Chance
 from phalanx.client.client import Client
 from phalanx.clock import Clock
-from phalanx.controllers.garbage import Garbage
+from phalanx.controllers.groups.podgroups import Protection
 from phalanx.controllers.jobs.controller import Jobs
 from phalanx.controllers.jobs.groups import Settings
 from phalanx.controllers.loop import Informers
-from phalanx.controllers.podgroups import Protection
 from phalanx.controllers.recorder import Recorder
+from phalanx.controllers.upkeep.garbage import Garbage
 from tests.controllers.trialstage import Part, Run, Stage, acting, kubelets
 
 SETTINGS = Settings()

@@ -7,10 +7,10 @@ from msgspec.structs import replace
 from phalanx.api.core import Node, Pod, Taint
 from phalanx.api.scheduling import PodGroup
 from phalanx.client.answers import Listing
-from phalanx.scheduler.cache import Cache
+from phalanx.scheduler.cluster.cache import Cache
+from phalanx.scheduler.cluster.forest import Name, name_of
 from phalanx.scheduler.decision import Binding, Refused, Waiting
-from phalanx.scheduler.forest import Name, name_of
-from phalanx.scheduler.queue import Queue
+from phalanx.scheduler.queueing.queue import Queue
 from phalanx.sim.faults.rest import differences, unrest
 from phalanx.sim.tail import Tail
 from phalanx.store.memory import MemoryStore

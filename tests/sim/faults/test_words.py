@@ -15,7 +15,7 @@ from phalanx.api.scheduling import (
 )
 from phalanx.client.answers import Listing
 from phalanx.scheduler.decision import Decision, Refusal, Refused, Waiting
-from phalanx.scheduler.queue import Queue
+from phalanx.scheduler.queueing.queue import Queue
 from phalanx.sim.faults.words import untrue
 from phalanx.sim.tail import Tail
 from phalanx.store.memory import MemoryStore

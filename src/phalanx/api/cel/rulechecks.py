@@ -16,8 +16,8 @@ from phalanx.api.cel.nodes import BadExpression
 from phalanx.api.cel.rules import variables
 from phalanx.api.cel.schemas import kind_of
 from phalanx.api.cel.types import BOOL, DYN, STRING, Kind
+from phalanx.api.custom.checks import LIST_TYPE, RULES
 from phalanx.api.errors import Cause
-from phalanx.api.structuralchecks import LIST_TYPE, RULES
 from phalanx.api.wire import Object
 
 _REASONS = (

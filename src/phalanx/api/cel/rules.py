@@ -24,9 +24,9 @@ from phalanx.api.cel.program import Steps
 from phalanx.api.cel.schemas import Convert, converter, kind_of
 from phalanx.api.cel.types import Kind, optional_of
 from phalanx.api.cel.values import NONE, Exhausted, Fault, Optional, distinct
-from phalanx.api.checks import CREATED
+from phalanx.api.custom.checks import LIST_KEYS, LIST_TYPE, RULES
 from phalanx.api.errors import Cause
-from phalanx.api.structuralchecks import LIST_KEYS, LIST_TYPE, RULES
+from phalanx.api.rules.checks import CREATED
 from phalanx.api.wire import Object
 
 RULE_STEPS, STEPS = 500_000, 1_000_000

@@ -29,7 +29,7 @@ from phalanx.api.cel.types import (
     map_of,
 )
 from phalanx.api.cel.values import Fault, Unordered
-from phalanx.api.structuralchecks import EMBEDDED, INT_OR_STRING, LIST_KEYS, LIST_TYPE
+from phalanx.api.custom.checks import EMBEDDED, INT_OR_STRING, LIST_KEYS, LIST_TYPE
 from phalanx.api.wire import Object
 
 _SCALARS = {"string": STRING, "boolean": BOOL, "integer": NUMBER, "number": DOUBLE}

@@ -26,7 +26,7 @@ from phalanx.builder import jobs as building
 from phalanx.builder.groups import templates
 from phalanx.builder.links import Link
 from phalanx.client.client import Client
-from phalanx.controllers.grouppriority import take_policy
+from phalanx.controllers.groups.grouppriority import take_policy
 from phalanx.controllers.jobs.claiming import controller
 from phalanx.controllers.jobs.ending import Situation
 from phalanx.controllers.jobs.hands import is_futile

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from phalanx.api.batch import Job
-from phalanx.api.gangpolicyrules import is_gang_by_shape
 from phalanx.api.kinds import JOB, WORKLOAD
 from phalanx.api.meta import Meta, OwnerReference
+from phalanx.api.rules.gangpolicy import is_gang_by_shape
 from phalanx.api.scheduling import MANAGED_BY, PodGroup, Workload
 from phalanx.api.wire import Object
 from phalanx.controllers.jobs.claiming import controller

@@ -15,12 +15,12 @@ from phalanx.chance import Chance
 from phalanx.client.client import Client
 from phalanx.clock import Clock
 from phalanx.controllers.loop import Informers
-from phalanx.controllers.scheduling import Scheduling
+from phalanx.controllers.shell.scheduling import Scheduling
+from phalanx.scheduler.asking.diagnosis import Cluster
 from phalanx.scheduler.decision import Decision, Placed, Preempting, Waiting, promised
-from phalanx.scheduler.diagnosis import Cluster
 from phalanx.scheduler.entity import Entity
-from phalanx.scheduler.entry import Id, State
-from phalanx.scheduler.place import Place
+from phalanx.scheduler.queueing.entry import Id, State
+from phalanx.scheduler.queueing.place import Place
 from phalanx.sim.faults.channel import Channel
 from phalanx.sim.faults.register import Register
 from phalanx.sim.faults.rest import unrest

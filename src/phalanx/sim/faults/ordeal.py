@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from phalanx.chance import SeededChance
 from phalanx.clock import LoopClock
-from phalanx.scheduler import attempt
+from phalanx.scheduler.placing import attempt
 from phalanx.sim import loop
 from phalanx.sim.faults.instance import Witness
 from phalanx.sim.faults.stage import Stage

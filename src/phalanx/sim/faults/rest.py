@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from phalanx.api.core import Pod
-from phalanx.scheduler.cache import Cache
-from phalanx.scheduler.diagnosis import Cluster, cache_of
-from phalanx.scheduler.entry import State
-from phalanx.scheduler.forest import Name
-from phalanx.scheduler.queue import Queue
-from phalanx.scheduler.snapshot import Snapshot
+from phalanx.scheduler.asking.diagnosis import Cluster, cache_of
+from phalanx.scheduler.cluster.cache import Cache
+from phalanx.scheduler.cluster.forest import Name
+from phalanx.scheduler.cluster.snapshot import Snapshot
+from phalanx.scheduler.queueing.entry import State
+from phalanx.scheduler.queueing.queue import Queue
 from phalanx.sim.faults.members import Families, is_waiting
 from phalanx.sim.tail import Tail
 from phalanx.sim.trees import Trees

@@ -28,7 +28,7 @@ from phalanx.api.meta import Key
 from phalanx.api.scheduling import CompositePodGroup, PodGroup
 from phalanx.client.answers import Event
 from phalanx.controllers.loop import Informers, Thing
-from phalanx.scheduler.diagnosis import Cluster
+from phalanx.scheduler.asking.diagnosis import Cluster
 from phalanx.sim.tail import Tail
 
 _STRUCTS: Mapping[Kind, type[Any]] = {

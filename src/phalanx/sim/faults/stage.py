@@ -19,9 +19,9 @@ from phalanx.client.client import Client
 from phalanx.client.transports import InProcess
 from phalanx.clock import Clock
 from phalanx.controllers.actions import Create, Delete, Patch, perform
-from phalanx.controllers.compositegroups import CompositeGroups
+from phalanx.controllers.groups.compositegroups import CompositeGroups
+from phalanx.controllers.groups.podgroups import Protection
 from phalanx.controllers.loop import Informers
-from phalanx.controllers.podgroups import Protection
 from phalanx.server.access import MASTERS
 from phalanx.server.app import Server
 from phalanx.sim.faults import manifests

@@ -20,10 +20,10 @@ from phalanx.api.scheduling import (
     PodGroup,
 )
 from phalanx.scheduler.decision import Decision, Placed, promised
-from phalanx.scheduler.entry import Id
 from phalanx.scheduler.explain import explain, not_ready
-from phalanx.scheduler.place import Place
-from phalanx.scheduler.queue import Queue
+from phalanx.scheduler.queueing.entry import Id
+from phalanx.scheduler.queueing.place import Place
+from phalanx.scheduler.queueing.queue import Queue
 from phalanx.sim.faults.members import Families, Members
 from phalanx.sim.tail import Tail
 from phalanx.sim.trees import Trees

@@ -1,0 +1,1 @@
+"""Custom: kinds that users define, from a CustomResourceDefinition to a model like any other."""

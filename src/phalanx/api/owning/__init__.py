@@ -1,0 +1,1 @@
+"""Owning: which manager has said which field, and what it may take back (server-side apply)."""

@@ -1,0 +1,1 @@
+"""Printing: what `kubectl get` shows of each kind."""

@@ -1,0 +1,1 @@
+"""Cron: Jobs that are started by the clock."""

@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from phalanx.api.kinds import KINDS
+from phalanx.api.printing.cells import duration
+from phalanx.api.printing.columns import COLUMNS, PLAIN
+from phalanx.api.wire import Object
+
+NOW = 1_800_000_000.0
+MADE = "2027-01-15T07:59:30Z"
+
+
+def cells(kind: str, obj: Object) -> dict[str, Any]:
+    meta = {"name": "a", "creationTimestamp": MADE, **obj.get("metadata", {})}
+    columns = COLUMNS.get(kind, PLAIN)
+    return {one.name: one.cell({**obj, "metadata": meta}, NOW) for one in columns}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-5, "<invalid>"),
+        (-1, "0s"),
+        (0, "0s"),
+        (119, "119s"),
+        (120, "2m"),
+        (150, "2m30s"),
+        (599, "9m59s"),
+        (600, "10m"),
+        (3 * 3600 - 1, "179m"),
+        (3 * 3600, "3h"),
+        (3 * 3600 + 61, "3h1m"),
+        (8 * 3600, "8h"),
+        (48 * 3600 - 1, "47h"),
+        (48 * 3600, "2d"),
+        (50 * 3600, "2d2h"),
+        (8 * 86400, "8d"),
+        (700 * 86400, "700d"),
+        (731 * 86400, "2y1d"),
+        (3000 * 86400, "8y"),
+    ],
+)
+def test_a_length_of_time_is_said_as_people_say_it(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_the_columns_are_those_of_kinds_that_are_there() -> None:
+    assert set(COLUMNS) <= {kind.name for kind in KINDS}
+
+
+@pytest.mark.parametrize("kind", [*COLUMNS, "Unknown"])
+def test_an_object_with_next_to_nothing_in_it_has_all_its_cells(kind: str) -> None:
+    shown = cells(kind, {})
+    assert shown.get("Name", "a") == "a"
+    assert shown.get("Age", "30s") == "30s"
+
+
+@pytest.mark.parametrize(
+    ("pod", "status"),
+    [
+        ({"status": {"phase": "Pending"}}, "Pending"),
+        ({"status": {"phase": "Failed", "reason": "Evicted"}}, "Evicted"),
+        ({"status": {"phase": "Running"}, "metadata": {"deletionTimestamp": MADE}}, "Terminating"),
+        (
+            {"status": {"phase": "Pending", "conditions": [
+                {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]}},
+            "SchedulingGated",
+        ),
+        (
+            {"status": {"phase": "Succeeded", "containerStatuses": [
+                {"state": {"terminated": {"reason": "Completed"}}}]}},
+            "Completed",
+        ),
+        (
+            {"status": {"phase": "Pending", "containerStatuses": [
+                {"state": {"waiting": {"reason": "ImagePullBackOff"}}}]}},
+            "ImagePullBackOff",
+        ),
+        ({}, "Unknown"),
+    ],
+)  # fmt: skip
+def test_a_pod_shows_how_it_is(pod: Object, status: str) -> None:
+    assert cells("Pod", pod)["Status"] == status
+
+
+def test_a_pod_shows_where_it_runs_and_how_much_of_it_is_ready() -> None:
+    ready = [{"ready": True, "restartCount": 2}, {"ready": False, "restartCount": 1}]
+    shown = cells("Pod", {
+        "spec": {"nodeName": "n1", "containers": [{}, {}],
+                 "readinessGates": [{"conditionType": "x"}, {"conditionType": "y"}]},
+        "status": {"containerStatuses": ready, "podIP": "10.0.0.1",
+                   "conditions": [{"type": "x", "status": "True"}]},
+    })  # fmt: skip
+    assert (shown["Ready"], shown["Restarts"], shown["Node"]) == ("1/2", "3", "n1")
+    assert (shown["IP"], shown["Readiness Gates"]) == ("10.0.0.1", "1/2")
+    assert shown["Nominated Node"] == "<none>"
+
+
+@pytest.mark.parametrize(
+    ("group", "status"),
+    [
+        ([], "Pending"),
+        ([("PodGroupInitiallyScheduled", "True", "Scheduled")], "Scheduled"),
+        ([("PodGroupInitiallyScheduled", "False", "Unschedulable")], "Unschedulable"),
+        ([("PodGroupInitiallyScheduled", "True", "Scheduled"),
+          ("DisruptionTarget", "True", "PreemptionByScheduler")], "PreemptionByScheduler"),
+    ],
+)  # fmt: skip
+def test_a_pod_group_shows_what_was_decided(group: list[tuple[str, ...]], status: str) -> None:
+    conditions = [dict(zip(("type", "status", "reason"), row, strict=True)) for row in group]
+    gang = {"spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}}
+    shown = cells("PodGroup", {**gang, "status": {"conditions": conditions}})
+    assert (shown["Policy"], shown["Status"], shown["Workload"]) == ("Gang", status, "<none>")
+    assert cells("PodGroup", {})["Policy"] == "Basic"
+
+
+def test_a_composite_pod_group_shows_its_policy_and_its_workload() -> None:
+    reference = {"workloadName": "train", "templateName": "root"}
+    policy = {"gang": {"minGroupCount": 2}}
+    spec = {"schedulingPolicy": policy, "workloadRef": reference}
+    shown = cells("CompositePodGroup", {"spec": spec})
+    assert shown == {"Name": "a", "Policy": "Gang", "Workload": "train", "Age": "30s"}
+
+
+@pytest.mark.parametrize(
+    ("node", "status"),
+    [
+        ({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}, "Ready"),
+        ({"status": {"conditions": [{"type": "Ready", "status": "False"}]}}, "NotReady"),
+        ({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}, "Unknown"),
+        ({"spec": {"unschedulable": True}}, "Unknown,SchedulingDisabled"),
+    ],
+)
+def test_a_node_shows_whether_it_is_ready(node: Object, status: str) -> None:
+    assert cells("Node", node)["Status"] == status
+
+
+def test_a_node_shows_its_roles_and_addresses() -> None:
+    role = "node-role.kubernetes.io/"
+    shown = cells("Node", {
+        "metadata": {"labels": {f"{role}worker": "", f"{role}control-plane": "", "other": "x"}},
+        "status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
+                   "nodeInfo": {"kubeletVersion": "v1"}},
+    })  # fmt: skip
+    assert (shown["Roles"], shown["Version"]) == ("control-plane,worker", "v1")
+    assert (shown["Internal-IP"], shown["External-IP"]) == ("10.0.0.1", "<none>")
+
+
+def test_an_event_shows_what_happened_to_whom_and_when() -> None:
+    shown = cells("Event", {
+        "type": "Warning", "reason": "FailedScheduling", "message": "no room", "count": 3,
+        "involvedObject": {"kind": "Pod", "name": "p"}, "source": {"component": "s", "host": "h"},
+        "firstTimestamp": "2027-01-15T07:00:00Z", "lastTimestamp": "2027-01-15T07:59:00Z",
+    })  # fmt: skip
+    assert (shown["Object"], shown["Source"], shown["Count"]) == ("pod/p", "s, h", 3)
+    assert (shown["Last Seen"], shown["First Seen"]) == ("60s", "60m")
+
+
+def test_the_first_word_on_when_an_event_was_seen_is_the_last() -> None:
+    assert cells("Event", {"eventTime": "2027-01-15T07:59:50.000000Z"})["Last Seen"] == "10s"
+    assert cells("Event", {})["First Seen"] == "<unknown>"
+
+
+def test_a_config_map_shows_how_much_is_in_it() -> None:
+    shown = cells("ConfigMap", {"data": {"a": "b", "c": "d"}, "binaryData": {"e": "Zg=="}})
+    assert shown["Data"] == 3
+
+
+@pytest.mark.parametrize(
+    ("conditions", "deleting", "status"),
+    [
+        ([], False, "Running"),
+        (["Suspended"], False, "Suspended"),
+        (["FailureTarget"], False, "FailureTarget"),
+        (["SuccessCriteriaMet", "Complete"], False, "Complete"),
+        (["FailureTarget", "Failed"], True, "Failed"),
+        (["Suspended"], True, "Terminating"),
+    ],
+)
+def test_a_job_shows_how_it_is(conditions: list[str], deleting: bool, status: str) -> None:
+    meta = {"deletionTimestamp": MADE} if deleting else {}
+    true = [{"type": kind, "status": "True"} for kind in conditions]
+    assert cells("Job", {"metadata": meta, "status": {"conditions": true}})["Status"] == status
+
+
+@pytest.mark.parametrize(
+    ("job", "completions", "took"),
+    [
+        ({"spec": {"completions": 4}, "status": {"succeeded": 1}}, "1/4", ""),
+        ({"spec": {"parallelism": 3}, "status": {"startTime": MADE}}, "0/1 of 3", "30s"),
+        ({"spec": {"parallelism": 1},
+          "status": {"startTime": "2027-01-15T07:00:00Z", "completionTime": MADE}}, "0/1", "59m"),
+    ],
+)  # fmt: skip
+def test_a_job_shows_how_far_it_is(job: Object, completions: str, took: str) -> None:
+    shown = cells("Job", job)
+    assert (shown["Completions"], shown["Duration"]) == (completions, took)
+
+
+def test_a_template_shows_its_containers() -> None:
+    pods = {"containers": [{"name": "a", "image": "x:1"}, {"name": "b", "image": "y:2"}]}
+    labels = {"metadata": {"labels": {"app": "z"}}}
+    shown = cells("PodTemplate", {"template": {**labels, "spec": pods}})
+    assert (shown["Containers"], shown["Images"], shown["Pod Labels"]) == (
+        "a,b",
+        "x:1,y:2",
+        "app=z",
+    )
+    selector = {"selector": {"matchLabels": {"a": "b"}}}
+    shown = cells("Job", {"spec": {"template": {"spec": pods}, **selector}})
+    assert (shown["Containers"], shown["Images"], shown["Selector"]) == ("a,b", "x:1,y:2", "a=b")
+
+
+def test_a_cron_job_shows_when_it_last_ran() -> None:
+    spec = {"schedule": "@daily", "suspend": False}
+    shown = cells("CronJob", {"spec": spec, "status": {"active": [{}], "lastScheduleTime": MADE}})
+    assert (shown["Schedule"], shown["Timezone"], shown["Suspend"]) == ("@daily", "<none>", "False")
+    assert (shown["Active"], shown["Last Schedule"]) == (1, "30s")
+    assert cells("CronJob", {})["Last Schedule"] == "<none>"
+
+
+@pytest.mark.parametrize(
+    ("service", "outside", "ports"),
+    [
+        ({"spec": {"ports": [{"port": 80, "protocol": "TCP"}]}}, "<none>", "80/TCP"),
+        ({"spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": 30000}, {"port": 1}]}},
+         "<none>", "80:30000/TCP,1/TCP"),
+        ({"spec": {"type": "LoadBalancer"}}, "<pending>", "<none>"),
+        ({"spec": {"type": "LoadBalancer", "externalIPs": ["10.0.0.9"]},
+          "status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.1"}, {"hostname": "lb"}]}}},
+         "10.0.0.1,lb,10.0.0.9", "<none>"),
+        ({"spec": {"type": "ExternalName", "externalName": "db"}}, "db", "<none>"),
+    ],
+)  # fmt: skip
+def test_a_service_shows_how_it_is_reached(service: Object, outside: str, ports: str) -> None:
+    shown = cells("Service", service)
+    assert (shown["External-IP"], shown["Port(s)"]) == (outside, ports)
+
+
+def test_a_volume_shows_whose_it_is() -> None:
+    spec = {"accessModes": ["ReadWriteOnce", "Other"], "claimRef": {"namespace": "n", "name": "c"}}
+    shown = cells("PersistentVolume", {"spec": spec, "status": {"phase": "Bound"}})
+    assert (shown["Access Modes"], shown["Claim"], shown["Status"]) == ("RWO,Other", "n/c", "Bound")
+    gone = cells("PersistentVolumeClaim", {"metadata": {"deletionTimestamp": MADE}})
+    assert (gone["Status"], gone["VolumeMode"]) == ("Terminating", "<unset>")
+
+
+def test_a_quota_shows_what_is_used() -> None:
+    status = {"hard": {"pods": "9", "cpu": "4", "limits.cpu": "8"}, "used": {"cpu": "1"}}
+    shown = cells("ResourceQuota", {"status": status})
+    assert (shown["Request"], shown["Limit"]) == ("cpu: 1/4, pods: 0/9", "limits.cpu: 0/8")
+
+
+def test_a_binding_shows_who_has_the_role() -> None:
+    subjects = [
+        {"kind": "User", "name": "me"},
+        {"kind": "ServiceAccount", "name": "a", "namespace": "n"},
+    ]
+    shown = cells("RoleBinding", {"roleRef": {"kind": "Role", "name": "r"}, "subjects": subjects})
+    assert (shown["Role"], shown["Users"], shown["ServiceAccounts"]) == ("Role/r", "me", "n/a")
+
+
+@pytest.mark.parametrize(
+    ("claim", "state"),
+    [
+        ({}, "pending"),
+        ({"status": {"allocation": {}}}, "allocated"),
+        ({"status": {"allocation": {}, "reservedFor": [{}]}}, "allocated,reserved"),
+        ({"metadata": {"deletionTimestamp": MADE}}, "deleted"),
+    ],
+)
+def test_a_claim_shows_how_far_it_is(claim: Object, state: str) -> None:
+    assert cells("ResourceClaim", claim)["State"] == state

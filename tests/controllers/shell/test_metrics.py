@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+
+from phalanx.api.kinds import POD
+from phalanx.controllers.shell.metrics import ROWS, SchedulingMetrics
+from phalanx.scheduler.cluster.cache import Cache
+from phalanx.scheduler.queueing.queue import TRANSITIONS, Queue, Stimulus
+from phalanx.telemetry import Metrics
+from tests.builders import gang, in_virtual_time, pod
+from tests.controllers.cluster import Cluster, cluster, machines
+from tests.scheduler import builders as build
+
+
+def told(metrics: Metrics, name: str) -> dict[str, float]:
+    """The series of a name, but for those that are 0."""
+    found = re.findall(rf"^{name}(?:{{(.*)}})? (\S+)$", metrics.text(), re.MULTILINE)
+    return {labels: float(number) for labels, number in found if float(number)}
+
+
+def of(c: Cluster, name: str) -> dict[str, float]:
+    return told(c.plane.server.metrics, f"scheduler_{name}")
+
+
+PROFILE = 'profile="default-scheduler"'
+
+
+@in_virtual_time
+async def test_attempts_are_counted_by_pod_and_by_group() -> None:
+    async with cluster(nodes=machines(1, cpu="4")) as c:
+        await c.create(*gang("a", 3, cpu="1"), pod("big", cpu="8"))
+        await c.until_placed("a-0", "a-1", "a-2")
+        assert of(c, "schedule_attempts_total") == {
+            f'result="scheduled",{PROFILE}': 3,
+            f'result="unschedulable",{PROFILE}': 1,
+        }
+        assert of(c, "podgroup_schedule_attempts_total") == {f'result="scheduled",{PROFILE}': 1}
+        assert of(c, "scheduling_algorithm_duration_seconds_count") == {"": 1}
+        assert of(c, "podgroup_scheduling_algorithm_duration_seconds_count") == {"": 1}
+
+
+@in_virtual_time
+async def test_the_seconds_of_an_attempt_include_the_binding() -> None:
+    async with cluster(nodes=machines(1, cpu="4"), latency=lambda: 0.5) as c:
+        await c.create(*gang("a", 2, cpu="1"))
+        await c.until_placed("a-0", "a-1")
+        seconds = of(c, "scheduling_attempt_duration_seconds_sum")
+        assert seconds == {f'result="scheduled",{PROFILE}': pytest.approx(1, abs=0.1)}
+        groups = of(c, "podgroup_scheduling_attempt_duration_seconds_sum")
+        assert groups == {f'result="scheduled",{PROFILE}': pytest.approx(0.5, abs=0.1)}
+
+
+@in_virtual_time
+async def test_a_pods_seconds_begin_when_nothing_is_missing_that_it_needs() -> None:
+    async with cluster(nodes=machines(1, cpu="4")) as c:
+        group, *members = gang("a", 2, cpu="1")
+        await c.create(group, members[0])
+        await asyncio.sleep(50)
+        await c.create(members[1])
+        await c.until_placed("a-0", "a-1")
+        assert of(c, "pod_scheduling_sli_duration_seconds_count") == {'attempts="1"': 2}
+        assert sum(of(c, "pod_scheduling_sli_duration_seconds_sum").values()) < 1
+        assert of(c, "pod_scheduling_attempts_sum") == {"": 2}
+
+
+@in_virtual_time
+async def test_a_pod_that_had_to_wait_for_room_tells_how_long_and_how_often_it_was_tried() -> None:
+    async with cluster(nodes=machines(1, cpu="4")) as c:
+        await c.create(pod("old", cpu="4"))
+        await c.until_placed("old")
+        await c.create(pod("new", cpu="4"))
+        await asyncio.sleep(20)
+        await c.delete(POD, "old")
+        await c.until_placed("new")
+        ((label, seconds),) = of(c, "pod_scheduling_sli_duration_seconds_sum").items()
+        assert seconds == pytest.approx(20, abs=1)
+        tried = int(label.removeprefix('attempts="').removesuffix('"'))
+        assert of(c, "pod_scheduling_attempts_sum") == {"": 1 + tried}
+
+
+@in_virtual_time
+async def test_who_waits_is_told_by_line() -> None:
+    async with cluster(nodes=machines(1, cpu="4")) as c:
+        await c.create(pod("big", cpu="8"), pod("held", gates=["quota"]))
+        await c.create(*gang("short", 2, minimum=3), pod("lost", "nowhere"))
+        await asyncio.sleep(1)
+        assert of(c, "pending_pods") == {
+            'queue="unschedulable"': 1, 'queue="gated"': 3, 'queue="incomplete"': 1,
+        }  # fmt: skip
+        assert of(c, "queued_entities") == {
+            'queue="unschedulable",type="pod"': 1, 'queue="gated",type="pod"': 1,
+            'queue="gated",type="podgroup"': 1, 'queue="incomplete",type="podgroup"': 1,
+        }  # fmt: skip
+        assert 'queue="active"' in c.plane.server.metrics.text()
+
+
+@in_virtual_time
+async def test_who_waits_is_told_by_the_plugins_that_keep_it_waiting() -> None:
+    async with cluster(nodes=machines(2, cpu="4")) as c:
+        await c.create(pod("big", cpu="8"), pod("held", gates=["quota"]))
+        await c.create(*gang("large", 9, cpu="1"), pod("lost", "nowhere"))
+        await c.create(pod("picky", cpu="8", spec={"nodeSelector": {"disk": "ssd"}}))
+        await asyncio.sleep(1)
+        assert of(c, "unschedulable_pods") == {
+            f'plugin="NodeAffinity",{PROFILE}': 1,
+            f'plugin="NodeResourcesFit",{PROFILE}': 2,
+            f'plugin="GangScheduling",{PROFILE}': 9,
+            f'plugin="SchedulingGates",{PROFILE}': 1,
+        }
+
+
+@in_virtual_time
+async def test_who_comes_to_a_line_is_counted_with_what_brought_it_there() -> None:
+    async with cluster(nodes=machines(1, cpu="4")) as c:
+        await c.create(*gang("a", 3, cpu="2"))
+        await asyncio.sleep(0.5)
+        entities = of(c, "queue_incoming_entities_total")
+        assert entities['queue="active",event="PodAdd",type="podgroup"'] == 1
+        failed = 'queue="unschedulable",event="ScheduleAttemptFailure"'
+        assert entities[f'{failed},type="podgroup"'] == 1
+        assert of(c, "queue_incoming_pods_total")[failed] == 3
+
+
+@in_virtual_time
+async def test_what_the_cache_holds_is_told() -> None:
+    async with cluster(nodes=machines(2, cpu="4")) as c:
+        await c.create(*gang("a", 3, cpu="1"), pod("big", cpu="8"))
+        await c.until_placed("a-0", "a-1", "a-2")
+        await asyncio.sleep(1)
+        assert of(c, "cache_size") == {'type="nodes"': 2, 'type="pods"': 3}
+
+
+@in_virtual_time
+async def test_changes_of_the_cluster_are_counted_as_they_are_taken_in() -> None:
+    async with cluster(nodes=machines(2, cpu="4")) as c:
+        await c.create(*gang("a", 3, cpu="1"))
+        await c.until_placed("a-0", "a-1", "a-2")
+        await c.delete(POD, "a-0")
+        await asyncio.sleep(60)
+        counts = of(c, "event_handling_duration_seconds_count")
+        assert counts['event="NodeAdd"'] == 2
+        assert counts['event="PodAdd"'] == 3
+        assert counts['event="PodGroupAdd"'] == 1
+        assert counts['event="PodDelete"'] == 1
+        assert counts['event="PodUpdate"'] >= 3
+
+
+@in_virtual_time
+async def test_the_pods_of_one_transaction_are_told() -> None:
+    async with cluster(nodes=machines(2, cpu="4")) as c:
+        await c.create(*gang("a", 3, cpu="1"))
+        await c.until_placed("a-0", "a-1", "a-2")
+        metrics = c.plane.server.metrics
+        assert told(metrics, "phalanx_scheduler_bind_batch_pods_sum") == {"": 3}
+        assert told(metrics, "phalanx_scheduler_bind_batch_pods_count") == {"": 1}
+
+
+@in_virtual_time
+async def test_the_metrics_of_loops_and_informers_stand_beside_them() -> None:
+    async with cluster(nodes=machines(2, cpu="4")) as c:
+        await c.create(pod("big", cpu="8"))
+        await asyncio.sleep(5)
+        metrics = c.plane.server.metrics
+        assert told(metrics, "phalanx_informer_objects")['resource="pods"'] == 1
+        assert told(metrics, "phalanx_informer_failing") == {}
+        assert told(metrics, "workqueue_adds_total")['name="Reporter.reconcile_pod"'] >= 1
+        assert 'workqueue_depth{name="Reporter.reconcile_pod"} 0' in metrics.text()
+
+
+def test_whatever_brings_an_entity_into_a_line_has_a_name() -> None:
+    metrics, queue = Metrics(), Queue()
+    watched = SchedulingMetrics(metrics, queue, Cache())
+    queue.pod(build.pod("p"), 0.0)
+    (arrival,) = queue.arrivals
+    stimuli = {stimulus for _, stimulus in TRANSITIONS} - {Stimulus.CURED, Stimulus.POPPED}
+    for stimulus in stimuli:
+        queue.arrivals[arrival._replace(cause=stimulus)] = 1
+    assert len(told(metrics, "scheduler_queue_incoming_entities_total")) >= len(stimuli)
+    assert watched is not None
+
+
+def test_every_row_has_a_name_of_its_own() -> None:
+    names = [row.name for row in ROWS]
+    assert len(set(names)) == len(names)

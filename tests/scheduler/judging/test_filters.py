@@ -1,0 +1,176 @@
+"""May it run here? Each filter alone, and the words when nobody may."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+
+from phalanx.api.core import Node, Pod, Taint, Toleration
+from phalanx.api.selectors import Requirement
+from phalanx.scheduler.cluster.shape import shape_of
+from phalanx.scheduler.cluster.wishes import Place, tolerates
+from phalanx.scheduler.decision import Refusal
+from phalanx.scheduler.events import Event
+from phalanx.scheduler.judging.filters import FILTERS, Depends, node_affinity, refusal, refused
+from phalanx.scheduler.judging.scene import opening
+from tests.scheduler import oracle
+from tests.scheduler.builders import cluster, node, pod
+from tests.scheduler.strategies import Situation, situations
+
+TAINT = Taint("dedicated", "train", "NoSchedule")
+
+
+def refuse(machines: list[Node], newcomer: Pod, running: list[Pod] | None = None) -> Refusal:
+    snapshot = cluster(machines, running or []).snapshot()
+    return refusal(FILTERS, opening(snapshot, shape_of(newcomer)))
+
+
+@pytest.mark.parametrize(
+    ("toleration", "covered"),
+    [
+        (Toleration("dedicated", "Equal", "train", "NoSchedule"), True),
+        (Toleration("dedicated", "Equal", "train"), True),
+        (Toleration("dedicated", "Exists"), True),
+        (Toleration("", "Exists"), True),
+        (Toleration("dedicated", "Equal", "serve"), False),
+        (Toleration("other", "Exists"), False),
+        (Toleration("", "Equal", "train"), False),
+        (Toleration("dedicated", "Exists", "", "NoExecute"), False),
+    ],
+)
+def test_a_toleration_covers_what_it_names(toleration: Toleration, covered: bool) -> None:
+    assert tolerates(toleration, TAINT) is covered
+
+
+def test_a_cordoned_node_refuses_all_but_those_that_tolerate_it() -> None:
+    answer = refuse([node("a", cordoned=True)], pod("p"))
+    assert answer.counts == (("node(s) were unschedulable", 1),)
+    tolerant = pod("p", tolerations=(Toleration("node.kubernetes.io/unschedulable", "Exists"),))
+    assert refuse([node("a", cordoned=True)], tolerant).counts == ()
+
+
+def test_hard_taints_refuse_and_soft_ones_do_not() -> None:
+    for effect, counts in (
+        ("NoSchedule", (("node(s) had untolerated taint(s)", 1),)),
+        ("NoExecute", (("node(s) had untolerated taint(s)", 1),)),
+        ("PreferNoSchedule", ()),
+    ):
+        assert refuse([node("a", taints=(Taint("x", "y", effect),))], pod("p")).counts == counts
+
+
+def test_a_selector_wants_all_its_labels() -> None:
+    machines = [node("a", {"disk": "ssd"}), node("b", {"zone": "1"})]
+    answer = refuse(machines, pod("p", selector={"disk": "ssd", "zone": "1"}))
+    assert answer.counts == (("node(s) didn't match Pod's node affinity/selector", 2),)
+
+
+def test_a_full_node_names_everything_that_it_lacks() -> None:
+    machines = [node("a", cpu="1", memory="1Gi", pods="1")]
+    answer = refuse(machines, pod("p", cpu="1", memory="1Gi"), [pod("q", on="a", cpu="1")])
+    assert answer.counts == (("Insufficient cpu", 1), ("Too many pods", 1))
+
+
+def test_a_resource_that_nobody_has_is_lacking_everywhere() -> None:
+    answer = refuse([node("a"), node("b")], pod("p", asks={"example.com/gpu": "1"}))
+    assert answer.counts == (("Insufficient example.com/gpu", 2),)
+
+
+def test_a_node_counts_under_the_first_filter_that_refuses_it() -> None:
+    answer = refuse([node("a", cordoned=True, cpu="1", taints=(TAINT,))], pod("p", cpu="2"))
+    assert answer.counts == (("node(s) were unschedulable", 1),)
+
+
+def test_only_events_that_can_cure_it_wake_a_refused_pod() -> None:
+    assert refuse([], pod("p")).wakes_on == {Event.NODE_ADDED}
+    cordoned = refuse([node("a", cordoned=True)], pod("p"))
+    assert cordoned.wakes_on == {Event.NODE_ADDED, Event.NODE_UPDATED}
+    full = refuse([node("a", cpu="1")], pod("p", cpu="2"))
+    assert full.wakes_on == {Event.NODE_ADDED, Event.NODE_UPDATED, Event.POD_GONE}
+
+
+def test_what_a_node_is_cannot_be_cured_by_eviction() -> None:
+    assert {row.depends for row in FILTERS if not row.evictable} == {Depends.NODES}
+    assert Depends.NODES not in {row.depends for row in FILTERS if row.evictable}
+
+
+@pytest.mark.parametrize(
+    ("machine", "newcomer", "cure"),
+    [
+        (node("a", cordoned=True), pod("p"), "uncordon node a"),
+        (
+            node("a", taints=(TAINT,)),
+            pod("p"),
+            "tolerate dedicated=train:NoSchedule of node a, or remove it",
+        ),
+        (
+            node("a", {"zone": "1"}),
+            pod("p", selector={"disk": "ssd", "zone": "1"}),
+            "label node a with disk=ssd",
+        ),
+        (
+            node("a", cpu="1500m", memory="1Gi"),
+            pod("p", cpu="2", memory="3Gi"),
+            "free or add cpu 500m, memory 2Gi on node a",
+        ),
+        (
+            node("a"),
+            pod("p", asks={"example.com/gpu": "2"}),
+            "free or add example.com/gpu 2 on node a",
+        ),
+    ],
+)
+def test_every_filter_knows_a_cure(machine: Node, newcomer: Pod, cure: str) -> None:
+    assert refuse([machine], newcomer).cures[0] == cure
+
+
+def test_a_cure_is_offered_where_nothing_else_is_in_the_way() -> None:
+    machines = [
+        node("a", cordoned=True, cpu="1"),
+        node("b", cpu="1"),
+        node("c", cpu="1500m"),
+        node("d", cordoned=True),
+    ]
+    assert refuse(machines, pod("p", cpu="2")).cures == (
+        "uncordon node d",
+        "free or add cpu 500m on node c",
+        "add a node with room for cpu 2",
+    )
+
+
+def test_a_new_node_would_need_the_labels_too() -> None:
+    answer = refuse([], pod("p", cpu="1", selector={"disk": "ssd"}))
+    assert answer.cures == ("add a node with room for cpu 1 and the label disk=ssd",)
+
+
+def test_a_node_outside_the_affinity_that_all_pods_get_is_refused_for_that_first() -> None:
+    training = (Place((Requirement("pool", "in", frozenset({"training"})),)),)
+    rows = [node_affinity(training) if row.name == "NodeAffinity" else row for row in FILTERS]
+    machines = [node("a"), node("b", {"pool": "training"}), node("c", {"disk": "ssd"})]
+
+    def answer(*found: Node) -> Refusal:
+        newcomer = shape_of(pod("p", selector={"disk": "ssd"}))
+        return refusal(rows, opening(cluster(found).snapshot(), newcomer))
+
+    assert answer(*machines).counts == (
+        ("node(s) didn't match scheduler-enforced node affinity", 2),
+        ("node(s) didn't match Pod's node affinity/selector", 1),
+    )
+    assert answer(*machines).cures[0] == "label node b with disk=ssd"
+    assert answer(machines[2]).cures[0] == (
+        "let the affinity that the scheduler adds to all pods allow node c"
+    )
+
+
+@given(situations(peers=False))
+def test_all_nodes_at_once_are_judged_like_one_by_one(situation: Situation) -> None:
+    snapshot = situation.cache().snapshot()
+    world = situation.world()
+    for member in situation.entity.members[:5]:
+        ask = member.shape.ask(snapshot.columns)
+        masks = [refused(row, opening(snapshot, member.shape)) for row in FILTERS]
+        for i, machine in enumerate(world.machines.values()):
+            fine = not any(mask[i] for mask in masks)
+            assert fine == (not oracle.refusals(member.pod, machine, world))
+            for row, mask in zip(FILTERS, masks, strict=True):
+                if row.admits:
+                    assert row.admits(ask, snapshot.spot(i)) == (not mask[i])

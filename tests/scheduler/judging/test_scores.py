@@ -1,0 +1,80 @@
+"""How well? All forms of an opinion give the same integers, whatever it is told."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.scheduler.cluster.shape import Shape, shape_of
+from phalanx.scheduler.cluster.snapshot import Snapshot
+from phalanx.scheduler.policy import DEFAULT, Policy
+from tests.scheduler import oracle
+from tests.scheduler.builders import cluster, node, pod
+from tests.scheduler.configurations import ARGUMENTS, Profile, policy
+from tests.scheduler.oracle_settings import Settings
+from tests.scheduler.strategies import Situation, situations
+
+FIT, BALANCE = "NodeResourcesFit", "NodeResourcesBalancedAllocation"
+OPINIONS = {FIT: oracle.allocation, BALANCE: oracle.balanced_allocation}
+
+
+@st.composite
+def tellings(draw: st.DrawFn) -> Profile:
+    """A profile that says what is thought of load."""
+    return {
+        "pluginConfig": [{"name": name, "args": draw(ARGUMENTS[name])} for name in (FIT, BALANCE)]
+    }
+
+
+def scores(rules: Policy, snapshot: Snapshot, shape: Shape) -> dict[str, list[int]]:
+    """What every opinion says of every node, in both its forms."""
+    said = {}
+    for row in rules.scores:
+        opinion = row.opinion(shape, snapshot.columns)
+        said[row.name] = opinion.everywhere(snapshot).tolist()
+        assert said[row.name] == [opinion.here(snapshot.spot(i)) for i in range(len(snapshot))]
+        assert all(0 <= score <= 100 for score in said[row.name])
+    return said
+
+
+def assert_agreed(situation: Situation, rules: Policy, settings: Settings) -> None:
+    snapshot = situation.cache().snapshot()
+    machines = list(situation.world().machines.values())
+    for member in situation.entity.members[:5]:
+        said = scores(rules, snapshot, member.shape)
+        assert said == {
+            name: [slow(member.pod, machine, settings) for machine in machines]
+            for name, slow in OPINIONS.items()
+        }
+
+
+@given(situations())
+def test_all_nodes_at_once_one_node_and_the_oracle_agree(situation: Situation) -> None:
+    assert_agreed(situation, DEFAULT, Settings())
+
+
+@given(situations(), tellings())
+def test_they_agree_on_any_resources_weights_and_strategies(
+    situation: Situation, profile: Profile
+) -> None:
+    assert_agreed(situation, policy(profile), Settings(profile))
+
+
+amount = st.integers(0, 2**50)
+
+
+@given(st.lists(st.tuples(amount, amount, amount, amount), min_size=1), amount, amount, tellings())
+def test_both_forms_agree_on_any_amounts(
+    rows: list[tuple[int, int, int, int]], cpu: int, memory: int, profile: Profile
+) -> None:
+    machines = [
+        node(f"n{i:03}", room={"cpu": f"{row[0]}m", "memory": row[1]}) for i, row in enumerate(rows)
+    ]
+    load = [
+        pod(f"p{i}", on=f"n{i:03}", asks={"cpu": f"{row[2]}m", "memory": row[3]})
+        for i, row in enumerate(rows)
+    ]
+    snapshot = cluster(machines, load).snapshot()
+    shape = shape_of(pod("new", asks={"cpu": f"{cpu}m", "memory": memory}))
+    for rules in (DEFAULT, policy(profile)):
+        scores(rules, snapshot, shape)
