@@ -40,8 +40,15 @@ _LINES = """\
 A pod of a group counts like any other where pods are counted. `queue` is the line that it stands
 in: `active` is tried next, `unschedulable` was refused, `backoff` could not be bound or was refused
 in error, `gated` is held back by a scheduling gate or waits for more members, `incomplete` waits
-for its PodGroup. What is refused is tried again after a pause too, not only when something happens
-that may help; what is being tried stands in no line."""
+for its PodGroup, `pending` came while its group was being tried. What is refused is tried again
+after a pause too, not only when something happens that may help; what is being tried stands in no
+line.
+
+A CompositePodGroup counts as a PodGroup; only `preemptor` tells them apart. Of placements those of
+the topmost group count. Where all members are alike arithmetic tells which placement will win, and
+only that one is tried. What came of thinking about preemption is `Success` if others leave,
+`Unschedulable` if nobody may be evicted or nobody's going would help, and
+`UnschedulableAndUnresolvable` if there is nobody less important."""
 
 SECTIONS: Sequence[tuple[str, str, Sequence[Row[Any]]]] = (
     ("Scheduler", _LINES, scheduling.ROWS),
@@ -64,18 +71,11 @@ SECTIONS: Sequence[tuple[str, str, Sequence[Row[Any]]]] = (
 
 #: What kube-scheduler measures and this scheduler does not, by the reason for that.
 ABSENT: Mapping[str, Sequence[str]] = {
-    "come with the choice between placements": (
-        "generated_placements_total",
-        "placement_evaluations_total",
+    "a decision reads no clock: part of `scheduler_*scheduling_algorithm_duration_seconds`": (
         "placement_evaluation_duration_seconds",
-    ),
-    "come with preemption": (
-        "workload_preemption_attempts_total",
-        "workload_preemption_victims",
-        "preemption_workload_disruptions",
-        "preemption_pdb_violations_total",
         "preemption_evaluation_duration_seconds",
-        "preemption_execution_duration_seconds",
+    ),
+    "there is one thread: see `scheduler_preemption_execution_duration_seconds`": (
         "preemption_goroutines_duration_seconds",
         "preemption_goroutines_execution_total",
     ),

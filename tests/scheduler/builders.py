@@ -131,6 +131,15 @@ def pod_like(original: Pod, name: str, *, uid: str = "", on: str = "") -> Pod:
     return replace(original, metadata=meta, spec=replace(original.spec, node_name=on))
 
 
+def promised(original: Pod, node: str) -> Pod:
+    """The same pod without a node, which is kept one while others leave it."""
+    return replace(
+        original,
+        spec=replace(original.spec, node_name=""),
+        status=replace(original.status, nominated_node_name=node),
+    )
+
+
 def gang(
     name: str, quorum: int, *, priority: int = 0, parent: str = "", goes_whole: bool = False,
     topology: str = "",

@@ -99,14 +99,17 @@ def scores(pod: Pod, names: list[str], world: World) -> dict[str, int]:
 
 
 def refusals(pod: Pod, machine: Machine, world: World) -> list[str]:
-    """What the first filter that is asked and minds has to say."""
+    """What the first filter that is asked and minds has to say, with and without the promised."""
     filters = {
         "NodeUnschedulable": cordoned, "TaintToleration": tainted, "NodeAffinity": elsewhere,
         "NodePorts": ports_taken, "NodeResourcesFit": full,
         "PodTopologySpread": peers.spread_refusal, "InterPodAffinity": peers.affinity_refusal,
     }  # fmt: skip
     asked = [filters[name] for name in world.settings.filters()]
-    return next(filter(None, (refuses(pod, machine, world) for refuses in asked)), [])
+    worlds = [(machine, world)]
+    if machine.bare and world.bare:
+        worlds.append((machine.bare, world.bare))
+    return next(filter(None, (refuses(pod, *one) for refuses in asked for one in worlds)), [])
 
 
 def cordoned(pod: Pod, machine: Machine, world: World) -> list[str]:
@@ -281,6 +284,7 @@ def balance(machine: Machine, names: list[str], more: dict[str, int]) -> int:
 def image_locality(pod: Pod, machine: Machine, world: World) -> int:
     mebibyte = 1024 * 1024
     images = [container.image for container in pod.spec.containers]
+    images += [volume.image.reference for volume in pod.spec.volumes if volume.image]
     total = 0
     for image in images:
         name = image if ":" in image.rpartition("/")[2] else f"{image}:latest"

@@ -101,7 +101,8 @@ def copied(world: World) -> World:
         name: Machine(m.node, m.room, list(m.pods), Counter(m.used), Counter(m.scored))
         for name, m in world.machines.items()
     }
-    return World(machines, world.namespaces, world.services, world.settings)
+    twin = World(machines, world.namespaces, world.services, world.settings)
+    return twin.besides(copied(world.bare)) if world.bare else twin
 
 
 def group_by_group(kin: Kin, one: Entity, world: World, inside: set[str]) -> bool | None:

@@ -7,15 +7,24 @@ from dataclasses import replace
 import msgspec
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
-from phalanx.api.core import Node, Pod, Taint
+from phalanx.api.core import (
+    Affinity,
+    Node,
+    Pod,
+    PodAffinity,
+    PodAffinityTerm,
+    SpreadConstraint,
+    Taint,
+)
 from phalanx.api.scheduling import PodGroup
 from phalanx.scheduler.asking.diagnosis import Cluster, cache_of
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Binding, Decision, Placed, Refusal, Refused, Waiting
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.policy import DEFAULT
-from tests.scheduler.builders import alone, basic, entity, gang, key, node, pod
+from tests.scheduler.builders import alone, basic, entity, gang, key, node, pod, promised
 from tests.scheduler.strategies import Situation, situations
 from tests.scheduler.verifier import Verifier
 
@@ -36,17 +45,19 @@ def placed(**homes: str) -> Placed:
     return Placed(None, tuple(bindings))
 
 
-@given(situations())
-def test_what_the_scheduler_decides_is_right(situation: Situation) -> None:
+@given(situations(), st.sets(st.integers(0, 3)))
+def test_what_the_scheduler_decides_is_right(situation: Situation, waiting: set[int]) -> None:
+    running = [
+        promised(one, one.node) if number in waiting and one.group is None else one
+        for number, one in enumerate(situation.running)
+    ]
     members = [member.pod for member in situation.entity.members]
     group = situation.entity.group
     groups = [group] if isinstance(group, PodGroup) else []
     mine = situation.entity.group is not None
-    others = [p for p in situation.running if mine and p.group == situation.entity.key]
+    others = [p for p in running if mine and p.group == situation.entity.key]
     alive = tuple(p for p in others if not p.metadata.deletion_timestamp)
-    seen = Cluster(
-        situation.nodes, groups, [*situation.running, *members], (), situation.namespaces
-    )
+    seen = Cluster(situation.nodes, groups, [*running, *members], (), situation.namespaces)
     one = replace(situation.entity, others=alive)
     if groups and len(members) + len(alive) < one.quorum:
         return
@@ -62,6 +73,35 @@ def test_a_pod_where_it_may_not_be_is_found() -> None:
     assert judged(cluster([tainted], [one]), alone(one), placed(p="m")) == [
         "default/p: default/p may not be on m: no such node"
     ]
+
+
+WEB: dict[str, object] = {"matchLabels": {"app": "web"}}
+
+
+def test_a_pod_that_relies_on_one_who_is_only_promised_a_place_is_found() -> None:
+    zones = [node(name, {"zone": name}) for name in "ab"]
+    web = pod("web", on="a", labels={"app": "web"})
+    near = PodAffinity((PodAffinityTerm("zone", WEB),))
+    one = pod("p", affinity=Affinity(pod_affinity=near))
+    expected = "default/p: default/p may not be on a: node(s) didn't match pod affinity rules"
+    assert judged(cluster(zones, [web, one]), alone(one), placed(p="a")) == []
+    seen = cluster(zones, [promised(web, "a"), one])
+    assert judged(seen, alone(one), placed(p="a")) == [expected]
+    assert judged(seen, alone(one)) == []
+    assert not Verifier().fits(seen, alone(one))
+
+
+def test_a_spread_that_is_even_only_with_what_is_promised_is_found() -> None:
+    zones = [node(name, {"zone": name}) for name in "ab"]
+    webs = [pod(f"web-{name}", on=name, labels={"app": "web"}) for name in "ab"]
+    even = (SpreadConstraint("zone", label_selector=WEB),)
+    one = pod("p", labels={"app": "web"}, spreads=even)
+    seen = cluster(zones, [webs[0], promised(webs[1], "b"), one])
+    (sentence,) = judged(seen, alone(one), placed(p="a"))
+    assert "default/p may not be on a: node(s) didn't match pod topology spread" in sentence
+    assert judged(seen, alone(one), placed(p="b")) == []
+    away = cluster([zones[0], node("b", {"zone": "b"}, cordoned=True)], list(seen.pods))
+    assert judged(away, alone(one)) == []
 
 
 def test_pods_that_do_not_fit_together_are_found() -> None:

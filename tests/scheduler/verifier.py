@@ -4,14 +4,15 @@ Whatever the scheduler's caches, snapshots and views made of the cluster is not 
 entity must be what the objects say (`kinship.py`), the quorum must be met at every level, every
 placement must be allowed (`seating.py`), whoever is evicted must have to go (`evictions.py`); and,
 where there is time for it, what is decided must be what placing pod by pod gives, with the same
-refusals. What others were promised counts as taken for whoever is not more important.
+refusals. What others were promised counts as taken for whoever is not more important, but nobody
+may be where he may only be because they will come: he must be allowed with them and without.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from msgspec.structs import replace
 
@@ -162,13 +163,23 @@ class Verifier:
                         yield f"to {cure} would not help: {', '.join(reasons)}"
 
     def _world(self, seen: Cluster, entity: Entity, gone: Collection[str] = ()) -> World:
-        """The oracle's cluster, without some pods, with those who have a claim that counts."""
-        machines = {node.metadata.name: Machine(node, node_room(node)) for node in seen.nodes}
+        """The oracle's cluster, without some pods, with and without those who have a claim that
+        counts.
+        """
         own = {member.pod.metadata.uid for member in entity.members}
-        for pod in seen.pods:
-            uid = pod.metadata.uid
-            machine = machines.get(pod.node or _claimed(pod, entity, own))
-            if machine is not None and uid not in gone:
+        left = [pod for pod in seen.pods if pod.metadata.uid not in gone]
+        homes = [(pod, pod.node) for pod in left if pod.node]
+        waiting = [(pod, _claimed(pod, entity, own)) for pod in left if not pod.node]
+        claims = [(pod, node) for pod, node in waiting if node]
+        bare = self._peopled(seen, homes)
+        return self._peopled(seen, homes + claims).besides(bare) if claims else bare
+
+    def _peopled(self, seen: Cluster, homes: Iterable[tuple[Pod, str]]) -> World:
+        """The oracle's cluster with these pods on these nodes."""
+        machines = {node.metadata.name: Machine(node, node_room(node)) for node in seen.nodes}
+        for pod, node in homes:
+            uid, machine = pod.metadata.uid, machines.get(node)
+            if machine is not None:
                 if uid not in self._amounts:
                     self._amounts[uid] = pod_requests(pod), scored_requests(pod)
                 used, scored = self._amounts[uid]
@@ -236,8 +247,14 @@ def _left(decision: Decision) -> tuple[Refused, ...]:
 
 
 def _change(world: World, name: str, change: Callable[[Node], Node]) -> None:
+    for machine in _versions(world, name):
+        machine.node = change(machine.node)
+
+
+def _versions(world: World, name: str) -> list[Machine]:
+    """A node with those who were promised a place on it, and without."""
     machine = world.machines[name]
-    machine.node = change(machine.node)
+    return [one for one in (machine, machine.bare) if one]
 
 
 def _uncordon(world: World, match: re.Match[str]) -> None:
@@ -259,10 +276,10 @@ def _label(world: World, match: re.Match[str]) -> None:
 
 
 def _make_room(world: World, match: re.Match[str]) -> None:
-    room = world.machines[match["node"]].room
-    for need in match["amounts"].split(", "):
-        name, quantity = need.split(" ")
-        room[name] = room.get(name, 0) + amount(name, quantity)
+    for machine in _versions(world, match["node"]):
+        for need in match["amounts"].split(", "):
+            name, quantity = need.split(" ")
+            machine.room[name] = machine.room.get(name, 0) + amount(name, quantity)
 
 
 _COMPANY = re.compile("affinity rules|topology spread")

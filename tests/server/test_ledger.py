@@ -17,7 +17,8 @@ from tests.server.api import Answer, Api
 
 NODES = ("n1", "n2")
 PODS = ("a", "b", "c", "d", "e")
-CPUS = ("1", "1500m", "3")
+#: The last one is more than 64 bits hold, in thousandths.
+CPUS = ("1", "1500m", "3", "1e18")
 
 #: What is done, to which pods, and where.
 acts = st.lists(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
 from phalanx.api.meta import Condition, Key, Meta, new_key
@@ -37,7 +37,7 @@ class ContainerPort(Struct, frozen=True, rename="camel"):
 
     container_port: int = 0
     host_port: int = 0
-    host_ip: str = ""
+    host_ip: str = field(name="hostIP", default="")
     protocol: str = "TCP"
 
 
@@ -73,12 +73,19 @@ class SchedulingGroup(Struct, frozen=True, rename="camel"):
     pod_group_name: str = ""
 
 
+class ImageVolume(Struct, frozen=True, rename="camel"):
+    """An image whose files are mounted."""
+
+    reference: str = ""
+
+
 class PodVolume(Struct, frozen=True, rename="camel"):
-    """A volume, of interest only when it needs a claim to be bound."""
+    """A volume, of interest only when it needs a claim to be bound, or is an image."""
 
     name: str = ""
     persistent_volume_claim: dict[str, object] | None = None
     ephemeral: dict[str, object] | None = None
+    image: ImageVolume | None = None
 
 
 class PodClaim(Struct, frozen=True, rename="camel"):

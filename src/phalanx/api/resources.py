@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from phalanx.api.core import Container, Node, Pod
+from phalanx.api.core import Container, Node, Pod, PodSpec
 from phalanx.api.quantity import Text, milli, whole
 
 #: Units per resource name.
@@ -31,16 +31,20 @@ def amount(name: str, text: Text) -> int:
 
 def pod_requests(pod: Pod) -> Amounts:
     """The room that a pod takes on its node, itself counted under `pods`."""
-    stated = _together(pod, _container_requests)
-    total = {**stated, **_pod_level(pod)}
+    total = {**container_requests(pod.spec), **_pod_level(pod)}
     _add(total, amounts(pod.spec.overhead))
     total["pods"] = 1
     return {name: count for name, count in total.items() if count}
 
 
+def container_requests(spec: PodSpec) -> Amounts:
+    """What the containers of a pod ask for, all in all."""
+    return _together(spec, _container_requests)
+
+
 def scored_requests(pod: Pod) -> Amounts:
     """CPU and memory as scores see them: a container that states none counts as a small one."""
-    total = {**_together(pod, _scored_container), **_pod_level(pod)}
+    total = {**_together(pod.spec, _scored_container), **_pod_level(pod)}
     _add(total, amounts(pod.spec.overhead))
     return {name: total.get(name, 0) for name in UNSTATED}
 
@@ -50,11 +54,11 @@ def node_room(node: Node) -> Amounts:
     return amounts(node.status.allocatable)
 
 
-def _together(pod: Pod, of: _Count) -> Amounts:
+def _together(spec: PodSpec, of: _Count) -> Amounts:
     """Containers run side by side; init containers one by one before, sidecars all along."""
     running: Amounts = {}
     peak: Amounts = {}
-    for container in pod.spec.init_containers:
+    for container in spec.init_containers:
         needs = of(container)
         if container.restart_policy == "Always":
             _add(running, needs)
@@ -62,7 +66,7 @@ def _together(pod: Pod, of: _Count) -> Amounts:
         else:
             needs = _sum(running, needs)
         _raise(peak, needs)
-    for container in pod.spec.containers:
+    for container in spec.containers:
         _add(running, of(container))
     _raise(peak, running)
     return peak

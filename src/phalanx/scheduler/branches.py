@@ -32,6 +32,7 @@ from phalanx.scheduler.placing.attempt import (
     Attempt,
     Ground,
     Seat,
+    choice_of,
     in_one_place,
     residents,
     tried,
@@ -50,6 +51,8 @@ class Branch:
         self.entity, self.placement = entity, placement
         self.parts: list[Attempt | Branch] = []
         self.placements: int | None = None
+        #: In how many of them it was tried, and how many held enough.
+        self.tried = self.feasible = 0
 
     @property
     def scheduled(self) -> int:
@@ -97,17 +100,17 @@ class Branch:
     def offer(self) -> Offer:
         """What the placement of this branch holds."""
         assert self.placement is not None
-        seats = self.seats
-        loads = [sum(seat.member.shape.scored[at] for seat in seats) for at in (0, 1)]
         members = sum(leaf.scheduled for leaf in self.leaves)
-        return Offer(self.placement, members, *loads)
+        return Offer(self.placement, members, [seat.member.shape for seat in self.seats])
 
     def placed(self) -> Placed:
         """What was found, as a decision."""
         leaves = list(self.leaves)
         bindings = tuple(binding for leaf in leaves for binding in leaf.bindings)
         leftovers = tuple(one for leaf in leaves for one in leaf.refused)
-        return Placed(self.entity.group_key, bindings, leftovers, tuple(self._verdicts(None)))
+        parts = tuple(self._verdicts(None))
+        choice = choice_of(self.placements, self.tried, self.feasible)
+        return Placed(self.entity.group_key, bindings, leftovers, parts, choice)
 
     def waiting(self) -> Waiting:
         """Why it is not enough, as a decision."""
@@ -136,6 +139,7 @@ class Branch:
             reason=UNDECIDED if undecided else UNSCHEDULABLE,
             placements=self.placements,
             undecided=undecided,
+            tried=self.tried,
         )
 
     def _verdicts(self, above: Waiting | None) -> Iterator[Part]:
@@ -215,9 +219,9 @@ def _in_places(entity: Entity, ground: Ground, found: Sequence[Placement] | None
     enough = [branch for branch in branches if branch.is_enough]
     chosen = max(branches, key=lambda branch: branch.scheduled, default=Branch(entity))
     if enough:
-        offer = best([branch.offer for branch in enough], ground.snapshot)
+        offer = best([branch.offer for branch in enough], ground.snapshot, ground.policy)
         chosen = next(one for one in enough if one.placement is offer.placement)
-    chosen.placements = len(found)
+    chosen.placements, chosen.tried, chosen.feasible = len(found), len(branches), len(enough)
     return chosen
 
 

@@ -14,6 +14,9 @@ to an exact search: then there is a placement, there is none, or it says that it
 members beyond the quorum are tried too, and those without a
 node are left over; members that already have a node count; where a topology is asked for all of
 them are in one placement. A pod alone is a group of one; a tree of groups is one entity.
+
+Who is no less important and was promised a node while others leave it takes up room there. Whom he
+keeps away stays away, but who must be near somebody, or evenly spread, must be so without him too.
 """
 
 from __future__ import annotations
@@ -82,4 +85,4 @@ def _with_claims(entity: Entity, snapshot: Snapshot) -> Snapshot:
         for key, claim in snapshot.claims.items()
         if claim.priority >= entity.priority and key not in own
     ]
-    return varied(snapshot, plus=others)
+    return varied(snapshot, plus=others, promised=True)

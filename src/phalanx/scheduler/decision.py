@@ -61,6 +61,17 @@ class Part(NamedTuple):
     waiting: Waiting | None
 
 
+class Choice(NamedTuple):
+    """Among how many placements a group could choose, how many it tried, how many held enough.
+
+    Of a tree it is the choice of its root.
+    """
+
+    placements: int
+    tried: int
+    feasible: int
+
+
 class Placed(Struct, frozen=True):
     """Enough members have a node: bind them. Leftovers are members beyond the quorum without."""
 
@@ -69,6 +80,8 @@ class Placed(Struct, frozen=True):
     leftovers: tuple[Refused, ...] = ()
     #: What is to be said of each group of a tree; none for a group by itself.
     parts: tuple[Part, ...] = ()
+    #: The placements that it was chosen from; None where it may be anywhere.
+    choice: Choice | None = None
 
     @property
     def fails_group(self) -> bool:
@@ -104,6 +117,13 @@ class Waiting:
     relaxes: float | None = None
     #: What is to be said of each group of a tree; none for a group by itself.
     parts: tuple[Part, ...] = ()
+    #: In how many of the placements it was tried.
+    tried: int = 0
+
+    @property
+    def choice(self) -> Choice | None:
+        """The placements of which none held enough; None where it may be anywhere."""
+        return None if self.placements is None else Choice(self.placements, self.tried, 0)
 
     @property
     def fails_group(self) -> bool:
@@ -127,6 +147,15 @@ class Preempting:
 
     waiting: Waiting
     victims: tuple[Victim, ...]
+    #: How many units of groups are lost: whole groups and trees, and pods that go alone from one.
+    disruptions: int = 0
+    #: How many pods go beyond what disruption budgets allow.
+    violations: int = 0
+
+    @property
+    def choice(self) -> Choice | None:
+        """The placements of which none held enough; None where it may be anywhere."""
+        return self.waiting.choice
 
     @property
     def group(self) -> Key | None:
@@ -161,7 +190,7 @@ class Preempting:
 
 @dataclass(frozen=True, slots=True)
 class Impossible:
-    """No event of the cluster, only an edit of the objects themselves can help."""
+    """No room that comes free, only an edit of the objects themselves can help."""
 
     group: Key | None
     pods: tuple[Refused, ...]
@@ -172,6 +201,11 @@ class Impossible:
     #: The groups of a tree; none for a group by itself.
     parts: tuple[Part, ...] = ()
     relaxes: float | None = None
+
+    @property
+    def choice(self) -> Choice | None:
+        """There was none: it was not tried."""
+        return None
 
     @property
     def fails_group(self) -> bool:

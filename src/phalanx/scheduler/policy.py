@@ -8,6 +8,7 @@ from phalanx.scheduler.cluster.peers import SYSTEM_DEFAULTS, Defaults
 from phalanx.scheduler.judging.comparisons import COMPARISONS, Comparison
 from phalanx.scheduler.judging.filters import FILTERS, Filter
 from phalanx.scheduler.judging.scores import MERITS, SCORES, Merit, Score
+from phalanx.scheduler.judging.stake import CPU_AND_MEMORY, Resource
 
 #: The filters by which room is counted.
 _ROOM = {"NodePorts", "NodeResourcesFit"}
@@ -27,6 +28,8 @@ class Policy:
     heeds_likes: bool = True
     #: How pods of services are spread that do not say how.
     defaults: Defaults = SYSTEM_DEFAULTS
+    #: Of what placements should be full, when there is a choice between them.
+    packed: tuple[Resource, ...] = CPU_AND_MEMORY
     #: Whether anybody is evicted for pods, and whether for groups.
     preempts: bool = True
     groups_preempt: bool = True

@@ -14,7 +14,6 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
-import orjson
 
 from phalanx.api.core import ENDED, Pod, PodSpec
 from phalanx.api.meta import Meta
@@ -37,6 +36,9 @@ PREFIX = "/phalanx.dev/ledger/"
 NOTHING = Charge()
 #: The parts of a pod's spec in which it asks for room.
 _ASKING = ("containers", "initContainers", "overhead", "resources")
+#: Amounts add up beyond 64 bits, and exactly.
+_decode = msgspec.json.Decoder(dict[str, int]).decode
+_encode = msgspec.json.Encoder().encode
 
 
 def charge(pod: Object | None) -> Charge:
@@ -62,7 +64,7 @@ def _remembered(said: bytes) -> Mapping[str, int]:
 def taken(store: Store, node: str) -> Amounts:
     """What is taken of a node, with everything that is on its way to disk."""
     record = store.pending(_key(node))
-    return orjson.loads(record.value) if record else {}
+    return _decode(record.value) if record else {}
 
 
 def entries(store: Store, changes: Iterable[tuple[Charge, Charge]]) -> list[Write]:
@@ -91,7 +93,7 @@ def _entry(store: Store, node: str, delta: Amounts) -> Write:
 
 
 def _encoder(amounts: Amounts) -> Encode:
-    return lambda revision: orjson.dumps(amounts)
+    return lambda revision: _encode(amounts)
 
 
 def _key(node: str) -> str:

@@ -100,6 +100,41 @@ def test_limits_of_a_pod_become_its_requests() -> None:
     assert obj["spec"]["resources"]["requests"] == {"cpu": "2"}
 
 
+def asking(restart: str = "", **requests: str) -> Object:
+    policy = {"restartPolicy": restart} if restart else {}
+    return {"name": "c", "image": "i:1", "resources": {"requests": requests}, **policy}
+
+
+@pytest.mark.parametrize(
+    ("whole", "containers", "first", "requests"),
+    [
+        ({"limits": {"cpu": "2"}}, [asking(cpu="1")], [], {"cpu": "1"}),
+        ({"limits": {"cpu": "2"}}, [asking(cpu="300m"), asking(cpu="0.7")], [], {"cpu": "1"}),
+        (
+            {"limits": {"cpu": "2", "memory": "4Gi"}},
+            [asking(memory="1Gi"), asking(memory="512Mi")],
+            [],
+            {"cpu": "2", "memory": "1536Mi"},
+        ),
+        ({"limits": {"memory": "9M"}}, [asking(memory="1M")] * 2, [], {"memory": "2M"}),
+        ({"limits": {"cpu": "9"}}, [asking(cpu="1")], [asking(cpu="3")], {"cpu": "3"}),
+        ({"limits": {"cpu": "9"}}, [asking(cpu="1")], [asking("Always", cpu="3")], {"cpu": "4"}),
+        # What containers ask for counts even where the pod has no limit of it.
+        ({"limits": {"cpu": "9"}}, [asking(memory="1Gi")], [], {"cpu": "9", "memory": "1Gi"}),
+        ({"limits": {"cpu": "9"}}, [asking(gpu="1")], [], {"cpu": "9"}),
+        ({"limits": {"hugepages-2Mi": "4Mi"}}, [asking()], [], {"hugepages-2Mi": "4Mi"}),
+        ({"limits": {"cpu": "9"}, "requests": {"cpu": "5"}}, [asking(cpu="1")], [], {"cpu": "5"}),
+        ({"requests": {"cpu": "5"}}, [asking(memory="1Gi")], [], {"cpu": "5"}),
+    ],
+)
+def test_a_pod_as_a_whole_asks_for_what_its_containers_do(
+    whole: Object, containers: list[Object], first: list[Object], requests: Object
+) -> None:
+    spec = {"resources": whole, "containers": containers, "initContainers": first}
+    obj = defaulted(POD, pod(**copy.deepcopy(spec)))
+    assert obj["spec"]["resources"]["requests"] == requests
+
+
 def test_probes_and_hooks_get_their_defaults() -> None:
     probe = container(readinessProbe={"httpGet": {"port": 80}})["readinessProbe"]
     assert probe == {

@@ -2,15 +2,18 @@ from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import replace
 
 import pytest
 
 from phalanx.api.kinds import POD
+from phalanx.api.wire import Object
 from phalanx.controllers.shell.metrics import ROWS, SchedulingMetrics
 from phalanx.scheduler.cluster.cache import Cache
 from phalanx.scheduler.queueing.queue import TRANSITIONS, Queue, Stimulus
+from phalanx.scheduler.settings.profiles import DEFAULT_PROFILES
 from phalanx.telemetry import Metrics
-from tests.builders import gang, in_virtual_time, pod
+from tests.builders import gang, in_virtual_time, pod, pod_group, priority_class
 from tests.controllers.cluster import Cluster, cluster, machines
 from tests.scheduler import builders as build
 
@@ -170,9 +173,137 @@ async def test_the_metrics_of_loops_and_informers_stand_beside_them() -> None:
         assert 'workqueue_depth{name="Reporter.reconcile_pod"} 0' in metrics.text()
 
 
+async def filled(c: Cluster, *, group: Object | None = None, budget: bool = False) -> None:
+    """A node that two less important pods fill, of this group if of any."""
+    await c.create(priority_class("low", 10), priority_class("high", 100))
+    if group is not None:
+        await c.create(important(group, "low"))
+    if budget:
+        await c.create(BUDGET)
+    name = group["metadata"]["name"] if group else ""
+    for number in range(2):
+        made = pod(f"low-{number}", name, cpu="2", meta={"labels": {"app": "low"}})
+        await c.create(important(made, "low"))
+    await c.until_placed("low-0", "low-1")
+
+
+def important(obj: Object, name: str) -> Object:
+    obj["spec"]["priorityClassName"] = name
+    return obj
+
+
+BUDGET: Object = {
+    "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
+    "metadata": {"name": "b", "namespace": "default"},
+    "spec": {"minAvailable": 2, "selector": {"matchLabels": {"app": "low"}}},
+}  # fmt: skip
+
+
+@in_virtual_time
+async def test_a_gang_that_others_leave_for_waits_on_preemption() -> None:
+    async with cluster(nodes=machines(1, cpu="4")) as c:
+        await filled(c)
+        await c.create(*(important(one, "high") for one in gang("g", 2, cpu="2")))
+        await c.until_placed("g-0", "g-1")
+        attempts = of(c, "podgroup_schedule_attempts_total")
+        assert attempts.pop(f'result="waiting_on_preemption",{PROFILE}') >= 1
+        assert attempts == {f'result="scheduled",{PROFILE}': 1}
+        assert of(c, "podgroup_scheduling_attempt_duration_seconds_count").keys() == {
+            f'result="waiting_on_preemption",{PROFILE}', f'result="scheduled",{PROFILE}',
+        }  # fmt: skip
+
+
+@in_virtual_time
+async def test_those_who_leave_for_a_group_are_told_apart_from_those_who_leave_for_a_pod() -> None:
+    async with cluster(nodes=machines(1, cpu="4")) as c:
+        await filled(c)
+        await c.create(*(important(one, "high") for one in gang("g", 2, cpu="2")))
+        await c.until_placed("g-0", "g-1")
+        assert of(c, "workload_preemption_attempts_total").keys() == {'result="Success"'}
+        assert of(c, "workload_preemption_victims_sum") == {"": 2}
+        assert of(c, "preemption_attempts_total") == of(c, "preemption_victims_count") == {}
+        seconds = of(c, "preemption_execution_duration_seconds_count")
+        assert seconds == {'preemptor="podgroup",result="success"': 1}
+
+
+@in_virtual_time
+async def test_those_who_leave_for_a_pod_are_counted_as_they_are_told_to() -> None:
+    async with cluster(nodes=machines(1, cpu="4")) as c:
+        await filled(c)
+        await c.create(important(pod("p", cpu="4"), "high"))
+        await c.until_placed("p")
+        assert of(c, "preemption_attempts_total")[""] >= 1
+        assert of(c, "preemption_victims_sum") == {"": 2}
+        assert of(c, "workload_preemption_attempts_total") == {}
+        assert of(c, "workload_preemption_victims_count") == {}
+        assert of(c, "preemption_workload_disruptions_count") == {}
+        assert of(c, "preemption_pdb_violations_total") == {}
+
+
+@in_virtual_time
+async def test_groups_that_lose_pods_and_budgets_that_are_not_kept_are_counted() -> None:
+    async with cluster(nodes=machines(1, cpu="4")) as c:
+        group = pod_group("w", 2)
+        group["spec"]["disruptionMode"] = {"all": {}}
+        await filled(c, group=group, budget=True)
+        await c.create(important(pod("p", cpu="2"), "high"))
+        await c.until_placed("p")
+        assert of(c, "preemption_workload_disruptions_sum") == {'preemptor="pod"': 1}
+        assert of(c, "preemption_pdb_violations_total") == {'preemptor="pod"': 2}
+
+
+@in_virtual_time
+@pytest.mark.parametrize(
+    ("priority", "result"),
+    [("polite", "Unschedulable"), ("low", "UnschedulableAndUnresolvable")],
+)
+async def test_thinking_of_preemption_is_counted_where_it_does_not_help(
+    priority: str, result: str
+) -> None:
+    async with cluster(nodes=machines(1, cpu="4")) as c:
+        await filled(c)
+        await c.create(priority_class("polite", 100, preemptionPolicy="Never"))
+        group, *members = (important(one, priority) for one in gang("g", 2, cpu="2"))
+        if priority == "polite":
+            group["spec"]["preemptionPolicy"] = "Never"
+        await c.create(group, *members)
+        await asyncio.sleep(0.5)
+        assert of(c, "workload_preemption_attempts_total").keys() == {f'result="{result}"'}
+
+
+@in_virtual_time
+async def test_placements_are_counted_and_which_of_them_hold_enough() -> None:
+    racks = [
+        replace(one, labels={"rack": rack})
+        for one, rack in zip(machines(3, cpu="4"), "aab", strict=True)
+    ]
+    async with cluster(nodes=racks) as c:
+        group, *members = [*gang("g", 2, cpu="2"), pod("g-2", "g", cpu="3")]
+        group["spec"]["schedulingPolicy"]["gang"]["minCount"] = 3
+        group["spec"]["schedulingConstraints"] = {"topology": [{"key": "rack"}]}
+        await c.create(group, *members)
+        await c.until_placed("g-0", "g-1", "g-2")
+        assert of(c, "generated_placements_total") == {PROFILE: 2}
+        assert of(c, "placement_evaluations_total") == {
+            f'result="feasible",{PROFILE}': 1, f'result="infeasible",{PROFILE}': 1,
+        }  # fmt: skip
+
+
+def test_pods_that_come_while_their_group_is_tried_are_pending() -> None:
+    metrics, queue = Metrics(), Queue()
+    watched = SchedulingMetrics(metrics, queue, Cache(), DEFAULT_PROFILES)
+    queue.group(build.gang("g", 1), 0.0)
+    queue.pod(build.pod("g-0", "g"), 0.0)
+    assert queue.pop(1.0) is not None
+    assert told(metrics, "scheduler_pending_pods") == {}
+    queue.pod(build.pod("g-1", "g"), 2.0)
+    assert told(metrics, "scheduler_pending_pods") == {'queue="pending"': 1}
+    assert watched is not None
+
+
 def test_whatever_brings_an_entity_into_a_line_has_a_name() -> None:
     metrics, queue = Metrics(), Queue()
-    watched = SchedulingMetrics(metrics, queue, Cache())
+    watched = SchedulingMetrics(metrics, queue, Cache(), DEFAULT_PROFILES)
     queue.pod(build.pod("p"), 0.0)
     (arrival,) = queue.arrivals
     stimuli = {stimulus for _, stimulus in TRANSITIONS} - {Stimulus.CURED, Stimulus.POPPED}

@@ -7,10 +7,13 @@ import asyncio
 import pytest
 
 from phalanx.api.gates import gated
-from phalanx.api.kinds import PRIORITY_CLASS
+from phalanx.api.kinds import NAMESPACE, PRIORITY_CLASS, SERVICE
+from phalanx.api.meta import Key
 from phalanx.api.scheduling import SCHEDULED
 from phalanx.api.wire import Object
-from tests.builders import gang, in_virtual_time
+from phalanx.controllers.nodes.nodes import SimulatedNode
+from phalanx.scheduler.settings.configuration import Configuration, read
+from tests.builders import gang, in_virtual_time, pod
 from tests.controllers.cluster import cluster, machines
 
 
@@ -26,6 +29,12 @@ def of_class(objects: list[Object], name: str) -> list[Object]:
     for one in objects:
         one["spec"]["priorityClassName"] = name
     return objects
+
+
+def service(name: str, selector: dict[str, str]) -> Object:
+    spec = {"selector": selector, "ports": [{"port": 80}]}
+    meta = {"name": name, "namespace": "default"}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}
 
 
 @pytest.mark.parametrize(("own", "placed"), [(True, False), (False, True)], ids=["on", "off"])
@@ -63,3 +72,45 @@ async def test_without_gang_scheduling_members_are_placed_one_by_one() -> None:
     async with cluster(nodes=machines(1, cpu="2"), gates=gated({"GangScheduling": False})) as c:
         await c.create(*gang("a", 2, minimum=2, cpu="1")[1:])
         await c.until_placed("a-0", "a-1")
+
+
+@in_virtual_time
+async def test_a_namespace_that_gets_a_label_wakes_who_must_be_near_its_pods_at_once() -> None:
+    near = {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {"matchLabels": {"app": "web"}},
+        "namespaceSelector": {"matchLabels": {"team": "x"}},
+    }
+    affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near]}}
+    async with cluster(nodes=machines(1, cpu="4")) as c:
+        await c.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "other"}})
+        await asyncio.sleep(2)
+        await c.create(pod("web", namespace="other", meta={"labels": {"app": "web"}}))
+        await c.create(pod("p", spec={"affinity": affinity}))
+        await asyncio.sleep(100.3)
+        assert "p" not in await c.placed()
+        await c.client.patch(NAMESPACE, Key("", "other"), {"metadata": {"labels": {"team": "x"}}})
+        assert await c.until_placed("p") < 1
+
+
+@in_virtual_time
+async def test_a_service_that_goes_wakes_who_had_to_be_spread_with_its_pods_at_once() -> None:
+    even = {
+        "topologyKey": "kubernetes.io/hostname", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule",
+    }  # fmt: skip
+    spread = {"defaultingType": "List", "defaultConstraints": [even]}
+    found = read({
+        "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
+        "profiles": [{"pluginConfig": [{"name": "PodTopologySpread", "args": spread}]}],
+    })  # fmt: skip
+    assert isinstance(found, Configuration)
+    labels = {"labels": {"app": "web"}}
+    nodes = [*machines(1, cpu="4"), SimulatedNode("small", {"pods": "0"})]
+    async with cluster(nodes=nodes, profiles=found.profiles) as c:
+        await c.create(service("s", {"app": "web"}), pod("first", cpu="1", meta=labels))
+        await c.until_placed("first")
+        await c.create(pod("second", cpu="1", meta=labels))
+        await asyncio.sleep(100.3)
+        assert list(await c.placed()) == ["first"]
+        await c.delete(SERVICE, "s")
+        assert await c.until_placed("second") < 1

@@ -379,6 +379,17 @@ def test_who_is_bound_elsewhere_than_promised_leaves_room_where_it_was_promised(
     assert Event.POD_GONE in other.assume([Binding(key("p"), "uid-p", "b")])
 
 
+def test_whatever_happens_to_any_pod_of_a_gang_is_told() -> None:
+    pair = [pod("p", cpu="1"), pod("q", cpu="1")]
+    cache = cluster([node("a"), node("b")], pair)
+    cache.promise([Binding(key("p"), "uid-p", "a")])
+    placed = [Binding(key("p"), "uid-p", "b"), Binding(key("q"), "uid-q", "b")]
+    assert cache.assume(placed) == (Event.POD_GONE, Event.POD_PLACED)
+    cache.promise([Binding(key("q"), "uid-q", "b")])
+    assert cache.forget(placed) == (Event.POD_GONE,)
+    assert cache.forget(placed) == ()
+
+
 def test_a_victim_that_is_seen_to_leave_is_news_to_other_pods() -> None:
     cache = cluster([node("a")], [pod("p", on="a", cpu="1")])
     cache.doom([(key("p"), "uid-p")])

@@ -63,6 +63,22 @@ def test_ports_come_free_and_are_taken() -> None:
     assert (list(snapshot.ports), list(other.ports)) == ([0], [1])
 
 
+def test_who_was_only_promised_a_place_is_counted_with_the_others_and_left_out() -> None:
+    web = {"app": "web"}
+    nodes = [node("a"), node("b")]
+    snapshot = cluster(nodes, [pod("x", on="a", labels=web)]).snapshot()
+    crowd = Crowd((Selection((), ("default",)),))
+    kept = varied(snapshot, plus=[resident("y", "b", app="web")], promised=True)
+    assert (snapshot.census.bare, kept.census.bare) == (snapshot.census, snapshot.census)
+    assert kept.census.crowd(crowd).tolist() == [1, 1]
+    beside = varied(kept, plus=[resident("z", "b", app="web")])
+    assert beside.census.crowd(crowd).tolist() == [1, 2]
+    assert beside.census.bare.crowd(crowd).tolist() == [1, 1]
+    everybody = varied(beside, minus=list(kept.census.residents()))
+    assert everybody.census.crowd(crowd).tolist() == [0, 1]
+    assert everybody.census.bare.crowd(crowd).tolist() == [0, 1]
+
+
 def test_crowds_are_counted_anew_and_the_old_ones_stay() -> None:
     web = {"app": "web"}
     snapshot = cluster([node("a"), node("b")], [pod("x", on="a", labels=web)]).snapshot()

@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from phalanx.api.core import Node, Pod, Taint, Toleration
+from phalanx.api.core import (
+    Affinity,
+    Node,
+    NodeAffinity,
+    NodeRequirement,
+    NodeSelector,
+    NodeTerm,
+    Pod,
+    Taint,
+    Toleration,
+)
 from phalanx.api.selectors import Requirement
 from phalanx.scheduler.cluster.shape import shape_of
 from phalanx.scheduler.cluster.wishes import Place, tolerates
@@ -140,6 +150,75 @@ def test_a_cure_is_offered_where_nothing_else_is_in_the_way() -> None:
 def test_a_new_node_would_need_the_labels_too() -> None:
     answer = refuse([], pod("p", cpu="1", selector={"disk": "ssd"}))
     assert answer.cures == ("add a node with room for cpu 1 and the label disk=ssd",)
+
+
+def wanting(*terms: NodeTerm, selector: dict[str, str] | None = None) -> Pod:
+    """A pod that insists on one of these, and on labels."""
+    needs = NodeAffinity(NodeSelector(terms))
+    return pod("p", cpu="1", selector=selector, affinity=Affinity(needs))
+
+
+def need(key: str, operator: str, *values: str) -> NodeTerm:
+    return NodeTerm((NodeRequirement(key, operator, values),))
+
+
+NAMED = NodeTerm(match_fields=(NodeRequirement("metadata.name", "In", ("b",)),))
+SSD = {"disk": "ssd"}
+
+
+@pytest.mark.parametrize(
+    ("newcomer", "labels"),
+    [
+        (wanting(need("zone", "In", "z2", "z1"), selector=SSD), "disk=ssd, zone=z1"),
+        (wanting(need("gpu", "Exists"), selector=SSD), "disk=ssd, gpu=true"),
+        (wanting(need("old", "DoesNotExist"), selector=SSD), "disk=ssd"),
+        (wanting(need("cores", "Gt", "8"), need("a", "In", "b"), selector=SSD), "a=b, disk=ssd"),
+    ],
+)
+def test_labels_are_a_cure_if_they_are_all_that_selector_and_affinity_ask_for(
+    newcomer: Pod, labels: str
+) -> None:
+    assert refuse([node("a")], newcomer).cures == (
+        f"label node a with {labels}",
+        f"add a node with room for cpu 1 and the label {labels}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("term", "is_possible"),
+    [
+        (need("cores", "Gt", "8"), True),
+        (need("disk", "In", "hdd"), True),
+        (NAMED, True),
+        (NodeTerm(), False),
+    ],
+)
+def test_where_labels_are_not_enough_no_label_is_named(term: NodeTerm, is_possible: bool) -> None:
+    bounds = "the pod's node selector and affinity"
+    new = (f"add a node with room for cpu 1 that {bounds} would allow",) if is_possible else ()
+    found = refuse([node("a")], wanting(term, selector=SSD)).cures
+    assert found == (f"let {bounds} allow node a", *new)
+
+
+def test_an_affinity_alone_is_better_changed_than_the_node() -> None:
+    assert refuse([node("a", SSD)], wanting(need("zone", "In", "z"), selector=SSD)).cures == (
+        "let the pod's node affinity allow node a",
+        "add a node with room for cpu 1 and the label disk=ssd, zone=z",
+    )
+    assert refuse([node("a")], wanting(need("cores", "Lt", "8"))).cures == (
+        "let the pod's node affinity allow node a",
+        "add a node with room for cpu 1 that the pod's node affinity would allow",
+    )
+
+
+def test_a_label_that_would_take_a_node_out_of_the_affinity_of_all_pods_is_no_cure() -> None:
+    training = (Place((Requirement("pool", "in", frozenset({"training"})),)),)
+    rows = [node_affinity(training) if row.name == "NodeAffinity" else row for row in FILTERS]
+    newcomer = shape_of(pod("p", selector={"pool": "serving"}))
+    snapshot = cluster([node("a", {"pool": "training"})]).snapshot()
+    assert refusal(rows, opening(snapshot, newcomer)).cures[0] == (
+        "let the pod's node selector allow node a"
+    )
 
 
 def test_a_node_outside_the_affinity_that_all_pods_get_is_refused_for_that_first() -> None:

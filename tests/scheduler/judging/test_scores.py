@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import convert
 
+from phalanx.api.core import Pod
 from phalanx.scheduler.cluster.shape import Shape, shape_of
 from phalanx.scheduler.cluster.snapshot import Snapshot
+from phalanx.scheduler.judging.scores import image_locality
 from phalanx.scheduler.policy import DEFAULT, Policy
 from tests.scheduler import oracle
 from tests.scheduler.builders import cluster, node, pod
@@ -78,3 +81,28 @@ def test_both_forms_agree_on_any_amounts(
     shape = shape_of(pod("new", asks={"cpu": f"{cpu}m", "memory": memory}))
     for rules in (DEFAULT, policy(profile)):
         scores(rules, snapshot, shape)
+
+
+MEBIBYTE = 1024 * 1024
+
+
+def with_volumes(*references: str) -> Pod:
+    """A pod of one container that mounts these images."""
+    volumes = [{"name": f"v{n}", "image": {"reference": r}} for n, r in enumerate(references)]
+    spec = {"containers": [{"name": "c", "image": "web:1"}], "volumes": volumes}
+    return convert({"metadata": {"name": "p", "namespace": "default"}, "spec": spec}, Pod)
+
+
+def test_images_of_volumes_count_like_those_of_containers() -> None:
+    images = {"web:1": 400 * MEBIBYTE, "model:latest": 600 * MEBIBYTE}
+    snapshot = cluster([node("a", images=images), node("b")]).snapshot()
+
+    def worth(*references: str) -> list[int]:
+        found = image_locality(snapshot, shape_of(with_volumes(*references)))
+        assert found is not None
+        return list(found)
+
+    # One node of two has it, so that half of it counts, out of 1000Mi for each image.
+    assert worth() == [100 * (200 - 23) // (1000 - 23), 0]
+    assert worth("model") == [100 * (500 - 23) // (2000 - 23), 0]
+    assert worth("model", "other") == [100 * (500 - 23) // (3000 - 23), 0]

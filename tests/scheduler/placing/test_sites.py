@@ -31,7 +31,7 @@ def kept(cache: Cache, shape: Shape = SMALL) -> Sites:
 
 
 def sums(sites: Sites) -> list[list[int]]:
-    return [table.tolist() for table in (sites.held, *sites.room, *sites.scored)]
+    return [table.tolist() for table in (sites.held, *sites.room, *sites.taken)]
 
 
 def made_anew(cache: Cache, shape: Shape) -> list[list[int]]:

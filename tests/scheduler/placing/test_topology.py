@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -16,10 +17,11 @@ from phalanx.scheduler.decision import SCHEDULER_ERROR, Decision, Impossible, Pl
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.events import Event
 from phalanx.scheduler.explain import explain
-from phalanx.scheduler.policy import DEFAULT
+from phalanx.scheduler.policy import DEFAULT, Policy
 from tests.scheduler import oracle
 from tests.scheduler.agreement import assert_allowed
 from tests.scheduler.builders import basic, cluster, entity, gang, node, pod
+from tests.scheduler.configurations import policy as policy_of
 from tests.scheduler.machine import World
 from tests.scheduler.strategies import Situation, situations
 
@@ -40,10 +42,11 @@ def members(count: int, **amounts: str) -> list[Pod]:
 
 
 def decided(
-    group: PodGroup, pods: list[Pod], nodes: list[Node], running: list[Pod] | None = None
-) -> Decision:
+    group: PodGroup, pods: list[Pod], nodes: list[Node], running: list[Pod] | None = None,
+    policy: Policy = DEFAULT,
+) -> Decision:  # fmt: skip
     others = [one for one in running or [] if one.group]
-    return decide(entity(group, pods, others), cluster(nodes, running or []).snapshot(), DEFAULT)
+    return decide(entity(group, pods, others), cluster(nodes, running or []).snapshot(), policy)
 
 
 def racks_of(decision: Decision) -> set[str]:
@@ -64,6 +67,55 @@ def test_the_rack_that_holds_it_is_found_though_others_look_better() -> None:
 def test_of_racks_that_hold_it_the_fuller_one_is_taken() -> None:
     nodes = rack("a", 4) + rack("b", 2)
     assert racks_of(decided(racked(gang("g", 2)), members(2, cpu="1"), nodes)) == {"b"}
+
+
+GPU = "nvidia.com/gpu"
+#: A rack whose GPUs are fuller, and one whose CPU and memory are.
+DEVICES = [
+    node(f"{name}{i}", {"rack": name}, room={"cpu": "64", "memory": "64Gi", GPU: "8"})
+    for name in "ab"
+    for i in range(2)
+]
+TAKEN = [
+    pod("on-a", on="a0", cpu="1", asks={GPU: "4"}),
+    pod("on-b", on="b0", cpu="40", asks={"memory": "40Gi"}),
+]
+ALIKE = [pod(f"p{i}", "g", cpu="1", asks={GPU: "1"}) for i in range(2)]
+UNLIKE = [ALIKE[0], pod("p1", "g", cpu="2", asks={GPU: "1"})]
+
+
+def packing(*resources: Mapping[str, object]) -> Policy:
+    strategy = {"type": "LeastAllocated", "resources": resources}
+    told = {"name": "NodeResourcesFit", "args": {"scoringStrategy": strategy}}
+    return policy_of({"pluginConfig": [told]})
+
+
+@pytest.mark.parametrize("pods", [ALIKE, UNLIKE])
+@pytest.mark.parametrize(
+    ("packed", "where"),
+    [
+        (("cpu", 1), "b"),
+        ((GPU, 1), "a"),
+        (("cpu", 9, GPU, 1), "b"),
+        (("cpu", 1, GPU, 9), "a"),
+        # No node has it: all racks are alike.
+        (("moon.com/dust", 1), "a"),
+    ],
+)
+def test_racks_are_full_of_what_the_profile_names(
+    packed: tuple[str | int, ...], where: str, pods: list[Pod]
+) -> None:
+    named = [{"name": n, "weight": w} for n, w in zip(packed[::2], packed[1::2], strict=True)]
+    assert racks_of(decided(racked(gang("g", 2)), pods, DEVICES, TAKEN, packing(*named))) == {where}
+
+
+@pytest.mark.parametrize("asks", [{}, {GPU: "1"}])
+def test_what_nobody_of_the_group_asks_for_does_not_count(asks: dict[str, str]) -> None:
+    policy = packing({"name": "cpu"}, {"name": GPU, "weight": 9})
+    for first in ("1", "2"):
+        pods = [pod("p0", "g", cpu=first, asks=asks), pod("p1", "g", cpu="1", asks=asks)]
+        where = racks_of(decided(racked(gang("g", 2)), pods, DEVICES, TAKEN, policy))
+        assert where == ({"a"} if asks else {"b"})
 
 
 def test_nodes_without_the_label_do_not_count() -> None:

@@ -37,6 +37,13 @@ def test_shapes_see_each_other() -> None:
     assert refusal.counts == (("Insufficient cpu", 2),)
 
 
+def test_a_node_that_another_shape_touched_hides_none_behind_it() -> None:
+    nodes = [node("a", cpu="10"), node("b", cpu="8"), node("c", cpu="8")]
+    trial = Trial(cluster(nodes).snapshot(), DEFAULT, ())
+    middling = member(pod("m", cpu="2"))
+    assert [trial.place(middling), trial.place(SMALL), trial.place(middling)] == [0, 1, 2]
+
+
 def test_a_node_that_refuses_a_shape_is_not_offered_because_another_shape_touched_it() -> None:
     stubborn = member(pod("l", cpu="3", tolerations=(Toleration("", "Exists"),)))
     cache = cluster([node("a", cordoned=True), node("b", cpu="1")])

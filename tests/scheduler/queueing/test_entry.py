@@ -54,6 +54,13 @@ def test_a_new_version_that_changes_nothing_for_us_does_not_matter() -> None:
     assert one.put(pod("p0", "g", cpu="1", priority=1, preemption="Never"), 5.0, pending=True)
 
 
+def test_labels_matter_to_whoever_minds_them() -> None:
+    one = entry(1)
+    assert one.put(pod("p0", "g", labels={"app": "web"}), 5.0, pending=True)
+    assert not one.put(pod("p0", "g", labels={"app": "web"}), 6.0, pending=True)
+    assert one.put(pod("p0", "g"), 7.0, pending=True)
+
+
 def test_a_member_that_got_a_node_is_not_pending_any_more() -> None:
     one = entry(2)
     assert one.put(pod("p0", "g", on="n"), 1.0, pending=False)

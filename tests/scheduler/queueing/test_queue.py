@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from phalanx.api.core import Pod
 from phalanx.api.meta import Key
-from phalanx.api.scheduling import MEMBERS_TO_RUN
+from phalanx.api.scheduling import MEMBERS_TO_RUN, TOPOLOGY
 from phalanx.scheduler.decision import Gated, MissingGroup, MissingMembers
 from phalanx.scheduler.events import Event
 from phalanx.scheduler.queueing.entry import State
@@ -115,6 +115,22 @@ def test_a_group_made_again_under_its_name_wakes_its_members() -> None:
     assert queue.pop(0.1) is None
     queue.group(replace(gang("g", 1), metadata=replace(gang("g", 1).metadata, uid="new")), 0.2)
     assert names(queue.pop(0.2)) == ["a"]
+
+
+def test_a_group_whose_wish_to_be_near_is_mended_wakes_its_members() -> None:
+    group = gang("g", 1)
+    wishing = replace(group, metadata=replace(group.metadata, annotations={TOPOLOGY: "a after"}))
+    queue = filled(pod("a", "g"))
+    queue.group(wishing, 0.0)
+    one = pop(queue)
+    queue.done(one, refusal(one), 0.0)
+    queue.group(wishing, 0.1)
+    assert queue.pop(0.1) is None
+    queue.group(group, 0.2)
+    one = pop(queue, 0.2)
+    assert one.group == group
+    queue.group(wishing, 0.3)
+    assert not queue.is_current(one, ())
 
 
 def test_a_group_that_is_deleted_sends_its_members_back_to_waiting() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import get_args
 
+import msgspec
 import pytest
 
 from phalanx.api.budget import Budget, BudgetSpec
@@ -77,7 +78,7 @@ MEMORY = Memory(
 )  # fmt: skip
 BINDINGS = (Binding(key("a"), "uid-a", "n"),)
 RECORDS: list[Record] = [
-    Begun(0.0, FORMAT, "1.2", ("packer",), {"profiles": []}, 7),
+    Begun(0.0, FORMAT, "1.2", ("packer",), {"profiles": []}, 7, False),
     NamespaceSeen(1.0, "default", {"team": "a"}),
     NamespaceSeen(1.0, "gone", None),
     ServiceSeen(1.0, key("s"), {"app": "web"}),
@@ -104,6 +105,12 @@ RECORDS: list[Record] = [
 
 def test_what_is_written_is_read_again() -> None:
     assert list(read(Scribe().lines(RECORDS))) == list(enumerate(RECORDS, 1))
+
+
+def test_a_beginning_that_says_less_is_of_a_scheduler_that_had_no_more_to_say() -> None:
+    line = b'{"is":"begin","at":0.0,"format":1,"version":"1.2","schedulers":["packer"]}'
+    beginning = msgspec.json.decode(line, type=Begun)
+    assert beginning == Begun(0.0, FORMAT, "1.2", ("packer",), None, 0, groups_preempt=True)
 
 
 def test_every_sort_of_record_is_among_those() -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from msgspec.structs import replace
 
 from phalanx.api.core import Node, Pod
+from phalanx.api.gates import gated
 from phalanx.api.meta import Key
 from phalanx.api.scheduling import CompositePodGroup, PodGroup
 from phalanx.controllers.shell import exact
 from phalanx.scheduler.cycle import advanced
-from phalanx.scheduler.decision import Binding, Decision, Placed, Waiting
+from phalanx.scheduler.decision import Binding, Decision, Placed, Preempting, Waiting
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.queueing.desk import Desk
 from phalanx.scheduler.queueing.record import (
@@ -38,7 +40,7 @@ from phalanx.scheduler.rescue.program import Unsolvable
 from phalanx.scheduler.rescue.search import Search, Solver, Steps
 from phalanx.scheduler.settings.configuration import Configuration
 from phalanx.scheduler.settings.configuration import read as read_configuration
-from phalanx.scheduler.settings.profiles import DEFAULT_PROFILES, Profiles
+from phalanx.scheduler.settings.profiles import DEFAULT_PROFILES, Profiles, by_gates
 from tests.scheduler import strategies
 from tests.scheduler.builders import basic, gang, key, node, pod, pod_like
 
@@ -46,7 +48,8 @@ from tests.scheduler.builders import basic, gang, key, node, pod, pod_like
 def begun(desk: Desk, at: float) -> Begun:
     profiles = desk.profiles
     return Begun(
-        at, FORMAT, "test", tuple(profiles.policies), profiles.said, desk.queue.sequence
+        at, FORMAT, "test", tuple(profiles.policies), profiles.said, desk.queue.sequence,
+        profiles.groups_preempt,
     )  # fmt: skip
 
 
@@ -227,6 +230,18 @@ def test_the_configuration_of_the_scheduler_is_part_of_its_record() -> None:
     faults = replayed(told.records)
     assert isinstance(faults[0], Fault)
     assert "configuration" in faults[0].why
+
+
+@pytest.mark.parametrize("gate", ["", "WorkloadAwarePreemption", "DelayedPreemption"])
+def test_that_nobody_is_evicted_for_groups_is_part_of_the_record(gate: str) -> None:
+    told = Told(by_gates(gated({gate: False} if gate else {})))
+    told.come(node("n", cpu="2"), pod("victim", cpu="2", on="n", priority=1))
+    told.come(gang("g", 1, priority=10), pod("g-0", "g", cpu="2", priority=10))
+    told.attempt()
+    (found,) = replayed(told.records)
+    assert isinstance(found, Replayed)
+    assert not found.differs
+    assert isinstance(found.then, Waiting if gate else Preempting)
 
 
 # ---- properties ----------------------------------------------------------------------------------

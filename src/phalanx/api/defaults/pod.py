@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from phalanx.api.quantity import value
+import msgspec
+
+from phalanx.api.core import PodSpec
+from phalanx.api.quantity import canonical, value
+from phalanx.api.resources import container_requests
 from phalanx.api.wire import Object
 
 GATED = "Scheduling is blocked due to non-empty scheduling gates"
@@ -39,6 +43,7 @@ _MODE = 0o644
 _TOKEN_SECONDS = 3600
 #: The resources that make a quality of service.
 _SERVICE = ("cpu", "memory")
+_PAGES = "hugepages-"
 _AFFINITIES = ("podAffinity", "podAntiAffinity")
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -53,8 +58,8 @@ def default_pod(pod: Object) -> None:
         _request_limits(container["resources"])
         if spec.get("hostNetwork"):
             _open_host_ports(container)
-    if "resources" in spec:
-        _request_limits(spec["resources"])
+    if spec.get("resources", {}).get("limits"):
+        _request_as_a_whole(spec)
     _default_status(pod["status"], spec)
 
 
@@ -199,6 +204,42 @@ def _request_limits(resources: Object) -> None:
     """Who limits a resource and does not ask for it asks for all of it."""
     if limits := resources.get("limits"):
         resources["requests"] = {**limits, **resources.get("requests", {})}
+
+
+def _request_as_a_whole(spec: Object) -> None:
+    """Who limits a pod as a whole and does not say what it asks for asks for what its containers
+    do together, or, of what no container asks for, for all that it may use.
+    """
+    resources = spec["resources"]
+    stated = resources.get("requests", {})
+    together = {**resources["limits"], **_together(spec)}
+    wanted = {name: text for name, text in together.items() if _may_be_shared(name)}
+    if wanted or stated:
+        resources["requests"] = {**wanted, **stated}
+
+
+def _may_be_shared(name: str) -> bool:
+    """Whether a pod as a whole may ask for a resource."""
+    return name in _SERVICE or name.startswith(_PAGES)
+
+
+def _together(spec: Object) -> dict[str, str]:
+    """The CPU and memory that containers ask for, as the scheduler adds them up."""
+    parts = {name: spec.get(name, ()) for name in ("containers", "initContainers")}
+    total = container_requests(msgspec.convert(parts, PodSpec))
+    return {
+        name: canonical(f"{total[name]}m") if name == "cpu" else _bytes(total[name], spec)
+        for name in _SERVICE
+        if name in total
+    }
+
+
+def _bytes(count: int, spec: Object) -> str:
+    """A sum of memory in the style of those that are added up."""
+    texts = (c["resources"].get("requests", {}).get("memory", "0") for c in _lasting(spec))
+    style = next((str(text) for text in texts if text != "0"), "")
+    is_binary = style.endswith("i") and count % 1024 == 0
+    return canonical(f"{count // 1024}Ki" if is_binary else str(count))
 
 
 def _open_host_ports(container: Object) -> None:

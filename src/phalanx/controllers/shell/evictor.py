@@ -35,6 +35,8 @@ class Eviction:
     entity: Entity
     victims: tuple[Victim, ...]
     groups: tuple[tuple[Kind, Meta], ...] = ()
+    #: When that was decided.
+    since: float = 0.0
 
     @property
     def message(self) -> str:

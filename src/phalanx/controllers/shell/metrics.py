@@ -14,12 +14,22 @@ from itertools import product
 
 from phalanx.controllers.shell.binder import Outcome
 from phalanx.scheduler.cluster.cache import Cache
-from phalanx.scheduler.decision import SCHEDULER_ERROR, Decision, Impossible, Placed
+from phalanx.scheduler.decision import (
+    SCHEDULER_ERROR,
+    Choice,
+    Decision,
+    Impossible,
+    Placed,
+    Preempting,
+    Waiting,
+    promised,
+)
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.events import Event
 from phalanx.scheduler.queueing.entry import State
 from phalanx.scheduler.queueing.lines import Stand
 from phalanx.scheduler.queueing.queue import Queue, Stimulus
+from phalanx.scheduler.settings.profiles import Profiles
 from phalanx.telemetry import Counter, Gauge, Histogram, Metrics, Row, exponential
 
 _SECONDS = exponential(0.001, 2, 15)
@@ -92,25 +102,64 @@ BATCH_PODS = Row(
     Histogram, "phalanx_scheduler_bind_batch_pods", "Pods that were bound in one transaction.", (),
     exponential(1, 2, 12),
 )  # fmt: skip
+GENERATED_PLACEMENTS = Row(
+    Counter, "scheduler_generated_placements_total",
+    "Placements that PodGroups could choose among.", ("profile",),
+)  # fmt: skip
+PLACEMENT_EVALUATIONS = Row(
+    Counter, "scheduler_placement_evaluations_total",
+    "Placements that PodGroups were tried in, by whether they held enough.", ("result", "profile"),
+)  # fmt: skip
 PREEMPTION_ATTEMPTS = Row(
     Counter, "scheduler_preemption_attempts_total",
-    "Times that somebody was to be evicted for a pod or a group.", (),
+    "Times that it was thought about whom to evict for a pod alone.", (),
 )  # fmt: skip
 PREEMPTION_VICTIMS = Row(
-    Histogram, "scheduler_preemption_victims", "Pods that were evicted at a time.", (),
-    exponential(1, 2, 7),
+    Histogram, "scheduler_preemption_victims",
+    "Pods that were to make way for a pod alone, at a time.", (), exponential(1, 2, 7),
+)  # fmt: skip
+GROUP_PREEMPTION_ATTEMPTS = Row(
+    Counter, "scheduler_workload_preemption_attempts_total",
+    "Times that it was thought about whom to evict for a PodGroup, by what came of it.",
+    ("result",),
+)  # fmt: skip
+GROUP_PREEMPTION_VICTIMS = Row(
+    Histogram, "scheduler_workload_preemption_victims",
+    "Pods that were to make way for a PodGroup, at a time.", (), exponential(1, 2, 11),
+)  # fmt: skip
+DISRUPTIONS = Row(
+    Histogram, "scheduler_preemption_workload_disruptions",
+    "Units of PodGroups that were to make way, at a time: whole ones, and pods alone out of one.",
+    ("preemptor",), exponential(1, 2, 11),
+)  # fmt: skip
+VIOLATIONS = Row(
+    Counter, "scheduler_preemption_pdb_violations_total",
+    "Pods that were to make way beyond what disruption budgets allow.", ("preemptor",),
+)  # fmt: skip
+EVICTION_SECONDS = Row(
+    Histogram, "scheduler_preemption_execution_duration_seconds",
+    "Seconds from deciding who makes way until all were sent off.", ("preemptor", "result"),
+    exponential(0.001, 2, 16),
 )  # fmt: skip
 
 ROWS = (
     ATTEMPTS, ATTEMPT_SECONDS, ALGORITHM_SECONDS, GROUP_ATTEMPTS, GROUP_ATTEMPT_SECONDS,
     GROUP_ALGORITHM_SECONDS, PENDING_PODS, QUEUED_ENTITIES, INCOMING_PODS, INCOMING_ENTITIES,
     UNSCHEDULABLE_PODS, SLI_SECONDS, ATTEMPTS_NEEDED, EVENT_SECONDS, CACHE_SIZE, BATCH_PODS,
-    PREEMPTION_ATTEMPTS, PREEMPTION_VICTIMS,
+    GENERATED_PLACEMENTS, PLACEMENT_EVALUATIONS, PREEMPTION_ATTEMPTS, PREEMPTION_VICTIMS,
+    GROUP_PREEMPTION_ATTEMPTS, GROUP_PREEMPTION_VICTIMS, DISRUPTIONS, VIOLATIONS, EVICTION_SECONDS,
 )  # fmt: skip
 
 SCHEDULED, UNSCHEDULABLE, ERROR = "scheduled", "unschedulable", "error"
+#: Of a group that will have nodes once others have left them.
+WAITING_ON_PREEMPTION = "waiting_on_preemption"
+FEASIBLE, INFEASIBLE = "feasible", "infeasible"
+#: What comes of thinking about whom to evict: somebody leaves, it is no use, there is nobody.
+HELPS, USELESS, NOBODY = "Success", "Unschedulable", "UnschedulableAndUnresolvable"
 #: The lines that are told even when nobody stands in them.
 _LINES = ("active", "backoff", "unschedulable", "gated", "incomplete")
+#: Where pods wait that come while their group is being tried.
+_PENDING = "pending"
 _TYPES = {False: "pod", True: "podgroup"}
 #: From so many attempts on they are told together.
 _MANY = 15
@@ -139,8 +188,9 @@ _UNREADY = {State.GATED: "SchedulingGates", State.INCOMPLETE: _GANG}
 class SchedulingMetrics:
     """The measurements of one scheduler."""
 
-    def __init__(self, metrics: Metrics, queue: Queue, cache: Cache) -> None:
+    def __init__(self, metrics: Metrics, queue: Queue, cache: Cache, profiles: Profiles) -> None:
         self._metrics, self._queue, self._cache = metrics, queue, cache
+        self._profiles = profiles
         self._attempts_needed = metrics.of(ATTEMPTS_NEEDED)
         self._batch_pods = metrics.of(BATCH_PODS)
         self._handled: dict[tuple[str, str], Histogram] = {}
@@ -157,12 +207,16 @@ class SchedulingMetrics:
         """An entity was decided about; unless it was placed, that ends the attempt."""
         row = GROUP_ALGORITHM_SECONDS if entity.group else ALGORITHM_SECONDS
         self._metrics.of(row).observe(seconds)
+        if choice := decision.choice:
+            self._chose(entity.scheduler, choice)
         if isinstance(decision, Placed):
             self._pods(entity, UNSCHEDULABLE, len(decision.leftovers), seconds)
             return
+        if not isinstance(decision, Impossible):
+            self._thought_of_evicting(entity, decision)
         result = ERROR if decision.reason == SCHEDULER_ERROR else UNSCHEDULABLE
         self._pods(entity, result, len(decision.pods), seconds)
-        self._group(entity, result, seconds)
+        self._group(entity, WAITING_ON_PREEMPTION if promised(decision) else result, seconds)
 
     def bound(self, outcome: Outcome, now: float) -> None:
         """A bind has ended, well or not, and the attempt with it."""
@@ -178,14 +232,42 @@ class SchedulingMetrics:
             self._metrics.of(SLI_SECONDS, label).observe(now - since)
             self._attempts_needed.observe(attempts)
 
-    def evicted(self, pods: int) -> None:
-        """So many pods were told to make way for one entity."""
-        self._metrics.of(PREEMPTION_ATTEMPTS).add(1)
-        self._metrics.of(PREEMPTION_VICTIMS).observe(pods)
+    def evicting(self, entity: Entity, decision: Preempting) -> None:
+        """Others are told to make way for an entity."""
+        victims = GROUP_PREEMPTION_VICTIMS if entity.group else PREEMPTION_VICTIMS
+        self._metrics.of(victims).observe(len(decision.victims))
+        if decision.disruptions:
+            self._metrics.of(DISRUPTIONS, entity.sort).observe(decision.disruptions)
+        if decision.violations:
+            self._metrics.of(VIOLATIONS, entity.sort).add(decision.violations)
+
+    def evicted(self, entity: Entity, *, all_well: bool, seconds: float) -> None:
+        """That has come to its end."""
+        result = "success" if all_well else ERROR
+        self._metrics.of(EVICTION_SECONDS, entity.sort, result).observe(seconds)
 
     def batched(self, pods: int) -> None:
         """So many pods go into one transaction."""
         self._batch_pods.observe(pods)
+
+    def _chose(self, profile: str, choice: Choice) -> None:
+        placements, tried, feasible = choice
+        self._metrics.of(GENERATED_PLACEMENTS, profile).add(placements)
+        for result, count in ((FEASIBLE, feasible), (INFEASIBLE, max(tried - feasible, 0))):
+            if count:
+                self._metrics.of(PLACEMENT_EVALUATIONS, result, profile).add(count)
+
+    def _thought_of_evicting(self, entity: Entity, decision: Preempting | Waiting) -> None:
+        """Somebody was refused; where others may be evicted, that was thought about."""
+        is_group = entity.group is not None
+        if not self._profiles.policy(entity).allows_preemption(is_group):
+            return
+        if not is_group:
+            self._metrics.of(PREEMPTION_ATTEMPTS).add()
+            return
+        thought = isinstance(decision, Preempting) or decision.preemption
+        result = HELPS if promised(decision) else USELESS if thought else NOBODY
+        self._metrics.of(GROUP_PREEMPTION_ATTEMPTS, result).add()
 
     def _pods(self, entity: Entity, result: str, pods: int, seconds: float) -> None:
         if pods:
@@ -201,7 +283,7 @@ class SchedulingMetrics:
         """Look who waits, and how much is known."""
         metrics, queue = self._metrics, self._queue
         stands = list(queue.stands())
-        metrics.put(PENDING_PODS, _pending(stands))
+        metrics.put(PENDING_PODS, {**_pending(stands), (_PENDING,): queue.latecomers})
         metrics.put(QUEUED_ENTITIES, _entities(stands))
         metrics.put(UNSCHEDULABLE_PODS, _unschedulable(stands))
         metrics.put(CACHE_SIZE, {(kind,): size for kind, size in self._cache.sizes().items()})

@@ -73,7 +73,7 @@ class Scheduling:
         self._solving.ended = self._searched
         self._desk = desk = Desk(profiles, log.note if log else None)
         self.cache, self.queue = desk.cache, desk.queue
-        self._metrics = SchedulingMetrics(client.metrics, desk.queue, desk.cache)
+        self._metrics = SchedulingMetrics(client.metrics, desk.queue, desk.cache, profiles)
         self._sight = sight = Sight(informers, desk, clock, self._metrics)
         census = Census(
             self.cache.placed, lambda: self.is_busy, counts=not foreign,
@@ -196,7 +196,8 @@ class Scheduling:
             case Preempting():
                 groups = self._sight.disrupted(decision.victims)
                 self._trees.disrupted(meta for kind, meta in groups if kind is COMPOSITE_POD_GROUP)
-                self._evictor.submit(Eviction(entity, decision.victims, groups))
+                self._metrics.evicting(entity, decision)
+                self._evictor.submit(Eviction(entity, decision.victims, groups, now))
             case Waiting() | Impossible():
                 pass
             case _:
@@ -237,7 +238,8 @@ class Scheduling:
                 place = where if entity.group else victim.node
                 text = f"Preempted by {entity.sort} {entity.uid} on node {place}"
                 recorder.record(Note(POD, pod.metadata, "Preempted", text))
-        self._metrics.evicted(len(eviction.victims) - len(troubles))
+        seconds = self._clock.now() - eviction.since
+        self._metrics.evicted(entity, all_well=not troubles, seconds=seconds)
 
     def _bound(self, outcome: Outcome) -> None:
         """A bind has ended, well or not."""

@@ -79,9 +79,12 @@ class Sight:
     def follow(self, news: Callable[[], None]) -> None:
         """Tell the desk everything from now on; `news` is called when that may matter."""
         self._namespaces.cache.subscribe(self._namespace)
+        self._namespaces.settled.append(news)
         self._services.cache.subscribe(self._service)
+        self._services.settled.append(news)
         self._nodes.cache.subscribe(self._node)
         self._nodes.settled.append(news)
+        # Nobody waits for these: they say who is evicted, never that nobody is.
         self._budgets.cache.subscribe(self._budget)
         if self._composites is not None:
             self._composites.cache.subscribe(self._composite)
@@ -95,7 +98,10 @@ class Sight:
     def beginning(self, at: float) -> Iterator[Record]:
         """What another desk must be told to go on like this one."""
         profiles, sequence = self._desk.profiles, self._desk.queue.sequence
-        yield Begun(at, FORMAT, __version__, tuple(profiles.policies), profiles.said, sequence)
+        yield Begun(
+            at, FORMAT, __version__, tuple(profiles.policies), profiles.said, sequence,
+            profiles.groups_preempt,
+        )  # fmt: skip
         yield from self._picture(at)
         yield from self._desk.standing(at)
 
@@ -124,8 +130,10 @@ class Sight:
             self._tell("Namespace", old, new, NamespaceSeen(self._clock.now(), name, labels))
 
     def _service(self, old: Service | None, new: Service | None) -> None:
-        key, selector = _either(old, new).metadata.key, new.spec.selector if new else None
-        self._tell("Service", old, new, ServiceSeen(self._clock.now(), key, selector))
+        selector = new.spec.selector if new else None
+        if old is None or new is None or old.spec.selector != selector:
+            key = _either(old, new).metadata.key
+            self._tell("Service", old, new, ServiceSeen(self._clock.now(), key, selector))
 
     def _node(self, old: Node | None, new: Node | None) -> None:
         name = _either(old, new).metadata.name

@@ -29,7 +29,15 @@ from phalanx.scheduler.cluster.census import Census, Resident
 from phalanx.scheduler.cluster.forest import Group, Name
 from phalanx.scheduler.cluster.selection import Labels
 from phalanx.scheduler.cluster.shape import Shape, shape_of
-from phalanx.scheduler.cluster.snapshot import CPU, FIRST_COLUMNS, MEMORY, Ports, Snapshot
+from phalanx.scheduler.cluster.snapshot import (
+    CPU,
+    FIRST_COLUMNS,
+    MEMORY,
+    TOO_MUCH,
+    Ports,
+    Snapshot,
+)
+from phalanx.scheduler.cluster.spot import bounded
 from phalanx.scheduler.decision import Binding
 from phalanx.scheduler.events import Event
 
@@ -198,7 +206,7 @@ class Cache:
         for key, uid, node in bindings:
             held = self._pods.get(key)
             if held and held.uid == uid and not held.node:
-                events = self._put_pod(key, held, held.on(node))
+                events = _and(events, self._put_pod(key, held, held.on(node)))
         return events
 
     def forget(self, bindings: Iterable[Binding]) -> tuple[Event, ...]:
@@ -207,7 +215,7 @@ class Cache:
         for key, uid, node in bindings:
             held = self._pods.get(key)
             if held and held.assumed and (held.uid, held.node) == (uid, node):
-                events = self._put_pod(key, held, held.on(""))
+                events = _and(events, self._put_pod(key, held, held.on("")))
         return events
 
     def placed(self, group: Key) -> int:
@@ -336,7 +344,7 @@ class Cache:
         for name in amounts:
             if name not in self._columns:
                 self._new_column(name)
-        return [amounts.get(name, 0) for name in self._columns]
+        return [min(amounts.get(name, 0), TOO_MUCH - 1) for name in self._columns]
 
     def _new_column(self, name: str) -> None:
         self._columns[name] = len(self._columns)
@@ -428,7 +436,8 @@ class Cache:
             host, spot = self._hosts[name], snapshot.spot(i)
             tables = np.concatenate((snapshot.room[i], snapshot.used[i], snapshot.scored[i]))
             cells = [*spot.room, *spot.used, *spot.scored]
-            if not [*host.room, *host.used, *host.scored] == cells == tables.tolist():
+            known = [*bounded((*host.room, *host.used, *host.scored))]
+            if not known == cells == tables.tolist():
                 yield f"the snapshot of node {name} differs from the cache"
             if spot.ports != host.ports:
                 yield f"the snapshot of node {name} has other ports taken than the cache"
@@ -462,6 +471,11 @@ def _same(one: Node, other: Node) -> bool:
         and one.status.allocatable == other.status.allocatable
         and one.status.images == other.status.images
     )
+
+
+def _and(events: tuple[Event, ...], more: tuple[Event, ...]) -> tuple[Event, ...]:
+    """Events of several pods, each once; what happens to a gang mostly is the same for all."""
+    return events if events == more else tuple(dict.fromkeys(events + more))
 
 
 def _put(where: dict[_K, _V], key: _K, value: _V | None) -> None:

@@ -120,6 +120,11 @@ class Census:
         if new is not None:
             self._count(new, +1)
 
+    @property
+    def bare(self) -> Census:
+        """The same without those who were only promised a place."""
+        return self
+
     def residents(self) -> Iterable[Resident]:
         """All pods on nodes."""
         return self._residents.values()

@@ -16,7 +16,7 @@ from phalanx.api.core import Pod, PodSpec
 from phalanx.api.quantity import canonical
 from phalanx.api.resources import pod_requests, scored_requests
 from phalanx.scheduler.cluster.peers import NOBODY, Peers, peers_of
-from phalanx.scheduler.cluster.snapshot import EVERYWHERE, Port, Ports
+from phalanx.scheduler.cluster.snapshot import EVERYWHERE, TOO_MUCH, Port, Ports
 from phalanx.scheduler.cluster.unsupported import unsupported
 from phalanx.scheduler.cluster.wishes import NO_WISHES, Wishes, wishes_of
 
@@ -125,11 +125,16 @@ def _ports(pod: Pod) -> Ports:
     return tuple(sorted(found))
 
 
+def _sane(amount: int) -> int:
+    """Of more than any node has, as much as none has: it is refused all the same."""
+    return min(amount, TOO_MUCH)
+
+
 def _make(pod: Pod) -> Shape:
     scored = scored_requests(pod)
     return Shape(
-        requests=tuple(sorted(pod_requests(pod).items())),
-        scored=(scored["cpu"], scored["memory"]),
+        requests=tuple(sorted((name, _sane(count)) for name, count in pod_requests(pod).items())),
+        scored=(_sane(scored["cpu"]), _sane(scored["memory"])),
         wishes=wishes_of(pod),
         peers=peers_of(pod),
         ports=_ports(pod),

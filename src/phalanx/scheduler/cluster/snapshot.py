@@ -27,7 +27,7 @@ from phalanx.api.meta import Key
 from phalanx.api.selectors import Requirement
 from phalanx.scheduler.cluster.census import Census, Resident
 from phalanx.scheduler.cluster.forest import Forest
-from phalanx.scheduler.cluster.spot import Spot, Spots
+from phalanx.scheduler.cluster.spot import Spot, Spots, bounded
 
 if TYPE_CHECKING:
     from phalanx.scheduler.cluster.shape import Shape
@@ -41,6 +41,10 @@ BoolArray = NDArray[np.bool_]
 #: The columns that every snapshot begins with.
 CPU, MEMORY, PODS = 0, 1, 2
 FIRST_COLUMNS = ("cpu", "memory", "pods")
+
+#: So much of anything no node counts as having: 64Pi of memory. A hundred times as much is still a
+#: number of the tables, as scores need it.
+TOO_MUCH = 1 << 56
 
 _JOURNAL_LIMIT = 4096
 _MASKS_LIMIT = 1024
@@ -126,7 +130,7 @@ class Snapshot:
         self.index = {name: i for i, name in enumerate(self.names)}
         self.columns = dict(columns)
         width = self._width = len(columns)
-        rows = [(*room, *used, *scored) for room, used, scored, _ in loads]
+        rows = [bounded((*room, *used, *scored)) for room, used, scored, _ in loads]
         self._take_cells(np.array(rows, np.int64).reshape(len(nodes), 2 * width + 2))
         #: The node ports that are taken, of the nodes where any is.
         self.ports: dict[int, Ports] = {i: load[3] for i, load in enumerate(loads) if load[3]}

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from phalanx.scheduler.cluster.snapshot import Ports
 
 _LIMIT = 65_536
+#: No row counts more than this of anything, whoever was put on a node by hand: arrays hold it.
+_TOO_MUCH = 1 << 61
 
 
 class Spot:
@@ -47,7 +49,8 @@ class Spots:
         if spot is None:
             if len(self._known) >= _LIMIT:
                 self._known.clear()
-            spot = Spot(cells[:width], cells[width:-2], cells[-2:], ports)
+            row = bounded(cells)
+            spot = Spot(row[:width], row[width:-2], row[-2:], ports)
             self._known[key] = spot
         return spot
 
@@ -58,6 +61,11 @@ class Spots:
             used[column] += amount
         cells = (*room, *used, cpu + ask.scored_cpu, memory + ask.scored_memory)
         return self.of(cells, len(room), spot.ports + ask.ports)
+
+
+def bounded(cells: tuple[int, ...]) -> tuple[int, ...]:
+    """A row as an array can hold it."""
+    return cells if max(cells) <= _TOO_MUCH else tuple([min(n, _TOO_MUCH) for n in cells])
 
 
 class Rows(Protocol):

@@ -3,11 +3,14 @@
 What preemption asks ("and if these were gone?"), what is promised to others, and what a sibling in
 a tree of groups has just taken are one thing: a snapshot with other loads. Nothing here decides;
 the snapshot that it is made from stays as it was.
+
+Those who were only promised a place take up room, but nobody can rely on their company yet: the
+census says who is there with them, and `bare` who is there without.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import repeat
 from operator import attrgetter
@@ -25,15 +28,19 @@ FEW = 16
 
 
 def varied(
-    snapshot: Snapshot, minus: Sequence[Resident] = (), plus: Sequence[Resident] = ()
-) -> Snapshot:
-    """The snapshot without some pods and with others; pods on nodes that are not there are not."""
+    snapshot: Snapshot, minus: Sequence[Resident] = (), plus: Sequence[Resident] = (),
+    *, promised: bool = False,
+) -> Snapshot:  # fmt: skip
+    """The snapshot without some pods and with others; pods on nodes that are not there are not.
+
+    `promised`: who comes was promised a place and is not there yet.
+    """
     if not minus and not plus:
         return snapshot
     twin = snapshot.twin()
     for pods, sign in ((minus, -1), (plus, +1)):
         _load(twin, pods, sign)
-    twin.census = VariedCensus(snapshot, minus, plus)
+    twin.census = VariedCensus(snapshot.census, snapshot.index, minus, plus, promised=promised)
     return twin
 
 
@@ -89,17 +96,28 @@ class VariedCensus(Census):
     """A census of which some pods are gone, and to which others have come. Only to be read."""
 
     def __init__(
-        self, snapshot: Snapshot, gone: Sequence[Resident], come: Sequence[Resident]
-    ) -> None:
+        self, base: Census, index: Mapping[str, int], gone: Sequence[Resident],
+        come: Sequence[Resident], *, promised: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self._base = base = snapshot.census
-        self.namespaces, self.services, self._index = base.namespaces, base.services, snapshot.index
+        self._base, self._index, self._promised = base, index, promised
+        self.namespaces, self.services = base.namespaces, base.services
         self._gone, self._come = gone, come
         self.carried = {one: dict(nodes) for one, nodes in base.carried.items()}
         for pods, change in ((gone if base.carried else (), -1), (come, +1)):
             for pod in pods:
                 for carried in carried_by(pod.peers) if pod.peers else ():
                     self._carry(carried, pod.node, change)
+
+    @cached_property
+    def bare(self) -> Census:
+        """The same without those who were only promised a place."""
+        base = self._base.bare
+        if base is self._base and not self._promised:
+            return self
+        gone = [pod for pod in self._gone if base.node_of(pod.key)]
+        come = () if self._promised else self._come
+        return VariedCensus(base, self._index, gone, come) if gone or come else base
 
     @cached_property
     def _moved(self) -> dict[Key, Resident]:

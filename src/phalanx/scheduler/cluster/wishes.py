@@ -141,7 +141,8 @@ def _requirement(one: NodeRequirement) -> Requirement:
 
 
 def _images(pod: Pod) -> Iterator[str]:
-    """The images of all containers, each under the name that nodes list it by."""
-    for container in (*pod.spec.init_containers, *pod.spec.containers):
-        image = container.image
+    """The images of all containers and volumes, each under the name that nodes list it by."""
+    run = [container.image for container in (*pod.spec.init_containers, *pod.spec.containers)]
+    mounted = [volume.image.reference for volume in pod.spec.volumes if volume.image]
+    for image in run + mounted:
         yield image if image.rfind(":") > image.rfind("/") else f"{image}:latest"

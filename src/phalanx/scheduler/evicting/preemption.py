@@ -89,7 +89,8 @@ def preempt(
     promised = bindings(plan.seats, snapshot.names)
     if not victims:
         return replace(waiting, preemption=UNDER_WAY, promised=promised)
-    return Preempting(replace(waiting, preemption=text, promised=promised), victims)
+    held, cost = replace(waiting, preemption=text, promised=promised), plan.cost
+    return Preempting(held, victims, cost.trees + cost.groups, cost.violations)
 
 
 def _fitting(entity: Entity, ground: Ground) -> Steps[Attempt | Branch | None]:

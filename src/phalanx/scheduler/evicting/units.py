@@ -202,7 +202,7 @@ def units(snapshot: Snapshot, below: int) -> list[Unit]:
     ties = _Ties(snapshot.forest)
     together: dict[Name, list[Resident]] = {}
     found: list[Unit] = []
-    for pod in snapshot.census.residents():
+    for pod in snapshot.census.bare.residents():
         if pod.leaving:
             continue
         tie = ties.of(pod) if pod.group else None

@@ -27,7 +27,10 @@ class Among:
     ) -> None:  # fmt: skip
         peers, domains = standing.peers, snapshot.domains
         near = tuple(term.selection for term in peers.near)
-        self.near = [company.crowd(Crowd(near), domains(term.key)) for term in peers.near]
+        #: Whom it must be near, by every key; with those who were promised a place, and without.
+        self.near = list(
+            zip(*(company.crowds(Crowd(near), domains(t.key)) for t in peers.near), strict=True)
+        )
         self.near_itself = company.holds(standing, near)
         self.apart = [
             (term, company.crowd(Crowd((term.selection,)), domains(term.key)))
@@ -45,26 +48,32 @@ class Among:
         hard = [one for one in peers.spreads if one.is_hard]
         soft = [one for one in peers.spreads if not one.is_hard]
         self.even = [
-            _evenness(snapshot, company, standing, one, _eligible(snapshot, wishes, one, hard))
+            Evenness(one, heads, company.holds(standing, (one.selection,)))
             for one in hard
+            for heads in company.crowds(
+                _spread_crowd(one), domains(one.key), _eligible(snapshot, wishes, one, hard)
+            )
         ]
         keyed = soft if explicit else []
         rather = [
-            _evenness(snapshot, company, standing, one, _eligible(snapshot, wishes, one, keyed))
+            _rather(snapshot, company, standing, one, _eligible(snapshot, wishes, one, keyed))
             for one in soft
         ]
         #: What it had rather have even, if anything.
         self.rather = Leaning(snapshot, rather, explicit=explicit) if rather else None
 
 
-def _evenness(
+def _spread_crowd(spread: Spread) -> Crowd:
+    return Crowd((spread.selection,), staying=True)
+
+
+def _rather(
     snapshot: Snapshot, company: Company, standing: Standing, spread: Spread, eligible: BoolArray
 ) -> Evenness:
-    crowd, itself = Crowd((spread.selection,), staying=True), (spread.selection,)
-    per_node = spread.key == HOSTNAME and not spread.is_hard
+    per_node = spread.key == HOSTNAME
     domains = every_node(snapshot) if per_node else snapshot.domains(spread.key)
-    heads = company.crowd(crowd, domains, None if per_node else eligible)
-    return Evenness(spread, heads, company.holds(standing, itself))
+    heads = company.crowd(_spread_crowd(spread), domains, None if per_node else eligible)
+    return Evenness(spread, heads, company.holds(standing, (spread.selection,)))
 
 
 def _eligible(snapshot: Snapshot, wishes: Wishes, spread: Spread, keyed: list[Spread]) -> BoolArray:

@@ -82,10 +82,18 @@ class Company:
 
     def crowd(self, crowd: Crowd, domains: Domains, eligible: BoolArray | None = None) -> Headcount:
         """How many of a crowd there are per domain, from now on to the end of the trial."""
-        bits = 0
-        for selection in crowd.selections:
-            bits |= self._selections[selection]
-        return self._watch(domains, self._census.crowd(crowd), bits, None, eligible)
+        return self._watch(domains, self._census.crowd(crowd), self._bits(crowd), None, eligible)
+
+    def crowds(
+        self, crowd: Crowd, domains: Domains, eligible: BoolArray | None = None
+    ) -> list[Headcount]:
+        """The same, and also without those who were only promised a place, if some of them were."""
+        found, census = [self.crowd(crowd, domains, eligible)], self._census
+        if (bare := census.bare) is not census:
+            counts = bare.crowd(crowd)
+            if not np.array_equal(counts, census.crowd(crowd)):
+                found.append(self._watch(domains, counts, self._bits(crowd), None, eligible))
+        return found
 
     def holding(self, standing: Standing, kind: str) -> Iterator[tuple[Carried, Headcount]]:
         """The terms that others hold towards a pod of that standing, with where they are."""
@@ -130,6 +138,12 @@ class Company:
             return set()
         every = self._census.services.values()
         return {key for services in every for wanted in services for key in wanted}
+
+    def _bits(self, crowd: Crowd) -> int:
+        bits = 0
+        for selection in crowd.selections:
+            bits |= self._selections[selection]
+        return bits
 
     def _watch(
         self,

@@ -8,7 +8,7 @@ other pods is asked again for every pod. Nothing here ranks nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import reduce
@@ -20,10 +20,11 @@ from phalanx.api.core import Taint
 from phalanx.scheduler.cluster.shape import Ask, Shape, spell
 from phalanx.scheduler.cluster.snapshot import BoolArray
 from phalanx.scheduler.cluster.spot import Spot
-from phalanx.scheduler.cluster.wishes import Place, within_any
+from phalanx.scheduler.cluster.wishes import Place, Wishes, within_any
 from phalanx.scheduler.decision import Refusal
 from phalanx.scheduler.events import NODES, PEERS, ROOM, Event
 from phalanx.scheduler.judging import peerfilters
+from phalanx.scheduler.judging.labels import lacking, within
 from phalanx.scheduler.judging.scene import Scene
 
 UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
@@ -100,20 +101,32 @@ def node_affinity(added: tuple[Place, ...] | None = None) -> Filter:
     def cure(scene: Scene, nodes: BoolArray) -> str:
         inside = nodes if added is None else nodes & within_any(scene.snapshot, added)
         if inside.any():
-            return _label(scene, inside)
+            return _label(scene, inside, added)
         name = scene.snapshot.names[nodes.argmax()]
         return f"let the affinity that the scheduler adds to all pods allow node {name}"
 
     return Filter("NodeAffinity", refuses, cure, Depends.NODES, NODES)
 
 
-def _label(scene: Scene, nodes: BoolArray) -> str:
-    snapshot, node = scene.snapshot, nodes.argmax()
-    labels, wanted = snapshot.labels[node], scene.shape.wishes.selector
-    missing = [f"{key}={value}" for key, value in wanted if labels.get(key) != value]
-    if not missing:
-        return f"let the pod's node affinity allow node {snapshot.names[node]}"
-    return f"label node {snapshot.names[node]} with {', '.join(missing)}"
+def _label(scene: Scene, nodes: BoolArray, added: tuple[Place, ...] | None) -> str:
+    snapshot, node, wishes = scene.snapshot, nodes.argmax(), scene.shape.wishes
+    labels, name = snapshot.labels[node], snapshot.names[node]
+    if dict(wishes.selector).items() <= labels.items():
+        return f"let the pod's node affinity allow node {name}"
+    more = lacking(wishes, labels, name)
+    if more is None or not (added is None or within(added, {**labels, **more}, name)):
+        return f"let the pod's {_bounds(wishes)} allow node {name}"
+    return f"label node {name} with {_written(more)}"
+
+
+def _bounds(wishes: Wishes) -> str:
+    """What of a pod says where it may be."""
+    said = {"selector": bool(wishes.selector), "affinity": wishes.places is not None}
+    return f"node {' and '.join(word for word, is_said in said.items() if is_said)}"
+
+
+def _written(labels: Mapping[str, str]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in sorted(labels.items()))
 
 
 def _ports_taken(scene: Scene) -> Refusing:
@@ -219,7 +232,7 @@ def refusal(filters: Sequence[Filter], scene: Scene) -> Refusal:
         if nodes is not None:
             still &= ~nodes
             by_filter.append((row, nodes))
-    cures = (*_cures(by_filter, scene, inside), _new_node(scene.shape))
+    cures = (*_cures(by_filter, scene, inside), *_new_node(scene.shape))
     size = int(np.count_nonzero(inside))
     return Refusal(size, tuple(counts.items()), cures, frozenset(wakes_on), tuple(blamed))
 
@@ -238,6 +251,11 @@ def _cures(
             yield row.cure(scene, alone)
 
 
-def _new_node(shape: Shape) -> str:
-    labels = ", ".join(f"{key}={value}" for key, value in shape.wishes.selector)
-    return f"add a node with room for {shape}" + (f" and the label {labels}" if labels else "")
+def _new_node(shape: Shape) -> Iterator[str]:
+    """A node that would take the pod, unless its affinity allows none at all."""
+    wishes, words = shape.wishes, f"add a node with room for {shape}"
+    labels = lacking(wishes, {}, "")
+    if labels is not None:
+        yield words + (f" and the label {_written(labels)}" if labels else "")
+    elif any(place.labels or place.names for place in wishes.places or ()):
+        yield f"{words} that the pod's {_bounds(wishes)} would allow"

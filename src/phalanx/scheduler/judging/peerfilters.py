@@ -38,7 +38,7 @@ def even_out(scene: Scene, nodes: BoolArray) -> str:
         spread, domains = one.spread, one.headcount.domains
         if domains.ids[node] < 0:
             return f"label node {scene.snapshot.names[node]} with {spread.key}"
-        skew = int(_skews(one)[node])
+        skew = max(int(_skews(like)[node]) for like in scene.among.even if like.spread == spread)
         if skew > spread.max_skew:
             return f"allow a maxSkew of {skew} over {spread.key}, or make room in other domains"
     raise AssertionError("no constraint is in the way")
@@ -82,10 +82,11 @@ def _skews(one: Evenness) -> IntArray:
 def _unwelcome(scene: Scene) -> _Found:
     among = scene.among
     assert among is not None
-    # The first of a crowd that wants to be together has nobody to be near.
-    first = among.near_itself and not any(heads.total for heads in among.near)
-    for heads in among.near:
-        yield NOT_NEAR, ~heads.domains.labelled if first else heads.here() == 0
+    for near in among.near:
+        # The first of a crowd that wants to be together has nobody to be near.
+        first = among.near_itself and not any(heads.total for heads in near)
+        for heads in near:
+            yield NOT_NEAR, ~heads.domains.labelled if first else heads.here() == 0
     for _, heads in among.apart:
         yield NOT_APART, _crowded(heads)
     for _, heads in among.shunned:

@@ -39,13 +39,21 @@ class Stake(NamedTuple):
     #: Whether silent pods count as small ones.
     is_counted: bool
 
+    def there(self, spot: Spot) -> int:
+        """How much is taken of it on a node."""
+        return (spot.scored if self.is_counted else spot.used)[self.column]
+
+    def there_everywhere(self, rows: Rows) -> IntArray:
+        """The same for many nodes."""
+        return (rows.scored if self.is_counted else rows.used)[:, self.column]
+
     def taken(self, spot: Spot) -> int:
         """How much would be taken of it on a node, with the pod."""
         return (spot.scored if self.is_counted else spot.used)[self.column] + self.asked
 
     def taken_everywhere(self, rows: Rows) -> IntArray:
         """The same for many nodes."""
-        return (rows.scored if self.is_counted else rows.used)[:, self.column] + self.asked
+        return self.there_everywhere(rows) + self.asked
 
 
 def counted(shape: Shape, columns: Mapping[str, int], resources: Iterable[Resource]) -> list[Stake]:

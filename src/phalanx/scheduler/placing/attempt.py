@@ -6,7 +6,7 @@ not tried. `branches.py` does the same for a group of groups, with one attempt f
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -17,6 +17,7 @@ from phalanx.scheduler.decision import (
     UNDECIDED,
     UNSCHEDULABLE,
     Binding,
+    Choice,
     Placed,
     Refusal,
     Refused,
@@ -59,6 +60,8 @@ class Attempt:
 
     #: Among how many placements it could choose; None where it may be anywhere.
     placements: int | None = None
+    #: In how many of them it was tried, and how many held enough.
+    tried = feasible = 0
     #: Why it is not known whether there is a way; "" if there is none.
     undecided = ""
     #: Whether it will be known when a search has come to its end.
@@ -98,8 +101,12 @@ class Attempt:
     def offer(self) -> Offer:
         """What the placement of this attempt holds."""
         assert self.placement is not None
-        loads = [sum(seat.member.shape.scored[at] for seat in self.seats) for at in (0, 1)]
-        return Offer(self.placement, self.scheduled, *loads)
+        return Offer(self.placement, self.scheduled, [seat.member.shape for seat in self.seats])
+
+    @property
+    def choice(self) -> Choice | None:
+        """What the placement of this attempt was chosen from, if from any."""
+        return choice_of(self.placements, self.tried, self.feasible)
 
     @property
     def hopeless(self) -> bool:
@@ -188,20 +195,13 @@ class Attempt:
     def placed(self) -> Placed:
         """What was found, as a decision."""
         leftovers = tuple(self.refused) if self._refused else ()
-        return Placed(self.entity.group_key, self.bindings, leftovers)
+        return Placed(self.entity.group_key, self.bindings, leftovers, choice=self.choice)
 
     def waiting(self) -> Waiting:
         """Why it is not enough, as a decision."""
         untried = self.members[len(self.members) - self._remaining :]
         refused = [*self.refused, *(_refused(m, self._trial.refused(m)) for m in untried)]
         fitted = [Refused(pod, uid, None) for pod, uid, _ in self.bindings]
-        wakes_on = {Event.MEMBER_CHANGED, Event.GROUP_CHANGED}
-        wakes_on.update(*(one.refusal.wakes_on for one in refused if one.refusal))
-        if self.placements not in (None, 1):
-            # What is said here is of one placement; another one may be what is mended, or come.
-            wakes_on |= PEERS if self._trial.minds_others else ROOM
-        if self.awaits_search:
-            wakes_on.add(Event.SEARCH_ENDED)
         return Waiting(
             self.entity.group_key,
             pods=(*fitted, *refused),
@@ -209,11 +209,34 @@ class Attempt:
             scheduled=self.scheduled,
             remaining=self._remaining,
             unknown=sum(one.refusal is None for one in refused),
-            wakes_on=frozenset(wakes_on),
+            wakes_on=frozenset(self._cured_by(refused)),
             reason=UNDECIDED if self.undecided else UNSCHEDULABLE,
             placements=self.placements,
             undecided=self.undecided,
+            tried=self.tried,
         )
+
+    def _cured_by(self, refused: Iterable[Refused]) -> Iterator[Event]:
+        """What may change that these have no node."""
+        yield from (Event.MEMBER_CHANGED, Event.GROUP_CHANGED)
+        for one in refused:
+            yield from one.refusal.wakes_on if one.refusal else ()
+        if self._could_differ:
+            yield from PEERS if self._trial.minds_others else ROOM
+        if self.entity.others:
+            # Who has a node may be why the others must be near to it.
+            yield Event.MEMBER_GONE
+        if self.awaits_search:
+            yield Event.SEARCH_ENDED
+
+    @property
+    def _could_differ(self) -> bool:
+        """Whether more may help than what mends a refusal: that another placement is mended, or
+        comes; or that who has a node finds another, and leaves this one to somebody unlike him.
+        """
+        if self.placements not in (None, 1) or self.is_enough:
+            return True
+        return bool(self.seats) and len(self._trial.runs(self.members)) > 1
 
 
 def tried(attempt: Attempt) -> Generator[int, None, Attempt]:
@@ -237,14 +260,14 @@ def in_one_place(
         attempt = yield from tried(Attempt(entity, ground, placement))
         attempts.append(attempt)
     enough = [attempt for attempt in attempts if attempt.is_enough]
-    if len(enough) == 1:
-        return enough[0]
-    if enough:
-        chosen = best([attempt.offer for attempt in enough], ground.snapshot)
-        return next(one for one in enough if one.placement is chosen.placement)
     if not attempts:
         return Attempt(entity, ground, NO_NODES)
-    return max(attempts, key=lambda attempt: attempt.scheduled)
+    chosen = max(enough or attempts, key=lambda attempt: attempt.scheduled)
+    if len(enough) > 1:
+        offer = best([attempt.offer for attempt in enough], ground.snapshot, ground.policy)
+        chosen = next(one for one in enough if one.placement is offer.placement)
+    chosen.tried, chosen.feasible = len(attempts), len(enough)
+    return chosen
 
 
 def _candidates(
@@ -257,6 +280,11 @@ def _candidates(
         return found
     sites = sites_of(snapshot, policy, shape, found, key)
     return [promising(entity, sites, scheduled(entity, snapshot))]
+
+
+def choice_of(placements: int | None, tried: int, feasible: int) -> Choice | None:
+    """What a placement that holds enough was chosen from; it may be found after all were tried."""
+    return None if placements is None else Choice(placements, tried, max(feasible, 1))
 
 
 def in_order(members: Iterable[Member]) -> list[Member]:

@@ -17,7 +17,7 @@ from phalanx.scheduler.decision import (
     Refused,
 )
 from phalanx.scheduler.entity import Entity
-from phalanx.scheduler.events import OWN
+from phalanx.scheduler.events import OWN, Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,8 @@ class Objection:
     reason: str
     message: str
     cure: str
+    #: What may make it groundless.
+    wakes_on: frozenset[Event] = OWN
 
 
 def _scheduler_names(entity: Entity, specs: list[PodSpec]) -> Objection | None:
@@ -123,4 +125,6 @@ def refused_outright(entity: Entity, found: Objection) -> Impossible:
     pods = tuple(Refused(m.pod.metadata.key, m.pod.metadata.uid, None) for m in entity.members)
     groups = entity.groups if entity.is_composite else ()
     parts = tuple(Part(one.key, one.is_composite, None) for one in groups)
-    return Impossible(entity.group_key, pods, found.reason, found.message, found.cure, OWN, parts)
+    return Impossible(
+        entity.group_key, pods, found.reason, found.message, found.cure, found.wakes_on, parts
+    )

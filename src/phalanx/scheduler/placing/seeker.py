@@ -139,7 +139,7 @@ class Cursor(Seeker):
             self._catch_up()
         nodes: list[int] = []
         while len(nodes) < count:
-            if heap[0] > self._bound:
+            while heap[0] > self._bound:
                 self._look_on(count - len(nodes))
             key = heap[0]
             if key >= NOWHERE:
@@ -161,9 +161,12 @@ class Cursor(Seeker):
         return nodes
 
     def _look_on(self, count: int) -> None:
-        """Have the next keys of the ranking in the heap, but none of a touched node."""
+        """Have the next keys of the ranking in the heap, but none of a touched node.
+
+        The nodes that others touched are mostly the next ones here too: it looks beyond them.
+        """
         begin, heap, keys = self._position, self._heap, self._keys
-        more = self._ranking.part(begin, max(begin, len(keys)) + count)
+        more = self._ranking.part(begin, max(begin, len(self._overlay.touched)) + count)
         untouched = [key for key in more if key & INDEX not in keys] if keys else more
         if len(heap) == 1:
             # What is in order is a heap.

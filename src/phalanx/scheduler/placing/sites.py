@@ -14,8 +14,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from phalanx.scheduler.cluster.shape import Shape
-from phalanx.scheduler.cluster.snapshot import CPU, MEMORY, IntArray, Placement, Snapshot
+from phalanx.scheduler.cluster.snapshot import IntArray, Placement, Snapshot
 from phalanx.scheduler.cluster.spot import Spot
+from phalanx.scheduler.judging.stake import counted
 from phalanx.scheduler.placing.ranking import NOWHERE
 from phalanx.scheduler.placing.view import View, view_of
 from phalanx.scheduler.policy import Policy
@@ -54,7 +55,8 @@ class Sites:
     """Sums over the nodes of each placement, in the order of the placements."""
 
     __slots__ = (
-        "_each", "_numbers", "_position", "_scored", "epoch", "held", "places", "room", "scored",
+        "_each", "_numbers", "_position", "_taken", "epoch", "held", "places", "room", "stakes",
+        "taken",
     )  # fmt: skip
 
     def __init__(
@@ -66,17 +68,20 @@ class Sites:
         #: The site that each node is in; -1 for none.
         self._numbers = np.full(len(snapshot), -1)
         self._numbers[inside] = numbers
+        #: By what of how full they are sites are compared.
+        self.stakes = stakes = counted(shape, snapshot.columns, policy.packed)
         #: What each node counts for in the sums.
-        self._each, self._scored = capacities(snapshot, policy, shape), snapshot.scored.copy()
+        self._each = capacities(snapshot, policy, shape)
+        self._taken = [stake.there_everywhere(snapshot).tolist() for stake in stakes]
 
         def total(per_node: IntArray) -> IntArray:
             return np.bincount(numbers, per_node[inside], len(places)).astype(np.int64)
 
         #: How many more pods of the shape there is room for.
         self.held = total(self._each)
-        #: What there is of CPU and memory, and what scores count as used of each.
-        self.room = [total(snapshot.room[:, column]) for column in (CPU, MEMORY)]
-        self.scored = [total(self._scored[:, column]) for column in (CPU, MEMORY)]
+        #: What there is of each stake, and what scores count as used of it.
+        self.room = [total(snapshot.room[:, stake.column]) for stake in stakes]
+        self.taken = [total(stake.there_everywhere(snapshot)) for stake in stakes]
 
     def catch_up(self, view: View) -> None:
         """Repeat the nodes whose load has changed since the last look."""
@@ -96,9 +101,10 @@ class Sites:
         holds = _capacity(view, i, spot)
         self.held[number] += holds - self._each[i]
         self._each[i] = holds
-        for column, scored in enumerate(spot.scored):
-            self.scored[column][number] += scored - self._scored[i, column]
-        self._scored[i] = spot.scored
+        for stake, taken, each in zip(self.stakes, self.taken, self._taken, strict=True):
+            there = stake.there(spot)
+            taken[number] += there - each[i]
+            each[i] = there
 
 
 def sites_of(

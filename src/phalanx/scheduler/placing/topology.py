@@ -7,14 +7,14 @@ holds (`sites.py`), so that only the best one is tried.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from phalanx.scheduler.cluster.shape import Shape
 from phalanx.scheduler.cluster.snapshot import (
-    CPU,
-    MEMORY,
     BoolArray,
     IntArray,
     Placement,
@@ -22,10 +22,15 @@ from phalanx.scheduler.cluster.snapshot import (
     mask_of,
     value_of,
 )
+from phalanx.scheduler.cluster.spot import Spot
 from phalanx.scheduler.decision import SCHEDULER_ERROR
 from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.events import NODES, OWN
+from phalanx.scheduler.judging.allocation import MOST_ALLOCATED, Allocation
+from phalanx.scheduler.judging.stake import counted
 from phalanx.scheduler.placing.objections import Objection
 from phalanx.scheduler.placing.sites import Sites
+from phalanx.scheduler.policy import Policy
 
 
 def placements(
@@ -77,47 +82,66 @@ def _lost(why: str) -> Objection:
         SCHEDULER_ERROR,
         f"cannot determine domain for already scheduled pods: {why}",
         "delete the members that are not where the others are",
+        OWN | NODES,
     )
 
 
 def promising(entity: Entity, sites: Sites, scheduled: int) -> Placement:
     """The placement that will hold most of equal members, or comes nearest to enough of them."""
-    shape = entity.members[0].shape
     members = np.minimum(sites.held, len(entity.members)) + scheduled
     enough = (members >= entity.quorum) & (members > scheduled)
     if not enough.any():
         enough[:] = True
     loads = [
-        (room, used + amount * (members - scheduled))
-        for room, used, amount in zip(sites.room, sites.scored, shape.scored, strict=True)
+        (stake.weight, room, taken + stake.asked * (members - scheduled))
+        for stake, room, taken in zip(sites.stakes, sites.room, sites.taken, strict=True)
     ]
     worth = members * 100 // max(int(members[enough].max()), 1) + _fullness(loads)
     return sites.places[int(np.where(enough, worth, -1).argmax())]
 
 
 class Offer(NamedTuple):
-    """What a placement would hold of a group: how many members, and what these take."""
+    """What a placement would hold of a group: how many members, and the shapes of the new ones."""
 
     placement: Placement
     members: int
-    cpu: int
-    memory: int
+    shapes: Sequence[Shape]
 
 
-def best(offers: Sequence[Offer], snapshot: Snapshot) -> Offer:
+def best(offers: Sequence[Offer], snapshot: Snapshot, policy: Policy) -> Offer:
     """The offer that holds most members in the fullest placement; of equal ones the first."""
-    members = np.array([offer.members for offer in offers], np.int64)
-    loads = []
-    for column, added in ((CPU, [o.cpu for o in offers]), (MEMORY, [o.memory for o in offers])):
-        room = [snapshot.room[offer.placement.nodes, column].sum() for offer in offers]
-        used = [snapshot.scored[offer.placement.nodes, column].sum() for offer in offers]
-        loads.append((np.array(room, np.int64), np.add(used, added)))
-    worth = members * 100 // max(int(members.max()), 1) + _fullness(loads)
-    return offers[int(worth.argmax())]
+    most = max(1, *(offer.members for offer in offers))
+    return max(
+        offers,
+        key=lambda offer: offer.members * 100 // most + _fullness_with(offer, snapshot, policy),
+    )
 
 
-def _fullness(loads: Sequence[tuple[IntArray, IntArray]]) -> IntArray:
-    """The mean of the used shares of all that a placement has, in per cent."""
-    shares = [np.minimum(used, room) * 100 // np.maximum(room, 1) for room, used in loads]
-    counts = np.sum([room > 0 for room, _ in loads], axis=0)
-    return np.asarray(np.sum(shares, axis=0) // np.maximum(counts, 1), np.int64)
+def _fullness_with(offer: Offer, snapshot: Snapshot, policy: Policy) -> int:
+    """How full a placement would be, in per cent."""
+    tables = (snapshot.room, snapshot.used, snapshot.scored)
+    sums = (table[offer.placement.nodes].sum(axis=0).tolist() for table in tables)
+    room, used, scored = map(tuple, sums)
+    stakes = counted(_together(offer.shapes), snapshot.columns, policy.packed)
+    return Allocation(MOST_ALLOCATED, stakes).here(Spot(room, used, scored, ()))
+
+
+def _together(shapes: Iterable[Shape]) -> Shape:
+    """One pod that asks for as much as all of these."""
+    requests: Counter[str] = Counter()
+    cpu = memory = 0
+    for shape, count in Counter(shapes).items():
+        for name, amount in shape.requests:
+            requests[name] += amount * count
+        cpu, memory = cpu + shape.scored[0] * count, memory + shape.scored[1] * count
+    return Shape(tuple(sorted(requests.items())), (cpu, memory))
+
+
+def _fullness(loads: Sequence[tuple[int, IntArray, IntArray]]) -> IntArray | int:
+    """The weighted mean of the used shares of all that placements have, in per cent."""
+    total: IntArray | int = 0
+    weights: IntArray | int = 0
+    for weight, room, used in loads:
+        share = np.minimum(used, room) * 100 // np.maximum(room, 1)
+        total, weights = total + weight * share, weights + weight * (room > 0)
+    return total // np.maximum(weights, 1)

@@ -164,6 +164,8 @@ class Desk:
 
     def _service(self, seen: ServiceSeen) -> None:
         self.cache.service(seen.key, seen.selector)
+        # Whoever says nothing of where it is to be is spread with others than before.
+        self.queue.wake(Event.POD_PLACED, seen.at)
 
     def _node(self, seen: NodeSeen) -> None:
         self._wake([self.cache.node(seen.name, seen.node)], seen.at)

@@ -351,6 +351,7 @@ def _matters(old: Member, new: Member) -> bool:
     one, other = old.pod.spec, new.pod.spec
     return (
         old.shape != new.shape
+        or old.pod.metadata.labels != new.pod.metadata.labels
         or one.scheduling_gates != other.scheduling_gates
         or one.priority != other.priority
         or one.preemption_policy != other.preemption_policy

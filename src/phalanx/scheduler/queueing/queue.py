@@ -20,6 +20,7 @@ from heapq import heappop, heappush
 
 from phalanx.api.core import DEFAULT_SCHEDULER, Pod
 from phalanx.api.meta import Key
+from phalanx.api.scheduling import TOPOLOGY
 from phalanx.scheduler.backoff import USUAL, BackOff
 from phalanx.scheduler.cluster.forest import Flaw, Forest, Group, Name, name_of
 from phalanx.scheduler.decision import Binding, Decision, Misplaced, Placed
@@ -228,6 +229,12 @@ class Queue:
                 outcome = entry.outcome if entry.state is State.BACKING_OFF else None
                 where, pods = Line(line, entry.id.is_group), len(entry.pending)
                 yield Stand(where, entry.state, pods, first, outcome)
+
+    @property
+    def latecomers(self) -> int:
+        """How many pods have come while their group is being tried, and wait for that to end."""
+        flying = (entry for entry in self._flying.values() if entry.id.is_group)
+        return sum(not one.attempts for entry in flying for one in entry.pending.values())
 
     def memories(self) -> list[Memory]:
         """All that a queue must be told to go on like this one, besides pods and groups."""
@@ -444,11 +451,13 @@ def _is_same(one: Group | None, other: Group | None) -> bool:
     """Whether it is the same group and asks for the same: a namesake is another."""
     if one is None or other is None:
         return one is other
-    return (one.metadata.uid, one.spec, one.quorum) == (
-        other.metadata.uid,
-        other.spec,
-        other.quorum,
-    )
+    return _asked(one) == _asked(other)
+
+
+def _asked(group: Group) -> tuple[object, ...]:
+    """What a cycle reads of a group."""
+    meta = group.metadata
+    return meta.uid, group.spec, group.quorum, meta.annotations.get(TOPOLOGY, "")
 
 
 def _alive(pod: Pod) -> bool:

@@ -53,6 +53,8 @@ class Begun(Line, frozen=True, tag="begin"):
     configuration: dict[str, Any] | None = None
     #: How many turns its queue had given away.
     sequence: int = 0
+    #: Whether anybody is evicted for groups; if not, for those of no profile.
+    groups_preempt: bool = True
 
 
 class NamespaceSeen(Line, frozen=True, tag="namespace"):

@@ -149,7 +149,8 @@ class _Story:
 def _desk(begun: Begun) -> Desk:
     if begun.format != FORMAT:
         raise _Lost(f"is of format {begun.format}; this version of phalanx reads {FORMAT}")
-    desk = Desk(_profiles(begun))
+    profiles = _profiles(begun)
+    desk = Desk(profiles if begun.groups_preempt else profiles.sparing)
     desk.queue.sequence = begun.sequence
     return desk
 

@@ -218,7 +218,7 @@ class _Maker:
         if _AFFINITY in self._asked:
             for _, heads in (*among.apart, *among.shunned):
                 mask &= heads.here() == 0
-            for heads in among.near:
+            for heads in among.near[0] if among.near else ():
                 mask &= heads.domains.labelled
         if _SPREAD in self._asked:
             for one in among.even:
@@ -273,20 +273,23 @@ class _Maker:
         for alike in found.values():
             terms, among = self._kinds[alike[0]].peers.near, self._among[alike[0]]
             assert among is not None
-            reaches = [
-                Reach(self._layer(term.key), heads.counts, heads.total)
-                for term, heads in zip(terms, among.near, strict=True)
-            ]
             crowd = self._crowd([term.selection for term in terms])
-            yield Near(tuple(alike), tuple(reaches), crowd, among.near_itself)
+            counted = {tuple(heads.counts.tobytes() for heads in near): near for near in among.near}
+            for near in counted.values():
+                reaches = [
+                    Reach(self._layer(term.key), heads.counts, heads.total)
+                    for term, heads in zip(terms, near, strict=True)
+                ]
+                yield Near(tuple(alike), tuple(reaches), crowd, among.near_itself)
 
     def _even(self) -> Iterator[Even]:
-        found: dict[tuple[object, ...], tuple[Evenness, list[int]]] = {}
+        found: dict[tuple[object, ...], tuple[Evenness, dict[int, None]]] = {}
         for number, among in enumerate(self._among):
             for one in among.even if among is not None and _SPREAD in self._asked else ():
-                counted = one.headcount.counted.tobytes()
-                alike = found.setdefault((one.spread, one.itself, counted), (one, []))
-                alike[1].append(number)
+                heads = one.headcount
+                counts, counted = heads.counts.tobytes(), heads.counted.tobytes()
+                alike = found.setdefault((one.spread, one.itself, counts, counted), (one, {}))
+                alike[1][number] = None
         for one, kinds in found.values():
             spread, heads = one.spread, one.headcount
             yield Even(

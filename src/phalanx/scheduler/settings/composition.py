@@ -50,6 +50,7 @@ def compose(plugins: Plugins, told: Arguments) -> Policy:
         near_weight=told.affinity.hard_pod_affinity_weight,
         heeds_likes=not told.affinity.ignore_preferred_terms_of_existing_pods,
         defaults=_defaults(told),
+        packed=_scored(told),
         preempts=bool(chosen(plugins, plugins.post_filter, EVICTING)),
         groups_preempt=bool(chosen(plugins, plugins.pod_group_post_filter, EVICTING)),
     )

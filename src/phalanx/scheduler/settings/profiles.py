@@ -39,6 +39,17 @@ class Profiles:
         """The policy for an entity; members that name different ones are refused by any."""
         return self.policies[entity.scheduler]
 
+    @property
+    def groups_preempt(self) -> bool:
+        """Whether any of them evicts anybody for a group."""
+        return any(policy.groups_preempt for policy in self.policies.values())
+
+    @property
+    def sparing(self) -> Profiles:
+        """The same, as if none of them did."""
+        policies = {n: replace(p, groups_preempt=False) for n, p in self.policies.items()}
+        return replace(self, policies=policies)
+
 
 DEFAULT_PROFILES = Profiles({DEFAULT_SCHEDULER: DEFAULT})
 
@@ -46,10 +57,7 @@ DEFAULT_PROFILES = Profiles({DEFAULT_SCHEDULER: DEFAULT})
 def by_gates(gates: Gates, profiles: Profiles = DEFAULT_PROFILES) -> Profiles:
     """The same without what is switched off."""
     return replace(
-        profiles,
+        profiles if gates.is_on(WORKLOAD_AWARE_PREEMPTION) else profiles.sparing,
         groups=gates.is_on(GANG_SCHEDULING),
         preemption_policies=gates.is_on(PREEMPTION_POLICY),
-        policies=profiles.policies
-        if gates.is_on(WORKLOAD_AWARE_PREEMPTION)
-        else {n: replace(p, groups_preempt=False) for n, p in profiles.policies.items()},
     )
