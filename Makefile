@@ -24,9 +24,10 @@ check: install ## format, lint, types, layers
 	@$(BIN)/mypy --no-error-summary --num-workers=2
 	@$(BIN)/lint-imports > .venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
 
-# Three on two cores: many tests wait for a process that they have started.
+# Three on two cores: many tests wait for a process that they have started. Long ones stand side by
+# side in their file, and whoever has nothing left to do takes some of them over.
 test: check ## the checks and the test suite
-	@$(BIN)/python -m pytest --quiet -n 3 --session-timeout=840 $(ARGS)
+	@$(BIN)/python -m pytest --quiet -n 3 --dist worksteal --session-timeout=840 $(ARGS)
 
 soak: install ## the long fault programme and every property with many more examples
 	@$(BIN)/python -m pytest --verbose -n 2 -m soak --timeout=0 --hypothesis-profile=soak $(ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 
 import pytest
@@ -14,6 +15,13 @@ settings.register_profile(
 settings.load_profile("ci")
 # What a shell starts in the background ignores ^C, and so would every process that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end: looking for garbage in it takes a fifth of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
