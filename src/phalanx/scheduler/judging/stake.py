@@ -49,7 +49,7 @@ class Stake(NamedTuple):
 
     def taken(self, spot: Spot) -> int:
         """How much would be taken of it on a node, with the pod."""
-        return (spot.scored if self.is_counted else spot.used)[self.column] + self.asked
+        return self.there(spot) + self.asked
 
     def taken_everywhere(self, rows: Rows) -> IntArray:
         """The same for many nodes."""
