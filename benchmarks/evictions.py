@@ -10,9 +10,9 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 
-from benchmarks.decisions import set_apart
+from benchmarks.decisions import frozen_gc
 from benchmarks.result import Result
-from benchmarks.setting import Setting
+from benchmarks.environment import BenchmarkEnvironment
 from phalanx.api.core import (
     Container,
     Node,
@@ -20,10 +20,10 @@ from phalanx.api.core import (
     Pod,
     PodSpec,
     PodStatus,
-    Requirements,
+    ResourceRequirements,
     SchedulingGroup,
 )
-from phalanx.api.meta import Key, Meta
+from phalanx.api.meta import Key, ObjectMeta
 from phalanx.api.scheduling import (
     CompositeGangPolicy,
     CompositePodGroup,
@@ -36,58 +36,58 @@ from phalanx.api.scheduling import (
     SchedulingPolicy,
     TopologyConstraint,
 )
-from phalanx.scheduler.cluster.cache import Cache
-from phalanx.scheduler.cluster.shape import shape_of
+from phalanx.scheduler.cluster.cache import SchedulerCache
+from phalanx.scheduler.cluster.pod_shape import shape_of
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Decision, Placed, Preempting
 from phalanx.scheduler.entity import Entity, Member
-from phalanx.scheduler.policy import DEFAULT
+from phalanx.scheduler.policy import DEFAULT_POLICY
 
-ROOM: dict[str, str | int | float] = {"cpu": "4", "memory": "32Gi", "pods": "110"}
+NODE_CAPACITY: dict[str, str | int | float] = {"cpu": "4", "memory": "32Gi", "pods": "110"}
 REPEATS, ZONES, RACKS = 5, 5, 50
-IMPORTANT = 1000
+HIGH_PRIORITY = 1000
 
 
-def section(setting: Setting) -> Iterator[Result]:
+def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
     """Evictions and trees, in processor time."""
     nodes = 500 if setting.is_quick else 5_000
-    full, empty = _full(nodes), _cluster(nodes)
-    evict = _median(lambda: _decided(full, _gang("high", 100, IMPORTANT), Preempting))
+    full, empty = _full_cluster(nodes), _empty_cluster(nodes)
+    evict = _measure_median(lambda: _decide(full, _gang("high", 100, HIGH_PRIORITY), Preempting))
     yield Result(f"evict for 1 x 100, {nodes:,} nodes, {4 * nodes:,} pods", evict, "ms", 250)
-    place = _median(lambda: _decided(empty, _tree(), Placed))
+    place = _measure_median(lambda: _decide(empty, _tree(), Placed))
     yield Result(f"decide a tree of 8 x 64 in racks of a zone, {nodes:,} nodes", place, "ms")
 
 
-def _median(run: Callable[[], float]) -> float:
-    with set_apart():
+def _measure_median(run: Callable[[], float]) -> float:
+    with frozen_gc():
         return statistics.median(run() for _ in range(REPEATS)) * 1000
 
 
-def _decided(cache: Cache, entity: Entity, expected: type[Decision]) -> float:
+def _decide(cache: SchedulerCache, entity: Entity, expected: type[Decision]) -> float:
     snapshot = cache.snapshot()
     begin = time.process_time()
-    decision = decide(entity, snapshot, DEFAULT)
+    decision = decide(entity, snapshot, DEFAULT_POLICY)
     seconds = time.process_time() - begin
     assert isinstance(decision, expected), decision
     return seconds
 
 
-def _cluster(nodes: int) -> Cache:
-    cache = Cache()
+def _empty_cluster(nodes: int) -> SchedulerCache:
+    cache = SchedulerCache()
     for number in range(nodes):
         rack = number % RACKS
         labels = {"rack": f"rack-{rack}", "zone": f"zone-{rack % ZONES}"}
-        meta = Meta(name=f"node-{number:06}", labels=labels)
-        cache.node(meta.name, Node(meta, status=NodeStatus(allocatable=ROOM)))
+        meta = ObjectMeta(name=f"node-{number:06}", labels=labels)
+        cache.update_node(meta.name, Node(meta, status=NodeStatus(allocatable=NODE_CAPACITY)))
     return cache
 
 
-def _full(nodes: int) -> Cache:
+def _full_cluster(nodes: int) -> SchedulerCache:
     """Four pods of three low priorities on each node, which take all of it."""
-    cache = _cluster(nodes)
+    cache = _empty_cluster(nodes)
     for number in range(4 * nodes):
         pod = _pod(f"low-{number}", "", 1 + number % 3, on=f"node-{number % nodes:06}")
-        cache.pod(pod.metadata.key, pod)
+        cache.update_pod(pod.metadata.key, pod)
     return cache
 
 
@@ -95,7 +95,7 @@ def _gang(name: str, size: int, priority: int = 0, *, parent: str = "", key: str
     policy = SchedulingPolicy(gang=GangPolicy(size))
     spec = PodGroupSpec(
         scheduling_policy=policy, priority=priority, parent_composite_pod_group_name=parent,
-        scheduling_constraints=_within(key),
+        scheduling_constraints=_topology_constraints(key),
     )  # fmt: skip
     pods = [_pod(f"{name}-{number}", name, priority) for number in range(size)]
     members = tuple(Member(pod, shape_of(pod)) for pod in pods)
@@ -107,23 +107,23 @@ def _tree() -> Entity:
     parts = tuple(_gang(f"part-{n}", 64, parent="tree", key="rack") for n in range(8))
     spec = CompositePodGroupSpec(
         scheduling_policy=CompositePolicy(gang=CompositeGangPolicy(8)),
-        scheduling_constraints=_within("zone"),
+        scheduling_constraints=_topology_constraints("zone"),
     )
     members = tuple(member for part in parts for member in part.members)
     root = CompositePodGroup(_meta("tree"), spec)
-    return Entity(Key("default", "tree"), root, members, parts=parts)
+    return Entity(Key("default", "tree"), root, members, children=parts)
 
 
-def _within(key: str) -> SchedulingConstraints | None:
+def _topology_constraints(key: str) -> SchedulingConstraints | None:
     return SchedulingConstraints((TopologyConstraint(key),)) if key else None
 
 
-def _meta(name: str) -> Meta:
-    return Meta(name=name, namespace="default", uid=name)
+def _meta(name: str) -> ObjectMeta:
+    return ObjectMeta(name=name, namespace="default", uid=name)
 
 
 def _pod(name: str, group: str, priority: int, on: str = "") -> Pod:
-    needs = Requirements(requests={"cpu": "1", "memory": "100Mi"})
+    needs = ResourceRequirements(requests={"cpu": "1", "memory": "100Mi"})
     spec = PodSpec(
         node_name=on, priority=priority,
         containers=(Container(name="main", image="pause", resources=needs),),

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import uvloop
 
-from benchmarks import calls
-from benchmarks.calls import NODES, PODS
-from benchmarks.process import cpu_seconds, resident
+from benchmarks import api_calls as calls
+from benchmarks.api_calls import NODES, PODS
+from benchmarks.process_usage import cpu_seconds, resident_megabytes
 from benchmarks.result import Result
-from benchmarks.setting import READY_LIMIT, Setting
-from benchmarks.wire import Call, Wire, send_all
+from benchmarks.environment import READY_LIMIT, BenchmarkEnvironment
+from benchmarks.http_client import Call, HttpConnection, send_all
 from phalanx.api.wire import Reply, Request
-from phalanx.chance import TrueChance
 from phalanx.clock import WallClock
-from phalanx.server.access import ADMIN
+from phalanx.randomness import SystemRandom
 from phalanx.server.app import Server
+from phalanx.server.security.authorization import ADMIN
 from phalanx.store.sqlite import SqliteStore
 from tools.control_plane import Access, ControlPlane
 
@@ -30,31 +30,31 @@ STARTS, QUICK_STARTS = 5, 1
 #: Objects of the store that a control plane finds when it starts: so many nodes, and pods on them.
 FOUND_NODES, FOUND_PODS = 5_000, 45_000
 #: Seconds until a control plane that nobody asks anything is at rest, and that it is observed.
-REST, QUICK_REST = 10.0, 1.0
-IDLE, QUICK_IDLE = 20.0, 2.0
+REST_SECONDS, QUICK_REST = 10.0, 1.0
+IDLE_SECONDS, QUICK_IDLE = 20.0, 2.0
 #: Requests at a time when a cluster is filled.
-AT_ONCE = 64
+CONNECTIONS = 64
 #: Seconds between two looks whether all pods run.
-LOOK = 2.0
+POLL_INTERVAL = 2.0
 
 
 # ---- start ---------------------------------------------------------------------------------------
 
 
-def start(setting: Setting) -> Iterator[Result]:
+def start(setting: BenchmarkEnvironment) -> Iterator[Result]:
     """From the process's start to its ready line, with nothing in it and with much."""
     seconds, sizes = [], []
     for _ in range(QUICK_STARTS if setting.is_quick else STARTS):
         with setting.plane("--nodes", "0") as plane:
             seconds.append(plane.seconds_to_ready)
             time.sleep(QUICK_REST)
-            sizes.append(resident(plane.pid))
+            sizes.append(resident_megabytes(plane.pid))
     yield Result("start to ready", statistics.median(seconds), "s", 1.0, 3.3)
     yield Result("idle memory", statistics.median(sizes), "MB", 120, 560)
     yield _start_with_objects(setting)
 
 
-def _start_with_objects(setting: Setting) -> Result:
+def _start_with_objects(setting: BenchmarkEnvironment) -> Result:
     nodes, pods = setting.size(FOUND_NODES, 50), setting.size(FOUND_PODS, 50)
     made = [calls.node(f"node-{n}") for n in range(nodes)]
     made += [calls.pod(f"pod-{n}", on=f"node-{n % nodes}") for n in range(pods)]
@@ -67,14 +67,18 @@ def _start_with_objects(setting: Setting) -> Result:
             uvloop.run(_ask(plane.access, f"{NODES}/node-0"))
             first = time.perf_counter() - begin
             worked = cpu_seconds(plane.pid)
-            beside = {"server s": worked, "s to first answer": first, "MB": resident(plane.pid)}
+            beside = {
+                "server s": worked,
+                "s to first answer": first,
+                "MB": resident_megabytes(plane.pid),
+            }
     return Result(f"start to ready, {nodes + pods:,} objects", ready, "s", beside=beside)
 
 
 async def _store(folder: Path, made: Sequence[Call]) -> None:
     """Fill a store through a server in this process: no network, but the same objects."""
     store = SqliteStore(folder)
-    server, turn = Server(store, WallClock(), TrueChance()), iter(made)
+    server, turn = Server(store, WallClock(), SystemRandom()), iter(made)
     await server.start()
 
     async def work() -> None:
@@ -84,27 +88,27 @@ async def _store(folder: Path, made: Sequence[Call]) -> None:
             assert isinstance(reply, Reply), path
             assert reply.code == 201, reply.body
 
-    await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+    await asyncio.gather(*(work() for _ in range(CONNECTIONS)))
     await store.close()
 
 
 # ---- memory --------------------------------------------------------------------------------------
 
 
-def memory(setting: Setting) -> Iterator[Result]:
+def memory(setting: BenchmarkEnvironment) -> Iterator[Result]:
     """Of one process with all nodes, and pods that were scheduled and run."""
     nodes, pods = setting.size(CLUSTER_NODES), setting.size(CLUSTER_PODS, 50)
     with setting.plane("--nodes", str(nodes)) as plane:
-        before = resident(plane.pid)
+        before = resident_megabytes(plane.pid)
         begin = time.perf_counter()
         made = [calls.pod(f"pod-{n}") for n in range(pods)]
-        uvloop.run(send_all(plane.access, made, AT_ONCE))
+        uvloop.run(send_all(plane.access, made, CONNECTIONS))
         while _is_busy(plane.access):
-            time.sleep(LOOK)
+            time.sleep(POLL_INTERVAL)
         seconds = time.perf_counter() - begin
         beside = {"MB with nodes alone": before, "s until all ran": seconds}
         name = f"memory, {nodes:,} nodes and {pods:,} pods"
-        yield Result(name, resident(plane.pid), "MB", setting.target(600), beside=beside)
+        yield Result(name, resident_megabytes(plane.pid), "MB", setting.target(600), beside=beside)
 
 
 def _is_busy(access: Access) -> bool:
@@ -114,7 +118,7 @@ def _is_busy(access: Access) -> bool:
 
 
 async def _ask(access: Access, path: str) -> bytes:
-    wire = await Wire.open(access)
+    wire = await HttpConnection.open(access)
     code, answer = await wire.call("GET", path)
     wire.close()
     assert code == 200, answer
@@ -124,15 +128,15 @@ async def _ask(access: Access, path: str) -> bytes:
 # ---- idle ----------------------------------------------------------------------------------------
 
 
-def idle(setting: Setting) -> Iterator[Result]:
+def idle(setting: BenchmarkEnvironment) -> Iterator[Result]:
     """What simulated nodes cost when nothing happens: they renew their leases."""
     nodes = setting.size(CLUSTER_NODES)
-    rest, seconds = (QUICK_REST, QUICK_IDLE) if setting.is_quick else (REST, IDLE)
+    rest, seconds = (QUICK_REST, QUICK_IDLE) if setting.is_quick else (REST_SECONDS, IDLE_SECONDS)
     with setting.plane("--nodes", str(nodes)) as plane:
         time.sleep(rest)
         begin, worked = time.perf_counter(), cpu_seconds(plane.pid)
         time.sleep(seconds)
         share = (cpu_seconds(plane.pid) - worked) / (time.perf_counter() - begin) * 100
-        beside = {"MB": resident(plane.pid), "s to ready": plane.seconds_to_ready}
+        beside = {"MB": resident_megabytes(plane.pid), "s to ready": plane.seconds_to_ready}
     name, target = f"idle, {nodes:,} simulated nodes", setting.target(10)
     yield Result(name, share, "% of a core", target, beside=beside)

@@ -25,10 +25,10 @@ from typing import Any
 import msgspec
 import uvloop
 
-from benchmarks import calls
-from benchmarks.calls import EVENTS, PODS
-from benchmarks.process import spending
-from benchmarks.wire import Call, Wire, pages, send_all
+from benchmarks import api_calls as calls
+from benchmarks.api_calls import EVENTS, PODS
+from benchmarks.process_usage import measure_cpu
+from benchmarks.http_client import Call, HttpConnection, pages, send_all
 from tools.control_plane import Access
 
 CHECKS, CHECK_EVERY = 30, 1.0
@@ -61,7 +61,7 @@ class Workload:
         names = [f"node-{n:06}" for n in range(self.nodes)]
         racks = [f"rack-{n % self.racks}" if self.racks else "" for n in range(self.nodes)]
         made = [calls.node(name, rack) for name, rack in zip(names, racks, strict=True)]
-        return made + [calls.untainted(name) for name in names]
+        return made + [calls.remove_taints(name) for name in names]
 
     def class_calls(self) -> list[Call]:
         """Create the classes of those who are evicted and of those for whom they are."""
@@ -137,13 +137,13 @@ class BoundPods:
         """Whether all are bound."""
         return len(self._names) >= self._count
 
-    async def catch_up(self, wire: Wire) -> str:
+    async def catch_up(self, wire: HttpConnection) -> str:
         """List them; the revision from which to watch."""
         revision, self._rest = "", b""
         async for page in pages(wire, PODS):
             revision = revision or page["metadata"]["resourceVersion"]
             for pod in page["items"]:
-                self._note(pod["metadata"]["name"], pod["spec"].get("nodeName", ""))
+                self._record(pod["metadata"]["name"], pod["spec"].get("nodeName", ""))
         return revision
 
     def feed(self, piece: bytes) -> bool:
@@ -151,36 +151,36 @@ class BoundPods:
         *lines, self._rest = (self._rest + piece).split(b"\n")
         for line in lines:
             pod = self._decoder.decode(line).object
-            self._note(pod.metadata.name, pod.spec.node_name)
+            self._record(pod.metadata.name, pod.spec.node_name)
         return self.complete
 
-    def _note(self, name: str, node: str) -> None:
+    def _record(self, name: str, node: str) -> None:
         if node and name.startswith("pod-"):
             self._names.add(name)
 
 
-async def see_bound(access: Access, count: int, tell: Callable[[float], None]) -> None:
+async def wait_until_bound(access: Access, count: int, tell: Callable[[float], None]) -> None:
     """Tell 0 when a watch is about to open, and at last the moment when all pods are bound."""
     bound = BoundPods(count)
     while not bound.complete:
-        wire = await Wire.open(access)
+        wire = await HttpConnection.open(access)
         revision = await bound.catch_up(wire)
         tell(0.0)
-        await wire.follow(f"{PODS}?watch=1&resourceVersion={revision}", bound.feed)
+        await wire.stream(f"{PODS}?watch=1&resourceVersion={revision}", bound.feed)
     tell(time.monotonic())
 
 
 def watch_bound(kubeconfig: Path, count: int, pipe: Connection) -> None:
     """`see_bound` in a process of its own."""
-    uvloop.run(see_bound(Access.read(kubeconfig), count, pipe.send))
+    uvloop.run(wait_until_bound(Access.read(kubeconfig), count, pipe.send))
 
 
 # ---- the run -------------------------------------------------------------------------------------
 
 
-async def lacking(access: Access, workload: Workload) -> list[str]:
+async def find_missing(access: Access, workload: Workload) -> list[str]:
     """What the work still lacks to be done: pods without a node, a condition or an event."""
-    wire = await Wire.open(access)
+    wire = await HttpConnection.open(access)
     bound = told = 0
     async for page in pages(wire, PODS):
         for pod in page["items"]:
@@ -202,13 +202,13 @@ async def lacking(access: Access, workload: Workload) -> list[str]:
     return [f"{n} of {workload.pods} {what}" for what, n in counts.items() if n < workload.pods]
 
 
-async def lacking_in_the_end(access: Access, workload: Workload) -> list[str]:
+async def find_missing_after_retries(access: Access, workload: Workload) -> list[str]:
     """The same, once nothing is lacking or conditions and events have had time to arrive."""
     for _ in range(CHECKS):
-        if not await lacking(access, workload):
+        if not await find_missing(access, workload):
             return []
         await asyncio.sleep(CHECK_EVERY)
-    return await lacking(access, workload)
+    return await find_missing(access, workload)
 
 
 async def measure(
@@ -232,10 +232,10 @@ async def measure(
     await asyncio.to_thread(here.recv)
     pods = workload.pod_calls()
     begin = time.monotonic()
-    with spending(server) as spent:
+    with measure_cpu(server) as spent:
         await send_all(access, pods)
         created = time.monotonic() - begin
-        bound = await asyncio.to_thread(_last_word, here, begin + limit) - begin
+        bound = await asyncio.to_thread(_last_message, here, begin + limit) - begin
     watcher.kill()
     return {
         **asdict(workload),
@@ -244,13 +244,13 @@ async def measure(
         "pods_per_s": round(workload.pods / bound, 1),
         "server_s": spent.server,
         "driver_percent": spent.driver_share,
-        "missing": await lacking_in_the_end(access, workload),
+        "missing": await find_missing_after_retries(access, workload),
     }
 
 
 async def _all_bound(access: Access, count: int) -> None:
     """Wait until so many pods have a node."""
-    wire = await Wire.open(access)
+    wire = await HttpConnection.open(access)
     for _ in range(CHECKS):
         bound = 0
         async for page in pages(wire, PODS):
@@ -261,7 +261,7 @@ async def _all_bound(access: Access, count: int) -> None:
     wire.close()
 
 
-def _last_word(pipe: Connection, end: float) -> float:
+def _last_message(pipe: Connection, end: float) -> float:
     """The moment that the watcher tells, or now when time is over."""
     while pipe.poll(max(0.0, end - time.monotonic())):
         if moment := float(pipe.recv()):

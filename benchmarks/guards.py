@@ -19,24 +19,28 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from benchmarks import calls
-from benchmarks.calls import PODS
-from benchmarks.counting import Tally, instructions, kept_bytes
-from benchmarks.decisions import Puzzle, posed
+from benchmarks import api_calls as calls
+from benchmarks.api_calls import PODS
+from benchmarks.instruction_counts import (
+    InstructionCounter,
+    count_allocated_bytes,
+    count_instructions,
+)
+from benchmarks.decisions import PlacementCase, create_cluster
 from benchmarks.result import Result
-from benchmarks.setting import Setting
-from benchmarks.wire import Call
+from benchmarks.environment import BenchmarkEnvironment
+from benchmarks.http_client import Call
 from phalanx.api.kinds import GROUP_BINDING
-from phalanx.api.wire import Reply, Request, Stream
-from phalanx.chance import SeededChance
+from phalanx.api.wire import Reply, Request, StreamReply
 from phalanx.clock import LoopClock
 from phalanx.control_plane import ControlPlane
+from phalanx.randomness import SeededRandom
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Placed
-from phalanx.scheduler.policy import DEFAULT
-from phalanx.server.access import ADMIN
+from phalanx.scheduler.policy import DEFAULT_POLICY
 from phalanx.server.app import Server
-from phalanx.sim.loop import run
+from phalanx.server.security.authorization import ADMIN
+from phalanx.sim.virtual_time import run_virtual
 from phalanx.store.memory import MemoryStore
 
 FILE = Path(__file__).with_suffix(".json")
@@ -45,7 +49,7 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 TOLERANCE = 1.10
 #: How often the same is done; the last time counts, when caches (and the tracing) are warm.
 TIMES = 3
-FEW, MANY, LISTED = 10, 100, 500
+SMALL, LARGE, LISTED = 10, 100, 500
 #: Seconds after which everything is done that something leads to.
 SETTLED = 3.0
 EPOCH = 1_800_000_000.0
@@ -56,7 +60,7 @@ EPOCH = 1_800_000_000.0
 
 async def counted(
     work: Callable[[int], Awaitable[None]],
-    counting: Callable[[], AbstractContextManager[Tally]] = instructions,
+    counting: Callable[[], AbstractContextManager[InstructionCounter]] = count_instructions,
 ) -> int:
     """What a piece of work takes that is done several times."""
     for number in range(TIMES):
@@ -73,7 +77,7 @@ class Api:
     """A server in virtual time, with nothing around it unless one is given that has."""
 
     def __init__(self, server: Server | None = None) -> None:
-        self.server = server or Server(MemoryStore(), _clock(), SeededChance(1))
+        self.server = server or Server(MemoryStore(), _clock(), SeededRandom(1))
 
     async def send(self, call: Call) -> bytes:
         """One request that must succeed."""
@@ -97,7 +101,7 @@ class Api:
         """Follow pods from now on."""
         asked = Request("GET", PODS, f"watch=1&{query}", {}, b"", ADMIN)
         answer = await self.server.handle(asked)
-        assert isinstance(answer, Stream), answer
+        assert isinstance(answer, StreamReply), answer
 
         async def read() -> None:
             async for _ in answer.chunks:
@@ -124,7 +128,7 @@ async def create_another(api: Api) -> int:
 async def patch_pod(api: Api) -> int:
     """A label of a pod is changed."""
     await api.send(calls.pod("pod"))
-    return await api.count(lambda n: calls.labelled(f"{PODS}/pod", n))
+    return await api.count(lambda n: calls.relabel(f"{PODS}/pod", n))
 
 
 async def get_pod(api: Api) -> int:
@@ -142,54 +146,54 @@ async def list_pods(api: Api) -> int:
 
 async def bind_group(api: Api) -> int:
     """A gang is bound."""
-    nodes = [f"node-{n}" for n in range(MANY)]
+    nodes = [f"node-{n}" for n in range(LARGE)]
     for node in nodes:
         await api.send(calls.node(node))
     groups = []
     for gang in range(TIMES):
-        pods = [json.loads(await api.send(calls.pod(f"{gang}-{n}"))) for n in range(MANY)]
+        pods = [json.loads(await api.send(calls.pod(f"{gang}-{n}"))) for n in range(LARGE)]
         groups.append(_group_binding(pods, nodes))
     return await api.count(lambda n: groups[n])
 
 
 async def decide_gang(_: Api) -> int:
     """A gang is placed, and counted as placed: decisions alone, without a server."""
-    cache, gangs = posed(Puzzle(MANY, TIMES, MANY, None))
+    cache, gangs = create_cluster(PlacementCase(LARGE, TIMES, LARGE, None))
 
     async def place(number: int) -> None:
-        decision = decide(gangs[number], cache.snapshot(), DEFAULT)
+        decision = decide(gangs[number], cache.snapshot(), DEFAULT_POLICY)
         assert isinstance(decision, Placed), decision
         cache.assume(decision.bindings)
 
     return await counted(place)
 
 
-async def bring_gang(_: Api) -> int:
+async def submit_gang(_: Api) -> int:
     """A gang goes all the way: created, seen by every part, decided, bound and told of."""
-    plane = ControlPlane(MemoryStore(), _clock(), SeededChance(1))
+    plane = ControlPlane(MemoryStore(), _clock(), SeededRandom(1))
     api = Api(plane.server)
 
     async def bring(number: int) -> None:
         group = f"gang-{number}"
-        await api.send(calls.pod_group(group, FEW))
-        for pod in range(FEW):
+        await api.send(calls.pod_group(group, SMALL))
+        for pod in range(SMALL):
             await api.send(calls.pod(f"{group}-{pod}", group=group))
         await asyncio.sleep(SETTLED)
 
     async with plane.running():
-        for node in range(MANY):
+        for node in range(LARGE):
             await api.send(calls.node(f"node-{node}"))
-            await api.send(calls.untainted(f"node-{node}"))
+            await api.send(calls.remove_taints(f"node-{node}"))
         await asyncio.sleep(SETTLED)
         return await counted(bring)
 
 
-async def seen_by_all(api: Api) -> int:
+async def watch_matching(api: Api) -> int:
     """A pod is created, and everybody who watches sees it."""
-    return await _watched(api, "", MANY)
+    return await _watched(api, "", LARGE)
 
 
-async def seen_by_none(api: Api) -> int:
+async def watch_filtered(api: Api) -> int:
     """A pod is created that nobody who watches wants to see."""
     return await _watched(api, "fieldSelector=spec.nodeName%3Delsewhere", 0)
 
@@ -198,10 +202,10 @@ async def keep_pods(api: Api) -> int:
     """Pods are created: the bytes that stay, history included."""
 
     async def create(number: int) -> None:
-        for pod in range(MANY):
+        for pod in range(LARGE):
             await api.send(calls.pod(f"pod-{number}-{pod}"))
 
-    return await counted(create, kept_bytes)
+    return await counted(create, count_allocated_bytes)
 
 
 #: In instructions, but for what says otherwise.
@@ -211,19 +215,19 @@ GUARDS: Mapping[str, Callable[[Api], Awaitable[int]]] = {
     "patch a pod": patch_pod,
     "get a pod": get_pod,
     f"list {LISTED} pods": list_pods,
-    f"bind a gang of {MANY}": bind_group,
-    f"decide a gang of {MANY}": decide_gang,
-    f"bring a gang of {FEW} to its nodes": bring_gang,
-    f"create a pod that {MANY} watchers see": seen_by_all,
-    f"create a pod that {MANY} watchers do not want": seen_by_none,
-    f"bytes that {MANY} pods take": keep_pods,
+    f"bind a gang of {LARGE}": bind_group,
+    f"decide a gang of {LARGE}": decide_gang,
+    f"bring a gang of {SMALL} to its nodes": submit_gang,
+    f"create a pod that {LARGE} watchers see": watch_matching,
+    f"create a pod that {LARGE} watchers do not want": watch_filtered,
+    f"bytes that {LARGE} pods take": keep_pods,
 }
 
 
 async def _watched(api: Api, query: str, expected: int) -> int:
     """Instructions of a create and of all that is done for those who watch."""
     seen = asyncio.Semaphore(0)
-    watches = [await api.watch(query, seen.release) for _ in range(MANY)]
+    watches = [await api.watch(query, seen.release) for _ in range(LARGE)]
 
     async def create(number: int) -> None:
         await api.send(calls.pod(f"pod-{number}"))
@@ -242,7 +246,7 @@ def _group_binding(pods: list[Any], nodes: list[str]) -> Call:
         for pod, node in zip(pods, nodes, strict=True)
     ]
     body = {"apiVersion": GROUP_BINDING.api_version, "kind": GROUP_BINDING.name, "bindings": rows}
-    return "POST", GROUP_BINDING.path("default"), json.dumps(body).encode(), "application/json"
+    return "POST", GROUP_BINDING.url_path("default"), json.dumps(body).encode(), "application/json"
 
 
 # ---- comparing -----------------------------------------------------------------------------------
@@ -256,7 +260,7 @@ def count(name: str) -> int:
         await api.server.start()
         return await GUARDS[name](api)
 
-    return run(work)
+    return run_virtual(work)
 
 
 def limits() -> dict[str, int]:
@@ -265,7 +269,7 @@ def limits() -> dict[str, int]:
     return {name: int(taken * TOLERANCE) for name, taken in known.items()}
 
 
-def section(setting: Setting) -> Iterator[Result]:
+def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
     """Every count beside its limit."""
     allowed = limits()
     for name in GUARDS:

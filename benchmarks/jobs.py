@@ -15,54 +15,54 @@ from dataclasses import dataclass, field
 import msgspec
 import uvloop
 
-from benchmarks import calls
+from benchmarks import api_calls as calls
 from benchmarks.result import Result, percentile
-from benchmarks.setting import Broken, Setting
-from benchmarks.wire import Call, Wire, connected
+from benchmarks.environment import BenchmarkEnvironment, BenchmarkFailed
+from benchmarks.http_client import Call, HttpConnection, open_connections
 from phalanx.api.meta import Key
-from phalanx.api.wire import User
-from phalanx.chance import SeededChance
+from phalanx.api.wire import UserInfo
 from phalanx.client.client import Client
-from phalanx.client.transports import InProcess
+from phalanx.client.transports import InProcessTransport
 from phalanx.clock import WallClock
-from phalanx.controllers.jobs.controller import Jobs
-from phalanx.controllers.jobs.groups import Settings
-from phalanx.controllers.loop import Informers
-from phalanx.controllers.recorder import Recorder
-from phalanx.server.access import MASTERS
+from phalanx.controllers.event_recorder import EventRecorder
+from phalanx.controllers.jobs.controller import JobController
+from phalanx.controllers.jobs.workload_manager import JobSchedulingOptions
+from phalanx.controllers.reconcile_loop import Informers
+from phalanx.randomness import SeededRandom
 from phalanx.server.app import Server
+from phalanx.server.security.authorization import MASTERS
 from phalanx.store.memory import MemoryStore
 from tools.control_plane import Access
 
 #: Jobs at once, Jobs per second and for how many seconds, Jobs one after the other.
-BURST, PACE, SECONDS, SINGLE = 200, 50, 10, 60
+BURST_JOBS, JOBS_PER_SECOND, SECONDS, SINGLE_JOBS = 200, 50, 10, 60
 #: Milliseconds until 99 % of the Jobs have their Workload; that objects may add to a first pod.
 WORKLOAD_LIMIT, OBJECTS_LIMIT = 1000.0, 10.0
 #: Per cent by which objects may make a look dearer.
 STEADY_LIMIT = 10.0
 CONNECTIONS, LIMIT = 8, 60.0
-LOOKS, ROUNDS, PODS = 6000, 300, 8
+RECONCILES, ROUNDS, PODS = 6000, 300, 8
 WORKLOADS = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/workloads"
 
 
-def section(setting: Setting) -> Iterator[Result]:
+def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
     """Bursts and a steady stream of Jobs, single ones, and looks at those that are quiet."""
     target = setting.target(WORKLOAD_LIMIT)
-    burst, stream = setting.size(BURST), setting.size(PACE * SECONDS)
+    burst, stream = setting.size(BURST_JOBS), setting.size(JOBS_PER_SECOND * SECONDS)
     for name, count, pace in (
         (f"{burst} Jobs at once: Workload", burst, 0.0),
-        (f"{PACE} Jobs/s: Workload", stream, PACE),
+        (f"{JOBS_PER_SECOND} Jobs/s: Workload", stream, JOBS_PER_SECOND),
     ):
         with setting.plane("--nodes", "0", "--without", "scheduler,nodes") as plane:
-            delays = uvloop.run(until_workloads(plane.access, count, pace))
+            delays = uvloop.run(measure_workload_delay(plane.access, count, pace))
         beside = {"p50 ms": percentile(delays, 50) * 1000}
         yield Result(name, percentile(delays, 99) * 1000, "ms", target, beside=beside)
     with setting.plane("--nodes", "0", "--without", "scheduler,nodes") as plane:
-        gangs, plain = uvloop.run(until_pods(plane.access, setting.size(SINGLE, 6)))
+        gangs, plain = uvloop.run(measure_pod_delay(plane.access, setting.size(SINGLE_JOBS, 6)))
     beside = {"gang p50 ms": gangs * 1000, "plain p50 ms": plain * 1000}
     limit = setting.target(OBJECTS_LIMIT)
     yield Result("objects before the first pod", (gangs - plain) * 1000, "ms", limit, beside=beside)
-    gang, alone = asyncio.run(steady(setting.size(LOOKS)))
+    gang, alone = asyncio.run(measure_steady_reconcile(setting.size(RECONCILES)))
     beside = {"gang us": gang * 1e6, "plain us": alone * 1e6}
     extra, limit = (gang / alone - 1) * 100, setting.target(STEADY_LIMIT)
     yield Result("objects at a look at a quiet Job", extra, "% more", limit, beside=beside)
@@ -80,17 +80,17 @@ class Meta(msgspec.Struct, frozen=True, rename="camel"):
     owner_references: tuple[Reference, ...] = ()
 
 
-class Made(msgspec.Struct, frozen=True):
+class OwnedObject(msgspec.Struct, frozen=True):
     metadata: Meta
 
 
 class Event(msgspec.Struct, frozen=True):
     type: str
-    object: Made
+    object: OwnedObject
 
 
 @dataclass(slots=True)
-class Sightings:
+class FirstSeen:
     """When something of each Job was first seen, by a watch of one kind."""
 
     path: str
@@ -100,17 +100,17 @@ class Sightings:
 
     async def follow(self, access: Access) -> None:
         """Watch until cancelled."""
-        wire = await Wire.open(access)
-        await wire.follow(f"{self.path}?watch=1", self._feed)
+        wire = await HttpConnection.open(access)
+        await wire.stream(f"{self.path}?watch=1", self._decode)
 
-    async def of(self, jobs: Sequence[str]) -> None:
+    async def wait_for(self, jobs: Sequence[str]) -> None:
         """Wait until something of all of these was seen."""
         async with asyncio.timeout(LIMIT):
             while not all(job in self.seen for job in jobs):
                 self.news.clear()
                 await self.news.wait()
 
-    def _feed(self, piece: bytes) -> None:
+    def _decode(self, piece: bytes) -> None:
         *lines, self._rest = (self._rest + piece).split(b"\n")
         now = time.perf_counter()
         for line in lines:
@@ -120,24 +120,24 @@ class Sightings:
         self.news.set()
 
 
-async def until_workloads(access: Access, count: int, pace: float) -> list[float]:
+async def measure_workload_delay(access: Access, count: int, pace: float) -> list[float]:
     """The seconds from sending each Job to seeing its Workload."""
     names = [f"job-{n}" for n in range(count)]
-    sightings = Sightings(WORKLOADS)
+    sightings = FirstSeen(WORKLOADS)
     watching = asyncio.create_task(sightings.follow(access))
     try:
         sent = await _send(access, [calls.job(name, gang=True) for name in names], pace)
-        await sightings.of(names)
+        await sightings.wait_for(names)
     except TimeoutError:
-        raise Broken(f"{len(sightings.seen)} of {count} Jobs have a Workload") from None
+        raise BenchmarkFailed(f"{len(sightings.seen)} of {count} Jobs have a Workload") from None
     finally:
         watching.cancel()
     return [sightings.seen[name] - at for name, at in zip(names, sent, strict=True)]
 
 
-async def until_pods(access: Access, count: int) -> tuple[float, float]:
+async def measure_pod_delay(access: Access, count: int) -> tuple[float, float]:
     """The median seconds from a Job to its first pod, of gangs and of those in no group."""
-    sightings = Sightings(calls.PODS)
+    sightings = FirstSeen(calls.PODS)
     watching = asyncio.create_task(sightings.follow(access))
     medians = []
     try:
@@ -146,11 +146,11 @@ async def until_pods(access: Access, count: int) -> tuple[float, float]:
             for n in range(count):
                 name = f"{'gang' if gang else 'plain'}-{n}"
                 (sent,) = await _send(access, [calls.job(name, gang=gang)], 0.0)
-                await sightings.of([name])
+                await sightings.wait_for([name])
                 delays.append(sightings.seen[name] - sent)
             medians.append(percentile(delays, 50))
     except TimeoutError:
-        raise Broken(f"{len(sightings.seen)} of {2 * count} Jobs have a pod") from None
+        raise BenchmarkFailed(f"{len(sightings.seen)} of {2 * count} Jobs have a pod") from None
     finally:
         watching.cancel()
     return medians[0], medians[1]
@@ -158,18 +158,21 @@ async def until_pods(access: Access, count: int) -> tuple[float, float]:
 
 async def _send(access: Access, requests: Sequence[Call], pace: float) -> list[float]:
     """Send requests, all at once or so many per second; when each was sent."""
-    wires, begin = await connected(access, min(CONNECTIONS, len(requests))), time.perf_counter()
+    wires, begin = (
+        await open_connections(access, min(CONNECTIONS, len(requests))),
+        time.perf_counter(),
+    )
     sent = [0.0] * len(requests)
     turn = iter(enumerate(requests))
 
-    async def work(wire: Wire) -> None:
+    async def work(wire: HttpConnection) -> None:
         for n, request in turn:
             if pace:
                 await asyncio.sleep(begin + n / pace - time.perf_counter())
             sent[n] = time.perf_counter()
             code, answer = await wire.call(*request)
             if code >= 300:
-                raise Broken(f"{code} {answer[:300]!r}")
+                raise BenchmarkFailed(f"{code} {answer[:300]!r}")
 
     await asyncio.gather(*map(work, wires))
     for wire in wires:
@@ -180,21 +183,21 @@ async def _send(access: Access, requests: Sequence[Call], pace: float) -> list[f
 # ---- what a look costs ---------------------------------------------------------------------------
 
 
-async def steady(looks: int) -> tuple[float, float]:
+async def measure_steady_reconcile(looks: int) -> tuple[float, float]:
     """The seconds of work that a look takes at a quiet Job: at a gang, and at another."""
-    server = Server(MemoryStore(), WallClock(), SeededChance(1))
+    server = Server(MemoryStore(), WallClock(), SeededRandom(1))
     await server.start()
-    client = Client(InProcess(server.handle, User("bench", (MASTERS,))))
-    informers = Informers(client, SeededChance(1))
-    recorder = Recorder(client, WallClock(), SeededChance(1), "job-controller")
-    jobs = Jobs(client, informers, WallClock(), recorder, Settings())
+    client = Client(InProcessTransport(server.handle, UserInfo("bench", (MASTERS,))))
+    informers = Informers(client, SeededRandom(1))
+    recorder = EventRecorder(client, WallClock(), SeededRandom(1), "job-controller")
+    jobs = JobController(client, informers, WallClock(), recorder, JobSchedulingOptions())
     tasks = [asyncio.create_task(run()) for run in (informers.run, jobs.run)]
     for name, gang in (("gang", True), ("plain", False)):
         _, path, body, _ = calls.job(name, gang=gang, pods=PODS)
         await client.post(path, msgspec.json.decode(body))
     await asyncio.sleep(1.0)
     # In turn, so that a busy moment of the machine is shared.
-    rounds = [[await _timed(jobs.look, name, looks // ROUNDS) for name in ("gang", "plain")]
+    rounds = [[await _measure(jobs.reconcile, name, looks // ROUNDS) for name in ("gang", "plain")]
               for _ in range(ROUNDS)]  # fmt: skip
     for task in tasks:
         task.cancel()
@@ -202,7 +205,7 @@ async def steady(looks: int) -> tuple[float, float]:
     return min(gang for gang, _ in rounds), min(plain for _, plain in rounds)
 
 
-async def _timed(look: Callable[[Key], Awaitable[object]], name: str, times: int) -> float:
+async def _measure(look: Callable[[Key], Awaitable[object]], name: str, times: int) -> float:
     begin, key = time.process_time(), Key("default", name)
     for _ in range(times):
         await look(key)

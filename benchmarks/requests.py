@@ -11,19 +11,19 @@ from dataclasses import dataclass
 
 import uvloop
 
-from benchmarks import calls
-from benchmarks.calls import PODS
-from benchmarks.process import Spent, spending
+from benchmarks import api_calls as calls
+from benchmarks.api_calls import PODS
+from benchmarks.process_usage import CpuUsage, measure_cpu
 from benchmarks.result import Result, percentile
-from benchmarks.setting import BARE, MEMORY, Setting
-from benchmarks.wire import Call, connected, send_on
+from benchmarks.environment import MEMORY, WITHOUT_COMPONENTS, BenchmarkEnvironment
+from benchmarks.http_client import Call, open_connections, send_over
 from tools.control_plane import ControlPlane
 
 CLIENTS = (1, 8, 64)
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class RequestCase:
     """One kind of request, how many of it for each number of clients, and its targets.
 
     `call` makes the request of a number where so many pods are. The targets are for the most
@@ -42,38 +42,42 @@ def _name(number: int, pods: int) -> str:
 
 
 #: In this order: the pods that are created are what the others work on.
-WORKS = (
-    Work("create", (500, 1_500, 3_000), lambda n, _: calls.pod(f"pod-{n}"), 1_500, 50),
-    Work("patch", (500, 1_500, 3_000), lambda n, m: calls.labelled(_name(n, m), n), 1_500, 50),
-    Work("get", (1_000, 4_000, 8_000), lambda n, m: calls.get(_name(n, m))),
-    Work("list 500", (50, 100, 200), lambda *_: calls.get(f"{PODS}?limit=500")),
-    Work("list all", (10, 20, 60), lambda *_: calls.get(PODS)),
+REQUEST_CASES = (
+    RequestCase("create", (500, 1_500, 3_000), lambda n, _: calls.pod(f"pod-{n}"), 1_500, 50),
+    RequestCase(
+        "patch", (500, 1_500, 3_000), lambda n, m: calls.relabel(_name(n, m), n), 1_500, 50
+    ),
+    RequestCase("get", (1_000, 4_000, 8_000), lambda n, m: calls.get(_name(n, m))),
+    RequestCase("list 500", (50, 100, 200), lambda *_: calls.get(f"{PODS}?limit=500")),
+    RequestCase("list all", (10, 20, 60), lambda *_: calls.get(PODS)),
 )
 
 
-def section(setting: Setting) -> Iterator[Result]:
+def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
     """Every kind of request, and how long the disk takes to keep anything at all."""
     if setting.data != MEMORY:
         yield Result("flush of 4 KiB to disk", setting.flush_milliseconds(), "ms")
-    with setting.plane(*BARE) as plane:
-        pods = sum(setting.size(count) for count in WORKS[0].counts)
-        for work in WORKS:
+    with setting.plane(*WITHOUT_COMPONENTS) as plane:
+        pods = sum(setting.size(count) for count in REQUEST_CASES[0].counts)
+        for work in REQUEST_CASES:
             number = 0
             for clients, count in zip(CLIENTS, work.counts, strict=True):
                 size = setting.size(count)
                 asked = [work.call(n, pods) for n in range(number, number + size)]
                 number += size
-                sent = _sent(plane, asked, clients)
+                sent = _send_requests(plane, asked, clients)
                 yield from _results(setting, work, clients, *sent)
 
 
-def _sent(plane: ControlPlane, asked: list[Call], clients: int) -> tuple[list[float], Spent]:
+def _send_requests(
+    plane: ControlPlane, asked: list[Call], clients: int
+) -> tuple[list[float], CpuUsage]:
     """The seconds that each request took, and what all of them took together."""
 
-    async def run() -> tuple[list[float], Spent]:
-        wires = await connected(plane.access, clients)
-        with spending(plane.pid) as spent:
-            seconds = await send_on(wires, asked)
+    async def run() -> tuple[list[float], CpuUsage]:
+        wires = await open_connections(plane.access, clients)
+        with measure_cpu(plane.pid) as spent:
+            seconds = await send_over(wires, asked)
         for wire in wires:
             wire.close()
         return seconds, spent
@@ -82,7 +86,11 @@ def _sent(plane: ControlPlane, asked: list[Call], clients: int) -> tuple[list[fl
 
 
 def _results(
-    setting: Setting, work: Work, clients: int, seconds: list[float], spent: Spent
+    setting: BenchmarkEnvironment,
+    work: RequestCase,
+    clients: int,
+    seconds: list[float],
+    spent: CpuUsage,
 ) -> Iterator[Result]:
     is_most = clients == CLIENTS[-1]
     name = f"{work.name}, {clients} client{'s' * (clients > 1)}"

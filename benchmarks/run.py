@@ -20,28 +20,21 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import (
-    decisions,
-    evictions,
-    exact,
-    footprint,
-    growth,
-    guards,
-    jobs,
-    races,
-    requests,
-    stages,
-    watchers,
-)
+from benchmarks import decisions, evictions, footprint, guards, jobs, requests
+from benchmarks import exact_placement as exact
+from benchmarks import gang_binding as races
+from benchmarks import request_stages as stages
+from benchmarks import scaling as growth
+from benchmarks import watch_latency as watchers
 from benchmarks.result import HEADING, Result
-from benchmarks.setting import MEMORY, Broken, Setting
+from benchmarks.environment import MEMORY, BenchmarkEnvironment, BenchmarkFailed
 from tools.control_plane import NotReady
 
 ROOT = Path(__file__).resolve().parent.parent
 LATEST = ROOT / "benchmarks" / "results" / "latest.json"
 
 #: What can be measured, in this order.
-SECTIONS: Mapping[str, Callable[[Setting], Iterator[Result]]] = {
+SECTIONS: Mapping[str, Callable[[BenchmarkEnvironment], Iterator[Result]]] = {
     "guards": guards.section,
     "decisions": decisions.section,
     "exact": exact.section,
@@ -58,11 +51,11 @@ SECTIONS: Mapping[str, Callable[[Setting], Iterator[Result]]] = {
 }
 
 
-def _measured(name: str, setting: Setting) -> Iterator[Result]:
+def _measured(name: str, setting: BenchmarkEnvironment) -> Iterator[Result]:
     """What a section yields; if it breaks, that is its last result and the others go on."""
     try:
         yield from SECTIONS[name](setting)
-    except (Broken, NotReady) as error:
+    except (BenchmarkFailed, NotReady) as error:
         print(error, file=sys.stderr)
         yield Result(name, math.nan, "", note="broke off")
 
@@ -84,7 +77,7 @@ def _options() -> argparse.Namespace:
 def main() -> int:
     """Measure, print, write; the exit code is 1 if something did not finish."""
     options = _options()
-    setting, is_complete = Setting(options.data, options.quick), True
+    setting, is_complete = BenchmarkEnvironment(options.data, options.quick), True
     rows: dict[str, list[dict[str, Any]]] = {}
     print(HEADING)
     for name in SECTIONS:

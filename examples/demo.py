@@ -20,7 +20,7 @@ import yaml
 
 from phalanx.api.core import Pod
 from phalanx.api.kinds import KINDS, POD, Kind
-from phalanx.api.meta import Key, condition
+from phalanx.api.meta import Key, find_condition
 from phalanx.api.wire import Object
 from phalanx.client import kubeconfig
 from phalanx.client.client import Client
@@ -51,7 +51,7 @@ def main() -> int:
 
 async def demonstrate(config: Path) -> None:
     """The deadlock, and the cure."""
-    client = kubeconfig.connect(kubeconfig.read([config]))
+    client = kubeconfig.create_client(kubeconfig.load([config]))
     try:
         await submit(client, "tutorial/allow.yaml")
         stuck = await deadlock(client)
@@ -96,7 +96,7 @@ async def cure(client: Client) -> Sequence[str]:
         for team in TEAMS:
             if board.count(team, "Succeeded") != SIZE:
                 raise Untrue(f"not all workers of {team} came to a good end")
-            path = POD.path("default", f"{team}-0", "log")
+            path = POD.url_path("default", f"{team}-0", "log")
             said = (await client.get_raw(path)).decode()
             if SUM not in said:
                 raise Untrue(f"{team} has no sum")
@@ -145,12 +145,12 @@ class Board:
     @property
     def ended(self) -> int:
         """How many have come to an end."""
-        return sum(pod.ended for pod in self.pods.values())
+        return sum(pod.is_terminal for pod in self.pods.values())
 
     @property
     def refused(self) -> int:
         """How many were told that there is no place for them."""
-        said = (condition(pod.status.conditions, "PodScheduled") for pod in self.pods.values())
+        said = (find_condition(pod.status.conditions, "PodScheduled") for pod in self.pods.values())
         return sum(one is not None and one.status == "False" for one in said)
 
     def order(self) -> Sequence[str]:

@@ -10,7 +10,7 @@ from hypothesis import settings
 
 from phalanx.api.kinds import NODE, POD, POD_GROUP, Kind
 from phalanx.api.wire import Object
-from phalanx.sim.loop import run
+from phalanx.sim.virtual_time import run_virtual
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -21,7 +21,7 @@ def in_virtual_time(test: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]
 
     @wraps(test)
     def on_the_loop(*args: P.args, **kwargs: P.kwargs) -> T:
-        return run(lambda: test(*args, **kwargs))
+        return run_virtual(lambda: test(*args, **kwargs))
 
     return on_the_loop
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
-from phalanx import crew
+from phalanx import components as crew
 from phalanx.api.kinds import CRON_JOB, EVENT, JOB, NAMESPACE, NODE, POD
 from phalanx.api.meta import Key
-from phalanx.api.wire import Object, User
-from phalanx.controllers.roster import CONTROLLERS as ROSTER
-from phalanx.server.security.roles import CLUSTER_BINDINGS, CONTROLLERS
-from phalanx.server.security.rules import ALL, Ask
-from phalanx.server.security.users import known, service_account
+from phalanx.api.wire import Object, UserInfo
+from phalanx.controllers.registry import CONTROLLERS as ROSTER
+from phalanx.server.security.bootstrap_policy import CLUSTER_BINDINGS, CONTROLLER_RULES
+from phalanx.server.security.rbac import ALL, AuthorizationAttributes
+from phalanx.server.security.users import authenticated_user, service_account_user
 from tests.builders import gang, in_virtual_time, pod
-from tests.controllers.cluster import Cluster, cluster, machines
-from tests.controllers.foreign import Way, foreign, scheduler
+from tests.controllers.cluster import Cluster, cluster, simulated_nodes
+from tests.controllers.foreign_cluster import ScriptedTransport, foreign_cluster, running_scheduler
 from tests.server.security.test_audit import Pad
 
 TEMPLATE = {
@@ -52,7 +52,7 @@ async def a_busy_hour(c: Cluster) -> None:
 
 @in_virtual_time
 async def test_no_part_asks_for_what_it_may_not_and_none_is_a_master() -> None:
-    async with cluster(nodes=machines(3)) as c:
+    async with cluster(nodes=simulated_nodes(3)) as c:
         c.plane.server.audit = pad = Pad(c.clock)
         await a_busy_hour(c)
     parts = [row for row in pad.rows if row["user"] != "user"]
@@ -69,16 +69,16 @@ async def test_no_part_asks_for_what_it_may_not_and_none_is_a_master() -> None:
 
 @in_virtual_time
 async def test_a_simulated_node_speaks_for_itself_and_touches_its_own_pods_alone() -> None:
-    async with cluster(nodes=machines(3, cpu="1")) as c:
+    async with cluster(nodes=simulated_nodes(3, cpu="1")) as c:
         c.plane.server.audit = pad = Pad(c.clock)
         await c.create(*gang("g", 3, cpu="1"))
         await c.until_placed("g-0", "g-1", "g-2")
-        placed = await c.placed()
+        placed = await c.node_by_pod()
         await asyncio.sleep(30)
         for name in placed:
             await c.delete(POD, name)
         await asyncio.sleep(60)
-        assert await c.placed() == {}
+        assert await c.node_by_pod() == {}
     nodes = [row for row in pad.rows if row["user"].startswith("system:node:")]
     touched = {(row["user"], row["name"]) for row in nodes if row["resource"] == "pods"}
     assert touched == {(f"system:node:{node}", name) for name, node in placed.items()}
@@ -90,32 +90,40 @@ async def test_a_simulated_node_speaks_for_itself_and_touches_its_own_pods_alone
 
 @in_virtual_time
 async def test_whoever_registers_the_nodes_may_neither_touch_pods_nor_leases_of_others() -> None:
-    async with cluster(nodes=machines(1)) as c:
+    async with cluster(nodes=simulated_nodes(1)) as c:
         access = c.plane.server.access
         for name in ("system:phalanx:simulated-nodes", "system:phalanx:process-nodes"):
             renewals = [
-                access.allows(known(name), Ask("create", "phalanx.dev", "leaserenewals", space))
+                access.allows(
+                    authenticated_user(name),
+                    AuthorizationAttributes("create", "phalanx.dev", "leaserenewals", space),
+                )
                 for space in ("kube-node-lease", "kube-system", "default")
             ]
             assert renewals == [True, False, False]
             for ask in (
-                Ask("patch", "", "pods/status", "default"), Ask("delete", "", "pods", "default"),
-                Ask("patch", "", "nodes/status"), Ask("delete", "", "nodes"),
-                Ask("patch", "coordination.k8s.io", "leases", "kube-node-lease"),
-                Ask("create", "", "pods/log", "default"), Ask("get", "", "pods", "default"),
-            ):  # fmt: skip
-                assert not access.allows(known(name), ask), ask
+                AuthorizationAttributes("patch", "", "pods/status", "default"),
+                AuthorizationAttributes("delete", "", "pods", "default"),
+                AuthorizationAttributes("patch", "", "nodes/status"),
+                AuthorizationAttributes("delete", "", "nodes"),
+                AuthorizationAttributes(
+                    "patch", "coordination.k8s.io", "leases", "kube-node-lease"
+                ),
+                AuthorizationAttributes("create", "", "pods/log", "default"),
+                AuthorizationAttributes("get", "", "pods", "default"),
+            ):
+                assert not access.allows(authenticated_user(name), ask), ask
 
 
-def accounts() -> list[User]:
+def accounts() -> list[UserInfo]:
     """Whom the controllers ask as."""
-    names = [crew._ACCOUNTS.get(row.name, f"{row.name}-controller") for row in ROSTER]
-    return [service_account("kube-system", name) for name in names]
+    names = [crew._SERVICE_ACCOUNTS.get(row.name, f"{row.name}-controller") for row in ROSTER]
+    return [service_account_user("kube-system", name) for name in names]
 
 
 def test_every_controller_has_a_role_of_its_own_and_every_role_a_controller() -> None:
-    assert {user.name.rpartition(":")[2] for user in accounts()} == set(CONTROLLERS)
-    assert {f"system:controller:{name}" for name in CONTROLLERS} <= set(CLUSTER_BINDINGS)
+    assert {user.name.rpartition(":")[2] for user in accounts()} == set(CONTROLLER_RULES)
+    assert {f"system:controller:{name}" for name in CONTROLLER_RULES} <= set(CLUSTER_BINDINGS)
 
 
 #: Who cleans up after everybody must be able to touch everything.
@@ -123,7 +131,9 @@ SWEEPERS = ("generic-garbage-collector", "namespace-controller")
 
 
 def test_only_those_who_clean_up_may_touch_everything() -> None:
-    wide = {name for name, rules in CONTROLLERS.items() if any(ALL in r.resources for r in rules)}
+    wide = {
+        name for name, rules in CONTROLLER_RULES.items() if any(ALL in r.resources for r in rules)
+    }
     assert wide == {*SWEEPERS}
 
 
@@ -135,17 +145,19 @@ async def test_no_part_may_read_or_write_what_is_none_of_its_business() -> None:
             if user.name.endswith(SWEEPERS):
                 continue
             for ask in (
-                Ask("get", "", "secrets", "default"), Ask("create", "", "nodes"),
-                Ask("bind", "rbac.authorization.k8s.io", "clusterroles"),
-                Ask("impersonate", "", "users"), Ask("create", "", "pods/binding", "default"),
-                Ask("create", "phalanx.dev", "groupbindings", "default"),
-            ):  # fmt: skip
+                AuthorizationAttributes("get", "", "secrets", "default"),
+                AuthorizationAttributes("create", "", "nodes"),
+                AuthorizationAttributes("bind", "rbac.authorization.k8s.io", "clusterroles"),
+                AuthorizationAttributes("impersonate", "", "users"),
+                AuthorizationAttributes("create", "", "pods/binding", "default"),
+                AuthorizationAttributes("create", "phalanx.dev", "groupbindings", "default"),
+            ):
                 assert not access.allows(user, ask), (user.name, ask)
 
 
 @in_virtual_time
 async def test_one_number_leads_from_a_bind_to_its_events() -> None:
-    async with cluster(nodes=machines(2)) as c:
+    async with cluster(nodes=simulated_nodes(2)) as c:
         c.plane.server.audit = pad = Pad(c.clock)
         await c.create(*gang("g", 2))
         await c.until_placed("g-0", "g-1")
@@ -159,7 +171,7 @@ async def test_one_number_leads_from_a_bind_to_its_events() -> None:
 
 @in_virtual_time
 async def test_one_number_leads_from_an_eviction_to_its_events() -> None:
-    async with cluster(nodes=machines(1, cpu="2")) as c:
+    async with cluster(nodes=simulated_nodes(1, cpu="2")) as c:
         await c.create(high(), *gang("low", 2, cpu="1"))
         await c.until_placed("low-0", "low-1")
         c.plane.server.audit = pad = Pad(c.clock)
@@ -176,7 +188,7 @@ async def test_one_number_leads_from_an_eviction_to_its_events() -> None:
 
 @in_virtual_time
 async def test_on_a_foreign_server_too_one_number_leads_to_the_events() -> None:
-    async with foreign(1, cpu="2") as c, scheduler(c, way := Way(c)):
+    async with foreign_cluster(1, cpu="2") as c, running_scheduler(c, way := ScriptedTransport(c)):
         await c.create(high(), *gang("low", 2, cpu="1"))
         await c.until_placed("low-0", "low-1")
         await c.create(pod("vip", cpu="2", spec={"priorityClassName": "high"}))

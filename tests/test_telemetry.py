@@ -7,30 +7,30 @@ from phalanx.telemetry import (
     Counter,
     Gauge,
     Histogram,
-    Meter,
     Metrics,
-    Row,
-    exponential,
+    MetricSpec,
+    StageMeter,
+    exponential_buckets,
 )
 
-ASKED = Row(Counter, "asked_total", "How often.", ("code", "by"))
-ROOM = Row(Gauge, "room", "How much.", ("node",))
-SECONDS = Row(Histogram, "seconds", "How long.", (), (0.1, 1, 10))
+ASKED = MetricSpec(Counter, "asked_total", "How often.", ("code", "by"))
+ROOM = MetricSpec(Gauge, "room", "How much.", ("node",))
+SECONDS = MetricSpec(Histogram, "seconds", "How long.", (), (0.1, 1, 10))
 
 
 def lines(metrics: Metrics) -> list[str]:
-    return metrics.text().splitlines()
+    return metrics.render().splitlines()
 
 
 def test_a_row_that_nobody_feeds_is_not_told() -> None:
-    assert Metrics().text() == ""
+    assert Metrics().render() == ""
 
 
 def test_counters_are_told_by_their_labels() -> None:
     metrics = Metrics()
-    metrics.of(ASKED, "200", "you").add()
-    metrics.of(ASKED, "200", "you").add(2)
-    metrics.of(ASKED, "404", "me").add()
+    metrics.series(ASKED, "200", "you").add()
+    metrics.series(ASKED, "200", "you").add(2)
+    metrics.series(ASKED, "404", "me").add()
     assert lines(metrics) == [
         "# HELP asked_total How often.",
         "# TYPE asked_total counter",
@@ -41,7 +41,7 @@ def test_counters_are_told_by_their_labels() -> None:
 
 def test_a_histogram_counts_all_that_is_within_each_bound() -> None:
     metrics = Metrics()
-    series = metrics.of(SECONDS)
+    series = metrics.series(SECONDS)
     for value in (0.05, 0.1, 0.5, 10, 11):
         series.observe(value)
     series.observe(2, times=3)
@@ -57,23 +57,23 @@ def test_a_histogram_counts_all_that_is_within_each_bound() -> None:
 
 def test_rows_stand_in_the_order_of_their_names_and_series_in_that_of_their_labels() -> None:
     metrics = Metrics()
-    metrics.of(ROOM, "b").value = 2
-    metrics.of(ROOM, "a").value = 0.5
-    metrics.of(ASKED, "200", "you")
+    metrics.series(ROOM, "b").value = 2
+    metrics.series(ROOM, "a").value = 0.5
+    metrics.series(ASKED, "200", "you")
     told = [line for line in lines(metrics) if not line.startswith("#")]
     assert told == ['asked_total{code="200",by="you"} 0', 'room{node="a"} 0.5', 'room{node="b"} 2']
 
 
 def test_labels_may_hold_anything() -> None:
     metrics = Metrics()
-    metrics.of(ROOM, 'a "b"\\\n').value = 1
+    metrics.series(ROOM, 'a "b"\\\n').value = 1
     assert lines(metrics)[-1] == r'room{node="a \"b\"\\\n"} 1'
 
 
 def test_what_is_said_anew_takes_the_place_of_what_was() -> None:
     metrics = Metrics()
-    metrics.put(ROOM, {("a",): 1, ("b",): 2})
-    metrics.put(ROOM, {("b",): 3})
+    metrics.replace_series(ROOM, {("a",): 1, ("b",): 2})
+    metrics.replace_series(ROOM, {("b",): 3})
     assert [line for line in lines(metrics) if not line.startswith("#")] == ['room{node="b"} 3']
 
 
@@ -85,9 +85,9 @@ def test_what_is_read_is_read_whenever_somebody_asks_as_long_as_it_is_there() ->
     metrics, subject = Metrics(), Subject()
 
     def read(subject: Subject) -> None:
-        metrics.of(ROOM, "a").value = subject.size
+        metrics.series(ROOM, "a").value = subject.size
 
-    metrics.watch(subject, read)
+    metrics.on_collect(subject, read)
     assert lines(metrics)[-1] == 'room{node="a"} 1'
     subject.size = 2
     assert lines(metrics)[-1] == 'room{node="a"} 2'
@@ -99,13 +99,13 @@ def test_what_is_read_is_read_whenever_somebody_asks_as_long_as_it_is_there() ->
 
 def test_stages_are_told_with_their_seconds_and_counts() -> None:
     metrics = Metrics()
-    meter = Meter(metrics)
+    meter = StageMeter(metrics)
     for _ in range(3):
         with meter.stage("parse"):
             pass
     assert 'phalanx_stage_seconds_count{stage="parse"} 3' in lines(metrics)
-    assert metrics.of(STAGE_SECONDS, "parse").total > 0
+    assert metrics.series(STAGE_SECONDS, "parse").total > 0
 
 
 def test_bounds_grow_by_a_factor() -> None:
-    assert exponential(0.5, 2, 4) == (0.5, 1, 2, 4)
+    assert exponential_buckets(0.5, 2, 4) == (0.5, 1, 2, 4)

@@ -29,34 +29,36 @@ def reference() -> str:
 
 
 def _sections() -> Iterator[list[str]]:
-    root = _context(phalanx, None, "phalanx")
+    root = _command_context(phalanx, None, "phalanx")
     for name in phalanx.list_commands(root):
         command = phalanx.get_command(root, name)
         assert command is not None
-        yield from _section(command, root, name, "###")
+        yield from _command_section(command, root, name, "###")
 
 
-def _section(
+def _command_section(
     command: click.Command, parent: click.Context, name: str, mark: str
 ) -> Iterator[list[str]]:
-    context = _context(command, parent, name)
+    context = _command_context(command, parent, name)
     text = [line.rstrip() for line in command.get_help(context).splitlines()]
     yield [f"{mark} {context.command_path}", "", "```text", *text, "```", ""]
     if isinstance(command, click.Group):
         for inner in command.list_commands(context):
             found = command.get_command(context, inner)
             assert found is not None
-            yield from _section(found, context, inner, f"{mark}#")
+            yield from _command_section(found, context, inner, f"{mark}#")
 
 
-def _context(command: click.Command, parent: click.Context | None, name: str) -> click.Context:
+def _command_context(
+    command: click.Command, parent: click.Context | None, name: str
+) -> click.Context:
     return click.Context(
         command, parent, info_name=name, terminal_width=WIDTH, max_content_width=WIDTH,
         help_option_names=["-h", "--help"],
     )  # fmt: skip
 
 
-def renewed(document: str) -> str:
+def update_document(document: str) -> str:
     """The document with the reference as it is now."""
     before, _, rest = document.partition(BEGIN)
     _, _, after = rest.partition(END)
@@ -68,7 +70,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true")
     there = DOCUMENT.read_text()
-    new = renewed(there)
+    new = update_document(there)
     if parser.parse_args().check:
         return int(there != new)
     DOCUMENT.write_text(new)

@@ -3,7 +3,7 @@
     python tools/compact_protobuf.py FILE [TARGET]
 
 The table has, per package, every message with its fields: [name, type, one | repeated | map] by
-number. One line per message, facts only; `phalanx.api.messages` explains the format. The same table
+number. One line per message, facts only; `phalanx.api.protobuf` explains the format. The same table
 always gives the same bytes. What it does not tell, but JSON shows, stands in the rows below.
 """
 

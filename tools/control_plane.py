@@ -57,7 +57,7 @@ class Command:
     """One command of ours that says when it is ready; a context manager that is ready inside."""
 
     def __init__(self, *words: str, limit: float = 20.0) -> None:
-        self._words, self._limit = words, limit
+        self._arguments, self._limit = words, limit
         self._folder = tempfile.TemporaryDirectory(prefix="phalanx-")
         self._ready, self._is_ready = threading.Event(), False
         self._log = Path(self._folder.name) / "log"
@@ -90,7 +90,7 @@ class Command:
         begin = time.monotonic()
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [str(COMMAND), *self._words],
+                [str(COMMAND), *self._arguments],
                 stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL,
             )  # fmt: skip
         self._reader = threading.Thread(target=self._read_output, daemon=True)
@@ -98,11 +98,11 @@ class Command:
         self._ready.wait(self._limit)
         self.seconds_to_ready = time.monotonic() - begin
         if not self._is_ready:
-            said = self.last_words()
+            said = self.stderr_tail()
             self.stop()
-            raise NotReady(f"{COMMAND} {' '.join(self._words)} did not get ready: {said}")
+            raise NotReady(f"{COMMAND} {' '.join(self._arguments)} did not get ready: {said}")
 
-    def last_words(self) -> str:
+    def stderr_tail(self) -> str:
         """The end of what it wrote to its error output."""
         return self._log.read_text(errors="replace")[-2000:].strip() or "it said nothing"
 
@@ -136,7 +136,7 @@ class ControlPlane(Command):
         super().__init__(limit=limit)
         self.kubeconfig = Path(self._folder.name) / "kubeconfig"
         fixed = ("up", "--listen", "127.0.0.1:0", "--kubeconfig", str(self.kubeconfig))
-        self._words = (*fixed, *options)
+        self._arguments = (*fixed, *options)
 
     @property
     def access(self) -> Access:
@@ -144,19 +144,19 @@ class ControlPlane(Command):
         return Access.read(self.kubeconfig)
 
 
-class Divided(ControlPlane):
+class SplitControlPlane(ControlPlane):
     """The same without some parts, each of which is a command of ours and runs beside it."""
 
     def __init__(self, parts: Sequence[str], *options: str, limit: float = 20.0) -> None:
         super().__init__(*options, limit=limit)
-        self._beside = [Command(part, "--kubeconfig", str(self.kubeconfig)) for part in parts]
+        self._components = [Command(part, "--kubeconfig", str(self.kubeconfig)) for part in parts]
 
     def start(self) -> None:
         """Start the one, then the others."""
         super().start()
         begun: list[Command] = []
         try:
-            for part in self._beside:
+            for part in self._components:
                 part.start()
                 begun.append(part)
         except NotReady:
@@ -168,14 +168,14 @@ class Divided(ControlPlane):
     @property
     def alive(self) -> bool:
         """Whether all still run."""
-        return super().alive and all(part.alive for part in self._beside)
+        return super().alive and all(part.alive for part in self._components)
 
-    def last_words(self) -> str:
+    def stderr_tail(self) -> str:
         """The end of what the first of them wrote that has ended, or of what it wrote itself."""
-        ended = [part for part in self._beside if not part.alive]
-        return ended[0].last_words() if ended and super().alive else super().last_words()
+        ended = [part for part in self._components if not part.alive]
+        return ended[0].stderr_tail() if ended and super().alive else super().stderr_tail()
 
     def stop(self) -> int:
         """End all."""
-        codes = [part.stop() for part in self._beside]
+        codes = [part.stop() for part in self._components]
         return max(codes, key=bool, default=0) or super().stop()

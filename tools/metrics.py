@@ -13,9 +13,9 @@ from typing import Any
 
 from phalanx.client import metrics as client
 from phalanx.controllers.jobs import metrics as jobs
-from phalanx.controllers.shell import metrics as scheduling
-from phalanx.server import metrics as server
-from phalanx.telemetry import Row
+from phalanx.controllers.scheduling import metrics as scheduling
+from phalanx.server import request_metrics as server
+from phalanx.telemetry import MetricSpec
 
 FILE = Path(__file__).parent.parent / "docs" / "metrics.md"
 
@@ -50,12 +50,12 @@ only that one is tried. What came of thinking about preemption is `Success` if o
 `Unschedulable` if nobody may be evicted or nobody's going would help, and
 `UnschedulableAndUnresolvable` if there is nobody less important."""
 
-SECTIONS: Sequence[tuple[str, str, Sequence[Row[Any]]]] = (
-    ("Scheduler", _LINES, scheduling.ROWS),
+SECTIONS: Sequence[tuple[str, str, Sequence[MetricSpec[Any]]]] = (
+    ("Scheduler", _LINES, scheduling.METRIC_SPECS),
     (
         "API server",
         "Requests that are about objects; health, discovery and this page are not counted.",
-        server.ROWS,
+        server.SERVER_METRICS,
     ),
     (
         "Job controller",
@@ -65,12 +65,12 @@ SECTIONS: Sequence[tuple[str, str, Sequence[Row[Any]]]] = (
     (
         "Controllers and informers",
         "`name` is the function that works the queue off, or what the queue holds.",
-        client.ROWS,
+        client.METRICS,
     ),
 )
 
 #: What kube-scheduler measures and this scheduler does not, by the reason for that.
-ABSENT: Mapping[str, Sequence[str]] = {
+NOT_PROVIDED: Mapping[str, Sequence[str]] = {
     "a decision reads no clock: part of `scheduler_*scheduling_algorithm_duration_seconds`": (
         "placement_evaluation_duration_seconds",
         "preemption_evaluation_duration_seconds",
@@ -110,24 +110,30 @@ ABSENT: Mapping[str, Sequence[str]] = {
 }
 
 
-def document() -> str:
+def render_document() -> str:
     """The whole page."""
     parts = [INTRODUCTION]
     parts += [f"## {title}\n\n{text}\n\n{_table(rows)}" for title, text, rows in SECTIONS]
-    absent = [(f"`scheduler_{name}`", why) for why, names in ABSENT.items() for name in names]
+    absent = [(f"`scheduler_{name}`", why) for why, names in NOT_PROVIDED.items() for name in names]
     parts.append(f"## What is not measured\n\n{_markdown(('kube-scheduler has', 'here'), absent)}")
     return "\n".join(parts)
 
 
-def _table(rows: Iterable[Row[Any]]) -> str:
+def _table(rows: Iterable[MetricSpec[Any]]) -> str:
     lines = [
-        (f"`{row.name}`", row.series.type, ", ".join(row.labels) or "-", row.help, _bounds(row))
+        (
+            f"`{row.name}`",
+            row.series_type.type,
+            ", ".join(row.labels) or "-",
+            row.help,
+            _bounds(row),
+        )
         for row in rows
     ]
     return _markdown(("metric", "type", "labels", "what it tells", "bounds"), lines)
 
 
-def _bounds(row: Row[Any]) -> str:
+def _bounds(row: MetricSpec[Any]) -> str:
     if not row.buckets:
         return "-"
     return f"{row.buckets[0]:g} … {row.buckets[-1]:g} ({len(row.buckets)})"
@@ -143,9 +149,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The page about metrics.")
     parser.add_argument("--write", action="store_true", help=f"write {FILE.name}")
     if parser.parse_args().write:
-        FILE.write_text(document())
+        FILE.write_text(render_document())
     else:
-        print(document())
+        print(render_document())
 
 
 if __name__ == "__main__":

@@ -27,10 +27,10 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 #: The ordeals that a mutant is put through.
-ORDEALS = ("--seeds", "0-31", "--events", "700", "--share", "2")
+FAULT_SEEDS = ("--seeds", "0-31", "--events", "700", "--share", "2")
 #: The seconds that the source itself may take, and how much longer than it a mutant may.
-PATIENCE, LONGER, STARTING = 3600.0, 3, 60
-AT_ONCE = max(os.cpu_count() or 1, 1)
+SUITE_TIMEOUT, FAULTS_TIMEOUT, STARTUP_SECONDS = 3600.0, 3, 60
+WORKERS = max(os.cpu_count() or 1, 1)
 _SHOWN = 120
 
 
@@ -53,7 +53,7 @@ MUTANTS = (
     ),
     Mutant(
         "a gang is placed with one member too few",
-        "scheduler/placing/attempt.py",
+        "scheduler/placement/group_placement.py",
         "return self.scheduled >= self._quorum",
         "return self.scheduled + 1 >= self._quorum",
     ),
@@ -83,18 +83,18 @@ MUTANTS = (
     ),
     Mutant(
         "what could not be bound stays assumed",
-        "scheduler/queueing/desk.py",
+        "scheduler/queue/scheduler_state.py",
         "freed = self.cache.forget(undone)",
         "freed = ()",
     ),
     Mutant(
         "what cures a refusal is missed during the attempt",
-        "scheduler/queueing/queue.py",
+        "scheduler/queue/scheduling_queue.py",
         "if entry.missed & wakes_on:",
         "if False:",
         (
-            "tests/scheduler/queueing/test_queue_attempts.py",
-            "tests/scheduler/queueing/test_queue_model.py",
+            "tests/scheduler/queue/test_queue_attempts.py",
+            "tests/scheduler/queue/test_queue_model.py",
         ),
     ),
     Mutant(
@@ -105,48 +105,48 @@ MUTANTS = (
     ),
     Mutant(
         "members of a trial do not count for those after them",
-        "scheduler/judging/company.py",
+        "scheduler/plugins/peer_counts.py",
         "                watched.headcount.add(node)\n\n    def crowd",
         "                pass\n\n    def crowd",
     ),
     Mutant(
         "a group forgets that it was placed",
-        "controllers/shell/reporter.py",
+        "controllers/scheduling/status_writer.py",
         'if old is None or old.status == "True":',
         "if old is None:",
     ),
     Mutant(
         "a gate holds nobody back",
-        "scheduler/queueing/entry.py",
+        "scheduler/queue/queued_entity.py",
         "        if self.gated:",
         "        if False:",
     ),
     Mutant(
         "late members are bound although those before them were not",
-        "controllers/shell/binder.py",
+        "controllers/scheduling/binder.py",
         "void = self._dependents(batch[0]) if error is not None else []",
         "void = []",
     ),
     Mutant(
         "members that come back during an attempt are tried again at once",
-        "scheduler/queueing/queue.py",
+        "scheduler/queue/scheduling_queue.py",
         "(State.IN_FLIGHT, Stimulus.RETURNED): Queue._returned_in_flight,",
         "(State.IN_FLIGHT, Stimulus.RETURNED): Queue._stay,",
-        ("tests/scheduler/queueing/test_queue_attempts.py",),
+        ("tests/scheduler/queue/test_queue_attempts.py",),
     ),
     Mutant(
         "a bind without an answer is never told of",
-        "controllers/shell/reporter.py",
+        "controllers/scheduling/status_writer.py",
         "if sum(bool(pod.spec.node_name) for pod in self._members[key]) >= quorum:",
         "if False:",
-        ("tests/controllers/shell/test_reporter.py",),
+        ("tests/controllers/scheduling/test_status_writer.py",),
     ),
     Mutant(
         "a pod made again is taken for the one before",
-        "scheduler/queueing/queue.py",
+        "scheduler/queue/scheduling_queue.py",
         "if strange or (assumed and assumed.metadata.uid != uid):",
         "if False:",
-        ("tests/scheduler/queueing/test_queue.py",),
+        ("tests/scheduler/queue/test_scheduling_queue.py",),
     ),
     Mutant(
         "a pod that is leaving still counts as a member",
@@ -156,28 +156,28 @@ MUTANTS = (
     ),
     Mutant(
         "somebody makes way for one who is no more important",
-        "scheduler/evicting/units.py",
+        "scheduler/preemption/eviction_units.py",
         "            if pod.priority < below:",
         "            if pod.priority <= below:",
     ),
     Mutant(
         "a group that goes as a whole is taken apart",
-        "scheduler/evicting/units.py",
+        "scheduler/preemption/eviction_units.py",
         "return mode is not None and mode.all is not None",
         "return False",
     ),
     Mutant(
         "others make way although the gang does not fit even then",
-        "scheduler/evicting/preemption.py",
+        "scheduler/preemption/evaluator.py",
         "isinstance(result, Objection) or not result.is_enough else result",
         "isinstance(result, Objection) or not result.seats else result",
     ),
     Mutant(
         "a tree is given up although there is room for just as many groups as it needs",
-        "scheduler/placing/headroom.py",
+        "scheduler/placement/capacity_estimate.py",
         "is_enough and sum(part.suffices() for part in self._parts) >= self._groups",
         "is_enough and sum(part.suffices() for part in self._parts) > self._groups",
-        tests=("tests/scheduler/placing/test_headroom.py",),
+        tests=("tests/scheduler/placement/test_capacity_estimate.py",),
     ),
     Mutant(
         "what was promised to one is given to another",
@@ -187,154 +187,157 @@ MUTANTS = (
     ),
     Mutant(
         "a tree is placed with one group too few",
-        "scheduler/branches.py",
+        "scheduler/group_tree_placement.py",
         "return self.scheduled >= self.entity.quorum",
         "return self.scheduled + 1 >= self.entity.quorum",
     ),
     Mutant(
         "who waits for others to leave has more of them leave",
-        "scheduler/evicting/preemption.py",
+        "scheduler/preemption/evaluator.py",
         "    if leaving:\n        result",
         "    if False:\n        result",
     ),
     Mutant(
         "a Workload of an earlier Job of that name is adopted",
-        "controllers/jobs/objects.py",
+        "controllers/jobs/scheduling_intent.py",
         "return found.uid == owner if found else MANAGED_BY not in meta.annotations",
         "return True if found else MANAGED_BY not in meta.annotations",
-        ("tests/controllers/jobs/test_objects.py",),
+        ("tests/controllers/jobs/test_scheduling_objects.py",),
     ),
     Mutant(
         "a pod is let go before it is written down",
-        "controllers/jobs/look.py",
+        "controllers/jobs/controller.py",
         "        found = await self._place(due)\n",
         "        await self._hands.release(due.release)\n        found = await self._place(due)\n",
-        ("tests/controllers/jobs/test_trials.py",),
+        ("tests/controllers/jobs/test_fault_tolerance.py",),
     ),
     Mutant(
         "a pod is counted twice",
-        "controllers/jobs/count.py",
+        "controllers/jobs/sync.py",
         "if not (roll.belongs(pod) and roll.is_new(pod)):",
         "if not roll.belongs(pod):",
-        ("tests/controllers/jobs/test_count.py",),
+        ("tests/controllers/jobs/test_pod_counts.py",),
     ),
     Mutant(
         "a Job is looked at before what was done about it is seen",
         "controllers/jobs/controller.py",
         "if not self._tools.writes.are_seen(key):",
         "if False:",
-        ("tests/controllers/jobs/test_trials.py",),
+        ("tests/controllers/jobs/test_fault_tolerance.py",),
     ),
     Mutant(
         "pods are made without their group",
-        "controllers/jobs/look.py",
+        "controllers/jobs/controller.py",
         "made = await self._make(due, found) if found else 0",
         "made = await self._make(due, found or PLAIN)",
-        ("tests/controllers/jobs/test_arranging.py",),
+        ("tests/controllers/jobs/test_workload_objects.py",),
     ),
     Mutant(
         "pods are made although the user's Workload was seen meanwhile",
-        "controllers/jobs/arranging.py",
+        "controllers/jobs/workload_objects.py",
         "if not isinstance(self._own_workload(), Found):",
         "if False:",
-        ("tests/controllers/jobs/test_trials.py",),
+        ("tests/controllers/jobs/test_fault_tolerance.py",),
     ),
     Mutant(
         "a Job stands where its objects no longer are",
-        "controllers/jobs/standing.py",
+        "controllers/jobs/scheduling_intent.py",
         "if Objects.seen(view, self.workload) != self.objects:",
         "if False:",
-        ("tests/controllers/jobs/test_arranging.py",),
+        ("tests/controllers/jobs/test_workload_objects.py",),
     ),
     Mutant(
         "an index forgets how often it has failed",
-        "controllers/jobs/failures.py",
+        "controllers/jobs/completion.py",
         "return not is_over and is_last and self.last_failed[index] is pod",
         "return False",
-        ("tests/controllers/jobs/test_failures.py",),
+        ("tests/controllers/jobs/test_pod_failures.py",),
     ),
     Mutant(
         "a group is let go on the word of a late view",
-        "controllers/groups/podgroups.py",
+        "controllers/pod_groups/protection.py",
         "if plan.actions and is_to_go and await self._has_members(key):",
         "if False:",
-        ("tests/controllers/groups/test_podgroups.py",),
+        ("tests/controllers/pod_groups/test_protection.py",),
     ),
     Mutant(
         "an owner is gone if a late view says so",
-        "controllers/upkeep/garbage.py",
+        "controllers/garbage_collector.py",
         "known = self._ownership.held(owner) or await self._read(owner)",
         "known = self._ownership.held(owner)",
-        ("tests/controllers/upkeep/test_garbage_lag.py",),
+        ("tests/controllers/test_garbage_collector_lag.py",),
     ),
     Mutant(
         "an owner is taken for its namesake",
-        "controllers/upkeep/garbage.py",
+        "controllers/garbage_collector.py",
         "return found.metadata if found.metadata.uid == owner.uid else None",
         "return found.metadata",
-        ("tests/controllers/upkeep/test_garbage_owners.py", "tests/controllers/test_trials.py"),
+        (
+            "tests/controllers/test_garbage_collector_owners.py",
+            "tests/controllers/test_fault_trials.py",
+        ),
     ),
     Mutant(
         "a composite group goes before the children that a late view lacks",
-        "controllers/groups/compositegroups.py",
+        "controllers/pod_groups/composite_groups.py",
         "if composite is None or not _is_leaving(composite):",
         "if True:",
-        ("tests/controllers/groups/test_compositegroups.py",),
+        ("tests/controllers/pod_groups/test_composite_groups.py",),
     ),
     Mutant(
         "a group is made for a replica that has ended meanwhile",
-        "controllers/groups/replicagroups.py",
+        "controllers/pod_groups/replica_groups.py",
         "if not await self._waits(pod):",
         "if False:",
-        ("tests/controllers/groups/test_replicagroups.py",),
+        ("tests/controllers/pod_groups/test_replica_groups.py",),
     ),
     Mutant(
         "whoever takes over while all nodes are silent drives all pods out",
-        "controllers/nodes/nodelifecycle.py",
+        "controllers/nodes/node_lifecycle.py",
         "self._silence.suspect(node.metadata.name)",
         "pass",
-        ("tests/controllers/nodes/test_nodelifecycle.py",),
+        ("tests/controllers/nodes/test_node_lifecycle.py",),
     ),
     Mutant(
         "on a foreign server every Job is ours",
-        "controllers/roster.py",
+        "controllers/registry.py",
         "managers = (OWN_JOB_CONTROLLER,) if bench.is_foreign else MANAGERS",
         "managers = MANAGERS",
-        ("tests/controllers/test_bureau.py",),
+        ("tests/controllers/test_controller_manager.py",),
     ),
 )
 
 
-class Verdict(NamedTuple):
+class MutantResult(NamedTuple):
     """What became of a mutant: by what it was caught ("": by nothing), and what that said."""
 
-    by: str
-    said: str
+    found_by: str
+    message: str
     seconds: float
 
 
-def mutated(mutant: Mutant, text: str) -> str:
+def apply_mutant(mutant: Mutant, text: str) -> str:
     """The source with the bug in it."""
     if text.count(mutant.old) != 1:
         raise LookupError(f"{mutant.file} does not hold this once: {mutant.old}")
     return text.replace(mutant.old, mutant.new)
 
 
-def judge(
-    mutant: Mutant, copy: Path, *, suite: bool = False, patience: float = PATIENCE
-) -> Verdict:
+def run_mutant(
+    mutant: Mutant, copy: Path, *, suite: bool = False, patience: float = SUITE_TIMEOUT
+) -> MutantResult:
     """Plant a bug in a copy of the tree, look whether it is found, and take it out again."""
     file = copy / "src" / "phalanx" / mutant.file
     whole, begin = file.read_text(), time.monotonic()
-    file.write_text(mutated(mutant, whole))
+    file.write_text(apply_mutant(mutant, whole))
     try:
-        by, said = _caught(mutant, copy, suite, patience)
+        by, said = _find_failure(mutant, copy, suite, patience)
     finally:
         file.write_text(whole)
-    return Verdict(by, said, time.monotonic() - begin)
+    return MutantResult(by, said, time.monotonic() - begin)
 
 
-def copied(folder: Path) -> Path:
+def copy_repository(folder: Path) -> Path:
     """A copy of all that is needed to run ordeals and tests."""
     ignored = shutil.ignore_patterns("__pycache__", ".*_cache", "results")
     folder.mkdir(exist_ok=True)
@@ -356,16 +359,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="a part of the names or files of the mutants")
     parser.add_argument("--suite", action="store_true", help="by the tests beside them alone")
     asked = parser.parse_args(arguments)
-    chosen, survivors = _chosen(asked.only, suite=asked.suite), 0
+    chosen, survivors = _select(asked.only, suite=asked.suite), 0
     width = max(len(mutant.name) for mutant in chosen)
     with tempfile.TemporaryDirectory() as folder:
-        copies = [copied(Path(folder, str(number))) for number in range(AT_ONCE)]
-        said, seconds = _wrong(copies[0], chosen, asked.suite)
+        copies = [copy_repository(Path(folder, str(number))) for number in range(WORKERS)]
+        said, seconds = _check_clean(copies[0], chosen, asked.suite)
         if said:
             print(f"the source itself is found to be wrong: {said}")
             return 2
         print(f"the source itself is found to be right in {seconds:.0f} s", flush=True)
-        for mutant, verdict in _judged(chosen, copies, asked.suite, LONGER * seconds + STARTING):
+        for mutant, verdict in _run_all(
+            chosen, copies, asked.suite, FAULTS_TIMEOUT * seconds + STARTUP_SECONDS
+        ):
             by, said, took = verdict
             survivors += not by
             print(f"{mutant.name:<{width}}  {by or 'SURVIVED':<8}  {took:5.0f} s  {said}")
@@ -374,18 +379,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if survivors else 0
 
 
-def _judged(
+def _run_all(
     mutants: Sequence[Mutant], copies: Sequence[Path], suite: bool, patience: float
-) -> Iterator[tuple[Mutant, Verdict]]:
+) -> Iterator[tuple[Mutant, MutantResult]]:
     """What becomes of each, in their order; as many at once as there are copies to plant in."""
     free: Queue[Path] = Queue()
     for copy in copies:
         free.put(copy)
 
-    def judged(mutant: Mutant) -> Verdict:
+    def judged(mutant: Mutant) -> MutantResult:
         copy = free.get()
         try:
-            return judge(mutant, copy, suite=suite, patience=patience)
+            return run_mutant(mutant, copy, suite=suite, patience=patience)
         finally:
             free.put(copy)
 
@@ -393,26 +398,26 @@ def _judged(
         yield from zip(mutants, pool.map(judged, mutants), strict=True)
 
 
-def _chosen(words: str, *, suite: bool) -> list[Mutant]:
+def _select(words: str, *, suite: bool) -> list[Mutant]:
     """Those whose name or file holds some words; where tests alone are asked, that have some."""
     named = [one for one in MUTANTS if words in f"{one.name} {one.file}"]
     return [one for one in named if one.tests or not suite]
 
 
-def _wrong(copy: Path, mutants: Sequence[Mutant], suite: bool) -> tuple[str, float]:
+def _check_clean(copy: Path, mutants: Sequence[Mutant], suite: bool) -> tuple[str, float]:
     """What those who are to find mutants find in the source without any, and how long it takes."""
     tests = tuple(dict.fromkeys(test for mutant in mutants for test in mutant.tests))
     begin = time.monotonic()
-    _, said = _caught(Mutant("", "", "", "", tests), copy, suite, PATIENCE)
+    _, said = _find_failure(Mutant("", "", "", "", tests), copy, suite, SUITE_TIMEOUT)
     return said, time.monotonic() - begin
 
 
-def _caught(mutant: Mutant, copy: Path, suite: bool, patience: float) -> tuple[str, str]:
+def _find_failure(mutant: Mutant, copy: Path, suite: bool, patience: float) -> tuple[str, str]:
     """By what a mutant is found, and what is said of it. The tests that know it are the quicker."""
     known = ("-q", "-x", "-p", "no:randomly", *mutant.tests)
     if mutant.tests and (said := _failure(copy, patience, "pytest", *known)):
         return "suite", said
-    if not suite and (said := _failure(copy, patience, "tools.faults", *ORDEALS)):
+    if not suite and (said := _failure(copy, patience, "tools.faults", *FAULT_SEEDS)):
         return "ordeals", said
     return "", ""
 

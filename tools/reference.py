@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.control_plane import ControlPlane, Divided, NotReady
+from tools.control_plane import ControlPlane, NotReady, SplitControlPlane
 
 ROOT = Path(__file__).resolve().parent.parent
 PASSING = ROOT / "tests" / "reference_passing.txt"
@@ -35,7 +35,7 @@ BARE = ("--data", ":memory:", "--nodes", "0", "--without")
 WITHOUT = {"api": ("scheduler", "controllers", "nodes"), "scenarios": ("nodes",)}
 FOLDERS = ("api", "scenarios", "wanted")
 #: How replay.py begins the line of a case.
-OK, MEANT, FAILED = "ok", "dev", "FAIL"
+OK, DEVIATES, FAILED = "ok", "dev", "FAIL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Replayed:
     def line(self) -> str:
         """One line for people."""
         passed, total = len(self.ids(OK)), len(self.verdicts)
-        mark = "   " if passed + len(self.ids(MEANT)) == total else " ! "
+        mark = "   " if passed + len(self.ids(DEVIATES)) == total else " ! "
         return f"{mark}{passed:3}/{total:<3} {self.recording.name}"
 
 
@@ -89,9 +89,9 @@ class Replayer:
         done: list[Replayed] = []
         plane: ControlPlane | None = None
         try:
-            for recording in _taken(recordings):
+            for recording in _drain_queue(recordings):
                 if plane is not None and not plane.alive:
-                    print(f"the control plane ended: {plane.last_words()}")
+                    print(f"the control plane ended: {plane.stderr_tail()}")
                     plane.stop()
                     plane = None
                 if plane is None:
@@ -107,14 +107,14 @@ class Replayer:
         """A control plane; parts that run as processes of their own run there instead of in it."""
         without = WITHOUT[lane]
         beside = [part for part in self._beside if part not in without]
-        return Divided(beside, *BARE, ",".join((*without, *beside)))
+        return SplitControlPlane(beside, *BARE, ",".join((*without, *beside)))
 
     def replay(self, recording: Recording, plane: ControlPlane) -> Replayed:
         """One recording against one control plane, which is stopped if time runs out."""
         text, hung = self._run(recording, plane)
         if hung:
             plane.stop()
-        replayed = Replayed(recording, verdicts(recording, text), text)
+        replayed = Replayed(recording, parse_verdicts(recording, text), text)
         print(f"{replayed.line()}\n{text if self._details else ''}", end="", flush=True)
         return replayed
 
@@ -124,7 +124,7 @@ class Replayer:
                 self._command(recording, plane), capture_output=True, text=True, timeout=self._limit
             )
         except subprocess.TimeoutExpired as late:
-            return _text(late.stdout) + f"     no end after {self._limit:.0f} s\n", True
+            return _decode_output(late.stdout) + f"     no end after {self._limit:.0f} s\n", True
         return done.stdout + done.stderr, False
 
     def _command(self, recording: Recording, plane: ControlPlane) -> list[str]:
@@ -133,7 +133,7 @@ class Replayer:
         return [*command, str(recording.path)]
 
 
-def _taken(recordings: Queue) -> Iterator[Recording]:
+def _drain_queue(recordings: Queue) -> Iterator[Recording]:
     while True:
         try:
             yield recordings.get_nowait()
@@ -141,18 +141,18 @@ def _taken(recordings: Queue) -> Iterator[Recording]:
             return
 
 
-def _text(output: str | bytes | None) -> str:
+def _decode_output(output: str | bytes | None) -> str:
     return output.decode(errors="replace") if isinstance(output, bytes) else output or ""
 
 
-def verdicts(recording: Recording, text: str) -> dict[str, str]:
+def parse_verdicts(recording: Recording, text: str) -> dict[str, str]:
     """The verdict of each case; one that replay.py did not come to has failed."""
     told = {}
     for block in re.split(r"\n(?! )", text):
         head, *details = block.splitlines() or [""]
         verdict, _, rest = head.partition(" ")
         file, _, case = rest.strip().partition(": ")
-        if verdict in (OK, MEANT, FAILED) and file == recording.path.name:
+        if verdict in (OK, DEVIATES, FAILED) and file == recording.path.name:
             # Quoted where codes differ, even where that is right: a 4xx for a recorded 500.
             quoted = details and all(re.match(r" +step \d+ said: ", line) for line in details)
             told[case] = OK if quoted else verdict
@@ -184,7 +184,7 @@ def replay_all(recordings: Iterable[Recording], replayer: Replayer, servers: int
             return [replayed for worker in workers for replayed in worker.result()]
         except BaseException:
             for lane in lanes.values():  # leave nothing for the others to begin
-                list(_taken(lane))
+                list(_drain_queue(lane))
             raise
 
 
@@ -211,9 +211,9 @@ def _ratchet(results: Iterable[Replayed]) -> Ratchet:
     before = set(PASSING.read_text().splitlines()) if PASSING.exists() else set()
     by_verdict = {
         verdict: {case for result in results for case in result.ids(verdict)}
-        for verdict in (OK, MEANT, FAILED)
+        for verdict in (OK, DEVIATES, FAILED)
     }
-    return Ratchet(before, set().union(*by_verdict.values()), by_verdict[OK], by_verdict[MEANT])
+    return Ratchet(before, set().union(*by_verdict.values()), by_verdict[OK], by_verdict[DEVIATES])
 
 
 def _options() -> argparse.Namespace:

@@ -67,10 +67,10 @@ class Manifest:
     @property
     def edited(self) -> str:
         """As it can be applied."""
-        return patched(self.printed, self.diff.read_text()) if self.edit else self.printed
+        return apply_diff(self.printed, self.diff.read_text()) if self.edit else self.printed
 
 
-def manifests() -> list[Manifest]:
+def load_manifests() -> list[Manifest]:
     """The index, in the order of the texts."""
     rows = yaml.safe_load((FOLDER / "index.yaml").read_text())
     return [
@@ -86,7 +86,7 @@ def manifests() -> list[Manifest]:
 # ---- reading texts -------------------------------------------------------------------------------
 
 
-def snippets(text: str) -> Iterator[Snippet]:
+def find_snippets(text: str) -> Iterator[Snippet]:
     """Every piece of YAML that a text prints, in fences or without them."""
     begin, fence = 0, ""
     lines = text.splitlines()
@@ -117,7 +117,7 @@ def title(text: str) -> str:
 # ---- diffs ---------------------------------------------------------------------------------------
 
 
-def patched(text: str, diff: str) -> str:
+def apply_diff(text: str, diff: str) -> str:
     """A text after a unified diff, which must fit it to the letter."""
     old, new, at = text.splitlines(), [], 0
     for line in _changes(diff):
@@ -144,20 +144,22 @@ def _changes(diff: str) -> Iterator[str]:
 # ---- the check -----------------------------------------------------------------------------------
 
 
-def complaints(texts: Iterable[str]) -> list[str]:
+def find_problems(texts: Iterable[str]) -> list[str]:
     """Where the collection and the texts do not say the same."""
-    known = {(row.proposal, row.line): row for row in manifests()}
+    known = {(row.proposal, row.line): row for row in load_manifests()}
     found = [
         complaint
         for text in texts
-        for snippet in snippets(text)
-        for complaint in _complaints(known.pop((title(text), snippet.line), None), text, snippet)
+        for snippet in find_snippets(text)
+        for complaint in _manifest_problems(
+            known.pop((title(text), snippet.line), None), text, snippet
+        )
     ]
     gone = [f"{row.file}: nothing is printed in line {row.line}" for row in known.values()]
     return found + gone
 
 
-def _complaints(row: Manifest | None, text: str, snippet: Snippet) -> Iterator[str]:
+def _manifest_problems(row: Manifest | None, text: str, snippet: Snippet) -> Iterator[str]:
     if row is None:
         yield f"{title(text)}: what is printed in line {snippet.line} is not collected"
     elif row.sha256 != snippet.sha256:
@@ -172,9 +174,10 @@ def main(args: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", metavar="FOLDER", type=Path, required=True)
     folder: Path = parser.parse_args(args).check
     texts = [path.read_text() for path in sorted(folder.glob("*.txt"))]
-    found = complaints(texts)
+    found = find_problems(texts)
     print(
-        "\n".join(found) or f"{len(texts)} texts, {len(manifests())} manifests: all is as printed"
+        "\n".join(found)
+        or f"{len(texts)} texts, {len(load_manifests())} manifests: all is as printed"
     )
     return bool(found)
 

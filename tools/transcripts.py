@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 #: Seconds that all blocks of a document may take.
-PATIENCE = 120.0
+COMMAND_TIMEOUT = 120.0
 _BLOCK = re.compile(
     r"^```sh\n(?P<lines>.*?)^```\n(?:\n*^```text\n(?P<shown>.*?)^```\n)?", re.MULTILINE | re.DOTALL
 )
@@ -45,7 +45,7 @@ class Block:
     span: tuple[int, int]
 
 
-def blocks(text: str) -> Iterator[Block]:
+def find_blocks(text: str) -> Iterator[Block]:
     """The blocks of a document that are run."""
     for match in _BLOCK.finditer(text):
         yield Block(match["lines"], match["shown"], match.span("shown"))
@@ -57,7 +57,7 @@ def run(found: Sequence[Block], home: Path) -> list[str]:
     down = "trap 'phalanx down >/dev/null 2>&1' EXIT\n"
     done = subprocess.run(
         ["bash", "-e", "-c", down + script],
-        cwd=ROOT, env=environment(home), capture_output=True, text=True, timeout=PATIENCE,
+        cwd=ROOT, env=environment(home), capture_output=True, text=True, timeout=COMMAND_TIMEOUT,
         check=False,
     )  # fmt: skip
     printed = done.stdout.split(_END)
@@ -74,7 +74,7 @@ def environment(home: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
-def alike(text: str) -> str:
+def normalize(text: str) -> str:
     """A text without what may differ from one time to the next."""
     for pattern, word in _VARYING:
         text = pattern.sub(word, text)
@@ -83,19 +83,19 @@ def alike(text: str) -> str:
 
 def differences(document: Path, home: Path) -> list[tuple[str, str]]:
     """What a document shows and what is printed instead, wherever they are not alike."""
-    found = list(blocks(document.read_text()))
+    found = list(find_blocks(document.read_text()))
     pairs = zip(found, run(found, home), strict=True)
     return [
-        (alike(block.shown), alike(printed))
+        (normalize(block.shown), normalize(printed))
         for block, printed in pairs
-        if block.shown is not None and alike(block.shown) != alike(printed)
+        if block.shown is not None and normalize(block.shown) != normalize(printed)
     ]
 
 
 def update(document: Path, home: Path) -> None:
     """Have a document show what is printed."""
     text = document.read_text()
-    found = list(blocks(text))
+    found = list(find_blocks(text))
     for block, printed in reversed(list(zip(found, run(found, home), strict=True))):
         if block.shown is not None:
             begin, end = block.span

@@ -9,17 +9,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 
-from phalanx.api.wire import User
-from phalanx.chance import Chance
+from phalanx.api.wire import UserInfo
 from phalanx.client.client import Client
-from phalanx.client.transports import InProcess
+from phalanx.client.transports import InProcessTransport
 from phalanx.clock import Clock
-from phalanx.crew import Crew, Staff
-from phalanx.server.access import MASTERS, Tokens
+from phalanx.components import ComponentConfig, Components
+from phalanx.randomness import Random
 from phalanx.server.app import Server
+from phalanx.server.security.authorization import MASTERS, Tokens
 from phalanx.store.kv import Store
 
-_ALL = Staff()
+_DEFAULT_CONFIG = ComponentConfig()
 
 
 class ControlPlane:
@@ -29,24 +29,24 @@ class ControlPlane:
         self,
         store: Store,
         clock: Clock,
-        chance: Chance,
-        staff: Staff = _ALL,
+        random: Random,
+        config: ComponentConfig = _DEFAULT_CONFIG,
         tokens: Tokens | None = None,
     ) -> None:
-        self.server = Server(store, clock, chance, staff.kinds, tokens, staff.gates)
-        self._crew, self._store = Crew(self._client, clock, chance, staff), store
+        self.server = Server(store, clock, random, config.kinds, tokens, config.gates)
+        self._components, self._store = Components(self._client_for, clock, random, config), store
 
     def client(self, name: str) -> Client:
         """A client in this process that may do everything, for a test or a tool of that name."""
-        return self._client(User(name, (MASTERS,)))
+        return self._client_for(UserInfo(name, (MASTERS,)))
 
-    def _client(self, user: User) -> Client:
-        return Client(InProcess(self.server.handle, user), self.server.metrics)
+    def _client_for(self, user: UserInfo) -> Client:
+        return Client(InProcessTransport(self.server.handle, user), self.server.metrics)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Have server and crew run while the context lasts; a part that breaks breaks the whole."""
         await self.server.start()
-        async with self._crew.running():
+        async with self._components.running():
             yield
         await self._store.close()

@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 #: The content type of `Metrics.text`.
-TEXT = "text/plain; version=0.0.4; charset=utf-8"
+METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 #: Under which number a task asks and tells at present, the header that carries it, and where an
 #: event has it.
-NUMBER: ContextVar[str] = ContextVar("number", default="")
-NUMBER_HEADER, NUMBER_ANNOTATION = "audit-id", "phalanx.dev/request"
+REQUEST_ID: ContextVar[str] = ContextVar("number", default="")
+AUDIT_ID_HEADER, REQUEST_ANNOTATION = "audit-id", "phalanx.dev/request"
 
 
-class Series(Protocol):
+class MetricSeries(Protocol):
     """The numbers of one row under one set of labels."""
 
     type: ClassVar[str]
@@ -111,21 +111,21 @@ class Histogram:
         below = 0
         for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):
             below += count
-            yield "_bucket", f'le="{_number(bound).replace("inf", "+Inf")}"', below
+            yield "_bucket", f'le="{_format_number(bound).replace("inf", "+Inf")}"', below
         yield "_sum", "", self.total
         yield "_count", "", below
 
 
 T = TypeVar("T")
-S = TypeVar("S", bound=Series)
+S = TypeVar("S", bound=MetricSeries)
 N = TypeVar("N", Counter, Gauge)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Row(Generic[S]):
+class MetricSpec(Generic[S]):
     """One thing that is measured. Its equal is only itself."""
 
-    series: type[S]
+    series_type: type[S]
     name: str
     help: str
     labels: tuple[str, ...] = ()
@@ -136,42 +136,44 @@ class Metrics:
     """Everything that is measured in one process."""
 
     def __init__(self) -> None:
-        self._rows: dict[Row[Any], dict[tuple[str, ...], Series]] = {}
-        self._watched: list[tuple[weakref.ref[Any], Callable[[Any], None]]] = []
+        self._series: dict[MetricSpec[Any], dict[tuple[str, ...], MetricSeries]] = {}
+        self._collectors: list[tuple[weakref.ref[Any], Callable[[Any], None]]] = []
 
-    def of(self, row: Row[S], *values: str) -> S:
+    def series(self, spec: MetricSpec[S], *values: str) -> S:
         """The series of a row with these values of its labels."""
-        known: dict[tuple[str, ...], Any] = self._rows.setdefault(row, {})
+        known: dict[tuple[str, ...], Any] = self._series.setdefault(spec, {})
         series: S | None = known.get(values)
         if series is None:
-            assert len(values) == len(row.labels), row.name
-            series = known[values] = row.series(row.buckets)
+            assert len(values) == len(spec.labels), spec.name
+            series = known[values] = spec.series_type(spec.buckets)
         return series
 
-    def put(self, row: Row[N], found: Mapping[tuple[str, ...], float]) -> None:
+    def replace_series(
+        self, spec: MetricSpec[N], values_by_labels: Mapping[tuple[str, ...], float]
+    ) -> None:
         """Say anew what all series of a row are; those that are not mentioned are no more."""
-        self._rows[row] = {}
-        for values, value in found.items():
-            self.of(row, *values).value = value
+        self._series[spec] = {}
+        for values, value in values_by_labels.items():
+            self.series(spec, *values).value = value
 
-    def watch(self, subject: T, read: Callable[[T], None]) -> None:
+    def on_collect(self, subject: T, read: Callable[[T], None]) -> None:
         """Have something looked at before anything is told, as long as it is there."""
-        self._watched.append((weakref.ref(subject), read))
+        self._collectors.append((weakref.ref(subject), read))
 
-    def text(self) -> str:
+    def render(self) -> str:
         """All of it in the exposition format of Prometheus."""
-        for known, read in self._watched:
+        for known, read in self._collectors:
             if (subject := known()) is not None:
                 read(subject)
-        self._watched = [one for one in self._watched if one[0]() is not None]
+        self._collectors = [one for one in self._collectors if one[0]() is not None]
         return "".join(
             line
-            for row, known in sorted(self._rows.items(), key=lambda item: item[0].name)
-            for line in _lines(row, known)
+            for row, known in sorted(self._series.items(), key=lambda item: item[0].name)
+            for line in _render_metric(row, known)
         )
 
 
-def exponential(first: float, factor: float, count: int) -> tuple[float, ...]:
+def exponential_buckets(first: float, factor: float, count: int) -> tuple[float, ...]:
     """Bounds of a histogram, each so many times the one before."""
     bounds = [first]
     while len(bounds) < count:
@@ -179,33 +181,38 @@ def exponential(first: float, factor: float, count: int) -> tuple[float, ...]:
     return tuple(bounds)
 
 
-def _lines(row: Row[Any], known: Mapping[tuple[str, ...], Series]) -> Iterator[str]:
-    if known:
-        yield f"# HELP {row.name} {row.help}\n# TYPE {row.name} {row.series.type}\n"
-    for values, series in sorted(known.items(), key=lambda item: item[0]):
+def _render_metric(
+    spec: MetricSpec[Any], series_by_labels: Mapping[tuple[str, ...], MetricSeries]
+) -> Iterator[str]:
+    if series_by_labels:
+        yield f"# HELP {spec.name} {spec.help}\n# TYPE {spec.name} {spec.series_type.type}\n"
+    for values, series in sorted(series_by_labels.items(), key=lambda item: item[0]):
         own = [
-            f'{name}="{_escaped(value)}"' for name, value in zip(row.labels, values, strict=True)
+            f'{name}="{_escape_label(value)}"'
+            for name, value in zip(spec.labels, values, strict=True)
         ]
         for end, label, number in series.samples():
-            yield f"{row.name}{end}{_braced([*own, label] if label else own)} {_number(number)}\n"
+            yield f"{spec.name}{end}{_format_labels([*own, label] if label else own)} {_format_number(number)}\n"
 
 
-def _braced(labels: Sequence[str]) -> str:
+def _format_labels(labels: Sequence[str]) -> str:
     return f"{{{','.join(labels)}}}" if labels else ""
 
 
-def _escaped(value: str) -> str:
+def _escape_label(value: str) -> str:
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-def _number(number: float) -> str:
+def _format_number(number: float) -> str:
     return str(int(number)) if number == number // 1 and abs(number) < 1e15 else f"{number:.9g}"
 
 
-STAGE_SECONDS = Row(Summary, "phalanx_stage_seconds", "Seconds per stage of a request.", ("stage",))
+STAGE_SECONDS = MetricSpec(
+    Summary, "phalanx_stage_seconds", "Seconds per stage of a request.", ("stage",)
+)
 
 
-class Stage:
+class StageTimer:
     """One pass of a stage of the work: what happens inside is measured."""
 
     __slots__ = ("_begin", "_series")
@@ -220,16 +227,16 @@ class Stage:
         self._series.observe(time.perf_counter() - self._begin)
 
 
-class Meter:
+class StageMeter:
     """Seconds and counts per stage of the work, since the start."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._series: dict[str, Summary] = {}
 
-    def stage(self, name: str) -> Stage:
+    def stage(self, name: str) -> StageTimer:
         """Measure what happens inside as one pass of a stage."""
         series = self._series.get(name)
         if series is None:
-            series = self._series[name] = self._metrics.of(STAGE_SECONDS, name)
-        return Stage(series)
+            series = self._series[name] = self._metrics.series(STAGE_SECONDS, name)
+        return StageTimer(series)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from phalanx.api.schema import Malformed, schema
 from phalanx.api.wire import Object
-from tests.api.strategies import objects
+from tests.api.schema_strategies import objects
 
 POD = schema("core.v1.Pod")
 JSON = st.recursive(
@@ -27,7 +27,7 @@ JSON = st.recursive(
 )
 
 
-def conformed(name: str, obj: Object) -> Object:
+def conform_object(name: str, obj: Object) -> Object:
     schema(name).conform(obj)
     return obj
 
@@ -40,39 +40,41 @@ def test_unknown_fields_go_and_are_told_in_their_order() -> None:
     obj = pod(colour="red", containers=[{"name": "c", "env": [{"name": "a", "b": {"c": 1}}]}])
     obj["extra"] = 1
     report = POD.conform(obj)
-    assert report.unknown == ("spec.containers[0].env[0].b", "spec.colour", "extra")
+    assert report.unknown_fields == ("spec.containers[0].env[0].b", "spec.colour", "extra")
     assert obj == pod(containers=[{"name": "c", "env": [{"name": "a"}]}])
 
 
 def test_nulls_and_empty_lists_and_maps_go() -> None:
     obj = pod(nodeName=None, tolerations=[], nodeSelector={}, hostname="")
-    assert conformed("core.v1.Pod", obj) == pod()
+    assert conform_object("core.v1.Pod", obj) == pod()
 
 
 def test_empty_structs_stay() -> None:
     obj: Object = {"spec": {"schedulingPolicy": {"basic": {}}}}
-    assert conformed("scheduling.v1beta1.PodGroup", obj) == {
+    assert conform_object("scheduling.v1beta1.PodGroup", obj) == {
         "spec": {"schedulingPolicy": {"basic": {}}}
     }
 
 
 def test_a_required_list_stays_when_empty() -> None:
-    assert conformed("core.v1.Pod", {"spec": {"containers": []}}) == {"spec": {"containers": []}}
+    assert conform_object("core.v1.Pod", {"spec": {"containers": []}}) == {
+        "spec": {"containers": []}
+    }
 
 
 def test_an_empty_text_stays_where_it_means_something() -> None:
     lease = {"spec": {"holderIdentity": "", "strategy": ""}}
-    assert conformed("coordination.v1.Lease", lease) == {"spec": {"holderIdentity": ""}}
+    assert conform_object("coordination.v1.Lease", lease) == {"spec": {"holderIdentity": ""}}
 
 
 def test_what_is_not_written_when_false_or_zero_goes() -> None:
     obj = pod(hostNetwork=False, shareProcessNamespace=False)
-    assert conformed("core.v1.Pod", obj) == pod(shareProcessNamespace=False)
+    assert conform_object("core.v1.Pod", obj) == pod(shareProcessNamespace=False)
 
 
 def test_null_in_a_map_or_list_is_the_zero_of_its_type() -> None:
     obj: Object = {"metadata": {"labels": {"a": None}}, "spec": {"containers": [None]}}
-    assert conformed("core.v1.Pod", obj) == {
+    assert conform_object("core.v1.Pod", obj) == {
         "metadata": {"labels": {"a": ""}},
         "spec": {"containers": [{}]},
     }
@@ -80,7 +82,7 @@ def test_null_in_a_map_or_list_is_the_zero_of_its_type() -> None:
 
 def test_quantities_are_brought_into_their_canonical_form() -> None:
     node = {"status": {"capacity": {"cpu": 0.5, "memory": "1024Ki", "pods": 110}}}
-    assert conformed("core.v1.Node", node) == {
+    assert conform_object("core.v1.Node", node) == {
         "status": {"capacity": {"cpu": "500m", "memory": "1Mi", "pods": "110"}}
     }
 
@@ -90,7 +92,7 @@ def test_times_are_brought_to_utc() -> None:
         "metadata": {"creationTimestamp": "2026-01-01T01:00:00+01:00"},
         "spec": {"renewTime": "2026-01-01T01:00:05.500000+01:00"},
     }
-    assert conformed("coordination.v1.Lease", lease) == {
+    assert conform_object("coordination.v1.Lease", lease) == {
         "metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"},
         "spec": {"renewTime": "2026-01-01T00:00:05.500000Z"},
     }
@@ -98,7 +100,7 @@ def test_times_are_brought_to_utc() -> None:
 
 def test_what_nobody_looks_into_is_left_alone() -> None:
     obj: Object = {"metadata": {"managedFields": [{"fieldsV1": {"f:spec": {"f:x": None}}}]}}
-    assert conformed("core.v1.Pod", copy.deepcopy(obj)) == obj
+    assert conform_object("core.v1.Pod", copy.deepcopy(obj)) == obj
 
 
 @pytest.mark.parametrize(
@@ -224,7 +226,7 @@ def test_other_texts_that_do_not_parse_are_refused(name: str, obj: Object) -> No
 def test_a_definition_may_hold_itself() -> None:
     obj = {"properties": {"a": {"properties": {"b": {"type": "string", "what": 1}}}}}
     report = schema("apiextensions.v1.JSONSchemaProps").conform(obj)
-    assert report.unknown == ("properties.a.properties.b.what",)
+    assert report.unknown_fields == ("properties.a.properties.b.what",)
 
 
 def test_a_body_that_is_nested_too_deeply_is_refused() -> None:
@@ -247,5 +249,5 @@ def test_what_conforms_conforms_again_and_stays(name: str, data: st.DataObject) 
     obj = data.draw(objects(name))
     schema(name).conform(obj)
     once = copy.deepcopy(obj)
-    assert schema(name).conform(obj).unknown == ()
+    assert schema(name).conform(obj).unknown_fields == ()
     assert obj == once

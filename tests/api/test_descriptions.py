@@ -8,10 +8,14 @@ from importlib import resources
 import orjson
 import pytest
 
-from phalanx.api.definitions import definition
-from phalanx.api.descriptions import HEAD, descriptions, glossary
+from phalanx.api.definitions import (
+    TYPE_META_DESCRIPTIONS,
+    definition,
+    field_descriptions,
+    load_glossary,
+)
 from phalanx.api.kinds import KINDS
-from phalanx.api.openapi import openapi, references
+from phalanx.api.openapi import openapi_schema, references
 
 DATA = resources.files("phalanx.api")
 GROUPS = sorted(path.name.removesuffix(".txt") for path in (DATA / "glossary").iterdir())
@@ -22,12 +26,12 @@ SERVED = sorted({name for root in ROOTS for name in references(root)})
 SENTENCES = [
     (field or own, text)
     for group in GROUPS
-    for own, fields in glossary(group).items()
+    for own, fields in load_glossary(group).items()
     for field, text in fields.items()
-] + list(HEAD.items())
+] + list(TYPE_META_DESCRIPTIONS.items())
 
 
-def existing() -> dict[tuple[str, str], set[str]]:
+def existing_fields() -> dict[tuple[str, str], set[str]]:
     """The fields of each type, by group and name, in whichever version has them."""
     found: dict[tuple[str, str], set[str]] = defaultdict(set)
     for path in (DATA / "schemas").iterdir():
@@ -41,7 +45,7 @@ def existing() -> dict[tuple[str, str], set[str]]:
 def test_every_type_and_field_that_is_served_is_described() -> None:
     missing = []
     for name in SERVED:
-        schema = openapi(name)
+        schema = openapi_schema(name)
         parts = {name: schema} | {
             f"{name}.{key}": part for key, part in schema.get("properties", {}).items()
         }
@@ -50,11 +54,11 @@ def test_every_type_and_field_that_is_served_is_described() -> None:
 
 
 def test_nothing_is_described_that_does_not_exist() -> None:
-    known = existing()
+    known = existing_fields()
     assert [
         f"{group}.{own}.{field}"
         for group in GROUPS
-        for own, fields in glossary(group).items()
+        for own, fields in load_glossary(group).items()
         for field in fields
         if (group, own) not in known or (field and field not in known[group, own])
     ] == []
@@ -62,7 +66,7 @@ def test_nothing_is_described_that_does_not_exist() -> None:
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_types_and_their_fields_stand_in_order_and_once(group: str) -> None:
-    found = [(own, field) for own, fields in glossary(group).items() for field in fields]
+    found = [(own, field) for own, fields in load_glossary(group).items() for field in fields]
     assert found == sorted(found)
     assert len(found) == len((DATA / "glossary" / f"{group}.txt").read_text("utf-8").splitlines())
 
@@ -85,8 +89,8 @@ def test_things_of_different_names_are_described_differently() -> None:
 
 def test_versions_of_a_group_share_their_sentences() -> None:
     old, new = (f"scheduling.{version}.PodGroupSpec" for version in ("v1alpha3", "v1beta1"))
-    assert descriptions(old) is descriptions(new)
+    assert field_descriptions(old) is field_descriptions(new)
 
 
 def test_what_is_not_described_is_no_error() -> None:
-    assert descriptions("autoscaling.v1.Scale") == {}
+    assert field_descriptions("autoscaling.v1.Scale") == {}

@@ -1,8 +1,69 @@
+"""Formats of names, labels and keys."""
+
 from __future__ import annotations
 
 import pytest
 
-from phalanx.api.formats import FORMATS
+from phalanx.api.formats import (
+    FORMATS,
+    StringValidator,
+    validate_annotation_key,
+    validate_condition_reason,
+    validate_config_key,
+    validate_dns_label,
+    validate_dns_subdomain,
+    validate_env_name,
+    validate_finalizer,
+    validate_ip,
+    validate_label_key,
+    validate_label_value,
+    validate_name_prefix,
+    validate_path_segment,
+    validate_port_name,
+    validate_service_name,
+)
+
+
+@pytest.mark.parametrize(
+    ("faults", "good", "bad"),
+    [
+        (validate_dns_label, ["a", "a-1", "1a", "x" * 63], ["", "A", "a.b", "-a", "a-", "x" * 64]),
+        (validate_service_name, ["a", "a-1", "x" * 63], ["", "A", "1a", "a.b", "a-", "x" * 64]),
+        (
+            validate_dns_subdomain,
+            ["a", "a.b-c.d", "x" * 253],
+            ["", "a..b", "a_b", "x" * 254, "a\n"],
+        ),
+        (validate_path_segment, ["a", "A b", "..."], [".", "..", "a/b", "a%b"]),
+        (validate_label_key, ["a", "A_b.c", "example.com/A"], ["", "/a", "a/", "a b", "E.com/a"]),
+        (validate_label_key, ["x" * 63], ["x" * 64, "a/b/c", "-a"]),
+        (validate_label_value, ["", "a", "A_b.c", "x" * 63], ["a b", "-a", "x" * 64]),
+        (validate_annotation_key, ["Example.com/X"], ["a b"]),
+        (validate_config_key, ["a", "A.b_c-d", "..."[:1] + "a"], ["", "a b", ".", "..", "..a"]),
+        (validate_config_key, ["x" * 253], ["x" * 254]),
+        (validate_env_name, ["A", "a b", "1"], ["", "A=B", "ä"]),
+        (validate_port_name, ["http", "a-1"], ["", "HTTP", "1", "a--b", "-a", "a-", "x" * 16]),
+        (validate_finalizer, ["a.b/c", "kubernetes", "orphan"], ["c", "a b"]),
+        (validate_condition_reason, ["A", "A_b", "A,B:C"], ["", "1A", "A,", "A b"]),
+        (validate_ip, ["10.0.0.1", "::1"], ["", "10.0.0", "10.0.0.256"]),
+    ],
+)
+def test_a_format_takes_what_fits_and_names_the_faults_of_what_does_not(
+    faults: StringValidator, good: list[str], bad: list[str]
+) -> None:
+    assert [text for text in good if faults(text)] == []
+    assert [text for text in bad if not faults(text)] == []
+
+
+def test_a_prefix_may_end_with_a_dash() -> None:
+    assert validate_name_prefix(validate_dns_label, "web-") == []
+    assert validate_name_prefix(validate_dns_label, "-") != []
+
+
+def test_a_key_without_a_name_has_two_faults() -> None:
+    first, second = validate_label_key("")
+    assert first == "name part must be non-empty"
+    assert second.startswith("name part must consist of")
 
 
 @pytest.mark.parametrize(

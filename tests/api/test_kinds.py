@@ -20,20 +20,24 @@ def test_no_two_kinds_are_served_in_one_place() -> None:
     ],
 )
 def test_a_kind_has_its_names(kind: Kind, api_version: str, resource: str, qualified: str) -> None:
-    assert (kind.api_version, kind.resource, kind.qualified) == (api_version, resource, qualified)
+    assert (kind.api_version, kind.resource, kind.qualified_name) == (
+        api_version,
+        resource,
+        qualified,
+    )
     assert kind.list_name == f"{kind.name}List"
 
 
 def test_an_object_has_a_path_and_a_key() -> None:
-    assert JOB.path("n", "j", "status") == "/apis/batch/v1/namespaces/n/jobs/j/status"
-    assert JOB.key("n", "j") == "/batch/jobs/n/j"
-    assert CLUSTER_ROLE.path("n", "r").endswith("/v1/clusterroles/r")
-    assert CLUSTER_ROLE.key("n", "r") == f"/{CLUSTER_ROLE.group}/clusterroles/r"
+    assert JOB.url_path("n", "j", "status") == "/apis/batch/v1/namespaces/n/jobs/j/status"
+    assert JOB.store_key("n", "j") == "/batch/jobs/n/j"
+    assert CLUSTER_ROLE.url_path("n", "r").endswith("/v1/clusterroles/r")
+    assert CLUSTER_ROLE.store_key("n", "r") == f"/{CLUSTER_ROLE.group}/clusterroles/r"
 
 
 def test_a_field_selector_that_is_not_called_after_its_field_says_where_that_is() -> None:
     for kind in KINDS:
-        assert set(kind.field_paths) <= set(kind.fields)
+        assert set(kind.selectable_field_paths) <= set(kind.selectable_fields)
 
 
 def test_only_jobs_leave_their_pods_behind_unasked() -> None:

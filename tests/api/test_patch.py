@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.api.patch import MAX_OPERATIONS, PatchFailed, TooManyOperations, apply_patch, merge
+from phalanx.api.patch import (
+    MAX_OPERATIONS,
+    PatchFailed,
+    TooManyOperations,
+    apply_patch,
+    merge_patch,
+)
 from phalanx.api.schema import schema
 from phalanx.api.wire import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Object
 
@@ -24,12 +30,12 @@ values = st.recursive(
 objects = st.dictionaries(st.sampled_from("abc"), values, max_size=3)
 
 
-def patched(kind: str, obj: Object, patch: Any) -> Object:
+def apply_patch_to_copy(kind: str, obj: Object, patch: Any) -> Object:
     return apply_patch(kind, POD, copy.deepcopy(obj), patch)
 
 
-def strategic(obj: Object, patch: Any) -> Object:
-    return patched(STRATEGIC_PATCH, obj, patch)
+def apply_strategic(obj: Object, patch: Any) -> Object:
+    return apply_patch_to_copy(STRATEGIC_PATCH, obj, patch)
 
 
 # ---- merge patches -------------------------------------------------------------------------------
@@ -53,20 +59,20 @@ def strategic(obj: Object, patch: Any) -> Object:
 )
 def test_merging_goes_by_the_book(obj: Object, patch: Object, result: Object) -> None:
     """The examples of RFC 7396 that concern objects."""
-    assert patched(MERGE_PATCH, obj, patch) == result
+    assert apply_patch_to_copy(MERGE_PATCH, obj, patch) == result
 
 
 @given(objects, objects)
 def test_a_merge_patch_twice_is_a_merge_patch_once(obj: Object, patch: Object) -> None:
-    once = merge(copy.deepcopy(obj), patch)
-    assert merge(copy.deepcopy(once), patch) == once
+    once = merge_patch(copy.deepcopy(obj), patch)
+    assert merge_patch(copy.deepcopy(once), patch) == once
 
 
 @pytest.mark.parametrize("patch", [[], "text", 5, None, True])
 @pytest.mark.parametrize("kind", [MERGE_PATCH, STRATEGIC_PATCH])
 def test_a_merge_patch_is_an_object(kind: str, patch: object) -> None:
     with pytest.raises(PatchFailed):
-        patched(kind, {}, patch)
+        apply_patch_to_copy(kind, {}, patch)
 
 
 # ---- JSON patches --------------------------------------------------------------------------------
@@ -92,12 +98,12 @@ BASE: Object = {"a": {"b": [1, 2]}, "c": "d", "x/y": 1, "t~": 2}
     ids=lambda value: str(value)[:50],
 )
 def test_operations_go_by_the_book(steps: list[Object], result: Object) -> None:
-    assert patched(JSON_PATCH, BASE, steps) == result
+    assert apply_patch_to_copy(JSON_PATCH, BASE, steps) == result
 
 
 def test_a_replacement_makes_what_is_missing() -> None:
     steps = [{"op": "replace", "path": "/a/new", "value": 5}]
-    assert patched(JSON_PATCH, BASE, steps)["a"] == {"b": [1, 2], "new": 5}
+    assert apply_patch_to_copy(JSON_PATCH, BASE, steps)["a"] == {"b": [1, 2], "new": 5}
 
 
 def test_a_step_sees_what_the_steps_before_it_made() -> None:
@@ -106,7 +112,9 @@ def test_a_step_sees_what_the_steps_before_it_made() -> None:
         {"op": "replace", "path": "/metadata/labels", "value": {"a": "b"}},
         {"op": "add", "path": "/metadata/labels/c", "value": "d"},
     ]
-    assert patched(JSON_PATCH, {}, steps) == {"metadata": {"labels": {"a": "b", "c": "d"}}}
+    assert apply_patch_to_copy(JSON_PATCH, {}, steps) == {
+        "metadata": {"labels": {"a": "b", "c": "d"}}
+    }
 
 
 @pytest.mark.parametrize(
@@ -130,18 +138,20 @@ def test_a_step_sees_what_the_steps_before_it_made() -> None:
 )  # fmt: skip
 def test_steps_that_cannot_be_done_fail(steps: Any) -> None:
     with pytest.raises(PatchFailed):
-        patched(JSON_PATCH, BASE, steps)
+        apply_patch_to_copy(JSON_PATCH, BASE, steps)
 
 
 def test_there_are_not_too_many_steps() -> None:
     with pytest.raises(TooManyOperations):
-        patched(JSON_PATCH, {}, [{"op": "add", "path": "/a", "value": 1}] * (MAX_OPERATIONS + 1))
+        apply_patch_to_copy(
+            JSON_PATCH, {}, [{"op": "add", "path": "/a", "value": 1}] * (MAX_OPERATIONS + 1)
+        )
 
 
 def test_copies_of_copies_do_not_fill_the_memory() -> None:
     steps = [{"op": "copy", "from": "/a", "path": f"/a/x{n}"} for n in range(16)]
     with pytest.raises(PatchFailed):
-        patched(JSON_PATCH, {"a": {"text": "x" * 1000}}, steps)
+        apply_patch_to_copy(JSON_PATCH, {"a": {"text": "x" * 1000}}, steps)
 
 
 @given(objects, st.lists(st.fixed_dictionaries({
@@ -151,7 +161,7 @@ def test_copies_of_copies_do_not_fill_the_memory() -> None:
 }), max_size=4))  # fmt: skip
 def test_steps_give_an_object_or_fail(obj: Object, steps: list[Object]) -> None:
     with suppress(PatchFailed):
-        assert isinstance(patched(JSON_PATCH, obj, steps), dict)
+        assert isinstance(apply_patch_to_copy(JSON_PATCH, obj, steps), dict)
 
 
 # ---- strategic merge patches ---------------------------------------------------------------------
@@ -161,13 +171,13 @@ def containers(*names: str, **more: object) -> Object:
     return {"spec": {"containers": [{"name": name, **more} for name in names]}}
 
 
-def listed(obj: Object) -> list[str]:
+def container_names(obj: Object) -> list[str]:
     return [container["name"] for container in obj["spec"]["containers"]]
 
 
 def test_lists_with_a_key_are_merged_by_it() -> None:
     obj = containers("a", "b", image="old")
-    result = strategic(obj, {"spec": {"containers": [{"name": "b", "image": "new"}]}})
+    result = apply_strategic(obj, {"spec": {"containers": [{"name": "b", "image": "new"}]}})
     assert result["spec"]["containers"] == [
         {"name": "a", "image": "old"}, {"name": "b", "image": "new"},
     ]  # fmt: skip
@@ -175,50 +185,55 @@ def test_lists_with_a_key_are_merged_by_it() -> None:
 
 def test_an_item_can_be_deleted_by_its_key() -> None:
     patch = {"spec": {"containers": [{"name": "a", "$patch": "delete"}]}}
-    assert listed(strategic(containers("a", "b"), patch)) == ["b"]
-    assert listed(strategic(containers("b"), patch)) == ["b"]
+    assert container_names(apply_strategic(containers("a", "b"), patch)) == ["b"]
+    assert container_names(apply_strategic(containers("b"), patch)) == ["b"]
 
 
 def test_a_list_can_be_replaced_whole() -> None:
     patch = {"spec": {"containers": [{"name": "c"}, {"$patch": "replace"}]}}
-    assert listed(strategic(containers("a", "b"), patch)) == ["c"]
+    assert container_names(apply_strategic(containers("a", "b"), patch)) == ["c"]
 
 
 def test_a_map_can_be_replaced_or_deleted_whole() -> None:
     obj = {"metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}}}
     patch = {"metadata": {"labels": {"$patch": "replace", "e": "f"},
                           "annotations": {"$patch": "delete"}}}  # fmt: skip
-    assert strategic(obj, patch) == {"metadata": {"labels": {"e": "f"}}}
+    assert apply_strategic(obj, patch) == {"metadata": {"labels": {"e": "f"}}}
 
 
 def test_lists_of_texts_are_united() -> None:
     obj = {"metadata": {"finalizers": ["a", "b"]}}
-    result = strategic(obj, {"metadata": {"finalizers": ["b", "c"]}})
+    result = apply_strategic(obj, {"metadata": {"finalizers": ["b", "c"]}})
     assert sorted(result["metadata"]["finalizers"]) == ["a", "b", "c"]
 
 
 def test_texts_can_be_taken_out_of_a_list() -> None:
     obj = {"metadata": {"finalizers": ["a", "b", "c"]}}
     patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": ["a", "c", "z"]}}
-    assert strategic(obj, patch)["metadata"]["finalizers"] == ["b"]
+    assert apply_strategic(obj, patch)["metadata"]["finalizers"] == ["b"]
 
 
 def test_lists_without_a_strategy_are_replaced() -> None:
     obj = {"spec": {"containers": [{"name": "a", "command": ["x", "y"]}]}}
     patch = {"spec": {"containers": [{"name": "a", "command": ["z"]}]}}
-    assert strategic(obj, patch)["spec"]["containers"][0]["command"] == ["z"]
+    assert apply_strategic(obj, patch)["spec"]["containers"][0]["command"] == ["z"]
 
 
 def test_a_patch_may_say_the_order() -> None:
     order = [{"name": "c"}, {"name": "a"}, {"name": "b"}]
     patch = {"spec": {"$setElementOrder/containers": order, "containers": [{"name": "c"}]}}
-    assert listed(strategic(containers("a", "b"), patch)) == ["c", "a", "b"]
+    assert container_names(apply_strategic(containers("a", "b"), patch)) == ["c", "a", "b"]
 
 
 def test_what_the_order_does_not_name_stays_behind_what_it_stood_behind() -> None:
     order = [{"name": "d"}, {"name": "b"}]
     patch = {"spec": {"$setElementOrder/containers": order}}
-    assert listed(strategic(containers("a", "b", "c", "d"), patch)) == ["a", "c", "d", "b"]
+    assert container_names(apply_strategic(containers("a", "b", "c", "d"), patch)) == [
+        "a",
+        "c",
+        "d",
+        "b",
+    ]
 
 
 def test_only_the_keys_to_be_retained_stay() -> None:
@@ -226,12 +241,14 @@ def test_only_the_keys_to_be_retained_stay() -> None:
     patch = {"spec": {"volumes": [
         {"name": "v", "$retainKeys": ["name", "hostPath"], "hostPath": {"path": "/x"}},
     ]}}  # fmt: skip
-    assert strategic(obj, patch)["spec"]["volumes"] == [{"name": "v", "hostPath": {"path": "/x"}}]
+    assert apply_strategic(obj, patch)["spec"]["volumes"] == [
+        {"name": "v", "hostPath": {"path": "/x"}}
+    ]
 
 
 def test_null_removes_and_no_directive_is_left() -> None:
     obj = {"metadata": {"labels": {"a": "b", "c": "d"}}}
-    result = strategic(obj, {"metadata": {"labels": {"a": None, "$patch": "merge"}}})
+    result = apply_strategic(obj, {"metadata": {"labels": {"a": None, "$patch": "merge"}}})
     assert result == {"metadata": {"labels": {"c": "d"}}}
 
 
@@ -259,11 +276,11 @@ def test_null_removes_and_no_directive_is_left() -> None:
 def test_a_patch_of_a_wrong_shape_fails(patch: Object) -> None:
     obj = {**containers("a", "b"), "metadata": {"finalizers": ["x"]}}
     with pytest.raises(PatchFailed):
-        strategic(obj, patch)
+        apply_strategic(obj, patch)
 
 
 @given(st.data())
 def test_merging_an_object_into_itself_changes_nothing(data: st.DataObject) -> None:
     found = data.draw(st.lists(st.sampled_from("abcd"), unique=True, min_size=1))
     obj = {"metadata": {"labels": {"a": "b"}}, **containers(*found, image="i")}
-    assert strategic(obj, copy.deepcopy(obj)) == obj
+    assert apply_strategic(obj, copy.deepcopy(obj)) == obj

@@ -9,16 +9,31 @@ from typing import Any
 import orjson
 import pytest
 
-from phalanx.api import messages
+from phalanx.api import protobuf as messages
 from phalanx.api.protobuf import MAGIC, MAX_DEPTH, BadProtobuf, decode
 from phalanx.api.schema import schema
-from tests.api.bodies import BY_HAND, CAN_I, DRAIN, SENT, TOKEN
-from tests.api.protobufs import chunk, envelope, managed, meta, nested, numeral, pod, varint
+from tests.api.protobuf_bodies import (
+    CAN_I_BODY,
+    DRAIN_BODY,
+    HANDWRITTEN_BODIES,
+    KUBECTL_BODIES,
+    TOKEN_BODY,
+)
+from tests.api.protobuf_encoder import (
+    config_map_with_managed_fields,
+    decode_metadata,
+    decode_pod_spec,
+    encode_bytes,
+    encode_envelope,
+    encode_number,
+    encode_varint,
+    nested_workload,
+)
 
 
-@pytest.mark.parametrize("command", SENT)
+@pytest.mark.parametrize("command", KUBECTL_BODIES)
 def test_what_kubectl_sends_means_what_it_shows(command: str) -> None:
-    body, text = SENT[command]
+    body, text = KUBECTL_BODIES[command]
     sent, shown = decode(b64decode(body)), orjson.loads(text)
     kind = schema(str(messages.message_name(sent["apiVersion"], sent["kind"])))
     assert list(sent)[:2] == ["apiVersion", "kind"]
@@ -28,7 +43,7 @@ def test_what_kubectl_sends_means_what_it_shows(command: str) -> None:
 
 
 def test_what_is_present_is_kept_even_when_it_says_nothing() -> None:
-    told = decode(b64decode(SENT["create namespace team-a"][0]))
+    told = decode(b64decode(KUBECTL_BODIES["create namespace team-a"][0]))
     assert (told["spec"], told["status"]) == ({}, {"phase": ""})
     assert told["metadata"] == {
         "name": "team-a", "generateName": "", "namespace": "", "selfLink": "", "uid": "",
@@ -37,110 +52,126 @@ def test_what_is_present_is_kept_even_when_it_says_nothing() -> None:
 
 
 def test_requests_that_are_no_objects_are_read_too() -> None:
-    assert decode(b64decode(DRAIN)) == {"apiVersion": "v1", "kind": "DeleteOptions"}
-    assert decode(b64decode(TOKEN))["spec"] == {"expirationSeconds": 3600}
-    asked = decode(b64decode(CAN_I))["spec"]["resourceAttributes"]
+    assert decode(b64decode(DRAIN_BODY)) == {"apiVersion": "v1", "kind": "DeleteOptions"}
+    assert decode(b64decode(TOKEN_BODY))["spec"] == {"expirationSeconds": 3600}
+    asked = decode(b64decode(CAN_I_BODY))["spec"]["resourceAttributes"]
     assert (asked["namespace"], asked["verb"], asked["resource"]) == ("default", "create", "pods")
 
 
-@pytest.mark.parametrize("body", BY_HAND, ids=lambda body: orjson.loads(BY_HAND[body])["kind"])
+@pytest.mark.parametrize(
+    "body", HANDWRITTEN_BODIES, ids=lambda body: orjson.loads(HANDWRITTEN_BODIES[body])["kind"]
+)
 def test_a_body_made_by_hand_is_read(body: bytes) -> None:
-    assert decode(body) == orjson.loads(BY_HAND[body])
+    assert decode(body) == orjson.loads(HANDWRITTEN_BODIES[body])
 
 
 # ---- how protobuf may say things -----------------------------------------------------------------
 
 
 def test_what_is_not_known_is_stepped_over() -> None:
-    strange = numeral(99, 2**63) + chunk(98, b"x") + b"\x85\x06abcd" + b"\x81\x06abcdefgh"
-    assert meta(strange + chunk(1, b"n") + strange) == {"name": "n"}
+    strange = (
+        encode_number(99, 2**63) + encode_bytes(98, b"x") + b"\x85\x06abcd" + b"\x81\x06abcdefgh"
+    )
+    assert decode_metadata(strange + encode_bytes(1, b"n") + strange) == {"name": "n"}
 
 
 def test_of_several_values_the_last_counts_but_objects_grow_together() -> None:
-    halves = chunk(1, chunk(1, b"a") + chunk(3, b"ns")) + chunk(1, chunk(1, b"b"))
-    told = decode(envelope("v1", "ConfigMap", halves))
+    halves = encode_bytes(1, encode_bytes(1, b"a") + encode_bytes(3, b"ns")) + encode_bytes(
+        1, encode_bytes(1, b"b")
+    )
+    told = decode(encode_envelope("v1", "ConfigMap", halves))
     assert told["metadata"] == {"name": "b", "namespace": "ns"}
 
 
 def test_numbers_have_a_sign_and_a_width() -> None:
-    assert pod(numeral(4, -5) + numeral(25, 2**32 - 2)) == {
+    assert decode_pod_spec(encode_number(4, -5) + encode_number(25, 2**32 - 2)) == {
         "terminationGracePeriodSeconds": -5,
         "priority": -2,
     }
-    assert pod(numeral(4, 2**63 - 1) + numeral(25, 2**33 + 7)) == {
+    assert decode_pod_spec(encode_number(4, 2**63 - 1) + encode_number(25, 2**33 + 7)) == {
         "terminationGracePeriodSeconds": 2**63 - 1,
         "priority": 7,
     }
 
 
 def test_lists_of_numbers_may_be_packed() -> None:
-    groups = numeral(4, 1) + chunk(4, varint(2) + varint(-3)) + numeral(4, 4)
-    assert pod(chunk(14, groups)) == {"securityContext": {"supplementalGroups": [1, 2, -3, 4]}}
+    groups = (
+        encode_number(4, 1)
+        + encode_bytes(4, encode_varint(2) + encode_varint(-3))
+        + encode_number(4, 4)
+    )
+    assert decode_pod_spec(encode_bytes(14, groups)) == {
+        "securityContext": {"supplementalGroups": [1, 2, -3, 4]}
+    }
 
 
 def test_entries_may_leave_out_key_and_value() -> None:
-    assert meta(chunk(11, chunk(1, b"k")) + chunk(11, b"")) == {"labels": {"k": "", "": ""}}
-    assert pod(chunk(32, chunk(1, b"cpu"))) == {"overhead": {"cpu": "0"}}
-    extra = chunk(2, chunk(5, chunk(1, b"k")))
-    review = decode(envelope("authorization.k8s.io/v1", "SubjectAccessReview", extra))
+    assert decode_metadata(encode_bytes(11, encode_bytes(1, b"k")) + encode_bytes(11, b"")) == {
+        "labels": {"k": "", "": ""}
+    }
+    assert decode_pod_spec(encode_bytes(32, encode_bytes(1, b"cpu"))) == {"overhead": {"cpu": "0"}}
+    extra = encode_bytes(2, encode_bytes(5, encode_bytes(1, b"k")))
+    review = decode(encode_envelope("authorization.k8s.io/v1", "SubjectAccessReview", extra))
     assert review["spec"]["extra"] == {"k": []}
 
 
 def test_a_field_without_a_name_is_part_of_its_holder() -> None:
-    secret = chunk(6, chunk(1, b"s"))
-    volume = chunk(1, b"v") + chunk(2, secret)
-    assert pod(chunk(1, volume)) == {"volumes": [{"name": "v", "secret": {"secretName": "s"}}]}
+    secret = encode_bytes(6, encode_bytes(1, b"s"))
+    volume = encode_bytes(1, b"v") + encode_bytes(2, secret)
+    assert decode_pod_spec(encode_bytes(1, volume)) == {
+        "volumes": [{"name": "v", "secret": {"secretName": "s"}}]
+    }
 
 
 @pytest.mark.parametrize(
     ("fields", "shown"),
     [
         (b"", None),
-        (numeral(1, 0) + numeral(2, 0), "1970-01-01T00:00:00Z"),
-        (numeral(1, -1), "1969-12-31T23:59:59Z"),
-        (numeral(1, -62135596800), "0001-01-01T00:00:00Z"),
-        (numeral(1, 1767225600) + numeral(2, 999_999_999), "2026-01-01T00:00:00Z"),
+        (encode_number(1, 0) + encode_number(2, 0), "1970-01-01T00:00:00Z"),
+        (encode_number(1, -1), "1969-12-31T23:59:59Z"),
+        (encode_number(1, -62135596800), "0001-01-01T00:00:00Z"),
+        (encode_number(1, 1767225600) + encode_number(2, 999_999_999), "2026-01-01T00:00:00Z"),
     ],
 )
 def test_a_time_is_whole_seconds_and_nothing_when_unset(fields: bytes, shown: str | None) -> None:
-    assert meta(chunk(8, fields)) == {"creationTimestamp": shown}
+    assert decode_metadata(encode_bytes(8, fields)) == {"creationTimestamp": shown}
 
 
 @pytest.mark.parametrize(
     ("fields", "shown"),
     [
         (b"", 0),
-        (numeral(2, 80) + chunk(3, b"http"), 80),
-        (numeral(1, 1) + numeral(2, 80) + chunk(3, b"http"), "http"),
-        (numeral(1, 1), ""),
+        (encode_number(2, 80) + encode_bytes(3, b"http"), 80),
+        (encode_number(1, 1) + encode_number(2, 80) + encode_bytes(3, b"http"), "http"),
+        (encode_number(1, 1), ""),
     ],
 )
 def test_a_number_or_text_is_what_its_type_says(fields: bytes, shown: int | str) -> None:
-    port = chunk(1, chunk(4, fields))
-    told = decode(envelope("v1", "Service", chunk(2, port)))["spec"]
+    port = encode_bytes(1, encode_bytes(4, fields))
+    told = decode(encode_envelope("v1", "Service", encode_bytes(2, port)))["spec"]
     assert told == {"ports": [{"targetPort": shown}]}
 
 
 @pytest.mark.parametrize(("raw", "shown"), [(b"", None), (b'{"f:a":{}}', {"f:a": {}})])
 def test_embedded_json_is_shown_as_it_is(raw: bytes, shown: Any) -> None:
-    entry = chunk(7, chunk(1, raw))
-    assert meta(chunk(17, entry)) == {"managedFields": [{"fieldsV1": shown}]}
+    entry = encode_bytes(7, encode_bytes(1, raw))
+    assert decode_metadata(encode_bytes(17, entry)) == {"managedFields": [{"fieldsV1": shown}]}
 
 
 def test_an_empty_envelope_is_read_as_far_as_it_goes() -> None:
-    head = MAGIC + chunk(1, chunk(1, b"v1") + chunk(2, b"Pod"))
+    head = MAGIC + encode_bytes(1, encode_bytes(1, b"v1") + encode_bytes(2, b"Pod"))
     assert decode(head) == {"apiVersion": "v1", "kind": "Pod"}
 
 
 def test_no_field_can_pretend_another_kind() -> None:
-    sly = envelope("v1", "ObjectReference", chunk(1, b"Pod") + chunk(3, b"n"))
+    sly = encode_envelope("v1", "ObjectReference", encode_bytes(1, b"Pod") + encode_bytes(3, b"n"))
     assert decode(sly) == {"apiVersion": "v1", "kind": "ObjectReference", "name": "n"}
 
 
 # ---- what is refused -----------------------------------------------------------------------------
 
 
-GOOD = envelope("v1", "ConfigMap", b"")
+GOOD = encode_envelope("v1", "ConfigMap", b"")
 
 
 TOO_LONG = "a field is longer than what it is part of"
@@ -149,36 +180,53 @@ REFUSED = (
     (b"", "the body does not begin with k8s and a zero byte"),
     (b'{"kind":"Pod"}', "the body does not begin with k8s and a zero byte"),
     (MAGIC, 'no message is known for kind "" of API version ""'),
-    (envelope("v1", "Toy", b""), 'no message is known for kind "Toy" of API version "v1"'),
-    (envelope("x/v1", "Job", b""), 'no message is known for kind "Job" of API version "x/v1"'),
-    (GOOD + chunk(3, b"gzip"), 'the content encoding "gzip" is not known'),
+    (encode_envelope("v1", "Toy", b""), 'no message is known for kind "Toy" of API version "v1"'),
+    (
+        encode_envelope("x/v1", "Job", b""),
+        'no message is known for kind "Job" of API version "x/v1"',
+    ),
+    (GOOD + encode_bytes(3, b"gzip"), 'the content encoding "gzip" is not known'),
     (GOOD + b"\x8a", TOO_LONG),
     (GOOD + b"\x0a", TOO_LONG),
     (GOOD + b"\x0a\x05abcd", TOO_LONG),
     (GOOD + b"\x79abcdefg", TOO_LONG),
-    (GOOD + b"\x0a" + varint(2**64 - 1), TOO_LONG),
-    (envelope("v1", "Pod", chunk(2, b"\x20\x80") + chunk(3, b"")), TOO_LONG),
-    (envelope("v1", "Pod", chunk(2, chunk(14, chunk(4, b"\x80")))), TOO_LONG),
+    (GOOD + b"\x0a" + encode_varint(2**64 - 1), TOO_LONG),
+    (encode_envelope("v1", "Pod", encode_bytes(2, b"\x20\x80") + encode_bytes(3, b"")), TOO_LONG),
+    (
+        encode_envelope("v1", "Pod", encode_bytes(2, encode_bytes(14, encode_bytes(4, b"\x80")))),
+        TOO_LONG,
+    ),
     (GOOD + b"\xff" * 10 + b"\x01", "a number has more than ten bytes"),
     (GOOD + b"\x02\x00", "a field has the number 0"),
     (GOOD + b"\x0b\x0c", "field 1 has the wrong wire type 3"),
     (GOOD + b"\x7b\x7c", "field 15 has the wrong wire type 3"),
     (GOOD + b"\x08\x01", "field 1 has the wrong wire type 0"),
-    (envelope("v1", "ConfigMap", chunk(4, b"\x01")), "field 4 has the wrong wire type 2"),
-    (envelope("v1", "ConfigMap", chunk(1, chunk(1, b"\xff"))), "a text is not UTF-8"),
     (
-        envelope("v1", "Pod", chunk(1, chunk(8, numeral(1, 2**62)))),
+        encode_envelope("v1", "ConfigMap", encode_bytes(4, b"\x01")),
+        "field 4 has the wrong wire type 2",
+    ),
+    (
+        encode_envelope("v1", "ConfigMap", encode_bytes(1, encode_bytes(1, b"\xff"))),
+        "a text is not UTF-8",
+    ),
+    (
+        encode_envelope("v1", "Pod", encode_bytes(1, encode_bytes(8, encode_number(1, 2**62)))),
         "a time is outside the years 1 to 9999",
     ),
     (
-        envelope("v1", "Service", chunk(2, chunk(1, chunk(4, numeral(1, 2))))),
+        encode_envelope(
+            "v1", "Service", encode_bytes(2, encode_bytes(1, encode_bytes(4, encode_number(1, 2))))
+        ),
         "a value is neither a number nor a text",
     ),
-    (managed(b"{"), "an embedded object is not JSON"),
-    (managed(b'{"a":' * 2000 + b"0" + b"}" * 2000), "an embedded object is not JSON"),
-    (managed(b"[" * 200 + b"]" * 200), TOO_DEEP),
-    (nested(MAX_DEPTH), TOO_DEEP),
-    (nested(2_000), TOO_DEEP),
+    (config_map_with_managed_fields(b"{"), "an embedded object is not JSON"),
+    (
+        config_map_with_managed_fields(b'{"a":' * 2000 + b"0" + b"}" * 2000),
+        "an embedded object is not JSON",
+    ),
+    (config_map_with_managed_fields(b"[" * 200 + b"]" * 200), TOO_DEEP),
+    (nested_workload(MAX_DEPTH), TOO_DEEP),
+    (nested_workload(2_000), TOO_DEEP),
 )
 
 
@@ -190,8 +238,8 @@ def test_a_malformed_body_is_refused_in_one_sentence(body: bytes, why: str) -> N
 
 
 def test_up_to_the_limit_nesting_is_allowed() -> None:
-    told: Any = decode(nested(MAX_DEPTH - 1))["spec"]
+    told: Any = decode(nested_workload(MAX_DEPTH - 1))["spec"]
     for _ in range(MAX_DEPTH - 1):
         told = told["compositePodGroupTemplates"][0]
     assert told == {}
-    decode(managed(b"[" * 90 + b"]" * 90))
+    decode(config_map_with_managed_fields(b"[" * 90 + b"]" * 90))

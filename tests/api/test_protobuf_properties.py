@@ -10,12 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.api.definitions import Node, additions, definition, is_reference
+from phalanx.api.definitions import SchemaNode, definition, is_reference, load_additions
 from phalanx.api.meta import timestamp
 from phalanx.api.protobuf import BadProtobuf, decode
 from phalanx.api.wire import Object
-from tests.api.bodies import BY_HAND, SENT
-from tests.api.protobufs import HEAD, encode, envelope, managed, nested
+from tests.api.protobuf_bodies import HANDWRITTEN_BODIES, KUBECTL_BODIES
+from tests.api.protobuf_encoder import (
+    TYPE_META_FIELDS,
+    config_map_with_managed_fields,
+    encode,
+    encode_envelope,
+    nested_workload,
+)
 
 # ---- all that schemas allow ----------------------------------------------------------------------
 
@@ -42,36 +48,36 @@ SCALARS: dict[str, st.SearchStrategy[Any]] = {
 DEPTH = 9
 
 
-def drawn(draw: st.DrawFn, node: Node, depth: int) -> Any:
+def draw_node(draw: st.DrawFn, node: SchemaNode, depth: int) -> Any:
     kind = node if isinstance(node, str) else node.get("t", "")
     target = definition(kind) if is_reference(kind) else kind
     if isinstance(target, dict):
-        ours = additions().get(kind, {})
-        return struct(draw, {k: n for k, n in target["p"].items() if k not in ours}, depth)
+        ours = load_additions().get(kind, {})
+        return draw_struct(draw, {k: n for k, n in target["p"].items() if k not in ours}, depth)
     if target:
         return draw(SCALARS[target])
     assert isinstance(node, dict)
     if "l" in node:
-        return [drawn(draw, node["l"], depth) for _ in range(draw(st.integers(1, 2)))]
+        return [draw_node(draw, node["l"], depth) for _ in range(draw(st.integers(1, 2)))]
     keys = draw(st.lists(st.text(max_size=3), min_size=1, max_size=2))
-    return {key: drawn(draw, node["m"], depth) for key in keys}
+    return {key: draw_node(draw, node["m"], depth) for key in keys}
 
 
-def struct(draw: st.DrawFn, known: dict[str, Node], depth: int) -> Object:
+def draw_struct(draw: st.DrawFn, known: dict[str, SchemaNode], depth: int) -> Object:
     """A few fields, but more of them near the root."""
     if depth == DEPTH or not known:
         return {}
     some = st.lists(st.sampled_from(list(known)), max_size=max(2, 5 - depth), unique=True)
-    return {name: drawn(draw, known[name], depth + 1) for name in draw(some)}
+    return {name: draw_node(draw, known[name], depth + 1) for name in draw(some)}
 
 
 @st.composite
 def objects(draw: st.DrawFn, name: str, version: str) -> Object:
     node = definition(name)
     assert isinstance(node, dict)
-    known = {key: inner for key, inner in node["p"].items() if key not in HEAD}
+    known = {key: inner for key, inner in node["p"].items() if key not in TYPE_META_FIELDS}
     head = {"apiVersion": version, "kind": name.rpartition(".")[2]}
-    return head | struct(draw, known, 0)
+    return head | draw_struct(draw, known, 0)
 
 
 KINDS = {
@@ -99,13 +105,18 @@ def test_what_is_written_is_read_again(name: str, data: st.DataObject) -> None:
 
 # ---- broken bodies -------------------------------------------------------------------------------
 
-BODIES = (*BY_HAND, *(b64decode(body) for body, _ in SENT.values()), nested(3), managed(b"{}"))
+BODIES = (
+    *HANDWRITTEN_BODIES,
+    *(b64decode(body) for body, _ in KUBECTL_BODIES.values()),
+    nested_workload(3),
+    config_map_with_managed_fields(b"{}"),
+)
 EDITS = st.tuples(
     st.sampled_from(("set", "cut", "add")), st.integers(0, 400), st.binary(max_size=3)
 )
 
 
-def broken(body: bytes, edits: list[tuple[str, int, bytes]]) -> bytes:
+def corrupt(body: bytes, edits: list[tuple[str, int, bytes]]) -> bytes:
     for how, at, some in edits:
         at %= len(body) + 1
         rest = {"set": at + len(some), "cut": at + 1 + len(some), "add": at}[how]
@@ -128,10 +139,10 @@ def test_a_body_that_ends_early_is_read_or_refused(body: bytes) -> None:
 @settings(max_examples=400)
 @given(st.sampled_from(BODIES), st.lists(EDITS, min_size=1, max_size=4))
 def test_a_broken_body_is_read_or_refused(body: bytes, edits: list[tuple[str, int, bytes]]) -> None:
-    assert is_read_or_refused(broken(body, edits))
+    assert is_read_or_refused(corrupt(body, edits))
 
 
 @given(st.sampled_from(sorted(KINDS.items())), st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused(kind: tuple[str, str], raw: bytes) -> None:
     name, version = kind
-    assert is_read_or_refused(envelope(version, name.rpartition(".")[2], raw))
+    assert is_read_or_refused(encode_envelope(version, name.rpartition(".")[2], raw))

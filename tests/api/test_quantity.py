@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.api.quantity import BadQuantity, Text, canonical, milli, value, whole
+from phalanx.api.quantity import (
+    BadQuantity,
+    QuantityText,
+    canonical_quantity,
+    exact_value,
+    integer_value,
+    milli_value,
+)
 
 SUFFIXES = ("", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 numbers = st.decimals(
@@ -34,14 +41,14 @@ quantities = st.builds(lambda n, s: f"{n}{s}", numbers, st.sampled_from(SUFFIXES
         (0.25, Fraction(1, 4)),
     ],
 )
-def test_a_text_means_a_number(text: Text, number: Fraction) -> None:
-    assert value(text) == number
+def test_a_text_means_a_number(text: QuantityText, number: Fraction) -> None:
+    assert exact_value(text) == number
 
 
 @pytest.mark.parametrize("text", ["", "lots", "1 ", "1KI", "1e", "--1", "1.2.3", "9" * 65, "1e999"])
 def test_what_is_no_quantity_is_refused(text: str) -> None:
     with pytest.raises(BadQuantity, match="quantities must match"):
-        value(text)
+        exact_value(text)
 
 
 @pytest.mark.parametrize(
@@ -61,22 +68,22 @@ def test_what_is_no_quantity_is_refused(text: str) -> None:
         (2, "2"),
     ],
 )
-def test_each_number_has_one_form_per_style(text: Text, form: str) -> None:
-    assert canonical(text) == form
+def test_each_number_has_one_form_per_style(text: QuantityText, form: str) -> None:
+    assert canonical_quantity(text) == form
 
 
 @given(quantities)
 def test_the_canonical_form_means_the_same(text: str) -> None:
-    assert value(canonical(text)) == value(text)
+    assert exact_value(canonical_quantity(text)) == exact_value(text)
 
 
 @given(quantities)
 def test_the_canonical_form_is_its_own(text: str) -> None:
-    assert canonical(canonical(text)) == canonical(text)
+    assert canonical_quantity(canonical_quantity(text)) == canonical_quantity(text)
 
 
 @given(quantities)
 def test_units_are_rounded_up_and_never_by_a_whole_one(text: str) -> None:
-    exact = value(text)
-    assert 0 <= whole(text) - exact < 1
-    assert 0 <= milli(text) - exact * 1000 < 1
+    exact = exact_value(text)
+    assert 0 <= integer_value(text) - exact < 1
+    assert 0 <= milli_value(text) - exact * 1000 < 1

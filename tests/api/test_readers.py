@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from phalanx.api.batch import Job
-from phalanx.api.budget import Budget
 from phalanx.api.core import Node, Pod, Service
+from phalanx.api.policy import PodDisruptionBudget
 from phalanx.api.rbac import ClusterRole
 from phalanx.api.scheduling import CompositePodGroup, PodGroup, Workload
 from phalanx.api.schema import Schema, schema
@@ -23,7 +23,7 @@ READERS: dict[type[msgspec.Struct], str] = {
     Node: "core.v1.Node",
     Service: "core.v1.Service",
     Job: "batch.v1.Job",
-    Budget: "policy.v1.PodDisruptionBudget",
+    PodDisruptionBudget: "policy.v1.PodDisruptionBudget",
     ClusterRole: "rbac.v1.ClusterRole",
     Workload: "scheduling.v1beta1.Workload",
     PodGroup: "scheduling.v1beta1.PodGroup",
@@ -34,7 +34,7 @@ READERS: dict[type[msgspec.Struct], str] = {
 NOT_EVERYWHERE = {"observedGeneration"}
 
 
-def unknown(struct: type[msgspec.Struct], shape: Schema, path: str) -> Iterator[str]:
+def unknown_fields(struct: type[msgspec.Struct], shape: Schema, path: str) -> Iterator[str]:
     """The fields of a struct that its schema does not have, and those of the structs in it."""
     hints = get_type_hints(struct)
     for field in msgspec.structs.fields(struct):
@@ -42,20 +42,20 @@ def unknown(struct: type[msgspec.Struct], shape: Schema, path: str) -> Iterator[
         if inner is None:
             yield from () if field.encode_name in NOT_EVERYWHERE else (where,)
             continue
-        for one in structs(hints[field.name]):
-            yield from unknown(one, inner.items or inner.values or inner, where)
+        for one in nested_structs(hints[field.name]):
+            yield from unknown_fields(one, inner.items or inner.values or inner, where)
 
 
-def structs(hint: Any) -> list[type[msgspec.Struct]]:
+def nested_structs(hint: Any) -> list[type[msgspec.Struct]]:
     """The structs that a type is made of."""
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         return [hint]
-    return [one for part in getattr(hint, "__args__", ()) for one in structs(part)]
+    return [one for part in getattr(hint, "__args__", ()) for one in nested_structs(part)]
 
 
 @pytest.mark.parametrize("struct", READERS, ids=lambda struct: struct.__name__)
 def test_what_is_read_is_what_is_written(struct: type[msgspec.Struct]) -> None:
-    assert list(unknown(struct, schema(READERS[struct]), "")) == []
+    assert list(unknown_fields(struct, schema(READERS[struct]), "")) == []
 
 
 def test_a_name_that_nobody_writes_is_found() -> None:
@@ -66,4 +66,4 @@ def test_a_name_that_nobody_writes_is_found() -> None:
     ports = container.field("ports")
     assert ports is not None
     assert ports.items is not None
-    assert list(unknown(Port, ports.items, "")) == [".hostIp"]
+    assert list(unknown_fields(Port, ports.items, "")) == [".hostIp"]

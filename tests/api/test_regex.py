@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.api.regex import BadPattern, Pattern, pattern
+from phalanx.api.regex import BadPattern, Pattern, compile_pattern
 
 SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 
@@ -47,8 +47,8 @@ def test_a_pattern_is_in_some_texts_and_not_in_others(
     text: str, yes: list[str], no: list[str]
 ) -> None:
     found = Pattern(text)
-    assert [one for one in yes if not found.is_in(one)] == []
-    assert [one for one in no if found.is_in(one)] == []
+    assert [one for one in yes if not found.matches(one)] == []
+    assert [one for one in no if found.matches(one)] == []
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_pattern_is_in_some_texts_and_not_in_others(
 )  # fmt: skip
 def test_what_is_no_pattern_is_refused(text: str) -> None:
     with pytest.raises(BadPattern):
-        pattern(text)
+        compile_pattern(text)
 
 
 PIECES = st.recursive(
@@ -80,7 +80,7 @@ PIECES = st.recursive(
 @given(PIECES, st.text("ab-\n", max_size=8))
 def test_a_pattern_is_found_where_the_backtracking_library_finds_it(text: str, where: str) -> None:
     theirs = re.compile(text.replace("$", r"\Z"))
-    assert Pattern(text).is_in(where) == (theirs.search(where) is not None)
+    assert Pattern(text).matches(where) == (theirs.search(where) is not None)
 
 
 @given(PIECES, st.text("ab-\n", max_size=8))
@@ -111,22 +111,22 @@ def test_a_match_is_looked_for_from_a_place_on() -> None:
 
 
 def test_time_grows_with_the_text_and_not_with_the_ways_to_read_it() -> None:
-    assert not Pattern(r"^(a+)+$").is_in("a" * 50_000 + "b")
-    assert not Pattern(r"^(a|a|aa)*$").is_in("a" * 50_000 + "b")
+    assert not Pattern(r"^(a+)+$").matches("a" * 50_000 + "b")
+    assert not Pattern(r"^(a|a|aa)*$").matches("a" * 50_000 + "b")
 
 
 def test_there_is_an_end_to_what_is_spent_on_one_text() -> None:
     letters = Random(1).choices("ab", k=100_000)
-    assert not Pattern("(a.{900}a.{900}b)+c").is_in("".join(letters))
+    assert not Pattern("(a.{900}a.{900}b)+c").matches("".join(letters))
 
 
 def test_what_is_remembered_can_be_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phalanx.api.regex.MAX_REMEMBERED", 20)
+    monkeypatch.setattr("phalanx.api.regex.MAX_CACHED_STEPS", 20)
     found = Pattern(r"^([a-f][0-9])+$")
     text = "".join(f"{letter}{digit}" for letter in "abcdef" for digit in range(10))
-    assert found.is_in(text)
-    assert not found.is_in(text + "x")
+    assert found.matches(text)
+    assert not found.matches(text + "x")
 
 
 def test_repeating_nothing_costs_nothing() -> None:
-    assert Pattern("((((){1000}){1000}){1000}){1000}").is_in("")
+    assert Pattern("((((){1000}){1000}){1000}){1000}").matches("")

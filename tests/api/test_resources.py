@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from phalanx.api.core import Node, Pod
 from phalanx.api.resources import (
     Amounts,
-    amounts,
-    node_room,
+    node_allocatable,
+    nonzero_requests,
     pod_requests,
-    scored_requests,
-    total,
+    sum_amounts,
+    to_amounts,
 )
 
 amount = st.integers(0, 1000)
@@ -42,7 +42,7 @@ def positive(room: Amounts) -> Amounts:
 
 
 def test_cpu_counts_in_thousandths_and_the_rest_in_whole_units() -> None:
-    assert amounts({"cpu": "1.5", "memory": "1Ki", "pods": "110"}) == {
+    assert to_amounts({"cpu": "1.5", "memory": "1Ki", "pods": "110"}) == {
         "cpu": 1500,
         "memory": 1024,
         "pods": 110,
@@ -69,7 +69,7 @@ def test_requests_of_the_whole_pod_and_overhead_count() -> None:
 
 
 def test_a_container_that_asks_for_nothing_is_scored_as_a_small_one() -> None:
-    assert scored_requests(pod([container({}), container({"cpu": 50})])) == {
+    assert nonzero_requests(pod([container({}), container({"cpu": 50})])) == {
         "cpu": 150,
         "memory": 2 * 200 * 2**20,
     }
@@ -79,13 +79,13 @@ def test_a_node_has_what_it_allocates() -> None:
     node = msgspec.convert(
         {"metadata": {}, "status": {"allocatable": {"cpu": "8", "pods": "110"}}}, Node
     )
-    assert node_room(node) == {"cpu": 8000, "pods": 110}
+    assert node_allocatable(node) == {"cpu": 8000, "pods": 110}
 
 
 @given(st.lists(needs, max_size=4))
 def test_containers_side_by_side_take_the_sum(parts: list[Amounts]) -> None:
     room = pod_requests(pod([container(part) for part in parts]))
-    assert without_pods(room) == positive(total(parts))
+    assert without_pods(room) == positive(sum_amounts(parts))
 
 
 @given(needs, st.lists(needs, max_size=4))
@@ -94,11 +94,12 @@ def test_init_containers_one_by_one_take_the_most_that_any_takes(
 ) -> None:
     room = pod_requests(pod([container(main)], [container(part) for part in parts]))
     most = {
-        name: max(part.get(name, 0) for part in (main, *parts)) for name in {**main, **total(parts)}
+        name: max(part.get(name, 0) for part in (main, *parts))
+        for name in {**main, **sum_amounts(parts)}
     }
     assert without_pods(room) == positive(most)
 
 
 @given(st.lists(needs), st.lists(needs))
 def test_totals_add_up(one: list[Amounts], other: list[Amounts]) -> None:
-    assert total([*one, *other]) == total([total(one), total(other)])
+    assert sum_amounts([*one, *other]) == sum_amounts([sum_amounts(one), sum_amounts(other)])

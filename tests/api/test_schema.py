@@ -9,7 +9,7 @@ import pytest
 
 from phalanx.api.definitions import UnknownDefinition
 from phalanx.api.kinds import KINDS
-from phalanx.api.schema import Schema, full_name, schema
+from phalanx.api.schema import Schema, full_definition_name, schema
 
 POD = schema("core.v1.Pod")
 
@@ -35,9 +35,14 @@ def test_a_definition_that_is_not_there_is_refused() -> None:
 
 
 def test_short_names_lead_to_full_ones() -> None:
-    assert full_name("core.v1.Pod") == "io.k8s.api.core.v1.Pod"
-    assert full_name("meta.v1.ObjectMeta") == "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
-    assert full_name("phalanx.v1alpha1.GroupBinding") == "dev.phalanx.v1alpha1.GroupBinding"
+    assert full_definition_name("core.v1.Pod") == "io.k8s.api.core.v1.Pod"
+    assert (
+        full_definition_name("meta.v1.ObjectMeta")
+        == "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+    )
+    assert (
+        full_definition_name("phalanx.v1alpha1.GroupBinding") == "dev.phalanx.v1alpha1.GroupBinding"
+    )
 
 
 def test_the_way_leads_through_structs_lists_and_maps() -> None:

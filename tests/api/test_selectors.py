@@ -11,15 +11,15 @@ from phalanx.api.selectors import (
     BadSelector,
     field_value,
     fields_match,
-    parse_fields,
-    parse_labels,
+    parse_field_selector,
+    parse_label_selector,
 )
 
 LABELS = {"app": "web", "tier": "front", "size": "5", "empty": ""}
 
 
 def matches(text: str, labels: dict[str, str] = LABELS) -> bool:
-    return all(need.matches(labels) for need in parse_labels(text))
+    return all(need.matches(labels) for need in parse_label_selector(text))
 
 
 # ---- labels --------------------------------------------------------------------------------------
@@ -63,12 +63,12 @@ def test_a_selector_that_does_not_hold(text: str) -> None:
 )  # fmt: skip
 def test_what_is_no_selector_is_refused(text: str) -> None:
     with pytest.raises(BadSelector):
-        parse_labels(text)
+        parse_label_selector(text)
 
 
 def test_a_selector_has_a_longest_length() -> None:
-    assert parse_labels("a," * (MAX_LENGTH // 2 - 1) + "a")
-    for parse in (parse_labels, parse_fields):
+    assert parse_label_selector("a," * (MAX_LENGTH // 2 - 1) + "a")
+    for parse in (parse_label_selector, parse_field_selector):
         with pytest.raises(BadSelector, match="longer than"):
             parse("a" * (MAX_LENGTH + 1))
 
@@ -122,17 +122,19 @@ def test_a_field_is_compared_as_a_text(path: str, value: str) -> None:
 
 def test_an_absent_field_has_the_value_of_its_kind() -> None:
     absent = {"spec.unschedulable": "false"}
-    assert fields_match(parse_fields("spec.unschedulable=false"), {"spec": {}}, absent, {})
-    assert not fields_match(parse_fields("spec.unschedulable=true"), {"spec": {}}, absent, {})
+    assert fields_match(parse_field_selector("spec.unschedulable=false"), {"spec": {}}, absent, {})
+    assert not fields_match(
+        parse_field_selector("spec.unschedulable=true"), {"spec": {}}, absent, {}
+    )
     cordoned = {"spec": {"unschedulable": True}}
-    assert fields_match(parse_fields("spec.unschedulable=true"), cordoned, absent, {})
+    assert fields_match(parse_field_selector("spec.unschedulable=true"), cordoned, absent, {})
 
 
 def test_a_field_may_stand_under_another_name() -> None:
     paths, absent = {"status.successful": "status.succeeded"}, {"status.successful": "0"}
     done = {"status": {"succeeded": 2}}
-    assert fields_match(parse_fields("status.successful=2"), done, absent, paths)
-    assert fields_match(parse_fields("status.successful=0"), {"status": {}}, absent, paths)
+    assert fields_match(parse_field_selector("status.successful=2"), done, absent, paths)
+    assert fields_match(parse_field_selector("status.successful=0"), {"status": {}}, absent, paths)
 
 
 @pytest.mark.parametrize(
@@ -149,10 +151,10 @@ def test_a_field_may_stand_under_another_name() -> None:
     ],
 )
 def test_field_selectors_hold_or_not(text: str, holds: bool) -> None:
-    assert fields_match(parse_fields(text), POD, {}, {}) == holds
+    assert fields_match(parse_field_selector(text), POD, {}, {}) == holds
 
 
 @pytest.mark.parametrize("text", ["a", "metadata.name", "a>b", "a in (b)"])
 def test_what_is_no_field_selector_is_refused(text: str) -> None:
     with pytest.raises(BadSelector, match="can't understand"):
-        parse_fields(text)
+        parse_field_selector(text)

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from benchmarks.instruction_counts import count_allocated_bytes, count_instructions
 
 from benchmarks import guards
-from benchmarks.counting import instructions, kept_bytes
 
 ROOT = Path(guards.__file__).parent.parent
 CURE = "find out why; if it must be so: python -m benchmarks.guards --update-guards"
@@ -51,7 +51,7 @@ def test_a_count_does_not_depend_on_how_texts_are_hashed() -> None:
 
 def test_more_work_counts_more() -> None:
     def work(times: int) -> int:
-        with instructions() as tally:
+        with count_instructions() as tally:
             sum(n for n in range(times))
         return tally.count
 
@@ -59,7 +59,7 @@ def test_more_work_counts_more() -> None:
 
 
 def test_what_is_let_go_is_not_kept() -> None:
-    with kept_bytes() as tally:
+    with count_allocated_bytes() as tally:
         kept = bytes(100_000)
         bytes(100_000)
     assert len(kept) < tally.count < 150_000
@@ -67,6 +67,6 @@ def test_what_is_let_go_is_not_kept() -> None:
 
 def test_counting_leaves_no_trace() -> None:
     before = sys.gettrace()
-    with instructions():
+    with count_instructions():
         pass
     assert sys.gettrace() is before

@@ -20,7 +20,7 @@ from phalanx.builder import (
     map_pod_group_config,
     read_intent,
 )
-from phalanx.builder.config import SILENT
+from phalanx.builder.config import EMPTY_CONFIG
 
 BLOCKS: dict[str, Any] = {
     "policy": {"gang": {"minCount": 4}},
@@ -87,13 +87,17 @@ def test_a_disruption_mode_is_mapped_or_kept_as_it_stands(block: Any, mode: Any)
 
 @pytest.mark.parametrize("empty", [None, {}, {"topology": []}, {"topology": None}])
 def test_no_topology_says_nothing(empty: Any) -> None:
-    assert map_pod_group_config(constraints=empty) == SILENT
-    assert map_composite_group_config(constraints=empty) == SILENT
+    assert map_pod_group_config(constraints=empty) == EMPTY_CONFIG
+    assert map_composite_group_config(constraints=empty) == EMPTY_CONFIG
 
 
 def test_absent_and_empty_blocks_say_nothing() -> None:
-    assert map_pod_group_config() == map_composite_group_config() == SILENT
-    assert map_pod_group_config({}, {}, {}, []) == map_composite_group_config({}, {}, {}) == SILENT
+    assert map_pod_group_config() == map_composite_group_config() == EMPTY_CONFIG
+    assert (
+        map_pod_group_config({}, {}, {}, [])
+        == map_composite_group_config({}, {}, {})
+        == EMPTY_CONFIG
+    )
 
 
 def test_what_the_user_wrote_is_copied() -> None:

@@ -20,14 +20,14 @@ from phalanx.builder import (
     WorkloadItem,
     default_min_count,
 )
-from tests.builder.trees import (
+from tests.builder.item_trees import (
     EVERYTHING,
     OWNER,
-    built,
+    build_workload,
     composite,
     config,
+    errors_from_server,
     leaf,
-    refused_by_server,
     template,
 )
 
@@ -102,7 +102,7 @@ def test_a_template_says_all_that_a_configuration_says() -> None:
 
 
 def test_a_single_item_gives_one_group_of_pods_and_nothing_else() -> None:
-    spec = built(leaf())["spec"]
+    spec = build_workload(leaf())["spec"]
     assert [one["name"] for one in spec["podGroupTemplates"]] == ["workers"]
     assert "compositePodGroupTemplates" not in spec
 
@@ -125,7 +125,7 @@ def test_items_with_children_become_groups_of_groups() -> None:
             {"name": "workers", "schedulingPolicy": {"gang": {"minCount": 8}}},
         ],
     }
-    assert "podGroupTemplates" not in built(root)["spec"]
+    assert "podGroupTemplates" not in build_workload(root)["spec"]
 
 
 def test_a_group_of_groups_is_basic_unless_told() -> None:
@@ -192,7 +192,7 @@ def test_a_group_of_groups_leaves_open_what_those_below_it_do_not_share() -> Non
 
 
 def test_a_workload_is_owned_and_controlled_by_the_object_it_is_for() -> None:
-    workload = built(leaf())
+    workload = build_workload(leaf())
     assert workload["apiVersion"] == "scheduling.k8s.io/v1beta1"
     assert workload["kind"] == "Workload"
     assert workload["metadata"] == {
@@ -257,7 +257,7 @@ def test_a_refusal_tells_every_field_of_the_users_object() -> None:
         fields={"schedulingConstraints": "spec.near"},
     )
     with pytest.raises(Invalid) as refusal:
-        built(item)
+        build_workload(item)
     assert [str(cause) for cause in refusal.value.causes] == [
         "spec.scheduling.schedulingPolicy.gang.minCount: Invalid value: 0: "
         "must be greater than or equal to 1",
@@ -288,7 +288,7 @@ def test_a_refusal_tells_every_field_of_the_users_object() -> None:
 )  # fmt: skip
 def test_what_cannot_be_built_is_refused(root: WorkloadItem) -> None:
     with pytest.raises(Invalid):
-        built(root)
+        build_workload(root)
 
 
 def test_a_refused_tree_still_runs_its_callbacks_and_is_refused_again() -> None:
@@ -325,4 +325,4 @@ def test_what_is_built_passes_the_rules_of_the_server() -> None:
         composite("middle", leaf("a", config(Gang(2), topology=("rack",)))),
         leaf("b", config(resource_claims=(ResourceClaim("c", "x"),))),
     )
-    assert refused_by_server(built(root)) == []
+    assert errors_from_server(build_workload(root)) == []

@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError, fields
 import pytest
 
 from phalanx.builder import All, Basic, Gang, ResourceClaim, SchedulingConfig, Single
-from phalanx.builder.config import SILENT
+from phalanx.builder.config import EMPTY_CONFIG
 
 DEFAULT = SchedulingConfig(
     policy=Basic(),
@@ -34,7 +34,7 @@ def test_every_piece_that_is_said_overrides_the_default() -> None:
 
 
 def test_nothing_said_overrides_nothing() -> None:
-    assert DEFAULT.overridden_by(SILENT) == DEFAULT
+    assert DEFAULT.overridden_by(EMPTY_CONFIG) == DEFAULT
 
 
 @pytest.mark.parametrize("piece", [piece.name for piece in fields(SchedulingConfig)])

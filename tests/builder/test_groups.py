@@ -16,7 +16,7 @@ from phalanx.builder import (
     owner_reference,
     templates,
 )
-from tests.builder.trees import OWNER, refused_by_server
+from tests.builder.item_trees import OWNER, errors_from_server
 
 TERMS: Object = {
     "schedulingPolicy": {"gang": {"minCount": 4}},
@@ -185,7 +185,7 @@ def test_a_part_that_is_not_there_is_told() -> None:
 def test_what_is_made_passes_the_rules_of_the_server() -> None:
     owners = (controller_reference(OWNER), owner_reference(NESTED))
     made = [*new_groups(NESTED, owners=owners), *new_groups(FLAT)]
-    assert [refused_by_server(group) for group in made] == [[]] * 5
+    assert [errors_from_server(group) for group in made] == [[]] * 5
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,11 @@ from phalanx.builder import (
     jobs,
     new_composite_pod_group,
 )
-from phalanx.builder.management import Management
-from tests.api.findings import told
-from tests.api.making import refused
-from tests.builder.objects import job
-from tests.builder.trees import EVERYTHING, OWNER, composite, config, leaf, refused_by_server
+from phalanx.builder.ownership import Management
+from tests.api.cause_summaries import summarize
+from tests.api.stored_objects import creation_causes
+from tests.builder.item_trees import EVERYTHING, OWNER, composite, config, errors_from_server, leaf
+from tests.builder.workload_owners import job
 
 
 def template(of: Object) -> Object:
@@ -139,10 +139,10 @@ def test_a_workload_belongs_to_its_job() -> None:
 @pytest.mark.parametrize("name", ["train", "train.v2", "j" * 63, "0"])
 def test_every_job_has_a_workload_and_a_group_that_the_server_accepts(name: str) -> None:
     made = job(name)
-    assert refused(JOB, {**made, "metadata": {"name": name}}) == []
+    assert creation_causes(JOB, {**made, "metadata": {"name": name}}) == []
     workload = {**jobs.workload(made)}
-    assert refused_by_server(workload) == []
-    assert refused_by_server(jobs.pod_group(made, workload)) == []
+    assert errors_from_server(workload) == []
+    assert errors_from_server(jobs.pod_group(made, workload)) == []
 
 
 def test_building_again_follows_the_parallelism() -> None:
@@ -177,7 +177,7 @@ def test_building_again_follows_the_parallelism() -> None:
     ],
 )
 def test_a_user_is_told_at_the_fields_of_the_job(spec: Any, causes: list[str]) -> None:
-    assert told(jobs.validate(job(**spec))) == causes
+    assert summarize(jobs.validate(job(**spec))) == causes
     assert jobs.validate(job(**spec), job(**spec)) == []
 
 
@@ -259,7 +259,7 @@ def test_a_root_job_and_its_workload_own_its_group() -> None:
     assert [one["kind"] for one in group["metadata"]["ownerReferences"]] == ["Job", "Workload"]
     assert [one.get("controller") for one in group["metadata"]["ownerReferences"]] == [True, None]
     assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 3}}
-    assert refused_by_server(group) == []
+    assert errors_from_server(group) == []
 
 
 def test_a_workload_that_does_not_exist_yet_owns_nothing() -> None:
@@ -278,7 +278,7 @@ def test_a_linked_job_has_a_group_of_its_parents_workload() -> None:
     assert group["spec"]["parentCompositePodGroupName"] == "root-1"
     assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 4}}
     assert [one["kind"] for one in group["metadata"]["ownerReferences"]] == ["Job"]
-    assert refused_by_server(group) == []
+    assert errors_from_server(group) == []
 
 
 def test_a_link_without_a_parent_leads_to_the_group_of_the_template_above() -> None:

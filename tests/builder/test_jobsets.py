@@ -7,9 +7,9 @@ import pytest
 from phalanx.api.errors import Invalid
 from phalanx.api.wire import Object
 from phalanx.builder import Gang, Link, ManageBoth, ManageGroups, ManageNothing, jobsets
-from tests.api.findings import told
-from tests.builder.objects import jobset, role
-from tests.builder.trees import built, composite, leaf, refused_by_server
+from tests.api.cause_summaries import summarize
+from tests.builder.item_trees import build_workload, composite, errors_from_server, leaf
+from tests.builder.workload_owners import jobset, role
 
 RACK = "topology.kubernetes.io/rack"
 
@@ -61,7 +61,7 @@ def test_both_models_of_the_proposal_give_the_same_workload(printed: Object) -> 
             }
         ],
     }
-    assert refused_by_server(workload) == []
+    assert errors_from_server(workload) == []
 
 
 def test_by_default_a_jobset_is_a_gang_of_gangs() -> None:
@@ -206,7 +206,7 @@ PLACE = "spec.replicatedJobs[1]"
     ],
 )
 def test_a_user_is_told_at_the_fields_of_the_jobset(made: Object, causes: list[str]) -> None:
-    assert told(jobsets.validate(made)) == causes
+    assert summarize(jobsets.validate(made)) == causes
     assert jobsets.validate(made, made) == []
 
 
@@ -228,19 +228,19 @@ def test_a_jobset_has_a_composite_and_a_group_for_each_role() -> None:
     for one in (root, driver, workers):
         owners = [owner["kind"] for owner in one["metadata"]["ownerReferences"]]
         assert owners == ["JobSet", "Workload"]
-        assert refused_by_server(one) == []
+        assert errors_from_server(one) == []
 
 
 def test_a_linked_jobset_has_its_part_of_its_parents_workload() -> None:
     parent = composite("trainer", composite("nodes", leaf("driver"), leaf("workers")), leaf("init"))
-    root, *roles = jobsets.groups(NESTED, built(parent), Link("nodes", "trainer-1"))
+    root, *roles = jobsets.groups(NESTED, build_workload(parent), Link("nodes", "trainer-1"))
     assert root["spec"]["parentCompositePodGroupName"] == "trainer-1"
     assert [one["spec"]["workloadRef"]["templateName"] for one in (root, *roles)] == [
         "nodes", "driver", "workers",
     ]  # fmt: skip
     for one in (root, *roles):
         assert [owner["kind"] for owner in one["metadata"]["ownerReferences"]] == ["JobSet"]
-        assert refused_by_server(one) == []
+        assert errors_from_server(one) == []
 
 
 @pytest.mark.parametrize(

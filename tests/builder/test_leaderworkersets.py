@@ -7,9 +7,9 @@ import pytest
 from phalanx.api.errors import Invalid
 from phalanx.api.wire import Object
 from phalanx.builder import Link, ManageBoth, ManageNothing, leaderworkersets
-from tests.api.findings import told
-from tests.builder.objects import lws
-from tests.builder.trees import built, composite, leaf, refused_by_server
+from tests.api.cause_summaries import summarize
+from tests.builder.item_trees import build_workload, composite, errors_from_server, leaf
+from tests.builder.workload_owners import lws
 
 
 def template(of: Object) -> Object:
@@ -47,19 +47,19 @@ def test_every_replica_has_a_group_of_its_own() -> None:
         assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 4}}
         owners = [owner["kind"] for owner in group["metadata"]["ownerReferences"]]
         assert owners == ["LeaderWorkerSet", "Workload"]
-        assert refused_by_server(group) == []
-    assert refused_by_server(workload) == []
+        assert errors_from_server(group) == []
+    assert errors_from_server(workload) == []
 
 
 @pytest.mark.parametrize("link", [Link("servers", "fleet-1"), Link("", "fleet-1")])
 def test_a_linked_set_has_groups_of_its_parents_workload(link: Link) -> None:
-    workload = built(composite("fleet", leaf("servers")))
+    workload = build_workload(composite("fleet", leaf("servers")))
     groups = [leaderworkersets.pod_group(lws(), workload, replica, link) for replica in range(2)]
     assert len({group["metadata"]["name"] for group in groups}) == 2
     for group in groups:
         assert group["spec"]["parentCompositePodGroupName"] == "fleet-1"
         assert [one["kind"] for one in group["metadata"]["ownerReferences"]] == ["LeaderWorkerSet"]
-        assert refused_by_server(group) == []
+        assert errors_from_server(group) == []
 
 
 def test_leader_and_workers_share_one_priority() -> None:
@@ -68,7 +68,7 @@ def test_leader_and_workers_share_one_priority() -> None:
     assert template(lws(leader=high, worker=high))["priorityClassName"] == "high"
     other = lws(leader=high, worker={"priorityClassName": "low"})
     place = "spec.leaderWorkerTemplate.leaderTemplate.spec.priorityClassName"
-    assert told(leaderworkersets.validate(other)) == [f"{place}: Invalid"]
+    assert summarize(leaderworkersets.validate(other)) == [f"{place}: Invalid"]
     assert leaderworkersets.validate(other, other) == []
     with pytest.raises(Invalid, match="must be that of the workers"):
         leaderworkersets.workload(other)
@@ -76,7 +76,7 @@ def test_leader_and_workers_share_one_priority() -> None:
 
 def test_a_user_is_told_at_the_fields_of_the_set() -> None:
     made = lws(scheduling={"policy": {"gang": {"minCount": 0}}})
-    assert told(leaderworkersets.validate(made)) == [
+    assert summarize(leaderworkersets.validate(made)) == [
         "spec.scheduling.policy.gang.minCount: Invalid"
     ]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.api.fields import dns_label_faults, dns_subdomain_faults
+from phalanx.api.formats import validate_dns_label, validate_dns_subdomain
 from phalanx.builder import pod_group_name, template_name, workload_name
 from phalanx.builder.names import claim_name, claim_prefix, free_name
 
@@ -63,20 +63,20 @@ def test_a_name_that_is_taken_gets_a_number() -> None:
 
 @given(NAMES, st.uuids())
 def test_every_owner_has_a_legal_workload(owner: str, uid: object) -> None:
-    assert dns_subdomain_faults(owner) == []
+    assert validate_dns_subdomain(owner) == []
     name = workload_name(owner, str(uid))
-    assert dns_subdomain_faults(name) == []
+    assert validate_dns_subdomain(name) == []
     assert name == workload_name(owner, str(uid))
 
 
 @given(NAMES)
 def test_every_job_has_a_legal_template(job: str) -> None:
-    assert dns_label_faults(template_name(job)) == []
+    assert validate_dns_label(template_name(job)) == []
 
 
 @given(NAMES, LABELS, st.one_of(st.just(""), st.integers(0, 999).map(str), NAMES))
 def test_every_template_has_legal_groups(workload: str, template: str, instance: str) -> None:
-    assert dns_subdomain_faults(pod_group_name(workload, template, instance)) == []
+    assert validate_dns_subdomain(pod_group_name(workload, template, instance)) == []
 
 
 @given(NAMES, NAMES)
@@ -124,6 +124,6 @@ def test_the_name_of_a_claim_is_legal_and_keeps_something_of_both(
     owner: str, claim: str, uid: str
 ) -> None:
     name = claim_name(owner, claim, uid)
-    assert list(dns_subdomain_faults(name)) == []
+    assert list(validate_dns_subdomain(name)) == []
     assert len(claim_prefix(owner, claim)) <= 58
     assert name.startswith(owner[:10].rstrip("-.")) or len(claim) > len(owner)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from phalanx.api.errors import Cause, Invalid
 from phalanx.api.wire import Object
 from phalanx.builder import jobs, jobsets, leaderworkersets
-from tests.builder.trees import refused_by_server
+from tests.builder.item_trees import errors_from_server
 
 SCHEDULING: st.SearchStrategy[Object] = st.fixed_dictionaries(
     {},
@@ -93,7 +93,7 @@ def accepted(causes: list[Cause], make: Callable[[], list[Object]]) -> None:
             make()
     else:
         made = make()
-        assert [refused_by_server(one) for one in made] == [[]] * len(made)
+        assert [errors_from_server(one) for one in made] == [[]] * len(made)
 
 
 @given(JOBS)

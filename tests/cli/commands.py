@@ -20,7 +20,7 @@ from phalanx.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).parent.parent.parent
 #: Seconds that any command is given.
-PATIENCE = 20.0
+COMMAND_TIMEOUT = 20.0
 
 #: A command that runs for as long as the context lasts.
 Process = AbstractContextManager[subprocess.Popen[str]]
@@ -36,18 +36,18 @@ def phalanx(*args: str, env: Mapping[str, str] | None = None) -> subprocess.Comp
     with tempfile.TemporaryDirectory() as folder:
         files = [str(Path(folder, name)) for name in ("out", "err")]
         surroundings = {**os.environ, **(env or {})}
-        process = _FORKS.Process(target=_called, args=(args, surroundings, os.getcwd(), files))
+        process = _FORKS.Process(target=_run_main, args=(args, surroundings, os.getcwd(), files))
         process.start()
-        process.join(PATIENCE)
+        process.join(COMMAND_TIMEOUT)
         if process.exitcode is None:
             process.kill()
-            raise subprocess.TimeoutExpired(args, PATIENCE)
+            raise subprocess.TimeoutExpired(args, COMMAND_TIMEOUT)
         return subprocess.CompletedProcess(
             args, process.exitcode, *(Path(file).read_text() for file in files)
         )
 
 
-def _called(args: Sequence[str], env: Mapping[str, str], cwd: str, files: Sequence[str]) -> None:
+def _run_main(args: Sequence[str], env: Mapping[str, str], cwd: str, files: Sequence[str]) -> None:
     """What `python -m phalanx` does, with these surroundings."""
     for number, file in enumerate(files, 1):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
@@ -59,7 +59,9 @@ def _called(args: Sequence[str], env: Mapping[str, str], cwd: str, files: Sequen
 
 
 @contextmanager
-def started(*args: str, env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+def start_command(
+    *args: str, env: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
     """Our command, which goes on; ended by force at the end if it still runs."""
     process = subprocess.Popen(
         [sys.executable, "-m", "phalanx", *args],
@@ -73,14 +75,14 @@ def started(*args: str, env: Mapping[str, str] | None = None) -> Iterator[subpro
         process.communicate()
 
 
-def up(*args: str, env: Mapping[str, str] | None = None) -> Process:
+def start_up(*args: str, env: Mapping[str, str] | None = None) -> Process:
     """`phalanx up` on a free port."""
-    return started("up", "--listen", "127.0.0.1:0", *args, env=env)
+    return start_command("up", "--listen", "127.0.0.1:0", *args, env=env)
 
 
-def part(name: str, config: Path, *args: str) -> Process:
+def start_component(name: str, config: Path, *args: str) -> Process:
     """A part of a control plane alone."""
-    return started(name, "--kubeconfig", str(config), *args)
+    return start_command(name, "--kubeconfig", str(config), *args)
 
 
 def first_line(process: subprocess.Popen[str]) -> str:
@@ -98,7 +100,7 @@ class Kubectl:
 
     def run(self, *args: str, text: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self.command(args), input=text, capture_output=True, text=True, timeout=PATIENCE,
+            self.command(args), input=text, capture_output=True, text=True, timeout=COMMAND_TIMEOUT,
             env=self.env, check=False,
         )  # fmt: skip
 
@@ -137,7 +139,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def until_dead(pid: int) -> None:
+def wait_until_dead(pid: int) -> None:
     """Wait until a process has ended, which it does by itself."""
     deadline = time.monotonic() + 5
     while is_alive(pid):

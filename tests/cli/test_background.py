@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import first_line, phalanx, up
+from tests.cli.commands import first_line, phalanx, start_up
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_where_nothing_runs_there_is_nothing_to_end(env: dict[str, str]) -> None
 
 
 def test_one_in_the_foreground_can_be_ended_too(env: dict[str, str], tmp_path: Path) -> None:
-    with up("--data", str(tmp_path / "data"), env=env) as process:
+    with start_up("--data", str(tmp_path / "data"), env=env) as process:
         assert first_line(process).startswith("ready ")
         assert phalanx("down", "--data", str(tmp_path / "data"), env=env).returncode == 0
         assert process.wait(10) == 0

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.builders import gang, pod, pod_group
+from tests.cli.cli_user import CliUser
 from tests.cli.commands import phalanx
-from tests.cli.people import Person
 from tools.control_plane import ControlPlane
 
 
@@ -18,35 +18,35 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def user(folder: Path) -> Iterator[Person]:
+def user(folder: Path) -> Iterator[CliUser]:
     """Somebody with a gang that runs on two nodes, kept in a folder."""
     folder.chmod(0o700)
     with ControlPlane("--data", str(folder), "--nodes", "2", "--shape", "cpu=8") as plane:
-        found = Person(plane.kubeconfig)
+        found = CliUser(plane.kubeconfig)
         found.create(*gang("good", 2, cpu="2"))
-        found.eventually(lambda: [line.placed for line in found.lines()] == [2])
+        found.eventually(lambda: [line.placed for line in found.gangs()] == [2])
         yield found
 
 
-def check(user: Person, *args: str) -> tuple[int, str, str]:
+def check(user: CliUser, *args: str) -> tuple[int, str, str]:
     done = phalanx("check", "--kubeconfig", str(user.config), *args)
     return done.returncode, done.stdout, done.stderr
 
 
-def test_a_cluster_in_order_is_well_live_and_in_its_store(user: Person, folder: Path) -> None:
+def test_a_cluster_in_order_is_well_live_and_in_its_store(user: CliUser, folder: Path) -> None:
     assert check(user) == (0, "2 nodes, 1 gang, 2 pods: all well\n", "")
     stored = phalanx("check", "--data", str(folder))
     assert (stored.returncode, stored.stdout) == (0, "2 nodes, 1 gang, 2 pods: all well\n")
 
 
-def test_changes_may_be_judged_too(user: Person) -> None:
+def test_changes_may_be_judged_too(user: CliUser) -> None:
     code, told, _ = check(user, "--watch", "0.5")
     assert (code, told.endswith("all well\n")) == (0, True)
 
 
 def test_what_is_wrong_is_told_in_sentences() -> None:
     with ControlPlane("--data", ":memory:", "--nodes", "1", "--without", "scheduler") as plane:
-        user = Person(plane.kubeconfig)
+        user = CliUser(plane.kubeconfig)
         user.create(pod_group("half", 3), pod("half-0", "half", on="node-0", cpu="1"))
         code, told, _ = check(user)
         assert (code, told.splitlines()) == (1, [

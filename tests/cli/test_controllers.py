@@ -19,13 +19,13 @@ from phalanx.api.kinds import JOB, LEASE, POD
 from phalanx.api.meta import Key
 from phalanx.api.wire import Object
 from phalanx.client import kubeconfig
-from tests.cli.commands import PATIENCE, first_line, part, phalanx, up
-from tests.controllers.jobs.work import job
+from tests.cli.commands import COMMAND_TIMEOUT, first_line, phalanx, start_component, start_up
+from tests.controllers.jobs.job_controller_harness import job
 
 ALONE = ("--without", "controllers", "--nodes", "1", "--data", ":memory:")
 
 
-controllers = partial(part, "controllers")
+controllers = partial(start_component, "controllers")
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, float]:
@@ -40,7 +40,7 @@ def submitted(config: Path, made: Object) -> list[str]:
     """Make a Job and wait until it has its pods; in which groups those are."""
 
     async def ask() -> list[str]:
-        client = kubeconfig.connect(kubeconfig.read([config]))
+        client = kubeconfig.create_client(kubeconfig.load([config]))
         try:
             listing = await client.list(JOB)
             await client.create(JOB, made)
@@ -57,7 +57,7 @@ def submitted(config: Path, made: Object) -> list[str]:
         finally:
             await client.close()
 
-    return asyncio.run(asyncio.wait_for(ask(), PATIENCE))
+    return asyncio.run(asyncio.wait_for(ask(), COMMAND_TIMEOUT))
 
 
 def page(url: str) -> tuple[int, str]:
@@ -70,11 +70,11 @@ def page(url: str) -> tuple[int, str]:
 
 def test_beside_a_control_plane_they_do_what_those_inside_would(tmp_path: Path) -> None:
     config = tmp_path / "kubeconfig"
-    with up(*ALONE, "--kubeconfig", str(config)) as plane:
+    with start_up(*ALONE, "--kubeconfig", str(config)) as plane:
         assert first_line(plane).startswith("ready ")
         with controllers(config, "--controllers", "*,-garbage") as process:
             line = first_line(process)
-            url = kubeconfig.read([config]).server
+            url = kubeconfig.load([config]).server
             assert re.fullmatch(rf"ready {url} controllers podgroup-protection,.*\bjob,.*\n", line)
             assert "garbage" not in line
             groups = submitted(config, job(gang=True, parallelism=2, completions=2))
@@ -87,7 +87,7 @@ def test_beside_a_control_plane_they_do_what_those_inside_would(tmp_path: Path) 
 
 def test_it_answers_how_it_is_and_what_it_has_measured(tmp_path: Path) -> None:
     config = tmp_path / "kubeconfig"
-    with up(*ALONE, "--kubeconfig", str(config)) as plane:
+    with start_up(*ALONE, "--kubeconfig", str(config)) as plane:
         assert first_line(plane).startswith("ready ")
         with controllers(config, "--listen", "127.0.0.1:0") as process:
             assert first_line(process).startswith("ready ")
@@ -103,7 +103,7 @@ def test_it_answers_how_it_is_and_what_it_has_measured(tmp_path: Path) -> None:
             assert page(f"{base}/elsewhere")[0] == 404
             plane.terminate()
             plane.communicate(timeout=10)
-            deadline = time.monotonic() + PATIENCE
+            deadline = time.monotonic() + COMMAND_TIMEOUT
             while page(f"{base}/readyz")[0] == 200:
                 assert time.monotonic() < deadline
             assert "cannot reach " in page(f"{base}/readyz")[1]

@@ -5,8 +5,8 @@ import tarfile
 from pathlib import Path
 
 from tests.builders import pod
+from tests.cli.cli_user import CliUser
 from tests.cli.commands import phalanx
-from tests.cli.people import Person
 from tools.control_plane import ControlPlane
 
 
@@ -23,7 +23,7 @@ def contents(file: Path) -> dict[str, str]:
 def test_a_bundle_has_what_a_report_needs_and_no_secret(
     plane: ControlPlane, tmp_path: Path
 ) -> None:
-    ann = Person(plane.kubeconfig)
+    ann = CliUser(plane.kubeconfig)
     made = pod("p", cpu="1")
     made["spec"]["containers"][0]["env"] = [{"name": "PASSWORD", "value": "hunter2"}]
     made["metadata"]["annotations"] = {

@@ -11,11 +11,11 @@ from phalanx.api.kinds import POD, POD_GROUP
 from phalanx.api.wire import Object
 from phalanx.cli.decisions import command
 from phalanx.client import kubeconfig
-from phalanx.controllers.shell.decisionlog import DecisionLog, LogFile, at_once
-from phalanx.sim.run import run
-from phalanx.sim.scenario import parse
+from phalanx.controllers.scheduling.decision_log import DecisionLog, DecisionLogFile, write_inline
+from phalanx.sim.scenario import parse_scenario
+from phalanx.sim.simulation import run_scenario
 from tests.builders import gang
-from tests.cli.commands import first_line, phalanx, up
+from tests.cli.commands import first_line, phalanx, start_up
 
 STORY = """
 nodes: {each: {gpu: 4}}
@@ -28,7 +28,7 @@ until: 60
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     file = tmp_path / "decisions.jsonl"
-    run(parse(STORY), DecisionLog(at_once(LogFile(file).write)))
+    run_scenario(parse_scenario(STORY), DecisionLog(write_inline(DecisionLogFile(file).write)))
     return file
 
 
@@ -94,7 +94,7 @@ def test_a_file_that_is_not_there_is_wrong_usage(tmp_path: Path) -> None:
 
 
 async def create(config: Path, objects: list[Object]) -> None:
-    client = kubeconfig.connect(kubeconfig.read([config]))
+    client = kubeconfig.create_client(kubeconfig.load([config]))
     for obj in objects:
         await client.create(POD_GROUP if obj["kind"] == "PodGroup" else POD, obj)
     await client.close()
@@ -103,7 +103,7 @@ async def create(config: Path, objects: list[Object]) -> None:
 def test_a_control_plane_writes_what_it_decides(tmp_path: Path) -> None:
     config, log = tmp_path / "kubeconfig", tmp_path / "decisions.jsonl"
     options = ("--nodes", "2", "--data", ":memory:", "--decision-log", str(log))
-    with up(*options, "--kubeconfig", str(config)) as process:
+    with start_up(*options, "--kubeconfig", str(config)) as process:
         assert first_line(process).startswith("ready ")
         asyncio.run(create(config, gang("train", 3, cpu="1")))
         process.terminate()

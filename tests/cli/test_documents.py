@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import ROOT
-from tools.transcripts import alike, blocks, differences
+from tools.transcripts import differences, find_blocks, normalize
 
 DOCUMENTS = ("README.md", "docs/tutorial.md", "examples/README.md")
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")
@@ -26,7 +26,7 @@ def test_what_a_document_shows_is_what_its_lines_print(name: str, tmp_path: Path
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_there_is_something_to_run(name: str) -> None:
-    assert any(block.shown for block in blocks((ROOT / name).read_text()))
+    assert any(block.shown for block in find_blocks((ROOT / name).read_text()))
 
 
 def test_every_example_is_run() -> None:
@@ -39,8 +39,8 @@ def test_every_example_is_run() -> None:
 def test_what_differs_from_one_time_to_the_next_is_alike() -> None:
     first = "ready https://127.0.0.1:6443 kubeconfig /home/a/.local/state/phalanx\n a-x2x4b   3s "
     second = "ready https://127.0.0.1:99 kubeconfig ~/.local/state/phalanx\na-bbbbb 12s"
-    assert alike(first) == alike(second)
-    assert alike("node-0 (3)") != alike("node-1 (3)")
+    assert normalize(first) == normalize(second)
+    assert normalize("node-0 (3)") != normalize("node-1 (3)")
 
 
 @pytest.mark.parametrize(

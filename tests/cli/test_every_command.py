@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from phalanx.cli.main import COMMANDS
+from tests.cli.cli_user import CliUser, gang_job
 from tests.cli.commands import phalanx
-from tests.cli.people import Person, gang_job
 from tools.control_plane import ControlPlane
 
 #: Commands that ask a cluster, with as much as they need to do so.
@@ -45,7 +45,7 @@ def test_without_a_cluster_it_fails_in_one_sentence_with_the_way_out(
 
 @pytest.mark.parametrize("command", ASKING)
 def test_what_it_prints_for_programs_they_can_read(plane: ControlPlane, command: str) -> None:
-    ann = Person(plane.kubeconfig)
+    ann = CliUser(plane.kubeconfig)
     ann.create(gang_job("train", 2, cpu="7"))
     options = ["--kubeconfig", str(plane.kubeconfig)]
     if command != "check":

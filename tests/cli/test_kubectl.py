@@ -10,7 +10,7 @@ import yaml
 
 from phalanx.api.wire import Object
 from tests.builders import gang, pod, pod_group
-from tests.cli.commands import PATIENCE, Kubectl, rows
+from tests.cli.commands import COMMAND_TIMEOUT, Kubectl, rows
 
 
 def here(kubectl: Kubectl, objects: list[Object]) -> list[Object]:
@@ -60,7 +60,7 @@ def test_watch_shows_what_happens(kubectl: Kubectl) -> None:
     process = subprocess.Popen(
         kubectl.command(["get", "pods", "-w"]), stdout=subprocess.PIPE, text=True, env=kubectl.env
     )
-    timer = threading.Timer(PATIENCE, process.kill)
+    timer = threading.Timer(COMMAND_TIMEOUT, process.kill)
     timer.start()
     try:
         kubectl.apply(*here(kubectl, [pod("a")]))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from phalanx.api.podlinks import TEMPLATE_MARK
+from phalanx.api.conversion.workload_references import TEMPLATE_ANNOTATION
 from phalanx.api.wire import Object
 from tests.cli.commands import Kubectl
 
@@ -128,7 +128,7 @@ def test_an_edited_reference_to_a_group_is_applied(kubectl: Kubectl, way: dict[s
     replica = {"name": "w", "podGroup": "t", "podGroupReplicaKey": "1"}
     kubectl.apply(cron_job({"workloadRef": replica}), **way)
     assert template()["spec"]["schedulingGroup"] == {"podGroupName": "w-t-1"}
-    assert template()["metadata"]["annotations"][TEMPLATE_MARK] == "t"
+    assert template()["metadata"]["annotations"][TEMPLATE_ANNOTATION] == "t"
     kubectl.apply(cron_job({"workloadRef": {"name": "w", "podGroup": "t"}}), **way)
     assert template()["spec"]["schedulingGroup"] == {"podGroupName": "w-t"}
     kubectl.apply(cron_job({"workloadRef": {"name": "w", "podGroupName": "g"}}), **way)

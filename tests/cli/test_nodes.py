@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from phalanx.cli.main import main
 from tests.builders import pod
-from tests.cli.commands import Kubectl, first_line, part, up
+from tests.cli.commands import Kubectl, first_line, start_component, start_up
 
 ALONE = ("--nodes", "0", "--data", ":memory:")
 CLUSTER = """\
@@ -25,7 +25,7 @@ pools:
 """
 
 
-nodes = partial(part, "nodes")
+nodes = partial(start_component, "nodes")
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def alone(tmp_path: Path) -> Iterator[Kubectl]:
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not on the PATH")
     config = tmp_path / "kubeconfig"
-    with up(*ALONE, "--kubeconfig", str(config)) as process:
+    with start_up(*ALONE, "--kubeconfig", str(config)) as process:
         assert first_line(process).startswith("ready ")
         yield Kubectl(config, "default", tmp_path)
 

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from phalanx.cli import options
 from phalanx.cli.main import COMMANDS, main
-from phalanx.controllers.nodes.nodes import SHAPE
+from phalanx.controllers.nodes.node_pool import DEFAULT_CAPACITY
 from tests.cli.commands import phalanx
 
 ROOM = {"cpu": "8", "pods": "110"}
@@ -27,45 +27,51 @@ ROOM = {"cpu": "8", "pods": "110"}
     ],
 )
 def test_an_address_is_a_host_and_a_port(text: str, found: tuple[str, int]) -> None:
-    assert options.address(text) == found
+    assert options.parse_address(text) == found
 
 
 def test_a_shape_names_what_differs() -> None:
-    found = options.shape("cpu=500m, example.com/gpu=8")
+    found = options.parse_shape("cpu=500m, example.com/gpu=8")
     assert (found["cpu"], found["example.com/gpu"], found["pods"]) == ("500m", "8", "110")
-    assert options.shape("") == dict(SHAPE)
+    assert options.parse_shape("") == dict(DEFAULT_CAPACITY)
 
 
 def test_parts_are_names() -> None:
-    assert options.parts(" scheduler, nodes,") == {"scheduler", "nodes"}
-    assert options.parts("") == frozenset()
+    assert options.parse_components(" scheduler, nodes,") == {"scheduler", "nodes"}
+    assert options.parse_components("") == frozenset()
 
 
 def test_feature_gates_are_switched_on_and_off(capsys: pytest.CaptureFixture[str]) -> None:
-    gates = options.feature_gates("CompositePodGroup=false, JobGangInference=true")
-    assert not gates.is_on("CompositePodGroup")
-    assert gates.is_on("JobGangInference")
-    assert gates.is_on("GenericWorkload")
+    gates = options.parse_feature_gates("CompositePodGroup=false, JobGangInference=true")
+    assert not gates.is_enabled("CompositePodGroup")
+    assert gates.is_enabled("JobGangInference")
+    assert gates.is_enabled("GenericWorkload")
     assert capsys.readouterr().err == ""
 
 
 def test_whoever_uses_an_old_feature_gate_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert not options.feature_gates("GenericWorkloadPodGroup=false").is_on("GenericWorkload")
+    assert not options.parse_feature_gates("GenericWorkloadPodGroup=false").is_enabled(
+        "GenericWorkload"
+    )
     assert capsys.readouterr().err == (
         "Warning: feature gate GenericWorkloadPodGroup is now called GenericWorkload\n"
     )
 
 
 def test_nodes_have_names_of_one_length_in_their_order() -> None:
-    assert [node.name for node in options.nodes("3", ROOM, [])] == ["node-0", "node-1", "node-2"]
-    many = [node.name for node in options.nodes("12", ROOM, [])]
+    assert [node.name for node in options.parse_nodes("3", ROOM, [])] == [
+        "node-0",
+        "node-1",
+        "node-2",
+    ]
+    many = [node.name for node in options.parse_nodes("12", ROOM, [])]
     assert (many[0], many[-1], many) == ("node-00", "node-11", sorted(many))
-    assert options.nodes("0", ROOM, []) == []
+    assert options.parse_nodes("0", ROOM, []) == []
 
 
 def test_nodes_are_dealt_out_evenly_over_domains() -> None:
-    levels = options.topology("block=2,rack=2")
-    nodes = options.nodes("8", ROOM, levels)
+    levels = options.parse_topology("block=2,rack=2")
+    nodes = options.parse_nodes("8", ROOM, levels)
     racks = [node.labels["topology.kubernetes.io/rack"] for node in nodes]
     blocks = [node.labels["topology.kubernetes.io/block"] for node in nodes]
     assert [racks.count(rack) for rack in dict.fromkeys(racks)] == [2, 2, 2, 2]
@@ -78,8 +84,8 @@ def test_nodes_can_come_from_a_file(tmp_path: Path) -> None:
     file.write_text(
         "- {name: big, room: {cpu: 64}, labels: {zone: a}}\n- {name: small, count: 2}\n"
     )
-    big, *small = options.nodes(str(file), ROOM, [])
-    assert (big.name, big.room, big.labels) == ("big", {**ROOM, "cpu": "64"}, {"zone": "a"})
+    big, *small = options.parse_nodes(str(file), ROOM, [])
+    assert (big.name, big.capacity, big.labels) == ("big", {**ROOM, "cpu": "64"}, {"zone": "a"})
     assert [node.name for node in small] == ["small-0", "small-1"]
 
 
@@ -89,7 +95,7 @@ def test_nodes_can_come_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "6443", "host", "host:", "host:x", "host:65536", "host:-1"])
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="HOST:PORT"):
-        options.address(text)
+        options.parse_address(text)
 
 
 @pytest.mark.parametrize(
@@ -97,13 +103,13 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 )
 def test_what_is_no_shape_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
-        options.shape(text)
+        options.parse_shape(text)
 
 
 @pytest.mark.parametrize("text", ["rack", "rack=0", "rack=-1", "rack=x", "=2", "rack=1.5"])
 def test_what_is_no_topology_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
-        options.topology(text)
+        options.parse_topology(text)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +124,7 @@ def test_a_file_that_lists_no_nodes_is_refused(tmp_path: Path, content: str) -> 
     file = tmp_path / "nodes.yaml"
     file.write_text(content)
     with pytest.raises(click.BadParameter):
-        options.nodes(str(file), ROOM, [])
+        options.parse_nodes(str(file), ROOM, [])
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
@@ -126,7 +132,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     binary.write_bytes(b"\xff\xfe\x00\x80")
     for path in (tmp_path, tmp_path / "missing", binary):
         with pytest.raises(click.BadParameter):
-            options.nodes(str(path), ROOM, [])
+            options.parse_nodes(str(path), ROOM, [])
 
 
 @pytest.mark.parametrize(

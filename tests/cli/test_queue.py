@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 import yaml
 
-from phalanx.scheduler.asking.lineup import NEW
+from phalanx.scheduler.diagnosis.queue_order import NOT_TRIED_YET
 from tests.builders import gang, pod, pod_group
+from tests.cli.cli_user import CliUser
 from tests.cli.commands import phalanx
-from tests.cli.people import Person
 from tools.control_plane import ControlPlane
 
 
 @pytest.fixture(scope="module")
-def user() -> Iterator[Person]:
+def user() -> Iterator[CliUser]:
     """Somebody whose gang `small` runs while others wait: two nodes of 8 CPU."""
     with ControlPlane("--data", ":memory:", "--nodes", "2", "--shape", "cpu=8") as plane:
-        found = Person(plane.kubeconfig)
+        found = CliUser(plane.kubeconfig)
         found.create(
             # It is not to drive anybody off.
             {"kind": "PriorityClass", "metadata": {"name": "high"}, "value": 100,
@@ -42,13 +42,13 @@ def _urgent() -> list[Any]:
     return [group, *pods]
 
 
-def _is_settled(user: Person) -> bool:
-    lines = user.lines()
-    return len(lines) == 5 and NEW not in [line.reason for line in lines]
+def _is_settled(user: CliUser) -> bool:
+    lines = user.gangs()
+    return len(lines) == 5 and NOT_TRIED_YET not in [line.reason for line in lines]
 
 
-def test_who_runs_is_listed_first_and_who_waits_in_order(user: Person) -> None:
-    rows = user.told("queue")["items"]
+def test_who_runs_is_listed_first_and_who_waits_in_order(user: CliUser) -> None:
+    rows = user.run_json("queue")["items"]
     assert [(row["name"], row["state"], row["position"]) for row in rows] == [
         ("small", "running", None),
         ("urgent", "waiting", 1),
@@ -60,8 +60,8 @@ def test_who_runs_is_listed_first_and_who_waits_in_order(user: Person) -> None:
     assert [row["priority"] for row in rows] == [0, 100, 0, 0, 0]
 
 
-def test_each_says_why_it_waits(user: Person) -> None:
-    why = {row["name"]: (row["reason"], row["message"]) for row in user.told("queue")["items"]}
+def test_each_says_why_it_waits(user: CliUser) -> None:
+    why = {row["name"]: (row["reason"], row["message"]) for row in user.run_json("queue")["items"]}
     assert why["small"] == ("", "")
     assert why["big"][0] == "Unschedulable"
     assert why["big"][1].startswith("minCount (5) cannot be satisfied: 0 scheduled")
@@ -69,7 +69,7 @@ def test_each_says_why_it_waits(user: Person) -> None:
     assert "Insufficient cpu" in why["single"][1]
 
 
-def test_the_table_is_for_people(user: Person) -> None:
+def test_the_table_is_for_people(user: CliUser) -> None:
     done = user.run("queue")
     head, *rows = done.stdout.splitlines()
     assert (done.returncode, done.stderr) == (0, "")
@@ -81,14 +81,14 @@ def test_the_table_is_for_people(user: Person) -> None:
     assert cells[0][2:4] == ["running", "-"]
 
 
-def test_the_wide_table_says_more(user: Person) -> None:
+def test_the_wide_table_says_more(user: CliUser) -> None:
     head, first, *_ = user.run("queue", "-o", "wide").stdout.splitlines()
     assert head.split()[-5:] == ["KIND", "NEEDED", "NODES", "SCHEDULER", "MESSAGE"]
     assert first.split()[-3:] == ["2", "default-scheduler", "-"]
 
 
-def test_namespaces_are_told_apart(user: Person) -> None:
-    other = Person(user.config)
+def test_namespaces_are_told_apart(user: CliUser) -> None:
+    other = CliUser(user.config)
     empty = other.run("queue")
     assert (empty.returncode, empty.stdout) == (0, "")
     assert "No gang runs or waits." in empty.stderr
@@ -96,7 +96,7 @@ def test_namespaces_are_told_apart(user: Person) -> None:
     assert (head.split()[0], first.split()[0]) == ("NAMESPACE", user.namespace)
 
 
-def test_yaml_and_json_say_the_same(user: Person) -> None:
+def test_yaml_and_json_say_the_same(user: CliUser) -> None:
     as_json = json.loads(user.run("queue", "-o", "json").stdout)
     as_yaml = yaml.safe_load(user.run("queue", "-o", "yaml").stdout)
     assert [row["name"] for row in as_json["items"]] == [row["name"] for row in as_yaml["items"]]

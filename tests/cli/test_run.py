@@ -12,8 +12,8 @@ import yaml
 
 from phalanx.api.wire import Object
 from tests.builders import gang, pod
-from tests.cli.commands import PATIENCE, phalanx
-from tests.cli.people import gang_job
+from tests.cli.cli_user import gang_job
+from tests.cli.commands import COMMAND_TIMEOUT, phalanx
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_a_terminal_gets_bars(file: Path) -> None:
     try:
         subprocess.run(
             [sys.executable, "-m", "phalanx", "run", "-f", str(file)],
-            stderr=slave, stdout=subprocess.DEVNULL, timeout=PATIENCE, check=True,
+            stderr=slave, stdout=subprocess.DEVNULL, timeout=COMMAND_TIMEOUT, check=True,
         )  # fmt: skip
         told = os.read(master, 100_000).decode()
     finally:

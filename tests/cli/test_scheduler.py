@@ -20,12 +20,12 @@ from phalanx.api.meta import Key
 from phalanx.api.wire import Object
 from phalanx.client import kubeconfig
 from tests.builders import gang, pod
-from tests.cli.commands import PATIENCE, first_line, part, phalanx, up
+from tests.cli.commands import COMMAND_TIMEOUT, first_line, phalanx, start_component, start_up
 
 ALONE = ("--without", "scheduler", "--nodes", "2", "--shape", "cpu=4")
 
 
-scheduler = partial(part, "scheduler")
+scheduler = partial(start_component, "scheduler")
 
 
 def first_error(process: subprocess.Popen[str]) -> str:
@@ -45,7 +45,7 @@ def placed(config: Path, *objects: Object, count: int) -> list[str]:
     """Make these objects and wait until so many pods have a node; which nodes."""
 
     async def ask() -> list[str]:
-        client = kubeconfig.connect(kubeconfig.read([config]))
+        client = kubeconfig.create_client(kubeconfig.load([config]))
         nodes: dict[str, str] = {}
         try:
             listing = await client.list(POD)
@@ -61,12 +61,12 @@ def placed(config: Path, *objects: Object, count: int) -> list[str]:
             await client.close()
         return sorted(nodes.values())
 
-    return asyncio.run(asyncio.wait_for(ask(), PATIENCE))
+    return asyncio.run(asyncio.wait_for(ask(), COMMAND_TIMEOUT))
 
 
 def lease(config: Path, name: str) -> Object:
     async def ask() -> Object:
-        client = kubeconfig.connect(kubeconfig.read([config]))
+        client = kubeconfig.create_client(kubeconfig.load([config]))
         try:
             found: Object = (await client.get(LEASE, Key("kube-system", name)))["spec"]
             return found
@@ -78,11 +78,11 @@ def lease(config: Path, name: str) -> Object:
 
 def test_beside_a_control_plane_it_does_what_the_scheduler_inside_would(tmp_path: Path) -> None:
     config = tmp_path / "kubeconfig"
-    with up(*ALONE, "--data", ":memory:", "--kubeconfig", str(config)) as plane:
+    with start_up(*ALONE, "--data", ":memory:", "--kubeconfig", str(config)) as plane:
         assert first_line(plane).startswith("ready ")
         with scheduler(config) as process:
             line = first_line(process)
-            url = kubeconfig.read([config]).server
+            url = kubeconfig.load([config]).server
             assert line == f"ready {url} schedulerName default-scheduler\n"
             assert lease(config, "default-scheduler")["holderIdentity"]
             nodes = placed(config, *gang("a", 4, cpu="2"), count=4)
@@ -95,7 +95,7 @@ def test_beside_a_control_plane_it_does_what_the_scheduler_inside_would(tmp_path
 
 def test_what_it_decides_can_be_read_afterwards(tmp_path: Path) -> None:
     config, log = tmp_path / "kubeconfig", tmp_path / "decisions.jsonl"
-    with up(*ALONE, "--data", ":memory:", "--kubeconfig", str(config)) as plane:
+    with start_up(*ALONE, "--data", ":memory:", "--kubeconfig", str(config)) as plane:
         assert first_line(plane).startswith("ready ")
         with scheduler(config, "--decision-log", str(log), "--listen", "127.0.0.1:0") as process:
             told = first_error(process)
@@ -128,7 +128,7 @@ def test_it_waits_for_a_server_and_can_be_stopped_meanwhile(tmp_path: Path) -> N
 def test_it_outlives_a_restart_of_the_server(tmp_path: Path) -> None:
     config, data = tmp_path / "kubeconfig", tmp_path / "data"
     options = (*ALONE, "--data", str(data), "--kubeconfig", str(config))
-    with up(*options) as plane:
+    with start_up(*options) as plane:
         port = re.findall(r":(\d+) ", first_line(plane))[0]
         with scheduler(config, "--no-leader-elect") as process:
             assert first_line(process).startswith("ready ")
@@ -136,7 +136,7 @@ def test_it_outlives_a_restart_of_the_server(tmp_path: Path) -> None:
             plane.terminate()
             plane.communicate(timeout=10)
             assert first_error(process).startswith("lost the API server: cannot reach ")
-            with up(*options, "--listen", f"127.0.0.1:{port}") as again:
+            with start_up(*options, "--listen", f"127.0.0.1:{port}") as again:
                 assert first_line(again).startswith("ready ")
                 placed(config, *gang("b", 2, cpu="1"), count=2)
                 assert ended(process)[0] == 0
@@ -144,7 +144,7 @@ def test_it_outlives_a_restart_of_the_server(tmp_path: Path) -> None:
 
 def test_its_name_can_be_chosen(tmp_path: Path) -> None:
     config = tmp_path / "kubeconfig"
-    with up(*ALONE, "--data", ":memory:", "--kubeconfig", str(config)) as plane:
+    with start_up(*ALONE, "--data", ":memory:", "--kubeconfig", str(config)) as plane:
         assert first_line(plane).startswith("ready ")
         with scheduler(config, "--scheduler-name", "mine") as process:
             assert first_line(process).endswith("schedulerName mine\n")
@@ -155,9 +155,9 @@ def test_its_name_can_be_chosen(tmp_path: Path) -> None:
 
 def test_a_credential_that_the_server_does_not_know_ends_it(tmp_path: Path) -> None:
     config, wrong = tmp_path / "kubeconfig", tmp_path / "wrong"
-    with up(*ALONE, "--data", ":memory:", "--kubeconfig", str(config)) as plane:
+    with start_up(*ALONE, "--data", ":memory:", "--kubeconfig", str(config)) as plane:
         assert first_line(plane).startswith("ready ")
-        access = kubeconfig.read([config])
+        access = kubeconfig.load([config])
         kubeconfig.write(wrong, access.server, access.ca, "no such token")
         done = phalanx("scheduler", "--kubeconfig", str(wrong))
     assert (done.returncode, done.stdout) == (1, "")

@@ -12,27 +12,27 @@ from collections.abc import Iterator
 import pytest
 
 from tests.builders import gang
-from tests.cli.commands import PATIENCE, phalanx
-from tests.cli.people import Person
+from tests.cli.cli_user import CliUser
+from tests.cli.commands import COMMAND_TIMEOUT, phalanx
 from tools.control_plane import ControlPlane
 
 
 @pytest.fixture(scope="module")
-def user() -> Iterator[Person]:
+def user() -> Iterator[CliUser]:
     """Two racks of a node each; one gang runs, one waits."""
     shape = ("--nodes", "2", "--shape", "cpu=8", "--topology", "rack=2")
     with ControlPlane("--data", ":memory:", *shape) as plane:
-        found = Person(plane.kubeconfig)
+        found = CliUser(plane.kubeconfig)
         found.create(*gang("small", 2, cpu="2"), *gang("big", 3, cpu="7"))
         found.eventually(lambda: _is_settled(found))
         yield found
 
 
-def _is_settled(user: Person) -> bool:
-    return [line.reason for line in user.lines()] == ["", "Unschedulable"]
+def _is_settled(user: CliUser) -> bool:
+    return [line.reason for line in user.gangs()] == ["", "Unschedulable"]
 
 
-def test_elsewhere_than_on_a_terminal_it_is_a_snapshot(user: Person) -> None:
+def test_elsewhere_than_on_a_terminal_it_is_a_snapshot(user: CliUser) -> None:
     done = user.run("top")
     assert (done.returncode, done.stderr) == (0, "")
     text = done.stdout
@@ -48,19 +48,19 @@ def test_elsewhere_than_on_a_terminal_it_is_a_snapshot(user: Person) -> None:
     ]
 
 
-def test_the_same_as_json(user: Person) -> None:
+def test_the_same_as_json(user: CliUser) -> None:
     answer = json.loads(user.run("top", "-o", "json").stdout)
     assert (answer["cluster"]["nodes"], answer["cluster"]["used"]["cpu"]) == (2, 4000)
     assert [site["name"] for site in answer["nodes"]] == ["node-0", "node-1"]
     assert [gang["name"] for gang in answer["gangs"]] == ["small", "big"]
 
 
-def test_gangs_of_one_namespace_may_be_asked_for(user: Person) -> None:
-    other = Person(user.config)
+def test_gangs_of_one_namespace_may_be_asked_for(user: CliUser) -> None:
+    other = CliUser(user.config)
     assert "No gang runs or waits." in other.run("top").stdout
 
 
-def test_on_a_terminal_it_goes_on_until_it_is_told_to_end(user: Person) -> None:
+def test_on_a_terminal_it_goes_on_until_it_is_told_to_end(user: CliUser) -> None:
     master, slave = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "phalanx", "top", "--kubeconfig", str(user.config),
@@ -77,7 +77,7 @@ def test_on_a_terminal_it_goes_on_until_it_is_told_to_end(user: Person) -> None:
         with contextlib.suppress(OSError):
             while os.read(master, 4096):
                 pass
-        _, errors = process.communicate(timeout=PATIENCE)
+        _, errors = process.communicate(timeout=COMMAND_TIMEOUT)
         assert (process.returncode, errors) == (0, "")
         assert "\x1b[32m" in told
     finally:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.client import kubeconfig
-from tests.cli.commands import Kubectl, first_line, phalanx, until_dead, up
+from tests.cli.commands import Kubectl, first_line, phalanx, start_up, wait_until_dead
 
 QUICK = ("--nodes", "0", "--data", ":memory:")
 
@@ -23,11 +23,11 @@ def test_when_ready_it_says_where_and_writes_a_kubeconfig_for_its_owner_alone(
     tmp_path: Path,
 ) -> None:
     data, config = tmp_path / "data", tmp_path / "kubeconfig"
-    with up("--nodes", "3", "--data", str(data), "--kubeconfig", str(config)) as process:
+    with start_up("--nodes", "3", "--data", str(data), "--kubeconfig", str(config)) as process:
         line = first_line(process)
         url = re.fullmatch(rf"ready (https://127\.0\.0\.1:\d+) kubeconfig {config}\n", line)
         assert url is not None, line
-        assert kubeconfig.read([config]).server == url[1]
+        assert kubeconfig.load([config]).server == url[1]
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (config, *data.iterdir())}
         assert {mode & 0o077 for mode in modes.values()} == {0}
         assert modes["kubeconfig"] == 0o600
@@ -37,7 +37,7 @@ def test_when_ready_it_says_where_and_writes_a_kubeconfig_for_its_owner_alone(
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "^C"])
 def test_it_stops_cleanly_within_two_seconds(tmp_path: Path, number: signal.Signals) -> None:
     options = ("--nodes", "50", "--data", str(tmp_path / "data"))
-    with up(*options) as process:
+    with start_up(*options) as process:
         url = first_line(process).split()[1]
         begin = time.monotonic()
         process.send_signal(number)
@@ -61,7 +61,7 @@ def crew_of(process: subprocess.Popen[str]) -> int:
 
 
 def test_without_its_crew_it_stops_and_says_so(tmp_path: Path) -> None:
-    with up("--nodes", "1", "--data", str(tmp_path / "data")) as process:
+    with start_up("--nodes", "1", "--data", str(tmp_path / "data")) as process:
         assert first_line(process).startswith("ready ")
         os.kill(crew_of(process), signal.SIGKILL)
         _, errors = process.communicate(timeout=10)
@@ -70,16 +70,16 @@ def test_without_its_crew_it_stops_and_says_so(tmp_path: Path) -> None:
 
 
 def test_its_crew_ends_with_it_however_it_ends() -> None:
-    with up(*QUICK) as process:
+    with start_up(*QUICK) as process:
         assert first_line(process).startswith("ready ")
         crew = crew_of(process)
         process.kill()
         process.wait(10)
-        until_dead(crew)
+        wait_until_dead(crew)
 
 
 def test_alone_it_has_no_crew() -> None:
-    with up(*QUICK, "--without", "scheduler,controllers,nodes") as process:
+    with start_up(*QUICK, "--without", "scheduler,controllers,nodes") as process:
         assert first_line(process).startswith("ready ")
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         assert not children.exists() or children.read_text() == ""
@@ -87,7 +87,7 @@ def test_alone_it_has_no_crew() -> None:
 
 def test_it_tells_what_both_of_its_processes_measure(tmp_path: Path) -> None:
     config = tmp_path / "kubeconfig"
-    with up(*QUICK, "--kubeconfig", str(config)) as process:
+    with start_up(*QUICK, "--kubeconfig", str(config)) as process:
         assert first_line(process).startswith("ready ")
         text = Kubectl(config, "default", tmp_path)("get", "--raw", "/metrics")
     families = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
@@ -99,7 +99,7 @@ def test_what_was_kept_is_there_again_with_the_same_keys(tmp_path: Path) -> None
     data = tmp_path / "data"
     kept: list[bytes] = []
     for nodes in ("2", "0"):
-        with up("--nodes", nodes, "--data", str(data)) as process:
+        with start_up("--nodes", nodes, "--data", str(data)) as process:
             assert first_line(process).startswith("ready ")
             found = phalanx("why", "pod/nobody", "--kubeconfig", str(data / "kubeconfig"))
             assert "there is no pod" in found.stderr
@@ -111,7 +111,7 @@ def test_what_was_kept_is_there_again_with_the_same_keys(tmp_path: Path) -> None
 
 def test_in_memory_nothing_is_left_but_a_kubeconfig(tmp_path: Path) -> None:
     home = {"XDG_STATE_HOME": str(tmp_path)}
-    with up(*QUICK, env=home) as process:
+    with start_up(*QUICK, env=home) as process:
         assert first_line(process).endswith(f"kubeconfig {tmp_path}/phalanx/kubeconfig\n")
         process.terminate()
         process.communicate(timeout=10)
@@ -121,7 +121,7 @@ def test_in_memory_nothing_is_left_but_a_kubeconfig(tmp_path: Path) -> None:
 def test_features_can_be_switched_off(tmp_path: Path) -> None:
     config = tmp_path / "kubeconfig"
     gates = ("--feature-gates", "GenericWorkloadPodGroup=false")
-    with up(*QUICK, "--kubeconfig", str(config), *gates) as process:
+    with start_up(*QUICK, "--kubeconfig", str(config), *gates) as process:
         url = first_line(process).split()[1]
         found = phalanx("why", "podgroup/g", "--kubeconfig", str(config))
         assert 'there is no pod group "g"' in found.stderr

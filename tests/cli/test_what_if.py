@@ -11,11 +11,11 @@ from click.testing import CliRunner, Result
 from phalanx.api.wire import Object
 from phalanx.cli.what_if import command
 from tests.builders import gang, pod
-from tests.cli.people import Person, gang_job
+from tests.cli.cli_user import CliUser, gang_job
 from tools.control_plane import ControlPlane
 
 
-class Asker(Person):
+class Asker(CliUser):
     """Somebody who asks what would be if."""
 
     folder: Path
@@ -42,7 +42,7 @@ def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
         found = Asker(plane.kubeconfig)
         found.folder = tmp_path_factory.mktemp("files")
         found.create(gang_job("held", 2, cpu="5"))
-        found.eventually(lambda: [line.placed for line in found.lines()] == [2])
+        found.eventually(lambda: [line.placed for line in found.gangs()] == [2])
         yield found
 
 

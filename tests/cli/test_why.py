@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.api.conversion.hub import STORED_KINDS
 from phalanx.api.kinds import NAMESPACE
-from phalanx.api.versions.conversion import STORED
 from phalanx.api.wire import Object
 from phalanx.client import kubeconfig
 from tests.builders import gang, pod
@@ -18,7 +18,7 @@ from tests.cli.conftest import SHAPE
 from tools.control_plane import ControlPlane
 
 NUMBERS = itertools.count()
-KIND_OF = {kind.name: kind for kind in STORED}
+KIND_OF = {kind.name: kind for kind in STORED_KINDS}
 LOOSE = """
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
@@ -74,7 +74,7 @@ class User:
 
     def create(self, *objects: Object) -> None:
         async def make() -> None:
-            client = kubeconfig.connect(kubeconfig.read([self.config]))
+            client = kubeconfig.create_client(kubeconfig.load([self.config]))
             try:
                 for obj in objects:
                     await client.create(KIND_OF[obj["kind"]], self.placed(obj))

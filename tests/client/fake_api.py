@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 import orjson
 
 from phalanx.api.errors import ApiError, Expired, Timeout
-from phalanx.api.wire import Object, Reply, Request, Stream
+from phalanx.api.wire import Object, Reply, Request, StreamReply
 from phalanx.client.transports import Unreachable
 
 Snapshot = dict[str, Object]
@@ -104,7 +104,7 @@ class FakeApi:
         self._tell(line("ERROR", Expired("too old resource version").status()))
         self.cut()
 
-    async def handle(self, request: Request) -> Reply | Stream:
+    async def handle(self, request: Request) -> Reply | StreamReply:
         """Answer a list or a watch."""
         self.requests.append(request)
         await asyncio.sleep(0.01)
@@ -135,7 +135,7 @@ class FakeApi:
         meta = {"resourceVersion": str(at), "continue": more}
         return reply({"metadata": meta, "items": pods[start:end]})
 
-    def _watch(self, query: dict[str, str]) -> Reply | Stream:
+    def _watch(self, query: dict[str, str]) -> Reply | StreamReply:
         since = int(query["resourceVersion"])
         if since > self.revision:
             return refused(Timeout("the future has not come"))
@@ -147,7 +147,7 @@ class FakeApi:
             if missed := b"".join(event for at, event in self.history if at > since):
                 queue.put_nowait(missed)
             self._watches.append(queue)
-        return Stream(200, self._chunks(queue))
+        return StreamReply(200, self._chunks(queue))
 
     async def _chunks(
         self, queue: asyncio.Queue[bytes | Exception | None]

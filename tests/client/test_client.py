@@ -17,10 +17,10 @@ from phalanx.api.wire import (
     Object,
     Reply,
     Request,
-    Stream,
+    StreamReply,
 )
-from phalanx.client.client import PAGE, PATIENCE, Client
-from phalanx.client.transports import InProcess, Unreachable
+from phalanx.client.client import LIST_PAGE_SIZE, MAX_RETRIES, Client
+from phalanx.client.transports import InProcessTransport, Unreachable
 
 from .conftest import run
 from .fake_api import LOST, FakeApi, pod, refused, reply
@@ -32,11 +32,11 @@ PATH = "/api/v1/namespaces/default/pods"
 class Script:
     """Gives its answers in turn, and the last one for ever; keeps the questions."""
 
-    def __init__(self, *answers: Reply | Stream) -> None:
+    def __init__(self, *answers: Reply | StreamReply) -> None:
         self.answers, self.requests = list(answers), list[Request]()
-        self.client = Client(InProcess(self.handle, ANONYMOUS))
+        self.client = Client(InProcessTransport(self.handle, ANONYMOUS))
 
-    async def handle(self, request: Request) -> Reply | Stream:
+    async def handle(self, request: Request) -> Reply | StreamReply:
         self.requests.append(request)
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
@@ -48,14 +48,14 @@ def full(api: FakeApi, count: int) -> FakeApi:
 
 
 def client_of(api: FakeApi) -> Client:
-    return Client(InProcess(api.handle, ANONYMOUS))
+    return Client(InProcessTransport(api.handle, ANONYMOUS))
 
 
 def test_an_object_is_got_as_a_struct_or_as_a_dict() -> None:
     script = Script(reply(pod("a", 5, node="n")))
     found: Pod = run(script.client.get(POD, A, Pod))
     plain: Object = run(script.client.get(POD, A))
-    assert (found.metadata.key, found.node) == (A, "n")
+    assert (found.metadata.key, found.occupied_node) == (A, "n")
     assert plain == pod("a", 5, node="n")
     assert script.requests[0].path == f"{PATH}/a"
 
@@ -118,7 +118,7 @@ def test_a_path_that_is_refused_raises() -> None:
 
 
 def test_a_list_is_gathered_from_pages_of_one_revision() -> None:
-    api = full(FakeApi(), 2 * PAGE + 1)
+    api = full(FakeApi(), 2 * LIST_PAGE_SIZE + 1)
     listing = run(client_of(api).list(POD, Pod, namespace="default", label_selector="x"))
     assert [found.metadata.name for found in listing.items] == sorted(api.pods)
     assert listing.revision == api.revision
@@ -129,7 +129,7 @@ def test_a_list_is_gathered_from_pages_of_one_revision() -> None:
 
 def test_pages_do_not_mix_revisions_when_the_server_moves_on() -> None:
     async def scenario() -> None:
-        api = full(FakeApi(), 2 * PAGE)
+        api = full(FakeApi(), 2 * LIST_PAGE_SIZE)
         before = sorted(api.pods)
         listing = asyncio.create_task(client_of(api).list(POD))
         await asyncio.sleep(0.015)
@@ -141,13 +141,13 @@ def test_pages_do_not_mix_revisions_when_the_server_moves_on() -> None:
 
 def test_a_list_whose_pages_expire_is_taken_at_once() -> None:
     async def scenario() -> None:
-        api = full(FakeApi(), PAGE + 1)
+        api = full(FakeApi(), LIST_PAGE_SIZE + 1)
         listing = asyncio.create_task(client_of(api).list(POD, Pod))
         await asyncio.sleep(0.015)
         api.put("late")
         api.compact()
         found = await listing
-        assert len(found.items) == PAGE + 2
+        assert len(found.items) == LIST_PAGE_SIZE + 2
         assert found.revision == api.revision
         assert api.requests[-1].query == ""
 
@@ -185,7 +185,7 @@ def test_patience_with_a_busy_server_ends() -> None:
     script = Script(refused(TooManyRequests("busy"), Retry_After="1"))
     with pytest.raises(TooManyRequests):
         run(script.client.get(POD, A, Pod))
-    assert len(script.requests) == PATIENCE + 1
+    assert len(script.requests) == MAX_RETRIES + 1
 
 
 def test_nothing_else_is_tried_twice() -> None:
@@ -240,7 +240,7 @@ def test_a_watch_from_the_forgotten_past_expires_and_one_from_the_future_times_o
 
 
 def test_closing_the_client_closes_its_transport() -> None:
-    class Closing(InProcess):
+    class Closing(InProcessTransport):
         closed = False
 
         async def close(self) -> None:

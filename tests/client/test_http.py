@@ -14,9 +14,9 @@ from phalanx.api.core import Pod
 from phalanx.api.errors import NotFound, ServerError
 from phalanx.api.kinds import POD
 from phalanx.api.meta import Key
-from phalanx.api.wire import Reply, Request, Stream
+from phalanx.api.wire import Reply, Request, StreamReply
 from phalanx.client.client import Client
-from phalanx.client.http import Http, Limits
+from phalanx.client.http import HttpClientLimits, HttpTransport
 from phalanx.client.transports import Unreachable
 
 from .certificates import OURS, THEIRS, authority, server_tls
@@ -45,12 +45,16 @@ async def serving(page: Page, tls: ssl.SSLContext | None = None) -> AsyncIterato
 
 @asynccontextmanager
 async def talking(
-    page: Page, *, tls: ssl.SSLContext | None = None, limits: Limits | None = None, token: str = ""
-) -> AsyncIterator[Http]:
+    page: Page,
+    *,
+    tls: ssl.SSLContext | None = None,
+    limits: HttpClientLimits | None = None,
+    token: str = "",
+) -> AsyncIterator[HttpTransport]:
     """A transport to such a server."""
     trust = ssl.create_default_context(cadata=authority(OURS).pem) if tls else None
     async with serving(page, tls) as url:
-        http = Http(url, token=token, tls=trust, limits=limits)
+        http = HttpTransport(url, token=token, tls=trust, limits=limits)
         try:
             yield http
         finally:
@@ -71,7 +75,7 @@ async def echo(request: web.Request) -> web.StreamResponse:
     return web.json_response(seen, headers={"X-Seen": "yes"})
 
 
-async def whole(http: Http, request: Request) -> Reply:
+async def whole(http: HttpTransport, request: Request) -> Reply:
     answer = await http.send(request)
     assert isinstance(answer, Reply)
     return answer
@@ -93,7 +97,7 @@ def test_a_request_goes_over_the_wire_as_it_is() -> None:
         assert orjson.loads(seen["body"]) == {"k": "ü"}
         assert seen["headers"]["authorization"] == "Bearer secret"
         assert seen["headers"]["content-type"] == "application/json"
-        assert (answer.code, answer.kind) == (200, "application/json")
+        assert (answer.code, answer.content_type) == (200, "application/json")
         assert ("x-seen", "yes") in answer.headers
 
     asyncio.run(scenario())
@@ -167,7 +171,7 @@ def test_a_server_that_is_not_there_is_unreachable() -> None:
     async def scenario() -> None:
         async with serving(echo) as url:
             pass
-        http = Http(url)
+        http = HttpTransport(url)
         with pytest.raises(Unreachable) as raised:
             await http.send(Request("GET", "/x"))
         await http.close()
@@ -179,7 +183,7 @@ def test_a_server_that_is_not_there_is_unreachable() -> None:
 def test_a_server_without_tls_is_not_talked_to_as_if_it_had_some() -> None:
     async def scenario() -> None:
         async with serving(echo) as url:
-            http = Http(url.replace("http:", "https:"))
+            http = HttpTransport(url.replace("http:", "https:"))
             with pytest.raises(Unreachable, match="TLS"):
                 await http.send(Request("GET", "/x"))
             await http.close()
@@ -193,7 +197,7 @@ def test_a_server_that_does_not_answer_in_time_is_unreachable() -> None:
         raise AssertionError
 
     async def scenario() -> None:
-        async with talking(page, limits=Limits(answer=0.05)) as http:
+        async with talking(page, limits=HttpClientLimits(request_timeout=0.05)) as http:
             with pytest.raises(Unreachable, match="did not answer in time"):
                 await http.send(Request("GET", "/x"))
 
@@ -230,7 +234,7 @@ def test_an_answer_beyond_all_measure_is_refused() -> None:
         return web.Response(body=b"x" * 100_001)
 
     async def scenario() -> None:
-        async with talking(page, limits=Limits(size=100_000)) as http:
+        async with talking(page, limits=HttpClientLimits(max_response_bytes=100_000)) as http:
             with pytest.raises(ServerError, match="more than 100000 bytes"):
                 await http.send(Request("GET", "/x"))
 
@@ -291,7 +295,9 @@ def test_closing_a_watch_closes_its_connection() -> None:
 @pytest.mark.parametrize("rest", [silence, abort])
 def test_a_watch_that_falls_silent_or_breaks_off_is_unreachable(rest: Rest) -> None:
     async def scenario() -> None:
-        async with talking(Watched(rest).page, limits=Limits(silence=0.1)) as http:
+        async with talking(
+            Watched(rest).page, limits=HttpClientLimits(watch_idle_timeout=0.1)
+        ) as http:
             events = Client(http).watch(POD, Pod, since=4)
             assert (await anext(events)).revision == 5
             with pytest.raises(Unreachable):
@@ -306,7 +312,9 @@ def test_a_watch_outlives_the_time_that_an_answer_may_take() -> None:
         await another(request, response)
 
     async def scenario() -> None:
-        async with talking(Watched(late).page, limits=Limits(answer=0.05)) as http:
+        async with talking(
+            Watched(late).page, limits=HttpClientLimits(request_timeout=0.05)
+        ) as http:
             watch = Client(http).watch(POD, Pod, since=4)
             assert [event.revision async for event in watch] == [5, 6]
 
@@ -320,7 +328,7 @@ def test_a_watch_that_is_refused_is_an_answer_in_one_piece() -> None:
     async def scenario() -> None:
         async with talking(page) as http:
             request = Request("GET", "/x", "watch=true&allowWatchBookmarks=true")
-            assert not isinstance(await http.send(request), Stream)
+            assert not isinstance(await http.send(request), StreamReply)
             with pytest.raises(NotFound):
                 await anext(Client(http).watch(POD, since=1))
 

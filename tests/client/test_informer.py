@@ -15,26 +15,26 @@ from phalanx.api.errors import ApiError, Forbidden, NotFound
 from phalanx.api.kinds import POD
 from phalanx.api.meta import Key
 from phalanx.api.wire import ANONYMOUS, Reply, Request
-from phalanx.chance import SeededChance
 from phalanx.client.client import Client
-from phalanx.client.informer import LONGEST_PAUSE, SHORTEST_PAUSE, Informer
-from phalanx.client.requests import is_watch
-from phalanx.client.transports import InProcess, Unreachable
+from phalanx.client.informer import MAX_BACKOFF, MIN_BACKOFF, Informer
+from phalanx.client.protocol import is_watch
+from phalanx.client.transports import InProcessTransport, Unreachable
+from phalanx.randomness import SeededRandom
 
 from .conftest import JumpLoop, run
 from .fake_api import LOST, FakeApi, refused
 from .structs import short
 
 
-class Story:
+class InformerFixture:
     """An informer, and what its handlers heard of a server."""
 
     def __init__(self, api: FakeApi) -> None:
         self.api, self.heard = api, list[str]()
-        client = Client(InProcess(api.handle, ANONYMOUS))
-        self.pods = Informer(client, POD, Pod, chance=SeededChance(1), namespace="default")
+        client = Client(InProcessTransport(api.handle, ANONYMOUS))
+        self.pods = Informer(client, POD, Pod, random=SeededRandom(1), namespace="default")
         self.pods.cache.subscribe(self._hear)
-        self.pods.settled.append(lambda: self.heard.append("settled"))
+        self.pods.on_batch.append(lambda: self.heard.append("settled"))
 
     def _hear(self, old: Pod | None, new: Pod | None) -> None:
         self.heard.append(f"{short(old)} {short(new)}")
@@ -49,12 +49,12 @@ class Story:
 
 
 @asynccontextmanager
-async def following(api: FakeApi) -> AsyncIterator[Story]:
-    story = Story(api)
+async def following(api: FakeApi) -> AsyncIterator[InformerFixture]:
+    story = InformerFixture(api)
     task = asyncio.create_task(story.pods.run())
     try:
         await story.pods.synced.wait()
-        await asyncio.sleep(LONGEST_PAUSE)
+        await asyncio.sleep(MAX_BACKOFF)
         yield story
     finally:
         task.cancel()
@@ -63,7 +63,7 @@ async def following(api: FakeApi) -> AsyncIterator[Story]:
         assert api.watched == 0
 
 
-def told(api: FakeApi, scenario: Callable[[Story], Awaitable[None]]) -> None:
+def told(api: FakeApi, scenario: Callable[[InformerFixture], Awaitable[None]]) -> None:
     """Run a scenario beside an informer that has listed the server's pods."""
 
     async def whole() -> None:
@@ -82,27 +82,27 @@ def api() -> FakeApi:
 
 
 def test_it_lists_and_then_follows_every_change(api: FakeApi) -> None:
-    async def scenario(story: Story) -> None:
+    async def scenario(story: InformerFixture) -> None:
         assert story.news() == ["- a@2", "- b@3", "settled"]
         api.put("a", node="x")
         api.remove("b")
         await asyncio.sleep(0.1)
         assert story.news() == ["a@2 a@4", "settled", "b@3 -", "settled"]
-        assert story.pods.cache[Key("default", "a")].node == "x"
+        assert story.pods.cache[Key("default", "a")].occupied_node == "x"
         assert story.asked == ["list", "watch"]
 
     told(api, scenario)
 
 
 def test_an_empty_collection_is_known_to_be_empty() -> None:
-    async def scenario(story: Story) -> None:
+    async def scenario(story: InformerFixture) -> None:
         assert story.news() == ["settled"]
 
     told(FakeApi(), scenario)
 
 
 def test_changes_that_come_together_settle_together(api: FakeApi) -> None:
-    async def scenario(story: Story) -> None:
+    async def scenario(story: InformerFixture) -> None:
         story.news()
         api.cut()
         for name in "cde":
@@ -114,7 +114,7 @@ def test_changes_that_come_together_settle_together(api: FakeApi) -> None:
 
 
 def test_bookmarks_and_repetitions_settle_nothing(api: FakeApi) -> None:
-    async def scenario(story: Story) -> None:
+    async def scenario(story: InformerFixture) -> None:
         story.news()
         api.bookmark()
         api.repeat(2)
@@ -128,7 +128,7 @@ def test_bookmarks_and_repetitions_settle_nothing(api: FakeApi) -> None:
 def test_after_a_cut_it_resumes_at_once_where_it_was(
     api: FakeApi, trouble: Unreachable | None
 ) -> None:
-    async def scenario(story: Story) -> None:
+    async def scenario(story: InformerFixture) -> None:
         api.put("c")
         await asyncio.sleep(0.1)
         story.news()
@@ -143,7 +143,7 @@ def test_after_a_cut_it_resumes_at_once_where_it_was(
 
 
 def test_a_bookmark_is_a_place_to_resume_from(api: FakeApi) -> None:
-    async def scenario(story: Story) -> None:
+    async def scenario(story: InformerFixture) -> None:
         api.revision = 50
         api.bookmark()
         await asyncio.sleep(0.1)
@@ -155,7 +155,7 @@ def test_a_bookmark_is_a_place_to_resume_from(api: FakeApi) -> None:
 
 
 def test_when_its_place_is_forgotten_it_lists_again_and_tells_what_differs(api: FakeApi) -> None:
-    async def scenario(story: Story) -> None:
+    async def scenario(story: InformerFixture) -> None:
         story.news()
         api.cut()
         api.remove("a")
@@ -169,7 +169,7 @@ def test_when_its_place_is_forgotten_it_lists_again_and_tells_what_differs(api: 
 
 
 def test_a_watch_that_expires_while_it_runs_leads_to_a_list_at_once(api: FakeApi) -> None:
-    async def scenario(story: Story) -> None:
+    async def scenario(story: InformerFixture) -> None:
         api.put("c")
         await asyncio.sleep(0.1)
         api.expire()
@@ -180,7 +180,7 @@ def test_a_watch_that_expires_while_it_runs_leads_to_a_list_at_once(api: FakeApi
 
 
 def test_a_server_that_forgets_at_once_is_not_listed_all_the_time(api: FakeApi) -> None:
-    async def scenario(story: Story) -> None:
+    async def scenario(story: InformerFixture) -> None:
         api.floor = 10**6
         api.expire()
         await asyncio.sleep(60)
@@ -190,7 +190,7 @@ def test_a_server_that_forgets_at_once_is_not_listed_all_the_time(api: FakeApi) 
 
 
 def test_a_list_from_before_is_not_believed_and_asked_for_again(api: FakeApi) -> None:
-    async def scenario(story: Story) -> None:
+    async def scenario(story: InformerFixture) -> None:
         api.remove("a")
         await asyncio.sleep(0.1)
         story.news()
@@ -206,7 +206,7 @@ def test_a_list_from_before_is_not_believed_and_asked_for_again(api: FakeApi) ->
 
 
 def test_a_server_with_another_history_is_listed_again_once_it_has_caught_up(api: FakeApi) -> None:
-    async def scenario(story: Story) -> None:
+    async def scenario(story: InformerFixture) -> None:
         api.cut(LOST)
         api.revision, api.snapshots, api.history = 1, [{}, {}], []
         await asyncio.sleep(60)
@@ -228,14 +228,14 @@ def test_a_server_that_is_away_is_asked_less_and_less_often() -> None:
             moments.append(loop.time())
             raise LOST
 
-        client = Client(InProcess(away, ANONYMOUS))
-        lonely = asyncio.create_task(Informer(client, POD, Pod, chance=SeededChance(1)).run())
+        client = Client(InProcessTransport(away, ANONYMOUS))
+        lonely = asyncio.create_task(Informer(client, POD, Pod, random=SeededRandom(1)).run())
         await asyncio.sleep(300)
         lonely.cancel()
         return moments
 
     pauses = [later - sooner for sooner, later in pairwise(run(scenario()))]
-    assert all(SHORTEST_PAUSE <= pause <= LONGEST_PAUSE for pause in pauses)
+    assert all(MIN_BACKOFF <= pause <= MAX_BACKOFF for pause in pauses)
     assert pauses[0] <= 2
     assert pauses[1] <= 4
     assert max(pauses) > 8
@@ -243,7 +243,7 @@ def test_a_server_that_is_away_is_asked_less_and_less_often() -> None:
 
 
 def test_what_is_wrong_can_be_seen_until_it_is_right_again(api: FakeApi) -> None:
-    async def scenario(story: Story) -> None:
+    async def scenario(story: InformerFixture) -> None:
         assert story.pods.failure is None
         api.troubles = [refused(Forbidden("not for you"))]
         api.cut()
@@ -264,8 +264,8 @@ def test_one_that_is_optional_does_not_wait_for_what_it_may_not_read_or_what_is_
         async def closed(request: Request) -> Reply:
             return refused(error)
 
-        client = Client(InProcess(closed, ANONYMOUS))
-        pods = Informer(client, POD, Pod, chance=SeededChance(1), optional=optional)
+        client = Client(InProcessTransport(closed, ANONYMOUS))
+        pods = Informer(client, POD, Pod, random=SeededRandom(1), optional=optional)
         running = asyncio.create_task(pods.run())
         await asyncio.sleep(60)
         assert pods.synced.is_set() is optional
@@ -276,7 +276,7 @@ def test_one_that_is_optional_does_not_wait_for_what_it_may_not_read_or_what_is_
 
 
 def test_a_quiet_watch_that_ends_is_no_failure(api: FakeApi) -> None:
-    async def scenario(story: Story) -> None:
+    async def scenario(story: InformerFixture) -> None:
         for _ in range(10):
             api.cut()
             await asyncio.sleep(0.1)
@@ -291,7 +291,7 @@ def test_a_handler_that_fails_is_a_bug_and_ends_the_informer(api: FakeApi) -> No
         def fail(old: Pod | None, new: Pod | None) -> None:
             raise ZeroDivisionError
 
-        story = Story(api)
+        story = InformerFixture(api)
         story.pods.cache.subscribe(fail)
         with pytest.raises(ZeroDivisionError):
             await story.pods.run()
@@ -306,9 +306,11 @@ class Histories(RuleBasedStateMachine):
         super().__init__()
         self.loop, self.api = JumpLoop(), FakeApi()
         self.pods = Informer(
-            Client(InProcess(self.api.handle, ANONYMOUS)), POD, Pod, chance=SeededChance(1)
+            Client(InProcessTransport(self.api.handle, ANONYMOUS)), POD, Pod, random=SeededRandom(1)
         )
-        self.by_node = self.pods.cache.index(lambda pod: [pod.node] if pod.node else [])
+        self.by_node = self.pods.cache.index(
+            lambda pod: [pod.occupied_node] if pod.occupied_node else []
+        )
         self.known: dict[Key, Pod] = {}
         self.newest: dict[Key, int] = {}
         self.pods.cache.subscribe(self.hear)
@@ -385,7 +387,7 @@ class Histories(RuleBasedStateMachine):
         }
         assert {key.name: pod.metadata.resource_version for key, pod in self.known.items()} == there
         for node in ("x", "y"):
-            placed = {pod.metadata.name for pod in self.known.values() if pod.node == node}
+            placed = {pod.metadata.name for pod in self.known.values() if pod.occupied_node == node}
             assert {pod.metadata.name for pod in self.by_node[node]} == placed
 
 

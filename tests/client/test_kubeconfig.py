@@ -14,12 +14,12 @@ from phalanx.api.errors import Unauthorized
 from phalanx.api.wire import Object
 from phalanx.client import credentials
 from phalanx.client.kubeconfig import (
-    Access,
+    ClientConfig,
     KubeconfigError,
-    connect,
-    in_cluster,
-    read,
-    search,
+    create_client,
+    kubeconfig_paths,
+    load,
+    load_in_cluster,
     write,
 )
 from phalanx.client.transports import Unreachable
@@ -58,8 +58,8 @@ def test_inline_data_and_a_token_are_read(tmp_path: Path) -> None:
         },
         context={"namespace": "train"},
     )
-    access = read([saved(tmp_path / "config", content)])
-    assert access == Access("https://h:1", "CA", "t", "CERT", "KEY", "train")
+    access = load([saved(tmp_path / "config", content)])
+    assert access == ClientConfig("https://h:1", "CA", "t", "CERT", "KEY", "train")
 
 
 def test_files_are_found_beside_the_kubeconfig_that_names_them(tmp_path: Path) -> None:
@@ -75,9 +75,9 @@ def test_files_are_found_beside_the_kubeconfig_that_names_them(tmp_path: Path) -
             "token": "overruled",
         },
     )
-    access = read([saved(tmp_path / "config", content)])
+    access = load([saved(tmp_path / "config", content)])
     file = tmp_path / "pki/token"
-    assert access == Access(
+    assert access == ClientConfig(
         "https://h:1", "ca\n", "token", "cert\n", "key\n", "default", token_file=file
     )
 
@@ -85,7 +85,7 @@ def test_files_are_found_beside_the_kubeconfig_that_names_them(tmp_path: Path) -
 def test_a_context_can_be_named_and_a_user_left_out(tmp_path: Path) -> None:
     content = config()
     content["contexts"].append({"name": "two", "context": {"cluster": "one"}})
-    assert read([saved(tmp_path / "config", content)], "two") == Access("https://h:1")
+    assert load([saved(tmp_path / "config", content)], "two") == ClientConfig("https://h:1")
 
 
 def test_of_several_files_the_first_to_say_something_is_right(tmp_path: Path) -> None:
@@ -96,18 +96,18 @@ def test_of_several_files_the_first_to_say_something_is_right(tmp_path: Path) ->
     second["contexts"] = [{"name": "both", "context": {"cluster": "two", "user": "one"}}]
     second["clusters"][0]["name"] = "two"
     paths = [tmp_path / "missing", saved(tmp_path / "a", first), saved(tmp_path / "b", second)]
-    assert read(paths) == Access("https://h:2", token="first")
+    assert load(paths) == ClientConfig("https://h:2", token="first")
 
 
 def test_the_environment_says_where_to_look_before_the_caller_does() -> None:
     default = Path("/default")
-    assert search({}, default) == [default]
-    assert search({"KUBECONFIG": ""}, default) == [default]
-    assert search({"KUBECONFIG": "/a::/b"}, default) == [Path("/a"), Path("/b")]
+    assert kubeconfig_paths({}, default) == [default]
+    assert kubeconfig_paths({"KUBECONFIG": ""}, default) == [default]
+    assert kubeconfig_paths({"KUBECONFIG": "/a::/b"}, default) == [Path("/a"), Path("/b")]
 
 
 def test_secrets_are_not_shown() -> None:
-    assert "hidden" not in repr(Access("https://h:1", token="hidden", key="hidden"))
+    assert "hidden" not in repr(ClientConfig("https://h:1", token="hidden", key="hidden"))
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_what_is_wrong_is_said_in_one_sentence(
     tmp_path: Path, content: object, sentence: str
 ) -> None:
     with pytest.raises(KubeconfigError, match=sentence) as raised:
-        read([saved(tmp_path / "config", content)])
+        load([saved(tmp_path / "config", content)])
     assert "\n" not in str(raised.value)
 
 
@@ -156,11 +156,11 @@ def test_a_file_that_is_no_yaml_or_no_text_or_not_there_is_told(tmp_path: Path) 
     broken.write_text("a: [\nb")
     binary.write_bytes(b"\xff\xfe")
     with pytest.raises(KubeconfigError, match="broken is not valid YAML in line 2"):
-        read([broken])
+        load([broken])
     with pytest.raises(KubeconfigError, match="binary cannot be read"):
-        read([binary])
+        load([binary])
     with pytest.raises(KubeconfigError, match=r"there is no kubeconfig at .*x or .*y"):
-        read([tmp_path / "x", tmp_path / "y"])
+        load([tmp_path / "x", tmp_path / "y"])
 
 
 def test_what_is_written_can_be_read_by_its_owner_alone(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_what_is_written_can_be_read_by_its_owner_alone(tmp_path: Path) -> None:
     path.chmod(0o644)
     write(path, "https://127.0.0.1:6443", "CA", "secret")
     assert path.stat().st_mode & 0o777 == 0o600
-    assert read([path]) == Access("https://127.0.0.1:6443", "CA", "secret")
+    assert load([path]) == ClientConfig("https://127.0.0.1:6443", "CA", "secret")
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -190,8 +190,8 @@ async def who(request: web.Request) -> web.StreamResponse:
     return web.Response(text=f"{name} {request.headers.get('Authorization', '-')}")
 
 
-async def asked(access: Access) -> str:
-    client = connect(access)
+async def asked(access: ClientConfig) -> str:
+    client = create_client(access)
     try:
         return (await client.get_raw("/")).decode()
     finally:
@@ -202,10 +202,10 @@ def test_connecting_shows_the_credentials_and_checks_the_server(tmp_path: Path) 
     async def scenario() -> None:
         async with serving(who, server_tls(authority(OURS), tmp_path)) as url:
             ours, ca = authority(OURS).issue("alice"), authority(OURS).pem
-            assert await asked(Access(url, ca, "t")) == "- Bearer t"
-            assert await asked(Access(url, ca, "", ours.pem, ours.key)) == "alice -"
-            assert await asked(Access(url, insecure=True)) == "- -"
-            for untrusted in (Access(url), Access(url, authority(THEIRS).pem)):
+            assert await asked(ClientConfig(url, ca, "t")) == "- Bearer t"
+            assert await asked(ClientConfig(url, ca, "", ours.pem, ours.key)) == "alice -"
+            assert await asked(ClientConfig(url, insecure=True)) == "- -"
+            for untrusted in (ClientConfig(url), ClientConfig(url, authority(THEIRS).pem)):
                 with pytest.raises(Unreachable, match="certificate"):
                     await asked(untrusted)
 
@@ -215,18 +215,21 @@ def test_connecting_shows_the_credentials_and_checks_the_server(tmp_path: Path) 
 def test_connecting_without_tls_works() -> None:
     async def scenario() -> None:
         async with serving(who) as url:
-            assert await asked(Access(url, token="t")) == "- Bearer t"
+            assert await asked(ClientConfig(url, token="t")) == "- Bearer t"
 
     asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(
     "access",
-    [Access("https://h:1", ca="no PEM"), Access("https://h:1", certificate="no", key="PEM")],
+    [
+        ClientConfig("https://h:1", ca="no PEM"),
+        ClientConfig("https://h:1", certificate="no", key="PEM"),
+    ],
 )
-def test_certificates_that_are_none_are_told(access: Access) -> None:
+def test_certificates_that_are_none_are_told(access: ClientConfig) -> None:
     with pytest.raises(KubeconfigError, match="the certificates for https://h:1 cannot be used"):
-        connect(access)
+        create_client(access)
 
 
 def service_account(folder: Path) -> dict[str, str]:
@@ -238,33 +241,33 @@ def service_account(folder: Path) -> dict[str, str]:
 
 def test_a_pod_of_a_cluster_finds_its_server(tmp_path: Path) -> None:
     environment = service_account(tmp_path)
-    assert in_cluster(environment, tmp_path) == Access(
+    assert load_in_cluster(environment, tmp_path) == ClientConfig(
         "https://10.0.0.1:443", "CA", "first", namespace="train", token_file=tmp_path / "token"
     )
-    six = in_cluster({**environment, "KUBERNETES_SERVICE_HOST": "fd00::1"}, tmp_path)
+    six = load_in_cluster({**environment, "KUBERNETES_SERVICE_HOST": "fd00::1"}, tmp_path)
     assert six is not None
     assert six.server == "https://[fd00::1]:443"
 
 
 def test_whoever_is_no_pod_finds_none(tmp_path: Path) -> None:
-    assert in_cluster(service_account(tmp_path), tmp_path / "nowhere") is None
-    assert in_cluster({}, tmp_path) is None
+    assert load_in_cluster(service_account(tmp_path), tmp_path / "nowhere") is None
+    assert load_in_cluster({}, tmp_path) is None
 
 
 def test_a_service_account_that_is_not_whole_is_told(tmp_path: Path) -> None:
     environment = service_account(tmp_path)
     (tmp_path / "ca.crt").unlink()
     with pytest.raises(KubeconfigError, match="the service account cannot be read"):
-        in_cluster(environment, tmp_path)
+        load_in_cluster(environment, tmp_path)
 
 
 def test_a_token_in_a_file_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(credentials, "_FRESH", 0.0)
+    monkeypatch.setattr(credentials, "_TOKEN_FILE_TTL", 0.0)
     file = tmp_path / "token"
 
     async def scenario() -> None:
         async with serving(who) as url:
-            client = connect(Access(url, token="first", token_file=file))
+            client = create_client(ClientConfig(url, token="first", token_file=file))
             told = []
             for text in ("", "second\n", "third\n"):
                 file.write_text(text)
@@ -289,11 +292,11 @@ def test_a_token_that_is_refused_is_read_again_at_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         file.write_text("old")
         async with serving(door) as url:
-            client = connect(Access(url, token="old", token_file=file))
+            client = create_client(ClientConfig(url, token="old", token_file=file))
             assert await client.get_raw("/") == b"new"
             file.write_text("worse")
             await client.close()
-            client = connect(Access(url, token="worse", token_file=file))
+            client = create_client(ClientConfig(url, token="worse", token_file=file))
             with pytest.raises(Unauthorized):
                 await client.get_raw("/")
             await client.close()
@@ -313,11 +316,11 @@ def test_the_name_in_the_certificate_may_be_another(tmp_path: Path) -> None:
                     "tls-server-name": "127.0.0.9",
                 }
             )
-            access = read([saved(tmp_path / "config", content)])
-            client = connect(access)
+            access = load([saved(tmp_path / "config", content)])
+            client = create_client(access)
             assert await client.get_raw("/") == b"- -"
             await client.close()
-            client = connect(replace(access, name=""))
+            client = create_client(replace(access, tls_server_name=""))
             with pytest.raises(Unreachable, match="its certificate is not trusted"):
                 await client.get_raw("/")
             await client.close()

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 
 from phalanx.client.metrics import observe_queue
-from phalanx.client.workqueue import WorkQueue
+from phalanx.client.work_queue import WorkQueue
 from phalanx.telemetry import Metrics
 from tests.builders import in_virtual_time
 
@@ -22,7 +22,7 @@ async def test_a_work_queue_tells_what_waits_what_came_and_what_failed() -> None
     queue.retry("b")
     await asyncio.sleep(0.5)
     queue.done("a")
-    lines = metrics.text().splitlines()
+    lines = metrics.render().splitlines()
     assert [line for line in lines if not line.startswith("#") and "_bucket" not in line] == [
         'workqueue_adds_total{name="jobs"} 4',
         'workqueue_depth{name="jobs"} 3',

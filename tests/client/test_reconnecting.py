@@ -12,16 +12,16 @@ import pytest
 from phalanx.api.core import Pod
 from phalanx.api.kinds import POD
 from phalanx.api.meta import Key
-from phalanx.chance import SeededChance, TrueChance
 from phalanx.client import informer, kubeconfig
 from phalanx.client.client import Client
 from phalanx.client.informer import Informer
-from phalanx.client.transports import InProcess, Unreachable
+from phalanx.client.transports import InProcessTransport, Unreachable
 from phalanx.clock import WallClock
-from phalanx.server.access import ADMIN, Tokens
+from phalanx.randomness import SeededRandom, SystemRandom
 from phalanx.server.app import Server
-from phalanx.server.certificates import server_context
-from phalanx.server.listener import bind_socket, listening
+from phalanx.server.http_server import bind_socket, serve_http
+from phalanx.server.security.authorization import ADMIN, Tokens
+from phalanx.server.security.keyring import server_tls_context
 from phalanx.store.memory import MemoryStore
 from tests.builders import pod
 
@@ -31,11 +31,11 @@ PATIENCE = 20.0
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """These tests run in real time."""
-    monkeypatch.setattr(informer, "SHORTEST_PAUSE", 0.05)
-    monkeypatch.setattr(informer, "LONGEST_PAUSE", 0.1)
+    monkeypatch.setattr(informer, "MIN_BACKOFF", 0.05)
+    monkeypatch.setattr(informer, "MAX_BACKOFF", 0.1)
 
 
-class Line:
+class BreakableProxy:
     """A port that leads to another one, byte by byte, and can be cut."""
 
     def __init__(self, port: int) -> None:
@@ -77,12 +77,14 @@ async def _carry(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> 
     target.close()
 
 
-class Place:
+class ReconnectFixture:
     """A server, a user beside it, and an informer at the other end of a line."""
 
-    def __init__(self, store: MemoryStore, user: Client, client: Client, line: Line) -> None:
+    def __init__(
+        self, store: MemoryStore, user: Client, client: Client, line: BreakableProxy
+    ) -> None:
         self.store, self.user, self.line = store, user, line
-        self.informer = Informer(client, POD, Pod, chance=SeededChance(1))
+        self.informer = Informer(client, POD, Pod, random=SeededRandom(1))
         self.told: list[str] = []
         self.news = asyncio.Event()
         self.informer.cache.subscribe(self._changed)
@@ -94,13 +96,13 @@ class Place:
         self.told.append(sign + found.metadata.name)
         self.news.set()
 
-    async def hears(self, *told: str) -> None:
+    async def observes(self, *told: str) -> None:
         async with asyncio.timeout(PATIENCE):
             while self.told != list(told):
                 self.news.clear()
                 await self.news.wait()
 
-    async def lose_the_line(self) -> None:
+    async def break_connection(self) -> None:
         """Cut it, and wait until that is felt."""
         self.line.cut()
         for _ in range(1000):
@@ -111,17 +113,19 @@ class Place:
 
 
 @asynccontextmanager
-async def place(folder: Path) -> AsyncIterator[Place]:
+async def reconnect_fixture(folder: Path) -> AsyncIterator[ReconnectFixture]:
     clock, tokens, sock = WallClock(), Tokens({"secret": ADMIN}), bind_socket("127.0.0.1", 0)
-    tls, authority = server_context(folder, [], clock.now())
+    tls, authority = server_tls_context(folder, [], clock.now())
     store = MemoryStore()
-    server = Server(store, clock, TrueChance(), tokens=tokens)
+    server = Server(store, clock, SystemRandom(), tokens=tokens)
     await server.start()
-    line = Line(sock.getsockname()[1])
-    async with listening(server.handle, tokens, sock, tls), line.open() as port:
-        access = kubeconfig.Access(f"https://127.0.0.1:{port}", authority.decode(), "secret")
-        client = kubeconfig.connect(access)
-        found = Place(store, Client(InProcess(server.handle, ADMIN)), client, line)
+    line = BreakableProxy(sock.getsockname()[1])
+    async with serve_http(server.handle, tokens, sock, tls), line.open() as port:
+        access = kubeconfig.ClientConfig(f"https://127.0.0.1:{port}", authority.decode(), "secret")
+        client = kubeconfig.create_client(access)
+        found = ReconnectFixture(
+            store, Client(InProcessTransport(server.handle, ADMIN)), client, line
+        )
         running = asyncio.create_task(found.informer.run())
         try:
             yield found
@@ -133,15 +137,15 @@ async def place(folder: Path) -> AsyncIterator[Place]:
 
 def test_what_happened_while_the_line_was_cut_is_told_once_and_in_order(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with place(tmp_path) as p:
+        async with reconnect_fixture(tmp_path) as p:
             await p.user.create(POD, pod("a"))
-            await p.hears("+a")
-            await p.lose_the_line()
+            await p.observes("+a")
+            await p.break_connection()
             await p.user.create(POD, pod("b"))
             await p.user.delete(POD, Key("default", "a"))
             await p.user.create(POD, pod("c"))
             p.line.is_cut = False
-            await p.hears("+a", "+b", "-a", "+c")
+            await p.observes("+a", "+b", "-a", "+c")
             assert p.informer.failure is None
 
     asyncio.run(scenario())
@@ -149,17 +153,17 @@ def test_what_happened_while_the_line_was_cut_is_told_once_and_in_order(tmp_path
 
 def test_what_the_server_has_forgotten_meanwhile_is_made_up_for_by_a_list(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with place(tmp_path) as p:
+        async with reconnect_fixture(tmp_path) as p:
             await p.user.create(POD, pod("a"))
-            await p.hears("+a")
-            await p.lose_the_line()
+            await p.observes("+a")
+            await p.break_connection()
             await p.user.delete(POD, Key("default", "a"))
             for name in "bcd":
                 await p.user.create(POD, pod(name))
             p.store.compact(p.store.revision)
             p.line.is_cut = False
-            await p.hears("+a", "-a", "+b", "+c", "+d")
+            await p.observes("+a", "-a", "+b", "+c", "+d")
             await p.user.create(POD, pod("e"))
-            await p.hears("+a", "-a", "+b", "+c", "+d", "+e")
+            await p.observes("+a", "-a", "+b", "+c", "+d", "+e")
 
     asyncio.run(scenario())

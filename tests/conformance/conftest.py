@@ -12,7 +12,7 @@ import pytest
 from kubernetes import client
 
 from tests.cli.commands import Kubectl
-from tests.conformance.official import connected
+from tests.conformance.official_client import connected
 from tools.control_plane import ControlPlane
 
 NUMBERS = itertools.count()

@@ -13,7 +13,7 @@ from kubernetes.client import ApiException
 
 from phalanx.api.wire import Object
 from tests.cli.commands import Kubectl, rows
-from tests.conformance.official import discovered, watched
+from tests.conformance.official_client import discovered, watched
 
 SPEC: Object = {
     "type": "object", "required": ["size"], "description": "What it is to be.",

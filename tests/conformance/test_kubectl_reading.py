@@ -14,7 +14,7 @@ import yaml
 
 from phalanx.api.wire import Object
 from tests.builders import pod
-from tests.cli.commands import PATIENCE, Kubectl, rows
+from tests.cli.commands import COMMAND_TIMEOUT, Kubectl, rows
 from tests.conformance.manifests import config_map, here
 
 # ---- objects and lists ---------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def watching(kubectl: Kubectl, *args: str) -> Iterator[Iterator[str]]:
     process = subprocess.Popen(
         kubectl.command([*args, "--watch"]), stdout=subprocess.PIPE, text=True, env=kubectl.env
     )
-    timer = threading.Timer(PATIENCE, process.kill)
+    timer = threading.Timer(COMMAND_TIMEOUT, process.kill)
     timer.start()
     try:
         assert process.stdout is not None

@@ -12,8 +12,8 @@ from kubernetes import client
 from kubernetes.client import ApiException
 from kubernetes.dynamic.resource import Resource
 
-from tests.conformance.forgetful import Forgetful
-from tests.conformance.official import config_map, connected, discovered, version, watched
+from tests.conformance.compacting_server import CompactingServer
+from tests.conformance.official_client import config_map, connected, discovered, version, watched
 
 MERGE = "application/merge-patch+json"
 APPLY = "application/apply-patch+yaml"
@@ -220,20 +220,20 @@ def test_a_watch_ends_when_its_time_is_over(core: client.CoreV1Api, space: str) 
 
 
 @pytest.fixture
-def forgetful(tmp_path: Path) -> Iterator[Forgetful]:
+def forgetful(tmp_path: Path) -> Iterator[CompactingServer]:
     """A server that keeps as much history as it is told to."""
-    found = Forgetful(tmp_path)
+    found = CompactingServer(tmp_path)
     with found.running():
         yield found
 
 
-def test_who_comes_back_too_late_lists_anew_and_goes_on(forgetful: Forgetful) -> None:
+def test_who_comes_back_too_late_lists_anew_and_goes_on(forgetful: CompactingServer) -> None:
     with connected(forgetful.kubeconfig) as api:
         core = client.CoreV1Api(api)
         lists = core.list_namespaced_config_map
         old = version(core.create_namespaced_config_map("default", config_map("a")))
         core.create_namespaced_config_map("default", config_map("b"))
-        forgetful.forget()
+        forgetful.compact()
         with pytest.raises(ApiException) as refused:
             watched(lists, "default", resource_version=old)
         assert refused.value.status == 410
@@ -244,14 +244,14 @@ def test_who_comes_back_too_late_lists_anew_and_goes_on(forgetful: Forgetful) ->
         assert [told(event)[:2] for event in events] == [("DELETED", "a")]
 
 
-def test_an_old_page_cannot_be_continued(forgetful: Forgetful) -> None:
+def test_an_old_page_cannot_be_continued(forgetful: CompactingServer) -> None:
     with connected(forgetful.kubeconfig) as api:
         core = client.CoreV1Api(api)
         for name in "ab":
             core.create_namespaced_config_map("default", config_map(name))
         more = meta(core.list_namespaced_config_map("default", limit=1))._continue
         core.create_namespaced_config_map("default", config_map("c"))
-        forgetful.forget()
+        forgetful.compact()
         with pytest.raises(ApiException) as refused:
             core.list_namespaced_config_map("default", limit=1, _continue=more)
         assert refusal(refused.value) == (410, "Expired")

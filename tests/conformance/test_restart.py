@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kubernetes import client
 
-from tests.conformance.official import config_map, connected, version, watched
+from tests.conformance.official_client import config_map, connected, version, watched
 from tools.control_plane import ControlPlane
 
 

@@ -20,9 +20,9 @@ from phalanx.api.wire import Object
 from tests.cli.commands import Kubectl
 from tests.recorded_cases import dig
 from tools.control_plane import ControlPlane
-from tools.seeds import Manifest, manifests
+from tools.seeds import Manifest, load_manifests
 
-ROWS = manifests()
+ROWS = load_manifests()
 #: The kinds that are served in several versions, and these versions, the newest first.
 PLURALS = {"Workload": "workloads", "PodGroup": "podgroups"}
 VERSIONS = ("v1beta1", "v1alpha3", "v1alpha2", "v1alpha1")

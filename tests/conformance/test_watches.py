@@ -18,18 +18,24 @@ from msgspec.structs import replace
 from phalanx.api.errors import ApiError, NotFound
 from phalanx.api.kinds import CONFIG_MAP, NAMESPACE
 from phalanx.api.meta import Key
-from phalanx.api.wire import Object, Reply, Stream, User
+from phalanx.api.wire import Object, Reply, StreamReply, UserInfo
 from phalanx.client.client import Client
-from phalanx.client.http import Http, Limits
-from phalanx.client.requests import collection
-from phalanx.client.transports import InProcess, Unreachable
+from phalanx.client.http import HttpClientLimits, HttpTransport
+from phalanx.client.protocol import collection_request
+from phalanx.client.transports import InProcessTransport, Unreachable
 from phalanx.server import watches
-from phalanx.server.access import ADMIN, MASTERS
-from phalanx.store.kv import Change, Encode, Write
+from phalanx.server.security.authorization import ADMIN, MASTERS
+from phalanx.store.kv import StoreChange, StoreWrite, ValueEncoder
 from phalanx.store.sqlite import SqliteStore
-from tests.conformance.chronicle import Chronicle, Happening, View, happening, place
-from tests.conformance.forgetful import TOKEN, served
-from tests.conformance.wire import Wire
+from tests.conformance.compacting_server import TOKEN, running_server
+from tests.conformance.faulty_proxy import FaultyProxy
+from tests.conformance.watch_oracle import (
+    ExpectedEvent,
+    WatchedScope,
+    WatchOracle,
+    expected_event,
+    object_key,
+)
 
 #: Small things in two namespaces, and large ones that soon fill every buffer on the way.
 SPACES = {"a": 100, "b": 100, "large": 24 * 1024}
@@ -44,30 +50,30 @@ def label(obj: Object, name: str) -> str | None:
 
 
 def is_in(obj: Object, space: str) -> bool:
-    return place(obj).startswith(f"{space}/")
+    return object_key(obj).startswith(f"{space}/")
 
 
 VIEWS = (
-    View({}, lambda obj: True),
-    View({"namespace": "a"}, lambda obj: is_in(obj, "a")),
-    View(
+    WatchedScope({}, lambda obj: True),
+    WatchedScope({"namespace": "a"}, lambda obj: is_in(obj, "a")),
+    WatchedScope(
         {"label_selector": "color=red,size!=large"},
         lambda obj: label(obj, "color") == "red" and label(obj, "size") != "large",
     ),
-    View(
+    WatchedScope(
         {"namespace": "b", "label_selector": "color!=red"},
         lambda obj: is_in(obj, "b") and label(obj, "color") != "red",
     ),
-    View(
+    WatchedScope(
         {"namespace": "a", "field_selector": "metadata.name=n-3"},
-        lambda obj: place(obj) == "a/n-3",
+        lambda obj: object_key(obj) == "a/n-3",
     ),
-    View({"namespace": "b"}, lambda obj: is_in(obj, "b")),
+    WatchedScope({"namespace": "b"}, lambda obj: is_in(obj, "b")),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class WatchLoad:
     """How many watch how much; some of them are in no hurry and let so many revisions pass."""
 
     watchers: int = 64
@@ -78,14 +84,14 @@ class Load:
     seed: int = 1
 
 
-class Course:
+class RunState:
     """How far the writing has come, and whether it is over."""
 
     def __init__(self, store: SqliteStore) -> None:
         self.end: int | None = None
         self._store = store
         self._waiting: list[tuple[int, asyncio.Event]] = []
-        store.follow(self._wake)
+        store.subscribe(self._wake)
 
     def is_over(self, revision: int) -> bool:
         """Whether nothing comes after a revision."""
@@ -103,31 +109,33 @@ class Course:
         self.end = self._store.revision
         self._wake(())
 
-    def _wake(self, changes: Sequence[Change]) -> None:
+    def _wake(self, changes: Sequence[StoreChange]) -> None:
         for revision, passed in self._waiting:
             if self.end is not None or self._store.revision >= revision:
                 passed.set()
 
 
 @dataclass(slots=True)
-class Stretch:
+class WatchStretch:
     """What was seen from one revision to another without a gap, after what was there first."""
 
     begin: int
     end: int
     listed: dict[str, int] | None = None
-    told: list[Happening] = field(default_factory=list)
+    told: list[ExpectedEvent] = field(default_factory=list)
 
 
-class Reader:
+class WatchReader:
     """Watches a view; comes back when it is cut off and lists anew when that is too late."""
 
-    def __init__(self, http: Http, store: SqliteStore, view: View, since: int, idle: int) -> None:
-        self.view, self.stretches = view, [Stretch(since, since)]
+    def __init__(
+        self, http: HttpTransport, store: SqliteStore, view: WatchedScope, since: int, idle: int
+    ) -> None:
+        self.view, self.stretches = view, [WatchStretch(since, since)]
         self._http, self._store, self._idle = http, store, idle
         self._is_late = False
 
-    async def run(self, course: Course) -> None:
+    async def run(self, course: RunState) -> None:
         """Look on until everything was told."""
         while not course.is_over(self.stretches[-1].end):
             with suppress(Unreachable):
@@ -136,18 +144,22 @@ class Reader:
                 await self._watch(course)
 
     async def _list(self) -> None:
-        reply = await self._http.send(collection("list", CONFIG_MAP, self.view.scope, {}))
+        reply = await self._http.send(collection_request("list", CONFIG_MAP, self.view.scope, {}))
         assert isinstance(reply, Reply)
         assert reply.code == 200
         found = orjson.loads(reply.body)
         at = int(found["metadata"]["resourceVersion"])
-        listed = {place(obj): int(obj["metadata"]["resourceVersion"]) for obj in found["items"]}
-        self.stretches.append(Stretch(at, at, listed))
+        listed = {
+            object_key(obj): int(obj["metadata"]["resourceVersion"]) for obj in found["items"]
+        }
+        self.stretches.append(WatchStretch(at, at, listed))
         self._is_late = False
 
-    async def _watch(self, course: Course) -> None:
+    async def _watch(self, course: RunState) -> None:
         since = {"resourceVersion": self.stretches[-1].end}
-        answer = await self._http.send(collection("watch", CONFIG_MAP, self.view.scope, since))
+        answer = await self._http.send(
+            collection_request("watch", CONFIG_MAP, self.view.scope, since)
+        )
         if isinstance(answer, Reply):
             # The revision has not come in time: nothing was missed.
             assert answer.code == 504
@@ -174,7 +186,7 @@ class Reader:
             assert revision >= stretch.end
         else:
             assert revision > stretch.end
-            stretch.told.append(happening(kind, obj, revision))
+            stretch.told.append(expected_event(kind, obj, revision))
         stretch.end = revision
 
 
@@ -206,11 +218,11 @@ async def _write_one(client: Client, lots: random.Random, space: str, name: str)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class WatchRunResult:
     """What all readers saw, what really happened, and how often the wire was cut."""
 
-    readers: Sequence[Reader]
-    chronicle: Chronicle
+    readers: Sequence[WatchReader]
+    oracle: WatchOracle
     cuts: int
 
     def check(self) -> None:
@@ -218,8 +230,10 @@ class Outcome:
         for reader in self.readers:
             for stretch in reader.stretches:
                 if stretch.listed is not None:
-                    assert stretch.listed == self.chronicle.present(reader.view, stretch.begin)
-                happened = self.chronicle.happenings(reader.view, stretch.begin, stretch.end)
+                    assert stretch.listed == self.oracle.expected_objects(
+                        reader.view, stretch.begin
+                    )
+                happened = self.oracle.expected_events(reader.view, stretch.begin, stretch.end)
                 assert stretch.told == happened
 
     @property
@@ -233,42 +247,42 @@ class Outcome:
         return sum(len(stretch.told) for reader in self.readers for stretch in reader.stretches)
 
 
-async def observe(folder: Path, load: Load) -> Outcome:
+async def observe(folder: Path, load: WatchLoad) -> WatchRunResult:
     """Write while all look on; what came of it."""
     lots = random.Random(load.seed)
-    async with served(folder) as found:
-        store, chronicle = found.store, Chronicle(found.store)
-        client = Client(InProcess(found.server.handle, User("writer", (MASTERS,))))
+    async with running_server(folder) as found:
+        store, chronicle = found.store, WatchOracle(found.store)
+        client = Client(InProcessTransport(found.server.handle, UserInfo("writer", (MASTERS,))))
         for space in SPACES:
             await client.create(NAMESPACE, {"metadata": {"name": space}})
         await write(client, store, lots, store.revision + 2 * load.around)
-        wire = Wire(found.port, lots, shortest=16 * 1024, longest=1024 * 1024)
-        async with wire.strung() as port, _connected(port, found.authority, load) as http:
-            readers, course = _readers(http, store, load), Course(store)
+        wire = FaultyProxy(found.port, lots, shortest=16 * 1024, longest=1024 * 1024)
+        async with wire.listen() as port, _connected(port, found.authority, load) as http:
+            readers, course = _readers(http, store, load), RunState(store)
             async with asyncio.TaskGroup() as reading:
                 for reader in readers:
                     reading.create_task(reader.run(course))
                 await _write_all(client, store, load)
                 course.finish()
-        return Outcome(readers, chronicle, wire.cuts)
+        return WatchRunResult(readers, chronicle, wire.cuts)
 
 
 @asynccontextmanager
-async def _connected(port: int, authority: str, load: Load) -> AsyncIterator[Http]:
+async def _connected(port: int, authority: str, load: WatchLoad) -> AsyncIterator[HttpTransport]:
     tls = ssl.create_default_context(cadata=authority)
-    limits = Limits(connections=2 * load.watchers)
-    http = Http(f"https://127.0.0.1:{port}", token=TOKEN, tls=tls, limits=limits)
+    limits = HttpClientLimits(max_connections=2 * load.watchers)
+    http = HttpTransport(f"https://127.0.0.1:{port}", token=TOKEN, tls=tls, limits=limits)
     try:
         yield http
     finally:
         await http.close()
 
 
-def _readers(http: Http, store: SqliteStore, load: Load) -> list[Reader]:
+def _readers(http: HttpTransport, store: SqliteStore, load: WatchLoad) -> list[WatchReader]:
     """Watchers of every view, spread evenly around the newest revision; the first ones idle."""
     step = 2 * load.around / load.watchers
     return [
-        Reader(
+        WatchReader(
             http, store, VIEWS[0] if n < len(load.idlers) else VIEWS[n % len(VIEWS)],
             store.revision - load.around + int(n * step),
             load.idlers[n] if n < len(load.idlers) else 0,
@@ -277,7 +291,7 @@ def _readers(http: Http, store: SqliteStore, load: Load) -> list[Reader]:
     ]  # fmt: skip
 
 
-async def _write_all(client: Client, store: SqliteStore, load: Load) -> None:
+async def _write_all(client: Client, store: SqliteStore, load: WatchLoad) -> None:
     until = store.revision + load.writes
     async with asyncio.TaskGroup() as writing:
         for n in range(WRITERS):
@@ -295,7 +309,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_steps")
 def test_every_event_is_told_once_and_in_order_or_its_loss_is(tmp_path: Path) -> None:
-    outcome = uvloop.run(observe(tmp_path, Load()))
+    outcome = uvloop.run(observe(tmp_path, WatchLoad()))
     outcome.check()
     assert outcome.cuts >= 100
     assert outcome.late >= 1
@@ -306,7 +320,7 @@ def test_every_event_is_told_once_and_in_order_or_its_loss_is(tmp_path: Path) ->
 @pytest.mark.usefixtures("small_steps")
 @pytest.mark.parametrize("seed", range(5))
 def test_watches_keep_their_promise_for_long(tmp_path: Path, seed: int) -> None:
-    load = Load(watchers=200, writes=20_000, idlers=(200, 1_000, 300, 5_000), seed=seed)
+    load = WatchLoad(watchers=200, writes=20_000, idlers=(200, 1_000, 300, 5_000), seed=seed)
     outcome = uvloop.run(observe(tmp_path, load))
     outcome.check()
     assert outcome.cuts >= 1_000
@@ -314,21 +328,21 @@ def test_watches_keep_their_promise_for_long(tmp_path: Path, seed: int) -> None:
 
 async def _search(folder: Path, pages: int) -> int:
     """How often the server turns to something else while a watch looks for one of many changes."""
-    async with served(folder) as found:
+    async with running_server(folder) as found:
         store, since = found.store, found.store.revision
         names = [f"n-{n}" for n in range(pages * watches.PAGE)]
         body = {"apiVersion": "v1", "kind": "ConfigMap"}
         await store.commit([
-            Write(CONFIG_MAP.key("default", name), _encoder({**body, "metadata": {
+            StoreWrite(CONFIG_MAP.store_key("default", name), _encoder({**body, "metadata": {
                 "name": name, "namespace": "default", "labels": {"last": str(name == names[-1])},
             }}), 0)
             for name in names
         ])  # fmt: skip
-        request = collection(
+        request = collection_request(
             "watch", CONFIG_MAP, {"label_selector": "last=True"}, {"resourceVersion": since}
         )
         answer = await found.server.handle(replace(request, user=ADMIN))
-        assert isinstance(answer, Stream)
+        assert isinstance(answer, StreamReply)
         async with aclosing(answer.chunks) as chunks:
             event, turns = asyncio.ensure_future(anext(chunks)), 0
             while not event.done():
@@ -338,7 +352,7 @@ async def _search(folder: Path, pages: int) -> int:
         return turns
 
 
-def _encoder(obj: Object) -> Encode:
+def _encoder(obj: Object) -> ValueEncoder:
     return lambda revision: orjson.dumps(
         {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(revision)}}
     )

@@ -6,31 +6,31 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing, asynccontextmanager
 
+from phalanx.api.conversion.hub import STORED_KINDS
 from phalanx.api.core import Node, Pod
 from phalanx.api.errors import NotFound
-from phalanx.api.gates import DEFAULT, Gates
+from phalanx.api.feature_gates import DEFAULT_GATES, FeatureGates
 from phalanx.api.kinds import EVENT, KINDS, NODE, POD, POD_GROUP, Kind
-from phalanx.api.meta import Condition, Key, condition
+from phalanx.api.meta import Condition, Key, find_condition
 from phalanx.api.scheduling import PodGroup
-from phalanx.api.versions.conversion import STORED
-from phalanx.api.wire import Object, Reply, Request, Stream
-from phalanx.chance import SeededChance
+from phalanx.api.wire import Object, Reply, Request, StreamReply
 from phalanx.client.client import Client
-from phalanx.client.transports import InProcess
+from phalanx.client.transports import InProcessTransport
 from phalanx.clock import LoopClock
+from phalanx.components import ComponentConfig
 from phalanx.control_plane import ControlPlane
-from phalanx.controllers.nodes.nodes import SimulatedNode
-from phalanx.controllers.shell.exact import Solving
-from phalanx.crew import Staff
-from phalanx.scheduler.settings.profiles import DEFAULT_PROFILES, Profiles
-from phalanx.server.access import ADMIN
-from phalanx.sim.invariants import Auditor, check
-from phalanx.sim.observer import Observer
+from phalanx.controllers.nodes.node_pool import SimulatedNode
+from phalanx.controllers.scheduling.exact_solver import AsyncSolver
+from phalanx.randomness import SeededRandom
+from phalanx.scheduler.configuration.profiles import DEFAULT_PROFILES, Profiles
+from phalanx.server.security.authorization import ADMIN
+from phalanx.sim.invariants import InvariantAuditor, check_cluster
+from phalanx.sim.observer import ApiObserver
 from phalanx.store.memory import MemoryStore
 
 #: When virtual time begins: 2027-01-15T08:00:00Z.
 EPOCH = 1_800_000_000.0
-KIND_OF = {kind.name: kind for kind in STORED}
+KIND_OF = {kind.name: kind for kind in STORED_KINDS}
 
 
 class Cluster:
@@ -52,7 +52,7 @@ class Cluster:
 
     async def bind(self, pod: str, node: str, namespace: str = "default") -> None:
         """Bind by hand, without asking any scheduler."""
-        path = POD.path(namespace, pod, "binding")
+        path = POD.url_path(namespace, pod, "binding")
         await self.client.post(path, {"target": {"kind": "Node", "name": node}})
 
     async def delete(self, kind: Kind, name: str, namespace: str = "default") -> None:
@@ -62,18 +62,18 @@ class Cluster:
         found = (await self.client.list(POD, Pod)).items
         return {pod.metadata.name: pod for pod in found}
 
-    async def placed(self) -> dict[str, str]:
+    async def node_by_pod(self) -> dict[str, str]:
         """Where each pod that has a node is."""
         pods = await self.pods()
         return {name: pod.spec.node_name for name, pod in pods.items() if pod.spec.node_name}
 
-    async def said_of_pod(self, name: str) -> Condition | None:
+    async def pod_condition(self, name: str) -> Condition | None:
         pod = await self.client.get(POD, Key("default", name), Pod)
-        return condition(pod.status.conditions, "PodScheduled")
+        return find_condition(pod.status.conditions, "PodScheduled")
 
-    async def said_of_group(self, name: str, kind: str) -> Condition | None:
+    async def group_condition(self, name: str, kind: str) -> Condition | None:
         group = await self.client.get(POD_GROUP, Key("default", name), PodGroup)
-        return condition(group.status.conditions, kind)
+        return find_condition(group.status.conditions, kind)
 
     async def events(self, reason: str) -> list[tuple[str, str]]:
         """The objects and messages of the events of a reason, in the order of names."""
@@ -84,14 +84,14 @@ class Cluster:
             if event["reason"] == reason
         )
 
-    async def wrongs(self) -> list[str]:
+    async def violations(self) -> list[str]:
         """What must never be the case, and is."""
         nodes = (await self.client.list(NODE, Node)).items
         try:
             groups = (await self.client.list(POD_GROUP, PodGroup)).items
         except NotFound:
             groups = ()
-        return check((await self.pods()).values(), nodes, groups)
+        return check_cluster((await self.pods()).values(), nodes, groups)
 
     async def until(self, there: Callable[[], Awaitable[bool]], seconds: float = 60.0) -> float:
         """Wait for something; how long that took."""
@@ -104,7 +104,7 @@ class Cluster:
 
     async def until_placed(self, *pods: str, seconds: float = 60.0) -> float:
         async def are_there() -> bool:
-            return set(pods) <= set(await self.placed())
+            return set(pods) <= set(await self.node_by_pod())
 
         return await self.until(are_there, seconds)
 
@@ -117,27 +117,27 @@ async def cluster(
     latency: Callable[[], float] | None = None,
     kinds: Sequence[Kind] = KINDS,
     profiles: Profiles = DEFAULT_PROFILES,
-    gates: Gates = DEFAULT,
-    solving: Solving | None = None,
+    gates: FeatureGates = DEFAULT_GATES,
+    solver: AsyncSolver | None = None,
 ) -> AsyncIterator[Cluster]:
     """A control plane that runs while the context lasts; at its end nothing may be wrong."""
     clock = LoopClock(asyncio.get_running_loop(), EPOCH)
     store = MemoryStore(latency)
-    staff = Staff(nodes, without, gates, profiles, kinds, solving=solving)
-    plane = ControlPlane(store, clock, SeededChance(1), staff)
+    staff = ComponentConfig(nodes, without, gates, profiles, kinds, solver=solver)
+    plane = ControlPlane(store, clock, SeededRandom(1), staff)
     async with plane.running():
         found = Cluster(plane, store, clock)
         yield found
-        assert await found.wrongs() == []
+        assert await found.violations() == []
 
 
 @asynccontextmanager
-async def audited(c: Cluster) -> AsyncIterator[None]:
+async def audit_transactions(c: Cluster) -> AsyncIterator[None]:
     """Every transaction is held against what must never be the case."""
-    observer = Observer(c.plane.client("auditor"))
-    auditor = Auditor(observer.pods, observer.nodes, observer.groups)
+    observer = ApiObserver(c.plane.client("auditor"))
+    auditor = InvariantAuditor(observer.pods, observer.nodes, observer.groups)
     wrong: list[str] = []
-    observer.settled.append(lambda revision: wrong.extend(auditor.audit()))
+    observer.on_batch.append(lambda revision: wrong.extend(auditor.audit()))
     observing = asyncio.create_task(observer.run())
     await asyncio.sleep(0)
     try:
@@ -149,29 +149,29 @@ async def audited(c: Cluster) -> AsyncIterator[None]:
     assert len(observer.pods) == len(await c.pods())
 
 
-def machines(count: int, **room: str) -> list[SimulatedNode]:
+def simulated_nodes(count: int, **room: str) -> list[SimulatedNode]:
     """Simulated nodes n0, n1, …"""
     return [SimulatedNode(f"n{n}", {"pods": "110", **room}) for n in range(count)]
 
 
-class Lagging:
+class LaggingTransport:
     """A way to the server on which all that is watched comes late, and what is asked is noted."""
 
     def __init__(self, plane: ControlPlane, lag: float = 0.0) -> None:
-        self._inner, self._lag = InProcess(plane.server.handle, ADMIN), lag
-        self.asked: list[Request] = []
+        self._inner, self._lag = InProcessTransport(plane.server.handle, ADMIN), lag
+        self.requests: list[Request] = []
 
-    async def send(self, request: Request) -> Reply | Stream:
-        self.asked.append(request)
+    async def send(self, request: Request) -> Reply | StreamReply:
+        self.requests.append(request)
         answer = await self._inner.send(request)
         if isinstance(answer, Reply) or not self._lag:
             return answer
-        return Stream(answer.code, self._late(answer.chunks))
+        return StreamReply(answer.code, self._delay(answer.chunks))
 
     async def close(self) -> None:
         """Nothing is held."""
 
-    async def _late(self, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    async def _delay(self, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
         loop, on_the_way = asyncio.get_running_loop(), asyncio.Queue[tuple[float, bytes]]()
 
         async def carry() -> None:
@@ -192,33 +192,33 @@ class Lagging:
             carrying.cancel()
 
 
-def lagging(cluster: Cluster, lag: float = 0.0) -> tuple[Client, Lagging]:
+def lagging_client(cluster: Cluster, lag: float = 0.0) -> tuple[Client, LaggingTransport]:
     """A client on such a way, and the way."""
-    way = Lagging(cluster.plane, lag)
+    way = LaggingTransport(cluster.plane, lag)
     return Client(way), way
 
 
-class Held:
+class HeldTransport:
     """A way to the server on which all news of one kind can be held up."""
 
     def __init__(self, c: Cluster, kind: Kind) -> None:
-        self._inner, self._path = InProcess(c.plane.server.handle, ADMIN), kind.path()
-        self.flows = asyncio.Event()
-        self.flows.set()
+        self._inner, self._path = InProcessTransport(c.plane.server.handle, ADMIN), kind.url_path()
+        self.is_flowing = asyncio.Event()
+        self.is_flowing.set()
 
-    async def send(self, request: Request) -> Reply | Stream:
+    async def send(self, request: Request) -> Reply | StreamReply:
         answer = await self._inner.send(request)
         if request.path != self._path:
             return answer
-        if isinstance(answer, Stream):
-            return Stream(answer.code, self._late(answer.chunks))
-        await self.flows.wait()
+        if isinstance(answer, StreamReply):
+            return StreamReply(answer.code, self._hold(answer.chunks))
+        await self.is_flowing.wait()
         return answer
 
-    async def _late(self, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    async def _hold(self, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
         async with aclosing(chunks):
             async for chunk in chunks:
-                await self.flows.wait()
+                await self.is_flowing.wait()
                 yield chunk
 
     async def close(self) -> None:

@@ -19,21 +19,21 @@ from phalanx.api.kinds import (
     Kind,
 )
 from phalanx.api.meta import Key
-from phalanx.api.wire import Object, User
-from phalanx.chance import SeededChance
+from phalanx.api.wire import Object, UserInfo
 from phalanx.client.client import Client
-from phalanx.client.election import Terms
-from phalanx.client.telling import Telling
-from phalanx.client.transports import InProcess
-from phalanx.controllers import bureau, office
-from phalanx.controllers.bureau import Bureau, Wishes
-from phalanx.controllers.office import Office
-from phalanx.controllers.roster import Selection
-from phalanx.controllers.tenure import Candidacy
+from phalanx.client.leader_election import LeaseTimings
+from phalanx.client.transports import DenialReportingTransport, InProcessTransport
+from phalanx.controllers import controller_manager as bureau
+from phalanx.controllers import scheduler_runner as office
+from phalanx.controllers.controller_manager import ControllerManager, ControllerManagerConfig
+from phalanx.controllers.leadership import ElectionConfig
+from phalanx.controllers.registry import ControllerSelection
+from phalanx.controllers.scheduler_runner import SchedulerRunner
+from phalanx.randomness import SeededRandom
 from tests.builders import gang, in_virtual_time
-from tests.controllers.cluster import Cluster, cluster, machines
-from tests.controllers.foreign import KNOWN
-from tests.controllers.jobs.work import indexed
+from tests.controllers.cluster import Cluster, cluster, simulated_nodes
+from tests.controllers.foreign_cluster import FOREIGN_KINDS
+from tests.controllers.jobs.job_controller_harness import indexed
 
 PAGE = Path(__file__).parents[2] / "docs" / "running-on-a-cluster.md"
 BOUND_ONE_BY_ONE = "the API server has no GroupBinding"
@@ -53,7 +53,11 @@ async def allowed(c: Cluster, account: str, said: list[str]) -> Client:
         await c.client.create(kind, one)
     name = f"system:serviceaccount:phalanx:{account}"
     groups = ("system:serviceaccounts", "system:serviceaccounts:phalanx", "system:authenticated")
-    return Client(Telling(InProcess(c.plane.server.handle, User(name, groups)), said.append))
+    return Client(
+        DenialReportingTransport(
+            InProcessTransport(c.plane.server.handle, UserInfo(name, groups)), said.append
+        )
+    )
 
 
 async def ended(task: asyncio.Task[None]) -> None:
@@ -63,12 +67,17 @@ async def ended(task: asyncio.Task[None]) -> None:
 
 @in_virtual_time
 async def test_the_rights_of_the_controllers_are_enough_to_run_jobs() -> None:
-    async with cluster(without=("controllers", "scheduler"), kinds=KNOWN) as c:
+    async with cluster(without=("controllers", "scheduler"), kinds=FOREIGN_KINDS) as c:
         said: list[str] = []
         client = await allowed(c, "controllers", said)
-        voice = bureau.Voice(said.append, lambda names: None)
-        clerks = Bureau(
-            client, c.clock, SeededChance(1), voice, Wishes(Selection()), Candidacy("me", Terms())
+        voice = bureau.ControllerManagerCallbacks(said.append, lambda names: None)
+        clerks = ControllerManager(
+            client,
+            c.clock,
+            SeededRandom(1),
+            voice,
+            ControllerManagerConfig(ControllerSelection()),
+            ElectionConfig("me", LeaseTimings()),
         )
         task = asyncio.create_task(clerks.run())
         high = {"metadata": {"name": "high"}, "value": 5}
@@ -91,20 +100,22 @@ async def test_the_rights_of_the_controllers_are_enough_to_run_jobs() -> None:
         assert [text for text in said if not text.startswith(NOT_OURS)] == []
 
 
-@pytest.mark.parametrize("kinds", [KNOWN, KINDS], ids=["foreign", "ours"])
+@pytest.mark.parametrize("kinds", [FOREIGN_KINDS, KINDS], ids=["foreign", "ours"])
 @in_virtual_time
 async def test_the_rights_of_the_scheduler_are_enough_to_place_gangs(
     kinds: tuple[Kind, ...],
 ) -> None:
-    async with cluster(nodes=machines(2, cpu="4"), without=("scheduler",), kinds=kinds) as c:
+    async with cluster(nodes=simulated_nodes(2, cpu="4"), without=("scheduler",), kinds=kinds) as c:
         said: list[str] = []
         client = await allowed(c, "scheduler", said)
-        voice = office.Voice(said.append, lambda names: None)
-        clerk = Office(client, c.clock, SeededChance(1), voice, candidacy=Candidacy("me", Terms()))
+        voice = office.SchedulerRunnerCallbacks(said.append, lambda names: None)
+        clerk = SchedulerRunner(
+            client, c.clock, SeededRandom(1), voice, election=ElectionConfig("me", LeaseTimings())
+        )
         task = asyncio.create_task(clerk.run())
         members = gang("fits", 4, cpu="2") + gang("waits", 4, cpu="2")
         for one in members:
-            if kinds is KNOWN and one["kind"] == "Pod":
+            if kinds is FOREIGN_KINDS and one["kind"] == "Pod":
                 one["spec"]["schedulerName"] = "phalanx-scheduler"
         await c.create(*members)
         await c.until_placed(*(f"fits-{n}" for n in range(4)))

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from phalanx.api.kinds import POD, POD_GROUP
-from phalanx.api.meta import Key, condition
+from phalanx.api.meta import Key, find_condition
 from phalanx.api.scheduling import DEGRADED, PodGroup
-from phalanx.chance import SeededChance
-from phalanx.controllers.loop import Informers
-from phalanx.controllers.shell.scheduling import Scheduling
+from phalanx.controllers.reconcile_loop import Informers
+from phalanx.controllers.scheduling.scheduler import Scheduler
+from phalanx.randomness import SeededRandom
 from tests.builders import gang, in_virtual_time
-from tests.controllers.cluster import Cluster, cluster, machines
+from tests.controllers.cluster import Cluster, cluster, simulated_nodes
 
 GROUP = Key("default", "a")
 
@@ -21,9 +21,9 @@ GROUP = Key("default", "a")
 @asynccontextmanager
 async def scheduler(c: Cluster) -> AsyncIterator[None]:
     """One life of a scheduler."""
-    client, chance = c.plane.client("scheduler"), SeededChance(1)
+    client, chance = c.plane.client("scheduler"), SeededRandom(1)
     informers = Informers(client, chance)
-    shell = Scheduling(client, informers, c.clock, chance)
+    shell = Scheduler(client, informers, c.clock, chance)
     tasks = [asyncio.create_task(informers.run()), asyncio.create_task(shell.run())]
     yield
     for task in tasks:
@@ -52,7 +52,7 @@ async def test_counts_that_nobody_lived_to_mend_are_mended_by_the_next() -> None
 
 @in_virtual_time
 async def test_what_a_rival_with_a_late_view_says_of_a_group_is_put_right() -> None:
-    async with cluster(nodes=machines(1, cpu="4"), without=["scheduler"]) as c, scheduler(c):
+    async with cluster(nodes=simulated_nodes(1, cpu="4"), without=["scheduler"]) as c, scheduler(c):
         await c.create(*gang("a", 3, cpu="1"))
         await asyncio.sleep(5)
         lost = {"type": DEGRADED, "status": "True", "reason": "MembersLost", "message": "",
@@ -62,6 +62,6 @@ async def test_what_a_rival_with_a_late_view_says_of_a_group_is_put_right() -> N
         await c.client.patch(POD_GROUP, GROUP, {"status": said}, subresource="status")
         await asyncio.sleep(5)
         found = await c.client.get(POD_GROUP, GROUP, PodGroup)
-        degraded = condition(found.status.conditions, DEGRADED)
+        degraded = find_condition(found.status.conditions, DEGRADED)
         assert degraded is not None
         assert (degraded.status, await counts(c)) == ("False", (3, 0))

@@ -9,24 +9,35 @@ from pathlib import Path
 from tests.cli.commands import ROOT
 
 SOURCE = ROOT / "src" / "phalanx"
-ROOMS = ("controllers", "scheduler", "crew.py", "server/groupevictions.py", "server/eviction.py")
+ROOMS = ("controllers", "scheduler", "components.py", "server/eviction.py")
 #: Which argument of a call is the reason.
 CALLS = {
-    "Remark": 0, "fallback": 0, "refused": 0, "Verdict": 1, "Ending": 1, "_turned_away": 1,
-    "_note_end": 2, "Note": 2, "_record": 1, "Objection": 0, "Waiting": 1, "Impossible": 1,
-}  # fmt: skip
+    "CronJobEvent": 0,
+    "JobEvent": 0,
+    "fallback_event": 0,
+    "rejected_status": 0,
+    "ConditionUpdate": 1,
+    "JobOutcome": 1,
+    "_reject": 1,
+    "_record_exit": 2,
+    "ObjectEvent": 2,
+    "_record_event": 1,
+    "EntityRejection": 0,
+    "Waiting": 1,
+    "Impossible": 1,
+}
 #: Reasons that are chosen by other means than a call: module and the names of its constants.
 CONSTANTS = {
     "scheduler/decision.py": ("UNSCHEDULABLE", "SCHEDULER_ERROR", "UNDECIDED"),
-    "scheduler/asking/diagnosis.py": ("NOT_READY",),
-    "scheduler/asking/forecast.py": ("FITS", "NEVER", "PREEMPTS"),
-    "scheduler/asking/lineup.py": ("NEW",),
-    "controllers/shell/waits.py": ("NOT_READY", "INVALID"),
-    "controllers/shell/reporter.py": ("SCHEDULING_GATED",),
-    "controllers/shell/evictor.py": ("REASON",),
-    "controllers/shell/intents.py": ("UNDONE", "STUCK"),
-    "controllers/nodes/podreports.py": ("NOT_READY",),
-    "controllers/nodes/tainteviction.py": ("_REASON",),
+    "scheduler/diagnosis/diagnosis.py": ("NOT_READY",),
+    "scheduler/diagnosis/what_if.py": ("FITS", "NEVER", "PREEMPTS"),
+    "scheduler/diagnosis/queue_order.py": ("NOT_TRIED_YET",),
+    "controllers/scheduling/pending_status.py": ("NOT_READY", "INVALID"),
+    "controllers/scheduling/status_writer.py": ("SCHEDULING_GATED",),
+    "controllers/scheduling/evictor.py": ("PREEMPTION_REASON",),
+    "controllers/scheduling/bind_intents.py": ("BINDING_UNDONE", "BINDING_INCOMPLETE"),
+    "controllers/nodes/pod_status.py": ("CONTAINERS_NOT_READY",),
+    "controllers/nodes/taint_eviction.py": ("_REASON",),
 }
 #: What is put into reasons that are made of parts: whose objects they are about.
 PARTS = ("Workload", "PodGroup")

@@ -9,22 +9,22 @@ from msgspec.structs import replace
 from phalanx.api.core import (
     Affinity,
     Container,
+    ContainerImage,
     ContainerPort,
-    Gate,
     Node,
-    NodeImage,
     NodeSpec,
     NodeStatus,
     Pod,
+    PodSchedulingGate,
     PodSpec,
     PodStatus,
-    Requirements,
+    ResourceRequirements,
     SchedulingGroup,
-    SpreadConstraint,
     Taint,
     Toleration,
+    TopologySpreadConstraint,
 )
-from phalanx.api.meta import Key, Meta
+from phalanx.api.meta import Key, ObjectMeta
 from phalanx.api.scheduling import (
     CompositeGangPolicy,
     CompositePodGroup,
@@ -38,8 +38,8 @@ from phalanx.api.scheduling import (
     SchedulingPolicy,
     TopologyConstraint,
 )
-from phalanx.scheduler.cluster.cache import Cache
-from phalanx.scheduler.cluster.shape import shape_of
+from phalanx.scheduler.cluster.cache import SchedulerCache
+from phalanx.scheduler.cluster.pod_shape import shape_of
 from phalanx.scheduler.entity import Entity, Member
 
 NAMESPACE = "default"
@@ -63,11 +63,11 @@ def node(
     """A node of 4 CPU, 8Gi and 110 pods unless said otherwise."""
     allocatable: dict[str, str | int | float] = {"cpu": "4", "memory": "8Gi", "pods": 110}
     return Node(
-        Meta(name=name, labels=labels or {}),
+        ObjectMeta(name=name, labels=labels or {}),
         NodeSpec(unschedulable=cordoned, taints=taints),
         NodeStatus(
             allocatable={**allocatable, **amounts, **(room or {})},
-            images=tuple(NodeImage((name,), size) for name, size in (images or {}).items()),
+            images=tuple(ContainerImage((name,), size) for name, size in (images or {}).items()),
         ),
     )
 
@@ -88,7 +88,7 @@ def pod(
     tolerations: tuple[Toleration, ...] = (),
     labels: dict[str, str] | None = None,
     affinity: Affinity | None = None,
-    spreads: tuple[SpreadConstraint, ...] = (),
+    spreads: tuple[TopologySpreadConstraint, ...] = (),
     ports: tuple[ContainerPort, ...] = (),
     image: str = "",
     asks: Amounts | None = None,
@@ -97,7 +97,7 @@ def pod(
     """A pod of one container that asks for these amounts, or for nothing."""
     requests = {**amounts, **(asks or {})}
     return Pod(
-        Meta(
+        ObjectMeta(
             name=name,
             namespace=NAMESPACE,
             uid=uid or f"uid-{name}",
@@ -108,10 +108,12 @@ def pod(
             node_name=on,
             scheduler_name=scheduler,
             scheduling_group=SchedulingGroup(group) if group else None,
-            scheduling_gates=tuple(Gate(gate) for gate in gates),
+            scheduling_gates=tuple(PodSchedulingGate(gate) for gate in gates),
             containers=(
                 Container(
-                    image=image, resources=Requirements(requests=dict(requests)), ports=ports
+                    image=image,
+                    resources=ResourceRequirements(requests=dict(requests)),
+                    ports=ports,
                 ),
             ),
             node_selector=selector or {},
@@ -131,7 +133,7 @@ def pod_like(original: Pod, name: str, *, uid: str = "", on: str = "") -> Pod:
     return replace(original, metadata=meta, spec=replace(original.spec, node_name=on))
 
 
-def promised(original: Pod, node: str) -> Pod:
+def nominated(original: Pod, node: str) -> Pod:
     """The same pod without a node, which is kept one while others leave it."""
     return replace(
         original,
@@ -149,7 +151,7 @@ def gang(
         scheduling_policy=policy, priority=priority, parent_composite_pod_group_name=parent,
         disruption_mode=_mode(goes_whole), scheduling_constraints=_constraints(topology),
     )  # fmt: skip
-    return PodGroup(Meta(name=name, namespace=NAMESPACE), spec)
+    return PodGroup(ObjectMeta(name=name, namespace=NAMESPACE), spec)
 
 
 def basic(name: str, *, priority: int = 0, parent: str = "", topology: str = "") -> PodGroup:
@@ -157,7 +159,7 @@ def basic(name: str, *, priority: int = 0, parent: str = "", topology: str = "")
         scheduling_policy=SchedulingPolicy(basic={}), priority=priority,
         parent_composite_pod_group_name=parent, scheduling_constraints=_constraints(topology),
     )  # fmt: skip
-    return PodGroup(Meta(name=name, namespace=NAMESPACE), spec)
+    return PodGroup(ObjectMeta(name=name, namespace=NAMESPACE), spec)
 
 
 def composite(
@@ -170,7 +172,7 @@ def composite(
         scheduling_policy=policy, priority=priority, parent_composite_pod_group_name=parent,
         disruption_mode=_mode(goes_whole), scheduling_constraints=_constraints(topology),
     )  # fmt: skip
-    return CompositePodGroup(Meta(name=name, namespace=NAMESPACE), spec)
+    return CompositePodGroup(ObjectMeta(name=name, namespace=NAMESPACE), spec)
 
 
 def _mode(goes_whole: bool) -> DisruptionMode | None:
@@ -181,12 +183,12 @@ def _constraints(topology: str) -> SchedulingConstraints | None:
     return SchedulingConstraints((TopologyConstraint(topology),)) if topology else None
 
 
-def cluster(nodes: Iterable[Node], pods: Iterable[Pod] = ()) -> Cache:
-    cache = Cache()
+def cluster(nodes: Iterable[Node], pods: Iterable[Pod] = ()) -> SchedulerCache:
+    cache = SchedulerCache()
     for one in nodes:
-        cache.node(one.metadata.name, one)
+        cache.update_node(one.metadata.name, one)
     for running in pods:
-        cache.pod(running.metadata.key, running)
+        cache.update_pod(running.metadata.key, running)
     return cache
 
 
@@ -204,8 +206,8 @@ def entity(group: PodGroup | None, pods: Iterable[Pod], others: Iterable[Pod] = 
 def tree(group: CompositePodGroup, *parts: Entity) -> Entity:
     """A group of groups with what hangs from it."""
     members = tuple(one for part in parts for one in part.members)
-    others = tuple(one for part in parts for one in part.others)
-    return Entity(group.metadata.key, group, members, others, parts=parts)
+    others = tuple(one for part in parts for one in part.other_members)
+    return Entity(group.metadata.key, group, members, others, children=parts)
 
 
 def alone(pod: Pod) -> Entity:

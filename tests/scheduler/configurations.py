@@ -8,8 +8,11 @@ from hypothesis import strategies as st
 from msgspec import json
 
 from phalanx.api.core import NodeAffinity, NodeSelector, NodeTerm, PreferredNodeTerm
-from phalanx.scheduler.policy import Policy
-from phalanx.scheduler.settings.configuration import Configuration, read
+from phalanx.scheduler.configuration.scheduler_configuration import (
+    SchedulerConfiguration,
+    parse_configuration,
+)
+from phalanx.scheduler.policy import SchedulerPolicy
 from tests.scheduler.oracle_settings import FILTERS, WEIGHTS
 from tests.scheduler.strategies import KEYS, NEEDS
 
@@ -17,7 +20,7 @@ Profile = dict[str, Any]
 RESOURCES = ["cpu", "memory", "example.com/gpu", "example.com/fpga", "ephemeral-storage", "pods"]
 
 
-def file(*profiles: Profile, **fields: Any) -> dict[str, Any]:
+def configuration_file(*profiles: Profile, **fields: Any) -> dict[str, Any]:
     """A configuration file of some profiles."""
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -27,16 +30,16 @@ def file(*profiles: Profile, **fields: Any) -> dict[str, Any]:
     }
 
 
-def configured(*profiles: Profile, **fields: Any) -> Configuration:
+def load_configuration(*profiles: Profile, **fields: Any) -> SchedulerConfiguration:
     """What a file without faults asks for."""
-    found = read(file(*profiles, **fields))
-    assert isinstance(found, Configuration), found
+    found = parse_configuration(configuration_file(*profiles, **fields))
+    assert isinstance(found, SchedulerConfiguration), found
     return found
 
 
-def policy(profile: Profile) -> Policy:
+def policy(profile: Profile) -> SchedulerPolicy:
     """The policy of a single profile."""
-    (found,) = configured(profile).profiles.policies.values()
+    (found,) = load_configuration(profile).profiles.policies.values()
     return found
 
 

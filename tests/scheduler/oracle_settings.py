@@ -20,7 +20,7 @@ CPU_AND_MEMORY: list[dict[str, Any]] = [
 
 
 @dataclass
-class Settings:
+class OracleSettings:
     """One profile, as it stands in the file."""
 
     profile: dict[str, Any] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Settings:
                 return 0
         return WEIGHTS[name]
 
-    def told(self, name: str) -> dict[str, Any]:
+    def plugin_args(self, name: str) -> dict[str, Any]:
         """What a plugin is told."""
         configs = self.profile.get("pluginConfig", [])
         found: dict[str, Any] = next((one["args"] for one in configs if one["name"] == name), {})
@@ -53,7 +53,7 @@ class Settings:
     def strategy(self) -> dict[str, Any]:
         """How full nodes should be."""
         usual = {"type": "LeastAllocated"}
-        found: dict[str, Any] = self.told("NodeResourcesFit").get("scoringStrategy", usual)
+        found: dict[str, Any] = self.plugin_args("NodeResourcesFit").get("scoringStrategy", usual)
         return found
 
     def _names(self, point: str, what: str) -> list[str]:

@@ -18,12 +18,12 @@ from phalanx.api.core import (
     PodAffinity,
     PodAffinityTerm,
     PreferredNodeTerm,
-    SpreadConstraint,
     Taint,
     Toleration,
+    TopologySpreadConstraint,
     WeightedPodAffinityTerm,
 )
-from phalanx.scheduler.cluster.cache import Cache
+from phalanx.scheduler.cluster.cache import SchedulerCache
 from phalanx.scheduler.entity import Entity
 from tests.scheduler import oracle
 from tests.scheduler.builders import (
@@ -38,7 +38,7 @@ from tests.scheduler.builders import (
     pod,
     pod_like,
 )
-from tests.scheduler.machine import World
+from tests.scheduler.oracle_cluster import OracleCluster
 
 NODE_NAMES = [f"n{i}" for i in range(5)]
 TAINTS = [
@@ -60,7 +60,7 @@ LABELS = [
     {"zone": "a", "topology.kubernetes.io/zone": "a"},
 ]
 SELECTORS = [{}, {}, {"disk": "ssd"}, {"disk": "ssd", "zone": "a"}, {"zone": "nowhere"}]
-ASKS: list[dict[str, str]] = [
+REQUESTS: list[dict[str, str]] = [
     {},
     {"cpu": "500m"},
     {"cpu": "1", "memory": "1Gi"},
@@ -70,7 +70,7 @@ ASKS: list[dict[str, str]] = [
     {"example.com/fpga": "1"},
     {"cpu": "250m", "memory": "700Mi", "example.com/gpu": "1", "ephemeral-storage": "1G"},
 ]
-ROOMS: list[dict[str, str]] = [
+CAPACITIES: list[dict[str, str]] = [
     {},
     {"cpu": "2", "memory": "4Gi"},
     {"cpu": "8", "pods": "2"},
@@ -134,7 +134,7 @@ affinities = st.builds(
     st.one_of(st.none(), pod_affinities),
 )
 spread_constraints = st.builds(
-    SpreadConstraint,
+    TopologySpreadConstraint,
     st.sampled_from(KEYS),
     st.sampled_from(["DoNotSchedule", "ScheduleAnyway"]),
     st.integers(1, 3),
@@ -155,27 +155,29 @@ def nodes(draw: st.DrawFn, name: str) -> Node:
         images=draw(st.sampled_from(IMAGES)),
         taints=tuple(draw(st.lists(st.sampled_from(TAINTS), max_size=2))),
         cordoned=draw(st.integers(0, 5)) == 0,
-        room=draw(st.sampled_from(ROOMS)),
+        room=draw(st.sampled_from(CAPACITIES)),
     )
 
 
 @st.composite
-def pods(draw: st.DrawFn, name: str, group: str = "", on: str = "", *, peers: bool = False) -> Pod:
+def pods(
+    draw: st.DrawFn, name: str, group: str = "", on: str = "", *, constraints: bool = False
+) -> Pod:
     """A pod of any sort; with `peers` it may ask something of others, and be leaving."""
     wish = node_affinities.map(Affinity)
     return pod(
         name,
         group,
         on=on,
-        deleting=bool(on) and peers and draw(st.integers(0, 4)) == 0,
+        deleting=bool(on) and constraints and draw(st.integers(0, 4)) == 0,
         labels=draw(st.sampled_from(POD_LABELS)),
-        affinity=draw(st.one_of(st.none(), affinities if peers else wish)),
-        spreads=tuple(draw(st.lists(spread_constraints, max_size=2))) if peers else (),
+        affinity=draw(st.one_of(st.none(), affinities if constraints else wish)),
+        spreads=tuple(draw(st.lists(spread_constraints, max_size=2))) if constraints else (),
         ports=tuple(draw(st.lists(st.sampled_from(PORTS), max_size=1))),
         image=draw(st.sampled_from(["", "web", "web:1"])),
         selector=draw(st.sampled_from(SELECTORS)),
         tolerations=tuple(draw(st.lists(st.sampled_from(TOLERATIONS), max_size=2))),
-        asks=draw(st.sampled_from(ASKS)),
+        asks=draw(st.sampled_from(REQUESTS)),
     )
 
 
@@ -190,25 +192,25 @@ class Situation:
     #: The selectors of the services of the default namespace.
     services: list[dict[str, str]]
 
-    def cache(self) -> Cache:
+    def cache(self) -> SchedulerCache:
         cache = cluster(self.nodes, self.running)
         for name, labels in self.namespaces.items():
-            cache.namespace(name, labels)
+            cache.update_namespace(name, labels)
         for i, selector in enumerate(self.services):
-            cache.service(key(f"s{i}"), selector)
+            cache.update_service(key(f"s{i}"), selector)
         return cache
 
-    def world(self) -> World:
-        world = oracle.world(self.nodes, self.running)
+    def world(self) -> OracleCluster:
+        world = oracle.build_cluster(self.nodes, self.running)
         world.namespaces = self.namespaces
         world.services = [(NAMESPACE, selector) for selector in self.services]
         return world
 
 
 @st.composite
-def situations(draw: st.DrawFn, *, peers: bool = True) -> Situation:
+def situations(draw: st.DrawFn, *, constraints: bool = True) -> Situation:
     """Nodes with pods on them (also pods on nodes that are not there), and somebody new."""
-    peers = peers and draw(st.booleans())
+    constraints = constraints and draw(st.booleans())
     names = draw(st.lists(st.sampled_from(NODE_NAMES), unique=True))
     running = [
         draw(
@@ -216,12 +218,14 @@ def situations(draw: st.DrawFn, *, peers: bool = True) -> Situation:
                 f"old{i}",
                 draw(st.sampled_from(["", "g"])),
                 draw(st.sampled_from(NODE_NAMES)),
-                peers=peers,
+                constraints=constraints,
             )
         )
         for i in range(draw(st.integers(0, 4)))
     ]
-    members = [draw(pods(f"new{i}", "g", peers=peers)) for i in range(draw(st.integers(1, 5)))]
+    members = [
+        draw(pods(f"new{i}", "g", constraints=constraints)) for i in range(draw(st.integers(1, 5)))
+    ]
     # Equal members are what the fast path is for: repeat some.
     repeated = [
         pod_like(one, f"{one.metadata.name}-{i}", uid=f"{one.metadata.name}-{i}")
@@ -229,7 +233,11 @@ def situations(draw: st.DrawFn, *, peers: bool = True) -> Situation:
         for i in range(3)
     ]
     group = draw(st.one_of(st.just(basic("g")), st.integers(1, 12).map(lambda n: gang("g", n))))
-    one = draw(st.sampled_from([entity(group, repeated), alone(draw(pods("solo", peers=peers)))]))
+    one = draw(
+        st.sampled_from(
+            [entity(group, repeated), alone(draw(pods("solo", constraints=constraints)))]
+        )
+    )
     spaces = draw(st.sampled_from([{}, {"default": {"team": "a"}, "other": {}}]))
     services = draw(st.sampled_from([[], [], [{"app": "web"}], [{"app": "web"}, {"tier": "a"}]]))
     return Situation([draw(nodes(name)) for name in names], running, one, spaces, services)

@@ -6,7 +6,7 @@ from math import sqrt
 
 import pytest
 
-from phalanx.scheduler.backoff import PATIENCE, USUAL, BackOff
+from phalanx.scheduler.backoff import DEFAULT_BACKOFF, MAX_UNSCHEDULABLE_SECONDS, BackOff
 
 
 @pytest.mark.parametrize(
@@ -27,12 +27,12 @@ from phalanx.scheduler.backoff import PATIENCE, USUAL, BackOff
 def test_back_off_doubles_up_to_a_limit_that_grows_with_the_group(
     failures: int, pods: int, seconds: float
 ) -> None:
-    assert USUAL.after(failures, pods) == pytest.approx(seconds)
+    assert DEFAULT_BACKOFF.delay_after(failures, pods) == pytest.approx(seconds)
 
 
 def test_both_ends_can_be_set() -> None:
-    assert [BackOff(2, 5).after(n, 1) for n in (1, 2, 3)] == [2, 4, 5]
+    assert [BackOff(2, 5).delay_after(n, 1) for n in (1, 2, 3)] == [2, 4, 5]
 
 
 def test_without_pauses_only_patience_is_left() -> None:
-    assert BackOff(1, 0).after(9, 4) == PATIENCE
+    assert BackOff(1, 0).delay_after(9, 4) == MAX_UNSCHEDULABLE_SECONDS

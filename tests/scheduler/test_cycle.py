@@ -7,20 +7,19 @@ import pytest
 from hypothesis import given
 
 from phalanx.api.core import Node, Pod
-from phalanx.scheduler.cycle import decide, steps
-from phalanx.scheduler.decision import Decision, Impossible, Placed, Waiting
+from phalanx.scheduler.cycle import decide, run_cycle
+from phalanx.scheduler.decision import ClusterEvent, Decision, Impossible, Placed, Waiting
 from phalanx.scheduler.entity import Entity
-from phalanx.scheduler.events import Event
-from phalanx.scheduler.placing.attempt import PACE, in_order
-from phalanx.scheduler.policy import DEFAULT
-from tests.scheduler.agreement import assert_agreed
+from phalanx.scheduler.placement.group_placement import YIELD_INTERVAL, sort_members
+from phalanx.scheduler.policy import DEFAULT_POLICY
 from tests.scheduler.builders import alone, basic, cluster, entity, gang, member, node, pod
-from tests.scheduler.oracle_settings import Settings
+from tests.scheduler.oracle_agreement import assert_matches_oracle
+from tests.scheduler.oracle_settings import OracleSettings
 from tests.scheduler.strategies import Situation, situations
 
 
-def decided(one: Entity, nodes: list[Node], running: list[Pod] | None = None) -> Decision:
-    return decide(one, cluster(nodes, running or []).snapshot(), DEFAULT)
+def decide_on(one: Entity, nodes: list[Node], running: list[Pod] | None = None) -> Decision:
+    return decide(one, cluster(nodes, running or []).snapshot(), DEFAULT_POLICY)
 
 
 def members(count: int, *, cpu: str = "1") -> list[Pod]:
@@ -38,38 +37,38 @@ def waiting(decision: Decision) -> Waiting:
 
 
 def test_a_pod_alone_goes_to_the_best_node() -> None:
-    decision = decided(alone(pod("p", cpu="1")), [node("a", cpu="1"), node("b")])
+    decision = decide_on(alone(pod("p", cpu="1")), [node("a", cpu="1"), node("b")])
     assert placement(decision) == {"p": "b"}
     assert isinstance(decision, Placed)
     assert (decision.group, decision.bindings[0].uid) == (None, "uid-p")
 
 
 def test_a_pod_alone_waits_when_no_node_takes_it() -> None:
-    decision = waiting(decided(alone(pod("p", cpu="9")), [node("a")]))
+    decision = waiting(decide_on(alone(pod("p", cpu="9")), [node("a")]))
     assert decision.group is None
     assert decision.pods[0].refusal is not None
     assert decision.pods[0].refusal.counts == (("Insufficient cpu", 1),)
 
 
 def test_a_gang_that_fits_is_placed_whole() -> None:
-    decision = decided(entity(gang("g", 3), members(3)), [node("a", cpu="2"), node("b", cpu="2")])
+    decision = decide_on(entity(gang("g", 3), members(3)), [node("a", cpu="2"), node("b", cpu="2")])
     assert placement(decision) == {"m0": "a", "m1": "b", "m2": "a"}
 
 
 def test_a_gang_that_lacks_room_for_one_member_is_not_placed_at_all() -> None:
-    decision = waiting(decided(entity(gang("g", 4), members(4)), [node("a", cpu="3")]))
+    decision = waiting(decide_on(entity(gang("g", 4), members(4)), [node("a", cpu="3")]))
     assert (decision.quorum, decision.scheduled, decision.remaining) == (4, 3, 0)
     assert [refused.refusal is None for refused in decision.pods] == [True, True, True, False]
 
 
 def test_it_gives_up_as_soon_as_the_quorum_is_out_of_reach() -> None:
-    decision = waiting(decided(entity(gang("g", 4), members(4)), [node("a", cpu="1")]))
+    decision = waiting(decide_on(entity(gang("g", 4), members(4)), [node("a", cpu="1")]))
     assert (decision.scheduled, decision.remaining) == (1, 2)
 
 
 def test_equal_members_that_were_not_tried_share_the_refusal_of_the_one_that_was() -> None:
     pods = [*members(4), pod("z", "g")]
-    decision = waiting(decided(entity(gang("g", 5), pods), [node("a", cpu="1")]))
+    decision = waiting(decide_on(entity(gang("g", 5), pods), [node("a", cpu="1")]))
     refusals = {refused.pod.name: refused.refusal for refused in decision.pods}
     assert refusals["m1"] is refusals["m2"] is refusals["m3"] is not None
     assert refusals["m0"] is refusals["z"] is None
@@ -77,14 +76,14 @@ def test_equal_members_that_were_not_tried_share_the_refusal_of_the_one_that_was
 
 
 def test_too_few_members_are_refused_before_any_is_tried() -> None:
-    decision = waiting(decided(entity(gang("g", 3), members(2)), [node("a")]))
+    decision = waiting(decide_on(entity(gang("g", 3), members(2)), [node("a")]))
     assert (decision.scheduled, decision.remaining) == (0, 2)
     assert all(refused.refusal is None for refused in decision.pods)
-    assert decision.wakes_on == {Event.MEMBER_CHANGED, Event.GROUP_CHANGED}
+    assert decision.wakes_on == {ClusterEvent.MEMBER_CHANGED, ClusterEvent.GROUP_CHANGED}
 
 
 def test_members_beyond_the_quorum_are_placed_where_they_fit_and_left_over_where_not() -> None:
-    decision = decided(entity(gang("g", 2), members(4)), [node("a", cpu="3")])
+    decision = decide_on(entity(gang("g", 2), members(4)), [node("a", cpu="3")])
     assert sorted(placement(decision)) == ["m0", "m1", "m2"]
     assert isinstance(decision, Placed)
     assert [left.pod.name for left in decision.leftovers] == ["m3"]
@@ -93,19 +92,19 @@ def test_members_beyond_the_quorum_are_placed_where_they_fit_and_left_over_where
 def test_members_that_have_a_node_count() -> None:
     running = [pod("old", "g", on="a", cpu="1")]
     late = entity(gang("g", 2), [pod("new", "g", cpu="1")])
-    assert placement(decided(late, [node("a")], running)) == {"new": "a"}
+    assert placement(decide_on(late, [node("a")], running)) == {"new": "a"}
 
 
 def test_members_that_have_ended_do_not_count() -> None:
     running = [pod("old", "g", on="a", phase="Succeeded")]
     late = entity(gang("g", 2), [pod("new", "g")])
-    assert isinstance(decided(late, [node("a")], running), Waiting)
+    assert isinstance(decide_on(late, [node("a")], running), Waiting)
 
 
 def test_a_satisfied_gang_whose_extra_member_does_not_fit_waits() -> None:
     running = [pod("old", "g", on="a", cpu="4")]
     late = entity(gang("g", 1), [pod("new", "g", cpu="1")])
-    decision = waiting(decided(late, [node("a")], running))
+    decision = waiting(decide_on(late, [node("a")], running))
     assert (decision.scheduled, decision.quorum) == (1, 1)
 
 
@@ -139,7 +138,7 @@ def test_a_group_is_tried_for_as_long_as_it_may_succeed(
     group = basic("g") if quorum is None else gang("g", quorum)
     there = [pod(f"r{n}", "g", on="a") for n in range(running)]
     wanted = [pod(f"m{n}", "g", cpu="1" if fit == "+" else "99") for n, fit in enumerate(fits)]
-    decision = decided(entity(group, wanted), [node("a", cpu="9")], there)
+    decision = decide_on(entity(group, wanted), [node("a", cpu="9")], there)
     if placed:
         assert isinstance(decision, Placed)
         assert (len(decision.bindings), len(decision.leftovers)) == (placed, len(fits) - placed)
@@ -148,32 +147,32 @@ def test_a_group_is_tried_for_as_long_as_it_may_succeed(
 
 
 def test_a_basic_group_is_placed_as_far_as_it_goes() -> None:
-    decision = decided(entity(basic("g"), members(4)), [node("a", cpu="3")])
+    decision = decide_on(entity(basic("g"), members(4)), [node("a", cpu="3")])
     assert len(placement(decision)) == 3
 
 
 def test_a_basic_group_of_which_nothing_fits_waits() -> None:
-    decision = waiting(decided(entity(basic("g"), members(2)), [node("a", cpu="500m")]))
+    decision = waiting(decide_on(entity(basic("g"), members(2)), [node("a", cpu="500m")]))
     assert (decision.scheduled, decision.remaining) == (0, 0)
-    assert Event.POD_GONE in decision.wakes_on
+    assert ClusterEvent.POD_GONE in decision.wakes_on
 
 
 def test_a_small_member_may_fit_after_a_large_one_did_not() -> None:
     pods = [pod("a", "g", cpu="8"), pod("b", "g", cpu="1")]
-    decision = decided(entity(basic("g"), pods), [node("n")])
+    decision = decide_on(entity(basic("g"), pods), [node("n")])
     assert placement(decision) == {"b": "n"}
 
 
 def test_without_nodes_everybody_waits_for_one() -> None:
-    decision = waiting(decided(entity(gang("g", 2), members(2)), []))
+    decision = waiting(decide_on(entity(gang("g", 2), members(2)), []))
     assert decision.reason == "Unschedulable"
     assert {refused.refusal.total for refused in decision.pods if refused.refusal} == {0}
-    assert Event.NODE_ADDED in decision.wakes_on
+    assert ClusterEvent.NODE_ADDED in decision.wakes_on
 
 
 def test_an_impossible_entity_is_not_tried() -> None:
     odd = entity(gang("g", 1, priority=9), members(1))
-    assert isinstance(decided(odd, [node("a")]), Impossible)
+    assert isinstance(decide_on(odd, [node("a")]), Impossible)
 
 
 def test_members_are_tried_by_priority_attempts_age_and_name() -> None:
@@ -184,46 +183,46 @@ def test_members_are_tried_by_priority_attempts_age_and_name() -> None:
         member(pod("c"), 1, 5.0),
         member(pod("b", priority=1), 0, 9.0),
     )
-    assert [one.pod.metadata.name for one in in_order(row)] == ["b", "c", "d", "e", "f"]
+    assert [one.pod.metadata.name for one in sort_members(row)] == ["b", "c", "d", "e", "f"]
 
 
 def test_a_long_cycle_pauses_and_comes_to_the_same_decision() -> None:
-    large = entity(gang("g", 2 * PACE + 1), members(2 * PACE + 1, cpu="10m"))
+    large = entity(gang("g", 2 * YIELD_INTERVAL + 1), members(2 * YIELD_INTERVAL + 1, cpu="10m"))
     snapshot = cluster([node(f"n{i}") for i in range(9)]).snapshot()
-    cycle = steps(large, snapshot, DEFAULT)
-    assert [next(cycle), next(cycle)] == [PACE, 2 * PACE]
+    cycle = run_cycle(large, snapshot, DEFAULT_POLICY)
+    assert [next(cycle), next(cycle)] == [YIELD_INTERVAL, 2 * YIELD_INTERVAL]
     with pytest.raises(StopIteration) as end:
         next(cycle)
-    assert end.value.value == decide(large, snapshot, DEFAULT)
+    assert end.value.value == decide(large, snapshot, DEFAULT_POLICY)
 
 
 @given(situations())
 def test_the_decision_is_that_of_placing_one_pod_at_a_time(situation: Situation) -> None:
-    assert_agreed(situation, DEFAULT, Settings())
+    assert_matches_oracle(situation, DEFAULT_POLICY, OracleSettings())
 
 
 @given(situations())
 def test_deciding_changes_neither_snapshot_nor_views(situation: Situation) -> None:
     snapshot = situation.cache().snapshot()
-    used, scored = snapshot.used.copy(), snapshot.scored.copy()
-    first = decide(situation.entity, snapshot, DEFAULT)
-    views = {shape: view.keys.tolist() for shape, view in snapshot.views.items()}
-    assert decide(situation.entity, snapshot, DEFAULT) == first
-    assert np.array_equal(snapshot.used, used)
-    assert np.array_equal(snapshot.scored, scored)
-    assert {shape: view.keys.tolist() for shape, view in snapshot.views.items()} == views
+    used, scored = snapshot.requested.copy(), snapshot.nonzero_requested.copy()
+    first = decide(situation.entity, snapshot, DEFAULT_POLICY)
+    views = {shape: view.keys.tolist() for shape, view in snapshot.node_scores.items()}
+    assert decide(situation.entity, snapshot, DEFAULT_POLICY) == first
+    assert np.array_equal(snapshot.requested, used)
+    assert np.array_equal(snapshot.nonzero_requested, scored)
+    assert {shape: view.keys.tolist() for shape, view in snapshot.node_scores.items()} == views
 
 
 @given(situations())
 def test_what_is_placed_fits_when_it_is_assumed(situation: Situation) -> None:
     cache = situation.cache()
-    before = cache.snapshot().used > cache.snapshot().room
+    before = cache.snapshot().requested > cache.snapshot().allocatable
     for one in situation.entity.members:
-        cache.pod(one.pod.metadata.key, one.pod)
-    decision = decide(situation.entity, cache.snapshot(), DEFAULT)
+        cache.update_pod(one.pod.metadata.key, one.pod)
+    decision = decide(situation.entity, cache.snapshot(), DEFAULT_POLICY)
     if isinstance(decision, Placed):
         cache.assume(decision.bindings)
         width = before.shape[1]
-        after = (cache.snapshot().used > cache.snapshot().room)[:, :width]
+        after = (cache.snapshot().requested > cache.snapshot().allocatable)[:, :width]
         assert np.array_equal(after, before)
     assert cache.check() == []

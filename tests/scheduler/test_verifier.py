@@ -15,29 +15,29 @@ from phalanx.api.core import (
     Pod,
     PodAffinity,
     PodAffinityTerm,
-    SpreadConstraint,
     Taint,
+    TopologySpreadConstraint,
 )
 from phalanx.api.scheduling import PodGroup
-from phalanx.scheduler.asking.diagnosis import Cluster, cache_of
 from phalanx.scheduler.cycle import decide
-from phalanx.scheduler.decision import Binding, Decision, Placed, Refusal, Refused, Waiting
+from phalanx.scheduler.decision import Binding, Decision, Placed, Refusal, UnplacedPod, Waiting
 from phalanx.scheduler.entity import Entity
-from phalanx.scheduler.policy import DEFAULT
-from tests.scheduler.builders import alone, basic, entity, gang, key, node, pod, promised
+from phalanx.scheduler.policy import DEFAULT_POLICY
+from phalanx.scheduler.queue.cluster_objects import ClusterObjects, load_state
+from tests.scheduler.builders import alone, basic, entity, gang, key, node, nominated, pod
 from tests.scheduler.strategies import Situation, situations
 from tests.scheduler.verifier import Verifier
 
 
-def cluster(nodes: list[Node], pods: list[Pod], *groups: PodGroup) -> Cluster:
-    return Cluster(nodes, groups, pods)
+def cluster(nodes: list[Node], pods: list[Pod], *groups: PodGroup) -> ClusterObjects:
+    return ClusterObjects(nodes, groups, pods)
 
 
-def judged(seen: Cluster, one: Entity, decision: Decision | None = None) -> list[str]:
+def violations_of(seen: ClusterObjects, one: Entity, decision: Decision | None = None) -> list[str]:
     """What is wrong about a decision, or about the one that the scheduler itself takes."""
     if decision is None:
-        decision = decide(one, cache_of(seen).snapshot(), DEFAULT)
-    return Verifier().objections(seen, one, decision)
+        decision = decide(one, load_state(seen).cache.snapshot(), DEFAULT_POLICY)
+    return Verifier().violations(seen, one, decision)
 
 
 def placed(**homes: str) -> Placed:
@@ -48,7 +48,7 @@ def placed(**homes: str) -> Placed:
 @given(situations(), st.sets(st.integers(0, 3)))
 def test_what_the_scheduler_decides_is_right(situation: Situation, waiting: set[int]) -> None:
     running = [
-        promised(one, one.node) if number in waiting and one.group is None else one
+        nominated(one, one.occupied_node) if number in waiting and one.group is None else one
         for number, one in enumerate(situation.running)
     ]
     members = [member.pod for member in situation.entity.members]
@@ -57,20 +57,20 @@ def test_what_the_scheduler_decides_is_right(situation: Situation, waiting: set[
     mine = situation.entity.group is not None
     others = [p for p in running if mine and p.group == situation.entity.key]
     alive = tuple(p for p in others if not p.metadata.deletion_timestamp)
-    seen = Cluster(situation.nodes, groups, [*running, *members], (), situation.namespaces)
-    one = replace(situation.entity, others=alive)
+    seen = ClusterObjects(situation.nodes, groups, [*running, *members], (), situation.namespaces)
+    one = replace(situation.entity, other_members=alive)
     if groups and len(members) + len(alive) < one.quorum:
         return
-    assert judged(seen, one) == []
+    assert violations_of(seen, one) == []
 
 
 def test_a_pod_where_it_may_not_be_is_found() -> None:
     tainted = node("n", taints=(Taint("a", "", "NoSchedule"),))
     one = pod("p", cpu="1")
-    assert judged(cluster([tainted], [one]), alone(one), placed(p="n")) == [
+    assert violations_of(cluster([tainted], [one]), alone(one), placed(p="n")) == [
         "default/p: default/p may not be on n: node(s) had untolerated taint(s)"
     ]
-    assert judged(cluster([tainted], [one]), alone(one), placed(p="m")) == [
+    assert violations_of(cluster([tainted], [one]), alone(one), placed(p="m")) == [
         "default/p: default/p may not be on m: no such node"
     ]
 
@@ -84,30 +84,30 @@ def test_a_pod_that_relies_on_one_who_is_only_promised_a_place_is_found() -> Non
     near = PodAffinity((PodAffinityTerm("zone", WEB),))
     one = pod("p", affinity=Affinity(pod_affinity=near))
     expected = "default/p: default/p may not be on a: node(s) didn't match pod affinity rules"
-    assert judged(cluster(zones, [web, one]), alone(one), placed(p="a")) == []
-    seen = cluster(zones, [promised(web, "a"), one])
-    assert judged(seen, alone(one), placed(p="a")) == [expected]
-    assert judged(seen, alone(one)) == []
+    assert violations_of(cluster(zones, [web, one]), alone(one), placed(p="a")) == []
+    seen = cluster(zones, [nominated(web, "a"), one])
+    assert violations_of(seen, alone(one), placed(p="a")) == [expected]
+    assert violations_of(seen, alone(one)) == []
     assert not Verifier().fits(seen, alone(one))
 
 
 def test_a_spread_that_is_even_only_with_what_is_promised_is_found() -> None:
     zones = [node(name, {"zone": name}) for name in "ab"]
     webs = [pod(f"web-{name}", on=name, labels={"app": "web"}) for name in "ab"]
-    even = (SpreadConstraint("zone", label_selector=WEB),)
+    even = (TopologySpreadConstraint("zone", label_selector=WEB),)
     one = pod("p", labels={"app": "web"}, spreads=even)
-    seen = cluster(zones, [webs[0], promised(webs[1], "b"), one])
-    (sentence,) = judged(seen, alone(one), placed(p="a"))
+    seen = cluster(zones, [webs[0], nominated(webs[1], "b"), one])
+    (sentence,) = violations_of(seen, alone(one), placed(p="a"))
     assert "default/p may not be on a: node(s) didn't match pod topology spread" in sentence
-    assert judged(seen, alone(one), placed(p="b")) == []
+    assert violations_of(seen, alone(one), placed(p="b")) == []
     away = cluster([zones[0], node("b", {"zone": "b"}, cordoned=True)], list(seen.pods))
-    assert judged(away, alone(one)) == []
+    assert violations_of(away, alone(one)) == []
 
 
 def test_pods_that_do_not_fit_together_are_found() -> None:
     pair = [pod(f"m{i}", "g", cpu="3") for i in range(2)]
     seen = cluster([node("n")], pair, gang("g", 2))
-    assert judged(seen, entity(gang("g", 2), pair), placed(m0="n", m1="n")) == [
+    assert violations_of(seen, entity(gang("g", 2), pair), placed(m0="n", m1="n")) == [
         "default/g: default/m1 may not be on n: Insufficient cpu"
     ]
 
@@ -115,7 +115,7 @@ def test_pods_that_do_not_fit_together_are_found() -> None:
 def test_too_few_for_the_quorum_are_found() -> None:
     pair = [pod(f"m{i}", "g", cpu="1") for i in range(2)]
     seen = cluster([node("n")], pair, gang("g", 2))
-    assert judged(seen, entity(gang("g", 2), pair), placed(m0="n")) == [
+    assert violations_of(seen, entity(gang("g", 2), pair), placed(m0="n")) == [
         "default/g: only 1 of 2 would have a node"
     ]
 
@@ -123,26 +123,26 @@ def test_too_few_for_the_quorum_are_found() -> None:
 def test_a_worse_node_than_the_best_is_found() -> None:
     one = pod("p", cpu="1")
     seen = cluster([node("a", cpu="2"), node("b")], [one])
-    assert judged(seen, alone(one), placed(p="a")) == [
+    assert violations_of(seen, alone(one), placed(p="a")) == [
         "default/p: it is placed on {'p': 'a'}, but pod by pod it would be on {'p': 'b'}"
     ]
 
 
 def waiting(name: str, refusal: Refusal) -> Waiting:
-    pods = (Refused(key(name), f"uid-{name}", refusal),)
+    pods = (UnplacedPod(key(name), f"uid-{name}", refusal),)
     return Waiting(None, pods, 1, 0, 0, 0, frozenset())
 
 
 def test_a_pod_that_is_refused_although_it_fits_is_found() -> None:
     one = pod("p", cpu="1")
-    (sentence,) = judged(cluster([node("n")], [one]), alone(one), waiting("p", Refusal(1)))
+    (sentence,) = violations_of(cluster([node("n")], [one]), alone(one), waiting("p", Refusal(1)))
     assert "it is placed on {}, but pod by pod it would be on {'p': 'n'}" in sentence
 
 
 def test_a_refusal_for_the_wrong_reason_is_found() -> None:
     one = pod("p", cpu="9")
     refusal = Refusal(1, (("Too many pods", 1),))
-    (sentence,) = judged(cluster([node("n")], [one]), alone(one), waiting("p", refusal))
+    (sentence,) = violations_of(cluster([node("n")], [one]), alone(one), waiting("p", refusal))
     assert "p was refused for {'Too many pods': 1}" in sentence
 
 
@@ -159,31 +159,33 @@ def test_a_refusal_for_the_wrong_reason_is_found() -> None:
 def test_a_cure_that_does_not_help_is_found(cure: str, helps: bool) -> None:
     one = pod("p", cpu="9")
     refusal = Refusal(1, (("Insufficient cpu", 1),), (cure,))
-    found = judged(cluster([node("n")], [one]), alone(one), waiting("p", refusal))
+    found = violations_of(cluster([node("n")], [one]), alone(one), waiting("p", refusal))
     assert (found == []) is helps
 
 
 def test_an_entity_that_is_not_what_the_objects_say_is_found() -> None:
     pair = [pod(f"m{i}", "g") for i in range(2)]
     seen = cluster([node("n")], pair, gang("g", 2))
-    assert judged(seen, entity(gang("g", 1), pair)) == ["default/g: its group is another one"]
-    assert judged(seen, entity(gang("g", 2), pair[:1])) == [
+    assert violations_of(seen, entity(gang("g", 1), pair)) == [
+        "default/g: its group is another one"
+    ]
+    assert violations_of(seen, entity(gang("g", 2), pair[:1])) == [
         "default/g: its pending members are others than those that wait"
     ]
-    assert judged(seen, entity(gang("g", 2), pair, [pod("m2", "g", on="n")])) == [
+    assert violations_of(seen, entity(gang("g", 2), pair, [pod("m2", "g", on="n")])) == [
         "default/g: its other members are others than those that are there"
     ]
 
 
 def test_an_entity_that_should_not_be_tried_is_found() -> None:
     gated = [pod("m0", "g", gates=["later"])]
-    assert judged(cluster([node("n")], gated, basic("g")), entity(basic("g"), gated)) == [
+    assert violations_of(cluster([node("n")], gated, basic("g")), entity(basic("g"), gated)) == [
         "default/g: it was tried although a gate holds it back"
     ]
     single = [pod("m0", "g")]
-    assert judged(cluster([node("n")], single, gang("g", 2)), entity(gang("g", 2), single)) == [
-        "default/g: it was tried although only 1 of 2 members are there"
-    ]
+    assert violations_of(
+        cluster([node("n")], single, gang("g", 2)), entity(gang("g", 2), single)
+    ) == ["default/g: it was tried although only 1 of 2 members are there"]
 
 
 def test_an_old_version_of_a_member_is_found() -> None:
@@ -191,7 +193,7 @@ def test_an_old_version_of_a_member_is_found() -> None:
     newer = msgspec.structs.replace(
         one, metadata=msgspec.structs.replace(one.metadata, resource_version="2")
     )
-    assert judged(cluster([node("n")], [newer]), alone(one)) == [
+    assert violations_of(cluster([node("n")], [newer]), alone(one)) == [
         "default/p: its pending members are others than those that wait"
     ]
 
@@ -207,5 +209,5 @@ def test_whether_something_fits_is_asked_of_what_is_there_now() -> None:
 def test_one_in_so_many_decisions_is_judged_thoroughly() -> None:
     verifier, one = Verifier(share=2), pod("p", cpu="1")
     seen = cluster([node("a", cpu="2"), node("b")], [one])
-    found = [bool(verifier.objections(seen, alone(one), placed(p="a"))) for _ in range(4)]
+    found = [bool(verifier.violations(seen, alone(one), placed(p="a"))) for _ in range(4)]
     assert found == [False, True, False, True]

@@ -11,18 +11,18 @@ from urllib.parse import urlencode
 import orjson
 
 from phalanx.api.kinds import GROUP_BINDING, Kind
-from phalanx.api.wire import JSON, Object, Reply, Request, Stream, User
-from phalanx.chance import SeededChance
+from phalanx.api.wire import JSON, Object, Reply, Request, StreamReply, UserInfo
 from phalanx.clock import LoopClock
-from phalanx.server.access import ADMIN, Tokens
+from phalanx.randomness import SeededRandom
 from phalanx.server.app import Server
+from phalanx.server.security.authorization import ADMIN, Tokens
 from phalanx.store.memory import MemoryStore
 
 #: When virtual time begins: 2027-01-15T08:00:00Z.
 EPOCH = 1_800_000_000.0
 
 
-class Answer(NamedTuple):
+class ApiResponse(NamedTuple):
     """What came back, read."""
 
     code: int
@@ -32,16 +32,16 @@ class Answer(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
 
     @property
-    def reasons(self) -> list[tuple[str, str]]:
+    def cause_reasons(self) -> list[tuple[str, str]]:
         """Which part is refused, and why."""
         return [(cause["field"], cause["reason"]) for cause in self.body["details"]["causes"]]
 
-    def all(self, name: str) -> list[str]:
+    def header_values(self, name: str) -> list[str]:
         """The values of a header."""
         return [value for header, value in self.headers if header.lower() == name]
 
 
-class Event(NamedTuple):
+class WatchEvent(NamedTuple):
     """A watch event in short, and its object."""
 
     type: str
@@ -61,10 +61,10 @@ class Api:
     ) -> None:
         self.store = MemoryStore(latency)
         clock = LoopClock(asyncio.get_running_loop(), EPOCH)
-        self.server = Server(self.store, clock, SeededChance(1), tokens=tokens)
+        self.server = Server(self.store, clock, SeededRandom(1), tokens=tokens)
 
     @classmethod
-    async def started(
+    async def start(
         cls, latency: Callable[[], float] | None = None, tokens: Tokens | None = None
     ) -> Api:
         api = cls(latency, tokens)
@@ -77,10 +77,10 @@ class Api:
         path: str,
         body: object = b"",
         *,
-        user: User = ADMIN,
+        user: UserInfo = ADMIN,
         headers: Mapping[str, str] | None = None,
         query: Mapping[str, object] | None = None,
-    ) -> Answer:
+    ) -> ApiResponse:
         """One request; what is not bytes is sent as JSON."""
         data = body if isinstance(body, bytes) else orjson.dumps(body)
         asked = Request(method, path, urlencode(query or {}), headers or {}, data, user)
@@ -92,20 +92,20 @@ class Api:
         """Make objects that must be accepted; what became of them."""
         made = []
         for obj in objects:
-            path = kind.path(obj["metadata"].get("namespace", ""))
+            path = kind.url_path(obj["metadata"].get("namespace", ""))
             answer = await self.ask("POST", path, obj)
             assert answer.code == 201, answer.body
             made.append(answer.body)
         return made
 
     async def get(self, kind: Kind, name: str, namespace: str = "default") -> Object:
-        answer = await self.ask("GET", kind.path(namespace, name))
+        answer = await self.ask("GET", kind.url_path(namespace, name))
         assert answer.code == 200, answer.body
         return answer.body
 
-    async def listing(self, kind: Kind, query: Mapping[str, object] | None = None) -> Object:
+    async def list_default(self, kind: Kind, query: Mapping[str, object] | None = None) -> Object:
         """A list of the default namespace."""
-        answer = await self.ask("GET", kind.path("default"), query=query)
+        answer = await self.ask("GET", kind.url_path("default"), query=query)
         assert answer.code == 200, answer.body
         return answer.body
 
@@ -118,26 +118,28 @@ class Api:
         *,
         part: str = "",
         **query: object,
-    ) -> Answer:
+    ) -> ApiResponse:
         """Change one object of the default namespace."""
         known = {"merge": "merge-patch", "json": "json-patch", "strategic": "strategic-merge-patch"}
         headers = {"content-type": f"application/{known[content]}+json"}
-        path = kind.path("default", name, part)
+        path = kind.url_path("default", name, part)
         return await self.ask("PATCH", path, change, headers=headers, query=query)
 
-    async def delete(self, kind: Kind, name: str, options: object = b"", **query: object) -> Answer:
-        return await self.ask("DELETE", kind.path("default", name), options, query=query)
+    async def delete(
+        self, kind: Kind, name: str, options: object = b"", **query: object
+    ) -> ApiResponse:
+        return await self.ask("DELETE", kind.url_path("default", name), options, query=query)
 
-    async def bind_group(self, *bindings: tuple[Object, str], **query: object) -> Answer:
+    async def bind_group(self, *bindings: tuple[Object, str], **query: object) -> ApiResponse:
         """Bind pods, as they were read, to nodes, all or none."""
         rows = [
             {"name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"], "node": node}
             for pod, node in bindings
         ]
-        path = GROUP_BINDING.path("default")
+        path = GROUP_BINDING.url_path("default")
         return await self.ask("POST", path, {"bindings": rows}, query=query)
 
-    async def bind(self, pod: str, node: str, **query: object) -> Answer:
+    async def bind(self, pod: str, node: str, **query: object) -> ApiResponse:
         """Bind one pod as Kubernetes does."""
         path = f"/api/v1/namespaces/default/pods/{pod}/binding"
         return await self.ask("POST", path, {"target": {"kind": "Node", "name": node}}, query=query)
@@ -150,7 +152,7 @@ class Api:
         since: int | None = None,
         seconds: int = 1,
         accept: str = JSON,
-    ) -> list[Event]:
+    ) -> list[WatchEvent]:
         """All events of a watch of the default namespace that lasts so long."""
         chunks = self.chunks(kind, query, since=since, seconds=seconds, accept=accept)
         return [event async for chunk in chunks for event in events(chunk)]
@@ -168,31 +170,31 @@ class Api:
         begin = {} if since is None else {"resourceVersion": since}
         options = {"watch": "true", "timeoutSeconds": seconds, **begin, **(query or {})}
         asked = Request(
-            "GET", kind.path("default"), urlencode(options), {"accept": accept}, b"", ADMIN
+            "GET", kind.url_path("default"), urlencode(options), {"accept": accept}, b"", ADMIN
         )
         answer = await self.server.handle(asked)
-        assert isinstance(answer, Stream), answer
+        assert isinstance(answer, StreamReply), answer
         async with aclosing(answer.chunks) as chunks:
             async for chunk in chunks:
                 yield chunk
 
 
-def read(reply: Reply) -> Answer:
+def read(reply: Reply) -> ApiResponse:
     """A reply, its body read if it is JSON."""
-    body = orjson.loads(reply.body) if reply.kind.startswith(JSON) else {}
-    return Answer(reply.code, body, reply.body, reply.kind, reply.headers)
+    body = orjson.loads(reply.body) if reply.content_type.startswith(JSON) else {}
+    return ApiResponse(reply.code, body, reply.body, reply.content_type, reply.headers)
 
 
-def events(chunk: bytes) -> list[Event]:
+def events(chunk: bytes) -> list[WatchEvent]:
     """The events of whole lines."""
-    return [_event(orjson.loads(line)) for line in chunk.splitlines()]
+    return [_parse_event(orjson.loads(line)) for line in chunk.splitlines()]
 
 
-def _event(line: Object) -> Event:
+def _parse_event(line: Object) -> WatchEvent:
     shown = line["object"]
     meta = shown["rows"][0]["object"]["metadata"] if "rows" in shown else shown["metadata"]
     version = meta.get("resourceVersion", "0")
-    return Event(line["type"], meta.get("name", ""), int(version), shown)
+    return WatchEvent(line["type"], meta.get("name", ""), int(version), shown)
 
 
 def names(listing: Object) -> list[str]:

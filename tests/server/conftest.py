@@ -13,23 +13,23 @@ from pathlib import Path
 import pytest
 
 from phalanx.api.wire import Reply, Request
-from phalanx.chance import SeededChance
-from phalanx.client.http import Http
-from phalanx.client.transports import InProcess, Transport
+from phalanx.client.http import HttpTransport
+from phalanx.client.transports import InProcessTransport, Transport
 from phalanx.clock import WallClock
-from phalanx.server.access import ADMIN, Tokens
+from phalanx.randomness import SeededRandom
 from phalanx.server.app import Server
-from phalanx.server.certificates import server_context
-from phalanx.server.listener import bind_socket, listening
-from phalanx.server.security.accounttokens import Signer
+from phalanx.server.http_server import bind_socket, serve_http
+from phalanx.server.security.authorization import ADMIN, Tokens
+from phalanx.server.security.keyring import server_tls_context
+from phalanx.server.security.signing import Signer
 from phalanx.store.memory import MemoryStore
-from tests.server.api import EPOCH, Answer, read
-from tests.server.peers import NETS, Net
+from tests.server.api import EPOCH, ApiResponse, read
+from tests.server.http_peers import NETWORKS, ServerNetwork
 
 TOKEN = "the administrator's"
 #: Of all servers, so that what one seals looks as if another had sealed it.
-_SIGNER = Signer.made()
-Send = Callable[[Request], Answer]
+_SIGNER = Signer.generate()
+Send = Callable[[Request], ApiResponse]
 
 
 class StoppedClock:
@@ -40,7 +40,7 @@ class StoppedClock:
 
 
 @dataclass(frozen=True, slots=True)
-class Listening:
+class ListeningServer:
     """A server on a port of its own, and the loop that it lives on."""
 
     runner: asyncio.Runner
@@ -55,48 +55,48 @@ class Listening:
     def tls(self) -> ssl.SSLContext:
         return ssl.create_default_context(cadata=self.authority)
 
-    def transport(self, token: str = TOKEN) -> Http:
-        return Http(self.url, token=token, tls=self.tls())
+    def transport(self, token: str = TOKEN) -> HttpTransport:
+        return HttpTransport(self.url, token=token, tls=self.tls())
 
-    def send(self, request: Request, token: str = TOKEN) -> Answer:
+    def send(self, request: Request, token: str = TOKEN) -> ApiResponse:
         """One request over a connection of its own."""
 
-        async def once() -> Answer:
+        async def once() -> ApiResponse:
             transport = self.transport(token)
             try:
-                return await whole(transport, request)
+                return await read_whole(transport, request)
             finally:
                 await transport.close()
 
         return self.runner.run(once())
 
 
-async def whole(transport: Transport, request: Request) -> Answer:
+async def read_whole(transport: Transport, request: Request) -> ApiResponse:
     """The answer in one piece, a stream read to its end."""
     answer = await transport.send(request)
     if isinstance(answer, Reply):
         return read(answer)
     async with aclosing(answer.chunks) as chunks:
         text = b"".join([chunk async for chunk in chunks])
-    return Answer(answer.code, {}, text, answer.kind, answer.headers)
+    return ApiResponse(answer.code, {}, text, answer.content_type, answer.headers)
 
 
 def new_server(latency: Callable[[], float] | None = None) -> Server:
     tokens = Tokens({}, signer=_SIGNER)
-    return Server(MemoryStore(latency), StoppedClock(), SeededChance(1), tokens=tokens)
+    return Server(MemoryStore(latency), StoppedClock(), SeededRandom(1), tokens=tokens)
 
 
 @pytest.fixture
-def https(tmp_path: Path) -> Iterator[Listening]:
+def https(tmp_path: Path) -> Iterator[ListeningServer]:
     """A server over TLS, alone."""
     server, sock = new_server(), bind_socket("127.0.0.1", 0)
-    tls, authority = server_context(tmp_path, [], WallClock().now())
+    tls, authority = server_tls_context(tmp_path, [], WallClock().now())
     tokens = Tokens({TOKEN: ADMIN})
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
         runner.run(server.start())
-        runner.run(stack.enter_async_context(listening(server.handle, tokens, sock, tls)))
-        yield Listening(runner, server, sock.getsockname()[1], authority.decode())
+        runner.run(stack.enter_async_context(serve_http(server.handle, tokens, sock, tls)))
+        yield ListeningServer(runner, server, sock.getsockname()[1], authority.decode())
         runner.run(stack.aclose())
 
 
@@ -104,10 +104,10 @@ def https(tmp_path: Path) -> Iterator[Listening]:
 def in_process() -> Iterator[Send]:
     """A server without a network, asked by its only user."""
     server = new_server()
-    transport = InProcess(server.handle, ADMIN)
+    transport = InProcessTransport(server.handle, ADMIN)
     with asyncio.Runner() as runner:
         runner.run(server.start())
-        yield lambda request: runner.run(whole(transport, request))
+        yield lambda request: runner.run(read_whole(transport, request))
 
 
 @pytest.fixture(params=["in process", "over TLS"])
@@ -116,14 +116,14 @@ def send(request: pytest.FixtureRequest) -> Send:
     if request.param == "in process":
         found: Send = request.getfixturevalue("in_process")
         return found
-    over_tls: Listening = request.getfixturevalue("https")
+    over_tls: ListeningServer = request.getfixturevalue("https")
     return over_tls.send
 
 
-@pytest.fixture(params=NETS)
-def net(request: pytest.FixtureRequest) -> Net:
+@pytest.fixture(params=NETWORKS)
+def net(request: pytest.FixtureRequest) -> ServerNetwork:
     """A network of each sort that we listen on."""
-    return Net(*NETS[request.param])
+    return ServerNetwork(*NETWORKS[request.param])
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 from phalanx.api.kinds import EVENT, GROUP_BINDING, NAMESPACE, NODE, POD, POD_GROUP
 from phalanx.api.wire import Object
 from tests.builders import in_virtual_time, node, pod, pod_group
-from tests.server.api import Answer, Api, revision
+from tests.server.api import Api, ApiResponse, revision
 
 Spoil = Callable[[Api, Object], Awaitable[Object]]
 
@@ -24,7 +24,7 @@ async def a_cluster(api: Api, pods: int = 3, cpu: str = "1") -> list[Object]:
 
 @in_virtual_time
 async def test_a_bound_pod_has_its_node_and_the_condition_that_says_so() -> None:
-    api = await Api.started()
+    api = await Api.start()
     await api.create(POD, pod("a"))
     answer = await api.bind("a", "n1")
     assert (answer.code, answer.body["status"]) == (201, "Success")
@@ -36,7 +36,7 @@ async def test_a_bound_pod_has_its_node_and_the_condition_that_says_so() -> None
 
 @in_virtual_time
 async def test_a_binding_hands_its_labels_and_annotations_to_the_pod() -> None:
-    api = await Api.started()
+    api = await Api.start()
     await api.create(POD, pod("a", meta={"labels": {"is": "old"}}))
     meta = {"labels": {"was": "bound"}, "annotations": {"by": "hand"}}
     path = "/api/v1/namespaces/default/pods/a/binding"
@@ -48,7 +48,7 @@ async def test_a_binding_hands_its_labels_and_annotations_to_the_pod() -> None:
 
 @in_virtual_time
 async def test_a_pod_is_bound_once_and_stays() -> None:
-    api = await Api.started()
+    api = await Api.start()
     await api.create(POD, pod("a"))
     assert [(await api.bind("a", name)).code for name in ("n1", "n1", "n2")] == [201, 409, 409]
     assert (await api.get(POD, "a"))["spec"]["nodeName"] == "n1"
@@ -58,7 +58,7 @@ async def test_a_pod_is_bound_once_and_stays() -> None:
 @pytest.mark.parametrize("wrong", ["text", ["list"], {"number": 1}, {"inner": {}}])
 @in_virtual_time
 async def test_a_binding_of_a_wrong_shape_is_a_bad_request(kind: str, wrong: object) -> None:
-    api = await Api.started()
+    api = await Api.start()
     await api.create(POD, pod("a"))
     body = {"metadata": {kind: wrong}, "target": {"name": "n1"}}
     answer = await api.ask("POST", "/api/v1/namespaces/default/pods/a/binding", body)
@@ -68,7 +68,7 @@ async def test_a_binding_of_a_wrong_shape_is_a_bad_request(kind: str, wrong: obj
 
 @in_virtual_time
 async def test_a_dry_run_binds_nobody() -> None:
-    api = await Api.started()
+    api = await Api.start()
     pods = await a_cluster(api)
     before = api.store.revision
     assert (await api.bind("p0", "n1", dryRun="All")).code == 201
@@ -81,7 +81,7 @@ async def test_a_dry_run_binds_nobody() -> None:
 
 @in_virtual_time
 async def test_a_group_is_bound_at_once() -> None:
-    api = await Api.started()
+    api = await Api.start()
     pods = await a_cluster(api)
     before = api.store.revision
     answer = await api.bind_group((pods[0], "n1"), (pods[1], "n2"), (pods[2], "n1"))
@@ -90,11 +90,11 @@ async def test_a_group_is_bound_at_once() -> None:
     assert placed == ["n1", "n2", "n1"]
     written = [change.key for change in api.store.changes(before)]
     assert [key for key in written if "/pods/" in key] == [
-        POD.key("default", name) for name in ("p0", "p1", "p2")
+        POD.store_key("default", name) for name in ("p0", "p1", "p2")
     ]
 
 
-async def bind_by(api: Api, pods: list[Object], group: Object) -> Answer:
+async def bind_by(api: Api, pods: list[Object], group: Object) -> ApiResponse:
     """Bind pods that were placed by the terms of a group."""
     meta = {"name": group["metadata"]["name"], "uid": group["metadata"]["uid"]}
     bindings = [
@@ -102,12 +102,12 @@ async def bind_by(api: Api, pods: list[Object], group: Object) -> Answer:
         for one in pods
     ]
     body = {"bindings": bindings, "groups": [meta]}
-    return await api.ask("POST", GROUP_BINDING.path("default"), body)
+    return await api.ask("POST", GROUP_BINDING.url_path("default"), body)
 
 
 @in_virtual_time
 async def test_pods_are_bound_by_the_terms_of_a_group_that_is_there() -> None:
-    api = await Api.started()
+    api = await Api.start()
     pods, (group,) = await a_cluster(api), await api.create(POD_GROUP, pod_group("g", 3))
     assert (await bind_by(api, pods, group)).code == 201
 
@@ -115,14 +115,14 @@ async def test_pods_are_bound_by_the_terms_of_a_group_that_is_there() -> None:
 @pytest.mark.parametrize("again", [False, True], ids=["gone", "made again"])
 @in_virtual_time
 async def test_no_pod_is_bound_by_the_terms_of_a_group_that_is(again: bool) -> None:
-    api = await Api.started()
+    api = await Api.start()
     pods, (group,) = await a_cluster(api), await api.create(POD_GROUP, pod_group("g", 3))
     await api.delete(POD_GROUP, "g")
     await api.patch(POD_GROUP, "g", {"metadata": {"finalizers": None}})
     if again:
         await api.create(POD_GROUP, pod_group("g", 5))
     answer = await bind_by(api, pods, group)
-    assert (answer.code, answer.reasons) == (409, [("groups[0]", "GroupGone")])
+    assert (answer.code, answer.cause_reasons) == (409, [("groups[0]", "GroupGone")])
     assert "nodeName" not in (await api.get(POD, "p0"))["spec"]
 
 
@@ -181,7 +181,7 @@ async def has_ended(api: Api, victim: Object) -> Object:
 async def test_a_group_with_one_pod_that_cannot_be_bound_is_refused_whole(
     spoil: Spoil, reason: str
 ) -> None:
-    api = await Api.started()
+    api = await Api.start()
     pods = await a_cluster(api)
     victim = await spoil(api, pods[1])
     await assert_refused(api, [(pods[0], "n1"), (victim, "n1"), (pods[2], "n1")], 1, reason)
@@ -192,21 +192,21 @@ async def assert_refused(api: Api, wanted: list[tuple[Object, str]], at: int, re
     before = api.store.revision
     answer = await api.bind_group(*wanted)
     assert (answer.code, answer.body["reason"]) == (409, "Conflict")
-    assert answer.reasons == [(f"bindings[{at}]", reason)]
+    assert answer.cause_reasons == [(f"bindings[{at}]", reason)]
     assert answer.body["message"].startswith("no pod of the group was bound: ")
     assert api.store.revision == before
 
 
 @in_virtual_time
 async def test_a_group_for_a_node_that_is_not_there_is_refused_whole() -> None:
-    api = await Api.started()
+    api = await Api.start()
     pods = await a_cluster(api)
     await assert_refused(api, [(pods[0], "n1"), (pods[1], "nowhere")], 1, "NodeGone")
 
 
 @in_virtual_time
 async def test_a_group_that_names_a_pod_twice_is_refused_whole() -> None:
-    api = await Api.started()
+    api = await Api.start()
     pods = await a_cluster(api)
     wanted = [(pods[0], "n1"), (pods[1], "n1"), (pods[0], "n2")]
     await assert_refused(api, wanted, 2, "FieldValueDuplicate")
@@ -214,7 +214,7 @@ async def test_a_group_that_names_a_pod_twice_is_refused_whole() -> None:
 
 @in_virtual_time
 async def test_a_group_that_is_too_much_for_a_node_is_refused_whole() -> None:
-    api = await Api.started()
+    api = await Api.start()
     pods = await a_cluster(api, pods=5)
     await assert_refused(api, [(one, "n1") for one in pods], 4, "NodeFull")
     assert (await api.bind_group(*((one, "n1") for one in pods[:4]))).code == 201
@@ -222,7 +222,7 @@ async def test_a_group_that_is_too_much_for_a_node_is_refused_whole() -> None:
 
 @in_virtual_time
 async def test_room_that_others_took_is_gone() -> None:
-    api = await Api.started()
+    api = await Api.start()
     pods = await a_cluster(api, cpu="2")
     await api.create(POD, pod("by-hand", on="n1", cpu="1"))
     await assert_refused(api, [(pods[0], "n1"), (pods[1], "n1")], 1, "NodeFull")
@@ -232,7 +232,7 @@ async def test_room_that_others_took_is_gone() -> None:
 @pytest.mark.parametrize("resource", ["pods", "memory", "example.com/gpu"])
 @in_virtual_time
 async def test_every_resource_counts(resource: str) -> None:
-    api = await Api.started()
+    api = await Api.start()
     await api.create(NODE, node("n1", room={resource: "1"}))
     asks = {} if resource == "pods" else {resource: "1"}
     pods = await api.create(POD, pod("a", asks=asks), pod("b", asks=asks))
@@ -242,7 +242,7 @@ async def test_every_resource_counts(resource: str) -> None:
 
 @in_virtual_time
 async def test_a_node_with_less_than_is_taken_of_it_gets_nothing_more() -> None:
-    api = await Api.started()
+    api = await Api.start()
     pods = await a_cluster(api, cpu="2")
     assert (await api.bind_group((pods[0], "n1"), (pods[1], "n1"))).code == 201
     shrunk = {"status": {"allocatable": {"cpu": "3"}}}
@@ -252,14 +252,14 @@ async def test_a_node_with_less_than_is_taken_of_it_gets_nothing_more() -> None:
 
 @in_virtual_time
 async def test_every_fault_of_a_group_is_told_but_not_without_end() -> None:
-    api = await Api.started()
+    api = await Api.start()
     pods = await a_cluster(api)
     strangers: list[tuple[Object, str]] = [
         ({"metadata": {"name": f"x{n}", "uid": "u"}}, "n1") for n in range(100)
     ]
     answer = await api.bind_group(*strangers, (pods[0], "n1"))
     assert answer.code == 409
-    assert 2 <= len(answer.reasons) <= 32
+    assert 2 <= len(answer.cause_reasons) <= 32
 
 
 @pytest.mark.parametrize(
@@ -274,22 +274,22 @@ async def test_every_fault_of_a_group_is_told_but_not_without_end() -> None:
 )
 @in_virtual_time
 async def test_a_group_binding_has_some_pods_and_not_too_many(body: Object) -> None:
-    api = await Api.started()
-    assert (await api.ask("POST", GROUP_BINDING.path("default"), body)).code == 422
+    api = await Api.start()
+    assert (await api.ask("POST", GROUP_BINDING.url_path("default"), body)).code == 422
 
 
 @pytest.mark.parametrize("bindings", ["text", [1], [["p0"]], [{"name": 1}], {"name": "p0"}])
 @in_virtual_time
 async def test_a_group_binding_of_a_wrong_shape_is_a_bad_request(bindings: object) -> None:
-    api = await Api.started()
-    path = GROUP_BINDING.path("default")
+    api = await Api.start()
+    path = GROUP_BINDING.url_path("default")
     assert (await api.ask("POST", path, {"bindings": bindings})).code == 400
 
 
 @pytest.mark.parametrize("name", ["p0", "x/p0", "../x/p0", ""])
 @in_virtual_time
 async def test_a_group_binding_reaches_no_pod_of_another_namespace(name: str) -> None:
-    api = await Api.started()
+    api = await Api.start()
     await a_cluster(api)
     await api.create(NAMESPACE, {"metadata": {"name": "x"}})
     (other,) = await api.create(POD, pod("p9", namespace="x"))
@@ -299,8 +299,8 @@ async def test_a_group_binding_reaches_no_pod_of_another_namespace(name: str) ->
 
 @in_virtual_time
 async def test_group_bindings_are_an_act_and_cannot_be_read() -> None:
-    api = await Api.started()
-    path = GROUP_BINDING.path("default")
+    api = await Api.start()
+    path = GROUP_BINDING.url_path("default")
     codes = [(await api.ask(method, path)).code for method in ("GET", "PUT", "DELETE", "PATCH")]
     assert codes == [405] * 4
 
@@ -310,7 +310,7 @@ async def test_group_bindings_are_an_act_and_cannot_be_read() -> None:
 
 @in_virtual_time
 async def test_of_two_groups_that_fit_only_alone_exactly_one_is_bound() -> None:
-    api = await Api.started(latency=lambda: 1.0)
+    api = await Api.start(latency=lambda: 1.0)
     pods = await a_cluster(api, pods=6, cpu="2")
     places = ("n1", "n2", "n1")
     groups = [list(zip(pods[:3], places, strict=True)), list(zip(pods[3:], places, strict=True))]
@@ -322,7 +322,7 @@ async def test_of_two_groups_that_fit_only_alone_exactly_one_is_bound() -> None:
 
 @in_virtual_time
 async def test_a_group_and_a_plain_binding_of_its_member_do_not_both_win() -> None:
-    api = await Api.started(latency=lambda: 1.0)
+    api = await Api.start(latency=lambda: 1.0)
     pods = await a_cluster(api)
     plain, group = await asyncio.gather(
         api.bind("p1", "n2"), api.bind_group(*((one, "n1") for one in pods))
@@ -335,7 +335,7 @@ async def test_a_group_and_a_plain_binding_of_its_member_do_not_both_win() -> No
 
 @in_virtual_time
 async def test_heartbeats_do_not_get_in_the_way_of_a_group() -> None:
-    api = await Api.started(latency=lambda: 1.0)
+    api = await Api.start(latency=lambda: 1.0)
     pods = await a_cluster(api)
     beat = {"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "Beat"}]}}
     answers = await asyncio.gather(
@@ -348,7 +348,7 @@ async def test_heartbeats_do_not_get_in_the_way_of_a_group() -> None:
 
 @in_virtual_time
 async def test_every_watcher_sees_each_pod_of_a_group_once_wherever_it_breaks_off() -> None:
-    api = await Api.started()
+    api = await Api.start()
     pods = await a_cluster(api, pods=7)
     before = api.store.revision
     places = ["n1", "n2"] * 4
@@ -363,7 +363,7 @@ async def test_every_watcher_sees_each_pod_of_a_group_once_wherever_it_breaks_of
 
 @in_virtual_time
 async def test_a_group_reaches_a_watcher_in_one_piece() -> None:
-    api = await Api.started()
+    api = await Api.start()
     pods = await a_cluster(api, pods=8)
     watching = api.chunks(POD, since=api.store.revision)
     first = asyncio.ensure_future(anext(watching))
@@ -374,7 +374,7 @@ async def test_a_group_reaches_a_watcher_in_one_piece() -> None:
 
 @in_virtual_time
 async def test_the_revision_of_a_bound_pod_is_its_own() -> None:
-    api = await Api.started()
+    api = await Api.start()
     pods = await a_cluster(api)
     await api.bind_group(*((one, "n1") for one in pods))
     bound = [revision(await api.get(POD, f"p{n}")) for n in range(3)]
@@ -385,13 +385,13 @@ async def test_the_revision_of_a_bound_pod_is_its_own() -> None:
 
 
 async def events(api: Api) -> list[Object]:
-    answer = await api.ask("GET", EVENT.path("default"))
+    answer = await api.ask("GET", EVENT.url_path("default"))
     return list(answer.body["items"])
 
 
 @in_virtual_time
 async def test_each_pod_of_a_group_binding_has_its_event_in_the_same_transaction() -> None:
-    api = await Api.started()
+    api = await Api.start()
     pods = await a_cluster(api, pods=2)
     await api.bind_group((pods[0], "n1"), (pods[1], "n2"))
     told = [(event["involvedObject"]["name"], event["message"]) for event in await events(api)]
@@ -408,7 +408,7 @@ async def test_each_pod_of_a_group_binding_has_its_event_in_the_same_transaction
 
 @in_virtual_time
 async def test_the_event_of_a_pod_with_the_longest_name_can_be_read_by_its_own() -> None:
-    api = await Api.started()
+    api = await Api.start()
     await api.create(NODE, node("n1", cpu="4"))
     (made,) = await api.create(POD, pod(".".join(["a" * 60] * 4) + ".bc-d", cpu="1"))
     assert (await api.bind_group((made, "n1"))).code == 201
@@ -420,17 +420,17 @@ async def test_the_event_of_a_pod_with_the_longest_name_can_be_read_by_its_own()
 
 @in_virtual_time
 async def test_a_namespace_that_is_going_away_gets_no_events_but_its_pods_are_bound() -> None:
-    api = await Api.started()
+    api = await Api.start()
     await api.create(NODE, node("n1", cpu="4"))
     await api.create(NAMESPACE, {"metadata": {"name": "x"}})
     (made,) = await api.create(POD, pod("a", namespace="x", cpu="1"))
     await api.delete(NAMESPACE, "x")
     row = {"name": "a", "uid": made["metadata"]["uid"], "node": "n1"}
-    assert (await api.ask("POST", GROUP_BINDING.path("x"), {"bindings": [row]})).code == 201
-    assert (await api.ask("GET", EVENT.path("x"))).body["items"] == []
+    assert (await api.ask("POST", GROUP_BINDING.url_path("x"), {"bindings": [row]})).code == 201
+    assert (await api.ask("GET", EVENT.url_path("x"))).body["items"] == []
 
 
-async def stand(api: Api, group: Object, pods: list[Object], standing: Object) -> Answer:
+async def stand(api: Api, group: Object, pods: list[Object], standing: Object) -> ApiResponse:
     """Bind pods of a group, saying what becomes of it by that."""
     meta = group["metadata"]
     rows = [
@@ -439,7 +439,7 @@ async def stand(api: Api, group: Object, pods: list[Object], standing: Object) -
     ]
     terms = {"name": meta["name"], "uid": meta["uid"], "standing": standing}
     body = {"bindings": rows, "groups": [terms]}
-    return await api.ask("POST", GROUP_BINDING.path("default"), body)
+    return await api.ask("POST", GROUP_BINDING.url_path("default"), body)
 
 
 PLACED = {"generation": 7, "neededPods": 2, "pendingPods": 1, "scheduledPods": 2}
@@ -447,7 +447,7 @@ PLACED = {"generation": 7, "neededPods": 2, "pendingPods": 1, "scheduledPods": 2
 
 @in_virtual_time
 async def test_a_group_says_that_it_is_placed_as_soon_as_its_members_are_bound() -> None:
-    api = await Api.started()
+    api = await Api.start()
     pods, (group,) = await a_cluster(api), await api.create(POD_GROUP, pod_group("g", 2))
     assert (await stand(api, group, pods[:2], PLACED)).code == 201
     status = (await api.get(POD_GROUP, "g"))["status"]
@@ -465,7 +465,7 @@ async def test_a_group_says_that_it_is_placed_as_soon_as_its_members_are_bound()
 
 @in_virtual_time
 async def test_what_a_group_said_before_stays_unless_it_is_placed_only_now() -> None:
-    api = await Api.started()
+    api = await Api.start()
     pods, (group,) = await a_cluster(api), await api.create(POD_GROUP, pod_group("g", 2))
     then = "2020-01-01T00:00:00Z"
     said = [
@@ -488,8 +488,11 @@ async def test_what_a_group_said_before_stays_unless_it_is_placed_only_now() -> 
 
 @in_virtual_time
 async def test_a_standing_that_cannot_be_is_refused_and_nothing_is_bound() -> None:
-    api = await Api.started()
+    api = await Api.start()
     pods, (group,) = await a_cluster(api), await api.create(POD_GROUP, pod_group("g", 2))
     answer = await stand(api, group, pods[:2], {"neededPods": 2, "scheduledPods": -1})
-    assert (answer.code, answer.reasons) == (409, [("groups[0].standing", "FieldValueInvalid")])
+    assert (answer.code, answer.cause_reasons) == (
+        409,
+        [("groups[0].standing", "FieldValueInvalid")],
+    )
     assert "nodeName" not in (await api.get(POD, "p0"))["spec"]

@@ -9,27 +9,27 @@ import pytest
 
 from phalanx.api.kinds import CONFIG_MAP
 from phalanx.api.wire import Reply, Request
-from phalanx.chance import SeededChance
 from phalanx.clock import WallClock
-from phalanx.server.access import ADMIN
+from phalanx.randomness import SeededRandom
 from phalanx.server.app import Server
-from phalanx.store.errors import StoreBroken
+from phalanx.server.security.authorization import ADMIN
+from phalanx.store.errors import StoreFailed
 from phalanx.store.sqlite import SqliteStore
 from tests.server.api import read
-from tests.store.disk import in_real_time
-from tests.store.test_sqlite_refusals import small_files
+from tests.store.sqlite_stores import in_real_time
+from tests.store.test_sqlite_errors import small_files
 
 
 @in_real_time
 async def test_what_a_full_disk_could_not_take_is_refused_in_words(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    alarms: list[StoreBroken] = []
-    store = SqliteStore(tmp_path, on_broken=alarms.append)
-    server = Server(store, WallClock(), SeededChance(1))
+    alarms: list[StoreFailed] = []
+    store = SqliteStore(tmp_path, on_failure=alarms.append)
+    server = Server(store, WallClock(), SeededRandom(1))
     await server.start()
     body = b'{"metadata":{"generateName":"a"},"data":{"d":"%s"}}' % (b"x" * 50_000)
-    create = Request("POST", CONFIG_MAP.path("default"), "", {}, body, ADMIN)
+    create = Request("POST", CONFIG_MAP.url_path("default"), "", {}, body, ADMIN)
     with small_files(400_000), caplog.at_level(logging.WARNING):
         answers = [await server.handle(create) for _ in range(20)]
     assert all(isinstance(answer, Reply) for answer in answers)

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from phalanx.api.errors import ApiError
 from phalanx.api.kinds import CONFIG_MAP, POD, POD_GROUP, Kind
-from phalanx.api.quantity import BadQuantity, value
-from phalanx.api.selectors import BadSelector, parse_fields, parse_labels
+from phalanx.api.quantity import BadQuantity, exact_value
+from phalanx.api.selectors import BadSelector, parse_field_selector, parse_label_selector
 from phalanx.api.wire import (
     APPLY_PATCH,
     JSON,
@@ -30,13 +30,13 @@ from phalanx.api.wire import (
     Object,
     Request,
 )
-from phalanx.server.access import ADMIN
-from phalanx.server.formats import OBJECTS, YAML, load
-from tests.api.bodies import POD as POD_IN_PROTOBUF
+from phalanx.server.security.authorization import ADMIN
+from phalanx.server.serialization import OBJECT_MEDIA_TYPES, YAML, load_body
+from tests.api.protobuf_bodies import POD as POD_IN_PROTOBUF
 from tests.builders import gang, in_virtual_time, pod
 from tests.recorded_cases import Case, Words, decoded, dig, fill, recorded_cases
 from tests.server.api import Api
-from tests.server.test_hostile import BARE, KEYS, TEMPLATES, WORDS, assert_ours, mutated
+from tests.server.test_hostile_input import BARE, KEYS, TEMPLATES, WORDS, assert_ours, mutated
 from tests.server.test_recorded import ask
 
 #: Requests to one server, and to how many servers, in the suite and in a soak.
@@ -76,7 +76,7 @@ def harmed(sound: Object, lots: random.Random) -> Object:
 
 async def send(api: Api, kind: Kind, way: str, name: str, obj: Object) -> None:
     """One request, whose answer must be one of ours."""
-    path, namespace = kind.path("default" if kind.namespaced else ""), {"fieldManager": "fuzz"}
+    path, namespace = kind.url_path("default" if kind.namespaced else ""), {"fieldManager": "fuzz"}
     if way == "POST":
         assert_ours(await api.ask("POST", path, obj))
         return
@@ -95,9 +95,11 @@ async def send(api: Api, kind: Kind, way: str, name: str, obj: Object) -> None:
 
 async def a_full_server() -> Api:
     """One that has something of every kind of which next to nothing is enough."""
-    api = await Api.started()
+    api = await Api.start()
     for kind, sound in (*TEMPLATES, *BARE):
-        assert_ours(await api.ask("POST", kind.path("default" if kind.namespaced else ""), sound))
+        assert_ours(
+            await api.ask("POST", kind.url_path("default" if kind.namespaced else ""), sound)
+        )
     return api
 
 
@@ -115,7 +117,7 @@ async def test_one_hostile_field_never_breaks_the_server(seed: int) -> None:
         name = sound["metadata"]["name"]
         await send(api, kind, lots.choice(WAYS), name, harmed(sound, lots))
     for kind in (POD, POD_GROUP, CONFIG_MAP):
-        assert (await api.ask("GET", kind.path())).code == 200
+        assert (await api.ask("GET", kind.url_path())).code == 200
 
 
 # ---- what was once recorded ----------------------------------------------------------------------
@@ -152,7 +154,7 @@ async def again(api: Api, case: Case, lots: random.Random) -> None:
 def test_what_was_recorded_never_breaks_the_server_when_it_is_harmed(cases: int) -> None:
     @in_virtual_time
     async def some(seed: int) -> None:
-        lots, api = random.Random(seed), await Api.started()
+        lots, api = random.Random(seed), await Api.start()
         for _ in range(IN_A_ROW):
             await again(api, lots.choice(RECORDED), lots)
 
@@ -182,8 +184,8 @@ PIECES = (
 
 def _reads(content: str) -> Callable[[bytes], object]:
     """A body in some format, read as far as no kind is needed."""
-    accepted = (*OBJECTS, JSON_PATCH)
-    return lambda raw: load(Request("POST", "/", "", {"content-type": content}, raw), accepted)
+    accepted = (*OBJECT_MEDIA_TYPES, JSON_PATCH)
+    return lambda raw: load_body(Request("POST", "/", "", {"content-type": content}, raw), accepted)
 
 
 def _text(parse: Callable[[str], object]) -> Callable[[bytes], object]:
@@ -194,9 +196,9 @@ PARSERS: dict[str, Callable[[bytes], object]] = {
     "JSON": _reads(JSON),
     "YAML": _reads(YAML),
     "a JSON patch": _reads(JSON_PATCH),
-    "labels": _text(parse_labels),
-    "fields": _text(parse_fields),
-    "a quantity": _text(value),
+    "labels": _text(parse_label_selector),
+    "fields": _text(parse_field_selector),
+    "a quantity": _text(exact_value),
     "protobuf": _reads("application/vnd.kubernetes.protobuf"),
 }
 REFUSALS = (ApiError, BadSelector, BadQuantity)
@@ -248,7 +250,7 @@ def test_no_bytes_break_a_parser(name: str, tries: int) -> None:
 @often
 @in_virtual_time
 async def test_no_bytes_break_the_server_in_any_format(tries: int) -> None:
-    lots, api = random.Random(7), await Api.started()
+    lots, api = random.Random(7), await Api.start()
     await api.create(POD, pod("a"))
     await api.create(POD_GROUP, gang("g", 2)[0])
     formats: Sequence[tuple[str, str, str]] = (
@@ -258,7 +260,7 @@ async def test_no_bytes_break_the_server_in_any_format(tries: int) -> None:
     )  # fmt: skip
     for _ in range(tries):
         seed, method, content = lots.choice(formats)
-        path = POD.path("default", "" if method == "POST" else "a")
+        path = POD.url_path("default", "" if method == "POST" else "a")
         query = {"fieldManager": "fuzz"} if content == APPLY_PATCH else {}
         body = garbled(SEEDS[seed], lots)
         answer = await api.ask(method, path, body, headers={"content-type": content}, query=query)
@@ -268,9 +270,9 @@ async def test_no_bytes_break_the_server_in_any_format(tries: int) -> None:
 @often
 @in_virtual_time
 async def test_no_option_of_a_list_breaks_the_server(tries: int) -> None:
-    lots, api = random.Random(9), await Api.started()
+    lots, api = random.Random(9), await Api.start()
     await api.create(POD, pod("a"), pod("b"))
-    first = await api.ask("GET", POD.path(), query={"limit": 1})
+    first = await api.ask("GET", POD.url_path(), query={"limit": 1})
     options = {
         "labelSelector": SEEDS["labels"], "fieldSelector": SEEDS["fields"],
         "continue": first.body["metadata"]["continue"].encode(),
@@ -278,5 +280,5 @@ async def test_no_option_of_a_list_breaks_the_server(tries: int) -> None:
     for _ in range(tries):
         name, seed = lots.choice(list(options.items()))
         text = garbled(seed, lots).decode("utf-8", "replace")
-        answer = await api.ask("GET", POD.path(), query={name: text, "limit": 5})
+        answer = await api.ask("GET", POD.url_path(), query={name: text, "limit": 5})
         assert answer.code in (200, 400), answer.body

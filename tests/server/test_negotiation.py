@@ -19,7 +19,7 @@ from phalanx.api.kinds import (
 )
 from phalanx.api.wire import JSON, Object
 from tests.builders import in_virtual_time, node, pod, pod_group
-from tests.server.api import Answer, Api
+from tests.server.api import Api, ApiResponse
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 METADATA = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
@@ -60,11 +60,11 @@ EXAMPLES: dict[Kind, Object] = {
 }  # fmt: skip
 
 
-async def get(api: Api, path: str, accept: str, **query: str) -> Answer:
+async def get(api: Api, path: str, accept: str, **query: str) -> ApiResponse:
     return await api.ask("GET", path, headers={"accept": accept}, query=query)
 
 
-def rows(answer: Answer) -> list[list[object]]:
+def rows(answer: ApiResponse) -> list[list[object]]:
     return [row["cells"] for row in answer.body["rows"]]
 
 
@@ -74,8 +74,8 @@ LISTED = [kind for kind in KINDS if "list" in kind.verbs]
 @pytest.mark.parametrize("kind", LISTED, ids=lambda kind: kind.resource)
 @in_virtual_time
 async def test_no_kind_is_without_columns(kind: Kind) -> None:
-    api = await Api.started()
-    table = await get(api, kind.path(), KUBECTL)
+    api = await Api.start()
+    table = await get(api, kind.url_path(), KUBECTL)
     assert table.body["kind"] == "Table"
     assert "Name" in [column["name"] for column in table.body["columnDefinitions"]]
 
@@ -83,55 +83,55 @@ async def test_no_kind_is_without_columns(kind: Kind) -> None:
 @pytest.mark.parametrize("kind", EXAMPLES, ids=lambda kind: kind.name)
 @in_virtual_time
 async def test_every_kind_is_shown_as_a_table_and_as_metadata_alone(kind: Kind) -> None:
-    api = await Api.started()
+    api = await Api.start()
     (made,) = await api.create(kind, EXAMPLES[kind])
     name, namespace = made["metadata"]["name"], made["metadata"].get("namespace", "")
-    for path in (kind.path(namespace, name), kind.path(namespace)):
+    for path in (kind.url_path(namespace, name), kind.url_path(namespace)):
         table = await get(api, path, KUBECTL)
         assert (table.body["kind"], table.body["apiVersion"]) == ("Table", "meta.k8s.io/v1")
         columns = table.body["columnDefinitions"]
         assert all(len(row) == len(columns) for row in rows(table))
         shown = [row["object"] for row in table.body["rows"]]
         assert made["metadata"] in [one["metadata"] for one in shown]
-    alone = await get(api, kind.path(namespace, name), METADATA)
+    alone = await get(api, kind.url_path(namespace, name), METADATA)
     assert alone.body["kind"] == "PartialObjectMetadata"
     assert set(alone.body) == {"kind", "apiVersion", "metadata"}
-    listed = await get(api, kind.path(namespace), METADATA_LIST)
+    listed = await get(api, kind.url_path(namespace), METADATA_LIST)
     assert alone.body in listed.body["items"]
 
 
 @in_virtual_time
 async def test_a_table_carries_as_much_of_each_object_as_is_asked_for() -> None:
-    api = await Api.started()
+    api = await Api.start()
     await api.create(POD, pod("a"))
 
     async def shown(include: str) -> object:
         query = {"includeObject": include} if include else {}
-        answer = await get(api, POD.path("default"), TABLE, **query)
+        answer = await get(api, POD.url_path("default"), TABLE, **query)
         return answer.body["rows"][0].get("object", {}).get("kind")
 
     assert [await shown(include) for include in ("", "Metadata", "Object", "None")] == [
         "PartialObjectMetadata", "PartialObjectMetadata", "Pod", None,
     ]  # fmt: skip
-    assert (await get(api, POD.path("default"), TABLE, includeObject="All")).code == 400
+    assert (await get(api, POD.url_path("default"), TABLE, includeObject="All")).code == 400
 
 
 @in_virtual_time
 async def test_a_table_is_paged_like_the_list() -> None:
-    api = await Api.started()
+    api = await Api.start()
     await api.create(POD, pod("a"), pod("b"))
-    first = await get(api, POD.path("default"), TABLE, limit="1")
+    first = await get(api, POD.url_path("default"), TABLE, limit="1")
     assert [row[0] for row in rows(first)] == ["a"]
     more = {"continue": first.body["metadata"]["continue"]}
-    second = await get(api, POD.path("default"), TABLE, limit="1", **more)
+    second = await get(api, POD.url_path("default"), TABLE, limit="1", **more)
     assert [row[0] for row in rows(second)] == ["b"]
 
 
 @in_virtual_time
 async def test_yaml_is_answered_to_whoever_wants_it() -> None:
-    api = await Api.started()
+    api = await Api.start()
     await api.create(POD, pod("a"))
-    for path in (POD.path("default", "a"), POD.path("default")):
+    for path in (POD.url_path("default", "a"), POD.url_path("default")):
         plain, text = await get(api, path, JSON), await get(api, path, "application/yaml")
         assert text.kind == "application/yaml"
         assert yaml.safe_load(text.text) == plain.body
@@ -151,8 +151,8 @@ async def test_yaml_is_answered_to_whoever_wants_it() -> None:
 )
 @in_virtual_time
 async def test_the_first_form_that_we_can_give_is_given(accept: str, kind: str) -> None:
-    api = await Api.started()
-    assert (await get(api, POD.path("default"), accept)).body["kind"] == kind
+    api = await Api.start()
+    assert (await get(api, POD.url_path("default"), accept)).body["kind"] == kind
 
 
 @pytest.mark.parametrize(
@@ -165,10 +165,10 @@ async def test_the_first_form_that_we_can_give_is_given(accept: str, kind: str) 
 )  # fmt: skip
 @in_virtual_time
 async def test_a_form_that_nobody_can_give_is_not_acceptable(accept: str) -> None:
-    api = await Api.started()
-    path = POD.path("default")
+    api = await Api.start()
+    path = POD.url_path("default")
     body = pod("a")
     for method in ("GET", "POST"):
         answer = await api.ask(method, path, body, headers={"accept": accept})
         assert (answer.code, answer.body["code"]) == (406, 406)
-    assert (await api.listing(POD))["items"] == []
+    assert (await api.list_default(POD))["items"] == []

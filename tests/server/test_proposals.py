@@ -8,15 +8,15 @@ from phalanx.api.kinds import POD_GROUP, POD_GROUP_V1ALPHA1, WORKLOAD, WORKLOAD_
 from phalanx.api.wire import Object
 from tests.builders import in_virtual_time
 from tests.server.api import Api
-from tests.server.oldversions import (
+from tests.server.old_versions import (
     GANG,
     LEAF,
     REFERENCE,
-    applied,
+    api_with_workload,
+    apply_object,
     example,
-    made,
-    posted,
-    with_workload,
+    new_object,
+    post_object,
 )
 
 
@@ -39,10 +39,12 @@ from tests.server.oldversions import (
 async def test_a_workload_may_call_its_templates_as_any_proposal_did(
     spec: Object, names: list[str]
 ) -> None:
-    api = await Api.started()
-    answer = await posted(api, WORKLOAD_V1ALPHA1, made(WORKLOAD_V1ALPHA1, "x", **spec))
+    api = await Api.start()
+    answer = await post_object(api, WORKLOAD_V1ALPHA1, new_object(WORKLOAD_V1ALPHA1, "x", **spec))
     assert answer.body.get("spec") == {"podGroups": [{"name": "a", "policy": GANG}]}, answer.body
-    told = [text.partition('"')[2].partition(":")[0] for text in answer.all("warning")[:-1]]
+    told = [
+        text.partition('"')[2].partition(":")[0] for text in answer.header_values("warning")[:-1]
+    ]
     assert told == names
     found = (await api.get(WORKLOAD, "x"))["spec"]
     assert found == {"podGroupTemplates": [{"name": "a", "schedulingPolicy": GANG}]}
@@ -59,10 +61,10 @@ async def test_a_workload_may_call_its_templates_as_any_proposal_did(
 )
 @in_virtual_time
 async def test_a_controller_may_be_named_by_its_api_version(said: Object, stored: Object) -> None:
-    api = await Api.started()
+    api = await Api.start()
     obj = example(WORKLOAD_V1ALPHA1)
     obj["spec"]["controllerRef"] = {"kind": "Job", "name": "j", **said}
-    assert (await posted(api, WORKLOAD_V1ALPHA1, obj)).code == 201
+    assert (await post_object(api, WORKLOAD_V1ALPHA1, obj)).code == 201
     found = (await api.get(WORKLOAD, "x"))["spec"]["controllerRef"]
     assert found == {"kind": "Job", "name": "j", **stored}
 
@@ -85,14 +87,14 @@ WHOLE = {
 )
 @in_virtual_time
 async def test_a_group_may_refer_to_its_template_as_any_proposal_did(said: Object) -> None:
-    api = await with_workload(podGroupTemplates=[{"name": "a", "schedulingPolicy": GANG}])
-    answer = await posted(api, POD_GROUP_V1ALPHA1, made(POD_GROUP_V1ALPHA1, "g", **said))
+    api = await api_with_workload(podGroupTemplates=[{"name": "a", "schedulingPolicy": GANG}])
+    answer = await post_object(api, POD_GROUP_V1ALPHA1, new_object(POD_GROUP_V1ALPHA1, "g", **said))
     assert answer.code == 201, answer.body
     assert answer.body["spec"]["podGroupTemplateRef"] == {"workload": REFERENCE}
     assert answer.body["spec"]["schedulingPolicy"] == GANG
     await api.patch(POD_GROUP, "g", {"metadata": {"finalizers": None}})
     await api.delete(POD_GROUP, "g")
-    again = await applied(api, POD_GROUP_V1ALPHA1, made(POD_GROUP_V1ALPHA1, "g", **said))
+    again = await apply_object(api, POD_GROUP_V1ALPHA1, new_object(POD_GROUP_V1ALPHA1, "g", **said))
     assert (again.code, again.body["spec"]) == (201, answer.body["spec"])
 
 
@@ -131,14 +133,14 @@ async def test_a_group_may_refer_to_its_template_as_any_proposal_did(said: Objec
 async def test_what_contradicts_itself_is_refused_by_the_name_that_was_written(
     kind: Kind, spec: Object, place: str
 ) -> None:
-    api = await Api.started()
-    answer = await posted(api, kind, made(kind, "x", **spec))
-    assert (answer.code, [field for field, _ in answer.reasons]) == (422, [place])
+    api = await Api.start()
+    answer = await post_object(api, kind, new_object(kind, "x", **spec))
+    assert (answer.code, [field for field, _ in answer.cause_reasons]) == (422, [place])
 
 
 @in_virtual_time
 async def test_a_patch_may_use_the_names_of_any_proposal() -> None:
-    api = await with_workload()
+    api = await api_with_workload()
     path = "/spec/podGroupTemplates/0/schedulingPolicy/gang/minCount"
     answer = await api.patch(
         WORKLOAD_V1ALPHA1, "w", [{"op": "replace", "path": path, "value": 3}], "json"

@@ -11,10 +11,10 @@ from contextlib import aclosing
 import pytest
 
 from phalanx.api.wire import Reply, Request
-from phalanx.chance import TrueChance
 from phalanx.clock import WallClock
-from phalanx.server.access import ADMIN
+from phalanx.randomness import SystemRandom
 from phalanx.server.app import Server
+from phalanx.server.security.authorization import ADMIN
 from phalanx.store.memory import MemoryStore
 from tests.recorded_cases import Case, Send, passing_cases, run
 from tools.control_plane import ControlPlane
@@ -36,7 +36,7 @@ async def ask(server: Server, request: Request) -> Answer:
 
 @pytest.fixture(scope="module")
 def in_process() -> Iterator[Send]:
-    server = Server(MemoryStore(), WallClock(), TrueChance())
+    server = Server(MemoryStore(), WallClock(), SystemRandom())
     with asyncio.Runner() as runner:
         runner.run(server.start())
 

@@ -63,19 +63,19 @@ def content(obj: Object) -> Object:
 @VERSIONS
 @in_virtual_time
 async def test_what_is_made_in_one_version_is_read_in_another(one: Kind, other: Kind) -> None:
-    api = await Api.started()
+    api = await Api.start()
     (made,) = await api.create(one, example(one))
     found = await api.get(other, "a")
     assert (made["apiVersion"], found["apiVersion"]) == (one.api_version, other.api_version)
     assert content(found) == content(made)
-    listing = await api.listing(other)
+    listing = await api.list_default(other)
     assert (names(listing), listing["apiVersion"]) == (["a"], other.api_version)
 
 
 @VERSIONS
 @in_virtual_time
 async def test_a_watch_speaks_its_own_version(one: Kind, other: Kind) -> None:
-    api = await Api.started()
+    api = await Api.start()
     watching = asyncio.ensure_future(
         api.watch(
             other, {"allowWatchBookmarks": "true"}, since=api.store.revision,
@@ -96,46 +96,46 @@ async def test_a_watch_speaks_its_own_version(one: Kind, other: Kind) -> None:
 @VERSIONS
 @in_virtual_time
 async def test_every_way_to_write_is_open_in_every_version(one: Kind, other: Kind) -> None:
-    api = await Api.started()
+    api = await Api.start()
     await api.create(one, example(one))
     patched = await api.patch(other, "a", {"metadata": {"labels": {"k": "v"}}}, "strategic")
     assert (patched.code, patched.body["apiVersion"]) == (200, other.api_version)
     changed = {**patched.body, "metadata": {**patched.body["metadata"], "labels": {"k": "w"}}}
-    assert (await api.ask("PUT", other.path("default", "a"), changed)).code == 200
+    assert (await api.ask("PUT", other.url_path("default", "a"), changed)).code == 200
     assert (await api.get(one, "a"))["metadata"]["labels"] == {"k": "w"}
     await api.patch(one, "a", {"metadata": {"finalizers": None}})
     assert (await api.delete(other, "a")).code == 200
-    assert (await api.ask("GET", one.path("default", "a"))).code == 404
+    assert (await api.ask("GET", one.url_path("default", "a"))).code == 404
 
 
 @VERSIONS
 @in_virtual_time
 async def test_a_name_is_taken_in_all_versions(one: Kind, other: Kind) -> None:
-    api = await Api.started()
+    api = await Api.start()
     await api.create(one, example(one))
-    again = await api.ask("POST", other.path("default"), example(other))
+    again = await api.ask("POST", other.url_path("default"), example(other))
     assert (again.code, again.body["reason"]) == (409, "AlreadyExists")
 
 
 @VERSIONS
 @in_virtual_time
 async def test_a_body_of_another_version_is_refused(one: Kind, other: Kind) -> None:
-    api = await Api.started()
-    answer = await api.ask("POST", one.path("default"), example(other))
+    api = await Api.start()
+    answer = await api.ask("POST", one.url_path("default"), example(other))
     assert (answer.code, answer.body["reason"]) == (400, "BadRequest")
 
 
 @VERSIONS
 @in_virtual_time
 async def test_fields_have_one_owner_whatever_the_version(one: Kind, other: Kind) -> None:
-    api = await Api.started()
+    api = await Api.start()
     for kind in (one, other):
-        path, query = kind.path("default", "a"), {"fieldManager": "me"}
+        path, query = kind.url_path("default", "a"), {"fieldManager": "me"}
         answer = await api.ask("PATCH", path, example(kind), headers=APPLY, query=query)
         assert answer.code in (200, 201), answer.body
     (entry,) = answer.body["metadata"]["managedFields"]
     assert (entry["manager"], entry["operation"]) == ("me", "Apply")
-    path, query = one.path("default", "a"), {"fieldManager": "you"}
+    path, query = one.url_path("default", "a"), {"fieldManager": "you"}
     bigger = example(one)
     template = bigger["spec"].get("podGroupTemplates", [bigger["spec"]])[0]
     template["schedulingPolicy"] = {"gang": {"minCount": 5}}
@@ -145,7 +145,7 @@ async def test_fields_have_one_owner_whatever_the_version(one: Kind, other: Kind
 
 @in_virtual_time
 async def test_an_event_is_applied_in_the_new_form_and_read_in_the_old_one() -> None:
-    api = await Api.started()
+    api = await Api.start()
     event = {
         "apiVersion": EVENTS_EVENT.api_version, "kind": "Event",
         "metadata": {"name": "e", "namespace": "default"}, "note": "because", "type": "Normal",
@@ -153,7 +153,7 @@ async def test_an_event_is_applied_in_the_new_form_and_read_in_the_old_one() -> 
         "reason": "Why", "reportingController": "x.example/y", "reportingInstance": "z",
         "eventTime": "2027-01-15T08:00:00.000000Z",
     }  # fmt: skip
-    path, query = EVENTS_EVENT.path("default", "e"), {"fieldManager": "me"}
+    path, query = EVENTS_EVENT.url_path("default", "e"), {"fieldManager": "me"}
     made = await api.ask("PATCH", path, event, headers=APPLY, query=query)
     assert (made.code, made.body.get("note")) == (201, "because"), made.body
     assert (await api.get(EVENT, "e"))["message"] == "because"
@@ -164,9 +164,9 @@ async def test_an_event_is_applied_in_the_new_form_and_read_in_the_old_one() -> 
 async def test_a_table_holds_objects_of_the_version_that_was_asked_for(
     one: Kind, other: Kind
 ) -> None:
-    api = await Api.started()
+    api = await Api.start()
     await api.create(one, example(one))
-    for path in (other.path("default"), other.path("default", "a")):
+    for path in (other.url_path("default"), other.url_path("default", "a")):
         answer = await api.ask(
             "GET", path, headers={"accept": TABLE}, query={"includeObject": "Object"}
         )
@@ -176,7 +176,7 @@ async def test_a_table_holds_objects_of_the_version_that_was_asked_for(
 
 @in_virtual_time
 async def test_a_quota_counts_an_object_once_whatever_the_version() -> None:
-    api = await Api.started()
+    api = await Api.start()
     hard = {"count/podgroups.scheduling.k8s.io": "2"}
     quota = {"metadata": {"name": "q", "namespace": "default"}, "spec": {"hard": hard}}
     await api.create(POD_GROUP, example(POD_GROUP, "before"))
@@ -184,13 +184,13 @@ async def test_a_quota_counts_an_object_once_whatever_the_version() -> None:
     await api.create(POD_GROUP_V1ALPHA3, example(POD_GROUP_V1ALPHA3, "after"))
     status = (await api.get(RESOURCE_QUOTA, "q"))["status"]
     assert status["used"] == {"count/podgroups.scheduling.k8s.io": "2"}
-    third = await api.ask("POST", POD_GROUP.path("default"), example(POD_GROUP, "third"))
+    third = await api.ask("POST", POD_GROUP.url_path("default"), example(POD_GROUP, "third"))
     assert third.code == 403
 
 
 @in_virtual_time
 async def test_discovery_prefers_the_stable_version_and_lists_what_each_has() -> None:
-    api = await Api.started()
+    api = await Api.start()
     group = (await api.ask("GET", "/apis/scheduling.k8s.io")).body
     assert group["preferredVersion"]["version"] == "v1"
     assert [v["version"] for v in group["versions"]][:3] == ["v1", "v1beta1", "v1alpha3"]
@@ -215,14 +215,14 @@ async def in_class(api: Api, kind: Kind, name: str, **spec: object) -> tuple[int
     """What comes of a group of a priority class."""
     group = example(kind)
     group["spec"] |= {"priorityClassName": name, **spec}
-    answer = await api.ask("POST", kind.path("default"), group, query={"dryRun": "All"})
+    answer = await api.ask("POST", kind.url_path("default"), group, query={"dryRun": "All"})
     return answer.code, answer.body
 
 
 @GROUPS
 @in_virtual_time
 async def test_a_group_has_the_priority_and_the_policy_of_its_class(kind: Kind) -> None:
-    api = await Api.started()
+    api = await Api.start()
     meek = {"metadata": {"name": "meek"}, "value": 7, "preemptionPolicy": "Never"}
     await api.create(PRIORITY_CLASS, meek)
     for said in ({}, {"priority": 7}):
@@ -235,7 +235,7 @@ async def test_a_group_has_the_priority_and_the_policy_of_its_class(kind: Kind) 
 @GROUPS
 @in_virtual_time
 async def test_a_group_of_a_class_that_is_not_there_is_forbidden(kind: Kind) -> None:
-    api = await Api.started()
+    api = await Api.start()
     code, answer = await in_class(api, kind, "nowhere")
     assert (code, answer["reason"]) == (403, "Forbidden")
     assert answer["message"].endswith("no PriorityClass with name nowhere was found")
@@ -244,7 +244,7 @@ async def test_a_group_of_a_class_that_is_not_there_is_forbidden(kind: Kind) -> 
 @GROUPS
 @in_virtual_time
 async def test_a_group_is_never_as_important_as_the_system(kind: Kind) -> None:
-    api = await Api.started()
+    api = await Api.start()
     code, answer = await in_class(api, kind, "system-cluster-critical")
     assert code == 422
     assert [cause["field"] for cause in answer["details"]["causes"]] == ["spec.priority"]
@@ -253,7 +253,7 @@ async def test_a_group_is_never_as_important_as_the_system(kind: Kind) -> None:
 @GROUPS
 @in_virtual_time
 async def test_a_group_without_a_class_gets_the_default_one(kind: Kind) -> None:
-    api = await Api.started()
+    api = await Api.start()
     default = {"metadata": {"name": "usual"}, "value": 5, "globalDefault": True}
     await api.create(PRIORITY_CLASS, default)
     (made,) = await api.create(kind, example(kind))
@@ -263,17 +263,17 @@ async def test_a_group_without_a_class_gets_the_default_one(kind: Kind) -> None:
 @GROUPS
 @in_virtual_time
 async def test_a_group_has_no_generation_and_is_updated_by_version(kind: Kind) -> None:
-    api = await Api.started()
+    api = await Api.start()
     (made,) = await api.create(kind, example(kind))
     assert "generation" not in made["metadata"]
     meta = {key: value for key, value in made["metadata"].items() if key != "resourceVersion"}
-    answer = await api.ask("PUT", kind.path("default", "a"), {**made, "metadata": meta})
-    assert answer.reasons == [("metadata.resourceVersion", "FieldValueInvalid")]
+    answer = await api.ask("PUT", kind.url_path("default", "a"), {**made, "metadata": meta})
+    assert answer.cause_reasons == [("metadata.resourceVersion", "FieldValueInvalid")]
 
 
 @in_virtual_time
 async def test_only_groups_of_pods_are_protected() -> None:
-    api = await Api.started()
+    api = await Api.start()
     for kind in (POD_GROUP_V1ALPHA3, COMPOSITE_POD_GROUP, WORKLOAD):
         (made,) = await api.create(kind, example(kind))
         assert bool(made["metadata"].get("finalizers")) == (kind is POD_GROUP_V1ALPHA3)
@@ -283,7 +283,7 @@ async def test_only_groups_of_pods_are_protected() -> None:
 @GROUPS
 @in_virtual_time
 async def test_the_status_of_a_group_is_written_at_a_place_of_its_own(kind: Kind) -> None:
-    api = await Api.started()
+    api = await Api.start()
     (made,) = await api.create(kind, example(kind))
     condition = {
         "type": "X", "status": "True", "reason": "Y", "message": "",
@@ -298,7 +298,7 @@ async def test_the_status_of_a_group_is_written_at_a_place_of_its_own(kind: Kind
 
 @in_virtual_time
 async def test_the_status_of_a_pod_group_counts_its_members() -> None:
-    api = await Api.started()
+    api = await Api.start()
     await api.create(POD_GROUP, example(POD_GROUP))
     counts = {"pendingPods": 1, "scheduledPods": 2, "succeededPods": 0, "failedPods": 3}
     answer = await api.patch(POD_GROUP, "a", {"status": counts}, part="status")
@@ -311,24 +311,24 @@ async def test_the_status_of_a_pod_group_counts_its_members() -> None:
 
 @in_virtual_time
 async def test_what_kubernetes_writes_as_null_is_as_good_as_absent() -> None:
-    api = await Api.started()
+    api = await Api.start()
     (made,) = await api.create(WORKLOAD, example(WORKLOAD))
     (template,) = made["spec"]["podGroupTemplates"]
     nulls = {"compositePodGroupTemplates": None, "controllerRef": None}
     spec = {"podGroupTemplates": [{**template, "schedulingConstraints": None}], **nulls}
-    answer = await api.ask("PUT", WORKLOAD.path("default", "a"), {**made, "spec": spec})
+    answer = await api.ask("PUT", WORKLOAD.url_path("default", "a"), {**made, "spec": spec})
     assert (answer.code, answer.body["spec"]) == (200, made["spec"])
 
 
 @pytest.mark.parametrize("levels", [4, 20, 115, 150])
 @in_virtual_time
 async def test_a_tree_that_is_far_too_deep_is_refused(levels: int) -> None:
-    api = await Api.started()
+    api = await Api.start()
     templates: Object = {"podGroupTemplates": [dict(TEMPLATE)]}
     for level in range(levels):
         one = {"name": f"l{level}", "schedulingPolicy": {"basic": {}}, **templates}
         templates = {"compositePodGroupTemplates": [one]}
     deep = {**example(WORKLOAD), "spec": templates}
     body = json.dumps(deep).encode()
-    answer = await api.ask("POST", WORKLOAD.path("default"), body)
+    answer = await api.ask("POST", WORKLOAD.url_path("default"), body)
     assert answer.code in (400, 422), answer.body

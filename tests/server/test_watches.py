@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from phalanx.api.kinds import CONFIG_MAP, NODE, POD
 from phalanx.api.wire import Object
-from phalanx.server.watches import BOOKMARK, BUFFER, PACE
+from phalanx.server.watches import BOOKMARK, BUFFER, DISPATCH_INTERVAL
 from tests.builders import in_virtual_time, node, pod, tried
-from tests.server.api import Api, Event, events, names, revision
+from tests.server.api import Api, WatchEvent, events, names, revision
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 RED = {"labelSelector": "color=red"}
@@ -32,7 +32,7 @@ async def relabel(api: Api, name: str, color: str | None) -> None:
     assert (await api.patch(CONFIG_MAP, name, change)).code == 200
 
 
-def told(found: list[Event]) -> list[str]:
+def told(found: list[WatchEvent]) -> list[str]:
     return [str(event) for event in found]
 
 
@@ -41,7 +41,7 @@ def told(found: list[Event]) -> list[str]:
 
 @in_virtual_time
 async def test_a_watch_tells_of_additions_changes_and_deletions() -> None:
-    api = await Api.started()
+    api = await Api.start()
     watching = asyncio.ensure_future(api.watch(CONFIG_MAP, since=api.store.revision))
     await asyncio.sleep(0)
     (made,) = await api.create(CONFIG_MAP, config("a"))
@@ -57,7 +57,7 @@ async def test_a_watch_tells_of_additions_changes_and_deletions() -> None:
 
 @in_virtual_time
 async def test_a_change_of_nothing_is_not_told() -> None:
-    api = await Api.started()
+    api = await Api.start()
     await api.create(CONFIG_MAP, config("a", color="red"))
     before = api.store.revision
     await relabel(api, "a", "red")
@@ -68,7 +68,7 @@ async def test_a_change_of_nothing_is_not_told() -> None:
 @pytest.mark.parametrize("is_live", [True, False], ids=["as it happens", "from history"])
 @in_virtual_time
 async def test_to_a_selector_objects_come_and_go_with_their_labels(is_live: bool) -> None:
-    api = await Api.started()
+    api = await Api.start()
     await api.create(CONFIG_MAP, config("a"))
     since = api.store.revision
     watching = asyncio.ensure_future(api.watch(CONFIG_MAP, RED, since=since))
@@ -88,7 +88,7 @@ async def test_to_a_selector_objects_come_and_go_with_their_labels(is_live: bool
 
 @in_virtual_time
 async def test_what_leaves_a_selector_is_shown_as_it_was_at_the_revision_of_its_leaving() -> None:
-    api = await Api.started()
+    api = await Api.start()
     (made,) = await api.create(CONFIG_MAP, config("a", color="red"))
     await relabel(api, "a", "blue")
     left = await api.watch(CONFIG_MAP, since=revision(made), query=RED)
@@ -99,7 +99,7 @@ async def test_what_leaves_a_selector_is_shown_as_it_was_at_the_revision_of_its_
 
 @in_virtual_time
 async def test_a_kubelet_watches_the_pods_of_its_node_alone() -> None:
-    api = await Api.started()
+    api = await Api.start()
     await api.create(POD, pod("a"), pod("b"), pod("c", on="n1"))
     before = api.store.revision
     await api.bind("a", "n1")
@@ -110,7 +110,7 @@ async def test_a_kubelet_watches_the_pods_of_its_node_alone() -> None:
 
 @in_virtual_time
 async def test_a_watch_of_one_namespace_or_name_tells_of_nothing_else() -> None:
-    api = await Api.started()
+    api = await Api.start()
     await api.create(CONFIG_MAP, config("a"))
     elsewhere = config("a")
     elsewhere["metadata"]["namespace"] = "kube-public"
@@ -128,7 +128,7 @@ async def test_a_watch_of_one_namespace_or_name_tells_of_nothing_else() -> None:
 @pytest.mark.parametrize("since", [None, 0], ids=["nowhere", "anywhere"])
 @in_virtual_time
 async def test_a_watch_from_nowhere_begins_with_what_is_there(since: int | None) -> None:
-    api = await Api.started()
+    api = await Api.start()
     await api.create(CONFIG_MAP, config("b"), config("a", color="red"))
     assert told(await api.watch(CONFIG_MAP, since=since)) == ["ADDED a", "ADDED b"]
     assert told(await api.watch(CONFIG_MAP, RED, since=since)) == ["ADDED a"]
@@ -136,7 +136,7 @@ async def test_a_watch_from_nowhere_begins_with_what_is_there(since: int | None)
 
 @in_virtual_time
 async def test_the_end_of_what_was_there_first_is_marked_for_whoever_asks() -> None:
-    api = await Api.started()
+    api = await Api.start()
     await api.create(CONFIG_MAP, config("a"), config("b"))
     at = api.store.revision
     watching = asyncio.ensure_future(api.watch(CONFIG_MAP, INITIAL))
@@ -150,10 +150,10 @@ async def test_the_end_of_what_was_there_first_is_marked_for_whoever_asks() -> N
 
 @in_virtual_time
 async def test_a_list_and_a_watch_from_its_revision_miss_nothing() -> None:
-    api = await Api.started(latency=lambda: 0.5)
+    api = await Api.start(latency=lambda: 0.5)
     writing = asyncio.gather(*(api.create(CONFIG_MAP, config(f"c{n}")) for n in range(5)))
     await asyncio.sleep(0.1)
-    listing = await api.listing(CONFIG_MAP)
+    listing = await api.list_default(CONFIG_MAP)
     found = await api.watch(CONFIG_MAP, since=revision(listing))
     await writing
     assert sorted([*names(listing), *(event.name for event in found)]) == [
@@ -163,14 +163,14 @@ async def test_a_list_and_a_watch_from_its_revision_miss_nothing() -> None:
 
 @in_virtual_time
 async def test_a_watch_from_the_future_waits_for_it_a_little() -> None:
-    api = await Api.started()
+    api = await Api.start()
     soon = api.store.revision + 1
     watching = asyncio.ensure_future(api.watch(CONFIG_MAP, since=soon))
     await asyncio.sleep(1)
     await api.create(CONFIG_MAP, config("a"), config("b"))
     assert told(await watching) == ["ADDED b"]
     query = {"watch": "true", "resourceVersion": api.store.revision + 5}
-    answer = await api.ask("GET", CONFIG_MAP.path("default"), query=query)
+    answer = await api.ask("GET", CONFIG_MAP.url_path("default"), query=query)
     assert (answer.code, answer.body["reason"]) == (504, "Timeout")
 
 
@@ -188,8 +188,8 @@ async def test_a_watch_from_the_future_waits_for_it_a_little() -> None:
 async def test_a_watch_with_options_that_cannot_be_read_is_a_bad_request(
     query: dict[str, str],
 ) -> None:
-    api = await Api.started()
-    answer = await api.ask("GET", POD.path("default"), query={"watch": "true", **query})
+    api = await Api.start()
+    answer = await api.ask("GET", POD.url_path("default"), query={"watch": "true", **query})
     assert answer.code == 400
 
 
@@ -198,7 +198,7 @@ async def test_a_watch_with_options_that_cannot_be_read_is_a_bad_request(
 
 @in_virtual_time
 async def test_a_watch_ends_when_its_time_is_over() -> None:
-    api = await Api.started()
+    api = await Api.start()
     begin = asyncio.get_running_loop().time()
     await api.watch(CONFIG_MAP, seconds=77)
     assert asyncio.get_running_loop().time() - begin == 77
@@ -206,7 +206,7 @@ async def test_a_watch_ends_when_its_time_is_over() -> None:
 
 @in_virtual_time
 async def test_a_quiet_watch_is_told_every_minute_how_far_it_has_seen() -> None:
-    api = await Api.started()
+    api = await Api.start()
     await api.create(CONFIG_MAP, config("a"))
     since = api.store.revision
     watching = asyncio.ensure_future(api.watch(CONFIG_MAP, MARKED, since=since, seconds=150))
@@ -220,7 +220,7 @@ async def test_a_quiet_watch_is_told_every_minute_how_far_it_has_seen() -> None:
 
 @in_virtual_time
 async def test_bookmarks_are_only_for_those_who_ask() -> None:
-    api = await Api.started()
+    api = await Api.start()
     assert await api.watch(CONFIG_MAP, seconds=150) == []
 
 
@@ -230,7 +230,7 @@ async def test_after_a_bookmark_nothing_older_comes(early: float) -> None:
     """The change is committed in the very moment in which a bookmark is due, or just before."""
     loop = asyncio.get_running_loop()
     due = loop.time()
-    api = await Api.started(latency=lambda: max(due - early - loop.time(), 0))
+    api = await Api.start(latency=lambda: max(due - early - loop.time(), 0))
     watching = asyncio.ensure_future(api.watch(CONFIG_MAP, MARKED, since=0, seconds=200))
     await asyncio.sleep(0)
     due = loop.time() + BOOKMARK
@@ -245,7 +245,7 @@ async def test_after_a_bookmark_nothing_older_comes(early: float) -> None:
 # ---- slow readers --------------------------------------------------------------------------------
 
 
-async def read_slowly(api: Api, since: int, pause: asyncio.Event) -> list[Event]:
+async def read_slowly(api: Api, since: int, pause: asyncio.Event) -> list[WatchEvent]:
     """Open a watch, leave it alone until told, then read on."""
     chunks = api.chunks(CONFIG_MAP, seconds=100, since=since)
     found = events(await anext(chunks))
@@ -257,7 +257,7 @@ async def read_slowly(api: Api, since: int, pause: asyncio.Event) -> list[Event]
 @pytest.mark.parametrize("writes", [5, 40, 1300])
 @in_virtual_time
 async def test_a_slow_reader_misses_nothing_and_gets_nothing_twice(writes: int) -> None:
-    api = await Api.started()
+    api = await Api.start()
     go_on = asyncio.Event()
     before = api.store.revision
     reading = asyncio.ensure_future(read_slowly(api, before, go_on))
@@ -277,7 +277,7 @@ async def test_a_slow_reader_misses_nothing_and_gets_nothing_twice(writes: int) 
 
 @in_virtual_time
 async def test_a_slow_reader_is_caught_up_in_pieces_of_about_its_buffer() -> None:
-    api = await Api.started()
+    api = await Api.start()
     await api.create(CONFIG_MAP, config("big"))
     since, size = api.store.revision, BUFFER // 4
     for number in range(20):
@@ -289,13 +289,13 @@ async def test_a_slow_reader_is_caught_up_in_pieces_of_about_its_buffer() -> Non
 
 @in_virtual_time
 async def test_a_reader_that_leaves_is_forgotten() -> None:
-    api = await Api.started()
+    api = await Api.start()
     await api.create(CONFIG_MAP, config("a"))
     chunks = api.chunks(CONFIG_MAP, seconds=100)
     await anext(chunks)
-    assert len(api.server.context.hub) == 1
+    assert len(api.server.context.watch_broadcaster) == 1
     await chunks.aclose()
-    assert len(api.server.context.hub) == 0
+    assert len(api.server.context.watch_broadcaster) == 0
 
 
 # ---- history that is gone ------------------------------------------------------------------------
@@ -303,7 +303,7 @@ async def test_a_reader_that_leaves_is_forgotten() -> None:
 
 @in_virtual_time
 async def test_a_watch_from_before_the_history_is_told_so_and_ends() -> None:
-    api = await Api.started()
+    api = await Api.start()
     await api.create(CONFIG_MAP, config("a"), config("b"))
     api.store.compact(api.store.revision - 1)
     begin = asyncio.get_running_loop().time()
@@ -316,7 +316,7 @@ async def test_a_watch_from_before_the_history_is_told_so_and_ends() -> None:
 
 @in_virtual_time
 async def test_a_watch_from_the_last_revision_of_the_history_goes_on() -> None:
-    api = await Api.started()
+    api = await Api.start()
     await api.create(CONFIG_MAP, config("a"), config("b"))
     api.store.compact(api.store.revision - 1)
     at = api.store.revision - 1
@@ -325,7 +325,7 @@ async def test_a_watch_from_the_last_revision_of_the_history_goes_on() -> None:
 
 @in_virtual_time
 async def test_a_slow_reader_whose_place_is_forgotten_is_told_so() -> None:
-    api = await Api.started()
+    api = await Api.start()
     go_on = asyncio.Event()
     reading = asyncio.ensure_future(read_slowly(api, api.store.revision, go_on))
     await asyncio.sleep(0)
@@ -343,7 +343,9 @@ async def test_a_slow_reader_whose_place_is_forgotten_is_told_so() -> None:
 # ---- when it is told -----------------------------------------------------------------------------
 
 
-async def timed(api: Api, since: int, query: dict[str, str]) -> list[tuple[float, list[Event]]]:
+async def timed(
+    api: Api, since: int, query: dict[str, str]
+) -> list[tuple[float, list[WatchEvent]]]:
     """The pieces of a watch, each with the seconds after which it came."""
     loop, pieces = (
         asyncio.get_running_loop(),
@@ -357,13 +359,13 @@ async def timed(api: Api, since: int, query: dict[str, str]) -> list[tuple[float
 async def test_after_a_quiet_moment_a_change_is_told_at_once_and_those_close_behind_together() -> (
     None
 ):
-    api = await Api.started()
+    api = await Api.start()
     await asyncio.sleep(1)
     watching = asyncio.ensure_future(timed(api, api.store.revision, {}))
     await asyncio.sleep(1)
     await api.create(CONFIG_MAP, config("a"))
     for name in "bcd":
-        await asyncio.sleep(PACE / 5)
+        await asyncio.sleep(DISPATCH_INTERVAL / 5)
         await api.create(CONFIG_MAP, config(name))
     await asyncio.sleep(1)
     await api.create(CONFIG_MAP, config("e"))
@@ -371,28 +373,28 @@ async def test_after_a_quiet_moment_a_change_is_told_at_once_and_those_close_beh
     assert [told(found) for found in (one, several, last)] == [
         ["ADDED a"], ["ADDED b", "ADDED c", "ADDED d"], ["ADDED e"],
     ]  # fmt: skip
-    assert [first, second] == pytest.approx([1, 1 + PACE])
-    assert third == pytest.approx(2 + 3 * PACE / 5)
+    assert [first, second] == pytest.approx([1, 1 + DISPATCH_INTERVAL])
+    assert third == pytest.approx(2 + 3 * DISPATCH_INTERVAL / 5)
 
 
 @in_virtual_time
 async def test_a_bookmark_promises_nothing_that_is_still_to_be_told() -> None:
-    api = await Api.started()
+    api = await Api.start()
     await asyncio.sleep(1)
     watching = asyncio.ensure_future(timed(api, api.store.revision, MARKED))
-    await asyncio.sleep(BOOKMARK - PACE / 2)
+    await asyncio.sleep(BOOKMARK - DISPATCH_INTERVAL / 2)
     (made,) = await api.create(POD, pod("x"))
-    await asyncio.sleep(PACE / 4)
+    await asyncio.sleep(DISPATCH_INTERVAL / 4)
     await api.create(CONFIG_MAP, config("a"))
     (first, (mark,)), (second, (news,)), *_ = await watching
     assert (str(mark), mark.revision) == ("BOOKMARK ", revision(made))
     assert (str(news), news.revision) == ("ADDED a", revision(made) + 1)
-    assert [first, second] == pytest.approx([BOOKMARK, BOOKMARK + PACE / 2])
+    assert [first, second] == pytest.approx([BOOKMARK, BOOKMARK + DISPATCH_INTERVAL / 2])
 
 
 @in_virtual_time
 async def test_every_piece_of_news_puts_the_next_bookmark_off() -> None:
-    api = await Api.started()
+    api = await Api.start()
     await asyncio.sleep(1)
     watching = asyncio.ensure_future(timed(api, api.store.revision, MARKED))
     await asyncio.sleep(35)
@@ -407,7 +409,7 @@ async def test_every_piece_of_news_puts_the_next_bookmark_off() -> None:
 
 @in_virtual_time
 async def test_kubectl_watches_tables() -> None:
-    api = await Api.started()
+    api = await Api.start()
     await api.create(POD, pod("a"))
     watching = asyncio.ensure_future(api.watch(POD, accept=TABLE))
     await asyncio.sleep(0)
@@ -422,7 +424,7 @@ async def test_kubectl_watches_tables() -> None:
 
 @in_virtual_time
 async def test_metadata_can_be_watched_alone() -> None:
-    api = await Api.started()
+    api = await Api.start()
     await api.create(CONFIG_MAP, config("a", "secret"))
     accept = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
     (event,) = await api.watch(CONFIG_MAP, accept=accept)
@@ -444,7 +446,7 @@ async def play(api: Api, acts: list[tuple[str, str, str]]) -> None:
     for what, name, color in acts:
         match what:
             case "make":
-                await api.ask("POST", CONFIG_MAP.path("default"), config(name, color=color))
+                await api.ask("POST", CONFIG_MAP.url_path("default"), config(name, color=color))
             case "change":
                 change = {"metadata": {"labels": {"color": color}}}
                 await api.patch(CONFIG_MAP, name, change)
@@ -457,7 +459,7 @@ async def states(api: Api, since: int, query: dict[str, str]) -> list[dict[str, 
     found = []
     for at in range(since, api.store.revision + 1):
         exact = {"resourceVersion": at, "resourceVersionMatch": "Exact", **query}
-        listing = await api.listing(CONFIG_MAP, exact)
+        listing = await api.list_default(CONFIG_MAP, exact)
         found.append({item["metadata"]["name"]: item for item in listing["items"]})
     return found
 
@@ -485,7 +487,7 @@ async def test_a_watch_tells_the_difference_of_lists_wherever_it_breaks_off(
     query: dict[str, str],
     data: st.DataObject,
 ) -> None:
-    api = await Api.started()
+    api = await Api.start()
     since = api.store.revision
     await play(api, first)
     watching = asyncio.ensure_future(api.watch(CONFIG_MAP, query, since=since))

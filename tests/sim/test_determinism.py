@@ -6,13 +6,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from phalanx.sim.run import run
-from phalanx.sim.scenario import parse
+from phalanx.sim.scenario import parse_scenario
+from phalanx.sim.simulation import run_scenario
 
 FOLDER = Path(__file__).parent.parent / "scenarios"
 PROGRAM = """
 import pathlib, sys
-from phalanx.sim.run import run
+from phalanx.sim.simulation import run
 from phalanx.sim.scenario import parse
 for file in sorted(pathlib.Path(sys.argv[1]).glob("*.yaml"))[::3]:
     timeline = run(parse(file.read_text()))
@@ -33,6 +33,6 @@ def test_the_same_scenarios_give_the_same_bytes_whatever_the_hash_seed() -> None
 
 
 def test_another_seed_is_another_run() -> None:
-    scenario = parse((FOLDER / "gang-waits-for-room.yaml").read_text())
-    assert run(scenario) == run(scenario)
-    assert run(replace(scenario, seed=8)).digest != run(scenario).digest
+    scenario = parse_scenario((FOLDER / "gang-waits-for-room.yaml").read_text())
+    assert run_scenario(scenario) == run_scenario(scenario)
+    assert run_scenario(replace(scenario, seed=8)).digest != run_scenario(scenario).digest

@@ -2,19 +2,23 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.sim.driver import Refused
-from phalanx.sim.run import run
-from phalanx.sim.scenario import parse
+from phalanx.sim.driver import ScenarioRejected
+from phalanx.sim.scenario import parse_scenario
+from phalanx.sim.simulation import run_scenario
 
 
 def words(text: str, subject: str) -> list[str]:
-    return [line.word for line in run(parse(text)).lines if line.subject == subject]
+    return [
+        line.event for line in run_scenario(parse_scenario(text)).lines if line.subject == subject
+    ]
 
 
 def test_what_the_server_refuses_ends_the_run_with_a_sentence() -> None:
     text = "nodes: {}\nat 0: {pod: a}\nat 1: {delete: a}\nat 2: {delete: a}"
-    with pytest.raises(Refused, match=r'^at 2: the API server refused: pods "a" not found$'):
-        run(parse(text))
+    with pytest.raises(
+        ScenarioRejected, match=r'^at 2: the API server refused: pods "a" not found$'
+    ):
+        run_scenario(parse_scenario(text))
 
 
 def test_one_member_can_be_ended_or_lost_alone() -> None:
@@ -39,7 +43,7 @@ def test_members_of_a_gang_may_ask_for_different_things() -> None:
     at 0: {gang: a, pods: 1, min: 2, each: {gpu: 4}}
     at 1: {join: a, each: {gpu: 1}}
     """
-    assert "a  Placed   big, small" in run(parse(text)).text()
+    assert "a  Placed   big, small" in run_scenario(parse_scenario(text)).text()
 
 
 def test_a_group_that_is_dropped_is_gone_though_its_members_run() -> None:
@@ -60,7 +64,9 @@ def test_a_gate_is_removed_from_one_pod_or_from_all_of_a_gang() -> None:
     at 1: {ungate: a-0}
     at 20: {ungate: a}
     """
-    (placed,) = [line for line in run(parse(text)).lines if line.word == "Placed"]
+    (placed,) = [
+        line for line in run_scenario(parse_scenario(text)).lines if line.event == "Placed"
+    ]
     assert placed.time == pytest.approx(20, abs=0.1)
 
 
@@ -70,6 +76,6 @@ def test_what_a_manifest_says_reaches_the_pod() -> None:
     at 0: {pod: a, spec: {nodeSelector: {kubernetes.io/hostname: node-1}}}
     at 1: {pod: b, spec: {schedulerName: another}}
     """
-    timeline = run(parse(text)).text()
+    timeline = run_scenario(parse_scenario(text)).text()
     assert "a  Placed   node-1" in timeline
     assert "b  " not in timeline

@@ -9,13 +9,13 @@ from phalanx.api.core import (
     Pod,
     PodSpec,
     PodStatus,
-    Requirements,
+    ResourceRequirements,
     SchedulingGroup,
 )
-from phalanx.api.meta import Condition, Meta
+from phalanx.api.meta import Condition, ObjectMeta
 from phalanx.api.resources import Amounts
 from phalanx.api.scheduling import (
-    INITIALLY_SCHEDULED,
+    POD_GROUP_INITIALLY_SCHEDULED,
     CompositePodGroup,
     GangPolicy,
     PodGroup,
@@ -23,32 +23,34 @@ from phalanx.api.scheduling import (
     PodGroupStatus,
     SchedulingPolicy,
 )
-from phalanx.client.answers import Event
-from phalanx.client.cache import Cache
-from phalanx.sim.invariants import Auditor, check
+from phalanx.client.cache import ObjectCache
+from phalanx.client.protocol import WatchEvent
+from phalanx.sim.invariants import InvariantAuditor, check_cluster
 
 
 def pod(name: str, on: str = "", of: str = "", cpu: str = "1", phase: str = "Running") -> Pod:
     said = (Condition("PodScheduled", "True"),) if on else ()
     return Pod(
-        Meta(name=name, namespace="default", uid=f"uid-{name}"),
+        ObjectMeta(name=name, namespace="default", uid=f"uid-{name}"),
         PodSpec(
             node_name=on,
             scheduling_group=SchedulingGroup(of) if of else None,
-            containers=(Container(resources=Requirements(requests={"cpu": cpu} if cpu else {})),),
+            containers=(
+                Container(resources=ResourceRequirements(requests={"cpu": cpu} if cpu else {})),
+            ),
         ),
         PodStatus(phase=phase, conditions=said),
     )
 
 
 def node(name: str = "n", cpu: str = "2") -> Node:
-    return Node(Meta(name=name), status=NodeStatus(allocatable={"cpu": cpu, "pods": "10"}))
+    return Node(ObjectMeta(name=name), status=NodeStatus(allocatable={"cpu": cpu, "pods": "10"}))
 
 
 def gang(name: str, needs: int, placed: bool = False) -> PodGroup:
-    said = (Condition(INITIALLY_SCHEDULED, "True"),) if placed else ()
+    said = (Condition(POD_GROUP_INITIALLY_SCHEDULED, "True"),) if placed else ()
     return PodGroup(
-        Meta(name=name, namespace="default", uid=f"uid-{name}"),
+        ObjectMeta(name=name, namespace="default", uid=f"uid-{name}"),
         PodGroupSpec(scheduling_policy=SchedulingPolicy(gang=GangPolicy(needs))),
         PodGroupStatus(conditions=said),
     )
@@ -58,58 +60,58 @@ HALF_BOUND = "gang default/g was never placed, yet 1 of the 2 members that it ne
 
 
 def test_a_full_node_is_well() -> None:
-    assert check([pod("a", "n"), pod("b", "n"), pod("c")], [node()], []) == []
+    assert check_cluster([pod("a", "n"), pod("b", "n"), pod("c")], [node()], []) == []
 
 
 def test_a_node_over_its_room_is_found() -> None:
     pods = [pod("a", "n"), pod("b", "n", cpu="1500m")]
-    assert check(pods, [node()], []) == ["node n holds cpu 2500m but has cpu 2"]
+    assert check_cluster(pods, [node()], []) == ["node n holds cpu 2500m but has cpu 2"]
 
 
 def test_a_node_without_a_resource_has_none_of_it() -> None:
-    bare = Node(Meta(name="n"), status=NodeStatus(allocatable={"pods": "10"}))
-    assert check([pod("a", "n")], [bare], []) == ["node n holds cpu 1 but has cpu 0"]
+    bare = Node(ObjectMeta(name="n"), status=NodeStatus(allocatable={"pods": "10"}))
+    assert check_cluster([pod("a", "n")], [bare], []) == ["node n holds cpu 1 but has cpu 0"]
 
 
 def test_pods_that_have_ended_take_no_room() -> None:
     pods = [pod(name, "n", phase="Succeeded") for name in "abc"]
-    assert check(pods, [node()], []) == []
+    assert check_cluster(pods, [node()], []) == []
 
 
 def test_a_gang_that_is_half_bound_is_found() -> None:
     pods = [pod("a", "n", "g"), pod("b", "", "g")]
-    assert check(pods, [node()], [gang("g", 2)]) == [HALF_BOUND]
+    assert check_cluster(pods, [node()], [gang("g", 2)]) == [HALF_BOUND]
 
 
 def test_a_gang_may_be_bound_wholly_or_not_at_all() -> None:
     pods = [pod("a", "n", "g"), pod("b", "n", "g"), pod("c", "", "h"), pod("d", "", "h")]
-    assert check(pods, [node()], [gang("g", 2), gang("h", 2)]) == []
+    assert check_cluster(pods, [node()], [gang("g", 2), gang("h", 2)]) == []
 
 
 def test_a_gang_that_was_placed_once_may_lose_members() -> None:
-    assert check([pod("a", "n", "g")], [node()], [gang("g", 2, placed=True)]) == []
+    assert check_cluster([pod("a", "n", "g")], [node()], [gang("g", 2, placed=True)]) == []
 
 
 def test_a_basic_group_may_be_bound_in_part() -> None:
     basic = PodGroup(
-        Meta(name="g", namespace="default"),
+        ObjectMeta(name="g", namespace="default"),
         PodGroupSpec(scheduling_policy=SchedulingPolicy(basic={})),
     )
-    assert check([pod("a", "n", "g"), pod("b", "", "g")], [node()], [basic]) == []
+    assert check_cluster([pod("a", "n", "g"), pod("b", "", "g")], [node()], [basic]) == []
 
 
 class Cluster:
     """Caches that an auditor follows, one revision after the other, and a clock."""
 
     def __init__(self, horizon: float = 0.0, books: dict[str, Amounts] | None = None) -> None:
-        self.pods: Cache[Pod] = Cache()
-        self.nodes: Cache[Node] = Cache()
-        self.groups: Cache[PodGroup] = Cache()
-        self.composites: Cache[CompositePodGroup] = Cache()
+        self.pods: ObjectCache[Pod] = ObjectCache()
+        self.nodes: ObjectCache[Node] = ObjectCache()
+        self.groups: ObjectCache[PodGroup] = ObjectCache()
+        self.composites: ObjectCache[CompositePodGroup] = ObjectCache()
         self.now, self.strangers = 0.0, {"uid-stranger"}
-        self.auditor = Auditor(
+        self.auditor = InvariantAuditor(
             self.pods, self.nodes, self.groups, now=lambda: self.now, horizon=horizon,
-            strangers=self.strangers, books=books, composites=self.composites,
+            manually_bound=self.strangers, ledger=books, composites=self.composites,
         )  # fmt: skip
         self._revision = 0
 
@@ -122,14 +124,20 @@ class Cluster:
             event = "DELETED" if gone else "MODIFIED"
             match thing:
                 case Pod():
-                    self.pods.apply(Event(event, replace(thing, metadata=meta), self._revision))
+                    self.pods.apply(
+                        WatchEvent(event, replace(thing, metadata=meta), self._revision)
+                    )
                 case Node():
-                    self.nodes.apply(Event(event, replace(thing, metadata=meta), self._revision))
+                    self.nodes.apply(
+                        WatchEvent(event, replace(thing, metadata=meta), self._revision)
+                    )
                 case PodGroup():
-                    self.groups.apply(Event(event, replace(thing, metadata=meta), self._revision))
+                    self.groups.apply(
+                        WatchEvent(event, replace(thing, metadata=meta), self._revision)
+                    )
                 case CompositePodGroup():
                     found = replace(thing, metadata=meta)
-                    self.composites.apply(Event(event, found, self._revision))
+                    self.composites.apply(WatchEvent(event, found, self._revision))
         return self.auditor.audit()
 
 

@@ -5,40 +5,40 @@ import pytest
 from phalanx.api.core import Taint
 from phalanx.sim.events import (
     AddNodes,
-    Cordon,
-    Delete,
-    DropGroup,
-    Event,
-    Finish,
-    Gang,
-    Group,
-    Machine,
-    Make,
-    Pods,
+    CordonNode,
+    CreateCompositePodGroup,
+    CreateGang,
+    CreateManifest,
+    CreatePodGroup,
+    CreatePods,
+    DeleteTarget,
+    EventTarget,
+    FinishPods,
+    ForceDeleteGroup,
+    GroupOptions,
     RemoveNode,
-    SetLeft,
-    SetMin,
-    Target,
-    Template,
-    Terms,
-    Tree,
-    Ungate,
+    RemoveSchedulingGates,
+    ScenarioEvent,
+    ScenarioNode,
+    ScenarioPodTemplate,
+    SetMembersToRun,
+    SetMinCount,
 )
-from phalanx.sim.fields import BadScenario
-from phalanx.sim.scenario import Moment, Scenario, parse
+from phalanx.sim.fields import InvalidScenario
+from phalanx.sim.scenario import Scenario, ScenarioMoment, parse_scenario
 
 GPU = "nvidia.com/gpu"
 ROOM = {"cpu": "8", "memory": "32Gi", "pods": "110"}
 
 
-def events(text: str) -> list[Event]:
-    moments = parse(f"nodes: {{count: 2}}\n{text}").moments
+def events(text: str) -> list[ScenarioEvent]:
+    moments = parse_scenario(f"nodes: {{count: 2}}\n{text}").moments
     return [event for moment in moments for event in moment.events]
 
 
 def refusal(text: str) -> str:
-    with pytest.raises(BadScenario) as caught:
-        parse(text)
+    with pytest.raises(InvalidScenario) as caught:
+        parse_scenario(text)
     return str(caught.value)
 
 
@@ -51,27 +51,29 @@ def test_a_scenario_is_a_cluster_and_what_happens_to_it() -> None:
     until: 120
     """
     room = {**ROOM, GPU: "4"}
-    train = Pods(("train-0", "train-1"), Template({GPU: "1"}, seconds=60), "train")
-    assert parse(text) == Scenario(
+    train = CreatePods(
+        ("train-0", "train-1"), ScenarioPodTemplate({GPU: "1"}, run_seconds=60), "train"
+    )
+    assert parse_scenario(text) == Scenario(
         7,
-        (Machine("node-0", room), Machine("node-1", room)),
+        (ScenarioNode("node-0", room), ScenarioNode("node-1", room)),
         (
-            Moment(0, (Gang("train", 2, train),)),
-            Moment(1, (Pods(("alone",), Template({"cpu": "500m"})),)),
+            ScenarioMoment(0, (CreateGang("train", 2, train),)),
+            ScenarioMoment(1, (CreatePods(("alone",), ScenarioPodTemplate({"cpu": "500m"})),)),
         ),
         120,
     )
 
 
 def test_a_scenario_goes_on_for_a_minute_after_its_last_event() -> None:
-    assert parse("nodes: {}\nat 30: {pod: a}").until == 90
-    assert parse("nodes: {}").until == 60
+    assert parse_scenario("nodes: {}\nat 30: {pod: a}").until == 90
+    assert parse_scenario("nodes: {}").until == 60
 
 
 def test_features_may_be_switched_off() -> None:
-    gates = parse("nodes: {}\ngates: {GangScheduling: false}").gates
-    assert not gates.is_on("GangScheduling")
-    assert gates.is_on("GenericWorkload")
+    gates = parse_scenario("nodes: {}\ngates: {GangScheduling: false}").gates
+    assert not gates.is_enabled("GangScheduling")
+    assert gates.is_enabled("GenericWorkload")
     assert "unrecognized feature gate: Warp" in refusal("nodes: {}\ngates: {Warp: true}")
     assert "gates.GangScheduling: expected true or false" in refusal(
         "nodes: {}\ngates: {GangScheduling: off-ish}"
@@ -80,14 +82,17 @@ def test_features_may_be_switched_off() -> None:
 
 def test_times_may_have_units_and_fractions() -> None:
     text = "nodes: {}\nat 1.5: {pod: a}\nat 2m: {pod: b}\nat 90s: {pod: c}\nuntil: 1h"
-    scenario = parse(text)
+    scenario = parse_scenario(text)
     assert [moment.at for moment in scenario.moments] == [1.5, 90, 120]
     assert scenario.until == 3600
 
 
 def test_several_events_of_one_time_are_a_list() -> None:
-    (moment,) = parse("nodes: {}\nat 0: [{pod: a}, {pod: b}]").moments
-    assert moment.events == (Pods(("a",), Template({})), Pods(("b",), Template({})))
+    (moment,) = parse_scenario("nodes: {}\nat 0: [{pod: a}, {pod: b}]").moments
+    assert moment.events == (
+        CreatePods(("a",), ScenarioPodTemplate({})),
+        CreatePods(("b",), ScenarioPodTemplate({})),
+    )
 
 
 def test_nodes_come_in_groups_with_names_labels_and_taints() -> None:
@@ -98,28 +103,30 @@ def test_nodes_come_in_groups_with_names_labels_and_taints() -> None:
       - {name: lonely, each: {memory: 64Gi, example.com/thing: 3}}
     """
     taints = (Taint("team", "a", "NoSchedule"), Taint("x", "", "NoExecute"))
-    assert parse(text).nodes == (
-        Machine("node-0", ROOM),
-        Machine("node-1", ROOM),
-        Machine("fast-0", ROOM, {"disk": "ssd"}, taints),
-        Machine("lonely", {**ROOM, "memory": "64Gi", "example.com/thing": "3"}),
+    assert parse_scenario(text).nodes == (
+        ScenarioNode("node-0", ROOM),
+        ScenarioNode("node-1", ROOM),
+        ScenarioNode("fast-0", ROOM, {"disk": "ssd"}, taints),
+        ScenarioNode("lonely", {**ROOM, "memory": "64Gi", "example.com/thing": "3"}),
     )
 
 
 def test_nodes_that_come_later_are_numbered_on() -> None:
     (added,) = events("at 5: {add nodes: {count: 1}}")
-    assert added == AddNodes((Machine("node-2", ROOM),))
+    assert added == AddNodes((ScenarioNode("node-2", ROOM),))
 
 
 def test_members_that_come_later_are_numbered_on_and_ask_for_the_same() -> None:
-    template = Template({"cpu": "1"}, {"disk": "ssd"}, priority=5)
+    template = ScenarioPodTemplate({"cpu": "1"}, {"disk": "ssd"}, priority=5)
     _, joined, other = events(
         "at 0: {gang: a, pods: 2, min: 4, each: {cpu: 1}, where: {disk: ssd}, priority: 5}\n"
         "at 1: {join: a}\n"
         "at 2: {join: a, pods: 2, each: {cpu: 2}}"
     )
-    assert joined == Pods(("a-2",), template, "a")
-    assert other == Pods(("a-3", "a-4"), Template({"cpu": "2"}, {"disk": "ssd"}, priority=5), "a")
+    assert joined == CreatePods(("a-2",), template, "a")
+    assert other == CreatePods(
+        ("a-3", "a-4"), ScenarioPodTemplate({"cpu": "2"}, {"disk": "ssd"}, priority=5), "a"
+    )
 
 
 def test_members_may_come_before_their_group_and_a_group_before_its_members() -> None:
@@ -129,36 +136,38 @@ def test_members_may_come_before_their_group_and_a_group_before_its_members() ->
         "at 2: {group: b, basic: true}\n"
         "at 3: {join: b}"
     )
-    assert early == Pods(("a-0", "a-1"), Template({"cpu": "1"}, priority=5), "a")
-    assert group == Group("a", 2, priority=5)
-    assert alone == Group("b", None)
-    assert late == Pods(("b-0",), Template({}), "b")
+    assert early == CreatePods(("a-0", "a-1"), ScenarioPodTemplate({"cpu": "1"}, priority=5), "a")
+    assert group == CreatePodGroup("a", 2, priority=5)
+    assert alone == CreatePodGroup("b", None)
+    assert late == CreatePods(("b-0",), ScenarioPodTemplate({}), "b")
 
 
 def test_pods_may_have_labels_and_gates_and_whatever_a_manifest_has() -> None:
     (made,) = events("at 0: {pod: a, labels: {app: x}, gates: [one, two], spec: {hostname: h}}")
-    template = Template({}, labels={"app": "x"}, gates=("one", "two"), spec={"hostname": "h"})
-    assert made == Pods(("a",), template)
+    template = ScenarioPodTemplate(
+        {}, labels={"app": "x"}, gates=("one", "two"), spec={"hostname": "h"}
+    )
+    assert made == CreatePods(("a",), template)
 
 
 @pytest.mark.parametrize(
     ("text", "event"),
     [
-        ("{finish: a}", Finish(Target("a", True))),
-        ("{finish: a-1}", Finish(Target("a-1", False))),
-        ("{delete: a}", Delete(Target("a", True))),
-        ("{set min: {gang: a, to: 1}}", SetMin("a", 1)),
-        ("{set left: {gang: a, to: 1}}", SetLeft("a", 1)),
-        ("{ungate: a}", Ungate(Target("a", True))),
-        ("{ungate: a-0}", Ungate(Target("a-0", False))),
-        ("{drop group: a}", DropGroup("a")),
-        ("{group: a, min: 2}", Group("a", 2)),
-        ("{cordon: node-0}", Cordon("node-0", True)),
-        ("{uncordon: node-0}", Cordon("node-0", False)),
+        ("{finish: a}", FinishPods(EventTarget("a", True))),
+        ("{finish: a-1}", FinishPods(EventTarget("a-1", False))),
+        ("{delete: a}", DeleteTarget(EventTarget("a", True))),
+        ("{set min: {gang: a, to: 1}}", SetMinCount("a", 1)),
+        ("{set left: {gang: a, to: 1}}", SetMembersToRun("a", 1)),
+        ("{ungate: a}", RemoveSchedulingGates(EventTarget("a", True))),
+        ("{ungate: a-0}", RemoveSchedulingGates(EventTarget("a-0", False))),
+        ("{drop group: a}", ForceDeleteGroup("a")),
+        ("{group: a, min: 2}", CreatePodGroup("a", 2)),
+        ("{cordon: node-0}", CordonNode("node-0", True)),
+        ("{uncordon: node-0}", CordonNode("node-0", False)),
         ("{remove node: node-1}", RemoveNode("node-1")),
     ],
 )
-def test_events_speak_of_what_came_before(text: str, event: Event) -> None:
+def test_events_speak_of_what_came_before(text: str, event: ScenarioEvent) -> None:
     assert events(f"at 0: {{gang: a, pods: 2}}\nat 1: {text}")[1] == event
 
 
@@ -166,7 +175,7 @@ def test_a_gang_needs_all_its_members_unless_it_says_how_many_or_is_basic() -> N
     gangs = events(
         "at 0: [{gang: a, pods: 3}, {gang: b, pods: 3, min: 2}, {gang: c, pods: 3, basic: true}]"
     )
-    assert [gang.quorum for gang in gangs if isinstance(gang, Gang)] == [3, 2, None]
+    assert [gang.min_count for gang in gangs if isinstance(gang, CreateGang)] == [3, 2, None]
 
 
 @pytest.mark.parametrize(
@@ -226,7 +235,7 @@ def test_what_makes_no_sense_is_refused_in_one_sentence(text: str, sentence: str
 
 
 def test_groups_may_hang_from_a_tree_and_say_where_and_how_they_go() -> None:
-    found = parse(
+    found = parse_scenario(
         "nodes: {count: 1}\n"
         "at 0:\n"
         "  - {tree: root, min: 2, topology: zone, whole: true, priority: 5}\n"
@@ -235,11 +244,13 @@ def test_groups_may_hang_from_a_tree_and_say_where_and_how_they_go() -> None:
         "  - make: {apiVersion: v1, kind: ConfigMap, metadata: {name: c}}\n"
     )
     tree, gang, group, make = found.moments[0].events
-    assert tree == Tree("root", 2, 5, Terms(topology="zone", goes_whole=True))
-    assert isinstance(gang, Gang)
-    assert gang.terms == Terms("root", "rack", "rack, *")
-    assert group == Group("b", None, 0, Terms("root"))
-    assert isinstance(make, Make)
+    assert tree == CreateCompositePodGroup(
+        "root", 2, 5, GroupOptions(topology="zone", evict_whole=True)
+    )
+    assert isinstance(gang, CreateGang)
+    assert gang.options == GroupOptions("root", "rack", "rack, *")
+    assert group == CreatePodGroup("b", None, 0, GroupOptions("root"))
+    assert isinstance(make, CreateManifest)
     assert make.manifest["kind"] == "ConfigMap"
 
 
@@ -253,5 +264,5 @@ def test_groups_may_hang_from_a_tree_and_say_where_and_how_they_go() -> None:
     ],
 )
 def test_what_a_tree_cannot_be_is_told(event: str, expected: str) -> None:
-    with pytest.raises(BadScenario, match=expected):
-        parse(f"nodes: {{count: 1}}\nat 0: {event}\n")
+    with pytest.raises(InvalidScenario, match=expected):
+        parse_scenario(f"nodes: {{count: 1}}\nat 0: {event}\n")

@@ -1,29 +1,29 @@
 from __future__ import annotations
 
-from phalanx.sim.timeline import Line, Timeline, condense
+from phalanx.sim.timeline import Timeline, TimelineLine, condense
 
 
-def words(*lines: Line) -> list[tuple[float, str, str]]:
-    return [(line.time, line.word, line.text or ",".join(line.nodes)) for line in condense(lines)]
+def words(*lines: TimelineLine) -> list[tuple[float, str, str]]:
+    return [(line.time, line.event, line.text or ",".join(line.nodes)) for line in condense(lines)]
 
 
-def waiting(time: float, text: str) -> Line:
-    return Line(time, "a", "Waiting", text)
+def waiting(time: float, text: str) -> TimelineLine:
+    return TimelineLine(time, "a", "Waiting", text)
 
 
-def running(time: float, pods: int) -> Line:
-    return Line(time, "a", "Running", str(pods))
+def running(time: float, pods: int) -> TimelineLine:
+    return TimelineLine(time, "a", "Running", str(pods))
 
 
-def placed(time: float, *nodes: str, word: str = "Placed") -> Line:
-    return Line(time, "a", word, nodes=nodes)
+def placed(time: float, *nodes: str, word: str = "Placed") -> TimelineLine:
+    return TimelineLine(time, "a", word, nodes=nodes)
 
 
 def test_the_text_is_aligned_and_times_are_short() -> None:
     lines = (
-        Line(0.0123, "train-a", "Placed", nodes=("n-1", "n-0", "n-1")),
-        Line(1.26, "b", "Waiting", "for room"),
-        Line(60.0, "train-a", "Finished"),
+        TimelineLine(0.0123, "train-a", "Placed", nodes=("n-1", "n-0", "n-1")),
+        TimelineLine(1.26, "b", "Waiting", "for room"),
+        TimelineLine(60.0, "train-a", "Finished"),
     )
     timeline = Timeline(lines, "")
     assert timeline.text() == (
@@ -35,8 +35,14 @@ def test_the_text_is_aligned_and_times_are_short() -> None:
 
 
 def test_what_is_said_of_one_moment_is_told_in_the_same_order_whoever_was_faster() -> None:
-    waits, runs = Line(0.021, "a", "Waiting", "2 more"), Line(0.034, "a", "Running", "4 pods")
-    ends, starts = Line(0.01, "z", "Finished"), Line(0.02, "a", "Placed", nodes=("n",))
+    waits, runs = (
+        TimelineLine(0.021, "a", "Waiting", "2 more"),
+        TimelineLine(0.034, "a", "Running", "4 pods"),
+    )
+    ends, starts = (
+        TimelineLine(0.01, "z", "Finished"),
+        TimelineLine(0.02, "a", "Placed", nodes=("n",)),
+    )
     told = Timeline((ends, starts, waits, runs), "").text()
     assert [line.split()[2] for line in told.splitlines()] == [
         "Finished", "Placed", "Running", "Waiting",
@@ -44,8 +50,8 @@ def test_what_is_said_of_one_moment_is_told_in_the_same_order_whoever_was_faster
     faster = (
         ends,
         starts,
-        Line(0.021, "a", "Running", "4 pods"),
-        Line(0.034, "a", "Waiting", "2 more"),
+        TimelineLine(0.021, "a", "Running", "4 pods"),
+        TimelineLine(0.034, "a", "Waiting", "2 more"),
     )
     assert Timeline(faster, "").text() == told
 
@@ -92,5 +98,9 @@ def test_members_that_come_much_later_join() -> None:
 
 
 def test_lines_stay_in_the_order_of_time() -> None:
-    lines = [Line(1, "b", "Gone"), Line(0, "a", "Gone"), Line(2, "b", "Gone")]
+    lines = [
+        TimelineLine(1, "b", "Gone"),
+        TimelineLine(0, "a", "Gone"),
+        TimelineLine(2, "b", "Gone"),
+    ]
     assert [line.time for line in condense(lines)] == [0, 1, 2]

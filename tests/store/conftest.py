@@ -8,12 +8,12 @@ import pytest
 
 from phalanx.store.kv import Store
 from phalanx.store.memory import MemoryStore
-from tests.store.disk import on_disk
+from tests.store.sqlite_stores import create_sqlite_store
 
 #: Makes an empty store whose commits take the seconds that the function says.
 Make = Callable[[Callable[[], float]], Store]
 
-STORES: dict[str, Make] = {"memory": MemoryStore, "sqlite": on_disk}
+STORES: dict[str, Make] = {"memory": MemoryStore, "sqlite": create_sqlite_store}
 
 
 @pytest.fixture(params=list(STORES.values()), ids=list(STORES))

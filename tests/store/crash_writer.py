@@ -17,22 +17,21 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from phalanx.store import log as store_log
-from phalanx.store.errors import StoreRefused
-from phalanx.store.front import Batch
-from phalanx.store.kv import Reader, Store
-from phalanx.store.log import Log
-from phalanx.store.sqlite import SqliteStore
-from phalanx.store.writer import Failed, Landed, Writer
+from phalanx.store import revision_log as store_log
+from phalanx.store.errors import StoreUnusable
+from phalanx.store.kv import Store, StoreReader
+from phalanx.store.memory import CommitBatch
+from phalanx.store.revision_log import RevisionLog
+from phalanx.store.sqlite import OnCommitted, OnFailed, SqliteStore, WriterThread
 from tests.store.writes import delete, put
 
 LANDED = "LANDED"
 
 #: How many write at once, items that a transaction makes, transactions until they are deleted.
-WRITERS, PARTS, LIFE = 4, 3, 5
+WRITERS, PARTS, LIFETIME = 4, 3, 5
 
 #: Transactions of one process unless told otherwise: a little over 3,000 writes.
-ENOUGH = 436
+DEFAULT_TRANSACTIONS = 436
 
 #: What is left of history after each transaction.
 HISTORY = 40
@@ -41,7 +40,7 @@ HISTORY = 40
 REFUSED, BROKEN = 2, 3
 
 
-def number(store: Store) -> int:
+def transaction_count(store: Store) -> int:
     """How many transactions there were, of which some may still be on their way."""
     counter = store.pending("/counter")
     return int(counter.value.decode().split("@")[0]) if counter else 0
@@ -51,31 +50,33 @@ def expected(transactions: int) -> dict[str, str]:
     """Every key and what its value says, after so many transactions."""
     items = {
         f"/item/{n}/{part}": str(n)
-        for n in range(max(1, transactions - LIFE + 1), transactions + 1)
+        for n in range(max(1, transactions - LIFETIME + 1), transactions + 1)
         for part in range(PARTS)
     }
     return {"/counter": str(transactions), **items} if transactions else {}
 
 
-def found(store: Reader) -> dict[str, str]:
+def stored_values(store: StoreReader) -> dict[str, str]:
     """Every key and what its value says."""
     return {record.key: record.value.decode().split("@")[0] for record in store.range("/")}
 
 
-async def write(store: Store, enough: int = ENOUGH) -> None:
+async def write_transactions(store: Store, enough: int = DEFAULT_TRANSACTIONS) -> None:
     """One transaction after the other, each of several keys that belong together."""
     for _ in range(enough // WRITERS):
-        this, counter = number(store) + 1, store.pending("/counter")
+        this, counter = transaction_count(store) + 1, store.pending("/counter")
         writes = [put("/counter", str(this), counter.revision if counter else 0)]
         writes += [put(f"/item/{this}/{part}", str(this)) for part in range(PARTS)]
-        old = [store.pending(f"/item/{this - LIFE}/{part}") for part in range(PARTS)]
+        old = [store.pending(f"/item/{this - LIFETIME}/{part}") for part in range(PARTS)]
         writes += [delete(record.key, record.revision) for record in old if record]
         changes = await store.commit(writes)
         os.write(sys.stdout.fileno(), b"%d %d\n" % (this, changes[-1].revision))
         store.compact(store.revision - HISTORY)
 
 
-def mortal(words: str, nth: int, log: Log, landed: Landed, failed: Failed) -> Writer:
+def killing_writer(
+    words: str, nth: int, log: RevisionLog, landed: OnCommitted, failed: OnFailed
+) -> WriterThread:
     """A writer that takes its process with it."""
     die = _countdown(nth)
 
@@ -83,12 +84,12 @@ def mortal(words: str, nth: int, log: Log, landed: Landed, failed: Failed) -> Wr
         if statement.startswith(words):
             die()
 
-    def after(batch: Batch) -> None:
+    def after(batch: CommitBatch) -> None:
         die()
         landed(batch)
 
     log.db.set_trace_callback(before)
-    return Writer(log, after if words == LANDED else landed, failed)
+    return WriterThread(log, after if words == LANDED else landed, failed)
 
 
 def _countdown(nth: int) -> Callable[[], None]:
@@ -103,17 +104,19 @@ def _countdown(nth: int) -> Callable[[], None]:
     return tick
 
 
-async def _main(folder: Path, words: str, nth: int, enough: int = ENOUGH) -> None:
+async def _main(folder: Path, words: str, nth: int, enough: int = DEFAULT_TRANSACTIONS) -> None:
     store = SqliteStore(
-        folder, writing=partial(mortal, words, nth), on_broken=lambda _: os._exit(BROKEN)
+        folder,
+        create_writer=partial(killing_writer, words, nth),
+        on_failure=lambda _: os._exit(BROKEN),
     )
-    await asyncio.gather(*(write(store, enough) for _ in range(WRITERS)))
+    await asyncio.gather(*(write_transactions(store, enough) for _ in range(WRITERS)))
     await store.close()
 
 
 if __name__ == "__main__":
-    store_log.STEP, store_log.CHECKPOINT_BYTES = 10, 128 << 10
+    store_log.COMPACTION_STEP, store_log.CHECKPOINT_BYTES = 10, 128 << 10
     try:
         asyncio.run(_main(Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:])))
-    except StoreRefused:
+    except StoreUnusable:
         sys.exit(REFUSED)

@@ -7,10 +7,25 @@ from collections.abc import Sequence
 
 import pytest
 
-from phalanx.store.kv import Change, Compacted, Record, Stale, Store, Write
+from phalanx.store.kv import (
+    KeyValue,
+    RevisionCompacted,
+    RevisionConflict,
+    Store,
+    StoreChange,
+    StoreWrite,
+)
 from tests.builders import in_virtual_time
 from tests.store.conftest import Make
-from tests.store.writes import delete, everything, put, short, shorts, told, written
+from tests.store.writes import (
+    delete,
+    describe_changes,
+    describe_record,
+    describe_records,
+    everything,
+    put,
+    written,
+)
 
 #: Seconds that a commit takes where a test looks at what is not committed yet.
 SLOW = 1.0
@@ -55,17 +70,17 @@ async def test_a_commit_returns_what_was_and_what_is(make: Make) -> None:
     store = make(at_once)
     await store.commit([put("/a", "x")])
     changes = await store.commit([put("/a", "y", 1), put("/b", "x")])
-    assert told(changes) == ["2: /a x@1 -> /a y@2", "3: - -> /b x@3"]
-    assert told(await store.commit([delete("/a", 2)])) == ["4: /a y@2 -> -"]
+    assert describe_changes(changes) == ["2: /a x@1 -> /a y@2", "3: - -> /b x@3"]
+    assert describe_changes(await store.commit([delete("/a", 2)])) == ["4: /a y@2 -> -"]
 
 
 @in_virtual_time
 async def test_a_record_remembers_its_first_revision_until_its_key_is_deleted(make: Make) -> None:
     store = make(at_once)
     await written(store, [put("/a", "x")], [put("/a", "y", 1)])
-    assert store.get("/a") == Record("/a", b"y@2", 2, created=1)
+    assert store.get("/a") == KeyValue("/a", b"y@2", 2, created=1)
     await written(store, [delete("/a", 2)], [put("/a", "z")])
-    assert store.get("/a") == Record("/a", b"z@4", 4, created=4)
+    assert store.get("/a") == KeyValue("/a", b"z@4", 4, created=4)
 
 
 @pytest.mark.parametrize(
@@ -81,16 +96,16 @@ async def test_a_record_remembers_its_first_revision_until_its_key_is_deleted(ma
 )
 @in_virtual_time
 async def test_a_transaction_with_one_stale_write_writes_nothing(
-    make: Make, wrong: Write, found: int
+    make: Make, wrong: StoreWrite, found: int
 ) -> None:
     store = make(at_once)
     await store.commit([put("/a", "x")])
-    with pytest.raises(Stale) as caught:
+    with pytest.raises(RevisionConflict) as caught:
         await store.commit([put("/b", "x"), wrong, put("/c", "x")])
     assert (caught.value.key, caught.value.found) == (wrong.key, found)
     assert (store.revision, everything(store)) == (1, ["/a x@1"])
     assert [store.pending(key) for key in ("/b", "/c", "/new")] == [None, None, None]
-    assert told(await store.commit([put("/b", "x")])) == ["2: - -> /b x@2"]
+    assert describe_changes(await store.commit([put("/b", "x")])) == ["2: - -> /b x@2"]
 
 
 @in_virtual_time
@@ -100,7 +115,7 @@ async def test_of_two_writers_with_the_same_version_exactly_one_wins(make: Make)
     outcomes = await asyncio.gather(
         *(store.commit([put("/a", name, 1)]) for name in "yzw"), return_exceptions=True
     )
-    assert [isinstance(outcome, Stale) for outcome in outcomes] == [False, True, True]
+    assert [isinstance(outcome, RevisionConflict) for outcome in outcomes] == [False, True, True]
     assert everything(store) == ["/a y@2"]
 
 
@@ -115,8 +130,8 @@ async def test_a_value_that_cannot_be_encoded_leaves_the_store_as_it_was(make: M
     with pytest.raises(TypeError):
         await store.commit([put("/a", "x"), bad])
     assert (store.pending("/a"), store.pending("/b")) == (None, None)
-    assert told(await store.commit([put("/a", "x")])) == ["1: - -> /a x@1"]
-    assert told(store.changes(0)) == ["1: - -> /a x@1"]
+    assert describe_changes(await store.commit([put("/a", "x")])) == ["1: - -> /a x@1"]
+    assert describe_changes(store.changes(0)) == ["1: - -> /a x@1"]
 
 
 # ---- what is on its way and what is committed ----------------------------------------------------
@@ -125,30 +140,30 @@ async def test_a_value_that_cannot_be_encoded_leaves_the_store_as_it_was(make: M
 @in_virtual_time
 async def test_a_write_is_pending_at_once_and_seen_only_when_committed(make: Make) -> None:
     store = make(slowly)
-    seen: list[Change] = []
-    store.follow(seen.extend)
+    seen: list[StoreChange] = []
+    store.subscribe(seen.extend)
     writing = asyncio.ensure_future(store.commit([put("/a", "x")]))
     await asyncio.sleep(SLOW / 2)
-    assert short(store.pending("/a")) == "/a x@1"
+    assert describe_record(store.pending("/a")) == "/a x@1"
     assert (store.revision, store.get("/a"), everything(store), seen) == (0, None, [], [])
     assert list(store.changes(0)) == []
     await writing
     assert (store.revision, everything(store)) == (1, ["/a x@1"])
-    assert told(seen) == told(store.changes(0)) == ["1: - -> /a x@1"]
+    assert describe_changes(seen) == describe_changes(store.changes(0)) == ["1: - -> /a x@1"]
 
 
 @in_virtual_time
 async def test_a_range_of_what_is_pending_has_what_is_on_its_way(make: Make) -> None:
     store = make(slowly)
     await store.commit([put("/a/1", "x"), put("/a/3", "x"), put("/b/1", "x")])
-    assert shorts(store.pending_range("/a/")) == ["/a/1 x@1", "/a/3 x@2"]
+    assert describe_records(store.pending_range("/a/")) == ["/a/1 x@1", "/a/3 x@2"]
     writes = [put("/a/2", "x"), delete("/a/3", 2), put("/a/1", "y", 1), delete("/b/1", 3)]
     writing = asyncio.ensure_future(store.commit(writes))
     await asyncio.sleep(SLOW / 2)
-    assert shorts(store.pending_range("/a/")) == ["/a/1 y@6", "/a/2 x@4"]
-    assert shorts(store.range("/a/")) == ["/a/1 x@1", "/a/3 x@2"]
+    assert describe_records(store.pending_range("/a/")) == ["/a/1 y@6", "/a/2 x@4"]
+    assert describe_records(store.range("/a/")) == ["/a/1 x@1", "/a/3 x@2"]
     await writing
-    assert shorts(store.pending_range("/a/")) == shorts(store.range("/a/"))
+    assert describe_records(store.pending_range("/a/")) == describe_records(store.range("/a/"))
 
 
 @in_virtual_time
@@ -161,10 +176,14 @@ async def test_compare_and_swap_meets_what_is_still_on_its_way(make: Make) -> No
     third = asyncio.ensure_future(store.commit([delete("/a", 2)]))
     await asyncio.sleep(0)
     assert store.pending("/a") is None
-    with pytest.raises(Stale):
+    with pytest.raises(RevisionConflict):
         await store.commit([put("/a", "z", 2)])
     await asyncio.gather(first, second, third)
-    assert told(store.changes(0)) == ["1: - -> /a x@1", "2: /a x@1 -> /a y@2", "3: /a y@2 -> -"]
+    assert describe_changes(store.changes(0)) == [
+        "1: - -> /a x@1",
+        "2: /a x@1 -> /a y@2",
+        "3: /a y@2 -> -",
+    ]
 
 
 @in_virtual_time
@@ -180,8 +199,8 @@ async def test_a_commit_of_nothing_waits_for_everything_before_it(make: Make) ->
 @in_virtual_time
 async def test_a_commit_of_nothing_changes_nothing_and_tells_nobody(make: Make) -> None:
     store = make(at_once)
-    deliveries: list[Sequence[Change]] = []
-    store.follow(deliveries.append)
+    deliveries: list[Sequence[StoreChange]] = []
+    store.subscribe(deliveries.append)
     assert await store.commit(()) == []
     assert (store.revision, deliveries) == (0, [])
 
@@ -205,7 +224,7 @@ async def test_closing_commits_what_is_under_way(make: Make) -> None:
     await asyncio.sleep(0)
     await store.close()
     assert everything(store) == ["/a x@1"]
-    assert told(await writing) == ["1: - -> /a x@1"]
+    assert describe_changes(await writing) == ["1: - -> /a x@1"]
 
 
 # ---- the past ------------------------------------------------------------------------------------
@@ -248,7 +267,7 @@ async def test_a_range_goes_by_key_below_its_prefix_in_pages(make: Make, at: int
     assert page(after="/p/b", limit=1) == ["/p/c"]
     assert page(after="/p/aa") == everyone[1:]
     assert page(after="/p/z") == []
-    assert shorts(store.range("/p/b", at=at)) == [f"/p/b {'y@7' if newest else 'x@5'}"]
+    assert describe_records(store.range("/p/b", at=at)) == [f"/p/b {'y@7' if newest else 'x@5'}"]
 
 
 @in_virtual_time
@@ -263,8 +282,8 @@ async def test_a_key_that_was_deleted_and_made_again_was_away_in_between(make: M
 async def test_changes_are_told_from_any_revision_on_and_of_any_prefix(make: Make) -> None:
     store = make(at_once)
     await a_history(store)
-    assert told(store.changes(3)) == ["4: /a x@1 -> /a y@4", "5: /a y@4 -> -"]
-    assert told(store.changes(0, "/b")) == ["2: - -> /b x@2", "3: /b x@2 -> /b y@3"]
+    assert describe_changes(store.changes(3)) == ["4: /a x@1 -> /a y@4", "5: /a y@4 -> -"]
+    assert describe_changes(store.changes(0, "/b")) == ["2: - -> /b x@2", "3: /b x@2 -> /b y@3"]
     assert [change.revision for change in store.changes(0)] == [1, 2, 3, 4, 5]
     assert list(store.changes(5)) == []
 
@@ -275,10 +294,10 @@ async def test_changes_are_told_from_any_revision_on_and_of_any_prefix(make: Mak
 @in_virtual_time
 async def test_followers_hear_of_every_transaction_whole_and_in_order(make: Make) -> None:
     store = make(slowly)
-    deliveries: list[Sequence[Change]] = []
+    deliveries: list[Sequence[StoreChange]] = []
     seen_then: list[int] = []
-    store.follow(deliveries.append)
-    store.follow(lambda changes: seen_then.append(store.revision - changes[-1].revision))
+    store.subscribe(deliveries.append)
+    store.subscribe(lambda changes: seen_then.append(store.revision - changes[-1].revision))
     transactions = [[put(f"/{n}/{part}", "x") for part in range(n)] for n in range(1, 6)]
     committed = await asyncio.gather(*(store.commit(writes) for writes in transactions))
     heard = [change for delivery in deliveries for change in delivery]
@@ -291,20 +310,20 @@ async def test_followers_hear_of_every_transaction_whole_and_in_order(make: Make
 @in_virtual_time
 async def test_a_follower_that_stops_hears_nothing_more(make: Make) -> None:
     store = make(at_once)
-    heard: list[Change] = []
-    stop = store.follow(heard.extend)
+    heard: list[StoreChange] = []
+    stop = store.subscribe(heard.extend)
     await store.commit([put("/a", "x")])
     stop()
     await store.commit([put("/b", "x")])
-    assert told(heard) == ["1: - -> /a x@1"]
+    assert describe_changes(heard) == ["1: - -> /a x@1"]
 
 
 @in_virtual_time
 async def test_a_follower_may_stop_while_it_is_told(make: Make) -> None:
     store = make(at_once)
     heard: list[int] = []
-    stops = [store.follow(lambda changes: stops[0]())]
-    store.follow(lambda changes: heard.append(len(changes)))
+    stops = [store.subscribe(lambda changes: stops[0]())]
+    store.subscribe(lambda changes: heard.append(len(changes)))
     await written(store, [put("/a", "x")], [put("/b", "x")])
     assert heard == [1, 1]
 
@@ -320,7 +339,7 @@ async def test_compaction_forgets_the_past_and_keeps_the_present(make: Make) -> 
     assert (store.revision, everything(store)) == (5, ["/b y@3"])
     assert everything(store, 3) == ["/a x@1", "/b y@3"]
     assert everything(store, 4) == ["/a y@4", "/b y@3"]
-    assert told(store.changes(3)) == ["4: /a x@1 -> /a y@4", "5: /a y@4 -> -"]
+    assert describe_changes(store.changes(3)) == ["4: /a x@1 -> /a y@4", "5: /a y@4 -> -"]
 
 
 @pytest.mark.parametrize("gone", [0, 1, 2])
@@ -329,11 +348,11 @@ async def test_below_the_floor_everything_is_refused_with_the_floor(make: Make, 
     store = make(at_once)
     await a_history(store)
     store.compact(3)
-    with pytest.raises(Compacted) as caught:
+    with pytest.raises(RevisionCompacted) as caught:
         list(store.changes(gone))
     assert caught.value.floor == 3
     if gone:
-        with pytest.raises(Compacted):
+        with pytest.raises(RevisionCompacted):
             everything(store, gone)
 
 
@@ -345,7 +364,7 @@ async def test_compaction_of_everything_leaves_the_present(make: Make) -> None:
     assert everything(store) == everything(store, 5) == ["/b y@3"]
     assert list(store.changes(5)) == []
     await store.commit([put("/a", "z")])
-    assert told(store.changes(5)) == ["6: - -> /a z@6"]
+    assert describe_changes(store.changes(5)) == ["6: - -> /a z@6"]
     assert everything(store, 5) == ["/b y@3"]
 
 
@@ -355,6 +374,6 @@ async def test_compaction_never_goes_back(make: Make) -> None:
     await a_history(store)
     store.compact(4)
     store.compact(2)
-    with pytest.raises(Compacted):
+    with pytest.raises(RevisionCompacted):
         list(store.changes(3))
     assert [change.revision for change in store.changes(4)] == [5]

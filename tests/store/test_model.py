@@ -16,8 +16,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from phalanx.sim.loop import VirtualLoop
-from phalanx.store.kv import Change, Compacted, Record, Stale, Write
+from phalanx.sim.virtual_time import VirtualLoop
+from phalanx.store.kv import KeyValue, RevisionCompacted, RevisionConflict, StoreChange, StoreWrite
 from tests.store.conftest import STORES, Make
 from tests.store.writes import delete, put
 
@@ -37,26 +37,26 @@ class Model:
     """Every state that ever was, whole, and how many of them are committed."""
 
     def __init__(self) -> None:
-        self.states: list[dict[str, Record]] = [{}]
-        self.changes: list[Change] = []
+        self.states: list[dict[str, KeyValue]] = [{}]
+        self.changes: list[StoreChange] = []
         self.committed = self.floor = 0
 
     @property
-    def head(self) -> dict[str, Record]:
+    def head(self) -> dict[str, KeyValue]:
         return self.states[-1]
 
-    def apply(self, write: Write) -> None:
+    def apply(self, write: StoreWrite) -> None:
         revision, before = len(self.states), self.head.get(write.key)
         after = None
         state = {key: record for key, record in self.head.items() if key != write.key}
         if write.encode:
             created = before.created if before else revision
-            after = Record(write.key, write.encode(revision), revision, created)
+            after = KeyValue(write.key, write.encode(revision), revision, created)
             state[write.key] = after
         self.states.append(state)
-        self.changes.append(Change(revision, write.key, before, after))
+        self.changes.append(StoreChange(revision, write.key, before, after))
 
-    def range(self, prefix: str, at: int, after: str, limit: int) -> list[Record]:
+    def range(self, prefix: str, at: int, after: str, limit: int) -> list[KeyValue]:
         keys = [key for key in sorted(self.states[at]) if key.startswith(prefix) and key > after]
         return [self.states[at][key] for key in keys[: limit or None]]
 
@@ -70,28 +70,28 @@ class StoreAgainstModel(RuleBasedStateMachine):
         super().__init__()
         self.runner = asyncio.Runner(loop_factory=VirtualLoop)
         self.store, self.model = self.make(lambda: 1.0), Model()
-        self.heard: list[Change] = []
-        self.store.follow(self.heard.extend)
-        self.under_way: list[asyncio.Task[Sequence[Change]]] = []
+        self.heard: list[StoreChange] = []
+        self.store.subscribe(self.heard.extend)
+        self.under_way: list[asyncio.Task[Sequence[StoreChange]]] = []
 
     @rule(wishes=wishes)
     def write(self, wishes: list[tuple[str, bool, int]]) -> None:
         writes = [self.wish(*wish) for wish in wishes]
         task = self.runner.run(self.begin(writes))
         if any(off for _, _, off in wishes):
-            assert isinstance(task.exception(), Stale)
+            assert isinstance(task.exception(), RevisionConflict)
             return
         assert not task.done()
         self.under_way.append(task)
         for write in writes:
             self.model.apply(write)
 
-    def wish(self, key: str, is_deletion: bool, off: int) -> Write:
+    def wish(self, key: str, is_deletion: bool, off: int) -> StoreWrite:
         there = self.model.head.get(key)
         expect = (there.revision if there else 0) + off
         return delete(key, expect) if is_deletion and there else put(key, "v", expect)
 
-    async def begin(self, writes: Sequence[Write]) -> asyncio.Task[Sequence[Change]]:
+    async def begin(self, writes: Sequence[StoreWrite]) -> asyncio.Task[Sequence[StoreChange]]:
         task = asyncio.ensure_future(self.store.commit(writes))
         await asyncio.sleep(0)
         return task
@@ -122,9 +122,9 @@ class StoreAgainstModel(RuleBasedStateMachine):
         at = data.draw(st.integers(1, max(self.model.committed, 1)))
         limit = data.draw(st.integers(0, 3))
         if at < self.model.floor:
-            with pytest.raises(Compacted):
+            with pytest.raises(RevisionCompacted):
                 self.store.range(prefix, at=at)
-            with pytest.raises(Compacted):
+            with pytest.raises(RevisionCompacted):
                 self.store.changes(at)
             return
         at = min(at, self.model.committed)

@@ -14,14 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.store.errors import StoreBroken, StoreRefused
-from phalanx.store.kv import Change, Compacted, Record, Store, Write
-from phalanx.store.log import Log
+from phalanx.store.errors import StoreFailed, StoreUnusable
+from phalanx.store.kv import KeyValue, RevisionCompacted, Store, StoreChange, StoreWrite
 from phalanx.store.memory import MemoryStore
-from phalanx.store.retention import Retention
-from phalanx.store.sqlite import SqliteStore
-from tests.store.disk import in_real_time, showing
-from tests.store.writes import delete, everything, put, told, written
+from phalanx.store.revision_log import RevisionLog
+from phalanx.store.sqlite import RetentionPolicy, SqliteStore
+from tests.store.sqlite_stores import in_real_time, writer_with_log
+from tests.store.writes import delete, describe_changes, everything, put, written
 
 #: Keeps so little history in memory that the rest is read from disk.
 TINY = 600
@@ -45,7 +44,7 @@ async def a_history(store: Store) -> None:
 
 def rows(folder: Path) -> dict[str, int]:
     """How many rows each table of a closed store has."""
-    log = Log(folder / "store.db")
+    log = RevisionLog(folder / "store.db")
     counts = {
         table: int(log.db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
         for table in ("log", "value")
@@ -64,7 +63,7 @@ async def test_what_was_committed_is_there_after_opening_again(tmp_path: Path) -
     await store.close()
     store = SqliteStore(tmp_path)
     assert (store.revision, store.floor, everything(store)) == (5, 0, ["/b y@3"])
-    assert store.get("/b") == store.pending("/b") == Record("/b", b"y@3", 3, created=2)
+    assert store.get("/b") == store.pending("/b") == KeyValue("/b", b"y@3", 3, created=2)
     await store.close()
 
 
@@ -74,7 +73,7 @@ async def test_revisions_go_on_after_opening_again(tmp_path: Path) -> None:
     await a_history(store)
     await store.close()
     store = SqliteStore(tmp_path)
-    assert told(await store.commit([put("/b", "z", 3)])) == ["6: /b y@3 -> /b z@6"]
+    assert describe_changes(await store.commit([put("/b", "z", 3)])) == ["6: /b y@3 -> /b z@6"]
     await store.close()
 
 
@@ -88,26 +87,26 @@ async def test_revisions_go_on_after_the_last_writes_were_forgotten(tmp_path: Pa
     assert rows(tmp_path) == {"log": 1, "value": 1}
     store = SqliteStore(tmp_path)
     assert (store.revision, store.floor) == (5, 5)
-    assert told(await store.commit([put("/a", "z")])) == ["6: - -> /a z@6"]
+    assert describe_changes(await store.commit([put("/a", "z")])) == ["6: - -> /a z@6"]
     await store.close()
 
 
 @pytest.mark.parametrize("again", [True, False], ids=["after opening again", "at once"])
 @in_real_time
 async def test_the_past_that_left_the_memory_is_read_from_disk(tmp_path: Path, again: bool) -> None:
-    store = SqliteStore(tmp_path, ring=TINY)
+    store = SqliteStore(tmp_path, history_bytes=TINY)
     await a_history(store)
     if again:
         await store.close()
-        store = SqliteStore(tmp_path, ring=TINY)
-    assert told(store.changes(0)) == [
+        store = SqliteStore(tmp_path, history_bytes=TINY)
+    assert describe_changes(store.changes(0)) == [
         "1: - -> /a x@1",
         "2: - -> /b x@2",
         "3: /b x@2 -> /b y@3",
         "4: /a x@1 -> /a y@4",
         "5: /a y@4 -> -",
     ]
-    assert told(store.changes(1, "/b")) == ["2: - -> /b x@2", "3: /b x@2 -> /b y@3"]
+    assert describe_changes(store.changes(1, "/b")) == ["2: - -> /b x@2", "3: /b x@2 -> /b y@3"]
     states = [everything(store, at) for at in (1, 2, 3, 4, 5)]
     assert states[:3] == [["/a x@1"], ["/a x@1", "/b x@2"], ["/a x@1", "/b y@3"]]
     assert states[3:] == [["/a y@4", "/b y@3"], ["/b y@3"]]
@@ -116,7 +115,7 @@ async def test_the_past_that_left_the_memory_is_read_from_disk(tmp_path: Path, a
 
 @in_real_time
 async def test_the_past_is_read_in_pages_without_a_gap(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path, ring=TINY)
+    store = SqliteStore(tmp_path, history_bytes=TINY)
     await store.commit([put(f"/{n % 7}/{n:04}", "x") for n in range(1234)])
     assert [change.revision for change in store.changes(3)] == list(range(4, 1235))
     keys = [record.key for record in store.range("/3/", at=1000, after="/3/0017", limit=4)]
@@ -126,22 +125,22 @@ async def test_the_past_is_read_in_pages_without_a_gap(tmp_path: Path) -> None:
 
 @in_real_time
 async def test_history_that_is_forgotten_while_it_is_read_is_missed(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path, ring=TINY)
+    store = SqliteStore(tmp_path, history_bytes=TINY)
     await store.commit([put(f"/{n:04}", "x") for n in range(1200)])
     reading = store.changes(0)
     assert next(reading).revision == 1
     store.compact(900)
-    with pytest.raises(Compacted):
+    with pytest.raises(RevisionCompacted):
         list(reading)
     await store.close()
 
 
 @in_real_time
 async def test_keys_and_values_may_be_anything(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path, ring=0)
+    store = SqliteStore(tmp_path, history_bytes=0)
     odd = ["\0", "/ä", "/\U0010fffe", "/\ud800", "/" + "x" * 5000]
     values = [b"", bytes(range(256)), b"\xff" * 300_000]
-    await store.commit([Write(key, lambda revision: values[revision % 3], 0) for key in odd])
+    await store.commit([StoreWrite(key, lambda revision: values[revision % 3], 0) for key in odd])
     there = list(store.range(""))
     await store.close()
     store = SqliteStore(tmp_path)
@@ -158,7 +157,8 @@ async def test_keys_and_values_may_be_anything(tmp_path: Path) -> None:
 async def test_writers_at_the_same_time_share_a_flush(tmp_path: Path) -> None:
     statements: list[str] = []
     store = SqliteStore(
-        tmp_path, writing=showing(lambda log: log.db.set_trace_callback(statements.append))
+        tmp_path,
+        create_writer=writer_with_log(lambda log: log.db.set_trace_callback(statements.append)),
     )
     await asyncio.gather(*(store.commit([put(f"/{n}", "x")]) for n in range(100)))
     assert statements.count("COMMIT") == 1
@@ -169,8 +169,8 @@ async def test_writers_at_the_same_time_share_a_flush(tmp_path: Path) -> None:
 @in_real_time
 async def test_batches_land_in_order_and_are_heard_once(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
-    heard: list[Change] = []
-    store.follow(heard.extend)
+    heard: list[StoreChange] = []
+    store.subscribe(heard.extend)
 
     async def count(name: str) -> None:
         for _ in range(20):
@@ -186,11 +186,11 @@ async def test_batches_land_in_order_and_are_heard_once(tmp_path: Path) -> None:
 async def test_the_file_is_written_as_durably_as_can_be(tmp_path: Path) -> None:
     found: dict[str, object] = {}
 
-    def look(log: Log) -> None:
+    def look(log: RevisionLog) -> None:
         for name in ("journal_mode", "synchronous", "wal_autocheckpoint", "mmap_size"):
             found[name] = log.db.execute(f"PRAGMA {name}").fetchone()[0]
 
-    await SqliteStore(tmp_path, writing=showing(look)).close()
+    await SqliteStore(tmp_path, create_writer=writer_with_log(look)).close()
     full = 2
     assert found == {
         "journal_mode": "wal",
@@ -204,10 +204,11 @@ async def test_the_file_is_written_as_durably_as_can_be(tmp_path: Path) -> None:
 async def test_the_log_is_emptied_into_the_tables_now_and_then(tmp_path: Path) -> None:
     statements: list[str] = []
     store = SqliteStore(
-        tmp_path, writing=showing(lambda log: log.db.set_trace_callback(statements.append))
+        tmp_path,
+        create_writer=writer_with_log(lambda log: log.db.set_trace_callback(statements.append)),
     )
     for n in range(4):
-        await store.commit([Write(f"/{n}", lambda _: bytes(1 << 20), 0)])
+        await store.commit([StoreWrite(f"/{n}", lambda _: bytes(1 << 20), 0)])
     await store.close()
     assert statements.count("PRAGMA wal_checkpoint(PASSIVE)") >= 1
 
@@ -221,7 +222,7 @@ async def test_closing_commits_what_is_under_way_and_leaves_one_file(tmp_path: P
     writing = asyncio.ensure_future(store.commit([put("/a", "x")]))
     await asyncio.sleep(0)
     await store.close()
-    assert told(await writing) == ["1: - -> /a x@1"]
+    assert describe_changes(await writing) == ["1: - -> /a x@1"]
     assert sorted(os.listdir(tmp_path)) == ["store.db", "store.lock"]
     await store.close()
 
@@ -230,7 +231,7 @@ async def test_closing_commits_what_is_under_way_and_leaves_one_file(tmp_path: P
 async def test_a_closed_store_takes_no_more(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     await store.close()
-    with pytest.raises(StoreBroken, match="closed"):
+    with pytest.raises(StoreFailed, match="closed"):
         await store.commit([put("/a", "x")])
 
 
@@ -257,7 +258,7 @@ def test_a_second_process_is_refused_and_told_which_the_first_one_is(tmp_path: P
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout
         assert other.stdout.readline() == b"open\n"
-        with pytest.raises(StoreRefused, match=f"in use by process {other.pid};"):
+        with pytest.raises(StoreUnusable, match=f"in use by process {other.pid};"):
             SqliteStore(tmp_path)
         other.kill()
     asyncio.run(SqliteStore(tmp_path).close())
@@ -266,7 +267,7 @@ def test_a_second_process_is_refused_and_told_which_the_first_one_is(tmp_path: P
 @in_real_time
 async def test_a_store_is_not_opened_twice_in_one_process_either(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
-    with pytest.raises(StoreRefused, match="in use"):
+    with pytest.raises(StoreUnusable, match="in use"):
         SqliteStore(tmp_path)
     await store.commit([put("/a", "x")])
     await store.close()
@@ -282,13 +283,14 @@ async def test_a_store_is_not_opened_twice_in_one_process_either(tmp_path: Path)
 async def test_forgetting_on_disk_goes_in_steps_and_lasts(tmp_path: Path) -> None:
     statements: list[str] = []
     store = SqliteStore(
-        tmp_path, writing=showing(lambda log: log.db.set_trace_callback(statements.append))
+        tmp_path,
+        create_writer=writer_with_log(lambda log: log.db.set_trace_callback(statements.append)),
     )
     for n in range(11):
         expect = (n - 1) * 500
         await store.commit([put(f"/{k}", "x", expect + k if n else 0) for k in range(1, 501)])
     store.compact(5200)
-    with pytest.raises(Compacted):
+    with pytest.raises(RevisionCompacted):
         store.changes(5199)
     # One step after each batch, be it empty.
     await written(store, [], [], [])
@@ -306,7 +308,9 @@ async def test_forgetting_on_disk_goes_in_steps_and_lasts(tmp_path: Path) -> Non
 @in_real_time
 async def test_history_goes_when_it_is_old_and_long_enough(tmp_path: Path) -> None:
     clock = SetClock()
-    store = SqliteStore(tmp_path, clock=clock, retention=Retention(seconds=300, revisions=1000))
+    store = SqliteStore(
+        tmp_path, clock=clock, retention=RetentionPolicy(seconds=300, revisions=1000)
+    )
     clock.seconds += 10
     await store.commit([put(f"/{n}", "x") for n in range(4000)])
     assert store.floor == 0
@@ -337,7 +341,7 @@ sessions = st.lists(
 )
 
 
-def wish(store: Store, key: str, is_deletion: bool) -> Write:
+def wish(store: Store, key: str, is_deletion: bool) -> StoreWrite:
     there = store.pending(key)
     expect = there.revision if there else 0
     return delete(key, expect) if is_deletion and there else put(key, "v", expect)
@@ -353,7 +357,7 @@ async def spend(store: Store, transactions: Sequence[Sequence[tuple[str, bool]]]
 
 
 async def spend_and_close(folder: Path, ring: int, *transactions: list[tuple[str, bool]]) -> None:
-    store = SqliteStore(folder, ring=ring)
+    store = SqliteStore(folder, history_bytes=ring)
     await spend(store, transactions)
     await store.close()
 
@@ -366,7 +370,7 @@ def test_a_store_that_is_opened_again_and_again_is_like_one_that_never_ends(
     memory = MemoryStore()
 
     async def compared(folder: Path) -> None:
-        store = SqliteStore(folder, ring=ring)
+        store = SqliteStore(folder, history_bytes=ring)
         store.compact(int(floor * store.revision))
         memory.compact(int(floor * memory.revision))
         for at in range(max(memory.floor, 1), memory.revision + 1):
@@ -383,8 +387,8 @@ def test_a_store_that_is_opened_again_and_again_is_like_one_that_never_ends(
 
 
 def test_a_step_of_history_is_never_kept_shorter_than_asked() -> None:
-    retention = Retention(seconds=300, revisions=100)
-    floors = [retention.floor(revision=10 * n, now=float(n)) for n in range(1000)]
+    retention = RetentionPolicy(seconds=300, revisions=100)
+    floors = [retention.compaction_floor(revision=10 * n, now=float(n)) for n in range(1000)]
     assert all(a <= b for a, b in pairwise(floors))
     assert max(floors[:300]) <= 0
     assert all(floor <= 10 * (n - 300) for n, floor in enumerate(floors) if n > 300)

@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.store.backup import LEAP, backup, restore
-from phalanx.store.errors import StoreRefused
-from phalanx.store.kv import Change, Compacted, Record, Write
+from phalanx.store.backup import REVISION_GAP, backup, restore
+from phalanx.store.errors import StoreUnusable
+from phalanx.store.kv import KeyValue, RevisionCompacted, StoreChange, StoreWrite
 from phalanx.store.sqlite import SqliteStore
-from tests.store.crash_writer import expected, found, number, write
+from tests.store.crash_writer import expected, stored_values, transaction_count, write_transactions
 from tests.store.test_sqlite_crash import killed
-from tests.store.test_sqlite_refusals import contents
-from tests.store.writes import delete, everything, put, told
+from tests.store.test_sqlite_errors import contents
+from tests.store.writes import delete, describe_changes, everything, put
 
 
-async def commit(folder: Path, *transactions: list[Write]) -> list[Change]:
+async def commit(folder: Path, *transactions: list[StoreWrite]) -> list[StoreChange]:
     """Open a store, write into it and close it; gives what the last transaction changed."""
     store = SqliteStore(folder)
-    changes: list[Change] = []
+    changes: list[StoreChange] = []
     for writes in transactions:
         changes = list(await store.commit(writes))
     await store.close()
@@ -53,7 +53,7 @@ def test_a_copy_is_one_file_for_its_owner_alone(tmp_path: Path) -> None:
 def test_a_copy_taken_while_the_store_runs_is_of_one_moment(tmp_path: Path) -> None:
     async def run() -> list[int]:
         store = SqliteStore(tmp_path / "data")
-        writing = [asyncio.ensure_future(write(store)) for _ in range(4)]
+        writing = [asyncio.ensure_future(write_transactions(store)) for _ in range(4)]
         revisions = [
             await asyncio.to_thread(backup, tmp_path / "data", tmp_path / f"copy-{n}")
             for n in range(5)
@@ -67,7 +67,7 @@ def test_a_copy_taken_while_the_store_runs_is_of_one_moment(tmp_path: Path) -> N
     for n in range(5):
         restore(tmp_path / f"copy-{n}", tmp_path / f"data-{n}")
         store = SqliteStore(tmp_path / f"data-{n}")
-        assert found(store) == expected(number(store))
+        assert stored_values(store) == expected(transaction_count(store))
         asyncio.run(store.close())
 
 
@@ -98,28 +98,28 @@ def test_a_copy_of_what_a_dead_process_left_has_all_that_it_acknowledged(tmp_pat
     backup(tmp_path / "data", tmp_path / "copy")
     restore(tmp_path / "copy", tmp_path / "again")
     store = SqliteStore(tmp_path / "again")
-    assert number(store) >= transactions
-    assert found(store) == expected(number(store))
+    assert transaction_count(store) >= transactions
+    assert stored_values(store) == expected(transaction_count(store))
     asyncio.run(store.close())
 
 
 def test_a_copy_replaces_no_file(tmp_path: Path) -> None:
     a_store(tmp_path / "data")
     (tmp_path / "copy").write_text("mine")
-    with pytest.raises(StoreRefused, match="exists already"):
+    with pytest.raises(StoreUnusable, match="exists already"):
         backup(tmp_path / "data", tmp_path / "copy")
     assert (tmp_path / "copy").read_text() == "mine"
 
 
 def test_without_a_store_there_is_no_copy(tmp_path: Path) -> None:
-    with pytest.raises(StoreRefused, match="there is no store in"):
+    with pytest.raises(StoreUnusable, match="there is no store in"):
         backup(tmp_path, tmp_path / "copy")
     assert os.listdir(tmp_path) == []
 
 
 def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     a_store(tmp_path / "data")
-    with pytest.raises(StoreRefused, match="No such file or directory"):
+    with pytest.raises(StoreUnusable, match="No such file or directory"):
         backup(tmp_path / "data", tmp_path / "missing" / "copy")
 
 
@@ -127,7 +127,7 @@ def test_a_damaged_store_is_not_copied(tmp_path: Path) -> None:
     a_store(tmp_path / "data")
     file = tmp_path / "data" / "store.db"
     file.write_bytes(file.read_bytes()[:-1000] + bytes(1000))
-    with pytest.raises(StoreRefused, match=r"store\.db is damaged"):
+    with pytest.raises(StoreUnusable, match=r"store\.db is damaged"):
         backup(tmp_path / "data", tmp_path / "copy")
     assert sorted(os.listdir(tmp_path)) == ["data"]
 
@@ -141,19 +141,22 @@ def test_a_restored_store_holds_what_it_held_and_leaps_over_what_was_given_since
     a_store(tmp_path / "data")
     backup(tmp_path / "data", tmp_path / "copy")
     revision = restore(tmp_path / "copy", tmp_path / "again")
-    assert revision >= 3 + LEAP
+    assert revision >= 3 + REVISION_GAP
 
     async def look() -> None:
         store = SqliteStore(tmp_path / "again")
         assert (store.revision, store.floor) == (revision, revision)
-        assert store.get("/a") == Record("/a", b"y@3", 3, created=1)
+        assert store.get("/a") == KeyValue("/a", b"y@3", 3, created=1)
         assert everything(store) == everything(store, revision) == ["/a y@3", "/b x@2"]
         for gone in (1, 3, 1000, revision - 1):
-            with pytest.raises(Compacted):
+            with pytest.raises(RevisionCompacted):
                 store.changes(gone)
         changes = await store.commit([put("/a", "z", 3), delete("/b", 2)])
         after = revision + 1
-        assert told(changes) == [f"{after}: /a y@3 -> /a z@{after}", f"{after + 1}: /b x@2 -> -"]
+        assert describe_changes(changes) == [
+            f"{after}: /a y@3 -> /a z@{after}",
+            f"{after + 1}: /b x@2 -> -",
+        ]
         await store.close()
 
     asyncio.run(look())
@@ -178,7 +181,7 @@ def test_a_store_that_is_there_is_replaced_only_when_told(tmp_path: Path) -> Non
     backup(tmp_path / "data", tmp_path / "copy")
     asyncio.run(commit(tmp_path / "data", [put("/c", "x")]))
     before = contents(tmp_path / "data")
-    with pytest.raises(StoreRefused, match="holds a store already"):
+    with pytest.raises(StoreUnusable, match="holds a store already"):
         restore(tmp_path / "copy", tmp_path / "data")
     assert contents(tmp_path / "data") == before
     restore(tmp_path / "copy", tmp_path / "data", replace=True)
@@ -206,7 +209,7 @@ def test_a_damaged_store_may_be_replaced_when_told(tmp_path: Path) -> None:
     a_store(tmp_path / "data")
     backup(tmp_path / "data", tmp_path / "copy")
     (tmp_path / "data" / "store.db").write_bytes(b"garbage" * 1000)
-    with pytest.raises(StoreRefused):
+    with pytest.raises(StoreUnusable):
         restore(tmp_path / "copy", tmp_path / "data")
     restore(tmp_path / "copy", tmp_path / "data", replace=True)
     assert asyncio.run(looked(tmp_path / "data")) == ["/a y@3", "/b x@2"]
@@ -216,7 +219,7 @@ def test_a_running_store_is_not_replaced(tmp_path: Path) -> None:
     a_store(tmp_path / "data")
     backup(tmp_path / "data", tmp_path / "copy")
     store = SqliteStore(tmp_path / "data")
-    with pytest.raises(StoreRefused, match="in use"):
+    with pytest.raises(StoreUnusable, match="in use"):
         restore(tmp_path / "copy", tmp_path / "data", replace=True)
     asyncio.run(store.close())
 
@@ -229,7 +232,7 @@ def test_what_is_no_copy_is_refused_and_the_store_stays(
     if content is not None:
         (tmp_path / "copy").write_bytes(content)
     before = contents(tmp_path / "data")
-    with pytest.raises(StoreRefused):
+    with pytest.raises(StoreUnusable):
         restore(tmp_path / "copy", tmp_path / "data", replace=True)
     assert contents(tmp_path / "data") == before
 
@@ -239,6 +242,6 @@ def test_a_damaged_copy_is_refused_and_the_store_stays(tmp_path: Path) -> None:
     backup(tmp_path / "data", tmp_path / "copy")
     copy = tmp_path / "copy"
     copy.write_bytes(copy.read_bytes()[:-1000] + bytes(1000))
-    with pytest.raises(StoreRefused, match="is damaged"):
+    with pytest.raises(StoreUnusable, match="is damaged"):
         restore(copy, tmp_path / "data", replace=True)
     assert asyncio.run(looked(tmp_path / "data")) == ["/a y@3", "/b x@2"]

@@ -13,10 +13,16 @@ from typing import NamedTuple
 
 import pytest
 
-from phalanx.store.folder import FILE
-from phalanx.store.format import connect
+from phalanx.store.database_file import DATABASE_FILE, connect
 from phalanx.store.sqlite import SqliteStore
-from tests.store.crash_writer import BROKEN, LANDED, REFUSED, expected, found, number
+from tests.store.crash_writer import (
+    BROKEN,
+    LANDED,
+    REFUSED,
+    expected,
+    stored_values,
+    transaction_count,
+)
 from tests.store.writes import put
 
 ROOT = Path(__file__).parents[2]
@@ -61,10 +67,10 @@ def killed(
 async def examine(folder: Path, acknowledged: int, revision: int) -> int:
     """Open what a dead process left and check all of it; gives the transactions that are there."""
     store = SqliteStore(folder)
-    transactions = number(store)
+    transactions = transaction_count(store)
     assert transactions >= acknowledged
     assert store.revision >= revision
-    assert found(store) == expected(transactions)
+    assert stored_values(store) == expected(transactions)
     history = [change.revision for change in store.changes(store.floor)]
     assert history == list(range(store.floor + 1, store.revision + 1))
     before = store.revision
@@ -72,7 +78,7 @@ async def examine(folder: Path, acknowledged: int, revision: int) -> int:
     await store.commit([put("/after", "x", change.revision)._replace(encode=None)])
     assert change.revision == before + 1
     await store.close()
-    with closing(connect(folder / FILE)) as db:
+    with closing(connect(folder / DATABASE_FILE)) as db:
         assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     return transactions
 

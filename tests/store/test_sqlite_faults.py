@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.store.errors import StoreBroken
-from phalanx.store.kv import Change, Store
-from phalanx.store.log import Log
-from phalanx.store.sqlite import SqliteStore, Writing
-from tests.store.disk import in_real_time, showing
-from tests.store.test_sqlite_refusals import small_files
+from phalanx.store.errors import StoreFailed
+from phalanx.store.kv import Store, StoreChange
+from phalanx.store.revision_log import RevisionLog
+from phalanx.store.sqlite import SqliteStore, WriterFactory
+from tests.store.sqlite_stores import in_real_time, writer_with_log
+from tests.store.test_sqlite_errors import small_files
 from tests.store.writes import delete, everything, put, written
 
 
@@ -20,13 +20,13 @@ def failing(event: str) -> str:
     return f"CREATE TEMP TRIGGER fault BEFORE {event} BEGIN SELECT RAISE(FAIL, 'on fire'); END"
 
 
-def after(statement: str) -> Writing:
+def after(statement: str) -> WriterFactory:
     """A thread that writes, on a connection that has executed a statement before."""
 
-    def tell(log: Log) -> None:
+    def tell(log: RevisionLog) -> None:
         log.db.execute(statement)
 
-    return showing(tell)
+    return writer_with_log(tell)
 
 
 async def commit_forever(store: Store, acknowledged: list[str]) -> None:
@@ -49,21 +49,21 @@ async def commit_forever(store: Store, acknowledged: list[str]) -> None:
 async def test_a_commit_that_fails_ends_the_store_and_shows_nothing(
     tmp_path: Path, fault: str, said: str
 ) -> None:
-    heard: list[Change] = []
-    alarms: list[StoreBroken] = []
+    heard: list[StoreChange] = []
+    alarms: list[StoreFailed] = []
     store = SqliteStore(tmp_path)
     await store.commit([put("/a", "x"), put("/b", "x")])
     await store.close()
-    store = SqliteStore(tmp_path, on_broken=alarms.append, writing=after(fault))
-    store.follow(heard.extend)
+    store = SqliteStore(tmp_path, on_failure=alarms.append, create_writer=after(fault))
+    store.subscribe(heard.extend)
     large = "x" * 20_000
     writes = [[put("/a", large, 1)], [put("/c", "x"), put("/d", "x")], [delete("/b", 2)], []]
     outcomes = await asyncio.gather(*map(store.commit, writes), return_exceptions=True)
-    assert [type(outcome) for outcome in outcomes] == [StoreBroken] * 4
+    assert [type(outcome) for outcome in outcomes] == [StoreFailed] * 4
     assert [str(outcome) for outcome in outcomes] == [f"the store stopped: {said}"] * 4
-    with pytest.raises(StoreBroken):
+    with pytest.raises(StoreFailed):
         await store.commit([put("/e", "x")])
-    assert alarms == [store.broken]
+    assert alarms == [store.failure]
     assert (everything(store), store.revision, heard) == (["/a x@1", "/b x@2"], 2, [])
     assert store.pending("/b") == store.get("/b")
     assert [store.pending(key) for key in ("/c", "/d", "/e")] == [None] * 3
@@ -79,9 +79,9 @@ async def test_what_landed_before_the_disk_filled_up_stays(tmp_path: Path) -> No
     store = SqliteStore(tmp_path)
     acknowledged: list[str] = []
     with small_files(300_000):
-        with pytest.raises(StoreBroken, match="disk I/O error"):
+        with pytest.raises(StoreFailed, match="disk I/O error"):
             await commit_forever(store, acknowledged)
-        assert store.broken
+        assert store.failure
         await store.close()
     assert acknowledged
     store = SqliteStore(tmp_path)
@@ -94,11 +94,11 @@ async def test_a_writer_that_left_is_not_missed_when_the_store_breaks(tmp_path: 
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, said: complaints.append(said))
     fault = failing("INSERT ON log")
-    store = SqliteStore(tmp_path, writing=after(fault))
+    store = SqliteStore(tmp_path, create_writer=after(fault))
     left = asyncio.ensure_future(store.commit([put("/a", "x")]))
     await asyncio.sleep(0)
     left.cancel()
-    with pytest.raises(StoreBroken):
+    with pytest.raises(StoreFailed):
         await store.commit(())
     await store.close()
     del left
@@ -109,28 +109,33 @@ async def test_a_writer_that_left_is_not_missed_when_the_store_breaks(tmp_path: 
 @in_real_time
 async def test_forgetting_that_fails_ends_the_store_too(tmp_path: Path, again: bool) -> None:
     fault = failing("DELETE ON log")
-    store = SqliteStore(tmp_path, writing=after(fault))
+    store = SqliteStore(tmp_path, create_writer=after(fault))
     await written(store, [put("/a", "x")], [put("/a", "y", 1)])
     if again:
         await store.close()
-        store = SqliteStore(tmp_path, writing=after(fault))
+        store = SqliteStore(tmp_path, create_writer=after(fault))
     store.compact(2)
-    with pytest.raises(StoreBroken, match="on fire"):
+    with pytest.raises(StoreFailed, match="on fire"):
         await commit_forever(store, [])
     await store.close()
 
 
 @in_real_time
 async def test_history_that_is_damaged_ends_the_store_instead_of_being_told(tmp_path: Path) -> None:
-    alarms: list[StoreBroken] = []
-    shown: list[Log] = []
-    store = SqliteStore(tmp_path, ring=0, on_broken=alarms.append, writing=showing(shown.append))
+    alarms: list[StoreFailed] = []
+    shown: list[RevisionLog] = []
+    store = SqliteStore(
+        tmp_path,
+        history_bytes=0,
+        on_failure=alarms.append,
+        create_writer=writer_with_log(shown.append),
+    )
     await written(store, [put("/a", "x")], [put("/a", "y", 1)])
     shown[0].db.execute("UPDATE value SET bytes = x'00' WHERE rev = 1")
-    with pytest.raises(StoreBroken, match="damaged"):
+    with pytest.raises(StoreFailed, match="damaged"):
         list(store.changes(0))
     assert len(alarms) == 1
-    with pytest.raises(StoreBroken):
+    with pytest.raises(StoreFailed):
         store.range("/", at=1)
     assert len(alarms) == 1
     await store.close()

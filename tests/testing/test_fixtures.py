@@ -16,9 +16,9 @@ from phalanx.api.meta import Key
 from phalanx.api.wire import Object
 from phalanx.client.client import Client
 from phalanx.testing import Cluster, Phalanx, Served, Settings, Virtual, virtually
-from phalanx.testing.goals import NotReached
+from phalanx.testing.cluster import NotReached
 from tests.builders import gang, pod
-from tests.conformance.official import config_map, connected
+from tests.conformance.official_client import config_map, connected
 
 HOUR = 3600.0
 

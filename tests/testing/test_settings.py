@@ -21,4 +21,4 @@ def test_what_there_is_not_is_refused(said: dict[str, Any], sentence: str) -> No
 
 
 def test_gates_are_switched() -> None:
-    assert not Settings(gates={"GenericWorkload": False}).switched.is_on("WorkloadWithJob")
+    assert not Settings(gates={"GenericWorkload": False}).switched.is_enabled("WorkloadWithJob")

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 from tests.cli.commands import ROOT
-from tools.commands import BEGIN, END, renewed
+from tools.commands import BEGIN, END, update_document
 
 
 def test_the_reference_of_commands_is_what_they_say_themselves() -> None:
@@ -14,7 +14,7 @@ def test_the_reference_of_commands_is_what_they_say_themselves() -> None:
 
 
 def test_what_stands_around_the_reference_is_kept() -> None:
-    found = renewed(f"above\n{BEGIN}\nold\n{END}\nbelow\n")
+    found = update_document(f"above\n{BEGIN}\nold\n{END}\nbelow\n")
     assert found.startswith(f"above\n{BEGIN}\n\n### phalanx up\n")
     assert found.endswith(f"{END}\nbelow\n")
     assert "\nold\n" not in found

@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 
 from tools.reference import (
+    DEVIATES,
     FAILED,
-    MEANT,
     OK,
     Ratchet,
     Recording,
     Replayed,
     find_recordings,
-    verdicts,
+    parse_verdicts,
 )
 
 RECORDING = Recording("api/nodes.json", Path("api/nodes.json"), ("a", "b: with a colon", "c"))
@@ -25,17 +25,17 @@ dev  nodes.json: b: with a colon
 
 
 def test_a_case_that_was_not_reached_has_failed() -> None:
-    assert verdicts(RECORDING, SAID) == {"a": OK, "b: with a colon": MEANT, "c": FAILED}
+    assert parse_verdicts(RECORDING, SAID) == {"a": OK, "b: with a colon": DEVIATES, "c": FAILED}
 
 
 def test_a_refusal_that_differs_in_nothing_but_its_better_code_passes() -> None:
     said = "FAIL nodes.json: a\n     step 1 said: {}\nFAIL nodes.json: c\n     step 0 GET /: x\n"
-    told = verdicts(RECORDING, said)
+    told = parse_verdicts(RECORDING, said)
     assert (told["a"], told["c"]) == (OK, FAILED)
 
 
 def test_a_file_is_told_in_one_line() -> None:
-    replayed = Replayed(RECORDING, verdicts(RECORDING, SAID), SAID)
+    replayed = Replayed(RECORDING, parse_verdicts(RECORDING, SAID), SAID)
     assert replayed.ids(OK) == {"api/nodes.json: a"}
     assert replayed.line() == " !   1/3   api/nodes.json"
 

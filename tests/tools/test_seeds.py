@@ -8,9 +8,18 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tools.seeds import FOLDER, Manifest, Snippet, complaints, main, manifests, patched, snippets
+from tools.seeds import (
+    FOLDER,
+    Manifest,
+    Snippet,
+    apply_diff,
+    find_problems,
+    find_snippets,
+    load_manifests,
+    main,
+)
 
-ROWS = manifests()
+ROWS = load_manifests()
 each = pytest.mark.parametrize("row", ROWS, ids=[row.file for row in ROWS])
 
 TEXT = """A proposal
@@ -77,7 +86,7 @@ def test_the_texts_print_what_is_collected_and_nothing_else() -> None:
 
 
 def test_snippets_are_found_in_fences_and_in_plain_text() -> None:
-    assert [(found.line, found.text) for found in snippets(TEXT)] == [
+    assert [(found.line, found.text) for found in find_snippets(TEXT)] == [
         (5, "apiVersion: v1\nkind: Pod\nspec:\n  ...\n"),
         (10, "apiVersion: batch/v1\nkind: Job\n"),
         (19, "  workloadRef:\n    name: a\n\n    podGroup: b\n"),
@@ -86,7 +95,7 @@ def test_snippets_are_found_in_fences_and_in_plain_text() -> None:
 
 
 def test_what_is_missing_is_told() -> None:
-    told = complaints([TEXT])
+    told = find_problems([TEXT])
     assert "A proposal: what is printed in line 25 is not collected" in told
     assert f"{ROWS[0].file}: nothing is printed in line {ROWS[0].line}" in told
 
@@ -96,7 +105,7 @@ def test_what_was_changed_is_told() -> None:
     blank = "\n" * (row.line - 2)
 
     def told(text: str) -> list[str]:
-        found = complaints([f"{row.proposal}\n{blank}{text}"])
+        found = find_problems([f"{row.proposal}\n{blank}{text}"])
         return [line for line in found if line.startswith(row.file)]
 
     assert told(row.printed) == []
@@ -115,10 +124,10 @@ def test_a_folder_without_texts_lacks_everything(
 
 def test_a_diff_changes_removes_and_adds() -> None:
     diff = "reason\n--- a\n+++ b\n@@ -1,2 +1,2 @@\n-a\n+A\n b\n@@ -4 +4,2 @@\n d\n+e\n"
-    assert patched("a\nb\nc\nd\nf\n", diff) == "A\nb\nc\nd\ne\nf\n"
-    assert patched("a\n", "@@ -0,0 +1 @@\n+new\n") == "new\na\n"
+    assert apply_diff("a\nb\nc\nd\nf\n", diff) == "A\nb\nc\nd\ne\nf\n"
+    assert apply_diff("a\n", "@@ -0,0 +1 @@\n+new\n") == "new\na\n"
 
 
 def test_a_diff_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="the diff does not fit line 1: 'a'"):
-        patched("b\n", "@@ -1 +1 @@\n-a\n+c\n")
+        apply_diff("b\n", "@@ -1 +1 @@\n-a\n+c\n")

@@ -1,12 +1,18 @@
-"""Job as its controller reads it. Partial and frozen, but for the template, which pods copy."""
+"""Job as its controller reads it. Partial and frozen, but for the template, which pods copy.
+
+The indexes of an indexed Job as it writes them: `0,2-4,7`, each once and rising.
+
+Read by the rules of Jobs (success policies, status) and by whoever counts their pods.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from msgspec import Struct
 
-from phalanx.api.meta import Condition, Meta
+from phalanx.api.meta import Condition, ObjectMeta
 
 COMPLETE, FAILED, SUSPENDED = "Complete", "Failed", "Suspended"
 #: Said before the end, while pods are still to be counted.
@@ -88,17 +94,17 @@ class JobSpec(Struct, frozen=True, rename="camel"):
         return self.completion_mode == "Indexed"
 
     @property
-    def restarts(self) -> bool:
+    def restarts_in_place(self) -> bool:
         """Whether containers are started again in their pod."""
         return bool(self.template.get("spec", {}).get("restartPolicy") == "OnFailure")
 
     @property
-    def replaces_ended_only(self) -> bool:
+    def replaces_failed_only(self) -> bool:
         """Whether a pod that is on its way out is replaced only when it has ended."""
         return self.pod_replacement_policy == "Failed"
 
 
-class Uncounted(Struct, frozen=True):
+class UncountedTerminatedPods(Struct, frozen=True):
     """Pods that have ended, by uid, and are still to be counted."""
 
     succeeded: tuple[str, ...] = ()
@@ -124,22 +130,84 @@ class JobStatus(Struct, frozen=True, rename="camel"):
     failed: int = 0
     completed_indexes: str = ""
     failed_indexes: str | None = None
-    uncounted_terminated_pods: Uncounted = Uncounted()
+    uncounted_terminated_pods: UncountedTerminatedPods = UncountedTerminatedPods()
 
 
 class Job(Struct, frozen=True):
     """Pods that run to their end."""
 
-    metadata: Meta
+    metadata: ObjectMeta
     spec: JobSpec = JobSpec()
     status: JobStatus = JobStatus()
 
-    def said(self, kind: str) -> JobCondition | None:
+    def true_condition(self, kind: str) -> JobCondition | None:
         """A condition that holds."""
         held = (c for c in self.status.conditions if c.type == kind and c.status == "True")
         return next(held, None)
 
     @property
-    def ended(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether it is over, for better or worse."""
-        return self.said(COMPLETE) is not None or self.said(FAILED) is not None
+        return self.true_condition(COMPLETE) is not None or self.true_condition(FAILED) is not None
+
+
+#: First and last of a run of indexes.
+IndexInterval = tuple[int, int]
+
+_MATCH_INTEGER = re.compile(r"[+-]?\d{1,18}").fullmatch
+
+
+class BadIndexes(ValueError):
+    """The text names no indexes, or some that there are not."""
+
+
+def parse_indexes(text: str, completions: int) -> list[IndexInterval]:
+    """The runs of a text, all below the number of completions. Raises BadIndexes."""
+    runs: list[IndexInterval] = []
+    for part in text.split(",") if text else ():
+        first, last = _parse_interval(part, completions)
+        if runs and runs[-1][1] >= first:
+            raise _order_error(runs[-1][1], first)
+        runs.append((first, last))
+    return runs
+
+
+def count_indexes(runs: list[IndexInterval]) -> int:
+    """How many indexes there are in runs."""
+    return sum(last - first + 1 for first, last in runs)
+
+
+def first_shared_index(some: list[IndexInterval], others: list[IndexInterval]) -> int | None:
+    """The first index that is in both."""
+    mine, theirs = 0, 0
+    while mine < len(some) and theirs < len(others):
+        (first, last), (start, end) = some[mine], others[theirs]
+        if max(first, start) <= min(last, end):
+            return max(first, start)
+        mine, theirs = (mine + 1, theirs) if last < end else (mine, theirs + 1)
+    return None
+
+
+def _parse_interval(part: str, completions: int) -> IndexInterval:
+    ends = part.split("-")
+    if len(ends) > 2:
+        raise BadIndexes(
+            f'the fragment "{part}" violates the requirement that an index interval can have at '
+            "most two parts separated by '-'"
+        )
+    first, last = _parse_index(ends[0], completions), _parse_index(ends[-1], completions)
+    if len(ends) == 2 and first >= last:
+        raise _order_error(first, last)
+    return first, last
+
+
+def _parse_index(text: str, completions: int) -> int:
+    if not _MATCH_INTEGER(text):
+        raise BadIndexes(f'cannot convert string to integer for index: "{text}"')
+    if int(text) >= completions:
+        raise BadIndexes(f'too large index: "{text}"')
+    return int(text)
+
+
+def _order_error(previous: int, current: int) -> BadIndexes:
+    return BadIndexes(f"non-increasing order, previous: {previous}, current: {current}")

@@ -18,77 +18,77 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-from phalanx.api.definitions import Node, definition, is_reference
-from phalanx.api.quantity import BadQuantity, canonical
+from phalanx.api.definitions import SchemaNode, definition, is_reference
+from phalanx.api.quantity import BadQuantity, canonical_quantity
 from phalanx.api.wire import Object
 
-_MOMENT = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
+_DATE_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
 #: Moments whose text is remembered: of all objects that are written in a second many tell of it.
-_MOMENTS = 256
+_TIME_CACHE_SIZE = 256
 _JSON_NAMES = {str: "string", bool: "bool", int: "number", float: "number", list: "array"}
 
 
-class _Gone:
+class _Dropped:
     """What a check returns when the field is to be left out."""
 
 
-_GONE = _Gone()
+_DROPPED = _Dropped()
 
 
 class Malformed(ValueError):
     """A value that its definition cannot hold. The text is the one that clients know."""
 
-    def __init__(self, complaint: str, wanted: str = "") -> None:
-        super().__init__(complaint)
-        self._complaint, self._wanted = complaint, wanted
+    def __init__(self, message: str, go_type: str = "") -> None:
+        super().__init__(message)
+        self._message, self._go_type = message, go_type
         self._struct = ""
-        self._steps: list[str] = []
+        self._path_steps: list[str] = []
 
-    def within(self, step: str, struct: str = "") -> Malformed:
+    def prefix_path(self, step: str, struct: str = "") -> Malformed:
         """The same, seen from one level higher: below `.field` of a struct, `[0]` or `[key]`."""
-        self._steps.append(step)
+        self._path_steps.append(step)
         self._struct = self._struct or struct.rpartition(".")[2]
         return self
 
     @property
     def path(self) -> str:
         """Where it is: `spec.containers[0].image`."""
-        return "".join(reversed(self._steps)).removeprefix(".")
+        return "".join(reversed(self._path_steps)).removeprefix(".")
 
     def __str__(self) -> str:
-        if not self._wanted:
-            return self._complaint
-        fields = "".join(step for step in reversed(self._steps) if step.startswith("."))
+        if not self._go_type:
+            return self._message
+        fields = "".join(step for step in reversed(self._path_steps) if step.startswith("."))
         place = f"struct field {self._struct}{fields}" if fields else "value"
-        return f"json: cannot unmarshal {self._complaint} into Go {place} of type {self._wanted}"
+        return f"json: cannot unmarshal {self._message} into Go {place} of type {self._go_type}"
 
 
 @dataclass(frozen=True, slots=True)
-class Conformed:
+class ConformResult:
     """What a walk found: unknown fields, in their order."""
 
-    unknown: tuple[str, ...]
+    unknown_fields: tuple[str, ...]
 
 
 #: The unknown fields that a walk has found: the objects that hold them, and their names.
-_Strays = list[tuple[Object, str]]
-_Check = Callable[[Any, _Strays], Any]
+_UnknownFields = list[tuple[Object, str]]
+_Check = Callable[[Any, _UnknownFields], Any]
 
 
-def conform(name: str, value: Object) -> Conformed:
+def conform(name: str, value: Object) -> ConformResult:
     """Make an object conform to a definition."""
-    strays: _Strays = []
+    strays: _UnknownFields = []
     try:
-        _compiled(name)(value, strays)
+        _definition_check(name)(value, strays)
     except RecursionError:
         raise Malformed("exceeded max depth") from None
-    unknown = tuple(_path(value, holder, key) for holder, key in strays)
+    unknown = tuple(_find_path(value, holder, key) for holder, key in strays)
     for holder, key in strays:
         holder.pop(key, None)
-    return Conformed(unknown)
+    return ConformResult(unknown)
 
 
-def _path(root: Any, holder: Object, key: str) -> str:
+def _find_path(root: Any, holder: Object, key: str) -> str:
     """Where an object that is somewhere below the root has a key."""
     todo: list[tuple[str, Any]] = [("", root)]
     for path, value in todo:
@@ -101,63 +101,63 @@ def _path(root: Any, holder: Object, key: str) -> str:
     return key
 
 
-def _wrong(value: Any, wanted: str) -> Malformed:
+def _wrong_type(value: Any, wanted: str) -> Malformed:
     return Malformed(_JSON_NAMES.get(type(value), "object"), wanted)
 
 
 # ------------------------------------------------------------------------------------- scalars
 
 
-def _text(value: Any, strays: _Strays) -> Any:
+def _check_string(value: Any, strays: _UnknownFields) -> Any:
     if value.__class__ is not str:
-        raise _wrong(value, "string")
+        raise _wrong_type(value, "string")
     return value
 
 
-def _truth(value: Any, strays: _Strays) -> Any:
+def _check_bool(value: Any, strays: _UnknownFields) -> Any:
     if value.__class__ is not bool:
-        raise _wrong(value, "bool")
+        raise _wrong_type(value, "bool")
     return value
 
 
-def _number(value: Any, strays: _Strays) -> Any:
+def _check_number(value: Any, strays: _UnknownFields) -> Any:
     if value.__class__ is not float and value.__class__ is not int:
-        raise _wrong(value, "float64")
+        raise _wrong_type(value, "float64")
     return value
 
 
-def _integer(name: str, bits: int) -> _Check:
+def _integer_check(name: str, bits: int) -> _Check:
     low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
 
-    def check(value: Any, strays: _Strays) -> Any:
+    def check(value: Any, strays: _UnknownFields) -> Any:
         if value.__class__ is int and low <= value <= high:
             return value
         if value.__class__ is int or value.__class__ is float:
             raise Malformed(f"number {value}", name)
-        raise _wrong(value, name)
+        raise _wrong_type(value, name)
 
     return check
 
 
-_int32 = _integer("int32", 32)
+_check_int32 = _integer_check("int32", 32)
 
 
-def _int_or_string(value: Any, strays: _Strays) -> Any:
-    return value if value.__class__ is str else _int32(value, strays)
+def _check_int_or_string(value: Any, strays: _UnknownFields) -> Any:
+    return value if value.__class__ is str else _check_int32(value, strays)
 
 
-def _quantity(value: Any, strays: _Strays) -> Any:
+def _check_quantity(value: Any, strays: _UnknownFields) -> Any:
     kind = value.__class__
     if kind is not str and kind is not int and kind is not float:
-        raise _wrong(value, "resource.Quantity")
+        raise _wrong_type(value, "resource.Quantity")
     try:
-        return canonical(value)
+        return canonical_quantity(value)
     except BadQuantity as error:
         raise Malformed(str(error)) from None
 
 
-def _bytes(value: Any, strays: _Strays) -> Any:
-    _text(value, strays)
+def _check_bytes(value: Any, strays: _UnknownFields) -> Any:
+    _check_string(value, strays)
     try:
         binascii.a2b_base64(value.translate({10: None, 13: None}), strict_mode=True)
     except (binascii.Error, ValueError):
@@ -165,45 +165,45 @@ def _bytes(value: Any, strays: _Strays) -> Any:
     return value
 
 
-def _moment(value: str, layout: str) -> datetime:
+def _parse_time(value: str, layout: str) -> datetime:
     try:
-        if _MOMENT.fullmatch(value):
+        if _DATE_TIME.fullmatch(value):
             return datetime.fromisoformat(value.upper()).astimezone(UTC)
     except (ValueError, OverflowError):
         pass
     raise Malformed(f'parsing time "{value}" as "{layout}": cannot parse "{value}"')
 
 
-def _time(value: Any, strays: _Strays) -> Any:
-    return _second(_text(value, strays))
+def _check_time(value: Any, strays: _UnknownFields) -> Any:
+    return _canonical_second(_check_string(value, strays))
 
 
-@lru_cache(maxsize=_MOMENTS)
-def _second(value: str) -> str:
-    moment = _moment(value, "2006-01-02T15:04:05Z07:00")
-    return _written(moment, "seconds")
+@lru_cache(maxsize=_TIME_CACHE_SIZE)
+def _canonical_second(value: str) -> str:
+    moment = _parse_time(value, "2006-01-02T15:04:05Z07:00")
+    return _format_time(moment, "seconds")
 
 
-def _microtime(value: Any, strays: _Strays) -> Any:
+def _check_microtime(value: Any, strays: _UnknownFields) -> Any:
     layout = "2006-01-02T15:04:05.000000Z07:00"
-    moment = _moment(_text(value, strays), layout)
+    moment = _parse_time(_check_string(value, strays), layout)
     if value[19] != "." or not value[20:26].isdigit() or value[26:27].isdigit():
         raise Malformed(f'parsing time "{value}" as "{layout}": cannot parse "{value[19:]}"')
-    return _written(moment, "microseconds")
+    return _format_time(moment, "microseconds")
 
 
-def _written(moment: datetime, precision: str) -> str:
+def _format_time(moment: datetime, precision: str) -> str:
     """With all four digits of the year, also of the first ones."""
     return moment.replace(tzinfo=None).isoformat(timespec=precision) + "Z"
 
 
-def _opaque(value: Any, strays: _Strays) -> Any:
+def _check_object(value: Any, strays: _UnknownFields) -> Any:
     if value.__class__ is not dict:
-        raise _wrong(value, "object")
-    return _any(value, strays)
+        raise _wrong_type(value, "object")
+    return _accept_any(value, strays)
 
 
-def _any(value: Any, strays: _Strays) -> Any:
+def _accept_any(value: Any, strays: _UnknownFields) -> Any:
     return value
 
 
@@ -217,18 +217,18 @@ class _Scalar:
 
 
 _SCALARS = {
-    "string": _Scalar(_text, "", str),
-    "bool": _Scalar(_truth, False, bool),
-    "int32": _Scalar(_int32, 0),
-    "int64": _Scalar(_integer("int64", 64), 0),
-    "number": _Scalar(_number, 0),
-    "bytes": _Scalar(_bytes, ""),
-    "time": _Scalar(_time, None),
-    "microtime": _Scalar(_microtime, None),
-    "quantity": _Scalar(_quantity, "0"),
-    "int-or-string": _Scalar(_int_or_string, 0),
-    "opaque": _Scalar(_opaque, None),
-    "any": _Scalar(_any, None),
+    "string": _Scalar(_check_string, "", str),
+    "bool": _Scalar(_check_bool, False, bool),
+    "int32": _Scalar(_check_int32, 0),
+    "int64": _Scalar(_integer_check("int64", 64), 0),
+    "number": _Scalar(_check_number, 0),
+    "bytes": _Scalar(_check_bytes, ""),
+    "time": _Scalar(_check_time, None),
+    "microtime": _Scalar(_check_microtime, None),
+    "quantity": _Scalar(_check_quantity, "0"),
+    "int-or-string": _Scalar(_check_int_or_string, 0),
+    "opaque": _Scalar(_check_object, None),
+    "any": _Scalar(_accept_any, None),
 }
 
 
@@ -237,59 +237,61 @@ _SCALARS = {
 _COMPILED: dict[str, _Check] = {}
 
 
-def _compiled(name: str) -> _Check:
+def _definition_check(name: str) -> _Check:
     """The check of a definition, made when it is first needed."""
     if name not in _COMPILED:
         node = definition(name)
-        _COMPILED[name] = _struct(name, node) if isinstance(node, dict) else _SCALARS[node].check
+        _COMPILED[name] = (
+            _struct_check(name, node) if isinstance(node, dict) else _SCALARS[node].check
+        )
     return _COMPILED[name]
 
 
-def _kind(node: Node) -> str:
+def _type_name(node: SchemaNode) -> str:
     """The scalar or reference of a node, "" if it is a list or a map; scalars behind references."""
     kind: str = node if isinstance(node, str) else node.get("t", "")
     target = definition(kind) if is_reference(kind) else kind
     return target if isinstance(target, str) else kind
 
 
-def _check(node: Node, empty: _Gone | None = None) -> _Check:
+def _node_check(node: SchemaNode, empty: _Dropped | None = None) -> _Check:
     """The check of a node. It returns `empty` for an empty list or map, or keeps it if None."""
-    if kind := _kind(node):
-        return _compiled(kind) if is_reference(kind) else _SCALARS[kind].check
+    if kind := _type_name(node):
+        return _definition_check(kind) if is_reference(kind) else _SCALARS[kind].check
     assert isinstance(node, dict)
-    return _list(node["l"], empty) if "l" in node else _map(node["m"], empty)
+    return _list_check(node["l"], empty) if "l" in node else _map_check(node["m"], empty)
 
 
-def _zero(node: Node) -> Any:
-    kind = _kind(node)
+def _zero_value(node: SchemaNode) -> Any:
+    kind = _type_name(node)
     return _SCALARS[kind].zero if kind in _SCALARS else {}
 
 
-def _plain(node: Node) -> type | None:
-    kind = _kind(node)
+def _plain_type(node: SchemaNode) -> type | None:
+    kind = _type_name(node)
     return _SCALARS[kind].plain if kind in _SCALARS else None
 
 
-def _go_type(node: Node) -> str:
-    if kind := _kind(node):
+def _go_type(node: SchemaNode) -> str:
+    if kind := _type_name(node):
         return ".".join(kind.split(".")[-2:])
     assert isinstance(node, dict)
     return f"[]{_go_type(node['l'])}" if "l" in node else f"map[string]{_go_type(node['m'])}"
 
 
-def _struct(name: str, node: dict[str, Any]) -> _Check:
+def _struct_check(name: str, node: dict[str, Any]) -> _Check:
     """A struct. Its fields are compiled at its first use, so that definitions may be recursive."""
     checks: dict[str, _Check] = {}
     plain: dict[str, type | None] = {}
     wanted = _go_type(name)
 
     def prepare() -> None:
-        plain.update((key, _plain(inner)) for key, inner in node["p"].items())
-        checks.update((key, _field(node, key)) for key in node["p"])
+        plain.update((key, _plain_type(inner)) for key, inner in node["p"].items())
+        checks.update((key, _field_check(node, key)) for key in node["p"])
 
-    def check_struct(value: Any, strays: _Strays) -> Any:
+    def check_struct(value: Any, strays: _UnknownFields) -> Any:
         if value.__class__ is not dict:
-            raise _wrong(value, wanted)
+            raise _wrong_type(value, wanted)
         if not checks:
             prepare()
         gone = None
@@ -302,17 +304,17 @@ def _struct(name: str, node: dict[str, Any]) -> _Check:
                 if check is None:
                     strays.append((value, key))
                     continue
-                result = _GONE if inner is None else check(inner, strays)
+                result = _DROPPED if inner is None else check(inner, strays)
                 if result is inner:
                     continue
-                if result is not _GONE:
+                if result is not _DROPPED:
                     value[key] = result
                 elif gone is None:
                     gone = [key]
                 else:
                     gone.append(key)
         except Malformed as error:
-            raise error.within(f".{key}", name) from None
+            raise error.prefix_path(f".{key}", name) from None
         if gone is not None:
             for key in gone:
                 del value[key]
@@ -321,72 +323,72 @@ def _struct(name: str, node: dict[str, Any]) -> _Check:
     return check_struct
 
 
-def _field(struct: dict[str, Any], key: str) -> _Check:
+def _field_check(struct: dict[str, Any], key: str) -> _Check:
     """The check of a field: what says nothing goes, unless the field is required."""
-    node: Node = struct["p"][key]
-    if key in struct.get("r", ()) or not _vanishes(struct, key):
-        return _check(node)
-    if not _kind(node):
-        return _check(node, _GONE)
-    check = _check(node)
+    node: SchemaNode = struct["p"][key]
+    if key in struct.get("r", ()) or not _is_dropped_when_empty(struct, key):
+        return _node_check(node)
+    if not _type_name(node):
+        return _node_check(node, _DROPPED)
+    check = _node_check(node)
 
-    def optional(value: Any, strays: _Strays) -> Any:
-        return check(value, strays) or _GONE
+    def optional(value: Any, strays: _UnknownFields) -> Any:
+        return check(value, strays) or _DROPPED
 
     return optional
 
 
-def _vanishes(struct: dict[str, Any], key: str) -> bool:
+def _is_dropped_when_empty(struct: dict[str, Any], key: str) -> bool:
     """Lists and maps vanish when empty, texts unless told otherwise, numbers only when told."""
-    kind = _kind(struct["p"][key])
+    kind = _type_name(struct["p"][key])
     if kind == "string":
         return key not in struct.get("n", ())
     return not kind or key in struct.get("z", ())
 
 
-def _list(node: Node, empty: _Gone | None) -> _Check:
-    check, plain, zero = _check(node), _plain(node), _zero(node)
+def _list_check(node: SchemaNode, empty: _Dropped | None) -> _Check:
+    check, plain, zero = _node_check(node), _plain_type(node), _zero_value(node)
     wanted = f"[]{_go_type(node)}"
 
-    def check_list(value: Any, strays: _Strays) -> Any:
+    def check_list(value: Any, strays: _UnknownFields) -> Any:
         if value.__class__ is not list:
-            raise _wrong(value, wanted)
+            raise _wrong_type(value, wanted)
         at = 0
         try:
             for at, item in enumerate(value):
                 if item.__class__ is plain:
                     continue
-                result = _copy(zero) if item is None else check(item, strays)
+                result = _copy_zero(zero) if item is None else check(item, strays)
                 if result is not item:
                     value[at] = result
         except Malformed as error:
-            raise error.within(f"[{at}]") from None
+            raise error.prefix_path(f"[{at}]") from None
         return value or empty or value
 
     return check_list
 
 
-def _map(node: Node, empty: _Gone | None) -> _Check:
-    check, plain, zero = _check(node), _plain(node), _zero(node)
+def _map_check(node: SchemaNode, empty: _Dropped | None) -> _Check:
+    check, plain, zero = _node_check(node), _plain_type(node), _zero_value(node)
     wanted = f"map[string]{_go_type(node)}"
 
-    def check_map(value: Any, strays: _Strays) -> Any:
+    def check_map(value: Any, strays: _UnknownFields) -> Any:
         if value.__class__ is not dict:
-            raise _wrong(value, wanted)
+            raise _wrong_type(value, wanted)
         key = ""
         try:
             for key, item in value.items():
                 if item.__class__ is plain:
                     continue
-                result = _copy(zero) if item is None else check(item, strays)
+                result = _copy_zero(zero) if item is None else check(item, strays)
                 if result is not item:
                     value[key] = result
         except Malformed as error:
-            raise error.within(f"[{key}]") from None
+            raise error.prefix_path(f"[{key}]") from None
         return value or empty or value
 
     return check_map
 
 
-def _copy(zero: Any) -> Any:
+def _copy_zero(zero: Any) -> Any:
     return {} if zero == {} else zero

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
-from phalanx.api.meta import Condition, Key, Meta, new_key
+from phalanx.api.meta import Condition, Key, ObjectMeta, new_key
 
 #: Phases that a pod never leaves; such a pod takes no room.
-ENDED = frozenset({"Succeeded", "Failed"})
+TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 #: The scheduler of pods that name no other.
 DEFAULT_SCHEDULER = "default-scheduler"
 
@@ -20,12 +20,12 @@ P = TypeVar("P")
 
 
 @lru_cache(maxsize=1024)
-def _shared(parts: P) -> P:
+def _deduplicate(parts: P) -> P:
     """Of equal parts the ones that came first: many pods say the same, and it is kept once."""
     return parts
 
 
-class Requirements(Struct, frozen=True, rename="camel"):
+class ResourceRequirements(Struct, frozen=True, rename="camel"):
     """What a container asks for and may use, in quantities."""
 
     requests: dict[str, str | int | float] = {}
@@ -46,7 +46,7 @@ class Container(Struct, frozen=True, rename="camel"):
 
     name: str = ""
     image: str = ""
-    resources: Requirements = Requirements()
+    resources: ResourceRequirements = ResourceRequirements()
     ports: tuple[ContainerPort, ...] = ()
     restart_policy: str = ""
 
@@ -61,7 +61,7 @@ class Toleration(Struct, frozen=True, rename="camel"):
     toleration_seconds: int | None = None
 
 
-class Gate(Struct, frozen=True):
+class PodSchedulingGate(Struct, frozen=True):
     """A reason not to schedule yet, put there by somebody else."""
 
     name: str = ""
@@ -88,7 +88,7 @@ class PodVolume(Struct, frozen=True, rename="camel"):
     image: ImageVolume | None = None
 
 
-class PodClaim(Struct, frozen=True, rename="camel"):
+class PodResourceClaim(Struct, frozen=True, rename="camel"):
     """A resource claim that a pod or a group refers to, or the template that its own is made of."""
 
     name: str = ""
@@ -96,7 +96,7 @@ class PodClaim(Struct, frozen=True, rename="camel"):
     resource_claim_template_name: str = ""
 
 
-class ClaimStatus(Struct, frozen=True, rename="camel"):
+class PodResourceClaimStatus(Struct, frozen=True, rename="camel"):
     """The claim that was made for one that is referred to by a template."""
 
     name: str = ""
@@ -171,7 +171,7 @@ class Affinity(Struct, frozen=True, rename="camel"):
     pod_anti_affinity: PodAffinity | None = None
 
 
-class SpreadConstraint(Struct, frozen=True, rename="camel"):
+class TopologySpreadConstraint(Struct, frozen=True, rename="camel"):
     """A wish for even spreading over domains."""
 
     topology_key: str = ""
@@ -190,26 +190,26 @@ class PodSpec(Struct, frozen=True, rename="camel"):
     node_name: str = ""
     scheduler_name: str = DEFAULT_SCHEDULER
     scheduling_group: SchedulingGroup | None = None
-    scheduling_gates: tuple[Gate, ...] = ()
+    scheduling_gates: tuple[PodSchedulingGate, ...] = ()
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
-    resources: Requirements | None = None
+    resources: ResourceRequirements | None = None
     overhead: dict[str, str | int | float] = {}
     node_selector: dict[str, str] = {}
     tolerations: tuple[Toleration, ...] = ()
     affinity: Affinity | None = None
-    topology_spread_constraints: tuple[SpreadConstraint, ...] = ()
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
     volumes: tuple[PodVolume, ...] = ()
-    resource_claims: tuple[PodClaim, ...] = ()
+    resource_claims: tuple[PodResourceClaim, ...] = ()
     priority: int = 0
     preemption_policy: str = "PreemptLowerPriority"
     termination_grace_period_seconds: int | None = None
 
     def __post_init__(self) -> None:
-        force_setattr(self, "tolerations", _shared(self.tolerations))
+        force_setattr(self, "tolerations", _deduplicate(self.tolerations))
 
 
-class Terminated(Struct, frozen=True, rename="camel"):
+class ContainerStateTerminated(Struct, frozen=True, rename="camel"):
     """How a container ended."""
 
     exit_code: int = 0
@@ -219,7 +219,7 @@ class Terminated(Struct, frozen=True, rename="camel"):
 class ContainerState(Struct, frozen=True):
     """How a container is; of interest once it has ended."""
 
-    terminated: Terminated | None = None
+    terminated: ContainerStateTerminated | None = None
 
 
 class ContainerStatus(Struct, frozen=True, rename="camel"):
@@ -239,17 +239,17 @@ class PodStatus(Struct, frozen=True, rename="camel"):
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     nominated_node_name: str = ""
     start_time: str | None = None
-    resource_claim_statuses: tuple[ClaimStatus, ...] = ()
+    resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()
 
     def __post_init__(self) -> None:
-        force_setattr(self, "conditions", _shared(self.conditions))
-        force_setattr(self, "container_statuses", _shared(self.container_statuses))
+        force_setattr(self, "conditions", _deduplicate(self.conditions))
+        force_setattr(self, "container_statuses", _deduplicate(self.container_statuses))
 
 
 class Pod(Struct, frozen=True):
     """A pod."""
 
-    metadata: Meta
+    metadata: ObjectMeta
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 
@@ -267,21 +267,21 @@ class Pod(Struct, frozen=True):
         return any(one.kind == "DaemonSet" for one in self.metadata.owner_references)
 
     @property
-    def alone(self) -> Pod:
+    def without_group(self) -> Pod:
         """The same pod, as if it belonged to no group."""
         if self.spec.scheduling_group is None:
             return self
         return replace(self, spec=replace(self.spec, scheduling_group=None))
 
     @property
-    def ended(self) -> bool:
+    def is_terminal(self) -> bool:
         """Whether it has run to its end, for better or worse."""
-        return self.status.phase in ENDED
+        return self.status.phase in TERMINAL_PHASES
 
     @property
-    def node(self) -> str:
+    def occupied_node(self) -> str:
         """The node whose room it takes: where it is bound, until it has ended."""
-        return "" if self.ended else self.spec.node_name
+        return "" if self.is_terminal else self.spec.node_name
 
 
 class Taint(Struct, frozen=True, rename="camel"):
@@ -299,7 +299,7 @@ class NodeSpec(Struct, frozen=True, rename="camel"):
     taints: tuple[Taint, ...] = ()
 
 
-class NodeImage(Struct, frozen=True, rename="camel"):
+class ContainerImage(Struct, frozen=True, rename="camel"):
     """A container image that the node has, under all its names."""
 
     names: tuple[str, ...] = ()
@@ -311,13 +311,13 @@ class NodeStatus(Struct, frozen=True, rename="camel"):
 
     allocatable: dict[str, str | int | float] = {}
     conditions: tuple[Condition, ...] = ()
-    images: tuple[NodeImage, ...] = ()
+    images: tuple[ContainerImage, ...] = ()
 
 
 class Node(Struct, frozen=True):
     """A machine."""
 
-    metadata: Meta
+    metadata: ObjectMeta
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
@@ -331,5 +331,5 @@ class ServiceSpec(Struct, frozen=True):
 class Service(Struct, frozen=True):
     """A name for some pods."""
 
-    metadata: Meta
+    metadata: ObjectMeta
     spec: ServiceSpec = ServiceSpec()

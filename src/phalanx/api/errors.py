@@ -164,14 +164,18 @@ class Expired(ApiError):
 
     code, reason = 410, "Expired"
 
-    def __init__(self, message: str, *, more: str = "", **details: Any) -> None:
+    def __init__(self, message: str, *, continue_token: str = "", **details: Any) -> None:
         super().__init__(message, **details)
-        self.more = more
+        self.continue_token = continue_token
 
     def status(self) -> Object:
         """The Status object, with the token to go on with where there is one."""
         status = super().status()
-        return {**status, "metadata": {"continue": self.more}} if self.more else status
+        return (
+            {**status, "metadata": {"continue": self.continue_token}}
+            if self.continue_token
+            else status
+        )
 
 
 class RequestTimeout(ApiError):
@@ -220,7 +224,7 @@ class ServerError(ApiError):
     """A bug of ours, or an answer that is no Status."""
 
 
-def sentence(causes: Iterable[Cause]) -> str:
+def join_causes(causes: Iterable[Cause]) -> str:
     """Causes as one text: alone, or in brackets."""
     texts = [str(cause) for cause in causes]
     return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"

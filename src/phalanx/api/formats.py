@@ -1,4 +1,8 @@
-"""Formats that a schema may ask of a text: one test per name. One that has no row asks nothing.
+"""Formats of texts and numbers: names, labels, keys, ports. Each gives the faults of a value.
+
+No faults is an empty sequence. The texts are those that clients of the API know.
+
+Formats that a schema may ask of a text: one test per name. One that has no row asks nothing.
 
 Used by the checks of custom resources (`custom/checks.py`).
 """
@@ -8,26 +12,223 @@ from __future__ import annotations
 import binascii
 import ipaddress
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
+from functools import lru_cache, wraps
 
-from phalanx.api.fields import dns_label_faults, dns_subdomain_faults
-from phalanx.api.quantity import canonical
+from phalanx.api.quantity import canonical_quantity
 
-Test = Callable[[str], bool]
+#: What is wrong with a text.
+StringValidator = Callable[[str], Sequence[str]]
 
-_MOMENT = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,12})?([Zz]|[+-]\d\d:?\d\d)")
-_UNITS = (
+#: How many texts of which length a format remembers.
+_CACHE_SIZE, _MAX_CACHED_LENGTH = 8192, 320
+
+
+def cached_validator(validator: StringValidator) -> StringValidator:
+    """The same, remembering short texts: few keys and values come with object after object."""
+    kept = lru_cache(_CACHE_SIZE)(validator)
+
+    @wraps(validator)
+    def ask(text: str) -> Sequence[str]:
+        return kept(text) if len(text) <= _MAX_CACHED_LENGTH else validator(text)
+
+    return ask
+
+
+_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
+_SERVICE_NAME = r"[a-z]([-a-z0-9]*[a-z0-9])?"
+_NAME = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+_VALUE = rf"({_NAME})?"
+_CONFIG_KEY = r"[-._a-zA-Z0-9]+"
+_PORT_NAME = r"[-a-z0-9]+"
+_REASON = r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?"
+
+_LABEL_ERROR = (
+    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and "
+    "must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used "
+    f"for validation is '{_LABEL}')"
+)
+_SERVICE_NAME_ERROR = (
+    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an "
+    "alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', "
+    f"regex used for validation is '{_SERVICE_NAME}')"
+)
+_SUBDOMAIN_ERROR = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or "
+    "'.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used "
+    f"for validation is '{_SUBDOMAIN}')"
+)
+_NAME_RULE = (
+    "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
+    "alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for "
+    f"validation is '{_NAME}')"
+)
+_VALUE_ERROR = (
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or "
+    "'.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  "
+    f"or '12345', regex used for validation is '({_NAME})?')"
+)
+_CONFIG_KEY_ERROR = (
+    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. "
+    f"'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '{_CONFIG_KEY}')"
+)
+_ENV_ERROR = (
+    "a valid environment variable name must consist only of printable ASCII characters other "
+    "than '='"
+)
+_REASON_ERROR = (
+    "a condition reason must start with alphabetic character, optionally followed by a string of "
+    "alphanumeric characters or '_,:', and must end with an alphanumeric character or '_' (e.g. "
+    "'my_name',  or 'MY_NAME',  or 'MyName',  or 'ReasonA,ReasonB',  or 'ReasonA:ReasonB', regex "
+    f"used for validation is '{_REASON}')"
+)
+_IP_ERROR = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
+
+_MATCH_LABEL = re.compile(_LABEL).fullmatch
+_MATCH_SERVICE_NAME = re.compile(_SERVICE_NAME).fullmatch
+_MATCH_SUBDOMAIN = re.compile(_SUBDOMAIN).fullmatch
+_MATCH_NAME = re.compile(_NAME).fullmatch
+_MATCH_VALUE = re.compile(_VALUE).fullmatch
+_MATCH_CONFIG_KEY = re.compile(_CONFIG_KEY).fullmatch
+_MATCH_ENV = re.compile(r"[ -<>-~]+").fullmatch
+_MATCH_PORT_NAME = re.compile(_PORT_NAME).fullmatch
+_MATCH_REASON = re.compile(_REASON).fullmatch
+
+
+def validate_dns_label(text: str) -> list[str]:
+    """`my-name`: at most 63 lower case letters, digits and dashes."""
+    faults = [] if len(text) <= 63 else ["must be no more than 63 characters"]
+    if _MATCH_LABEL(text):
+        return faults
+    return [*faults, "must not contain dots" if _MATCH_SUBDOMAIN(text) else _LABEL_ERROR]
+
+
+def validate_service_name(text: str) -> list[str]:
+    """`my-name`: as a DNS label, but it begins with a letter, as names of services once had to."""
+    faults = [] if len(text) <= 63 else ["must be no more than 63 characters"]
+    return faults if _MATCH_SERVICE_NAME(text) else [*faults, _SERVICE_NAME_ERROR]
+
+
+def validate_dns_subdomain(text: str) -> list[str]:
+    """`example.com`: labels with dots between them, at most 253 characters."""
+    faults = [] if len(text) <= 253 else ["must be no more than 253 characters"]
+    return faults if _MATCH_SUBDOMAIN(text) else [*faults, _SUBDOMAIN_ERROR]
+
+
+def validate_path_segment(text: str) -> list[str]:
+    """Anything that can stand between two slashes of a URL."""
+    if text in (".", ".."):
+        return [f"may not be '{text}'"]
+    return [f"may not contain '{sign}'" for sign in ("/", "%") if sign in text]
+
+
+@cached_validator
+def validate_label_key(text: str) -> Sequence[str]:
+    """`name` or `example.com/name`: the keys of labels and other qualified names."""
+    prefix, slash, name = text.rpartition("/")
+    if "/" in prefix:
+        return (
+            f"a qualified name {_NAME_RULE} with an optional DNS subdomain prefix and '/' "
+            "(e.g. 'example.com/MyName')",
+        )
+    faults = _validate_key_prefix(prefix) if slash else []
+    if not name:
+        faults.append("name part must be non-empty")
+    elif len(name) > 63:
+        faults.append("name part must be no more than 63 bytes")
+    return faults if _MATCH_NAME(name) else [*faults, f"name part {_NAME_RULE}"]
+
+
+def _validate_key_prefix(prefix: str) -> list[str]:
+    if not prefix:
+        return ["prefix part must be non-empty"]
+    return [f"prefix part {fault}" for fault in validate_dns_subdomain(prefix)]
+
+
+@cached_validator
+def validate_label_value(text: str) -> Sequence[str]:
+    """The value of a label: at most 63 characters, or nothing."""
+    faults = [] if len(text) <= 63 else ["must be no more than 63 bytes"]
+    return faults if _MATCH_VALUE(text) else [*faults, _VALUE_ERROR]
+
+
+def validate_annotation_key(text: str) -> Sequence[str]:
+    """As the key of a label, but in any case."""
+    return validate_label_key(text.lower())
+
+
+def validate_config_key(text: str) -> list[str]:
+    """A key of a ConfigMap or Secret: fit to be a file's name."""
+    faults = [] if len(text) <= 253 else ["must be no more than 253 characters"]
+    if not _MATCH_CONFIG_KEY(text):
+        return [*faults, _CONFIG_KEY_ERROR]
+    if text in (".", ".."):
+        return [*faults, f"must not be '{text}'"]
+    return [*faults, "must not start with '..'"] if text.startswith("..") else faults
+
+
+def validate_env_name(text: str) -> list[str]:
+    """The name of an environment variable."""
+    return [] if _MATCH_ENV(text) else [_ENV_ERROR]
+
+
+def validate_port_name(text: str) -> list[str]:
+    """The name of a container's port, as IANA registers service names."""
+    faults = [] if len(text) <= 15 else ["must be no more than 15 characters"]
+    if not _MATCH_PORT_NAME(text):
+        faults.append("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)")
+    if not re.search(r"[a-z]", text):
+        faults.append("must contain at least one letter (a-z)")
+    if "--" in text:
+        faults.append("must not contain consecutive hyphens")
+    if text.startswith("-") or text.endswith("-"):
+        faults.append("must not begin or end with a hyphen")
+    return faults
+
+
+def validate_finalizer(text: str) -> Sequence[str]:
+    """A finalizer: qualified, unless it is one of the first three."""
+    faults = validate_label_key(text)
+    if faults or "/" in text or text in ("kubernetes", "orphan", "foregroundDeletion"):
+        return faults
+    return ["name is neither a standard finalizer name nor is it fully qualified"]
+
+
+def validate_condition_reason(text: str) -> list[str]:
+    """`MinCountSatisfied`: one word, or several between commas and colons."""
+    return [] if _MATCH_REASON(text) else [_REASON_ERROR]
+
+
+def validate_ip(text: str) -> list[str]:
+    """An address of either version of IP."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return [_IP_ERROR]
+    return []
+
+
+def validate_name_prefix(validator: StringValidator, text: str) -> Sequence[str]:
+    """What is wrong with a text as the beginning of a generated name, where a dash may end it."""
+    return validator(text[:-1] + "a" if text.endswith("-") and len(text) > 1 else text)
+
+
+FormatTest = Callable[[str], bool]
+
+_DATE_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,12})?([Zz]|[+-]\d\d:?\d\d)")
+_DURATION_UNITS = (
     "ns|us|µs|μs|ms|s|m|h|d|w|nanoseconds?|micros?|millis?|seconds?|minutes?|hours?|days?|weeks?"
 )
 
 
-def _like(syntax: str) -> Test:
+def _matches(syntax: str) -> FormatTest:
     match = re.compile(syntax).fullmatch
     return lambda text: match(text) is not None
 
 
-def _read_by(read: Callable[[str], object]) -> Test:
+def _parses_with(read: Callable[[str], object]) -> FormatTest:
     """Whether a text can be read at all."""
 
     def test(text: str) -> bool:
@@ -40,51 +241,53 @@ def _read_by(read: Callable[[str], object]) -> Test:
     return test
 
 
-def _moment(text: str) -> datetime:
-    if not _MOMENT.fullmatch(text):
+def _parse_date_time(text: str) -> datetime:
+    if not _DATE_TIME.fullmatch(text):
         raise ValueError(text)
     whole = re.sub(r"(\.\d{6})\d+", r"\1", text.upper().replace(" ", "T"))
     return datetime.fromisoformat(whole)
 
 
-def _bytes(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     return binascii.a2b_base64(text.translate({10: None, 13: None}), strict_mode=True)
 
 
 def _is_hostname(text: str) -> bool:
     labels = text.removesuffix(".").split(".")
-    fits = _like(r"[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?")
+    fits = _matches(r"[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?")
     return len(text) <= 253 and all(fits(label) for label in labels)
 
 
-def _uuid(version: str, variant: str = "[0-9a-fA-F]") -> Test:
+def _matches_uuid(version: str, variant: str = "[0-9a-fA-F]") -> FormatTest:
     hexa = "[0-9a-fA-F]"
-    return _like(
+    return _matches(
         f"{hexa}{{8}}-?{hexa}{{4}}-?{version}{hexa}{{3}}-?{variant}{hexa}{{3}}-?{hexa}{{12}}"
     )
 
 
 #: By name without dashes, as `date-time` and `datetime` are one.
-FORMATS: Mapping[str, Test] = {
-    "bsonobjectid": _like("[0-9a-fA-F]{24}"),
-    "byte": _read_by(_bytes),
-    "cidr": lambda text: "/" in text and _read_by(lambda t: ipaddress.ip_network(t, False))(text),
-    "date": _read_by(date.fromisoformat),
-    "datetime": _read_by(_moment),
-    "duration": _like(rf"[+-]?(\d{{1,18}}(\.\d{{1,18}})? ?({_UNITS}) ?){{1,32}}|0"),
-    "email": _like(r"[^@\s]{1,254}@[^@\s]{1,254}"),
-    "hexcolor": _like("#?([0-9a-fA-F]{3}|[0-9a-fA-F]{6})"),
+FORMATS: Mapping[str, FormatTest] = {
+    "bsonobjectid": _matches("[0-9a-fA-F]{24}"),
+    "byte": _parses_with(_decode_base64),
+    "cidr": lambda text: (
+        "/" in text and _parses_with(lambda t: ipaddress.ip_network(t, False))(text)
+    ),
+    "date": _parses_with(date.fromisoformat),
+    "datetime": _parses_with(_parse_date_time),
+    "duration": _matches(rf"[+-]?(\d{{1,18}}(\.\d{{1,18}})? ?({_DURATION_UNITS}) ?){{1,32}}|0"),
+    "email": _matches(r"[^@\s]{1,254}@[^@\s]{1,254}"),
+    "hexcolor": _matches("#?([0-9a-fA-F]{3}|[0-9a-fA-F]{6})"),
     "hostname": _is_hostname,
-    "ipv4": _read_by(ipaddress.IPv4Address),
-    "ipv6": _read_by(ipaddress.IPv6Address),
-    "k8slongname": lambda text: not dns_subdomain_faults(text),
-    "k8sshortname": lambda text: not dns_label_faults(text),
-    "mac": _like("([0-9a-fA-F]{2}[:-]){5}[0-9a-fA-F]{2}"),
-    "quantity": _read_by(canonical),
-    "ssn": _like(r"\d{3}[- ]?\d{2}[- ]?\d{4}"),
-    "uri": _like(r"(/|[A-Za-z][-A-Za-z0-9+.]*:)\S*"),
-    "uuid": _uuid("[0-9a-fA-F]"),
-    "uuid3": _uuid("3"),
-    "uuid4": _uuid("4", "[89abAB]"),
-    "uuid5": _uuid("5", "[89abAB]"),
+    "ipv4": _parses_with(ipaddress.IPv4Address),
+    "ipv6": _parses_with(ipaddress.IPv6Address),
+    "k8slongname": lambda text: not validate_dns_subdomain(text),
+    "k8sshortname": lambda text: not validate_dns_label(text),
+    "mac": _matches("([0-9a-fA-F]{2}[:-]){5}[0-9a-fA-F]{2}"),
+    "quantity": _parses_with(canonical_quantity),
+    "ssn": _matches(r"\d{3}[- ]?\d{2}[- ]?\d{4}"),
+    "uri": _matches(r"(/|[A-Za-z][-A-Za-z0-9+.]*:)\S*"),
+    "uuid": _matches_uuid("[0-9a-fA-F]"),
+    "uuid3": _matches_uuid("3"),
+    "uuid4": _matches_uuid("4", "[89abAB]"),
+    "uuid5": _matches_uuid("5", "[89abAB]"),
 }

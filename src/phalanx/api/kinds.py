@@ -12,16 +12,16 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
-META_FIELDS = {"metadata.name": "", "metadata.namespace": ""}
-RBAC = "rbac.authorization.k8s.io"
+METADATA_SELECTORS = {"metadata.name": "", "metadata.namespace": ""}
+RBAC_GROUP = "rbac.authorization.k8s.io"
 
 
 @dataclass(frozen=True, slots=True)
 class ScalePaths:
     """Where an object says how many replicas it wants and has, and which they are."""
 
-    wanted: tuple[str, ...]
-    found: tuple[str, ...]
+    spec_replicas: tuple[str, ...]
+    status_replicas: tuple[str, ...]
     selector: tuple[str, ...] = ()
 
 
@@ -47,8 +47,8 @@ class Kind:
     categories: tuple[str, ...] = ()
     verbs: tuple[str, ...] = ALL_VERBS
     subresources: tuple[str, ...] = ()
-    fields: Mapping[str, str] = field(default_factory=lambda: META_FIELDS)
-    field_paths: Mapping[str, str] = field(default_factory=dict)
+    selectable_fields: Mapping[str, str] = field(default_factory=lambda: METADATA_SELECTORS)
+    selectable_field_paths: Mapping[str, str] = field(default_factory=dict)
     generation: bool = False
     create_on_update: bool = False
     update_without_version: bool = True
@@ -56,7 +56,7 @@ class Kind:
     orphans_by_default: bool = False
     deprecation: str = ""
     scale: ScalePaths | None = None
-    unattended: bool = False
+    has_no_controller: bool = False
 
     @property
     def is_custom(self) -> bool:
@@ -74,7 +74,7 @@ class Kind:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
-    def qualified(self) -> str:
+    def qualified_name(self) -> str:
         """How messages call an object of it: `Pod`, `PodGroup.scheduling.k8s.io`."""
         return f"{self.name}.{self.group}" if self.group else self.name
 
@@ -83,27 +83,27 @@ class Kind:
         """The kind of a list of them."""
         return f"{self.name}List"
 
-    def of_version(self, version: str) -> Kind:
+    def with_version(self, version: str) -> Kind:
         """The same kind in another version of its group: what is stored is shared."""
         other = self.schema.replace(f".{self.version}.", f".{version}.")
         return replace(self, version=version, schema=other)
 
-    def of_old_version(self, version: str) -> Kind:
+    def with_deprecated_version(self, version: str) -> Kind:
         """The same kind in a version that whoever uses it is told to leave for this one."""
         named = f"{self.group}/{version} {self.name}"
         advice = f"{named} is deprecated; use {self.api_version} {self.name}"
-        return replace(self.of_version(version), deprecation=advice)
+        return replace(self.with_version(version), deprecation=advice)
 
-    def prefix(self, namespace: str = "") -> str:
+    def store_prefix(self, namespace: str = "") -> str:
         """The store keys of all of them, or of one namespace's, begin with this."""
-        base = _base(self.group, self.plural)
+        base = _store_base(self.group, self.plural)
         return f"{base}{namespace}/" if namespace else base
 
-    def key(self, namespace: str, name: str) -> str:
+    def store_key(self, namespace: str, name: str) -> str:
         """The store key of one."""
-        return self.prefix(namespace if self.namespaced else "") + name
+        return self.store_prefix(namespace if self.namespaced else "") + name
 
-    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+    def url_path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
         """The URL path of the collection, of one, or of a part of one."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         space = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
@@ -112,7 +112,7 @@ class Kind:
 
 
 @cache
-def _base(group: str, plural: str) -> str:
+def _store_base(group: str, plural: str) -> str:
     return f"/{group or 'core'}/{plural}/"
 
 
@@ -121,26 +121,39 @@ NAMESPACE = Kind(
     namespaced=False, singular="namespace", short_names=("ns",),
     verbs=("create", "delete", "get", "list", "patch", "update", "watch"),
     subresources=("status", "finalize"),
-    fields={"metadata.name": "", "status.phase": ""},
+    selectable_fields={"metadata.name": "", "status.phase": ""},
     deletion_returns_object=True,
 )  # fmt: skip
 NODE = Kind(
     "", "v1", "Node", "nodes", "core.v1.Node",
     namespaced=False, singular="node", short_names=("no",),
     subresources=("status",),
-    fields={"metadata.name": "", "spec.unschedulable": "false"},
+    selectable_fields={"metadata.name": "", "spec.unschedulable": "false"},
 )  # fmt: skip
 POD = Kind(
-    "", "v1", "Pod", "pods", "core.v1.Pod",
-    singular="pod", short_names=("po",), categories=("all",),
+    "",
+    "v1",
+    "Pod",
+    "pods",
+    "core.v1.Pod",
+    singular="pod",
+    short_names=("po",),
+    categories=("all",),
     subresources=("status", "binding", "ephemeralcontainers", "eviction", "log", "resize"),
-    fields={
-        **META_FIELDS, "spec.nodeName": "", "spec.restartPolicy": "", "spec.schedulerName": "",
-        "spec.serviceAccountName": "", "spec.hostNetwork": "false", "status.phase": "",
-        "status.podIP": "", "status.nominatedNodeName": "",
+    selectable_fields={
+        **METADATA_SELECTORS,
+        "spec.nodeName": "",
+        "spec.restartPolicy": "",
+        "spec.schedulerName": "",
+        "spec.serviceAccountName": "",
+        "spec.hostNetwork": "false",
+        "status.phase": "",
+        "status.podIP": "",
+        "status.nominatedNodeName": "",
     },
-    generation=True, deletion_returns_object=True,
-)  # fmt: skip
+    generation=True,
+    deletion_returns_object=True,
+)
 CONFIG_MAP = Kind(
     "", "v1", "ConfigMap", "configmaps", "core.v1.ConfigMap",
     singular="configmap", short_names=("cm",),
@@ -148,8 +161,8 @@ CONFIG_MAP = Kind(
 EVENT = Kind(
     "", "v1", "Event", "events", "core.v1.Event",
     singular="event", short_names=("ev",),
-    fields={
-        **META_FIELDS, "involvedObject.kind": "", "involvedObject.namespace": "",
+    selectable_fields={
+        **METADATA_SELECTORS, "involvedObject.kind": "", "involvedObject.namespace": "",
         "involvedObject.name": "", "involvedObject.uid": "", "involvedObject.apiVersion": "",
         "involvedObject.resourceVersion": "", "involvedObject.fieldPath": "", "reason": "",
         "reportingComponent": "", "source": "", "type": "",
@@ -158,7 +171,7 @@ EVENT = Kind(
 )  # fmt: skip
 SECRET = Kind(
     "", "v1", "Secret", "secrets", "core.v1.Secret",
-    singular="secret", fields={**META_FIELDS, "type": ""},
+    singular="secret", selectable_fields={**METADATA_SELECTORS, "type": ""},
 )  # fmt: skip
 SERVICE_ACCOUNT = Kind(
     "", "v1", "ServiceAccount", "serviceaccounts", "core.v1.ServiceAccount",
@@ -168,13 +181,13 @@ SERVICE_ACCOUNT = Kind(
 SERVICE = Kind(
     "", "v1", "Service", "services", "core.v1.Service",
     singular="service", short_names=("svc",), categories=("all",), subresources=("status",),
-    fields={**META_FIELDS, "spec.clusterIP": "", "spec.type": ""},
+    selectable_fields={**METADATA_SELECTORS, "spec.clusterIP": "", "spec.type": ""},
     create_on_update=True, deletion_returns_object=True,
 )  # fmt: skip
 PERSISTENT_VOLUME = Kind(
     "", "v1", "PersistentVolume", "persistentvolumes", "core.v1.PersistentVolume",
     namespaced=False, singular="persistentvolume", short_names=("pv",), subresources=("status",),
-    fields={"metadata.name": ""}, deletion_returns_object=True,
+    selectable_fields={"metadata.name": ""}, deletion_returns_object=True,
 )  # fmt: skip
 PERSISTENT_VOLUME_CLAIM = Kind(
     "", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", "core.v1.PersistentVolumeClaim",
@@ -197,8 +210,8 @@ POD_TEMPLATE = Kind(
 JOB = Kind(
     "batch", "v1", "Job", "jobs", "batch.v1.Job",
     singular="job", categories=("all",), subresources=("status",),
-    fields={**META_FIELDS, "status.successful": "0"},
-    field_paths={"status.successful": "status.succeeded"},
+    selectable_fields={**METADATA_SELECTORS, "status.successful": "0"},
+    selectable_field_paths={"status.successful": "status.succeeded"},
     generation=True, orphans_by_default=True,
 )  # fmt: skip
 CRON_JOB = Kind(
@@ -212,19 +225,19 @@ POD_DISRUPTION_BUDGET = Kind(
     generation=True, update_without_version=False,
 )  # fmt: skip
 ROLE = Kind(
-    RBAC, "v1", "Role", "roles", "rbac.v1.Role",
+    RBAC_GROUP, "v1", "Role", "roles", "rbac.v1.Role",
     singular="role", create_on_update=True,
 )  # fmt: skip
 CLUSTER_ROLE = Kind(
-    RBAC, "v1", "ClusterRole", "clusterroles", "rbac.v1.ClusterRole",
+    RBAC_GROUP, "v1", "ClusterRole", "clusterroles", "rbac.v1.ClusterRole",
     namespaced=False, singular="clusterrole", create_on_update=True,
 )  # fmt: skip
 ROLE_BINDING = Kind(
-    RBAC, "v1", "RoleBinding", "rolebindings", "rbac.v1.RoleBinding",
+    RBAC_GROUP, "v1", "RoleBinding", "rolebindings", "rbac.v1.RoleBinding",
     singular="rolebinding", create_on_update=True,
 )  # fmt: skip
 CLUSTER_ROLE_BINDING = Kind(
-    RBAC, "v1", "ClusterRoleBinding", "clusterrolebindings", "rbac.v1.ClusterRoleBinding",
+    RBAC_GROUP, "v1", "ClusterRoleBinding", "clusterrolebindings", "rbac.v1.ClusterRoleBinding",
     namespaced=False, singular="clusterrolebinding", create_on_update=True,
 )  # fmt: skip
 LEASE = Kind(
@@ -234,7 +247,7 @@ LEASE = Kind(
 PRIORITY_CLASS = Kind(
     "scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", "scheduling.v1.PriorityClass",
     namespaced=False, singular="priorityclass", short_names=("pc",),
-    fields={"metadata.name": ""}, generation=True,
+    selectable_fields={"metadata.name": ""}, generation=True,
 )  # fmt: skip
 POD_GROUP = Kind(
     "scheduling.k8s.io", "v1beta1", "PodGroup", "podgroups", "scheduling.v1beta1.PodGroup",
@@ -249,12 +262,12 @@ COMPOSITE_POD_GROUP = Kind(
     "scheduling.v1alpha3.CompositePodGroup",
     singular="compositepodgroup", subresources=("status",), update_without_version=False,
 )  # fmt: skip
-POD_GROUP_V1ALPHA3 = POD_GROUP.of_version("v1alpha3")
-WORKLOAD_V1ALPHA3 = WORKLOAD.of_version("v1alpha3")
-POD_GROUP_V1ALPHA2 = POD_GROUP.of_old_version("v1alpha2")
-WORKLOAD_V1ALPHA2 = WORKLOAD.of_old_version("v1alpha2")
-POD_GROUP_V1ALPHA1 = POD_GROUP.of_old_version("v1alpha1")
-WORKLOAD_V1ALPHA1 = WORKLOAD.of_old_version("v1alpha1")
+POD_GROUP_V1ALPHA3 = POD_GROUP.with_version("v1alpha3")
+WORKLOAD_V1ALPHA3 = WORKLOAD.with_version("v1alpha3")
+POD_GROUP_V1ALPHA2 = POD_GROUP.with_deprecated_version("v1alpha2")
+WORKLOAD_V1ALPHA2 = WORKLOAD.with_deprecated_version("v1alpha2")
+POD_GROUP_V1ALPHA1 = POD_GROUP.with_deprecated_version("v1alpha1")
+WORKLOAD_V1ALPHA1 = WORKLOAD.with_deprecated_version("v1alpha1")
 RESOURCE_CLAIM = Kind(
     "resource.k8s.io", "v1", "ResourceClaim", "resourceclaims", "resource.v1.ResourceClaim",
     singular="resourceclaim", subresources=("status",), deletion_returns_object=True,
@@ -271,20 +284,20 @@ DEVICE_CLASS = Kind(
 RESOURCE_SLICE = Kind(
     "resource.k8s.io", "v1", "ResourceSlice", "resourceslices", "resource.v1.ResourceSlice",
     namespaced=False, singular="resourceslice",
-    fields={"metadata.name": "", "spec.driver": "", "spec.nodeName": ""},
+    selectable_fields={"metadata.name": "", "spec.driver": "", "spec.nodeName": ""},
     generation=True, deletion_returns_object=True,
 )  # fmt: skip
 JOB_SET = Kind(
     "jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets", "jobset.v1alpha2.JobSet",
     singular="jobset", subresources=("status",), generation=True, update_without_version=False,
-    unattended=True,
+    has_no_controller=True,
 )  # fmt: skip
 LEADER_WORKER_SET = Kind(
     "leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet", "leaderworkersets",
     "leaderworkerset.v1.LeaderWorkerSet",
     singular="leaderworkerset", short_names=("lws",), subresources=("status", "scale"),
     scale=ScalePaths(("spec", "replicas"), ("status", "replicas"), ("status", "hpaPodSelector")),
-    generation=True, update_without_version=False, unattended=True,
+    generation=True, update_without_version=False, has_no_controller=True,
 )  # fmt: skip
 GROUP_BINDING = Kind(
     "phalanx.dev", "v1alpha1", "GroupBinding", "groupbindings", "phalanx.v1alpha1.GroupBinding",
@@ -308,16 +321,31 @@ EVICTION = Kind(
     singular="eviction", verbs=("create",),
 )  # fmt: skip
 EVENTS_EVENT = Kind(
-    "events.k8s.io", "v1", "Event", "events", "events.v1.Event",
-    singular="event", short_names=("ev",), fields=EVENT.fields, create_on_update=True,
-)  # fmt: skip
+    "events.k8s.io",
+    "v1",
+    "Event",
+    "events",
+    "events.v1.Event",
+    singular="event",
+    short_names=("ev",),
+    selectable_fields=EVENT.selectable_fields,
+    create_on_update=True,
+)
 CUSTOM_RESOURCE_DEFINITION = Kind(
-    "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions",
+    "apiextensions.k8s.io",
+    "v1",
+    "CustomResourceDefinition",
+    "customresourcedefinitions",
     "apiextensions.v1.CustomResourceDefinition",
-    namespaced=False, singular="customresourcedefinition", short_names=("crd", "crds"),
-    categories=("api-extensions",), subresources=("status",), fields={"metadata.name": ""},
-    generation=True, update_without_version=False,
-)  # fmt: skip
+    namespaced=False,
+    singular="customresourcedefinition",
+    short_names=("crd", "crds"),
+    categories=("api-extensions",),
+    subresources=("status",),
+    selectable_fields={"metadata.name": ""},
+    generation=True,
+    update_without_version=False,
+)
 SELF_SUBJECT_REVIEW = Kind(
     "authentication.k8s.io", "v1", "SelfSubjectReview", "selfsubjectreviews",
     "authentication.v1.SelfSubjectReview",

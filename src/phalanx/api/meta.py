@@ -26,6 +26,47 @@ class Key(NamedTuple):
 new_key = tuple.__new__
 
 
+class Ref(NamedTuple):
+    """One object by kind, namespace ("" for none) and name. Sorts by kind, then by key.
+
+    A Key is enough where the kind is known. A Ref also tells a Pod, a PodGroup and a
+    CompositePodGroup of the same name apart: `str(Ref("PodGroup", "default", "train"))` is
+    `PodGroup default/train`.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+
+    @property
+    def key(self) -> Key:
+        """Namespace and name."""
+        return new_key(Key, self[1:])
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.key}"
+
+
+POD_KIND = "Pod"
+POD_GROUP_KIND = "PodGroup"
+COMPOSITE_POD_GROUP_KIND = "CompositePodGroup"
+
+
+def pod_ref(key: Key) -> Ref:
+    """Refer to a Pod."""
+    return new_key(Ref, (POD_KIND, *key))
+
+
+def pod_group_ref(key: Key) -> Ref:
+    """Refer to a PodGroup."""
+    return new_key(Ref, (POD_GROUP_KIND, *key))
+
+
+def composite_pod_group_ref(key: Key) -> Ref:
+    """Refer to a CompositePodGroup."""
+    return new_key(Ref, (COMPOSITE_POD_GROUP_KIND, *key))
+
+
 class OwnerReference(Struct, frozen=True, rename="camel"):
     """One owner, for garbage collection and for finding one's own."""
 
@@ -37,7 +78,7 @@ class OwnerReference(Struct, frozen=True, rename="camel"):
     block_owner_deletion: bool | None = None
 
 
-class Meta(Struct, frozen=True, rename="camel"):
+class ObjectMeta(Struct, frozen=True, rename="camel"):
     """The part of metadata that readers use."""
 
     name: str = ""
@@ -70,19 +111,19 @@ class Condition(Struct, frozen=True, rename="camel"):
     observed_generation: int = 0
 
 
-def condition(conditions: tuple[Condition, ...], kind: str) -> Condition | None:
+def find_condition(conditions: tuple[Condition, ...], kind: str) -> Condition | None:
     """The condition of a type, if it is there."""
     return next((c for c in conditions if c.type == kind), None)
 
 
 def timestamp(now: float) -> str:
     """A moment as the API writes it: whole seconds, UTC."""
-    return _second(int(now))
+    return _format_second(int(now))
 
 
 @lru_cache(maxsize=64)
-def _second(whole: int) -> str:
-    return datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _format_second(epoch_second: int) -> str:
+    return datetime.fromtimestamp(epoch_second, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def micro_timestamp(now: float) -> str:
@@ -90,6 +131,6 @@ def micro_timestamp(now: float) -> str:
     return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def seconds(text: str) -> float:
+def parse_timestamp(text: str) -> float:
     """The moment that a timestamp of either sort means, in seconds since the epoch."""
     return datetime.fromisoformat(text).timestamp()

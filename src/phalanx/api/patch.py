@@ -19,12 +19,12 @@ from phalanx.api.wire import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Object
 #: More operations than this in one JSON patch are refused.
 MAX_OPERATIONS = 10_000
 #: A few `copy` operations can double an object again and again: no more bytes than this.
-MAX_COPIED = 3 * 1024 * 1024
+MAX_COPIED_BYTES = 3 * 1024 * 1024
 
-_ORDER = "$setElementOrder/"
-_REMOVE = "$deleteFromPrimitiveList/"
+_SET_ELEMENT_ORDER = "$setElementOrder/"
+_DELETE_FROM_LIST = "$deleteFromPrimitiveList/"
 _DIRECTIVE = "$patch"
-_RETAIN = "$retainKeys"
+_RETAIN_KEYS = "$retainKeys"
 
 
 class PatchFailed(ValueError):
@@ -35,19 +35,19 @@ class TooManyOperations(PatchFailed):
     """The JSON patch is too long, or makes too much of the object."""
 
 
-def apply_patch(kind: str, schema: Schema, obj: Object, patch: Any) -> Object:
+def apply_patch(content_type: str, schema: Schema, obj: Object, patch: Any) -> Object:
     """The object after a patch of the given content type."""
-    return _APPLY[kind](schema, obj, patch)
+    return _APPLY_BY_TYPE[content_type](schema, obj, patch)
 
 
-def touched(kind: str, obj: Object, patch: Any) -> Collection[str]:
+def affected_fields(content_type: str, obj: Object, patch: Any) -> Collection[str]:
     """The fields of an object that a patch of the given content type may change at all."""
-    if kind == JSON_PATCH or any(key.startswith("$") for key in patch):
+    if content_type == JSON_PATCH or any(key.startswith("$") for key in patch):
         return tuple(obj)
     return [key for key in patch if key in obj]
 
 
-def merge(obj: Any, patch: Any) -> Any:
+def merge_patch(obj: Any, patch: Any) -> Any:
     """A merge patch: objects are merged, null removes, everything else replaces."""
     if not isinstance(patch, dict):
         return patch
@@ -56,18 +56,18 @@ def merge(obj: Any, patch: Any) -> Any:
         if value is None:
             result.pop(key, None)
         else:
-            result[key] = merge(result.get(key), value)
+            result[key] = merge_patch(result.get(key), value)
     return result
 
 
-def _merge(schema: Schema, obj: Object, patch: Any) -> Object:
+def _apply_merge_patch(schema: Schema, obj: Object, patch: Any) -> Object:
     if not isinstance(patch, dict):
         raise PatchFailed("a merge patch must be an object")
-    merged: Object = merge(obj, patch)
+    merged: Object = merge_patch(obj, patch)
     return merged
 
 
-def _json(schema: Schema, obj: Object, patch: Any) -> Object:
+def _apply_json_patch(schema: Schema, obj: Object, patch: Any) -> Object:
     if not isinstance(patch, list) or not all(isinstance(step, dict) for step in patch):
         raise PatchFailed("a JSON patch must be a list of operations")
     if len(patch) > MAX_OPERATIONS:
@@ -77,22 +77,22 @@ def _json(schema: Schema, obj: Object, patch: Any) -> Object:
     changed: Any = obj
     copied = 0
     for step in patch:
-        changed, size = _stepped(changed, step)
+        changed, size = _apply_operation(changed, step)
         copied += size
-        if copied > MAX_COPIED:
-            raise TooManyOperations(f"a JSON patch may copy no more than {MAX_COPIED} bytes")
+        if copied > MAX_COPIED_BYTES:
+            raise TooManyOperations(f"a JSON patch may copy no more than {MAX_COPIED_BYTES} bytes")
     if not isinstance(changed, dict):
         raise PatchFailed("a JSON patch must leave an object")
     return changed
 
 
-def _stepped(obj: Any, step: Object) -> tuple[Any, int]:
+def _apply_operation(obj: Any, step: Object) -> tuple[Any, int]:
     """An object after one operation, and how many bytes that copied within it."""
     try:
         size = 0
         if step.get("op") == "copy":
             size = len(orjson.dumps(jsonpointer.resolve_pointer(obj, step.get("from", ""))))
-        return jsonpatch.JsonPatch([_lenient(obj, step)]).apply(obj, in_place=True), size
+        return jsonpatch.JsonPatch([_replace_as_add(obj, step)]).apply(obj, in_place=True), size
     except (
         jsonpatch.JsonPatchException,
         jsonpointer.JsonPointerException,
@@ -102,7 +102,7 @@ def _stepped(obj: Any, step: Object) -> tuple[Any, int]:
         raise PatchFailed(str(error)) from error
 
 
-def _lenient(obj: Object, step: Object) -> Object:
+def _replace_as_add(obj: Object, step: Object) -> Object:
     """Kubernetes lets `replace` create what is missing; the library does not."""
     if step.get("op") != "replace" or not isinstance(step.get("path"), str) or not step["path"]:
         return step
@@ -114,7 +114,7 @@ def _is_in_object(obj: Object, path: str) -> bool:
     return isinstance(parent, dict)
 
 
-def _strategic(schema: Schema, obj: Object, patch: Any) -> Object:
+def _apply_strategic_patch(schema: Schema, obj: Object, patch: Any) -> Object:
     if not isinstance(patch, dict):
         raise PatchFailed("a strategic merge patch must be an object")
     merged = _merge_maps(schema, obj, patch)
@@ -130,28 +130,28 @@ def _merge_maps(schema: Schema | None, obj: Object, patch: Object) -> Object | N
         return {key: value for key, value in patch.items() if key != _DIRECTIVE}
     if directive not in (None, "merge"):
         raise PatchFailed(f"unknown $patch: {directive}")
-    result = _retained(obj, patch)
+    result = _retain_keys(obj, patch)
     for key, value in patch.items():
         if not key.startswith("$"):
             _merge_field(schema.field(key) if schema else None, result, key, value)
-        elif key.startswith((_ORDER, _REMOVE)):
-            _follow(schema, result, key, patch)
+        elif key.startswith((_SET_ELEMENT_ORDER, _DELETE_FROM_LIST)):
+            _apply_list_directive(schema, result, key, patch)
     return result
 
 
-def _follow(schema: Schema | None, result: Object, key: str, patch: Object) -> None:
+def _apply_list_directive(schema: Schema | None, result: Object, key: str, patch: Object) -> None:
     """Do to a list what a directive beside it says."""
     value = patch[key]
     if not isinstance(value, list):
         raise PatchFailed(f"{key} must be a list")
-    if key.startswith(_ORDER):
-        _reorder(schema, result, key.removeprefix(_ORDER), patch, value)
+    if key.startswith(_SET_ELEMENT_ORDER):
+        _reorder(schema, result, key.removeprefix(_SET_ELEMENT_ORDER), patch, value)
         return
-    name = key.removeprefix(_REMOVE)
-    result[name] = [item for item in _list_at(result, name) if item not in value]
+    name = key.removeprefix(_DELETE_FROM_LIST)
+    result[name] = [item for item in _list_field(result, name) if item not in value]
 
 
-def _list_at(obj: Object, name: str) -> list[Any]:
+def _list_field(obj: Object, name: str) -> list[Any]:
     """The list that a directive is about."""
     found = obj.get(name) or []
     if not isinstance(found, list):
@@ -159,10 +159,10 @@ def _list_at(obj: Object, name: str) -> list[Any]:
     return found
 
 
-def _retained(obj: Object, patch: Object) -> Object:
-    keys = patch.get(_RETAIN)
+def _retain_keys(obj: Object, patch: Object) -> Object:
+    keys = patch.get(_RETAIN_KEYS)
     if not isinstance(keys, (list, type(None))):
-        raise PatchFailed(f"{_RETAIN} must be a list of names")
+        raise PatchFailed(f"{_RETAIN_KEYS} must be a list of names")
     return obj if keys is None else {key: value for key, value in obj.items() if key in keys}
 
 
@@ -185,7 +185,7 @@ def _merge_field(schema: Schema | None, result: Object, key: str, value: Any) ->
 def _merge_lists(schema: Schema, old: list[Any], patch: list[Any]) -> list[Any]:
     if not schema.merge_key:
         both = [*old, *(item for item in patch if item not in old)]
-        return _ordered(both, old, patch, "")
+        return _order_items(both, old, patch, "")
     if not all(isinstance(item, dict) for item in patch):
         raise PatchFailed("a list that is merged by key must hold objects")
     if any(item.get(_DIRECTIVE) == "replace" for item in patch):
@@ -193,7 +193,7 @@ def _merge_lists(schema: Schema, old: list[Any], patch: list[Any]) -> list[Any]:
     result = list(old)
     for item in patch:
         _merge_item(schema, result, item)
-    return _ordered(result, old, patch, schema.merge_key)
+    return _order_items(result, old, patch, schema.merge_key)
 
 
 def _merge_item(schema: Schema, result: list[Any], item: Object) -> None:
@@ -216,30 +216,33 @@ def _reorder(
     """Order a list as the patch says, once its own changes are in."""
     inner = schema.field(name) if schema else None
     if inner is None:
-        raise PatchFailed(f"{_ORDER}{name} does not fit the object")
-    old = list(_list_at(result, name))
+        raise PatchFailed(f"{_SET_ELEMENT_ORDER}{name} does not fit the object")
+    old = list(_list_field(result, name))
     if isinstance(patch.get(name), list):
         _merge_field(inner, result, name, patch[name])
     if name in result:
-        result[name] = _ordered(_list_at(result, name), old, wanted, inner.merge_key)
+        result[name] = _order_items(_list_field(result, name), old, wanted, inner.merge_key)
 
 
-def _ordered(items: list[Any], old: list[Any], wanted: list[Any], key: str) -> list[Any]:
+def _order_items(items: list[Any], old: list[Any], wanted: list[Any], key: str) -> list[Any]:
     """Wanted items in the wanted order; each other item stays behind what it stood behind."""
-    place = {_identity(item, key): at for at, item in enumerate(wanted)}
-    was = {_identity(item, key): at for at, item in enumerate(old)}
-    named = [item for item in items if _identity(item, key) in place]
-    named.sort(key=lambda item: place[_identity(item, key)])
-    others = [item for item in items if _identity(item, key) not in place]
+    place = {_item_identity(item, key): at for at, item in enumerate(wanted)}
+    was = {_item_identity(item, key): at for at, item in enumerate(old)}
+    named = [item for item in items if _item_identity(item, key) in place]
+    named.sort(key=lambda item: place[_item_identity(item, key)])
+    others = [item for item in items if _item_identity(item, key) not in place]
     result: list[Any] = []
     while named and others:
-        first, second = was.get(_identity(named[0], key)), was.get(_identity(others[0], key))
+        first, second = (
+            was.get(_item_identity(named[0], key)),
+            was.get(_item_identity(others[0], key)),
+        )
         behind = first is not None and second is not None and second < first
         result.append(others.pop(0) if behind else named.pop(0))
     return [*result, *named, *others]
 
 
-def _identity(item: Any, key: str) -> Any:
+def _item_identity(item: Any, key: str) -> Any:
     """What makes an item that item: its key, or itself."""
     found = item.get(key) if isinstance(item, dict) else item
     if isinstance(found, (dict, list)):
@@ -247,8 +250,8 @@ def _identity(item: Any, key: str) -> Any:
     return found
 
 
-_APPLY: dict[str, Callable[[Schema, Object, Any], Object]] = {
-    MERGE_PATCH: _merge,
-    JSON_PATCH: _json,
-    STRATEGIC_PATCH: _strategic,
+_APPLY_BY_TYPE: dict[str, Callable[[Schema, Object, Any], Object]] = {
+    MERGE_PATCH: _apply_merge_patch,
+    JSON_PATCH: _apply_json_patch,
+    STRATEGIC_PATCH: _apply_strategic_patch,
 }

@@ -1,6 +1,17 @@
-"""Protobuf request bodies: from bytes to the object that the same body in JSON would have been.
+"""The facts of every protobuf message, as package data: its fields by their numbers.
 
-    k8s\\0, runtime.Unknown{typeMeta, raw} ─▶ the message of that kind ─▶ object
+A message is known by the short name of its definition, `core.v1.Pod`. The file `messages.json` is
+written by `tools/compact_protobuf.py`. A field is [its name in JSON, node], and nodes are written
+as in `definitions.py`, but of other scalars:
+
+    string bool int32 int64        what their name says
+    bytes json octets              bytes that JSON shows as base64, as what they say, not at all
+
+A field without a name is a message whose fields JSON shows as those of its holder.
+
+Protobuf request bodies: from bytes to the object that the same body in JSON would have been.
+
+    k8s\0, runtime.Unknown{typeMeta, raw} ─▶ the message of that kind ─▶ object
 
 The facts are `messages.py`; one generic reader walks them. What JSON shows in another form than its
 message (times, quantities) is a row of FORMS. Field numbers that are not in the facts are stepped
@@ -11,15 +22,59 @@ place of a JSON parser: schemas and rules come later. Never writes protobuf.
 from __future__ import annotations
 
 import binascii
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache, cached_property
+from importlib import resources
 from typing import Any, Final
 
 import orjson
 
-from phalanx.api.messages import Fields, Node, fields, message_name
 from phalanx.api.wire import Object
+
+MessageNode = str | dict[str, str]
+#: The name and node of each field, by its number in decimal.
+MessageFields = Mapping[str, tuple[str, MessageNode]]
+
+#: The API versions that have messages, and what their short names begin with.
+MESSAGE_MODULES: Final = {
+    "v1": "core.v1",
+    "apps/v1": "apps.v1",
+    "authentication.k8s.io/v1": "authentication.v1",
+    "authorization.k8s.io/v1": "authorization.v1",
+    "batch/v1": "batch.v1",
+    "coordination.k8s.io/v1": "coordination.v1",
+    "events.k8s.io/v1": "events.v1",
+    "meta.k8s.io/v1": "meta.v1",
+    "policy/v1": "policy.v1",
+    "rbac.authorization.k8s.io/v1": "rbac.v1",
+    "resource.k8s.io/v1": "resource.v1",
+    "scheduling.k8s.io/v1": "scheduling.v1",
+    "scheduling.k8s.io/v1alpha3": "scheduling.v1alpha3",
+    "scheduling.k8s.io/v1beta1": "scheduling.v1beta1",
+}
+#: Every API version has the kinds of this one too: DeleteOptions and the like.
+SHARED_MODULE: Final = "meta.v1"
+
+
+@cache
+def message_name(api_version: str, kind: str) -> str | None:
+    """The short name of the message that holds objects of a kind, if there is one."""
+    modules = (MESSAGE_MODULES.get(api_version, SHARED_MODULE), SHARED_MODULE)
+    return next((name for m in modules if (name := f"{m}.{kind}") in _load_messages()), None)
+
+
+def message_fields(name: str) -> MessageFields:
+    """The fields of a message, by its short name."""
+    return _load_messages()[name]
+
+
+@cache
+def _load_messages() -> dict[str, MessageFields]:
+    file = resources.files("phalanx.api") / "messages.json"
+    content: dict[str, MessageFields] = orjson.loads(file.read_bytes())
+    return content
+
 
 MAGIC: Final = b"k8s\0"
 #: Messages, and JSON inside them, may be nested so deep.
@@ -31,14 +86,14 @@ _SIZES = {_VARINT: 0, _FIXED64: 8, _LENGTH: 0, _FIXED32: 4}
 _SIGN32, _SIGN64 = 1 << 31, 1 << 63
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Which field of an IntOrString counts, and what it is when absent.
-_CHOICES = {0: ("intVal", 0), 1: ("strVal", "")}
+_INT_OR_STRING_FIELDS = {0: ("intVal", 0), 1: ("strVal", "")}
 
 #: What JSON shows for a number; for the bytes from here to there, so deep in messages.
-_Number = Callable[[int], Any]
-_Content = Callable[[bytes, int, int, int], Any]
+_NumberDecoder = Callable[[int], Any]
+_ContentDecoder = Callable[[bytes, int, int, int], Any]
 #: The same, put into an object.
-_PutNumber = Callable[[Object, int], None]
-_PutContent = Callable[[Object, bytes, int, int, int], None]
+_NumberSetter = Callable[[Object, int], None]
+_ContentSetter = Callable[[Object, bytes, int, int, int], None]
 
 
 class BadProtobuf(ValueError):
@@ -49,7 +104,7 @@ def decode(body: bytes) -> Object:
     """The object in a body. Raises BadProtobuf."""
     if not body.startswith(MAGIC):
         raise BadProtobuf("the body does not begin with k8s and a zero byte")
-    envelope = _root("runtime.Unknown", body.removeprefix(MAGIC))
+    envelope = _decode_message("runtime.Unknown", body.removeprefix(MAGIC))
     if encoding := envelope.get("contentEncoding"):
         raise BadProtobuf(f'the content encoding "{encoding}" is not known')
     told = envelope.get("typeMeta", {})
@@ -58,41 +113,41 @@ def decode(body: bytes) -> Object:
     if name is None:
         raise BadProtobuf(f'no message is known for kind "{kind}" of API version "{version}"')
     head = {"apiVersion": version, "kind": kind}
-    return head | _root(name, envelope.get("raw", b"")) | head
+    return head | _decode_message(name, envelope.get("raw", b"")) | head
 
 
-def _root(name: str, content: bytes) -> Object:
+def _decode_message(name: str, content: bytes) -> Object:
     # Zeros behind it stop a tag and a number that it breaks off: only ends need to be looked at.
-    return _message(name).read(content + b"\0\0", 0, len(content), {}, 0)
+    return _message_decoder(name).decode(content + b"\0\0", 0, len(content), {}, 0)
 
 
 # ------------------------------------------------------------------------------------- scalars
 
 
-def _int32(number: int) -> int:
+def _decode_int32(number: int) -> int:
     return (number & 0xFFFF_FFFF ^ _SIGN32) - _SIGN32
 
 
-def _int64(number: int) -> int:
+def _decode_int64(number: int) -> int:
     return (number ^ _SIGN64) - _SIGN64
 
 
-def _string(data: bytes, at: int, end: int, depth: int) -> str:
+def _decode_string(data: bytes, at: int, end: int, depth: int) -> str:
     try:
         return data[at:end].decode()
     except UnicodeDecodeError:
         raise BadProtobuf("a text is not UTF-8") from None
 
 
-def _bytes(data: bytes, at: int, end: int, depth: int) -> str:
+def _decode_bytes(data: bytes, at: int, end: int, depth: int) -> str:
     return binascii.b2a_base64(data[at:end], newline=False).decode()
 
 
-def _octets(data: bytes, at: int, end: int, depth: int) -> bytes:
+def _raw_bytes(data: bytes, at: int, end: int, depth: int) -> bytes:
     return data[at:end]
 
 
-def _json(data: bytes, at: int, end: int, depth: int) -> Any:
+def _decode_json(data: bytes, at: int, end: int, depth: int) -> Any:
     if at == end:
         return None
     try:
@@ -101,36 +156,40 @@ def _json(data: bytes, at: int, end: int, depth: int) -> Any:
         raise BadProtobuf("an embedded object is not JSON") from None
     level = [value]
     while level:
-        _check(depth)
-        level = [inner for outer in level for inner in _inside(outer)]
+        _check_depth(depth)
+        level = [inner for outer in level for inner in _children(outer)]
         depth += 1
     return value
 
 
-def _inside(value: Any) -> Any:
+def _children(value: Any) -> Any:
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list) else ()
 
 
-def _check(depth: int) -> None:
+def _check_depth(depth: int) -> None:
     if depth > MAX_DEPTH:
         raise BadProtobuf(f"the body is nested deeper than {MAX_DEPTH} levels")
 
 
-_NUMBERS: dict[str, _Number] = {"bool": bool, "int32": _int32, "int64": _int64}
-_CONTENTS: dict[str, _Content] = {
-    "string": _string,
-    "bytes": _bytes,
-    "json": _json,
-    "octets": _octets,
+_NUMBER_DECODERS: dict[str, _NumberDecoder] = {
+    "bool": bool,
+    "int32": _decode_int32,
+    "int64": _decode_int64,
+}
+_CONTENT_DECODERS: dict[str, _ContentDecoder] = {
+    "string": _decode_string,
+    "bytes": _decode_bytes,
+    "json": _decode_json,
+    "octets": _raw_bytes,
 }
 
 
 # --------------------------------------------------------------------------------------- forms
 
 
-def _moment(told: Object, nanos: int, precision: str) -> str | None:
+def _format_time(told: Object, nanos: int, precision: str) -> str | None:
     """A time; a message without anything in it is the one that nobody set."""
     if not told:
         return None
@@ -141,100 +200,100 @@ def _moment(told: Object, nanos: int, precision: str) -> str | None:
     return moment.isoformat(timespec=precision).replace("+00:00", "Z")
 
 
-def _time(told: Object) -> str | None:
-    return _moment(told, 0, "seconds")
+def _decode_time(told: Object) -> str | None:
+    return _format_time(told, 0, "seconds")
 
 
-def _microtime(told: Object) -> str | None:
-    return _moment(told, told.get("nanos", 0), "microseconds")
+def _decode_microtime(told: Object) -> str | None:
+    return _format_time(told, told.get("nanos", 0), "microseconds")
 
 
-def _int_or_string(told: Object) -> int | str:
-    choice = _CHOICES.get(told.get("type", 0))
+def _decode_int_or_string(told: Object) -> int | str:
+    choice = _INT_OR_STRING_FIELDS.get(told.get("type", 0))
     if choice is None:
         raise BadProtobuf("a value is neither a number nor a text")
     value: int | str = told.get(*choice)
     return value
 
 
-def _items(told: Object) -> list[str]:
+def _decode_items(told: Object) -> list[str]:
     items: list[str] = told.get("items", [])
     return items
 
 
 #: Messages that JSON shows as something else than an object, made from their fields.
-FORMS: Final[dict[str, Callable[[Object], Any]]] = {
+JSON_CONVERTERS: Final[dict[str, Callable[[Object], Any]]] = {
     "api.resource.Quantity": lambda told: told.get("string", "0"),
-    "authentication.v1.AttestationValue": _items,
-    "authentication.v1.ExtraValue": _items,
-    "authorization.v1.ExtraValue": _items,
+    "authentication.v1.AttestationValue": _decode_items,
+    "authentication.v1.ExtraValue": _decode_items,
+    "authorization.v1.ExtraValue": _decode_items,
     "meta.v1.FieldsV1": lambda told: told.get("Raw"),
-    "meta.v1.MicroTime": _microtime,
-    "meta.v1.Time": _time,
-    "meta.v1.Verbs": _items,
+    "meta.v1.MicroTime": _decode_microtime,
+    "meta.v1.Time": _decode_time,
+    "meta.v1.Verbs": _decode_items,
     "runtime.RawExtension": lambda told: told.get("raw"),
-    "util.intstr.IntOrString": _int_or_string,
+    "util.intstr.IntOrString": _decode_int_or_string,
 }
 
 
 # ------------------------------------------------------------------------------------ messages
 
 
-class _Message:
+class _MessageDecoder:
     """How a message is read. Worked out at its first use, so that a message may hold itself."""
 
-    def __init__(self, told: Fields) -> None:
+    def __init__(self, told: MessageFields) -> None:
         self._fields = told
 
     @cached_property
-    def _numbers(self) -> dict[int, _PutNumber]:
+    def _number_setters(self) -> dict[int, _NumberSetter]:
         """What to do with a number, by its tag."""
-        rows = ((int(n) << 3 | _VARINT, _number(*row)) for n, row in self._fields.items())
+        rows = ((int(n) << 3 | _VARINT, _number_setter(*row)) for n, row in self._fields.items())
         return {tag: put for tag, put in rows if put}
 
     @cached_property
-    def _contents(self) -> dict[int, _PutContent]:
+    def _content_setters(self) -> dict[int, _ContentSetter]:
         """What to do with bytes, by their tag."""
-        rows = ((int(n) << 3 | _LENGTH, _content(*row)) for n, row in self._fields.items())
+        rows = ((int(n) << 3 | _LENGTH, _content_setter(*row)) for n, row in self._fields.items())
         return {tag: put for tag, put in rows if put}
 
-    def read(self, data: bytes, at: int, end: int, into: Object, depth: int) -> Object:
+    def decode(self, data: bytes, at: int, end: int, into: Object, depth: int) -> Object:
         """Read a message into an object, which may hold some of it already.
 
         A record is a tag (field number and wire type), then a number, or a length and so many
         bytes. Most tags, numbers and lengths are one byte, which is read in place.
         """
-        _check(depth)
-        numbers, contents = self._numbers, self._contents
+        _check_depth(depth)
+        numbers, contents = self._number_setters, self._content_setters
         while at < end:
             tag, at = data[at], at + 1
             if tag > 0x7F:
-                tag, at = _long(data, at, tag)
+                tag, at = _read_varint(data, at, tag)
             if tag & 7 == _LENGTH:
                 size, at = data[at], at + 1
                 if size > 0x7F:
-                    size, at = _long(data, at, size)
+                    size, at = _read_varint(data, at, size)
                 start, at = at, at + size
                 if at > end:
                     break
                 if put_content := contents.get(tag):
                     put_content(into, data, start, at, depth)
                 else:
-                    self._stray(tag)
+                    self._skip_unknown(tag)
             elif tag & 7 == _VARINT:
                 number, at = data[at], at + 1
                 if number > 0x7F:
-                    number, at = _long(data, at, number)
+                    number, at = _read_varint(data, at, number)
                 if put_number := numbers.get(tag):
                     put_number(into, number)
                 else:
-                    self._stray(tag)
+                    self._skip_unknown(tag)
             else:
-                at += self._stray(tag)
+                at += self._skip_unknown(tag)
         _check_end(at, end)
         return into
 
-    def _stray(self, tag: int) -> int:
+    def _skip_unknown(self, tag: int) -> int:
         """Refuse a record that must not be here; of any other the size, if that is fixed."""
         number, wire = tag >> 3, tag & 7
         if number == 0:
@@ -245,11 +304,11 @@ class _Message:
 
 
 @cache
-def _message(name: str) -> _Message:
-    return _Message(fields(name))
+def _message_decoder(name: str) -> _MessageDecoder:
+    return _MessageDecoder(message_fields(name))
 
 
-def _long(data: bytes, at: int, first: int) -> tuple[int, int]:
+def _read_varint(data: bytes, at: int, first: int) -> tuple[int, int]:
     """A number of several bytes, seven bits in each, and where it ends; the first is read."""
     number = first & 0x7F
     for shift in range(7, 70, 7):
@@ -260,12 +319,12 @@ def _long(data: bytes, at: int, first: int) -> tuple[int, int]:
     raise BadProtobuf("a number has more than ten bytes")
 
 
-def _packed(data: bytes, at: int, end: int) -> Iterator[int]:
+def _read_packed(data: bytes, at: int, end: int) -> Iterator[int]:
     """Numbers without tags between them."""
     while at < end:
         number, at = data[at], at + 1
         if number > 0x7F:
-            number, at = _long(data, at, number)
+            number, at = _read_varint(data, at, number)
         yield number
     _check_end(at, end)
 
@@ -278,9 +337,9 @@ def _check_end(at: int, end: int) -> None:
 # -------------------------------------------------------------------------------------- fields
 
 
-def _number(name: str, node: Node) -> _PutNumber | None:
+def _number_setter(name: str, node: MessageNode) -> _NumberSetter | None:
     """What to do with a number in a field, if numbers may be there."""
-    read = _NUMBERS.get(_item(node))
+    read = _NUMBER_DECODERS.get(_item_type(node))
     if read is None:
         return None
     if isinstance(node, str):
@@ -295,48 +354,48 @@ def _number(name: str, node: Node) -> _PutNumber | None:
     return put
 
 
-def _content(name: str, node: Node) -> _PutContent | None:
+def _content_setter(name: str, node: MessageNode) -> _ContentSetter | None:
     """What to do with bytes in a field, if bytes may be there."""
-    item = _item(node)
+    item = _item_type(node)
     if isinstance(node, str):
-        return None if item in _NUMBERS else _one(name, item)
+        return None if item in _NUMBER_DECODERS else _singular_setter(name, item)
     if "m" in node:
-        return _entry(name, item)
-    return _extend(name, item) if item in _NUMBERS else _append(name, item)
+        return _map_setter(name, item)
+    return _packed_setter(name, item) if item in _NUMBER_DECODERS else _repeated_setter(name, item)
 
 
-def _item(node: Node) -> str:
+def _item_type(node: MessageNode) -> str:
     return node if isinstance(node, str) else node.get("l") or node["m"]
 
 
-def _value(node: str) -> _Content:
+def _value_decoder(node: str) -> _ContentDecoder:
     """How a text, a form or an object is read."""
-    if node in _CONTENTS:
-        return _CONTENTS[node]
-    inner, form = _message(node), FORMS.get(node)
+    if node in _CONTENT_DECODERS:
+        return _CONTENT_DECODERS[node]
+    inner, form = _message_decoder(node), JSON_CONVERTERS.get(node)
     if form is None:
-        return lambda data, at, end, depth: inner.read(data, at, end, {}, depth + 1)
-    return lambda data, at, end, depth: form(inner.read(data, at, end, {}, depth + 1))
+        return lambda data, at, end, depth: inner.decode(data, at, end, {}, depth + 1)
+    return lambda data, at, end, depth: form(inner.decode(data, at, end, {}, depth + 1))
 
 
-def _one(name: str, node: str) -> _PutContent:
+def _singular_setter(name: str, node: str) -> _ContentSetter:
     """The last value counts, but objects grow together. Nameless ones are part of their holder."""
-    if node in _CONTENTS or node in FORMS:
-        read = _value(node)
+    if node in _CONTENT_DECODERS or node in JSON_CONVERTERS:
+        read = _value_decoder(node)
 
         def put(into: Object, data: bytes, at: int, end: int, depth: int) -> None:
             into[name] = read(data, at, end, depth)
     else:
-        inner = _message(node)
+        inner = _message_decoder(node)
 
         def put(into: Object, data: bytes, at: int, end: int, depth: int) -> None:
-            inner.read(data, at, end, into.setdefault(name, {}) if name else into, depth + 1)
+            inner.decode(data, at, end, into.setdefault(name, {}) if name else into, depth + 1)
 
     return put
 
 
-def _append(name: str, node: str) -> _PutContent:
-    read = _value(node)
+def _repeated_setter(name: str, node: str) -> _ContentSetter:
+    read = _value_decoder(node)
 
     def put(into: Object, data: bytes, at: int, end: int, depth: int) -> None:
         into.setdefault(name, []).append(read(data, at, end, depth))
@@ -344,22 +403,22 @@ def _append(name: str, node: str) -> _PutContent:
     return put
 
 
-def _extend(name: str, node: str) -> _PutContent:
-    read = _NUMBERS[node]
+def _packed_setter(name: str, node: str) -> _ContentSetter:
+    read = _NUMBER_DECODERS[node]
 
     def put(into: Object, data: bytes, at: int, end: int, depth: int) -> None:
-        into.setdefault(name, []).extend(map(read, _packed(data, at, end)))
+        into.setdefault(name, []).extend(map(read, _read_packed(data, at, end)))
 
     return put
 
 
-def _entry(name: str, node: str) -> _PutContent:
+def _map_setter(name: str, node: str) -> _ContentSetter:
     """One entry of a map is a message of its own; what it leaves out is what no bytes are."""
-    read = _value(node)
-    pair = _Message({"1": ("key", "string"), "2": ("value", node)})
+    read = _value_decoder(node)
+    pair = _MessageDecoder({"1": ("key", "string"), "2": ("value", node)})
 
     def put(into: Object, data: bytes, at: int, end: int, depth: int) -> None:
-        told = pair.read(data, at, end, {}, depth + 1)
+        told = pair.decode(data, at, end, {}, depth + 1)
         value = told["value"] if "value" in told else read(data, end, end, depth)
         into.setdefault(name, {})[told.get("key", "")] = value
 

@@ -16,20 +16,20 @@ import re
 from fractions import Fraction
 from functools import lru_cache
 
-_SHAPE = re.compile(r"([+-]?)(\d+\.?\d*|\.\d+)(?:([KMGTPE]i)|([numkMGTPE]?)|[eE]([+-]?\d{1,4}))")
+_SYNTAX = re.compile(r"([+-]?)(\d+\.?\d*|\.\d+)(?:([KMGTPE]i)|([numkMGTPE]?)|[eE]([+-]?\d{1,4}))")
 _BINARY = {suffix: 1024**n for n, suffix in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))}
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _NANO = 10**9
 #: Larger numbers than this say nothing about a machine and would only cost time.
 _LIMIT = 64
 
-Text = str | int | float
+QuantityText = str | int | float
 
 
 class BadQuantity(ValueError):
     """The text is no quantity."""
 
-    def __init__(self, text: Text) -> None:
+    def __init__(self, text: QuantityText) -> None:
         super().__init__(
             "quantities must match the regular expression "
             "'^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
@@ -38,9 +38,9 @@ class BadQuantity(ValueError):
 
 
 @lru_cache(maxsize=65536)
-def value(text: Text) -> Fraction:
+def exact_value(text: QuantityText) -> Fraction:
     """The exact number that a quantity means."""
-    match = _SHAPE.fullmatch(str(text)) if len(str(text)) <= _LIMIT else None
+    match = _SYNTAX.fullmatch(str(text)) if len(str(text)) <= _LIMIT else None
     if match is None:
         raise BadQuantity(text)
     sign, digits, binary, decimal, exponent = match.groups()
@@ -49,26 +49,26 @@ def value(text: Text) -> Fraction:
     power = int(exponent) if exponent else _DECIMAL[decimal or ""]
     scale = Fraction(_BINARY[binary]) if binary else Fraction(10) ** power
     exact = Fraction(digits) * scale
-    rounded = exact if _NANO % exact.denominator == 0 else Fraction(_up(exact * _NANO), _NANO)
+    rounded = exact if _NANO % exact.denominator == 0 else Fraction(_round_up(exact * _NANO), _NANO)
     return -rounded if sign == "-" else rounded
 
 
 @lru_cache(maxsize=4096)
-def whole(text: Text) -> int:
+def integer_value(text: QuantityText) -> int:
     """A quantity in whole units, rounded up: bytes, devices, pods."""
-    return _up(value(text))
+    return _round_up(exact_value(text))
 
 
 @lru_cache(maxsize=4096)
-def milli(text: Text) -> int:
+def milli_value(text: QuantityText) -> int:
     """A quantity in thousandths, rounded up: CPU."""
-    return _up(value(text) * 1000)
+    return _round_up(exact_value(text) * 1000)
 
 
 @lru_cache(maxsize=65536)
-def canonical(text: Text) -> str:
+def canonical_quantity(text: QuantityText) -> str:
     """The form that the API stores: no fraction, the largest suffix, the style that was written."""
-    number, written = value(text), str(text)
+    number, written = exact_value(text), str(text)
     if number == 0:
         return "0"
     if written.endswith("i") and abs(number) >= 1024:
@@ -86,19 +86,19 @@ def _with_binary_suffix(number: Fraction) -> str:
 
 
 def _with_decimal_suffix(number: Fraction) -> str:
-    fitting = [s for s, power in _DECIMAL.items() if _divides(power, number)]
+    fitting = [s for s, power in _DECIMAL.items() if _is_multiple(power, number)]
     suffix = max(fitting, key=_DECIMAL.__getitem__)
     return f"{number / Fraction(10) ** _DECIMAL[suffix]}{suffix}"
 
 
 def _with_exponent(number: Fraction) -> str:
-    power = max(p for p in range(-9, _LIMIT, 3) if _divides(p, number))
+    power = max(p for p in range(-9, _LIMIT, 3) if _is_multiple(p, number))
     return f"{number / Fraction(10) ** power}e{power}" if power else f"{number}"
 
 
-def _divides(power: int, number: Fraction) -> bool:
+def _is_multiple(power: int, number: Fraction) -> bool:
     return (number / Fraction(10) ** power).denominator == 1
 
 
-def _up(number: Fraction) -> int:
+def _round_up(number: Fraction) -> int:
     return -(-number.numerator // number.denominator)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from phalanx.api.meta import Meta
+from phalanx.api.meta import ObjectMeta
 from phalanx.api.wire import Object
 
 
@@ -17,6 +17,6 @@ class AggregationRule(Struct, frozen=True, rename="camel"):
 class ClusterRole(Struct, frozen=True, rename="camel"):
     """A cluster role. Its rules are only ever compared and copied, so they stay as they are."""
 
-    metadata: Meta
+    metadata: ObjectMeta
     rules: tuple[Object, ...] | None = ()
     aggregation_rule: AggregationRule | None = None

@@ -17,32 +17,32 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from phalanx.api.regexsyntax import (
+from phalanx.api.regex_parser import (
+    AlternationNode,
+    AssertionNode,
     BadPattern,
-    Choice,
-    Edge,
-    Holds,
-    Node,
-    One,
-    Repeat,
-    Row,
-    Test,
-    is_word,
-    read,
+    CharNode,
+    CharTest,
+    PositionTest,
+    RegexNode,
+    RepeatNode,
+    SequenceNode,
+    is_word_char,
+    parse_pattern,
 )
 
-__all__ = ["BadPattern", "Pattern", "pattern"]
+__all__ = ["BadPattern", "Pattern", "compile_pattern"]
 
 #: A pattern may come to so many steps.
 MAX_STEPS = 5000
 #: What is remembered before all of it is forgotten, and spent on one text, in steps.
-MAX_REMEMBERED, MAX_SPENT = 100_000, 1_000_000
+MAX_CACHED_STEPS, MAX_STEPS_PER_TEXT = 100_000, 1_000_000
 #: Steps at places of one text that are tried to find out where it is.
-MAX_TRIED = 100_000
+MAX_FIND_STEPS = 100_000
 
 
 @lru_cache(maxsize=256)
-def pattern(text: str) -> Pattern:
+def compile_pattern(text: str) -> Pattern:
     """The pattern of a text. Raises BadPattern."""
     return Pattern(text)
 
@@ -51,42 +51,42 @@ def pattern(text: str) -> Pattern:
 class _Step:
     """What must come, if anything, and the steps after it. Without steps after it, it is found."""
 
-    then: tuple[int, ...]
-    test: Test | None = None
-    holds: Holds | None = None
+    next_steps: tuple[int, ...]
+    char_test: CharTest | None = None
+    position_test: PositionTest | None = None
 
 
-class _Plan:
+class _Program:
     """The steps of a pattern, laid from its end to its beginning; step 0 is the end."""
 
     def __init__(self) -> None:
         self.steps = [_Step(())]
 
-    def lay(self, node: Node, then: int) -> int:
+    def compile(self, node: RegexNode, then: int) -> int:
         """Lay the steps of a node; the first of them."""
         match node:
-            case One(test):
-                return self._add(_Step((then,), test=test))
-            case Edge(holds):
-                return self._add(_Step((then,), holds=holds))
-            case Row(parts):
+            case CharNode(test):
+                return self._add(_Step((then,), char_test=test))
+            case AssertionNode(holds):
+                return self._add(_Step((then,), position_test=holds))
+            case SequenceNode(parts):
                 for part in reversed(parts):
-                    then = self.lay(part, then)
+                    then = self.compile(part, then)
                 return then
-            case Choice(parts):
-                return self._add(_Step(tuple(self.lay(part, then) for part in parts)))
-            case Repeat():
-                return self._repeat(node, then)
+            case AlternationNode(parts):
+                return self._add(_Step(tuple(self.compile(part, then) for part in parts)))
+            case RepeatNode():
+                return self._compile_repeat(node, then)
 
-    def _repeat(self, node: Repeat, then: int) -> int:
-        part, low, high, first = node.part, node.low, node.high, then
+    def _compile_repeat(self, node: RepeatNode, then: int) -> int:
+        part, low, high, first = node.part, node.min_count, node.max_count, then
         if high is None:
             first = self._add(_Step((then,)))
-            self.steps[first].then = _either(node, self.lay(part, first), then)
+            self.steps[first].next_steps = _branch_order(node, self.compile(part, first), then)
         for _ in range((high or low) - low):
-            first = self._add(_Step(_either(node, self.lay(part, first), then)))
+            first = self._add(_Step(_branch_order(node, self.compile(part, first), then)))
         for _ in range(low):
-            last, first = first, self.lay(part, first)
+            last, first = first, self.compile(part, first)
             if first == last:
                 break  # a part without steps, however often
         return first
@@ -98,12 +98,12 @@ class _Plan:
         return len(self.steps) - 1
 
 
-def _either(node: Repeat, again: int, then: int) -> tuple[int, int]:
+def _branch_order(node: RepeatNode, again: int, then: int) -> tuple[int, int]:
     """Once more or go on, what is better first."""
-    return (then, again) if node.few else (again, then)
+    return (then, again) if node.is_lazy else (again, then)
 
 
-_FOUND = -1
+_MATCHED = -1
 #: Which steps are next, and what sort of character was before them.
 _State = tuple[frozenset[int], str]
 
@@ -112,26 +112,26 @@ class Pattern:
     """A pattern, ready to look for itself in texts."""
 
     def __init__(self, text: str) -> None:
-        plan = _Plan()
+        plan = _Program()
         self.text = text
-        self._first = plan.lay(read(text), 0)
+        self._start = plan.compile(parse_pattern(text), 0)
         self._steps = plan.steps
-        self._spent = 0
-        self._forget()
+        self._steps_taken = 0
+        self._reset_cache()
 
-    def is_in(self, text: str) -> bool:
+    def matches(self, text: str) -> bool:
         """Whether any part of a text matches. What takes too long to find out is not in there."""
-        at = self._spent = 0
+        at = self._steps_taken = 0
         for char in text:
-            known = self._moves[at].get(char)
-            at = self._move(at, char) if known is None else known
-            if at == _FOUND:
+            known = self._transitions[at].get(char)
+            at = self._transition(at, char) if known is None else known
+            if at == _MATCHED:
                 return True
-            if self._spent > MAX_SPENT:
+            if self._steps_taken > MAX_STEPS_PER_TEXT:
                 return False
-        if at not in self._ends:
-            self._ends[at] = 0 in self._reached(*self._states[at], "")
-        return self._ends[at]
+        if at not in self._accepts_at_end:
+            self._accepts_at_end[at] = 0 in self._closure(*self._states[at], "")
+        return self._accepts_at_end[at]
 
     def find(self, text: str, start: int = 0) -> tuple[int, int] | None:
         """Where the first match at or after a place begins and ends.
@@ -142,7 +142,7 @@ class Pattern:
         """
         seen: set[tuple[int, int]] = set()
         for begin in range(start, len(text) + 1):
-            todo = [(self._first, begin)]
+            todo = [(self._start, begin)]
             while todo:
                 number, at = place = todo.pop()
                 if number == 0:
@@ -150,67 +150,69 @@ class Pattern:
                 if place in seen:
                     continue
                 seen.add(place)
-                if len(seen) > MAX_TRIED:
+                if len(seen) > MAX_FIND_STEPS:
                     return None
-                todo += self._next(number, at, text)
+                todo += self._follow(number, at, text)
         return None
 
-    def _next(self, number: int, at: int, text: str) -> list[tuple[int, int]]:
+    def _follow(self, number: int, at: int, text: str) -> list[tuple[int, int]]:
         """Where a step leads from a place in a text, what is better last."""
         step, after = self._steps[number], text[at : at + 1]
-        if step.test:
-            return [(step.then[0], at + 1)] if after and step.test(after) else []
-        if step.holds and not step.holds(text[at - 1 : at] if at else "", after):
+        if step.char_test:
+            return [(step.next_steps[0], at + 1)] if after and step.char_test(after) else []
+        if step.position_test and not step.position_test(text[at - 1 : at] if at else "", after):
             return []
-        return [(one, at) for one in reversed(step.then)]
+        return [(one, at) for one in reversed(step.next_steps)]
 
-    def _forget(self) -> None:
-        start: _State = (frozenset((self._first,)), "")
+    def _reset_cache(self) -> None:
+        start: _State = (frozenset((self._start,)), "")
         self._states: list[_State] = [start]
-        self._numbers: dict[_State, int] = {start: 0}
-        self._moves: list[dict[str, int]] = [{}]
-        self._ends: dict[int, bool] = {}
-        self._remembered = 0
+        self._state_numbers: dict[_State, int] = {start: 0}
+        self._transitions: list[dict[str, int]] = [{}]
+        self._accepts_at_end: dict[int, bool] = {}
+        self._cached_steps = 0
 
-    def _move(self, at: int, char: str) -> int:
+    def _transition(self, at: int, char: str) -> int:
         """Where a character leads from a state; remembered."""
         steps, before = self._states[at]
-        if self._remembered >= MAX_REMEMBERED:
-            self._forget()
-            at = self._number((steps, before))
-        reached = self._reached(steps, before, char)
+        if self._cached_steps >= MAX_CACHED_STEPS:
+            self._reset_cache()
+            at = self._state_number((steps, before))
+        reached = self._closure(steps, before, char)
         if 0 in reached:
-            to = _FOUND
+            to = _MATCHED
         else:
             passed = [self._steps[number] for number in sorted(reached)]
-            nexts = [step.then[0] for step in passed if step.test and step.test(char)]
-            to = self._number((frozenset((*nexts, self._first)), _sort(char)))
-        self._moves[at][char] = to
-        self._remembered += len(reached)
-        self._spent += len(reached)
+            nexts = [
+                step.next_steps[0] for step in passed if step.char_test and step.char_test(char)
+            ]
+            to = self._state_number((frozenset((*nexts, self._start)), _char_class(char)))
+        self._transitions[at][char] = to
+        self._cached_steps += len(reached)
+        self._steps_taken += len(reached)
         return to
 
-    def _number(self, state: _State) -> int:
-        if state not in self._numbers:
-            self._numbers[state] = len(self._states)
+    def _state_number(self, state: _State) -> int:
+        if state not in self._state_numbers:
+            self._state_numbers[state] = len(self._states)
             self._states.append(state)
-            self._moves.append({})
-        return self._numbers[state]
+            self._transitions.append({})
+        return self._state_numbers[state]
 
-    def _reached(self, steps: frozenset[int], before: str, after: str) -> set[int]:
+    def _closure(self, steps: frozenset[int], before: str, after: str) -> set[int]:
         """All steps that can be reached without a further character."""
         reached = set(steps)
         todo = sorted(steps)
         for number in todo:
             step = self._steps[number]
-            if step.test or (step.holds and not step.holds(before, after)):
+            if step.char_test or (step.position_test and not step.position_test(before, after)):
                 continue
-            more = [one for one in step.then if one not in reached]
+            more = [one for one in step.next_steps if one not in reached]
             reached.update(more)
             todo.extend(more)
         return reached
 
 
-def _sort(char: str) -> str:
+def _char_class(char: str) -> str:
     """A character that stands for all that are the same to edges."""
-    return char if char == "\n" else "a" if is_word(char) else "-"
+    return char if char == "\n" else "a" if is_word_char(char) else "-"

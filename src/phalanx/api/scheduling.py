@@ -1,19 +1,30 @@
-"""PodGroup and Workload as the scheduler and controllers read them. Partial and frozen."""
+"""PodGroup and Workload as the scheduler and controllers read them. Partial and frozen.
+
+How high priorities go: those of users and groups up to a limit, those of the system beyond it.
+
+The classes of the system are always there, by these names and values alone; pods may be of one, but
+no group of pods can.
+
+What a PodGroup says of itself once enough of its members have a node, whoever writes it.
+
+The server does so in the transaction of a GroupBinding, the scheduler's reporter everywhere else.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from phalanx.api.core import ClaimStatus, PodClaim
-from phalanx.api.meta import Condition, Meta
+from phalanx.api.core import PodResourceClaim, PodResourceClaimStatus
+from phalanx.api.meta import Condition, ObjectMeta
 
 #: The condition that says, once and for all, whether a group was placed.
-INITIALLY_SCHEDULED = "PodGroupInitiallyScheduled"
+POD_GROUP_INITIALLY_SCHEDULED = "PodGroupInitiallyScheduled"
 #: The same as the proposals name it; written beside the other.
-SCHEDULED = "PodGroupScheduled"
+POD_GROUP_SCHEDULED = "PodGroupScheduled"
 #: What it is called on a group of groups.
 COMPOSITE_INITIALLY_SCHEDULED = "CompositePodGroupInitiallyScheduled"
 #: That a pod, or a group as a whole, was told to make way.
@@ -21,19 +32,19 @@ DISRUPTION_TARGET = "DisruptionTarget"
 #: Whether a group that was placed has lost members since, so that fewer than it needs are left.
 DEGRADED = "Degraded"
 #: How many members whoever makes the pods will still run, if fewer than `minCount`.
-MEMBERS_TO_RUN = "phalanx.dev/members-to-run"
+MEMBERS_TO_RUN_ANNOTATION = "phalanx.dev/members-to-run"
 #: On a Workload or PodGroup that a controller has made: which one. What has no such mark and no
 #: controller is its user's.
-MANAGED_BY = "phalanx.dev/managed-by"
+MANAGED_BY_ANNOTATION = "phalanx.dev/managed-by"
 #: On a group, and on a Job for its group: how near members would like to be to each other.
-TOPOLOGY = "phalanx.dev/topology"
+TOPOLOGY_ANNOTATION = "phalanx.dev/topology"
 #: On a gang: that its members are being bound one by one, and under which number. On a member: the
 #: number under which it was bound.
-BINDING_INTENT = "phalanx.dev/binding-intent"
+BINDING_INTENT_ANNOTATION = "phalanx.dev/binding-intent"
 #: Keeps a PodGroup from going while live pods refer to it.
-PROTECTION_FINALIZER = "scheduling.k8s.io/podgroup-protection"
+POD_GROUP_PROTECTION_FINALIZER = "scheduling.k8s.io/podgroup-protection"
 #: Numbers of more digits than this are larger than any `minCount`.
-_DIGITS = 10
+_MAX_DIGITS = 10
 
 
 class GangPolicy(Struct, frozen=True, rename="camel"):
@@ -85,7 +96,7 @@ class PodGroupSpec(Struct, frozen=True, rename="camel"):
     parent_composite_pod_group_name: str = ""
     priority: int = 0
     preemption_policy: str = "PreemptLowerPriority"
-    resource_claims: tuple[PodClaim, ...] = ()
+    resource_claims: tuple[PodResourceClaim, ...] = ()
 
 
 class PodGroupStatus(Struct, frozen=True, rename="camel"):
@@ -96,13 +107,13 @@ class PodGroupStatus(Struct, frozen=True, rename="camel"):
     scheduled_pods: int = 0
     succeeded_pods: int = 0
     failed_pods: int = 0
-    resource_claim_statuses: tuple[ClaimStatus, ...] = ()
+    resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()
 
 
 class PodGroup(Struct, frozen=True):
     """A set of pods that is scheduled as one."""
 
-    metadata: Meta
+    metadata: ObjectMeta
     spec: PodGroupSpec = PodGroupSpec()
     status: PodGroupStatus = PodGroupStatus()
 
@@ -115,18 +126,18 @@ class PodGroup(Struct, frozen=True):
         gang = self.spec.scheduling_policy.gang
         if gang is None:
             return 1
-        left = self.metadata.annotations.get(MEMBERS_TO_RUN, "")
-        is_number = left.isdecimal() and len(left) <= _DIGITS
+        left = self.metadata.annotations.get(MEMBERS_TO_RUN_ANNOTATION, "")
+        is_number = left.isdecimal() and len(left) <= _MAX_DIGITS
         return max(min(gang.min_count, int(left)), 1) if is_number else gang.min_count
 
     @property
-    def size(self) -> int:
+    def min_count(self) -> int:
         """How many members a gang needs; one for a basic group."""
         gang = self.spec.scheduling_policy.gang
         return gang.min_count if gang else 1
 
     @property
-    def deferring(self) -> PodGroup:
+    def with_pod_preemption_policy(self) -> PodGroup:
         """The same group, as if it left it to its pods whether others may be evicted for them."""
         return replace(self, spec=replace(self.spec, preemption_policy=""))
 
@@ -136,9 +147,9 @@ class PodGroup(Struct, frozen=True):
         return self.spec.scheduling_policy.gang is not None
 
     @property
-    def intent(self) -> str:
+    def binding_intent(self) -> str:
         """The number of the intent to bind it that is still open, if there is one."""
-        return self.metadata.annotations.get(BINDING_INTENT, "")
+        return self.metadata.annotations.get(BINDING_INTENT_ANNOTATION, "")
 
 
 class CompositeGangPolicy(Struct, frozen=True, rename="camel"):
@@ -181,7 +192,7 @@ class CompositePodGroupStatus(Struct, frozen=True, rename="camel"):
 class CompositePodGroup(Struct, frozen=True):
     """A set of groups, or of such sets, that is scheduled as one."""
 
-    metadata: Meta
+    metadata: ObjectMeta
     spec: CompositePodGroupSpec = CompositePodGroupSpec()
     status: CompositePodGroupStatus = CompositePodGroupStatus()
 
@@ -192,7 +203,7 @@ class CompositePodGroup(Struct, frozen=True):
         return gang.min_group_count if gang else 1
 
     @property
-    def deferring(self) -> CompositePodGroup:
+    def with_pod_preemption_policy(self) -> CompositePodGroup:
         """The same, as if it left it to its pods whether others may be evicted for them."""
         return replace(self, spec=replace(self.spec, preemption_policy=""))
 
@@ -216,16 +227,34 @@ class WorkloadSpec(Struct, frozen=True, rename="camel"):
 class Workload(Struct, frozen=True):
     """How the pods of an object are to be scheduled."""
 
-    metadata: Meta
+    metadata: ObjectMeta
     spec: WorkloadSpec = WorkloadSpec()
 
     @property
-    def about(self) -> tuple[str, str, str] | None:
+    def controller_identity(self) -> tuple[str, str, str] | None:
         """API group, kind and name of the object that it is about."""
         ref = self.spec.controller_ref
         return (ref.api_group, ref.kind, ref.name) if ref else None
 
     @property
-    def leaves(self) -> int:
+    def pod_group_template_count(self) -> int:
         """How many templates of groups it has at the top."""
         return len(self.spec.pod_group_templates or ())
+
+
+#: The highest priority of a group, and of a class that is a user's.
+MAX_USER_PRIORITY = 1_000_000_000
+#: Classes for what the cluster itself needs, and their values.
+SYSTEM_PRIORITY_CLASSES: Mapping[str, int] = {
+    "system-cluster-critical": 2_000_000_000,
+    "system-node-critical": 2_000_001_000,
+}
+
+
+def scheduled_conditions(needed: int) -> tuple[Condition, Condition]:
+    """The same news under the two names that a group's condition goes by."""
+    text = f"All required pods ({needed}/{needed}) have been assigned to nodes"
+    return (
+        Condition(POD_GROUP_INITIALLY_SCHEDULED, "True", "Scheduled"),
+        Condition(POD_GROUP_SCHEDULED, "True", "MinCountSatisfied", text),
+    )

@@ -11,19 +11,25 @@ from functools import cache
 from typing import Any
 
 from phalanx.api import conform as conforming
-from phalanx.api.conform import Conformed, Malformed
-from phalanx.api.defaults import zeros
-from phalanx.api.definitions import Node, UnknownDefinition, definition, full_name, is_reference
-from phalanx.api.openapi import openapi, references
+from phalanx.api.conform import ConformResult, Malformed
+from phalanx.api.defaults import schema_defaults as zeros
+from phalanx.api.definitions import (
+    SchemaNode,
+    UnknownDefinition,
+    definition,
+    full_definition_name,
+    is_reference,
+)
+from phalanx.api.openapi import openapi_schema, references
 from phalanx.api.wire import Object
 
 __all__ = [
-    "Conformed",
+    "ConformResult",
     "Malformed",
     "Schema",
     "UnknownDefinition",
-    "full_name",
-    "openapi",
+    "full_definition_name",
+    "openapi_schema",
     "references",
     "schema",
 ]
@@ -44,34 +50,34 @@ class Schema:
 
     __slots__ = ("_facts", "_fields", "_items", "_struct", "_values", "name")
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: SchemaNode) -> None:
         kind = node if isinstance(node, str) else node.get("t", "")
         target = definition(kind) if is_reference(kind) else ""
         self._facts: dict[str, Any] = {} if isinstance(node, str) else node
-        self._struct: dict[str, Any] = target if isinstance(target, dict) else self._own()
+        self._struct: dict[str, Any] = target if isinstance(target, dict) else self._inline_struct()
         # Made when they are first asked for: definitions may be recursive.
         self._fields: dict[str, Schema] = {}
         self._items: Schema | None = None
         self._values: Schema | None = None
         self.name = kind if isinstance(target, dict) else ""
 
-    def _own(self) -> dict[str, Any]:
+    def _inline_struct(self) -> dict[str, Any]:
         """A struct that stands in the node itself, as those of kinds that users define do."""
         return self._facts if "p" in self._facts else {}
 
     @property
-    def fields_facts(self) -> dict[str, Node]:
+    def field_nodes(self) -> dict[str, SchemaNode]:
         """The nodes of the fields of a struct."""
-        found: dict[str, Node] = self._struct.get("p", {})
+        found: dict[str, SchemaNode] = self._struct.get("p", {})
         return found
 
-    def conform(self, value: Object) -> Conformed:
+    def conform(self, value: Object) -> ConformResult:
         """Prune, check and canonicalise an object in place. Raises Malformed."""
         return conforming.conform(self.name, value)
 
-    def fill(self, value: Object) -> None:
+    def apply_defaults(self, value: Object) -> None:
         """Add in place what an object always has."""
-        zeros.fill(self.name, value)
+        zeros.fill_defaults(self.name, value)
 
     def field(self, name: str) -> Schema | None:
         """A field of a struct or the value of a map, if there is such a one."""

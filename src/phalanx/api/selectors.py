@@ -1,6 +1,11 @@
 """Label and field selectors: from text to requirements, from requirements to yes or no.
 
 Used by the server for lists and watches. The texts of errors are those that clients know.
+
+Label selectors as objects hold them, `matchLabels` and `matchExpressions`, and what they select.
+
+The written form, `a=b,c in (d,e)`, is read by `selectors.py`; both become the same requirements.
+Whether such an object is well formed is a matter of rules (`metarules.check_selector`).
 """
 
 from __future__ import annotations
@@ -10,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from phalanx.api.fields import label_key_faults, label_value_faults
+from phalanx.api.formats import validate_label_key, validate_label_value
 from phalanx.api.wire import Object
 
 _TOKEN = re.compile(r"\s*(==|!=|=|<|>|!|\(|\)|,|[^\s=!<>(),]+)")
@@ -24,7 +29,7 @@ class BadSelector(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Requirement:
+class LabelRequirement:
     """One condition on one label: `in`, `notin`, `exists`, `absent`, `gt` or `lt`."""
 
     key: str
@@ -44,9 +49,9 @@ class Requirement:
             case "notin":
                 return value not in self.values
             case _:
-                return self._compares(value)
+                return self._compare(value)
 
-    def _compares(self, value: str | None) -> bool:
+    def _compare(self, value: str | None) -> bool:
         if value is None or not re.fullmatch(r"-?\d{1,18}", value):
             return False
         (bound,) = self.values
@@ -58,25 +63,25 @@ class FieldRequirement:
     """One condition on one field of an object."""
 
     field: str
-    equal: bool
+    is_equal: bool
     value: str
 
 
-def parse_labels(text: str) -> tuple[Requirement, ...]:
+def parse_label_selector(text: str) -> tuple[LabelRequirement, ...]:
     """The requirements of a label selector such as `a=b,c in (d,e),!f`."""
     if len(text) > MAX_LENGTH:
         raise BadSelector(f"selector is longer than {MAX_LENGTH} characters")
-    return tuple(_Labels(text).requirements())
+    return tuple(_LabelSelectorParser(text).parse())
 
 
-def parse_fields(text: str) -> tuple[FieldRequirement, ...]:
+def parse_field_selector(text: str) -> tuple[FieldRequirement, ...]:
     """The requirements of a field selector such as `metadata.name=a,status.phase!=Failed`."""
     if len(text) > MAX_LENGTH:
         raise BadSelector(f"selector is longer than {MAX_LENGTH} characters")
-    return tuple(_field_requirement(text, term) for term in text.split(",") if term)
+    return tuple(_parse_field_requirement(text, term) for term in text.split(",") if term)
 
 
-def _field_requirement(text: str, term: str) -> FieldRequirement:
+def _parse_field_requirement(text: str, term: str) -> FieldRequirement:
     match = re.fullmatch(r"(.*?)(!=|==|=)(.*)", term)
     if match is None:
         raise BadSelector(f"invalid selector: '{text}'; can't understand '{term}'")
@@ -94,12 +99,14 @@ def fields_match(
     `absent` gives the value of a missing field, `paths` where a field stands under another name.
     """
     return all(
-        (_field(obj, need.field, absent, paths) == need.value) == need.equal
+        (_selectable_value(obj, need.field, absent, paths) == need.value) == need.is_equal
         for need in requirements
     )
 
 
-def _field(obj: Object, name: str, absent: Mapping[str, str], paths: Mapping[str, str]) -> str:
+def _selectable_value(
+    obj: Object, name: str, absent: Mapping[str, str], paths: Mapping[str, str]
+) -> str:
     return field_value(obj, paths.get(name, name), absent.get(name, ""))
 
 
@@ -113,84 +120,130 @@ def field_value(obj: Object, path: str, absent: str = "") -> str:
     return absent if value is None or isinstance(value, (dict, list)) else str(value)
 
 
-class _Labels:
+class _LabelSelectorParser:
     """A recursive-descent reader of label selectors."""
 
     def __init__(self, text: str) -> None:
         self._tokens = _TOKEN.findall(text)
-        self._at = 0
+        self._position = 0
 
-    def requirements(self) -> Iterable[Requirement]:
+    def parse(self) -> Iterable[LabelRequirement]:
         while self._peek():
-            yield self._requirement()
-            separator = self._take()
+            yield self._parse_requirement()
+            separator = self._next()
             if separator not in (",", ""):
-                raise _bad(f"found '{separator}', expected: ',' or 'end of string'")
+                raise _parse_error(f"found '{separator}', expected: ',' or 'end of string'")
             if separator and not self._peek():
-                raise _bad("found '', expected: identifier after ','")
+                raise _parse_error("found '', expected: identifier after ','")
 
     def _peek(self) -> str:
-        return self._tokens[self._at] if self._at < len(self._tokens) else ""
+        return self._tokens[self._position] if self._position < len(self._tokens) else ""
 
-    def _take(self) -> str:
+    def _next(self) -> str:
         token = self._peek()
-        self._at += 1
+        self._position += 1
         return token
 
-    def _requirement(self) -> Requirement:
+    def _parse_requirement(self) -> LabelRequirement:
         if self._peek() == "!":
-            self._take()
-            return Requirement(self._key(), "absent")
-        key = self._key()
+            self._next()
+            return LabelRequirement(self._parse_key(), "absent")
+        key = self._parse_key()
         if self._peek() in (",", ""):
-            return Requirement(key, "exists")
-        return self._comparison(key, self._take())
+            return LabelRequirement(key, "exists")
+        return self._parse_comparison(key, self._next())
 
-    def _comparison(self, key: str, operator: str) -> Requirement:
+    def _parse_comparison(self, key: str, operator: str) -> LabelRequirement:
         if operator in ("in", "notin"):
-            return Requirement(key, operator, self._set(key))
+            return LabelRequirement(key, operator, self._parse_value_set(key))
         if operator in ("=", "==", "!="):
-            return Requirement(key, "notin" if operator == "!=" else "in", self._one(key))
+            return LabelRequirement(
+                key, "notin" if operator == "!=" else "in", self._parse_single_value(key)
+            )
         if operator in ("<", ">", "lt", "gt"):
-            return Requirement(key, "lt" if operator in ("<", "lt") else "gt", self._number())
-        raise _bad(f"found '{operator}', expected: {_OPERATORS}")
+            return LabelRequirement(
+                key, "lt" if operator in ("<", "lt") else "gt", self._parse_number()
+            )
+        raise _parse_error(f"found '{operator}', expected: {_OPERATORS}")
 
-    def _key(self) -> str:
-        key = self._take()
-        if faults := label_key_faults(key):
-            raise _bad(f'<nil>: Invalid value: "{key}": {faults[0]}')
+    def _parse_key(self) -> str:
+        key = self._next()
+        if faults := validate_label_key(key):
+            raise _parse_error(f'<nil>: Invalid value: "{key}": {faults[0]}')
         return key
 
-    def _one(self, key: str) -> frozenset[str]:
-        value = self._take() if self._peek() not in (",", "") else ""
-        return frozenset({_checked(key, value)})
+    def _parse_single_value(self, key: str) -> frozenset[str]:
+        value = self._next() if self._peek() not in (",", "") else ""
+        return frozenset({_validate_value(key, value)})
 
-    def _number(self) -> frozenset[str]:
-        value = self._take()
+    def _parse_number(self) -> frozenset[str]:
+        value = self._next()
         if not re.fullmatch(r"-?\d{1,18}", value):
             detail = "for 'Gt', 'Lt' operators, the value must be an integer"
-            raise _bad(f'<nil>: Invalid value: "{value}": {detail}')
+            raise _parse_error(f'<nil>: Invalid value: "{value}": {detail}')
         return frozenset({value})
 
-    def _set(self, key: str) -> frozenset[str]:
-        if (opening := self._take()) != "(":
-            raise _bad(f"found '{opening}' expected: '('")
-        values = [_checked(key, self._value())]
-        while (token := self._take()) == ",":
-            values.append(_checked(key, self._value()))
+    def _parse_value_set(self, key: str) -> frozenset[str]:
+        if (opening := self._next()) != "(":
+            raise _parse_error(f"found '{opening}' expected: '('")
+        values = [_validate_value(key, self._parse_value())]
+        while (token := self._next()) == ",":
+            values.append(_validate_value(key, self._parse_value()))
         if token != ")":
-            raise _bad(f"found '{token}', expected: ',' or ')'")
+            raise _parse_error(f"found '{token}', expected: ',' or ')'")
         return frozenset(values)
 
-    def _value(self) -> str:
-        return "" if self._peek() in (",", ")", "") else self._take()
+    def _parse_value(self) -> str:
+        return "" if self._peek() in (",", ")", "") else self._next()
 
 
-def _checked(key: str, value: str) -> str:
-    if faults := label_value_faults(value):
-        raise _bad(f'values[0][{key}]: Invalid value: "{value}": {faults[0]}')
+def _validate_value(key: str, value: str) -> str:
+    if faults := validate_label_value(value):
+        raise _parse_error(f'values[0][{key}]: Invalid value: "{value}": {faults[0]}')
     return value
 
 
-def _bad(detail: str) -> BadSelector:
+def _parse_error(detail: str) -> BadSelector:
     return BadSelector(f"unable to parse requirement: {detail}")
+
+
+_EXPRESSION_OPERATORS = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "absent"}
+
+
+def selector_matches(selector: Object | None, labels: Mapping[str, str]) -> bool:
+    """Whether labels are selected: an empty selector selects everything, an absent one nothing."""
+    if selector is None:
+        return False
+    return all(need.matches(labels) for need in selector_requirements(selector))
+
+
+def selector_requirements(selector: Object) -> tuple[LabelRequirement, ...]:
+    """What a selector requires. Raises BadSelector where it has an operator that there is not."""
+    equal = [
+        LabelRequirement(key, "in", frozenset({value}))
+        for key, value in selector.get("matchLabels", {}).items()
+    ]
+    return (*equal, *map(_expression_requirement, selector.get("matchExpressions", ())))
+
+
+def format_selector(selector: Object) -> str:
+    """A selector as people write it: `a=b,c in (d,e),!f`."""
+    equal = [f"{key}={value}" for key, value in sorted(selector.get("matchLabels", {}).items())]
+    return ",".join([*equal, *map(_format_expression, selector.get("matchExpressions", ()))])
+
+
+def _format_expression(expression: Object) -> str:
+    key, operator = expression.get("key", ""), expression.get("operator", "")
+    if operator == "Exists":
+        return str(key)
+    if operator == "DoesNotExist":
+        return f"!{key}"
+    return f"{key} {operator.lower()} ({','.join(sorted(expression.get('values', ())))})"
+
+
+def _expression_requirement(expression: Object) -> LabelRequirement:
+    operator = expression.get("operator", "")
+    if operator not in _EXPRESSION_OPERATORS:
+        raise BadSelector(f'"{operator}" is not a valid label selector operator')
+    values = frozenset(expression.get("values", ()))
+    return LabelRequirement(expression.get("key", ""), _EXPRESSION_OPERATORS[operator], values)

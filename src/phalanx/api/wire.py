@@ -21,7 +21,7 @@ APPLY_PATCH = "application/apply-patch+yaml"
 Object = dict[str, Any]
 
 
-class User(msgspec.Struct, frozen=True):
+class UserInfo(msgspec.Struct, frozen=True):
     """Who asks. `extra` says more about the credential, in rows of a key and a value."""
 
     name: str
@@ -30,7 +30,7 @@ class User(msgspec.Struct, frozen=True):
     extra: tuple[tuple[str, str], ...] = ()
 
 
-ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))
+ANONYMOUS = UserInfo("system:anonymous", ("system:unauthenticated",))
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class Request(msgspec.Struct, frozen=True):
     query: str = ""
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     body: bytes | Object = b""
-    user: User = ANONYMOUS
+    user: UserInfo = ANONYMOUS
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -49,17 +49,17 @@ class Reply(msgspec.Struct, frozen=True):
 
     code: int
     body: bytes
-    kind: str = JSON
+    content_type: str = JSON
     headers: tuple[tuple[str, str], ...] = ()
 
 
-class Stream(msgspec.Struct, frozen=True):
+class StreamReply(msgspec.Struct, frozen=True):
     """One answer in pieces, as they come: a watch. Whoever holds it closes `chunks`."""
 
     code: int
     chunks: AsyncGenerator[bytes, None]
-    kind: str = JSON
+    content_type: str = JSON
     headers: tuple[tuple[str, str], ...] = ()
 
 
-Handler = Callable[[Request], Awaitable[Reply | Stream]]
+Handler = Callable[[Request], Awaitable[Reply | StreamReply]]

@@ -14,22 +14,19 @@ how. Pure: values in, new objects out; talks to nobody and keeps nothing. See `d
 'Forbidden: basic scheduling policy is not supported by this controller'
 """
 
-from phalanx.builder.allowlist import validate_disruption_mode, validate_scheduling_policy
-from phalanx.builder.blocks import (
-    Intent,
-    map_composite_group_config,
-    map_pod_group_config,
-    read_intent,
-)
 from phalanx.builder.builder import WorkloadBuilder
 from phalanx.builder.config import (
     All,
     Basic,
     Gang,
+    Intent,
     ResourceClaim,
     SchedulingConfig,
     Single,
     Unknown,
+    map_composite_group_config,
+    map_pod_group_config,
+    read_intent,
 )
 from phalanx.builder.groups import (
     Template,
@@ -38,11 +35,20 @@ from phalanx.builder.groups import (
     new_pod_group,
     templates,
 )
-from phalanx.builder.item import Callback, WorkloadItem, default_min_count
-from phalanx.builder.links import GROUP_TEMPLATE, PARENT_COMPOSITE, Link, read_link
-from phalanx.builder.management import ManageBoth, ManageGroups, ManageNothing
 from phalanx.builder.names import pod_group_name, template_name, workload_name
-from phalanx.builder.owners import controller_reference, owner_reference
+from phalanx.builder.ownership import (
+    GROUP_TEMPLATE,
+    PARENT_COMPOSITE,
+    Link,
+    ManageBoth,
+    ManageGroups,
+    ManageNothing,
+    controller_reference,
+    owner_reference,
+    read_link,
+)
+from phalanx.builder.validation import validate_disruption_mode, validate_scheduling_policy
+from phalanx.builder.workload_item import Callback, WorkloadItem, default_min_count
 
 __all__ = [
     "GROUP_TEMPLATE",

@@ -10,19 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from phalanx.api.errors import Cause, Invalid, sentence
+from phalanx.api.errors import Cause, Invalid, join_causes
 from phalanx.api.kinds import WORKLOAD
-from phalanx.api.rules.workload import COMPOSITES, LEAVES
+from phalanx.api.validation.pod_group import COMPOSITE_POD_GROUP_TEMPLATES, POD_GROUP_TEMPLATES
 from phalanx.api.wire import Object
 from phalanx.builder.config import Option
-from phalanx.builder.faults import Finding, find
-from phalanx.builder.item import WorkloadItem
 from phalanx.builder.names import workload_name
-from phalanx.builder.owners import controller_reference
-from phalanx.builder.tree import Node, grow
+from phalanx.builder.ownership import controller_reference
+from phalanx.builder.validation import ItemFinding, validate_tree
+from phalanx.builder.workload_item import ItemNode, WorkloadItem, resolve_tree
 
 #: Stands for the owner where a tree is judged before there is one.
-_SOMEBODY: Object = {
+_PLACEHOLDER_OWNER: Object = {
     "apiVersion": "v1", "kind": "Owner",
     "metadata": {"name": "owner", "namespace": "default", "uid": "uid"},
 }  # fmt: skip
@@ -52,31 +51,33 @@ class WorkloadBuilder:
         With the tree of the object before an update, what was wrong with it already is let be;
         items are the same if their names are, from the root down.
         """
-        found = self._find(self.root)
-        before = [finding.identity for finding in self._find(old)] if old else []
-        return _told(finding for finding in found if finding.identity not in before)
+        found = self._validate_tree(self.root)
+        before = [finding.identity for finding in self._validate_tree(old)] if old else []
+        return _to_causes(finding for finding in found if finding.identity not in before)
 
     def build(self, owner: Object, *, name: str = "") -> Object:
         """The Workload of an object, in its namespace and owned by it.
 
         Raises Invalid, with a cause per field of the user's object, if there is anything wrong.
         """
-        tree = grow(self.root)
-        workload = _workload(tree, owner, name)
-        if causes := _told(find(tree, workload, self.allow)):
-            raise refusal(workload["metadata"]["name"], causes)
+        tree = resolve_tree(self.root)
+        workload = _build_workload(tree, owner, name)
+        if causes := _to_causes(validate_tree(tree, workload, self.allow)):
+            raise invalid_workload(workload["metadata"]["name"], causes)
         return workload
 
-    def _find(self, root: WorkloadItem) -> list[Finding]:
-        tree = grow(root)
-        return find(tree, _workload(tree, _SOMEBODY, "workload"), self.allow)
+    def _validate_tree(self, root: WorkloadItem) -> list[ItemFinding]:
+        tree = resolve_tree(root)
+        return validate_tree(
+            tree, _build_workload(tree, _PLACEHOLDER_OWNER, "workload"), self.allow
+        )
 
 
-def _told(findings: Iterable[Finding]) -> list[Cause]:
-    return list(dict.fromkeys(finding.told() for finding in findings))
+def _to_causes(findings: Iterable[ItemFinding]) -> list[Cause]:
+    return list(dict.fromkeys(finding.to_cause() for finding in findings))
 
 
-def _workload(tree: Node, owner: Object, name: str) -> Object:
+def _build_workload(tree: ItemNode, owner: Object, name: str) -> Object:
     reference = controller_reference(owner)
     group, _, _ = reference["apiVersion"].rpartition("/")
     controller = {"apiGroup": group, "kind": reference["kind"], "name": reference["name"]}
@@ -90,15 +91,17 @@ def _workload(tree: Node, owner: Object, name: str) -> Object:
         },
         "spec": {
             "controllerRef": controller,
-            COMPOSITES if tree.item.is_composite else LEAVES: [tree.template()],
+            COMPOSITE_POD_GROUP_TEMPLATES if tree.item.is_composite else POD_GROUP_TEMPLATES: [
+                tree.to_template()
+            ],
         },
     }
 
 
-def refusal(name: str, causes: Sequence[Cause]) -> Invalid:
+def invalid_workload(name: str, causes: Sequence[Cause]) -> Invalid:
     """Why there cannot be a Workload."""
     return Invalid(
-        f'{WORKLOAD.qualified} "{name}" is invalid: {sentence(causes)}',
+        f'{WORKLOAD.qualified_name} "{name}" is invalid: {join_causes(causes)}',
         name=name,
         group=WORKLOAD.group,
         kind=WORKLOAD.name,

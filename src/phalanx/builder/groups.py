@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from phalanx.api.errors import NotFound
 from phalanx.api.kinds import COMPOSITE_POD_GROUP, POD_GROUP, WORKLOAD, Kind
-from phalanx.api.rules.workload import COMPOSITES, LEAVES
+from phalanx.api.validation.pod_group import COMPOSITE_POD_GROUP_TEMPLATES, POD_GROUP_TEMPLATES
 from phalanx.api.wire import Object
 from phalanx.builder.names import pod_group_name
-from phalanx.builder.template import terms
+from phalanx.builder.workload_item import copy_group_fields
 
 
 class Template(NamedTuple):
@@ -35,15 +35,15 @@ class Template(NamedTuple):
 
 def templates(workload: Object) -> dict[str, Template]:
     """All templates of a Workload by name, each before those below it."""
-    return {one.name: one for one in _templates(workload.get("spec") or {}, "")}
+    return {one.name: one for one in _walk_templates(workload.get("spec") or {}, "")}
 
 
-def _templates(holder: Object, above: str) -> Iterator[Template]:
-    for value in holder.get(LEAVES) or ():
+def _walk_templates(holder: Object, above: str) -> Iterator[Template]:
+    for value in holder.get(POD_GROUP_TEMPLATES) or ():
         yield Template(POD_GROUP, value, above)
-    for value in holder.get(COMPOSITES) or ():
+    for value in holder.get(COMPOSITE_POD_GROUP_TEMPLATES) or ():
         yield Template(COMPOSITE_POD_GROUP, value, above)
-        yield from _templates(value, value["name"])
+        yield from _walk_templates(value, value["name"])
 
 
 def new_pod_group(
@@ -60,8 +60,8 @@ def new_pod_group(
     `instance` tells apart groups that are made of one template. Raises NotFound if there is no such
     template.
     """
-    found = _found(workload, template, POD_GROUP)
-    return _group(workload, found, instance, name, parent, owners)
+    found = _find_template(workload, template, POD_GROUP)
+    return _build_group(workload, found, instance, name, parent, owners)
 
 
 def new_composite_pod_group(
@@ -74,8 +74,8 @@ def new_composite_pod_group(
     owners: Sequence[Object] = (),
 ) -> Object:
     """A CompositePodGroup of a template; otherwise like `new_pod_group`."""
-    found = _found(workload, template, COMPOSITE_POD_GROUP)
-    return _group(workload, found, instance, name, parent, owners)
+    found = _find_template(workload, template, COMPOSITE_POD_GROUP)
+    return _build_group(workload, found, instance, name, parent, owners)
 
 
 def new_groups(
@@ -93,7 +93,7 @@ def new_groups(
     """
     known = templates(workload)
     if template and template not in known:
-        raise _missing(workload, template, "template", known)
+        raise _template_not_found(workload, template, "template", known)
     made: dict[str, Object] = {}
     for one in known.values():
         if one.parent in made:
@@ -102,7 +102,7 @@ def new_groups(
             above = parent
         else:
             continue
-        made[one.name] = _group(workload, one, instance, "", above, owners)
+        made[one.name] = _build_group(workload, one, instance, "", above, owners)
     return list(made.values())
 
 
@@ -112,14 +112,16 @@ def first_template(workload: Object) -> str:
     return next((one.name for one in known if one.kind is POD_GROUP), "")
 
 
-def _found(workload: Object, name: str, kind: Kind) -> Template:
+def _find_template(workload: Object, name: str, kind: Kind) -> Template:
     known = {one.name: one for one in templates(workload).values() if one.kind is kind}
     if name not in known:
-        raise _missing(workload, name, f"{kind.name[0].lower()}{kind.name[1:]}Template", known)
+        raise _template_not_found(
+            workload, name, f"{kind.name[0].lower()}{kind.name[1:]}Template", known
+        )
     return known[name]
 
 
-def _missing(workload: Object, name: str, noun: str, known: Iterable[str]) -> NotFound:
+def _template_not_found(workload: Object, name: str, noun: str, known: Iterable[str]) -> NotFound:
     holder = workload["metadata"]["name"]
     return NotFound(
         f'{noun} "{name}" not found in workload "{holder}" (have [{" ".join(known)}])',
@@ -129,7 +131,7 @@ def _missing(workload: Object, name: str, noun: str, known: Iterable[str]) -> No
     )
 
 
-def _group(
+def _build_group(
     workload: Object,
     template: Template,
     instance: str,
@@ -153,6 +155,6 @@ def _group(
         "spec": {
             "workloadRef": {"workloadName": meta["name"], "templateName": template.name},
             **above,
-            **terms(template.value),
+            **copy_group_fields(template.value),
         },
     }

@@ -15,18 +15,23 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from phalanx.api.errors import Cause
-from phalanx.api.rules.gangpolicy import NO_GANG, is_gang_by_word
+from phalanx.api.validation.job_scheduling import NO_GANG, is_gang_by_policy
 from phalanx.api.wire import Object
-from phalanx.builder.blocks import Intent, read_intent
 from phalanx.builder.builder import WorkloadBuilder
-from phalanx.builder.config import All, Basic, Gang, Single
+from phalanx.builder.config import All, Basic, Gang, Intent, PodTemplate, Single, read_intent
 from phalanx.builder.groups import first_template, new_pod_group
-from phalanx.builder.item import WorkloadItem, default_min_count
-from phalanx.builder.links import Link
-from phalanx.builder.management import PARENTS, ManageBoth, Management, ManageNothing, managed
 from phalanx.builder.names import pod_group_name, template_name
-from phalanx.builder.owners import controller_reference, owners_of_group
-from phalanx.builder.pods import PodTemplate
+from phalanx.builder.ownership import (
+    SCHEDULING_PARENTS,
+    Link,
+    ManageBoth,
+    Management,
+    ManageNothing,
+    controller_reference,
+    decide_management,
+    group_owner_references,
+)
+from phalanx.builder.workload_item import WorkloadItem, default_min_count
 
 #: What a Job supports.
 SUPPORTED = (Basic, Gang, Single, All)
@@ -37,7 +42,7 @@ def management(
     *,
     enabled: bool = True,
     basic: bool = True,
-    parents: Collection[tuple[str, str]] = PARENTS,
+    parents: Collection[tuple[str, str]] = SCHEDULING_PARENTS,
 ) -> Management:
     """What to make for a Job; the first that holds counts.
 
@@ -46,10 +51,10 @@ def management(
     """
     if not enabled:
         return ManageNothing("the feature gate WorkloadWithJob is off")
-    found = managed(job, [_pods(job).spec], parents)
+    found = decide_management(job, [_pod_template(job).spec], parents)
     if found != ManageBoth():
         return found
-    if stays_alone(job["spec"]):
+    if opts_out_of_groups(job["spec"]):
         return ManageNothing("its gang policy is NoGang")
     if not basic and item(job).resolve().policy == Basic():
         return ManageNothing("it is no gang, and only gangs get workloads here")
@@ -58,10 +63,10 @@ def management(
 
 def item(job: Object) -> WorkloadItem:
     """A Job as one group of pods."""
-    wanted, pods = intent(job["spec"], "spec"), _pods(job)
+    wanted, pods = read_job_intent(job["spec"], "spec"), _pod_template(job)
     return WorkloadItem(
         template_name(job["metadata"]["name"]),
-        default=pods.default(Basic()),
+        default=pods.default_config(Basic()),
         user=wanted.config,
         callbacks=(default_min_count(job["spec"].get("parallelism", 1)),),
         path="spec.scheduling",
@@ -92,7 +97,7 @@ def pod_group(job: Object, workload: Object, link: Link | None = None) -> Object
     get groups of their own. Raises NotFound if the Workload has no such template.
     """
     if link is None:
-        owners = owners_of_group(job, workload)
+        owners = group_owner_references(job, workload)
         return new_pod_group(workload, first_template(workload), owners=owners)
     template, name = link.template or first_template(workload), job["metadata"]["name"]
     return new_pod_group(
@@ -104,19 +109,19 @@ def pod_group(job: Object, workload: Object, link: Link | None = None) -> Object
     )
 
 
-def intent(spec: Object, path: str) -> Intent:
+def read_job_intent(spec: Object, path: str) -> Intent:
     """What a Job says in `scheduling`, or in short in `gangPolicy`, given its spec."""
     full = read_intent(spec.get("scheduling"), f"{path}.scheduling")
-    if full.config.policy is not None or not is_gang_by_word(spec):
+    if full.config.policy is not None or not is_gang_by_policy(spec):
         return full
     config = replace(full.config, policy=Gang())
     return Intent(config, {**full.fields, "schedulingPolicy": f"{path}.gangPolicy"})
 
 
-def stays_alone(spec: Object) -> bool:
+def opts_out_of_groups(spec: Object) -> bool:
     """Whether a Job wants to be in no group at all, given its spec."""
     return (spec.get("gangPolicy") or {}).get("policy") == NO_GANG
 
 
-def _pods(job: Object) -> PodTemplate:
+def _pod_template(job: Object) -> PodTemplate:
     return PodTemplate(job["spec"].get("template") or {}, "spec.template")

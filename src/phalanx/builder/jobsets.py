@@ -14,22 +14,39 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from phalanx.api.causes import invalid, required
 from phalanx.api.errors import Cause
-from phalanx.api.rules.jobsets import job_spec, pod_template, replicated_jobs
-from phalanx.api.rules.jobsetscheduling import is_sequenced
+from phalanx.api.field_errors import invalid, required
+from phalanx.api.validation.job_set_policies import (
+    has_sequential_startup,
+    job_spec,
+    pod_template,
+    replicated_jobs,
+)
 from phalanx.api.wire import Object
 from phalanx.builder import jobs
-from phalanx.builder.blocks import Intent, read_intent
-from phalanx.builder.builder import WorkloadBuilder, refusal
-from phalanx.builder.config import All, Basic, Gang, SchedulingConfig, Single
+from phalanx.builder.builder import WorkloadBuilder, invalid_workload
+from phalanx.builder.config import (
+    All,
+    Basic,
+    Gang,
+    Intent,
+    PodTemplate,
+    SchedulingConfig,
+    Single,
+    read_intent,
+)
 from phalanx.builder.groups import new_groups
-from phalanx.builder.item import WorkloadItem, default_min_count
-from phalanx.builder.links import Link
-from phalanx.builder.management import ManageBoth, Management, ManageNothing, managed
 from phalanx.builder.names import free_name
-from phalanx.builder.owners import controller_reference, owners_of_group
-from phalanx.builder.pods import PodTemplate
+from phalanx.builder.ownership import (
+    Link,
+    ManageBoth,
+    Management,
+    ManageNothing,
+    controller_reference,
+    decide_management,
+    group_owner_references,
+)
+from phalanx.builder.workload_item import WorkloadItem, default_min_count
 
 #: What a JobSet supports.
 SUPPORTED = (Basic, Gang, Single, All)
@@ -37,7 +54,7 @@ _PATH = "spec.scheduling"
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class ReplicatedJob:
     """A replicated Job of a JobSet, and its place among them."""
 
     value: Object
@@ -56,63 +73,67 @@ class Role:
         return replicas
 
     @property
-    def count(self) -> int:
+    def pod_count(self) -> int:
         """How many pods it runs at once."""
         parallelism: int = job_spec(self.value).get("parallelism", 1)
         completions: int = job_spec(self.value).get("completions", parallelism)
         return self.replicas * min(parallelism, completions)
 
     @property
-    def pods(self) -> PodTemplate:
+    def pod_template(self) -> PodTemplate:
         """What its pods are made of."""
         return PodTemplate(pod_template(self.value), f"{self.path}.template.spec.template")
 
 
-def roles(jobset: Object) -> list[Role]:
+def grouped_replicated_jobs(jobset: Object) -> list[ReplicatedJob]:
     """The replicated Jobs whose pods are in groups."""
     return [
-        Role(value, f"spec.replicatedJobs[{at}]")
+        ReplicatedJob(value, f"spec.replicatedJobs[{at}]")
         for at, value in enumerate(replicated_jobs(jobset["spec"]))
-        if not jobs.stays_alone(job_spec(value))
+        if not jobs.opts_out_of_groups(job_spec(value))
     ]
 
 
 def management(jobset: Object) -> Management:
     """What to make for a JobSet."""
-    found = managed(jobset, [role.pods.spec for role in roles(jobset)])
-    if found == ManageBoth() and not roles(jobset):
+    found = decide_management(
+        jobset, [role.pod_template.spec for role in grouped_replicated_jobs(jobset)]
+    )
+    if found == ManageBoth() and not grouped_replicated_jobs(jobset):
         return ManageNothing("none of its Jobs is to be in a group")
     return found
 
 
 def item(jobset: Object) -> WorkloadItem:
     """A JobSet as a tree: the root, and below it a leaf for each replicated Job."""
-    parts = roles(jobset)
+    parts = grouped_replicated_jobs(jobset)
     intent = read_intent(jobset["spec"].get("scheduling"), _PATH, composite=True)
-    running = sum(role.count > 0 for role in parts)
+    running = sum(role.pod_count > 0 for role in parts)
     root = WorkloadItem(
         free_name("root", [role.name for role in parts]),
-        default=SchedulingConfig(policy=Basic() if is_sequenced(jobset["spec"]) else Gang()),
+        default=SchedulingConfig(
+            policy=Basic() if has_sequential_startup(jobset["spec"]) else Gang()
+        ),
         user=intent.config,
         callbacks=(default_min_count(running),),
         path=_PATH,
         fields={"podGroupTemplates": "spec.replicatedJobs", **intent.fields},
     )
     policy = Gang() if isinstance(root.resolve().policy, Gang) else Basic()
-    return replace(root, children=tuple(_leaf(jobset, role, policy) for role in parts))
+    return replace(root, children=tuple(_leaf_item(jobset, role, policy) for role in parts))
 
 
 def validate(jobset: Object, old: Object | None = None) -> list[Cause]:
     """What is wrong with how a JobSet is to be scheduled, and was not before."""
     found = WorkloadBuilder(item(jobset), SUPPORTED).validate(item(old) if old else None)
-    before = _faults(old) if old else []
-    return [*found, *(cause for cause in _faults(jobset) if cause not in before)]
+    before = _check_group_count(old) if old else []
+    return [*found, *(cause for cause in _check_group_count(jobset) if cause not in before)]
 
 
 def workload(jobset: Object) -> Object:
     """The Workload of a JobSet. Raises Invalid if there cannot be one."""
-    if causes := _faults(jobset):
-        raise refusal(jobset["metadata"]["name"], causes)
+    if causes := _check_group_count(jobset):
+        raise invalid_workload(jobset["metadata"]["name"], causes)
     return WorkloadBuilder(item(jobset), SUPPORTED).build(jobset)
 
 
@@ -122,7 +143,7 @@ def groups(jobset: Object, workload: Object, link: Link | None = None) -> list[O
     If there is a link to the Workload of a parent: what that has for the JobSet.
     """
     if link is None:
-        return new_groups(workload, owners=owners_of_group(jobset, workload))
+        return new_groups(workload, owners=group_owner_references(jobset, workload))
     return new_groups(
         workload,
         link.template,
@@ -132,7 +153,7 @@ def groups(jobset: Object, workload: Object, link: Link | None = None) -> list[O
     )
 
 
-def _faults(jobset: Object) -> list[Cause]:
+def _check_group_count(jobset: Object) -> list[Cause]:
     """What a tree cannot show: that it has no leaves, or fewer than it needs."""
     root = item(jobset)
     if not root.children:
@@ -140,36 +161,44 @@ def _faults(jobset: Object) -> list[Cause]:
     match root.resolve().policy:
         case Gang(int() as count) if count > len(root.children):
             detail = f"must not be greater than the number of groups ({len(root.children)})"
-            return [root.told(invalid("schedulingPolicy.gang.minGroupCount", count, detail))]
+            return [
+                root.at_user_field(invalid("schedulingPolicy.gang.minGroupCount", count, detail))
+            ]
     return []
 
 
-def _leaf(jobset: Object, role: Role, policy: Basic | Gang) -> WorkloadItem:
-    intent = _nested(role).beneath(_targeted(jobset, role))
+def _leaf_item(jobset: Object, replicated_job: ReplicatedJob, policy: Basic | Gang) -> WorkloadItem:
+    intent = _template_intent(replicated_job).beneath(_root_intent(jobset, replicated_job))
     return WorkloadItem(
-        role.name,
-        default=role.pods.default(policy),
+        replicated_job.name,
+        default=replicated_job.pod_template.default_config(policy),
         user=intent.config,
-        callbacks=(default_min_count(role.count),),
-        path=f"{role.path}.template.spec.scheduling",
-        fields={"name": f"{role.path}.name", **role.pods.fields, **intent.fields},
+        callbacks=(default_min_count(replicated_job.pod_count),),
+        path=f"{replicated_job.path}.template.spec.scheduling",
+        fields={
+            "name": f"{replicated_job.path}.name",
+            **replicated_job.pod_template.fields,
+            **intent.fields,
+        },
     )
 
 
-def _nested(role: Role) -> Intent:
+def _template_intent(replicated_job: ReplicatedJob) -> Intent:
     """What the template of a replicated Job says: of one Job, so the size is of each of them."""
-    intent = jobs.intent(job_spec(role.value), f"{role.path}.template.spec")
+    intent = jobs.read_job_intent(
+        job_spec(replicated_job.value), f"{replicated_job.path}.template.spec"
+    )
     match intent.config.policy:
         case Gang(int() as count) if count > 0:
-            policy = Gang(count * max(role.replicas, 1))
+            policy = Gang(count * max(replicated_job.replicas, 1))
             return replace(intent, config=replace(intent.config, policy=policy))
     return intent
 
 
-def _targeted(jobset: Object, role: Role) -> Intent:
+def _root_intent(jobset: Object, replicated_job: ReplicatedJob) -> Intent:
     """What the root says of a replicated Job."""
     scheduling = jobset["spec"].get("scheduling") or {}
     for at, policy in enumerate(scheduling.get("replicatedJobPolicies") or ()):
-        if policy.get("targetReplicatedJob") == role.name:
+        if policy.get("targetReplicatedJob") == replicated_job.name:
             return read_intent(policy, f"{_PATH}.replicatedJobPolicies[{at}]")
     return Intent()

@@ -7,18 +7,20 @@ user says basic, pods are scheduled one by one.
 
 from __future__ import annotations
 
-from phalanx.api.causes import invalid
 from phalanx.api.errors import Cause
+from phalanx.api.field_errors import invalid
 from phalanx.api.wire import Object
-from phalanx.builder.blocks import read_intent
-from phalanx.builder.builder import WorkloadBuilder, refusal
-from phalanx.builder.config import All, Basic, Gang, Single
+from phalanx.builder.builder import WorkloadBuilder, invalid_workload
+from phalanx.builder.config import All, Basic, Gang, PodTemplate, Single, read_intent
 from phalanx.builder.groups import first_template, new_pod_group
-from phalanx.builder.item import WorkloadItem, default_min_count
-from phalanx.builder.links import Link
-from phalanx.builder.management import Management, managed
-from phalanx.builder.owners import controller_reference, owners_of_group
-from phalanx.builder.pods import PodTemplate
+from phalanx.builder.ownership import (
+    Link,
+    Management,
+    controller_reference,
+    decide_management,
+    group_owner_references,
+)
+from phalanx.builder.workload_item import WorkloadItem, default_min_count
 
 #: What a LeaderWorkerSet supports.
 SUPPORTED = (Basic, Gang, Single, All)
@@ -29,7 +31,7 @@ _PATH = "spec.scheduling"
 
 def management(lws: Object) -> Management:
     """What to make for a LeaderWorkerSet."""
-    return managed(lws, [_leader(lws).spec, _workers(lws).spec])
+    return decide_management(lws, [_leader_template(lws).spec, _worker_template(lws).spec])
 
 
 def item(lws: Object) -> WorkloadItem:
@@ -37,25 +39,27 @@ def item(lws: Object) -> WorkloadItem:
     intent = read_intent(lws["spec"].get("scheduling"), _PATH)
     return WorkloadItem(
         TEMPLATE,
-        default=_workers(lws).default(Basic() if _leader_first(lws) else Gang()),
+        default=_worker_template(lws).default_config(
+            Basic() if _starts_leader_first(lws) else Gang()
+        ),
         user=intent.config,
-        callbacks=(default_min_count(_template(lws).get("size", 1)),),
+        callbacks=(default_min_count(_leader_worker_template(lws).get("size", 1)),),
         path=_PATH,
-        fields={**_workers(lws).fields, **intent.fields},
+        fields={**_worker_template(lws).fields, **intent.fields},
     )
 
 
 def validate(lws: Object, old: Object | None = None) -> list[Cause]:
     """What is wrong with how a LeaderWorkerSet is to be scheduled, and was not before."""
     found = WorkloadBuilder(item(lws), SUPPORTED).validate(item(old) if old else None)
-    before = _unlike_workers(old) if old else []
-    return [*found, *(cause for cause in _unlike_workers(lws) if cause not in before)]
+    before = _check_leader_priority(old) if old else []
+    return [*found, *(cause for cause in _check_leader_priority(lws) if cause not in before)]
 
 
 def workload(lws: Object) -> Object:
     """The Workload of a LeaderWorkerSet. Raises Invalid if there cannot be one."""
-    if causes := _unlike_workers(lws):
-        raise refusal(lws["metadata"]["name"], causes)
+    if causes := _check_leader_priority(lws):
+        raise invalid_workload(lws["metadata"]["name"], causes)
     return WorkloadBuilder(item(lws), SUPPORTED).build(lws)
 
 
@@ -65,7 +69,7 @@ def pod_group(lws: Object, workload: Object, replica: int, link: Link | None = N
     If there is a link to the Workload of a parent: of the template that is named there.
     """
     if link is None:
-        owners = owners_of_group(lws, workload)
+        owners = group_owner_references(lws, workload)
         return new_pod_group(workload, TEMPLATE, instance=str(replica), owners=owners)
     return new_pod_group(
         workload,
@@ -76,9 +80,9 @@ def pod_group(lws: Object, workload: Object, replica: int, link: Link | None = N
     )
 
 
-def _unlike_workers(lws: Object) -> list[Cause]:
+def _check_leader_priority(lws: Object) -> list[Cause]:
     """What a leader has that its workers have not: the pods of a group have one priority."""
-    leader, workers = _leader(lws), _workers(lws)
+    leader, workers = _leader_template(lws), _worker_template(lws)
     return [
         invalid(place, leader.spec.get(name, ""), "must be that of the workers: they are one group")
         for name, place in leader.fields.items()
@@ -86,22 +90,22 @@ def _unlike_workers(lws: Object) -> list[Cause]:
     ]
 
 
-def _leader_first(lws: Object) -> bool:
+def _starts_leader_first(lws: Object) -> bool:
     order: str = lws["spec"].get("startupPolicy", "")
     return order == "LeaderReady"
 
 
-def _template(lws: Object) -> Object:
+def _leader_worker_template(lws: Object) -> Object:
     return lws["spec"].get("leaderWorkerTemplate") or {}
 
 
-def _leader(lws: Object) -> PodTemplate:
+def _leader_template(lws: Object) -> PodTemplate:
     """The leader's template; without one, leaders are made like workers."""
     path = "spec.leaderWorkerTemplate.leaderTemplate"
-    template = _template(lws).get("leaderTemplate")
-    return PodTemplate(template, path) if template else _workers(lws)
+    template = _leader_worker_template(lws).get("leaderTemplate")
+    return PodTemplate(template, path) if template else _worker_template(lws)
 
 
-def _workers(lws: Object) -> PodTemplate:
+def _worker_template(lws: Object) -> PodTemplate:
     path = "spec.leaderWorkerTemplate.workerTemplate"
-    return PodTemplate(_template(lws).get("workerTemplate") or {}, path)
+    return PodTemplate(_leader_worker_template(lws).get("workerTemplate") or {}, path)

@@ -29,7 +29,7 @@ def workload_name(owner: str, uid: str) -> str:
     'train-795ddf89fd'
     """
     mark = _hash(f"(types.UID){uid}")
-    return f"{_cut(owner, _OBJECT_LIMIT - len(mark) - 1)}-{mark}"
+    return f"{_truncate(owner, _OBJECT_LIMIT - len(mark) - 1)}-{mark}"
 
 
 def template_name(job: str) -> str:
@@ -59,8 +59,8 @@ def pod_group_name(workload: str, template: str, instance: str = "", *, shown: b
     mark = _hash("\0".join(parts)) if instance else _hash(workload + template)
     template = f"{template}-{instance}" if instance and shown else template
     room = _OBJECT_LIMIT - len(mark) - 2
-    first, second = _shares(len(workload), len(template), room)
-    return f"{_cut(workload, first)}-{_cut(template, second)}-{mark}"
+    first, second = _split_room(len(workload), len(template), room)
+    return f"{_truncate(workload, first)}-{_truncate(template, second)}-{mark}"
 
 
 def claim_prefix(owner: str, claim: str) -> str:
@@ -72,7 +72,7 @@ def claim_prefix(owner: str, claim: str) -> str:
     full = len(owner) + len(claim) + 2
     if full <= _CLAIM_LIMIT:
         return f"{owner}-{claim}-"
-    first, second = (_cut(part, len(part) * _CLAIM_LIMIT // full) for part in (owner, claim))
+    first, second = (_truncate(part, len(part) * _CLAIM_LIMIT // full) for part in (owner, claim))
     return f"{first}-{second}-"
 
 
@@ -91,13 +91,13 @@ def free_name(wanted: str, taken: Collection[str]) -> str:
     return next(name for name in (wanted, *numbered) if name not in taken)
 
 
-def _shares(first: int, second: int, room: int) -> tuple[int, int]:
+def _split_room(first: int, second: int, room: int) -> tuple[int, int]:
     """How many characters two parts get: half each, and what the other one does not need."""
     half, small = room - room // 2, room // 2
     return max(half, room - second), max(small, room - first)
 
 
-def _cut(text: str, limit: int) -> str:
+def _truncate(text: str, limit: int) -> str:
     """The beginning of a name; a dot at the end of it would begin a label with a dash."""
     return text if len(text) <= limit else text[:limit].rstrip(".")
 

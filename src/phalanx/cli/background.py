@@ -18,9 +18,9 @@ from pathlib import Path
 
 import click
 
-_PID, _LOG = "up.pid", "up.log"
+_PID_FILE, _LOG_FILE = "up.pid", "up.log"
 #: Seconds that a control plane is given to end, and between two looks whether it has.
-_PATIENCE, _LOOK = 10.0, 0.05
+_STOP_TIMEOUT, _POLL_INTERVAL = 10.0, 0.05
 
 
 class NotStarted(Exception):
@@ -32,9 +32,9 @@ class StillRunning(Exception):
 
 
 @contextlib.contextmanager
-def registered(folder: Path) -> Iterator[None]:
+def pid_file(folder: Path) -> Iterator[None]:
     """Have this process known as the one that runs in a folder, unless there is one already."""
-    with open(folder / _PID, "a+", opener=_private) as file:
+    with open(folder / _PID_FILE, "a+", opener=_open_private) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -46,13 +46,13 @@ def registered(folder: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            (folder / _PID).unlink(missing_ok=True)
+            (folder / _PID_FILE).unlink(missing_ok=True)
 
 
-def running(folder: Path) -> int:
+def running_pid(folder: Path) -> int:
     """The number of the process that runs in a folder; 0 if none does."""
     try:
-        with (folder / _PID).open() as file:
+        with (folder / _PID_FILE).open() as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -64,7 +64,7 @@ def running(folder: Path) -> int:
 
 def start(arguments: Sequence[str], folder: Path) -> str:
     """Begin `phalanx up` with these arguments in the background; the line that it is ready with."""
-    with open(folder / _LOG, "w", opener=_private) as log:
+    with open(folder / _LOG_FILE, "w", opener=_open_private) as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "phalanx", "up", *arguments],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
@@ -75,11 +75,11 @@ def start(arguments: Sequence[str], folder: Path) -> str:
         ready = out.readline()
     if not ready.startswith("ready "):
         process.wait()
-        raise NotStarted((folder / _LOG).read_text().strip().removeprefix("Error: "))
+        raise NotStarted((folder / _LOG_FILE).read_text().strip().removeprefix("Error: "))
     return ready.rstrip("\n")
 
 
-def announce(ready: str) -> None:
+def print_ready(ready: str) -> None:
     """Say that it is ready, for programs, and where its page is, for people."""
     click.echo(ready)
     page = f"{ready.split()[1]}/ui/"
@@ -88,17 +88,17 @@ def announce(ready: str) -> None:
 
 def stop(folder: Path) -> bool:
     """End what runs in a folder; whether anything did."""
-    pid = running(folder)
+    pid = running_pid(folder)
     if not pid:
         return False
     os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + _PATIENCE
-    while running(folder) == pid:
+    deadline = time.monotonic() + _STOP_TIMEOUT
+    while running_pid(folder) == pid:
         if time.monotonic() > deadline:
-            raise StillRunning(f"process {pid} has not ended after {_PATIENCE:g} s")
-        time.sleep(_LOOK)
+            raise StillRunning(f"process {pid} has not ended after {_STOP_TIMEOUT:g} s")
+        time.sleep(_POLL_INTERVAL)
     return True
 
 
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)

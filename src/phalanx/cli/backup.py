@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from phalanx.cli.options import state_folder
+from phalanx.cli.options import state_directory
 from phalanx.store.backup import backup
-from phalanx.store.errors import StoreRefused
+from phalanx.store.errors import StoreUnusable
 
 
 @click.command()
@@ -25,7 +25,7 @@ def command(target: Path, data: Path | None) -> None:
       phalanx backup monday.db
     """
     try:
-        revision = backup(data or state_folder(), target)
-    except StoreRefused as error:
+        revision = backup(data or state_directory(), target)
+    except StoreUnusable as error:
         raise click.ClickException(str(error)) from None
     click.echo(f"copied revision {revision} to {target}")

@@ -11,16 +11,15 @@ import click
 import uvloop
 
 from phalanx.api.errors import ApiError
-from phalanx.cli.options import state_folder
+from phalanx.cli.options import state_directory
 from phalanx.client import kubeconfig
 from phalanx.client.client import Client
-from phalanx.client.readonly import ReadOnly
-from phalanx.client.transports import Unreachable
+from phalanx.client.transports import ReadOnlyTransport, Unreachable
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-_DEFAULT = "[default: $KUBECONFIG, then the cluster of this pod, then the running phalanx up]"
+_DEFAULT_HELP = "[default: $KUBECONFIG, then the cluster of this pod, then the running phalanx up]"
 
 
 def server_options(command: F) -> F:
@@ -28,7 +27,7 @@ def server_options(command: F) -> F:
     for option in (
         click.option("--context", default="", help="The context to use. [default: the current]"),
         click.option("--kubeconfig", "config", type=click.Path(path_type=Path), default=None,
-                     metavar="FILE", help=_DEFAULT),
+                     metavar="FILE", help=_DEFAULT_HELP),
     ):  # fmt: skip
         command = option(command)
     return command
@@ -42,34 +41,42 @@ def cluster_options(command: F) -> F:
     return namespace(server_options(command))
 
 
-def access(config: Path | None, context: str) -> kubeconfig.Access:
+def load_client_config(config: Path | None, context: str) -> kubeconfig.ClientConfig:
     """The server that the options lead to, and a credential for it."""
     if not config and not os.environ.get("KUBECONFIG"):
-        inside = kubeconfig.in_cluster(os.environ)
+        inside = kubeconfig.load_in_cluster(os.environ)
         if inside is not None:
             return inside
-    files = [config] if config else kubeconfig.search(os.environ, state_folder() / "kubeconfig")
+    files = (
+        [config]
+        if config
+        else kubeconfig.kubeconfig_paths(os.environ, state_directory() / "kubeconfig")
+    )
     if not any(file.exists() for file in files):
         raise kubeconfig.KubeconfigError(
             f"there is no kubeconfig at {' or '.join(map(str, files))}; "
             "start a control plane with phalanx up, or name a file with --kubeconfig"
         )
-    return kubeconfig.read(files, context)
+    return kubeconfig.load(files, context)
 
 
-def ask(config: Path | None, context: str, question: Callable[[Client, str], Awaitable[T]]) -> T:
+def query_cluster(
+    config: Path | None, context: str, query: Callable[[Client, str], Awaitable[T]]
+) -> T:
     """Put a question to the cluster, given a client that only reads and the context's namespace."""
     try:
-        return uvloop.run(_asked(access(config, context), question))
+        return uvloop.run(_run_query(load_client_config(config, context), query))
     except Unreachable as error:
         raise click.ClickException(f"{error}; does it run? (phalanx up)") from None
     except (kubeconfig.KubeconfigError, ApiError) as error:
         raise click.ClickException(str(error)) from None
 
 
-async def _asked(server: kubeconfig.Access, question: Callable[[Client, str], Awaitable[T]]) -> T:
-    client = Client(ReadOnly(kubeconfig.transport(server)))
+async def _run_query(
+    server: kubeconfig.ClientConfig, query: Callable[[Client, str], Awaitable[T]]
+) -> T:
+    client = Client(ReadOnlyTransport(kubeconfig.create_transport(server)))
     try:
-        return await question(client, server.namespace or "default")
+        return await query(client, server.namespace or "default")
     finally:
         await client.close()

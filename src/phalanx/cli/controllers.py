@@ -6,18 +6,34 @@ from pathlib import Path
 
 import click
 
-from phalanx.chance import TrueChance
 from phalanx.cli import options
+from phalanx.cli.component_runner import (
+    ReadyPrinter,
+    ServerConnection,
+    component_options,
+    election_identity,
+    open_health_socket,
+    print_status,
+    run_component,
+)
 from phalanx.cli.connection import server_options
-from phalanx.cli.health import health_socket
-from phalanx.cli.running import Connected, Ready, identity, part_options, run_beside, say
-from phalanx.client.election import Terms
+from phalanx.client.leader_election import LeaseTimings
 from phalanx.clock import WallClock
-from phalanx.controllers.bureau import Bureau, Voice, Wishes
-from phalanx.controllers.roster import CONTROLLERS, USUAL, Selection, UnknownController
-from phalanx.controllers.tenure import Candidacy
+from phalanx.controllers.controller_manager import (
+    ControllerManager,
+    ControllerManagerCallbacks,
+    ControllerManagerConfig,
+)
+from phalanx.controllers.leadership import ElectionConfig
+from phalanx.controllers.registry import (
+    ALL_DEFAULT,
+    CONTROLLERS,
+    ControllerSelection,
+    UnknownController,
+)
+from phalanx.randomness import SystemRandom
 
-_NAMES = ", ".join(row.name for row in CONTROLLERS)
+_CONTROLLER_NAMES = ", ".join(row.name for row in CONTROLLERS)
 
 
 @click.command()
@@ -25,11 +41,11 @@ _NAMES = ", ".join(row.name for row in CONTROLLERS)
 @click.option(
     "--controllers",
     "wanted",
-    default=USUAL,
+    default=ALL_DEFAULT,
     show_default=True,
     metavar="LIST",
-    help=f"Which ones, with commas: {USUAL} all that are usual, x this one too, -x not this one. "
-    f"There are {_NAMES}. Where the API server is not Phalanx only job is usual.",
+    help=f"Which ones, with commas: {ALL_DEFAULT} all that are usual, x this one too, -x not this one. "
+    f"There are {_CONTROLLER_NAMES}. Where the API server is not Phalanx only job is usual.",
 )
 @click.option(
     "--basic-workloads",
@@ -39,7 +55,7 @@ _NAMES = ", ".join(row.name for row in CONTROLLERS)
     show_default=True,
     help="Whether Jobs that are no gangs get a Workload and a PodGroup too.",
 )
-@part_options
+@component_options
 def command(
     config: Path | None, context: str, wanted: str, basic: str, elect: bool | None,
     feature_gates: str, listen: str,
@@ -53,18 +69,18 @@ def command(
     Example:
       phalanx controllers --kubeconfig here.kubeconfig --controllers '*,-garbage'
     """
-    gates, selection = options.feature_gates(feature_gates), _selection(wanted)
-    candidacy = None if elect is False else Candidacy(identity(), Terms())
-    sock = health_socket(listen)
-    server = Connected(config, context)
-    voice = Voice(say, Ready(server.url, "controllers"))
-    wishes = Wishes(selection, gates, basic == "always")
-    bureau = Bureau(server.client, WallClock(), TrueChance(), voice, wishes, candidacy)
-    run_beside(server, bureau, sock)
+    gates, selection = options.parse_feature_gates(feature_gates), _parse_selection(wanted)
+    candidacy = None if elect is False else ElectionConfig(election_identity(), LeaseTimings())
+    sock = open_health_socket(listen)
+    server = ServerConnection(config, context)
+    voice = ControllerManagerCallbacks(print_status, ReadyPrinter(server.url, "controllers"))
+    wishes = ControllerManagerConfig(selection, gates, basic == "always")
+    bureau = ControllerManager(server.client, WallClock(), SystemRandom(), voice, wishes, candidacy)
+    run_component(server, bureau, sock)
 
 
-def _selection(text: str) -> Selection:
+def _parse_selection(text: str) -> ControllerSelection:
     try:
-        return Selection(word.strip() for word in text.split(",") if word.strip())
+        return ControllerSelection(word.strip() for word in text.split(",") if word.strip())
     except UnknownController as error:
         raise click.BadParameter(str(error), param_hint="--controllers") from None

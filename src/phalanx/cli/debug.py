@@ -19,24 +19,24 @@ from typing import Any
 import click
 
 from phalanx import __version__
+from phalanx.api.conversion.hub import STORED_KINDS
 from phalanx.api.errors import ApiError
 from phalanx.api.kinds import CONFIG_MAP, SECRET, Kind
 from phalanx.api.meta import timestamp
-from phalanx.api.versions.conversion import STORED
 from phalanx.api.wire import Object
-from phalanx.cli.connection import ask, server_options
-from phalanx.cli.options import state_folder
-from phalanx.cli.paper import JSON, structured
+from phalanx.cli.connection import query_cluster, server_options
+from phalanx.cli.options import state_directory
+from phalanx.cli.output import JSON, format_structured
 from phalanx.client.client import Client
 from phalanx.clock import WallClock
 
 #: Lines of a log that are taken, the last ones.
-LINES = 2_000
+MAX_LOG_LINES = 2_000
 #: Logs of a control plane, in its folder.
-_LOGS = ("up.log", "audit.log")
-_LEFT_OUT = "(left out)"
-_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-_PATHS = {"version.json": "/version", "metrics.txt": "/metrics", "ready.txt": "/readyz"}
+_LOG_FILES = ("up.log", "audit.log")
+_REDACTED = "(left out)"
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_ENDPOINTS = {"version.json": "/version", "metrics.txt": "/metrics", "ready.txt": "/readyz"}
 
 
 @click.command()
@@ -73,14 +73,14 @@ def command(
     """
     now = WallClock().now()
     place = file or Path(f"phalanx-debug-{timestamp(now).replace(':', '')}.tar.gz")
-    parts = dict(_own())
+    parts = dict(_local_versions())
     try:
-        parts |= ask(config, context, _asked)
+        parts |= query_cluster(config, context, _collect_cluster)
     except click.ClickException as error:
         parts["missing.txt"] = f"the cluster: {error.message}\n"
-    parts |= _logs(data or state_folder(), decisions)
+    parts |= _collect_logs(data or state_directory(), decisions)
     try:
-        _pack(place, parts, now)
+        _write_archive(place, parts, now)
     except OSError as error:
         raise click.ClickException(f"cannot write {place}: {error.strerror}") from None
     if missing := parts.get("missing.txt"):
@@ -88,7 +88,7 @@ def command(
     click.echo(f"wrote {place}")
 
 
-def _own() -> Iterator[tuple[str, str]]:
+def _local_versions() -> Iterator[tuple[str, str]]:
     """What is known of this program and this machine."""
     packages = sorted(f"{one.metadata['Name']} {one.version}" for one in distributions())
     yield (
@@ -99,10 +99,10 @@ def _own() -> Iterator[tuple[str, str]]:
     )
 
 
-async def _asked(client: Client, namespace: str) -> dict[str, str]:
+async def _collect_cluster(client: Client, namespace: str) -> dict[str, str]:
     """All that the cluster tells; what it does not is listed in `missing.txt`."""
     found, missing = dict[str, str](), list[str]()
-    async for name, content in _answers(client):
+    async for name, content in _collect_responses(client):
         if isinstance(content, str):
             found[name] = content
         else:
@@ -112,37 +112,37 @@ async def _asked(client: Client, namespace: str) -> dict[str, str]:
     return found
 
 
-async def _answers(client: Client) -> AsyncIterator[tuple[str, str | ApiError]]:
-    for name, path in _PATHS.items():
-        yield name, await _tried(_text(client, path))
-    for kind in STORED:
+async def _collect_responses(client: Client) -> AsyncIterator[tuple[str, str | ApiError]]:
+    for name, path in _ENDPOINTS.items():
+        yield name, await _result_or_error(_get_text(client, path))
+    for kind in STORED_KINDS:
         if kind is not SECRET:
             name = f"objects/{kind.resource}.json"
-            yield name, await _tried(_objects(client, kind))
+            yield name, await _result_or_error(_dump_objects(client, kind))
 
 
-async def _tried(answer: Awaitable[str]) -> str | ApiError:
+async def _result_or_error(answer: Awaitable[str]) -> str | ApiError:
     try:
         return await answer
     except ApiError as error:
         return error
 
 
-async def _text(client: Client, path: str) -> str:
+async def _get_text(client: Client, path: str) -> str:
     return (await client.get_raw(path)).decode(errors="replace")
 
 
-async def _objects(client: Client, kind: Kind) -> str:
+async def _dump_objects(client: Client, kind: Kind) -> str:
     listing = await client.list(kind)
-    return structured([_redacted(kind, one) for one in listing.items], JSON) + "\n"
+    return format_structured([_redact(kind, one) for one in listing.items], JSON) + "\n"
 
 
-def _redacted(kind: Kind, obj: Object) -> Object:
+def _redact(kind: Kind, obj: Object) -> Object:
     """An object without values that may be secret."""
-    (obj["metadata"].get("annotations") or {}).pop(_APPLIED, None)
+    (obj["metadata"].get("annotations") or {}).pop(_LAST_APPLIED, None)
     if kind is CONFIG_MAP:
         for part in ("data", "binaryData"):
-            obj |= {part: dict.fromkeys(obj[part], _LEFT_OUT)} if obj.get(part) else {}
+            obj |= {part: dict.fromkeys(obj[part], _REDACTED)} if obj.get(part) else {}
     _hide_variables(obj)
     return obj
 
@@ -152,7 +152,7 @@ def _hide_variables(node: Any) -> None:
     if isinstance(node, dict):
         for one in node.get("env") or () if isinstance(node.get("env"), list) else ():
             if isinstance(one, dict) and one.get("value"):
-                one["value"] = _LEFT_OUT
+                one["value"] = _REDACTED
         for value in node.values():
             _hide_variables(value)
     elif isinstance(node, list):
@@ -160,22 +160,22 @@ def _hide_variables(node: Any) -> None:
             _hide_variables(value)
 
 
-def _logs(folder: Path, decisions: Path | None) -> dict[str, str]:
+def _collect_logs(folder: Path, decisions: Path | None) -> dict[str, str]:
     """The ends of the logs that there are."""
-    files = [folder.expanduser() / name for name in _LOGS]
+    files = [folder.expanduser() / name for name in _LOG_FILES]
     found = {f"logs/{path.name}": path for path in files if path.is_file()}
     if decisions:
         found[f"decisions/{decisions.name}"] = decisions
-    return {name: _end(path) for name, path in found.items()}
+    return {name: _last_lines(path) for name, path in found.items()}
 
 
-def _end(path: Path) -> str:
+def _last_lines(path: Path) -> str:
     lines = path.read_text(errors="replace").splitlines(keepends=True)
-    return "".join(lines[-LINES:])
+    return "".join(lines[-MAX_LOG_LINES:])
 
 
-def _pack(place: Path, parts: dict[str, str], now: float) -> None:
-    with tarfile.open(place, "x:gz") as archive:
+def _write_archive(file: Path, parts: dict[str, str], now: float) -> None:
+    with tarfile.open(file, "x:gz") as archive:
         for name, text in sorted(parts.items()):
             content = text.encode()
             info = tarfile.TarInfo(f"phalanx-debug/{name}")

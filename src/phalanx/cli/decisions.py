@@ -11,14 +11,14 @@ import msgspec
 from phalanx.api.meta import micro_timestamp
 from phalanx.scheduler.decision import Decision, Placed
 from phalanx.scheduler.explain import explain
-from phalanx.scheduler.queueing.record import Fault, spoken
-from phalanx.scheduler.queueing.replay import Replayed, listed, replay
+from phalanx.scheduler.queue.decision_log import RecordFault, encode_decision
+from phalanx.scheduler.queue.replay import ReplayedDecision, list_decisions, replay
 
-_HEAD = ("TIME", "ENTITY", "ATTEMPT", "OUTCOME", "MESSAGE")
+_HEADER = ("TIME", "ENTITY", "ATTEMPT", "OUTCOME", "MESSAGE")
 #: Rows that are looked at together to line up their columns.
-_PAGE = 200
+_ROWS_PER_PAGE = 200
 
-Row = tuple[str, ...]
+DecisionRow = tuple[str, ...]
 
 
 @click.command()
@@ -38,10 +38,10 @@ def command(files: tuple[Path, ...], check: bool, output: str) -> None:
     Example:
       phalanx decisions decisions.jsonl --check
     """
-    lines = (line for file in files for line in _lines(file))
-    found = replay(lines) if check else listed(lines)
+    lines = (line for file in files for line in _read_lines(file))
+    found = replay(lines) if check else list_decisions(lines)
     tally = _Tally()
-    _print_table(tally.counting(found)) if output == "table" else _print_json(tally.counting(found))
+    _print_table(tally.count(found)) if output == "table" else _print_json(tally.count(found))
     if output == "table" and check:
         click.echo(f"{tally.decisions} decisions made again, {tally.differences} differ")
     if tally.faults or tally.differences:
@@ -54,10 +54,10 @@ class _Tally:
     def __init__(self) -> None:
         self.decisions = self.differences = self.faults = 0
 
-    def counting(self, found: Iterable[Replayed | Fault]) -> Iterator[Replayed]:
+    def count(self, found: Iterable[ReplayedDecision | RecordFault]) -> Iterator[ReplayedDecision]:
         """The decisions; lines that are wrong are told at once."""
         for one in found:
-            if isinstance(one, Fault):
+            if isinstance(one, RecordFault):
                 self.faults += 1
                 click.echo(f"line {one.line} {one.why}", err=True)
             else:
@@ -66,42 +66,42 @@ class _Tally:
                 yield one
 
 
-def _lines(file: Path) -> Iterator[bytes]:
+def _read_lines(file: Path) -> Iterator[bytes]:
     with file.open("rb") as opened:
         yield from opened
 
 
-def _print_table(found: Iterable[Replayed]) -> None:
-    rows: list[Row] = [_HEAD]
+def _print_table(found: Iterable[ReplayedDecision]) -> None:
+    rows: list[DecisionRow] = [_HEADER]
     for one in found:
-        rows += _rows(one)
-        if len(rows) >= _PAGE:
+        rows += _decision_rows(one)
+        if len(rows) >= _ROWS_PER_PAGE:
             _print_rows(rows)
             rows = []
     _print_rows(rows)
 
 
-def _print_rows(rows: list[Row]) -> None:
+def _print_rows(rows: list[DecisionRow]) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         click.echo("   ".join(padded).rstrip())
 
 
-def _rows(one: Replayed) -> Iterator[Row]:
+def _decision_rows(one: ReplayedDecision) -> Iterator[DecisionRow]:
     """A decision, and below it the one that would be made today, if that is another."""
     entity = one.entity
     kind = "pod" if entity.group is None else "podgroup"
-    outcome, message = _said(one.then)
+    outcome, message = _describe_decision(one.recorded)
     yield (
         micro_timestamp(one.at), f"{kind}/{entity.key}", str(entity.attempts), outcome, message
     )  # fmt: skip
-    if one.now is not None and one.differs:
-        outcome, message = _said(one.now)
+    if one.replayed is not None and one.differs:
+        outcome, message = _describe_decision(one.replayed)
         yield "", "", "now:", outcome, message or "other details"
 
 
-def _said(decision: Decision) -> tuple[str, str]:
+def _describe_decision(decision: Decision) -> tuple[str, str]:
     if not isinstance(decision, Placed):
         return type(decision).__name__, explain(decision).message
     pods, left = len(decision.bindings), len(decision.leftovers)
@@ -111,12 +111,15 @@ def _said(decision: Decision) -> tuple[str, str]:
     return "Placed", f"{pods} pod{'s' if pods > 1 else ''} on {where}{more}"
 
 
-def _print_json(found: Iterable[Replayed]) -> None:
+def _print_json(found: Iterable[ReplayedDecision]) -> None:
     for one in found:
         row = {
-            "time": micro_timestamp(one.at), "line": one.line, "entity": one.entity,
-            "message": _said(one.then)[1], "decision": spoken(one.then),
-        }  # fmt: skip
-        if one.now is not None:
-            row |= {"differs": one.differs, "now": spoken(one.now)}
+            "time": micro_timestamp(one.at),
+            "line": one.line,
+            "entity": one.entity,
+            "message": _describe_decision(one.recorded)[1],
+            "decision": encode_decision(one.recorded),
+        }
+        if one.replayed is not None:
+            row |= {"differs": one.differs, "now": encode_decision(one.replayed)}
         click.echo(msgspec.json.encode(row))

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from phalanx.cli import background
-from phalanx.cli.options import state_folder
+from phalanx.cli.options import state_directory
 
 
 @click.command()
@@ -28,7 +28,7 @@ def command(data: Path | None) -> None:
       phalanx down
       phalanx down --data ~/other
     """
-    folder = data.expanduser() if data else state_folder()
+    folder = data.expanduser() if data else state_directory()
     try:
         has_run = background.stop(folder)
     except (background.StillRunning, OSError) as error:

@@ -6,10 +6,16 @@ from pathlib import Path
 
 import click
 
-from phalanx.cli.keys import data_option, groups_option, keyring, put, server
+from phalanx.cli.credentials import (
+    data_option,
+    groups_option,
+    open_keyring,
+    read_server_address,
+    write_kubeconfig,
+)
 from phalanx.clock import WallClock
 
-_LONGEST, _LONGEST_NAME = 3650, 64
+_MAX_DAYS, _MAX_NAME_BYTES = 3650, 64
 
 
 @click.command()
@@ -17,7 +23,7 @@ _LONGEST, _LONGEST_NAME = 3650, 64
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
 @groups_option
 @click.option(
-    "--days", type=click.IntRange(1, _LONGEST), default=365, show_default=True,
+    "--days", type=click.IntRange(1, _MAX_DAYS), default=365, show_default=True,
     help="How long the certificate counts; it cannot be taken back before.",
 )  # fmt: skip
 @data_option
@@ -29,11 +35,11 @@ def command(user: str, file: Path, groups: tuple[str, ...], days: int, data: Pat
       phalanx kubeconfig ann ann.kubeconfig --group team
       phalanx kubeconfig system:node:n1 n1.kubeconfig --group system:nodes
     """
-    keys, where = keyring(data), server(data)
+    keys, where = open_keyring(data), read_server_address(data)
     for name in (user, *groups):
-        if not 1 <= len(name.encode()) <= _LONGEST_NAME:
+        if not 1 <= len(name.encode()) <= _MAX_NAME_BYTES:
             raise click.BadParameter(
                 f"{name!r} does not fit into a certificate; use phalanx token create --kubeconfig"
             )
-    pair = keys.certificate(user, groups, days, WallClock().now())
-    put(file, where, user, pair=pair)
+    pair = keys.create_client_certificate(user, groups, days, WallClock().now())
+    write_kubeconfig(file, where, user, pair=pair)

@@ -34,10 +34,10 @@ COMMANDS = {
 
 
 #: Every option can be given as a variable as well: `--listen` of `up` is PHALANX_UP_LISTEN.
-_SETTINGS = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "PHALANX"}
+_CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "PHALANX"}
 
 
-class _Commands(click.Group):
+class _LazyGroup(click.Group):
     """Commands whose modules are imported only when they are used, to start fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -48,7 +48,9 @@ class _Commands(click.Group):
         """One of them."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = _loaded(f"phalanx.cli.{cmd_name.replace('-', '_')}").command
+        command: click.Command = _import_without_gc(
+            f"phalanx.cli.{cmd_name.replace('-', '_')}"
+        ).command
         return command
 
     def resolve_command(
@@ -69,7 +71,7 @@ class _Commands(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-def _loaded(module: str) -> ModuleType:
+def _import_without_gc(module: str) -> ModuleType:
     """A module and all that it needs, loaded without looking for garbage in what stays anyway."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -81,7 +83,7 @@ def _loaded(module: str) -> ModuleType:
             gc.enable()
 
 
-@click.command(cls=_Commands, context_settings=_SETTINGS)
+@click.command(cls=_LazyGroup, context_settings=_CONTEXT_SETTINGS)
 @click.version_option(__version__, prog_name="phalanx")
 def main() -> None:
     """Gang scheduling for Kubernetes.

@@ -17,13 +17,13 @@ from phalanx.api.errors import ApiError
 from phalanx.api.kinds import KINDS, Kind
 from phalanx.api.meta import Key
 from phalanx.api.wire import Object
-from phalanx.server.formats import documents
+from phalanx.server.serialization import parse_manifests
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 STDIN = "-"
 _SUFFIXES = (".yaml", ".yml", ".json")
-_BY_NAME = {(kind.api_version, kind.name): kind for kind in KINDS if "create" in kind.verbs}
+_KINDS_BY_NAME = {(kind.api_version, kind.name): kind for kind in KINDS if "create" in kind.verbs}
 
 
 class Manifest(NamedTuple):
@@ -50,24 +50,24 @@ def files_option(*, required: bool) -> Callable[[F], F]:
     )  # fmt: skip
 
 
-def manifests(files: Iterable[str], namespace: str) -> list[Manifest]:
+def load_manifests(files: Iterable[str], namespace: str) -> list[Manifest]:
     """All objects of the files, in order; those that name no namespace are in this one."""
-    return [one for batch in batches(files, namespace) for one in batch]
+    return [one for batch in load_manifest_files(files, namespace) for one in batch]
 
 
-def batches(files: Iterable[str], namespace: str) -> list[list[Manifest]]:
+def load_manifest_files(files: Iterable[str], namespace: str) -> list[list[Manifest]]:
     """The same, file by file; those without an object are left out."""
     found = [
-        [_manifest(content, namespace, name) for content in _objects(text, name)]
+        [_parse_manifest(content, namespace, name) for content in _parse_objects(text, name)]
         for file in files
-        for name, text in _texts(file)
+        for name, text in _read_texts(file)
     ]
     if not any(found):
         raise click.UsageError("there is no object in what -f names")
     return [batch for batch in found if batch]
 
 
-def _texts(file: str) -> Iterator[tuple[str, str]]:
+def _read_texts(file: str) -> Iterator[tuple[str, str]]:
     if file == STDIN:
         yield "what is piped in", sys.stdin.read()
         return
@@ -82,16 +82,16 @@ def _texts(file: str) -> Iterator[tuple[str, str]]:
             raise click.UsageError(f"cannot read {one}: it is no text") from None
 
 
-def _objects(text: str, name: str) -> Iterator[Object]:
+def _parse_objects(text: str, name: str) -> Iterator[Object]:
     try:
-        yield from documents(text)
+        yield from parse_manifests(text)
     except ApiError as error:
         raise click.ClickException(f"{name}: {error}") from None
 
 
-def _manifest(content: Object, namespace: str, name: str) -> Manifest:
+def _parse_manifest(content: Object, namespace: str, name: str) -> Manifest:
     version, title = content.get("apiVersion"), content.get("kind")
-    kind = _BY_NAME.get((str(version), str(title)))
+    kind = _KINDS_BY_NAME.get((str(version), str(title)))
     if kind is None:
         raise click.ClickException(f"{name}: there is no kind {title} in {version} here")
     meta = content.get("metadata")

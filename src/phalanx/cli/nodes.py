@@ -12,19 +12,24 @@ from urllib.parse import urlsplit
 
 import click
 
-from phalanx.api.nodesorts import PROCESS, SIMULATED
-from phalanx.chance import TrueChance
+from phalanx.api.annotations import PROCESS_NODE_TYPE, SIMULATED_NODE_TYPE
 from phalanx.cli import options
+from phalanx.cli.component_runner import (
+    ReadyPrinter,
+    ServerConnection,
+    listen_option,
+    open_health_socket,
+    print_status,
+    run_component,
+)
 from phalanx.cli.connection import server_options
-from phalanx.cli.health import health_socket
-from phalanx.cli.running import Connected, Ready, listen_option, run_beside, say
 from phalanx.clock import WallClock
-from phalanx.controllers.nodes.nodes import SimulatedNode
-from phalanx.controllers.nodes.park import Park, Voice
-from phalanx.controllers.nodes.processes import Host
+from phalanx.controllers.nodes.container_process import ProcessHost
+from phalanx.controllers.nodes.node_pool import NodePoolCallbacks, NodePoolRunner, SimulatedNode
+from phalanx.randomness import SystemRandom
 
 #: Hosts that only this machine reaches.
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
+LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -55,20 +60,20 @@ def check_processes(processes: bool, programs: Path | None, server: str) -> None
     """Refuse to run what comes over the network."""
     if programs and not processes:
         raise click.UsageError("--programs is of use with --run-processes only")
-    if processes and server not in LOOPBACK:
+    if processes and server not in LOOPBACK_HOSTS:
         raise click.UsageError(
             f"--run-processes runs what the API server says, and {server} is no loopback address"
         )
 
 
 @contextmanager
-def process_host(processes: bool, programs: Path | None) -> Iterator[Host | None]:
+def process_host(processes: bool, programs: Path | None) -> Iterator[ProcessHost | None]:
     """What processes may have of this machine, if they are to be run: gone at the end."""
     if not processes:
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="phalanx-", ignore_cleanup_errors=True) as root:
-        yield Host(Path(root), programs.absolute() if programs else None)
+        yield ProcessHost(Path(root), programs.absolute() if programs else None)
 
 
 @click.command()
@@ -88,20 +93,28 @@ def command(
     Example:
       phalanx nodes --kubeconfig here.kubeconfig --nodes 100 --topology rack=4
     """
-    wanted = options.nodes(nodes, options.shape(shape), options.topology(topology))
-    rules = options.stage_rules(stages)
-    sock = health_socket(listen)
-    server = Connected(config, context)
+    wanted = options.parse_nodes(
+        nodes, options.parse_shape(shape), options.parse_topology(topology)
+    )
+    rules = options.load_stage_rules(stages)
+    sock = open_health_socket(listen)
+    server = ServerConnection(config, context)
     check_processes(processes, programs, urlsplit(server.url).hostname or "")
-    voice = Voice(say, Ready(server.url, "nodes"))
+    voice = NodePoolCallbacks(print_status, ReadyPrinter(server.url, "nodes"))
     with process_host(processes, programs) as host:
-        park = Park(
-            server.client, WallClock(), TrueChance(), voice, sorted_out(wanted, host), rules, host
-        )  # fmt: skip
-        run_beside(server, park, sock)
+        park = NodePoolRunner(
+            server.client,
+            WallClock(),
+            SystemRandom(),
+            voice,
+            with_node_type(wanted, host),
+            rules,
+            host,
+        )
+        run_component(server, park, sock)
 
 
-def sorted_out(nodes: Sequence[SimulatedNode], host: Host | None) -> list[SimulatedNode]:
+def with_node_type(nodes: Sequence[SimulatedNode], host: ProcessHost | None) -> list[SimulatedNode]:
     """The nodes as what they are: simulated, or of processes."""
-    sort = SIMULATED if host is None else PROCESS
-    return [replace(node, sort=sort) for node in nodes]
+    sort = SIMULATED_NODE_TYPE if host is None else PROCESS_NODE_TYPE
+    return [replace(node, node_type=sort) for node in nodes]

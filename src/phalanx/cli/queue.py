@@ -9,29 +9,29 @@ from typing import Any
 import click
 
 from phalanx.api.meta import timestamp
-from phalanx.api.printing.cells import duration
-from phalanx.cli.connection import ask, cluster_options
-from phalanx.cli.paper import (
+from phalanx.api.printing.cells import format_duration
+from phalanx.cli.cluster_queries import read_cluster
+from phalanx.cli.connection import cluster_options, query_cluster
+from phalanx.cli.output import (
+    EMPTY_CELL,
     JSON,
-    NOTHING,
     TABLE,
     WIDE,
     YAML,
-    aligned,
+    align_columns,
+    format_structured,
     output_option,
-    structured,
 )
-from phalanx.cli.subjects import seen
 from phalanx.client.client import Client
 from phalanx.clock import WallClock
-from phalanx.scheduler.asking.lineup import Lined, lineup, of_namespace
+from phalanx.scheduler.diagnosis.queue_order import WorkloadRow, in_namespace, list_workloads
 
-Row = tuple[str, ...]
+QueueRow = tuple[str, ...]
 
-_HEAD: Row = (
+_HEADER: QueueRow = (
     "NAME", "OWNER", "STATE", "POSITION", "PRIORITY", "SINCE", "MEMBERS", "REASON",
 )  # fmt: skip
-_MORE: Row = ("KIND", "NEEDED", "NODES", "SCHEDULER", "MESSAGE")
+_WIDE_HEADER: QueueRow = ("KIND", "NEEDED", "NODES", "SCHEDULER", "MESSAGE")
 
 
 @click.command()
@@ -54,26 +54,28 @@ def command(
     """
     now = WallClock().now()
 
-    async def question(client: Client, default: str) -> list[Lined]:
-        lines = lineup(await seen(client))
-        return of_namespace(lines, "" if everywhere else namespace or default)
+    async def question(client: Client, default: str) -> list[WorkloadRow]:
+        lines = list_workloads(await read_cluster(client))
+        return in_namespace(lines, "" if everywhere else namespace or default)
 
-    lines = ask(config, context, question)
+    lines = query_cluster(config, context, question)
     if output in (JSON, YAML):
-        click.echo(structured({"items": [as_data(line, now) for line in lines]}, output))
+        click.echo(
+            format_structured({"items": [queue_entry_data(line, now) for line in lines]}, output)
+        )
     elif lines:
-        for text in aligned(list(_table(lines, now, everywhere, output == WIDE))):
+        for text in align_columns(list(_queue_table(lines, now, everywhere, output == WIDE))):
             click.echo(text)
     else:
         click.echo("No gang runs or waits.", err=True)
 
 
-def as_data(line: Lined, now: float) -> dict[str, Any]:
+def queue_entry_data(line: WorkloadRow, now: float) -> dict[str, Any]:
     """A line for programs."""
     return {
-        "kind": line.kind, "namespace": line.id.key.namespace, "name": line.id.key.name,
+        "kind": line.kind, "namespace": line.ref.key.namespace, "name": line.ref.key.name,
         "owner": line.owner,
-        "state": line.standing.value, "position": line.position or None,
+        "state": line.state.value, "position": line.position or None,
         "priority": line.priority, "since": timestamp(line.since),
         "seconds": max(int(now - line.since), 0),
         "placed": line.placed, "pending": line.pending, "ended": line.ended,
@@ -82,22 +84,29 @@ def as_data(line: Lined, now: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _table(lines: Sequence[Lined], now: float, spaces: bool, wide: bool) -> Iterator[Row]:
-    space: Row = ("NAMESPACE",) if spaces else ()
-    yield (*space, *_HEAD, *(_MORE if wide else ()))
+def _queue_table(
+    lines: Sequence[WorkloadRow], now: float, spaces: bool, wide: bool
+) -> Iterator[QueueRow]:
+    space: QueueRow = ("NAMESPACE",) if spaces else ()
+    yield (*space, *_HEADER, *(_WIDE_HEADER if wide else ()))
     for line in lines:
-        space = (line.id.key.namespace,) if spaces else ()
-        yield (*space, *_cells(line, now), *(_more(line) if wide else ()))
+        space = (line.ref.key.namespace,) if spaces else ()
+        yield (*space, *_queue_cells(line, now), *(_wide_cells(line) if wide else ()))
 
 
-def _cells(line: Lined, now: float) -> Row:
+def _queue_cells(line: WorkloadRow, now: float) -> QueueRow:
     return (
-        line.id.key.name, line.owner or NOTHING, line.standing.value, str(line.position or NOTHING),
-        str(line.priority), duration(max(now - line.since, 0)), f"{line.placed}/{line.members}",
-        line.reason or NOTHING,
-    )  # fmt: skip
+        line.ref.key.name,
+        line.owner or EMPTY_CELL,
+        line.state.value,
+        str(line.position or EMPTY_CELL),
+        str(line.priority),
+        format_duration(max(now - line.since, 0)),
+        f"{line.placed}/{line.members}",
+        line.reason or EMPTY_CELL,
+    )
 
 
-def _more(line: Lined) -> Row:
-    needed, nodes = str(line.needed), str(len(line.nodes) or NOTHING)
-    return line.kind, needed, nodes, line.scheduler, line.message or NOTHING
+def _wide_cells(line: WorkloadRow) -> QueueRow:
+    needed, nodes = str(line.needed), str(len(line.nodes) or EMPTY_CELL)
+    return line.kind, needed, nodes, line.scheduler, line.message or EMPTY_CELL

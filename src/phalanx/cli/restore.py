@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from phalanx.cli.options import state_folder
+from phalanx.cli.options import state_directory
 from phalanx.store.backup import restore
-from phalanx.store.errors import StoreRefused
+from phalanx.store.errors import StoreUnusable
 
 
 @click.command()
@@ -26,7 +26,7 @@ def command(source: Path, data: Path | None, replace: bool) -> None:
       phalanx restore monday.db --replace
     """
     try:
-        revision = restore(source, data or state_folder(), replace=replace)
-    except StoreRefused as error:
+        revision = restore(source, data or state_directory(), replace=replace)
+    except StoreUnusable as error:
         raise click.ClickException(str(error)) from None
     click.echo(f"restored; revisions go on after {revision}")

@@ -7,9 +7,16 @@ from pathlib import Path
 import click
 
 from phalanx.api.meta import timestamp
-from phalanx.cli.keys import data_option, duration, groups_option, keyring, put, server
+from phalanx.cli.credentials import (
+    data_option,
+    groups_option,
+    open_keyring,
+    parse_duration,
+    read_server_address,
+    write_kubeconfig,
+)
 from phalanx.clock import WallClock
-from phalanx.server.security.users import known
+from phalanx.server.security.users import authenticated_user
 
 
 @click.group()
@@ -38,12 +45,12 @@ def create(
     user: str, groups: tuple[str, ...], lasts: str, file: Path | None, data: Path | None
 ) -> None:
     """Hand out a token for USER. It is shown once and kept nowhere."""
-    keys = keyring(data)
-    where = server(data) if file else None
-    seconds = duration(lasts) if lasts else None
-    token = keys.handed.create(known(user, groups), WallClock().now(), seconds)
+    keys = open_keyring(data)
+    where = read_server_address(data) if file else None
+    seconds = parse_duration(lasts) if lasts else None
+    token = keys.issued_tokens.create(authenticated_user(user, groups), WallClock().now(), seconds)
     if file and where:
-        put(file, where, user, token=token)
+        write_kubeconfig(file, where, user, token=token)
     else:
         click.echo(token)
 
@@ -52,7 +59,7 @@ def create(
 @data_option
 def list_tokens(data: Path | None) -> None:
     """Show which tokens there are: whose, and until when. The tokens themselves are not known."""
-    for one in keyring(data).handed.all():
+    for one in open_keyring(data).issued_tokens.all():
         until = timestamp(one.expires) if one.expires is not None else "taken back"
         click.echo(f"{one.id}  {one.user}  {','.join(one.groups)}  until {until}")
 
@@ -62,6 +69,6 @@ def list_tokens(data: Path | None) -> None:
 @data_option
 def revoke(number: str, data: Path | None) -> None:
     """Take a token back, by the ID that the list shows."""
-    if not keyring(data).handed.revoke(number):
+    if not open_keyring(data).issued_tokens.revoke(number):
         raise click.ClickException(f"there is no token {number}; see phalanx token list")
     click.echo(f"took back {number}")

@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING
 import click
 
 from phalanx.cli import background, options
-from phalanx.cli.apart import beside
-from phalanx.cli.decisionlog import check_decision_log, decision_log_option
 from phalanx.cli.nodes import check_processes, node_options
-from phalanx.cli.settings import MEMORY, Settings
-from phalanx.server.security.privacy import Exposed, check_private
+from phalanx.cli.options import check_decision_log, decision_log_option
+from phalanx.cli.up_processes import IN_MEMORY, UpOptions, run_in_child_process
+from phalanx.server.security.private_files import InsecurePermissionsError, check_private
 
 if TYPE_CHECKING:
-    from phalanx.scheduler.settings.profiles import Profiles
+    from phalanx.scheduler.configuration.profiles import Profiles
 
-_AUDIT = "audit.log"
+_AUDIT_FILE = "audit.log"
 
 
 @click.command()
@@ -45,7 +44,7 @@ _AUDIT = "audit.log"
     "--data",
     default=None,
     metavar="DIR",
-    help=f"Where to keep objects, certificates and token; {MEMORY} keeps nothing. "
+    help=f"Where to keep objects, certificates and token; {IN_MEMORY} keeps nothing. "
     "[default: a folder of the user's]",
 )
 @click.option(
@@ -53,7 +52,7 @@ _AUDIT = "audit.log"
     type=click.Choice(["sqlite", "memory"]),
     default=None,
     help=f"Where objects are kept: on disk, or in memory until the end. "
-    f"[default: sqlite, but memory with --data {MEMORY}]",
+    f"[default: sqlite, but memory with --data {IN_MEMORY}]",
 )
 @click.option(
     "--kubeconfig",
@@ -85,7 +84,7 @@ _AUDIT = "audit.log"
     default="",
     metavar="FILE",
     help="Where to write who wrote what and who was refused; none writes nothing. "
-    f"[default: DIR/{_AUDIT}, but none with --data {MEMORY}]",
+    f"[default: DIR/{_AUDIT_FILE}, but none with --data {IN_MEMORY}]",
 )
 @click.option(
     "--basic-workloads",
@@ -99,7 +98,7 @@ _AUDIT = "audit.log"
     "--without",
     default="",
     metavar="PART,PART",
-    help=f"Parts to leave out: {', '.join(options.PARTS)}.",
+    help=f"Parts to leave out: {', '.join(options.COMPONENTS)}.",
 )
 @click.option(
     "--detach", is_flag=True, help="Return when it is ready, and let it run until phalanx down."
@@ -121,73 +120,75 @@ def command(
     """
     # Until it is ready there is no garbage to look for; `settle` sees to it then.
     gc.disable()
-    host, port = options.address(listen)
-    left_out, gates = options.parts(without), options.feature_gates(feature_gates)
-    wanted = options.nodes(nodes, options.shape(shape), options.topology(topology))
-    rules = options.stage_rules(stages)
+    host, port = options.parse_address(listen)
+    left_out, gates = options.parse_components(without), options.parse_feature_gates(feature_gates)
+    wanted = options.parse_nodes(
+        nodes, options.parse_shape(shape), options.parse_topology(topology)
+    )
+    rules = options.load_stage_rules(stages)
     check_processes(processes, programs, host)
-    place = data or str(options.state_folder())
-    kept = store or ("memory" if place == MEMORY else "sqlite")
-    if place == MEMORY and kept != "memory":
-        raise click.UsageError(f"--data {MEMORY} keeps nothing; give --store {kept} a folder")
-    profiles = _profiles(policy) if policy else None
+    place = data or str(options.state_directory())
+    kept = store or ("memory" if place == IN_MEMORY else "sqlite")
+    if place == IN_MEMORY and kept != "memory":
+        raise click.UsageError(f"--data {IN_MEMORY} keeps nothing; give --store {kept} a folder")
+    profiles = _load_profiles(policy) if policy else None
     check_decision_log(decisions)
-    settings = Settings(
+    settings = UpOptions(
         host, port, names, place, kept, config, wanted, left_out, gates, profiles, decisions,
         basic == "always", audit, rules, processes, programs,
     )  # fmt: skip
     if detach:
-        _detach(settings)
+        _start_detached(settings)
         return
     with (
-        _data_folder(settings) as folder,
-        background.registered(settings.home()),
-        _crew(settings) as line,
+        _data_directory(settings) as folder,
+        background.pid_file(settings.runtime_directory()),
+        _component_process(settings) as line,
     ):
         # Only now, while the crew's process loads its own half.
-        from phalanx.cli.serving import serve
+        from phalanx.cli.up_server import run_server
 
-        serve(settings, folder, line)
+        run_server(settings, folder, line)
 
 
-def _profiles(policy: Path) -> Profiles:
+def _load_profiles(policy: Path) -> Profiles:
     """How pods are placed by a file; loaded here only to tell whoever typed it what is wrong."""
-    from phalanx.cli.configuration import load_configuration
+    from phalanx.cli.scheduler_configuration import load_configuration
 
     return load_configuration(policy).profiles
 
 
-def _detach(settings: Settings) -> None:
+def _start_detached(settings: UpOptions) -> None:
     """The same in the background, once it is ready."""
-    with _data_folder(settings):
+    with _data_directory(settings):
         own = [word for word in sys.argv[sys.argv.index("up") + 1 :] if word != "--detach"]
         try:
-            ready = background.start(own, settings.home())
+            ready = background.start(own, settings.runtime_directory())
         except background.NotStarted as error:
             raise click.ClickException(str(error)) from None
-    background.announce(ready)
+    background.print_ready(ready)
 
 
 @contextlib.contextmanager
-def _crew(settings: Settings) -> Iterator[socket.socket | None]:
+def _component_process(settings: UpOptions) -> Iterator[socket.socket | None]:
     """All but the server in a process of its own, if there is any; where it can be asked."""
-    if settings.without.issuperset(options.PARTS):
+    if settings.disabled.issuperset(options.COMPONENTS):
         yield None
         return
 
     def work(sock: socket.socket) -> None:
-        from phalanx.cli.crewed import man
+        from phalanx.cli.up_components import run_components
 
-        man(sock, settings)
+        run_components(sock, settings)
 
-    with beside(work) as sock:
+    with run_in_child_process(work) as sock:
         yield sock
 
 
 @contextlib.contextmanager
-def _data_folder(settings: Settings) -> Iterator[Path]:
+def _data_directory(settings: UpOptions) -> Iterator[Path]:
     """The folder of the certificates: for ourselves alone, or gone at the end."""
-    if settings.data == MEMORY:
+    if settings.data == IN_MEMORY:
         with tempfile.TemporaryDirectory(prefix="phalanx-") as name:
             yield Path(name)
         return
@@ -197,6 +198,6 @@ def _data_folder(settings: Settings) -> Iterator[Path]:
         check_private(folder)
     except OSError as error:
         raise click.ClickException(f"cannot use {folder}: {error.strerror}") from None
-    except Exposed as error:
+    except InsecurePermissionsError as error:
         raise click.ClickException(str(error)) from None
     yield folder

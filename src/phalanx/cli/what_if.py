@@ -10,64 +10,72 @@ from typing import Any, TypeVar
 
 import click
 
-from phalanx.cli.configuration import load_configuration
-from phalanx.cli.connection import ask, cluster_options
-from phalanx.cli.manifests import files_option, manifests
-from phalanx.cli.options import shape
-from phalanx.cli.paper import JSON, TABLE, YAML, counted, output_option, structured
-from phalanx.cli.sandbox import Refused, expanded
-from phalanx.cli.subjects import seen
+from phalanx.cli.cluster_queries import read_cluster
+from phalanx.cli.connection import cluster_options, query_cluster
+from phalanx.cli.manifests import files_option, load_manifests
+from phalanx.cli.options import parse_shape
+from phalanx.cli.output import JSON, TABLE, YAML, format_structured, output_option, pluralize
+from phalanx.cli.sandbox import ManifestRejected, expand_manifests
+from phalanx.cli.scheduler_configuration import load_configuration
 from phalanx.client.client import Client
 from phalanx.clock import WallClock
-from phalanx.controllers.shell.exact import Solver
-from phalanx.scheduler.asking.diagnosis import Cluster
-from phalanx.scheduler.asking.forecast import Forecast, Holder, Verdict, forecast
-from phalanx.scheduler.asking.lineup import home_of, lineup, owner_of, titled
-from phalanx.scheduler.asking.supposition import (
-    Absent,
-    Model,
-    drained,
-    model,
-    with_nodes,
-    with_quorum,
+from phalanx.controllers.scheduling.exact_solver import HighsSolver
+from phalanx.scheduler.cluster.group_tree import GroupTrees, group_ref, parent_ref
+from phalanx.scheduler.configuration.profiles import DEFAULT_PROFILES
+from phalanx.scheduler.diagnosis.queue_order import (
+    entity_of_pod,
+    entity_title,
+    list_workloads,
+    owner_of,
 )
-from phalanx.scheduler.cluster.forest import Forest, name_of, parent_of
-from phalanx.scheduler.queueing.entry import Id
-from phalanx.scheduler.settings.profiles import DEFAULT_PROFILES
+from phalanx.scheduler.diagnosis.what_if import (
+    Forecast,
+    ForecastVerdict,
+    NewNodeTemplate,
+    RunningWorkload,
+    UnknownObject,
+    forecast,
+    node_template,
+    with_min_count,
+    with_nodes,
+    without_node,
+)
+from phalanx.scheduler.queue.cluster_objects import ClusterObjects
+from phalanx.scheduler.queue.queued_entity import EntityId
 
 T = TypeVar("T")
 
-_WORDS = {
-    Verdict.FITS: "fits",
-    Verdict.WAITS: "must wait",
-    Verdict.NEVER: "never fits",
+_VERDICT_TEXT = {
+    ForecastVerdict.FITS: "fits",
+    ForecastVerdict.WAITS: "must wait",
+    ForecastVerdict.NEVER: "never fits",
 }
 #: How many nodes, and others, are named.
-_NAMED = 8
-_DETAILS = 2
-_MOST_NODES = 100_000
+_MAX_NAMES = 8
+_MAX_DETAILS = 2
+_MAX_NODES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Supposed:
+class HypotheticalChanges:
     """What is to be thought otherwise, as on the command line."""
 
     add: tuple[str, ...]
     drain: tuple[str, ...]
-    quorums: tuple[tuple[str, int], ...]
+    min_counts: tuple[tuple[str, int], ...]
 
-    def applied(self, cluster: Cluster, namespace: str) -> Cluster:
+    def apply(self, cluster: ClusterObjects, namespace: str) -> ClusterObjects:
         """The cluster with all of it."""
         for name in self.drain:
-            cluster = _there(drained(cluster, name))
+            cluster = _require(without_node(cluster, name))
         for text in self.add:
-            cluster = _with_more(cluster, text)
-        for name, count in self.quorums:
-            cluster = _there(with_quorum(cluster, namespace, name, count))
+            cluster = _add_nodes(cluster, text)
+        for name, count in self.min_counts:
+            cluster = _require(with_min_count(cluster, namespace, name, count))
         return cluster
 
 
-def _quorums(
+def _parse_min_counts(
     context: click.Context, option: click.Parameter, texts: Sequence[str]
 ) -> tuple[Any, ...]:
     pairs = [text.rpartition("=") for text in texts]
@@ -77,15 +85,15 @@ def _quorums(
     return tuple((name, int(count)) for name, _, count in pairs)
 
 
-def _additions(
+def _check_added_nodes(
     context: click.Context, option: click.Parameter, texts: tuple[str, ...]
 ) -> tuple[str, ...]:
     for text in texts:
         count, _, what = text.partition(":")
-        if not count.isdecimal() or not 1 <= int(count) <= _MOST_NODES:
+        if not count.isdecimal() or not 1 <= int(count) <= _MAX_NODES:
             raise click.BadParameter(f"{text!r} is not of the form N or N:cpu=8 or N:NODE")
         if "=" in what:
-            shape(what)
+            parse_shape(what)
     return texts
 
 
@@ -96,7 +104,7 @@ def _additions(
     "add",
     multiple=True,
     metavar="N[:SHAPE]",
-    callback=_additions,
+    callback=_check_added_nodes,
     help="With N more nodes: like most that there are, N:cpu=8,memory=32Gi with just that,"
     " or N:NODE like that one; may be given again.",
 )
@@ -111,7 +119,7 @@ def _additions(
     "quorums",
     multiple=True,
     metavar="GROUP=N",
-    callback=_quorums,
+    callback=_parse_min_counts,
     help="If a gang needed N members; by its own name or that of its Job. May be given again.",
 )
 @cluster_options
@@ -144,116 +152,131 @@ def command(
     """
     if not (files or add or drain or quorums):
         raise click.UsageError("say what: -f FILE, --add-nodes, --drain or --min-count")
-    supposed, now = Supposed(add, drain, quorums), WallClock().now()
+    supposed, now = HypotheticalChanges(add, drain, quorums), WallClock().now()
     profiles = load_configuration(policy).profiles if policy else DEFAULT_PROFILES
 
-    async def question(client: Client, default: str) -> tuple[list[Id], Cluster]:
-        return await supposition(client, files, supposed, namespace or default)
+    async def question(client: Client, default: str) -> tuple[list[EntityId], ClusterObjects]:
+        return await hypothetical_cluster(client, files, supposed, namespace or default)
 
     try:
-        subjects, cluster = ask(config, context, question)
-    except Refused as error:
+        subjects, cluster = query_cluster(config, context, question)
+    except ManifestRejected as error:
         raise click.ClickException(str(error)) from None
-    found = forecast(subjects, cluster, profiles, Solver(), now)
+    found = forecast(subjects, cluster, profiles, HighsSolver(), now)
     if output == TABLE:
-        click.echo(_text(found, owners(cluster)))
+        click.echo(_format_forecasts(found, group_owners(cluster)))
     else:
-        click.echo(structured({"items": [_data(one) for one in found]}, output))
-    raise click.exceptions.Exit(max((one.verdict for one in found), default=Verdict.FITS))
+        click.echo(format_structured({"items": [_forecast_data(one) for one in found]}, output))
+    raise click.exceptions.Exit(max((one.verdict for one in found), default=ForecastVerdict.FITS))
 
 
-async def supposition(
-    client: Client, files: Sequence[str], supposed: Supposed, namespace: str
-) -> tuple[list[Id], Cluster]:
+async def hypothetical_cluster(
+    client: Client, files: Sequence[str], supposed: HypotheticalChanges, namespace: str
+) -> tuple[list[EntityId], ClusterObjects]:
     """Whom it is about, and the cluster as it is to be thought."""
-    cluster = await seen(client)
+    cluster = await read_cluster(client)
     if not files:
-        cluster = supposed.applied(cluster, namespace)
-        return [one.id for one in lineup(cluster) if one.pending], cluster
-    new = await expanded(client, manifests(files, namespace))
+        cluster = supposed.apply(cluster, namespace)
+        return [one.ref for one in list_workloads(cluster) if one.pending], cluster
+    new = await expand_manifests(client, load_manifests(files, namespace))
     both = replace(
         cluster, groups=[*cluster.groups, *new.groups], pods=[*cluster.pods, *new.pods],
         namespaces={**new.namespaces, **cluster.namespaces},
     )  # fmt: skip
-    subjects = _subjects(new, both)
+    subjects = _new_subjects(new, both)
     if not subjects:
-        raise Refused("nothing in the files is placed: no Job, PodGroup or Pod that is to run")
-    return subjects, supposed.applied(both, namespace)
+        raise ManifestRejected(
+            "nothing in the files is placed: no Job, PodGroup or Pod that is to run"
+        )
+    return subjects, supposed.apply(both, namespace)
 
 
-def _subjects(new: Cluster, both: Cluster) -> list[Id]:
+def _new_subjects(new: ClusterObjects, both: ClusterObjects) -> list[EntityId]:
     """The trees, groups and lone pods that the files bring or add to."""
-    forest = Forest()
+    forest = GroupTrees()
     for group in both.groups:
-        forest.put(name_of(group), group)
-    found = [home_of(pod, forest) for pod in new.pods]
-    roots = [name_of(group) for group in new.groups if parent_of(group) is None]
-    return list(dict.fromkeys([*found, *(Id(True, one.key, one.is_composite) for one in roots)]))
+        forest.update(group_ref(group), group)
+    found = [entity_of_pod(pod, forest) for pod in new.pods]
+    roots = [group_ref(group) for group in new.groups if parent_ref(group) is None]
+    return list(
+        dict.fromkeys([*found, *(EntityId(True, one.key, one.is_composite) for one in roots)])
+    )
 
 
-def _with_more(cluster: Cluster, text: str) -> Cluster:
+def _add_nodes(cluster: ClusterObjects, text: str) -> ClusterObjects:
     count, _, what = text.partition(":")
-    like = Model(shape(what)) if "=" in what else _there(model(cluster, what))
+    like = (
+        NewNodeTemplate(parse_shape(what))
+        if "=" in what
+        else _require(node_template(cluster, what))
+    )
     return with_nodes(cluster, int(count), like)
 
 
-def _there(found: T | Absent) -> T:
+def _require(found: T | UnknownObject) -> T:
     """What was asked for, since it is there; that it is not is told to whoever asked."""
-    if isinstance(found, Absent):
-        raise Refused(found.message)
+    if isinstance(found, UnknownObject):
+        raise ManifestRejected(found.message)
     return found
 
 
-def owners(cluster: Cluster) -> dict[Id, str]:
+def group_owners(cluster: ClusterObjects) -> dict[EntityId, str]:
     """What groups were made for, where somebody made them."""
-    named = {name_of(group): owner_of(group) for group in cluster.groups}
-    return {Id(True, one.key, one.is_composite): owner for one, owner in named.items() if owner}
+    named = {group_ref(group): owner_of(group) for group in cluster.groups}
+    return {
+        EntityId(True, one.key, one.is_composite): owner for one, owner in named.items() if owner
+    }
 
 
-def _text(found: Sequence[Forecast], made_for: Mapping[Id, str]) -> str:
-    return "\n".join(line for one in found for line in _lines(one, made_for)) or "Nothing waits."
+def _format_forecasts(found: Sequence[Forecast], made_for: Mapping[EntityId, str]) -> str:
+    return (
+        "\n".join(line for one in found for line in _forecast_lines(one, made_for))
+        or "Nothing waits."
+    )
 
 
-def _lines(one: Forecast, made_for: Mapping[Id, str]) -> Iterator[str]:
+def _forecast_lines(one: Forecast, made_for: Mapping[EntityId, str]) -> Iterator[str]:
     owner = made_for.get(one.subject)
-    title = titled(one.subject) + (f" of {owner}" if owner else "")
-    yield f"{title} {_WORDS[one.verdict]}: {one.message}"
-    yield from (f"  {detail}" for detail in one.details[:_DETAILS])
+    title = entity_title(one.subject) + (f" of {owner}" if owner else "")
+    yield f"{title} {_VERDICT_TEXT[one.verdict]}: {one.message}"
+    yield from (f"  {detail}" for detail in one.details[:_MAX_DETAILS])
     if one.bindings:
         nodes = Counter(binding.node for binding in one.bindings)
-        yield f"  on {_some([f'{name} ({n})' for name, n in sorted(nodes.items())])}"
+        yield f"  on {_join_names([f'{name} ({n})' for name, n in sorted(nodes.items())])}"
     if one.victims:
-        yield f"  it would drive off {_some(_named(one.victims, made_for))}"
+        yield f"  it would drive off {_join_names(_describe_holders(one.victims, made_for))}"
     if one.waits_for:
         least = " at the latest" if one.is_cut_short else ""
-        names = _some(_named(one.waits_for, made_for))
+        names = _join_names(_describe_holders(one.waits_for, made_for))
         yield f"  it can start{least} when these have ended: {names}"
 
 
-def _named(holders: Iterable[Holder], made_for: Mapping[Id, str]) -> list[str]:
+def _describe_holders(
+    holders: Iterable[RunningWorkload], made_for: Mapping[EntityId, str]
+) -> list[str]:
     """Those who hold room, by what they were made for if that is known."""
-    titles = [(made_for.get(id_) or titled(id_), pods) for id_, pods in holders]
-    return [f"{title} ({counted(pods, 'pod')})" for title, pods in titles]
+    titles = [(made_for.get(id_) or entity_title(id_), pods) for id_, pods in holders]
+    return [f"{title} ({pluralize(pods, 'pod')})" for title, pods in titles]
 
 
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+def _join_names(names: list[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + more
 
 
-def _data(one: Forecast) -> dict[str, Any]:
-    kind, _, _ = titled(one.subject).partition(" ")
+def _forecast_data(one: Forecast) -> dict[str, Any]:
+    kind, _, _ = entity_title(one.subject).partition(" ")
     return {
         "kind": kind, "namespace": one.subject.key.namespace, "name": one.subject.key.name,
         "verdict": one.verdict.name.lower(), "reason": one.reason, "message": one.message,
         "placements": [{"pod": b.pod.name, "node": b.node} for b in one.bindings],
-        "waitsFor": [_holder(holder) for holder in one.waits_for],
-        "preempts": [_holder(holder) for holder in one.victims],
+        "waitsFor": [_holder_data(holder) for holder in one.waits_for],
+        "preempts": [_holder_data(holder) for holder in one.victims],
         "details": list(one.details), "cutShort": one.is_cut_short,
     }  # fmt: skip
 
 
-def _holder(holder: Holder) -> dict[str, Any]:
-    kind, _, _ = titled(holder.id).partition(" ")
-    key = holder.id.key
+def _holder_data(holder: RunningWorkload) -> dict[str, Any]:
+    kind, _, _ = entity_title(holder.ref).partition(" ")
+    key = holder.ref.key
     return {"kind": kind, "namespace": key.namespace, "name": key.name, "pods": holder.pods}

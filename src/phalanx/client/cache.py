@@ -1,4 +1,9 @@
-"""What is known of one kind on the server: the pure half of an informer.
+"""The objects of a cache by something else than their name: pods by node, pods by group.
+
+Kept up to date by `cache.Cache` before any handler hears of a change. Holds no object that the
+cache does not hold.
+
+What is known of one kind on the server: the pure half of an informer.
 
 `informer.Informer` feeds it lists and events; controllers and the scheduler read it, and hear of
 each change as (old, new), one of which may be None. Time only goes forward here: nothing older than
@@ -17,26 +22,63 @@ what was seen is ever taken in, whatever a server repeats or forgets.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from phalanx.api.meta import Key
-from phalanx.client.answers import Event, Listing, Resource, revision
-from phalanx.client.index import Index
+from phalanx.client.protocol import HasMetadata, Listing, WatchEvent, parse_revision
 
-R = TypeVar("R", bound=Resource)
+Indexed = TypeVar("Indexed", bound=HasMetadata)
+
+
+class CacheIndex(Generic[Indexed]):
+    """Objects under what `keys` says of each: one thing, several, or nothing.
+
+    by_node = cache.index(lambda pod: [pod.node] if pod.node else [])
+    by_node["node-1"]   ->   (pod a, pod b)
+    """
+
+    def __init__(self, keys: Callable[[Indexed], Collection[Hashable]]) -> None:
+        self.keys = keys
+        self._objects_by_key: dict[Hashable, dict[Key, Indexed]] = {}
+
+    def __getitem__(self, key: Hashable) -> tuple[Indexed, ...]:
+        return tuple(self._objects_by_key.get(key, {}).values())
+
+    def __len__(self) -> int:
+        return len(self._objects_by_key)
+
+    def update(self, name: Key, old: Indexed | None, new: Indexed | None) -> None:
+        """Take out what was and put in what is. Called by the cache alone."""
+        after = self.keys(new) if new is not None else ()
+        if old is not None:
+            for key in self.keys(old):
+                if key not in after:
+                    self._remove(key, name)
+        if new is not None and after:
+            for key in after:
+                self._objects_by_key.setdefault(key, {})[name] = new
+
+    def _remove(self, key: Hashable, name: Key) -> None:
+        objects = self._objects_by_key[key]
+        del objects[name]
+        if not objects:
+            del self._objects_by_key[key]
+
+
+R = TypeVar("R", bound=HasMetadata)
 
 #: Called with what was and what is, right after the cache and its indexes changed.
-Changed = Callable[[R | None, R | None], None]
+ChangeHandler = Callable[[R | None, R | None], None]
 
 
-class Cache(Mapping[Key, R]):
+class ObjectCache(Mapping[Key, R]):
     """The objects of a kind by their keys, as of `revision`. Only its informer changes it."""
 
     def __init__(self) -> None:
         self.revision = 0
         self._objects: dict[Key, R] = {}
-        self._indexes: list[Index[R]] = []
-        self._handlers: list[Changed[R]] = []
+        self._indexes: list[CacheIndex[R]] = []
+        self._handlers: list[ChangeHandler[R]] = []
 
     def __getitem__(self, key: Key) -> R:
         return self._objects[key]
@@ -47,22 +89,22 @@ class Cache(Mapping[Key, R]):
     def __len__(self) -> int:
         return len(self._objects)
 
-    def index(self, keys: Callable[[R], Collection[Hashable]]) -> Index[R]:
+    def index(self, keys: Callable[[R], Collection[Hashable]]) -> CacheIndex[R]:
         """The objects by something else, from now on; for the same `keys` it is the same index."""
         for known in self._indexes:
             if known.keys is keys:
                 return known
-        index = Index(keys)
+        index = CacheIndex(keys)
         for key, found in self._objects.items():
-            index.move(key, None, found)
+            index.update(key, None, found)
         self._indexes.append(index)
         return index
 
-    def subscribe(self, changed: Changed[R]) -> None:
+    def subscribe(self, handler: ChangeHandler[R]) -> None:
         """Tell of everything that is there already, and then of every change."""
         for found in self._objects.values():
-            changed(None, found)
-        self._handlers.append(changed)
+            handler(None, found)
+        self._handlers.append(handler)
 
     def replace(self, listing: Listing[R]) -> bool:
         """Take a list for the truth, telling only of what differs; False if it is from before."""
@@ -70,23 +112,27 @@ class Cache(Mapping[Key, R]):
             return False
         present = {found.metadata.key: found for found in listing.items}
         for key in [key for key in self._objects if key not in present]:
-            self._change(key, None)
+            self._update_and_notify(key, None)
         for key, found in present.items():
             held = self._objects.get(key)
-            if held is None or _version(found) > _version(held):
-                self._put(key, found)
+            if held is None or _revision_of(found) > _revision_of(held):
+                self._store(key, found)
         self.revision = listing.revision
         return True
 
-    def apply(self, event: Event[R]) -> bool:
+    def apply(self, event: WatchEvent[R]) -> bool:
         """Take in one event of a watch; False if it told nothing new."""
         key = event.object.metadata.key
         gone = event.type == "DELETED"
-        news = self._outlived(key, event.revision) if gone else self._unheard(key, event.revision)
+        news = (
+            self._is_deletion_new(key, event.revision)
+            if gone
+            else self._is_update_new(key, event.revision)
+        )
         if news and gone:
-            self._change(key, None)
+            self._update_and_notify(key, None)
         elif news:
-            self._put(key, event.object)
+            self._store(key, event.object)
         self.advance(event.revision)
         return news
 
@@ -94,31 +140,31 @@ class Cache(Mapping[Key, R]):
         """Note that everything up to a revision was seen."""
         self.revision = max(self.revision, to)
 
-    def _outlived(self, key: Key, at: int) -> bool:
+    def _is_deletion_new(self, key: Key, at: int) -> bool:
         held = self._objects.get(key)
-        return held is not None and at >= _version(held)
+        return held is not None and at >= _revision_of(held)
 
-    def _unheard(self, key: Key, at: int) -> bool:
+    def _is_update_new(self, key: Key, at: int) -> bool:
         # An object that is not held may have been deleted since: only the whole past can tell.
         held = self._objects.get(key)
-        return at >= self.revision if held is None else at > _version(held)
+        return at >= self.revision if held is None else at > _revision_of(held)
 
-    def _put(self, key: Key, new: R) -> None:
+    def _store(self, key: Key, new: R) -> None:
         held = self._objects.get(key)
         if held is not None and held.metadata.uid != new.metadata.uid:
             # Another object of the same name: the old one's end must not go unheard.
-            self._change(key, None)
-        self._change(key, new)
+            self._update_and_notify(key, None)
+        self._update_and_notify(key, new)
 
-    def _change(self, key: Key, new: R | None) -> None:
+    def _update_and_notify(self, key: Key, new: R | None) -> None:
         old = self._objects.pop(key, None) if new is None else self._objects.get(key)
         if new is not None:
             self._objects[key] = new
         for index in self._indexes:
-            index.move(key, old, new)
+            index.update(key, old, new)
         for changed in self._handlers:
             changed(old, new)
 
 
-def _version(found: Resource) -> int:
-    return revision(found.metadata.resource_version)
+def _revision_of(found: HasMetadata) -> int:
+    return parse_revision(found.metadata.resource_version)

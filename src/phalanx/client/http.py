@@ -19,29 +19,34 @@ import orjson
 from yarl import URL
 
 from phalanx.api.errors import ServerError
-from phalanx.api.wire import JSON, Reply, Request, Stream
-from phalanx.client.credentials import Fixed, Login, NoCredential, Pass
-from phalanx.client.requests import is_watch
+from phalanx.api.wire import JSON, Reply, Request, StreamReply
+from phalanx.client.credentials import (
+    Credential,
+    CredentialError,
+    CredentialSource,
+    StaticCredential,
+)
+from phalanx.client.protocol import is_watch
 from phalanx.client.transports import Unreachable
 
 #: The code with which a server says that it does not know who asks.
-_UNKNOWN = 401
-_TROUBLE = (aiohttp.ClientError, OSError)
+_UNAUTHORIZED = 401
+_NETWORK_ERRORS = (aiohttp.ClientError, OSError)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class HttpClientLimits:
     """Seconds to connect, to answer, and of silence in a watch; bytes of an answer; connections."""
 
-    connect: float = 10.0
-    answer: float = 60.0
+    connect_timeout: float = 10.0
+    request_timeout: float = 60.0
     # A server that sends bookmarks does so every minute: two in a row may be late.
-    silence: float = 180.0
-    size: int = 256 * 1024 * 1024
-    connections: int = 64
+    watch_idle_timeout: float = 180.0
+    max_response_bytes: int = 256 * 1024 * 1024
+    max_connections: int = 64
 
 
-class Http:
+class HttpTransport:
     """A server at a URL, asked with a token, a client certificate (in `tls`), both or neither.
 
     Where those change, a `login` is asked for them before each request; what the server does not
@@ -54,31 +59,35 @@ class Http:
         *,
         token: str = "",
         tls: ssl.SSLContext | None = None,
-        limits: Limits | None = None,
-        login: Login | None = None,
-        name: str = "",
+        limits: HttpClientLimits | None = None,
+        credentials: CredentialSource | None = None,
+        server_name: str = "",
     ) -> None:
-        self._server, self._limits, self._name = server.rstrip("/"), limits or Limits(), name
+        self._server, self._limits, self._server_name = (
+            server.rstrip("/"),
+            limits or HttpClientLimits(),
+            server_name,
+        )
         # Nearby, compressing costs more than it saves.
         self._headers = {"user-agent": "phalanx", "accept-encoding": "identity"}
-        self._login = login or Fixed(Pass(token, tls))
+        self._credentials = credentials or StaticCredential(Credential(token, tls))
         self._session: aiohttp.ClientSession | None = None
 
-    async def send(self, request: Request) -> Reply | Stream:
+    async def send(self, request: Request) -> Reply | StreamReply:
         """Ask over a connection that is kept for the next request, or for a watch until its end."""
         try:
-            response = await self._ask(request)
+            response = await self._request(request)
             if is_watch(request) and response.status < 300:
-                return Stream(response.status, self._chunks(response), JSON)
+                return StreamReply(response.status, self._chunks(response), JSON)
             async with response:
                 return Reply(
-                    response.status, await self._body(response), response.content_type,
+                    response.status, await self._read_body(response), response.content_type,
                     tuple((name.lower(), value) for name, value in response.headers.items()),
                 )  # fmt: skip
-        except NoCredential as error:
+        except CredentialError as error:
             raise Unreachable(self._server, str(error)) from error
-        except _TROUBLE as error:
-            raise Unreachable(self._server, _cause(error)) from error
+        except _NETWORK_ERRORS as error:
+            raise Unreachable(self._server, _describe_error(error)) from error
 
     async def close(self) -> None:
         """Close all connections."""
@@ -86,66 +95,70 @@ class Http:
             await self._session.close()
             self._session = None
 
-    async def _ask(self, request: Request) -> aiohttp.ClientResponse:
-        shown = await self._login.enter()
-        response = await self._asked(request, shown)
-        if response.status == _UNKNOWN and self._login.refused(shown):
+    async def _request(self, request: Request) -> aiohttp.ClientResponse:
+        shown = await self._credentials.get()
+        response = await self._send_once(request, shown)
+        if response.status == _UNAUTHORIZED and self._credentials.invalidate(shown):
             # Nothing was carried out, so that anything may be sent again.
             response.release()
-            response = await self._asked(request, await self._login.enter())
+            response = await self._send_once(request, await self._credentials.get())
         return response
 
-    async def _asked(self, request: Request, shown: Pass) -> aiohttp.ClientResponse:
+    async def _send_once(self, request: Request, presented: Credential) -> aiohttp.ClientResponse:
         body, query = request.body, f"?{request.query}" if request.query else ""
-        credential = {"authorization": f"Bearer {shown.token}"} if shown.token else {}
-        return await self._opened().request(
+        credential = {"authorization": f"Bearer {presented.token}"} if presented.token else {}
+        return await self._open_session().request(
             request.method,
             URL(f"{self._server}{quote(request.path)}{query}", encoded=True),
             data=orjson.dumps(body) if isinstance(body, dict) else body or None,
             headers={**request.headers, **credential},
-            timeout=self._watching if is_watch(request) else self._asking,
+            timeout=self._watch_timeout if is_watch(request) else self._request_timeout,
             allow_redirects=False,
-            ssl=shown.tls or True,
-            server_hostname=self._name or None,
+            ssl=presented.tls or True,
+            server_hostname=self._server_name or None,
         )
 
-    def _opened(self) -> aiohttp.ClientSession:
+    def _open_session(self) -> aiohttp.ClientSession:
         """The session, made when it is first needed, since it belongs to the running loop."""
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=self._limits.connections),
+                connector=aiohttp.TCPConnector(limit=self._limits.max_connections),
                 headers=self._headers,
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session
 
     @property
-    def _asking(self) -> aiohttp.ClientTimeout:
-        return aiohttp.ClientTimeout(total=self._limits.answer, sock_connect=self._limits.connect)
-
-    @property
-    def _watching(self) -> aiohttp.ClientTimeout:
-        limits = self._limits
+    def _request_timeout(self) -> aiohttp.ClientTimeout:
         return aiohttp.ClientTimeout(
-            total=None, sock_connect=limits.connect, sock_read=limits.silence
+            total=self._limits.request_timeout, sock_connect=self._limits.connect_timeout
         )
 
-    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
+    @property
+    def _watch_timeout(self) -> aiohttp.ClientTimeout:
+        limits = self._limits
+        return aiohttp.ClientTimeout(
+            total=None, sock_connect=limits.connect_timeout, sock_read=limits.watch_idle_timeout
+        )
+
+    async def _read_body(self, response: aiohttp.ClientResponse) -> bytes:
         parts, size = [], 0
         async for part in response.content.iter_any():
             parts.append(part)
             size += len(part)
-            if size > self._limits.size:
+            if size > self._limits.max_response_bytes:
                 response.close()
-                raise ServerError(f"the server's answer has more than {self._limits.size} bytes")
+                raise ServerError(
+                    f"the server's answer has more than {self._limits.max_response_bytes} bytes"
+                )
         return b"".join(parts)
 
     async def _chunks(self, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
         try:
             async for chunk in response.content.iter_any():
                 yield chunk
-        except _TROUBLE as error:
-            raise Unreachable(self._server, _cause(error)) from error
+        except _NETWORK_ERRORS as error:
+            raise Unreachable(self._server, _describe_error(error)) from error
         finally:
             # Cut, not returned for the next request: a watch has no other end. And at once: whoever
             # closes the loop next does not wait for a farewell over TLS.
@@ -154,25 +167,25 @@ class Http:
             response.close()
 
 
-def _distrust(error: Exception) -> str:
+def _describe_untrusted(error: Exception) -> str:
     return f"its certificate is not trusted: {getattr(error, 'verify_message', error)}"
 
 
-def _system(error: aiohttp.ClientConnectorError) -> str:
+def _describe_os_error(error: aiohttp.ClientConnectorError) -> str:
     number = error.os_error.errno
     return os.strerror(number) if number and number > 0 else str(error.os_error)
 
 
 #: The first row that fits says what went wrong in words for a person.
-_CAUSES: tuple[tuple[type[Exception], Callable[[Any], str]], ...] = (
-    (aiohttp.ClientConnectorCertificateError, lambda e: _distrust(e.certificate_error)),
+_ERROR_DESCRIPTIONS: tuple[tuple[type[Exception], Callable[[Any], str]], ...] = (
+    (aiohttp.ClientConnectorCertificateError, lambda e: _describe_untrusted(e.certificate_error)),
     (aiohttp.ClientConnectorSSLError, lambda e: f"TLS failed: {e.os_error.reason}"),
-    (aiohttp.ClientConnectorError, _system),
+    (aiohttp.ClientConnectorError, _describe_os_error),
     (aiohttp.ServerDisconnectedError, lambda e: "it closed the connection"),
     (TimeoutError, lambda e: "it did not answer in time"),
 )
 
 
-def _cause(error: Exception) -> str:
-    words = next((words for kind, words in _CAUSES if isinstance(error, kind)), str)
+def _describe_error(error: Exception) -> str:
+    words = next((words for kind, words in _ERROR_DESCRIPTIONS if isinstance(error, kind)), str)
     return words(error) or type(error).__name__

@@ -14,18 +14,17 @@ from typing import Generic, TypeVar, Unpack
 
 from phalanx.api.errors import ApiError, Expired, Forbidden, NotFound, Timeout
 from phalanx.api.kinds import Kind
-from phalanx.chance import Chance
-from phalanx.client.answers import Event, Resource, WatchDecoder
-from phalanx.client.cache import Cache
+from phalanx.client.cache import ObjectCache
 from phalanx.client.client import Client
 from phalanx.client.metrics import observe_informer
-from phalanx.client.requests import Scope
+from phalanx.client.protocol import HasMetadata, ListScope, WatchDecoder, WatchEvent
 from phalanx.client.transports import Unreachable
+from phalanx.randomness import Random
 
 #: Seconds between attempts that fail, at least and at most.
-SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+MIN_BACKOFF, MAX_BACKOFF = 1.0, 30.0
 
-R = TypeVar("R", bound=Resource)
+R = TypeVar("R", bound=HasMetadata)
 
 
 class Informer(Generic[R]):
@@ -39,45 +38,45 @@ class Informer(Generic[R]):
     """
 
     def __init__(
-        self, client: Client, kind: Kind, struct: type[R], *, chance: Chance,
-        optional: bool = False, **scope: Unpack[Scope],
+        self, client: Client, kind: Kind, struct: type[R], *, random: Random,
+        optional: bool = False, **scope: Unpack[ListScope],
     ) -> None:  # fmt: skip
-        self.cache: Cache[R] = Cache()
+        self.cache: ObjectCache[R] = ObjectCache()
         self.synced = asyncio.Event()
-        self.settled: list[Callable[[], None]] = []
+        self.on_batch: list[Callable[[], None]] = []
         self.failure: ApiError | Unreachable | None = None
         self._client, self._kind, self._struct, self._scope = client, kind, struct, scope
-        self._chance, self._optional = chance, optional
-        self._listed = self._healthy = False
-        self._ceiling = SHORTEST_PAUSE
+        self._random, self._optional = random, optional
+        self._has_listed = self._is_healthy = False
+        self._max_delay = MIN_BACKOFF
         observe_informer(client.metrics, kind.resource, self)
 
     async def run(self) -> None:
         """Follow the server until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            start, self._healthy = loop.time(), False
+            start, self._is_healthy = loop.time(), False
             try:
-                await self._attempt()
+                await self._list_and_watch()
             except (ApiError, Unreachable) as error:
                 self.failure = error
                 # 410: our place is forgotten. 504: it is in the future, so another history began.
-                self._listed = self._listed and not isinstance(error, Expired | Timeout)
+                self._has_listed = self._has_listed and not isinstance(error, Expired | Timeout)
                 if self._optional and isinstance(error, Forbidden | NotFound):
                     self.synced.set()
             # What lasted so long was a pause by itself, or a watch with nothing to tell.
-            self._healthy = self._healthy or loop.time() - start >= LONGEST_PAUSE
-            await asyncio.sleep(self._pause())
+            self._is_healthy = self._is_healthy or loop.time() - start >= MAX_BACKOFF
+            await asyncio.sleep(self._next_delay())
 
-    async def _attempt(self) -> None:
-        if not self._listed:
+    async def _list_and_watch(self) -> None:
+        if not self._has_listed:
             await self._list()
         decoder = WatchDecoder(self._struct, self.cache.revision)
-        batches = self._client.batches(self._kind, decoder, **self._scope)
+        batches = self._client.watch_batches(self._kind, decoder, **self._scope)
         async with aclosing(batches):
             async for batch in batches:
-                self.failure, self._healthy = None, self._healthy or bool(batch)
-                self._apply(batch)
+                self.failure, self._is_healthy = None, self._is_healthy or bool(batch)
+                self._apply_batch(batch)
                 self.cache.advance(decoder.revision)
 
     async def _list(self) -> None:
@@ -87,23 +86,23 @@ class Informer(Generic[R]):
                 f"the server listed {self._kind.plural} as of revision {listing.revision}, "
                 f"but revision {self.cache.revision} was seen already"
             )
-        self.failure, self._listed = None, True
+        self.failure, self._has_listed = None, True
         self.synced.set()
-        self._settle()
+        self._notify_batch()
 
-    def _apply(self, batch: Sequence[Event[R]]) -> None:
+    def _apply_batch(self, batch: Sequence[WatchEvent[R]]) -> None:
         news = [self.cache.apply(event) for event in batch]
         if any(news):
-            self._settle()
+            self._notify_batch()
 
-    def _settle(self) -> None:
-        for settled in self.settled:
+    def _notify_batch(self) -> None:
+        for settled in self.on_batch:
             settled()
 
-    def _pause(self) -> float:
+    def _next_delay(self) -> float:
         """Nothing after an attempt that went well, then longer and longer."""
-        if self._healthy:
-            self._ceiling = SHORTEST_PAUSE
+        if self._is_healthy:
+            self._max_delay = MIN_BACKOFF
             return 0.0
-        self._ceiling = min(2 * self._ceiling, LONGEST_PAUSE)
-        return self._chance.between(SHORTEST_PAUSE, self._ceiling)
+        self._max_delay = min(2 * self._max_delay, MAX_BACKOFF)
+        return self._random.between(MIN_BACKOFF, self._max_delay)

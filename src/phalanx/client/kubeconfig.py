@@ -19,8 +19,18 @@ import yaml
 
 from phalanx.api.wire import Object
 from phalanx.client.client import Client
-from phalanx.client.credentials import Fixed, Login, Pass, TokenFile, Trust
-from phalanx.client.plugins import EXTENSION, BadPlugin, Plugin, PluginLogin, read_plugin
+from phalanx.client.credentials import (
+    EXEC_EXTENSION,
+    Credential,
+    CredentialPlugin,
+    CredentialSource,
+    InvalidPlugin,
+    PluginCredential,
+    ServerTrust,
+    StaticCredential,
+    TokenFileCredential,
+    parse_plugin,
+)
 from phalanx.client.transports import Transport
 from phalanx.clock import WallClock
 
@@ -33,9 +43,14 @@ _UNSUPPORTED = {
 
 
 #: What a program that hands out credentials may be told of a cluster, beside its authority.
-_TOLD = ("server", "tls-server-name", "insecure-skip-tls-verify", "disable-compression")
+_PLUGIN_CLUSTER_FIELDS = (
+    "server",
+    "tls-server-name",
+    "insecure-skip-tls-verify",
+    "disable-compression",
+)
 #: Where a pod finds what its service account is known by.
-SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+SERVICE_ACCOUNT_DIRECTORY = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 class KubeconfigError(Exception):
@@ -43,7 +58,7 @@ class KubeconfigError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class ClientConfig:
     """A server, and a credential for it. `ca`, `certificate` and `key` are PEM texts.
 
     A token that stands in a file is read from there again and again; a `plugin` hands out what is
@@ -58,17 +73,19 @@ class Access:
     namespace: str = "default"
     insecure: bool = False
     token_file: Path | None = None
-    plugin: Plugin | None = None
-    name: str = ""
+    plugin: CredentialPlugin | None = None
+    tls_server_name: str = ""
 
 
-def search(environment: Mapping[str, str], default: Path) -> list[Path]:
+def kubeconfig_paths(environment: Mapping[str, str], default: Path) -> list[Path]:
     """Where to look: the files that $KUBECONFIG names, or else the one that the caller knows."""
     named = [Path(part) for part in environment.get("KUBECONFIG", "").split(os.pathsep) if part]
     return named or [default]
 
 
-def in_cluster(environment: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> Access | None:
+def load_in_cluster(
+    environment: Mapping[str, str], folder: Path = SERVICE_ACCOUNT_DIRECTORY
+) -> ClientConfig | None:
     """The server of the cluster in which this process is a pod, if it is one."""
     host, port = (environment.get(f"KUBERNETES_SERVICE_{part}", "") for part in ("HOST", "PORT"))
     if not host or not (folder / "token").exists():
@@ -79,68 +96,68 @@ def in_cluster(environment: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -
     except (OSError, UnicodeDecodeError) as error:
         raise KubeconfigError(f"the service account cannot be read: {error}") from error
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-    return Access(server, ca, token, namespace=namespace.strip(), token_file=folder / "token")
+    return ClientConfig(server, ca, token, namespace=namespace.strip(), token_file=folder / "token")
 
 
-def read(paths: Sequence[Path], context: str = "") -> Access:
+def load(paths: Sequence[Path], context: str = "") -> ClientConfig:
     """What the files say about a context, or else about the current one."""
-    files = [_File(path, _load(path)) for path in paths if path.exists()]
+    files = [_KubeconfigFile(path, _read_yaml(path)) for path in paths if path.exists()]
     if not files:
         raise KubeconfigError(f"there is no kubeconfig at {' or '.join(map(str, paths))}")
     currents = (file.content.get("current-context") for file in files)
     wanted = context or next(filter(None, currents), "")
     if not wanted:
         raise KubeconfigError(f"{files[0].path} has no current-context, and no other was named")
-    chosen = _find(files, "context", wanted)
-    cluster = _find(files, "cluster", chosen.text("cluster"))
-    return _access(cluster, _user(files, chosen), chosen.text("namespace"))
+    chosen = _find_entry(files, "context", wanted)
+    cluster = _find_entry(files, "cluster", chosen.text("cluster"))
+    return _build_config(cluster, _find_user(files, chosen), chosen.text("namespace"))
 
 
-def connect(access: Access) -> Client:
+def create_client(access: ClientConfig) -> Client:
     """A client of that server, which must prove its identity unless `insecure` says otherwise."""
-    return Client(transport(access))
+    return Client(create_transport(access))
 
 
-def transport(access: Access) -> Transport:
+def create_transport(access: ClientConfig) -> Transport:
     """The way to that server."""
     # Imported here: it takes a quarter of a second, which those who only write a file can save.
-    from phalanx.client.http import Http
+    from phalanx.client.http import HttpTransport
 
     try:
-        login = _login(access)
+        login = _credential_source(access)
     except ValueError as error:
         raise KubeconfigError(
             f"the certificates for {access.server} cannot be used: {error}"
         ) from error
-    return Http(access.server, login=login, name=access.name)
+    return HttpTransport(access.server, credentials=login, server_name=access.tls_server_name)
 
 
-def _login(access: Access) -> Login:
+def _credential_source(access: ClientConfig) -> CredentialSource:
     """Where the credential comes from. Raises ValueError."""
     is_private = access.server.startswith("https:")
-    trust = Trust(access.ca, access.insecure) if is_private else None
-    tls = trust.context(access.certificate, access.key) if trust else None
-    shown = Pass(access.token, tls)
+    trust = ServerTrust(access.ca, access.insecure) if is_private else None
+    tls = trust.ssl_context(access.certificate, access.key) if trust else None
+    shown = Credential(access.token, tls)
     if access.token_file:
-        return TokenFile(access.token_file, shown)
+        return TokenFileCredential(access.token_file, shown)
     is_enough = bool(access.token or access.certificate)
     if access.plugin and not is_enough:
-        return PluginLogin(access.plugin, trust, WallClock())
-    return Fixed(shown)
+        return PluginCredential(access.plugin, trust, WallClock())
+    return StaticCredential(shown)
 
 
 def write(
     path: Path, server: str, ca_pem: str, token: str = "", name: str = "phalanx", *,
-    pair: tuple[str, str] | None = None,
+    client_certificate: tuple[str, str] | None = None,
 ) -> None:  # fmt: skip
     """Put a kubeconfig of one context in place, whole or not at all, for its owner's eyes only.
 
     Its user is known by a token, or by a `pair`: a certificate and its key, as PEM texts.
     """
-    cluster = {"server": server, "certificate-authority-data": _encode(ca_pem)}
+    cluster = {"server": server, "certificate-authority-data": _base64(ca_pem)}
     user = {"token": token}
-    if pair:
-        certificate, key = map(_encode, pair)
+    if client_certificate:
+        certificate, key = map(_base64, client_certificate)
         user = {"client-certificate-data": certificate, "client-key-data": key}
     content = {
         "apiVersion": "v1",
@@ -151,19 +168,19 @@ def write(
         "current-context": name,
     }
     try:
-        _replace(path, yaml.safe_dump(content, sort_keys=False))
+        _write_atomically(path, yaml.safe_dump(content, sort_keys=False))
     except OSError as error:
         raise KubeconfigError(f"{path} cannot be written: {error.strerror}") from error
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _KubeconfigFile:
     path: Path
     content: Object
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _ConfigEntry:
     """One context, cluster or user, in a file to which its references are relative."""
 
     title: str
@@ -176,7 +193,7 @@ class _Entry:
             raise KubeconfigError(f"{name} of {self.title} is not a text")
         return value
 
-    def file(self, name: str) -> str:
+    def read_file(self, name: str) -> str:
         """What the file that a field names holds."""
         reference = self.text(name)
         try:
@@ -190,12 +207,14 @@ class _Entry:
         """A field that is there itself, encoded, or as the name of a file."""
         inline = self.text(f"{name}-data")
         try:
-            return base64.b64decode(inline, validate=True).decode() if inline else self.file(name)
+            return (
+                base64.b64decode(inline, validate=True).decode() if inline else self.read_file(name)
+            )
         except ValueError as error:
             raise KubeconfigError(f"{name}-data of {self.title} is not base64 of a text") from error
 
 
-def _load(path: Path) -> Object:
+def _read_yaml(path: Path) -> Object:
     try:
         content = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
@@ -209,64 +228,66 @@ def _load(path: Path) -> Object:
     return content or {}
 
 
-def _find(files: Sequence[_File], section: str, name: str) -> _Entry:
+def _find_entry(files: Sequence[_KubeconfigFile], section: str, name: str) -> _ConfigEntry:
     """The first entry of that name; a field in it that we would have to ignore is refused."""
     for file in files:
         for row in file.content.get(f"{section}s") or ():
             if isinstance(row, dict) and row.get("name") == name:
-                return _entry(file, section, name, row.get(section) or {})
+                return _check_supported(file, section, name, row.get(section) or {})
     raise KubeconfigError(f'{files[0].path} has no {section} "{name}"')
 
 
-def _entry(file: _File, section: str, name: str, content: Object) -> _Entry:
+def _check_supported(
+    file: _KubeconfigFile, section: str, name: str, content: Object
+) -> _ConfigEntry:
     title = f'{section} "{name}" in {file.path}'
     for unsupported in _UNSUPPORTED[section]:
         if content.get(unsupported):
             raise KubeconfigError(f"{unsupported} of {title} is not supported yet")
-    return _Entry(title, content, file.path.parent)
+    return _ConfigEntry(title, content, file.path.parent)
 
 
-def _user(files: Sequence[_File], chosen: _Entry) -> _Entry:
+def _find_user(files: Sequence[_KubeconfigFile], chosen: _ConfigEntry) -> _ConfigEntry:
     name = chosen.text("user")
-    return _find(files, "user", name) if name else _Entry("nobody", {}, chosen.folder)
+    return _find_entry(files, "user", name) if name else _ConfigEntry("nobody", {}, chosen.folder)
 
 
-def _access(cluster: _Entry, user: _Entry, namespace: str) -> Access:
-    access = Access(
+def _build_config(cluster: _ConfigEntry, user: _ConfigEntry, namespace: str) -> ClientConfig:
+    access = ClientConfig(
         server=cluster.text("server"),
         ca=cluster.pem("certificate-authority"),
-        token=user.file("tokenFile").strip() or user.text("token"),
+        token=user.read_file("tokenFile").strip() or user.text("token"),
         certificate=user.pem("client-certificate"),
         key=user.pem("client-key"),
         namespace=namespace or "default",
         insecure=cluster.content.get("insecure-skip-tls-verify") is True,
         token_file=user.folder / user.text("tokenFile") if user.text("tokenFile") else None,
-        plugin=_plugin(cluster, user),
-        name=cluster.text("tls-server-name"),
+        plugin=_parse_plugin(cluster, user),
+        tls_server_name=cluster.text("tls-server-name"),
     )
-    for problem, is_there in _problems(access):
+    for problem, is_there in _validate(access):
         if is_there:
             raise KubeconfigError(problem.format(cluster=cluster.title, user=user.title))
     return access
 
 
-def _plugin(cluster: _Entry, user: _Entry) -> Plugin | None:
+def _parse_plugin(cluster: _ConfigEntry, user: _ConfigEntry) -> CredentialPlugin | None:
     """The program that hands out the user's credential, if there is one."""
     if not user.content.get("exec"):
         return None
-    told = {name: value for name in _TOLD if (value := cluster.content.get(name))}
+    told = {name: value for name in _PLUGIN_CLUSTER_FIELDS if (value := cluster.content.get(name))}
     if ca := cluster.pem("certificate-authority"):
-        told["certificate-authority-data"] = _encode(ca)
+        told["certificate-authority-data"] = _base64(ca)
     for extension in cluster.content.get("extensions") or ():
-        if extension.get("name") == EXTENSION:
+        if extension.get("name") == EXEC_EXTENSION:
             told["config"] = extension.get("extension")
     try:
-        return read_plugin(user.content["exec"], user.folder, told)
-    except BadPlugin as error:
+        return parse_plugin(user.content["exec"], user.folder, told)
+    except InvalidPlugin as error:
         raise KubeconfigError(f"exec of {user.title} {error}") from error
 
 
-def _problems(access: Access) -> tuple[tuple[str, bool], ...]:
+def _validate(access: ClientConfig) -> tuple[tuple[str, bool], ...]:
     url = urlsplit(access.server)
     return (
         ("{cluster} has no server", not access.server),
@@ -279,11 +300,11 @@ def _problems(access: Access) -> tuple[tuple[str, bool], ...]:
     )  # fmt: skip
 
 
-def _encode(text: str) -> str:
+def _base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def _replace(path: Path, text: str) -> None:
+def _write_atomically(path: Path, text: str) -> None:
     """Write beside the file and then rename, so that nobody ever reads half of it."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

@@ -9,49 +9,57 @@ from __future__ import annotations
 from collections.abc import Sized
 from typing import Any, Protocol
 
-from phalanx.client.workqueue import WorkQueue
-from phalanx.telemetry import Counter, Gauge, Histogram, Metrics, Row, exponential
+from phalanx.client.work_queue import WorkQueue
+from phalanx.telemetry import Counter, Gauge, Histogram, Metrics, MetricSpec, exponential_buckets
 
 #: From ten nanoseconds on, as in Kubernetes.
-_BOUNDS = exponential(1e-8, 10, 12)
+_BUCKETS = exponential_buckets(1e-8, 10, 12)
 
-DEPTH = Row(Gauge, "workqueue_depth", "Keys that wait to be worked on.", ("name",))
-ADDS = Row(Counter, "workqueue_adds_total", "Keys that were added.", ("name",))
-RETRIES = Row(
+QUEUE_DEPTH = MetricSpec(Gauge, "workqueue_depth", "Keys that wait to be worked on.", ("name",))
+QUEUE_ADDS = MetricSpec(Counter, "workqueue_adds_total", "Keys that were added.", ("name",))
+QUEUE_RETRIES = MetricSpec(
     Counter, "workqueue_retries_total", "Keys that are worked on again after a failure.", ("name",)
 )  # fmt: skip
-WAITED = Row(
+QUEUE_DURATION = MetricSpec(
     Histogram, "workqueue_queue_duration_seconds", "Seconds that a key waits to be worked on.",
-    ("name",), _BOUNDS,
+    ("name",), _BUCKETS,
 )  # fmt: skip
-WORKED = Row(
+WORK_DURATION = MetricSpec(
     Histogram, "workqueue_work_duration_seconds", "Seconds that a key is worked on.",
-    ("name",), _BOUNDS,
+    ("name",), _BUCKETS,
 )  # fmt: skip
-OBJECTS = Row(
+INFORMER_OBJECTS = MetricSpec(
     Gauge, "phalanx_informer_objects", "Objects that an informer holds.", ("resource",)
 )  # fmt: skip
-FAILING = Row(
+INFORMER_FAILING = MetricSpec(
     Gauge, "phalanx_informer_failing", "1 if an informer cannot follow the server.", ("resource",)
 )  # fmt: skip
 
-ROWS = (DEPTH, ADDS, RETRIES, WAITED, WORKED, OBJECTS, FAILING)
+METRICS = (
+    QUEUE_DEPTH,
+    QUEUE_ADDS,
+    QUEUE_RETRIES,
+    QUEUE_DURATION,
+    WORK_DURATION,
+    INFORMER_OBJECTS,
+    INFORMER_FAILING,
+)
 
 
 def observe_queue(metrics: Metrics, name: str, queue: WorkQueue[Any]) -> None:
     """Have told how a work queue goes."""
-    depth, adds = metrics.of(DEPTH, name), metrics.of(ADDS, name)
-    retries = metrics.of(RETRIES, name)
-    queue.waited = metrics.of(WAITED, name).observe
-    queue.worked = metrics.of(WORKED, name).observe
+    depth, adds = metrics.series(QUEUE_DEPTH, name), metrics.series(QUEUE_ADDS, name)
+    retries = metrics.series(QUEUE_RETRIES, name)
+    queue.on_dequeued = metrics.series(QUEUE_DURATION, name).observe
+    queue.on_processed = metrics.series(WORK_DURATION, name).observe
 
     def read(queue: WorkQueue[Any]) -> None:
         depth.value, adds.value, retries.value = len(queue), queue.adds, queue.retries
 
-    metrics.watch(queue, read)
+    metrics.on_collect(queue, read)
 
 
-class Follower(Protocol):
+class MeasuredInformer(Protocol):
     """An informer, as far as it is measured."""
 
     failure: Any
@@ -62,11 +70,14 @@ class Follower(Protocol):
         ...
 
 
-def observe_informer(metrics: Metrics, resource: str, informer: Follower) -> None:
+def observe_informer(metrics: Metrics, resource: str, informer: MeasuredInformer) -> None:
     """Have told how an informer goes."""
-    held, failing = metrics.of(OBJECTS, resource), metrics.of(FAILING, resource)
+    held, failing = (
+        metrics.series(INFORMER_OBJECTS, resource),
+        metrics.series(INFORMER_FAILING, resource),
+    )
 
-    def read(informer: Follower) -> None:
+    def read(informer: MeasuredInformer) -> None:
         held.value, failing.value = len(informer.cache), informer.failure is not None
 
-    metrics.watch(informer, read)
+    metrics.on_collect(informer, read)

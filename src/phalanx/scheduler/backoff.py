@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import sqrt
 
-_DOUBLINGS = 32
+_MAX_DOUBLINGS = 32
 #: Seconds after which what was refused is tried again whatever happens, where nobody backs off.
-PATIENCE = 300.0
+MAX_UNSCHEDULABLE_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,15 +18,15 @@ class BackOff:
     what was refused waits for what may cure that, and what was not to blame is tried at once.
     """
 
-    first: float = 1.0
-    longest: float = 10.0
+    initial_seconds: float = 1.0
+    max_seconds: float = 10.0
 
-    def after(self, failures: int, pods: int) -> float:
+    def delay_after(self, failures: int, pods: int) -> float:
         """Seconds to wait after so many failures in a row of so many pods."""
-        if not self.longest:
-            return PATIENCE
-        doublings = min(max(failures, 1) - 1, _DOUBLINGS)
-        return min(self.first * (1 << doublings), self.longest * sqrt(max(pods, 1)))
+        if not self.max_seconds:
+            return MAX_UNSCHEDULABLE_SECONDS
+        doublings = min(max(failures, 1) - 1, _MAX_DOUBLINGS)
+        return min(self.initial_seconds * (1 << doublings), self.max_seconds * sqrt(max(pods, 1)))
 
 
-USUAL = BackOff()
+DEFAULT_BACKOFF = BackOff()

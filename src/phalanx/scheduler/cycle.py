@@ -23,30 +23,38 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from phalanx.scheduler.branches import whole
+from phalanx.scheduler.cluster.hypothetical import with_changes
 from phalanx.scheduler.cluster.snapshot import Snapshot
-from phalanx.scheduler.cluster.variation import varied
 from phalanx.scheduler.decision import Decision
-from phalanx.scheduler.entity import Entity
-from phalanx.scheduler.evicting.preemption import preempt
-from phalanx.scheduler.placing.attempt import Ground
-from phalanx.scheduler.placing.levels import relaxes
-from phalanx.scheduler.placing.objections import Objection, impossible, refused_outright
-from phalanx.scheduler.policy import Policy
-from phalanx.scheduler.rescue.program import Answer
-from phalanx.scheduler.rescue.search import Search, Solver, Steps, nobody
+from phalanx.scheduler.entity import Entity, EntityRejection, reject_entity, validate_entity
+from phalanx.scheduler.group_tree_placement import place_entity
+from phalanx.scheduler.placement.group_placement import PlacementContext
+from phalanx.scheduler.placement.topology_domains import seconds_until_relaxed
+from phalanx.scheduler.policy import SchedulerPolicy
+from phalanx.scheduler.preemption.evaluator import preempt
+from phalanx.scheduler.search.solver import (
+    SolverAnswer,
+    SolverFunction,
+    SolverRequest,
+    Steps,
+    no_solver,
+)
 
 
-def decide(entity: Entity, snapshot: Snapshot, policy: Policy, solver: Solver = nobody) -> Decision:
+def decide(
+    entity: Entity, snapshot: Snapshot, policy: SchedulerPolicy, solver: SolverFunction = no_solver
+) -> Decision:
     """Place every pod that the entity needs, or none."""
-    cycle = steps(entity, snapshot, policy)
-    state = advanced(cycle)
-    while isinstance(state, Search):
-        state = advanced(cycle, solver(state.program))
+    cycle = run_cycle(entity, snapshot, policy)
+    state = resume_cycle(cycle)
+    while isinstance(state, SolverRequest):
+        state = resume_cycle(cycle, solver(state.program))
     return state
 
 
-def advanced(cycle: Steps[Decision], answer: Answer | None = None) -> Search | Decision:
+def resume_cycle(
+    cycle: Steps[Decision], answer: SolverAnswer | None = None
+) -> SolverRequest | Decision:
     """What a cycle comes to next: a question, or its decision. Takes the answer to its last one."""
     while True:
         try:
@@ -54,35 +62,37 @@ def advanced(cycle: Steps[Decision], answer: Answer | None = None) -> Search | D
         except StopIteration as end:
             decision: Decision = end.value
             return decision
-        if isinstance(step, Search):
+        if isinstance(step, SolverRequest):
             return step
         answer = None
 
 
-def steps(entity: Entity, snapshot: Snapshot, policy: Policy) -> Steps[Decision]:
+def run_cycle(entity: Entity, snapshot: Snapshot, policy: SchedulerPolicy) -> Steps[Decision]:
     """The same in steps: yields every so often, so that whoever drives it can do something else.
 
     What it yields may be a question to an exact solver, whose answer it must be sent.
     The snapshot must not change between two steps: whoever drives this asks the cache for no other.
     """
-    if objection := impossible(entity):
+    if objection := validate_entity(entity):
         return objection
-    ground = Ground(_with_claims(entity, snapshot) if snapshot.claims else snapshot, policy)
-    result = yield from whole(entity, ground)
-    if isinstance(result, Objection):
-        return refused_outright(entity, result)
-    if result.is_enough:
-        return result.placed()
-    waiting = replace(result.waiting(), relaxes=relaxes(entity))
+    ground = PlacementContext(
+        _with_nominated_pods(entity, snapshot) if snapshot.nominations else snapshot, policy
+    )
+    result = yield from place_entity(entity, ground)
+    if isinstance(result, EntityRejection):
+        return reject_entity(entity, result)
+    if result.is_feasible:
+        return result.build_placed()
+    waiting = replace(result.build_waiting(), relaxes=seconds_until_relaxed(entity))
     return (yield from preempt(entity, ground, waiting))
 
 
-def _with_claims(entity: Entity, snapshot: Snapshot) -> Snapshot:
+def _with_nominated_pods(entity: Entity, snapshot: Snapshot) -> Snapshot:
     """The cluster as it is when all have come to whom no less important a place was promised."""
     own = {member.pod.metadata.key for member in entity.members}
     others = [
         claim
-        for key, claim in snapshot.claims.items()
+        for key, claim in snapshot.nominations.items()
         if claim.priority >= entity.priority and key not in own
     ]
-    return varied(snapshot, plus=others, promised=True)
+    return with_changes(snapshot, added=others, nominated=True)

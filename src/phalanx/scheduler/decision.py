@@ -1,4 +1,9 @@
-"""What a cycle decides, as values: Placed, Preempting, Waiting or Impossible. And what is unready.
+"""What may happen in a cluster that lets a refused entity run after all.
+
+Filters and decisions name the events that could cure them, the cache says which one took place, the
+queue wakes whoever waits for it.
+
+What a cycle decides, as values: Placed, Preempting, Waiting or Impossible. And what is unready.
 
 The shell in `controllers/` matches on the class and acts; `explain.py` turns any of them into
 sentences. A refusal is an ordinary answer here, never an exception.
@@ -7,12 +12,40 @@ sentences. A refusal is an ordinary answer here, never an exception.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple
 
 from msgspec import Struct
 
 from phalanx.api.meta import Key
-from phalanx.scheduler.events import Event
+
+
+class ClusterEvent(StrEnum):
+    """One kind of event. The first four concern everybody, the next three one group or pod."""
+
+    NODE_ADDED = "a node came"
+    NODE_UPDATED = "a node changed"
+    POD_GONE = "a pod left its node"
+    POD_PLACED = "a pod got a node, or is seen otherwise by other pods"
+    GROUP_CHANGED = "the group came or changed"
+    MEMBER_CHANGED = "a member came or changed"
+    MEMBER_GONE = "a member went"
+    SEARCH_ENDED = "a long search came to an end"
+
+
+#: Events that can make or free room.
+CAPACITY_EVENTS = frozenset(
+    {ClusterEvent.NODE_ADDED, ClusterEvent.NODE_UPDATED, ClusterEvent.POD_GONE}
+)
+#: Events that can change what a node accepts.
+NODE_EVENTS = frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.NODE_UPDATED})
+#: Events that can change whom a pod would be near.
+PEER_EVENTS = frozenset({*NODE_EVENTS, ClusterEvent.POD_GONE, ClusterEvent.POD_PLACED})
+#: Events that can change what an entity asks for.
+ENTITY_EVENTS = frozenset(
+    {ClusterEvent.GROUP_CHANGED, ClusterEvent.MEMBER_CHANGED, ClusterEvent.MEMBER_GONE}
+)
+
 
 UNSCHEDULABLE = "Unschedulable"
 SCHEDULER_ERROR = "SchedulerError"
@@ -40,12 +73,12 @@ class Refusal:
     counts: tuple[tuple[str, int], ...] = ()
     #: Small changes, as sentences, each of which would let the pod in.
     cures: tuple[str, ...] = ()
-    wakes_on: frozenset[Event] = frozenset()
+    wakes_on: frozenset[ClusterEvent] = frozenset()
     #: The names of the filters that refused any node.
     filters: tuple[str, ...] = ()
 
 
-class Refused(NamedTuple):
+class UnplacedPod(NamedTuple):
     """A pod without a node. No refusal of its own: it fitted or was not tried, its group failed."""
 
     pod: Key
@@ -53,15 +86,15 @@ class Refused(NamedTuple):
     refusal: Refusal | None
 
 
-class Part(NamedTuple):
+class GroupOutcome(NamedTuple):
     """One group of a tree: why it gets nothing; None if it has what it needs."""
 
-    key: Key
+    ref: Key
     is_composite: bool
     waiting: Waiting | None
 
 
-class Choice(NamedTuple):
+class PlacementChoice(NamedTuple):
     """Among how many placements a group could choose, how many it tried, how many held enough.
 
     Of a tree it is the choice of its root.
@@ -77,14 +110,14 @@ class Placed(Struct, frozen=True):
 
     group: Key | None
     bindings: tuple[Binding, ...]
-    leftovers: tuple[Refused, ...] = ()
+    leftovers: tuple[UnplacedPod, ...] = ()
     #: What is to be said of each group of a tree; none for a group by itself.
-    parts: tuple[Part, ...] = ()
+    parts: tuple[GroupOutcome, ...] = ()
     #: The placements that it was chosen from; None where it may be anywhere.
-    choice: Choice | None = None
+    choice: PlacementChoice | None = None
 
     @property
-    def fails_group(self) -> bool:
+    def lacks_quorum(self) -> bool:
         """Whether the group lacks members that it needs."""
         return False
 
@@ -98,12 +131,12 @@ class Waiting:
     """
 
     group: Key | None
-    pods: tuple[Refused, ...]
+    pods: tuple[UnplacedPod, ...]
     quorum: int
     scheduled: int
     remaining: int
     unknown: int
-    wakes_on: frozenset[Event]
+    wakes_on: frozenset[ClusterEvent]
     reason: str = UNSCHEDULABLE
     #: Among how many placements it could choose; None where it may be anywhere.
     placements: int | None = None
@@ -112,21 +145,21 @@ class Waiting:
     #: What came of thinking about whom to evict, in words; "" if nothing did.
     preemption: str = ""
     #: The nodes that the members are kept while others leave.
-    promised: tuple[Binding, ...] = ()
+    nominated: tuple[Binding, ...] = ()
     #: Seconds after which it would be content with less; None if it never is.
     relaxes: float | None = None
     #: What is to be said of each group of a tree; none for a group by itself.
-    parts: tuple[Part, ...] = ()
+    parts: tuple[GroupOutcome, ...] = ()
     #: In how many of the placements it was tried.
     tried: int = 0
 
     @property
-    def choice(self) -> Choice | None:
+    def choice(self) -> PlacementChoice | None:
         """The placements of which none held enough; None where it may be anywhere."""
-        return None if self.placements is None else Choice(self.placements, self.tried, 0)
+        return None if self.placements is None else PlacementChoice(self.placements, self.tried, 0)
 
     @property
-    def fails_group(self) -> bool:
+    def lacks_quorum(self) -> bool:
         """Whether the group lacks members that it needs, and not only others."""
         return self.scheduled < self.quorum
 
@@ -153,7 +186,7 @@ class Preempting:
     violations: int = 0
 
     @property
-    def choice(self) -> Choice | None:
+    def choice(self) -> PlacementChoice | None:
         """The placements of which none held enough; None where it may be anywhere."""
         return self.waiting.choice
 
@@ -163,7 +196,7 @@ class Preempting:
         return self.waiting.group
 
     @property
-    def pods(self) -> tuple[Refused, ...]:
+    def pods(self) -> tuple[UnplacedPod, ...]:
         """Those who have no node yet."""
         return self.waiting.pods
 
@@ -173,7 +206,7 @@ class Preempting:
         return self.waiting.reason
 
     @property
-    def wakes_on(self) -> frozenset[Event]:
+    def wakes_on(self) -> frozenset[ClusterEvent]:
         """What may change that."""
         return self.waiting.wakes_on
 
@@ -183,9 +216,9 @@ class Preempting:
         return self.waiting.relaxes
 
     @property
-    def fails_group(self) -> bool:
+    def lacks_quorum(self) -> bool:
         """Whether the group lacks members that it needs, and not only others."""
-        return self.waiting.fails_group
+        return self.waiting.lacks_quorum
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,38 +226,38 @@ class Impossible:
     """No room that comes free, only an edit of the objects themselves can help."""
 
     group: Key | None
-    pods: tuple[Refused, ...]
+    pods: tuple[UnplacedPod, ...]
     reason: str
     message: str
     cure: str
-    wakes_on: frozenset[Event]
+    wakes_on: frozenset[ClusterEvent]
     #: The groups of a tree; none for a group by itself.
-    parts: tuple[Part, ...] = ()
+    parts: tuple[GroupOutcome, ...] = ()
     relaxes: float | None = None
 
     @property
-    def choice(self) -> Choice | None:
+    def choice(self) -> PlacementChoice | None:
         """There was none: it was not tried."""
         return None
 
     @property
-    def fails_group(self) -> bool:
+    def lacks_quorum(self) -> bool:
         """Whether the group lacks members that it needs: it is wrong as it is."""
         return True
 
 
 #: Decisions that leave the entity waiting.
-Refusing = Preempting | Waiting | Impossible
-Decision = Placed | Refusing
+PendingDecision = Preempting | Waiting | Impossible
+Decision = Placed | PendingDecision
 
 
-def promised(decision: Decision) -> tuple[Binding, ...]:
+def nominations_of(decision: Decision) -> tuple[Binding, ...]:
     """The nodes that are kept for members while others leave."""
     match decision:
         case Preempting():
-            return decision.waiting.promised
+            return decision.waiting.nominated
         case Waiting():
-            return decision.promised
+            return decision.nominated
         case _:
             return ()
 
@@ -241,7 +274,7 @@ class MissingMembers:
     """The gang has fewer live members than it needs."""
 
     quorum: int
-    there: int
+    present: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,19 +282,19 @@ class MissingGroups:
     """Of the groups below, fewer have the members that they need than are needed."""
 
     quorum: int
-    there: int
+    present: int
 
 
 @dataclass(frozen=True, slots=True)
-class Misplaced:
+class IncompleteGroupTree:
     """The tree that the group is in is not whole yet, or (`invalid`) is none."""
 
     message: str
-    invalid: bool = False
+    is_invalid: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Gated:
+class SchedulingGated:
     """Somebody holds these pods of the entity back by scheduling gates."""
 
     pods: tuple[str, ...]
@@ -269,4 +302,6 @@ class Gated:
 
 
 #: Why an entity is not even tried.
-Unready = MissingGroup | MissingMembers | MissingGroups | Misplaced | Gated
+UnreadyReason = (
+    MissingGroup | MissingMembers | MissingGroups | IncompleteGroupTree | SchedulingGated
+)

@@ -1,4 +1,6 @@
-"""One sentence explains everything: Decision -> the words that everybody prints.
+"""Remedy: one change that lets a refused entity be placed. A value; `remedies.py` finds them.
+
+One sentence explains everything: Decision -> the words that everybody prints.
 
 Pod condition, PodGroup condition, event, `phalanx why` and the page take their text from here and
 from nowhere else. Texts that Kubernetes also prints read as they do there.
@@ -6,35 +8,77 @@ from nowhere else. Texts that Kubernetes also prints read as they do there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import NamedTuple, assert_never
 
 from phalanx.api.meta import Key
 from phalanx.scheduler.decision import (
     UNSCHEDULABLE,
     Decision,
-    Gated,
+    GroupOutcome,
     Impossible,
-    Misplaced,
+    IncompleteGroupTree,
     MissingGroup,
     MissingGroups,
     MissingMembers,
-    Part,
     Placed,
     Preempting,
     Refusal,
-    Refused,
-    Unready,
+    SchedulingGated,
+    UnplacedPod,
+    UnreadyReason,
     Waiting,
 )
-from phalanx.scheduler.remedy import Remedy, Sort
+
+
+class CureKind(IntEnum):
+    """What is changed, in the order of what it costs."""
+
+    SMALLER = 1
+    NODES = 2
+    WIDER = 3
+    ENDING = 4
+    LOOSER = 5
+
+
+class VerifiedCure(NamedTuple):
+    """A change with which the entity was placed when it was tried out."""
+
+    kind: CureKind
+    #: How much of it: members or groups fewer, nodes more, pods that end.
+    size: int
+    text: str
+
+
+def find_smallest(works: Callable[[int], bool], guess: int, most: int, low: int = 0) -> int | None:
+    """The least number above `low` and up to `most` that works, sought from a guess outwards.
+
+    What works is taken to work for all larger numbers too; what does not is not tried twice.
+    """
+    if most <= low:
+        return None
+    number, step = min(max(guess, low + 1), most), 1
+    while not works(number):
+        if number == most:
+            return None
+        low, number, step = number, min(number + step, most), 2 * step
+    high, step = number, 1
+    while high - low > 1:
+        number = max(high - step, (low + high) // 2)
+        if works(number):
+            high, step = number, 2 * step
+        else:
+            low = number
+    return high
+
 
 SCHEDULED = "Scheduled"
 GROUP_FAILED = "pod group is unschedulable"
 
 
-class PodSentence(NamedTuple):
+class PodMessage(NamedTuple):
     """What a pod without a node is told."""
 
     pod: Key
@@ -43,10 +87,10 @@ class PodSentence(NamedTuple):
     message: str
 
 
-class GroupSentence(NamedTuple):
+class GroupMessage(NamedTuple):
     """What a group is told, and whether it has what it needs."""
 
-    key: Key
+    ref: Key
     is_composite: bool
     is_placed: bool
     reason: str
@@ -58,16 +102,16 @@ class Cure(NamedTuple):
 
     text: str
     is_verified: bool = False
-    sort: Sort | None = None
+    kind: CureKind | None = None
     size: int = 0
 
 
 #: How hints begin that say no more than a remedy of some sort.
-_SAME = (
-    (Sort.SMALLER, "lower minCount "),
-    (Sort.NODES, "add a node "),
-    (Sort.LOOSER, "tolerate "),
-    (Sort.LOOSER, "uncordon "),
+_HINT_PREFIXES = (
+    (CureKind.SMALLER, "lower minCount "),
+    (CureKind.NODES, "add a node "),
+    (CureKind.LOOSER, "tolerate "),
+    (CureKind.LOOSER, "uncordon "),
 )
 
 
@@ -77,23 +121,23 @@ class Explanation:
 
     reason: str
     message: str
-    pods: tuple[PodSentence, ...]
-    groups: tuple[GroupSentence, ...] = ()
+    pods: tuple[PodMessage, ...]
+    groups: tuple[GroupMessage, ...] = ()
 
 
 def explain(decision: Decision) -> Explanation:
     """A decision in words."""
     match decision:
         case Placed():
-            return _of_placed(decision)
+            return _explain_placed(decision)
         case Preempting():
-            return _of_waiting(decision.waiting)
+            return _explain_waiting(decision.waiting)
         case Waiting():
-            return _of_waiting(decision)
+            return _explain_waiting(decision)
         case Impossible():
-            pods = _each(decision.pods, decision.reason, decision.message)
+            pods = _refusal_messages(decision.pods, decision.reason, decision.message)
             groups = [
-                GroupSentence(part.key, part.is_composite, False, decision.reason, decision.message)
+                GroupMessage(part.ref, part.is_composite, False, decision.reason, decision.message)
                 for part in decision.parts
             ]
             return Explanation(decision.reason, decision.message, pods, tuple(groups))
@@ -101,43 +145,43 @@ def explain(decision: Decision) -> Explanation:
             assert_never(decision)
 
 
-def _of_placed(decision: Placed) -> Explanation:
-    pods = {one.pod: one for one in _each(decision.leftovers, UNSCHEDULABLE, "")}
+def _explain_placed(decision: Placed) -> Explanation:
+    pods = {one.pod: one for one in _refusal_messages(decision.leftovers, UNSCHEDULABLE, "")}
     for part in decision.parts:
         if part.waiting:
-            pods |= {one.pod: one for one in _of_pods(part.waiting) if one.pod not in pods}
-    groups = tuple(_of_part(part, SCHEDULED, "") for part in decision.parts)
+            pods |= {one.pod: one for one in _pod_messages(part.waiting) if one.pod not in pods}
+    groups = tuple(_group_message(part, SCHEDULED, "") for part in decision.parts)
     return Explanation(SCHEDULED, "", tuple(pods.values()), groups)
 
 
-def _of_waiting(decision: Waiting) -> Explanation:
-    message = _why_waiting(decision)
+def _explain_waiting(decision: Waiting) -> Explanation:
+    message = _describe_waiting(decision)
     # What the whole tree lacks is said of its groups together with what came of thinking about it.
     bare = replace(decision, preemption="", promised=(), relaxes=None, parts=())
     parts = [
         part._replace(waiting=None) if part.waiting == bare else part for part in decision.parts
     ]
-    groups = tuple(_of_part(part, decision.reason, message) for part in parts)
-    return Explanation(decision.reason, message, _of_pods(decision), groups)
+    groups = tuple(_group_message(part, decision.reason, message) for part in parts)
+    return Explanation(decision.reason, message, _pod_messages(decision), groups)
 
 
-def _of_pods(decision: Waiting) -> tuple[PodSentence, ...]:
+def _pod_messages(decision: Waiting) -> tuple[PodMessage, ...]:
     if decision.group is None:
-        message = _why_waiting(decision)
+        message = _describe_waiting(decision)
         return tuple(
-            PodSentence(pod, uid, decision.reason, message) for pod, uid, _ in decision.pods
+            PodMessage(pod, uid, decision.reason, message) for pod, uid, _ in decision.pods
         )
-    otherwise = f"{GROUP_FAILED}, {_why_waiting(decision)}"
-    return _each(decision.pods, decision.reason, otherwise)
+    otherwise = f"{GROUP_FAILED}, {_describe_waiting(decision)}"
+    return _refusal_messages(decision.pods, decision.reason, otherwise)
 
 
-def _of_part(part: Part, reason: str, message: str) -> GroupSentence:
+def _group_message(part: GroupOutcome, reason: str, message: str) -> GroupMessage:
     if part.waiting:
-        reason, message = part.waiting.reason, _why_waiting(part.waiting)
-    return GroupSentence(part.key, part.is_composite, reason == SCHEDULED, reason, message)
+        reason, message = part.waiting.reason, _describe_waiting(part.waiting)
+    return GroupMessage(part.ref, part.is_composite, reason == SCHEDULED, reason, message)
 
 
-def no_node(refusal: Refusal) -> str:
+def describe_refusal(refusal: Refusal) -> str:
     """Why no node takes a pod: `0/5 nodes are available: 2 Insufficient cpu, 3 node(s) …`."""
     if not refusal.total:
         return "no nodes available to schedule pods"
@@ -145,61 +189,59 @@ def no_node(refusal: Refusal) -> str:
     return f"0/{refusal.total} nodes are available: {reasons}."
 
 
-def not_ready(unready: Unready) -> str:
+def describe_unready(unready: UnreadyReason) -> str:
     """Why the queue does not even try an entity."""
     match unready:
         case MissingGroup(name):
             return f'waiting for PodGroup "{name}" to appear'
         case MissingMembers(quorum, there):
-            return f"waiting for {quorum} members, {there} {_are(there)} there"
+            return f"waiting for {quorum} members, {there} {_is_or_are(there)} there"
         case MissingGroups(quorum, there):
-            return (
-                f"waiting for {quorum} groups with all their members, {there} {_are(there)} there"
-            )
-        case Misplaced(message, _):
+            return f"waiting for {quorum} groups with all their members, {there} {_is_or_are(there)} there"
+        case IncompleteGroupTree(message, _):
             return message
-        case Gated(pods, gates):
-            return f"waiting for scheduling gates {', '.join(gates)} of {_some(pods)}"
+        case SchedulingGated(pods, gates):
+            return f"waiting for scheduling gates {', '.join(gates)} of {_join_names(pods)}"
         case _:
             assert_never(unready)
 
 
-def cures(decision: Decision) -> list[str]:
+def suggest_cures(decision: Decision) -> list[str]:
     """Small changes, each of which would let the entity run or bring it nearer; the best first."""
     match decision:
         case Placed():
-            return _distinct(_of_refusals(decision.leftovers))
+            return _deduplicate(_refusal_cures(decision.leftovers))
         case Preempting():
-            return cures(decision.waiting)
+            return suggest_cures(decision.waiting)
         case Waiting():
-            return _distinct((*_of_quorum(decision), *_of_refusals(decision.pods)))
+            return _deduplicate((*_quorum_cures(decision), *_refusal_cures(decision.pods)))
         case Impossible():
             return [decision.cure]
         case _:
             assert_never(decision)
 
 
-def ranked(decision: Decision, remedies: Iterable[Remedy]) -> list[Cure]:
+def rank_cures(decision: Decision, remedies: Iterable[VerifiedCure]) -> list[Cure]:
     """What was tried out and helps, the cheapest first, and then what was not."""
     found = sorted(set(remedies))
     verified = [Cure(text, True, sort, size) for sort, size, text in found]
-    said = tuple(start for sort, start in _SAME if any(one.sort is sort for one in found))
-    hints = cures(decision) if not isinstance(decision, Preempting) else ()
+    said = tuple(start for sort, start in _HINT_PREFIXES if any(one.kind is sort for one in found))
+    hints = suggest_cures(decision) if not isinstance(decision, Preempting) else ()
     return [*verified, *(Cure(text) for text in hints if not text.startswith(said))]
 
 
-def _why_waiting(decision: Waiting) -> str:
+def _describe_waiting(decision: Waiting) -> str:
     if decision.group is None:
-        text = "".join(no_node(pod.refusal) for pod in decision.pods if pod.refusal)
+        text = "".join(describe_refusal(pod.refusal) for pod in decision.pods if pod.refusal)
         return f"{text} preemption: {decision.preemption}" if decision.preemption else text
-    text = _why_group_waits(decision)
+    text = _describe_waiting_group(decision)
     if decision.undecided:
         text += f"; there may be a placement all the same: {decision.undecided}"
     return f"{text}, pod group preemption: {decision.preemption}" if decision.preemption else text
 
 
-def _why_group_waits(decision: Waiting) -> str:
-    if not decision.fails_group:
+def _describe_waiting_group(decision: Waiting) -> str:
+    if not decision.lacks_quorum:
         return GROUP_FAILED
     lacking = (
         f"minCount ({decision.quorum}) cannot be satisfied: "
@@ -214,7 +256,9 @@ def _why_group_waits(decision: Waiting) -> str:
             return f"0/{number} placements are available, first placement status: {lacking}"
 
 
-def _each(pods: tuple[Refused, ...], reason: str, otherwise: str) -> tuple[PodSentence, ...]:
+def _refusal_messages(
+    pods: tuple[UnplacedPod, ...], reason: str, otherwise: str
+) -> tuple[PodMessage, ...]:
     """A sentence per pod; pods of one shape share their refusal, so each is spelled once."""
     spelled: dict[int, str] = {}
     sentences = []
@@ -222,12 +266,14 @@ def _each(pods: tuple[Refused, ...], reason: str, otherwise: str) -> tuple[PodSe
         if refusal is None:
             message = otherwise
         else:
-            message = spelled.get(id(refusal)) or spelled.setdefault(id(refusal), no_node(refusal))
-        sentences.append(PodSentence(pod, uid, reason, message))
+            message = spelled.get(id(refusal)) or spelled.setdefault(
+                id(refusal), describe_refusal(refusal)
+            )
+        sentences.append(PodMessage(pod, uid, reason, message))
     return tuple(sentences)
 
 
-def _of_quorum(decision: Waiting) -> Iterator[str]:
+def _quorum_cures(decision: Waiting) -> Iterator[str]:
     missing = decision.quorum - decision.scheduled
     if decision.group is None or missing <= 0:
         return
@@ -237,20 +283,20 @@ def _of_quorum(decision: Waiting) -> Iterator[str]:
         yield f"lower minCount from {decision.quorum} to {decision.scheduled}"
 
 
-def _of_refusals(pods: tuple[Refused, ...]) -> Iterator[str]:
+def _refusal_cures(pods: tuple[UnplacedPod, ...]) -> Iterator[str]:
     for refusal in {id(pod.refusal): pod.refusal for pod in pods}.values():
         if refusal:
             yield from refusal.cures
 
 
-def _distinct(sentences: tuple[str, ...] | Iterator[str]) -> list[str]:
+def _deduplicate(sentences: tuple[str, ...] | Iterator[str]) -> list[str]:
     return list(dict.fromkeys(sentences))
 
 
-def _are(count: int) -> str:
+def _is_or_are(count: int) -> str:
     return "is" if count == 1 else "are"
 
 
-def _some(names: tuple[str, ...], limit: int = 3) -> str:
+def _join_names(names: tuple[str, ...], limit: int = 3) -> str:
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + more

@@ -4,44 +4,50 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phalanx.scheduler.cluster.peers import SYSTEM_DEFAULTS, Defaults
-from phalanx.scheduler.judging.comparisons import COMPARISONS, Comparison
-from phalanx.scheduler.judging.filters import FILTERS, Filter
-from phalanx.scheduler.judging.scores import MERITS, SCORES, Merit, Score
-from phalanx.scheduler.judging.stake import CPU_AND_MEMORY, Resource
+from phalanx.scheduler.cluster.peer_constraints import SYSTEM_DEFAULTS, SpreadDefaults
+from phalanx.scheduler.plugins.filters import FILTER_PLUGINS, FilterPlugin
+from phalanx.scheduler.plugins.node_resources import CPU_AND_MEMORY, ResourceWeight
+from phalanx.scheduler.plugins.scores import (
+    NORMALIZED_SCORE_PLUGINS,
+    SCORE_PLUGINS,
+    STATIC_SCORE_PLUGINS,
+    NormalizedScorePlugin,
+    ScorePlugin,
+    StaticScorePlugin,
+)
 
 #: The filters by which room is counted.
-_ROOM = {"NodePorts", "NodeResourcesFit"}
+_CAPACITY_FILTERS = {"NodePorts", "NodeResourcesFit"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Policy:
+class SchedulerPolicy:
     """The rows of the tables that apply, in order. The equal of a policy is only itself."""
 
-    filters: tuple[Filter, ...] = FILTERS
-    scores: tuple[Score, ...] = SCORES
-    merits: tuple[Merit, ...] = MERITS
-    comparisons: tuple[Comparison, ...] = COMPARISONS
+    filters: tuple[FilterPlugin, ...] = FILTER_PLUGINS
+    scores: tuple[ScorePlugin, ...] = SCORE_PLUGINS
+    static_scores: tuple[StaticScorePlugin, ...] = STATIC_SCORE_PLUGINS
+    normalized_scores: tuple[NormalizedScorePlugin, ...] = NORMALIZED_SCORE_PLUGINS
     #: What a resident that must be near newcomers of some kind adds to the score of its domain.
-    near_weight: int = 1
+    hard_pod_affinity_weight: int = 1
     #: Whether it matters where residents would like newcomers to be that have no such likes.
-    heeds_likes: bool = True
+    honors_existing_preferences: bool = True
     #: How pods of services are spread that do not say how.
-    defaults: Defaults = SYSTEM_DEFAULTS
+    spread_defaults: SpreadDefaults = SYSTEM_DEFAULTS
     #: Of what placements should be full, when there is a choice between them.
-    packed: tuple[Resource, ...] = CPU_AND_MEMORY
+    packing_resources: tuple[ResourceWeight, ...] = CPU_AND_MEMORY
     #: Whether anybody is evicted for pods, and whether for groups.
-    preempts: bool = True
+    pods_preempt: bool = True
     groups_preempt: bool = True
 
     def allows_preemption(self, is_group: bool) -> bool:
         """Whether others may be evicted for a pod alone, or for a group."""
-        return self.groups_preempt if is_group else self.preempts
+        return self.groups_preempt if is_group else self.pods_preempt
 
     @property
-    def counts_room(self) -> bool:
+    def checks_capacity(self) -> bool:
         """Whether a node takes no more pods than it has room for."""
-        return {row.name for row in self.filters} >= _ROOM
+        return {row.name for row in self.filters} >= _CAPACITY_FILTERS
 
 
-DEFAULT = Policy()
+DEFAULT_POLICY = SchedulerPolicy()

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from phalanx.api.gates import Gates
+from phalanx.api.feature_gates import FeatureGates
 from phalanx.api.meta import timestamp
-from phalanx.chance import Chance
 from phalanx.clock import Clock
-from phalanx.server.access import Access
-from phalanx.server.measurements import Measurements
-from phalanx.server.outputs import Outputs
-from phalanx.server.registry import Registry
-from phalanx.server.twins import Twins
-from phalanx.server.watches import Hub
+from phalanx.randomness import Random
+from phalanx.server.admission_cache import AdmissionCache
+from phalanx.server.discovery import KindRegistry
+from phalanx.server.kubelet_reports import ContainerLogs, UsageSamples
+from phalanx.server.security.authorization import AccessControl
+from phalanx.server.watches import WatchBroadcaster
 from phalanx.store.kv import Store
-from phalanx.telemetry import Meter
+from phalanx.telemetry import StageMeter
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class ServerContext:
     """Store, time and chance, the kinds that are served, the fan-out of watches, the meter.
 
     `access` says who may what, `gates` say what is switched off, `twins` are pods that are created
@@ -28,16 +27,16 @@ class Context:
 
     store: Store
     clock: Clock
-    chance: Chance
-    registry: Registry
-    hub: Hub
-    meter: Meter
-    access: Access
-    gates: Gates
-    twins: Twins
-    outputs: Outputs = field(default_factory=Outputs)
-    measurements: Measurements = field(default_factory=Measurements)
+    random: Random
+    registry: KindRegistry
+    watch_broadcaster: WatchBroadcaster
+    meter: StageMeter
+    access: AccessControl
+    gates: FeatureGates
+    admission_cache: AdmissionCache
+    container_logs: ContainerLogs = field(default_factory=ContainerLogs)
+    usage_samples: UsageSamples = field(default_factory=UsageSamples)
 
-    def stamp(self) -> str:
+    def now_timestamp(self) -> str:
         """The present moment as the API writes it."""
         return timestamp(self.clock.now())

@@ -3,79 +3,119 @@
 A pod that cannot be disrupted any more (pending, ended, going already) is simply deleted. Else the
 budget that covers it is charged in the very transaction that begins the deletion, so that two
 evictions never share one allowance.
+
+Group evictions: pods that make way for somebody more important, in one transaction.
+
+`groupevictions` (ours) tells every pod why it goes and begins its deletion, all of them at once or
+none: a group of which all members must go is never seen half evicted. A pod that is gone, or going
+already, or another of the same name, is passed over. Groups that lose all their pods say so too. No
+disruption budget is asked: whoever sends this has weighed them.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from msgspec.structs import replace
 
 from phalanx.api.errors import BadRequest, Cause, TooManyRequests
-from phalanx.api.kinds import EVICTION, POD, POD_DISRUPTION_BUDGET
-from phalanx.api.labelselectors import selects
+from phalanx.api.field_errors import required
+from phalanx.api.kinds import (
+    COMPOSITE_POD_GROUP,
+    EVICTION,
+    GROUP_EVICTION,
+    POD,
+    POD_DISRUPTION_BUDGET,
+    POD_GROUP,
+    Kind,
+)
+from phalanx.api.scheduling import DISRUPTION_TARGET
+from phalanx.api.selectors import selector_matches
 from phalanx.api.wire import Object, Reply
-from phalanx.server.bodies import read_object
-from phalanx.server.call import Call
-from phalanx.server.context import Context
-from phalanx.server.deleting import delete_one, read_options
-from phalanx.server.objects import decoded, encoder, not_found, succeeded
-from phalanx.store.kv import Record, Write
+from phalanx.server.context import ServerContext
+from phalanx.server.deletion import DeleteOptions, delete_one, mark_deleted, read_delete_options
+from phalanx.server.node_allocations import (
+    NO_ALLOCATION,
+    NodeAllocation,
+    allocation_writes,
+    pod_allocation,
+)
+from phalanx.server.objects import (
+    decode_record,
+    encoder,
+    modified_error,
+    not_found_error,
+    raise_if_invalid,
+    success_reply,
+)
+from phalanx.server.request_bodies import read_object
+from phalanx.server.request_info import RequestInfo
+from phalanx.server.resource_quotas import release_writes
+from phalanx.server.write_handlers import is_deletable
+from phalanx.store.kv import KeyValue, RevisionConflict, StoreWrite
 
-_UNDISRUPTED = ("Pending", "Succeeded", "Failed")
+_NON_DISRUPTIVE_PHASES = ("Pending", "Succeeded", "Failed")
 _RETRY_SECONDS = 10
 
 
-async def evict(context: Context, call: Call) -> Reply:
+async def evict(context: ServerContext, call: RequestInfo) -> Reply:
     """Delete a pod if no budget is against it."""
     body = read_object(context, replace(call, kind=EVICTION))
     if body.get("metadata", {}).get("name", call.name) != call.name:
         raise BadRequest(f"name in URL does not match name in Eviction object: {call.name}")
-    options = read_options(call, body.get("deleteOptions") or {})
+    options = read_delete_options(call, body.get("deleteOptions") or {})
     record = context.store.pending(call.key)
     if record is None:
-        raise not_found(POD, call.name)
-    pod = decoded(record)
-    charged = [] if _is_undisrupted(pod) else _charged(context, call, pod)
-    await delete_one(context, call, options, also=charged)
-    return succeeded(201)
+        raise not_found_error(POD, call.name)
+    pod = decode_record(record)
+    charged = [] if _is_not_disruptive(pod) else _budget_writes(context, call, pod)
+    await delete_one(context, call, options, extra_writes=charged)
+    return success_reply(201)
 
 
-def _is_undisrupted(pod: Object) -> bool:
+def _is_not_disruptive(pod: Object) -> bool:
     phase = pod.get("status", {}).get("phase", "Pending")
-    return phase in _UNDISRUPTED or bool(pod["metadata"].get("deletionTimestamp"))
+    return phase in _NON_DISRUPTIVE_PHASES or bool(pod["metadata"].get("deletionTimestamp"))
 
 
-def _charged(context: Context, call: Call, pod: Object) -> list[Write]:
+def _budget_writes(context: ServerContext, call: RequestInfo, pod: Object) -> list[StoreWrite]:
     """The write that takes one allowance from the pod's budget; raises when it has none."""
     labels = pod["metadata"].get("labels") or {}
     found = [
         (record, budget)
-        for record in context.store.range(POD_DISRUPTION_BUDGET.prefix(call.namespace))
-        if selects((budget := decoded(record))["spec"].get("selector"), labels)
+        for record in context.store.range(POD_DISRUPTION_BUDGET.store_prefix(call.namespace))
+        if selector_matches((budget := decode_record(record))["spec"].get("selector"), labels)
     ]
     if len(found) > 1:
         raise BadRequest(
             "this pod has more than one PodDisruptionBudget, which eviction does not support"
         )
-    return [write for record, budget in found for write in _charge(context, record, budget, pod)]
+    return [
+        write
+        for record, budget in found
+        for write in _take_disruption(context, record, budget, pod)
+    ]
 
 
-def _charge(context: Context, record: Record, budget: Object, pod: Object) -> list[Write]:
+def _take_disruption(
+    context: ServerContext, record: KeyValue, budget: Object, pod: Object
+) -> list[StoreWrite]:
     status = budget.setdefault("status", {})
-    if not _is_ready(pod) and _may_go_unhealthy(budget):
+    if not _is_ready(pod) and _allows_unhealthy_eviction(budget):
         return []
     if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
         name = budget["metadata"]["name"]
         why = f"The disruption budget {name} is still being processed by the server."
-        raise _refused(why, _RETRY_SECONDS)
+        raise _budget_violation(why, _RETRY_SECONDS)
     if status.get("disruptionsAllowed", 0) < 1:
-        raise _refused(
+        raise _budget_violation(
             f"The disruption budget {budget['metadata']['name']} needs "
             f"{status.get('desiredHealthy', 0)} healthy pods and has "
             f"{status.get('currentHealthy', 0)} currently"
         )
     status["disruptionsAllowed"] -= 1
-    status.setdefault("disruptedPods", {})[pod["metadata"]["name"]] = context.stamp()
-    return [Write(record.key, encoder(budget), record.revision)]
+    status.setdefault("disruptedPods", {})[pod["metadata"]["name"]] = context.now_timestamp()
+    return [StoreWrite(record.key, encoder(budget), record.revision)]
 
 
 def _is_ready(pod: Object) -> bool:
@@ -83,7 +123,7 @@ def _is_ready(pod: Object) -> bool:
     return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
 
 
-def _may_go_unhealthy(budget: Object) -> bool:
+def _allows_unhealthy_eviction(budget: Object) -> bool:
     """Whether a pod that is not ready may go without being counted."""
     if budget["spec"].get("unhealthyPodEvictionPolicy") == "AlwaysAllow":
         return True
@@ -92,9 +132,113 @@ def _may_go_unhealthy(budget: Object) -> bool:
     return bool(0 < desired <= healthy)
 
 
-def _refused(why: str, retry_after: int | None = None) -> TooManyRequests:
+def _budget_violation(reason: str, retry_after: int | None = None) -> TooManyRequests:
     """No for now. When to come back is said only where that is known: clients do wait."""
     return TooManyRequests(
         "Cannot evict pod as it would violate the pod's disruption budget.",
-        causes=[Cause("", "DisruptionBudget", why)], retry_after=retry_after,
+        causes=[Cause("", "DisruptionBudget", reason)], retry_after=retry_after,
     )  # fmt: skip
+
+
+#: Pods that one GroupEviction may hold.
+MAX_EVICTED_PODS = 20_000
+_GROUP_KINDS = {POD_GROUP.name: POD_GROUP, COMPOSITE_POD_GROUP.name: COMPOSITE_POD_GROUP}
+
+
+@dataclass(slots=True)
+class _GroupEviction:
+    """A GroupEviction in the making."""
+
+    reason: str
+    message: str
+    writes: list[StoreWrite] = field(default_factory=list)
+    #: Pods that are gone at once, having nothing to wait for.
+    removed_pods: list[Object] = field(default_factory=list)
+    allocation_changes: list[tuple[NodeAllocation, NodeAllocation]] = field(default_factory=list)
+
+
+async def evict_group(context: ServerContext, call: RequestInfo) -> Reply:
+    """Evict all the pods of a GroupEviction, or none."""
+    call.check_dry_run()
+    body = _check_group_eviction(read_object(context, call))
+    pods = body["pods"]
+    exodus = _GroupEviction(body.get("reason", ""), body.get("message", ""))
+    for name, uid in {pod["name"]: pod["uid"] for pod in pods}.items():
+        _evict_member(context, replace(call, kind=POD, name=name), uid, exodus)
+    for group in body.get("groups") or []:
+        _mark_group(context, call, group, exodus)
+    if exodus.writes and not call.dry_run:
+        await _commit_eviction(context, exodus)
+    return success_reply(201)
+
+
+def _check_group_eviction(body: Object) -> Object:
+    pods = body.get("pods") or []
+    if not pods or len(pods) > MAX_EVICTED_PODS:
+        raise BadRequest(f"between 1 and {MAX_EVICTED_PODS} pods are needed, got {len(pods)}")
+    causes = [
+        required(f"{part}[{number}].{name}")
+        for part in ("pods", "groups")
+        for number, one in enumerate(body.get(part) or [])
+        for name in ("name", "uid")
+        if not one.get(name)
+    ]
+    raise_if_invalid(GROUP_EVICTION, "", causes)
+    return body
+
+
+def _evict_member(
+    context: ServerContext, call: RequestInfo, uid: str, eviction: _GroupEviction
+) -> None:
+    """Tell one pod, and begin its deletion."""
+    record = context.store.pending(POD.store_key(call.namespace, call.name))
+    pod = decode_record(record) if record else None
+    if record is None or pod is None or pod["metadata"]["uid"] != uid:
+        return
+    if pod["metadata"].get("deletionTimestamp"):
+        return
+    old = decode_record(record)
+    _set_disruption_target(context, pod, eviction)
+    mark_deleted(context, call, pod, DeleteOptions())
+    if is_deletable(POD, pod):
+        eviction.removed_pods.append(old)
+        eviction.allocation_changes.append((pod_allocation(old), NO_ALLOCATION))
+        eviction.writes.append(StoreWrite(record.key, None, record.revision))
+    else:
+        eviction.writes.append(StoreWrite(record.key, encoder(pod), record.revision))
+
+
+def _set_disruption_target(context: ServerContext, obj: Object, eviction: _GroupEviction) -> None:
+    """Say in the status of an object that it was told to make way."""
+    status = obj.setdefault("status", {})
+    others = [c for c in status.get("conditions") or [] if c.get("type") != DISRUPTION_TARGET]
+    news = {
+        "type": DISRUPTION_TARGET, "status": "True", "reason": eviction.reason,
+        "message": eviction.message, "lastTransitionTime": context.now_timestamp(),
+    }  # fmt: skip
+    if generation := obj["metadata"].get("generation"):
+        news["observedGeneration"] = generation
+    status["conditions"] = [*others, news]
+
+
+def _mark_group(
+    context: ServerContext, call: RequestInfo, group: Object, eviction: _GroupEviction
+) -> None:
+    kind: Kind | None = _GROUP_KINDS.get(group.get("kind", POD_GROUP.name))
+    if kind is None:
+        raise BadRequest(f"groups are {' or '.join(_GROUP_KINDS)}, not {group['kind']}")
+    record = context.store.pending(kind.store_key(call.namespace, group["name"]))
+    obj = decode_record(record) if record else None
+    if record is not None and obj is not None and obj["metadata"]["uid"] == group["uid"]:
+        _set_disruption_target(context, obj, eviction)
+        eviction.writes.append(StoreWrite(record.key, encoder(obj), record.revision))
+
+
+async def _commit_eviction(context: ServerContext, eviction: _GroupEviction) -> None:
+    writes = [*eviction.writes, *release_writes(context, POD, eviction.removed_pods)]
+    writes += allocation_writes(context.store, eviction.allocation_changes)
+    try:
+        with context.meter.stage("commit"):
+            await context.store.commit(writes)
+    except RevisionConflict as error:
+        raise modified_error(GROUP_EVICTION, "") from error

@@ -22,27 +22,24 @@ from phalanx.api.kinds import (
     TOKEN_REVIEW,
     Kind,
 )
-from phalanx.api.wire import APPLY_PATCH, Reply, Request, Stream
-from phalanx.server import (
-    applying,
-    binding,
-    deleting,
-    eviction,
-    figures,
-    groupevictions,
-    logs,
-    reading,
-    renewing,
-    reviews,
-    scales,
-    tokenrequests,
-    writing,
-)
-from phalanx.server.call import Call, parse_query
-from phalanx.server.context import Context
-from phalanx.server.formats import media_type
+from phalanx.api.wire import APPLY_PATCH, Reply, Request, StreamReply
+from phalanx.server import auth_handlers as reviews
+from phalanx.server import auth_handlers as tokenrequests
+from phalanx.server import binding, eviction
+from phalanx.server import deletion as deleting
+from phalanx.server import eviction as groupevictions
+from phalanx.server import lease_renewal as renewing
+from phalanx.server import pod_logs as logs
+from phalanx.server import read_handlers as reading
+from phalanx.server import resource_metrics as figures
+from phalanx.server import scale as scales
+from phalanx.server import server_side_apply as applying
+from phalanx.server import write_handlers as writing
+from phalanx.server.context import ServerContext
+from phalanx.server.request_info import RequestInfo, parse_query
+from phalanx.server.serialization import media_type
 
-Endpoint = Callable[[Context, Call], Awaitable[Reply | Stream]]
+Endpoint = Callable[[ServerContext, RequestInfo], Awaitable[Reply | StreamReply]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +55,11 @@ ROUTES: Mapping[tuple[str, str], Route] = {
     ("GET", "collection"): Route("list", reading.list_or_watch),
     ("POST", "collection"): Route("create", writing.create),
     ("DELETE", "collection"): Route("deletecollection", deleting.delete_collection),
-    ("GET", "object"): Route("get", reading.get),
+    ("GET", "object"): Route("get", reading.get_object),
     ("PUT", "object"): Route("update", writing.update),
     ("PATCH", "object"): Route("patch", writing.patch),
     ("DELETE", "object"): Route("delete", deleting.delete),
-    ("GET", "status"): Route("get", reading.get),
+    ("GET", "status"): Route("get", reading.get_object),
     ("PUT", "status"): Route("update", writing.update),
     ("PATCH", "status"): Route("patch", writing.patch),
     ("PUT", "finalize"): Route("update", writing.update),
@@ -70,29 +67,29 @@ ROUTES: Mapping[tuple[str, str], Route] = {
         (method, part): Route(verb, endpoint)
         for part in ("resize", "ephemeralcontainers")
         for method, verb, endpoint in (
-            ("GET", "get", reading.get),
+            ("GET", "get", reading.get_object),
             ("PUT", "update", writing.update),
             ("PATCH", "patch", writing.patch),
         )
     },
-    ("GET", "scale"): Route("get", scales.get),
-    ("PUT", "scale"): Route("update", scales.update),
-    ("PATCH", "scale"): Route("patch", scales.patch),
+    ("GET", "scale"): Route("get", scales.get_scale),
+    ("PUT", "scale"): Route("update", scales.update_scale),
+    ("PATCH", "scale"): Route("patch", scales.patch_scale),
     ("POST", "binding"): Route("create", binding.bind),
     ("POST", "eviction"): Route("create", eviction.evict),
-    ("GET", "log"): Route("get", logs.read),
-    ("POST", "log"): Route("create", logs.write),
-    ("POST", "token"): Route("create", tokenrequests.issue),
+    ("GET", "log"): Route("get", logs.read_log),
+    ("POST", "log"): Route("create", logs.append_log),
+    ("POST", "token"): Route("create", tokenrequests.issue_token),
 }
 
 #: Collections whose objects are never stored: a POST is an act.
-ACTS: Mapping[Kind, Endpoint] = {
+CREATE_ONLY_ENDPOINTS: Mapping[Kind, Endpoint] = {
     BINDING: binding.bind,
     GROUP_BINDING: binding.bind_group,
     GROUP_EVICTION: groupevictions.evict_group,
-    LEASE_RENEWAL: renewing.renew,
+    LEASE_RENEWAL: renewing.renew_leases,
     LOCAL_SUBJECT_ACCESS_REVIEW: reviews.access_review,
-    POD_METRICS: figures.report,
+    POD_METRICS: figures.report_pod_metrics,
     SELF_SUBJECT_ACCESS_REVIEW: reviews.self_access_review,
     SELF_SUBJECT_REVIEW: reviews.self_review,
     SELF_SUBJECT_RULES_REVIEW: reviews.self_rules_review,
@@ -101,26 +98,29 @@ ACTS: Mapping[Kind, Endpoint] = {
 }
 
 #: Kinds whose objects are made when they are asked for.
-VIEWS: Mapping[Kind, Endpoint] = {NODE_METRICS: figures.nodes, POD_METRICS: figures.pods}
+COMPUTED_ENDPOINTS: Mapping[Kind, Endpoint] = {
+    NODE_METRICS: figures.node_metrics,
+    POD_METRICS: figures.pod_metrics,
+}
 
 
-def resolve(context: Context, request: Request) -> tuple[Route, Call] | None:
+def resolve_route(context: ServerContext, request: Request) -> tuple[Route, RequestInfo] | None:
     """The route and the call of a path about objects; None when it is about something else."""
-    place = _place(request.path)
+    place = _split_path(request.path)
     if place is None:
         return None
     group, version, rest = place
     if not context.registry.serves(group, version):
         return None
-    call = _call(context, request, group, version, rest)
-    route = _route(call)
+    call = _build_request_info(context, request, group, version, rest)
+    route = _find_route(call)
     if call.is_watch and route.endpoint is reading.list_or_watch:
-        return Route("watch", reading.watch), call
+        return Route("watch", reading.watch_objects), call
     call.check_timeout()
     return route, call
 
 
-def _place(path: str) -> tuple[str, str, list[str]] | None:
+def _split_path(path: str) -> tuple[str, str, list[str]] | None:
     """Group, version and the rest of the path, when there is a rest."""
     parts = path.strip("/").split("/")
     if "%" in path:
@@ -132,10 +132,12 @@ def _place(path: str) -> tuple[str, str, list[str]] | None:
     return None
 
 
-def _call(context: Context, request: Request, group: str, version: str, rest: list[str]) -> Call:
+def _build_request_info(
+    context: ServerContext, request: Request, group: str, version: str, rest: list[str]
+) -> RequestInfo:
     """`[namespaces/NS/]PLURAL[/NAME[/SUBRESOURCE]]`; a Namespace's own parts are no namespaces."""
     namespace = ""
-    if rest[0] == "namespaces" and len(rest) > 2 and not _is_part(context, rest):
+    if rest[0] == "namespaces" and len(rest) > 2 and not _is_namespace_subresource(context, rest):
         namespace, rest = rest[1], rest[2:]
     plural, name, subresource, *more = *rest, *[""] * (3 - len(rest))
     kind = context.registry.find(group, version, plural)
@@ -146,27 +148,27 @@ def _call(context: Context, request: Request, group: str, version: str, rest: li
     if name in (".", "..") or "/" in name or "%" in name:
         raise BadRequest(f'Name parameter invalid: "{name}": may not contain "/" or "%"')
     query = parse_query(request.query)
-    return Call(request, kind, namespace, name, subresource, query)
+    return RequestInfo(request, kind, namespace, name, subresource, query)
 
 
-def _is_part(context: Context, rest: list[str]) -> bool:
+def _is_namespace_subresource(context: ServerContext, rest: list[str]) -> bool:
     kind = context.registry.find("", "v1", "namespaces")
     return kind is not None and len(rest) == 3 and rest[2] in kind.subresources
 
 
-def _route(call: Call) -> Route:
+def _find_route(call: RequestInfo) -> Route:
     method = call.request.method
     scope = call.subresource or ("object" if call.name else "collection")
-    if scope == "collection" and method == "POST" and call.kind in ACTS:
-        return Route("create", ACTS[call.kind])
+    if scope == "collection" and method == "POST" and call.kind in CREATE_ONLY_ENDPOINTS:
+        return Route("create", CREATE_ONLY_ENDPOINTS[call.kind])
     route = ROUTES.get((method, scope))
     nowhere = call.kind.namespaced and not call.namespace
     if route is None or (nowhere and route.verb != "list"):
         raise MethodNotAllowed
     if not call.subresource and route.verb not in call.kind.verbs:
         raise MethodNotAllowed
-    if call.kind in VIEWS:
-        return Route(route.verb, VIEWS[call.kind])
+    if call.kind in COMPUTED_ENDPOINTS:
+        return Route(route.verb, COMPUTED_ENDPOINTS[call.kind])
     if route.endpoint is writing.patch and media_type(call.request) == APPLY_PATCH:
         return Route("patch", applying.apply_configuration)
     return route

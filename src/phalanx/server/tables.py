@@ -7,13 +7,13 @@ from typing import Any
 
 import orjson
 
-from phalanx.api.custom.kinds import CustomKind
+from phalanx.api.conversion.hub import from_hub
+from phalanx.api.custom_resources.custom_kinds import CustomKind
 from phalanx.api.errors import BadRequest
 from phalanx.api.kinds import Kind
-from phalanx.api.printing.columns import COLUMNS, PLAIN, Column
-from phalanx.api.versions.conversion import from_hub
+from phalanx.api.printing.columns import DEFAULT_COLUMNS, PRINTER_COLUMNS, Column
 from phalanx.api.wire import Object
-from phalanx.server.watches import Render
+from phalanx.server.watches import EventRenderer
 
 _INCLUDE = ("", "Metadata", "Object", "None")
 
@@ -30,18 +30,18 @@ def check_include(include: str) -> str:
 
 def table(kind: Kind, values: Iterable[bytes], meta: Object, include: str, now: float) -> bytes:
     """Stored objects as a Table."""
-    columns = _columns(kind)
+    columns = _table_columns(kind)
     body: Object = {
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
         "metadata": meta,
-        "columnDefinitions": [_definition(column) for column in columns],
-        "rows": [_row(kind, columns, orjson.loads(value), include, now) for value in values],
+        "columnDefinitions": [_column_definition(column) for column in columns],
+        "rows": [_table_row(kind, columns, orjson.loads(value), include, now) for value in values],
     }
     return orjson.dumps(body)
 
 
-def table_events(kind: Kind, include: str, now: Callable[[], float]) -> Render:
+def table_events(kind: Kind, include: str, now: Callable[[], float]) -> EventRenderer:
     """Watch events whose objects are Tables of one row."""
 
     def render(event: str, value: bytes) -> bytes:
@@ -76,11 +76,15 @@ def metadata_event(event: str, value: bytes) -> bytes:
     return orjson.dumps({"type": event, "object": metadata_only(value)}) + b"\n"
 
 
-def _columns(kind: Kind) -> tuple[Column, ...]:
-    return kind.columns if isinstance(kind, CustomKind) else COLUMNS.get(kind.name, PLAIN)
+def _table_columns(kind: Kind) -> tuple[Column, ...]:
+    return (
+        kind.columns
+        if isinstance(kind, CustomKind)
+        else PRINTER_COLUMNS.get(kind.name, DEFAULT_COLUMNS)
+    )
 
 
-def _definition(column: Column) -> Object:
+def _column_definition(column: Column) -> Object:
     return {
         "name": column.name,
         "type": column.type,
@@ -90,7 +94,7 @@ def _definition(column: Column) -> Object:
     }
 
 
-def _row(
+def _table_row(
     kind: Kind, columns: tuple[Column, ...], obj: Object, include: str, now: float
 ) -> dict[str, Any]:
     row: dict[str, Any] = {"cells": [column.cell(obj, now) for column in columns]}

@@ -1,4 +1,6 @@
-"""Acts a scenario out: each event becomes requests to the API, as a user or a kubelet sends them.
+"""The nodes of a scenario, which come and go: Node objects and their simulated kubelets.
+
+Acts a scenario out: each event becomes requests to the API, as a user or a kubelet sends them.
 
 Between `scenario`, which says what happens, and the control plane, of which it has only a client.
 """
@@ -6,109 +8,155 @@ Between `scenario`, which says what happens, and the control plane, of which it 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import assert_never
 
-from phalanx.api.core import Pod
+from phalanx.api.core import Node, Pod, Taint
 from phalanx.api.errors import ApiError, BadRequest
 from phalanx.api.kinds import COMPOSITE_POD_GROUP, KINDS, NODE, POD, POD_GROUP, PRIORITY_CLASS
-from phalanx.api.meta import Key
-from phalanx.api.scheduling import MEMBERS_TO_RUN, TOPOLOGY
+from phalanx.api.meta import Key, timestamp
+from phalanx.api.scheduling import MEMBERS_TO_RUN_ANNOTATION, TOPOLOGY_ANNOTATION
 from phalanx.api.wire import STRATEGIC_PATCH, Object
 from phalanx.client.client import Client
-from phalanx.controllers import actions
-from phalanx.controllers.nodes.stages import RUN_SECONDS
+from phalanx.clock import Clock
+from phalanx.controllers import reconcile_loop as actions
+from phalanx.controllers.nodes.node_pool import HostedNodePool, SimulatedNode
+from phalanx.controllers.nodes.simulated_kubelet import RUN_SECONDS
+from phalanx.controllers.reconcile_loop import Delete, Informers, perform
+from phalanx.randomness import Random
 from phalanx.sim.events import (
     AddNodes,
-    Cordon,
-    Delete,
-    DropGroup,
-    Event,
-    Finish,
-    Gang,
-    Group,
-    Make,
-    Pods,
+    CordonNode,
+    CreateCompositePodGroup,
+    CreateGang,
+    CreateManifest,
+    CreatePodGroup,
+    CreatePods,
+    DeleteTarget,
+    EventTarget,
+    FinishPods,
+    ForceDeleteGroup,
+    GroupOptions,
     RemoveNode,
-    SetLeft,
-    SetMin,
-    Target,
-    Template,
-    Terms,
-    Tree,
-    Ungate,
+    RemoveSchedulingGates,
+    ScenarioEvent,
+    ScenarioNode,
+    ScenarioPodTemplate,
+    SetMembersToRun,
+    SetMinCount,
 )
-from phalanx.sim.machines import Machines
-from phalanx.sim.scenario import Moment
+from phalanx.sim.scenario import ScenarioMoment
+
+
+class ScenarioNodes:
+    """Registers nodes as they come and runs their kubelets while `run` runs."""
+
+    def __init__(self, client: Client, clock: Clock, random: Random) -> None:
+        self._client, self._clock = client, clock
+        self._informers = Informers(client, random)
+        self._informers.of(POD, Pod)
+        self._informers.of(NODE, Node)
+        self._added: asyncio.Queue[HostedNodePool] = asyncio.Queue()
+
+    async def run(self) -> None:
+        """Be the kubelets of all that came, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._informers.run())
+            while True:
+                arrived = await self._added.get()
+                group.create_task(arrived.run())
+
+    async def add(self, new_nodes: Sequence[ScenarioNode]) -> None:
+        """Have nodes come, ready to be used and with no other taints than their own."""
+        nodes = [SimulatedNode(one.name, one.allocatable, one.labels) for one in new_nodes]
+        for node, machine in zip(nodes, new_nodes, strict=True):
+            await self._client.create(NODE, node.manifest(timestamp(self._clock.now())))
+            ready = {"spec": {"taints": _taint_objects(machine.taints) or None}}
+            await self._client.patch(NODE, Key("", node.name), ready)
+        self._added.put_nowait(HostedNodePool(self._client, self._informers, self._clock, nodes))
+
+    async def remove(self, name: str) -> None:
+        """Have a node go, and then what was on it, as a cluster's garbage collection does."""
+        await self._client.delete(NODE, Key("", name))
+        lost = await self._client.list(POD, Pod, field_selector=f"spec.nodeName={name}")
+        for pod in lost.items:
+            await perform(self._client, Delete(POD, pod.metadata.key, pod.metadata.uid, grace=0))
+
+
+def _taint_objects(taints: Iterable[Taint]) -> list[Object]:
+    return [{"key": one.key, "value": one.value, "effect": one.effect} for one in taints]
+
 
 #: Where everything happens.
 NAMESPACE = "default"
 
 
-class Refused(RuntimeError):
+class ScenarioRejected(RuntimeError):
     """The API server would not do what an event asks for: the scenario cannot go on."""
 
     def __init__(self, at: float, error: ApiError) -> None:
         super().__init__(f"at {at:g}: the API server refused: {error}")
 
 
-class Driver:
+class ScenarioDriver:
     """Makes the events of a scenario happen."""
 
-    def __init__(self, client: Client, machines: Machines) -> None:
+    def __init__(self, client: Client, machines: ScenarioNodes) -> None:
         self._client, self._machines = client, machines
 
-    async def prepare(self, moments: Iterable[Moment]) -> None:
+    async def create_priority_classes(self, moments: Iterable[ScenarioMoment]) -> None:
         """Make the priority classes that pods and groups will name."""
         used = {_priority_of(event) for moment in moments for event in moment.events}
         for priority in sorted(used - {0}):
-            wanted = {"metadata": {"name": _class_name(priority)}, "value": priority}
+            wanted = {"metadata": {"name": _priority_class_name(priority)}, "value": priority}
             await self._client.create(PRIORITY_CLASS, wanted)
 
-    async def drive(self, moments: Iterable[Moment], start: float) -> None:
+    async def run(self, moments: Iterable[ScenarioMoment], start: float) -> None:
         """Have everything happen at its time, counted from `start`."""
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as group:
             for moment in moments:
                 await asyncio.sleep(start + moment.at - loop.time())
                 for event in moment.events:
-                    group.create_task(self._make_happen(moment.at, event))
+                    group.create_task(self._run_event(moment.at, event))
 
-    async def _make_happen(self, at: float, event: Event) -> None:
+    async def _run_event(self, at: float, event: ScenarioEvent) -> None:
         try:
             await self._perform(event)
         except ApiError as error:
-            raise Refused(at, error) from error
+            raise ScenarioRejected(at, error) from error
 
-    async def _perform(self, event: Event) -> None:
+    async def _perform(self, event: ScenarioEvent) -> None:
         match event:
-            case Gang(name, quorum, pods, terms):
-                group = _group(name, quorum, pods.template.priority, terms)
+            case CreateGang(name, quorum, pods, terms):
+                group = _group_manifest(name, quorum, pods.template.priority, terms)
                 await self._client.create(POD_GROUP, group)
-                await self._create(pods)
-            case Group(name, quorum, priority, terms):
-                await self._client.create(POD_GROUP, _group(name, quorum, priority, terms))
-            case Tree(name, quorum, priority, terms):
-                await self._client.create(COMPOSITE_POD_GROUP, _tree(name, quorum, priority, terms))
-            case Make(manifest):
-                await self._make(dict(manifest))
-            case Pods():
-                await self._create(event)
-            case Finish():
+                await self._create_pods(pods)
+            case CreatePodGroup(name, quorum, priority, terms):
+                await self._client.create(POD_GROUP, _group_manifest(name, quorum, priority, terms))
+            case CreateCompositePodGroup(name, quorum, priority, terms):
+                await self._client.create(
+                    COMPOSITE_POD_GROUP, _composite_manifest(name, quorum, priority, terms)
+                )
+            case CreateManifest(manifest):
+                await self._create_manifest(dict(manifest))
+            case CreatePods():
+                await self._create_pods(event)
+            case FinishPods():
                 await self._finish(event.target)
-            case Delete():
+            case DeleteTarget():
                 await self._delete(event.target)
-            case Ungate():
+            case RemoveSchedulingGates():
                 await self._ungate(event.target)
-            case DropGroup():
-                await self._drop(event.name)
-            case SetMin(gang, quorum):
+            case ForceDeleteGroup():
+                await self._force_delete_group(event.name)
+            case SetMinCount(gang, quorum):
                 policy = {"gang": {"minCount": quorum}}
-                await self._change(gang, {"spec": {"schedulingPolicy": policy}})
-            case SetLeft(gang, members):
-                left = {MEMBERS_TO_RUN: str(members)}
-                await self._change(gang, {"metadata": {"annotations": left}})
-            case Cordon():
+                await self._patch_group(gang, {"spec": {"schedulingPolicy": policy}})
+            case SetMembersToRun(gang, members):
+                left = {MEMBERS_TO_RUN_ANNOTATION: str(members)}
+                await self._patch_group(gang, {"metadata": {"annotations": left}})
+            case CordonNode():
                 await self._cordon(event)
             case AddNodes():
                 await self._machines.add(event.nodes)
@@ -117,7 +165,7 @@ class Driver:
             case _:
                 assert_never(event)
 
-    async def _make(self, manifest: Object) -> None:
+    async def _create_manifest(self, manifest: Object) -> None:
         called = manifest.get("apiVersion"), manifest.get("kind")
         kind = next((one for one in KINDS if (one.api_version, one.name) == called), None)
         if kind is None:
@@ -126,39 +174,41 @@ class Driver:
         meta = {**place, **manifest.get("metadata", {})}
         await self._client.create(kind, {**manifest, "metadata": meta})
 
-    async def _create(self, pods: Pods) -> None:
+    async def _create_pods(self, pods: CreatePods) -> None:
         for name in pods.names:
-            await self._client.create(POD, _pod(name, pods.template, pods.gang))
+            await self._client.create(POD, _pod_manifest(name, pods.template, pods.gang))
 
-    async def _finish(self, target: Target) -> None:
-        running = [pod for pod in await self._pods(target) if pod.status.phase == "Running"]
-        await asyncio.gather(*(actions.perform(self._client, _end(pod)) for pod in running))
+    async def _finish(self, target: EventTarget) -> None:
+        running = [pod for pod in await self._list_pods(target) if pod.status.phase == "Running"]
+        await asyncio.gather(
+            *(actions.perform(self._client, _succeeded_patch(pod)) for pod in running)
+        )
 
-    async def _delete(self, target: Target) -> None:
+    async def _delete(self, target: EventTarget) -> None:
         # The group first, so that whoever looks can tell an end from a loss.
         if target.is_gang:
             await self._client.delete(POD_GROUP, Key(NAMESPACE, target.name))
-        pods = [pod.metadata for pod in await self._pods(target)]
+        pods = [pod.metadata for pod in await self._list_pods(target)]
         wishes = [actions.Delete(POD, pod.key, pod.uid) for pod in pods]
         await asyncio.gather(*(actions.perform(self._client, wish) for wish in wishes))
 
-    async def _ungate(self, target: Target) -> None:
+    async def _ungate(self, target: EventTarget) -> None:
         free = {"spec": {"schedulingGates": None}}
-        for pod in await self._pods(target):
+        for pod in await self._list_pods(target):
             await self._client.patch(POD, pod.metadata.key, free)
 
-    async def _drop(self, group: str) -> None:
+    async def _force_delete_group(self, group: str) -> None:
         await self._client.delete(POD_GROUP, Key(NAMESPACE, group))
-        await self._change(group, {"metadata": {"finalizers": None}})
+        await self._patch_group(group, {"metadata": {"finalizers": None}})
 
-    async def _change(self, group: str, change: Object) -> None:
+    async def _patch_group(self, group: str, change: Object) -> None:
         await self._client.patch(POD_GROUP, Key(NAMESPACE, group), change)
 
-    async def _cordon(self, event: Cordon) -> None:
+    async def _cordon(self, event: CordonNode) -> None:
         change = {"spec": {"unschedulable": event.cordoned or None}}
         await self._client.patch(NODE, Key("", event.node), change)
 
-    async def _pods(self, target: Target) -> list[Pod]:
+    async def _list_pods(self, target: EventTarget) -> list[Pod]:
         key = Key(NAMESPACE, target.name)
         if not target.is_gang:
             return [await self._client.get(POD, key, Pod)]
@@ -167,7 +217,7 @@ class Driver:
 
 
 #: What a kubelet says of a pod whose containers have all ended well.
-_SUCCEEDED: Object = {
+_SUCCEEDED_STATUS: Object = {
     "phase": "Succeeded",
     "conditions": [
         {"type": "Ready", "status": "False", "reason": "PodCompleted"},
@@ -176,47 +226,49 @@ _SUCCEEDED: Object = {
 }
 
 
-def _end(pod: Pod) -> actions.Patch:
-    change = {"metadata": {"uid": pod.metadata.uid}, "status": _SUCCEEDED}
+def _succeeded_patch(pod: Pod) -> actions.Patch:
+    change = {"metadata": {"uid": pod.metadata.uid}, "status": _SUCCEEDED_STATUS}
     return actions.Patch(POD, pod.metadata.key, change, "status", STRATEGIC_PATCH)
 
 
-def _group(name: str, quorum: int | None, priority: int, terms: Terms) -> Object:
+def _group_manifest(name: str, quorum: int | None, priority: int, options: GroupOptions) -> Object:
     policy: Object = {"basic": {}} if quorum is None else {"gang": {"minCount": quorum}}
-    return _asking(name, policy, priority, terms)
+    return _group_object(name, policy, priority, options)
 
 
-def _tree(name: str, quorum: int | None, priority: int, terms: Terms) -> Object:
+def _composite_manifest(
+    name: str, quorum: int | None, priority: int, options: GroupOptions
+) -> Object:
     policy: Object = {"basic": {}} if quorum is None else {"gang": {"minGroupCount": quorum}}
-    made = _asking(name, policy, priority, terms)
-    made["spec"]["workloadRef"] = _template_of(name)
+    made = _group_object(name, policy, priority, options)
+    made["spec"]["workloadRef"] = _workload_ref(name)
     return made
 
 
-def _asking(name: str, policy: Object, priority: int, terms: Terms) -> Object:
+def _group_object(name: str, policy: Object, priority: int, options: GroupOptions) -> Object:
     meta: Object = {"name": name, "namespace": NAMESPACE}
-    spec: Object = {"schedulingPolicy": policy, **_priority(priority)}
-    if terms.near:
-        meta["annotations"] = {TOPOLOGY: terms.near}
-    if terms.topology:
-        spec["schedulingConstraints"] = {"topology": [{"key": terms.topology}]}
-    if terms.goes_whole:
+    spec: Object = {"schedulingPolicy": policy, **_priority_fields(priority)}
+    if options.preferred_topology:
+        meta["annotations"] = {TOPOLOGY_ANNOTATION: options.preferred_topology}
+    if options.topology:
+        spec["schedulingConstraints"] = {"topology": [{"key": options.topology}]}
+    if options.evict_whole:
         spec["disruptionMode"] = {"all": {}}
-    if terms.parent:
-        spec["parentCompositePodGroupName"] = terms.parent
-        spec["workloadRef"] = _template_of(name)
+    if options.parent:
+        spec["parentCompositePodGroupName"] = options.parent
+        spec["workloadRef"] = _workload_ref(name)
     return {"metadata": meta, "spec": spec}
 
 
-def _template_of(name: str) -> Object:
+def _workload_ref(name: str) -> Object:
     """The groups of a tree name a Workload, which need not be there."""
     return {"workloadName": "scenario", "templateName": name}
 
 
-def _pod(name: str, template: Template, gang: str) -> Object:
+def _pod_manifest(name: str, template: ScenarioPodTemplate, gang: str) -> Object:
     meta: Object = {"name": name, "namespace": NAMESPACE, "labels": dict(template.labels)}
-    if template.seconds is not None:
-        meta["annotations"] = {RUN_SECONDS: str(template.seconds)}
+    if template.run_seconds is not None:
+        meta["annotations"] = {RUN_SECONDS: str(template.run_seconds)}
     amounts = dict(template.requests)
     spec: Object = {
         "containers": [{
@@ -227,10 +279,10 @@ def _pod(name: str, template: Template, gang: str) -> Object:
         "nodeSelector": dict(template.selector),
         "tolerations": [
             {"key": one.key, "value": one.value, "effect": one.effect, "operator": "Equal"}
-            for one in template.tolerates
+            for one in template.tolerations
         ],
         "schedulingGates": [{"name": gate} for gate in template.gates],
-        **_priority(template.priority),
+        **_priority_fields(template.priority),
         **template.spec,
     }  # fmt: skip
     if gang:
@@ -238,22 +290,22 @@ def _pod(name: str, template: Template, gang: str) -> Object:
     return {"metadata": meta, "spec": spec}
 
 
-def _priority(priority: int) -> Object:
-    return {"priorityClassName": _class_name(priority)} if priority else {}
+def _priority_fields(priority: int) -> Object:
+    return {"priorityClassName": _priority_class_name(priority)} if priority else {}
 
 
-def _priority_of(event: Event) -> int:
+def _priority_of(event: ScenarioEvent) -> int:
     """The priority that an event asks for, 0 if it asks for none."""
     match event:
-        case Gang():
+        case CreateGang():
             return event.pods.template.priority
-        case Pods():
+        case CreatePods():
             return event.template.priority
-        case Group() | Tree():
+        case CreatePodGroup() | CreateCompositePodGroup():
             return event.priority
         case _:
             return 0
 
 
-def _class_name(priority: int) -> str:
+def _priority_class_name(priority: int) -> str:
     return f"priority-{priority}"

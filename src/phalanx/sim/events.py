@@ -11,36 +11,36 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from phalanx.api.core import Taint
-from phalanx.controllers.nodes.nodes import SHAPE
+from phalanx.controllers.nodes.node_pool import DEFAULT_CAPACITY
 from phalanx.sim.fields import (
-    BadScenario,
-    Fields,
-    count,
-    flag,
-    integer,
-    labels,
-    mapping,
-    name,
-    resources,
-    several,
-    taint,
-    text,
-    whole_seconds,
+    InvalidScenario,
+    ScenarioFields,
+    read_count,
+    read_flag,
+    read_integer,
+    read_labels,
+    read_mapping,
+    read_name,
+    read_one_or_many,
+    read_resources,
+    read_taint,
+    read_text,
+    read_whole_seconds,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class ScenarioNode:
     """A node: what it is called, what it has and what marks it."""
 
     name: str
-    room: Mapping[str, str]
+    allocatable: Mapping[str, str]
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
+class ScenarioPodTemplate:
     """What each pod is like and asks for. Without `seconds` it runs until it is told to end.
 
     What the language has no word for is in `spec`, as a manifest has it.
@@ -48,8 +48,8 @@ class Template:
 
     requests: Mapping[str, str]
     selector: Mapping[str, str] = field(default_factory=dict)
-    tolerates: tuple[Taint, ...] = ()
-    seconds: int | None = None
+    tolerations: tuple[Taint, ...] = ()
+    run_seconds: int | None = None
     priority: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
     gates: tuple[str, ...] = ()
@@ -57,64 +57,64 @@ class Template:
 
 
 @dataclass(frozen=True, slots=True)
-class Pods:
+class CreatePods:
     """Pods come: the members of a gang, whether its PodGroup is there or not, or on their own."""
 
     names: tuple[str, ...]
-    template: Template
+    template: ScenarioPodTemplate
     gang: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class GroupOptions:
     """What a group asks for besides members: what it hangs from, where it must be, how it goes."""
 
     parent: str = ""
     #: A label whose value its nodes must share, and how near its members would like to be.
     topology: str = ""
-    near: str = ""
+    preferred_topology: str = ""
     #: Whether it is evicted as a whole.
-    goes_whole: bool = False
+    evict_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Gang:
+class CreateGang:
     """A PodGroup comes, and then its first members. No `quorum`: a Basic group."""
 
     name: str
-    quorum: int | None
-    pods: Pods
-    terms: Terms = Terms()
+    min_count: int | None
+    pods: CreatePods
+    options: GroupOptions = GroupOptions()
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CreatePodGroup:
     """A PodGroup comes, or comes again, without any members."""
 
     name: str
-    quorum: int | None
+    min_count: int | None
     priority: int = 0
-    terms: Terms = Terms()
+    options: GroupOptions = GroupOptions()
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class CreateCompositePodGroup:
     """A CompositePodGroup comes, which needs so many of its groups. No `quorum`: a Basic one."""
 
     name: str
-    quorum: int | None
+    min_group_count: int | None
     priority: int = 0
-    terms: Terms = Terms()
+    options: GroupOptions = GroupOptions()
 
 
 @dataclass(frozen=True, slots=True)
-class Make:
+class CreateManifest:
     """Any other object comes, as a manifest has it."""
 
     manifest: Mapping[str, object]
 
 
-class Target(NamedTuple):
+class EventTarget(NamedTuple):
     """A gang with all its pods, or one pod."""
 
     name: str
@@ -122,43 +122,43 @@ class Target(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
+class FinishPods:
     """What runs of a target ends well."""
 
-    target: Target
+    target: EventTarget
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class DeleteTarget:
     """A target is deleted."""
 
-    target: Target
+    target: EventTarget
 
 
 @dataclass(frozen=True, slots=True)
-class Ungate:
+class RemoveSchedulingGates:
     """The gates of a target are removed."""
 
-    target: Target
+    target: EventTarget
 
 
 @dataclass(frozen=True, slots=True)
-class DropGroup:
+class ForceDeleteGroup:
     """A PodGroup goes although it is in use: somebody takes its protection away."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class SetMin:
+class SetMinCount:
     """A gang needs another number of members from now on."""
 
     gang: str
-    quorum: int
+    min_count: int
 
 
 @dataclass(frozen=True, slots=True)
-class SetLeft:
+class SetMembersToRun:
     """Whoever makes the members of a gang says how many it will still run."""
 
     gang: str
@@ -166,7 +166,7 @@ class SetLeft:
 
 
 @dataclass(frozen=True, slots=True)
-class Cordon:
+class CordonNode:
     """A node takes no new pods, or takes them again."""
 
     node: str
@@ -177,7 +177,7 @@ class Cordon:
 class AddNodes:
     """Nodes come."""
 
-    nodes: tuple[Machine, ...]
+    nodes: tuple[ScenarioNode, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,218 +187,241 @@ class RemoveNode:
     node: str
 
 
-Event = (
-    Gang | Group | Tree | Make | Pods | Finish | Delete | Ungate | DropGroup | SetMin | SetLeft
-    | Cordon | AddNodes | RemoveNode
-)  # fmt: skip
+ScenarioEvent = (
+    CreateGang
+    | CreatePodGroup
+    | CreateCompositePodGroup
+    | CreateManifest
+    | CreatePods
+    | FinishPods
+    | DeleteTarget
+    | RemoveSchedulingGates
+    | ForceDeleteGroup
+    | SetMinCount
+    | SetMembersToRun
+    | CordonNode
+    | AddNodes
+    | RemoveNode
+)
 
 
-class Cast:
+class ScenarioNames:
     """Who has appeared in a scenario so far."""
 
     def __init__(self) -> None:
-        self._gangs: dict[str, Template] = {}
+        self._gangs: dict[str, ScenarioPodTemplate] = {}
         self._members: dict[str, int] = {}
         self._pods: dict[str, None] = {}
         self._nodes: dict[str, None] = {}
-        self._numbers: dict[str, int] = {}
+        self._node_counts: dict[str, int] = {}
 
-    def enter_gang(self, path: str, new: str, template: Template) -> None:
+    def add_gang(self, path: str, new: str, template: ScenarioPodTemplate) -> None:
         """A gang comes in."""
-        _be_new(path, new, self._gangs)
+        _check_unused(path, new, self._gangs)
         self._gangs[new] = template
 
-    def knows_gang(self, gang: str) -> bool:
+    def has_gang(self, gang: str) -> bool:
         """Whether a gang came in, be it only with its members."""
         return gang in self._gangs
 
-    def enter_members(self, path: str, gang: str, more: int) -> tuple[str, ...]:
+    def add_members(self, path: str, gang: str, more: int) -> tuple[str, ...]:
         """The next members of a gang come in; their names."""
         first = self._members.get(gang, 0)
         self._members[gang] = first + more
         names = tuple(f"{gang}-{number}" for number in range(first, first + more))
         for pod in names:
-            self.enter_pod(path, pod)
+            self.add_pod(path, pod)
         return names
 
-    def enter_pod(self, path: str, new: str) -> None:
+    def add_pod(self, path: str, new: str) -> None:
         """A pod comes in."""
-        _be_new(path, new, self._pods)
+        _check_unused(path, new, self._pods)
         self._pods[new] = None
 
-    def enter_nodes(self, path: str, prefix: str, more: int | None) -> tuple[str, ...]:
+    def add_nodes(self, path: str, prefix: str, more: int | None) -> tuple[str, ...]:
         """Nodes of this name come in: one, or so many numbered ones."""
         names = [prefix]
         if more is not None:
-            first = self._numbers.get(prefix, 0)
-            self._numbers[prefix] = first + more
+            first = self._node_counts.get(prefix, 0)
+            self._node_counts[prefix] = first + more
             width = len(str(first + more - 1))
             names = [f"{prefix}-{number:0{width}}" for number in range(first, first + more)]
         for node in names:
-            _be_new(path, node, self._nodes)
+            _check_unused(path, node, self._nodes)
             self._nodes[node] = None
         return tuple(names)
 
-    def template(self, gang: str) -> Template:
+    def gang_template(self, gang: str) -> ScenarioPodTemplate:
         """What the first pods of a gang asked for."""
         return self._gangs[gang]
 
-    def target(self, path: str, found: object) -> Target:
+    def find_target(self, path: str, found: object) -> EventTarget:
         """A gang or a pod that came before."""
-        title = _among([*self._gangs, *self._pods], "a gang or a pod", path, found)
-        return Target(title, title in self._gangs)
+        title = _find_name([*self._gangs, *self._pods], "a gang or a pod", path, found)
+        return EventTarget(title, title in self._gangs)
 
-    def gang(self, path: str, found: object) -> str:
+    def find_gang(self, path: str, found: object) -> str:
         """A gang that came before."""
-        return _among(self._gangs, "a gang", path, found)
+        return _find_name(self._gangs, "a gang", path, found)
 
-    def node(self, path: str, found: object) -> str:
+    def find_node(self, path: str, found: object) -> str:
         """A node that came before."""
-        return _among(self._nodes, "a node", path, found)
+        return _find_name(self._nodes, "a node", path, found)
 
 
-def _be_new(path: str, new: str, taken: Iterable[str]) -> None:
+def _check_unused(path: str, new: str, taken: Iterable[str]) -> None:
     if new in taken:
-        raise BadScenario(path, "a name that nobody had before", new)
+        raise InvalidScenario(path, "a name that nobody had before", new)
 
 
-def _among(known: Iterable[str], what: str, path: str, found: object) -> str:
+def _find_name(known: Iterable[str], what: str, path: str, found: object) -> str:
     if not isinstance(found, str) or found not in known:
-        raise BadScenario(path, f"{what} that came before", found)
+        raise InvalidScenario(path, f"{what} that came before", found)
     return found
 
 
-def read_event(cast: Cast, path: str, found: object) -> Event:
+def read_event(known: ScenarioNames, path: str, found: object) -> ScenarioEvent:
     """One event, known by the entry that names it."""
-    fields = Fields(path, found)
-    kinds = [key for key in READERS if key in fields]
+    fields = ScenarioFields(path, found)
+    kinds = [key for key in EVENT_READERS if key in fields]
     if len(kinds) != 1:
-        raise BadScenario(path, f"exactly one of {', '.join(READERS)}", found)
-    event = READERS[kinds[0]](fields, cast)
-    fields.close()
+        raise InvalidScenario(path, f"exactly one of {', '.join(EVENT_READERS)}", found)
+    event = EVENT_READERS[kinds[0]](fields, known)
+    fields.reject_unread()
     return event
 
 
-def read_machines(cast: Cast, path: str, found: object) -> tuple[Machine, ...]:
+def read_nodes(known: ScenarioNames, path: str, found: object) -> tuple[ScenarioNode, ...]:
     """Groups of equal nodes, one or a list of them."""
-    groups = several(lambda at, group: _machines(cast, Fields(at, group)))(path, found)
+    groups = read_one_or_many(lambda at, group: _read_nodes(known, ScenarioFields(at, group)))(
+        path, found
+    )
     return tuple(machine for group in groups for machine in group)
 
 
-def _machines(cast: Cast, fields: Fields) -> tuple[Machine, ...]:
-    prefix = fields.get("name", name, "node")
-    number = fields.get("count", count, None if "name" in fields else 1)
-    room = {**SHAPE, **fields.get("each", resources, _NONE)}
-    marks, taints = fields.get("labels", labels, _NONE), fields.get("taints", several(taint), ())
-    fields.close()
-    names = cast.enter_nodes(fields.path, prefix, number)
-    return tuple(Machine(node, room, marks, taints) for node in names)
+def _read_nodes(known: ScenarioNames, fields: ScenarioFields) -> tuple[ScenarioNode, ...]:
+    prefix = fields.get("name", read_name, "node")
+    number = fields.get("count", read_count, None if "name" in fields else 1)
+    room = {**DEFAULT_CAPACITY, **fields.get("each", read_resources, _NO_ENTRIES)}
+    marks, taints = (
+        fields.get("labels", read_labels, _NO_ENTRIES),
+        fields.get("taints", read_one_or_many(read_taint), ()),
+    )
+    fields.reject_unread()
+    names = known.add_nodes(fields.path, prefix, number)
+    return tuple(ScenarioNode(node, room, marks, taints) for node in names)
 
 
-_NONE: dict[str, str] = {}
+_NO_ENTRIES: dict[str, str] = {}
 
 
-def _template(fields: Fields, usual: Template) -> Template:
-    return Template(
-        fields.get("each", resources, usual.requests),
-        fields.get("where", labels, usual.selector),
-        fields.get("tolerates", several(taint), usual.tolerates),
-        fields.get("run", whole_seconds, usual.seconds),
-        fields.get("priority", integer, usual.priority),
-        fields.get("labels", labels, usual.labels),
-        fields.get("gates", several(name), usual.gates),
-        fields.get("spec", mapping, usual.spec),
+def _read_template(fields: ScenarioFields, usual: ScenarioPodTemplate) -> ScenarioPodTemplate:
+    return ScenarioPodTemplate(
+        fields.get("each", read_resources, usual.requests),
+        fields.get("where", read_labels, usual.selector),
+        fields.get("tolerates", read_one_or_many(read_taint), usual.tolerations),
+        fields.get("run", read_whole_seconds, usual.run_seconds),
+        fields.get("priority", read_integer, usual.priority),
+        fields.get("labels", read_labels, usual.labels),
+        fields.get("gates", read_one_or_many(read_name), usual.gates),
+        fields.get("spec", read_mapping, usual.spec),
     )
 
 
-_PLAIN = Template({})
+_EMPTY_TEMPLATE = ScenarioPodTemplate({})
 
 
-def _gang(fields: Fields, cast: Cast) -> Gang:
-    quorum = _quorum(fields, fields.take("pods", count))
-    members = _members(fields, cast, "gang")
-    return Gang(members.gang, quorum, members, _terms(fields))
+def _read_gang(fields: ScenarioFields, known: ScenarioNames) -> CreateGang:
+    quorum = _read_min_count(fields, fields.require("pods", read_count))
+    members = _read_members(fields, known, "gang")
+    return CreateGang(members.gang, quorum, members, _read_group_options(fields))
 
 
-def _terms(fields: Fields) -> Terms:
-    return Terms(
-        fields.get("in", name, ""),
-        fields.get("topology", text, ""),
-        fields.get("near", text, ""),
-        fields.get("whole", flag, False),
+def _read_group_options(fields: ScenarioFields) -> GroupOptions:
+    return GroupOptions(
+        fields.get("in", read_name, ""),
+        fields.get("topology", read_text, ""),
+        fields.get("near", read_text, ""),
+        fields.get("whole", read_flag, False),
     )
 
 
-def _quorum(fields: Fields, usual: int) -> int | None:
-    quorum = fields.get("min", count, usual)
-    if not fields.get("basic", flag, False):
+def _read_min_count(fields: ScenarioFields, usual: int) -> int | None:
+    quorum = fields.get("min", read_count, usual)
+    if not fields.get("basic", read_flag, False):
         return quorum
     if "min" in fields:
-        raise BadScenario(fields.at("min"), "no min beside basic", quorum)
+        raise InvalidScenario(fields.path_of("min"), "no min beside basic", quorum)
     return None
 
 
-def _members(fields: Fields, cast: Cast, key: str) -> Pods:
+def _read_members(fields: ScenarioFields, known: ScenarioNames, key: str) -> CreatePods:
     """The first members of a gang that nobody has heard of, named by this entry."""
-    gang, template = fields.take(key, name), _template(fields, _PLAIN)
-    cast.enter_gang(fields.at(key), gang, template)
-    members = cast.enter_members(fields.at(key), gang, fields.get("pods", count, 1))
-    return Pods(members, template, gang)
+    gang, template = fields.require(key, read_name), _read_template(fields, _EMPTY_TEMPLATE)
+    known.add_gang(fields.path_of(key), gang, template)
+    members = known.add_members(fields.path_of(key), gang, fields.get("pods", read_count, 1))
+    return CreatePods(members, template, gang)
 
 
-def _group(fields: Fields, cast: Cast) -> Group:
-    title = fields.take("group", name)
-    if not cast.knows_gang(title):
-        template = Template({}, priority=fields.get("priority", integer, 0))
-        cast.enter_gang(fields.at("group"), title, template)
-    usual = cast.template(title).priority
-    priority = fields.get("priority", integer, usual)
-    return Group(title, _quorum(fields, 1), priority, _terms(fields))
+def _read_group(fields: ScenarioFields, known: ScenarioNames) -> CreatePodGroup:
+    title = fields.require("group", read_name)
+    if not known.has_gang(title):
+        template = ScenarioPodTemplate({}, priority=fields.get("priority", read_integer, 0))
+        known.add_gang(fields.path_of("group"), title, template)
+    usual = known.gang_template(title).priority
+    priority = fields.get("priority", read_integer, usual)
+    return CreatePodGroup(title, _read_min_count(fields, 1), priority, _read_group_options(fields))
 
 
-def _tree(fields: Fields, cast: Cast) -> Tree:
-    title, priority = fields.take("tree", name), fields.get("priority", integer, 0)
-    return Tree(title, _quorum(fields, 1), priority, _terms(fields))
+def _read_composite(fields: ScenarioFields, known: ScenarioNames) -> CreateCompositePodGroup:
+    title, priority = fields.require("tree", read_name), fields.get("priority", read_integer, 0)
+    return CreateCompositePodGroup(
+        title, _read_min_count(fields, 1), priority, _read_group_options(fields)
+    )
 
 
-def _join(fields: Fields, cast: Cast) -> Pods:
-    gang = fields.take("join", cast.gang)
-    members = cast.enter_members(fields.at("join"), gang, fields.get("pods", count, 1))
-    return Pods(members, _template(fields, cast.template(gang)), gang)
+def _read_join(fields: ScenarioFields, known: ScenarioNames) -> CreatePods:
+    gang = fields.require("join", known.find_gang)
+    members = known.add_members(fields.path_of("join"), gang, fields.get("pods", read_count, 1))
+    return CreatePods(members, _read_template(fields, known.gang_template(gang)), gang)
 
 
-def _single(fields: Fields, cast: Cast) -> Pods:
-    title = fields.take("pod", name)
-    cast.enter_pod(fields.at("pod"), title)
-    return Pods((title,), _template(fields, _PLAIN))
+def _read_pod(fields: ScenarioFields, known: ScenarioNames) -> CreatePods:
+    title = fields.require("pod", read_name)
+    known.add_pod(fields.path_of("pod"), title)
+    return CreatePods((title,), _read_template(fields, _EMPTY_TEMPLATE))
 
 
-def _number(key: str, fields: Fields, cast: Cast) -> tuple[str, int]:
+def _read_gang_number(key: str, fields: ScenarioFields, known: ScenarioNames) -> tuple[str, int]:
     """A gang and the number that something about it is set to."""
-    inner = fields.take(key, Fields)
-    change = inner.take("gang", cast.gang), inner.take("to", count)
-    inner.close()
+    inner = fields.require(key, ScenarioFields)
+    change = inner.require("gang", known.find_gang), inner.require("to", read_count)
+    inner.reject_unread()
     return change
 
 
-READERS: Mapping[str, Callable[[Fields, Cast], Event]] = {
-    "gang": _gang,
-    "join": _join,
-    "pod": _single,
-    "group": _group,
-    "tree": _tree,
-    "make": lambda fields, cast: Make(fields.take("make", mapping)),
-    "members": lambda fields, cast: _members(fields, cast, "members"),
-    "finish": lambda fields, cast: Finish(fields.take("finish", cast.target)),
-    "delete": lambda fields, cast: Delete(fields.take("delete", cast.target)),
-    "ungate": lambda fields, cast: Ungate(fields.take("ungate", cast.target)),
-    "drop group": lambda fields, cast: DropGroup(fields.take("drop group", cast.gang)),
-    "set min": lambda fields, cast: SetMin(*_number("set min", fields, cast)),
-    "set left": lambda fields, cast: SetLeft(*_number("set left", fields, cast)),
-    "cordon": lambda fields, cast: Cordon(fields.take("cordon", cast.node), True),
-    "uncordon": lambda fields, cast: Cordon(fields.take("uncordon", cast.node), False),
-    "add nodes": lambda fields, cast: AddNodes(
-        fields.take("add nodes", lambda path, found: read_machines(cast, path, found))
+EVENT_READERS: Mapping[str, Callable[[ScenarioFields, ScenarioNames], ScenarioEvent]] = {
+    "gang": _read_gang,
+    "join": _read_join,
+    "pod": _read_pod,
+    "group": _read_group,
+    "tree": _read_composite,
+    "make": lambda fields, cast: CreateManifest(fields.require("make", read_mapping)),
+    "members": lambda fields, cast: _read_members(fields, cast, "members"),
+    "finish": lambda fields, cast: FinishPods(fields.require("finish", cast.find_target)),
+    "delete": lambda fields, cast: DeleteTarget(fields.require("delete", cast.find_target)),
+    "ungate": lambda fields, cast: RemoveSchedulingGates(
+        fields.require("ungate", cast.find_target)
     ),
-    "remove node": lambda fields, cast: RemoveNode(fields.take("remove node", cast.node)),
+    "drop group": lambda fields, cast: ForceDeleteGroup(
+        fields.require("drop group", cast.find_gang)
+    ),
+    "set min": lambda fields, cast: SetMinCount(*_read_gang_number("set min", fields, cast)),
+    "set left": lambda fields, cast: SetMembersToRun(*_read_gang_number("set left", fields, cast)),
+    "cordon": lambda fields, cast: CordonNode(fields.require("cordon", cast.find_node), True),
+    "uncordon": lambda fields, cast: CordonNode(fields.require("uncordon", cast.find_node), False),
+    "add nodes": lambda fields, cast: AddNodes(
+        fields.require("add nodes", lambda path, found: read_nodes(cast, path, found))
+    ),
+    "remove node": lambda fields, cast: RemoveNode(fields.require("remove node", cast.find_node)),
 }

@@ -11,152 +11,156 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from phalanx.api.core import Taint
-from phalanx.api.quantity import BadQuantity, canonical, value
+from phalanx.api.quantity import BadQuantity, canonical_quantity, exact_value
 
 T = TypeVar("T")
 U = TypeVar("U")
-Reader = Callable[[str, object], T]
+FieldReader = Callable[[str, object], T]
 
 #: Resources that a scenario may call by a shorter name.
-SHORTHANDS = {"gpu": "nvidia.com/gpu"}
+RESOURCE_ALIASES = {"gpu": "nvidia.com/gpu"}
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?")
 _TAINT = re.compile(r"([\w./-]+)(?:=([\w.-]*))?:(NoSchedule|PreferNoSchedule|NoExecute)")
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,20})?)(s|m|h|)")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
-_SHOWN = 60
+_MAX_SHOWN = 60
 #: More pods or nodes than this in one event are a slip of the pen.
-MOST = 100_000
+MAX_COUNT = 100_000
 
 
-class BadScenario(ValueError):
+class InvalidScenario(ValueError):
     """The file does not say what it should, at a path."""
 
     def __init__(self, path: str, expected: str, found: object) -> None:
-        super().__init__(f"{path or 'the scenario'}: expected {expected}, found {_shown(found)}")
+        super().__init__(
+            f"{path or 'the scenario'}: expected {expected}, found {_format_value(found)}"
+        )
 
 
-class Fields:
+class ScenarioFields:
     """The entries of one mapping, taken one by one; `close` refuses what nobody took."""
 
     def __init__(self, path: str, found: object) -> None:
         self.path = path
-        self._entries = mapping(path, found)
+        self._entries = read_mapping(path, found)
         self._known: list[str] = []
 
     def __contains__(self, key: str) -> bool:
         return key in self._entries
 
-    def at(self, key: str) -> str:
+    def path_of(self, key: str) -> str:
         """The path of an entry."""
         return f"{self.path}.{key}" if self.path else key
 
-    def take(self, key: str, read: Reader[T]) -> T:
+    def require(self, key: str, read: FieldReader[T]) -> T:
         """An entry that must be there."""
         self._known.append(key)
-        return read(self.at(key), self._entries.get(key))
+        return read(self.path_of(key), self._entries.get(key))
 
-    def get(self, key: str, read: Reader[T], otherwise: U) -> T | U:
+    def get(self, key: str, read: FieldReader[T], otherwise: U) -> T | U:
         """An entry that may be left out."""
         self._known.append(key)
-        return read(self.at(key), self._entries[key]) if key in self else otherwise
+        return read(self.path_of(key), self._entries[key]) if key in self else otherwise
 
-    def rest(self) -> list[str]:
+    def unread(self) -> list[str]:
         """The entries that nobody took so far."""
         return [key for key in self._entries if key not in self._known]
 
-    def close(self) -> None:
+    def reject_unread(self) -> None:
         """Refuse what nobody took."""
-        for key in self.rest():
-            raise BadScenario(self.path, f"only {', '.join(sorted(self._known))}", key)
+        for key in self.unread():
+            raise InvalidScenario(self.path, f"only {', '.join(sorted(self._known))}", key)
 
 
-def mapping(path: str, found: object) -> dict[str, object]:
+def read_mapping(path: str, found: object) -> dict[str, object]:
     """Entries by name."""
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
-        raise BadScenario(path, "names with values", found)
+        raise InvalidScenario(path, "names with values", found)
     return found
 
 
-def name(path: str, found: object) -> str:
+def read_name(path: str, found: object) -> str:
     """The name of an object."""
     if not isinstance(found, str) or not _NAME.fullmatch(found):
-        raise BadScenario(path, "a name such as train-a", found)
+        raise InvalidScenario(path, "a name such as train-a", found)
     return found
 
 
-def text(path: str, found: object) -> str:
+def read_text(path: str, found: object) -> str:
     """Words of any sort."""
     if not isinstance(found, str) or not found:
-        raise BadScenario(path, "a text", found)
+        raise InvalidScenario(path, "a text", found)
     return found
 
 
-def flag(path: str, found: object) -> bool:
+def read_flag(path: str, found: object) -> bool:
     """Yes or no."""
     if not isinstance(found, bool):
-        raise BadScenario(path, "true or false", found)
+        raise InvalidScenario(path, "true or false", found)
     return found
 
 
-def integer(path: str, found: object) -> int:
+def read_integer(path: str, found: object) -> int:
     """Any whole number."""
     if not isinstance(found, int) or isinstance(found, bool):
-        raise BadScenario(path, "a whole number", found)
+        raise InvalidScenario(path, "a whole number", found)
     return found
 
 
-def count(path: str, found: object) -> int:
+def read_count(path: str, found: object) -> int:
     """How many: at least one."""
-    if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= MOST:
-        raise BadScenario(path, f"a number from 1 to {MOST}", found)
+    if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= MAX_COUNT:
+        raise InvalidScenario(path, f"a number from 1 to {MAX_COUNT}", found)
     return found
 
 
-def seconds(path: str, found: object) -> float:
+def read_seconds(path: str, found: object) -> float:
     """A time in seconds, or with its unit."""
     if isinstance(found, int | float) and not isinstance(found, bool) and 0 <= found < 1e9:
         return float(found)
     match = _DURATION.fullmatch(found) if isinstance(found, str) else None
     if match is None:
-        raise BadScenario(path, "seconds such as 90, or 90s, 5m, 2h", found)
+        raise InvalidScenario(path, "seconds such as 90, or 90s, 5m, 2h", found)
     return float(match[1]) * _UNITS[match[2]]
 
 
-def whole_seconds(path: str, found: object) -> int:
+def read_whole_seconds(path: str, found: object) -> int:
     """The same, without a fraction."""
-    number = seconds(path, found)
+    number = read_seconds(path, found)
     if number != int(number):
-        raise BadScenario(path, "whole seconds", found)
+        raise InvalidScenario(path, "whole seconds", found)
     return int(number)
 
 
-def labels(path: str, found: object) -> dict[str, str]:
+def read_labels(path: str, found: object) -> dict[str, str]:
     """Labels: text under names."""
-    entries = mapping(path, found)
+    entries = read_mapping(path, found)
     for key, text in entries.items():
         if not isinstance(text, str):
-            raise BadScenario(f"{path}.{key}", "text (in quotes, if it looks like a number)", text)
+            raise InvalidScenario(
+                f"{path}.{key}", "text (in quotes, if it looks like a number)", text
+            )
     return {key: str(text) for key, text in entries.items()}
 
 
-def resources(path: str, found: object) -> dict[str, str]:
+def read_resources(path: str, found: object) -> dict[str, str]:
     """Quantities by resource, under their full names."""
-    entries = mapping(path, found)
+    entries = read_mapping(path, found)
     return {
-        SHORTHANDS.get(key, key): _quantity(f"{path}.{key}", amount)
+        RESOURCE_ALIASES.get(key, key): _read_quantity(f"{path}.{key}", amount)
         for key, amount in entries.items()
     }
 
 
-def taint(path: str, found: object) -> Taint:
+def read_taint(path: str, found: object) -> Taint:
     """A taint, or what tolerates it, as kubectl writes it."""
     match = _TAINT.fullmatch(found) if isinstance(found, str) else None
     if match is None:
-        raise BadScenario(path, "a taint such as team=a:NoSchedule", found)
+        raise InvalidScenario(path, "a taint such as team=a:NoSchedule", found)
     return Taint(match[1], match[2] or "", match[3])
 
 
-def several(read: Reader[T]) -> Reader[tuple[T, ...]]:
+def read_one_or_many(read: FieldReader[T]) -> FieldReader[tuple[T, ...]]:
     """One, or a list of them."""
 
     def read_all(path: str, found: object) -> tuple[T, ...]:
@@ -167,22 +171,22 @@ def several(read: Reader[T]) -> Reader[tuple[T, ...]]:
     return read_all
 
 
-def _quantity(path: str, found: object) -> str:
+def _read_quantity(path: str, found: object) -> str:
     expected = "a quantity such as 4, 500m or 32Gi"
     if not isinstance(found, str | int | float) or isinstance(found, bool):
-        raise BadScenario(path, expected, found)
+        raise InvalidScenario(path, expected, found)
     try:
-        if value(found) < 0:
-            raise BadScenario(path, expected, found)
+        if exact_value(found) < 0:
+            raise InvalidScenario(path, expected, found)
     except BadQuantity:
-        raise BadScenario(path, expected, found) from None
-    return canonical(found)
+        raise InvalidScenario(path, expected, found) from None
+    return canonical_quantity(found)
 
 
 #: Values that YAML writes otherwise than Python.
-_WORDS = {"None": "nothing", "True": "true", "False": "false"}
+_YAML_WORDS = {"None": "nothing", "True": "true", "False": "false"}
 
 
-def _shown(found: object) -> str:
-    text = _WORDS.get(repr(found), repr(found))
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+def _format_value(found: object) -> str:
+    text = _YAML_WORDS.get(repr(found), repr(found))
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"

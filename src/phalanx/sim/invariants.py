@@ -1,4 +1,20 @@
-"""What must hold whatever happens, as code: the simulator asks after every transaction.
+"""What must hold of every single change of an object: what was, what is, and what that breaks.
+
+Rows of functions over two versions of one object, asked by `invariants.Auditor` at each change. An
+answer is a sentence, "" if all is well. What concerns several objects at once is not here.
+
+The roll of a gang: who has a node, who had one lately, and how many it needed lately.
+
+Kept by `invariants.Auditor` from what the API shows. A scheduler decides on a view that is a little
+late, so it may count a member that has just left, or heed a `minCount` that has just been raised;
+what was true within the horizon excuses it, nothing else does.
+
+    t=0   needs 3                   3 get nodes at t=1: well
+    t=5   one of them is deleted
+    t=6   needs 4                   1 gets a node at t=7: well with a horizon of 2 (it had 3 and
+                                    needed 3 at t=5), too few without one
+
+What must hold whatever happens, as code: the simulator asks after every transaction.
 
 `check` judges one state of a cluster and needs no past; the Auditor hears of every change and also
 holds the past against the present. Both answer with sentences, none if all is well. Neither ever
@@ -11,44 +27,197 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 from phalanx.api.core import Node, Pod
-from phalanx.api.meta import Key, condition
-from phalanx.api.resources import Amounts, node_room, pod_requests, total
-from phalanx.api.scheduling import INITIALLY_SCHEDULED, CompositePodGroup, PodGroup
-from phalanx.client.cache import Cache
-from phalanx.scheduler.cluster.shape import spell
-from phalanx.sim.laws import GROUP_LAWS, POD_LAWS, is_bound_now, makes_way_now
-from phalanx.sim.rolls import Roll
-from phalanx.sim.trees import Group, Trees
+from phalanx.api.meta import Key, find_condition
+from phalanx.api.resources import Amounts, node_allocatable, pod_requests, sum_amounts
+from phalanx.api.scheduling import (
+    DISRUPTION_TARGET,
+    POD_GROUP_INITIALLY_SCHEDULED,
+    POD_GROUP_SCHEDULED,
+    CompositePodGroup,
+    PodGroup,
+)
+from phalanx.client.cache import ObjectCache
+from phalanx.scheduler.cluster.pod_shape import format_amount
+from phalanx.sim.group_tree_oracle import AnyPodGroup, GroupTreeOracle
+
+_POD_SCHEDULED = "PodScheduled"
+_STICKY_CONDITIONS = (POD_GROUP_INITIALLY_SCHEDULED, POD_GROUP_SCHEDULED)
+#: Why a pod goes that makes way for another.
+_PREEMPTION_REASON = "PreemptionByScheduler"
 
 
-def check(pods: Iterable[Pod], nodes: Iterable[Node], groups: Iterable[PodGroup]) -> list[str]:
+def check_node_unchanged(old: Pod, new: Pod) -> str:
+    """A pod is bound once and stays where it is."""
+    first, now = old.spec.node_name, new.spec.node_name
+    if not first or first == now:
+        return ""
+    return f"was bound to {first} and is now on {f'node {now}' if now else 'no node'}"
+
+
+def check_bindable(old: Pod, new: Pod) -> str:
+    """Who is leaving, held back or at its end gets no node any more."""
+    if not becomes_bound(old, new):
+        return ""
+    if old.metadata.deletion_timestamp:
+        return "got a node while it was being deleted"
+    if old.spec.scheduling_gates:
+        return "got a node behind a scheduling gate"
+    return f"got a node after it had {old.status.phase.lower()}" if old.is_terminal else ""
+
+
+def check_scheduled_condition(old: Pod, new: Pod) -> str:
+    """A pod says that it has a node from the moment that it has one."""
+    if not new.spec.node_name:
+        return ""
+    said = find_condition(new.status.conditions, _POD_SCHEDULED)
+    if said is not None and said.status != "True":
+        return f"has node {new.spec.node_name}, but says: {said.reason}"
+    return "got a node and does not say so" if said is None and becomes_bound(old, new) else ""
+
+
+def check_terminal_phase(old: Pod, new: Pod) -> str:
+    """An end is an end, and who is leaving leaves."""
+    if old.is_terminal and new.status.phase != old.status.phase:
+        return f"had {old.status.phase.lower()} and is now {new.status.phase}"
+    if old.metadata.deletion_timestamp and not new.metadata.deletion_timestamp:
+        return "was being deleted and is not any more"
+    return ""
+
+
+def check_group_unchanged(old: Pod, new: Pod) -> str:
+    """A pod belongs to one group for ever."""
+    return "" if old.group == new.group else f"left group {old.group} for {new.group}"
+
+
+def check_condition_kept(old: PodGroup, new: PodGroup) -> str:
+    """A group that was placed once says so for ever."""
+    for kind in _STICKY_CONDITIONS:
+        was, said = (find_condition(one.status.conditions, kind) for one in (old, new))
+        if was is not None and was.status == "True" and (said is None or said.status != "True"):
+            return f"said {kind} once and does not say so any more"
+    return ""
+
+
+def check_transition_time(old: PodGroup, new: PodGroup) -> str:
+    """The time of a condition is that of its last change."""
+    for kind in _STICKY_CONDITIONS:
+        was, said = (find_condition(one.status.conditions, kind) for one in (old, new))
+        if was is None or said is None or was.status != said.status:
+            continue
+        if was.last_transition_time != said.last_transition_time:
+            return f"moved the time of {kind}, which is {said.status} as before"
+    return ""
+
+
+def check_policy_unchanged(old: PodGroup, new: PodGroup) -> str:
+    """A gang stays a gang."""
+    return "" if old.is_gang == new.is_gang else "is of another policy than before"
+
+
+POD_INVARIANTS: tuple[Callable[[Pod, Pod], str], ...] = (
+    check_node_unchanged,
+    check_bindable,
+    check_scheduled_condition,
+    check_terminal_phase,
+    check_group_unchanged,
+)
+GROUP_INVARIANTS: tuple[Callable[[PodGroup, PodGroup], str], ...] = (
+    check_condition_kept,
+    check_transition_time,
+    check_policy_unchanged,
+)
+
+
+def becomes_bound(old: Pod | None, new: Pod) -> bool:
+    """Whether a pod gets its node by this very change."""
+    return bool(new.spec.node_name) and not (old and old.spec.node_name)
+
+
+def becomes_preempted(old: Pod | None, new: Pod) -> bool:
+    """Whether a pod begins to leave by this very change, for the sake of somebody else."""
+    if old is None or old.metadata.deletion_timestamp or not new.metadata.deletion_timestamp:
+        return False
+    told = find_condition(new.status.conditions, DISRUPTION_TARGET)
+    return told is not None and told.reason == _PREEMPTION_REASON
+
+
+class GangMembership:
+    """One gang by name, whichever group of that name it is."""
+
+    def __init__(self) -> None:
+        #: Who has a node, and since when.
+        self._members: dict[str, float] = {}
+        self._left_at: list[float] = []
+        self._min_counts: list[tuple[float, int]] = []
+        self._missing_since = 0.0
+
+    def observe_group(self, group: PodGroup | None, now: float) -> None:
+        """The group came, changed or went."""
+        if group is None:
+            self._missing_since = now
+        if group is not None and (not self._min_counts or self._min_counts[-1][1] != group.quorum):
+            self._min_counts.append((now, group.quorum))
+
+    def observe_member(self, pod: Pod | None, uid: str, now: float) -> None:
+        """A member came, changed or went (None)."""
+        if pod is not None and pod.occupied_node and not pod.metadata.deletion_timestamp:
+            self._members.setdefault(uid, now)
+        elif uid in self._members:
+            del self._members[uid]
+            self._left_at.append(now)
+
+    def bound_count(self, since: float) -> int:
+        """How many have a node, or had one at some time since."""
+        return len(self._members) + sum(at >= since for at in self._left_at)
+
+    def bound_before(self, since: float) -> int:
+        """How many have a node that they had got before."""
+        return sum(at < since for at in self._members.values())
+
+    def min_count(self, since: float) -> int:
+        """The smallest number of members that was asked for at some time since."""
+        before = [number for at, number in self._min_counts if at < since][-1:]
+        return min(
+            [*before, *(number for at, number in self._min_counts if at >= since)], default=0
+        )
+
+    def missing_for(self, now: float) -> float:
+        """For how long there has been no group, if there is none."""
+        return now - self._missing_since
+
+
+def check_cluster(
+    pods: Iterable[Pod], nodes: Iterable[Node], groups: Iterable[PodGroup]
+) -> list[str]:
     """What is wrong with a cluster, or with a part of it that holds all pods of its own."""
     known = list(pods)
     held: dict[str, list[Pod]] = {}
     for pod in known:
-        held.setdefault(pod.node, []).append(pod)
-    overfull = [one for node in nodes for one in _overfull(held.get(node.metadata.name, ()), node)]
-    return [*overfull, *_half_bound(known, groups)]
+        held.setdefault(pod.occupied_node, []).append(pod)
+    overfull = [
+        one for node in nodes for one in _check_capacity(held.get(node.metadata.name, ()), node)
+    ]
+    return [*overfull, *_check_partial_gangs(known, groups)]
 
 
-def _overfull(
+def _check_capacity(
     pods: Iterable[Pod], node: Node, resources: Container[str] | None = None
 ) -> Iterator[str]:
     """No node holds more live pods than it has room for, of some resources or of all."""
-    room, name = node_room(node), node.metadata.name
-    for resource, amount in sorted(total(pod_requests(pod) for pod in pods).items()):
+    room, name = node_allocatable(node), node.metadata.name
+    for resource, amount in sorted(sum_amounts(pod_requests(pod) for pod in pods).items()):
         if resources is not None and resource not in resources:
             continue
         if amount > (has := room.get(resource, 0)):
-            yield f"node {name} holds {spell(resource, amount)} but has {spell(resource, has)}"
+            yield f"node {name} holds {format_amount(resource, amount)} but has {format_amount(resource, has)}"
 
 
-def _half_bound(pods: list[Pod], groups: Iterable[PodGroup]) -> Iterator[str]:
+def _check_partial_gangs(pods: list[Pod], groups: Iterable[PodGroup]) -> Iterator[str]:
     """No gang that was never placed has some of its members bound, and too few."""
     bound = _bound_members(pods)
     for group in groups:
         count, needed = bound.get(group.metadata.key, 0), group.quorum
-        if 0 < count < needed and group.is_gang and not _was_placed(group):
+        if 0 < count < needed and group.is_gang and not _was_scheduled(group):
             yield (
                 f"gang {group.metadata.key} was never placed, "
                 f"yet {count} of the {needed} members that it needs are bound"
@@ -64,12 +233,12 @@ def _bound_members(pods: Iterable[Pod]) -> dict[Key, int]:
     return bound
 
 
-def _was_placed(group: PodGroup) -> bool:
-    said = condition(group.status.conditions, INITIALLY_SCHEDULED)
+def _was_scheduled(group: PodGroup) -> bool:
+    said = find_condition(group.status.conditions, POD_GROUP_INITIALLY_SCHEDULED)
     return said is not None and said.status == "True"
 
 
-class Auditor:
+class InvariantAuditor:
     """Follows some caches and remembers what `check` cannot know from one state.
 
     Only what a change touched is looked at again, and only what a bind or an eviction may have
@@ -83,56 +252,76 @@ class Auditor:
 
     def __init__(
         self,
-        pods: Cache[Pod],
-        nodes: Cache[Node],
-        groups: Cache[PodGroup],
+        pods: ObjectCache[Pod],
+        nodes: ObjectCache[Node],
+        groups: ObjectCache[PodGroup],
         *,
         now: Callable[[], float] = lambda: 0.0,
         horizon: float = 0.0,
-        strangers: Container[str] = (),
-        books: Mapping[str, Amounts] | None = None,
-        composites: Cache[CompositePodGroup] | None = None,
+        manually_bound: Container[str] = (),
+        ledger: Mapping[str, Amounts] | None = None,
+        composites: ObjectCache[CompositePodGroup] | None = None,
     ) -> None:
         self._nodes, self._groups = nodes, groups
-        self._now, self._horizon, self._strangers, self._books = now, horizon, strangers, books
-        self._on = pods.index(lambda pod: [pod.node] if pod.node else [])
-        self._of = pods.index(lambda pod: [pod.group] if pod.group else [])
-        self._rolls: dict[Key, Roll] = defaultdict(Roll)
-        self._broken: list[str] = []
-        self._touched: dict[str, None] = {}
-        self._joined: dict[Key, int] = {}
+        self._now, self._horizon, self._manually_bound, self._ledger = (
+            now,
+            horizon,
+            manually_bound,
+            ledger,
+        )
+        self._pods_by_node = pods.index(
+            lambda pod: [pod.occupied_node] if pod.occupied_node else []
+        )
+        self._pods_by_group = pods.index(lambda pod: [pod.group] if pod.group else [])
+        self._memberships: dict[Key, GangMembership] = defaultdict(GangMembership)
+        self._violations: list[str] = []
+        self._changed_nodes: dict[str, None] = {}
+        self._bound_counts: dict[Key, int] = {}
         #: Of which groups members were told to make way, and which trees lost a group when.
-        self._evicted: dict[Key, None] = {}
-        self._bereft: dict[str, float] = {}
-        self._trees = Trees(groups, Cache() if composites is None else composites)
+        self._evicted_groups: dict[Key, None] = {}
+        self._group_removed_at: dict[str, float] = {}
+        self._trees = GroupTreeOracle(groups, ObjectCache() if composites is None else composites)
         pods.subscribe(self._pod_changed)
         groups.subscribe(self._group_changed)
 
     def audit(self) -> list[str]:
         """What went wrong since the last time."""
         wrong = [
-            *self._broken, *self._too_few(), *self._thin_trees(), *self._torn(), *self._misbooked(),
-        ]  # fmt: skip
-        self._broken, self._touched, self._joined, self._evicted = [], {}, {}, {}
+            *self._violations,
+            *self._check_gang_minimum(),
+            *self._check_tree_minimum(),
+            *self._check_whole_eviction(),
+            *self._check_ledger(),
+        ]
+        self._violations, self._changed_nodes, self._bound_counts, self._evicted_groups = (
+            [],
+            {},
+            {},
+            {},
+        )
         return wrong
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         now = self._now()
         for pod in (old, new):
             if pod is not None and pod.spec.node_name:
-                self._touched[pod.spec.node_name] = None
+                self._changed_nodes[pod.spec.node_name] = None
         one = new or old
         if one is not None and one.group is not None:
-            self._rolls[one.group].member(new, one.metadata.uid, now)
-        if new is not None and is_bound_now(old, new) and new.metadata.uid not in self._strangers:
-            self._broken += self._too_full(new)
+            self._memberships[one.group].observe_member(new, one.metadata.uid, now)
+        if (
+            new is not None
+            and becomes_bound(old, new)
+            and new.metadata.uid not in self._manually_bound
+        ):
+            self._violations += self._check_bind_capacity(new)
             if new.group is not None:
-                self._joined[new.group] = self._joined.get(new.group, 0) + 1
-        if new is not None and new.group is not None and makes_way_now(old, new):
-            self._evicted[new.group] = None
+                self._bound_counts[new.group] = self._bound_counts.get(new.group, 0) + 1
+        if new is not None and new.group is not None and becomes_preempted(old, new):
+            self._evicted_groups[new.group] = None
         if old is not None and new is not None:
-            broken = (law(old, new) for law in POD_LAWS)
-            self._broken += [
+            broken = (law(old, new) for law in POD_INVARIANTS)
+            self._violations += [
                 f"pod {new.metadata.key} {sentence}" for sentence in broken if sentence
             ]
 
@@ -140,69 +329,83 @@ class Auditor:
         one = new or old
         assert one is not None
         key = one.metadata.key
-        self._rolls[key].group(new, self._now())
+        self._memberships[key].observe_group(new, self._now())
         if new is None:
-            self._bereft[one.spec.parent_composite_pod_group_name] = self._now()
+            self._group_removed_at[one.spec.parent_composite_pod_group_name] = self._now()
         if old is not None and new is not None:
-            broken = (law(old, new) for law in GROUP_LAWS)
-            self._broken += [f"group {key} {sentence}" for sentence in broken if sentence]
-        if new is None and self._books is not None:
-            left = sorted(pod.metadata.name for pod in self._of[key] if not pod.ended)
-            self._broken += (
+            broken = (law(old, new) for law in GROUP_INVARIANTS)
+            self._violations += [f"group {key} {sentence}" for sentence in broken if sentence]
+        if new is None and self._ledger is not None:
+            left = sorted(
+                pod.metadata.name for pod in self._pods_by_group[key] if not pod.is_terminal
+            )
+            self._violations += (
                 [f"group {key} went, and {', '.join(left)} still need it"] if left else []
             )
 
-    def _too_full(self, pod: Pod) -> Iterator[str]:
+    def _check_bind_capacity(self, pod: Pod) -> Iterator[str]:
         """No bind takes room that is not there. What it does not take may be overdrawn already."""
         node = self._nodes.get(Key("", pod.spec.node_name))
         if node is not None:
-            yield from _overfull(self._on[pod.spec.node_name], node, pod_requests(pod))
+            yield from _check_capacity(
+                self._pods_by_node[pod.spec.node_name], node, pod_requests(pod)
+            )
 
-    def _too_few(self) -> Iterator[str]:
+    def _check_gang_minimum(self) -> Iterator[str]:
         """No bind leaves a gang with fewer members than it needs, nor without its group."""
         now = self._now()
-        for key, joined in self._joined.items():
-            roll, group = self._rolls[key], self._groups.get(key)
+        for key, joined in self._bound_counts.items():
+            roll, group = self._memberships[key], self._groups.get(key)
             since = now - self._horizon
-            if group is None and self._books is not None and roll.missing(now) > self._horizon:
+            if group is None and self._ledger is not None and roll.missing_for(now) > self._horizon:
                 yield f"members of group {key} got nodes, but there is no such group"
-            elif group is not None and group.is_gang and roll.count(since) < roll.needs(since):
+            elif (
+                group is not None
+                and group.is_gang
+                and roll.bound_count(since) < roll.min_count(since)
+            ):
                 yield (
                     f"gang {key} got nodes for {joined} of its members and has "
-                    f"{roll.count(since)} now, but needs {roll.needs(since)}"
+                    f"{roll.bound_count(since)} now, but needs {roll.min_count(since)}"
                 )
 
-    def _thin_trees(self) -> Iterator[str]:
+    def _check_tree_minimum(self) -> Iterator[str]:
         """No bind leaves a tree with fewer groups than it needs of those that have enough."""
         horizon = self._now() - self._horizon
-        for key in self._joined:
-            for group in self._trees.line(key)[1:] if self._trees.is_sound(key) else ():
+        for key in self._bound_counts:
+            for group in self._trees.ancestors(key)[1:] if self._trees.is_valid(key) else ():
                 name = group.metadata.name
-                if self._bereft.get(name, horizon - 1) < horizon and not self._suffices(group):
+                if self._group_removed_at.get(
+                    name, horizon - 1
+                ) < horizon and not self._has_minimum(group):
                     yield f"members of {key} got nodes, but too few groups of {name} have enough"
 
-    def _suffices(self, group: Group) -> bool:
+    def _has_minimum(self, group: AnyPodGroup) -> bool:
         """Whether a group has what it needs, or had it within the horizon."""
         since = self._now() - self._horizon
         if isinstance(group, PodGroup):
-            roll = self._rolls[group.metadata.key]
-            return roll.count(since) >= roll.needs(since)
-        return sum(map(self._suffices, self._trees.children(group))) >= group.quorum
+            roll = self._memberships[group.metadata.key]
+            return roll.bound_count(since) >= roll.min_count(since)
+        return sum(map(self._has_minimum, self._trees.children(group))) >= group.quorum
 
-    def _torn(self) -> Iterator[str]:
+    def _check_whole_eviction(self) -> Iterator[str]:
         """Nobody makes way without those who go with him, as far as they could be known."""
         since = self._now() - self._horizon
-        for key in self._evicted:
-            whole = self._trees.whole(key)
+        for key in self._evicted_groups:
+            whole = self._trees.eviction_root(key)
             leaves = self._trees.groups if whole is not None else ()
             for leaf in leaves:
-                if whole and self._trees.holds(whole, leaf) and self._rolls[leaf].lasting(since):
+                if (
+                    whole
+                    and self._trees.contains(whole, leaf)
+                    and self._memberships[leaf].bound_before(since)
+                ):
                     yield f"members of {key} make way, those of {leaf} stay, which go with them"
 
-    def _misbooked(self) -> Iterator[str]:
+    def _check_ledger(self) -> Iterator[str]:
         """The ledger counts what the live pods of a node take, no more and no less."""
-        for name in self._touched if self._books is not None else ():
-            taken = total(pod_requests(pod) for pod in self._on[name])
-            booked = (self._books or {}).get(name, {})
+        for name in self._changed_nodes if self._ledger is not None else ():
+            taken = sum_amounts(pod_requests(pod) for pod in self._pods_by_node[name])
+            booked = (self._ledger or {}).get(name, {})
             if taken != booked:
                 yield f"the ledger has {booked} taken of node {name}, its pods take {taken}"

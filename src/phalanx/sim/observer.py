@@ -16,29 +16,29 @@ from typing import Any
 import msgspec
 import orjson
 
+from phalanx.api.conversion.hub import STORED_KINDS
 from phalanx.api.core import Node, Pod
 from phalanx.api.kinds import NODE, POD, POD_GROUP, Kind
 from phalanx.api.scheduling import PodGroup
-from phalanx.api.versions.conversion import STORED
 from phalanx.api.wire import Object
-from phalanx.client.answers import Event, Listing, WatchDecoder
-from phalanx.client.cache import Cache
+from phalanx.client.cache import ObjectCache
 from phalanx.client.client import Client
+from phalanx.client.protocol import Listing, WatchDecoder, WatchEvent
 
 
-class Observer:
+class ApiObserver:
     """Hears of every change of these kinds. Each function in `settled` is called after those that
     came together, with the newest revision among them.
     """
 
-    def __init__(self, client: Client, kinds: Sequence[Kind] = STORED) -> None:
-        self.pods: Cache[Pod] = Cache()
-        self.nodes: Cache[Node] = Cache()
-        self.groups: Cache[PodGroup] = Cache()
-        self.settled: list[Callable[[int], None]] = []
+    def __init__(self, client: Client, kinds: Sequence[Kind] = STORED_KINDS) -> None:
+        self.pods: ObjectCache[Pod] = ObjectCache()
+        self.nodes: ObjectCache[Node] = ObjectCache()
+        self.groups: ObjectCache[PodGroup] = ObjectCache()
+        self.on_batch: list[Callable[[int], None]] = []
         self._client, self._kinds = client, kinds
         self._digest = hashlib.sha256()
-        self._caches: Mapping[Kind, tuple[type[Any], Cache[Any]]] = {
+        self._caches: Mapping[Kind, tuple[type[Any], ObjectCache[Any]]] = {
             POD: (Pod, self.pods), NODE: (Node, self.nodes), POD_GROUP: (PodGroup, self.groups),
         }  # fmt: skip
 
@@ -55,31 +55,31 @@ class Observer:
 
     async def _follow(self, kind: Kind) -> None:
         listing = await self._client.list(kind)
-        self._hear(kind, "LISTED", listing.items)
+        self._update_digest(kind, "LISTED", listing.items)
         if kind in self._caches:
             struct, cache = self._caches[kind]
             found = [msgspec.convert(item, struct) for item in listing.items]
             cache.replace(Listing(found, listing.revision))
         decoder: WatchDecoder[Object] = WatchDecoder(dict, listing.revision)
         while True:
-            async with aclosing(self._client.batches(kind, decoder)) as batches:
+            async with aclosing(self._client.watch_batches(kind, decoder)) as batches:
                 async for batch in batches:
-                    self._take_in(kind, batch)
+                    self._apply_batch(kind, batch)
 
-    def _take_in(self, kind: Kind, batch: Iterable[Event[Object]]) -> None:
+    def _apply_batch(self, kind: Kind, batch: Iterable[WatchEvent[Object]]) -> None:
         newest = 0
         for event in batch:
-            self._hear(kind, event.type, [event.object])
+            self._update_digest(kind, event.type, [event.object])
             newest = max(newest, event.revision)
             if kind in self._caches:
                 struct, cache = self._caches[kind]
                 found = msgspec.convert(event.object, struct)
-                cache.apply(Event(event.type, found, event.revision))
+                cache.apply(WatchEvent(event.type, found, event.revision))
         if newest and kind in self._caches:
-            for settled in self.settled:
+            for settled in self.on_batch:
                 settled(newest)
 
-    def _hear(self, kind: Kind, what: str, objects: Iterable[Object]) -> None:
+    def _update_digest(self, kind: Kind, what: str, objects: Iterable[Object]) -> None:
         for found in objects:
             self._digest.update(b"%s %s " % (kind.resource.encode(), what.encode()))
             self._digest.update(orjson.dumps(found))

@@ -22,30 +22,30 @@ from typing import Any
 
 import yaml
 
-from phalanx.api.gates import DEFAULT, BadGates, Gates, gated
-from phalanx.sim.events import Cast, Event, Machine, read_event, read_machines
+from phalanx.api.feature_gates import DEFAULT_GATES, BadFeatureGates, FeatureGates, resolve_gates
+from phalanx.sim.events import ScenarioEvent, ScenarioNames, ScenarioNode, read_event, read_nodes
 from phalanx.sim.fields import (
-    BadScenario,
-    Fields,
-    Reader,
-    flag,
-    integer,
-    mapping,
-    seconds,
-    several,
+    FieldReader,
+    InvalidScenario,
+    ScenarioFields,
+    read_flag,
+    read_integer,
+    read_mapping,
+    read_one_or_many,
+    read_seconds,
 )
 
 #: Seconds that a scenario goes on after its last event, unless it says until when.
-AFTERWARDS = 60.0
-_AT = "at "
+DEFAULT_TAIL = 60.0
+_TIME_PREFIX = "at "
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class ScenarioMoment:
     """What happens at a time, all at once."""
 
     at: float
-    events: tuple[Event, ...]
+    events: tuple[ScenarioEvent, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,55 +53,63 @@ class Scenario:
     """A cluster and its fate. The same scenario always runs the same way."""
 
     seed: int
-    nodes: tuple[Machine, ...]
-    moments: tuple[Moment, ...]
+    nodes: tuple[ScenarioNode, ...]
+    moments: tuple[ScenarioMoment, ...]
     until: float
-    gates: Gates = DEFAULT
+    gates: FeatureGates = DEFAULT_GATES
 
 
-def parse(text: str) -> Scenario:
+def parse_scenario(text: str) -> Scenario:
     """Read a scenario file."""
     try:
-        found = yaml.load(text, _Loader)
+        found = yaml.load(text, _UniqueKeyLoader)
     except yaml.MarkedYAMLError as error:
         where = f"line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise BadScenario(where, "YAML", error.problem) from None
+        raise InvalidScenario(where, "YAML", error.problem) from None
     except yaml.YAMLError as error:
-        raise BadScenario("", "YAML", str(error)) from None
-    fields, cast = Fields("", found), Cast()
-    seed, gates = fields.get("seed", integer, 0), fields.get("gates", _gates, DEFAULT)
-    nodes = fields.take("nodes", lambda path, group: read_machines(cast, path, group))
-    moments = _moments(fields, cast)
+        raise InvalidScenario("", "YAML", str(error)) from None
+    fields, cast = ScenarioFields("", found), ScenarioNames()
+    seed, gates = (
+        fields.get("seed", read_integer, 0),
+        fields.get("gates", _read_gates, DEFAULT_GATES),
+    )
+    nodes = fields.require("nodes", lambda path, group: read_nodes(cast, path, group))
+    moments = _read_moments(fields, cast)
     last = moments[-1].at if moments else 0.0
-    until = fields.get("until", seconds, last + AFTERWARDS)
-    fields.close()
+    until = fields.get("until", read_seconds, last + DEFAULT_TAIL)
+    fields.reject_unread()
     if until < last:
-        raise BadScenario("until", f"a time not before the last event, {last:g}", until)
+        raise InvalidScenario("until", f"a time not before the last event, {last:g}", until)
     return Scenario(seed, nodes, moments, until, gates)
 
 
-def _gates(path: str, found: object) -> Gates:
-    wanted = {name: flag(f"{path}.{name}", is_on) for name, is_on in mapping(path, found).items()}
+def _read_gates(path: str, found: object) -> FeatureGates:
+    wanted = {
+        name: read_flag(f"{path}.{name}", is_on)
+        for name, is_on in read_mapping(path, found).items()
+    }
     try:
-        return gated(wanted)
-    except BadGates as error:
-        raise BadScenario(path, f"feature gates that go together ({error})", found) from None
+        return resolve_gates(wanted)
+    except BadFeatureGates as error:
+        raise InvalidScenario(path, f"feature gates that go together ({error})", found) from None
 
 
-def _moments(fields: Fields, cast: Cast) -> tuple[Moment, ...]:
+def _read_moments(fields: ScenarioFields, known: ScenarioNames) -> tuple[ScenarioMoment, ...]:
     """The events in the order of time, so that each knows who came before it."""
-    events: Reader[tuple[Event, ...]] = several(lambda path, found: read_event(cast, path, found))
+    events: FieldReader[tuple[ScenarioEvent, ...]] = read_one_or_many(
+        lambda path, found: read_event(known, path, found)
+    )
     keys: dict[float, str] = {}
-    for key in fields.rest():
-        if key.startswith(_AT):
-            at = seconds(key, key.removeprefix(_AT).strip())
+    for key in fields.unread():
+        if key.startswith(_TIME_PREFIX):
+            at = read_seconds(key, key.removeprefix(_TIME_PREFIX).strip())
             if at in keys:
-                raise BadScenario(key, f"another time than that of {keys[at]}", at)
+                raise InvalidScenario(key, f"another time than that of {keys[at]}", at)
             keys[at] = key
-    return tuple(Moment(at, fields.take(keys[at], events)) for at in sorted(keys))
+    return tuple(ScenarioMoment(at, fields.require(keys[at], events)) for at in sorted(keys))
 
 
-class _Loader(yaml.SafeLoader):
+class _UniqueKeyLoader(yaml.SafeLoader):
     """The safe loader, minding names that stand twice: YAML would silently drop the first."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
@@ -110,6 +118,6 @@ class _Loader(yaml.SafeLoader):
             entry = self.construct_object(key, deep=True)
             if entry in seen:
                 where = f"line {key.start_mark.line + 1}"
-                raise BadScenario(where, "each name once", entry)
+                raise InvalidScenario(where, "each name once", entry)
             seen.append(entry)
         return super().construct_mapping(node, deep)

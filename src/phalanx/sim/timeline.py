@@ -8,51 +8,63 @@
 
 A Line is either a milestone, which stays, or a state, which is told only if it lasted. What is told
 comes from `chronicle`; here it is put in order and into words.
+
+Tells what becomes of gangs and pods, from nothing but what the API shows: the writer of lines.
+
+Hears of changes through the observer's caches; after those that came together it compares what each
+gang (or pod without one) was with what it is now and writes down the differences that matter. Knows
+nothing of the scenario; `timeline` puts the lines in order.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from typing import NamedTuple
+
+from phalanx.api.core import Pod
+from phalanx.api.meta import Key, find_condition
+from phalanx.api.scheduling import POD_GROUP_SCHEDULED, PodGroup
+from phalanx.client.cache import ObjectCache
 
 #: Seconds within which changes of one gang are one change, and for which a state must last.
-BLINK = 0.1
+MERGE_WINDOW = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TimelineLine:
     """One thing that happened to one gang or pod. `nodes` names a node once for each pod there."""
 
     time: float
     subject: str
-    word: str
+    event: str
     text: str = ""
     nodes: tuple[str, ...] = ()
 
     @property
-    def lasts(self) -> bool:
+    def is_state(self) -> bool:
         """Whether it is a state, true until the next line about the same subject."""
-        return self.word in _STATES
+        return self.event in _STATES
 
-    def follows(self, other: Line) -> bool:
+    def continues(self, other: TimelineLine) -> bool:
         """Whether it is one change together with an earlier one."""
-        return self.time - other.time < BLINK and (other.word, self.word) in _TOGETHER
+        return self.time - other.time < MERGE_WINDOW and (other.event, self.event) in _MERGED_EVENTS
 
 
 #: The states, in the order in which they are told if they begin together.
 _STATES = ("Running", "Waiting")
 #: Pods that come or go one after the other come or go together.
-_TOGETHER = (("Placed", "Joined"), ("Joined", "Joined"), ("Lost", "Lost"))
+_MERGED_EVENTS = (("Placed", "Joined"), ("Joined", "Joined"), ("Lost", "Lost"))
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
     """All lines in the order of time, and a digest over everything that was heard on the way."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[TimelineLine, ...]
     digest: str
 
     def text(self, decimals: int = 1) -> str:
@@ -60,66 +72,203 @@ class Timeline:
 
         So is the order in which kubelets and scheduler say how things are: states come last.
         """
-        lines = sorted(self.lines, key=lambda line: (round(line.time, decimals), _turn(line)))
+        lines = sorted(self.lines, key=lambda line: (round(line.time, decimals), _sort_rank(line)))
         rows = [
-            (f"t={_number(line.time, decimals)}", line.subject, line.word, _detail(line))
+            (
+                f"t={_format_time(line.time, decimals)}",
+                line.subject,
+                line.event,
+                _describe_nodes(line),
+            )
             for line in lines
         ]
         widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
-        return "".join(_aligned(row, widths) + "\n" for row in rows)
+        return "".join(_align_row(row, widths) + "\n" for row in rows)
 
 
-def condense(lines: Iterable[Line]) -> tuple[Line, ...]:
+def condense(lines: Iterable[TimelineLine]) -> tuple[TimelineLine, ...]:
     """Leave out states that did not last, join what belongs together, say nothing twice."""
-    stories: dict[str, list[Line]] = {}
+    stories: dict[str, list[TimelineLine]] = {}
     for line in lines:
         stories.setdefault(line.subject, []).append(line)
-    told = [line for story in stories.values() for line in _condensed(story)]
+    told = [line for story in stories.values() for line in _condense_subject(story)]
     return tuple(sorted(told, key=lambda line: line.time))
 
 
-def _condensed(story: Sequence[Line]) -> list[Line]:
+def _condense_subject(story: Sequence[TimelineLine]) -> list[TimelineLine]:
     """The lines about one subject that remain."""
-    told: list[Line] = []
+    told: list[TimelineLine] = []
     for at, line in enumerate(story):
-        if line.lasts and (_is_brief(line, story[at + 1 :]) or _is_repeated(line, told)):
+        if line.is_state and (_is_transient(line, story[at + 1 :]) or _is_repeated(line, told)):
             continue
-        if told and line.follows(told[-1]):
+        if told and line.continues(told[-1]):
             first = told.pop()
             line = replace(first, time=line.time, nodes=first.nodes + line.nodes)
         told.append(line)
     return told
 
 
-def _is_brief(state: Line, later: Iterable[Line]) -> bool:
+def _is_transient(state: TimelineLine, later: Iterable[TimelineLine]) -> bool:
     """Whether a milestone or another state of its sort ends it at once."""
-    ends = (line.time for line in later if not line.lasts or line.word == state.word)
-    return next(ends, math.inf) - state.time < BLINK
+    ends = (line.time for line in later if not line.is_state or line.event == state.event)
+    return next(ends, math.inf) - state.time < MERGE_WINDOW
 
 
-def _is_repeated(state: Line, told: Sequence[Line]) -> bool:
+def _is_repeated(state: TimelineLine, told: Sequence[TimelineLine]) -> bool:
     """Whether the same was said since the last milestone."""
-    since = takewhile(lambda line: line.lasts, reversed(told))
-    last = next((line for line in since if line.word == state.word), None)
+    since = takewhile(lambda line: line.is_state, reversed(told))
+    last = next((line for line in since if line.event == state.event), None)
     return last is not None and last.text == state.text
 
 
-def _turn(line: Line) -> int:
+def _sort_rank(line: TimelineLine) -> int:
     """Milestones in the order of time, then states by what they are."""
-    return _STATES.index(line.word) + 1 if line.lasts else 0
+    return _STATES.index(line.event) + 1 if line.is_state else 0
 
 
-def _detail(line: Line) -> str:
+def _describe_nodes(line: TimelineLine) -> str:
     counts = sorted(Counter(line.nodes).items())
     places = [f"{node} x{count}" if count > 1 else node for node, count in counts]
     return ", ".join(places) or line.text
 
 
-def _number(time: float, decimals: int) -> str:
+def _format_time(time: float, decimals: int) -> str:
     text = f"{time:.{decimals}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
+def _align_row(row: Sequence[str], widths: Sequence[int]) -> str:
     padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
     return "  ".join([*padded, row[-1]]).rstrip()
+
+
+_POD_SCHEDULED = "PodScheduled"
+
+
+class TimelineSubject(NamedTuple):
+    """Whom a line is about: a gang, or a pod that is in none."""
+
+    key: Key
+    is_gang: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectState:
+    """What there is to be seen of a subject at one time."""
+
+    exists: bool = False
+    #: Somebody wants it gone.
+    is_deleted: bool = False
+    members: int = 0
+    #: The nodes of live members, by their uids.
+    nodes_by_uid: Mapping[str, str] = field(default_factory=dict)
+    running: int = 0
+    #: The uids of members that ended well.
+    succeeded: tuple[str, ...] = ()
+    #: Why members have no node.
+    waiting_message: str = ""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether all that have a node run there."""
+        return 0 < self.running == len(self.nodes_by_uid)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all members ended well."""
+        return 0 < self.members == len(self.succeeded)
+
+
+class TimelineRecorder:
+    """The lines so far. `now` gives the time of the scenario."""
+
+    def __init__(
+        self, pods: ObjectCache[Pod], groups: ObjectCache[PodGroup], now: Callable[[], float]
+    ) -> None:
+        self.lines: list[TimelineLine] = []
+        self._pods, self._groups, self._now = pods, groups, now
+        self._members = pods.index(lambda pod: [_subject(pod)])
+        self._states: dict[TimelineSubject, SubjectState] = {}
+        self._changed: dict[TimelineSubject, None] = {}
+        pods.subscribe(self._pod_changed)
+        groups.subscribe(self._group_changed)
+
+    def record_changes(self) -> None:
+        """Write down what changed since the last time."""
+        for subject in self._changed:
+            group = self._groups.get(subject.key) if subject.is_gang else None
+            before, after = (
+                self._states.get(subject, SubjectState()),
+                subject_state(group, self._members[subject]),
+            )
+            self._states[subject] = after
+            for word, text, nodes in describe_changes(before, after):
+                self.lines.append(TimelineLine(self._now(), subject.key.name, word, text, nodes))
+        self._changed = {}
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        for pod in (old, new):
+            if pod is not None:
+                self._changed[_subject(pod)] = None
+
+    def _group_changed(self, old: PodGroup | None, new: PodGroup | None) -> None:
+        for group in (old, new):
+            if group is not None:
+                self._changed[TimelineSubject(group.metadata.key, True)] = None
+
+
+def _subject(pod: Pod) -> TimelineSubject:
+    return TimelineSubject(pod.group or pod.metadata.key, pod.group is not None)
+
+
+def subject_state(group: PodGroup | None, pods: Sequence[Pod]) -> SubjectState:
+    """What is to be seen of a gang by its group and members, or of a pod by itself."""
+    owners = [group] if group else pods
+    return SubjectState(
+        exists=bool(owners),
+        is_deleted=any(owner.metadata.deletion_timestamp for owner in owners),
+        members=len(pods),
+        nodes_by_uid={pod.metadata.uid: pod.occupied_node for pod in pods if pod.occupied_node},
+        running=sum(pod.status.phase == "Running" for pod in pods),
+        succeeded=tuple(pod.metadata.uid for pod in pods if pod.status.phase == "Succeeded"),
+        waiting_message=_waiting_message(group, pods),
+    )
+
+
+def _waiting_message(group: PodGroup | None, pods: Sequence[Pod]) -> str:
+    """Why members have no node, in the words of their group, else of the first of them."""
+    homeless = [pod for pod in pods if not pod.spec.node_name and not pod.is_terminal]
+    if not homeless:
+        return ""
+    said = find_condition(group.status.conditions, POD_GROUP_SCHEDULED) if group else None
+    if said is not None and said.status == "False":
+        return said.message
+    first = min(homeless, key=lambda pod: pod.metadata.name)
+    told = find_condition(first.status.conditions, _POD_SCHEDULED)
+    if told is None or told.status != "False":
+        return ""
+    return f"{len(homeless)} more: {told.message}" if said else told.message
+
+
+def describe_changes(
+    before: SubjectState, after: SubjectState
+) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """What is worth a line: a word, a text and the nodes that it is about."""
+    came = [node for uid, node in after.nodes_by_uid.items() if uid not in before.nodes_by_uid]
+    left = [
+        uid
+        for uid in before.nodes_by_uid
+        if uid not in after.nodes_by_uid and uid not in after.succeeded
+    ]
+    if came:
+        yield "Joined" if before.nodes_by_uid else "Placed", "", tuple(came)
+    if left and not (before.is_deleted or after.is_deleted):
+        yield "Lost", "", tuple(before.nodes_by_uid[uid] for uid in left)
+    if after.is_running and (not before.is_running or before.running != after.running):
+        yield "Running", f"{after.running} pod{'s' if after.running > 1 else ''}", ()
+    if after.waiting_message and after.waiting_message != before.waiting_message:
+        yield "Waiting", after.waiting_message, ()
+    if after.is_finished and not before.is_finished:
+        yield "Finished", "", ()
+    if before.exists and not after.exists:
+        yield "Gone", "", ()

@@ -10,29 +10,35 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from phalanx.store.archive import Archive
-from phalanx.store.errors import StoreRefused, refusing
-from phalanx.store.folder import FILE, claimed
-from phalanx.store.format import connect, examine, placed, prepare, private
-from phalanx.store.log import Log
+from phalanx.store.database_file import (
+    DATABASE_FILE,
+    check_format,
+    connect,
+    create_private_file,
+    lock_directory,
+    prepare_database,
+    publish_file,
+)
+from phalanx.store.errors import StoreUnusable, translate_errors
+from phalanx.store.revision_log import HistoryReader, RevisionLog
 
 #: Revisions to leap over, at least: more than a week of writing at full speed.
-LEAP = 1_000_000_000
+REVISION_GAP = 1_000_000_000
 
 
 def backup(folder: Path, target: Path) -> int:
     """Copy the store in a folder, running or not, to a new file; gives the copy's revision."""
-    source = folder / FILE
+    source = folder / DATABASE_FILE
     if not source.exists():
-        raise StoreRefused(f"there is no store in {folder}")
+        raise StoreUnusable(f"there is no store in {folder}")
     if target.exists():
-        raise StoreRefused(f"{target} exists already; choose another name")
-    examine(source)
+        raise StoreUnusable(f"{target} exists already; choose another name")
+    check_format(source)
     part = target.with_name(f"{target.name}.part")
-    _copy(source, part)
-    revision = _revision(part)
-    with refusing(target):
-        placed(part, target)
+    _copy_database(source, part)
+    revision = _last_revision(part)
+    with translate_errors(target):
+        publish_file(part, target)
     return revision
 
 
@@ -42,23 +48,23 @@ def restore(source: Path, folder: Path, *, replace: bool = False) -> int:
     A store that is there already is kept, and the copy refused, unless it is to be replaced.
     """
     if not source.is_file():
-        raise StoreRefused(f"there is no copy at {source}")
-    examine(source)
-    with claimed(folder) as file:
-        there = _settled(file, replace)
+        raise StoreUnusable(f"there is no copy at {source}")
+    check_format(source)
+    with lock_directory(folder) as file:
+        there = _checkpoint_existing(file, replace)
         part = file.with_name(f"{file.name}.part")
-        _copy(source, part)
-        prepare(part)
-        with refusing(file):
-            revision = _leapt(part, there)
-            placed(part, file)
+        _copy_database(source, part)
+        prepare_database(part)
+        with translate_errors(file):
+            revision = _skip_revisions(part, there)
+            publish_file(part, file)
     return revision
 
 
-def _copy(source: Path, part: Path) -> None:
+def _copy_database(source: Path, part: Path) -> None:
     """All of a store as of one moment, checked, as one file without a log beside it."""
-    with refusing(part):
-        private(part)
+    with translate_errors(part):
+        create_private_file(part)
         with (
             contextlib.closing(connect(source, readonly=True)) as db,
             contextlib.closing(connect(part)) as copy,
@@ -68,36 +74,36 @@ def _copy(source: Path, part: Path) -> None:
             found = copy.execute("PRAGMA integrity_check").fetchall()
     if found != [("ok",)]:
         part.unlink()
-        raise StoreRefused(f"{source} is damaged; use an older copy")
+        raise StoreUnusable(f"{source} is damaged; use an older copy")
 
 
-def _settled(file: Path, replace: bool) -> int:
+def _checkpoint_existing(file: Path, replace: bool) -> int:
     """The last revision of the store that is there, whose own log is emptied; 0: there is none."""
     try:
-        revision = _revision(file) if file.exists() else 0
-    except StoreRefused:
+        revision = _last_revision(file) if file.exists() else 0
+    except StoreUnusable:
         if not replace:
             raise
         # What cannot be read cannot be settled; its log must not be taken for that of the copy.
-        private(file)
+        create_private_file(file)
         return 0
     if revision and not replace:
-        raise StoreRefused(f"{file} holds a store already; --replace puts the copy in its place")
+        raise StoreUnusable(f"{file} holds a store already; --replace puts the copy in its place")
     if file.exists():
-        Log(file).close()
+        RevisionLog(file).close()
     return revision
 
 
-def _leapt(file: Path, there: int) -> int:
-    last = _revision(file)
-    revision = (max(last, there) // LEAP + 2) * LEAP
-    log = Log(file)
-    log.leap(last, revision)
+def _skip_revisions(file: Path, existing_revision: int) -> int:
+    last = _last_revision(file)
+    revision = (max(last, existing_revision) // REVISION_GAP + 2) * REVISION_GAP
+    log = RevisionLog(file)
+    log.skip_to_revision(last, revision)
     log.close()
     return revision
 
 
-def _revision(file: Path) -> int:
-    examine(file)
-    with refusing(file), contextlib.closing(Archive(file)) as archive:
+def _last_revision(file: Path) -> int:
+    check_format(file)
+    with translate_errors(file), contextlib.closing(HistoryReader(file)) as archive:
         return archive.revision

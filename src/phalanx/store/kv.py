@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 #: Given the revision that a write gets, the bytes to remember (they may carry it).
-Encode = Callable[[int], bytes]
+ValueEncoder = Callable[[int], bytes]
 
 
-class Record(NamedTuple):
+class KeyValue(NamedTuple):
     """One key's value, since `revision`; `created` is the revision of the key's first write."""
 
     key: str
@@ -32,25 +32,25 @@ class Record(NamedTuple):
     created: int
 
 
-class Change(NamedTuple):
+class StoreChange(NamedTuple):
     """One write of the past: `after` is None for a deletion, `before` is None for a creation."""
 
     revision: int
     key: str
-    before: Record | None
-    after: Record | None
+    before: KeyValue | None
+    after: KeyValue | None
 
 
-class Write(NamedTuple):
+class StoreWrite(NamedTuple):
     """One wish: `encode` None deletes; `expect` is the revision that must be there (0: no key)."""
 
     key: str
-    encode: Encode | None
+    encode: ValueEncoder | None
     expect: int
 
 
 @dataclass
-class Stale(Exception):
+class RevisionConflict(Exception):
     """A compare-and-swap did not hold: nothing of the transaction was written."""
 
     key: str
@@ -59,13 +59,13 @@ class Stale(Exception):
 
 
 @dataclass
-class Compacted(Exception):
+class RevisionCompacted(Exception):
     """The history that was asked for begins later, at `floor`."""
 
     floor: int
 
 
-class Reader(Protocol):
+class StoreReader(Protocol):
     """What may be asked of the committed past and present."""
 
     @property
@@ -73,13 +73,13 @@ class Reader(Protocol):
         """The newest committed revision."""
         ...
 
-    def get(self, key: str) -> Record | None:
+    def get(self, key: str) -> KeyValue | None:
         """The committed value of a key."""
         ...
 
     def range(
         self, prefix: str, *, at: int = 0, after: str = "", limit: int = 0
-    ) -> Sequence[Record]:
+    ) -> Sequence[KeyValue]:
         """The records below a prefix by key, of the present or `at` a revision, `after` a key."""
         ...
 
@@ -87,27 +87,27 @@ class Reader(Protocol):
         """How many records `range` would give, without a look at each of them."""
         ...
 
-    def changes(self, since: int, prefix: str = "") -> Iterator[Change]:
+    def changes(self, since: int, prefix: str = "") -> Iterator[StoreChange]:
         """What was committed after a revision, in order. Raises Compacted when that is gone."""
         ...
 
-    def follow(self, deliver: Callable[[Sequence[Change]], None]) -> Callable[[], None]:
+    def subscribe(self, deliver: Callable[[Sequence[StoreChange]], None]) -> Callable[[], None]:
         """Have each transaction delivered right after its commit; call the result to stop."""
         ...
 
 
-class Store(Reader, Protocol):
+class Store(StoreReader, Protocol):
     """A Reader that also writes."""
 
-    def pending(self, key: str) -> Record | None:
+    def pending(self, key: str) -> KeyValue | None:
         """The value that the next compare-and-swap of this key will meet, committed or not yet."""
         ...
 
-    def pending_range(self, prefix: str) -> Sequence[Record]:
+    def pending_range(self, prefix: str) -> Sequence[KeyValue]:
         """The records below a prefix by key, as the next compare-and-swaps will meet them."""
         ...
 
-    async def commit(self, writes: Sequence[Write]) -> Sequence[Change]:
+    async def commit(self, writes: Sequence[StoreWrite]) -> Sequence[StoreChange]:
         """Write all or, raising Stale, nothing; return when durable, with what was changed.
 
         A commit of nothing waits for all that was written before it.

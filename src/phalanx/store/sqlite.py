@@ -1,4 +1,16 @@
-"""The store that remembers: one file, and every acknowledged write is on disk.
+"""How much of the past a store keeps. A policy: it says what may go, and forgets nothing itself.
+
+The one thread that writes: what waits becomes one transaction on disk, then the loop is told.
+
+Between the event loop (`sqlite.py`) and the file (`log.py`). While one batch is being flushed the
+next ones gather, so that the more is written, the more is flushed at once. Forgetting and
+checkpoints happen here too, one step between two batches.
+
+    event loop   write ──▶ orders            landed(batch) or, once and at the end, failed(error)
+                             │                  ▲
+    thread                   └─▶ append, flush ─┘─▶ tidy
+
+The store that remembers: one file, and every acknowledged write is on disk.
 
 The present and the newest history are in memory (`image.py`), where reads are served; the file
 makes them durable and keeps the older history. A folder belongs to one process at a time.
@@ -16,30 +28,154 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from queue import Empty, SimpleQueue
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from phalanx.clock import Clock, WallClock
-from phalanx.store.archive import PAGE, Archive
-from phalanx.store.errors import Damaged, StoreBroken, refusing
-from phalanx.store.folder import claimed
-from phalanx.store.format import prepare
-from phalanx.store.front import Batch, Front, Transaction
-from phalanx.store.image import Image
-from phalanx.store.kv import Change, Compacted, Record, Write
-from phalanx.store.log import STEP, Log
-from phalanx.store.retention import Retention
-from phalanx.store.writer import Failed, Landed, Pen, Writer
+from phalanx.store.database_file import lock_directory, prepare_database
+from phalanx.store.errors import StoreCorrupted, StoreFailed, translate_errors
+from phalanx.store.kv import KeyValue, RevisionCompacted, StoreChange, StoreWrite
+from phalanx.store.memory import CachedStore, CommitBatch, PendingTransaction, VersionedMap
+from phalanx.store.revision_log import COMPACTION_STEP, HISTORY_PAGE, HistoryReader, RevisionLog
+
+#: Moments that are remembered within the seconds to keep.
+_SAMPLES = 60
+
+
+class _RevisionSample(NamedTuple):
+    now: float
+    revision: int
+
+
+class RetentionPolicy:
+    """So many seconds of history or so many revisions, whichever is more."""
+
+    def __init__(self, seconds: float = 300, revisions: int = 100_000) -> None:
+        self.seconds, self.revisions = seconds, revisions
+        self._samples: deque[_RevisionSample] = deque()
+
+    def compaction_floor(self, revision: int, now: float) -> int:
+        """The revision up to which history may go, now that `revision` is the newest."""
+        marks, old = self._samples, now - self.seconds
+        if not marks or now - marks[-1].now >= self.seconds / _SAMPLES:
+            marks.append(_RevisionSample(now, revision))
+        while len(marks) > 1 and marks[1].now <= old:
+            marks.popleft()
+        aged = marks[0].revision if marks[0].now <= old else 0
+        return min(aged, revision - self.revisions)
+
+
+T = TypeVar("T")
+
+OnCommitted: TypeAlias = Callable[[CommitBatch], None]
+OnFailed: TypeAlias = Callable[[Exception], None]
+
+
+class BatchWriter(Protocol):
+    """What a store writes with. Orders are carried out as they came."""
+
+    def write(self, batch: CommitBatch) -> None:
+        """Have a batch on disk, and `landed` called on the loop with it and those beside it."""
+        ...
+
+    def compact(self, floor: int) -> None:
+        """Have the history up to a revision go from the disk, little by little."""
+        ...
+
+    async def close(self) -> None:
+        """Return when every batch has landed and the log is closed."""
+        ...
+
+
+class _CompactOrder(NamedTuple):
+    floor: int
+
+
+class WriterThread:
+    """A Pen that is a thread."""
+
+    def __init__(self, log: RevisionLog, on_committed: OnCommitted, on_failed: OnFailed) -> None:
+        self._log, self._on_committed, self._on_failed = log, on_committed, on_failed
+        self._orders: SimpleQueue[CommitBatch | _CompactOrder | None] = SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._failure: Exception | None = None
+        # A process that ends without closing its store is a crash like any other.
+        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
+        self._thread.start()
+
+    def write(self, batch: CommitBatch) -> None:
+        """Have a batch on disk, together with all that waits beside it."""
+        self._loop = asyncio.get_running_loop()
+        self._orders.put(batch)
+        # A thread that failed before it knew a loop could tell nobody.
+        if self._failure:
+            self._loop.call_soon(self._on_failed, self._failure)
+
+    def compact(self, floor: int) -> None:
+        """Have the history up to a revision go from the disk, little by little."""
+        self._orders.put(_CompactOrder(floor))
+
+    async def close(self) -> None:
+        """Return when every batch has landed and the log is closed."""
+        self._orders.put(None)
+        # What the thread told the loop before it ended comes before the news of its end.
+        await asyncio.to_thread(self._thread.join)
+
+    def _run(self) -> None:
+        try:
+            while self._process_orders():
+                self._log.run_maintenance_step()
+            self._log.close()
+        except Exception as error:
+            # Whatever it is: a thread that ends in silence would leave every commit waiting.
+            self._failure = error
+            self._log.abandon()
+            self._call_on_loop(self._on_failed, error)
+
+    def _process_orders(self) -> bool:
+        """Carry out what is ordered; False when that was to close."""
+        orders = self._take_orders()
+        batches = [order for order in orders if isinstance(order, list)]
+        batch = [transaction for batch in batches for transaction in batch]
+        self._log.append([change for transaction in batch for change in transaction.changes])
+        if batch:
+            self._call_on_loop(self._on_committed, batch)
+        for order in orders:
+            if isinstance(order, _CompactOrder):
+                self._log.compact(order.floor)
+        return None not in orders
+
+    def _take_orders(self) -> list[CommitBatch | _CompactOrder | None]:
+        """All that is ordered; waits for something if there is nothing else to do."""
+        orders = []
+        with contextlib.suppress(Empty):
+            orders.append(self._orders.get(block=self._log.is_maintained))
+            while True:
+                orders.append(self._orders.get_nowait())
+        return orders
+
+    def _call_on_loop(self, callback: Callable[[T], None], argument: T) -> None:
+        try:
+            if self._loop:
+                self._loop.call_soon_threadsafe(callback, argument)
+        except RuntimeError:
+            # A loop that is closed takes no news, and nobody is waiting for them.
+            if self._loop and not self._loop.is_closed():
+                raise
+
 
 #: Bytes of history in memory unless told otherwise.
-RING = 32 << 20
+HISTORY_BYTES = 32 << 20
 
 #: Makes what a store writes with.
-Writing: TypeAlias = Callable[[Log, Landed, Failed], Pen]
+WriterFactory: TypeAlias = Callable[[RevisionLog, OnCommitted, OnFailed], BatchWriter]
 
 
-class SqliteStore(Front):
+class SqliteStore(CachedStore):
     """A Store in a folder. `on_broken` is called on the loop, once, if it stops by itself."""
 
     def __init__(
@@ -47,27 +183,29 @@ class SqliteStore(Front):
         folder: Path,
         *,
         clock: Clock | None = None,
-        retention: Retention | None = None,
-        ring: int = RING,
-        on_broken: Callable[[StoreBroken], None] | None = None,
-        writing: Writing = Writer,
+        retention: RetentionPolicy | None = None,
+        history_bytes: int = HISTORY_BYTES,
+        on_failure: Callable[[StoreFailed], None] | None = None,
+        create_writer: WriterFactory = WriterThread,
     ) -> None:
         #: Why nothing can be written any more, if so.
-        self.broken: StoreBroken | None = None
-        self._clock, self._retention = clock or WallClock(), retention or Retention()
-        self._ring, self._on_broken = ring, on_broken
-        self._flying: list[Transaction] = []
+        self.failure: StoreFailed | None = None
+        self._clock, self._retention = clock or WallClock(), retention or RetentionPolicy()
+        self._history_bytes, self._on_failure = history_bytes, on_failure
+        self._in_flight: list[PendingTransaction] = []
         self._is_closed = False
         with contextlib.ExitStack() as files:
-            file = files.enter_context(claimed(folder))
-            prepare(file)
-            with refusing(file):
-                self._archive = files.enter_context(contextlib.closing(Archive(file)))
-                super().__init__(Image(self._archive.present(), self._archive.revision))
-                self._pen = writing(Log(file), self._publish, self._break)
+            file = files.enter_context(lock_directory(folder))
+            prepare_database(file)
+            with translate_errors(file):
+                self._archive = files.enter_context(contextlib.closing(HistoryReader(file)))
+                super().__init__(
+                    VersionedMap(self._archive.current_records(), self._archive.revision)
+                )
+                self._writer = create_writer(RevisionLog(file), self._publish, self._fail)
             self._files = files.pop_all()
         self._floor = self._archive.floor
-        self._trim()
+        self._trim_history()
 
     @property
     def floor(self) -> int:
@@ -76,32 +214,32 @@ class SqliteStore(Front):
 
     def range(
         self, prefix: str, *, at: int = 0, after: str = "", limit: int = 0
-    ) -> Sequence[Record]:
+    ) -> Sequence[KeyValue]:
         """The records below a prefix by key, of the present or of a past revision."""
-        if at and self.floor <= at < self._image.floor:
-            with self._reading():
+        if at and self.floor <= at < self._data.floor:
+            with self._fail_on_read_error():
                 return self._archive.range(prefix, at, after, limit)
         return super().range(prefix, at=at, after=after, limit=limit)
 
     def count(self, prefix: str, *, at: int = 0, after: str = "") -> int:
         """How many records there are below a prefix, now or at a past revision."""
-        if at and self.floor <= at < self._image.floor:
-            with self._reading():
+        if at and self.floor <= at < self._data.floor:
+            with self._fail_on_read_error():
                 return self._archive.count(prefix, at, after)
         return super().count(prefix, at=at, after=after)
 
-    def changes(self, since: int, prefix: str = "") -> Iterator[Change]:
+    def changes(self, since: int, prefix: str = "") -> Iterator[StoreChange]:
         """What was committed after a revision, in order; to be read before the next commit."""
-        if self.floor <= since < self._image.floor:
-            return self._changes(since, prefix)
+        if self.floor <= since < self._data.floor:
+            return self._changes_from_disk(since, prefix)
         return super().changes(since, prefix)
 
-    async def commit(self, writes: Sequence[Write]) -> Sequence[Change]:
+    async def commit(self, writes: Sequence[StoreWrite]) -> Sequence[StoreChange]:
         """Write all or nothing; return when it is on disk and visible."""
-        if self.broken:
-            raise self.broken
+        if self.failure:
+            raise self.failure
         if self._is_closed:
-            raise StoreBroken("the store is closed")
+            raise StoreFailed("the store is closed")
         return await super().commit(writes)
 
     def compact(self, floor: int) -> None:
@@ -111,69 +249,69 @@ class SqliteStore(Front):
             return
         self._floor = floor
         super().compact(floor)
-        self._pen.forget(floor)
+        self._writer.compact(floor)
 
     async def close(self) -> None:
         """Commit what is under way, leave one file that needs nothing else, and let others in."""
         if self._is_closed:
             return
         self._is_closed = True
-        self._send()
+        self._flush()
         # The last connection to close checkpoints, and that must be the writer's. A writer that
         # failed has closed its own already, and what it could not write must not be touched.
         self._archive.close()
-        await self._pen.close()
+        await self._writer.close()
         self._files.close()
 
-    def _schedule(self) -> None:
-        asyncio.get_running_loop().call_soon(self._send)
+    def _schedule_flush(self) -> None:
+        asyncio.get_running_loop().call_soon(self._flush)
 
-    def _send(self) -> None:
-        if batch := self._take():
-            self._flying += batch
-            self._pen.write(batch)
+    def _flush(self) -> None:
+        if batch := self._take_queued():
+            self._in_flight += batch
+            self._writer.write(batch)
 
-    def _publish(self, batch: Batch) -> None:
-        if self.broken:
+    def _publish(self, batch: CommitBatch) -> None:
+        if self.failure:
             return
-        del self._flying[: len(batch)]
+        del self._in_flight[: len(batch)]
         super()._publish(batch)
 
-    def _trim(self) -> None:
-        self._image.shrink(self._ring)
-        floor = self._retention.floor(self.revision, self._clock.now())
-        if floor - self._floor >= STEP:
+    def _trim_history(self) -> None:
+        self._data.trim_history(self._history_bytes)
+        floor = self._retention.compaction_floor(self.revision, self._clock.now())
+        if floor - self._floor >= COMPACTION_STEP:
             self.compact(floor)
 
-    def _break(self, error: Exception) -> None:
+    def _fail(self, error: Exception) -> None:
         """Stop for good: whoever waits is told, and what is not durable is as if never decided."""
-        if self.broken:
+        if self.failure:
             return
-        self.broken = StoreBroken(f"the store stopped: {error}")
+        self.failure = StoreFailed(f"the store stopped: {error}")
         self._pending.clear()
-        for transaction in (*self._flying, *self._take()):
+        for transaction in (*self._in_flight, *self._take_queued()):
             if not transaction.committed.done():
-                transaction.committed.set_exception(self.broken)
-        if self._on_broken:
-            self._on_broken(self.broken)
+                transaction.committed.set_exception(self.failure)
+        if self._on_failure:
+            self._on_failure(self.failure)
 
-    def _changes(self, since: int, prefix: str) -> Iterator[Change]:
+    def _changes_from_disk(self, since: int, prefix: str) -> Iterator[StoreChange]:
         """From the file up to where the memory goes on, which may move meanwhile."""
-        while since < self._image.floor:
+        while since < self._data.floor:
             if since < self.floor:
-                raise Compacted(self.floor)
-            until = min(since + PAGE, self._image.floor)
-            with self._reading():
+                raise RevisionCompacted(self.floor)
+            until = min(since + HISTORY_PAGE, self._data.floor)
+            with self._fail_on_read_error():
                 page = self._archive.changes(since, until, prefix)
             yield from page
             since = until
-        yield from self._image.changes(since, prefix)
+        yield from self._data.changes(since, prefix)
 
     @contextlib.contextmanager
-    def _reading(self) -> Iterator[None]:
+    def _fail_on_read_error(self) -> Iterator[None]:
         """A file that cannot be read is as good as one that cannot be written."""
         try:
             yield
-        except (sqlite3.Error, Damaged) as error:
-            self._break(error)
-            raise StoreBroken(f"the store stopped: {error}") from error
+        except (sqlite3.Error, StoreCorrupted) as error:
+            self._fail(error)
+            raise StoreFailed(f"the store stopped: {error}") from error

@@ -14,17 +14,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from phalanx.testing.blocking import Phalanx
     from phalanx.testing.cluster import Cluster
     from phalanx.testing.served import Served, serving
     from phalanx.testing.settings import Settings
-    from phalanx.testing.verbs import Phalanx
     from phalanx.testing.virtual import Virtual, virtually
 
 __all__ = ["Cluster", "Phalanx", "Served", "Settings", "Virtual", "serving", "virtually"]
 
-_HOMES = {
+_EXPORTS = {
     "Cluster": "cluster",
-    "Phalanx": "verbs",
+    "Phalanx": "blocking",
     "Served": "served",
     "Settings": "settings",
     "Virtual": "virtual",
@@ -34,6 +34,6 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _EXPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_EXPORTS[name]}"), name)

@@ -1,4 +1,8 @@
-"""A control plane of a test's own, and what the test does to it and sees of it: the async verbs.
+"""What is waited for: words and predicates about objects, and what to say when it does not come.
+
+Manifests as tests give them: objects, YAML or files, one or many in each.
+
+A control plane of a test's own, and what the test does to it and sees of it: the async verbs.
 
 `virtual` runs it on a loop whose time jumps, `served` on a port in a thread; `verbs` are the same
 verbs for those who do not await. Goes through the API like everybody else; only what kinds there
@@ -18,9 +22,10 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from copy import deepcopy
 from itertools import islice
+from pathlib import Path
 from typing import Any, TypeVar
 
 from phalanx.api.core import Node, Pod
@@ -28,49 +33,127 @@ from phalanx.api.errors import Expired, NotFound
 from phalanx.api.kinds import NODE, POD, POD_GROUP, Kind
 from phalanx.api.meta import Key
 from phalanx.api.scheduling import PodGroup
-from phalanx.api.wire import APPLY_PATCH, Object, Reply, User
-from phalanx.chance import Chance
-from phalanx.cli.why import told
-from phalanx.client.answers import read
-from phalanx.client.requests import Scope, build
-from phalanx.client.transports import InProcess
+from phalanx.api.wire import APPLY_PATCH, Object, Reply, UserInfo
+from phalanx.cli.why import explain_pending
+from phalanx.client.protocol import ListScope, build_request, decode_reply
+from phalanx.client.transports import InProcessTransport
 from phalanx.clock import Clock
+from phalanx.components import ComponentConfig
 from phalanx.control_plane import ControlPlane
-from phalanx.controllers.nodes.nodes import SHAPE
-from phalanx.crew import Staff
-from phalanx.scheduler.settings.profiles import by_gates
-from phalanx.server.access import MASTERS, Tokens
-from phalanx.sim.events import Machine
-from phalanx.sim.invariants import check
-from phalanx.sim.machines import Machines
-from phalanx.sim.run import first
+from phalanx.controllers.nodes.node_pool import DEFAULT_CAPACITY
+from phalanx.randomness import Random
+from phalanx.scheduler.configuration.profiles import apply_feature_gates
+from phalanx.server.security.authorization import MASTERS, Tokens
+from phalanx.server.serialization import parse_manifests
+from phalanx.sim.driver import ScenarioNodes
+from phalanx.sim.events import ScenarioNode
+from phalanx.sim.invariants import check_cluster
+from phalanx.sim.simulation import first_error
 from phalanx.store.memory import MemoryStore
-from phalanx.testing.goals import Goal, NotReached, described, has_reached, spelled
-from phalanx.testing.manifests import Manifest, objects
 from phalanx.testing.settings import Settings
+
+#: A condition that is True or a phase, by its name; or whatever a function makes of an object.
+WaitGoal = str | Callable[[Object], object]
+
+
+class NotReached(AssertionError):
+    """What was waited for did not come about in time; the text says what was there instead."""
+
+
+def has_reached(found: Object, goal: WaitGoal) -> bool:
+    """Whether an object is where somebody wants it; while a field is missing, it is not."""
+    if callable(goal):
+        with suppress(LookupError):
+            return bool(goal(found))
+        return False
+    status = _status(found)
+    true = [one.get("type") for one in _conditions(status) if one.get("status") == "True"]
+    return goal in (status.get("phase"), *true)
+
+
+def describe_goal(goal: WaitGoal) -> str:
+    """A goal as a word of a sentence."""
+    return goal if isinstance(goal, str) else "what the test waits for"
+
+
+def describe_objects(found: Sequence[Object]) -> str:
+    """Objects in the words of their status, one line each."""
+    return (
+        "\n".join(f"  {_object_name(one)}: {_describe_status(one)}" for one in found)
+        or "  there is none"
+    )
+
+
+def _object_name(found: Object) -> str:
+    meta = found["metadata"]
+    return f"{found.get('kind', '')} {meta.get('namespace', '')}/{meta['name']}".replace(" /", " ")
+
+
+def _describe_status(found: Object) -> str:
+    status = _status(found)
+    phase = [f"phase {status['phase']}"] if status.get("phase") else []
+    return "; ".join([*phase, *map(_describe_condition, _conditions(status))]) or f"status {status}"
+
+
+def _describe_condition(found: Object) -> str:
+    why = [str(found[name]) for name in ("reason", "message") if found.get(name)]
+    said = f"{found.get('type')}={found.get('status')}"
+    return f"{said} ({': '.join(why)})" if why else said
+
+
+def _status(found: Object) -> Object:
+    status: Any = found.get("status")
+    return status if isinstance(status, dict) else {}
+
+
+def _conditions(status: Object) -> list[Object]:
+    listed: Any = status.get("conditions") or ()
+    return [one for one in listed if isinstance(one, dict)]
+
+
+#: An object, YAML of several lines, or the name of a file of it.
+ManifestSource = Object | str | Path
+
+
+def load_objects(manifest: ManifestSource) -> Iterator[Object]:
+    """The objects of a manifest, in their order; those of a List one by one."""
+    if not isinstance(manifest, dict):
+        yield from parse_manifests(_read_text(manifest))
+    elif manifest.get("kind") == "List":
+        yield from manifest.get("items") or ()
+    else:
+        yield manifest
+
+
+def _read_text(manifest: str | Path) -> str:
+    is_yaml = isinstance(manifest, str) and "\n" in manifest
+    return str(manifest) if is_yaml else Path(manifest).read_text()
+
 
 T = TypeVar("T")
 
 #: By whom fields are owned that a test applies, and who it is for the server.
-MANAGER = "phalanx-test"
+FIELD_MANAGER = "phalanx-test"
 #: Seconds that is waited unless a test says otherwise, in either time.
-PATIENCE = 10.0
+DEFAULT_TIMEOUT = 10.0
 #: Objects that are told of when something does not come about.
-_TOLD = 10
+_MAX_DESCRIBED = 10
 
 
 class Cluster:
     """The verbs of a test. Kinds go by any name that kubectl knows: `Job`, `jobs`, `jobs.batch`."""
 
     def __init__(
-        self, plane: ControlPlane, machines: Machines, start: Callable[..., asyncio.Task[Any]]
+        self, plane: ControlPlane, machines: ScenarioNodes, start: Callable[..., asyncio.Task[Any]]
     ) -> None:
         self.plane = plane
         #: In this process and with every right; a controller of a test may have one too.
-        self.client = plane.client(MANAGER)
+        self.client = plane.client(FIELD_MANAGER)
         self._machines, self._start = machines, start
-        self._way = InProcess(plane.server.handle, User(MANAGER, (MASTERS,)))
-        self._named: Counter[str] = Counter()
+        self._transport = InProcessTransport(
+            plane.server.handle, UserInfo(FIELD_MANAGER, (MASTERS,))
+        )
+        self._node_counts: Counter[str] = Counter()
 
     def start(self, program: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Have a controller run beside the test, until its end; one that fails fails the test."""
@@ -91,54 +174,54 @@ class Cluster:
         What they have besides the usual is said by keywords, or by `room` where a keyword cannot.
         """
         said = {**(room or {}), **amounts}
-        has = {**SHAPE, **{resource: str(amount) for resource, amount in said.items()}}
-        first = self._named[name]
-        self._named[name] += count
+        has = {**DEFAULT_CAPACITY, **{resource: str(amount) for resource, amount in said.items()}}
+        first = self._node_counts[name]
+        self._node_counts[name] += count
         names = [f"{name}-{n}" for n in range(first, first + count)]
-        await self._machines.add([Machine(one, has, labels or {}) for one in names])
+        await self._machines.add([ScenarioNode(one, has, labels or {}) for one in names])
         return names
 
-    async def apply(self, *manifests: Manifest, namespace: str = "default") -> list[Object]:
+    async def apply(self, *manifests: ManifestSource, namespace: str = "default") -> list[Object]:
         """Apply objects, YAML texts or files, as `kubectl apply --server-side` does."""
-        wanted = [deepcopy(one) for manifest in manifests for one in objects(manifest)]
+        wanted = [deepcopy(one) for manifest in manifests for one in load_objects(manifest)]
         return [await self._apply(one, namespace) for one in wanted]
 
     async def get(self, kind: str, name: str, *, namespace: str = "default") -> Object:
         """An object as it is. Raises NotFound."""
-        known = self._kind(kind)
-        return await self.client.get(known, _key(known, namespace, name))
+        known = self._find_kind(kind)
+        return await self.client.get(known, _object_key(known, namespace, name))
 
     async def find(
         self, kind: str, *, selector: str = "", namespace: str = "default"
     ) -> list[Object]:
         """All objects of a kind, or those with certain labels."""
-        known = self._kind(kind)
-        scope = _scope(known, namespace, labels=selector)
-        return _kinded(known, (await self.client.list(known, **scope)).items)
+        known = self._find_kind(kind)
+        scope = _list_scope(known, namespace, labels=selector)
+        return _with_kind(known, (await self.client.list(known, **scope)).items)
 
     async def delete(self, kind: str, name: str, *, namespace: str = "default") -> None:
         """Delete an object; what it owns goes with it, in the background."""
-        known = self._kind(kind)
-        key = _key(known, namespace, name)
+        known = self._find_kind(kind)
+        key = _object_key(known, namespace, name)
         await self.client.delete(known, key, propagation="Background")
 
     async def wait_for(
         self,
         kind: str,
         name: str,
-        goal: Goal,
+        goal: WaitGoal,
         *,
         namespace: str = "default",
-        timeout: float = PATIENCE,  # noqa: ASYNC109
+        timeout: float = DEFAULT_TIMEOUT,  # noqa: ASYNC109
     ) -> Object:
         """Wait until an object is there and has reached a goal; it is given then.
 
         A goal is the name of a condition that is to be True, a phase, or a function of the object.
         """
-        known = self._kind(kind)
-        scope = _scope(known, namespace, name=name)
-        what = f"{known.name} {_key(known, namespace, name)} has not reached {spelled(goal)}"
-        [found] = await self._until(
+        known = self._find_kind(kind)
+        scope = _list_scope(known, namespace, name=name)
+        what = f"{known.name} {_object_key(known, namespace, name)} has not reached {describe_goal(goal)}"
+        [found] = await self._wait_until(
             known, scope, lambda all_: any(has_reached(one, goal) for one in all_), timeout, what
         )
         return found
@@ -146,18 +229,18 @@ class Cluster:
     async def wait_for_all(
         self,
         kind: str,
-        goal: Goal,
+        goal: WaitGoal,
         *,
         count: int,
         selector: str = "",
         namespace: str = "default",
-        timeout: float = PATIENCE,  # noqa: ASYNC109
+        timeout: float = DEFAULT_TIMEOUT,  # noqa: ASYNC109
     ) -> list[Object]:
         """Wait until there are so many objects, neither more nor fewer, all of which reached it."""
-        known = self._kind(kind)
-        scope = _scope(known, namespace, labels=selector)
-        what = f"there are not {count} {known.plural} that reached {spelled(goal)}"
-        return await self._until(
+        known = self._find_kind(kind)
+        scope = _list_scope(known, namespace, labels=selector)
+        what = f"there are not {count} {known.plural} that reached {describe_goal(goal)}"
+        return await self._wait_until(
             known, scope,
             lambda all_: len(all_) == count and all(has_reached(one, goal) for one in all_),
             timeout, what,
@@ -169,80 +252,85 @@ class Cluster:
         name: str,
         *,
         namespace: str = "default",
-        timeout: float = PATIENCE,  # noqa: ASYNC109
+        timeout: float = DEFAULT_TIMEOUT,  # noqa: ASYNC109
     ) -> None:
         """Wait until there is no such object."""
-        known = self._kind(kind)
-        scope = _scope(known, namespace, name=name)
-        what = f"{known.name} {_key(known, namespace, name)} is not gone"
-        await self._until(known, scope, lambda all_: not all_, timeout, what)
+        known = self._find_kind(kind)
+        scope = _list_scope(known, namespace, name=name)
+        what = f"{known.name} {_object_key(known, namespace, name)} is not gone"
+        await self._wait_until(known, scope, lambda all_: not all_, timeout, what)
 
     async def why(self, what: str, *, namespace: str = "default") -> str:
         """What `phalanx why` says of a pod or a group, such as `podgroup/train`."""
-        return await told(self.client, what, namespace)
+        return await explain_pending(self.client, what, namespace)
 
     async def wrongs(self) -> list[str]:
         """What must never be the case, and is: one sentence each."""
         pods = (await self.client.list(POD, Pod)).items
         nodes = (await self.client.list(NODE, Node)).items
         # Where pods are placed one by one, gangs need not be whole.
-        whole = by_gates(self.plane.server.context.gates).groups
+        whole = apply_feature_gates(self.plane.server.context.gates).groups
         groups = (await self.client.list(POD_GROUP, PodGroup)).items if whole else ()
-        return check(pods, nodes, groups)
+        return check_cluster(pods, nodes, groups)
 
     async def _apply(self, wanted: Object, namespace: str) -> Object:
-        kind = self._kind_of(wanted)
+        kind = self._kind_of_object(wanted)
         meta = wanted.setdefault("metadata", {})
         if kind.namespaced:
             meta.setdefault("namespace", namespace)
         if not meta.get("name"):
             return await self.client.create(kind, wanted)
-        query = {"fieldManager": MANAGER, "force": "true"}
+        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
         key = Key(meta.get("namespace", ""), meta["name"])
-        request = build("patch", kind, key, query=query, body=wanted, content=APPLY_PATCH)
-        answer = await self._way.send(request)
+        request = build_request("patch", kind, key, query=query, body=wanted, content=APPLY_PATCH)
+        answer = await self._transport.send(request)
         assert isinstance(answer, Reply)
-        return read(answer, dict)
+        return decode_reply(answer, dict)
 
-    async def _until(
+    async def _wait_until(
         self,
         kind: Kind,
-        scope: Scope,
-        enough: Callable[[Sequence[Object]], bool],
+        scope: ListScope,
+        is_done: Callable[[Sequence[Object]], bool],
         seconds: float,
-        complaint: str,
+        failure_message: str,
     ) -> list[Object]:
         """Look at a part of a collection at each of its changes, until it is as it should be."""
         found: list[Object] = []
         try:
-            async with asyncio.timeout(seconds), aclosing(self._views(kind, scope)) as views:
+            async with (
+                asyncio.timeout(seconds),
+                aclosing(self._watch_objects(kind, scope)) as views,
+            ):
                 async for found in views:
-                    if enough(found):
+                    if is_done(found):
                         break
         except TimeoutError:
-            told_of = described(list(islice(found, _TOLD)))
-            raise NotReached(f"{complaint} after {seconds:g} s:\n{told_of}") from None
+            told_of = describe_objects(list(islice(found, _MAX_DESCRIBED)))
+            raise NotReached(f"{failure_message} after {seconds:g} s:\n{told_of}") from None
         return found
 
-    async def _views(self, kind: Kind, scope: Scope) -> AsyncGenerator[list[Object], None]:
+    async def _watch_objects(
+        self, kind: Kind, scope: ListScope
+    ) -> AsyncGenerator[list[Object], None]:
         """A part of a collection as it is and as it becomes; a watch that ends is begun anew."""
         while True:
             listing = await self.client.list(kind, **scope)
-            there = {_identity(one): one for one in _kinded(kind, listing.items)}
+            there = {_key_of(one): one for one in _with_kind(kind, listing.items)}
             yield list(there.values())
             try:
                 async with aclosing(
                     self.client.watch(kind, since=listing.revision, **scope)
                 ) as watch:
                     async for event in watch:
-                        there.pop(_identity(event.object), None)
+                        there.pop(_key_of(event.object), None)
                         if event.type != "DELETED":
-                            there[_identity(event.object)] = event.object
+                            there[_key_of(event.object)] = event.object
                         yield list(there.values())
             except Expired:
                 continue
 
-    def _kind(self, word: str) -> Kind:
+    def _find_kind(self, word: str) -> Kind:
         """The kind that goes by a name, in the version that discovery shows first."""
         for kind in self.plane.server.context.registry.kinds:
             names = (kind.name, kind.plural, kind.singular, kind.resource, *kind.short_names)
@@ -250,7 +338,7 @@ class Cluster:
                 return kind
         raise NotFound(f'the server has no kind "{word}"')
 
-    def _kind_of(self, wanted: Object) -> Kind:
+    def _kind_of_object(self, wanted: Object) -> Kind:
         version, name = wanted.get("apiVersion"), wanted.get("kind")
         for kind in self.plane.server.context.registry.kinds:
             if (kind.api_version, kind.name) == (version, name):
@@ -259,17 +347,17 @@ class Cluster:
 
 
 @asynccontextmanager
-async def cluster(
+async def running_cluster(
     settings: Settings,
     store: MemoryStore,
     clock: Clock,
-    chance: Chance,
+    random: Random,
     tokens: Tokens | None = None,
 ) -> AsyncIterator[Cluster]:
     """A control plane that runs while the context lasts, with the nodes that are asked for."""
-    staff = Staff(without=(*settings.without, "nodes"), gates=settings.switched)
-    plane = ControlPlane(store, clock, chance, staff, tokens)
-    machines = Machines(plane.client("system:nodes"), clock, chance)
+    staff = ComponentConfig(without=(*settings.without, "nodes"), gates=settings.switched)
+    plane = ControlPlane(store, clock, random, staff, tokens)
+    machines = ScenarioNodes(plane.client("system:nodes"), clock, random)
     tasks: list[asyncio.Task[Any]] = []
     async with plane.running(), asyncio.TaskGroup() as group:
 
@@ -289,33 +377,33 @@ async def cluster(
 
 
 @contextmanager
-def plainly() -> Iterator[None]:
+def unwrap_exception_group() -> Iterator[None]:
     """Raise what goes wrong inside without the task groups that it comes through."""
     try:
         yield
     except BaseExceptionGroup as group:
-        error = first(group)
+        error = first_error(group)
     else:
         return
     raise error
 
 
-def _key(kind: Kind, namespace: str, name: str) -> Key:
+def _object_key(kind: Kind, namespace: str, name: str) -> Key:
     return Key(namespace if kind.namespaced else "", name)
 
 
-def _scope(kind: Kind, namespace: str, *, labels: str = "", name: str = "") -> Scope:
-    return Scope(
+def _list_scope(kind: Kind, namespace: str, *, labels: str = "", name: str = "") -> ListScope:
+    return ListScope(
         namespace=namespace if kind.namespaced else "",
         label_selector=labels,
         field_selector=f"metadata.name={name}" if name else "",
     )
 
 
-def _identity(found: Object) -> Key:
+def _key_of(found: Object) -> Key:
     return Key(found["metadata"].get("namespace", ""), found["metadata"]["name"])
 
 
-def _kinded(kind: Kind, listed: Sequence[Object]) -> list[Object]:
+def _with_kind(kind: Kind, listed: Sequence[Object]) -> list[Object]:
     """Objects of a list say what they are, as those that come alone do."""
     return [{"apiVersion": kind.api_version, "kind": kind.name, **one} for one in listed]

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from phalanx.testing.blocking import Phalanx
     from phalanx.testing.cluster import Cluster
-    from phalanx.testing.served import Identity
+    from phalanx.testing.served import ServerIdentity
     from phalanx.testing.settings import Settings
-    from phalanx.testing.verbs import Phalanx
 
 #: What a test was given, by the name of the fixture, and how it asked for it.
-_OURS = pytest.StashKey[dict[str | None, tuple["Phalanx", "Settings"]]]()
-_MARKER = (
+_CLUSTERS = pytest.StashKey[dict[str | None, tuple["Phalanx", "Settings"]]]()
+_MARKER_HELP = (
     "phalanx(nodes=0, room={}, gates={}, without=[], invariants=True, virtual=False, seed=1): "
     "what the control plane of a test is like."
 )
@@ -33,14 +33,14 @@ _NOT_ASYNC = (
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make the marker known."""
-    config.addinivalue_line("markers", _MARKER)
+    config.addinivalue_line("markers", _MARKER_HELP)
 
 
 @pytest.fixture(scope="session")
-def _phalanx_identity(tmp_path_factory: pytest.TempPathFactory) -> Identity:
-    from phalanx.testing.served import Identity
+def _phalanx_identity(tmp_path_factory: pytest.TempPathFactory) -> ServerIdentity:
+    from phalanx.testing.served import ServerIdentity
 
-    return Identity.made(tmp_path_factory.mktemp("phalanx-identity"))
+    return ServerIdentity.create(tmp_path_factory.mktemp("phalanx-identity"))
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def phalanx(request: pytest.FixtureRequest) -> Iterator[Phalanx]:
     from phalanx.testing.served import serving
     from phalanx.testing.virtual import virtually
 
-    settings = _settings(request.node)
+    settings = _settings_from_markers(request.node)
     with ExitStack() as stack:
         found: Phalanx
         if settings.virtual:
@@ -67,7 +67,7 @@ def phalanx_virtual(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A private control plane in virtual time, for a test that is `async def`."""
     from phalanx.testing.virtual import virtually
 
-    settings = _settings(request.node)
+    settings = _settings_from_markers(request.node)
     with virtually(settings) as found:
         _remember(request, found, settings)
         yield found.cluster
@@ -80,7 +80,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         pytest.fail(_NOT_ASYNC, pytrace=False)
-    found, _ = pyfuncitem.stash[_OURS]["phalanx_virtual"]
+    found, _ = pyfuncitem.stash[_CLUSTERS]["phalanx_virtual"]
     wanted = inspect.signature(pyfuncitem.obj).parameters
     arguments = {name: pyfuncitem.funcargs[name] for name in wanted}
     found.drive(pyfuncitem.obj(**arguments))
@@ -91,14 +91,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Judge the cluster of a test that passed, while it is still there."""
     result = yield
-    for found, settings in item.stash.get(_OURS, {}).values():
+    for found, settings in item.stash.get(_CLUSTERS, {}).values():
         wrongs = found.wrongs() if settings.invariants else []
         if wrongs:
             pytest.fail("\n".join(["the cluster is not as it must be:", *wrongs]), pytrace=False)
     return result
 
 
-def _settings(item: pytest.Item) -> Settings:
+def _settings_from_markers(item: pytest.Item) -> Settings:
     """What the markers of a test ask for; the nearest counts."""
     from phalanx.testing.settings import Settings
 
@@ -113,4 +113,4 @@ def _settings(item: pytest.Item) -> Settings:
 
 def _remember(request: pytest.FixtureRequest, found: Phalanx, settings: Settings) -> None:
     """Let the hooks of this test know what a fixture gave it."""
-    request.node.stash.setdefault(_OURS, {})[request.fixturename] = (found, settings)
+    request.node.stash.setdefault(_CLUSTERS, {})[request.fixturename] = (found, settings)

@@ -16,35 +16,35 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from phalanx.chance import TrueChance
 from phalanx.client import kubeconfig
 from phalanx.clock import WallClock
-from phalanx.server.access import ADMIN, Tokens
-from phalanx.server.certificates import server_context
-from phalanx.server.listener import bind_socket, listening
+from phalanx.randomness import SystemRandom
+from phalanx.server.http_server import bind_socket, serve_http
+from phalanx.server.security.authorization import ADMIN, Tokens
+from phalanx.server.security.keyring import server_tls_context
 from phalanx.store.memory import MemoryStore
-from phalanx.testing.cluster import Cluster, cluster, plainly
+from phalanx.testing.blocking import Phalanx
+from phalanx.testing.cluster import Cluster, running_cluster, unwrap_exception_group
 from phalanx.testing.settings import Settings
-from phalanx.testing.verbs import Phalanx
 
 T = TypeVar("T")
 
 _HOST = "127.0.0.1"
 #: Seconds that a program has to end after it is asked to.
-_FAREWELL = 5.0
+_TERMINATE_TIMEOUT = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ServerIdentity:
     """What a server proves itself with: made once, good for any number of clusters."""
 
     tls: ssl.SSLContext
-    authority: str
+    ca: str
 
     @classmethod
-    def made(cls, folder: Path) -> Identity:
+    def create(cls, folder: Path) -> ServerIdentity:
         """A new one, or the one that is in the folder."""
-        tls, authority = server_context(folder, [], WallClock().now())
+        tls, authority = server_tls_context(folder, [], WallClock().now())
         return cls(tls, authority.decode())
 
 
@@ -53,7 +53,7 @@ class Served(Phalanx):
 
     def __init__(self, cluster: Cluster, url: str, config: Path) -> None:
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
-        super().__init__(cluster, self._ask)
+        super().__init__(cluster, self._run_coroutine)
         self.url = url
         #: Where a kubeconfig is that opens it with every right.
         self.kubeconfig = config
@@ -73,7 +73,7 @@ class Served(Phalanx):
             finally:
                 process.terminate()
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(_FAREWELL)
+                    process.wait(_TERMINATE_TIMEOUT)
                 process.kill()
 
     def stop(self) -> None:
@@ -86,7 +86,7 @@ class Served(Phalanx):
         """Wait until somebody stops it."""
         await self._stopped.wait()
 
-    def _ask(self, question: Coroutine[Any, Any, T]) -> T:
+    def _run_coroutine(self, question: Coroutine[Any, Any, T]) -> T:
         if self._loop.is_closed():
             question.close()
             raise RuntimeError("the control plane broke down; the end of the test says why")
@@ -94,38 +94,40 @@ class Served(Phalanx):
 
 
 @contextmanager
-def serving(settings: Settings, folder: Path, identity: Identity | None = None) -> Iterator[Served]:
+def serving(
+    settings: Settings, folder: Path, identity: ServerIdentity | None = None
+) -> Iterator[Served]:
     """A cluster that is there while the context lasts; its kubeconfig is written to the folder."""
-    identity = identity or Identity.made(folder)
+    identity = identity or ServerIdentity.create(folder)
     started: Future[Served] = Future()
     with ThreadPoolExecutor(1, "phalanx") as thread:
         ended = thread.submit(lambda: uvloop.run(_serve(settings, folder, identity, started)))
         either: list[Future[Any]] = [started, ended]
         wait(either, return_when=FIRST_COMPLETED)
         if not started.done():
-            with plainly():
+            with unwrap_exception_group():
                 ended.result()
         found = started.result()
         try:
             yield found
         finally:
             found.stop()
-            with plainly():
+            with unwrap_exception_group():
                 ended.result()
 
 
 async def _serve(
-    settings: Settings, folder: Path, identity: Identity, started: Future[Served]
+    settings: Settings, folder: Path, identity: ServerIdentity, started: Future[Served]
 ) -> None:
     token = secrets.token_urlsafe(32)
     tokens, sock = Tokens({token: ADMIN}), bind_socket(_HOST, 0)
     port = sock.getsockname()[1]
     url, config = f"https://{_HOST}:{port}", folder / f"kubeconfig-{port}"
     async with (
-        cluster(settings, MemoryStore(), WallClock(), TrueChance(), tokens) as made,
-        listening(made.plane.server.handle, tokens, sock, identity.tls),
+        running_cluster(settings, MemoryStore(), WallClock(), SystemRandom(), tokens) as made,
+        serve_http(made.plane.server.handle, tokens, sock, identity.tls),
     ):
-        kubeconfig.write(config, url, identity.authority, token)
+        kubeconfig.write(config, url, identity.ca, token)
         served = Served(made, url, config)
         started.set_result(served)
         await served.stopped()

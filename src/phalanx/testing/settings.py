@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from phalanx.api.gates import Gates, gated
-from phalanx.cli.options import PARTS
+from phalanx.api.feature_gates import FeatureGates, resolve_gates
+from phalanx.cli.options import COMPONENTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,12 @@ class Settings:
         return cls(**said)
 
     def __post_init__(self) -> None:
-        unknown = [part for part in self.without if part not in PARTS]
+        unknown = [part for part in self.without if part not in COMPONENTS]
         if unknown:
-            raise ValueError(f"{unknown[0]!r} is none of {', '.join(PARTS)}")
-        gated(self.gates)
+            raise ValueError(f"{unknown[0]!r} is none of {', '.join(COMPONENTS)}")
+        resolve_gates(self.gates)
 
     @property
-    def switched(self) -> Gates:
+    def switched(self) -> FeatureGates:
         """The gates that are on."""
-        return gated(self.gates)
+        return resolve_gates(self.gates)

@@ -7,14 +7,14 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from phalanx.chance import SeededChance
 from phalanx.clock import LoopClock
-from phalanx.sim.loop import VirtualLoop
-from phalanx.sim.run import EPOCH, LATENCY
+from phalanx.randomness import SeededRandom
+from phalanx.sim.simulation import EPOCH, LATENCY
+from phalanx.sim.virtual_time import VirtualLoop
 from phalanx.store.memory import MemoryStore
-from phalanx.testing.cluster import Cluster, cluster, plainly
+from phalanx.testing.blocking import Phalanx
+from phalanx.testing.cluster import Cluster, running_cluster, unwrap_exception_group
 from phalanx.testing.settings import Settings
-from phalanx.testing.verbs import Phalanx
 
 T = TypeVar("T")
 
@@ -36,9 +36,9 @@ def virtually(settings: Settings) -> Iterator[Virtual]:
 
         async def host() -> None:
             clock = LoopClock(runner.get_loop(), EPOCH)
-            chance = SeededChance(settings.seed)
+            chance = SeededRandom(settings.seed)
             store = MemoryStore(lambda: chance.between(*LATENCY))
-            async with cluster(settings, store, clock, chance) as found:
+            async with running_cluster(settings, store, clock, chance) as found:
                 clusters.append(found)
                 ready.set()
                 await stopped.wait()
@@ -46,27 +46,27 @@ def virtually(settings: Settings) -> Iterator[Virtual]:
         hosting = runner.get_loop().create_task(host(), name="cluster")
 
         def drive(question: Coroutine[Any, Any, T]) -> T:
-            return runner.run(_unless(hosting, question))
+            return runner.run(_run_while_hosted(hosting, question))
 
         drive(ready.wait())
         try:
             yield Virtual(clusters[0], drive)
         finally:
             stopped.set()
-            runner.run(_ended(hosting))
+            runner.run(_wait_for_end(hosting))
 
 
-async def _unless(hosting: asyncio.Task[None], question: Coroutine[Any, Any, T]) -> T:
+async def _run_while_hosted(hosting: asyncio.Task[None], question: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end, or until what it needs breaks: that is raised then."""
     asking = asyncio.ensure_future(question)
     await asyncio.wait([asking, hosting], return_when=asyncio.FIRST_COMPLETED)
     if not asking.done():
         asking.cancel()
         await asyncio.wait([asking])
-        await _ended(hosting)
+        await _wait_for_end(hosting)
     return await asking
 
 
-async def _ended(hosting: asyncio.Task[None]) -> None:
-    with plainly():
+async def _wait_for_end(hosting: asyncio.Task[None]) -> None:
+    with unwrap_exception_group():
         await hosting

@@ -6,7 +6,7 @@ from typing import Any
 
 from phalanx.api.kinds import CRON_JOB, JOB, POD_TEMPLATE
 from phalanx.api.wire import Object
-from tests.api.making import UID, changed, made
+from tests.api.stored_objects import UID, change_stored, make_stored
 
 POD: Object = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "app:1"}]}
 LABELS = {
@@ -19,7 +19,7 @@ LABELS = {
 
 def job(labels: Object | None = None, meta: Object | None = None, **spec: Any) -> Object:
     template = {"metadata": {"labels": labels or {}}, "spec": POD}
-    return made(JOB, {"metadata": meta or {}, "spec": {"template": template, **spec}})
+    return make_stored(JOB, {"metadata": meta or {}, "spec": {"template": template, **spec}})
 
 
 def test_a_small_job_gets_its_defaults() -> None:
@@ -58,7 +58,7 @@ def test_a_pattern_of_pod_conditions_is_for_those_that_hold() -> None:
 
 
 def test_a_new_job_forgets_the_status_that_it_came_with() -> None:
-    new = made(JOB, {"spec": {"template": {"spec": POD}}, "status": {"active": 3}})
+    new = make_stored(JOB, {"spec": {"template": {"spec": POD}}, "status": {"active": 3}})
     assert new["status"] == {}
 
 
@@ -80,11 +80,11 @@ def test_a_job_that_selects_by_hand_is_left_alone() -> None:
 
 def test_an_update_brings_no_new_labels() -> None:
     old = job({"app": "a"}, {"labels": {"mine": "1"}})
-    assert changed(JOB, old, spec=old["spec"]) == old
+    assert change_stored(JOB, old, spec=old["spec"]) == old
 
 
 def test_a_cron_job_gets_its_defaults_and_its_jobs_none() -> None:
-    new = made(CRON_JOB, {"spec": {"jobTemplate": {"spec": {"template": {"spec": POD}}}}})
+    new = make_stored(CRON_JOB, {"spec": {"jobTemplate": {"spec": {"template": {"spec": POD}}}}})
     template = new["spec"].pop("jobTemplate")
     assert new["spec"] == {
         "schedule": "",
@@ -98,5 +98,5 @@ def test_a_cron_job_gets_its_defaults_and_its_jobs_none() -> None:
 
 
 def test_a_pod_template_gets_the_defaults_of_a_pod() -> None:
-    new = made(POD_TEMPLATE, {"template": {"spec": POD}})
+    new = make_stored(POD_TEMPLATE, {"template": {"spec": POD}})
     assert new["template"]["spec"]["terminationGracePeriodSeconds"] == 30

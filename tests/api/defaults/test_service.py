@@ -6,11 +6,11 @@ from typing import Any
 
 from phalanx.api.kinds import SERVICE
 from phalanx.api.wire import Object
-from tests.api.making import made
+from tests.api.stored_objects import make_stored
 
 
 def service(**spec: Any) -> Object:
-    new: Object = made(SERVICE, {"spec": {"ports": [{"port": 80}], **spec}})["spec"]
+    new: Object = make_stored(SERVICE, {"spec": {"ports": [{"port": 80}], **spec}})["spec"]
     return new
 
 

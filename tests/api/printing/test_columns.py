@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from phalanx.api.kinds import KINDS
-from phalanx.api.printing.cells import duration
-from phalanx.api.printing.columns import COLUMNS, PLAIN
+from phalanx.api.printing.cells import format_duration
+from phalanx.api.printing.columns import DEFAULT_COLUMNS, PRINTER_COLUMNS
 from phalanx.api.wire import Object
 
 NOW = 1_800_000_000.0
@@ -15,7 +15,7 @@ MADE = "2027-01-15T07:59:30Z"
 
 def cells(kind: str, obj: Object) -> dict[str, Any]:
     meta = {"name": "a", "creationTimestamp": MADE, **obj.get("metadata", {})}
-    columns = COLUMNS.get(kind, PLAIN)
+    columns = PRINTER_COLUMNS.get(kind, DEFAULT_COLUMNS)
     return {one.name: one.cell({**obj, "metadata": meta}, NOW) for one in columns}
 
 
@@ -44,14 +44,14 @@ def cells(kind: str, obj: Object) -> dict[str, Any]:
     ],
 )
 def test_a_length_of_time_is_said_as_people_say_it(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 def test_the_columns_are_those_of_kinds_that_are_there() -> None:
-    assert set(COLUMNS) <= {kind.name for kind in KINDS}
+    assert set(PRINTER_COLUMNS) <= {kind.name for kind in KINDS}
 
 
-@pytest.mark.parametrize("kind", [*COLUMNS, "Unknown"])
+@pytest.mark.parametrize("kind", [*PRINTER_COLUMNS, "Unknown"])
 def test_an_object_with_next_to_nothing_in_it_has_all_its_cells(kind: str) -> None:
     shown = cells(kind, {})
     assert shown.get("Name", "a") == "a"

@@ -11,18 +11,17 @@ from msgspec.structs import replace as but
 
 from phalanx.api.core import Node, Pod
 from phalanx.api.meta import Key
-from phalanx.scheduler.cluster.cache import Cache
-from phalanx.scheduler.cluster.forest import Name
+from phalanx.scheduler.cluster.cache import SchedulerCache
+from phalanx.scheduler.cluster.group_tree import GroupRef
 from phalanx.scheduler.cluster.snapshot import CPU, Snapshot
-from phalanx.scheduler.decision import Binding
-from phalanx.scheduler.events import Event
+from phalanx.scheduler.decision import Binding, ClusterEvent
 from tests.scheduler.builders import cluster, gang, key, node, pod
 from tests.scheduler.strategies import NODE_NAMES, nodes, pods
 
 
-def used(cache: Cache, name: str) -> int:
+def used(cache: SchedulerCache, name: str) -> int:
     snapshot = cache.snapshot()
-    return int(snapshot.used[snapshot.index[name], CPU])
+    return int(snapshot.requested[snapshot.index[name], CPU])
 
 
 def binding(one: Pod, on: str) -> Binding:
@@ -33,20 +32,22 @@ def binding(one: Pod, on: str) -> Binding:
 
 
 def test_nodes_come_change_and_go() -> None:
-    cache = Cache()
-    assert cache.node("a", node("a")) is Event.NODE_ADDED
+    cache = SchedulerCache()
+    assert cache.update_node("a", node("a")) is ClusterEvent.NODE_ADDED
     assert cache.snapshot().names == ["a"]
-    assert cache.node("a", node("a", cordoned=True)) is Event.NODE_UPDATED
+    assert cache.update_node("a", node("a", cordoned=True)) is ClusterEvent.NODE_UPDATED
     assert cache.snapshot().cordoned.tolist() == [True]
-    assert cache.node("a", None) is Event.POD_PLACED, "nobody sees the pods there any more"
+    assert cache.update_node("a", None) is ClusterEvent.POD_PLACED, (
+        "nobody sees the pods there any more"
+    )
     assert cache.snapshot().names == []
-    assert cache.node("a", None) is None
+    assert cache.update_node("a", None) is None
 
 
 def test_a_heartbeat_changes_nothing() -> None:
     cache = cluster([node("a")])
     before = cache.snapshot()
-    assert cache.node("a", node("a")) is None
+    assert cache.update_node("a", node("a")) is None
     assert cache.snapshot() is before
     assert before.epoch == 0
 
@@ -54,28 +55,28 @@ def test_a_heartbeat_changes_nothing() -> None:
 def test_a_changed_node_keeps_the_snapshot_and_a_new_one_replaces_it() -> None:
     cache = cluster([node("a")])
     first = cache.snapshot()
-    cache.node("a", node("a", cpu="16"))
+    cache.update_node("a", node("a", cpu="16"))
     assert cache.snapshot() is first
-    assert first.room[0, CPU] == 16000
-    cache.node("b", node("b"))
+    assert first.allocatable[0, CPU] == 16000
+    cache.update_node("b", node("b"))
     assert cache.snapshot() is not first
 
 
 def test_a_node_that_changed_and_went_before_anybody_looked_is_gone() -> None:
     cache = cluster([node("a"), node("b")])
     cache.snapshot()
-    cache.node("a", node("a", cordoned=True))
-    cache.node("a", None)
+    cache.update_node("a", node("a", cordoned=True))
+    cache.update_node("a", None)
     assert cache.snapshot().names == ["b"]
     assert cache.check() == []
 
 
 def test_a_new_resource_gets_a_column_everywhere() -> None:
     cache = cluster([node("a")], [pod("p", on="a", asks={"example.com/odd": "3"})])
-    cache.node("b", node("b", room={"example.com/gpu": "8"}))
+    cache.update_node("b", node("b", room={"example.com/gpu": "8"}))
     snapshot = cache.snapshot()
-    assert snapshot.room[:, snapshot.columns["example.com/gpu"]].tolist() == [0, 8]
-    assert snapshot.used[:, snapshot.columns["example.com/odd"]].tolist() == [3, 0]
+    assert snapshot.allocatable[:, snapshot.columns["example.com/gpu"]].tolist() == [0, 8]
+    assert snapshot.requested[:, snapshot.columns["example.com/odd"]].tolist() == [3, 0]
     assert cache.check() == []
 
 
@@ -84,56 +85,60 @@ def test_a_new_resource_gets_a_column_everywhere() -> None:
 
 def test_a_bound_pod_takes_room_until_it_has_ended() -> None:
     cache = cluster([node("a")])
-    assert cache.pod(key("p"), pod("p", on="a", cpu="1")) == (Event.POD_PLACED,)
+    assert cache.update_pod(key("p"), pod("p", on="a", cpu="1")) == (ClusterEvent.POD_PLACED,)
     assert used(cache, "a") == 1000
-    assert cache.pod(key("p"), pod("p", on="a", cpu="1", phase="Succeeded")) == (Event.POD_GONE,)
+    assert cache.update_pod(key("p"), pod("p", on="a", cpu="1", phase="Succeeded")) == (
+        ClusterEvent.POD_GONE,
+    )
     assert used(cache, "a") == 0
 
 
 def test_a_pod_that_is_being_deleted_takes_room_but_is_no_member() -> None:
     cache = cluster([node("a")], [pod("p", "g", on="a", cpu="1")])
-    assert cache.snapshot().members == {key("g"): 1}
-    assert cache.pod(key("p"), pod("p", "g", on="a", cpu="1", deleting=True)) == (Event.POD_PLACED,)
+    assert cache.snapshot().member_counts == {key("g"): 1}
+    assert cache.update_pod(key("p"), pod("p", "g", on="a", cpu="1", deleting=True)) == (
+        ClusterEvent.POD_PLACED,
+    )
     assert used(cache, "a") == 1000
-    assert cache.snapshot().members == {}
-    assert cache.pod(key("p"), None) == (Event.POD_GONE,)
+    assert cache.snapshot().member_counts == {}
+    assert cache.update_pod(key("p"), None) == (ClusterEvent.POD_GONE,)
 
 
 def test_a_pod_on_a_node_that_is_not_there_yet_counts_when_it_comes() -> None:
     cache = cluster([], [pod("p", on="late", cpu="1")])
     assert cache.snapshot().names == []
-    cache.node("late", node("late"))
+    cache.update_node("late", node("late"))
     assert used(cache, "late") == 1000
 
 
 def test_pods_outlive_their_node() -> None:
     cache = cluster([node("a")], [pod("p", on="a", cpu="1")])
-    cache.node("a", None)
+    cache.update_node("a", None)
     assert cache.check() == []
-    cache.node("a", node("a"))
+    cache.update_node("a", node("a"))
     assert used(cache, "a") == 1000
-    cache.node("a", None)
-    cache.pod(key("p"), None)
-    cache.node("a", node("a"))
+    cache.update_node("a", None)
+    cache.update_pod(key("p"), None)
+    cache.update_node("a", node("a"))
     assert used(cache, "a") == 0
 
 
 def test_a_status_change_of_a_running_pod_touches_no_row() -> None:
     cache = cluster([node("a")], [pod("p", on="a", cpu="1")])
     snapshot = cache.snapshot()
-    assert cache.pod(key("p"), pod("p", on="a", cpu="1", phase="Running")) == ()
-    assert cache.snapshot().journal == snapshot.journal == []
+    assert cache.update_pod(key("p"), pod("p", on="a", cpu="1", phase="Running")) == ()
+    assert cache.snapshot().changed_rows == snapshot.changed_rows == []
 
 
 def test_a_running_pod_that_grows_takes_its_new_room() -> None:
     cache = cluster([node("a")], [pod("p", on="a", cpu="1")])
-    cache.pod(key("p"), pod("p", on="a", cpu="3"))
+    cache.update_pod(key("p"), pod("p", on="a", cpu="3"))
     assert used(cache, "a") == 3000
 
 
 def test_a_namesake_takes_the_place_of_the_pod_that_went() -> None:
     cache = cluster([node("a"), node("b")], [pod("p", uid="1", on="a", cpu="1")])
-    assert cache.pod(key("p"), pod("p", uid="2", cpu="1")) == (Event.POD_GONE,)
+    assert cache.update_pod(key("p"), pod("p", uid="2", cpu="1")) == (ClusterEvent.POD_GONE,)
     assert used(cache, "a") == 0
 
 
@@ -145,28 +150,28 @@ def test_an_assumed_pod_takes_room_and_counts_for_its_group() -> None:
     cache = cluster([node("a")], [one])
     cache.assume([binding(one, "a")])
     assert used(cache, "a") == 1000
-    assert cache.snapshot().members == {key("g"): 1}
-    assert cache.assumed() == [key("p")]
+    assert cache.snapshot().member_counts == {key("g"): 1}
+    assert cache.assumed_pods() == [key("p")]
 
 
 def test_an_assumption_is_confirmed_by_the_bound_pod() -> None:
     one = pod("p", "g", cpu="1")
     cache = cluster([node("a")], [one])
     cache.assume([binding(one, "a")])
-    cache.pod(key("p"), one)
-    assert cache.assumed() == [key("p")]
-    journal = len(cache.snapshot().journal)
-    cache.pod(key("p"), pod("p", "g", on="a", cpu="1"))
-    assert cache.assumed() == []
+    cache.update_pod(key("p"), one)
+    assert cache.assumed_pods() == [key("p")]
+    journal = len(cache.snapshot().changed_rows)
+    cache.update_pod(key("p"), pod("p", "g", on="a", cpu="1"))
+    assert cache.assumed_pods() == []
     assert used(cache, "a") == 1000
-    assert len(cache.snapshot().journal) == journal
+    assert len(cache.snapshot().changed_rows) == journal
 
 
 def test_an_assumption_is_corrected_by_what_really_happened() -> None:
     one = pod("p", cpu="1")
     cache = cluster([node("a"), node("b")], [one])
     cache.assume([binding(one, "a")])
-    cache.pod(key("p"), pod("p", on="b", cpu="1"))
+    cache.update_pod(key("p"), pod("p", on="b", cpu="1"))
     assert (used(cache, "a"), used(cache, "b")) == (0, 1000)
 
 
@@ -174,9 +179,9 @@ def test_an_assumption_that_is_forgotten_frees_its_room() -> None:
     one = pod("p", "g", cpu="1")
     cache = cluster([node("a")], [one])
     cache.assume([binding(one, "a")])
-    assert cache.forget([binding(one, "a")]) == (Event.POD_GONE,)
+    assert cache.forget([binding(one, "a")]) == (ClusterEvent.POD_GONE,)
     assert used(cache, "a") == 0
-    assert cache.snapshot().members == {}
+    assert cache.snapshot().member_counts == {}
     cache.assume([binding(one, "a")])
     assert used(cache, "a") == 1000
 
@@ -192,7 +197,7 @@ def test_a_confirmed_pod_is_not_forgotten() -> None:
 def test_only_a_pending_pod_of_that_uid_is_assumed(there: Pod | None) -> None:
     cache = cluster([node("a"), node("b")], [there] if there else [])
     cache.assume([binding(pod("p"), "b")])
-    assert cache.assumed() == []
+    assert cache.assumed_pods() == []
     assert used(cache, "b") == 0
 
 
@@ -200,7 +205,7 @@ def test_an_assumed_pod_that_is_deleted_frees_its_room() -> None:
     one = pod("p", cpu="1")
     cache = cluster([node("a")], [one])
     cache.assume([binding(one, "a")])
-    assert cache.pod(key("p"), None) == (Event.POD_GONE,)
+    assert cache.update_pod(key("p"), None) == (ClusterEvent.POD_GONE,)
     assert used(cache, "a") == 0
 
 
@@ -209,10 +214,10 @@ def test_nothing_reaches_the_snapshot_before_the_next_one_is_asked_for() -> None
     cache = cluster([node("a")], [one])
     snapshot = cache.snapshot()
     cache.assume([binding(one, "a")])
-    cache.group(Name(False, key("g")), gang("g", 1))
-    cache.node("a", node("a", cordoned=True))
-    assert snapshot.used[0, CPU] == 0
-    assert (snapshot.members, snapshot.forest.groups) == ({}, {})
+    cache.update_group(GroupRef(False, key("g")), gang("g", 1))
+    cache.update_node("a", node("a", cordoned=True))
+    assert snapshot.requested[0, CPU] == 0
+    assert (snapshot.member_counts, snapshot.group_trees.groups) == ({}, {})
     assert not snapshot.cordoned[0]
 
 
@@ -220,18 +225,18 @@ def test_nothing_reaches_the_snapshot_before_the_next_one_is_asked_for() -> None
 
 
 def test_groups_come_change_and_go() -> None:
-    cache, name = Cache(), Name(False, key("g"))
-    cache.group(name, gang("g", 2))
-    cache.group(name, gang("g", 1))
-    assert cache.snapshot().forest.groups == {name: gang("g", 1)}
-    cache.group(name, None)
-    assert cache.snapshot().forest.groups == {}
+    cache, name = SchedulerCache(), GroupRef(False, key("g"))
+    cache.update_group(name, gang("g", 2))
+    cache.update_group(name, gang("g", 1))
+    assert cache.snapshot().group_trees.groups == {name: gang("g", 1)}
+    cache.update_group(name, None)
+    assert cache.snapshot().group_trees.groups == {}
 
 
 # ---- invariants ----------------------------------------------------------------------------------
 
 
-def broken() -> Cache:
+def broken() -> SchedulerCache:
     one = pod("p", "g", cpu="1")
     cache = cluster([node("a"), node("b")], [one, pod("q", on="b", cpu="1")])
     cache.assume([binding(one, "a")])
@@ -239,32 +244,32 @@ def broken() -> Cache:
     return cache
 
 
-def miscount(cache: Cache) -> None:
-    cache._hosts["a"].used[CPU] += 1
+def miscount(cache: SchedulerCache) -> None:
+    cache._nodes["a"].requested[CPU] += 1
 
 
-def undercount(cache: Cache) -> None:
-    cache._hosts["b"].used[CPU] = -1
+def undercount(cache: SchedulerCache) -> None:
+    cache._nodes["b"].requested[CPU] = -1
 
 
-def lose(cache: Cache) -> None:
-    del cache._hosts["a"].pods[key("p")]
+def lose(cache: SchedulerCache) -> None:
+    del cache._nodes["a"].pods[key("p")]
 
 
-def vanish(cache: Cache) -> None:
-    del cache._pods[key("q")]
+def vanish(cache: SchedulerCache) -> None:
+    del cache._pod_states[key("q")]
 
 
-def hover(cache: Cache) -> None:
-    cache._pods[key("p")] = but(cache._pods[key("p")], node="")
+def hover(cache: SchedulerCache) -> None:
+    cache._pod_states[key("p")] = but(cache._pod_states[key("p")], node="")
 
 
-def overlook(cache: Cache) -> None:
-    cache._snapshot.room[0, CPU] += 1
+def overlook(cache: SchedulerCache) -> None:
+    cache._snapshot.allocatable[0, CPU] += 1
 
 
-def multiply(cache: Cache) -> None:
-    cache._snapshot.members[key("g")] = 7
+def multiply(cache: SchedulerCache) -> None:
+    cache._snapshot.member_counts[key("g")] = 7
 
 
 @pytest.mark.parametrize(
@@ -280,7 +285,9 @@ def multiply(cache: Cache) -> None:
         (multiply, "the snapshot counts other members than the cache"),
     ],
 )
-def test_every_broken_invariant_is_told(harm: Callable[[Cache], None], sentence: str) -> None:
+def test_every_broken_invariant_is_told(
+    harm: Callable[[SchedulerCache], None], sentence: str
+) -> None:
     cache = broken()
     assert cache.check() == []
     harm(cache)
@@ -315,12 +322,12 @@ def steps(draw: st.DrawFn) -> list[Step]:
     return history
 
 
-def play(cache: Cache, step: Step) -> None:
+def play(cache: SchedulerCache, step: Step) -> None:
     act, where, what = step
     if act == "node":
-        cache.node(where.name, what if isinstance(what, Node) else None)
+        cache.update_node(where.name, what if isinstance(what, Node) else None)
     elif act == "pod":
-        cache.pod(where, what if isinstance(what, Pod) else None)
+        cache.update_pod(where, what if isinstance(what, Pod) else None)
     elif act == "assume":
         cache.assume([Binding(where, f"uid-{where.name}", str(what))])
     elif act == "forget":
@@ -340,29 +347,35 @@ def content(snapshot: Snapshot) -> dict[str, object]:
                 for name, column in snapshot.columns.items()
                 if table[i, column]
             }
-            for table in (snapshot.room, snapshot.used)
+            for table in (snapshot.allocatable, snapshot.requested)
         ]
         taints = classes[snapshot.taint_class[i]]
-        return named, snapshot.scored[i].tolist(), taints, snapshot.labels[i], snapshot.cordoned[i]
+        return (
+            named,
+            snapshot.nonzero_requested[i].tolist(),
+            taints,
+            snapshot.labels[i],
+            snapshot.cordoned[i],
+        )
 
     rows: dict[str, object] = {name: row(i) for name, i in snapshot.index.items()}
-    return {**rows, "members": snapshot.members}
+    return {**rows, "members": snapshot.member_counts}
 
 
 @given(steps())
 def test_a_cache_that_lived_through_it_all_equals_one_made_of_the_result(
     history: list[Step],
 ) -> None:
-    cache = Cache()
+    cache = SchedulerCache()
     for step in history:
         play(cache, step)
-    fresh = Cache()
-    for name, host in cache._hosts.items():
-        fresh.node(name, host.node)
-    for pod_key, held in cache._pods.items():
+    fresh = SchedulerCache()
+    for name, host in cache._nodes.items():
+        fresh.update_node(name, host.node)
+    for pod_key, held in cache._pod_states.items():
         last = [s[2] for s in history if s[0] == "pod" and s[1] == pod_key][-1]
         assert isinstance(last, Pod)
-        fresh.pod(pod_key, last)
+        fresh.update_pod(pod_key, last)
         if held.assumed:
             fresh.assume([Binding(pod_key, held.uid, held.node)])
     assert content(cache.snapshot()) == content(fresh.snapshot())
@@ -371,28 +384,30 @@ def test_a_cache_that_lived_through_it_all_equals_one_made_of_the_result(
 
 def test_who_is_bound_elsewhere_than_promised_leaves_room_where_it_was_promised() -> None:
     cache = cluster([node("a"), node("b")], [pod("p", cpu="1")])
-    cache.promise([Binding(key("p"), "uid-p", "a")])
-    assert Event.POD_GONE in cache.promise([Binding(key("p"), "uid-p", "b")])
-    assert Event.POD_GONE not in cache.assume([Binding(key("p"), "uid-p", "b")])
+    cache.nominate([Binding(key("p"), "uid-p", "a")])
+    assert ClusterEvent.POD_GONE in cache.nominate([Binding(key("p"), "uid-p", "b")])
+    assert ClusterEvent.POD_GONE not in cache.assume([Binding(key("p"), "uid-p", "b")])
     other = cluster([node("a"), node("b")], [pod("p", cpu="1")])
-    other.promise([Binding(key("p"), "uid-p", "a")])
-    assert Event.POD_GONE in other.assume([Binding(key("p"), "uid-p", "b")])
+    other.nominate([Binding(key("p"), "uid-p", "a")])
+    assert ClusterEvent.POD_GONE in other.assume([Binding(key("p"), "uid-p", "b")])
 
 
 def test_whatever_happens_to_any_pod_of_a_gang_is_told() -> None:
     pair = [pod("p", cpu="1"), pod("q", cpu="1")]
     cache = cluster([node("a"), node("b")], pair)
-    cache.promise([Binding(key("p"), "uid-p", "a")])
+    cache.nominate([Binding(key("p"), "uid-p", "a")])
     placed = [Binding(key("p"), "uid-p", "b"), Binding(key("q"), "uid-q", "b")]
-    assert cache.assume(placed) == (Event.POD_GONE, Event.POD_PLACED)
-    cache.promise([Binding(key("q"), "uid-q", "b")])
-    assert cache.forget(placed) == (Event.POD_GONE,)
+    assert cache.assume(placed) == (ClusterEvent.POD_GONE, ClusterEvent.POD_PLACED)
+    cache.nominate([Binding(key("q"), "uid-q", "b")])
+    assert cache.forget(placed) == (ClusterEvent.POD_GONE,)
     assert cache.forget(placed) == ()
 
 
 def test_a_victim_that_is_seen_to_leave_is_news_to_other_pods() -> None:
     cache = cluster([node("a")], [pod("p", on="a", cpu="1")])
-    cache.doom([(key("p"), "uid-p")])
-    assert cache.doomed() == [(key("p"), "uid-p")]
-    assert cache.pod(key("p"), pod("p", on="a", cpu="1", deleting=True)) == (Event.POD_PLACED,)
-    assert cache.doomed() == []
+    cache.mark_evicting([(key("p"), "uid-p")])
+    assert cache.evicting_pods() == [(key("p"), "uid-p")]
+    assert cache.update_pod(key("p"), pod("p", on="a", cpu="1", deleting=True)) == (
+        ClusterEvent.POD_PLACED,
+    )
+    assert cache.evicting_pods() == []

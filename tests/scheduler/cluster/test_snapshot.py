@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from phalanx.api.core import Taint
-from phalanx.api.selectors import Requirement
+from phalanx.api.selectors import LabelRequirement
 from phalanx.scheduler.cluster import snapshot as snapshots
 from phalanx.scheduler.cluster.snapshot import CPU, FIRST_COLUMNS, MEMORY, PODS, Snapshot
 from tests.scheduler.builders import cluster, node, pod
 
-SSD = Requirement("disk", "in", frozenset({"ssd"}))
+SSD = LabelRequirement("disk", "in", frozenset({"ssd"}))
 
 
 def test_rows_are_nodes_in_the_order_of_their_names() -> None:
@@ -23,32 +23,34 @@ def test_amounts_are_exact_integers_in_the_columns_of_their_resources() -> None:
     machine = node("n", cpu="1500m", memory="1Gi", room={"example.com/gpu": "2"})
     snapshot = cluster([machine], [pod("p", on="n", cpu="250m")]).snapshot()
     gpu = snapshot.columns["example.com/gpu"]
-    assert snapshot.room[0, [CPU, MEMORY, PODS, gpu]].tolist() == [1500, 1024**3, 110, 2]
-    assert snapshot.used[0, [CPU, MEMORY, PODS, gpu]].tolist() == [250, 0, 1, 0]
-    assert snapshot.scored[0].tolist() == [250, 200 * 1024**2]
+    assert snapshot.allocatable[0, [CPU, MEMORY, PODS, gpu]].tolist() == [1500, 1024**3, 110, 2]
+    assert snapshot.requested[0, [CPU, MEMORY, PODS, gpu]].tolist() == [250, 0, 1, 0]
+    assert snapshot.nonzero_requested[0].tolist() == [250, 200 * 1024**2]
 
 
 def test_a_cluster_without_nodes_has_a_snapshot_too() -> None:
     snapshot = Snapshot((), dict.fromkeys(FIRST_COLUMNS, 0))
     assert len(snapshot) == 0
-    assert snapshot.meeting(Requirement("a", "in", frozenset("b"))).tolist() == []
+    assert snapshot.nodes_matching(LabelRequirement("a", "in", frozenset("b"))).tolist() == []
 
 
 def test_labels_are_looked_up_once_until_a_node_changes() -> None:
     cache = cluster([node("a", {"disk": "ssd"}), node("b")])
     snapshot = cache.snapshot()
-    mask = snapshot.meeting(SSD)
+    mask = snapshot.nodes_matching(SSD)
     assert mask.tolist() == [True, False]
-    assert snapshot.meeting(SSD) is mask
-    cache.node("b", node("b", {"disk": "ssd"}))
-    assert cache.snapshot().meeting(SSD).tolist() == [True, True]
+    assert snapshot.nodes_matching(SSD) is mask
+    cache.update_node("b", node("b", {"disk": "ssd"}))
+    assert cache.snapshot().nodes_matching(SSD).tolist() == [True, True]
 
 
 def test_the_memory_of_labels_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "_MASKS_LIMIT", 2)
     snapshot = cluster([node("a", {"k": "1"})]).snapshot()
-    needs = [Requirement("k", "in", frozenset(str(i))) for i in range(5)]
-    assert [snapshot.meeting(need).tolist() for need in needs] == [[i == 1] for i in range(5)]
+    needs = [LabelRequirement("k", "in", frozenset(str(i))) for i in range(5)]
+    assert [snapshot.nodes_matching(need).tolist() for need in needs] == [
+        [i == 1] for i in range(5)
+    ]
     assert len(snapshot._masks) <= 2
 
 
@@ -61,44 +63,55 @@ def test_nodes_with_equal_taints_are_one_class() -> None:
 
 def test_a_spot_is_that_of_the_row_as_it_is_now() -> None:
     cache = cluster([node("a"), node("b")])
-    idle = cache.snapshot().spot(0)
-    cache.pod(pod("p").metadata.key, pod("p", on="a", cpu="1"))
-    busy = cache.snapshot().spot(0)
-    assert (idle.used[CPU], busy.used[CPU], cache.snapshot().spot(1)) == (0, 1000, idle)
+    idle = cache.snapshot().node_class(0)
+    cache.update_pod(pod("p").metadata.key, pod("p", on="a", cpu="1"))
+    busy = cache.snapshot().node_class(0)
+    assert (idle.requested[CPU], busy.requested[CPU], cache.snapshot().node_class(1)) == (
+        0,
+        1000,
+        idle,
+    )
 
 
 def test_the_tables_show_what_was_put_on_nodes_last() -> None:
     cache = cluster([node("a"), node("b")])
     for cpu in ("1", "3"):
-        cache.pod(pod("p").metadata.key, pod("p", on="b", cpu=cpu))
+        cache.update_pod(pod("p").metadata.key, pod("p", on="b", cpu=cpu))
         cache.snapshot()
-    cache.node("b", node("b", cpu="8"))
+    cache.update_node("b", node("b", cpu="8"))
     snapshot = cache.snapshot()
-    assert snapshot.used[:, CPU].tolist() == snapshot.scored[:, CPU].tolist() == [0, 3000]
-    assert (snapshot.spot(1).room[CPU], snapshot.spot(1).used[CPU]) == (8000, 3000)
+    assert (
+        snapshot.requested[:, CPU].tolist()
+        == snapshot.nonzero_requested[:, CPU].tolist()
+        == [0, 3000]
+    )
+    assert (snapshot.node_class(1).allocatable[CPU], snapshot.node_class(1).requested[CPU]) == (
+        8000,
+        3000,
+    )
     assert cache.check() == []
 
 
 def test_the_images_of_a_node_are_those_that_it_has_now() -> None:
     cache = cluster([node("a", images={"web": 7, "db": 5}), node("b", images={"web": 9})])
-    assert cache.snapshot().sizes("web").tolist() == [7, 9]
-    cache.node("a", node("a", images={"db": 6}))
-    found = [cache.snapshot().sizes(name).tolist() for name in ("web", "db", "none")]
+    assert cache.snapshot().image_sizes("web").tolist() == [7, 9]
+    cache.update_node("a", node("a", images={"db": 6}))
+    found = [cache.snapshot().image_sizes(name).tolist() for name in ("web", "db", "none")]
     assert found == [[0, 9], [6, 0], [0, 0]]
 
 
 def test_load_is_noted_in_the_journal_and_a_changed_node_begins_an_epoch() -> None:
     cache = cluster([node("a"), node("b")])
     epoch = cache.snapshot().epoch
-    cache.pod(pod("p").metadata.key, pod("p", on="b"))
-    assert (cache.snapshot().epoch, cache.snapshot().journal) == (epoch, [1])
-    cache.node("a", node("a", cordoned=True))
-    assert (cache.snapshot().epoch, cache.snapshot().journal) == (epoch + 1, [])
+    cache.update_pod(pod("p").metadata.key, pod("p", on="b"))
+    assert (cache.snapshot().epoch, cache.snapshot().changed_rows) == (epoch, [1])
+    cache.update_node("a", node("a", cordoned=True))
+    assert (cache.snapshot().epoch, cache.snapshot().changed_rows) == (epoch + 1, [])
 
 
 def test_a_journal_that_grew_too_long_begins_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "_JOURNAL_LIMIT", 3)
     snapshot = cluster([node("a")]).snapshot()
     for _ in range(4):
-        snapshot.put_load(0, [0, 0, 0], [0, 0], ())
-    assert (snapshot.epoch, snapshot.journal) == (1, [])
+        snapshot.update_load(0, [0, 0, 0], [0, 0], ())
+    assert (snapshot.epoch, snapshot.changed_rows) == (1, [])

@@ -4,10 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.server.access import ADMIN
+from phalanx.server.security.authorization import ADMIN
 from phalanx.server.security.keyring import Keyring
-from phalanx.server.security.privacy import Exposed, check_private, check_private_folder
-from phalanx.server.security.users import known
+from phalanx.server.security.private_files import (
+    InsecurePermissionsError,
+    check_private,
+    check_private_folder,
+)
+from phalanx.server.security.users import authenticated_user
 from tests.server.api import EPOCH
 
 
@@ -21,28 +25,28 @@ def folder(tmp_path: Path) -> Path:
 def test_the_administrators_token_stays_while_somebody_has_it(folder: Path) -> None:
     keyring, place = Keyring(folder), folder / "kubeconfig"
     first = keyring.admin_token("", place, EPOCH)
-    assert keyring.handed.user(first, EPOCH) == ADMIN
+    assert keyring.issued_tokens.user(first, EPOCH) == ADMIN
     assert Keyring(folder).admin_token(first, place, EPOCH) == first
     second = Keyring(folder).admin_token("lost", place, EPOCH)
     assert second != first
-    assert Keyring(folder).handed.user(first, EPOCH) is None
+    assert Keyring(folder).issued_tokens.user(first, EPOCH) is None
 
 
 def test_a_token_of_somebody_else_does_not_become_the_administrators(folder: Path) -> None:
     keyring = Keyring(folder)
-    ann = keyring.handed.create(known("ann"), EPOCH)
+    ann = keyring.issued_tokens.create(authenticated_user("ann"), EPOCH)
     assert keyring.admin_token(ann, folder / "kubeconfig", EPOCH) != ann
 
 
 def test_the_key_of_accounts_outlives_a_restart(folder: Path) -> None:
     first, second = (Keyring(folder).tokens().signer for _ in range(2))
-    assert first.claims(second.sign({"a": 1})) == {"a": 1}
+    assert first.verified_claims(second.sign({"a": 1})) == {"a": 1}
 
 
 @pytest.mark.parametrize("mode", [0o701, 0o710, 0o740, 0o777])
 def test_a_folder_that_others_may_enter_is_refused(folder: Path, mode: int) -> None:
     folder.chmod(mode)
-    with pytest.raises(Exposed, match="chmod 700"):
+    with pytest.raises(InsecurePermissionsError, match="chmod 700"):
         Keyring(folder)
 
 
@@ -50,15 +54,15 @@ def test_a_folder_that_others_may_enter_is_refused(folder: Path, mode: int) -> N
 def test_so_is_one_with_a_file_that_others_may_read_or_write(folder: Path, mode: int) -> None:
     (folder / "ca.key").touch()
     (folder / "ca.key").chmod(mode)
-    with pytest.raises(Exposed, match="chmod 600"):
+    with pytest.raises(InsecurePermissionsError, match="chmod 600"):
         Keyring(folder)
 
 
 def test_and_so_is_a_link(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(folder)
-    with pytest.raises(Exposed, match="is a link"):
+    with pytest.raises(InsecurePermissionsError, match="is a link"):
         check_private_folder(tmp_path / "link")
     (folder / "ca.key").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(Exposed, match="is a link"):
+    with pytest.raises(InsecurePermissionsError, match="is a link"):
         check_private_folder(folder)
     check_private(folder)

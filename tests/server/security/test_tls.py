@@ -16,14 +16,14 @@ from typing import Any
 import orjson
 import pytest
 
-from phalanx.api.wire import Reply, Request, User
+from phalanx.api.wire import Reply, Request, UserInfo
 from phalanx.clock import WallClock
-from phalanx.server.certificates import client_certificate, server_context
-from phalanx.server.listener import Unprotected, bind_socket, listening
-from phalanx.server.security.tokens import Tokens
-from phalanx.server.security.users import known
+from phalanx.server.http_server import TlsRequiredError, bind_socket, serve_http
+from phalanx.server.security.authentication import Tokens
+from phalanx.server.security.keyring import client_certificate, server_tls_context
+from phalanx.server.security.users import authenticated_user
 
-ANN, BOB = User("ann", ("team",)), known("bob")
+ANN, BOB = UserInfo("ann", ("team",)), authenticated_user("bob")
 TOKENS = Tokens({"bobs": BOB})
 DAY, _NOW = 86_400.0, WallClock().now()
 
@@ -82,10 +82,10 @@ async def _answer(reader: asyncio.StreamReader) -> bytes:
 
 @asynccontextmanager
 async def serving(folder: Path, now: float) -> AsyncIterator[Place]:
-    tls, authority = server_context(folder, ["phalanx.example"], now)
+    tls, authority = server_tls_context(folder, ["phalanx.example"], now)
     sock = bind_socket("127.0.0.1", 0)
     hosts = ("127.0.0.1", "localhost", "phalanx.example")
-    async with listening(whoami, TOKENS, sock, tls, hosts=hosts):
+    async with serve_http(whoami, TOKENS, sock, tls, hosts=hosts):
         yield Place(folder, sock.getsockname()[1], authority.decode())
 
 
@@ -105,7 +105,7 @@ def served(test: Callable[[Place], Coroutine[Any, Any, None]]) -> Callable[[Path
     return run
 
 
-def shown(place: Place, user: User, *, folder: Path | None = None, now: float = _NOW) -> Any:
+def shown(place: Place, user: UserInfo, *, folder: Path | None = None, now: float = _NOW) -> Any:
     return place.tls(client_certificate(folder or place.folder, user, 1, now))
 
 
@@ -141,7 +141,7 @@ async def assert_no_answer(place: Place, tls: ssl.SSLContext | None, **named: st
 async def test_a_certificate_of_another_authority_ends_the_handshake(place: Place) -> None:
     other = place.folder.parent / "other"
     other.mkdir()
-    server_context(other, [], _NOW)
+    server_tls_context(other, [], _NOW)
     await assert_no_answer(place, shown(place, ANN, folder=other))
 
 
@@ -257,8 +257,8 @@ def test_without_tls_a_server_listens_on_this_machine_alone() -> None:
         sock = socket.socket()
         sock.bind(("0.0.0.0", 0))
         try:
-            with pytest.raises(Unprotected, match="without TLS"):
-                async with listening(whoami, TOKENS, sock, None):
+            with pytest.raises(TlsRequiredError, match="without TLS"):
+                async with serve_http(whoami, TOKENS, sock, None):
                     pass
         finally:
             sock.close()

@@ -13,42 +13,46 @@ import pytest
 
 from phalanx.api.errors import Unauthorized
 from phalanx.api.kinds import POD, SECRET, SERVICE_ACCOUNT, TOKEN_REVIEW
-from phalanx.api.wire import ANONYMOUS, Object, User
-from phalanx.server.access import ADMIN
-from phalanx.server.security.accounttokens import ISSUER, Signer
-from phalanx.server.security.authentication import certificate_user
-from phalanx.server.security.privacy import Exposed
-from phalanx.server.security.tokens import TokenFile, Tokens, digest
-from phalanx.server.security.users import known
+from phalanx.api.wire import ANONYMOUS, Object, UserInfo
+from phalanx.server.security.authentication import (
+    IssuedTokenFile,
+    Tokens,
+    certificate_user,
+    token_digest,
+)
+from phalanx.server.security.authorization import ADMIN
+from phalanx.server.security.private_files import InsecurePermissionsError
+from phalanx.server.security.signing import ISSUER, Signer
+from phalanx.server.security.users import authenticated_user
 from tests.builders import in_virtual_time, pod
-from tests.server.api import EPOCH, Answer, Api
+from tests.server.api import EPOCH, Api, ApiResponse
 
-ANN = known("ann", ("team",))
-ACCOUNT = SERVICE_ACCOUNT.path("default", "robot")
+ANN = authenticated_user("ann", ("team",))
+ACCOUNT = SERVICE_ACCOUNT.url_path("default", "robot")
 
 
 # ---- tokens that were handed out -----------------------------------------------------------------
 
 
 def test_a_token_that_was_handed_out_counts_until_its_time_is_over(tmp_path: Path) -> None:
-    file = TokenFile(tmp_path / "tokens.json")
+    file = IssuedTokenFile(tmp_path / "tokens.json")
     token = file.create(ANN, EPOCH, 60)
     assert [file.user(token, EPOCH + after) for after in (0, 59, 60, 1e6)] == [ANN, ANN, None, None]
     assert file.user(file.create(ANN, EPOCH), EPOCH + 1e9) == ANN
 
 
 def test_only_hashes_are_kept_and_only_the_owner_may_read_them(tmp_path: Path) -> None:
-    file = TokenFile(tmp_path / "tokens.json")
+    file = IssuedTokenFile(tmp_path / "tokens.json")
     token = file.create(ANN, EPOCH)
     assert token.encode() not in file.path.read_bytes()
-    assert digest(token).hex().encode() in file.path.read_bytes()
+    assert token_digest(token).hex().encode() in file.path.read_bytes()
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
 
 
 def test_what_another_process_hands_out_counts_at_once_and_what_it_takes_back_soon(
     tmp_path: Path,
 ) -> None:
-    ours, theirs = (TokenFile(tmp_path / "tokens.json") for _ in range(2))
+    ours, theirs = (IssuedTokenFile(tmp_path / "tokens.json") for _ in range(2))
     assert ours.user("nothing", EPOCH) is None
     token = theirs.create(ANN, EPOCH)
     assert ours.user(token, EPOCH) == ANN
@@ -59,19 +63,19 @@ def test_what_another_process_hands_out_counts_at_once_and_what_it_takes_back_so
 
 
 def test_a_new_token_for_a_place_replaces_the_old_one(tmp_path: Path) -> None:
-    file = TokenFile(tmp_path / "tokens.json")
+    file = IssuedTokenFile(tmp_path / "tokens.json")
     old, other = file.create(ADMIN, EPOCH, label="here"), file.create(ADMIN, EPOCH, label="there")
     new = file.create(ADMIN, EPOCH, label="here")
     assert [file.user(one, EPOCH) for one in (old, other, new)] == [None, ADMIN, ADMIN]
 
 
 def test_a_file_that_others_may_read_is_not_used(tmp_path: Path) -> None:
-    file = TokenFile(tmp_path / "tokens.json")
+    file = IssuedTokenFile(tmp_path / "tokens.json")
     token = file.create(ANN, EPOCH)
     file.path.chmod(0o640)
-    with pytest.raises(Exposed, match="chmod 600"):
+    with pytest.raises(InsecurePermissionsError, match="chmod 600"):
         file.all()
-    assert TokenFile(file.path).user(token, EPOCH) is None
+    assert IssuedTokenFile(file.path).user(token, EPOCH) is None
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[{}]", b"\xff", b'[{"id":1}]'])
@@ -79,7 +83,7 @@ def test_a_file_that_is_broken_knows_nobody(tmp_path: Path, content: bytes) -> N
     path = tmp_path / "tokens.json"
     path.write_bytes(content)
     path.chmod(0o600)
-    assert TokenFile(path).user("token", EPOCH) is None
+    assert IssuedTokenFile(path).user("token", EPOCH) is None
 
 
 # ---- what a header may hold ----------------------------------------------------------------------
@@ -111,14 +115,14 @@ async def test_a_header_that_does_not_count_is_refused_and_never_taken_for_none(
 ) -> None:
     api = await a_robot(Tokens({"secret": ANN}))
     with pytest.raises(Unauthorized) as refused:
-        api.server.access.authenticator.identify(header)
+        api.server.access.authenticator.authenticate(header)
     assert refused.value.message == "Unauthorized"
 
 
 @in_virtual_time
 async def test_who_shows_nothing_is_nobody_and_who_shows_a_token_is_its_user() -> None:
     api = await a_robot(Tokens({"secret": ANN}))
-    identify = api.server.access.authenticator.identify
+    identify = api.server.access.authenticator.authenticate
     assert [identify(text) for text in ("", "Bearer secret", "bearer  secret ")] == [
         ANONYMOUS, ANN, ANN,
     ]  # fmt: skip
@@ -128,12 +132,12 @@ async def test_who_shows_nothing_is_nobody_and_who_shows_a_token_is_its_user() -
 
 
 async def a_robot(tokens: Tokens | None = None) -> Api:
-    api = await Api.started(tokens=tokens)
+    api = await Api.start(tokens=tokens)
     await api.create(SERVICE_ACCOUNT, {"metadata": {"name": "robot", "namespace": "default"}})
     return api
 
 
-async def requested(api: Api, path: str = ACCOUNT, /, **spec: object) -> Answer:
+async def requested(api: Api, path: str = ACCOUNT, /, **spec: object) -> ApiResponse:
     return await api.ask("POST", f"{path}/token", {"spec": spec})
 
 
@@ -144,7 +148,7 @@ async def token_of(api: Api, **spec: object) -> str:
     return token
 
 
-def who(api: Api, token: str) -> User | None:
+def who(api: Api, token: str) -> UserInfo | None:
     return api.server.access.authenticator.user(token)
 
 
@@ -181,7 +185,7 @@ async def test_a_token_lasts_neither_too_short_nor_for_ever(
     if code == 201:
         assert answer.body["spec"]["expirationSeconds"] == given
     else:
-        assert answer.reasons == [("spec.expirationSeconds", "FieldValueInvalid")]
+        assert answer.cause_reasons == [("spec.expirationSeconds", "FieldValueInvalid")]
 
 
 @in_virtual_time
@@ -219,7 +223,7 @@ async def test_a_token_is_bound_only_to_what_is_there_and_is_the_accounts() -> N
         ({"kind": ""}, 400),
     ):
         assert (await requested(api, boundObjectRef=reference)).code == code, reference
-    missing = SERVICE_ACCOUNT.path("default", "nobody")
+    missing = SERVICE_ACCOUNT.url_path("default", "nobody")
     assert (await requested(api, missing)).code == 404
 
 
@@ -234,7 +238,7 @@ async def test_a_token_for_others_is_none_of_ours() -> None:
 
 async def reviewed(api: Api, token: str, *audiences: str) -> Object:
     spec = {"token": token, **({"audiences": list(audiences)} if audiences else {})}
-    answer = await api.ask("POST", TOKEN_REVIEW.path(), {"spec": spec})
+    answer = await api.ask("POST", TOKEN_REVIEW.url_path(), {"spec": spec})
     assert answer.code == 201
     status: Object = answer.body["status"]
     return status
@@ -298,9 +302,9 @@ async def test_a_token_that_was_tampered_with_does_not_count(forge: Callable[[st
 )  # fmt: skip
 @in_virtual_time
 async def test_what_our_own_key_signed_must_still_be_whole(change: Object) -> None:
-    signer = Signer.made()
+    signer = Signer.generate()
     api = await a_robot(Tokens({}, signer=signer))
-    claims = signer.claims(await token_of(api))
+    claims = signer.verified_claims(await token_of(api))
     assert claims is not None
     assert who(api, signer.sign(claims)) is not None
     assert who(api, signer.sign({**claims, **change})) is None
@@ -314,9 +318,9 @@ async def test_a_token_of_another_server_does_not_count() -> None:
 
 def test_a_key_is_made_once_and_kept_for_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "key"
-    first = Signer.kept(path)
+    first = Signer.load_or_create(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert Signer.kept(path).claims(first.sign({"a": 1})) == {"a": 1}
+    assert Signer.load_or_create(path).verified_claims(first.sign({"a": 1})) == {"a": 1}
 
 
 @in_virtual_time
@@ -340,7 +344,7 @@ def subject(*rows: tuple[str, str]) -> Object:
 
 def test_a_certificate_names_a_user_and_groups() -> None:
     shown = subject(("organizationName", "a"), ("organizationName", "b"), ("commonName", "ann"))
-    assert certificate_user(shown) == User("ann", ("a", "b", "system:authenticated"))
+    assert certificate_user(shown) == UserInfo("ann", ("a", "b", "system:authenticated"))
 
 
 @pytest.mark.parametrize(

@@ -11,57 +11,63 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from phalanx.api.cel.nodes import BadExpression, Call, Name, Node, Select
-from phalanx.api.cel.program import Frame, Run, Scope, Typed
-from phalanx.api.cel.types import (
+from phalanx.api.cel.declarations import (
     BOOL,
     DYN,
-    NUMBER,
-    Kind,
+    INTEGER,
+    CelType,
+    is_assignable,
     list_of,
     map_of,
     optional_of,
-    takes,
 )
-from phalanx.api.cel.values import NONE, Fault, Optional, overload
+from phalanx.api.cel.evaluator import Activation, Evaluator, TypedEvaluator, VariableScope
+from phalanx.api.cel.parser import (
+    BadExpression,
+    CallExpression,
+    Expression,
+    IdentifierExpression,
+    SelectExpression,
+)
+from phalanx.api.cel.values import EMPTY_OPTIONAL, EvaluationError, OptionalValue, no_such_overload
 
 #: Compiles a part of an expression.
-Compile = Callable[[Node, Scope], Typed]
+CompileFunction = Callable[[Expression, VariableScope], TypedEvaluator]
 
 
-class Loop(NamedTuple):
+class Comprehension(NamedTuple):
     """A run over a value: its steps set variables; what is done in them."""
 
-    rounds: Callable[[Frame], Iterator[None]]
-    test: Run | None
-    body: Run | None
+    iterate: Callable[[Activation], Iterator[None]]
+    test: Evaluator | None
+    body: Evaluator | None
 
 
 # ------------------------------------------------------------------------------------- what they do
 
 
-def _all(loop: Loop) -> Run:
-    return _either(loop, False)
+def _build_all(loop: Comprehension) -> Evaluator:
+    return _build_quantifier(loop, False)
 
 
-def _exists(loop: Loop) -> Run:
-    return _either(loop, True)
+def _build_exists(loop: Comprehension) -> Evaluator:
+    return _build_quantifier(loop, True)
 
 
-def _either(loop: Loop, decisive: bool) -> Run:
+def _build_quantifier(loop: Comprehension, decisive: bool) -> Evaluator:
     """The decisive answer, if any round gives it; a fault counts only if none does."""
-    test = loop.test or _never
+    test = loop.test or _return_false
 
-    def run(frame: Frame) -> bool:
-        fault: Fault | None = None
-        for _ in loop.rounds(frame):
+    def run(frame: Activation) -> bool:
+        fault: EvaluationError | None = None
+        for _ in loop.iterate(frame):
             try:
                 answer = test(frame)
-            except Fault as error:
+            except EvaluationError as error:
                 fault = fault or error
                 continue
             if answer.__class__ is not bool:
-                fault = fault or overload()
+                fault = fault or no_such_overload()
             elif answer is decisive:
                 return decisive
         if fault:
@@ -71,44 +77,48 @@ def _either(loop: Loop, decisive: bool) -> Run:
     return run
 
 
-def _never(frame: Frame) -> bool:
+def _return_false(frame: Activation) -> bool:
     return False
 
 
-def _nothing(frame: Frame) -> Any:
+def _return_none(frame: Activation) -> Any:
     return None
 
 
-def _exists_one(loop: Loop) -> Run:
-    test = loop.test or _never
+def _build_exists_one(loop: Comprehension) -> Evaluator:
+    test = loop.test or _return_false
 
-    def run(frame: Frame) -> bool:
-        return sum(_true(test(frame)) for _ in loop.rounds(frame)) == 1
+    def run(frame: Activation) -> bool:
+        return sum(_require_bool(test(frame)) for _ in loop.iterate(frame)) == 1
 
     return run
 
 
-def _true(answer: Any) -> bool:
+def _require_bool(answer: Any) -> bool:
     if answer.__class__ is not bool:
-        raise overload()
+        raise no_such_overload()
     return bool(answer)
 
 
-def _list(loop: Loop) -> Run:
-    test, body = loop.test, loop.body or _never
+def _build_list(loop: Comprehension) -> Evaluator:
+    test, body = loop.test, loop.body or _return_false
 
-    def run(frame: Frame) -> list[Any]:
-        return [body(frame) for _ in loop.rounds(frame) if test is None or _true(test(frame))]
+    def run(frame: Activation) -> list[Any]:
+        return [
+            body(frame) for _ in loop.iterate(frame) if test is None or _require_bool(test(frame))
+        ]
 
     return run
 
 
-def _map(loop: Loop) -> Run:
+def _build_map(loop: Comprehension) -> Evaluator:
     """Entries by the first variable, which the body gives beside its value."""
-    test, body = loop.test, loop.body or _nothing
+    test, body = loop.test, loop.body or _return_none
 
-    def run(frame: Frame) -> dict[Any, Any]:
-        pairs = (body(frame) for _ in loop.rounds(frame) if test is None or _true(test(frame)))
+    def run(frame: Activation) -> dict[Any, Any]:
+        pairs = (
+            body(frame) for _ in loop.iterate(frame) if test is None or _require_bool(test(frame))
+        )
         return dict(pairs)
 
     return run
@@ -117,11 +127,11 @@ def _map(loop: Loop) -> Run:
 # ------------------------------------------------------------------------------------------- rounds
 
 
-def _rounds(of: Run, places: Sequence[int]) -> Callable[[Frame], Iterator[None]]:
-    def rounds(frame: Frame) -> Iterator[None]:
+def _iteration(of: Evaluator, places: Sequence[int]) -> Callable[[Activation], Iterator[None]]:
+    def rounds(frame: Activation) -> Iterator[None]:
         value, slots = of(frame), frame.values
         if not isinstance(value, list | dict):
-            raise overload()
+            raise no_such_overload()
         pairs = value.items() if isinstance(value, dict) else enumerate(value)
         one = isinstance(value, list)
         for key, item in pairs:
@@ -135,16 +145,16 @@ def _rounds(of: Run, places: Sequence[int]) -> Callable[[Frame], Iterator[None]]
     return rounds
 
 
-def _variables(call: Call, count: int) -> list[str]:
+def _variable_names(call: CallExpression, count: int) -> list[str]:
     names = []
     for argument in call.args[:count]:
-        if not isinstance(argument, Name):
+        if not isinstance(argument, IdentifierExpression):
             raise BadExpression(argument.at, "argument must be a simple name")
         names.append(argument.name)
     return names
 
 
-def _kinds(call: Call, kind: Kind, count: int) -> list[Kind]:
+def _variable_types(call: CallExpression, kind: CelType, count: int) -> list[CelType]:
     """The types of a loop's variables."""
     if kind == DYN:
         return [DYN] * count
@@ -152,116 +162,128 @@ def _kinds(call: Call, kind: Kind, count: int) -> list[Kind]:
         what = f"expression of type '{kind}' cannot be range of a comprehension"
         raise BadExpression(call.at, f"{what} (must be list, map, or dynamic)")
     if kind.name == "list":
-        return [NUMBER, kind.of[0]] if count == 2 else [kind.of[0]]
-    return list(kind.of)[:count]
+        return [INTEGER, kind.parameters[0]] if count == 2 else [kind.parameters[0]]
+    return list(kind.parameters)[:count]
 
 
 class Macro(NamedTuple):
     """A macro: how many variables it names, what it does, and what follows the variables."""
 
     variables: int
-    make: Callable[[Loop], Run]
+    build: Callable[[Comprehension], Evaluator]
     has_test: bool
     has_body: bool
-    gives: Callable[[Kind, Kind], Kind]
+    result_type: Callable[[CelType, CelType], CelType]
 
 
-_LOGICAL: Callable[[Kind, Kind], Kind] = lambda key, body: BOOL  # noqa: E731
-_LISTED: Callable[[Kind, Kind], Kind] = lambda key, body: list_of(body)  # noqa: E731
+_BOOL_RESULT: Callable[[CelType, CelType], CelType] = lambda key, body: BOOL  # noqa: E731
+_LIST_RESULT: Callable[[CelType, CelType], CelType] = lambda key, body: list_of(body)  # noqa: E731
 
 #: By name and number of arguments.
 MACROS: dict[tuple[str, int], Macro] = {
-    ("all", 2): Macro(1, _all, True, False, _LOGICAL),
-    ("exists", 2): Macro(1, _exists, True, False, _LOGICAL),
-    ("exists_one", 2): Macro(1, _exists_one, True, False, _LOGICAL),
-    ("existsOne", 2): Macro(1, _exists_one, True, False, _LOGICAL),
-    ("map", 2): Macro(1, _list, False, True, _LISTED),
-    ("map", 3): Macro(1, _list, True, True, _LISTED),
-    ("filter", 2): Macro(1, _list, True, False, _LISTED),
-    ("all", 3): Macro(2, _all, True, False, _LOGICAL),
-    ("exists", 3): Macro(2, _exists, True, False, _LOGICAL),
-    ("existsOne", 3): Macro(2, _exists_one, True, False, _LOGICAL),
-    ("transformList", 3): Macro(2, _list, False, True, _LISTED),
-    ("transformList", 4): Macro(2, _list, True, True, _LISTED),
-    ("transformMap", 3): Macro(2, _map, False, True, map_of),
-    ("transformMap", 4): Macro(2, _map, True, True, map_of),
+    ("all", 2): Macro(1, _build_all, True, False, _BOOL_RESULT),
+    ("exists", 2): Macro(1, _build_exists, True, False, _BOOL_RESULT),
+    ("exists_one", 2): Macro(1, _build_exists_one, True, False, _BOOL_RESULT),
+    ("existsOne", 2): Macro(1, _build_exists_one, True, False, _BOOL_RESULT),
+    ("map", 2): Macro(1, _build_list, False, True, _LIST_RESULT),
+    ("map", 3): Macro(1, _build_list, True, True, _LIST_RESULT),
+    ("filter", 2): Macro(1, _build_list, True, False, _LIST_RESULT),
+    ("all", 3): Macro(2, _build_all, True, False, _BOOL_RESULT),
+    ("exists", 3): Macro(2, _build_exists, True, False, _BOOL_RESULT),
+    ("existsOne", 3): Macro(2, _build_exists_one, True, False, _BOOL_RESULT),
+    ("transformList", 3): Macro(2, _build_list, False, True, _LIST_RESULT),
+    ("transformList", 4): Macro(2, _build_list, True, True, _LIST_RESULT),
+    ("transformMap", 3): Macro(2, _build_map, False, True, map_of),
+    ("transformMap", 4): Macro(2, _build_map, True, True, map_of),
 }
 
 
-def looped(macro: Macro, call: Call, of: Typed, scope: Scope, compile_: Compile) -> Typed:
+def compile_comprehension(
+    macro: Macro,
+    call: CallExpression,
+    operand: TypedEvaluator,
+    scope: VariableScope,
+    compile_: CompileFunction,
+) -> TypedEvaluator:
     """A macro that runs over a value."""
-    names = _variables(call, macro.variables)
-    kinds = _kinds(call, of.kind, macro.variables)
-    inner, places = scope.inner(zip(names, kinds, strict=True))
+    names = _variable_names(call, macro.variables)
+    kinds = _variable_types(call, operand.result_type, macro.variables)
+    inner, places = scope.with_variables(zip(names, kinds, strict=True))
     parts = [compile_(argument, inner) for argument in call.args[macro.variables :]]
     test = parts[0] if macro.has_test else None
-    if test and not takes(BOOL, test.kind, {}):
-        what = f"found no matching overload for '_&&_' applied to '(bool, {test.kind})'"
+    if test and not is_assignable(BOOL, test.result_type, {}):
+        what = f"found no matching overload for '_&&_' applied to '(bool, {test.result_type})'"
         raise BadExpression(call.args[macro.variables].at, what)
-    body = parts[-1] if macro.has_body else Typed(kinds[-1], _slot(places[-1]))
-    made = _keyed(body.run, places[0]) if macro.make is _map else body.run
-    loop = Loop(_rounds(of.run, places), test.run if test else None, made)
-    return Typed(macro.gives(kinds[0], body.kind), macro.make(loop))
+    body = parts[-1] if macro.has_body else TypedEvaluator(kinds[-1], _read_slot(places[-1]))
+    made = _read_entry(body.evaluate, places[0]) if macro.build is _build_map else body.evaluate
+    loop = Comprehension(
+        _iteration(operand.evaluate, places), test.evaluate if test else None, made
+    )
+    return TypedEvaluator(macro.result_type(kinds[0], body.result_type), macro.build(loop))
 
 
-def _slot(place: int) -> Run:
+def _read_slot(place: int) -> Evaluator:
     return lambda frame: frame.values[place]
 
 
-def _keyed(body: Run, place: int) -> Run:
+def _read_entry(body: Evaluator, place: int) -> Evaluator:
     return lambda frame: (frame.values[place], body(frame))
 
 
 # ------------------------------------------------------------------------------------- of one value
 
 
-def has_argument(call: Call) -> Select:
+def has_macro_argument(call: CallExpression) -> SelectExpression:
     """The field that `has` asks for."""
     argument = call.args[0] if len(call.args) == 1 else None
-    if not isinstance(argument, Select) or argument.optional:
+    if not isinstance(argument, SelectExpression) or argument.optional:
         raise BadExpression(call.at, "invalid argument to has() macro")
     return argument
 
 
-def opened(call: Call, of: Typed, scope: Scope, compile_: Compile) -> Typed:
+def compile_opt_map(
+    call: CallExpression, operand: TypedEvaluator, scope: VariableScope, compile_: CompileFunction
+) -> TypedEvaluator:
     """`x.optMap(v, e)` and `x.optFlatMap(v, e)`: e of what x holds, if it holds anything."""
-    (name,) = _variables(call, 1)
-    kind = of.kind.of[0] if of.kind.name == "optional_type" else DYN
-    inner, (place,) = scope.inner([(name, kind)])
+    (name,) = _variable_names(call, 1)
+    kind = operand.result_type.parameters[0] if operand.result_type.name == "optional_type" else DYN
+    inner, (place,) = scope.with_variables([(name, kind)])
     body, flat = compile_(call.args[1], inner), call.name == "optFlatMap"
 
-    def run(frame: Frame) -> Optional:
-        value = optional(of.run(frame))
+    def run(frame: Activation) -> OptionalValue:
+        value = require_optional(operand.evaluate(frame))
         if not value.has:
-            return NONE
+            return EMPTY_OPTIONAL
         frame.values[place] = value.value
-        made = body.run(frame)
-        return optional(made) if flat else Optional(True, made)
+        made = body.evaluate(frame)
+        return require_optional(made) if flat else OptionalValue(True, made)
 
-    return Typed(body.kind if flat else optional_of(body.kind), run)
+    return TypedEvaluator(body.result_type if flat else optional_of(body.result_type), run)
 
 
-def instead(call: Call, of: Typed, other: Typed) -> Typed:
+def compile_or_value(
+    call: CallExpression, operand: TypedEvaluator, other: TypedEvaluator
+) -> TypedEvaluator:
     """`x.orValue(y)` and `x.or(y)`: what x holds, or else y."""
-    kind = of.kind.of[0] if of.kind.name == "optional_type" else DYN
+    kind = operand.result_type.parameters[0] if operand.result_type.name == "optional_type" else DYN
     whole = call.name == "or"
 
-    def run(frame: Frame) -> Any:
-        value = optional(of.run(frame))
+    def run(frame: Activation) -> Any:
+        value = require_optional(operand.evaluate(frame))
         if not value.has:
-            return other.run(frame)
+            return other.evaluate(frame)
         return value if whole else value.value
 
     if whole:
-        return Typed(of.kind, run)
-    if not takes(kind, other.kind, {}):
-        what = f"found no matching overload for 'orValue' applied to '{of.kind}.({other.kind})'"
+        return TypedEvaluator(operand.result_type, run)
+    if not is_assignable(kind, other.result_type, {}):
+        what = f"found no matching overload for 'orValue' applied to '{operand.result_type}.({other.result_type})'"
         raise BadExpression(call.at, what)
-    return Typed(kind if kind != DYN else other.kind, run)
+    return TypedEvaluator(kind if kind != DYN else other.result_type, run)
 
 
-def optional(value: Any) -> Optional:
+def require_optional(value: Any) -> OptionalValue:
     """A value that may be missing; nothing else will do."""
-    if not isinstance(value, Optional):
-        raise overload()
+    if not isinstance(value, OptionalValue):
+        raise no_such_overload()
     return value

@@ -16,14 +16,14 @@ from math import isnan
 from typing import Any
 
 #: The first integers that are too large.
-INT, UINT = 2**63, 2**64
+INT_LIMIT, UINT_LIMIT = 2**63, 2**64
 
 
-class Fault(Exception):
+class EvaluationError(Exception):
     """An evaluation without a result: `no such key: x`, `division by zero`."""
 
 
-class Exhausted(Exception):
+class CostLimitExceeded(Exception):
     """An evaluation that took more steps than it may."""
 
     def __init__(self) -> None:
@@ -49,24 +49,24 @@ class Duration:
 
 
 @dataclass(frozen=True, slots=True)
-class Optional:
+class OptionalValue:
     """A value that may be missing."""
 
     has: bool
     value: Any = None
 
 
-NONE = Optional(False)
+EMPTY_OPTIONAL = OptionalValue(False)
 
 
 @dataclass(frozen=True, slots=True)
-class Type:
+class TypeValue:
     """A type as a value: `type(x)`, `int`."""
 
     name: str
 
 
-class Unordered(list[Any]):
+class UnorderedList(list[Any]):
     """A list whose order says nothing: a set, or a map by the values of some keys."""
 
     __slots__ = ("keys",)
@@ -77,118 +77,128 @@ class Unordered(list[Any]):
         self.keys = keys
 
 
-_NAMES: dict[type, str] = {
+_TYPE_NAMES: dict[type, str] = {
     bool: "bool", int: "int", Uint: "uint", float: "double", str: "string", bytes: "bytes",
-    list: "list", Unordered: "list", dict: "map", type(None): "null_type", Type: "type",
+    list: "list", UnorderedList: "list", dict: "map", type(None): "null_type", TypeValue: "type",
     Timestamp: "google.protobuf.Timestamp", Duration: "google.protobuf.Duration",
-    Optional: "optional_type",
+    OptionalValue: "optional_type",
 }  # fmt: skip
-_NUMBERS = (int, float, Uint)
+_NUMERIC_TYPES = (int, float, Uint)
 
 
 def type_name(value: Any) -> str:
     """What the language calls the type of a value."""
-    return _NAMES.get(value.__class__) or str(value.type_name)
+    return _TYPE_NAMES.get(value.__class__) or str(value.type_name)
 
 
-def equal(a: Any, b: Any) -> bool:
+def values_equal(a: Any, b: Any) -> bool:
     """Whether two values are the same."""
     kind, other = a.__class__, b.__class__
-    if kind in _NUMBERS:
-        return other in _NUMBERS and bool(a == b)
+    if kind in _NUMERIC_TYPES:
+        return other in _NUMERIC_TYPES and bool(a == b)
     if isinstance(a, list):
         return isinstance(b, list) and _equal_lists(a, b)
     if kind is not other:
         return False
     if kind is dict:
-        return len(a) == len(b) and all(k in b and equal(v, b[k]) for k, v in a.items())
-    if kind is Optional:
-        return a.has == b.has and (not a.has or equal(a.value, b.value))
+        return len(a) == len(b) and all(k in b and values_equal(v, b[k]) for k, v in a.items())
+    if kind is OptionalValue:
+        return a.has == b.has and (not a.has or values_equal(a.value, b.value))
     return bool(a == b)
 
 
 def _equal_lists(a: list[Any], b: list[Any]) -> bool:
     if len(a) != len(b):
         return False
-    if isinstance(a, Unordered):
+    if isinstance(a, UnorderedList):
         return _equal_unordered(a, b)
-    return all(equal(x, y) for x, y in zip(a, b, strict=True))
+    return all(values_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-def _equal_unordered(a: Unordered, b: list[Any]) -> bool:
-    there = {distinct(item, a.keys): item for item in b}
-    return all((key := distinct(item, a.keys)) in there and equal(item, there[key]) for item in a)
+def _equal_unordered(a: UnorderedList, b: list[Any]) -> bool:
+    there = {identity_key(item, a.keys): item for item in b}
+    return all(
+        (key := identity_key(item, a.keys)) in there and values_equal(item, there[key])
+        for item in a
+    )
 
 
-def distinct(item: Any, keys: tuple[str, ...] = ()) -> Hashable:
+def identity_key(item: Any, keys: tuple[str, ...] = ()) -> Hashable:
     """What two items have in common if they are the same, or the same in some of their fields."""
     if keys and isinstance(item, dict):
-        return tuple(distinct(item.get(key)) for key in keys)
+        return tuple(identity_key(item.get(key)) for key in keys)
     if isinstance(item, dict):
-        return (dict, frozenset((key, distinct(value)) for key, value in item.items()))
+        return (dict, frozenset((key, identity_key(value)) for key, value in item.items()))
     if isinstance(item, list):
-        return (list, tuple(distinct(one) for one in item))
-    if item.__class__ is Optional:
-        return (Optional, item.has, distinct(item.value))
-    if item.__class__ in _NUMBERS:
+        return (list, tuple(identity_key(one) for one in item))
+    if item.__class__ is OptionalValue:
+        return (OptionalValue, item.has, identity_key(item.value))
+    if item.__class__ in _NUMERIC_TYPES:
         return (float, item)
     return (item.__class__, item)
 
 
 def has_key(entries: dict[Any, Any], key: Any) -> bool:
     """Whether a map has an entry; numbers of all types are one key, and true is none."""
-    return (key.__class__ is str or key.__class__ in _NUMBERS) and key in entries
+    return (key.__class__ is str or key.__class__ in _NUMERIC_TYPES) and key in entries
 
 
-def ordered(a: Any, b: Any) -> int:
+def compare_values(a: Any, b: Any) -> int:
     """Negative, zero or positive, as the one comes before, with or after the other."""
     kind, other = a.__class__, b.__class__
-    if kind in _NUMBERS and other in _NUMBERS:
+    if kind in _NUMERIC_TYPES and other in _NUMERIC_TYPES:
         if (kind is float and isnan(a)) or (other is float and isnan(b)):
-            raise Fault("NaN values cannot be ordered")
-    elif kind is not other or kind in (list, dict, type(None), Type, Optional, Unordered):
-        raise overload()
+            raise EvaluationError("NaN values cannot be ordered")
+    elif kind is not other or kind in (
+        list,
+        dict,
+        type(None),
+        TypeValue,
+        OptionalValue,
+        UnorderedList,
+    ):
+        raise no_such_overload()
     return int(a > b) - int(a < b)
 
 
-def overload() -> Fault:
+def no_such_overload() -> EvaluationError:
     """The fault of a call whose arguments are of types that nobody knows what to do with."""
-    return Fault("no such overload")
+    return EvaluationError("no such overload")
 
 
-def integer(value: int) -> int:
+def checked_int(value: int) -> int:
     """An integer that fits."""
-    if not -INT <= value < INT:
-        raise Fault("integer overflow")
+    if not -INT_LIMIT <= value < INT_LIMIT:
+        raise EvaluationError("integer overflow")
     return value
 
 
-def unsigned(value: int) -> Uint:
+def checked_uint(value: int) -> Uint:
     """An unsigned integer that fits."""
-    if not 0 <= value < UINT:
-        raise Fault("unsigned integer overflow")
+    if not 0 <= value < UINT_LIMIT:
+        raise EvaluationError("unsigned integer overflow")
     return Uint(value)
 
 
-def span(nanos: int) -> Duration:
+def make_duration(nanos: int) -> Duration:
     """A duration that fits."""
-    if not -INT <= nanos < INT:
-        raise Fault("integer overflow")
+    if not -INT_LIMIT <= nanos < INT_LIMIT:
+        raise EvaluationError("integer overflow")
     return Duration(nanos)
 
 
 #: The years 1 to 9999.
-_FIRST, _LAST = -62_135_596_800, 253_402_300_800
+_MIN_TIMESTAMP, _MAX_TIMESTAMP = -62_135_596_800, 253_402_300_800
 
 
-def moment(nanos: int) -> Timestamp:
+def make_timestamp(nanos: int) -> Timestamp:
     """A moment that a calendar knows."""
-    if not _FIRST * 10**9 <= nanos < _LAST * 10**9:
-        raise Fault("timestamp overflow")
+    if not _MIN_TIMESTAMP * 10**9 <= nanos < _MAX_TIMESTAMP * 10**9:
+        raise EvaluationError("timestamp overflow")
     return Timestamp(nanos)
 
 
-def decimal(value: Fraction, digits: int) -> str:
+def format_fraction(value: Fraction, digits: int) -> str:
     """A number with so many digits behind its point."""
     scaled = round(value * 10**digits)
     sign, scaled = ("-" if scaled < 0 else ""), abs(scaled)

@@ -12,38 +12,38 @@ from typing import Any
 import msgspec
 
 from phalanx.api.core import PodSpec
-from phalanx.api.quantity import canonical, value
+from phalanx.api.quantity import canonical_quantity, exact_value
 from phalanx.api.resources import container_requests
 from phalanx.api.wire import Object
 
-GATED = "Scheduling is blocked due to non-empty scheduling gates"
+SCHEDULING_GATED_MESSAGE = "Scheduling is blocked due to non-empty scheduling gates"
 
-_POD_SPEC: Mapping[str, Any] = {
+_POD_SPEC_DEFAULTS: Mapping[str, Any] = {
     "restartPolicy": "Always",
     "terminationGracePeriodSeconds": 30,
     "dnsPolicy": "ClusterFirst",
     "schedulerName": "default-scheduler",
 }
-_CONTAINER: Mapping[str, Any] = {
+_CONTAINER_DEFAULTS: Mapping[str, Any] = {
     "terminationMessagePath": "/dev/termination-log",
     "terminationMessagePolicy": "File",
 }
-_PROBE: Mapping[str, Any] = {
+_PROBE_DEFAULTS: Mapping[str, Any] = {
     "timeoutSeconds": 1,
     "periodSeconds": 10,
     "successThreshold": 1,
     "failureThreshold": 3,
 }
-_HTTP_GET: Mapping[str, Any] = {"path": "/", "scheme": "HTTP"}
+_HTTP_GET_DEFAULTS: Mapping[str, Any] = {"path": "/", "scheme": "HTTP"}
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _HOOKS = ("postStart", "preStop")
 #: Volume sources whose files have a mode.
-_FILES = ("secret", "configMap", "downwardAPI", "projected")
-_MODE = 0o644
-_TOKEN_SECONDS = 3600
+_FILE_SOURCES = ("secret", "configMap", "downwardAPI", "projected")
+_DEFAULT_MODE = 0o644
+_TOKEN_EXPIRATION_SECONDS = 3600
 #: The resources that make a quality of service.
-_SERVICE = ("cpu", "memory")
-_PAGES = "hugepages-"
+_QOS_RESOURCES = ("cpu", "memory")
+_HUGE_PAGES_PREFIX = "hugepages-"
 _AFFINITIES = ("podAffinity", "podAntiAffinity")
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -55,26 +55,26 @@ def default_pod(pod: Object) -> None:
     default_pod_spec(spec)
     spec.setdefault("enableServiceLinks", True)
     for container in (*spec.get("containers", ()), *spec.get("initContainers", ())):
-        _request_limits(container["resources"])
+        _default_requests_to_limits(container["resources"])
         if spec.get("hostNetwork"):
-            _open_host_ports(container)
+            _default_host_ports(container)
     if spec.get("resources", {}).get("limits"):
-        _request_as_a_whole(spec)
+        _default_pod_level_requests(spec)
     _default_status(pod["status"], spec)
 
 
 def default_pod_spec(spec: Object) -> None:
     """Defaults of the spec of a Pod or of a template."""
-    _add(spec, _POD_SPEC)
+    _set_defaults(spec, _POD_SPEC_DEFAULTS)
     spec.setdefault("securityContext", {})
-    _name_account_twice(spec)
+    _mirror_service_account(spec)
     for container in _containers(spec):
         _default_container(container)
     for volume in spec.get("volumes", ()):
         _default_volume(volume)
 
 
-def begin_pod(pod: Object, now: str) -> None:
+def prepare_pod_for_create(pod: Object, now: str) -> None:
     """The status of a new Pod, and selectors that depend on its labels."""
     pod["status"] = {"phase": "Pending", "qosClass": qos_class(pod["spec"])}
     if pod["spec"].get("schedulingGates"):
@@ -84,21 +84,25 @@ def begin_pod(pod: Object, now: str) -> None:
                 "status": "False",
                 "lastTransitionTime": now,
                 "reason": "SchedulingGated",
-                "message": GATED,
+                "message": SCHEDULING_GATED_MESSAGE,
             }
         ]
-    _select_by_label_keys(pod)
+    _apply_match_label_keys(pod)
 
 
 def qos_class(spec: Object) -> str:
     """How a Pod is treated when its node runs short: by what its containers ask for and may use."""
     whole = spec.get("resources") or {}
-    has_own = any(name in whole.get(part, {}) for part in whole for name in _SERVICE)
-    parts = [whole] if has_own else [c.get("resources") or {} for c in _lasting(spec)]
-    stated = [(_stated(part, "requests"), _stated(part, "limits")) for part in parts]
+    has_own = any(name in whole.get(part, {}) for part in whole for name in _QOS_RESOURCES)
+    parts = (
+        [whole] if has_own else [c.get("resources") or {} for c in _main_and_init_containers(spec)]
+    )
+    stated = [
+        (_qos_quantities(part, "requests"), _qos_quantities(part, "limits")) for part in parts
+    ]
     if not any(requests or limits for requests, limits in stated):
         return "BestEffort"
-    settled = all(_is_settled(requests, limits) for requests, limits in stated)
+    settled = all(_is_guaranteed(requests, limits) for requests, limits in stated)
     return "Guaranteed" if settled else "Burstable"
 
 
@@ -113,24 +117,24 @@ def _default_status(status: Object, spec: Object) -> None:
             status["podIPs"] = [{"ip": first}]
 
 
-def _lasting(spec: Object) -> list[Object]:
+def _main_and_init_containers(spec: Object) -> list[Object]:
     return [*spec.get("containers", ()), *spec.get("initContainers", ())]
 
 
-def _stated(resources: Object, part: str) -> dict[str, str]:
+def _qos_quantities(resources: Object, part: str) -> dict[str, str]:
     quantities = resources.get(part) or {}
-    return {name: quantities[name] for name in _SERVICE if quantities.get(name, "0") != "0"}
+    return {name: quantities[name] for name in _QOS_RESOURCES if quantities.get(name, "0") != "0"}
 
 
-def _is_settled(requests: Mapping[str, str], limits: Mapping[str, str]) -> bool:
+def _is_guaranteed(requests: Mapping[str, str], limits: Mapping[str, str]) -> bool:
     """Whether exactly what is asked for may be used."""
-    return len(requests) == len(limits) == len(_SERVICE) and all(
-        requests[name] == limits[name] or value(requests[name]) == value(limits[name])
-        for name in _SERVICE
+    return len(requests) == len(limits) == len(_QOS_RESOURCES) and all(
+        requests[name] == limits[name] or exact_value(requests[name]) == exact_value(limits[name])
+        for name in _QOS_RESOURCES
     )
 
 
-def _add(obj: Object, defaults: Mapping[str, Any]) -> None:
+def _set_defaults(obj: Object, defaults: Mapping[str, Any]) -> None:
     for key, default in defaults.items():
         obj.setdefault(key, default)
 
@@ -141,14 +145,14 @@ def _containers(spec: Object) -> Iterator[Object]:
     yield from spec.get("ephemeralContainers", ())
 
 
-def _name_account_twice(spec: Object) -> None:
+def _mirror_service_account(spec: Object) -> None:
     """An account has two names, one of them deprecated; who says one says both."""
     if account := spec.get("serviceAccountName") or spec.get("serviceAccount"):
         spec["serviceAccountName"] = spec["serviceAccount"] = account
 
 
 def _default_container(container: Object) -> None:
-    _add(container, _CONTAINER)
+    _set_defaults(container, _CONTAINER_DEFAULTS)
     if "imagePullPolicy" not in container:
         container["imagePullPolicy"] = _pull_policy(container.get("image", ""))
     for name in _PROBES:
@@ -169,12 +173,12 @@ def _pull_policy(image: str) -> str:
 
 def _default_probe(probe: Object) -> None:
     _default_http(probe)
-    _add(probe, _PROBE)
+    _set_defaults(probe, _PROBE_DEFAULTS)
 
 
 def _default_http(handler: Object) -> None:
     if "httpGet" in handler:
-        _add(handler["httpGet"], _HTTP_GET)
+        _set_defaults(handler["httpGet"], _HTTP_GET_DEFAULTS)
 
 
 def _default_field(source: Object) -> None:
@@ -185,14 +189,14 @@ def _default_field(source: Object) -> None:
 def _default_volume(volume: Object) -> None:
     if len(volume) == 1:
         volume["emptyDir"] = {}
-    for source in _FILES:
+    for source in _FILE_SOURCES:
         if source in volume:
-            volume[source].setdefault("defaultMode", _MODE)
+            volume[source].setdefault("defaultMode", _DEFAULT_MODE)
     for item in volume.get("downwardAPI", {}).get("items", ()):
         _default_field(item)
     for source in volume.get("projected", {}).get("sources", ()):
         if "serviceAccountToken" in source:
-            source["serviceAccountToken"].setdefault("expirationSeconds", _TOKEN_SECONDS)
+            source["serviceAccountToken"].setdefault("expirationSeconds", _TOKEN_EXPIRATION_SECONDS)
         for item in source.get("downwardAPI", {}).get("items", ()):
             _default_field(item)
     if "ephemeral" in volume:
@@ -200,69 +204,74 @@ def _default_volume(volume: Object) -> None:
         template.get("spec", {}).setdefault("volumeMode", "Filesystem")
 
 
-def _request_limits(resources: Object) -> None:
+def _default_requests_to_limits(resources: Object) -> None:
     """Who limits a resource and does not ask for it asks for all of it."""
     if limits := resources.get("limits"):
         resources["requests"] = {**limits, **resources.get("requests", {})}
 
 
-def _request_as_a_whole(spec: Object) -> None:
+def _default_pod_level_requests(spec: Object) -> None:
     """Who limits a pod as a whole and does not say what it asks for asks for what its containers
     do together, or, of what no container asks for, for all that it may use.
     """
     resources = spec["resources"]
     stated = resources.get("requests", {})
-    together = {**resources["limits"], **_together(spec)}
-    wanted = {name: text for name, text in together.items() if _may_be_shared(name)}
+    together = {**resources["limits"], **_sum_requests(spec)}
+    wanted = {name: text for name, text in together.items() if _is_pod_level_resource(name)}
     if wanted or stated:
         resources["requests"] = {**wanted, **stated}
 
 
-def _may_be_shared(name: str) -> bool:
+def _is_pod_level_resource(name: str) -> bool:
     """Whether a pod as a whole may ask for a resource."""
-    return name in _SERVICE or name.startswith(_PAGES)
+    return name in _QOS_RESOURCES or name.startswith(_HUGE_PAGES_PREFIX)
 
 
-def _together(spec: Object) -> dict[str, str]:
+def _sum_requests(spec: Object) -> dict[str, str]:
     """The CPU and memory that containers ask for, as the scheduler adds them up."""
     parts = {name: spec.get(name, ()) for name in ("containers", "initContainers")}
     total = container_requests(msgspec.convert(parts, PodSpec))
     return {
-        name: canonical(f"{total[name]}m") if name == "cpu" else _bytes(total[name], spec)
-        for name in _SERVICE
+        name: canonical_quantity(f"{total[name]}m")
+        if name == "cpu"
+        else _format_memory(total[name], spec)
+        for name in _QOS_RESOURCES
         if name in total
     }
 
 
-def _bytes(count: int, spec: Object) -> str:
+def _format_memory(count: int, spec: Object) -> str:
     """A sum of memory in the style of those that are added up."""
-    texts = (c["resources"].get("requests", {}).get("memory", "0") for c in _lasting(spec))
+    texts = (
+        c["resources"].get("requests", {}).get("memory", "0")
+        for c in _main_and_init_containers(spec)
+    )
     style = next((str(text) for text in texts if text != "0"), "")
     is_binary = style.endswith("i") and count % 1024 == 0
-    return canonical(f"{count // 1024}Ki" if is_binary else str(count))
+    return canonical_quantity(f"{count // 1024}Ki" if is_binary else str(count))
 
 
-def _open_host_ports(container: Object) -> None:
+def _default_host_ports(container: Object) -> None:
     for port in container.get("ports", ()):
         if not port.get("hostPort"):
             port["hostPort"] = port["containerPort"]
 
 
-def _select_by_label_keys(pod: Object) -> None:
+def _apply_match_label_keys(pod: Object) -> None:
     """Labels that a term names by key only become requirements with the Pod's own values."""
     labels = pod["metadata"].get("labels", {})
     affinity = pod["spec"].get("affinity", {})
     for sort in _AFFINITIES:
         terms = affinity.get(sort, {})
         for term in terms.get(_REQUIRED, ()):
-            _require_labels(term, labels)
+            _add_label_requirements(term, labels)
         for weighted in terms.get(_PREFERRED, ()):
-            _require_labels(weighted["podAffinityTerm"], labels)
+            _add_label_requirements(weighted["podAffinityTerm"], labels)
     for constraint in pod["spec"].get("topologySpreadConstraints", ()):
-        _require_labels(constraint, labels)
+        _add_label_requirements(constraint, labels)
 
 
-def _require_labels(term: Object, labels: Mapping[str, str]) -> None:
+def _add_label_requirements(term: Object, labels: Mapping[str, str]) -> None:
     for field, operator in (("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")):
         for key in term.get(field, ()):
             if key in labels and "labelSelector" in term:

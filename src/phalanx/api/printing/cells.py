@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from phalanx.api.labelselectors import written
-from phalanx.api.meta import seconds
+from phalanx.api.meta import parse_timestamp
+from phalanx.api.selectors import format_selector
 from phalanx.api.wire import Object
 
 Cell = Callable[[Object, float], Any]
@@ -17,7 +17,7 @@ NONE, UNKNOWN, UNSET = "<none>", "<unknown>", "<unset>"
 _DAY, _YEAR = 86_400, 365 * 86_400
 
 
-def duration(elapsed: float) -> str:
+def format_duration(elapsed: float) -> str:
     """A length of time as people say it: the two largest units, fewer when it is long."""
     whole = int(elapsed)
     if whole < 0:
@@ -25,24 +25,24 @@ def duration(elapsed: float) -> str:
     minutes, hours, days = whole // 60, whole // 3600, whole // _DAY
     for limit, text in (
         (120, f"{whole}s"),
-        (600, _pair(minutes, "m", whole % 60, "s")),
+        (600, _format_units(minutes, "m", whole % 60, "s")),
         (180 * 60, f"{minutes}m"),
-        (8 * 3600, _pair(hours, "h", minutes % 60, "m")),
+        (8 * 3600, _format_units(hours, "h", minutes % 60, "m")),
         (48 * 3600, f"{hours}h"),
-        (8 * _DAY, _pair(days, "d", hours % 24, "h")),
+        (8 * _DAY, _format_units(days, "d", hours % 24, "h")),
         (2 * _YEAR, f"{days}d"),
-        (8 * _YEAR, _pair(days // 365, "y", days % 365, "d")),
+        (8 * _YEAR, _format_units(days // 365, "y", days % 365, "d")),
     ):
         if whole < limit:
             return text
     return f"{days // 365}y"
 
 
-def _pair(large: int, large_unit: str, small: int, small_unit: str) -> str:
+def _format_units(large: int, large_unit: str, small: int, small_unit: str) -> str:
     return f"{large}{large_unit}{small}{small_unit}" if small else f"{large}{large_unit}"
 
 
-def at(path: str, default: Any = "") -> Cell:
+def field_at(path: str, default: Any = "") -> Cell:
     """A cell that shows a field."""
     parts = path.split(".")
 
@@ -55,20 +55,20 @@ def at(path: str, default: Any = "") -> Cell:
     return cell
 
 
-def since(path: str) -> Cell:
+def time_since(path: str) -> Cell:
     """A cell that shows how long ago a timestamp was."""
-    read = at(path)
+    read = field_at(path)
 
     def cell(obj: Object, now: float) -> str:
         text = read(obj, now)
-        return duration(now - seconds(text)) if text else UNKNOWN
+        return format_duration(now - parse_timestamp(text)) if text else UNKNOWN
 
     return cell
 
 
-def listed(path: str, field: str = "") -> Cell:
+def item_list(path: str, field: str = "") -> Cell:
     """A cell that shows every item of a list, or a field of every one."""
-    read = at(path, ())
+    read = field_at(path, ())
 
     def cell(obj: Object, now: float) -> str:
         items = read(obj, now)
@@ -77,15 +77,15 @@ def listed(path: str, field: str = "") -> Cell:
     return cell
 
 
-def count(path: str) -> Cell:
+def item_count(path: str) -> Cell:
     """A cell that shows how many items or keys there are."""
-    read = at(path, ())
+    read = field_at(path, ())
     return lambda obj, now: len(read(obj, now))
 
 
 def labels(path: str) -> Cell:
     """A cell that shows labels."""
-    read = at(path, {})
+    read = field_at(path, {})
 
     def cell(obj: Object, now: float) -> str:
         return ",".join(f"{key}={value}" for key, value in read(obj, now).items()) or NONE
@@ -93,7 +93,7 @@ def labels(path: str) -> Cell:
     return cell
 
 
-def selector(path: str) -> Cell:
+def label_selector(path: str) -> Cell:
     """A cell that shows a label selector."""
-    read = at(path, {})
-    return lambda obj, now: written(read(obj, now)) or NONE
+    read = field_at(path, {})
+    return lambda obj, now: format_selector(read(obj, now)) or NONE

@@ -8,21 +8,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from phalanx.api.meta import seconds
+from phalanx.api.meta import parse_timestamp
 from phalanx.api.printing.cells import (
     NONE,
     UNKNOWN,
     UNSET,
     Cell,
-    at,
-    count,
-    duration,
+    field_at,
+    format_duration,
+    item_count,
+    item_list,
+    label_selector,
     labels,
-    listed,
-    selector,
-    since,
+    time_since,
 )
-from phalanx.api.scheduling import INITIALLY_SCHEDULED
+from phalanx.api.scheduling import POD_GROUP_INITIALLY_SCHEDULED
 from phalanx.api.wire import Object
 
 
@@ -42,8 +42,8 @@ class Column:
         return "name" if self.name == "Name" else ""
 
 
-NAME = Column("Name", at("metadata.name"))
-AGE = Column("Age", since("metadata.creationTimestamp"))
+NAME_COLUMN = Column("Name", field_at("metadata.name"))
+AGE_COLUMN = Column("Age", time_since("metadata.creationTimestamp"))
 
 
 def _ready_containers(pod: Object, now: float) -> str:
@@ -98,7 +98,7 @@ def _address(kind: str) -> Cell:
     return cell
 
 
-def _policy(group: Object, now: float) -> str:
+def _policy_type(group: Object, now: float) -> str:
     policy = group.get("spec", {}).get("schedulingPolicy") or {}
     return "Gang" if policy.get("gang") is not None else "Basic"
 
@@ -106,7 +106,7 @@ def _policy(group: Object, now: float) -> str:
 def _group_status(group: Object, now: float) -> str:
     if disrupted := _condition(group, "DisruptionTarget"):
         return str(disrupted.get("reason"))
-    scheduled = _condition(group, INITIALLY_SCHEDULED)
+    scheduled = _condition(group, POD_GROUP_INITIALLY_SCHEDULED)
     if scheduled is None:
         return "Pending"
     return "Scheduled" if scheduled.get("status") == "True" else "Unschedulable"
@@ -123,12 +123,12 @@ def _event_source(event: Object, now: float) -> str:
     return f"{name}, {source['host']}" if source.get("host") else name
 
 
-def _seen(*paths: str) -> Cell:
-    cells = [at(path) for path in paths]
+def _time_since_first(*paths: str) -> Cell:
+    cells = [field_at(path) for path in paths]
 
     def cell(event: Object, now: float) -> str:
         text = next((found for read in cells if (found := read(event, now))), "")
-        return duration(now - seconds(text)) if text else UNKNOWN
+        return format_duration(now - parse_timestamp(text)) if text else UNKNOWN
 
     return cell
 
@@ -150,14 +150,18 @@ def _is_true(obj: Object, kind: str) -> bool:
 # ----------------------------------------------------------------------------------------- Jobs
 
 #: Conditions of a Job by which it is known; while it is deleted only those that end it count.
-_ENDS = ("Complete", "Failed")
-_STAGES = ("Suspended", "FailureTarget", "SuccessCriteriaMet")
+_TERMINAL_CONDITIONS = ("Complete", "Failed")
+_PROGRESS_CONDITIONS = ("Suspended", "FailureTarget", "SuccessCriteriaMet")
 
 
 def _job_status(job: Object, now: float) -> str:
     deleted = bool(job["metadata"].get("deletionTimestamp"))
-    stages = ("Terminating",) if deleted else _STAGES
-    known = [kind for kind in (*_ENDS, *stages) if kind == "Terminating" or _is_true(job, kind)]
+    stages = ("Terminating",) if deleted else _PROGRESS_CONDITIONS
+    known = [
+        kind
+        for kind in (*_TERMINAL_CONDITIONS, *stages)
+        if kind == "Terminating" or _is_true(job, kind)
+    ]
     return known[0] if known else "Running"
 
 
@@ -173,36 +177,36 @@ def _job_duration(job: Object, now: float) -> str:
     status = job.get("status", {})
     if "startTime" not in status:
         return ""
-    end = seconds(status["completionTime"]) if "completionTime" in status else now
-    return duration(end - seconds(status["startTime"]))
+    end = parse_timestamp(status["completionTime"]) if "completionTime" in status else now
+    return format_duration(end - parse_timestamp(status["startTime"]))
 
 
-def _suspended(job: Object, now: float) -> str:
+def _suspend_text(job: Object, now: float) -> str:
     return str(job.get("spec", {}).get("suspend", UNSET))
 
 
 def _last_schedule(job: Object, now: float) -> str:
     text = job.get("status", {}).get("lastScheduleTime")
-    return duration(now - seconds(text)) if text else NONE
+    return format_duration(now - parse_timestamp(text)) if text else NONE
 
 
-def _containers(pod_spec: str) -> tuple[Column, ...]:
+def _container_columns(pod_spec: str) -> tuple[Column, ...]:
     """The columns of a pod template."""
     return (
-        Column("Containers", listed(f"{pod_spec}.containers", "name"), priority=1),
-        Column("Images", listed(f"{pod_spec}.containers", "image"), priority=1),
+        Column("Containers", item_list(f"{pod_spec}.containers", "name"), priority=1),
+        Column("Images", item_list(f"{pod_spec}.containers", "image"), priority=1),
     )
 
 
 # -------------------------------------------------------------------------- services and volumes
 
-_MODES = {
+_ACCESS_MODE_NAMES = {
     "ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX",
     "ReadWriteOncePod": "RWOP",
 }  # fmt: skip
 
 
-def _outside(service: Object, now: float) -> str:
+def _external_ip(service: Object, now: float) -> str:
     """Where a Service is reached from outside."""
     spec = service.get("spec", {})
     if spec.get("type") == "ExternalName":
@@ -223,9 +227,9 @@ def _port(port: Object) -> str:
     return f"{port.get('port')}{node}/{port.get('protocol', 'TCP')}"
 
 
-def _modes(path: str) -> Cell:
-    read = at(path, ())
-    return lambda obj, now: ",".join(_MODES.get(mode, mode) for mode in read(obj, now))
+def _access_modes(path: str) -> Cell:
+    read = field_at(path, ())
+    return lambda obj, now: ",".join(_ACCESS_MODE_NAMES.get(mode, mode) for mode in read(obj, now))
 
 
 def _phase(obj: Object, now: float) -> str:
@@ -233,12 +237,12 @@ def _phase(obj: Object, now: float) -> str:
     return "Terminating" if deleted else str(obj.get("status", {}).get("phase", ""))
 
 
-def _claim(volume: Object, now: float) -> str:
+def _claim_reference(volume: Object, now: float) -> str:
     claim = volume.get("spec", {}).get("claimRef")
     return f"{claim.get('namespace', '')}/{claim.get('name', '')}" if claim else ""
 
 
-def _used(*, limits: bool) -> Cell:
+def _quota_usage(*, limits: bool) -> Cell:
     """What of a quota is used, of requests and counts or of limits."""
 
     def cell(quota: Object, now: float) -> str:
@@ -253,7 +257,7 @@ def _used(*, limits: bool) -> Cell:
 # ---------------------------------------------------------------------------- roles and devices
 
 
-def _role(binding: Object, now: float) -> str:
+def _role_reference(binding: Object, now: float) -> str:
     role = binding.get("roleRef", {})
     return f"{role.get('kind', '')}/{role.get('name', '')}"
 
@@ -283,9 +287,9 @@ def _claim_state(claim: Object, now: float) -> str:
     return ",".join(state for state, holds in states.items() if holds)
 
 
-def _written(path: str) -> Cell:
+def _optional_text(path: str) -> Cell:
     """A cell of text that shows a number or a truth, and nothing where there is none."""
-    read = at(path, None)
+    read = field_at(path, None)
 
     def cell(obj: Object, now: float) -> str | None:
         value = read(obj, now)
@@ -294,196 +298,226 @@ def _written(path: str) -> Cell:
     return cell
 
 
-def _completed(job_set: Object, now: float) -> str | None:
+def _completed_status(job_set: Object, now: float) -> str | None:
     found = _condition(job_set, "Completed")
     return None if found is None else found.get("status")
 
 
-_GROUP = (
-    Column("Policy", _policy),
-    Column("Workload", at("spec.workloadRef.workloadName", NONE)),
+_GROUP_COLUMNS = (
+    Column("Policy", _policy_type),
+    Column("Workload", field_at("spec.workloadRef.workloadName", NONE)),
 )
-_CREATED_AT = Column("Created At", at("metadata.creationTimestamp"))
-_BINDING = (
-    NAME,
-    Column("Role", _role),
-    AGE,
+_CREATED_AT_COLUMN = Column("Created At", field_at("metadata.creationTimestamp"))
+_BINDING_COLUMNS = (
+    NAME_COLUMN,
+    Column("Role", _role_reference),
+    AGE_COLUMN,
     Column("Users", _subjects("User"), priority=1),
     Column("Groups", _subjects("Group"), priority=1),
     Column("ServiceAccounts", _subjects("ServiceAccount"), priority=1),
 )
 
-COLUMNS: Mapping[str, tuple[Column, ...]] = {
-    "ClusterRole": (NAME, _CREATED_AT),
-    "ClusterRoleBinding": _BINDING,
-    "CompositePodGroup": (NAME, *_GROUP, AGE),
-    "ConfigMap": (NAME, Column("Data", _data_count, "integer"), AGE),
+PRINTER_COLUMNS: Mapping[str, tuple[Column, ...]] = {
+    "ClusterRole": (NAME_COLUMN, _CREATED_AT_COLUMN),
+    "ClusterRoleBinding": _BINDING_COLUMNS,
+    "CompositePodGroup": (NAME_COLUMN, *_GROUP_COLUMNS, AGE_COLUMN),
+    "ConfigMap": (NAME_COLUMN, Column("Data", _data_count, "integer"), AGE_COLUMN),
     "CustomResourceDefinition": (
-        NAME,
-        Column("Created At", at("metadata.creationTimestamp"), "date"),
+        NAME_COLUMN,
+        Column("Created At", field_at("metadata.creationTimestamp"), "date"),
     ),
     "CronJob": (
-        NAME,
-        Column("Schedule", at("spec.schedule")),
-        Column("Timezone", at("spec.timeZone", NONE)),
-        Column("Suspend", _suspended, "boolean"),
-        Column("Active", count("status.active"), "integer"),
+        NAME_COLUMN,
+        Column("Schedule", field_at("spec.schedule")),
+        Column("Timezone", field_at("spec.timeZone", NONE)),
+        Column("Suspend", _suspend_text, "boolean"),
+        Column("Active", item_count("status.active"), "integer"),
         Column("Last Schedule", _last_schedule),
-        AGE,
-        *_containers("spec.jobTemplate.spec.template.spec"),
-        Column("Selector", selector("spec.jobTemplate.spec.selector"), priority=1),
+        AGE_COLUMN,
+        *_container_columns("spec.jobTemplate.spec.template.spec"),
+        Column("Selector", label_selector("spec.jobTemplate.spec.selector"), priority=1),
     ),
     "Event": (
-        Column("Last Seen", _seen("lastTimestamp", "eventTime", "metadata.creationTimestamp")),
-        Column("Type", at("type")),
-        Column("Reason", at("reason")),
+        Column(
+            "Last Seen",
+            _time_since_first("lastTimestamp", "eventTime", "metadata.creationTimestamp"),
+        ),
+        Column("Type", field_at("type")),
+        Column("Reason", field_at("reason")),
         Column("Object", _event_object),
-        Column("Subobject", at("involvedObject.fieldPath"), priority=1),
+        Column("Subobject", field_at("involvedObject.fieldPath"), priority=1),
         Column("Source", _event_source, priority=1),
-        Column("Message", at("message")),
-        Column("First Seen", _seen("firstTimestamp", "eventTime"), priority=1),
-        Column("Count", at("count", 1), "integer", priority=1),
-        Column("Name", at("metadata.name"), priority=1),
+        Column("Message", field_at("message")),
+        Column("First Seen", _time_since_first("firstTimestamp", "eventTime"), priority=1),
+        Column("Count", field_at("count", 1), "integer", priority=1),
+        Column("Name", field_at("metadata.name"), priority=1),
     ),
     "Job": (
-        NAME,
+        NAME_COLUMN,
         Column("Status", _job_status),
         Column("Completions", _completions),
         Column("Duration", _job_duration),
-        AGE,
-        *_containers("spec.template.spec"),
-        Column("Selector", selector("spec.selector"), priority=1),
+        AGE_COLUMN,
+        *_container_columns("spec.template.spec"),
+        Column("Selector", label_selector("spec.selector"), priority=1),
     ),
     "JobSet": (
-        NAME,
-        Column("TerminalState", at("status.terminalState", None),
-               description="Final state of JobSet"),
-        Column("Restarts", _written("status.restarts"), description="Number of restarts"),
-        Column("Completed", _completed),
-        Column("Suspended", _written("spec.suspend"), description="JobSet suspended"),
-        Column("Age", AGE.cell, "date", description="Time this JobSet was created"),
+        NAME_COLUMN,
+        Column(
+            "TerminalState",
+            field_at("status.terminalState", None),
+            description="Final state of JobSet",
+        ),
+        Column("Restarts", _optional_text("status.restarts"), description="Number of restarts"),
+        Column("Completed", _completed_status),
+        Column("Suspended", _optional_text("spec.suspend"), description="JobSet suspended"),
+        Column("Age", AGE_COLUMN.cell, "date", description="Time this JobSet was created"),
     ),
     "LeaderWorkerSet": (
-        NAME,
-        Column("Ready", at("status.readyReplicas", None), "integer",
-               description="Number of ready replicas"),
-        Column("Desired", at("spec.replicas", None), "integer",
-               description="Number of desired replicas"),
-        Column("Up-to-date", at("status.updatedReplicas", None), "integer",
-               description="Number of up-to-date replicas"),
-        Column("Age", AGE.cell, "date"),
+        NAME_COLUMN,
+        Column(
+            "Ready",
+            field_at("status.readyReplicas", None),
+            "integer",
+            description="Number of ready replicas",
+        ),
+        Column(
+            "Desired",
+            field_at("spec.replicas", None),
+            "integer",
+            description="Number of desired replicas",
+        ),
+        Column(
+            "Up-to-date",
+            field_at("status.updatedReplicas", None),
+            "integer",
+            description="Number of up-to-date replicas",
+        ),
+        Column("Age", AGE_COLUMN.cell, "date"),
     ),
-    "Lease": (NAME, Column("Holder", at("spec.holderIdentity")), AGE),
-    "LimitRange": (NAME, _CREATED_AT),
-    "Namespace": (NAME, Column("Status", at("status.phase")), AGE),
+    "Lease": (NAME_COLUMN, Column("Holder", field_at("spec.holderIdentity")), AGE_COLUMN),
+    "LimitRange": (NAME_COLUMN, _CREATED_AT_COLUMN),
+    "Namespace": (NAME_COLUMN, Column("Status", field_at("status.phase")), AGE_COLUMN),
     "Node": (
-        NAME,
+        NAME_COLUMN,
         Column("Status", _node_status),
         Column("Roles", _roles),
-        AGE,
-        Column("Version", at("status.nodeInfo.kubeletVersion")),
+        AGE_COLUMN,
+        Column("Version", field_at("status.nodeInfo.kubeletVersion")),
         Column("Internal-IP", _address("InternalIP"), priority=1),
         Column("External-IP", _address("ExternalIP"), priority=1),
-        Column("OS-Image", at("status.nodeInfo.osImage", UNKNOWN), priority=1),
-        Column("Kernel-Version", at("status.nodeInfo.kernelVersion", UNKNOWN), priority=1),
-        Column("Container-Runtime", at("status.nodeInfo.containerRuntimeVersion", UNKNOWN),
-               priority=1),
+        Column("OS-Image", field_at("status.nodeInfo.osImage", UNKNOWN), priority=1),
+        Column("Kernel-Version", field_at("status.nodeInfo.kernelVersion", UNKNOWN), priority=1),
+        Column(
+            "Container-Runtime",
+            field_at("status.nodeInfo.containerRuntimeVersion", UNKNOWN),
+            priority=1,
+        ),
     ),
     "PersistentVolume": (
-        NAME,
-        Column("Capacity", at("spec.capacity.storage")),
-        Column("Access Modes", _modes("spec.accessModes")),
-        Column("Reclaim Policy", at("spec.persistentVolumeReclaimPolicy")),
+        NAME_COLUMN,
+        Column("Capacity", field_at("spec.capacity.storage")),
+        Column("Access Modes", _access_modes("spec.accessModes")),
+        Column("Reclaim Policy", field_at("spec.persistentVolumeReclaimPolicy")),
         Column("Status", _phase),
-        Column("Claim", _claim),
-        Column("StorageClass", at("spec.storageClassName")),
-        Column("VolumeAttributesClass", at("spec.volumeAttributesClassName", UNSET)),
-        Column("Reason", at("status.reason")),
-        AGE,
-        Column("VolumeMode", at("spec.volumeMode", UNSET), priority=1),
+        Column("Claim", _claim_reference),
+        Column("StorageClass", field_at("spec.storageClassName")),
+        Column("VolumeAttributesClass", field_at("spec.volumeAttributesClassName", UNSET)),
+        Column("Reason", field_at("status.reason")),
+        AGE_COLUMN,
+        Column("VolumeMode", field_at("spec.volumeMode", UNSET), priority=1),
     ),
     "PersistentVolumeClaim": (
-        NAME,
+        NAME_COLUMN,
         Column("Status", _phase),
-        Column("Volume", at("spec.volumeName")),
-        Column("Capacity", at("status.capacity.storage")),
-        Column("Access Modes", _modes("status.accessModes")),
-        Column("StorageClass", at("spec.storageClassName")),
-        Column("VolumeAttributesClass", at("spec.volumeAttributesClassName", UNSET)),
-        AGE,
-        Column("VolumeMode", at("spec.volumeMode", UNSET), priority=1),
+        Column("Volume", field_at("spec.volumeName")),
+        Column("Capacity", field_at("status.capacity.storage")),
+        Column("Access Modes", _access_modes("status.accessModes")),
+        Column("StorageClass", field_at("spec.storageClassName")),
+        Column("VolumeAttributesClass", field_at("spec.volumeAttributesClassName", UNSET)),
+        AGE_COLUMN,
+        Column("VolumeMode", field_at("spec.volumeMode", UNSET), priority=1),
     ),
     "NodeMetrics": (
-        NAME,
-        Column("CPU", at("usage.cpu")),
-        Column("Memory", at("usage.memory")),
-        Column("Window", at("window")),
+        NAME_COLUMN,
+        Column("CPU", field_at("usage.cpu")),
+        Column("Memory", field_at("usage.memory")),
+        Column("Window", field_at("window")),
     ),
     "PodMetrics": (
-        NAME,
-        Column("Containers", listed("containers", "name")),
-        Column("Window", at("window")),
+        NAME_COLUMN,
+        Column("Containers", item_list("containers", "name")),
+        Column("Window", field_at("window")),
     ),
     "Pod": (
-        NAME,
+        NAME_COLUMN,
         Column("Ready", _ready_containers),
         Column("Status", _pod_status),
         Column("Restarts", _restarts),
-        AGE,
-        Column("IP", at("status.podIP", NONE), priority=1),
-        Column("Node", at("spec.nodeName", NONE), priority=1),
-        Column("Nominated Node", at("status.nominatedNodeName", NONE), priority=1),
+        AGE_COLUMN,
+        Column("IP", field_at("status.podIP", NONE), priority=1),
+        Column("Node", field_at("spec.nodeName", NONE), priority=1),
+        Column("Nominated Node", field_at("status.nominatedNodeName", NONE), priority=1),
         Column("Readiness Gates", _readiness_gates, priority=1),
     ),
     "PodDisruptionBudget": (
-        NAME,
-        Column("Min Available", at("spec.minAvailable", "N/A")),
-        Column("Max Unavailable", at("spec.maxUnavailable", "N/A")),
-        Column("Allowed Disruptions", at("status.disruptionsAllowed", 0), "integer"),
-        AGE,
+        NAME_COLUMN,
+        Column("Min Available", field_at("spec.minAvailable", "N/A")),
+        Column("Max Unavailable", field_at("spec.maxUnavailable", "N/A")),
+        Column("Allowed Disruptions", field_at("status.disruptionsAllowed", 0), "integer"),
+        AGE_COLUMN,
     ),
-    "PodGroup": (NAME, *_GROUP, Column("Status", _group_status), AGE),
+    "PodGroup": (NAME_COLUMN, *_GROUP_COLUMNS, Column("Status", _group_status), AGE_COLUMN),
     "PodTemplate": (
-        NAME,
-        Column("Containers", listed("template.spec.containers", "name")),
-        Column("Images", listed("template.spec.containers", "image")),
+        NAME_COLUMN,
+        Column("Containers", item_list("template.spec.containers", "name")),
+        Column("Images", item_list("template.spec.containers", "image")),
         Column("Pod Labels", labels("template.metadata.labels")),
     ),
     "PriorityClass": (
-        NAME,
-        Column("Value", at("value", 0), "integer"),
-        Column("Global-Default", at("globalDefault", False), "boolean"),
-        AGE,
-        Column("PreemptionPolicy", at("preemptionPolicy")),
+        NAME_COLUMN,
+        Column("Value", field_at("value", 0), "integer"),
+        Column("Global-Default", field_at("globalDefault", False), "boolean"),
+        AGE_COLUMN,
+        Column("PreemptionPolicy", field_at("preemptionPolicy")),
     ),
-    "ResourceClaim": (NAME, Column("State", _claim_state), AGE),
+    "ResourceClaim": (NAME_COLUMN, Column("State", _claim_state), AGE_COLUMN),
     "ResourceQuota": (
-        NAME,
-        Column("Request", _used(limits=False)),
-        Column("Limit", _used(limits=True)),
-        AGE,
+        NAME_COLUMN,
+        Column("Request", _quota_usage(limits=False)),
+        Column("Limit", _quota_usage(limits=True)),
+        AGE_COLUMN,
     ),
     "ResourceSlice": (
-        NAME,
-        Column("Node", at("spec.nodeName", UNSET)),
-        Column("Driver", at("spec.driver")),
-        Column("Pool", at("spec.pool.name")),
-        AGE,
+        NAME_COLUMN,
+        Column("Node", field_at("spec.nodeName", UNSET)),
+        Column("Driver", field_at("spec.driver")),
+        Column("Pool", field_at("spec.pool.name")),
+        AGE_COLUMN,
     ),
-    "Role": (NAME, _CREATED_AT),
-    "RoleBinding": _BINDING,
-    "Secret": (NAME, Column("Type", at("type")), Column("Data", count("data"), "integer"), AGE),
+    "Role": (NAME_COLUMN, _CREATED_AT_COLUMN),
+    "RoleBinding": _BINDING_COLUMNS,
+    "Secret": (
+        NAME_COLUMN,
+        Column("Type", field_at("type")),
+        Column("Data", item_count("data"), "integer"),
+        AGE_COLUMN,
+    ),
     "Service": (
-        NAME,
-        Column("Type", at("spec.type")),
-        Column("Cluster-IP", at("spec.clusterIP", NONE)),
-        Column("External-IP", _outside),
+        NAME_COLUMN,
+        Column("Type", field_at("spec.type")),
+        Column("Cluster-IP", field_at("spec.clusterIP", NONE)),
+        Column("External-IP", _external_ip),
         Column("Port(s)", _ports),
-        AGE,
+        AGE_COLUMN,
         Column("Selector", labels("spec.selector"), priority=1),
     ),
-    "ServiceAccount": (NAME, Column("Secrets", count("secrets"), "integer"), AGE),
-}  # fmt: skip
+    "ServiceAccount": (
+        NAME_COLUMN,
+        Column("Secrets", item_count("secrets"), "integer"),
+        AGE_COLUMN,
+    ),
+}
 
 #: What a kind without rows of its own shows.
-PLAIN = (NAME, AGE)
+DEFAULT_COLUMNS = (NAME_COLUMN, AGE_COLUMN)

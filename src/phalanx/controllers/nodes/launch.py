@@ -19,7 +19,7 @@ import sys
 #: Exit codes for a command that may not be executed, and for one that is not there.
 _NOT_ALLOWED, _NOT_FOUND = 126, 127
 #: "Send me this signal when my parent ends": a number that the kernel knows.
-_DEATH_SIGNAL = 1
+_PR_SET_PDEATHSIG = 1
 
 
 def main(limits: str, argv: list[str]) -> int:
@@ -33,7 +33,7 @@ def main(limits: str, argv: list[str]) -> int:
         resource.setrlimit(what, (least, least))
     os.umask(0o077)
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
         os.execvp(argv[0], argv)
     except PermissionError:

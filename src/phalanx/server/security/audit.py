@@ -22,111 +22,111 @@ import orjson
 from msgspec.structs import replace
 
 from phalanx.api.errors import ApiError
-from phalanx.api.wire import ANONYMOUS, Object, Reply, Request, Stream, User
+from phalanx.api.wire import ANONYMOUS, Object, Reply, Request, StreamReply, UserInfo
 from phalanx.clock import Clock
-from phalanx.server.call import Call
-from phalanx.telemetry import NUMBER_HEADER
+from phalanx.server.request_info import RequestInfo
+from phalanx.telemetry import AUDIT_ID_HEADER
 
 _log = logging.getLogger("phalanx.server")
 
 #: Seconds that lines wait for others, and lines that may wait at all.
-_PACE, _CAPACITY = 0.2, 100_000
+_FLUSH_INTERVAL, _CAPACITY = 0.2, 100_000
 #: Bytes after which a file is full, and how many full ones are kept.
-FULL, KEPT = 64 * 1024 * 1024, 4
-READS = frozenset({"get", "list", "watch"})
-_DENIED = (401, 403)
-_NAME = re.compile(rb'"metadata":\{"name":"([^"\\]{1,253})"')
+MAX_FILE_BYTES, MAX_ROTATED_FILES = 64 * 1024 * 1024, 4
+READ_VERBS = frozenset({"get", "list", "watch"})
+_DENIED_CODES = (401, 403)
+_OBJECT_NAME = re.compile(rb'"metadata":\{"name":"([^"\\]{1,253})"')
 
-AUDIT_ID = NUMBER_HEADER
-_NUMBER = re.compile(r"[A-Za-z0-9._-]{1,64}")
+AUDIT_ID = AUDIT_ID_HEADER
+_AUDIT_ID_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 #: Where lines go.
-Append = Callable[[Sequence[bytes]], None]
+AppendLines = Callable[[Sequence[bytes]], None]
 
 
-def number_of(request: Request) -> str:
+def client_audit_id(request: Request) -> str:
     """The number that a client gave to its request; "" if none, or one that cannot be."""
     given = request.headers.get(AUDIT_ID, "")
-    return given if _NUMBER.fullmatch(given) else ""
+    return given if _AUDIT_ID_PATTERN.fullmatch(given) else ""
 
 
-class Numbers:
+class AuditIds:
     """Numbers of requests: the one that a client gives to its request, or the next of ours."""
 
     def __init__(self, clock: Clock) -> None:
-        self._begin, self._last = f"{int(clock.now()):x}", 0
+        self._prefix, self._last = f"{int(clock.now()):x}", 0
 
-    def of(self, request: Request) -> str:
+    def audit_id(self, request: Request) -> str:
         """The number of a request."""
-        if given := number_of(request):
+        if given := client_audit_id(request):
             return given
         self._last += 1
-        return f"{self._begin}-{self._last:x}"
+        return f"{self._prefix}-{self._last:x}"
 
-    def given(self, request: Request) -> Request:
+    def with_audit_id(self, request: Request) -> Request:
         """The same request, which has its number from now on."""
-        return replace(request, headers={**request.headers, AUDIT_ID: self.of(request)})
+        return replace(request, headers={**request.headers, AUDIT_ID: self.audit_id(request)})
 
 
-class Audit:
+class AuditLog:
     """Notes what is worth keeping, and has it written."""
 
-    def __init__(self, append: Append, clock: Clock) -> None:
+    def __init__(self, append: AppendLines, clock: Clock) -> None:
         self._append, self._clock = append, clock
         self._thread = ThreadPoolExecutor(1, "audit")
-        self._waiting: list[bytes] = []
-        self._lost = 0
+        self._buffer: list[bytes] = []
+        self._lost_lines = 0
 
-    def answered(
-        self, number: str, request: Request, actor: User, verb: str, call: Call | None,
-        answer: Reply | Stream,
+    def record_response(
+        self, audit_id: str, request: Request, actor: UserInfo, verb: str, call: RequestInfo | None,
+        answer: Reply | StreamReply,
     ) -> None:  # fmt: skip
         """A request was answered; `actor` is who sent it, whomever they acted as."""
-        if answer.code not in _DENIED and (call is None or verb in READS):
+        if answer.code not in _DENIED_CODES and (call is None or verb in READ_VERBS):
             return
-        row = self._row(number, request.user, answer.code)
+        row = self._event(audit_id, request.user, answer.code)
         row["verb"] = verb
         if actor is not request.user:
             row["actor"] = actor.name
         if call is None:
             row["path"] = request.path
         else:
-            _add_object(row, call, answer)
-        self._note(row)
+            _add_object_reference(row, call, answer)
+        self._enqueue(row)
 
-    def refused(self, error: ApiError, headers: Mapping[str, str]) -> None:
+    def record_refusal(self, error: ApiError, headers: Mapping[str, str]) -> None:
         """Somebody was turned away before they were heard; of a credential nothing is kept."""
-        row = self._row("", ANONYMOUS, error.code)
+        row = self._event("", ANONYMOUS, error.code)
         for header in ("host", "origin"):
             if header in headers:
                 row[header] = headers[header][:256]
-        self._note(row)
+        self._enqueue(row)
 
     def close(self) -> None:
         """Have everything written."""
         self._flush()
         self._thread.shutdown()
 
-    def _row(self, number: str, user: User, code: int) -> Object:
+    def _event(self, audit_id: str, user: UserInfo, code: int) -> Object:
         return {
-            "time": datetime.fromtimestamp(self._clock.now(), UTC), "id": number,
+            "time": datetime.fromtimestamp(self._clock.now(), UTC), "id": audit_id,
             "user": user.name, "groups": user.groups, "code": code,
-            "decision": "forbid" if code in _DENIED else "allow",
+            "decision": "forbid" if code in _DENIED_CODES else "allow",
         }  # fmt: skip
 
-    def _note(self, row: Object) -> None:
-        if len(self._waiting) >= _CAPACITY:
-            self._lost += 1
+    def _enqueue(self, event: Object) -> None:
+        if len(self._buffer) >= _CAPACITY:
+            self._lost_lines += 1
             return
-        if not self._waiting:
-            asyncio.get_running_loop().call_later(_PACE, self._flush)
-        self._waiting.append(line(row))
+        if not self._buffer:
+            asyncio.get_running_loop().call_later(_FLUSH_INTERVAL, self._flush)
+        self._buffer.append(encode_line(event))
 
     def _flush(self) -> None:
-        lines, self._waiting = self._waiting, []
-        if self._lost:
-            lines.append(line({"lost": self._lost}))
-            self._lost = 0
+        lines, self._buffer = self._buffer, []
+        if self._lost_lines:
+            lines.append(encode_line({"lost": self._lost_lines}))
+            self._lost_lines = 0
         if lines:
             self._thread.submit(self._write, lines)
 
@@ -135,50 +135,52 @@ class Audit:
             self._append(lines)
         except OSError as error:
             _log.error("the audit log cannot be written: %s", error.strerror)
-            self._lost += len(lines)
+            self._lost_lines += len(lines)
 
 
-def line(row: Object) -> bytes:
+def encode_line(event: Object) -> bytes:
     """A row as it is written: in one line, whatever is in it."""
-    return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z)
+    return orjson.dumps(event, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z)
 
 
-def _add_object(row: Object, call: Call, answer: Reply | Stream) -> None:
+def _add_object_reference(event: Object, call: RequestInfo, answer: Reply | StreamReply) -> None:
     """What a call was about; a name that the server gave is in its answer."""
     kind, name = call.kind, call.name
     if not name and isinstance(answer, Reply) and answer.code == 201:
-        found = _NAME.search(answer.body, 0, 512)
+        found = _OBJECT_NAME.search(answer.body, 0, 512)
         name = found[1].decode() if found else ""
-    row["group"], row["version"], row["resource"] = kind.group, kind.version, kind.plural
+    event["group"], event["version"], event["resource"] = kind.group, kind.version, kind.plural
     if call.subresource:
-        row["subresource"] = call.subresource
-    row["namespace"], row["name"] = call.namespace, name
+        event["subresource"] = call.subresource
+    event["namespace"], event["name"] = call.namespace, name
     if call.dry_run:
-        row["dryRun"] = True
+        event["dryRun"] = True
 
 
 class AuditFile:
     """A file of lines, for its owner alone; a full one is put aside under a number."""
 
-    def __init__(self, path: Path, *, full: int = FULL, kept: int = KEPT) -> None:
-        self._path, self._full, self._kept = path, full, kept
+    def __init__(
+        self, path: Path, *, max_bytes: int = MAX_FILE_BYTES, max_rotated: int = MAX_ROTATED_FILES
+    ) -> None:
+        self._path, self._max_bytes, self._max_rotated = path, max_bytes, max_rotated
 
     def append(self, lines: Sequence[bytes]) -> None:
         """Write lines at the end."""
-        if self._path.exists() and self._path.stat().st_size >= self._full:
-            self._turn_over()
-        with open(self._path, "ab", opener=_private) as file:
+        if self._path.exists() and self._path.stat().st_size >= self._max_bytes:
+            self._rotate()
+        with open(self._path, "ab", opener=_open_private) as file:
             file.writelines(lines)
 
-    def _turn_over(self) -> None:
-        for number in range(self._kept, 0, -1):
-            older = self._numbered(number - 1)
+    def _rotate(self) -> None:
+        for number in range(self._max_rotated, 0, -1):
+            older = self._rotated_path(number - 1)
             if older.exists():
-                older.replace(self._numbered(number))
+                older.replace(self._rotated_path(number))
 
-    def _numbered(self, number: int) -> Path:
+    def _rotated_path(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}") if number else self._path
 
 
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)

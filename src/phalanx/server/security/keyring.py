@@ -1,4 +1,9 @@
-"""What a server keeps in its folder to know people by: an authority, tokens, a signing key.
+"""TLS from an own authority: made at first start, kept in a folder, renewed before it ends.
+
+The same authority vouches for clients: who shows a certificate of it is whom the certificate names.
+One that it does not vouch for ends the handshake, so that nobody who shows one is taken for nobody.
+
+What a server keeps in its folder to know people by: an authority, tokens, a signing key.
 
 `phalanx up` opens it to serve; `phalanx token` and `phalanx kubeconfig` open the same one to hand
 out more. Everything in it is for its owner alone, or it is refused.
@@ -6,18 +11,214 @@ out more. Everything in it is for its owner alone, or it is refused.
 
 from __future__ import annotations
 
+import asyncio
+import ipaddress
 import ssl
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from phalanx.api.wire import User
-from phalanx.server.certificates import client_certificate, server_context
-from phalanx.server.security.accounttokens import Signer
-from phalanx.server.security.privacy import check_private_folder
-from phalanx.server.security.tokens import FILE, TokenFile, Tokens
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from phalanx.api.wire import UserInfo
+from phalanx.clock import Clock
+from phalanx.server.security.authentication import TOKEN_FILE_NAME, IssuedTokenFile, Tokens
+from phalanx.server.security.private_files import check_private_folder, write_private
+from phalanx.server.security.signing import Signer
 from phalanx.server.security.users import ADMIN
 
-_SIGNER = "service-accounts.key"
+_CA_DAYS, _SERVER_DAYS, _RENEW_DAYS = 3650, 365, 30
+_DAY = 24 * 3600.0
+#: Names that a local server always answers to.
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+#: Names by which clients inside a cluster know their API server.
+CLUSTER_NAMES = ("kubernetes", "kubernetes.default", "kubernetes.default.svc")
+
+_CA_KEY_USAGE = x509.KeyUsage(
+    digital_signature=False, content_commitment=False, key_encipherment=False,
+    data_encipherment=False, key_agreement=False, key_cert_sign=True, crl_sign=True,
+    encipher_only=False, decipher_only=False,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class CertificatePair:
+    """A certificate and its key, as files."""
+
+    certificate: Path
+    key: Path
+
+    def is_fresh(self, now: datetime) -> bool:
+        """Whether both are there and good for a while."""
+        if not self.certificate.exists() or not self.key.exists():
+            return False
+        return self.read().not_valid_after_utc - now >= timedelta(days=_RENEW_DAYS)
+
+    def read(self) -> x509.Certificate:
+        """The certificate."""
+        return x509.load_pem_x509_certificate(self.certificate.read_bytes())
+
+
+def server_tls_context(
+    folder: Path, names: Sequence[str], now: float
+) -> tuple[ssl.SSLContext, bytes]:
+    """The TLS context to serve with, and the authority's certificate for clients to trust."""
+    authority, server = _ensure_certificates(folder, names, now)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(server.certificate, server.key)
+    context.load_verify_locations(authority.certificate)
+    context.verify_mode = ssl.CERT_OPTIONAL
+    return context, authority.certificate.read_bytes()
+
+
+async def renew_certificates(
+    context: ssl.SSLContext, folder: Path, names: Sequence[str], clock: Clock
+) -> None:
+    """Look once a day, until cancelled, whether what a context serves with must be renewed."""
+    while True:
+        await asyncio.sleep(_DAY)
+        _, server = _ensure_certificates(folder, names, clock.now())
+        context.load_cert_chain(server.certificate, server.key)
+
+
+def client_certificate(folder: Path, user: UserInfo, days: int, now: float) -> tuple[str, str]:
+    """A certificate and its key, as PEM texts, by which whoever shows them is that user."""
+    authority, key = _ca_pair(folder), ec.generate_private_key(ec.SECP256R1())
+    moment, subject = datetime.fromtimestamp(now, UTC), _subject_name(user.name, user.groups)
+    builder = _certificate_builder(subject, authority.read().subject, key, moment, days)
+    certificate = _sign_certificate(builder, authority, ExtendedKeyUsageOID.CLIENT_AUTH)
+    pem = certificate.public_bytes(serialization.Encoding.PEM)
+    return pem.decode(), _private_key_pem(key).decode()
+
+
+def _ca_pair(folder: Path) -> CertificatePair:
+    return CertificatePair(folder / "ca.crt", folder / "ca.key")
+
+
+def _ensure_certificates(
+    folder: Path, names: Sequence[str], now: float
+) -> tuple[CertificatePair, CertificatePair]:
+    """The authority and the server, made or renewed where they do not last."""
+    moment = datetime.fromtimestamp(now, UTC)
+    authority, server = (
+        _ca_pair(folder),
+        CertificatePair(folder / "server.crt", folder / "server.key"),
+    )
+    if not authority.is_fresh(moment):
+        _create_ca(authority, moment)
+    wanted = tuple(dict.fromkeys((*LOCAL_NAMES, *CLUSTER_NAMES, *names)))
+    if not server.is_fresh(moment) or not _is_issued_by(server, authority, wanted):
+        _create_server_certificate(server, authority, wanted, moment)
+    return authority, server
+
+
+def _is_issued_by(
+    server: CertificatePair, authority: CertificatePair, names: Sequence[str]
+) -> bool:
+    """Whether this authority has signed the server's certificate, for these names."""
+    certificate = server.read()
+    try:
+        certificate.verify_directly_issued_by(authority.read())
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return set(_general_names(names)) == set(_subject_names(certificate))
+
+
+def _subject_names(certificate: x509.Certificate) -> x509.SubjectAlternativeName:
+    return certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+
+
+def _create_ca(pair: CertificatePair, now: datetime) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = _subject_name("phalanx-ca")
+    builder = (
+        _certificate_builder(subject, subject, key, now, _CA_DAYS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_CA_KEY_USAGE, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+    _write_pair(pair, builder.sign(key, hashes.SHA256()), key)
+
+
+def _create_server_certificate(
+    pair: CertificatePair, authority: CertificatePair, names: Sequence[str], now: datetime
+) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    builder = _certificate_builder(
+        _subject_name("phalanx"), authority.read().subject, key, now, _SERVER_DAYS
+    )
+    builder = builder.add_extension(
+        x509.SubjectAlternativeName(_general_names(names)), critical=False
+    )
+    _write_pair(pair, _sign_certificate(builder, authority, ExtendedKeyUsageOID.SERVER_AUTH), key)
+
+
+def _sign_certificate(
+    builder: x509.CertificateBuilder, authority: CertificatePair, usage: x509.ObjectIdentifier
+) -> x509.Certificate:
+    """A certificate for one use, signed by the authority."""
+    signer = serialization.load_pem_private_key(authority.key.read_bytes(), None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    return (
+        builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        .add_extension(issuer, critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+
+
+def _certificate_builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, days: int
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))
+        .not_valid_after(now + timedelta(days=days))
+    )
+
+
+def _write_pair(
+    pair: CertificatePair, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey
+) -> None:
+    write_private(pair.key, _private_key_pem(key))
+    write_private(pair.certificate, certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def _private_key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def _subject_name(name: str, groups: Sequence[str] = ()) -> x509.Name:
+    rows = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
+    return x509.Name([*rows, x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _general_names(names: Sequence[str]) -> list[x509.GeneralName]:
+    return [_general_name(name) for name in names]
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+_SIGNING_KEY_FILE = "service-accounts.key"
 
 
 class Keyring:
@@ -26,30 +227,34 @@ class Keyring:
     def __init__(self, folder: Path) -> None:
         check_private_folder(folder)
         self._folder = folder
-        self.handed = TokenFile(folder / FILE)
+        self.issued_tokens = IssuedTokenFile(folder / TOKEN_FILE_NAME)
 
-    def serving(self, names: Sequence[str], now: float) -> tuple[ssl.SSLContext, bytes]:
+    def tls_context(self, names: Sequence[str], now: float) -> tuple[ssl.SSLContext, bytes]:
         """The TLS context to serve with, and the authority that clients should trust."""
-        return server_context(self._folder, names, now)
+        return server_tls_context(self._folder, names, now)
 
     def tokens(self) -> Tokens:
         """The tokens that are accepted, now and as they are handed out."""
-        return Tokens({}, file=self.handed, signer=Signer.kept(self._folder / _SIGNER))
+        return Tokens(
+            {},
+            file=self.issued_tokens,
+            signer=Signer.load_or_create(self._folder / _SIGNING_KEY_FILE),
+        )
 
-    def admin_token(self, present: str, place: Path, now: float) -> str:
+    def admin_token(self, current: str, kubeconfig: Path, now: float) -> str:
         """The administrator's token: the present one, if it counts, or a new one for that place."""
-        user = self.handed.user(present, now) if present else None
+        user = self.issued_tokens.user(current, now) if current else None
         if user is not None and user.name == ADMIN.name:
-            return present
-        return self.handed.create(ADMIN, now, label=str(place))
+            return current
+        return self.issued_tokens.create(ADMIN, now, label=str(kubeconfig))
 
-    def certificate(
+    def create_client_certificate(
         self, name: str, groups: Sequence[str], days: int, now: float
     ) -> tuple[str, str]:
         """A client certificate and its key for somebody."""
-        return client_certificate(self._folder, User(name, tuple(groups)), days, now)
+        return client_certificate(self._folder, UserInfo(name, tuple(groups)), days, now)
 
     @property
-    def has_authority(self) -> bool:
+    def has_ca(self) -> bool:
         """Whether a server has been here."""
         return (self._folder / "ca.key").exists()

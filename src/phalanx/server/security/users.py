@@ -2,46 +2,46 @@
 
 from __future__ import annotations
 
-from phalanx.api.wire import User
+from phalanx.api.wire import UserInfo
 
 MASTERS, AUTHENTICATED = "system:masters", "system:authenticated"
 UNAUTHENTICATED, ANONYMOUS_NAME = "system:unauthenticated", "system:anonymous"
 SERVICE_ACCOUNTS, NODES = "system:serviceaccounts", "system:nodes"
-_ACCOUNT, _NODE = "system:serviceaccount:", "system:node:"
+_SERVICE_ACCOUNT_PREFIX, _NODE_PREFIX = "system:serviceaccount:", "system:node:"
 
-ADMIN = User("admin", (MASTERS, AUTHENTICATED))
+ADMIN = UserInfo("admin", (MASTERS, AUTHENTICATED))
 
 
 def service_account_name(namespace: str, name: str) -> str:
     """The user that a service account is."""
-    return f"{_ACCOUNT}{namespace}:{name}"
+    return f"{_SERVICE_ACCOUNT_PREFIX}{namespace}:{name}"
 
 
-def service_account(namespace: str, name: str, uid: str = "") -> User:
+def service_account_user(namespace: str, name: str, uid: str = "") -> UserInfo:
     """A service account as a user, in the groups of all of them and of its namespace's."""
     groups = (SERVICE_ACCOUNTS, f"{SERVICE_ACCOUNTS}:{namespace}", AUTHENTICATED)
-    return User(service_account_name(namespace, name), groups, uid)
+    return UserInfo(service_account_name(namespace, name), groups, uid)
 
 
-def account_place(name: str) -> tuple[str, str] | None:
+def parse_service_account(name: str) -> tuple[str, str] | None:
     """The namespace and name of the service account that a user's name means, if it means one."""
-    if not name.startswith(_ACCOUNT):
+    if not name.startswith(_SERVICE_ACCOUNT_PREFIX):
         return None
-    namespace, _, account = name.removeprefix(_ACCOUNT).partition(":")
+    namespace, _, account = name.removeprefix(_SERVICE_ACCOUNT_PREFIX).partition(":")
     return (namespace, account) if namespace and account else None
 
 
-def node(name: str) -> User:
+def node_user(name: str) -> UserInfo:
     """A node as a user."""
-    return User(f"{_NODE}{name}", (NODES, AUTHENTICATED))
+    return UserInfo(f"{_NODE_PREFIX}{name}", (NODES, AUTHENTICATED))
 
 
-def node_name(user: User) -> str:
+def node_name(user: UserInfo) -> str:
     """The node that a user is; "" for everybody else."""
-    is_node = NODES in user.groups and user.name.startswith(_NODE)
-    return user.name.removeprefix(_NODE) if is_node else ""
+    is_node = NODES in user.groups and user.name.startswith(_NODE_PREFIX)
+    return user.name.removeprefix(_NODE_PREFIX) if is_node else ""
 
 
-def known(name: str, groups: tuple[str, ...] = ()) -> User:
+def authenticated_user(name: str, groups: tuple[str, ...] = ()) -> UserInfo:
     """Somebody who has shown who they are."""
-    return User(name, tuple(dict.fromkeys((*groups, AUTHENTICATED))))
+    return UserInfo(name, tuple(dict.fromkeys((*groups, AUTHENTICATED))))

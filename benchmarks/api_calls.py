@@ -1,0 +1,101 @@
+"""The requests that every benchmark sends: small nodes, pods, groups and changes of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from benchmarks.http_client import JSON, Call
+
+MERGE_PATCH = "application/merge-patch+json"
+NODES = "/api/v1/nodes"
+NAMESPACES = "/api/v1/namespaces"
+PODS = "/api/v1/namespaces/default/pods"
+EVENTS = "/api/v1/namespaces/default/events"
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
+CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+GROUPS = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups"
+NODE_CAPACITY = {"cpu": "4", "memory": "32Gi", "pods": "110"}
+POD_REQUESTS = {"cpu": "100m", "memory": "100Mi"}
+
+
+def node(name: str, rack: str = "") -> Call:
+    """Create a node that is ready, in a rack or in none."""
+    ready = {"type": "Ready", "status": "True"}
+    status = {"capacity": NODE_CAPACITY, "allocatable": NODE_CAPACITY, "conditions": [ready]}
+    labels = {"rack": rack} if rack else {}
+    return _create(NODES, "v1", "Node", name, labels, status=status)
+
+
+def priority_class(name: str, value: int) -> Call:
+    """Create a priority class."""
+    return _create(CLASSES, "scheduling.k8s.io/v1", "PriorityClass", name, value=value)
+
+
+def remove_taints(name: str) -> Call:
+    """Lift the taint that a new node may be given."""
+    return "PATCH", f"{NODES}/{name}", b'{"spec":{"taints":null}}', MERGE_PATCH
+
+
+def namespace(name: str) -> Call:
+    """Create a namespace."""
+    return _create(NAMESPACES, "v1", "Namespace", name)
+
+
+def pod_group(
+    name: str, minimum: int, *, key: str = "", importance: str = "", whole: bool = False
+) -> Call:
+    """Create a group that needs so many members at once, all where a label is the same."""
+    spec: dict[str, Any] = {"schedulingPolicy": {"gang": {"minCount": minimum}}}
+    if key:
+        spec["schedulingConstraints"] = {"topology": [{"key": key}]}
+    if importance:
+        spec["priorityClassName"] = importance
+    if whole:
+        spec["disruptionMode"] = {"all": {}}
+    return _create(GROUPS, "scheduling.k8s.io/v1beta1", "PodGroup", name, spec=spec)
+
+
+def pod(
+    name: str, *, group: str = "", on: str = "", path: str = PODS, cpu: str = "",
+    importance: str = "",
+) -> Call:  # fmt: skip
+    """Create a pod: of a group, on a node, or neither. One of some importance ends at once."""
+    need = {**POD_REQUESTS, "cpu": cpu} if cpu else POD_REQUESTS
+    container = {"name": "main", "image": "pause", "resources": {"requests": need}}
+    spec: dict[str, Any] = {"containers": [container]}
+    if importance:
+        spec |= {"priorityClassName": importance, "terminationGracePeriodSeconds": 0}
+    if group:
+        spec["schedulingGroup"] = {"podGroupName": group}
+    if on:
+        spec["nodeName"] = on
+    return _create(path, "v1", "Pod", name, spec=spec)
+
+
+def job(name: str, *, gang: bool, pods: int = 1) -> Call:
+    """Create a Job whose pods are a gang, or in no group at all."""
+    container = {"name": "main", "image": "pause", "resources": {"requests": POD_REQUESTS}}
+    template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+    policy = {"policy": "JobAsGang" if gang else "NoGang"}
+    spec = {"parallelism": pods, "completions": pods, "gangPolicy": policy, "template": template}
+    return _create(JOBS, "batch/v1", "Job", name, spec=spec)
+
+
+def relabel(path: str, turn: int) -> Call:
+    """Change one label of an object."""
+    return "PATCH", path, b'{"metadata":{"labels":{"turn":"%d"}}}' % turn, MERGE_PATCH
+
+
+def get(path: str) -> Call:
+    """Read an object or a list."""
+    return "GET", path, b"", JSON
+
+
+def _create(
+    path: str, version: str, kind: str, name: str, labels: dict[str, str] | None = None,
+    **parts: Any,
+) -> Call:  # fmt: skip
+    meta = {"name": name, "labels": labels} if labels else {"name": name}
+    value = {"apiVersion": version, "kind": kind, "metadata": meta, **parts}
+    return "POST", path, json.dumps(value).encode(), JSON

@@ -1,0 +1,66 @@
+"""Whether cost grows no faster than what is asked for: each kind of work at three sizes.
+
+The number is the exponent of growth, from the smallest size to the largest: 1 is linear, below 1
+is better. Of each size the least of several runs counts, and sizes take turns: a machine that is
+slower for a while is so for all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+from benchmarks import gang_binding as races
+from benchmarks.decisions import PlacementCase, measure_milliseconds
+from benchmarks.gangs import Workload
+from benchmarks.gang_binding import BindingCase
+from benchmarks.result import Result
+from benchmarks.environment import BenchmarkEnvironment
+
+#: Linear, and what noise may add to it.
+LINEAR = 1.1
+#: What grows, at which sizes, and the puzzle of a size.
+PLACEMENT_CASES: tuple[tuple[str, tuple[int, int, int], Callable[[int], PlacementCase]], ...] = (
+    ("nodes", (5_000, 10_000, 20_000), lambda size: PlacementCase(size, 1, 1_000, None)),
+    ("pods of a gang", (500, 1_000, 2_000), lambda size: PlacementCase(5_000, 1, size, None)),
+    ("gangs", (250, 500, 1_000), lambda size: PlacementCase(5_000, size, 3, None)),
+)
+GANGS, NODES = (250, 500, 1_000), 5_000
+#: How often every size is measured.
+TURNS = 3
+
+
+def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
+    """Decisions alone, then gangs through the whole control plane."""
+    for what, sizes, puzzle in PLACEMENT_CASES:
+        used = [setting.size(size) for size in sizes]
+        turns = [
+            [measure_milliseconds(puzzle(size)) for size in used]
+            for _ in range(_scale_turns(setting))
+        ]
+        costs = [min(runs) for runs in zip(*turns, strict=True)]
+        yield _result(f"decide, more {what}", dict(zip(used, costs, strict=True)), "ms")
+    yield _scale_control_plane(setting)
+
+
+def _scale_control_plane(setting: BenchmarkEnvironment) -> Result:
+    """The processor time of all of the control plane's processes."""
+    used = [setting.size(size) for size in GANGS]
+    seconds, notes = dict.fromkeys(used, math.inf), []
+    for _ in range(_scale_turns(setting)):
+        for size in used:
+            ran = races.run(setting, BindingCase(Workload(setting.size(NODES, 50), size, 3)))
+            notes += [ran.note] * bool(ran.note)
+            seconds[size] = min(seconds[size], ran.beside.get("server s", math.inf))
+    return _result("whole control plane, more gangs", seconds, "s", "; ".join(notes))
+
+
+def _scale_turns(setting: BenchmarkEnvironment) -> int:
+    return 1 if setting.is_quick else TURNS
+
+
+def _result(name: str, costs: Mapping[int, float], unit: str, note: str = "") -> Result:
+    (small, least), *_, (large, most) = costs.items()
+    exponent = math.log(most / least) / math.log(large / small)
+    beside = {f"{size:,} in {unit}": cost for size, cost in costs.items()}
+    return Result(f"growth: {name}", exponent, "exponent", LINEAR, beside=beside, note=note)

@@ -1,0 +1,448 @@
+"""Rules of custom resources: compiled with their schema, judged with every object.
+
+A rule stands in a schema and is about its values: `self`, and in rules about changes `oldSelf`,
+which are judged only where there was a value before. What has not changed is not judged again.
+Compiled once per version of a kind (`structural.py`); what is wrong with a rule itself is found
+when its definition is written (`rulechecks.py`).
+
+    RULE_STEPS   a rule may take so many steps on one value
+    STEPS        all rules of an object together
+
+Rules for rules: what may stand in `x-kubernetes-validations` of a schema.
+
+Found when a definition is written, part of the rules of schemas (`schemarules.py`). A rule must
+compile against the types of its schema, and must not ask for what was before where nobody can tell
+which item that would be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from phalanx.api.cel.compiler import CompiledExpression, compile_expression
+from phalanx.api.cel.declarations import BOOL, DYN, STRING, CelType, optional_of
+from phalanx.api.cel.evaluator import CostBudget
+from phalanx.api.cel.parser import BadExpression
+from phalanx.api.cel.schema_types import (
+    BadFieldPath,
+    Converter,
+    compile_converter,
+    normalize_field_path,
+    schema_type,
+)
+from phalanx.api.cel.values import (
+    EMPTY_OPTIONAL,
+    CostLimitExceeded,
+    EvaluationError,
+    OptionalValue,
+    identity_key,
+)
+from phalanx.api.custom_resources.schema_validation import LIST_KEYS, LIST_TYPE, VALIDATIONS
+from phalanx.api.errors import Cause
+from phalanx.api.field_errors import forbidden, invalid, required, unsupported
+from phalanx.api.validation.checks import CREATED
+from phalanx.api.wire import Object
+
+MAX_RULE_COST, MAX_OBJECT_COST = 500_000, 1_000_000
+_MAX_MESSAGE_LENGTH = 5 * 1024
+_OUT_OF_BUDGET = (
+    "validation failed due to running out of cost budget, no further validation rules will be run"
+)
+
+
+class CostBudgetExhausted(Exception):
+    """The steps of an object are used up: nothing more is judged."""
+
+
+class EvaluationBudget:
+    """The steps that are left, and what was found so far."""
+
+    def __init__(self, steps: int = MAX_OBJECT_COST) -> None:
+        self.left, self.causes = steps, list[Cause]()
+
+    def run(self, program: CompiledExpression, values: Mapping[str, Any]) -> Any:
+        """The value of an expression, whose steps are taken from those that are left."""
+        steps = CostBudget(min(MAX_RULE_COST, self.left))
+        before = steps.left
+        try:
+            return program.evaluate(values, steps)
+        finally:
+            self.left -= before - steps.left
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledRule:
+    """One rule, ready to be judged: the expression, that of its message, and where it points."""
+
+    source: Object
+    program: CompiledExpression
+    message: CompiledExpression | None
+    #: Where a breach is told of, below the value.
+    field: str
+
+    @property
+    def display_text(self) -> str:
+        """What it is called when something goes wrong."""
+        return str(self.source.get("message", "") or self.source["rule"]).strip()
+
+    @property
+    def is_transition_rule(self) -> bool:
+        """Whether it asks what was there before."""
+        return "oldSelf" in self.program.used_variables or bool(
+            self.message and "oldSelf" in self.message.used_variables
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class UncompilableRule:
+    """A rule that cannot be judged, and why: it was kept before rules were looked at."""
+
+    reason: str
+
+
+def rule_variables(rule: Object, kind: CelType) -> dict[str, CelType]:
+    """What a rule of a type may ask for."""
+    return {"self": kind, "oldSelf": optional_of(kind) if rule.get("optionalOldSelf") else kind}
+
+
+def _compile_rule(
+    rule: Object, kind: CelType | None, schema: Object
+) -> CompiledRule | UncompilableRule:
+    try:
+        known = rule_variables(rule, kind) if kind else {}
+        program = compile_expression(rule["rule"], known)
+        message = rule.get("messageExpression", "").strip()
+        said = compile_expression(message, known) if message else None
+        return CompiledRule(
+            rule, program, said, normalize_field_path(rule.get("fieldPath", "").strip(), schema)
+        )
+    except BadExpression as fault:
+        return UncompilableRule(f"compilation failed: {fault.describe(rule['rule'])}")
+    except (BadFieldPath, KeyError) as fault:
+        return UncompilableRule(str(fault))
+
+
+# --------------------------------------------------------------------------------------------- tree
+
+
+@dataclass(frozen=True, slots=True)
+class RuleValidator:
+    """The rules of a schema and of all that stands below it."""
+
+    schema: Object
+    rules: tuple[CompiledRule | UncompilableRule, ...]
+    convert: Converter
+    fields: Mapping[str, RuleValidator]
+    values: RuleValidator | None
+    items: RuleValidator | None
+
+    def validate(self, value: Any, old: Any, path: str = "") -> Sequence[Cause]:
+        """What is wrong with a value that is as its schema says; `old`: what was there."""
+        budget = EvaluationBudget()
+        with suppress(CostBudgetExhausted):
+            self.validate_below(value, old, path, old is not CREATED and value == old, budget)
+        return budget.causes
+
+    def validate_below(
+        self, value: Any, old: Any, path: str, is_unchanged: bool, budget: EvaluationBudget
+    ) -> None:
+        """Hold a value against all rules. `same`: it is known to be what it was."""
+        if value is None:
+            return
+        if self.rules:
+            self._evaluate_rules(value, old, path, is_unchanged, budget)
+        if isinstance(value, list) and self.items:
+            self._validate_items(self.items, value, old, path, is_unchanged, budget)
+        elif isinstance(value, dict):
+            self._validate_fields(value, old, path, budget)
+
+    def _validate_fields(
+        self, value: Object, old: Any, path: str, budget: EvaluationBudget
+    ) -> None:
+        before = old if isinstance(old, dict) else {}
+        for name in sorted(value):
+            judge = self.fields.get(name, self.values)
+            if judge is not None:
+                inner, then = value[name], before.get(name, CREATED)
+                place = f"{path}[{name}]" if judge is self.values else _join_path(path, f".{name}")
+                judge.validate_below(
+                    inner, then, place, then is not CREATED and then == inner, budget
+                )
+
+    def _validate_items(
+        self,
+        judge: RuleValidator,
+        value: list[Any],
+        old: Any,
+        path: str,
+        same: bool,
+        budget: EvaluationBudget,
+    ) -> None:
+        """Items are what they were only where keys tell which is which."""
+        keys = tuple(self.schema.get(LIST_KEYS, ()))
+        is_map = self.schema.get(LIST_TYPE) == "map"
+        known = old if isinstance(old, list) and is_map else []
+        before = {identity_key(item, keys): item for item in known}
+        for at, item in enumerate(value):
+            then = before.get(identity_key(item, keys), CREATED) if before else CREATED
+            judge.validate_below(
+                item, then, f"{path}[{at}]", then == item if is_map else same, budget
+            )
+
+    def _evaluate_rules(
+        self, value: Any, old: Any, path: str, same: bool, budget: EvaluationBudget
+    ) -> None:
+        before = None if old is CREATED or old is None else self.convert(old)
+        shown, bound = self.schema.get("type", ""), self.convert(value)
+        for rule in self.rules:
+            if isinstance(rule, UncompilableRule):
+                budget.causes.append(invalid(path, shown, f"rule compile error: {rule.reason}"))
+                continue
+            maybe = rule.source.get("optionalOldSelf", False)
+            if rule.is_transition_rule and before is None and not maybe:
+                continue
+            was = (
+                (EMPTY_OPTIONAL if before is None else OptionalValue(True, before))
+                if maybe
+                else before
+            )
+            values = {"self": bound, "oldSelf": was}
+            cause = _evaluate_rule(rule, values, path, shown, budget)
+            if cause and (rule.is_transition_rule or not same):
+                budget.causes.append(cause)
+
+
+def compile_validator(schema: Object, *, root: bool = False) -> RuleValidator | None:
+    """The rules of a schema and of what is below it; None if there are none."""
+    told, more, items = schema.get(VALIDATIONS, ()), schema.get("additionalProperties"), None
+    inner = {
+        n: made
+        for n, one in schema.get("properties", {}).items()
+        if (made := compile_validator(one))
+    }
+    values = compile_validator(more) if isinstance(more, dict) else None
+    if isinstance(schema.get("items"), dict):
+        items = compile_validator(schema["items"])
+    if not (told or inner or values or items):
+        return None
+    kind = schema_type(schema, root=root) if told else None
+    rules = tuple(_compile_rule(one, kind, schema) for one in told)
+    return RuleValidator(
+        schema, rules, compile_converter(schema) or _identity, inner, values, items
+    )
+
+
+def _evaluate_rule(
+    rule: CompiledRule, values: Mapping[str, Any], path: str, shown: str, budget: EvaluationBudget
+) -> Cause | None:
+    """What is wrong with a value by one rule."""
+    if budget.left <= 0:
+        budget.causes.append(invalid(path, shown, _OUT_OF_BUDGET))
+        raise CostBudgetExhausted
+    allowed = min(MAX_RULE_COST, budget.left)
+    try:
+        answer = budget.run(rule.program, values)
+    except CostLimitExceeded as error:
+        budget.causes.append(invalid(path, shown, _cost_limit_message(rule, error, allowed)))
+        raise CostBudgetExhausted from None
+    except EvaluationError as fault:
+        return invalid(path, shown, _evaluation_error_message(rule, str(fault)))
+    if answer is True:
+        return None
+    return _violation_cause(
+        rule, _join_path(path, rule.field), shown, _violation_message(rule, values, budget)
+    )
+
+
+def _cost_limit_message(rule: CompiledRule, error: CostLimitExceeded, allowed: int) -> str:
+    if allowed < MAX_RULE_COST:
+        return _OUT_OF_BUDGET
+    return (
+        f"'{error}': no further validation rules will be run due to call cost exceeds limit for"
+        f" rule: {rule.display_text}"
+    )
+
+
+def _evaluation_error_message(rule: CompiledRule, fault: str) -> str:
+    if not fault.startswith("no such overload"):
+        return f"{fault} evaluating rule: {rule.display_text}"
+    return (
+        f"'{fault}': call arguments did not match a supported operator, function or macro"
+        f" signature for rule: {rule.display_text}"
+    )
+
+
+def _violation_message(
+    rule: CompiledRule, values: Mapping[str, Any], budget: EvaluationBudget
+) -> str:
+    """What a breach is called: by an expression if there is one, and it says something."""
+    usual = str(rule.source.get("message", "")).strip() or f"failed rule: {rule.display_text}"
+    if rule.message is None:
+        return usual
+    try:
+        said = budget.run(rule.message, values)
+    except (EvaluationError, CostLimitExceeded):
+        return usual
+    text = said.strip() if isinstance(said, str) else ""
+    fits = text and "\n" not in text and len(text.encode()) <= _MAX_MESSAGE_LENGTH
+    return text if fits else usual
+
+
+def _violation_cause(rule: CompiledRule, path: str, shown: str, detail: str) -> Cause:
+    match rule.source.get("reason"):
+        case "FieldValueForbidden":
+            return forbidden(path, detail)
+        case "FieldValueRequired":
+            return required(path, detail)
+        case "FieldValueDuplicate":
+            return Cause(path, "FieldValueDuplicate", f'Duplicate value: "{shown}"')
+    return invalid(path, shown, detail)
+
+
+def _identity(value: Any) -> Any:
+    return value
+
+
+def _join_path(path: str, field: str) -> str:
+    return path + field if path else field.removeprefix(".")
+
+
+_REASONS = (
+    "FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired",
+)  # fmt: skip
+_MAX_STATIC_MESSAGE_LENGTH = 2048
+
+
+def check_rules(schema: Object, path: str) -> Sequence[Cause]:
+    """What is wrong with the rules of a schema that is sound otherwise."""
+    found = list(_walk_rules(schema, path, "", root=True))
+    return [cause for causes in found for cause in causes]
+
+
+def _walk_rules(
+    schema: Object, path: str, uncorrelatable: str, *, root: bool = False
+) -> Iterator[Sequence[Cause]]:
+    """The rules of a schema and of those below it. `blurred`: the list in which it stands, if that
+    does not tell its items apart."""
+    if told := schema.get(VALIDATIONS):
+        kind = schema_type(schema, root=root)
+        for at, rule in enumerate(told):
+            place = f"{path}.{VALIDATIONS}[{at}]"
+            yield list(_check_form(rule, schema, place)) or _check_expressions(
+                rule, kind, place, uncorrelatable
+            )
+    for name, one in schema.get("properties", {}).items():
+        yield from _walk_rules(one, f"{path}.properties[{name}]", uncorrelatable)
+    more, items = schema.get("additionalProperties"), schema.get("items")
+    if isinstance(more, dict):
+        yield from _walk_rules(more, f"{path}.additionalProperties", uncorrelatable)
+    if isinstance(items, dict):
+        is_map = schema.get(LIST_TYPE) == "map"
+        yield from _walk_rules(
+            items, f"{path}.items", uncorrelatable if is_map else uncorrelatable or path
+        )
+
+
+# --------------------------------------------------------------------------------------------- form
+
+
+def _check_form(rule: Object, schema: Object, path: str) -> Iterator[Cause]:
+    text, message = rule.get("rule", "").strip(), rule.get("message", "")
+    said = message.strip()
+    if not text:
+        yield required(f"{path}.rule", "rule is not specified")
+    elif message and not said:
+        yield invalid(f"{path}.message", message, "message must be non-empty if specified")
+    elif len(message) > _MAX_STATIC_MESSAGE_LENGTH:
+        detail = f"message must have a maximum length of {_MAX_STATIC_MESSAGE_LENGTH} characters"
+        yield invalid(f"{path}.message", f"{message[:10]}...", detail)
+    elif _has_line_breaks(said):
+        yield invalid(f"{path}.message", message, "message must not contain line breaks")
+    elif _has_line_breaks(text) and not said:
+        detail = "message must be specified if rule contains line breaks"
+        yield required(f"{path}.message", detail)
+    expression = rule.get("messageExpression", "")
+    if expression and not expression.strip():
+        detail = "messageExpression must be non-empty if specified"
+        yield required(f"{path}.messageExpression", detail)
+    reason = rule.get("reason")
+    if reason is not None and reason not in _REASONS:
+        yield unsupported(f"{path}.reason", reason, _REASONS)
+    yield from _check_field_path(rule.get("fieldPath", ""), schema, f"{path}.fieldPath")
+
+
+def _check_field_path(field_path: str, schema: Object, path: str) -> Iterator[Cause]:
+    if field_path and not field_path.strip():
+        yield invalid(path, field_path, "fieldPath must be non-empty if specified")
+    elif _has_line_breaks(field_path):
+        yield invalid(path, field_path, "fieldPath must not contain line breaks")
+    elif field_path:
+        try:
+            normalize_field_path(field_path, schema)
+        except BadFieldPath as fault:
+            yield invalid(path, field_path, str(fault))
+
+
+def _has_line_breaks(text: str) -> bool:
+    return "\n" in text or "\r" in text
+
+
+# ------------------------------------------------------------------------------------------ meaning
+
+
+def _check_expressions(
+    rule: Object, kind: CelType | None, path: str, uncorrelatable: str
+) -> Sequence[Cause]:
+    known = rule_variables(rule, kind) if kind else {}
+    found: list[Cause] = []
+    program = _compile_or_report(rule, "rule", known, f"{path}.rule", "compilation failed", found)
+    if program and program.result_type not in (BOOL, DYN):
+        found.append(_rule_error(f"{path}.rule", rule, "cel expression must evaluate to a bool"))
+    place = f"{path}.messageExpression"
+    said = None
+    if rule.get("messageExpression", "").strip():
+        what = "messageExpression compilation failed"
+        said = _compile_or_report(rule, "messageExpression", known, place, what, found)
+    if said and said.result_type not in (STRING, DYN):
+        found.append(_rule_error(place, rule, "messageExpression must evaluate to a string"))
+    return [*found, *_check_old_self(rule, program, said, path, uncorrelatable)]
+
+
+def _check_old_self(
+    rule: Object,
+    program: CompiledExpression | None,
+    message: CompiledExpression | None,
+    path: str,
+    uncorrelatable: str,
+) -> Iterator[Cause]:
+    uses = [one for one in (program, message) if one and "oldSelf" in one.used_variables]
+    if uses and uncorrelatable:
+        detail = "oldSelf cannot be used on the uncorrelatable portion of the schema within"
+        yield invalid(f"{path}.rule", rule["rule"], f"{detail} {uncorrelatable}")
+    if program and not uses and "optionalOldSelf" in rule:
+        detail = "may not be set if oldSelf is not used in rule"
+        yield invalid(f"{path}.optionalOldSelf", rule["optionalOldSelf"], detail)
+
+
+def _compile_or_report(
+    rule: Object, key: str, known: dict[str, CelType], path: str, what: str, found: list[Cause]
+) -> CompiledExpression | None:
+    text = rule[key].strip() if key == "messageExpression" else rule[key]
+    try:
+        return compile_expression(text, known)
+    except BadExpression as fault:
+        found.append(_rule_error(path, rule, f"{what}: {fault.describe(text)}"))
+        return None
+
+
+def _rule_error(path: str, rule: Object, detail: str) -> Cause:
+    """Told with the whole rule, as clients know it."""
+    shown = {
+        "Rule": rule.get("rule", ""), "Message": rule.get("message", ""),
+        "MessageExpression": rule.get("messageExpression", ""), "Reason": rule.get("reason"),
+        "FieldPath": rule.get("fieldPath", ""), "OptionalOldSelf": rule.get("optionalOldSelf"),
+    }  # fmt: skip
+    return invalid(path, shown, detail)

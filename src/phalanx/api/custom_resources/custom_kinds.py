@@ -1,0 +1,239 @@
+"""Kinds that users define: from a CustomResourceDefinition to rows like those of `kinds.py`.
+
+One row and one model per version that is served, under the names that were accepted. All versions
+share the objects: what is stored names no version. Pure; which rows are served is the server's
+business (`server.customresources`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from phalanx.api.custom_resources.json_path import (
+    BadJsonPath,
+    JsonPath,
+    field_keys,
+    find_values,
+    parse_json_path,
+)
+from phalanx.api.custom_resources.structural_schema import CustomResourceStrategy
+from phalanx.api.defaults.custom_resource_definition import ESTABLISHED, find_condition
+from phalanx.api.definitions import TYPE_META_DESCRIPTIONS, full_definition_name
+from phalanx.api.kinds import METADATA_SELECTORS, Kind, ScalePaths
+from phalanx.api.meta import parse_timestamp
+from phalanx.api.printing.cells import Cell, format_duration
+from phalanx.api.printing.columns import DEFAULT_COLUMNS, NAME_COLUMN, Column
+from phalanx.api.wire import Object
+
+_VERSION = re.compile(r"v([1-9]\d{0,17})(?:(alpha|beta)([1-9]\d{0,17}))?")
+_STABILITY = {"": 3, "beta": 2, "alpha": 1}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CustomKind(Kind):
+    """One version of a kind that is defined by an object.
+
+    `since` is the revision at which its definition was created, `revision` that of the definition
+    it was made of. `components` are its OpenAPI schemas.
+    """
+
+    list_kind: str = ""
+    columns: tuple[Column, ...] = DEFAULT_COLUMNS
+    created_revision: int = 0
+    revision: int = 0
+    is_terminating: bool = False
+    components: Mapping[str, Object] = field(default_factory=dict)
+
+    @property
+    def is_custom(self) -> bool:
+        """Whether users define it."""
+        return True
+
+    @property
+    def list_name(self) -> str:
+        """The kind of a list of them."""
+        return self.list_kind
+
+
+@dataclass(frozen=True, slots=True)
+class ServedCustomKind:
+    """A kind and how to judge it."""
+
+    kind: CustomKind
+    strategy: CustomResourceStrategy
+
+
+def served_kinds(
+    definition: Object, *, created_revision: int, revision: int
+) -> list[ServedCustomKind]:
+    """What a definition defines; nothing before its names are accepted."""
+    if find_condition(definition, ESTABLISHED).get("status") != "True":
+        return []
+    versions = [one for one in definition["spec"]["versions"] if one.get("served")]
+    return [_served_kind(definition, one, created_revision, revision) for one in versions]
+
+
+def version_rank(version: str) -> tuple[Any, ...]:
+    """Sorts versions by what clients should prefer: v2, v1, v1beta2, v1beta1, v1alpha1, others."""
+    match = _VERSION.fullmatch(version)
+    if match is None:
+        return (1, version)
+    major, stage, minor = match.groups()
+    return (0, -_STABILITY[stage or ""], -int(major), -int(minor or 0), version)
+
+
+def _served_kind(
+    definition: Object, version: Object, created_revision: int, revision: int
+) -> ServedCustomKind:
+    spec, names = definition["spec"], definition["status"]["acceptedNames"]
+    schema, parts = version["schema"]["openAPIV3Schema"], version.get("subresources", {})
+    api_version = f"{spec['group']}/{version['name']}"
+    kind = CustomKind(
+        spec["group"],
+        version["name"],
+        names["kind"],
+        names["plural"],
+        ".".join((*reversed(spec["group"].split(".")), version["name"], names["kind"])),
+        namespaced=spec["scope"] == "Namespaced",
+        singular=names["singular"],
+        short_names=tuple(names.get("shortNames", ())),
+        categories=tuple(names.get("categories", ())),
+        subresources=tuple(part for part in ("status", "scale") if part in parts),
+        selectable_fields=_selectable_fields(version),
+        generation=True,
+        update_without_version=False,
+        list_kind=names["listKind"],
+        columns=_columns(version),
+        scale=_scale_paths(parts.get("scale")),
+        created_revision=created_revision,
+        revision=revision,
+        is_terminating="deletionTimestamp" in definition["metadata"],
+        deprecation=_deprecation(version, f"{api_version} {names['kind']}"),
+        components=_openapi_components(names, spec["group"], version["name"], schema),
+    )
+    return ServedCustomKind(
+        kind, CustomResourceStrategy(kind, schema, has_status="status" in parts)
+    )
+
+
+def _selectable_fields(version: Object) -> Mapping[str, str]:
+    selectable = version.get("selectableFields")
+    if not selectable:
+        return METADATA_SELECTORS
+    return {**METADATA_SELECTORS, **{one["jsonPath"].removeprefix("."): "" for one in selectable}}
+
+
+def _scale_paths(paths: Object | None) -> ScalePaths | None:
+    if paths is None:
+        return None
+    wanted, found = field_keys(paths["specReplicasPath"]), field_keys(paths["statusReplicasPath"])
+    return ScalePaths(wanted, found, field_keys(paths.get("labelSelectorPath", "")))
+
+
+def _deprecation(version: Object, name: str) -> str:
+    if not version.get("deprecated"):
+        return ""
+    return version.get("deprecationWarning") or f"{name} is deprecated"
+
+
+# ------------------------------------------------------------------------------------------ columns
+
+
+def _columns(version: Object) -> tuple[Column, ...]:
+    """The name and what the definition names; name and age if that is nothing we can read."""
+    told = version.get("additionalPrinterColumns")
+    try:
+        return (NAME_COLUMN, *map(_column, told)) if told else DEFAULT_COLUMNS
+    except BadJsonPath:
+        return DEFAULT_COLUMNS
+
+
+def _column(told: Object) -> Column:
+    path, kind = parse_json_path(told["jsonPath"]), told["type"]
+    cell = _text_cell(path) if kind == "string" else _cell(path, kind)
+    return Column(told["name"], cell, kind, told.get("priority", 0), told.get("description", ""))
+
+
+def _text_cell(path: JsonPath) -> Cell:
+    def cell(obj: Object, now: float) -> Any:
+        found = find_values(path, obj)
+        return " ".join(_to_text(value) for value in found) if found else None
+
+    return cell
+
+
+def _to_text(value: Any) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def _cell(path: JsonPath, kind: str) -> Cell:
+    def cell(obj: Object, now: float) -> Any:
+        found = find_values(path, obj)
+        return _convert_value(found[0], kind, now) if found else None
+
+    return cell
+
+
+def _convert_value(value: Any, kind: str, now: float) -> Any:
+    """A value as its column promises; nothing if it is of another type."""
+    if kind == "date" and isinstance(value, str):
+        return _age(value, now)
+    if isinstance(value, bool) or kind == "boolean":
+        return value if isinstance(value, bool) and kind == "boolean" else None
+    if not isinstance(value, int | float) or kind == "date":
+        return None
+    return int(value) if kind == "integer" else float(value)
+
+
+def _age(text: str, now: float) -> str:
+    try:
+        return format_duration(now - parse_timestamp(text))
+    except ValueError:
+        return "<invalid>"
+
+
+# ------------------------------------------------------------------------------------------ OpenAPI
+
+
+def _openapi_components(
+    names: Object, group: str, version: str, schema: Object
+) -> Mapping[str, Object]:
+    """The OpenAPI schemas of a kind and of its list, by their full names."""
+    place = ".".join((*reversed(group.split(".")), version))
+    meta = {
+        "description": TYPE_META_DESCRIPTIONS["metadata"],
+        "allOf": [_reference("meta.v1.ObjectMeta")],
+    }
+    fields = {**schema.get("properties", {}), **_type_meta_schemas(), "metadata": meta}
+    item = {"$ref": f"#/components/schemas/{place}.{names['kind']}"}
+    items = {"type": "array", "items": item}
+    listed = {**_type_meta_schemas(), "items": items, "metadata": _reference("meta.v1.ListMeta")}
+    return {
+        f"{place}.{names['kind']}": {
+            **schema, "properties": fields, **_group_version_kind(group, version, names["kind"]),
+        },
+        f"{place}.{names['listKind']}": {
+            "type": "object", "required": ["items"], "properties": listed,
+            **_group_version_kind(group, version, names["listKind"]),
+        },
+    }  # fmt: skip
+
+
+def _type_meta_schemas() -> Object:
+    return {
+        key: {"description": TYPE_META_DESCRIPTIONS[key], "type": "string"}
+        for key in ("apiVersion", "kind")
+    }
+
+
+def _reference(name: str) -> Object:
+    return {"$ref": f"#/components/schemas/{full_definition_name(name)}"}
+
+
+def _group_version_kind(group: str, version: str, kind: str) -> Object:
+    return {"x-kubernetes-group-version-kind": [{"group": group, "version": version, "kind": kind}]}

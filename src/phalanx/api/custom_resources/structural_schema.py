@@ -1,0 +1,409 @@
+"""Walks along a structural schema: what of a value is unknown, does not fit, or is missing.
+
+    pruner    drops what the schema does not know, in place, and says where that was
+    fitter    whether objects and lists stand where the schema has them
+    filler    adds the defaults that the schema tells, in place
+
+Each is made once per schema (`structural.py`) and goes only where there can be something to do.
+
+The model of a kind that users define: what its openAPIV3Schema says, compiled once.
+
+    conform   drops what the schema does not know, and nulls where it knows of none
+    fits      whether objects and lists stand where the schema has them
+    fill      adds the defaults that it tells
+    begin     forgets a status that is not the maker's to say
+    faults    checks values (`checks.py`), then rules in CEL (`cel.rules`)
+
+Metadata is judged as that of every kind. The schema is structural (`rules/schema.py`): its fields
+are told outside of combinations, so that one walk along them suffices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+from phalanx.api.conform import ConformResult, Malformed, conform
+from phalanx.api.custom_resources.schema_validation import (
+    EMBEDDED_RESOURCE,
+    INT_OR_STRING,
+    LIST_KEYS,
+    LIST_TYPE,
+    VALIDATIONS,
+    compile_schema,
+)
+from phalanx.api.definitions import SchemaNode
+from phalanx.api.errors import Cause
+from phalanx.api.field_errors import invalid
+from phalanx.api.kinds import Kind
+from phalanx.api.schema import Schema
+from phalanx.api.validation.checks import CREATED
+from phalanx.api.validation.metadata import check_metadata
+from phalanx.api.validation.schema_values import SchemaCheck
+from phalanx.api.wire import Object
+
+if TYPE_CHECKING:
+    from phalanx.api.cel.validation_rules import RuleValidator
+
+
+PRESERVE_UNKNOWN_FIELDS = "x-kubernetes-preserve-unknown-fields"
+OBJECT_META = "meta.v1.ObjectMeta"
+
+# ------------------------------------------------------------------------------------------ pruning
+
+#: Prunes a value in place; where it had unknown fields: `.spec.x`, `.list[0].y`.
+Pruner = Callable[[Any], Sequence[str]]
+_SCALAR_TYPES = (str, int, float, bool)
+#: What makes a schema say something of what is in a value.
+_CONTENT_KEYS = ("properties", "additionalProperties", "items", EMBEDDED_RESOURCE)
+
+
+def _prune_all(value: Any) -> Sequence[str]:
+    """What nobody knows: objects are emptied, whatever else there is stays."""
+    if value.__class__ is dict:
+        unknown = [f".{key}" for key in value]
+        value.clear()
+        return unknown
+    return _prune_items(_prune_all, value) if value.__class__ is list else ()
+
+
+def compile_pruner(schema: Object, *, preserve_unknown: bool = False) -> Pruner:
+    """The pruner of a schema; `keeps` says that unknown fields stay, for its items too."""
+    preserve_unknown = preserve_unknown or bool(schema.get(PRESERVE_UNKNOWN_FIELDS))
+    prune_fields = _compile_field_pruner(schema, preserve_unknown=preserve_unknown)
+    items = schema.get("items")
+    prune_item = (
+        compile_pruner(items, preserve_unknown=preserve_unknown)
+        if isinstance(items, dict)
+        else _prune_all
+    )
+
+    def prune(value: Any) -> Sequence[str]:
+        if value.__class__ is dict:
+            return prune_fields(value)
+        return _prune_items(prune_item, value) if value.__class__ is list else ()
+
+    return (
+        prune
+        if not preserve_unknown or any(key in schema for key in _CONTENT_KEYS)
+        else _prune_nothing
+    )
+
+
+def _prune_nothing(value: Any) -> Sequence[str]:
+    return ()
+
+
+def _prune_items(prune: Pruner, value: list[Any]) -> Sequence[str]:
+    unknown: list[str] = []
+    for at, item in enumerate(value):
+        if item.__class__ not in _SCALAR_TYPES and (found := prune(item)):
+            unknown += [f"[{at}]{path}" for path in found]
+    return unknown
+
+
+def _compile_field_pruner(schema: Object, *, preserve_unknown: bool) -> Pruner:
+    fields = {name: compile_pruner(one) for name, one in schema.get("properties", {}).items()}
+    nullable = {n for n, one in schema.get("properties", {}).items() if one.get("nullable")}
+    more = schema.get("additionalProperties")
+    others = compile_pruner(more) if isinstance(more, dict) else _prune_all if more else None
+    keeps_null = others is None or (isinstance(more, dict) and bool(more.get("nullable")))
+    if schema.get(EMBEDDED_RESOURCE):
+        fields |= {
+            "apiVersion": _prune_nothing,
+            "kind": _prune_nothing,
+            "metadata": _prune_metadata,
+        }
+
+    def prune(value: Any) -> Sequence[str]:
+        unknown: list[str] = []
+        gone: list[str] = []
+        for key, inner in value.items():
+            prune_inner = fields.get(key, others)
+            if prune_inner is None:
+                if not preserve_unknown:
+                    unknown.append(f".{key}")
+                    gone.append(key)
+            elif inner is None:
+                if not (key in nullable if key in fields else keeps_null):
+                    gone.append(key)
+            elif inner.__class__ not in _SCALAR_TYPES or prune_inner is _prune_metadata:
+                unknown += [f".{key}{path}" for path in prune_inner(inner)]
+        for key in gone:
+            del value[key]
+        return unknown
+
+    return prune
+
+
+def _prune_metadata(value: Any) -> Sequence[str]:
+    """Metadata, the root's or that of an object inside of an object."""
+    try:
+        return [f".{path}" for path in conform(OBJECT_META, value).unknown_fields]
+    except Malformed as error:
+        raise error.prefix_path(".metadata") from None
+
+
+# ------------------------------------------------------------------------------------------ fitting
+
+StructureCheck = Callable[[Any], bool]
+
+
+def compile_structure_check(schema: Object) -> StructureCheck | None:
+    """Whether a value is an object or a list where its schema says so; None if it says neither."""
+    if schema.get("type") == "array":
+        return _compile_list_check(schema)
+    if schema.get("type") != "object":
+        return None
+    more = schema.get("additionalProperties")
+    fields = [
+        (n, fits)
+        for n, s in schema.get("properties", {}).items()
+        if (fits := compile_structure_check(s))
+    ]
+    values = compile_structure_check(more) if isinstance(more, dict) else None
+
+    def fits_map(value: Any) -> bool:
+        if value.__class__ is not dict:
+            return value is None
+        if values is not None and not all(map(values, value.values())):
+            return False
+        return all(fits(value[name]) for name, fits in fields if name in value)
+
+    return fits_map
+
+
+def _compile_list_check(schema: Object) -> StructureCheck:
+    item = compile_structure_check(schema.get("items") or {})
+    # Items that are told apart by keys must have some.
+    null = schema.get(LIST_TYPE) != "map"
+
+    def fits_list(value: Any) -> bool:
+        if value.__class__ is not list:
+            return value is None
+        return item is None or all(item(one) and (one is not None or null) for one in value)
+
+    return fits_list
+
+
+# ----------------------------------------------------------------------------------------- defaults
+
+Defaulter = Callable[[Any], None]
+
+
+def compile_defaulter(schema: Object) -> Defaulter | None:
+    """The filler of a schema, if there can be anything to fill in."""
+    fill_fields = _compile_field_defaulter(schema)
+    items = schema.get("items")
+    fill_items = _compile_item_defaulter(items) if isinstance(items, dict) else None
+    if fill_fields is None and fill_items is None:
+        return None
+
+    def fill(value: Any) -> None:
+        if value.__class__ is dict and fill_fields:
+            fill_fields(value)
+        elif value.__class__ is list and fill_items:
+            fill_items(value)
+
+    return fill
+
+
+def _compile_field_defaulter(schema: Object) -> Defaulter | None:
+    fields, more = schema.get("properties", {}), schema.get("additionalProperties")
+    scalars, trees = _split_defaults(fields)
+    inner = [(name, made) for name, one in fields.items() if (made := compile_defaulter(one))]
+    others = compile_defaulter(more) if isinstance(more, dict) else None
+    if not (scalars or trees or inner or others):
+        return None
+
+    def fill(value: Any) -> None:
+        for name, default in scalars:
+            value.setdefault(name, default)
+        for name, default in trees:
+            if name not in value:
+                value[name] = deepcopy(default)
+        for name, fill_inner in inner:
+            if name in value:
+                fill_inner(value[name])
+        if others is not None:
+            for one in value.values():
+                others(one)
+
+    return fill
+
+
+def _split_defaults(fields: Object) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
+    """Defaults that can be shared, and those that must be copied."""
+    told = [(name, one["default"]) for name, one in fields.items() if "default" in one]
+    scalars = [row for row in told if isinstance(row[1], _SCALAR_TYPES)]
+    return scalars, [row for row in told if not isinstance(row[1], _SCALAR_TYPES)]
+
+
+def _compile_item_defaulter(schema: Object) -> Defaulter | None:
+    """The filler of a list: of what is in its items, and of items that are null."""
+    fill = compile_defaulter(schema)
+    replaces = "default" in schema and not schema.get("nullable")
+    if fill is None and not replaces:
+        return None
+
+    def fill_items(value: Any) -> None:
+        for at, item in enumerate(value):
+            if item is None and replaces:
+                value[at] = deepcopy(schema["default"])
+            if fill is not None:
+                fill(value[at])
+
+    return fill_items
+
+
+MAP_TYPE = "x-kubernetes-map-type"
+#: After such faults a value is not what its rules expect.
+_RULE_BLOCKING_REASONS = frozenset((
+    "FieldValueRequired", "FieldValueTooLong", "FieldValueTooMany", "FieldValueTypeInvalid",
+))  # fmt: skip
+_RULES_NOT_CHECKED = (
+    "some validation rules were not checked because the object was invalid; correct the existing "
+    "errors to complete validation"
+)
+
+
+class CustomResourceStrategy:
+    """How objects of one version of a custom kind are judged."""
+
+    def __init__(self, kind: Kind, schema: Object, *, has_status: bool) -> None:
+        self._kind, self._has_status = kind, has_status
+        self._matches_structure = compile_structure_check(schema) or _accept_structure
+        self._prune = compile_pruner({**schema, EMBEDDED_RESOURCE: True})
+        self._apply_defaults = compile_defaulter(schema) or _add_no_defaults
+        self._check = compile_schema(schema)
+        self._rules = compile_rules(schema, root=True)
+        status = schema.get("properties", {}).get("status")
+        self._check_status: SchemaCheck = compile_schema(status) if status else _accept_value
+        self._schema = Schema(schema_node(schema))
+
+    @property
+    def schema(self) -> Schema:
+        """The shape of an object: what field ownership goes by."""
+        return self._schema
+
+    def conform(self, obj: Object) -> ConformResult:
+        """Drop in place what does not belong; only metadata can be malformed."""
+        return ConformResult(tuple(path.removeprefix(".") for path in self._prune(obj)))
+
+    def matches_structure(self, obj: Object) -> bool:
+        """Whether an object can be walked along its schema; one that cannot has faults."""
+        return self._matches_structure(obj)
+
+    def apply_defaults(self, obj: Object) -> None:
+        """Add in place the defaults that the schema tells."""
+        self._apply_defaults(obj)
+
+    def prepare_for_create(self, obj: Object, now: str) -> None:
+        """Forget a status that has its own path."""
+        if self._has_status:
+            obj.pop("status", None)
+
+    def validate(self, new: Object, old: Object | None, subresource: str) -> Sequence[Cause]:
+        """What is wrong with an object, or with its status."""
+        about_meta = check_metadata(self._kind, new, old)
+        head = {"apiVersion": self._kind.api_version, "kind": self._kind.name}
+        whole, before = {**head, **new}, CREATED if old is None else {**head, **old}
+        if subresource == "status":
+            causes = self._validate_status(new, old or {})
+        else:
+            causes = self._check(whole, before, "")
+        if self._rules is not None:
+            causes = [*causes, *self._validate_rules(whole, before, causes)]
+        return list(dict.fromkeys((*about_meta, *causes))) if about_meta or causes else ()
+
+    def warnings(self, new: Object, old: Object | None) -> Sequence[str]:
+        """Nothing besides."""
+        return ()
+
+    def _validate_rules(self, new: Object, old: Any, causes: Sequence[Cause]) -> Sequence[Cause]:
+        """What is wrong by rules, if the object is such that rules can be asked."""
+        if any(cause.reason in _RULE_BLOCKING_REASONS for cause in causes):
+            return [invalid("<nil>", None, _RULES_NOT_CHECKED)]
+        return self._rules.validate(new, old) if self._rules else ()
+
+    def _validate_status(self, new: Object, old: Object) -> Sequence[Cause]:
+        if "status" not in new:
+            return ()
+        return self._check_status(new["status"], old.get("status", CREATED), "status")
+
+
+def has_rules(schema: Object) -> bool:
+    """Whether there are rules in CEL anywhere in a schema."""
+    parts = (schema.get("items"), schema.get("additionalProperties"))
+    inner = [*schema.get("properties", {}).values(), *(one for one in parts if one)]
+    return bool(schema.get(VALIDATIONS)) or any(has_rules(one) for one in inner if one is not True)
+
+
+def compile_rules(schema: Object, *, root: bool = False) -> RuleValidator | None:
+    """The rules in CEL of a schema. The language is loaded when somebody first uses it."""
+    if not has_rules(schema):
+        return None
+    from phalanx.api.cel.validation_rules import compile_validator
+
+    return compile_validator(schema, root=root)
+
+
+def _accept_value(value: Any, old: Any, path: str) -> Sequence[Cause]:
+    return ()
+
+
+def _accept_structure(value: Any) -> bool:
+    return True
+
+
+def _add_no_defaults(value: Any) -> None:
+    return None
+
+
+# -------------------------------------------------------------------------------------------- shape
+
+_SCALARS = {"string": "string", "boolean": "bool", "integer": "int64", "number": "number"}
+
+
+def schema_node(schema: Object) -> SchemaNode:
+    """A schema as a node of `definitions.py`, with structs that stand in it themselves.
+
+    What keeps unknown fields is one value to those who own fields: nobody can tell its parts apart.
+    """
+    struct = _value_node(schema)
+    fields = struct["p"] if isinstance(struct, dict) and "p" in struct else {}
+    head: dict[str, SchemaNode] = {"apiVersion": "string", "kind": "string"}
+    return {"p": {**fields, **head, "metadata": {"t": OBJECT_META, "d": {}}}}
+
+
+def _value_node(schema: Object) -> SchemaNode:
+    kind, more = schema.get("type", ""), schema.get("additionalProperties")
+    if schema.get(INT_OR_STRING):
+        return "int-or-string"
+    if kind in _SCALARS:
+        return _SCALARS[kind]
+    if kind == "array":
+        return _list_node(schema)
+    if kind == "object" and more:
+        return {"m": _value_node(more) if isinstance(more, dict) else "any", **_map_type(schema)}
+    fields = {name: _node_with_default(one) for name, one in schema.get("properties", {}).items()}
+    if kind == "object" and (fields or not schema.get(PRESERVE_UNKNOWN_FIELDS)):
+        return {"p": fields, "r": schema.get("required", []), **_map_type(schema)}
+    return "any"
+
+
+def _node_with_default(schema: Object) -> SchemaNode:
+    found = _value_node(schema)
+    facts = {"t": found} if isinstance(found, str) else found
+    return {**facts, "d": schema["default"]} if "default" in schema else found
+
+
+def _list_node(schema: Object) -> SchemaNode:
+    facts: dict[str, Any] = {"l": _value_node(schema.get("items") or {})}
+    facts["lt"] = schema.get(LIST_TYPE, "atomic")
+    return {**facts, "k": schema[LIST_KEYS]} if LIST_KEYS in schema else facts
+
+
+def _map_type(schema: Object) -> dict[str, Any]:
+    return {"mt": schema[MAP_TYPE]} if MAP_TYPE in schema else {}

@@ -1,0 +1,265 @@
+"""Defaults of Services.
+
+Addresses and node ports are not given out: nothing here could serve them.
+
+What an object gets without saying it: rows per kind, walked in order, in place.
+
+`apply_defaults` runs on every object that is read, new or changed, and may run again. Before the
+rows of a kind it adds what the schema itself tells (`Schema.fill`). `apply_creation` runs once and
+gives a new object the state that it begins with, whatever its maker said. What depends on other
+objects (priority classes, namespaces) is admission and lives in the server.
+"""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+
+import orjson
+
+from phalanx.api import kinds
+from phalanx.api.defaults.pod import default_pod, prepare_pod_for_create
+from phalanx.api.defaults.workloads import (
+    default_cron_job,
+    default_job,
+    default_job_set,
+    default_leader_worker_set,
+    default_pod_template,
+    prepare_job_for_create,
+)
+from phalanx.api.json_cache import CACHE_SIZE, MAX_CACHED_BYTES, compact_json
+from phalanx.api.kinds import RBAC_GROUP, Kind
+from phalanx.api.schema import schema
+from phalanx.api.validation.service import EXTERNAL_TYPES
+from phalanx.api.wire import Object
+
+_AFFINITY_SECONDS = 10_800
+
+
+def default_service(service: Object) -> None:
+    """Defaults of a Service."""
+    spec = service["spec"]
+    kind = spec.setdefault("type", "ClusterIP")
+    if spec.setdefault("sessionAffinity", "None") == "ClientIP":
+        config = spec.setdefault("sessionAffinityConfig", {}).setdefault("clientIP", {})
+        config.setdefault("timeoutSeconds", _AFFINITY_SECONDS)
+    for port in spec.get("ports", ()):
+        port["targetPort"] = port.get("targetPort") or port["port"]
+    if kind in EXTERNAL_TYPES:
+        spec.setdefault("externalTrafficPolicy", "Cluster")
+    if kind == "LoadBalancer":
+        spec.setdefault("allocateLoadBalancerNodePorts", True)
+    if kind != "ExternalName":
+        spec.setdefault("internalTrafficPolicy", "Cluster")
+        _mirror_cluster_ip(spec)
+
+
+def prepare_service_for_create(service: Object, now: str) -> None:
+    """A new Service is reached by nobody yet, and over the first version of IP."""
+    service["status"] = {"loadBalancer": {}}
+    spec = service["spec"]
+    if spec["type"] != "ExternalName":
+        version = "IPv6" if ":" in spec.get("clusterIP", "") else "IPv4"
+        spec.setdefault("ipFamilies", [version])
+        spec.setdefault("ipFamilyPolicy", "SingleStack")
+
+
+def _mirror_cluster_ip(spec: Object) -> None:
+    """The first address stands in two places; who says one says both."""
+    first = spec.get("clusterIP") or next(iter(spec.get("clusterIPs", ())), "")
+    if first:
+        spec["clusterIP"] = first
+        if first not in spec.get("clusterIPs", ())[:1]:
+            spec["clusterIPs"] = [first]
+
+
+DefaultFunction = Callable[[Object], None]
+CreateFunction = Callable[[Object, str], None]
+
+_PREEMPT_LOWER_PRIORITY = "PreemptLowerPriority"
+_METADATA = "meta.v1.ObjectMeta"
+#: Kinds whose objects come in numbers that say the same, and get the same whatever their metadata.
+_CACHED_KINDS = (kinds.POD,)
+NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"
+_BUDGET_COUNTS = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods")
+
+
+def apply_defaults(kind: Kind, obj: Object) -> None:
+    """Add in place what nobody said."""
+    if kind in _CACHED_KINDS:
+        said = compact_json({key: value for key, value in obj.items() if key != "metadata"})
+        if len(said) <= MAX_CACHED_BYTES:
+            schema(_METADATA).apply_defaults(obj.setdefault("metadata", {}))
+            obj.update(orjson.loads(_apply_cached(kind, said)))
+            return
+    _apply_all(kind, obj)
+
+
+def _apply_all(kind: Kind, obj: Object) -> None:
+    schema(kind.schema).apply_defaults(obj)
+    for default in _DEFAULTS.get(kind.qualified_name, ()):
+        default(obj)
+
+
+@lru_cache(maxsize=CACHE_SIZE)
+def _apply_cached(kind: Kind, encoded: bytes) -> bytes:
+    """An object without its metadata, completed: found out once for the same words."""
+    obj = {"metadata": {}, **orjson.loads(encoded)}
+    _apply_all(kind, obj)
+    del obj["metadata"]
+    return compact_json(obj)
+
+
+def prepare_for_create(kind: Kind, obj: Object, now: str) -> None:
+    """Give a new object the state that it begins with."""
+    for begin in _CREATE_FUNCTIONS.get(kind.qualified_name, ()):
+        begin(obj, now)
+
+
+def _set_name_label(obj: Object) -> None:
+    if name := obj["metadata"].get("name"):
+        obj["metadata"].setdefault("labels", {})[NAMESPACE_NAME_LABEL] = name
+
+
+def _mirror_pod_cidr(obj: Object) -> None:
+    """The first range of pod addresses stands in two places; who says one says both."""
+    spec = obj["spec"]
+    first = spec.get("podCIDR") or next(iter(spec.get("podCIDRs", ())), "")
+    if first:
+        spec["podCIDR"] = first
+        if first not in spec.get("podCIDRs", ())[:1]:
+            spec["podCIDRs"] = [first]
+
+
+def _default_allocatable(obj: Object) -> None:
+    status = obj["status"]
+    if "allocatable" not in status and "capacity" in status:
+        status["allocatable"] = dict(status["capacity"])
+
+
+def _default_class_preemption_policy(obj: Object) -> None:
+    obj.setdefault("preemptionPolicy", _PREEMPT_LOWER_PRIORITY)
+
+
+def _default_group_preemption_policy(obj: Object) -> None:
+    obj["spec"].setdefault("preemptionPolicy", _PREEMPT_LOWER_PRIORITY)
+
+
+def _encode_string_data(obj: Object) -> None:
+    """Texts are stored as what they encode to, over what was said under the same key."""
+    for key, text in obj.pop("stringData", {}).items():
+        encoded = binascii.b2a_base64(text.encode(), newline=False).decode()
+        obj.setdefault("data", {})[key] = encoded
+
+
+def _default_secret_type(obj: Object) -> None:
+    obj.setdefault("type", "Opaque")
+
+
+def _default_container_limits(obj: Object) -> None:
+    """What a container may use and gets where it does not say, from the limits for all of them."""
+    for limit in obj["spec"].get("limits") or ():
+        if limit["type"] == "Container":
+            limits = {**limit.get("max", {}), **limit.get("default", {})}
+            requests = {**limit.get("min", {}), **limits, **limit.get("defaultRequest", {})}
+            limit |= {"default": limits} if limits else {}
+            limit |= {"defaultRequest": requests} if requests else {}
+
+
+def _default_reclaim_policy(obj: Object) -> None:
+    obj["spec"].setdefault("persistentVolumeReclaimPolicy", "Retain")
+
+
+def _default_volume_mode(obj: Object) -> None:
+    obj["spec"].setdefault("volumeMode", "Filesystem")
+
+
+def _default_api_groups(obj: Object) -> None:
+    """Roles, users and groups belong to one API group; accounts are of the core one."""
+    obj["roleRef"]["apiGroup"] = obj["roleRef"].get("apiGroup") or RBAC_GROUP
+    for subject in obj.get("subjects", ()):
+        if subject["kind"] in ("User", "Group"):
+            subject["apiGroup"] = subject.get("apiGroup") or RBAC_GROUP
+
+
+def _default_device_count(obj: Object) -> None:
+    """A request is for one device, unless it is for another number or for all."""
+    for request in obj["spec"].get("devices", {}).get("requests", ()):
+        exactly = [request["exactly"]] if "exactly" in request else []
+        for wanted in (*exactly, *request.get("firstAvailable", ())):
+            if wanted.setdefault("allocationMode", "ExactCount") == "ExactCount":
+                wanted.setdefault("count", 1)
+
+
+def _default_template_device_count(obj: Object) -> None:
+    _default_device_count(obj["spec"])
+
+
+def _activate_namespace(obj: Object, now: str) -> None:
+    finalizers = obj["spec"].setdefault("finalizers", [])
+    if "kubernetes" not in finalizers:
+        finalizers.append("kubernetes")
+    obj["status"] = {"phase": "Active"}
+
+
+def _clear_status(obj: Object, now: str) -> None:
+    obj["status"] = {}
+
+
+def _remove_status(obj: Object, now: str) -> None:
+    obj.pop("status", None)
+
+
+def _zero_budget_counts(obj: Object, now: str) -> None:
+    obj["status"] = dict.fromkeys(_BUDGET_COUNTS, 0)
+
+
+def _set_volume_pending(obj: Object, now: str) -> None:
+    obj["status"] = {"phase": "Pending", "lastPhaseTransitionTime": now}
+
+
+def _set_claim_pending(obj: Object, now: str) -> None:
+    obj["status"] = {"phase": "Pending"}
+
+
+#: By the kind as messages call it.
+_DEFAULTS: Mapping[str, tuple[DefaultFunction, ...]] = {
+    kinds.NAMESPACE.qualified_name: (_set_name_label,),
+    kinds.NODE.qualified_name: (_default_allocatable, _mirror_pod_cidr),
+    kinds.POD.qualified_name: (default_pod,),
+    kinds.POD_TEMPLATE.qualified_name: (default_pod_template,),
+    kinds.SECRET.qualified_name: (_encode_string_data, _default_secret_type),
+    kinds.SERVICE.qualified_name: (default_service,),
+    kinds.PERSISTENT_VOLUME.qualified_name: (_default_reclaim_policy, _default_volume_mode),
+    kinds.PERSISTENT_VOLUME_CLAIM.qualified_name: (_default_volume_mode,),
+    kinds.LIMIT_RANGE.qualified_name: (_default_container_limits,),
+    kinds.JOB.qualified_name: (default_job,),
+    kinds.CRON_JOB.qualified_name: (default_cron_job,),
+    kinds.ROLE_BINDING.qualified_name: (_default_api_groups,),
+    kinds.CLUSTER_ROLE_BINDING.qualified_name: (_default_api_groups,),
+    kinds.PRIORITY_CLASS.qualified_name: (_default_class_preemption_policy,),
+    kinds.POD_GROUP.qualified_name: (_default_group_preemption_policy,),
+    kinds.COMPOSITE_POD_GROUP.qualified_name: (_default_group_preemption_policy,),
+    kinds.RESOURCE_CLAIM.qualified_name: (_default_device_count,),
+    kinds.RESOURCE_CLAIM_TEMPLATE.qualified_name: (_default_template_device_count,),
+    kinds.JOB_SET.qualified_name: (default_job_set,),
+    kinds.LEADER_WORKER_SET.qualified_name: (default_leader_worker_set,),
+}
+
+_CREATE_FUNCTIONS: Mapping[str, tuple[CreateFunction, ...]] = {
+    kinds.NAMESPACE.qualified_name: (_activate_namespace,),
+    kinds.POD.qualified_name: (prepare_pod_for_create,),
+    kinds.SERVICE.qualified_name: (prepare_service_for_create,),
+    kinds.PERSISTENT_VOLUME.qualified_name: (_set_volume_pending,),
+    kinds.PERSISTENT_VOLUME_CLAIM.qualified_name: (_set_claim_pending,),
+    kinds.RESOURCE_QUOTA.qualified_name: (_clear_status,),
+    kinds.JOB.qualified_name: (prepare_job_for_create,),
+    kinds.CRON_JOB.qualified_name: (_clear_status,),
+    kinds.POD_DISRUPTION_BUDGET.qualified_name: (_zero_budget_counts,),
+    kinds.POD_GROUP.qualified_name: (_clear_status,),
+    kinds.COMPOSITE_POD_GROUP.qualified_name: (_clear_status,),
+    kinds.RESOURCE_CLAIM.qualified_name: (_clear_status,),
+    kinds.JOB_SET.qualified_name: (_remove_status,),
+    kinds.LEADER_WORKER_SET.qualified_name: (_remove_status,),
+}

@@ -1,0 +1,340 @@
+"""Field ownership: metadata.managedFields, and server-side apply on top of it.
+
+    create, update, patch     after_update: what a writer added or changed is now its own
+    apply                     apply: merge a configuration, or say with whom it is in conflict
+
+An entry belongs to a manager, an operation, a version and a subresource:
+
+    {"manager": "kubectl", "operation": "Apply", "apiVersion": "v1", "time": "2026-01-01T00:00:00Z",
+     "fieldsType": "FieldsV1", "fieldsV1": {"f:data": {"f:a": {}}}}
+
+A field has any number of owners, as long as they agree on its value. Whoever changes it by an
+update becomes the only one; whoever changes it by an apply must force that. What one applied and
+no longer states is removed when nobody else owns it.
+
+Pure: the server calls it between admission and the store, and stores the result. Objects conform
+to their schema and are not changed; entries that stay as they were are handed on as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from phalanx.api.errors import Cause
+from phalanx.api.field_management.field_set import BadFieldSet, FieldSet, format_path
+from phalanx.api.field_management.merge_diff import (
+    compare,
+    find_merge_error,
+    include_parent_structs,
+    merge_configuration,
+    owned_fields,
+    remove_fields,
+)
+from phalanx.api.schema import Schema
+from phalanx.api.wire import Object
+
+APPLY: Final = "Apply"
+UPDATE: Final = "Update"
+#: More entries of updates than this are not kept apart.
+MAX_UPDATE_ENTRIES: Final = 10
+#: Who owns what was changed by those that are not kept apart.
+ANCIENT_CHANGES: Final = "ancient-changes"
+#: Who owns what was there before anybody applied to an object that was not tracked.
+BEFORE_FIRST_APPLY: Final = "before-first-apply"
+
+#: Metadata stays, whoever stops to say something in it.
+_NEVER_REMOVED: Final = FieldSet({"f:metadata": {}})
+_FIELDS_TYPE: Final = "FieldsV1"
+#: A client that writes this wants an object to be tracked no longer.
+_RESET_ENTRIES: Final[list[Object]] = [{}]
+
+
+@dataclass(frozen=True, slots=True)
+class FieldManager:
+    """Who writes: the field manager, in which version, and to which part of the object."""
+
+    name: str
+    api_version: str
+    subresource: str = ""
+
+
+class FieldOwner(NamedTuple):
+    """Whose an entry is. An applier keeps its entry when it changes to another version."""
+
+    manager: str
+    operation: str
+    api_version: str = ""
+    subresource: str = ""
+
+    def __str__(self) -> str:
+        text = f'"{self.manager}"'
+        if self.subresource:
+            text += f' with subresource "{self.subresource}"'
+        return f"{text} using {self.api_version}" if self.operation == UPDATE else text
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyResult:
+    """The object with what was applied and its new managedFields; a fresh one."""
+
+    object: Object
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyConflicts:
+    """The fields that others own with another value, by owner: `.spec.replicas`."""
+
+    fields: tuple[tuple[FieldOwner, tuple[str, ...]], ...]
+
+    def with_paths(self, path: Callable[[str], str]) -> ApplyConflicts:
+        """The same, of fields as somebody else calls them."""
+        return ApplyConflicts(
+            tuple((owner, tuple(map(path, paths))) for owner, paths in self.fields)
+        )
+
+    @property
+    def causes(self) -> tuple[Cause, ...]:
+        """One per field and owner."""
+        return tuple(
+            Cause(path, "FieldManagerConflict", f"conflict with {owner}")
+            for owner, paths in self.fields
+            for path in paths
+        )
+
+    @property
+    def message(self) -> str:
+        """All of them in one text."""
+        causes = self.causes
+        if len(causes) == 1:
+            return f"Apply failed with 1 conflict: {causes[0].message}: {causes[0].field}"
+        lines = [
+            line
+            for owner, paths in self.fields
+            for line in (f"conflicts with {owner}:", *(f"- {path}" for path in paths))
+        ]
+        return f"Apply failed with {len(causes)} conflicts: " + "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Unmergeable:
+    """A configuration with list items that cannot be told apart."""
+
+    message: str
+
+
+# --------------------------------------------------------------------------------------- updates
+
+
+def update_managed_fields(
+    schema: Schema, old: Object | None, new: Object, manager: FieldManager, now: str
+) -> list[Object]:
+    """The managedFields of an object that was created (`old` is None), updated or patched.
+
+    `new` is what the writer asked for: defaults are its own, what only the server says is not in
+    it. An object without entries is not tracked and stays so until somebody applies to it.
+    """
+    entries = _current_entries(old, new, manager)
+    if old is not None and not entries:
+        return entries
+    changed, removed = compare(schema, old, new)
+    owner = FieldOwner(manager.name, UPDATE, manager.api_version, manager.subresource)
+    if not entries:
+        return list(_make_entry(owner, manager.api_version, now, changed))
+    if not changed and not removed:
+        return entries
+    mine, others = _split_by_owner(entries, owner)
+    fields = (_entry_fields(mine) - removed) | changed
+    time = now if changed else mine.get("time")
+    kept = _remove_lost_fields(others, changed | removed)
+    return _cap_updates([*kept, *_make_entry(owner, manager.api_version, time, fields)])
+
+
+def _current_entries(old: Object | None, new: Object, manager: FieldManager) -> list[Object]:
+    """The entries to go on from: those of the request, if it has any that make sense."""
+    kept: list[Object] = old["metadata"].get("managedFields", []) if old else []
+    given = new["metadata"].get("managedFields")
+    if not given or manager.subresource or given == kept:
+        return kept
+    if given == _RESET_ENTRIES:
+        return []
+    try:
+        return _sort_entries(_parse_entries(given))
+    except BadFieldSet:
+        return kept
+
+
+def _parse_entries(given: Iterable[Object]) -> list[Object]:
+    entries: dict[FieldOwner, Object] = {}
+    for entry in given:
+        if entry.get("operation") not in (APPLY, UPDATE) or not entry.get("apiVersion"):
+            raise BadFieldSet("an entry needs an operation and a version")
+        if entry.get("fieldsType") != _FIELDS_TYPE:
+            raise BadFieldSet(f"fieldsType must be {_FIELDS_TYPE}")
+        fields = FieldSet.from_fields_v1(entry.get("fieldsV1", {}))
+        entries[_entry_owner(entry)] = {**entry, "fieldsV1": fields.to_fields_v1()}
+    return [entry for entry in entries.values() if entry["fieldsV1"]]
+
+
+def _cap_updates(entries: list[Object]) -> list[Object]:
+    """Entries in order, the oldest updates of a version in one if there are too many."""
+    updates = [entry for entry in entries if entry["operation"] == UPDATE]
+    excess = len(updates) - MAX_UPDATE_ENTRIES
+    if excess <= 0:
+        return _sort_entries(entries)
+    bins: dict[str, list[Object]] = {}
+    for entry in sorted(
+        updates, key=lambda entry: (entry["manager"] != ANCIENT_CHANGES, _sort_key(entry))
+    ):
+        if excess <= 0:
+            break
+        same = bins.setdefault(entry["apiVersion"], [])
+        excess -= bool(same)
+        same.append(entry)
+    full = [same for same in bins.values() if len(same) > 1]
+    apart = [entry for entry in entries if not any(entry in same for same in full)]
+    return _sort_entries([*apart, *map(_join_entries, full)])
+
+
+def _join_entries(entries: list[Object]) -> Object:
+    owner = FieldOwner(ANCIENT_CHANGES, UPDATE, entries[0]["apiVersion"])
+    fields = reduce(or_, map(_entry_fields, entries))
+    (entry,) = _make_entry(owner, owner.api_version, entries[-1].get("time"), fields)
+    return entry
+
+
+# ----------------------------------------------------------------------------------------- apply
+
+
+def server_side_apply(
+    schema: Schema,
+    live: Object | None,
+    config: Object,
+    manager: FieldManager,
+    now: str,
+    *,
+    force: bool = False,
+) -> ApplyResult | ApplyConflicts | Unmergeable:
+    """Merge a configuration into an object, or create one of it."""
+    if text := find_merge_error(schema, config):
+        return Unmergeable(text)
+    before: Object = {"metadata": {}} if live is None else live
+    owner = FieldOwner(manager.name, APPLY, subresource=manager.subresource)
+    mine, others = _split_by_owner(_tracked_entries(schema, live, manager, now), owner)
+    last, wanted = _entry_fields(mine), owned_fields(schema, config)
+    claimed = reduce(or_, map(_entry_fields, others), wanted | _NEVER_REMOVED)
+    gone = include_parent_structs(schema, last) - include_parent_structs(schema, claimed)
+    after = remove_fields(schema, merge_configuration(schema, before, config), gone)
+    changed, removed = compare(schema, before, after)
+    conflicts = _find_conflicts(others, changed)
+    if conflicts.fields and not force:
+        return conflicts
+    is_same = not changed and not removed and wanted == last
+    time = mine.get("time") if is_same else now
+    kept = _remove_lost_fields(others, changed | removed)
+    return _apply_result(
+        after, _sort_entries([*kept, *_make_entry(owner, manager.api_version, time, wanted)])
+    )
+
+
+def _tracked_entries(
+    schema: Schema, live: Object | None, manager: FieldManager, now: str
+) -> list[Object]:
+    """The entries of an object. Without any, all that it holds is from before the first apply."""
+    if live is None:
+        return []
+    if found := live["metadata"].get("managedFields"):
+        return list(found)
+    past = FieldManager(BEFORE_FIRST_APPLY, manager.api_version, manager.subresource)
+    return update_managed_fields(schema, None, live, past, now)
+
+
+def _find_conflicts(entries: Iterable[Object], changed: FieldSet) -> ApplyConflicts:
+    found = ((_entry_owner(entry), _entry_fields(entry) & changed) for entry in entries)
+    contested = ((owner, tuple(map(format_path, fields))) for owner, fields in found if fields)
+    return ApplyConflicts(tuple(sorted(contested, key=lambda row: row[0])))
+
+
+def _apply_result(obj: Object, entries: list[Object]) -> ApplyResult:
+    # The result shares parts with the live object and the configuration; its receiver changes it.
+    fresh: Object = orjson.loads(orjson.dumps(obj))
+    fresh["metadata"].pop("managedFields", None)
+    if entries:
+        fresh["metadata"]["managedFields"] = entries
+    return ApplyResult(fresh)
+
+
+# --------------------------------------------------------------------------------------- entries
+
+
+def _entry_owner(entry: Object) -> FieldOwner:
+    operation = entry["operation"]
+    version = entry["apiVersion"] if operation == UPDATE else ""
+    return FieldOwner(entry.get("manager", ""), operation, version, entry.get("subresource", ""))
+
+
+def _entry_fields(entry: Object) -> FieldSet:
+    return FieldSet(entry.get("fieldsV1"))
+
+
+def _make_entry(
+    owner: FieldOwner, version: str, time: str | None, fields: FieldSet
+) -> tuple[Object, ...]:
+    """The entry of an owner, if there is anything that it owns."""
+    if not fields:
+        return ()
+    entry: Object = {
+        "manager": owner.manager,
+        "operation": owner.operation,
+        "apiVersion": version,
+        "time": time,
+        "fieldsType": _FIELDS_TYPE,
+        "fieldsV1": fields.to_fields_v1(),
+        "subresource": owner.subresource,
+    }
+    return ({key: value for key, value in entry.items() if value},)
+
+
+def _split_by_owner(entries: Iterable[Object], owner: FieldOwner) -> tuple[Object, list[Object]]:
+    """One owner's entry, empty if there is none, and all others."""
+    mine: Object = {}
+    others = []
+    for entry in entries:
+        if _entry_owner(entry) == owner:
+            mine = entry
+        else:
+            others.append(entry)
+    return mine, others
+
+
+def _remove_lost_fields(entries: Iterable[Object], lost: FieldSet) -> list[Object]:
+    """Entries without fields that are lost to them, and without those that lost all."""
+    result = []
+    for entry in entries:
+        fields = _entry_fields(entry)
+        rest = fields - lost
+        if rest is fields:
+            result.append(entry)
+        elif rest:
+            result.append({**entry, "fieldsV1": rest.to_fields_v1()})
+    return result
+
+
+def _sort_entries(entries: list[Object]) -> list[Object]:
+    return sorted(entries, key=_sort_key)
+
+
+def _sort_key(entry: Object) -> tuple[Any, ...]:
+    """Appliers first, then by age, then by name."""
+    return (
+        entry["operation"],
+        entry.get("time", ""),
+        entry.get("manager", ""),
+        entry["apiVersion"],
+        entry.get("subresource", ""),
+    )

@@ -1,0 +1,436 @@
+"""Rules of a container's environment: names, and where values come from.
+
+Rules of what is done to a running container: probes, and hooks of its life.
+
+Rules of containers: names, images, ports, mounts, resources, security.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from phalanx.api.errors import Cause
+from phalanx.api.field_errors import (
+    Causes,
+    duplicate,
+    forbidden,
+    invalid,
+    prefix_causes,
+    required,
+    unsupported,
+)
+from phalanx.api.formats import (
+    StringValidator,
+    validate_annotation_key,
+    validate_config_key,
+    validate_dns_label,
+    validate_dns_subdomain,
+    validate_env_name,
+    validate_label_key,
+    validate_name_prefix,
+    validate_port_name,
+)
+from phalanx.api.validation.checks import (
+    Check,
+    all_of,
+    each,
+    find_duplicate_items,
+    if_present,
+    in_range,
+    mandatory,
+    minimum,
+    non_empty,
+    one_of,
+    optional,
+    string_format,
+    struct,
+    unique_field,
+)
+from phalanx.api.validation.resources import check_resources
+from phalanx.api.wire import Object
+
+_VALUE_SOURCES = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef")
+_ENV_FIELDS = (
+    "metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName",
+    "spec.serviceAccountName", "status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs",
+)  # fmt: skip
+#: Fields that exist, but only for volumes.
+_VOLUME_ONLY_FIELDS = (
+    "metadata.annotations", "metadata.labels", "spec.restartPolicy", "spec.schedulerName",
+    "status.phase",
+)  # fmt: skip
+_RESOURCE_FIELDS = tuple(
+    f"{part}.{name}"
+    for part in ("limits", "requests")
+    for name in ("cpu", "ephemeral-storage", "memory")
+)
+_MAP_KEY_PATH = re.compile(r"(metadata\.(?:labels|annotations))\['(.*)'\]")
+_KEY_FAULTS: Mapping[str, StringValidator] = {
+    "metadata.labels": validate_label_key,
+    "metadata.annotations": validate_annotation_key,
+}
+_ONE_SOURCE = "may not have more than one field specified at a time"
+
+
+def _check_value_source(new: Any, old: Any) -> Causes:
+    source = new.get("valueFrom")
+    if source is None:
+        return ()
+    named = [name for name in _VALUE_SOURCES if name in source]
+    if not named:
+        listed = "`fieldRef`, `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`"
+        return [invalid("valueFrom", "", f"must specify one of: {listed}")]
+    if new.get("value"):
+        return [invalid("valueFrom", "", "may not be specified when `value` is not empty")]
+    return [invalid("valueFrom", "", _ONE_SOURCE)] if len(named) > 1 else ()
+
+
+def _check_field_reference(new: Any, old: Any) -> Causes:
+    path = new.get("fieldPath", "")
+    if not path:
+        return [required("fieldPath")]
+    if match := _MAP_KEY_PATH.fullmatch(path):
+        return [invalid("", match[2], fault) for fault in _KEY_FAULTS[match[1]](match[2])]
+    if path in _ENV_FIELDS:
+        return ()
+    if path in _VOLUME_ONLY_FIELDS:
+        return [unsupported("fieldPath", path, _ENV_FIELDS)]
+    detail = f"error converting fieldPath: field label not supported: {path}"
+    return [invalid("fieldPath", path, detail)]
+
+
+def _check_resource_reference(new: Any, old: Any) -> Causes:
+    huge = new.startswith(("limits.hugepages-", "requests.hugepages-"))
+    return () if huge else one_of(*_RESOURCE_FIELDS)(new, old)
+
+
+#: A key of a ConfigMap or Secret.
+CONFIG_KEY: Check = mandatory(string_format(validate_config_key))
+_KEY_REFERENCE = struct(("name", string_format(validate_dns_subdomain)), ("key", CONFIG_KEY))
+
+_VALUE_FROM = struct(
+    ("fieldRef", if_present(_check_field_reference)),
+    ("resourceFieldRef", if_present(struct(("resource", mandatory(_check_resource_reference))))),
+    ("configMapKeyRef", if_present(_KEY_REFERENCE)),
+    ("secretKeyRef", if_present(_KEY_REFERENCE)),
+)
+
+_VARIABLE = all_of(
+    struct(
+        ("name", mandatory(string_format(validate_env_name))),
+        ("valueFrom", if_present(_VALUE_FROM)),
+    ),
+    _check_value_source,
+)
+
+
+def _check_variable(new: Any, old: Any) -> Causes:
+    """Most variables are a name and a value, and pods have many: those are seen at a glance."""
+    name = new.get("name")
+    plain = name and "valueFrom" not in new and not validate_env_name(name)
+    return () if plain else _VARIABLE(new, old)
+
+
+ENV: Check = each(_check_variable)
+
+
+def _source_name_faults(name: str) -> list[str]:
+    return list(validate_name_prefix(validate_dns_subdomain, name))
+
+
+_SOURCE_REFERENCE = struct(("name", mandatory(string_format(_source_name_faults))))
+_ENV_FROM_SOURCE = struct(
+    ("prefix", optional(string_format(validate_env_name))),
+    ("configMapRef", if_present(_SOURCE_REFERENCE)),
+    ("secretRef", if_present(_SOURCE_REFERENCE)),
+)
+
+
+def _check_one_source_each(new: Any, old: Any) -> Causes:
+    """Told at the whole list, where clients of the API expect it."""
+    found: list[Cause] = []
+    for source in new:
+        named = [name for name in ("configMapRef", "secretRef") if name in source]
+        if not named:
+            found.append(invalid("", "", "must specify one of: `configMapRef` or `secretRef`"))
+        elif len(named) > 1:
+            found.append(invalid("", "", _ONE_SOURCE))
+    return found
+
+
+ENV_FROM: Check = all_of(each(_ENV_FROM_SOURCE), _check_one_source_each)
+
+
+PORT_NUMBER: Check = in_range(1, 65535)
+_HEADER = r"[-A-Za-z0-9]+"
+_HEADER_FAULT = (
+    "a valid HTTP header must consist of alphanumeric characters or '-' "
+    f"(e.g. 'X-Header-Name', regex used for validation is '{_HEADER}')"
+)
+_PROBE_HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
+_HOOK_HANDLERS = ("exec", "httpGet", "tcpSocket", "sleep")
+
+
+def _check_port(new: Any, old: Any) -> Causes:
+    if isinstance(new, str):
+        return [invalid("", new, fault) for fault in validate_port_name(new)]
+    return PORT_NUMBER(new or 0, old)
+
+
+def _check_headers(new: Any, old: Any) -> Causes:
+    names = [header.get("name", "") for header in new]
+    return [invalid("", name, _HEADER_FAULT) for name in names if not re.fullmatch(_HEADER, name)]
+
+
+_HANDLERS: dict[str, Check] = {
+    "exec": struct(("command", non_empty)),
+    "httpGet": struct(
+        ("path", non_empty),
+        ("port", _check_port),
+        ("scheme", one_of("HTTP", "HTTPS")),
+        ("httpHeaders", optional(_check_headers)),
+    ),
+    "tcpSocket": struct(("port", _check_port)),
+    "grpc": struct(("port", _check_port)),
+    "sleep": struct(),
+}
+_HANDLER_CHECKS = {name: struct((name, check)) for name, check in _HANDLERS.items()}
+
+
+def _one_handler(*known: str) -> Check:
+    """Exactly one way to act; those after the first are refused unread."""
+
+    def check(new: Any, old: Any) -> Causes:
+        named = [name for name in known if name in new]
+        if not named:
+            return [required("", "must specify a handler type")]
+        many = [forbidden(name, "may not specify more than 1 handler type") for name in named[1:]]
+        return [*_HANDLER_CHECKS[named[0]](new, old), *many]
+
+    return check
+
+
+def _check_is_one(new: Any, old: Any) -> Causes:
+    return () if new == 1 else [invalid("", new, "must be 1")]
+
+
+def _check_positive(new: Any, old: Any) -> Causes:
+    return () if new > 0 else [invalid("", new, "must be greater than 0")]
+
+
+def _check_no_grace_period(new: Any, old: Any) -> Causes:
+    return [invalid("", new, "must not be set for readinessProbes")]
+
+
+_NON_NEGATIVE = optional(minimum(0))
+_PROBE = all_of(
+    _one_handler(*_PROBE_HANDLERS),
+    struct(
+        ("initialDelaySeconds", _NON_NEGATIVE),
+        ("timeoutSeconds", _NON_NEGATIVE),
+        ("periodSeconds", _NON_NEGATIVE),
+        ("successThreshold", _NON_NEGATIVE),
+        ("failureThreshold", _NON_NEGATIVE),
+        ("terminationGracePeriodSeconds", optional(_check_positive)),
+    ),
+)
+_SUCCEEDS_ONCE = struct(("successThreshold", optional(_check_is_one)))
+
+#: The three probes of a container.
+PROBES: Check = struct(
+    ("livenessProbe", if_present(all_of(_PROBE, _SUCCEEDS_ONCE))),
+    (
+        "readinessProbe",
+        if_present(
+            all_of(
+                _PROBE, struct(("terminationGracePeriodSeconds", optional(_check_no_grace_period)))
+            )
+        ),
+    ),
+    ("startupProbe", if_present(all_of(_PROBE, _SUCCEEDS_ONCE))),
+)
+
+_HOOK = if_present(_one_handler(*_HOOK_HANDLERS))
+
+#: What is done after a container starts and before it stops.
+LIFECYCLE: Check = struct(("postStart", _HOOK), ("preStop", _HOOK))
+
+
+RESTART_POLICIES = ("Always", "OnFailure", "Never")
+USER_ID: Check = in_range(0, 2**31 - 1)
+
+# ----------------------------------------------------------------------------- ports and mounts
+
+_CONTAINER_PORT = struct(
+    ("name", optional(string_format(validate_port_name))),
+    ("containerPort", mandatory(PORT_NUMBER)),
+    ("hostPort", if_present(PORT_NUMBER)),
+    ("protocol", mandatory(one_of("SCTP", "TCP", "UDP"))),
+)
+
+
+def check_relative_path(new: Any, old: Any) -> Causes:
+    """A path that stays below where it starts."""
+    found: list[Cause] = []
+    if new.startswith("/"):
+        found.append(invalid("", new, "must be a relative path"))
+    if ".." in new.split("/"):
+        found.append(invalid("", new, "must not contain '..'"))
+    return found
+
+
+_MOUNT_PROPAGATION = one_of("Bidirectional", "HostToContainer", "None")
+
+
+def _check_mount_paths(new: Any, old: Any) -> Causes:
+    """What the API tells at the list of mounts, not at the one of them, and their overlaps."""
+    found: list[Cause] = []
+    for at, mount in enumerate(new):
+        for field in ("subPath", "subPathExpr"):
+            found += prefix_causes(field, check_relative_path(mount.get(field, ""), old))
+        if mount.get("subPath") and mount.get("subPathExpr"):
+            detail = "subPathExpr and subPath are mutually exclusive"
+            found.append(invalid(f"[{at}].subPathExpr", mount["subPathExpr"], detail))
+        if "mountPropagation" in mount:
+            found += prefix_causes(
+                "mountPropagation", _MOUNT_PROPAGATION(mount["mountPropagation"], old)
+            )
+    again = find_duplicate_items(new, "mountPath")
+    twice = [invalid(f"[{at}].mountPath", new[at]["mountPath"], "must be unique") for at in again]
+    return [*found, *twice]
+
+
+_VOLUME_MOUNTS = all_of(
+    each(struct(("name", non_empty), ("mountPath", non_empty))), _check_mount_paths
+)
+
+
+def _check_unique_devices(new: Any, old: Any) -> Causes:
+    return [
+        invalid(f"[{at}].{field}", new[at].get(field), "must be unique")
+        for field in ("name", "devicePath")
+        for at in find_duplicate_items(new, field)
+    ]
+
+
+_VOLUME_DEVICES = all_of(
+    each(struct(("name", non_empty), ("devicePath", non_empty))), _check_unique_devices
+)
+
+
+def check_host_ports(containers: Sequence[Object]) -> list[Cause]:
+    """Ports of the node that two containers, or one of them twice, want."""
+    seen: set[str] = set()
+    found: list[Cause] = []
+    for at, container in enumerate(containers):
+        for number, port in enumerate(container.get("ports", ())):
+            if not port.get("hostPort"):
+                continue
+            wanted = f"{port.get('protocol')}/{port.get('hostIP', '')}/{port['hostPort']}"
+            if wanted in seen:
+                found.append(duplicate(f"[{at}].ports[{number}].hostPort", wanted))
+            seen.add(wanted)
+    return found
+
+
+def check_host_network_ports(containers: Sequence[Object]) -> list[Cause]:
+    """On the node's network a container's port is the node's, if it is said at all."""
+    detail = "must match `containerPort` when `hostNetwork` is true"
+    return [
+        invalid(f"[{at}].ports[{number}].hostPort", port["hostPort"], detail)
+        for at, container in enumerate(containers)
+        for number, port in enumerate(container.get("ports", ()))
+        if port.get("hostPort", port["containerPort"]) != port["containerPort"]
+    ]
+
+
+# -------------------------------------------------------------------------------------- security
+
+
+def _check_privileges(new: Any, old: Any) -> Causes:
+    if new.get("allowPrivilegeEscalation") is not False:
+        return ()
+    what = "cannot set `allowPrivilegeEscalation` to false and"
+    found: list[Cause] = []
+    if new.get("privileged"):
+        found.append(invalid("", new, f"{what} `privileged` to true"))
+    if "CAP_SYS_ADMIN" in new.get("capabilities", {}).get("add", ()):
+        found.append(invalid("", new, f"{what} `capabilities.Add` CAP_SYS_ADMIN"))
+    return found
+
+
+_PROFILE_TYPES = ("Localhost", "RuntimeDefault", "Unconfined")
+
+
+def _profile_check(field: str, noun: str) -> Check:
+    """A profile of the kernel: a file of its own exactly where the type says so."""
+
+    def check(new: Any, old: Any) -> Causes:
+        kind, file = new.get("type", ""), new.get("localhostProfile")
+        if not kind:
+            return [required("type", f"type is required when {field} is set")]
+        if kind not in _PROFILE_TYPES:
+            return [unsupported("type", kind, _PROFILE_TYPES)]
+        if kind == "Localhost":
+            detail = f"must be set when {noun} type is Localhost"
+            return () if file else [required("localhostProfile", detail)]
+        detail = f"can only be set when {noun} type is Localhost"
+        return [invalid("localhostProfile", file, detail)] if file else ()
+
+    return check
+
+
+SECCOMP_PROFILE: Check = _profile_check("seccompProfile", "seccomp")
+APP_ARMOR_PROFILE: Check = _profile_check("appArmorProfile", "AppArmor")
+
+_CONTAINER_SECURITY_CONTEXT = all_of(
+    struct(
+        ("runAsUser", optional(USER_ID)),
+        ("runAsGroup", optional(USER_ID)),
+        ("procMount", optional(one_of("Default", "Unmasked"))),
+        ("seccompProfile", if_present(SECCOMP_PROFILE)),
+        ("appArmorProfile", if_present(APP_ARMOR_PROFILE)),
+    ),
+    _check_privileges,
+)
+
+# ------------------------------------------------------------------------------------ containers
+
+
+def _check_image(new: Any, old: Any) -> Causes:
+    if new == new.strip():
+        return ()
+    return [invalid("", new, "must not have leading or trailing whitespace")]
+
+
+_COMMON_CONTAINER_FIELDS = struct(
+    ("name", mandatory(string_format(validate_dns_label))),
+    ("image", mandatory(_check_image)),
+    ("terminationMessagePolicy", mandatory(one_of("File", "FallbackToLogsOnError"))),
+    ("ports", optional(all_of(each(_CONTAINER_PORT), unique_field("name")))),
+    ("env", optional(ENV)),
+    ("envFrom", optional(ENV_FROM)),
+    ("volumeMounts", optional(_VOLUME_MOUNTS)),
+    ("volumeDevices", optional(_VOLUME_DEVICES)),
+    ("imagePullPolicy", mandatory(one_of("Always", "IfNotPresent", "Never"))),
+    ("resources", check_resources),
+    ("securityContext", if_present(_CONTAINER_SECURITY_CONTEXT)),
+    ("restartPolicy", optional(one_of(*RESTART_POLICIES))),
+)
+
+CONTAINER: Check = all_of(
+    _COMMON_CONTAINER_FIELDS, PROBES, struct(("lifecycle", if_present(LIFECYCLE)))
+)
+
+_SIDECAR_ONLY = ("lifecycle", "livenessProbe", "readinessProbe", "startupProbe")
+
+
+def check_init_container(new: Any, old: Any) -> Causes:
+    """An init container has no probes and hooks unless it stays on as a sidecar."""
+    if new.get("restartPolicy") == "Always":
+        return CONTAINER(new, old)
+    detail = "may not be set for init containers without restartPolicy=Always"
+    extra = [forbidden(name, detail) for name in _SIDECAR_ONLY if name in new]
+    return [*_COMMON_CONTAINER_FIELDS(new, old), *extra]

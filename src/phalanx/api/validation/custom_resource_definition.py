@@ -1,0 +1,342 @@
+"""Rules for CustomResourceDefinitions: what may be defined, and what may never change about it.
+
+The schema of each version has rules of its own (`schema.py`). Whether names are free is no
+rule but a condition in the status (`defaults/crd.py`): the server alone knows the others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from phalanx.api.custom_resources.json_path import field_keys
+from phalanx.api.defaults.custom_resource_definition import ESTABLISHED, find_condition
+from phalanx.api.errors import Cause
+from phalanx.api.field_errors import Causes, forbidden, invalid, required, unsupported
+from phalanx.api.formats import validate_dns_subdomain, validate_service_name
+from phalanx.api.validation.checks import (
+    CREATED,
+    IMMUTABLE,
+    Check,
+    all_of,
+    each,
+    find_duplicate_values,
+    mandatory,
+    non_empty,
+    on_create,
+    one_of,
+    optional,
+    string_format,
+    struct,
+)
+from phalanx.api.validation.structural_schema import check_schema
+from phalanx.api.wire import Object
+
+APPROVAL_ANNOTATION = "api-approved.kubernetes.io"
+MAX_SELECTABLE_FIELDS = 8
+_MAX_WARNING_LENGTH = 256
+_COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
+_COLUMN_FORMATS = (
+    "byte", "date", "date-time", "double", "float", "int32", "int64", "password",
+)  # fmt: skip
+_SELECTABLE_TYPES = ("boolean", "integer", "string")
+_ROOT_KEYWORDS = (
+    "description", "type", "format", "title", "maximum", "exclusiveMaximum", "minimum",
+    "exclusiveMinimum", "maxLength", "minLength", "pattern", "maxItems", "minItems", "uniqueItems",
+    "multipleOf", "required", "items", "properties", "externalDocs", "example",
+    "x-kubernetes-preserve-unknown-fields", "x-kubernetes-validations",
+)  # fmt: skip
+
+
+def label_faults(name: str) -> Sequence[str]:
+    """`my-name`: as a DNS label, but it begins with a letter."""
+    faults = validate_service_name(name)
+    return [",".join(faults)] if faults else ()
+
+
+def _kind_faults(name: str) -> Sequence[str]:
+    prefix = "may have mixed case, but should otherwise match: "
+    return [prefix + fault for fault in label_faults(name.lower())]
+
+
+# -------------------------------------------------------------------------------------------- names
+
+
+def _check_list_kind(new: Any, old: Any) -> Causes:
+    if not new or not new.get("kind") or new["kind"] != new.get("listKind"):
+        return ()
+    return [invalid("listKind", new["listKind"], "kind and listKind may not be the same")]
+
+
+_NAMES = all_of(
+    struct(
+        ("plural", optional(string_format(label_faults))),
+        ("singular", optional(string_format(label_faults))),
+        ("kind", optional(string_format(_kind_faults))),
+        ("listKind", optional(string_format(_kind_faults))),
+        ("shortNames", optional(each(string_format(label_faults)))),
+        ("categories", optional(each(string_format(label_faults)))),
+    ),
+    _check_list_kind,
+)
+_REQUIRED_NAMES = struct(
+    ("plural", non_empty), ("singular", non_empty), ("kind", non_empty), ("listKind", non_empty)
+)
+
+
+def _check_group(new: Any, old: Any) -> Causes:
+    if faults := validate_dns_subdomain(new):
+        return [invalid("", new, ",".join(faults))]
+    return () if "." in new else [invalid("", new, "should be a domain with at least one dot")]
+
+
+def _check_object_name(new: Any, old: Any) -> Causes:
+    name, spec = new["metadata"].get("name", ""), new["spec"]
+    wanted = f"{spec.get('names', {}).get('plural', '')}.{spec.get('group', '')}"
+    detail = 'must be spec.names.plural+"."+spec.group'
+    return () if name == wanted else [invalid("metadata.name", name, detail)]
+
+
+def _check_approval(new: Any, old: Any) -> Causes:
+    """Groups of the Kubernetes community need the community's word."""
+    group = new["spec"].get("group", "")
+    if not re.search(r"(^|\.)(k8s|kubernetes)\.io$", group):
+        return ()
+    said = (new["metadata"].get("annotations") or {}).get(APPROVAL_ANNOTATION)
+    field = f"metadata.annotations[{APPROVAL_ANNOTATION}]"
+    see = "see https://github.com/kubernetes/enhancements/pull/1111"
+    if said is None:
+        detail = f'protected groups must have approval annotation "{APPROVAL_ANNOTATION}", {see}'
+        return [required(field, detail)]
+    if said.startswith("unapproved") or re.match(r"https?://.", said):
+        return ()
+    detail = f'protected groups must have approval annotation "{APPROVAL_ANNOTATION}" with either a URL or a'
+    return [invalid(field, said, f'{detail} reason starting with "unapproved", {see}')]
+
+
+# ----------------------------------------------------------------------------------------- versions
+
+
+def _json_path_below(*roots: str) -> Check:
+    """A path from field to field, below one of the roots."""
+    where = " or ".join(roots)
+
+    def check(new: Any, old: Any) -> Causes:
+        if not new.startswith("."):
+            return [invalid("", new, "must be a simple json path starting with .")]
+        if not new.startswith(tuple(f"{root}." for root in roots)):
+            return [invalid("", new, f"should be a json path under {where}")]
+        return (
+            () if field_keys(new) else [invalid("", new, "must be a json path in the dot notation")]
+        )
+
+    return check
+
+
+def _check_json_path(new: Any, old: Any) -> Causes:
+    fits = new.startswith(".")
+    return () if fits else [invalid("", new, "must be a simple json path starting with .")]
+
+
+def _check_column_type(new: Any, old: Any) -> Causes:
+    detail = f"must be one of {','.join(_COLUMN_TYPES)}"
+    if not new:
+        return [required("", detail)]
+    return () if new in _COLUMN_TYPES else [invalid("", new, detail)]
+
+
+def _check_column_format(new: Any, old: Any) -> Causes:
+    detail = f"must be one of {','.join(_COLUMN_FORMATS)}"
+    return () if new in _COLUMN_FORMATS else [invalid("", new, detail)]
+
+
+_PRINTER_COLUMN = struct(
+    ("name", non_empty),
+    ("type", _check_column_type),
+    ("format", optional(_check_column_format)),
+    ("jsonPath", mandatory(_check_json_path)),
+)
+_SUBRESOURCES = struct(
+    (
+        "scale",
+        optional(
+            struct(
+                ("specReplicasPath", mandatory(_json_path_below(".spec"))),
+                ("statusReplicasPath", mandatory(_json_path_below(".status"))),
+                ("labelSelectorPath", optional(_json_path_below(".spec", ".status"))),
+            )
+        ),
+    ),
+)
+
+
+def _check_version_schema(new: Any, old: Any) -> Causes:
+    """The schema of a version. With a status of its own, the root may not say much else."""
+    schema = (new.get("schema") or {}).get("openAPIV3Schema")
+    path = "schema.openAPIV3Schema"
+    if schema is None:
+        return [required(path)]
+    found = check_schema(schema, path)
+    told = [key for key in schema if key not in _ROOT_KEYWORDS]
+    if found or not told or "status" not in new.get("subresources", {}):
+        return found
+    listed = " ".join(_ROOT_KEYWORDS)
+    detail = (
+        f"only [{listed}] fields are allowed at the root of the schema if the status subresource "
+        "is enabled"
+    )
+    return [invalid(path, told, detail)]
+
+
+def _check_selectable_fields(new: Any, old: Any) -> Causes:
+    fields = new.get("selectableFields", ())
+    schema = (new.get("schema") or {}).get("openAPIV3Schema") or {}
+    found: list[Cause] = []
+    if len(fields) > MAX_SELECTABLE_FIELDS:
+        detail = f"may not have more than {MAX_SELECTABLE_FIELDS} items"
+        found.append(invalid("selectableFields", len(fields), detail))
+    paths = [field.get("jsonPath", "") for field in fields]
+    for at, path in enumerate(paths):
+        place = f"selectableFields[{at}].jsonPath"
+        if not path:
+            found.append(required(place))
+        elif path.startswith(".metadata") or not field_keys(path):
+            found.append(invalid(place, path, "must be a simple path to a field of the object"))
+        elif _type_at(schema, field_keys(path)) not in _SELECTABLE_TYPES:
+            detail = "must point to a field of type string, boolean or integer. Enum string fields "
+            found.append(invalid(place, path, f"{detail}and strings with formats are allowed."))
+    twice = [invalid(f"selectableFields[{at}].jsonPath", paths[at], "must be unique")
+             for at in find_duplicate_values(paths)]  # fmt: skip
+    return [*found, *twice]
+
+
+def _type_at(schema: Object, path: Sequence[str]) -> str:
+    for key in path:
+        schema = schema.get("properties", {}).get(key, {})
+    return str(schema.get("type", ""))
+
+
+def _check_deprecation_warning(new: Any, old: Any) -> Causes:
+    warning = new.get("deprecationWarning")
+    if warning is None:
+        return ()
+    faults = [] if new.get("deprecated") else ["can only be set for deprecated versions"]
+    if not warning:
+        faults.append("must not be empty")
+    elif len(warning) > _MAX_WARNING_LENGTH:
+        faults.append(f"must be <= {_MAX_WARNING_LENGTH} bytes long")
+    elif not warning.isprintable():
+        faults.append("must only contain printable UTF-8 characters")
+    return [invalid("deprecationWarning", warning, fault) for fault in faults]
+
+
+_VERSION = all_of(
+    struct(
+        ("name", string_format(label_faults)),
+        ("additionalPrinterColumns", optional(each(_PRINTER_COLUMN))),
+        ("subresources", optional(_SUBRESOURCES)),
+    ),
+    _check_deprecation_warning,
+    _check_version_schema,
+    _check_selectable_fields,
+)
+
+
+def _check_versions(new: Any, old: Any) -> Causes:
+    versions = new or []
+    shown = [{key: one.get(key) for key in ("name", "served", "storage")} for one in versions]
+    found: list[Cause] = []
+    if find_duplicate_values(one.get("name") for one in versions):
+        found.append(invalid("", shown, "must contain unique version names"))
+    if sum(bool(one.get("storage")) for one in versions) != 1:
+        detail = "must have exactly one version marked as storage version"
+        found.append(invalid("", shown, detail))
+    return found
+
+
+def _check_conversion(new: Any, old: Any) -> Causes:
+    """Objects are kept in one form that all versions share; nobody is asked to convert them."""
+    strategy = (new or {}).get("strategy")
+    if strategy == "None":
+        webhook = "should not be set when strategy is not set to Webhook"
+        return [forbidden("webhook", webhook)] if "webhook" in new else ()
+    return [unsupported("strategy", strategy, ("None",)) if strategy else required("strategy")]
+
+
+def _check_preserve_unknown_fields(new: Any, old: Any) -> Causes:
+    detail = (
+        "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in "
+        "spec.versions[*].schema instead"
+    )
+    return [invalid("", True, detail)] if new else ()
+
+
+# -------------------------------------------------------------------------------- status and change
+
+
+def _check_stored_versions(new: Any, old: Any) -> Causes:
+    """Versions in which objects may still be kept must be there, that of today among them."""
+    field, stored = "status.storedVersions", new.get("status", {}).get("storedVersions")
+    if not stored:
+        return [invalid(field, stored, "must have at least one stored version")]
+    versions = new["spec"].get("versions") or []
+    missing = [
+        invalid(field, stored, f"must have the storage version {one.get('name')}")
+        for one in versions
+        if one.get("storage") and one.get("name") not in stored
+    ]
+    known = [one.get("name") for one in versions]
+    strange = [
+        invalid(f"{field}[{at}]", name, "must appear in spec.versions")
+        for at, name in enumerate(stored)
+        if name not in known
+    ]
+    return [*missing, *strange]
+
+
+def _check_immutable_fields(new: Any, old: Any) -> Causes:
+    """The name of a resource never changes; what it is like, only before anything is stored."""
+    if old is CREATED:
+        return ()
+    established = find_condition(old, ESTABLISHED).get("status") == "True"
+    fixed = [("group",), ("names", "plural")]
+    fixed += [("scope",), ("names", "kind")] if established else []
+    return [
+        invalid(f"spec.{'.'.join(path)}", _value_at(new["spec"], path), IMMUTABLE)
+        for path in fixed
+        if _value_at(new["spec"], path) != _value_at(old["spec"], path)
+    ]
+
+
+def _value_at(value: Object, path: Sequence[str]) -> Any:
+    for key in path:
+        value = value.get(key, {})
+    return value
+
+
+#: A definition as a whole.
+check_definition: Check = all_of(
+    on_create(_check_object_name),
+    struct(
+        (
+            "spec",
+            struct(
+                ("group", mandatory(_check_group)),
+                ("scope", mandatory(one_of("Cluster", "Namespaced"))),
+                ("versions", all_of(optional(each(_VERSION)), _check_versions)),
+                ("names", all_of(_REQUIRED_NAMES, _NAMES)),
+                ("conversion", _check_conversion),
+                ("preserveUnknownFields", optional(_check_preserve_unknown_fields)),
+            ),
+        ),
+    ),
+    _check_stored_versions,
+    _check_approval,
+    _check_immutable_fields,
+)
+#: The status of a definition, written by itself.
+check_definition_status: Check = all_of(
+    struct(("status", struct(("acceptedNames", optional(_NAMES))))),
+    _check_stored_versions,
+)

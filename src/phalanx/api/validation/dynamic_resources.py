@@ -1,0 +1,433 @@
+"""Rules of claims on devices, of their templates, and of the classes that devices come in.
+
+Expressions that select devices are only measured; they are not read.
+
+Rules of ResourceSlices, in which drivers say which devices there are, and where.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phalanx.api.errors import Cause
+from phalanx.api.field_errors import (
+    Causes,
+    duplicate,
+    forbidden,
+    invalid,
+    prefix_causes,
+    required,
+    too_long,
+    unsupported,
+)
+from phalanx.api.formats import validate_dns_label, validate_dns_subdomain, validate_label_value
+from phalanx.api.validation.checks import (
+    CREATED,
+    IMMUTABLE,
+    Check,
+    all_of,
+    each,
+    find_duplicate_items,
+    if_present,
+    immutable,
+    mandatory,
+    max_items,
+    minimum,
+    non_empty,
+    one_of,
+    optional,
+    string_format,
+    struct,
+    unique_field,
+)
+from phalanx.api.validation.metadata import LABEL_KEY, check_conditions
+from phalanx.api.validation.resources import is_extended_resource
+from phalanx.api.wire import Object
+
+MAX_REQUESTS = MAX_SELECTORS = MAX_CONSTRAINTS = MAX_CONFIGS = 32
+MAX_SUB_REQUESTS, MAX_TOLERATIONS, MAX_CONSUMERS = 8, 16, 256
+_MAX_EXPRESSION, _MAX_DRIVER, _MAX_IDENTIFIER = 10 * 1024, 63, 32
+_SUBDOMAIN = string_format(validate_dns_subdomain)
+_LABEL = string_format(validate_dns_label)
+_TAINT_EFFECTS = ("NoExecute", "NoSchedule", "None")
+_ALLOCATION_MODES = ("All", "ExactCount")
+
+# ------------------------------------------------------------------------------ what is asked for
+
+
+def _check_expression(new: Any, old: Any) -> Causes:
+    if not new:
+        return [required("")]
+    return [too_long("", _MAX_EXPRESSION)] if len(new) > _MAX_EXPRESSION else ()
+
+
+DEVICE_SELECTORS: Check = max_items(
+    MAX_SELECTORS, each(struct(("cel", mandatory(struct(("expression", _check_expression))))))
+)
+
+
+def _check_toleration(new: Any, old: Any) -> Causes:
+    operator, value = new.get("operator", ""), new.get("value", "")
+    if operator == "Exists":
+        detail = "must be empty for operator `Exists`"
+        return [invalid("value", value, detail)] if value else ()
+    if operator != "Equal":
+        return [unsupported("operator", operator, ("Equal", "Exists"))]
+    found = [invalid("value", value, fault) for fault in validate_label_value(value)]
+    return (
+        found if new.get("key") else [required("key", "must be set for operator `Equal`"), *found]
+    )
+
+
+DEVICE_TOLERATIONS: Check = max_items(
+    MAX_TOLERATIONS,
+    each(
+        all_of(
+            struct(("key", optional(LABEL_KEY)), ("effect", optional(one_of(*_TAINT_EFFECTS)))),
+            _check_toleration,
+        )
+    ),
+)
+
+
+def _check_allocation_mode(new: Any, old: Any) -> Causes:
+    """All devices have no number; otherwise there is at least one."""
+    mode, count = new.get("allocationMode"), new.get("count", 0)
+    if mode not in _ALLOCATION_MODES:
+        return [unsupported("allocationMode", mode, _ALLOCATION_MODES)]
+    if mode == "All" and count:
+        detail = "must not be specified when allocationMode is 'All'"
+        return [invalid("count", count, detail)]
+    if mode == "ExactCount" and count <= 0:
+        return [invalid("count", count, "must be greater than zero")]
+    return ()
+
+
+_DEVICE_REQUEST = all_of(
+    struct(
+        ("deviceClassName", mandatory(_SUBDOMAIN)),
+        ("selectors", optional(DEVICE_SELECTORS)),
+        ("tolerations", optional(DEVICE_TOLERATIONS)),
+    ),
+    _check_allocation_mode,
+)
+_SUB_REQUEST = all_of(struct(("name", mandatory(_LABEL))), _DEVICE_REQUEST)
+
+
+def _check_request_type(new: Any, old: Any) -> Causes:
+    ways = [way for way in ("exactly", "firstAvailable") if new.get(way) is not None]
+    detail = "exactly one of `exactly` or `firstAvailable` is required"
+    if not ways:
+        return [required("", detail)]
+    return [invalid("", None, f"{detail}, but multiple fields are set")] if len(ways) > 1 else ()
+
+
+_REQUEST = all_of(
+    struct(("name", mandatory(_LABEL))),
+    _check_request_type,
+    struct(
+        ("exactly", if_present(_DEVICE_REQUEST)),
+        (
+            "firstAvailable",
+            optional(max_items(MAX_SUB_REQUESTS, all_of(each(_SUB_REQUEST), unique_field("name")))),
+        ),
+    ),
+)
+
+# ----------------------------------------------------------------------- constraints and settings
+
+
+def check_qualified_name(new: Any, old: Any) -> Causes:
+    """The name of an attribute with the domain it belongs to: `gpu.example.com/memory`."""
+    domain, _, name = (new or "").partition("/")
+    if not domain or not name:
+        return [invalid("", new, "must be a fully qualified name: a domain, a slash, a name")]
+    faults = [*validate_dns_subdomain(domain), *identifier_faults(name)]
+    return [invalid("", new, fault) for fault in faults]
+
+
+def identifier_faults(name: str) -> list[str]:
+    """What is wrong with the own part of an attribute's name."""
+    faults = (
+        [] if len(name) <= _MAX_IDENTIFIER else [f"must be no more than {_MAX_IDENTIFIER} bytes"]
+    )
+    if name.isidentifier() and name.isascii():
+        return faults
+    detail = "a valid C identifier must start with alphabetic character or '_', followed by a "
+    return [*faults, f"{detail}string of alphanumeric characters or '_'"]
+
+
+def _check_one_attribute(new: Any, old: Any) -> Causes:
+    named = [name for name in ("matchAttribute", "distinctAttribute") if name in new]
+    if len(named) == 1:
+        return ()
+    detail = "exactly one of `matchAttribute` or `distinctAttribute` is required"
+    return [invalid("", None, detail) if named else required("", detail)]
+
+
+_CONSTRAINT = all_of(
+    _check_one_attribute,
+    struct(
+        ("matchAttribute", if_present(check_qualified_name)),
+        ("distinctAttribute", if_present(check_qualified_name)),
+    ),
+)
+
+
+def check_driver_name(new: Any, old: Any) -> Causes:
+    """The name of who runs devices: a short subdomain."""
+    if not new:
+        return [required("")]
+    found = [too_long("", _MAX_DRIVER)] if len(new) > _MAX_DRIVER else []
+    return [*found, *_SUBDOMAIN(new, old)]
+
+
+_CONFIGURATION = struct(
+    ("opaque", mandatory(struct(("driver", check_driver_name), ("parameters", non_empty)))),
+)
+
+
+def _check_request_references(new: Any, old: Any) -> Causes:
+    """Constraints and settings name requests that there are, or alternatives within them."""
+    known = set(_request_names(new))
+    return [
+        invalid(f"{part}[{at}].requests[{number}]", name, "must be the name of a request")
+        for part in ("constraints", "config")
+        for at, item in enumerate(new.get(part, ()))
+        for number, name in enumerate(item.get("requests", ()))
+        if name not in known
+    ]
+
+
+def _request_names(devices: Object) -> list[str]:
+    requests = devices.get("requests", ())
+    return [
+        *(request.get("name", "") for request in requests),
+        *(
+            f"{request.get('name', '')}/{alternative.get('name', '')}"
+            for request in requests
+            for alternative in request.get("firstAvailable", ())
+        ),
+    ]
+
+
+_CLAIM_SPEC = struct(
+    (
+        "devices",
+        if_present(
+            all_of(
+                struct(
+                    (
+                        "requests",
+                        optional(
+                            max_items(MAX_REQUESTS, all_of(each(_REQUEST), unique_field("name")))
+                        ),
+                    ),
+                    ("constraints", optional(max_items(MAX_CONSTRAINTS, each(_CONSTRAINT)))),
+                    ("config", optional(max_items(MAX_CONFIGS, each(_CONFIGURATION)))),
+                ),
+                _check_request_references,
+            )
+        ),
+    ),
+)
+
+check_resource_claim: Check = struct(("spec", immutable(if_present(_CLAIM_SPEC))))
+check_resource_claim_template: Check = struct(
+    ("spec", immutable(if_present(struct(("spec", if_present(_CLAIM_SPEC)))))),
+)
+
+# ----------------------------------------------------------------------------- what was allocated
+
+_CONSUMER = struct(("resource", non_empty), ("name", non_empty), ("uid", non_empty))
+_ALLOCATED_DEVICE = struct(
+    ("driver", check_driver_name), ("pool", non_empty), ("device", mandatory(_LABEL))
+)
+
+
+def _check_unique_consumers(new: Any, old: Any) -> Causes:
+    return [duplicate(f"[{at}].uid", new[at].get("uid")) for at in find_duplicate_items(new, "uid")]
+
+
+def _check_allocation(new: Any, old: Any) -> Causes:
+    """What was allocated is given back as a whole; only what is allocated can be used."""
+    status: Object = new.get("status", {})
+    before: Object = {} if old is CREATED else old.get("status", {})
+    now, then = status.get("allocation"), before.get("allocation")
+    found: list[Cause] = []
+    if now is not None and then is not None and now != then:
+        found.append(invalid("allocation", None, "field is immutable"))
+    if status.get("reservedFor") and now is None:
+        found.append(forbidden("reservedFor", "may not be specified when `allocated` is not set"))
+    users, earlier = status.get("reservedFor", ()), before.get("reservedFor", ())
+    if new["metadata"].get("deletionTimestamp") and len(users) > len(earlier):
+        detail = "new claim users may not be added while the claim is meant to be deallocated"
+        found.append(forbidden("reservedFor", detail))
+    return prefix_causes("status", found)
+
+
+_CLAIM_STATUS = struct(
+    (
+        "allocation",
+        if_present(
+            struct(("devices", if_present(struct(("results", optional(each(_ALLOCATED_DEVICE)))))))
+        ),
+    ),
+    (
+        "reservedFor",
+        optional(max_items(MAX_CONSUMERS, all_of(each(_CONSUMER), _check_unique_consumers))),
+    ),
+    (
+        "devices",
+        optional(each(all_of(_ALLOCATED_DEVICE, struct(("conditions", check_conditions))))),
+    ),
+)
+
+check_resource_claim_status: Check = all_of(
+    struct(("status", if_present(_CLAIM_STATUS))), _check_allocation
+)
+
+# ---------------------------------------------------------------------------------------- classes
+
+
+def _check_extended_resource_name(new: Any, old: Any) -> Causes:
+    found = LABEL_KEY(new, old)
+    if found or is_extended_resource(new):
+        return found
+    return [invalid("", new, "must be a valid extended resource name")]
+
+
+check_device_class: Check = struct(
+    (
+        "spec",
+        if_present(
+            struct(
+                ("selectors", optional(DEVICE_SELECTORS)),
+                ("config", optional(max_items(MAX_CONFIGS, each(_CONFIGURATION)))),
+                ("extendedResourceName", optional(_check_extended_resource_name)),
+            )
+        ),
+    ),
+)
+
+
+MAX_DEVICES, MAX_PROPERTIES, MAX_TAINTS, MAX_COUNTER_SETS = 128, 32, 16, 8
+_MAX_POOL_NAME, _MAX_ATTRIBUTE_VALUE = 253, 64
+_NODE_SELECTIONS = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
+_ATTRIBUTE_TYPES = ("bool", "bools", "int", "ints", "string", "strings", "version", "versions")
+_STRING_TYPES = ("string", "version")
+_DEVICE_NAME = string_format(validate_dns_label)
+_NODE_NAME = string_format(validate_dns_subdomain)
+
+
+def _check_one_node_selection(new: Any, old: Any) -> Causes:
+    """Devices are on one node, on some, on all, or each says where it is."""
+    named = [place for place in _NODE_SELECTIONS if new.get(place)]
+    detail = f"exactly one of {', '.join(f'`{place}`' for place in _NODE_SELECTIONS)} is required"
+    if not named:
+        return [required("", detail)]
+    if len(named) > 1:
+        return [invalid("", f"{{{', '.join(named)}}}", detail)]
+    return ()
+
+
+def _check_pool_name(new: Any, old: Any) -> Causes:
+    found = [too_long("", _MAX_POOL_NAME)] if len(new) > _MAX_POOL_NAME else []
+    return [
+        *found,
+        *(invalid("", part, f) for part in new.split("/") for f in validate_dns_subdomain(part)),
+    ]
+
+
+def _check_positive(new: Any, old: Any) -> Causes:
+    return () if (new or 0) > 0 else [invalid("", new or 0, "must be greater than zero")]
+
+
+_POOL = struct(
+    ("name", mandatory(_check_pool_name)),
+    ("resourceSliceCount", _check_positive),
+    ("generation", optional(minimum(0))),
+)
+
+
+def _check_attribute_names(new: Any, old: Any) -> Causes:
+    """Names of attributes and capacities; those without a domain belong to the driver."""
+    found: list[Cause] = []
+    for name in new:
+        faults = check_qualified_name(name, old) if "/" in name else ()
+        own = identifier_faults(name) if "/" not in name else ()
+        found += [*faults, *(invalid("", name, fault) for fault in own)]
+    return found
+
+
+def _check_one_value(new: Any, old: Any) -> Causes:
+    found: list[Cause] = []
+    for name, attribute in new.items():
+        said = [kind for kind in _ATTRIBUTE_TYPES if kind in attribute]
+        if len(said) != 1:
+            detail = "exactly one value must be specified"
+            found.append(invalid(f"[{name}]", attribute, detail) if said else required(f"[{name}]"))
+        long = (
+            kind for kind in _STRING_TYPES if len(attribute.get(kind, "")) > _MAX_ATTRIBUTE_VALUE
+        )
+        found += [too_long(f"[{name}].{kind}", _MAX_ATTRIBUTE_VALUE) for kind in long]
+    return found
+
+
+_DEVICE_TAINT = struct(
+    ("key", mandatory(LABEL_KEY)),
+    ("value", optional(string_format(validate_label_value))),
+    ("effect", mandatory(one_of("NoExecute", "NoSchedule", "None"))),
+)
+
+
+def _check_property_count(new: Any, old: Any) -> Causes:
+    count = len(new.get("attributes", ())) + len(new.get("capacity", ()))
+    if count <= MAX_PROPERTIES:
+        return ()
+    what = "the total number of attributes and capacities"
+    return [invalid("", count, f"{what} must not exceed {MAX_PROPERTIES}")]
+
+
+_DEVICE = all_of(
+    struct(
+        ("name", mandatory(_DEVICE_NAME)),
+        ("attributes", optional(all_of(_check_attribute_names, _check_one_value))),
+        ("capacity", optional(_check_attribute_names)),
+        ("taints", optional(max_items(MAX_TAINTS, each(_DEVICE_TAINT)))),
+        ("nodeName", optional(_NODE_NAME)),
+    ),
+    _check_property_count,
+)
+
+
+def _check_immutable(new: Any, old: Any) -> Causes:
+    return () if old is CREATED or new == old else [invalid("", new, IMMUTABLE)]
+
+
+def _check_pool_immutable(new: Any, old: Any) -> Causes:
+    if old is CREATED or (new or {}).get("name") == (old or {}).get("name"):
+        return ()
+    return [invalid("name", (new or {}).get("name"), IMMUTABLE)]
+
+
+_SLICE_SPEC = all_of(
+    struct(
+        ("driver", all_of(check_driver_name, _check_immutable)),
+        ("pool", all_of(_POOL, _check_pool_immutable)),
+        ("nodeName", all_of(optional(_NODE_NAME), _check_immutable)),
+        ("devices", optional(max_items(MAX_DEVICES, all_of(each(_DEVICE), unique_field("name"))))),
+        (
+            "sharedCounters",
+            optional(
+                max_items(
+                    MAX_COUNTER_SETS,
+                    all_of(each(struct(("name", mandatory(_DEVICE_NAME)))), unique_field("name")),
+                )
+            ),
+        ),
+    ),
+    _check_one_node_selection,
+)
+
+check_resource_slice: Check = struct(("spec", if_present(_SLICE_SPEC)))

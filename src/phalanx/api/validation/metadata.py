@@ -1,0 +1,262 @@
+"""Rules for what every object has, its metadata; and for labels, selectors and conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from phalanx.api.errors import Cause
+from phalanx.api.field_errors import (
+    Causes,
+    duplicate,
+    forbidden,
+    invalid,
+    prefix_causes,
+    required,
+    too_long,
+)
+from phalanx.api.formats import (
+    StringValidator,
+    validate_annotation_key,
+    validate_condition_reason,
+    validate_dns_label,
+    validate_dns_subdomain,
+    validate_finalizer,
+    validate_label_key,
+    validate_label_value,
+    validate_name_prefix,
+    validate_path_segment,
+    validate_service_name,
+)
+from phalanx.api.kinds import (
+    CLUSTER_ROLE,
+    CLUSTER_ROLE_BINDING,
+    LEADER_WORKER_SET,
+    ROLE,
+    ROLE_BINDING,
+    Kind,
+)
+from phalanx.api.validation.checks import (
+    CREATED,
+    IMMUTABLE,
+    Check,
+    all_of,
+    each,
+    find_duplicate_items,
+    mandatory,
+    minimum,
+    non_empty,
+    one_of,
+    optional,
+    string_format,
+    struct,
+)
+from phalanx.api.wire import Object
+
+#: All annotations of an object together, in bytes.
+MAX_ANNOTATIONS_SIZE = 256 * 1024
+
+#: The format of names, where it is not that of a subdomain.
+_NAME_FORMATS: Mapping[str, StringValidator] = {
+    "Namespace": validate_dns_label,
+    "Service": validate_dns_label,
+    "Event": validate_path_segment,
+    ROLE.qualified_name: validate_path_segment,
+    ROLE_BINDING.qualified_name: validate_path_segment,
+    CLUSTER_ROLE.qualified_name: validate_path_segment,
+    CLUSTER_ROLE_BINDING.qualified_name: validate_path_segment,
+    LEADER_WORKER_SET.qualified_name: validate_service_name,
+}
+
+_IMMUTABLE_FIELDS = (
+    "name", "namespace", "uid", "creationTimestamp", "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+)  # fmt: skip
+_check_label = mandatory(string_format(validate_dns_label))
+_EXCLUSIVE_FINALIZERS = ("orphan", "foregroundDeletion")
+
+
+def check_metadata(kind: Kind, new: Object, old: Object | None) -> Causes:
+    """The metadata of an object of a kind."""
+    meta = new.get("metadata") or {}
+    if old is None:
+        return prefix_causes("metadata", [*_check_name(kind, meta), *_check_common(meta, CREATED)])
+    before = old.get("metadata") or {}
+    return prefix_causes(
+        "metadata", [*_check_unchanged(meta, before), *_check_common(meta, before)]
+    )
+
+
+def _check_name(kind: Kind, meta: Object) -> Causes:
+    faults = _NAME_FORMATS.get(kind.qualified_name, validate_dns_subdomain)
+    name, prefix = meta.get("name", ""), meta.get("generateName", "")
+    found = [
+        invalid("generateName", prefix, fault)
+        for fault in (validate_name_prefix(faults, prefix) if prefix else ())
+    ]
+    if not name:
+        found.append(required("name", "name or generateName is required"))
+    else:
+        found += [invalid("name", name, fault) for fault in faults(name)]
+    return [*found, *_check_namespace(kind, meta.get("namespace", ""))]
+
+
+def _check_namespace(kind: Kind, namespace: str) -> Causes:
+    if kind.namespaced:
+        return prefix_causes("namespace", _check_label(namespace, CREATED))
+    return [forbidden("namespace", "not allowed on this type")] if namespace else ()
+
+
+def _check_unchanged(new: Object, old: Object) -> Causes:
+    found = [
+        invalid(field, new.get(field), IMMUTABLE)
+        for field in _IMMUTABLE_FIELDS
+        if new.get(field) != old.get(field)
+    ]
+    if new.get("generation", 0) < old.get("generation", 0):
+        found.append(invalid("generation", new.get("generation", 0), "must not be decremented"))
+    kept = set(old.get("finalizers", ()))
+    added = [finalizer for finalizer in new.get("finalizers", ()) if finalizer not in kept]
+    if added and old.get("deletionTimestamp"):
+        quoted = ", ".join(f'"{finalizer}"' for finalizer in added)
+        detail = (
+            "no new finalizers can be added if the object is being deleted, "
+            f"found new finalizers []string{{{quoted}}}"
+        )
+        found.append(forbidden("finalizers", detail))
+    return found
+
+
+def check_labels(new: Any, old: Any) -> Causes:
+    """Labels: keys and values. Causes are told at the whole of them."""
+    found: list[Cause] = []
+    for key, value in (new or {}).items():
+        found += [invalid("", key, fault) for fault in validate_label_key(key)]
+        found += [invalid("", value, fault) for fault in validate_label_value(value)]
+    return found
+
+
+def check_annotations(new: Any, old: Any) -> Causes:
+    """Annotations: keys, and how much they hold together."""
+    annotations = new or {}
+    found = [
+        invalid("", key, fault) for key in annotations for fault in validate_annotation_key(key)
+    ]
+    size = sum(len(k.encode()) + len(v.encode()) for k, v in annotations.items())
+    return [*found, too_long("", MAX_ANNOTATIONS_SIZE)] if size > MAX_ANNOTATIONS_SIZE else found
+
+
+def _check_not_empty(new: Any, old: Any) -> Causes:
+    return () if new else [required("", "must not be empty")]
+
+
+def _check_not_event(new: Any, old: Any) -> Causes:
+    if (new.get("apiVersion"), new.get("kind")) != ("v1", "Event"):
+        return ()
+    return [invalid("", new, "/v1, Kind=Event is disallowed from being an owner")]
+
+
+def _check_one_controller(new: Any, old: Any) -> Causes:
+    owners = [owner.get("name", "") for owner in new if owner.get("controller")]
+    if len(owners) < 2:
+        return ()
+    detail = (
+        'Only one reference can have Controller set to true. Found "true" in references for '
+        f"{owners[0]} and {owners[1]}"
+    )
+    return [invalid("", new, detail)]
+
+
+def _check_finalizers(new: Any, old: Any) -> Causes:
+    found: list[Cause] = []
+    for at, name in enumerate(new):
+        place = "" if validate_label_key(name) else f"[{at}]"
+        found += [invalid(place, name, fault) for fault in validate_finalizer(name)]
+    if all(name in new for name in _EXCLUSIVE_FINALIZERS):
+        detail = "finalizer orphan and foregroundDeletion cannot be both set"
+        found.append(invalid("", new, detail))
+    return found
+
+
+_check_owner = all_of(
+    struct(
+        ("apiVersion", _check_not_empty),
+        ("kind", _check_not_empty),
+        ("name", _check_not_empty),
+        ("uid", _check_not_empty),
+    ),
+    _check_not_event,
+)
+
+_check_common = struct(
+    ("generation", optional(minimum(0))),
+    ("labels", check_labels),
+    ("annotations", check_annotations),
+    ("ownerReferences", optional(all_of(each(_check_owner), _check_one_controller))),
+    ("finalizers", optional(_check_finalizers)),
+)
+
+# ----------------------------------------------------------------------------------- selectors
+
+_OPERATORS_WITH_VALUES = ("In", "NotIn")
+_OPERATORS_WITHOUT_VALUES = ("Exists", "DoesNotExist")
+
+
+def check_operator_values(new: Any, old: Any) -> Causes:
+    """Whether the values of a requirement fit its operator."""
+    operator, values = new.get("operator"), new.get("values")
+    if operator in _OPERATORS_WITH_VALUES:
+        detail = "must be specified when `operator` is 'In' or 'NotIn'"
+        return () if values else [required("values", detail)]
+    if operator in _OPERATORS_WITHOUT_VALUES:
+        detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+        return [forbidden("values", detail)] if values else ()
+    return [invalid("operator", operator, "not a valid selector operator")]
+
+
+LABEL_KEY: Check = string_format(validate_label_key)
+_check_requirement = all_of(
+    check_operator_values,
+    struct(("key", LABEL_KEY), ("values", optional(each(string_format(validate_label_value))))),
+)
+
+#: A label selector.
+check_selector = struct(
+    ("matchLabels", check_labels),
+    ("matchExpressions", optional(each(_check_requirement))),
+)
+
+# ---------------------------------------------------------------------------------- conditions
+
+_MAX_REASON_LENGTH = 1024
+_MAX_MESSAGE_LENGTH = 32768
+
+
+def _max_length(limit: int) -> Check:
+    def check(new: Any, old: Any) -> Causes:
+        return [too_long("", limit)] if len(new) > limit else ()
+
+    return check
+
+
+_check_condition = struct(
+    ("type", mandatory(LABEL_KEY)),
+    ("status", one_of("False", "True", "Unknown")),
+    ("observedGeneration", optional(minimum(0))),
+    ("lastTransitionTime", non_empty),
+    (
+        "reason",
+        mandatory(
+            all_of(string_format(validate_condition_reason), _max_length(_MAX_REASON_LENGTH))
+        ),
+    ),
+    ("message", optional(_max_length(_MAX_MESSAGE_LENGTH))),
+)
+
+
+def _check_unique_types(new: Any, old: Any) -> Causes:
+    return [duplicate(f"[{at}]", new[at].get("type")) for at in find_duplicate_items(new, "type")]
+
+
+#: Conditions as most kinds have them.
+check_conditions = optional(all_of(each(_check_condition), _check_unique_types))

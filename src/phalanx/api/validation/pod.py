@@ -1,0 +1,383 @@
+"""Rules of Pods: those of their spec, and what of it may change once they are there.
+
+    image of a container                        freely
+    activeDeadlineSeconds                       set, or lowered
+    tolerations                                 added; tolerationSeconds freely
+    schedulingGates                             removed
+    nodeSelector, required node affinity        narrowed, while there are gates
+    preferred node affinity                     freely, while there are gates
+    terminationGracePeriodSeconds               from a negative number to 1
+
+Everything else stays as it is.
+
+Rules of the parts of a Pod that are written by themselves: its resources, its ephemeral
+containers.
+
+What else of the Pod such a write might change is undone before (`server.parts`), so only the part
+itself is judged here. Part of `table.py`.
+
+Rules of the status of Pods.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phalanx.api.defaults.pod import qos_class
+from phalanx.api.errors import Cause
+from phalanx.api.field_errors import Causes, duplicate, forbidden, invalid, not_found, prefix_causes
+from phalanx.api.formats import (
+    validate_dns_label,
+    validate_dns_subdomain,
+    validate_ip,
+    validate_label_key,
+)
+from phalanx.api.validation.checks import (
+    CREATED,
+    IMMUTABLE,
+    Check,
+    all_of,
+    cached,
+    each,
+    find_duplicate_items,
+    if_changed,
+    if_present,
+    mandatory,
+    non_empty,
+    on_create,
+    optional,
+    string_format,
+    struct,
+)
+from phalanx.api.validation.pod_spec import CONTAINER_FIELDS, POD_SPEC
+from phalanx.api.validation.resources import check_resources
+from phalanx.api.wire import Object
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_MUTABLE_FIELDS_MESSAGE = (
+    "pod updates may not change fields other than `spec.containers[*].image`,"
+    "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,"
+    "`spec.tolerations` (only additions to existing tolerations),"
+    "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
+)
+_DEADLINE = "activeDeadlineSeconds"
+_GRACE_PERIOD = "terminationGracePeriodSeconds"
+_ADDITIONS_ONLY_MESSAGE = "only additions are allowed (no mutations or deletions)"
+
+
+def _check_new_pod(new: Any, old: Any) -> Causes:
+    """What a Pod cannot have from the beginning."""
+    found: list[Cause] = []
+    if new.get("ephemeralContainers"):
+        found.append(forbidden("ephemeralContainers", "cannot be set on create"))
+    if new.get("nodeName") and new.get("schedulingGates"):
+        detail = "cannot be set until all schedulingGates have been cleared"
+        found.append(forbidden("nodeName", detail))
+    return found
+
+
+def _check_spec_update(new: Any, old: Any) -> Causes:
+    if old is CREATED or new == old:
+        return ()
+    if causes := _check_container_count(new, old) or _check_deadline_not_raised(new, old):
+        return causes
+    return [
+        *_check_deadline_not_removed(new, old),
+        *_check_tolerations_update(new, old),
+        *_check_gates_update(new, old),
+        *(_check_narrowing(new, old) if old.get("schedulingGates") else ()),
+        *_check_immutable_fields(new, old),
+    ]
+
+
+def _check_container_count(new: Object, old: Object) -> list[Cause]:
+    return [
+        forbidden(field, "pod updates may not add or remove containers")
+        for field in CONTAINER_FIELDS
+        if len(new.get(field, ())) != len(old.get(field, ()))
+    ]
+
+
+def _check_deadline_not_raised(new: Object, old: Object) -> list[Cause]:
+    after, before = new.get(_DEADLINE), old.get(_DEADLINE)
+    if after is None or before is None or after <= before:
+        return []
+    return [invalid(_DEADLINE, after, "must be less than or equal to previous value")]
+
+
+def _check_deadline_not_removed(new: Object, old: Object) -> list[Cause]:
+    if new.get(_DEADLINE) is not None or old.get(_DEADLINE) is None:
+        return []
+    return [invalid(_DEADLINE, None, "must not update from a positive integer to nil value")]
+
+
+def _check_tolerations_update(new: Object, old: Object) -> list[Cause]:
+    after = {_toleration_identity(toleration) for toleration in new.get("tolerations", ())}
+    if all(_toleration_identity(toleration) in after for toleration in old.get("tolerations", ())):
+        return []
+    detail = "existing toleration can not be modified except its tolerationSeconds"
+    return [forbidden("tolerations", detail)]
+
+
+def _toleration_identity(toleration: Object) -> tuple[Any, ...]:
+    return tuple(toleration.get(key) for key in ("key", "operator", "value", "effect"))
+
+
+def _check_gates_update(new: Object, old: Object) -> list[Cause]:
+    before = {gate.get("name") for gate in old.get("schedulingGates", ())}
+    return [
+        forbidden(
+            f"schedulingGates[{at}].name",
+            f"only deletion is allowed, but found new scheduling gate '{gate.get('name')}'",
+        )
+        for at, gate in enumerate(new.get("schedulingGates", ()))
+        if gate.get("name") not in before
+    ]
+
+
+def _check_narrowing(new: Object, old: Object) -> list[Cause]:
+    """A gated pod may be sent to fewer nodes than before, never to others."""
+    selector = new.get("nodeSelector", {})
+    found: list[Cause] = []
+    if any(selector.get(key) != value for key, value in old.get("nodeSelector", {}).items()):
+        detail = "only additions to spec.nodeSelector are allowed (no mutations or deletions)"
+        found.append(invalid("nodeSelector", selector, detail))
+    place = f"affinity.nodeAffinity.{_REQUIRED}.nodeSelectorTerms"
+    return [
+        *found,
+        *prefix_causes(place, _check_narrower_terms(_required_terms(new), _required_terms(old))),
+    ]
+
+
+def _required_terms(spec: Object) -> list[Object]:
+    required = spec.get("affinity", {}).get("nodeAffinity", {}).get(_REQUIRED, {})
+    terms: list[Object] = required.get("nodeSelectorTerms", [])
+    return terms
+
+
+def _check_narrower_terms(new: list[Object], old: list[Object]) -> list[Cause]:
+    if not old:
+        return []
+    if len(new) != len(old):
+        detail = "no additions/deletions to non-empty NodeSelectorTerms list are allowed"
+        return [invalid("", new, detail)]
+    return [
+        invalid(f"[{at}]", after, _ADDITIONS_ONLY_MESSAGE)
+        for at, (after, before) in enumerate(zip(new, old, strict=True))
+        if not _keeps_requirements(after, before)
+    ]
+
+
+def _keeps_requirements(new: Object, old: Object) -> bool:
+    """Whether a term begins with the requirements that it had; one that had none stays so."""
+    if not old.get("matchExpressions") and not old.get("matchFields"):
+        return new == old
+    return all(
+        new.get(field, [])[: len(old.get(field, []))] == old.get(field, [])
+        for field in ("matchExpressions", "matchFields")
+    )
+
+
+def _check_immutable_fields(new: Object, old: Object) -> list[Cause]:
+    return (
+        []
+        if _immutable_part(new, old) == _immutable_part(old, old)
+        else [forbidden("", _MUTABLE_FIELDS_MESSAGE)]
+    )
+
+
+def _immutable_part(spec: Object, old: Object) -> Object:
+    """A spec without what may change."""
+    left_out = {_DEADLINE, "tolerations", "schedulingGates"}
+    if old.get("schedulingGates"):
+        left_out |= {"nodeSelector", "affinity"}
+    if old.get(_GRACE_PERIOD, 0) < 0 and spec.get(_GRACE_PERIOD) in (1, old[_GRACE_PERIOD]):
+        left_out.add(_GRACE_PERIOD)
+    rest = {key: value for key, value in spec.items() if key not in left_out}
+    if "affinity" in left_out:
+        rest["affinity"] = _without_node_affinity(spec.get("affinity", {}))
+    for field in CONTAINER_FIELDS:
+        rest[field] = [_without_image(container) for container in spec.get(field, ())]
+    return rest
+
+
+def _without_image(container: Object) -> Object:
+    return {key: value for key, value in container.items() if key != "image"}
+
+
+def _without_node_affinity(affinity: Object) -> Object:
+    return {key: value for key, value in affinity.items() if key != "nodeAffinity"}
+
+
+check_pod: Check = struct(
+    ("spec", if_present(cached(all_of(POD_SPEC, on_create(_check_new_pod), _check_spec_update))))
+)
+
+
+#: What an ephemeral container cannot have: it comes late and goes with its Pod.
+_UNSUPPORTED_EPHEMERAL_FIELDS = (
+    "ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle", "resources",
+    "resizePolicy",
+)  # fmt: skip
+
+
+def _check_qos_class_unchanged(new: Any, old: Any) -> Causes:
+    wanted = qos_class(new.get("spec", {}))
+    if old is CREATED or wanted == qos_class(old.get("spec", {})):
+        return ()
+    return [invalid("spec", wanted, "Pod QOS Class may not change as a result of resizing")]
+
+
+_RESIZED_CONTAINERS: Check = optional(each(struct(("resources", optional(check_resources)))))
+
+_RESIZED_SPEC = struct(
+    ("spec", struct(("containers", _RESIZED_CONTAINERS), ("initContainers", _RESIZED_CONTAINERS)))
+)
+
+
+def check_resize(new: Any, old: Any) -> Causes:
+    """The resources of a Pod's containers: sound, and of the same quality of service."""
+    return [*_RESIZED_SPEC(new, old), *_check_qos_class_unchanged(new, old)]
+
+
+def _check_unsupported_fields(new: Any, old: Any) -> Causes:
+    detail = "cannot be set for an Ephemeral Container"
+    return [forbidden(field, detail) for field in _UNSUPPORTED_EPHEMERAL_FIELDS if new.get(field)]
+
+
+_EPHEMERAL_CONTAINER: Check = struct(
+    ("name", mandatory(string_format(validate_dns_label))), ("image", non_empty)
+)
+
+
+def check_ephemeral_containers(new: Any, old: Any) -> Causes:
+    """Containers that are added to look into a Pod."""
+    spec = new.get("spec", {})
+    names = [c.get("name") for part in ("containers", "initContainers") for c in spec.get(part, ())]
+    found: list[Any] = []
+    for at, container in enumerate(spec.get("ephemeralContainers", ())):
+        causes = [*_EPHEMERAL_CONTAINER(container, {}), *_check_unsupported_fields(container, None)]
+        if container.get("name") in names:
+            causes.append(duplicate("name", container["name"]))
+        target = container.get("targetContainerName")
+        if target and target not in [c.get("name") for c in spec.get("containers", ())]:
+            causes.append(not_found("targetContainerName", target))
+        names.append(container.get("name"))
+        found += prefix_causes(f"spec.ephemeralContainers[{at}]", causes)
+    return found
+
+
+_NODE_NAME = string_format(validate_dns_subdomain)
+
+
+def _check_qos_class_immutable(new: Any, old: Any) -> Causes:
+    before = None if old is CREATED else old.get("qosClass")
+    if not before or new.get("qosClass", before) == before:
+        return ()
+    return [invalid("qosClass", new.get("qosClass"), IMMUTABLE)]
+
+
+def _check_address(new: Any, old: Any) -> Causes:
+    return [invalid("", new.get("ip", ""), fault) for fault in validate_ip(new.get("ip", ""))]
+
+
+def _check_one_address_per_family(new: Any, old: Any) -> Causes:
+    families = [":" in one.get("ip", "") for one in new]
+    found = [duplicate(f"[{at}]", new[at]) for at in find_duplicate_items(new, "ip")]
+    if len(families) > len(set(families)):
+        detail = "may specify no more than one IP for each IP family"
+        found.append(invalid("", new, detail))
+    return found
+
+
+_ADDRESSES = optional(all_of(each(_check_address), _check_one_address_per_family))
+
+
+def _check_host_address(new: Any, old: Any) -> Causes:
+    addresses = new.get("hostIPs", ())
+    if not addresses or addresses[0].get("ip") == new.get("hostIP"):
+        return ()
+    return [invalid("hostIPs[0].ip", addresses[0].get("ip"), "must be equal to `hostIP`")]
+
+
+def _check_claim_statuses(new: Any, old: Any) -> Causes:
+    known = {claim.get("name") for claim in new.get("spec", {}).get("resourceClaims", ())}
+    statuses = new.get("status", {}).get("resourceClaimStatuses", ())
+    detail = "must match the name of an entry in `spec.resourceClaims`"
+    found: list[Cause] = [
+        invalid(f"[{at}].name", status.get("name"), detail)
+        for at, status in enumerate(statuses)
+        if status.get("name") not in known
+    ]
+    twice = [
+        duplicate(f"[{at}].name", statuses[at]["name"])
+        for at in find_duplicate_items(statuses, "name")
+    ]
+    return prefix_causes("status.resourceClaimStatuses", [*found, *twice])
+
+
+def _check_condition_types(new: Any, old: Any) -> Causes:
+    """Told below `metadata`, where clients of the API expect it."""
+    types = [one.get("type", "") for one in new.get("status", {}).get("conditions", ())]
+    return [
+        invalid(f"metadata.conditions[{at}].Type", kind, fault)
+        for at, kind in enumerate(types)
+        for fault in validate_label_key(kind)
+    ]
+
+
+def _check_terminated_containers(new: Any, old: Any) -> Causes:
+    """A container that ended and is not to be restarted stays ended."""
+    if old is CREATED:
+        return ()
+    policy = old["spec"].get("restartPolicy", "")
+    sidecars = [
+        container.get("name")
+        for container in old["spec"].get("initContainers", ())
+        if container.get("restartPolicy") == "Always"
+    ]
+    return [
+        *_check_not_restarted("containerStatuses", new, old, policy, []),
+        *_check_not_restarted("initContainerStatuses", new, old, policy, sidecars),
+        *_check_not_restarted("ephemeralContainerStatuses", new, old, "Never", []),
+    ]
+
+
+def _check_not_restarted(
+    field: str, new: Object, old: Object, policy: str, restarted: list[Any]
+) -> list[Cause]:
+    after = {one.get("name"): one for one in new.get("status", {}).get(field, ())}
+    found: list[Cause] = []
+    for at, status in enumerate(old.get("status", {}).get(field, ())):
+        name = status.get("name")
+        if name in restarted or not _is_finally_terminated(status, policy) or name not in after:
+            continue
+        if "terminated" not in after[name].get("state", {}):
+            detail = "may not be transitioned to non-terminated state"
+            found.append(forbidden(f"status.{field}[{at}].state", detail))
+    return found
+
+
+def _is_finally_terminated(status: Object, policy: str) -> bool:
+    ended = status.get("state", {}).get("terminated")
+    if ended is None or policy == "Always":
+        return False
+    return policy != "OnFailure" or ended.get("exitCode", 0) == 0
+
+
+_POD_STATUS_FIELDS = all_of(
+    struct(
+        ("nominatedNodeName", if_changed(optional(_NODE_NAME))),
+        ("podIPs", _ADDRESSES),
+        ("hostIPs", _ADDRESSES),
+    ),
+    _check_host_address,
+    _check_qos_class_immutable,
+)
+
+check_pod_status: Check = all_of(
+    struct(("status", if_present(_POD_STATUS_FIELDS))),
+    _check_condition_types,
+    _check_claim_statuses,
+    _check_terminated_containers,
+)

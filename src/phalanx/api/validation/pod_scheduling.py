@@ -1,0 +1,286 @@
+"""Rules of where a pod may go: tolerations, affinity, spreading, gates, its group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phalanx.api.errors import Cause
+from phalanx.api.field_errors import (
+    Causes,
+    duplicate,
+    forbidden,
+    invalid,
+    prefix_causes,
+    required,
+    unsupported,
+)
+from phalanx.api.formats import (
+    validate_dns_label,
+    validate_dns_subdomain,
+    validate_label_key,
+    validate_label_value,
+)
+from phalanx.api.validation.checks import (
+    Check,
+    all_of,
+    each,
+    find_duplicate_items,
+    find_duplicate_values,
+    if_present,
+    one_of,
+    optional,
+    string_format,
+    struct,
+)
+from phalanx.api.validation.metadata import LABEL_KEY, check_operator_values, check_selector
+from phalanx.api.validation.node import check_taint_effect
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+# --------------------------------------------------------------------------------- tolerations
+
+
+def _check_toleration_value(new: Any, old: Any) -> Causes:
+    operator, value = new.get("operator", ""), new.get("value", "")
+    if operator in ("", "Equal"):
+        faults = ";".join(validate_label_value(value))
+        return [invalid("operator", value, faults)] if faults else ()
+    if operator == "Exists":
+        detail = "value must be empty when `operator` is 'Exists'"
+        return [invalid("operator", value, detail)] if value else ()
+    return [unsupported("operator", operator, ("Equal", "Exists"))]
+
+
+def _check_toleration_scope(new: Any, old: Any) -> Causes:
+    found: list[Cause] = []
+    if not new.get("key") and new.get("operator") != "Exists":
+        detail = (
+            "operator must be Exists when `key` is empty, "
+            'which means "match all values and all keys"'
+        )
+        found.append(invalid("operator", new.get("operator", ""), detail))
+    if new.get("tolerationSeconds") is not None and new.get("effect") != "NoExecute":
+        detail = "effect must be 'NoExecute' when `tolerationSeconds` is set"
+        found.append(invalid("effect", new.get("effect", ""), detail))
+    return found
+
+
+TOLERATIONS: Check = each(
+    all_of(
+        struct(("key", optional(LABEL_KEY))),
+        _check_toleration_scope,
+        _check_toleration_value,
+        struct(("effect", optional(check_taint_effect))),
+    )
+)
+
+# ------------------------------------------------------------------------------- node affinity
+
+
+def _check_node_operator(new: Any, old: Any) -> Causes:
+    if new.get("operator") not in ("Gt", "Lt"):
+        return check_operator_values(new, old)
+    detail = "must be specified single value when `operator` is 'Lt' or 'Gt'"
+    return () if len(new.get("values", ())) == 1 else [required("values", detail)]
+
+
+def _check_node_field(new: Any, old: Any) -> Causes:
+    operator, values = new.get("operator"), new.get("values", ())
+    found: list[Cause] = []
+    if operator not in ("In", "NotIn"):
+        found.append(invalid("operator", operator, "not a valid selector operator"))
+    elif len(values) != 1:
+        detail = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector"
+        found.append(required("values", detail))
+    if new.get("key") != "metadata.name":
+        found.append(invalid("key", new.get("key"), "not a valid field selector key"))
+        return found
+    return [
+        *found,
+        *prefix_causes("values", each(string_format(validate_dns_subdomain))(values, None)),
+    ]
+
+
+_NODE_EXPRESSION = all_of(_check_node_operator, struct(("key", LABEL_KEY)))
+_NODE_VALUES = struct(("values", optional(each(string_format(validate_label_value)))))
+
+
+def _node_selector_term(expression: Check) -> Check:
+    return struct(
+        ("matchExpressions", optional(each(expression))),
+        ("matchFields", optional(each(_check_node_field))),
+    )
+
+
+def _check_has_terms(new: Any, old: Any) -> Causes:
+    if new.get("nodeSelectorTerms"):
+        return ()
+    return [required("nodeSelectorTerms", "must have at least one node selector term")]
+
+
+def _check_weight(new: Any, old: Any) -> Causes:
+    return () if 1 <= (new or 0) <= 100 else [invalid("", new or 0, "must be in the range 1-100")]
+
+
+NODE_AFFINITY: Check = struct(
+    (
+        _REQUIRED,
+        if_present(
+            all_of(
+                _check_has_terms,
+                struct(
+                    (
+                        "nodeSelectorTerms",
+                        optional(each(_node_selector_term(all_of(_NODE_EXPRESSION, _NODE_VALUES)))),
+                    )
+                ),
+            )
+        ),
+    ),
+    (
+        _PREFERRED,
+        optional(
+            each(
+                struct(
+                    ("weight", _check_weight), ("preference", _node_selector_term(_NODE_EXPRESSION))
+                )
+            )
+        ),
+    ),
+)
+
+# -------------------------------------------------------------------------------- pod affinity
+
+
+def _check_topology_key(new: Any, old: Any) -> Causes:
+    empty = [] if new else [required("", "can not be empty")]
+    return [*empty, *LABEL_KEY(new, old)]
+
+
+def _check_namespaces(new: Any, old: Any) -> Causes:
+    names = new.get("namespaces", ())
+    return [
+        invalid("namespace", name, fault) for name in names for fault in validate_dns_label(name)
+    ]
+
+
+def _check_label_keys(new: Any, old: Any) -> Causes:
+    """Keys need a selector to add to, and must not be in both lists."""
+    found: list[Cause] = []
+    for field in ("matchLabelKeys", "mismatchLabelKeys"):
+        keys = new.get(field, ())
+        if keys and new.get("labelSelector") is None:
+            found.append(forbidden(field, "must not be specified when labelSelector is not set"))
+        for at, key in enumerate(keys):
+            found += [invalid(f"{field}[{at}]", key, fault) for fault in validate_label_key(key)]
+    unmatched = set(new.get("mismatchLabelKeys", ()))
+    for at, key in enumerate(new.get("matchLabelKeys", ())):
+        if key in unmatched:
+            detail = "exists in both matchLabelKeys and mismatchLabelKeys"
+            found.append(invalid(f"matchLabelKeys[{at}]", key, detail))
+    return found
+
+
+_POD_AFFINITY_TERM = all_of(
+    struct(
+        ("labelSelector", optional(check_selector)), ("namespaceSelector", optional(check_selector))
+    ),
+    _check_namespaces,
+    _check_label_keys,
+    struct(("topologyKey", _check_topology_key)),
+)
+_POD_AFFINITY = struct(
+    (_REQUIRED, optional(each(_POD_AFFINITY_TERM))),
+    (
+        _PREFERRED,
+        optional(
+            each(
+                struct(
+                    ("weight", _check_weight), ("podAffinityTerm", if_present(_POD_AFFINITY_TERM))
+                )
+            )
+        ),
+    ),
+)
+
+AFFINITY: Check = struct(
+    ("nodeAffinity", if_present(NODE_AFFINITY)),
+    ("podAffinity", if_present(_POD_AFFINITY)),
+    ("podAntiAffinity", if_present(_POD_AFFINITY)),
+)
+
+# ---------------------------------------------------------------------------------- spreading
+
+
+def _check_positive(new: Any, old: Any) -> Causes:
+    return () if (new or 0) > 0 else [invalid("", new or 0, "must be greater than zero")]
+
+
+def _check_has_topology_key(new: Any, old: Any) -> Causes:
+    return () if new else [required("", "can not be empty")]
+
+
+def _check_min_domains(new: Any, old: Any) -> Causes:
+    domains, action = new.get("minDomains"), new.get("whenUnsatisfiable", "")
+    if domains is None:
+        return ()
+    found = prefix_causes("minDomains", _check_positive(domains, old))
+    if action != "DoNotSchedule":
+        detail = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {action}"
+        found.append(invalid("minDomains", domains, detail))
+    return found
+
+
+def _check_unique_constraints(new: Any, old: Any) -> Causes:
+    """Told at the earlier of two, where clients of the API expect it."""
+    later = find_duplicate_items(reversed(new), "topologyKey", "whenUnsatisfiable")
+    found: list[Cause] = []
+    for at in (len(new) - 1 - place for place in reversed(later)):
+        pair = f"{{{new[at].get('topologyKey')}, {new[at].get('whenUnsatisfiable')}}}"
+        found.append(duplicate(f"[{at}].{{topologyKey, whenUnsatisfiable}}", pair))
+    return found
+
+
+_INCLUSION_POLICY = one_of("Honor", "Ignore")
+SPREAD_CONSTRAINTS: Check = all_of(
+    each(
+        all_of(
+            struct(
+                ("maxSkew", _check_positive),
+                ("topologyKey", _check_has_topology_key),
+                ("whenUnsatisfiable", one_of("DoNotSchedule", "ScheduleAnyway")),
+            ),
+            _check_min_domains,
+            struct(
+                ("nodeAffinityPolicy", optional(_INCLUSION_POLICY)),
+                ("nodeTaintsPolicy", optional(_INCLUSION_POLICY)),
+                ("labelSelector", optional(check_selector)),
+            ),
+            _check_label_keys,
+        )
+    ),
+    _check_unique_constraints,
+)
+
+# ------------------------------------------------------------------------------ gates and group
+
+
+def check_scheduling_gates(new: Any, old: Any) -> Causes:
+    """Gates have qualified names, each once."""
+    names = [gate.get("name", "") for gate in new]
+    found = [
+        invalid(f"[{at}]", name, fault)
+        for at, name in enumerate(names)
+        for fault in validate_label_key(name)
+    ]
+    return [*found, *(duplicate(f"[{at}]", names[at]) for at in find_duplicate_values(names))]
+
+
+def _check_group_name(new: Any, old: Any) -> Causes:
+    if new is None:
+        return [invalid("", "", "must specify one of: `podGroupName`")]
+    return [invalid("", new, fault) for fault in validate_dns_subdomain(new)]
+
+
+SCHEDULING_GROUP: Check = struct(("podGroupName", _check_group_name))

@@ -1,0 +1,278 @@
+"""Rules of a pod's spec, be it that of a Pod or of a template."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from phalanx.api.errors import Cause
+from phalanx.api.field_errors import Causes, duplicate, forbidden, invalid, prefix_causes, required
+from phalanx.api.formats import validate_dns_label, validate_dns_subdomain, validate_ip
+from phalanx.api.validation.checks import (
+    Check,
+    all_of,
+    cached,
+    each,
+    find_duplicate_values,
+    if_present,
+    in_range,
+    mandatory,
+    one_of,
+    optional,
+    string_format,
+    struct,
+    unique_field,
+)
+from phalanx.api.validation.containers import (
+    APP_ARMOR_PROFILE,
+    CONTAINER,
+    RESTART_POLICIES,
+    SECCOMP_PROFILE,
+    USER_ID,
+    check_host_network_ports,
+    check_host_ports,
+    check_init_container,
+)
+from phalanx.api.validation.metadata import LABEL_KEY, check_labels
+from phalanx.api.validation.pod_scheduling import (
+    AFFINITY,
+    SCHEDULING_GROUP,
+    SPREAD_CONSTRAINTS,
+    TOLERATIONS,
+    check_scheduling_gates,
+)
+from phalanx.api.validation.resources import check_container_claims, check_resources
+from phalanx.api.validation.volumes import VOLUMES, check_mounts
+from phalanx.api.wire import Object
+
+_LABEL = string_format(validate_dns_label)
+_SUBDOMAIN = string_format(validate_dns_subdomain)
+_MAX_SECONDS = 2**31 - 1
+_MAX_NAMESERVERS, _MAX_SEARCHES = 3, 32
+_DNS_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
+_CLAIM_SOURCES = ("resourceClaimName", "resourceClaimTemplateName")
+_MAX_SYSCTL = 253
+_SYSCTL = r"([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
+#: Where containers stand.
+CONTAINER_FIELDS = ("containers", "initContainers")
+
+
+def _container_lists(spec: Object) -> Iterator[tuple[str, list[Object]]]:
+    for field in CONTAINER_FIELDS:
+        yield field, spec.get(field, [])
+
+
+def _check_container_names(new: Any, old: Any) -> Causes:
+    """No two containers of one name, of whatever sort."""
+    seen: set[str] = set()
+    found: list[Cause] = []
+    for field, containers in _container_lists(new):
+        for at, container in enumerate(containers):
+            name = container.get("name", "")
+            if name in seen:
+                found.append(duplicate(f"{field}[{at}].name", name))
+            seen.add(name)
+    return found
+
+
+def _check_ports(new: Any, old: Any) -> Causes:
+    """Containers share the node's ports; init containers use them one after the other."""
+    containers = new.get("containers", ())
+    found = check_host_ports(containers)
+    if new.get("hostNetwork"):
+        found += check_host_network_ports(containers)
+    alone = [
+        cause
+        for at, container in enumerate(new.get("initContainers", ()))
+        for cause in prefix_causes(f"initContainers[{at}]", _check_init_container_ports(container))
+    ]
+    return [*prefix_causes("containers", found), *alone]
+
+
+def _check_init_container_ports(container: Object) -> list[Cause]:
+    causes = check_host_ports([container])
+    return [Cause(c.field.removeprefix("[0]."), c.reason, c.message) for c in causes]
+
+
+def _check_volume_references(new: Any, old: Any) -> Causes:
+    volumes = {volume.get("name", "") for volume in new.get("volumes", ())}
+    return [
+        cause
+        for field, containers in _container_lists(new)
+        for cause in prefix_causes(field, check_mounts(containers, volumes))
+    ]
+
+
+def _check_claim_references(new: Any, old: Any) -> Causes:
+    """Containers may use the claims that the pod has."""
+    known = [claim.get("name", "") for claim in new.get("resourceClaims", ())]
+    found: list[Cause] = []
+    for field, containers in _container_lists(new):
+        for at, container in enumerate(containers):
+            claims = container.get("resources", {}).get("claims", [])
+            place = f"{field}[{at}].resources.claims"
+            found += prefix_causes(place, check_container_claims(claims, known))
+    return found
+
+
+def _check_dns(new: Any, old: Any) -> Causes:
+    config = new.get("dnsConfig")
+    if new.get("dnsPolicy") != "None":
+        return ()
+    if config is None:
+        detail = "must provide `dnsConfig` when `dnsPolicy` is None"
+        return [required("dnsConfig", detail)]
+    if not config.get("nameservers"):
+        detail = "must provide at least one DNS nameserver when `dnsPolicy` is None"
+        return [required("dnsConfig.nameservers", detail)]
+    return ()
+
+
+def _max_entries(limit: int, noun: str) -> Check:
+    def check(new: Any, old: Any) -> Causes:
+        if len(new) <= limit:
+            return ()
+        return [invalid("", new, f"must not have more than {limit} {noun}")]
+
+    return check
+
+
+def _check_dns_option(new: Any, old: Any) -> Causes:
+    return () if new.get("name") else [required("", "must not be empty")]
+
+
+_DNS_CONFIG = struct(
+    (
+        "nameservers",
+        optional(
+            all_of(_max_entries(_MAX_NAMESERVERS, "nameservers"), each(string_format(validate_ip)))
+        ),
+    ),
+    ("searches", optional(_max_entries(_MAX_SEARCHES, "search paths"))),
+    ("options", optional(each(_check_dns_option))),
+)
+
+
+def _check_process_namespace(new: Any, old: Any) -> Causes:
+    if not (new.get("hostPID") and new.get("shareProcessNamespace")):
+        return ()
+    detail = "ShareProcessNamespace and HostPID cannot both be enabled"
+    return [invalid("securityContext.shareProcessNamespace", True, detail)]
+
+
+def _check_group_or_responders(new: Any, old: Any) -> Causes:
+    if new.get("schedulingGroup") is None or not new.get("evictionResponders"):
+        return ()
+    return [forbidden("schedulingGroup", "may not be set when evictionResponders is set")]
+
+
+def _check_sleep_hooks(new: Any, old: Any) -> Causes:
+    """No hook may sleep longer than the pod has to stop."""
+    grace = new.get("terminationGracePeriodSeconds", 0)
+    detail = f"must be non-negative and less than terminationGracePeriodSeconds ({grace})"
+    return [
+        invalid(f"{field}[{at}].lifecycle.{hook}.sleep", seconds, detail)
+        for field, containers in _container_lists(new)
+        for at, container in enumerate(containers)
+        for hook, seconds in _sleep_hooks(container)
+        if not 0 <= seconds <= grace
+    ]
+
+
+def _sleep_hooks(container: Object) -> Iterator[tuple[str, int]]:
+    for hook, handler in container.get("lifecycle", {}).items():
+        if isinstance(handler, dict) and "sleep" in handler:
+            yield hook, handler["sleep"].get("seconds", 0)
+
+
+def _check_claim_source(new: Any, old: Any) -> Causes:
+    named = [name for name in _CLAIM_SOURCES if name in new]
+    if len(named) == 1:
+        return ()
+    if named:
+        detail = (
+            "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"
+        )
+    else:
+        detail = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"
+    return [invalid("", new, detail)]
+
+
+def _check_sysctls(new: Any, old: Any) -> Causes:
+    """Names of kernel parameters, each once."""
+    detail = f"must have at most {_MAX_SYSCTL} characters and match regex ^{_SYSCTL}$"
+    names = [sysctl.get("name", "") for sysctl in new]
+    found: list[Cause] = []
+    for at, name in enumerate(names):
+        if not name:
+            found.append(required(f"[{at}].name"))
+        elif len(name) > _MAX_SYSCTL or not re.fullmatch(_SYSCTL, name):
+            found.append(invalid(f"[{at}].name", name, detail))
+    twice = [
+        duplicate(f"[{at}].name", names[at]) for at in find_duplicate_values(names) if names[at]
+    ]
+    return [*found, *twice]
+
+
+_POD_SECURITY_CONTEXT = struct(
+    ("runAsUser", optional(USER_ID)),
+    ("runAsGroup", optional(USER_ID)),
+    ("fsGroup", optional(USER_ID)),
+    ("supplementalGroups", optional(each(USER_ID))),
+    ("fsGroupChangePolicy", optional(one_of("Always", "OnRootMismatch"))),
+    ("supplementalGroupsPolicy", optional(one_of("Merge", "Strict"))),
+    ("seLinuxChangePolicy", optional(one_of("MountOption", "Recursive"))),
+    ("sysctls", optional(_check_sysctls)),
+    ("seccompProfile", if_present(SECCOMP_PROFILE)),
+    ("appArmorProfile", if_present(APP_ARMOR_PROFILE)),
+)
+_HOST_ALIAS = struct(
+    ("ip", string_format(validate_ip)),
+    ("hostnames", optional(each(_SUBDOMAIN))),
+)
+_RESOURCE_CLAIM = all_of(
+    struct(("name", mandatory(_LABEL))),
+    _check_claim_source,
+    struct(*((name, if_present(_SUBDOMAIN)) for name in _CLAIM_SOURCES)),
+)
+
+POD_SPEC: Check = all_of(
+    struct(
+        ("volumes", optional(VOLUMES)),
+        ("containers", mandatory(cached(each(CONTAINER)))),
+        ("initContainers", optional(each(check_init_container))),
+        ("resourceClaims", optional(all_of(each(_RESOURCE_CLAIM), unique_field("name")))),
+        ("restartPolicy", mandatory(one_of(*RESTART_POLICIES))),
+        ("dnsPolicy", mandatory(one_of(*_DNS_POLICIES))),
+        ("dnsConfig", if_present(_DNS_CONFIG)),
+        ("nodeSelector", check_labels),
+        ("securityContext", optional(_POD_SECURITY_CONTEXT)),
+        ("affinity", if_present(AFFINITY)),
+        ("readinessGates", optional(each(struct(("conditionType", LABEL_KEY))))),
+        ("schedulingGates", optional(check_scheduling_gates)),
+        ("topologySpreadConstraints", optional(SPREAD_CONSTRAINTS)),
+        ("serviceAccountName", optional(_SUBDOMAIN)),
+        ("nodeName", optional(_SUBDOMAIN)),
+        ("activeDeadlineSeconds", optional(in_range(1, _MAX_SECONDS))),
+        ("hostname", optional(_LABEL)),
+        ("subdomain", optional(_LABEL)),
+        ("tolerations", optional(TOLERATIONS)),
+        ("hostAliases", optional(each(_HOST_ALIAS))),
+        ("priorityClassName", optional(_SUBDOMAIN)),
+        ("runtimeClassName", optional(_SUBDOMAIN)),
+        ("preemptionPolicy", optional(one_of("PreemptLowerPriority", "Never"))),
+        ("overhead", lambda new, old: check_resources({"limits": new or {}}, old)),
+        ("os", optional(struct(("name", mandatory(one_of("linux", "windows")))))),
+        ("resources", optional(check_resources)),
+        ("schedulingGroup", if_present(SCHEDULING_GROUP)),
+    ),
+    _check_container_names,
+    _check_ports,
+    _check_volume_references,
+    _check_claim_references,
+    _check_dns,
+    _check_process_namespace,
+    _check_group_or_responders,
+    _check_sleep_hooks,
+)

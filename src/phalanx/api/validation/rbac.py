@@ -1,0 +1,122 @@
+"""Rules of roles, and of the bindings that give them to somebody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phalanx.api.errors import Cause
+from phalanx.api.field_errors import Causes, invalid, required, unsupported
+from phalanx.api.formats import validate_dns_subdomain, validate_path_segment
+from phalanx.api.kinds import RBAC_GROUP
+from phalanx.api.validation.checks import (
+    CREATED,
+    Check,
+    all_of,
+    each,
+    mandatory,
+    one_of,
+    optional,
+    string_format,
+    struct,
+)
+from phalanx.api.validation.metadata import check_selector
+
+_SUBJECT_KINDS = ("ServiceAccount", "User", "Group")
+
+# ---------------------------------------------------------------------------------------- roles
+
+
+def _check_policy_rule(new: Any, old: Any) -> Causes:
+    """Verbs on resources, or on paths that are none, never both."""
+    found: list[Cause] = []
+    if not new.get("verbs"):
+        found.append(required("verbs", "verbs must contain at least one value"))
+    if new.get("nonResourceURLs"):
+        mixed = any(new.get(field) for field in ("apiGroups", "resources", "resourceNames"))
+        detail = "rules cannot apply to both regular resources and non-resource URLs"
+        both = [invalid("nonResourceURLs", new["nonResourceURLs"], detail)] if mixed else []
+        return [*found, *both]
+    if not new.get("apiGroups"):
+        detail = "resource rules must supply at least one api group"
+        found.append(required("apiGroups", detail))
+    if not new.get("resources"):
+        found.append(required("resources", "resource rules must supply at least one resource"))
+    return found
+
+
+def _check_no_non_resource_urls(new: Any, old: Any) -> Causes:
+    if not new.get("nonResourceURLs"):
+        return ()
+    detail = "namespaced rules cannot apply to non-resource URLs"
+    return [invalid("nonResourceURLs", new["nonResourceURLs"], detail)]
+
+
+def _check_has_selectors(new: Any, old: Any) -> Causes:
+    if new is None or new.get("clusterRoleSelectors"):
+        return ()
+    detail = "at least one clusterRoleSelector required if aggregationRule is non-nil"
+    return [required("clusterRoleSelectors", detail)]
+
+
+check_role: Check = struct(
+    ("rules", optional(each(all_of(_check_policy_rule, _check_no_non_resource_urls))))
+)
+check_cluster_role: Check = struct(
+    ("rules", optional(each(_check_policy_rule))),
+    (
+        "aggregationRule",
+        all_of(
+            _check_has_selectors, struct(("clusterRoleSelectors", optional(each(check_selector))))
+        ),
+    ),
+)
+
+# ------------------------------------------------------------------------------------- bindings
+
+
+def _check_subject(new: Any, old: Any) -> Causes:
+    """Accounts are objects of the cluster; users and groups are only names."""
+    kind, name, group = (new.get(field, "") for field in ("kind", "name", "apiGroup"))
+    found = [] if name else [required("name")]
+    if kind not in _SUBJECT_KINDS:
+        return [*found, unsupported("kind", kind, _SUBJECT_KINDS)]
+    wanted = "" if kind == "ServiceAccount" else RBAC_GROUP
+    if kind == "ServiceAccount" and name:
+        found += [invalid("name", name, fault) for fault in validate_dns_subdomain(name)]
+    return found if group == wanted else [*found, unsupported("apiGroup", group, (wanted,))]
+
+
+def _check_subject_namespace(new: Any, old: Any) -> Causes:
+    """Outside of any namespace an account must say which one is its."""
+    if new.get("kind") != "ServiceAccount" or new.get("namespace"):
+        return ()
+    return [required("namespace")]
+
+
+def _check_role_ref_immutable(new: Any, old: Any) -> Causes:
+    if old is CREATED or new.get("roleRef") == old.get("roleRef"):
+        return ()
+    return [invalid("roleRef", new.get("roleRef"), "cannot change roleRef")]
+
+
+def _binding_check(subject: Check, *kinds: str) -> Check:
+    return all_of(
+        struct(
+            (
+                "roleRef",
+                struct(
+                    ("apiGroup", one_of(RBAC_GROUP)),
+                    ("kind", one_of(*kinds)),
+                    ("name", mandatory(string_format(validate_path_segment))),
+                ),
+            ),
+            ("subjects", optional(each(subject))),
+        ),
+        _check_role_ref_immutable,
+    )
+
+
+check_role_binding: Check = _binding_check(_check_subject, "Role", "ClusterRole")
+check_cluster_role_binding: Check = _binding_check(
+    all_of(_check_subject, _check_subject_namespace), "ClusterRole"
+)

@@ -1,0 +1,335 @@
+"""Rules: what is wrong with an object, as a cause per field. Rows per kind, walked generically.
+
+`validate` is the only door: the server calls it before every write, with the stored object on an
+update. A kind has a check for its main resource and one per subresource that has rules; all of them
+are built from the words of `checks.py`. Never changes an object, never looks at another one.
+
+Rules that hold only while a gate is on. Rows, beside those of `table.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from phalanx.api import kinds
+from phalanx.api.errors import Cause
+from phalanx.api.feature_gates import JOB_GANG_INFERENCE, FeatureGates
+from phalanx.api.field_errors import Causes, forbidden, invalid, prefix_causes, too_long
+from phalanx.api.formats import validate_config_key, validate_finalizer, validate_label_key
+from phalanx.api.kinds import JOB, Kind
+from phalanx.api.scheduling import MAX_USER_PRIORITY, SYSTEM_PRIORITY_CLASSES
+from phalanx.api.validation import disruption_budget as budget
+from phalanx.api.validation import dynamic_resources as claim
+from phalanx.api.validation import rbac
+from phalanx.api.validation import resources as quota
+from phalanx.api.validation import volumes as storage
+from phalanx.api.validation.checks import (
+    CREATED,
+    IMMUTABLE,
+    Check,
+    all_of,
+    if_present,
+    immutable,
+    mandatory,
+    minimum,
+    non_empty,
+    on_create,
+    one_of,
+    optional,
+    string_format,
+    struct,
+)
+from phalanx.api.validation.dynamic_resources import check_resource_slice
+from phalanx.api.validation.job import check_cron_job, check_job
+from phalanx.api.validation.job_scheduling import check_inferred_gang_size
+from phalanx.api.validation.job_set import check_job_set, check_job_set_status
+from phalanx.api.validation.job_status import check_job_status
+from phalanx.api.validation.leader_worker_set import (
+    check_leader_worker_set,
+    check_leader_worker_set_status,
+)
+from phalanx.api.validation.metadata import check_metadata
+from phalanx.api.validation.node import check_node
+from phalanx.api.validation.pod import (
+    check_ephemeral_containers,
+    check_pod,
+    check_pod_status,
+    check_resize,
+)
+from phalanx.api.validation.pod_group import (
+    check_composite_pod_group,
+    check_composite_pod_group_status,
+    check_pod_group,
+    check_pod_group_status,
+    check_workload,
+)
+from phalanx.api.validation.pod_template import check_pod_template
+from phalanx.api.validation.secret import check_secret
+from phalanx.api.validation.service import check_service
+from phalanx.api.wire import Object
+
+#: What a ConfigMap may hold, in bytes.
+MAX_CONFIG_MAP_SIZE = 1024 * 1024
+
+_IMMUTABLE_MESSAGE = "field is immutable when `immutable` is set"
+
+
+def validate(kind: Kind, new: Object, old: Object | None, subresource: str = "") -> list[Cause]:
+    """What is wrong with an object, or with a subresource of it, as it is to be stored."""
+    check = _CHECKS.get((kind.qualified_name, subresource))
+    causes = check(new, CREATED if old is None else old) if check else ()
+    return list(dict.fromkeys((*check_metadata(kind, new, old), *causes)))
+
+
+# -------------------------------------------------------------------------------- PriorityClass
+
+
+def _check_priority_class_name(new: Any, old: Any) -> Causes:
+    name, value = new["metadata"].get("name", ""), new.get("value", 0)
+    if not name.startswith("system-"):
+        detail = f"maximum allowed value of a user defined priority is {MAX_USER_PRIORITY}"
+        return [forbidden("value", detail)] if value > MAX_USER_PRIORITY else ()
+    if name not in SYSTEM_PRIORITY_CLASSES:
+        why = f"{name} is not a known system priority class"
+    elif value != SYSTEM_PRIORITY_CLASSES[name]:
+        why = f"value of {name} PriorityClass must be {SYSTEM_PRIORITY_CLASSES[name]}"
+    elif new.get("globalDefault"):
+        why = f"globalDefault of {name} PriorityClass must be false"
+    else:
+        return ()
+    detail = (
+        f"priority class names with 'system-' prefix are reserved for system use only. error: {why}"
+    )
+    return [forbidden("metadata.name", detail)]
+
+
+def _check_value_unchanged(new: Any, old: Any) -> Causes:
+    if old is CREATED or new.get("value", 0) == old.get("value", 0):
+        return ()
+    return [forbidden("value", "may not be changed in an update.")]
+
+
+_PRIORITY_CLASS = all_of(
+    on_create(_check_priority_class_name),
+    _check_value_unchanged,
+    struct(("preemptionPolicy", immutable(one_of("PreemptLowerPriority", "Never")))),
+)
+
+# ------------------------------------------------------------------------------------ ConfigMap
+
+
+def _check_config_map_immutable(new: Any, old: Any) -> Causes:
+    if old is CREATED or not old.get("immutable"):
+        return ()
+    return [
+        forbidden(field, _IMMUTABLE_MESSAGE)
+        for field in ("immutable", "data", "binaryData")
+        if new.get(field) != old.get(field)
+    ]
+
+
+def _check_config_map_keys(new: Any, old: Any) -> Causes:
+    found: list[Cause] = []
+    for field in ("data", "binaryData"):
+        for key in new.get(field, {}):
+            found += [invalid(f"{field}[{key}]", key, f) for f in validate_config_key(key)]
+    both = [key for key in new.get("data", {}) if key in new.get("binaryData", {})]
+    detail = "duplicate of key present in binaryData"
+    return [*found, *(invalid(f"data[{key}]", key, detail) for key in both)]
+
+
+def _check_config_map_size(new: Any, old: Any) -> Causes:
+    texts = sum(len(value.encode()) for value in new.get("data", {}).values())
+    binary = sum(len(value) * 3 // 4 for value in new.get("binaryData", {}).values())
+    return [too_long("[]", MAX_CONFIG_MAP_SIZE)] if texts + binary > MAX_CONFIG_MAP_SIZE else ()
+
+
+_CONFIG_MAP = all_of(_check_config_map_immutable, _check_config_map_keys, _check_config_map_size)
+
+# ---------------------------------------------------------------------------------------- Lease
+
+
+def _check_positive(new: Any, old: Any) -> Causes:
+    return () if new > 0 else [invalid("", new, "must be greater than 0")]
+
+
+def _check_strategy(new: Any, old: Any) -> Causes:
+    """Told one level too deep, where clients of the API expect it."""
+    known = one_of("OldestEmulationVersion")
+    return prefix_causes(
+        "strategy", (string_format(validate_label_key) if "/" in new else known)(new, old)
+    )
+
+
+def _check_preferred_holder(new: Any, old: Any) -> Causes:
+    if not new or not new.get("preferredHolder") or new.get("strategy"):
+        return ()
+    detail = "may only be specified if `strategy` is defined"
+    return [forbidden("preferredHolder", detail)]
+
+
+_LEASE = struct(
+    (
+        "spec",
+        all_of(
+            struct(
+                ("leaseDurationSeconds", optional(_check_positive)),
+                ("leaseTransitions", optional(minimum(0))),
+                ("strategy", optional(_check_strategy)),
+            ),
+            _check_preferred_holder,
+        ),
+    ),
+)
+
+# ---------------------------------------------------------------------------------------- Event
+
+
+def _check_event_namespace(new: Any, old: Any) -> Causes:
+    """An Event stands beside its object; what has no namespace is told of in `default`.
+
+    In the new style it may stand elsewhere.
+    """
+    own = new["metadata"].get("namespace", "")
+    about = new.get("involvedObject", {}).get("namespace", "")
+    if new.get("eventTime"):
+        fits = bool(about) or own in ("default", "kube-system")
+    else:
+        fits = own == about or (not about and own == "default")
+    detail = "does not match event.namespace"
+    return () if fits else [invalid("involvedObject.namespace", about, detail)]
+
+
+def _max_characters(limit: int) -> Check:
+    def check(new: Any, old: Any) -> Causes:
+        if len(new) <= limit:
+            return ()
+        return [invalid("", "", f"can have at most {limit} characters")]
+
+    return check
+
+
+def _check_reporting_component(new: Any, old: Any) -> Causes:
+    return [*non_empty(new, old), *string_format(validate_label_key)(new, old)]
+
+
+_EVENTS_API_FIELDS = struct(
+    ("reportingComponent", _check_reporting_component),
+    ("reportingInstance", mandatory(_max_characters(128))),
+    ("action", mandatory(_max_characters(128))),
+    ("reason", mandatory(_max_characters(128))),
+    ("message", optional(_max_characters(1024))),
+)
+
+
+def _check_events_api_fields(new: Any, old: Any) -> Causes:
+    return _EVENTS_API_FIELDS(new, CREATED) if new.get("eventTime") else ()
+
+
+_EVENT = all_of(_check_event_namespace, _check_events_api_fields)
+
+
+def _check_event_type(new: Any, old: Any) -> Causes:
+    known = ("Normal", "Warning")
+    return () if new in known else [invalid("", new or "", f"has invalid value: {new or ''}")]
+
+
+def _check_event_immutable(new: Any, old: Any) -> Causes:
+    """An Event that came in the new style is told once; only its series goes on."""
+    if old is CREATED:
+        return ()
+    kept = [key for key in {**old, **new} if key not in ("metadata", "series")]
+    return [invalid(key, new.get(key), IMMUTABLE) for key in kept if new.get(key) != old.get(key)]
+
+
+_EVENTS_EVENT = all_of(
+    _EVENT,
+    on_create(struct(("eventTime", non_empty), ("type", _check_event_type))),
+    _check_event_immutable,
+)
+
+# ------------------------------------------------------------------------------------ Namespace
+
+
+def _check_namespace_finalizers(new: Any, old: Any) -> Causes:
+    return [invalid("", name, fault) for name in new for fault in validate_finalizer(name)]
+
+
+_NAMESPACE = struct(("spec", struct(("finalizers", optional(_check_namespace_finalizers)))))
+
+#: By the kind as messages call it, and the subresource.
+_CHECKS: Mapping[tuple[str, str], Check] = {
+    (kind.qualified_name, part): check
+    for kind, part, check in (
+        (kinds.CONFIG_MAP, "", _CONFIG_MAP),
+        (kinds.EVENT, "", _EVENT),
+        (kinds.EVENTS_EVENT, "", _EVENTS_EVENT),
+        (kinds.LIMIT_RANGE, "", quota.check_limit_range),
+        (kinds.NAMESPACE, "", _NAMESPACE),
+        (kinds.NAMESPACE, "finalize", _NAMESPACE),
+        (kinds.NODE, "", check_node),
+        (kinds.NODE, "status", check_node),
+        (kinds.PERSISTENT_VOLUME, "", storage.check_persistent_volume),
+        (kinds.PERSISTENT_VOLUME_CLAIM, "", storage.check_persistent_volume_claim),
+        (kinds.POD, "", check_pod),
+        (kinds.POD, "status", check_pod_status),
+        (kinds.POD, "resize", check_resize),
+        (kinds.POD, "ephemeralcontainers", check_ephemeral_containers),
+        (kinds.POD_TEMPLATE, "", check_pod_template),
+        (kinds.RESOURCE_QUOTA, "", quota.check_resource_quota),
+        (kinds.RESOURCE_QUOTA, "status", quota.check_resource_quota_status),
+        (kinds.SECRET, "", check_secret),
+        (kinds.SERVICE, "", check_service),
+        (kinds.CRON_JOB, "", check_cron_job),
+        (kinds.JOB, "", check_job),
+        (kinds.JOB, "status", check_job_status),
+        (kinds.POD_DISRUPTION_BUDGET, "", budget.check_disruption_budget),
+        (kinds.POD_DISRUPTION_BUDGET, "status", budget.check_disruption_budget_status),
+        (kinds.CLUSTER_ROLE, "", rbac.check_cluster_role),
+        (kinds.CLUSTER_ROLE_BINDING, "", rbac.check_cluster_role_binding),
+        (kinds.ROLE, "", rbac.check_role),
+        (kinds.ROLE_BINDING, "", rbac.check_role_binding),
+        (kinds.PRIORITY_CLASS, "", _PRIORITY_CLASS),
+        (kinds.POD_GROUP, "", check_pod_group),
+        (kinds.POD_GROUP, "status", check_pod_group_status),
+        (kinds.COMPOSITE_POD_GROUP, "", check_composite_pod_group),
+        (kinds.COMPOSITE_POD_GROUP, "status", check_composite_pod_group_status),
+        (kinds.WORKLOAD, "", check_workload),
+        (kinds.LEASE, "", _LEASE),
+        (kinds.DEVICE_CLASS, "", claim.check_device_class),
+        (kinds.RESOURCE_CLAIM, "", claim.check_resource_claim),
+        (kinds.RESOURCE_CLAIM, "status", claim.check_resource_claim_status),
+        (kinds.RESOURCE_CLAIM_TEMPLATE, "", claim.check_resource_claim_template),
+        (kinds.RESOURCE_SLICE, "", check_resource_slice),
+        (kinds.JOB_SET, "", check_job_set),
+        (kinds.JOB_SET, "status", check_job_set_status),
+        (kinds.LEADER_WORKER_SET, "", check_leader_worker_set),
+        (kinds.LEADER_WORKER_SET, "status", check_leader_worker_set_status),
+    )
+}
+
+
+class GatedRule(NamedTuple):
+    """A rule of a kind, and the gate without which it is none."""
+
+    gate: str
+    kind: Kind
+    check: Check
+
+
+GATED_RULES = (
+    GatedRule(JOB_GANG_INFERENCE, JOB, struct(("spec", if_present(check_inferred_gang_size)))),
+)
+
+
+def check_gated_rules(
+    gates: FeatureGates, kind: Kind, new: Object, old: Object | None
+) -> list[Cause]:
+    """What is wrong with an object by the rules that are on."""
+    return [
+        cause
+        for rule in GATED_RULES
+        if rule.kind is kind and gates.is_enabled(rule.gate)
+        for cause in rule.check(new, CREATED if old is None else old)
+    ]

@@ -1,0 +1,194 @@
+"""What a schema asks of texts and numbers: one part per keyword, in the words that clients know.
+
+Put together with the rest in `custom/checks.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from math import isfinite
+from typing import Any
+
+import orjson
+
+from phalanx.api.errors import Cause
+from phalanx.api.field_errors import Causes, invalid, too_long, unsupported
+from phalanx.api.formats import FORMATS
+from phalanx.api.regex import compile_pattern
+from phalanx.api.wire import Object
+
+#: (value, what stood there before or CREATED, where that is) -> what is wrong.
+SchemaCheck = Callable[[Any, Any, str], Causes]
+#: What one keyword asks: (value, where it is) -> what is wrong.
+KeywordCheck = Callable[[Any, str], Causes]
+
+_INTEGER_LIMITS = {"int32": 2**31, "int64": 2**63}
+#: Quotients of floats are whole up to this.
+_TOLERANCE = 1e-9
+
+
+def invalid_value(path: str, value: Any, ask: str) -> Causes:
+    """A value that is not as it should be."""
+    return [invalid(path, value, f"{path} in body {ask}")]
+
+
+def wrong_type(path: str, value: str, wanted: str) -> Causes:
+    """A value of another type or format than wanted."""
+    shown = orjson.dumps(value).decode()
+    text = f"Invalid value: {shown}: {path} in body must be of type {wanted}: {shown}"
+    return [Cause(path, "FieldValueTypeInvalid", text)]
+
+
+def compile_keywords(
+    schema: Object, compilers: Iterable[tuple[str, Callable[[Any, Object], KeywordCheck | None]]]
+) -> list[KeywordCheck]:
+    """The parts that keywords of a schema ask for."""
+    made = [make(schema[key], schema) for key, make in compilers if key in schema]
+    return [part for part in made if part is not None]
+
+
+def _scalar_check(kinds: tuple[type, ...], parts: Sequence[KeywordCheck]) -> SchemaCheck | None:
+    """Parts that are about values of some types."""
+
+    def check(value: Any, old: Any, path: str) -> Causes:
+        if value.__class__ not in kinds:
+            return ()
+        found: list[Cause] = []
+        for part in parts:
+            if causes := part(value, path):
+                found += causes
+        return found
+
+    return check if parts else None
+
+
+def _max_length(limit: int, schema: Object) -> KeywordCheck:
+    return lambda value, path: [too_long(path, limit)] if len(value) > limit else ()
+
+
+def _min_length(limit: int, schema: Object) -> KeywordCheck:
+    def part(value: Any, path: str) -> Causes:
+        if len(value) >= limit:
+            return ()
+        return invalid_value(path, value, f"should be at least {limit} chars long")
+
+    return part
+
+
+def _pattern(text: str, schema: Object) -> KeywordCheck:
+    wanted = compile_pattern(text)
+
+    def part(value: Any, path: str) -> Causes:
+        if wanted.matches(value):
+            return ()
+        return invalid_value(path, value, f"should match '{text}'")
+
+    return part
+
+
+def _format(name: str, schema: Object) -> KeywordCheck | None:
+    test = FORMATS.get(name.replace("-", ""))
+    if test is None or schema.get("type", "string") != "string":
+        return None
+    return lambda value, path: () if test(value) else wrong_type(path, value, name)
+
+
+def compile_string_check(schema: Object) -> SchemaCheck | None:
+    """What a schema asks of texts."""
+    makers = (
+        ("maxLength", _max_length), ("minLength", _min_length), ("pattern", _pattern),
+        ("format", _format),
+    )  # fmt: skip
+    return _scalar_check((str,), compile_keywords(schema, makers))
+
+
+def _multiple_of(factor: float, schema: Object) -> KeywordCheck:
+    def part(value: Any, path: str) -> Causes:
+        if factor > 0 and _is_multiple(factor, value):
+            return ()
+        return invalid_value(path, value, f"should be a multiple of {_format_number(factor)}")
+
+    return part
+
+
+def _is_multiple(factor: float, value: float) -> bool:
+    if isinstance(factor, int) and isinstance(value, int):
+        return value % factor == 0
+    times = value / factor
+    return isfinite(times) and abs(times - round(times)) < _TOLERANCE
+
+
+def _maximum(limit: float, schema: Object) -> KeywordCheck:
+    excluded = schema.get("exclusiveMaximum", False)
+    ask = f"should be less than {'' if excluded else 'or equal to '}{_format_number(limit)}"
+
+    def part(value: Any, path: str) -> Causes:
+        fits = value < limit if excluded else value <= limit
+        return () if fits else invalid_value(path, value, ask)
+
+    return part
+
+
+def _minimum(limit: float, schema: Object) -> KeywordCheck:
+    excluded = schema.get("exclusiveMinimum", False)
+    ask = f"should be greater than {'' if excluded else 'or equal to '}{_format_number(limit)}"
+
+    def part(value: Any, path: str) -> Causes:
+        fits = value > limit if excluded else value >= limit
+        return () if fits else invalid_value(path, value, ask)
+
+    return part
+
+
+def _integer_range(name: str, schema: Object) -> KeywordCheck | None:
+    limit = _INTEGER_LIMITS.get(name)
+    if limit is None:
+        return None
+
+    def part(value: Any, path: str) -> Causes:
+        fits = -limit <= value < limit
+        return () if fits else invalid_value(path, value, f"must be of type {name}")
+
+    return part
+
+
+def _format_number(value: float) -> str:
+    whole = isinstance(value, int) or (value.is_integer() and abs(value) < 1e21)
+    return str(int(value)) if whole else repr(value)
+
+
+def compile_number_check(schema: Object) -> SchemaCheck | None:
+    """What a schema asks of numbers."""
+    makers = (
+        ("format", _integer_range),
+        ("multipleOf", _multiple_of),
+        ("maximum", _maximum),
+        ("minimum", _minimum),
+    )
+    return _scalar_check((int, float), compile_keywords(schema, makers))
+
+
+def compile_enum_check(schema: Object) -> SchemaCheck | None:
+    """Which values a schema allows, if it names them."""
+    allowed = schema.get("enum")
+    if not allowed:
+        return None
+    known = frozenset(json_identity(value) for value in allowed)
+    told = [one if isinstance(one, str) else orjson.dumps(one).decode() for one in allowed]
+    nullable = schema.get("nullable", False)
+
+    def check(value: Any, old: Any, path: str) -> Causes:
+        if (value is None and nullable) or json_identity(value) in known:
+            return ()
+        return [unsupported(path, value, told)]
+
+    return check
+
+
+def json_identity(value: Any) -> Hashable:
+    """What two values have in common if they are the same JSON: 1 is 1.0, but not true."""
+    if value.__class__ is str:
+        return str(value)
+    if value.__class__ is int or value.__class__ is float:
+        return (float, value)
+    return (bytes, orjson.dumps(value, option=orjson.OPT_SORT_KEYS))

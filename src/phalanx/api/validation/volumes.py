@@ -1,0 +1,271 @@
+"""Rules of a pod's volumes, and of the mounts that refer to them.
+
+Sources that a PersistentVolume may have too are public.
+
+Rules of PersistentVolumes and of the claims on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from phalanx.api.errors import Cause
+from phalanx.api.field_errors import Causes, forbidden, invalid, not_found, required, unsupported
+from phalanx.api.formats import validate_dns_label, validate_dns_subdomain
+from phalanx.api.quantity import exact_value
+from phalanx.api.validation.checks import (
+    CREATED,
+    IMMUTABLE,
+    Check,
+    all_of,
+    each,
+    if_present,
+    mandatory,
+    non_empty,
+    one_of,
+    optional,
+    string_format,
+    struct,
+    unique_field,
+)
+from phalanx.api.validation.containers import CONFIG_KEY, check_relative_path
+from phalanx.api.validation.metadata import check_selector
+from phalanx.api.wire import Object
+
+
+def _check_mode(new: Any, old: Any) -> Causes:
+    detail = "must be a number between 0 and 0777 (octal), both inclusive"
+    return () if 0 <= new <= 0o777 else [invalid("", new, detail)]
+
+
+def _check_size_limit(new: Any, old: Any) -> Causes:
+    detail = "SizeLimit field must be a valid resource quantity"
+    return () if exact_value(new) >= 0 else [forbidden("", detail)]
+
+
+def _check_no_parent_segments(new: Any, old: Any) -> Causes:
+    return [invalid("", new, "must not contain '..'")] if ".." in new.split("/") else ()
+
+
+_HOST_PATH_TYPES = (
+    "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket",
+)  # fmt: skip
+_KEY_ITEM = struct(
+    ("key", CONFIG_KEY), ("path", mandatory(check_relative_path)), ("mode", optional(_check_mode))
+)
+_FIELD_ITEM = struct(("path", mandatory(check_relative_path)), ("mode", optional(_check_mode)))
+_DEFAULT_MODE = ("defaultMode", optional(_check_mode))
+
+
+def _check_projection(new: Any, old: Any) -> Causes:
+    if len(new) == 1:
+        return ()
+    if not new:
+        return [required("", "must specify a volume type")]
+    named = sorted(new)
+    return [forbidden(name, "may not specify more than 1 volume type") for name in named[1:]]
+
+
+#: A path on the node.
+HOST_PATH: Check = struct(
+    ("path", mandatory(_check_no_parent_segments)), ("type", optional(one_of(*_HOST_PATH_TYPES)))
+)
+#: A share on a server.
+NFS_VOLUME: Check = struct(("server", non_empty), ("path", non_empty))
+
+#: What is checked of the commonest volume sources; the others are only counted.
+_VOLUME_SOURCES: Mapping[str, Check] = {
+    "configMap": struct(("name", non_empty), ("items", optional(each(_KEY_ITEM))), _DEFAULT_MODE),
+    "csi": struct(("driver", non_empty)),
+    "downwardAPI": struct(("items", optional(each(_FIELD_ITEM))), _DEFAULT_MODE),
+    "emptyDir": struct(("sizeLimit", optional(_check_size_limit))),
+    "ephemeral": struct(("volumeClaimTemplate", non_empty)),
+    "hostPath": HOST_PATH,
+    "nfs": NFS_VOLUME,
+    "persistentVolumeClaim": struct(("claimName", non_empty)),
+    "projected": struct(("sources", optional(each(_check_projection))), _DEFAULT_MODE),
+    "secret": struct(
+        ("secretName", non_empty), ("items", optional(each(_KEY_ITEM))), _DEFAULT_MODE
+    ),
+}
+
+
+def _check_one_volume_source(new: Any, old: Any) -> Causes:
+    named = [name for name in new if name != "name"]
+    if not named:
+        return [required("", "must specify a volume type")]
+    return [forbidden(name, "may not specify more than 1 volume type") for name in named[1:]]
+
+
+VOLUMES: Check = all_of(
+    each(
+        all_of(
+            struct(("name", mandatory(string_format(validate_dns_label)))),
+            _check_one_volume_source,
+            struct(*((name, if_present(check)) for name, check in _VOLUME_SOURCES.items())),
+        )
+    ),
+    unique_field("name"),
+)
+
+
+def check_mounts(containers: Sequence[Object], volumes: Collection[str]) -> list[Cause]:
+    """Mounts and devices of volumes that the pod does not have."""
+    return [
+        not_found(f"[{at}].{sort}[{number}].name", mount.get("name", ""))
+        for at, container in enumerate(containers)
+        for sort in ("volumeMounts", "volumeDevices")
+        for number, mount in enumerate(container.get(sort, ()))
+        if mount.get("name", "") not in volumes
+    ]
+
+
+_STORAGE = "storage"
+_SINGLE_POD_MODE = "ReadWriteOncePod"
+_ACCESS_MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", _SINGLE_POD_MODE)
+_STORAGE_CLASS_NAME = string_format(validate_dns_subdomain)
+_VOLUME_MODE = one_of("Block", "Filesystem")
+
+
+def _check_access_modes(new: Any, old: Any) -> Causes:
+    found = [unsupported("", mode, _ACCESS_MODES) for mode in new if mode not in _ACCESS_MODES]
+    if _SINGLE_POD_MODE in new and len(set(new)) > 1:
+        detail = f"may not use {_SINGLE_POD_MODE} with other access modes"
+        found.append(forbidden("", detail))
+    return found
+
+
+def _check_positive_quantity(place: str, amount: str) -> list[Cause]:
+    if exact_value(amount) > 0:
+        return []
+    return [invalid(place, amount, "must be greater than zero")]
+
+
+# --------------------------------------------------------------------------------------- volume
+
+#: What a volume's spec says besides where it is.
+_NON_SOURCE_FIELDS = (
+    "accessModes", "capacity", "claimRef", "mountOptions", "nodeAffinity",
+    "persistentVolumeReclaimPolicy", "storageClassName", "volumeAttributesClassName", "volumeMode",
+)  # fmt: skip
+#: What is checked of the commonest sources; the others are only counted.
+_PERSISTENT_SOURCES: Mapping[str, Check] = {
+    "csi": struct(("driver", non_empty), ("volumeHandle", non_empty)),
+    "hostPath": HOST_PATH,
+    "local": struct(("path", non_empty)),
+    "nfs": NFS_VOLUME,
+}
+
+
+def _source_fields(spec: Object) -> list[str]:
+    return [field for field in spec if field not in _NON_SOURCE_FIELDS]
+
+
+def _check_one_persistent_source(new: Any, old: Any) -> Causes:
+    named = _source_fields(new)
+    if not named:
+        return [required("", "must specify a volume type")]
+    return [forbidden(name, "may not specify more than 1 volume type") for name in named[1:]]
+
+
+def _check_capacity(new: Any, old: Any) -> Causes:
+    if not new:
+        return [required(""), unsupported("", {}, (_STORAGE,))]
+    found = [] if list(new) == [_STORAGE] else [unsupported("", new, (_STORAGE,))]
+    for name, amount in new.items():
+        found += _check_positive_quantity(f"[{name}]", amount)
+    return found
+
+
+def _check_volume_immutable(new: Any, old: Any) -> Causes:
+    """A volume is where it is; who may use it is said once."""
+    if old is CREATED or not old:
+        return ()
+    found: list[Cause] = []
+    if any(new.get(name) != old.get(name) for name in (*_source_fields(new), *_source_fields(old))):
+        what = "persistentvolumesource"
+        found.append(forbidden(what, f"spec.{what} is immutable after creation"))
+    if new.get("volumeMode") != old.get("volumeMode"):
+        found.append(invalid("volumeMode", new.get("volumeMode"), IMMUTABLE))
+    affinity = old.get("nodeAffinity")
+    if affinity and new.get("nodeAffinity") != affinity:
+        found.append(invalid("nodeAffinity", new.get("nodeAffinity"), IMMUTABLE))
+    return found
+
+
+_VOLUME_SPEC = all_of(
+    struct(
+        ("accessModes", all_of(non_empty, optional(_check_access_modes))),
+        ("capacity", _check_capacity),
+        ("persistentVolumeReclaimPolicy", optional(one_of("Delete", "Recycle", "Retain"))),
+    ),
+    _check_one_persistent_source,
+    struct(*((name, if_present(check)) for name, check in _PERSISTENT_SOURCES.items())),
+    struct(
+        ("storageClassName", optional(_STORAGE_CLASS_NAME)), ("volumeMode", optional(_VOLUME_MODE))
+    ),
+    _check_volume_immutable,
+)
+
+check_persistent_volume: Check = struct(("spec", if_present(_VOLUME_SPEC)))
+
+# ---------------------------------------------------------------------------------------- claim
+
+
+def _check_has_access_mode(new: Any, old: Any) -> Causes:
+    return () if new else [required("", "at least 1 access mode is required")]
+
+
+def _check_requested_size(new: Any, old: Any) -> Causes:
+    """Told at the resources, where clients of the API expect it."""
+    asked = (new or {}).get("requests", {}).get(_STORAGE)
+    place = f"[{_STORAGE}]"
+    return [required(place)] if asked is None else _check_positive_quantity(place, asked)
+
+
+def _check_claim_immutable(new: Any, old: Any) -> Causes:
+    """A claim finds its volume once; bound, it may ask for more room or another class."""
+    if old is CREATED:
+        return ()
+    after, before = new.get("spec", {}), old.get("spec", {})
+    bound = old.get("status", {}).get("phase") == "Bound"
+    found: list[Cause] = []
+    if _immutable_part(after, before, bound=bound) != _immutable_part(before, before, bound=bound):
+        detail = (
+            "spec is immutable after creation except resources.requests and "
+            "volumeAttributesClassName for bound claims"
+        )
+        found.append(forbidden("spec", detail))
+    if bound and _requested_storage(after) < _requested_storage(before):
+        place = "spec.resources.requests.storage"
+        found.append(forbidden(place, "field can not be less than status.capacity"))
+    return found
+
+
+def _immutable_part(spec: Object, before: Object, *, bound: bool) -> Object:
+    """A spec without what may change."""
+    settable = [name for name in ("volumeName", "storageClassName") if not before.get(name)]
+    free = ("resources", "volumeAttributesClassName") if bound else ()
+    return {key: inner for key, inner in spec.items() if key not in (*settable, *free)}
+
+
+def _requested_storage(spec: Object) -> Any:
+    return exact_value(spec.get("resources", {}).get("requests", {}).get(_STORAGE, "0"))
+
+
+_SOURCE_REFERENCE = struct(("name", non_empty), ("kind", non_empty))
+
+_CLAIM_SPEC = struct(
+    ("accessModes", all_of(_check_has_access_mode, optional(_check_access_modes))),
+    ("selector", if_present(check_selector)),
+    ("resources", _check_requested_size),
+    ("storageClassName", optional(_STORAGE_CLASS_NAME)),
+    ("volumeMode", optional(_VOLUME_MODE)),
+    ("dataSource", if_present(_SOURCE_REFERENCE)),
+    ("dataSourceRef", if_present(_SOURCE_REFERENCE)),
+)
+
+check_persistent_volume_claim: Check = all_of(
+    struct(("spec", if_present(_CLAIM_SPEC))), _check_claim_immutable
+)

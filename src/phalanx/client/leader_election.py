@@ -1,0 +1,163 @@
+"""Who leads: of several equal candidates the one that holds a Lease, and for how long.
+
+Beside the informers: whoever may not act twice at the same time stands for election and does its
+duty while it leads. The records are those of client-go, so that candidates of both kinds can share
+a Lease. Never trusts another machine's clock: a lease has expired when it was not seen to change
+for as long as it lasts. Leading is no licence: for a moment two may believe to lead, and what they
+write must be safe by its preconditions.
+
+    nobody's, or expired ──take──▶ ours ──renew, every `retry` seconds──▶ ours
+                                    ├─ somebody else's ─────────────────▶ lost, at once
+                                    ├─ not renewed for `renew` seconds ─▶ lost
+                                    └─ the end of the duty ─────────────▶ given back
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from phalanx.api.errors import ApiError, NotFound, Timeout
+from phalanx.api.kinds import LEASE
+from phalanx.api.meta import Key, micro_timestamp
+from phalanx.api.wire import Object
+from phalanx.client.client import Client
+from phalanx.client.transports import Unreachable
+from phalanx.clock import Clock
+from phalanx.randomness import Random
+
+#: Candidates that began together drift apart: they wait up to so many times longer.
+_RETRY_JITTER = 2.2
+#: Seconds that giving a lease back may take.
+_RELEASE_TIMEOUT = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTimings:
+    """Seconds: how long a lease lasts, how long a leader tries to renew it, how often anyone tries.
+
+    The first is longer than the second, so that who loses the server stops before another begins.
+    """
+
+    lease_duration: int = 15
+    renew_deadline: float = 10.0
+    retry_period: float = 2.0
+
+
+class LeaderElector:
+    """One candidate, by its identity, for the lease of that name.
+
+    `holder` is who led when the lease was last seen ("": nobody), `failure` what is wrong with
+    reading or writing it at present, if anything.
+    """
+
+    def __init__(
+        self, client: Client, key: Key, identity: str, clock: Clock, random: Random,
+        timings: LeaseTimings | None = None,
+    ) -> None:  # fmt: skip
+        self._client, self._key, self._identity = client, key, identity
+        self._clock, self._random, self._timings = clock, random, timings or LeaseTimings()
+        self.holder = ""
+        self.failure: ApiError | Unreachable | None = None
+        self._observed_spec: Object = {}
+        self._observed_at = self._renewed_at = 0.0
+
+    async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Wait to be the leader and do a duty; ends with it, or with the leadership."""
+        while not await self._try_acquire_or_renew():
+            retry = self._timings.retry_period
+            await asyncio.sleep(self._random.between(retry, retry * _RETRY_JITTER))
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(work()), group.create_task(self._renew_until_lost())]
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in tasks:
+                    task.cancel()
+        finally:
+            await self._release()
+
+    async def _renew_until_lost(self) -> None:
+        """Renew for as long as that works."""
+        loop, terms = asyncio.get_running_loop(), self._timings
+        while True:
+            await asyncio.sleep(terms.retry_period)
+            deadline = self._renewed_at + terms.renew_deadline
+            try:
+                async with asyncio.timeout_at(deadline):
+                    leads = await self._try_acquire_or_renew()
+            except TimeoutError:
+                return
+            if not leads and (self.failure is None or loop.time() >= deadline):
+                return
+
+    async def _try_acquire_or_renew(self) -> bool:
+        """Take or renew the lease; whether it is ours then."""
+        begin = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(self._timings.renew_deadline / 2):
+                self.holder = await self._acquire_or_renew()
+        except (ApiError, Unreachable) as error:
+            self.failure = error
+            return False
+        except TimeoutError:
+            self.failure = Timeout("the server did not answer in time")
+            return False
+        self.failure, leads = None, self.holder == self._identity
+        self._renewed_at = begin if leads else self._renewed_at
+        return leads
+
+    async def _acquire_or_renew(self) -> str:
+        """Have the lease if it can be had; who holds it then."""
+        try:
+            lease = await self._client.get(LEASE, self._key)
+        except NotFound:
+            space, name = self._key
+            made = {"metadata": {"name": name, "namespace": space}, "spec": self._held_spec({})}
+            self._observe(await self._client.create(LEASE, made))
+            return self._identity
+        self._observe(lease)
+        spec = lease.get("spec") or {}
+        holder: str = spec.get("holderIdentity") or ""
+        if holder not in ("", self._identity) and not self._is_expired(spec):
+            return holder
+        self._observe(await self._client.update(LEASE, {**lease, "spec": self._held_spec(spec)}))
+        return self._identity
+
+    def _observe(self, lease: Object) -> None:
+        """Note what the lease says, and since when."""
+        spec = lease.get("spec") or {}
+        if spec != self._observed_spec:
+            self._observed_spec, self._observed_at = spec, asyncio.get_running_loop().time()
+
+    def _is_expired(self, spec: Object) -> bool:
+        lasts = spec.get("leaseDurationSeconds") or self._timings.lease_duration
+        return asyncio.get_running_loop().time() >= self._observed_at + lasts
+
+    def _held_spec(self, old: Object) -> Object:
+        """What the lease is to say: that it is ours, from now or still."""
+        now = micro_timestamp(self._clock.now())
+        new = {**old, "leaseDurationSeconds": self._timings.lease_duration, "renewTime": now}
+        if old.get("holderIdentity") == self._identity:
+            return new
+        transitions = (old.get("leaseTransitions") or 0) + 1 if old else 0
+        return new | {
+            "holderIdentity": self._identity, "acquireTime": now, "leaseTransitions": transitions,
+        }  # fmt: skip
+
+    async def _release(self) -> None:
+        """Let the next one begin at once, if the lease is still ours and the server is there."""
+        try:
+            async with asyncio.timeout(_RELEASE_TIMEOUT):
+                lease = await self._client.get(LEASE, self._key)
+                spec = lease.get("spec") or {}
+                if spec.get("holderIdentity") == self._identity:
+                    await self._client.update(LEASE, {**lease, "spec": self._released_spec(spec)})
+        except (ApiError, Unreachable, TimeoutError):
+            return
+
+    def _released_spec(self, old: Object) -> Object:
+        now = micro_timestamp(self._clock.now())
+        kept = {name: value for name, value in old.items() if name != "holderIdentity"}
+        return {**kept, "leaseDurationSeconds": 1, "renewTime": now, "acquireTime": now}

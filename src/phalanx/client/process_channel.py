@@ -1,0 +1,283 @@
+"""A line between two processes that trust each other: requests and answers both ways, multiplexed.
+
+`Line.ask` is a handler like any other, which `transports.InProcess` can be given, but the one who
+answers is the handler in the process at the other end of a pair of sockets: no HTTP, no TLS, no
+credential, as nobody else holds an end of it. Whoever asks says as whom.
+
+    ask ─▶ Ask ══▶ handler ─▶ Answer, or Answer and Pieces ══▶ Reply, or Stream
+
+Carries, and never reads what it carries. When the other process ends, so does the line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from functools import partial
+from typing import cast
+
+import msgspec
+import orjson
+
+from phalanx.api.wire import Handler, Reply, Request, StreamReply, UserInfo
+from phalanx.client.transports import Unreachable
+
+#: Bytes of a stream that may wait for their reader; whoever reads more slowly loses the stream.
+MAX_UNREAD_BYTES = 64 << 20
+#: Bytes that may wait to be sent before streams wait too.
+_HIGH_WATER = 1 << 20
+#: Bytes of the number before each frame that says how long it is.
+_LENGTH_BYTES = 4
+_PEER = "the other process"
+
+Headers = tuple[tuple[str, str], ...]
+
+
+class RequestFrame(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
+    """A request, under a number."""
+
+    call: int
+    method: str
+    path: str
+    query: str
+    headers: dict[str, str]
+    body: bytes
+    user: UserInfo
+
+
+class ReplyFrame(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):
+    """A whole answer or, where there is no body, the head of a stream."""
+
+    call: int
+    code: int
+    kind: str
+    headers: Headers
+    body: bytes | None
+
+
+class ChunkFrame(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False):
+    """The next piece of a stream; an empty one ends it."""
+
+    call: int
+    data: bytes
+
+
+class CloseFrame(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=False):
+    """No more of an answer is wanted."""
+
+    call: int
+
+
+Frame = RequestFrame | ReplyFrame | ChunkFrame | CloseFrame
+_FRAME_DECODER = msgspec.msgpack.Decoder(Frame)
+_encode_frame = msgspec.msgpack.Encoder().encode
+
+
+class ProcessChannel(asyncio.Protocol):
+    """One end. `ended` when the other process has gone, or the line was closed."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler, self._calls = handler, 0
+        self._receive_buffer = bytearray()
+        self._send_buffer: list[bytes] = []
+        self._pending_calls: dict[int, asyncio.Future[ReplyFrame]] = {}
+        self._incoming_streams: dict[int, _StreamBuffer] = {}
+        self._handler_tasks: dict[int, asyncio.Task[None]] = {}
+        self._outgoing_streams: set[int] = set()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @classmethod
+    async def connect(cls, sock: socket.socket, handler: Handler) -> ProcessChannel:
+        """The end that a socket of a pair is."""
+        loop = asyncio.get_running_loop()
+        _, line = await loop.create_unix_connection(lambda: cls(handler), sock=sock)
+        return line
+
+    # ------------------------------------------------------------------------------- asking
+
+    async def request(self, request: Request) -> Reply | StreamReply:
+        """Carry a request to the other end's handler, and its answer back."""
+        if self.closed.done():
+            raise Unreachable(_PEER, "it has ended")
+        self._calls = call = self._calls + 1
+        self._pending_calls[call] = answered = asyncio.get_running_loop().create_future()
+        self._send_frame(_request_frame(call, request))
+        try:
+            answer = await answered
+        except asyncio.CancelledError:
+            self._abandon(call)
+            raise
+        if answer.body is not None:
+            return Reply(answer.code, answer.body, answer.kind, answer.headers)
+        return StreamReply(answer.code, self._chunks(call), answer.kind, answer.headers)
+
+    async def _chunks(self, call: int) -> AsyncGenerator[bytes, None]:
+        inbox = self._incoming_streams[call]
+        try:
+            while data := await inbox.take():
+                yield data
+        finally:
+            self._abandon(call)
+
+    def _abandon(self, call: int) -> None:
+        """Want no more of an answer."""
+        if self._pending_calls.pop(call, None) or self._incoming_streams.pop(call, None):
+            self._send_frame(CloseFrame(call))
+
+    # ---------------------------------------------------------------------------- answering
+
+    async def _handle_request(self, ask: RequestFrame) -> None:
+        request = Request(ask.method, ask.path, ask.query, ask.headers, ask.body, ask.user)
+        answer = await self._handler(request)
+        if isinstance(answer, Reply):
+            self._send_frame(
+                ReplyFrame(ask.call, answer.code, answer.content_type, answer.headers, answer.body)
+            )
+            return
+        self._outgoing_streams.add(ask.call)
+        self._send_frame(
+            ReplyFrame(ask.call, answer.code, answer.content_type, answer.headers, None)
+        )
+        async with aclosing(answer.chunks) as chunks:
+            async for chunk in chunks:
+                self._send_frame(ChunkFrame(ask.call, chunk))
+                await self._writable.wait()
+        self._send_frame(ChunkFrame(ask.call, b""))
+
+    def _on_handled(self, call: int, task: asyncio.Task[None]) -> None:
+        del self._handler_tasks[call]
+        self._outgoing_streams.discard(call)
+        if not task.cancelled():
+            # A handler answers whatever happens; one that does not is a bug and must be seen.
+            task.result()
+
+    # ---------------------------------------------------------------------------- the frames
+
+    def _send_frame(self, frame: Frame) -> None:
+        """Have a frame sent with all others of this turn of the loop: each time wakes a process."""
+        if not self._send_buffer:
+            asyncio.get_running_loop().call_soon(self._flush)
+        packed = _encode_frame(frame)
+        self._send_buffer += (len(packed).to_bytes(_LENGTH_BYTES, "big"), packed)
+
+    def _flush(self) -> None:
+        said, self._send_buffer = self._send_buffer, []
+        if not self._transport.is_closing():
+            self._transport.writelines(said)
+
+    def _receive_frame(self, frame: Frame) -> None:
+        match frame:
+            case RequestFrame():
+                task = asyncio.get_running_loop().create_task(self._handle_request(frame))
+                self._handler_tasks[frame.call] = task
+                task.add_done_callback(partial(self._on_handled, frame.call))
+            case ReplyFrame():
+                self._receive_reply(frame)
+            case ChunkFrame():
+                if inbox := self._incoming_streams.get(frame.call):
+                    inbox.put(frame.data)
+            case CloseFrame():
+                # What is being done is still done; a watch ends.
+                if frame.call in self._outgoing_streams:
+                    self._handler_tasks[frame.call].cancel()
+
+    def _receive_reply(self, answer: ReplyFrame) -> None:
+        if asked := self._pending_calls.pop(answer.call, None):
+            if answer.body is None:
+                self._incoming_streams[answer.call] = _StreamBuffer()
+            asked.set_result(answer)
+
+    # -------------------------------------------------------------------- what the loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The line stands."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(_HIGH_WATER)
+
+    def data_received(self, data: bytes) -> None:
+        """Frames have come, of which the last may not be whole."""
+        self._receive_buffer += data
+        at, size = 0, len(self._receive_buffer)
+        with memoryview(self._receive_buffer) as view:
+            while size - at >= _LENGTH_BYTES:
+                begin = at + _LENGTH_BYTES
+                end = begin + int.from_bytes(view[at:begin], "big")
+                if end > size:
+                    break
+                self._receive_frame(_FRAME_DECODER.decode(view[begin:end]))
+                at = end
+        del self._receive_buffer[:at]
+
+    def pause_writing(self) -> None:
+        """The other end reads too slowly."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """The other end has caught up."""
+        self._writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The other process has gone: whoever waits for it is told, what it wanted is let be."""
+        self._writable.set()
+        for asked in self._pending_calls.values():
+            asked.set_exception(Unreachable(_PEER, "it has ended"))
+        for inbox in self._incoming_streams.values():
+            inbox.fail(Unreachable(_PEER, "it has ended"))
+        for call in self._outgoing_streams:
+            self._handler_tasks[call].cancel()
+        self._pending_calls.clear()
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def close(self) -> None:
+        """Hang up, when all is said."""
+        self._flush()
+        self._transport.close()
+
+
+class _StreamBuffer:
+    """What has come of a stream and was not taken yet."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size, self._error = 0, cast("Unreachable | None", None)
+        self._has_data = asyncio.Event()
+
+    def put(self, data: bytes) -> None:
+        """A piece has come; of a stream that was cut nothing is kept."""
+        if self._error:
+            return
+        self._pieces.append(data)
+        self._size += len(data)
+        if self._size > MAX_UNREAD_BYTES:
+            self.fail(Unreachable(_PEER, "what it sent was not read"))
+        self._has_data.set()
+
+    def fail(self, trouble: Unreachable) -> None:
+        """Nothing more will come, and what came is not all."""
+        self._error = trouble
+        self._pieces.clear()
+        self._has_data.set()
+
+    async def take(self) -> bytes:
+        """All that has come since the last time; nothing at the end."""
+        await self._has_data.wait()
+        self._has_data.clear()
+        if self._error:
+            raise self._error
+        is_over = not self._pieces[-1]
+        data = b"".join(self._pieces)
+        self._pieces, self._size = [b""] if is_over and data else [], 0
+        if self._pieces:
+            self._has_data.set()
+        return data
+
+
+def _request_frame(call: int, request: Request) -> RequestFrame:
+    method, path, query, headers = request.method, request.path, request.query, request.headers
+    body = orjson.dumps(request.body) if isinstance(request.body, dict) else request.body
+    return RequestFrame(call, method, path, query, dict(headers), body, request.user)

@@ -1,0 +1,318 @@
+"""What to ask an API server: verbs, kinds and options as requests. No I/O.
+
+`client.Client` sends what is made here; `answers` reads what comes back.
+
+What an API server answered: bytes as objects, lists, watch events and errors. No I/O.
+
+The other half of `requests`; `client.Client` has every answer read here. A refusal becomes the
+ApiError that the server meant; what makes no sense becomes a ServerError, never another exception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import GenericAlias
+from typing import Any, Generic, NamedTuple, Protocol, TypedDict, TypeVar, cast
+from urllib.parse import urlencode
+
+import msgspec
+import orjson
+from msgspec import Raw, Struct
+from msgspec.json import Decoder
+
+from phalanx.api.errors import (
+    ApiError,
+    BadRequest,
+    Conflict,
+    Expired,
+    Forbidden,
+    NotFound,
+    ServerError,
+    Timeout,
+    TooManyRequests,
+    Unauthorized,
+    from_status,
+)
+from phalanx.api.kinds import Kind
+from phalanx.api.meta import Key, ObjectMeta
+from phalanx.api.wire import JSON, Object, Reply, Request
+
+METHODS = {
+    "get": "GET",
+    "list": "GET",
+    "watch": "GET",
+    "create": "POST",
+    "update": "PUT",
+    "patch": "PATCH",
+    "delete": "DELETE",
+}
+_VERBS_WITH_NAME = ("get", "update", "patch", "delete")
+_WATCH_QUERY = "watch=true&allowWatchBookmarks=true"
+
+
+class ListScope(TypedDict, total=False):
+    """Which part of a collection; all of it where nothing is said."""
+
+    namespace: str
+    label_selector: str
+    field_selector: str
+
+
+def build_request(
+    verb: str,
+    kind: Kind,
+    key: Key,
+    *,
+    subresource: str = "",
+    query: Mapping[str, str | int] | None = None,
+    body: bytes | Object = b"",
+    content: str = JSON,
+) -> Request:
+    """A verb on an object, or on a collection where the name is empty. Drops empty options."""
+    if verb in _VERBS_WITH_NAME and not key.name:
+        raise BadRequest(f"the name of the {kind.name} to {verb} is empty")
+    for part in key:
+        _check_segment(part)
+    options = urlencode({name: value for name, value in (query or {}).items() if value})
+    if verb == "watch":
+        options = f"{_WATCH_QUERY}&{options}" if options else _WATCH_QUERY
+    path = kind.url_path(key.namespace, key.name, subresource)
+    return Request(METHODS[verb], path, options, request_headers(body, content), body)
+
+
+def collection_request(
+    verb: str, kind: Kind, scope: ListScope, query: Mapping[str, str | int]
+) -> Request:
+    """A list or a watch of a part of a collection."""
+    selectors = {
+        "labelSelector": scope.get("label_selector", ""),
+        "fieldSelector": scope.get("field_selector", ""),
+    }
+    return build_request(
+        verb, kind, Key(scope.get("namespace", ""), ""), query={**selectors, **query}
+    )
+
+
+def request_headers(body: bytes | Object, content: str = JSON) -> dict[str, str]:
+    """What is said about a body, if there is one, and about the answer."""
+    return {"accept": JSON, "content-type": content} if body else {"accept": JSON}
+
+
+def is_watch(request: Request) -> bool:
+    """Whether a request made here is to be answered in pieces."""
+    return request.query.startswith(_WATCH_QUERY)
+
+
+def encode_patch(change: Object | Sequence[Object]) -> bytes | Object:
+    """The body of a patch: an object stays one, the operations of a JSON patch become bytes."""
+    return change if isinstance(change, dict) else orjson.dumps(change)
+
+
+def delete_options(uid: str, version: str, grace: int | None, propagation: str) -> Object:
+    """How to delete, and what must still hold for it."""
+    preconditions = {"uid": uid, "resourceVersion": version}
+    options: Object = {
+        "gracePeriodSeconds": grace,
+        "preconditions": {name: value for name, value in preconditions.items() if value} or None,
+        "propagationPolicy": propagation or None,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    return {"kind": "DeleteOptions", "apiVersion": "v1", **given}
+
+
+def _check_segment(part: str) -> None:
+    """A name is one segment of a path and must not be able to mean another path."""
+    if part in (".", "..") or "/" in part or "%" in part:
+        raise BadRequest(f'"{part}" is no name: "." and ".." are not, nor what holds "/" or "%"')
+
+
+#: One watch event may have so many bytes.
+MAX_EVENT_BYTES = 4 * 1024 * 1024
+#: However long a server asks us to stay away, we come back after so many seconds.
+MAX_RETRY_AFTER = 30.0
+
+#: Which refusal a code means where the body does not say: a proxy's answer, an old reason.
+_ERROR_BY_CODE: dict[int, type[ApiError]] = {
+    error.code: error
+    for error in (Unauthorized, Forbidden, NotFound, Conflict, Expired, TooManyRequests, Timeout)
+}
+#: Codes with which a server says that it has not even begun.
+_RETRY_CODES = (429, 503)
+#: What a decoder throws at bytes that are not what they should be.
+_DECODE_ERRORS = (ValueError, RecursionError)
+
+T = TypeVar("T")
+
+
+class HasMetadata(Protocol):
+    """A struct of an object: it has metadata."""
+
+    @property
+    def metadata(self) -> ObjectMeta:
+        """Its metadata."""
+        ...
+
+
+class WatchEvent(NamedTuple, Generic[T]):
+    """One change that a watch tells of: ADDED, MODIFIED or DELETED, at a revision."""
+
+    type: str
+    object: T
+    revision: int
+
+
+class Listing(NamedTuple, Generic[T]):
+    """All objects of a collection, as they were at one revision."""
+
+    items: Sequence[T]
+    revision: int
+
+
+class ListMeta(Struct, frozen=True, rename="camel"):
+    """The revision of a list, and the token for its next page, if there is one."""
+
+    resource_version: str = ""
+    more: str = msgspec.field(name="continue", default="")
+
+
+class ObjectListPage(Struct, Generic[T], frozen=True):
+    """A list, or a part of one."""
+
+    metadata: ListMeta = ListMeta()
+    items: tuple[T, ...] | None = None
+
+
+class _EventEnvelope(Struct, frozen=True):
+    type: str
+    object: Raw
+
+
+class _Bookmark(Struct, frozen=True):
+    metadata: ListMeta = ListMeta()
+
+
+_ENVELOPE_DECODER = Decoder(_EventEnvelope)
+_BOOKMARK_DECODER = Decoder(_Bookmark)
+_STATUS_DECODER = Decoder(dict[str, Any])
+
+
+def decode_reply(reply: Reply, struct: type[T]) -> T:
+    """A successful answer as a value of that type; a refusal is raised."""
+    try:
+        return msgspec.json.decode(ensure_success(reply).body, type=struct)
+    except _DECODE_ERRORS as error:
+        raise ServerError(f"the server's answer cannot be read: {error}") from error
+
+
+def ensure_success(reply: Reply) -> Reply:
+    """The same answer, if it is no refusal; a refusal is raised."""
+    if not 200 <= reply.code < 300:
+        raise error_from_reply(reply)
+    return reply
+
+
+def error_from_reply(reply: Reply) -> ApiError:
+    """The error that an answer other than a success means."""
+    try:
+        return _error_from_status(reply.code, _STATUS_DECODER.decode(reply.body))
+    except _DECODE_ERRORS:
+        return _error_from_status(reply.code, {})
+
+
+def list_page_type(struct: type[T]) -> type[ObjectListPage[T]]:
+    """The type of a page of such objects."""
+    return cast("type[ObjectListPage[T]]", GenericAlias(ObjectListPage, (struct,)))
+
+
+def parse_revision(version: str) -> int:
+    """A resourceVersion as the number that it is on every server with one history."""
+    try:
+        return int(version)
+    except ValueError as error:
+        raise ServerError(f'the server gave the resourceVersion "{version}"') from error
+
+
+def retry_after(reply: Reply) -> float | None:
+    """The seconds after which a server that is too busy wants to be asked again, if it says so."""
+    if reply.code not in _RETRY_CODES:
+        return None
+    asked = next((value for name, value in reply.headers if name.lower() == "retry-after"), "")
+    return min(float(asked), MAX_RETRY_AFTER) if asked.isdecimal() else None
+
+
+class WatchDecoder(Generic[T]):
+    """Turns the bytes of one watch into events and remembers where to resume.
+
+    Never raises: after the server's own last word, or what cannot be read, `error` is set and no
+    event comes any more.
+    """
+
+    def __init__(self, struct: type[T], since: int = 0) -> None:
+        self.revision = since
+        self.error: ApiError | None = None
+        self._decoder, self._is_typed = Decoder(struct), issubclass(struct, Struct)
+        self._incomplete_line = b""
+
+    def feed(self, data: bytes) -> list[WatchEvent[T]]:
+        """The events that are complete with these bytes. Bookmarks only move the revision."""
+        events: list[WatchEvent[T]] = []
+        if self.error is not None:
+            return events
+        *lines, self._incomplete_line = (self._incomplete_line + data).split(b"\n")
+        try:
+            for line in filter(bytes.strip, lines):
+                self._decode_line(line, events)
+            _check_event_size(self._incomplete_line)
+        except ApiError as error:
+            self.error = error
+        return events
+
+    def _decode_line(self, line: bytes, events: list[WatchEvent[T]]) -> None:
+        _check_event_size(line)
+        try:
+            envelope = _ENVELOPE_DECODER.decode(line)
+            match envelope.type:
+                case "ADDED" | "MODIFIED" | "DELETED":
+                    events.append(self._decode_event(envelope))
+                case "BOOKMARK":
+                    self._advance_revision(_BOOKMARK_DECODER.decode(envelope.object))
+                case "ERROR":
+                    raise _error_from_event(_STATUS_DECODER.decode(envelope.object))
+                case unknown:
+                    raise ServerError(f'a watch event has the unknown type "{unknown}"')
+        except _DECODE_ERRORS as error:
+            raise ServerError(f"a watch event cannot be read: {error}") from error
+
+    def _decode_event(self, envelope: _EventEnvelope) -> WatchEvent[T]:
+        found = self._decoder.decode(envelope.object)
+        mark = (
+            cast(HasMetadata, found)
+            if self._is_typed
+            else _BOOKMARK_DECODER.decode(envelope.object)
+        )
+        return WatchEvent(envelope.type, found, self._advance_revision(mark))
+
+    def _advance_revision(self, mark: HasMetadata | _Bookmark) -> int:
+        at = parse_revision(mark.metadata.resource_version)
+        self.revision = max(self.revision, at)
+        return at
+
+
+def _error_from_event(status: Object) -> ApiError:
+    code = status.get("code")
+    return _error_from_status(code if isinstance(code, int) else ServerError.code, status)
+
+
+def _error_from_status(code: int, status: Object) -> ApiError:
+    try:
+        error = from_status(code, status)
+        if type(error) is ServerError and code in _ERROR_BY_CODE:
+            error = from_status(code, {**status, "reason": _ERROR_BY_CODE[code].reason})
+    except (AttributeError, TypeError):
+        return ServerError(f"the server answered {code}")
+    return error
+
+
+def _check_event_size(line: bytes) -> None:
+    if len(line) > MAX_EVENT_BYTES:
+        raise ServerError(f"a watch event has more than {MAX_EVENT_BYTES} bytes")

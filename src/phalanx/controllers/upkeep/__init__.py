@@ -1,1 +1,0 @@
-"""Upkeep: what goes when nobody needs it any more, and what every namespace and role is to have."""

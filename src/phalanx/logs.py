@@ -1,0 +1,141 @@
+"""Structured log lines: a message and key=value fields, as text or JSON.
+
+Every component that acts holds one `Log` (`LOG = component("job-controller")`) and writes state
+changes at INFO, retries with back-off at WARNING, bugs with their traceback at ERROR, and single
+decisions and requests at DEBUG. The pure packages (`api`, `builder`, `scheduler`) never log.
+
+    LOG.info("PodGroup placed", group="default/train", pods=3)
+
+    2027-01-15T08:00:00.000Z INFO scheduler: PodGroup placed group=default/train pods=3
+
+`configure` is called once, by the command line; a program that embeds Phalanx configures `logging`
+itself and finds the fields in the attribute `fields` of each record.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+#: All our loggers are children of this one.
+ROOT = "phalanx"
+Format = Literal["text", "json"]
+_NEEDS_QUOTES = frozenset(' "=\n\t')
+
+
+class Log:
+    """The log of one component. Fields are only formatted when the level is enabled."""
+
+    __slots__ = ("_logger",)
+
+    def __init__(self, name: str) -> None:
+        self._logger = logging.getLogger(f"{ROOT}.{name}")
+
+    def is_debug(self) -> bool:
+        """Whether DEBUG lines are written: guards fields that are costly to compute."""
+        return self._logger.isEnabledFor(logging.DEBUG)
+
+    def debug(self, message: str, /, **fields: object) -> None:
+        """Write a line about a single decision, request or action."""
+        self._write(logging.DEBUG, message, fields)
+
+    def info(self, message: str, /, **fields: object) -> None:
+        """Write a line about a state change that an operator cares about."""
+        self._write(logging.INFO, message, fields)
+
+    def warning(self, message: str, /, **fields: object) -> None:
+        """Write a line about a failure that is retried."""
+        self._write(logging.WARNING, message, fields)
+
+    def error(self, message: str, /, *, exc_info: bool = False, **fields: object) -> None:
+        """Write a line about a failure that is not retried; `exc_info` adds the traceback."""
+        self._write(logging.ERROR, message, fields, exc_info=exc_info)
+
+    def _write(
+        self, level: int, message: str, fields: Mapping[str, object], *, exc_info: bool = False
+    ) -> None:
+        if self._logger.isEnabledFor(level):
+            # Two frames up is the caller: a record names its file and line.
+            self._logger.log(
+                level, message, extra={"fields": fields}, exc_info=exc_info, stacklevel=3
+            )
+
+
+def component(name: str) -> Log:
+    """Return the log of a component, named as in `ps`: "scheduler", "job-controller", "server"."""
+    return Log(name)
+
+
+class _Formatter(logging.Formatter):
+    """What both formats share: the time in UTC, the component, the fields."""
+
+    def _time(self, record: logging.LogRecord) -> str:
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        return f"{seconds}.{int(record.msecs):03}Z"
+
+    def _fields(self, record: logging.LogRecord) -> Mapping[str, Any]:
+        fields: Mapping[str, Any] = getattr(record, "fields", {})
+        return fields
+
+    def _component(self, record: logging.LogRecord) -> str:
+        return record.name.removeprefix(f"{ROOT}.")
+
+
+class TextFormatter(_Formatter):
+    """`TIME LEVEL component: message key=value key="two words"`; a traceback follows."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format one record as one line."""
+        words = "".join(f" {key}={_quote(value)}" for key, value in self._fields(record).items())
+        head = f"{self._time(record)} {record.levelname} {self._component(record)}"
+        line = f"{head}: {record.getMessage()}{words}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class JsonFormatter(_Formatter):
+    """One JSON object per line; fields stand beside `time`, `level`, `component` and `message`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format one record as one JSON object."""
+        line: dict[str, Any] = {
+            "time": self._time(record),
+            "level": record.levelname,
+            "component": self._component(record),
+            "message": record.getMessage(),
+            **self._fields(record),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def configure(
+    stream: TextIO | None = None,
+    *,
+    file: Path | None = None,
+    log_format: Format = "text",
+    level: int = logging.INFO,
+) -> logging.Handler:
+    """Send our log lines to `file`, or to `stream` (default stderr). Replaces earlier settings."""
+    handler: logging.Handler
+    handler = logging.FileHandler(file) if file is not None else logging.StreamHandler(stream)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    logger = logging.getLogger(ROOT)
+    for old in logger.handlers[:]:
+        logger.removeHandler(old)
+        old.close()
+    logger.addHandler(handler)
+    logger.setLevel(level)
+    logger.propagate = False
+    return handler
+
+
+def _quote(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    text = str(value)
+    return json.dumps(text) if not text or _NEEDS_QUOTES & set(text) else text

@@ -1,0 +1,299 @@
+"""Concessions: what a group or its pods could do without. Smaller, wider and looser, each tried.
+
+Each function yields the remedies of one sort, the smallest that helps of every way there is; it
+edits the entity and has the experiment decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from math import inf
+
+from msgspec.structs import replace as but
+
+from phalanx.api.core import NodeRequirement, NodeSelector, NodeTerm, Pod, Taint, Toleration
+from phalanx.api.scheduling import (
+    TOPOLOGY_ANNOTATION,
+    CompositeGangPolicy,
+    CompositePodGroup,
+    GangPolicy,
+    SchedulingConstraints,
+    TopologyConstraint,
+)
+from phalanx.scheduler.cluster.group_tree import Group, group_ref
+from phalanx.scheduler.cluster.node_constraints import HARD_EFFECTS
+from phalanx.scheduler.cluster.pod_shape import shape_of
+from phalanx.scheduler.cluster.snapshot import Snapshot
+from phalanx.scheduler.diagnosis.experiment import ClusterChange, Experiment
+from phalanx.scheduler.entity import Entity, EntityRejection, Member
+from phalanx.scheduler.explain import CureKind, VerifiedCure, find_smallest
+from phalanx.scheduler.placement.topology_domains import ANYWHERE, topology_levels
+
+#: How many groups of a tree are looked at, those nearest to the root first.
+MAX_GROUPS = 6
+#: Taints that say how a node is and not whom it is for: nobody should tolerate them.
+NODE_STATE_TAINT_PREFIX = "node.kubernetes.io/"
+
+PodEdit = Callable[[Pod], Pod]
+#: What to say, and what it would make of the entity.
+Alternative = tuple[str, Entity]
+
+
+def suggest_lower_minimum(experiment: Experiment) -> Iterator[VerifiedCure]:
+    """A lower minimum, of members or of groups."""
+    entity = experiment.entity
+    got = {part.waiting.group: part.waiting for part in experiment.waiting.parts if part.waiting}
+    for one in _composites_first(one for one in entity.groups if _is_gang(one.group)):
+        told = got.get(one.key, experiment.waiting)
+        now = one.quorum
+        fewer = find_smallest(
+            partial(_lower_minimum_suffices, experiment, one), now - told.scheduled, now - 1
+        )
+        if fewer is not None:
+            field = "minGroupCount" if one.is_composite else "minCount"
+            text = f"lower {field}{_group_suffix(one, entity)} from {now} to {now - fewer}"
+            yield VerifiedCure(CureKind.SMALLER, fewer, text)
+
+
+def suggest_wider_topology(experiment: Experiment) -> Iterator[VerifiedCure]:
+    """A topology of larger domains, or none."""
+    entity = experiment.entity
+    for one in _composites_first(
+        one for one in entity.groups if one.topology_key or _topology_annotation(one)
+    ):
+        ways = enumerate(_wider_topologies(experiment, one), 1)
+        found = next(
+            (
+                (n, text)
+                for n, (text, new) in ways
+                if experiment.is_placed_after(ClusterChange(new))
+            ),
+            None,
+        )
+        if found is not None:
+            yield VerifiedCure(CureKind.WIDER, *found)
+
+
+def suggest_relaxed_pods(experiment: Experiment) -> Iterator[VerifiedCure]:
+    """One toleration more, or one label less that nodes must have."""
+    for ways in (
+        _toleration_edits(experiment),
+        _selector_edits(experiment.entity),
+        _affinity_edits(experiment.entity),
+    ):
+        for text, edit in ways:
+            if experiment.is_placed_after(ClusterChange(_edit_pods(experiment.entity, edit))):
+                yield VerifiedCure(CureKind.LOOSER, 1, text)
+                break
+
+
+def _composites_first(found: Iterable[Entity]) -> list[Entity]:
+    """Composites before their leaves."""
+    return sorted(found, key=lambda one: not one.is_composite)[:MAX_GROUPS]
+
+
+def _group_suffix(one: Entity, entity: Entity) -> str:
+    """Which group of a tree it is; nothing for the one that is asked about."""
+    if one.key == entity.key and one.is_composite == entity.is_composite:
+        return ""
+    return f" of {'CompositePodGroup' if one.is_composite else 'PodGroup'} {one.key.name}"
+
+
+def _is_gang(group: Group | None) -> bool:
+    return group is not None and group.spec.scheduling_policy.gang is not None
+
+
+def _replace_group(entity: Entity, group: Group) -> Entity:
+    """The entity with another version of one of its groups."""
+    if entity.group is not None and group_ref(entity.group) == group_ref(group):
+        return replace(entity, group=group)
+    return replace(entity, children=tuple(_replace_group(part, group) for part in entity.children))
+
+
+def _lower_minimum_suffices(experiment: Experiment, one: Entity, fewer: int) -> bool:
+    """Whether it would do if one of the groups needed so many fewer."""
+    return experiment.is_placed_after(
+        ClusterChange(_replace_group(experiment.entity, _with_minimum(one, one.quorum - fewer)))
+    )
+
+
+def _with_minimum(one: Entity, quorum: int) -> Group:
+    group = one.group
+    assert group is not None
+    spec = group.spec
+    if isinstance(group, CompositePodGroup):
+        few = but(group.spec.scheduling_policy, gang=CompositeGangPolicy(quorum))
+        return but(group, spec=but(spec, scheduling_policy=few))
+    fewer = but(group.spec.scheduling_policy, gang=GangPolicy(quorum))
+    return but(group, spec=but(spec, scheduling_policy=fewer))
+
+
+def _topology_annotation(one: Entity) -> str:
+    """What the annotation says about topology."""
+    return one.group.metadata.annotations.get(TOPOLOGY_ANNOTATION, "") if one.group else ""
+
+
+def _wider_topologies(experiment: Experiment, one: Entity) -> Iterator[Alternative]:
+    """Wider and wider, to no topology at all."""
+    entity, key, ladder = experiment.entity, one.topology_key, _topology_annotation(one)
+    whose = _group_suffix(one, entity)
+    if ladder:
+        yield from _later_levels(entity, one)
+        text = f'end the annotation {TOPOLOGY_ANNOTATION}{whose} with "{ANYWHERE}"'
+        yield text, _replace_group(entity, _with_topology_annotation(one, f"{ladder}, {ANYWHERE}"))
+    elif key:
+        for other in wider_topology_keys(experiment.known.cache.snapshot(), key):
+            text = f"widen the topology{whose} from {key} to {other}"
+            yield text, _replace_group(entity, _with_topology(one, other))
+    if key:
+        text = f"let the members{whose} be anywhere, not in one {key}"
+        free = replace(one, group=_with_topology(one, ""))
+        yield text, _replace_group(entity, _with_topology_annotation(free, ""))
+
+
+def _later_levels(entity: Entity, one: Entity) -> Iterator[Alternative]:
+    """What it will be content with in time, without anybody's doing."""
+    rungs = topology_levels(replace(one, waited_seconds=inf))
+    whose = _group_suffix(one, entity).replace(" of ", " for ")
+    for key, after in () if isinstance(rungs, EntityRejection) else rungs:
+        if after > entity.waited_seconds:
+            place = f"one {key} will do" if key else "any nodes will do"
+            since = f"wait until {after:g} s have passed since it was complete"
+            yield f"{since}: then {place}{whose}", _with_wait(entity, after)
+
+
+def _with_wait(entity: Entity, seconds: float) -> Entity:
+    parts = tuple(_with_wait(part, seconds) for part in entity.children)
+    return replace(entity, children=parts, waited_seconds=seconds)
+
+
+def _with_topology_annotation(one: Entity, text: str) -> Group:
+    """The group with another annotation, or ("") without."""
+    group = one.group
+    assert group is not None
+    others = {k: v for k, v in group.metadata.annotations.items() if k != TOPOLOGY_ANNOTATION}
+    notes = {**others, TOPOLOGY_ANNOTATION: text} if text else others
+    return but(group, metadata=but(group.metadata, annotations=notes))
+
+
+def _with_topology(one: Entity, key: str) -> Group:
+    """The group with another topology, or ("") without."""
+    group = one.group
+    assert group is not None
+    constraints = SchedulingConstraints((TopologyConstraint(key),)) if key else None
+    if isinstance(group, CompositePodGroup):
+        return but(group, spec=but(group.spec, scheduling_constraints=constraints))
+    return but(group, spec=but(group.spec, scheduling_constraints=constraints))
+
+
+def wider_topology_keys(snapshot: Snapshot, key: str) -> list[str]:
+    """Labels whose domains are made of whole domains of another, and fewer; the next wider first.
+
+    A label that says the same everywhere divides nothing and is none of them.
+    """
+    homes: dict[str, dict[str, str]] = {}
+    inside = [labels for labels in snapshot.labels if key in labels]
+    for other in dict.fromkeys(name for labels in inside for name in labels if name != key):
+        home = homes[other] = {}
+        if not all(
+            other in labels and home.setdefault(labels[key], labels[other]) == labels[other]
+            for labels in inside
+        ):
+            del homes[other]
+    sizes = {other: len(set(home.values())) for other, home in homes.items()}
+    finest = len({labels[key] for labels in inside})
+    return sorted((o for o, n in sizes.items() if 1 < n < finest), key=lambda o: (-sizes[o], o))
+
+
+def _edit_pods(entity: Entity, edit: PodEdit) -> Entity:
+    """The entity with all its pending members edited."""
+    members = tuple(_edit_member(member, edit) for member in entity.members)
+    parts = tuple(_edit_pods(part, edit) for part in entity.children)
+    return replace(entity, members=members, children=parts)
+
+
+def _edit_member(member: Member, edit: PodEdit) -> Member:
+    pod = edit(member.pod)
+    return but(member, pod=pod, shape=shape_of(pod))
+
+
+def _toleration_edits(experiment: Experiment) -> Iterator[tuple[str, PodEdit]]:
+    """The taints that keep members away, those of most nodes first."""
+    entity = experiment.entity
+    nodes: dict[Taint, int] = {}
+    for node in experiment.known.nodes.values():
+        for taint in node.spec.taints:
+            if taint.effect in HARD_EFFECTS and not taint.key.startswith(NODE_STATE_TAINT_PREFIX):
+                nodes[taint] = nodes.get(taint, 0) + 1
+    for taint in sorted(nodes, key=lambda taint: (-nodes[taint], format_taint(taint))):
+        if not all(member.shape.node_constraints.tolerates(taint) for member in entity.members):
+            yield f"let its pods tolerate {format_taint(taint)}", _add_toleration(taint)
+
+
+def format_taint(taint: Taint) -> str:
+    """A taint as kubectl writes it."""
+    return f"{taint.key}{'=' if taint.value else ''}{taint.value}:{taint.effect}"
+
+
+def _add_toleration(taint: Taint) -> PodEdit:
+    one = Toleration(taint.key, "Equal", taint.value, taint.effect)
+    return lambda pod: but(pod, spec=but(pod.spec, tolerations=(*pod.spec.tolerations, one)))
+
+
+def _selector_edits(entity: Entity) -> Iterator[tuple[str, PodEdit]]:
+    """The labels that members want nodes to have."""
+    wanted = {
+        pair for member in entity.members for pair in member.shape.node_constraints.node_selector
+    }
+    for key, value in sorted(wanted):
+        yield f"drop {key}={value} from the node selector of its pods", _drop_selector(key)
+
+
+def _drop_selector(key: str) -> PodEdit:
+    def edit(pod: Pod) -> Pod:
+        left = {k: v for k, v in pod.spec.node_selector.items() if k != key}
+        return but(pod, spec=but(pod.spec, node_selector=left))
+
+    return edit
+
+
+def _affinity_edits(entity: Entity) -> Iterator[tuple[str, PodEdit]]:
+    """The conditions that members make on nodes."""
+    found: dict[NodeRequirement, None] = {}
+    for member in entity.members:
+        for term in _node_affinity_terms(member.pod):
+            found |= dict.fromkeys(term.match_expressions)
+    for need in found:
+        condition = " ".join(filter(None, (need.key, need.operator, ", ".join(need.values))))
+        yield f"drop {condition} from the node affinity of its pods", _drop_requirement(need)
+
+
+def _node_affinity_terms(pod: Pod) -> tuple[NodeTerm, ...]:
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+    wanted = affinity.required_during_scheduling_ignored_during_execution if affinity else None
+    return wanted.node_selector_terms if wanted else ()
+
+
+def _drop_requirement(requirement: NodeRequirement) -> PodEdit:
+    def edit(pod: Pod) -> Pod:
+        affinity = pod.spec.affinity
+        if affinity is None or affinity.node_affinity is None or not _node_affinity_terms(pod):
+            return pod
+        terms = tuple(_term_without(term, requirement) for term in _node_affinity_terms(pod))
+        # A term without conditions would hold for no node: who asks for nothing has no terms.
+        asks = all(term.match_expressions or term.match_fields for term in terms)
+        nodes = but(
+            affinity.node_affinity,
+            required_during_scheduling_ignored_during_execution=NodeSelector(terms)
+            if asks
+            else None,
+        )
+        return but(pod, spec=but(pod.spec, affinity=but(affinity, node_affinity=nodes)))
+
+    return edit
+
+
+def _term_without(term: NodeTerm, requirement: NodeRequirement) -> NodeTerm:
+    return but(term, match_expressions=tuple(n for n in term.match_expressions if n != requirement))

@@ -1,0 +1,390 @@
+"""Slots: the nodes of a puzzle as a program sees them. Nodes that are all the same come together.
+
+Nodes are the same if they have the same room, take the same kinds and are in the same domains.
+Where each of them holds one piece at most, or one kind only, it is enough to count what is on all
+of them. Else every node is a slot of its own; of equal ones no more are needed than there are
+members, and one if it has room for all.
+
+Formulation: a puzzle as an integer program, and the program's values as pieces again.
+
+A column counts how many of a kind are in a slot: on one node, or on any of several that no kind can
+tell apart, where counting them together loses nothing. Nearness and evenness are about the order in
+which pods come, of which a program knows nothing; hence two readings:
+
+    generous    what every order must meet: a program without solution is a proof
+    strict      what is met whatever comes last: a solution nearly always has an order
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from phalanx.scheduler.cluster.snapshot import IntArray
+from phalanx.scheduler.search.heuristics import KindAssignment
+from phalanx.scheduler.search.placement_problem import (
+    AffinityRule,
+    ConflictRule,
+    NodeDomains,
+    PlacementProblem,
+    SpreadRule,
+)
+from phalanx.scheduler.search.solver import IntegerProgram, IntegerProgramBuilder
+
+#: The domain of a node that it has for itself.
+_OWN_DOMAIN = -2
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class NodeSlot:
+    """Nodes that are filled as one, and how many of each kind they hold together."""
+
+    nodes: tuple[int, ...]
+    limits: tuple[tuple[int, int], ...]
+    #: How many pieces each node takes where they are several; else rows say.
+    per_node: int = 0
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is several nodes."""
+        return self.per_node > 0
+
+    @property
+    def size(self) -> int:
+        """How many pieces it takes where it is several nodes."""
+        return self.per_node * len(self.nodes)
+
+    def next_node(self, taken: dict[NodeSlot, int]) -> int:
+        """The node of the next piece in this slot; `taken` counts those before, of all slots."""
+        number = taken[self] = taken.get(self, -1) + 1
+        return self.nodes[number // max(self.per_node, 1) % len(self.nodes)]
+
+
+def build_slots(problem: PlacementProblem) -> list[NodeSlot]:
+    """All slots of a puzzle."""
+    found: dict[tuple[object, ...], list[int]] = {}
+    for node, sort in enumerate(zip(*_node_features(problem), strict=True)):
+        found.setdefault(sort, []).append(node)
+    return [slot for alike in found.values() for slot in _slots_of_equal_nodes(problem, alike)]
+
+
+def _node_features(problem: PlacementProblem) -> Iterator[list[object]]:
+    """What tells nodes apart, question by question."""
+    yield [tuple(row) for row in problem.free.tolist()]
+    yield [tuple(row) for row in problem.allowed.T.tolist()]
+    for layer in _all_domains(problem):
+        yield list(_domain_ids(layer).tolist())
+    for near in problem.affinities:
+        for reach in near.terms:
+            yield list((reach.assigned_counts[reach.domains.ids] > 0).tolist())
+    for even in problem.spreads:
+        yield list(even.counted_nodes.tolist())
+        yield list(even.assigned_counts[even.domains.ids].tolist())
+
+
+def _all_domains(problem: PlacementProblem) -> Iterator[NodeDomains]:
+    yield from (row.domains for row in problem.conflicts)
+    yield from (reach.domains for row in problem.affinities for reach in row.terms)
+    yield from (row.domains for row in problem.spreads)
+
+
+def _domain_ids(domains: NodeDomains) -> IntArray:
+    """The domain of each node, or that it has one for itself."""
+    sizes = np.bincount(domains.ids[domains.labelled], minlength=domains.size + 1)
+    return np.where(domains.labelled & (sizes[domains.ids] == 1), _OWN_DOMAIN, domains.ids)
+
+
+def _slots_of_equal_nodes(problem: PlacementProblem, equal_nodes: list[int]) -> Iterator[NodeSlot]:
+    """The slots that equal nodes make up."""
+    members, node = sum(problem.counts), equal_nodes[0]
+    most = _max_per_kind(problem, node)
+    if (per_node := _max_per_node(problem, node, most)) and len(equal_nodes) > 1:
+        limits = [(k, min(m * len(equal_nodes), problem.counts[k])) for k, m in most.items()]
+        yield NodeSlot(tuple(equal_nodes), tuple(limits), per_node)
+        return
+    needed = 1 if _holds_all_members(problem, node, most) else members
+    for one in equal_nodes[:needed]:
+        yield NodeSlot((one,), tuple(most.items()))
+
+
+def _max_per_kind(problem: PlacementProblem, node: int) -> dict[int, int]:
+    """How many of each kind one node holds, were it for that kind alone."""
+    most = {}
+    for kind, count in enumerate(problem.counts):
+        if problem.allowed[kind, node]:
+            asks = problem.requests[kind]
+            room = problem.free[node][asks > 0] // asks[asks > 0]
+            alone = 1 if _are_in_conflict(problem, kind, kind, node) else count
+            if held := min(count, alone, int(room.min(initial=count))):
+                most[kind] = held
+    return most
+
+
+def _max_per_node(problem: PlacementProblem, node: int, max_per_kind: dict[int, int]) -> int:
+    """How many pieces such a node holds, where these are of one kind or only one; else 0."""
+    if any(_needs_own_slot(problem, kind, node) for kind in max_per_kind):
+        return 0
+    if len(max_per_kind) == 1:
+        return next(iter(max_per_kind.values()))
+    together = (
+        _can_share_node(problem, a, b, node) for a in max_per_kind for b in max_per_kind if a <= b
+    )
+    return 0 if any(together) else 1
+
+
+def _needs_own_slot(problem: PlacementProblem, kind: int, node: int) -> bool:
+    """Whether it matters which of several equal nodes has a domain for itself."""
+    near = [
+        (row.kinds + row.matching_kinds, reach.domains)
+        for row in problem.affinities
+        for reach in row.terms
+    ]
+    even = [(row.kinds + row.matching_kinds, row.domains) for row in problem.spreads]
+    return any(kind in kinds and _has_own_domain(layer, node) for kinds, layer in near + even)
+
+
+def _has_own_domain(domains: NodeDomains, node: int) -> bool:
+    domain = domains.ids[node]
+    return bool(domain >= 0 and np.count_nonzero(domains.ids == domain) == 1)
+
+
+def _can_share_node(problem: PlacementProblem, one: int, other: int, node: int) -> bool:
+    if one == other and problem.counts[one] == 1:
+        return False
+    fits = (problem.requests[one] + problem.requests[other] <= problem.free[node]).all()
+    return bool(fits) and not _are_in_conflict(problem, one, other, node)
+
+
+def _are_in_conflict(problem: PlacementProblem, one: int, other: int, node: int) -> bool:
+    """Whether two kinds may not both be on a node."""
+    return any(
+        row.domains.ids[node] >= 0 and (one, other) in row.pairs for row in problem.conflicts
+    )
+
+
+def _holds_all_members(problem: PlacementProblem, node: int, max_per_kind: dict[int, int]) -> bool:
+    """Whether one node takes all that such nodes could."""
+    if any(_needs_own_slot(problem, kind, node) for kind in max_per_kind):
+        return False
+    rivals = any(_are_in_conflict(problem, a, b, node) for a in max_per_kind for b in max_per_kind)
+    counts, kinds = np.array(problem.counts), list(max_per_kind)
+    wanted = counts[kinds] @ problem.requests[kinds]
+    return not rivals and bool((wanted <= problem.free[node]).all())
+
+
+#: Amounts are counted in units so large that none exceeds this, in the puzzle's favour.
+_MAX_UNITS = 1 << 20
+
+
+class Formulation(NamedTuple):
+    """A program, and of which kind in which slot its first columns count members."""
+
+    program: IntegerProgram
+    columns: tuple[tuple[int, NodeSlot], ...]
+
+    def assignments(self, values: Sequence[int]) -> Iterator[KindAssignment]:
+        """What values mean."""
+        taken: dict[NodeSlot, int] = {}
+        for (kind, slot), count in zip(self.columns, values, strict=False):
+            for _ in range(count):
+                yield KindAssignment(kind, slot.next_node(taken))
+
+
+def formulate_program(problem: PlacementProblem, *, strict: bool = False) -> Formulation:
+    """The program of a puzzle."""
+    return _FormulationBuilder(problem, strict).build()
+
+
+class _FormulationBuilder:
+    """Writes a puzzle down, question by question."""
+
+    def __init__(self, problem: PlacementProblem, strict: bool) -> None:
+        self._problem, self._strict, self._program = problem, strict, IntegerProgramBuilder()
+        self._slots = build_slots(problem)
+        self._columns: dict[tuple[int, NodeSlot], int] = {}
+        for slot in self._slots:
+            for kind, limit in slot.limits:
+                self._columns[kind, slot] = self._program.add_column(limit)
+
+    def build(self) -> Formulation:
+        self._add_member_counts()
+        self._add_resource_limits()
+        for apart in self._problem.conflicts:
+            self._add_conflicts(apart)
+        firsts = [(near, self._add_affinity(near)) for near in self._problem.affinities]
+        self._allow_single_first(firsts)
+        for even in self._problem.spreads:
+            self._add_spread(even)
+        return Formulation(self._program.build(), tuple(self._columns))
+
+    def _add_member_counts(self) -> None:
+        puzzle, everything = self._problem, dict.fromkeys(self._columns.values(), 1)
+        for kind, count in enumerate(puzzle.counts):
+            mine = [column for (k, _), column in self._columns.items() if k == kind]
+            self._program.add_at_most(dict.fromkeys(mine, 1), count)
+        self._program.add_at_least(everything, puzzle.needed)
+
+    def _add_resource_limits(self) -> None:
+        asks, free = _scale_to_units(self._problem)
+        for slot in self._slots:
+            mine = {kind: self._columns[kind, slot] for kind, _ in slot.limits}
+            if slot.is_shared:
+                self._program.add_at_most(dict.fromkeys(mine.values(), 1), slot.size)
+            else:
+                for resource, high in enumerate(free[slot.nodes[0]]):
+                    terms = {mine[k]: asks[k][resource] for k in mine if asks[k][resource]}
+                    self._program.add_at_most(terms, high)
+
+    def _slots_by_domain(self, domains: NodeDomains) -> dict[int, list[NodeSlot]]:
+        """The slots in each domain."""
+        found = defaultdict[int, list[NodeSlot]](list)
+        for slot in self._slots:
+            domain = int(domains.ids[slot.nodes[0]])
+            # Slots of several nodes keep rivals apart by holding one on each.
+            if domain >= 0 and not (slot.is_shared and self._spans_domains(domains, slot)):
+                found[domain].append(slot)
+        return found
+
+    def _spans_domains(self, domains: NodeDomains, slot: NodeSlot) -> bool:
+        return len(set(domains.ids[list(slot.nodes)].tolist())) > 1
+
+    def _columns_of(self, kinds: Sequence[int], inside: Sequence[NodeSlot]) -> list[int]:
+        """The columns of kinds in some slots."""
+        keys = ((kind, slot) for kind in kinds for slot in inside)
+        return [self._columns[key] for key in keys if key in self._columns]
+
+    def _add_conflicts(self, rule: ConflictRule) -> None:
+        alone = {one for one, other in rule.pairs if one == other}
+        for inside in self._slots_by_domain(rule.domains).values():
+            for clique in _cliques(rule.pairs, alone):
+                self._program.add_at_most(dict.fromkeys(self._columns_of(clique, inside), 1), 1)
+            marks: dict[int, dict[int, int]] = {}
+            for pair in rule.pairs:
+                if not alone.issuperset(pair):
+                    both = [self._presence_columns(kind, inside, alone, marks) for kind in pair]
+                    if all(both):
+                        self._program.add_at_most(both[0] | both[1], 1)
+
+    def _presence_columns(
+        self,
+        kind: int,
+        inside: Sequence[NodeSlot],
+        alone: set[int],
+        marks: dict[int, dict[int, int]],
+    ) -> dict[int, int]:
+        """Columns whose sum is 1 if one of a kind is in some slots."""
+        if kind not in marks:
+            columns = self._columns_of([kind], inside)
+            is_one = len(columns) == 1 and self._program.limits[columns[0]] == 1
+            if kind in alone or is_one:
+                marks[kind] = dict.fromkeys(columns, 1)
+            else:
+                marks[kind] = self._indicator_column(columns)
+        return marks[kind]
+
+    def _indicator_column(self, columns: Sequence[int]) -> dict[int, int]:
+        """A column that must be 1 if any of some is not zero."""
+        if not columns:
+            return {}
+        mark = {self._program.add_column(1): 1}
+        self._program.add_only_if(columns, mark)
+        return mark
+
+    def _add_affinity(self, rule: AffinityRule) -> dict[int, int]:
+        """Nobody is where nobody else is, but for the first. Returns the columns of who that is."""
+        firsts: dict[NodeSlot, int] = {}
+        for slot in self._slots if rule.may_be_first else ():
+            if mine := self._columns_of(rule.kinds, [slot]):
+                firsts[slot] = first = self._program.add_column(1)
+                self._program.add_at_most({first: 1} | dict.fromkeys(mine, -1), 0)
+        self._program.add_at_most(dict.fromkeys(firsts.values(), 1), 1)
+        others = [kind for kind in rule.matching_kinds if kind not in rule.kinds]
+        for reach in rule.terms:
+            for domain, inside in self._slots_by_domain(reach.domains).items():
+                if not reach.assigned_counts[domain]:
+                    support = dict.fromkeys(self._columns_of(others, inside), 1)
+                    support |= {firsts[slot]: 1 for slot in inside if slot in firsts}
+                    self._program.add_only_if(self._columns_of(rule.kinds, inside), support)
+        return dict.fromkeys(firsts.values(), 1)
+
+    def _allow_single_first(self, firsts: Sequence[tuple[AffinityRule, dict[int, int]]]) -> None:
+        """Of kinds that are in each other's crowds only one can be where nobody is."""
+        for number, (one, mine) in enumerate(firsts):
+            for other, theirs in firsts[:number]:
+                mutual = {*one.kinds} <= {*other.matching_kinds} and {*other.kinds} <= {
+                    *one.matching_kinds
+                }
+                if mutual and self._always_matches(one, other) and self._always_matches(other, one):
+                    self._program.add_at_most(mine | theirs, 1)
+
+    def _always_matches(self, one: AffinityRule, other: AffinityRule) -> bool:
+        """Whether the other counts one of the first wherever that is."""
+        where = self._problem.allowed[list(one.kinds)].any(axis=0)
+        counted = np.any([reach.domains.labelled for reach in other.terms], axis=0)
+        return bool(counted[where].all())
+
+    def _add_spread(self, rule: SpreadRule) -> None:
+        """Where one of the kinds is, there are not too many more than where there are fewest."""
+        draft, domains = self._program, self._slots_by_domain(rule.domains)
+        counted = {
+            d: [s for s in found if rule.counted_nodes[s.nodes[0]]] for d, found in domains.items()
+        }
+        emptiest = self._min_domain_column(rule, counted)
+        rising = rule.matching_kinds if self._strict else rule.kinds if rule.matches_itself else ()
+        for domain, found in domains.items():
+            if columns := self._columns_of(rule.kinds, found):
+                there = int(rule.assigned_counts[domain])
+                slack = max(there + sum(self._problem.counts) - rule.max_skew, 0)
+                terms = dict.fromkeys(self._columns_of(rising, counted[domain]), 1) | {emptiest: -1}
+                terms |= dict.fromkeys(self._indicator_column(columns), slack)
+                draft.add_at_most(terms, rule.max_skew - there + slack)
+
+    def _min_domain_column(
+        self, rule: SpreadRule, counted: Mapping[int, Sequence[NodeSlot]]
+    ) -> int:
+        """A column for how many of the crowd are at least in every domain."""
+        rising: list[tuple[int, list[int]]] = []
+        lowest = (
+            int(rule.assigned_counts.max(initial=0)) + sum(self._problem.counts)
+            if rule.has_min_domains
+            else 0
+        )
+        for domain in rule.eligible_domains.tolist() if rule.has_min_domains else ():
+            there = int(rule.assigned_counts[domain])
+            if columns := self._columns_of(rule.matching_kinds, counted.get(domain, ())):
+                rising.append((there, columns))
+            else:
+                lowest = min(lowest, there)
+        emptiest = self._program.add_column(lowest)
+        for there, columns in rising:
+            self._program.add_at_most({emptiest: 1} | dict.fromkeys(columns, -1), there)
+        return emptiest
+
+
+def _scale_to_units(problem: PlacementProblem) -> tuple[list[list[int]], list[list[int]]]:
+    """Asks and free room in whole units: exactly, or if that takes too long numbers nearly."""
+    asks, free = problem.requests, problem.free
+    if not asks.size or not free.size:
+        return asks.tolist(), free.tolist()
+    units = np.maximum(np.gcd.reduce(asks, axis=0), 1)
+    units = np.maximum(units, -(-free.max(axis=0) // _MAX_UNITS))
+    return (asks // units).tolist(), (free // units).tolist()
+
+
+def _cliques(pairs: Sequence[tuple[int, int]], alone: set[int]) -> Iterator[list[int]]:
+    """Kinds of which a domain takes one piece at most, so that every pair of them is covered."""
+    rivals = set(pairs)
+    covered: set[tuple[int, int]] = set()
+    for one, other in pairs:
+        if (one, other) in covered or not alone.issuperset((one, other)):
+            continue
+        clique = [one] if one == other else [one, other]
+        for kind in sorted(alone - {one, other}):
+            if all((min(kind, k), max(kind, k)) in rivals for k in clique):
+                clique.append(kind)
+        covered |= {(min(a, b), max(a, b)) for a in clique for b in clique}
+        yield clique

@@ -1,0 +1,246 @@
+"""Delete one or many: at once, after a grace period, or when the last finalizer is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from phalanx.api.defaults.custom_resource_definition import mark_terminating
+from phalanx.api.errors import BadRequest, Conflict, NotFound
+from phalanx.api.field_errors import invalid, unsupported
+from phalanx.api.kinds import CUSTOM_RESOURCE_DEFINITION, NAMESPACE, POD
+from phalanx.api.meta import timestamp
+from phalanx.api.schema import Malformed, schema
+from phalanx.api.wire import Object, Reply
+from phalanx.server import admission
+from phalanx.server.context import ServerContext
+from phalanx.server.custom_resources import delete_custom_objects, finish_definition_deletion
+from phalanx.server.objects import (
+    decode_record,
+    not_found_error,
+    serialize_list,
+    serialize_object,
+    serialize_stored,
+)
+from phalanx.server.request_info import RequestInfo, invalid_options
+from phalanx.server.serialization import encode_reply, load_body, negotiate
+from phalanx.server.write_handlers import is_deletable, remove_object, store_object
+from phalanx.store.kv import StoreWrite
+
+#: No pod is given longer than this to end: some 68 years.
+_MAX_GRACE_PERIOD_SECONDS = 2**31 - 1
+_FINISHED_PHASES = ("Succeeded", "Failed")
+#: Policy -> the finalizer by which an object waits for what depends on it.
+_POLICY_FINALIZERS = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
+_ORPHAN_WARNING = (
+    "child pods are preserved by default when {} are deleted; set propagationPolicy=Background to "
+    "remove them or set propagationPolicy=Orphan to suppress this warning"
+)
+_POLICIES = ("Foreground", "Background", "Orphan", "nil")
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOptions:
+    """How to delete: after how long, and only if it is still the one that was meant."""
+
+    grace: int | None = None
+    policy: str = ""
+    uid: str = ""
+    version: str = ""
+    dry_run: bool = False
+
+
+async def delete(context: ServerContext, call: RequestInfo) -> Reply:
+    """Delete one object."""
+    accepted, options = negotiate(call.request), read_delete_options(call)
+    admission.admit_deletion(call)
+    body, is_gone = await delete_one(context, call, options)
+    if is_gone and not call.kind.deletion_returns_object:
+        body = _success_status(call, orjson.loads(body))
+    return encode_reply(Reply(200, body, headers=call.warning_headers()), accepted)
+
+
+async def delete_collection(context: ServerContext, call: RequestInfo) -> Reply:
+    """Delete every object of a selection; the list of them."""
+    accepted, options, selection = (
+        negotiate(call.request),
+        read_delete_options(call),
+        call.selection_predicate(),
+    )
+    values: list[bytes] = []
+    for record in context.store.range(selection.prefix):
+        obj = decode_record(record)
+        if selection.matches(obj):
+            meta = obj["metadata"]
+            one = RequestInfo(call.request, call.kind, meta.get("namespace", ""), meta["name"])
+            try:
+                body, _ = await delete_one(context, one, options)
+            except NotFound:
+                continue
+            values.append(body)
+    meta = {"resourceVersion": str(context.store.revision)}
+    return encode_reply(Reply(200, serialize_list(call.kind, meta, values)), accepted)
+
+
+async def delete_one(
+    context: ServerContext,
+    call: RequestInfo,
+    options: DeleteOptions,
+    extra_writes: Sequence[StoreWrite] = (),
+) -> tuple[bytes, bool]:
+    """Delete, or begin to; the object as it is now, and whether it is gone.
+
+    `also` is written in the same transaction.
+    """
+    kind, record = call.stored_kind, context.store.pending(call.key)
+    if record is None:
+        raise not_found_error(call.kind, call.name)
+    old = decode_record(record)
+    _check_preconditions(call, old, options)
+    new = decode_record(record)
+    mark_deleted(context, call, new, options)
+    if options.dry_run:
+        return serialize_object(call.kind, new), is_deletable(kind, new)
+    if is_deletable(kind, new):
+        # A pod is told that it ended at once; other kinds are shown as they were.
+        last = await remove_object(
+            context, kind, record, old, new if kind is POD else old, extra_writes
+        )
+        await finish_definition_deletion(context, kind)
+        return serialize_object(call.kind, last), True
+    if new == old:
+        await context.store.commit(())
+        return serialize_stored(call.kind, record.value), False
+    written = await store_object(context, kind, call.key, new, record, old, extra_writes)
+    if kind is CUSTOM_RESOURCE_DEFINITION:
+        await delete_custom_objects(context, call.name)
+    return serialize_stored(call.kind, written.value), False
+
+
+def mark_deleted(
+    context: ServerContext, call: RequestInfo, obj: Object, options: DeleteOptions
+) -> None:
+    """Note in an object that it is to go, and when; a second request can only hasten that."""
+    meta = obj["metadata"]
+    if call.kind is NAMESPACE:
+        meta.setdefault("deletionTimestamp", context.now_timestamp())
+        obj.setdefault("status", {})["phase"] = "Terminating"
+        return
+    _set_propagation_finalizer(meta, options.policy)
+    grace = _grace_period(call, obj, options)
+    if "deletionTimestamp" in meta and grace >= meta.get("deletionGracePeriodSeconds", 0):
+        return
+    if meta.get("generation") and "deletionTimestamp" not in meta:
+        meta["generation"] += 1
+    meta["deletionTimestamp"] = timestamp(context.clock.now() + grace)
+    meta["deletionGracePeriodSeconds"] = grace
+    if call.kind is CUSTOM_RESOURCE_DEFINITION:
+        mark_terminating(obj, context.now_timestamp())
+
+
+def _set_propagation_finalizer(meta: Object, policy: str) -> None:
+    """Have the object wait for the garbage collector, where its deletion asks for that."""
+    others = [
+        name for name in meta.get("finalizers") or [] if name not in _POLICY_FINALIZERS.values()
+    ]
+    finalizers = [*others, _POLICY_FINALIZERS[policy]] if policy in _POLICY_FINALIZERS else others
+    if finalizers:
+        meta["finalizers"] = finalizers
+    else:
+        meta.pop("finalizers", None)
+
+
+def _grace_period(call: RequestInfo, obj: Object, options: DeleteOptions) -> int:
+    """Only a pod that may be running on a node is given time."""
+    if call.kind is not POD:
+        return 0
+    spec = obj.get("spec", {})
+    if not spec.get("nodeName") or obj.get("status", {}).get("phase") in _FINISHED_PHASES:
+        return 0
+    wanted = options.grace
+    if wanted is None:
+        wanted = spec.get("terminationGracePeriodSeconds", 30)
+    return 1 if wanted < 0 else min(int(wanted), _MAX_GRACE_PERIOD_SECONDS)
+
+
+def read_delete_options(call: RequestInfo, given: Object | None = None) -> DeleteOptions:
+    """The options of a deletion, from the query and the body (or from where they are given)."""
+    call.check_dry_run()
+    body = _read_body(call) if given is None else _check_options(given)
+    policy = body.get("propagationPolicy") or call.query.get("propagationPolicy")
+    causes = []
+    if policy and body.get("orphanDependents") is not None:
+        detail = "orphanDependents and deletionPropagation cannot be both set"
+        causes.append(invalid("propagationPolicy", policy, detail))
+    elif policy and policy not in _POLICIES[:3]:
+        causes.append(unsupported("propagationPolicy", policy, _POLICIES))
+    if causes:
+        raise invalid_options("DeleteOptions", causes)
+    if body.get("orphanDependents") is not None:
+        policy = "Orphan" if body["orphanDependents"] else "Background"
+    if not policy and call.kind.orphans_by_default:
+        policy = "Orphan"
+        call.warnings.append(_ORPHAN_WARNING.format(call.kind.plural))
+    conditions = body.get("preconditions") or {}
+    grace = body.get("gracePeriodSeconds")
+    return DeleteOptions(
+        grace=grace if grace is not None else call.int_option("gracePeriodSeconds"),
+        policy=policy or "Background",
+        uid=conditions.get("uid") or "",
+        version=conditions.get("resourceVersion") or "",
+        dry_run=call.dry_run or bool(body.get("dryRun")),
+    )
+
+
+def _read_body(call: RequestInfo) -> dict[str, Any]:
+    if not call.request.body:
+        return {}
+    body = load_body(call.request)
+    if not isinstance(body, dict):
+        raise BadRequest("delete options must be an object")
+    return _check_options(body)
+
+
+def _check_options(body: Object) -> Object:
+    try:
+        schema("meta.v1.DeleteOptions").conform(body)
+    except Malformed as error:
+        raise BadRequest(f"delete options cannot be read: {error}") from error
+    for mode in body.get("dryRun") or ():
+        if mode != "All":
+            raise invalid_options("DeleteOptions", [unsupported("dryRun", mode, ("All",))])
+    return body
+
+
+def _check_preconditions(call: RequestInfo, obj: Object, options: DeleteOptions) -> None:
+    meta, name = obj["metadata"], call.kind.name
+    if options.uid and options.uid != meta["uid"]:
+        raise _precondition_conflict(name, call, "UID", options.uid, meta["uid"])
+    if options.version and options.version != meta["resourceVersion"]:
+        raise _precondition_conflict(
+            name, call, "ResourceVersion", options.version, meta["resourceVersion"]
+        )
+
+
+def _precondition_conflict(
+    kind: str, call: RequestInfo, what: str, wanted: str, found: str
+) -> Conflict:
+    return Conflict(
+        f'Operation cannot be fulfilled on {kind} "{call.name}": the {what} in the precondition '
+        f"({wanted}) does not match the {what} in record ({found}). The object might have been "
+        + ("deleted and then recreated" if what == "UID" else "modified"),
+        name=call.name, kind=kind,
+    )  # fmt: skip
+
+
+def _success_status(call: RequestInfo, obj: Object) -> bytes:
+    details: Object = {"name": call.name, "kind": call.kind.plural, "uid": obj["metadata"]["uid"]}
+    if call.kind.group:
+        details["group"] = call.kind.group
+    return orjson.dumps({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
+        "details": details,
+    })  # fmt: skip

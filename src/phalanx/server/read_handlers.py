@@ -1,0 +1,342 @@
+"""A list in pages: its records at one revision, and the token by which the next page is asked for.
+
+    page ─▶ token ─▶ client ─▶ place ─▶ page …
+
+A token is sealed for the very list that it continues, of that kind, namespace and selectors: one
+that was made up, or that belongs to another list, leads nowhere. `reading` asks; nothing here waits
+or decodes what it need not.
+
+Get, list and watch: once, for every kind. Nothing is decoded that need not be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import msgspec
+import orjson
+
+from phalanx.api.custom_resources.custom_kinds import CustomKind
+from phalanx.api.errors import BadRequest, Cause, Expired, Timeout, TooLarge
+from phalanx.api.field_errors import forbidden, unsupported
+from phalanx.api.wire import Object, Reply, StreamReply
+from phalanx.server import tables, watches
+from phalanx.server.context import ServerContext
+from phalanx.server.objects import (
+    convert_stored,
+    decode_record,
+    not_found_error,
+    serialize_list,
+    serialize_stored,
+)
+from phalanx.server.request_info import RequestInfo, SelectionPredicate, invalid_options
+from phalanx.server.serialization import Accepted, encode_reply, negotiate
+from phalanx.store.kv import KeyValue, RevisionCompacted
+
+#: Records that are read at once where the rest may not be needed.
+_READ_BATCH = 500
+#: Instead of a revision: whatever is the newest when the token is shown.
+_LATEST_REVISION = -1
+_TOO_OLD = "The provided continue parameter is too old to display a consistent list result. "
+
+
+class ContinuePosition(msgspec.Struct, frozen=True, array_like=True):
+    """How far a list has come: the revision that it is of, and its last key below its prefix."""
+
+    revision: int
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListPage:
+    """Part of a list: its records, the revision they are of, and how to go on."""
+
+    records: list[KeyValue]
+    revision: int
+    continue_token: str = ""
+    remaining: int | None = None
+
+    def meta(self) -> Object:
+        """The metadata of the list."""
+        meta: Object = {"resourceVersion": str(self.revision)}
+        if self.continue_token:
+            meta["continue"] = self.continue_token
+        if self.remaining:
+            meta["remainingItemCount"] = self.remaining
+        return meta
+
+
+class ListPager:
+    """One list, as a call asks for it."""
+
+    def __init__(
+        self, context: ServerContext, call: RequestInfo, selection: SelectionPredicate
+    ) -> None:
+        self._context, self._selection = context, selection
+        self._limit = max(call.int_option("limit") or 0, 0)
+        selectors = (call.query.get(name, "") for name in ("labelSelector", "fieldSelector"))
+        self._token_purpose = "\0".join(("list", selection.prefix, *selectors))
+
+    def first_page(self, revision: int) -> ListPage:
+        """The list from its beginning, of a revision. Raises Expired when that is forgotten."""
+        try:
+            return self._collect_page(revision, "")
+        except RevisionCompacted as error:
+            raise Expired("The resourceVersion for the provided list is too old.") from error
+
+    def next_page(self, token: str) -> ListPage:
+        """The list from where a token leaves off. Raises BadRequest if it is not of this list."""
+        place, newest = self._decode_token(token), self._context.store.revision
+        revision = newest if place.revision == _LATEST_REVISION else place.revision
+        try:
+            return self._collect_page(revision, self._selection.prefix + place.after)
+        except RevisionCompacted as error:
+            raise Expired(
+                f"{_TOO_OLD}You can start a new list without the continue parameter, or use the "
+                "continue token in this response to retrieve the remainder of the results. "
+                "Continuing with the provided token results in an inconsistent list - objects that "
+                "were created, modified, or deleted between the time the first chunk was returned "
+                "and now may show up in the list.",
+                continue_token=self._encode_token(ContinuePosition(_LATEST_REVISION, place.after)),
+            ) from error
+
+    def _collect_page(self, revision: int, after: str) -> ListPage:
+        found, limit, selection = (
+            self._matching_records(revision, after),
+            self._limit,
+            self._selection,
+        )
+        if not limit:
+            return ListPage(list(found), revision)
+        records = list(islice(found, limit))
+        if next(found, None) is None or not records:
+            return ListPage(records, revision)
+        last, remaining = records[-1].key, None
+        if selection.matches_all:
+            remaining = self._context.store.count(selection.prefix, at=revision, after=last)
+        more = self._encode_token(ContinuePosition(revision, last.removeprefix(selection.prefix)))
+        return ListPage(records, revision, more, remaining)
+
+    def _matching_records(self, revision: int, after: str) -> Iterator[KeyValue]:
+        """The records of the list; with a limit, read in pages so that a rest is left alone."""
+        store, selection = self._context.store, self._selection
+        size = max(self._limit + 1, _READ_BATCH) if self._limit else 0
+        while True:
+            records = store.range(selection.prefix, at=revision, after=after, limit=size)
+            for record in records:
+                if selection.matches_all or selection.matches(decode_record(record)):
+                    yield record
+            if not size or len(records) < size:
+                return
+            after = records[-1].key
+
+    def _encode_token(self, position: ContinuePosition) -> str:
+        return self._context.access.token_signer.sign(
+            msgspec.json.encode(position), self._token_purpose
+        )
+
+    def _decode_token(self, token: str) -> ContinuePosition:
+        raw = self._context.access.token_signer.verify(token, self._token_purpose)
+        if raw is None:
+            why = "it was not handed out for this list"
+            raise BadRequest(f"invalid continue token: continue key is not valid: {why}")
+        return msgspec.json.decode(raw, type=ContinuePosition)
+
+
+#: Seconds to wait for a revision that is not there yet.
+FUTURE_REVISION_TIMEOUT = 3.0
+#: A watch without a time limit ends after a random time in this range, in seconds.
+WATCH_TIMEOUT_RANGE = (1800.0, 3600.0)
+#: Bytes of objects that one list may have, and how many objects cannot come near that.
+LARGEST, _SMALL_LIST_LENGTH = 512 << 20, 350
+
+
+async def get_object(context: ServerContext, call: RequestInfo) -> Reply:
+    """One object."""
+    accepted = negotiate(call.request)
+    await _wait_for_revision(context, _requested_revision(call))
+    record = context.store.get(call.key)
+    if record is None:
+        raise not_found_error(call.kind, call.name)
+    return encode_reply(Reply(200, _serialize_object(context, call, accepted, record)), accepted)
+
+
+def _serialize_object(
+    context: ServerContext, call: RequestInfo, accepted: Accepted, record: KeyValue
+) -> bytes:
+    if accepted.form == "Table":
+        include = tables.check_include(call.query.get("includeObject", ""))
+        meta = {"resourceVersion": str(record.revision)}
+        return tables.table(call.kind, [record.value], meta, include, context.clock.now())
+    if accepted.form == "PartialObjectMetadata":
+        return orjson.dumps(tables.metadata_only(record.value))
+    return serialize_stored(call.kind, record.value)
+
+
+async def list_or_watch(context: ServerContext, call: RequestInfo) -> Reply | StreamReply:
+    """A list, or a watch when that is asked for."""
+    return (
+        await watch_objects(context, call) if call.is_watch else await list_objects(context, call)
+    )
+
+
+async def list_objects(context: ServerContext, call: RequestInfo) -> Reply:
+    """The objects of a selection, whole or page by page, at one revision."""
+    accepted, selection = negotiate(call.request), call.selection_predicate()
+    _check_list_options(call)
+    page = await _list_page(context, call, selection)
+    values = [record.value for record in page.records]
+    _check_size(values)
+    if accepted.form == "Table":
+        include = tables.check_include(call.query.get("includeObject", ""))
+        now = context.clock.now()
+        body = tables.table(call.kind, values, page.meta(), include, now)
+    elif accepted.form == "PartialObjectMetadataList":
+        body = tables.metadata_list(values, page.meta())
+    else:
+        body = serialize_list(
+            call.kind, page.meta(), (convert_stored(call.kind, v) for v in values)
+        )
+    return encode_reply(Reply(200, body), accepted)
+
+
+def _check_size(values: Sequence[bytes]) -> None:
+    """Refuse an answer that would take the memory of everybody else; few objects cannot."""
+    if len(values) > _SMALL_LIST_LENGTH and sum(map(len, values)) > LARGEST:
+        raise TooLarge(f"the list has more than {LARGEST >> 20} MiB: ask for pages with limit=500")
+
+
+async def _list_page(
+    context: ServerContext, call: RequestInfo, selection: SelectionPredicate
+) -> ListPage:
+    paging, wanted = ListPager(context, call, selection), _requested_revision(call)
+    if token := call.query.get("continue", ""):
+        return paging.next_page(token)
+    await _wait_for_revision(context, wanted)
+    is_exact = call.query.get("resourceVersionMatch", "") == "Exact" and wanted
+    return paging.first_page(wanted if is_exact else context.store.revision)
+
+
+def _requested_revision(call: RequestInfo) -> int:
+    """The resourceVersion that is asked for; 0 is any."""
+    text = call.query.get("resourceVersion", "")
+    if text not in ("", "0") and call.query.get("continue"):
+        raise BadRequest("specifying resource version is not allowed when using continue")
+    if not re.fullmatch(r"\d{0,18}", text):
+        detail = f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}"'
+        raise BadRequest(f"invalid resource version: {detail}: invalid syntax")
+    return int(text or 0)
+
+
+async def _wait_for_revision(context: ServerContext, revision: int) -> None:
+    """Wait a little for a revision that is still to come."""
+    loop, store = asyncio.get_running_loop(), context.store
+    if revision <= store.revision:
+        return
+    reached = loop.create_future()
+
+    def look(_: object) -> None:
+        if store.revision >= revision and not reached.done():
+            reached.set_result(None)
+
+    stop = store.subscribe(look)
+    try:
+        async with asyncio.timeout(FUTURE_REVISION_TIMEOUT):
+            await reached
+    except TimeoutError:
+        raise Timeout(
+            f"Timeout: Too large resource version: {revision}, current: {store.revision}",
+            causes=[Cause("", "ResourceVersionTooLarge", "Too large resource version")],
+            retry_after=1,
+        ) from None
+    finally:
+        stop()
+
+
+async def watch_objects(context: ServerContext, call: RequestInfo) -> StreamReply:
+    """Changes of a selection, as they come."""
+    accepted, selection = negotiate(call.request), call.selection_predicate()
+    _check_watch_options(call)
+    asked, limit = _requested_revision(call), call.int_option("timeoutSeconds")
+    await _wait_for_revision(context, asked)
+    if isinstance(call.kind, CustomKind) and 0 < asked < call.kind.created_revision:
+        return StreamReply(200, _expired_stream(asked, call.kind.created_revision))
+    render = _event_renderer(context, call, accepted)
+    initial = b""
+    since = asked or context.store.revision
+    if _wants_initial_events(call, asked):
+        since = context.store.revision
+        records = context.store.range(selection.prefix)
+        initial = b"".join(watches.initial_events(selection, records, render))
+        if call.query.get("sendInitialEvents") == "true":
+            initial += watches.bookmark_event(call.kind, since, ends_initial=True)
+    seconds = float(limit) if limit else context.random.between(*WATCH_TIMEOUT_RANGE)
+    bookmarks = call.query.get("allowWatchBookmarks") in ("true", "1")
+    wish = watches.WatchOptions(call.kind, selection, render, since, seconds, bookmarks)
+    return StreamReply(200, watches.watch_stream(context.watch_broadcaster, wish, initial))
+
+
+async def _expired_stream(asked: int, since: int) -> AsyncGenerator[bytes, None]:
+    """A watch from before its kind was defined: there is no history to tell."""
+    yield watches.error_event(Expired(f"too old resource version: {asked} ({since})"))
+
+
+def _wants_initial_events(call: RequestInfo, asked: int) -> bool:
+    """A watch from nowhere begins with what is there, and so does one that asks for it."""
+    wish = call.query.get("sendInitialEvents")
+    return wish == "true" or (not asked and wish != "false")
+
+
+def _event_renderer(
+    context: ServerContext, call: RequestInfo, accepted: Accepted
+) -> watches.EventRenderer:
+    if accepted.form == "Table":
+        include = tables.check_include(call.query.get("includeObject", ""))
+        return tables.table_events(call.kind, include, context.clock.now)
+    if accepted.form.startswith("PartialObjectMetadata"):
+        return tables.metadata_event
+    return watches.plain_renderer(call.kind)
+
+
+def _check_list_options(call: RequestInfo) -> None:
+    match, version = call.query.get("resourceVersionMatch", ""), call.query.get("resourceVersion")
+    causes: list[Cause] = []
+    if "sendInitialEvents" in call.query:
+        detail = "sendInitialEvents is forbidden for list"
+        causes.append(forbidden("sendInitialEvents", detail))
+    if match and not version:
+        detail = "resourceVersionMatch is forbidden unless resourceVersion is provided"
+        causes.append(forbidden("resourceVersionMatch", detail))
+    elif match and call.query.get("continue"):
+        detail = "resourceVersionMatch is forbidden when continue is provided"
+        causes.append(forbidden("resourceVersionMatch", detail))
+    if match not in ("", "Exact", "NotOlderThan"):
+        causes.append(unsupported("resourceVersionMatch", match, ("", "Exact", "NotOlderThan")))
+    if match == "Exact" and version == "0":
+        detail = 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
+        causes.append(forbidden("resourceVersionMatch", detail))
+    if causes:
+        raise invalid_options("ListOptions", causes)
+
+
+def _check_watch_options(call: RequestInfo) -> None:
+    match, wish = call.query.get("resourceVersionMatch"), call.query.get("sendInitialEvents")
+    causes: list[Cause] = []
+    if wish is not None and match != "NotOlderThan":
+        causes.append(forbidden(
+            "resourceVersionMatch",
+            "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+        ))  # fmt: skip
+    if wish is None and match:
+        causes.append(forbidden(
+            "resourceVersionMatch",
+            "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+        ))  # fmt: skip
+    elif match not in (None, "", "NotOlderThan"):
+        causes.append(unsupported("resourceVersionMatch", match, ("NotOlderThan",)))
+    if causes:
+        raise invalid_options("ListOptions", causes)

@@ -1,0 +1,208 @@
+"""Which objects a list or a watch is about: a kind, a namespace, labels, fields.
+
+A request, understood: which kind, which object, which options. Made once, by `routes`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from phalanx.api.conversion.hub import hub_kind
+from phalanx.api.errors import BadRequest, Cause, Invalid, join_causes
+from phalanx.api.field_errors import unsupported
+from phalanx.api.kinds import METADATA_SELECTORS, Kind
+from phalanx.api.selectors import (
+    BadSelector,
+    FieldRequirement,
+    LabelRequirement,
+    fields_match,
+    parse_field_selector,
+    parse_label_selector,
+)
+from phalanx.api.wire import Object, Request
+
+#: The shelf of selections that no single value can tell apart.
+UNINDEXED = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionPredicate:
+    """What is asked for."""
+
+    kind: Kind
+    namespace: str = ""
+    labels: tuple[LabelRequirement, ...] = ()
+    fields: tuple[FieldRequirement, ...] = ()
+
+    @property
+    def prefix(self) -> str:
+        """Where in the store the candidates are."""
+        return self.kind.store_prefix(self.namespace)
+
+    @property
+    def matches_all(self) -> bool:
+        """Whether every object below the prefix is meant, so that none need be looked at."""
+        return not self.labels and not self.fields
+
+    @property
+    def index_key(self) -> tuple[str, str, str]:
+        """Where it is looked for when something changes: a kind, a field, its value."""
+        for need in self.fields:
+            is_plain = need.field not in self.kind.selectable_field_paths
+            if need.is_equal and is_plain and need.value != self.kind.selectable_fields[need.field]:
+                return self.kind.store_prefix(), need.field, need.value
+        if self.namespace:
+            return self.kind.store_prefix(), "metadata.namespace", self.namespace
+        return self.kind.store_prefix(), UNINDEXED, ""
+
+    def matches(self, obj: Object) -> bool:
+        """Whether an object is meant."""
+        labels = obj["metadata"].get("labels") or {}
+        return all(need.matches(labels) for need in self.labels) and fields_match(
+            self.fields, obj, self.kind.selectable_fields, self.kind.selectable_field_paths
+        )
+
+
+def parse_selection(kind: Kind, namespace: str, labels: str, fields: str) -> SelectionPredicate:
+    """The selection that a request's texts mean."""
+    try:
+        selection = SelectionPredicate(
+            kind, namespace, parse_label_selector(labels), parse_field_selector(fields)
+        )
+    except BadSelector as error:
+        raise BadRequest(str(error)) from error
+    for need in selection.fields:
+        if need.field not in kind.selectable_fields:
+            raise BadRequest(_unknown_field_message(kind, need.field))
+    return selection
+
+
+def _unknown_field_message(kind: Kind, field: str) -> str:
+    if kind.selectable_fields is METADATA_SELECTORS:
+        known = ", ".join(f'"{name}"' for name in METADATA_SELECTORS)
+        return f'"{field}" is not a known field selector: only {known}'
+    return f"field label not supported: {field}"
+
+
+#: Together they stay within what clients take as headers.
+_MAX_WARNING_LENGTH, _MAX_WARNING_HEADERS = 256, 16
+_VALIDATION_MODES = ("", "Ignore", "Strict", "Warn")
+_DURATION = re.compile(r"[+-]?(0|((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|[smh]))+)", re.ASCII)
+
+
+class RequestInfo(msgspec.Struct, frozen=True):
+    """What is asked of which object. `warnings` gathers what the client should be told besides."""
+
+    request: Request
+    kind: Kind
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+    query: Mapping[str, str] = msgspec.field(default_factory=dict)
+    warnings: list[str] = msgspec.field(default_factory=list)
+
+    @property
+    def stored_kind(self) -> Kind:
+        """The kind that the object is stored as."""
+        return hub_kind(self.kind)
+
+    @property
+    def key(self) -> str:
+        """The store key of the object."""
+        return self.stored_kind.store_key(self.namespace, self.name)
+
+    @property
+    def dry_run(self) -> bool:
+        """Whether nothing may be written."""
+        return "dryRun" in self.query
+
+    @property
+    def is_watch(self) -> bool:
+        """Whether a watch is asked for: any word but a clear no asks for one."""
+        return self.query.get("watch", "0").lower() not in ("0", "false", "f")
+
+    def selection_predicate(self) -> SelectionPredicate:
+        """The objects that a list or a watch is about."""
+        labels, fields = self.query.get("labelSelector", ""), self.query.get("fieldSelector", "")
+        if self.name:
+            fields = f"metadata.name={self.name}"
+        return parse_selection(self.stored_kind, self.namespace, labels, fields)
+
+    def int_option(self, name: str) -> int | None:
+        """An integer option, or None when it was not given."""
+        text = self.query.get(name, "")
+        if not text:
+            return None
+        if not re.fullmatch(r"[+-]?\d{1,18}", text):
+            raise BadRequest(f'strconv.ParseInt: parsing "{text}": invalid syntax')
+        return int(text)
+
+    def check_timeout(self) -> None:
+        """Refuse a time limit that is none; how long a client waits is its own affair."""
+        text = self.query.get("timeout", "")
+        if text and not _DURATION.fullmatch(text):
+            detail = f'time: invalid duration "{text}"'
+            raise BadRequest(f"invalid timeout specified in the request URL - {detail}")
+
+    def field_validation(self) -> str:
+        """Ignore, Warn or Strict."""
+        mode = self.query.get("fieldValidation", "")
+        if mode not in _VALIDATION_MODES:
+            raise self._bad_option(unsupported("fieldValidation", mode, _VALIDATION_MODES))
+        return mode or "Warn"
+
+    def check_dry_run(self) -> None:
+        """Refuse a dry run of another sort than the one there is."""
+        mode = self.query.get("dryRun")
+        if mode not in (None, "All"):
+            raise self._bad_option(unsupported("dryRun", mode, ("All",)))
+
+    def warning_headers(self) -> tuple[tuple[str, str], ...]:
+        """What the client should be told besides, as headers; long texts are cut."""
+        texts = [
+            _escape_quotes(text[:_MAX_WARNING_LENGTH])
+            for text in self.warnings[:_MAX_WARNING_HEADERS]
+        ]
+        return tuple(("warning", f'299 - "{text}"') for text in texts)
+
+    def _bad_option(self, cause: Cause) -> Invalid:
+        return invalid_options(_OPTIONS_KINDS[self.request.method], [cause])
+
+
+_OPTIONS_KINDS = {
+    "GET": "ListOptions",
+    "POST": "CreateOptions",
+    "PUT": "UpdateOptions",
+    "PATCH": "PatchOptions",
+    "DELETE": "DeleteOptions",
+}
+
+
+def _escape_quotes(text: str) -> str:
+    """A text that stands in quotes; what would end a header is left out."""
+    printable = "".join(c if c.isprintable() else " " for c in text)
+    return printable.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def invalid_options(kind: str, causes: list[Cause]) -> Invalid:
+    """Options that contradict each other or are not known."""
+    return Invalid(
+        f'{kind}.meta.k8s.io "" is invalid: {join_causes(causes)}',
+        group="meta.k8s.io", kind=kind, causes=causes,
+    )  # fmt: skip
+
+
+def parse_query(text: str) -> dict[str, str]:
+    """A query string; of a repeated option the first counts."""
+    if not text:
+        return {}
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=100)
+    except ValueError as error:
+        raise BadRequest("too many query parameters") from error
+    return dict(reversed(pairs))

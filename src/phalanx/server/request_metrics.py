@@ -1,0 +1,110 @@
+"""What the server measures of itself: requests by what they ask and how they end, watches, gates.
+
+`app.Server` reports every request that is about objects, once it is answered. Names, labels and
+bounds are those of Kubernetes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+
+from phalanx.api.feature_gates import FeatureGates
+from phalanx.server import server_side_apply as applying
+from phalanx.server.request_info import RequestInfo
+from phalanx.server.routes import Endpoint, Route
+from phalanx.telemetry import STAGE_SECONDS, Counter, Gauge, Histogram, Metrics, MetricSpec
+
+_REQUEST_LABELS = (
+    "verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component",
+)  # fmt: skip
+
+REQUEST_TOTAL = MetricSpec(
+    Counter, "apiserver_request_total", "Requests about objects, by how they ended.",
+    (*_REQUEST_LABELS, "code"),
+)  # fmt: skip
+REQUEST_SECONDS = MetricSpec(
+    Histogram, "apiserver_request_duration_seconds",
+    "Seconds that requests about objects took, but for watches.", _REQUEST_LABELS,
+    (
+        0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0,
+        10.0, 15.0, 20.0, 30.0, 45.0, 60.0,
+    ),
+)  # fmt: skip
+LONGRUNNING_REQUESTS = MetricSpec(
+    Gauge, "apiserver_longrunning_requests", "Watches that are open.", ("verb",)
+)
+FEATURE_ENABLED = MetricSpec(
+    Gauge, "kubernetes_feature_enabled", "Feature gates: 1 if on.", ("name", "stage")
+)  # fmt: skip
+
+SERVER_METRICS = (
+    REQUEST_TOTAL,
+    REQUEST_SECONDS,
+    LONGRUNNING_REQUESTS,
+    FEATURE_ENABLED,
+    STAGE_SECONDS,
+)
+
+_WATCH_VERB = "WATCH"
+_VERBS = {
+    "get": "GET", "list": "LIST", "watch": _WATCH_VERB, "create": "POST", "update": "PUT",
+    "patch": "PATCH", "delete": "DELETE", "deletecollection": "DELETECOLLECTION",
+}  # fmt: skip
+
+#: All that the labels of a request are made from.
+_SeriesKey = tuple[Endpoint, object, str, bool, bool, bool, int]
+
+
+class RequestMetrics:
+    """The requests so far. What counts a request of a known sort is found by one look-up."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._series_cache: dict[_SeriesKey, tuple[Counter, Histogram | None]] = {}
+
+    def record(self, route: Route, call: RequestInfo, code: int, seconds: float) -> None:
+        """One request was answered."""
+        asked = (
+            route.endpoint, call.kind, call.subresource, bool(call.name), bool(call.namespace),
+            call.dry_run, code,
+        )  # fmt: skip
+        known = self._series_cache.get(asked)
+        if known is None:
+            known = self._series_cache[asked] = self._series(route, call, code)
+        count, histogram = known
+        count.add()
+        if histogram is not None:
+            histogram.observe(seconds)
+
+    def _series(
+        self, route: Route, call: RequestInfo, code: int
+    ) -> tuple[Counter, Histogram | None]:
+        kind, verb = call.kind, _metric_verb(route)
+        labels = (
+            verb, "All" if call.dry_run else "", kind.group, kind.version, kind.plural,
+            call.subresource, _metric_scope(call), "apiserver",
+        )  # fmt: skip
+        histogram = None if verb == _WATCH_VERB else self._metrics.series(REQUEST_SECONDS, *labels)
+        return self._metrics.series(REQUEST_TOTAL, *labels, str(code)), histogram
+
+
+def register_gauges(metrics: Metrics, gates: FeatureGates, broadcaster: Sized) -> None:
+    """Have told what is not counted but read: gates once, watches whenever somebody asks."""
+    for name, stage, is_on in gates.states():
+        metrics.series(FEATURE_ENABLED, name, stage).value = is_on
+    open_watches = metrics.series(LONGRUNNING_REQUESTS, _WATCH_VERB)
+
+    def read(hub: Sized) -> None:
+        open_watches.value = len(hub)
+
+    metrics.on_collect(broadcaster, read)
+
+
+def _metric_verb(route: Route) -> str:
+    return "APPLY" if route.endpoint is applying.apply_configuration else _VERBS[route.verb]
+
+
+def _metric_scope(call: RequestInfo) -> str:
+    if call.name:
+        return "resource"
+    return "namespace" if call.namespace else "cluster"

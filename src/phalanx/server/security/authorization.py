@@ -1,0 +1,347 @@
+"""What one node may: its own Node, its own lease, the pods that are bound to it, and what they use.
+
+Beside `policy`, for users of the group `system:nodes` alone. A table of resources, each with the
+check that narrows it down to this node. What only a body can tell (the name of a new Node, labels
+that nodes may not give themselves) is for `restrictions`.
+
+May they: every request is held against the rules before it is heard, and refused by default.
+
+`app.Server` asks with the user and the call that were made once from the request; the endpoint gets
+the same call. The rules are roles and bindings (`security.policy`), for nodes also what is their
+own (`security.nodes`); whoever is in `system:masters` may do everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+import orjson
+from msgspec.structs import replace
+
+from phalanx.api.errors import BadRequest, Forbidden
+from phalanx.api.kinds import NAMESPACE, POD
+from phalanx.api.selectors import BadSelector, parse_field_selector
+from phalanx.api.wire import Object, Request, UserInfo
+from phalanx.clock import Clock
+from phalanx.server.request_info import RequestInfo
+from phalanx.server.security.authentication import Authenticator, Tokens
+from phalanx.server.security.rbac import AuthorizationAttributes, RbacAuthorizer
+from phalanx.server.security.users import (
+    ADMIN,
+    ANONYMOUS_NAME,
+    AUTHENTICATED,
+    MASTERS,
+    NODES,
+    UNAUTHENTICATED,
+    node_name,
+    parse_service_account,
+    service_account_user,
+)
+from phalanx.store.kv import Store
+
+NODE_LEASE_NAMESPACE = "kube-node-lease"
+#: Given the store, the node's name and what it asks: whether that is its own business.
+NodeCheck = Callable[[Store, str, AuthorizationAttributes], bool]
+
+
+class _PodNodeName(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    node_name: str = ""
+
+
+class _PodPlacement(msgspec.Struct, frozen=True, gc=False):
+    """As much of a pod as says where it is: all that is read of it at every report."""
+
+    spec: _PodNodeName = _PodNodeName()
+
+
+_decode_placement = msgspec.json.Decoder(_PodPlacement).decode
+
+
+def node_allows(store: Store, node: str, attributes: AuthorizationAttributes) -> bool:
+    """Whether a node may do that."""
+    rows = _NODE_RIGHTS.get((attributes.group, attributes.resource), ())
+    return any(attributes.verb in verbs and check(store, node, attributes) for verbs, check in rows)
+
+
+def _allow_any(store: Store, node: str, attributes: AuthorizationAttributes) -> bool:
+    return True
+
+
+def _is_own_node(store: Store, node: str, attributes: AuthorizationAttributes) -> bool:
+    return attributes.name == node
+
+
+def _selects_own_node(field: str) -> NodeCheck:
+    """A list or a watch that is held to one value of a field: this node."""
+
+    def check(store: Store, node: str, ask: AuthorizationAttributes) -> bool:
+        try:
+            needs = parse_field_selector(ask.fields)
+        except BadSelector:
+            return False
+        return any(need.field == field and need.is_equal and need.value == node for need in needs)
+
+    return check
+
+
+def _is_own_pod(store: Store, node: str, attributes: AuthorizationAttributes) -> bool:
+    record = store.pending(POD.store_key(attributes.namespace, attributes.name))
+    return record is not None and _decode_placement(record.value).spec.node_name == node
+
+
+def _is_own_lease(store: Store, node: str, attributes: AuthorizationAttributes) -> bool:
+    return attributes.namespace == NODE_LEASE_NAMESPACE and attributes.name == node
+
+
+def _is_node_lease_namespace(store: Store, node: str, attributes: AuthorizationAttributes) -> bool:
+    return attributes.namespace == NODE_LEASE_NAMESPACE
+
+
+def _is_referenced_by_own_pod(find: Callable[[Object], Iterator[str]]) -> NodeCheck:
+    """An object to which a pod of this node, in the same namespace, refers."""
+
+    def check(store: Store, node: str, ask: AuthorizationAttributes) -> bool:
+        mark = orjson.dumps(node)
+        records = [one for one in store.range(POD.store_prefix(ask.namespace)) if mark in one.value]
+        pods = (orjson.loads(one.value) for one in records)
+        return any(runs_on(pod, node) and ask.name in find(pod) for pod in pods)
+
+    return check
+
+
+def runs_on(pod: Object, node: str) -> bool:
+    """Whether a pod is bound to that node."""
+    return bool(pod.get("spec", {}).get("nodeName", "") == node)
+
+
+def _volume_references(field: str, name: str) -> Callable[[Object], Iterator[str]]:
+    """The names by which volumes of a sort refer to what they show; projected ones too."""
+
+    def find(pod: Object) -> Iterator[str]:
+        volumes = pod["spec"].get("volumes") or ()
+        sources = [s for v in volumes for s in (v.get("projected") or {}).get("sources") or ()]
+        for one in (*volumes, *sources):
+            shown = one.get(field) or {}
+            yield shown.get(name) or shown.get("name") or ""
+
+    return find
+
+
+def _environment_references(kind: str) -> Callable[[Object], Iterator[str]]:
+    """The names of what fills the environment of containers, whole or by the key."""
+
+    def find(pod: Object) -> Iterator[str]:
+        spec = pod["spec"]
+        for one in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
+            for source in one.get("envFrom") or ():
+                yield (source.get(f"{kind}Ref") or {}).get("name", "")
+            for variable in one.get("env") or ():
+                chosen = (variable.get("valueFrom") or {}).get(f"{kind}KeyRef") or {}
+                yield chosen.get("name", "")
+
+    return find
+
+
+def _pull_secret_references(pod: Object) -> Iterator[str]:
+    for one in pod["spec"].get("imagePullSecrets") or ():
+        yield one.get("name", "")
+
+
+def _service_account_reference(pod: Object) -> Iterator[str]:
+    yield pod["spec"].get("serviceAccountName") or "default"
+
+
+def _resource_claim_references(pod: Object) -> Iterator[str]:
+    for one in pod["spec"].get("resourceClaims") or ():
+        yield one.get("resourceClaimName", "")
+    for one in pod.get("status", {}).get("resourceClaimStatuses") or ():
+        yield one.get("resourceClaimName", "")
+
+
+def _combine_references(
+    *finders: Callable[[Object], Iterator[str]],
+) -> Callable[[Object], Iterator[str]]:
+    return lambda pod: (name for find in finders for name in find(pod))
+
+
+_LIST_VERBS, _UPDATE_VERBS = frozenset({"list", "watch"}), frozenset({"patch", "update"})
+_GET_VERBS, _CREATE_VERBS = frozenset({"get"}), frozenset({"create"})
+_EVENT_RIGHTS = ((_CREATE_VERBS | _UPDATE_VERBS, _allow_any),)
+_SECRET_REFERENCES = _combine_references(
+    _volume_references("secret", "secretName"),
+    _environment_references("secret"),
+    _pull_secret_references,
+)
+_CONFIG_MAP_REFERENCES = _combine_references(
+    _volume_references("configMap", "name"), _environment_references("configMap")
+)
+
+#: (group, resource) -> rows of verbs and the check that they must pass.
+_NODE_RIGHTS: Mapping[tuple[str, str], tuple[tuple[frozenset[str], NodeCheck], ...]] = {
+    ("", "nodes"): (
+        (_CREATE_VERBS, _allow_any),
+        (_GET_VERBS | _UPDATE_VERBS, _is_own_node),
+        (_LIST_VERBS, _selects_own_node("metadata.name")),
+    ),
+    ("", "nodes/status"): ((_GET_VERBS | _UPDATE_VERBS, _is_own_node),),
+    ("", "pods"): (
+        (frozenset({"get", "delete"}), _is_own_pod),
+        (_LIST_VERBS, _selects_own_node("spec.nodeName")),
+    ),
+    ("", "pods/status"): ((_GET_VERBS | _UPDATE_VERBS, _is_own_pod),),
+    ("", "pods/eviction"): ((_CREATE_VERBS, _is_own_pod),),
+    ("", "pods/log"): ((_CREATE_VERBS, _is_own_pod),),
+    ("", "secrets"): ((_GET_VERBS, _is_referenced_by_own_pod(_SECRET_REFERENCES)),),
+    ("", "configmaps"): ((_GET_VERBS, _is_referenced_by_own_pod(_CONFIG_MAP_REFERENCES)),),
+    ("", "persistentvolumeclaims"): (
+        (
+            _GET_VERBS,
+            _is_referenced_by_own_pod(_volume_references("persistentVolumeClaim", "claimName")),
+        ),
+    ),
+    ("", "serviceaccounts"): ((_GET_VERBS, _is_referenced_by_own_pod(_service_account_reference)),),
+    ("", "serviceaccounts/token"): (
+        (_CREATE_VERBS, _is_referenced_by_own_pod(_service_account_reference)),
+    ),
+    ("", "services"): ((_GET_VERBS | _LIST_VERBS, _allow_any),),
+    ("", "events"): _EVENT_RIGHTS,
+    ("events.k8s.io", "events"): _EVENT_RIGHTS,
+    ("resource.k8s.io", "resourceclaims"): (
+        (_GET_VERBS, _is_referenced_by_own_pod(_resource_claim_references)),
+    ),
+    ("coordination.k8s.io", "leases"): (
+        (_CREATE_VERBS, _is_node_lease_namespace),
+        (_GET_VERBS | _UPDATE_VERBS | {"delete"}, _is_own_lease),
+    ),
+    ("authentication.k8s.io", "tokenreviews"): ((_CREATE_VERBS, _allow_any),),
+    ("authorization.k8s.io", "subjectaccessreviews"): ((_CREATE_VERBS, _allow_any),),
+    ("authorization.k8s.io", "localsubjectaccessreviews"): ((_CREATE_VERBS, _allow_any),),
+}
+
+
+__all__ = ["ADMIN", "MASTERS", "AccessControl", "Tokens"]
+
+_IMPERSONATE_PREFIX = "impersonate-"
+_USER_HEADER, _GROUP_HEADER, _UID_HEADER = (
+    f"{_IMPERSONATE_PREFIX}user",
+    f"{_IMPERSONATE_PREFIX}group",
+    f"{_IMPERSONATE_PREFIX}uid",
+)
+_EXTRA_PREFIX = f"{_IMPERSONATE_PREFIX}extra-"
+
+
+class AccessControl:
+    """The rules of a store, and who is known to the server."""
+
+    def __init__(self, store: Store, clock: Clock, tokens: Tokens) -> None:
+        self._store = store
+        self.authenticator = Authenticator(store, clock, tokens)
+        self.rbac = RbacAuthorizer(store)
+        #: By which what a client was handed is known when it comes back.
+        self.token_signer = tokens.signer.hmac_signer()
+
+    def allows(self, user: UserInfo, attributes: AuthorizationAttributes) -> bool:
+        """Whether somebody may do that."""
+        if MASTERS in user.groups:
+            return True
+        if NODES in user.groups and not attributes.path:
+            node = node_name(user)
+            if node and node_allows(self._store, node, attributes):
+                return True
+        return self.rbac.allows(user, attributes)
+
+    def authorize(self, user: UserInfo, verb: str, call: RequestInfo) -> None:
+        """Refuse a call on objects that the user may not make."""
+        if MASTERS in user.groups:
+            return
+        kind, part = call.kind, call.subresource
+        what = f"{kind.plural}/{part}" if part else kind.plural
+        # Whoever has a role in a namespace has it for the namespace itself.
+        space = call.name if kind is NAMESPACE else call.namespace
+        fields = call.query.get("fieldSelector", "")
+        ask = AuthorizationAttributes(verb, kind.group, what, space, call.name, fields=fields)
+        if not self.allows(user, ask):
+            raise _forbidden(user, ask, kind.resource, kind.plural)
+
+    def authorize_path(self, user: UserInfo, method: str, path: str) -> None:
+        """Refuse a path that is not about objects."""
+        verb = method.lower()
+        if not self.allows(user, AuthorizationAttributes(verb, path=path)):
+            raise Forbidden(f'forbidden: User "{user.name}" cannot {verb} path "{path}"')
+
+    def impersonate(self, request: Request) -> Request:
+        """The request as whoever it wants to be made by, if its user may act as them."""
+        if not any(key.startswith(_IMPERSONATE_PREFIX) for key in request.headers):
+            return request
+        headers = {k: v for k, v in request.headers.items() if k.startswith(_IMPERSONATE_PREFIX)}
+        if not headers.get(_USER_HEADER):
+            raise BadRequest(f"requested {sorted(headers)} without impersonating a user")
+        wanted = _impersonated_user(headers)
+        for ask in _impersonation_attributes(wanted, headers):
+            if not self.allows(request.user, ask):
+                raise _forbidden(request.user, ask, ask.resource, ask.resource)
+        return replace(request, user=wanted)
+
+
+def _impersonated_user(headers: dict[str, str]) -> UserInfo:
+    """The user that a request wants to be made by."""
+    name, groups = headers[_USER_HEADER], _split_header(headers.get(_GROUP_HEADER, ""))
+    if not groups and (place := parse_service_account(name)):
+        groups = service_account_user(*place).groups
+    everybody = UNAUTHENTICATED if name == ANONYMOUS_NAME else AUTHENTICATED
+    extra = tuple(
+        (key.removeprefix(_EXTRA_PREFIX), value)
+        for key, values in sorted(headers.items())
+        if key.startswith(_EXTRA_PREFIX)
+        for value in _split_header(values)
+    )
+    return UserInfo(
+        name, tuple(dict.fromkeys((*groups, everybody))), headers.get(_UID_HEADER, ""), extra
+    )
+
+
+def _impersonation_attributes(
+    user: UserInfo, headers: dict[str, str]
+) -> list[AuthorizationAttributes]:
+    """What somebody must be allowed to act as that user."""
+    place = parse_service_account(user.name)
+    asks = [
+        AuthorizationAttributes("impersonate", "", "serviceaccounts", *place)
+        if place
+        else AuthorizationAttributes("impersonate", "", "users", name=user.name)
+    ]
+    asks += [
+        AuthorizationAttributes("impersonate", "", "groups", name=group)
+        for group in _split_header(headers.get(_GROUP_HEADER, ""))
+    ]
+    tokens = "authentication.k8s.io"
+    if user.uid:
+        asks.append(AuthorizationAttributes("impersonate", tokens, "uids", name=user.uid))
+    return asks + [
+        AuthorizationAttributes("impersonate", tokens, f"userextras/{key}", name=value)
+        for key, value in user.extra
+    ]
+
+
+def _split_header(text: str) -> tuple[str, ...]:
+    """The values of a header that may have come more than once."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _forbidden(
+    user: UserInfo, attributes: AuthorizationAttributes, resource: str, plural: str
+) -> Forbidden:
+    where = (
+        f'in the namespace "{attributes.namespace}"'
+        if attributes.namespace
+        else "at the cluster scope"
+    )
+    named = f'{resource} "{attributes.name}"' if attributes.name else resource
+    return Forbidden(
+        f'{named} is forbidden: User "{user.name}" cannot {attributes.verb} resource "{attributes.resource}" in '
+        f'API group "{attributes.group}" {where}',
+        name=attributes.name,
+        group=attributes.group,
+        kind=plural,
+    )

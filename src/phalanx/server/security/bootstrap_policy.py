@@ -1,0 +1,495 @@
+"""The roles that every cluster has, and who has them: a table.
+
+Names, rules and subjects are those of Kubernetes for what we serve, so that manifests which bind
+`view` or `edit` mean here what they mean there. Beside them stand roles of our own loops. What a
+role of ours holds is what its holder does, and no more. `bootstrap` writes the table.
+
+Puts the roles and bindings of the table into a store: what is missing, in one transaction.
+
+At every start. What somebody took away from a role or a binding comes back, what they added stays;
+an object that carries the annotation `autoupdate: "false"` is left alone. Draws no lots: a cluster
+of some seed has the same uids with this as without.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from phalanx.api.kinds import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, RBAC_GROUP, ROLE_BINDING, Kind
+from phalanx.api.wire import Object
+from phalanx.server.objects import decode_record, encoder
+from phalanx.server.security.authorization import NODE_LEASE_NAMESPACE
+from phalanx.server.security.rbac import PolicyRule, uncovered_rules
+from phalanx.server.security.users import (
+    AUTHENTICATED,
+    MASTERS,
+    SERVICE_ACCOUNTS,
+    UNAUTHENTICATED,
+)
+from phalanx.store.kv import Store, StoreWrite
+
+_READ_VERBS = "get list watch"
+_WRITE_VERBS = "create delete deletecollection patch update"
+_ALL_VERBS = f"{_READ_VERBS} {_WRITE_VERBS}"
+_EVENT_VERBS = "create patch update"
+_CORE_GROUP, _BATCH_GROUP, _POLICY_GROUP, _RBAC_GROUP = (
+    "",
+    "batch",
+    "policy",
+    "rbac.authorization.k8s.io",
+)
+_SCHEDULING_GROUP, _RESOURCE_GROUP, _COORDINATION_GROUP = (
+    "scheduling.k8s.io",
+    "resource.k8s.io",
+    "coordination.k8s.io",
+)
+_PHALANX_GROUP, _JOB_SET_GROUP, _LEADER_WORKER_SET_GROUP = (
+    "phalanx.dev",
+    "jobset.x-k8s.io",
+    "leaderworkerset.x-k8s.io",
+)
+_AUTHENTICATION_GROUP, _AUTHORIZATION_GROUP = "authentication.k8s.io", "authorization.k8s.io"
+_METRICS_GROUP = "metrics.k8s.io"
+_AGGREGATION_LABEL_PREFIX = "rbac.authorization.k8s.io/aggregate-to-"
+#: The groups that events are written in.
+_AND_EVENTS_GROUP = " events.k8s.io"
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapRole:
+    """A cluster role: its rules, its labels, and the label by which it takes others' rules."""
+
+    rules: tuple[PolicyRule, ...] = ()
+    aggregates_to: tuple[str, ...] = ()
+    aggregates: tuple[str, ...] = ()
+
+    def aggregation_rule(self) -> Object | None:
+        """Its aggregation rule, if it has one."""
+        selectors = [
+            {"matchLabels": {f"{_AGGREGATION_LABEL_PREFIX}{label}": "true"}}
+            for label in self.aggregates
+        ]
+        return {"clusterRoleSelectors": selectors} if selectors else None
+
+    def aggregation_labels(self) -> dict[str, str]:
+        """The labels by which others take its rules."""
+        return {f"{_AGGREGATION_LABEL_PREFIX}{label}": "true" for label in self.aggregates_to}
+
+
+def _allow(verbs: str, groups: str, resources: str, names: str = "") -> PolicyRule:
+    """`get list`, `batch` or several groups (the first may be the core's), `jobs jobs/status`."""
+    parts = (verbs.split(), groups.split(" "), resources.split(), names.split())
+    return PolicyRule(*map(tuple, parts))
+
+
+def _allow_paths(verbs: str, paths: str) -> PolicyRule:
+    return PolicyRule(tuple(verbs.split()), paths=tuple(paths.split()))
+
+
+_EVENT_RULE = _allow(_EVENT_VERBS, _CORE_GROUP + _AND_EVENTS_GROUP, "events")
+_HEALTH_PATHS = "/healthz /livez /readyz /version /version/"
+
+# ------------------------------------------------------------------------------------------ people
+
+_USER_ROLES: Mapping[str, BootstrapRole] = {
+    "cluster-admin": BootstrapRole((_allow("*", "*", "*"), _allow_paths("*", "*"))),
+    "admin": BootstrapRole(aggregates=("admin",)),
+    "edit": BootstrapRole(aggregates_to=("admin",), aggregates=("edit",)),
+    "view": BootstrapRole(aggregates_to=("edit",), aggregates=("view",)),
+    "system:aggregate-to-admin": BootstrapRole(
+        (
+            _allow("create", _AUTHORIZATION_GROUP, "localsubjectaccessreviews"),
+            _allow(_ALL_VERBS, _RBAC_GROUP, "roles rolebindings"),
+        ),
+        aggregates_to=("admin",),
+    ),
+    "system:aggregate-to-edit": BootstrapRole(
+        (
+            _allow(_READ_VERBS, _CORE_GROUP, "secrets"),
+            _allow("impersonate", _CORE_GROUP, "serviceaccounts"),
+            _allow(
+                _WRITE_VERBS, _CORE_GROUP, "configmaps events persistentvolumeclaims pods secrets"
+            ),
+            _allow(_WRITE_VERBS, _CORE_GROUP, "serviceaccounts services"),
+            _allow("create", _CORE_GROUP, "pods/eviction serviceaccounts/token"),
+            _allow(_WRITE_VERBS, _BATCH_GROUP, "cronjobs jobs"),
+            _allow(_ALL_VERBS, _COORDINATION_GROUP, "leases"),
+            _allow(_WRITE_VERBS, _POLICY_GROUP, "poddisruptionbudgets"),
+            _allow(_WRITE_VERBS, _SCHEDULING_GROUP, "compositepodgroups podgroups workloads"),
+            _allow(_WRITE_VERBS, _RESOURCE_GROUP, "resourceclaims resourceclaimtemplates"),
+            _allow(_WRITE_VERBS, _JOB_SET_GROUP, "jobsets"),
+            _allow(
+                _WRITE_VERBS, _LEADER_WORKER_SET_GROUP, "leaderworkersets leaderworkersets/scale"
+            ),
+        ),
+        aggregates_to=("edit",),
+    ),
+    "system:aggregate-to-view": BootstrapRole(
+        (
+            _allow(
+                _READ_VERBS,
+                _CORE_GROUP,
+                "configmaps events limitranges namespaces namespaces/status",
+            ),
+            _allow(
+                _READ_VERBS, _CORE_GROUP, "persistentvolumeclaims persistentvolumeclaims/status"
+            ),
+            _allow(
+                _READ_VERBS, _CORE_GROUP, "pods pods/log pods/status podtemplates serviceaccounts"
+            ),
+            _allow(
+                _READ_VERBS,
+                _CORE_GROUP,
+                "resourcequotas resourcequotas/status services services/status",
+            ),
+            _allow(_READ_VERBS, "events.k8s.io", "events"),
+            _allow(_READ_VERBS, _BATCH_GROUP, "cronjobs cronjobs/status jobs jobs/status"),
+            _allow(_READ_VERBS, _POLICY_GROUP, "poddisruptionbudgets poddisruptionbudgets/status"),
+            _allow(_READ_VERBS, _SCHEDULING_GROUP, "compositepodgroups compositepodgroups/status"),
+            _allow(_READ_VERBS, _SCHEDULING_GROUP, "podgroups podgroups/status workloads"),
+            _allow(
+                _READ_VERBS,
+                _RESOURCE_GROUP,
+                "resourceclaims resourceclaims/status resourceclaimtemplates",
+            ),
+            _allow(_READ_VERBS, _JOB_SET_GROUP, "jobsets jobsets/status"),
+            _allow(
+                _READ_VERBS, _LEADER_WORKER_SET_GROUP, "leaderworkersets leaderworkersets/scale"
+            ),
+            _allow(_READ_VERBS, _LEADER_WORKER_SET_GROUP, "leaderworkersets/status"),
+        ),
+        aggregates_to=("view",),
+    ),
+    "system:aggregated-metrics-reader": BootstrapRole(
+        (_allow(_READ_VERBS, _METRICS_GROUP, "nodes pods"),),
+        aggregates_to=("view", "edit", "admin"),
+    ),
+    "system:basic-user": BootstrapRole(
+        (
+            _allow(
+                "create", _AUTHORIZATION_GROUP, "selfsubjectaccessreviews selfsubjectrulesreviews"
+            ),
+            _allow("create", _AUTHENTICATION_GROUP, "selfsubjectreviews"),
+        )
+    ),
+    "system:discovery": BootstrapRole(
+        (_allow_paths("get", f"/api /api/* /apis /apis/* /openapi /openapi/* {_HEALTH_PATHS}"),)
+    ),
+    "system:public-info-viewer": BootstrapRole((_allow_paths("get", _HEALTH_PATHS),)),
+    "system:monitoring": BootstrapRole(
+        (_allow_paths("get", "/healthz /healthz/* /livez /livez/* /metrics /readyz /readyz/*"),)
+    ),
+    "system:service-account-issuer-discovery": BootstrapRole(
+        (_allow_paths("get", "/.well-known/openid-configuration /openid/v1/jwks"),)
+    ),
+    "system:auth-delegator": BootstrapRole(
+        (
+            _allow("create", _AUTHENTICATION_GROUP, "tokenreviews"),
+            _allow("create", _AUTHORIZATION_GROUP, "subjectaccessreviews"),
+        )
+    ),
+}
+
+# -------------------------------------------------------------------------------------- components
+
+#: Renews leases of nodes, many at once.
+_LEASE_RENEWER_ROLE = "system:phalanx:lease-renewer"
+#: Whoever registers nodes of our own; from then on each of them is somebody (`nodes`).
+_NODE_REGISTRATION_RULE = _allow("create get patch", _CORE_GROUP, "nodes")
+
+_COMPONENT_ROLES: Mapping[str, BootstrapRole] = {
+    "system:kube-controller-manager": BootstrapRole((_allow("get list watch", "*", "*"),)),
+    "system:kube-scheduler": BootstrapRole(
+        (
+            _EVENT_RULE,
+            _allow("create", _COORDINATION_GROUP, "leases"),
+            _allow(
+                "get update patch",
+                _COORDINATION_GROUP,
+                "leases",
+                "default-scheduler kube-scheduler phalanx-scheduler",
+            ),
+            _allow(
+                _READ_VERBS,
+                _CORE_GROUP,
+                "namespaces nodes persistentvolumeclaims persistentvolumes services",
+            ),
+            _allow("delete get list watch", _CORE_GROUP, "pods"),
+            _allow("create", _CORE_GROUP, "bindings pods/binding"),
+            _allow("patch update", _CORE_GROUP, "pods/status"),
+            _allow("create", _PHALANX_GROUP, "groupbindings groupevictions"),
+            _allow(_READ_VERBS, _POLICY_GROUP, "poddisruptionbudgets"),
+            _allow(
+                _READ_VERBS,
+                _SCHEDULING_GROUP,
+                "compositepodgroups podgroups priorityclasses workloads",
+            ),
+            _allow("patch update", _SCHEDULING_GROUP, "compositepodgroups/status podgroups/status"),
+            _allow("patch", _SCHEDULING_GROUP, "podgroups"),
+            _allow(_READ_VERBS, _RESOURCE_GROUP, "deviceclasses resourceclaims resourceslices"),
+            _allow("patch update", _RESOURCE_GROUP, "resourceclaims resourceclaims/status"),
+            _allow("create", _AUTHENTICATION_GROUP, "tokenreviews"),
+            _allow("create", _AUTHORIZATION_GROUP, "subjectaccessreviews"),
+        )
+    ),
+    # What one node may is narrowed down by `nodes`; nobody has this role by a binding.
+    "system:node": BootstrapRole(
+        (
+            _allow("create", _AUTHENTICATION_GROUP, "tokenreviews"),
+            _allow(
+                "create", _AUTHORIZATION_GROUP, "localsubjectaccessreviews subjectaccessreviews"
+            ),
+            _EVENT_RULE,
+            _allow("create get list patch update watch", _CORE_GROUP, "nodes"),
+            _allow("patch update", _CORE_GROUP, "nodes/status"),
+            _allow("delete get list watch", _CORE_GROUP, "pods"),
+            _allow("patch update", _CORE_GROUP, "pods/status"),
+            _allow("create", _CORE_GROUP, "pods/eviction serviceaccounts/token"),
+            _allow("get", _CORE_GROUP, "configmaps persistentvolumeclaims secrets serviceaccounts"),
+            _allow(_READ_VERBS, _CORE_GROUP, "services"),
+            _allow("get", _RESOURCE_GROUP, "resourceclaims"),
+            _allow("create delete get patch update", _COORDINATION_GROUP, "leases"),
+        )
+    ),
+    "system:phalanx:simulated-nodes": BootstrapRole((_NODE_REGISTRATION_RULE,)),
+    "system:phalanx:process-nodes": BootstrapRole(
+        (_NODE_REGISTRATION_RULE, _allow("create", _METRICS_GROUP, "pods"))
+    ),
+    _LEASE_RENEWER_ROLE: BootstrapRole((_allow("create", _PHALANX_GROUP, "leaserenewals"),)),
+}
+
+#: Controllers by the name of their service account in kube-system.
+CONTROLLER_RULES: Mapping[str, tuple[PolicyRule, ...]] = {
+    "clusterrole-aggregation-controller": (
+        _allow("escalate get list patch update watch", _RBAC_GROUP, "clusterroles"),
+    ),
+    "composite-group-controller": (
+        _allow("get list patch watch", _SCHEDULING_GROUP, "compositepodgroups podgroups"),
+        _allow("patch update", _SCHEDULING_GROUP, "compositepodgroups/status"),
+        _EVENT_RULE,
+    ),
+    "cronjob-controller": (
+        _allow("get list update watch patch", _BATCH_GROUP, "cronjobs"),
+        _allow("create delete get list patch update watch", _BATCH_GROUP, "jobs"),
+        _allow("patch update", _BATCH_GROUP, "cronjobs/status cronjobs/finalizers"),
+        _EVENT_RULE,
+    ),
+    "disruption-controller": (
+        _allow("get list watch patch", _CORE_GROUP, "pods"),
+        _allow("patch update", _CORE_GROUP, "pods/status"),
+        _allow(_READ_VERBS, _POLICY_GROUP, "poddisruptionbudgets"),
+        _allow("patch update", _POLICY_GROUP, "poddisruptionbudgets/status"),
+        _EVENT_RULE,
+    ),
+    "generic-garbage-collector": (
+        _allow("delete get list patch update watch", "*", "*"),
+        _EVENT_RULE,
+    ),
+    "job-controller": (
+        _allow("get list patch update watch", _BATCH_GROUP, "jobs"),
+        _allow("patch update", _BATCH_GROUP, "jobs/status jobs/finalizers"),
+        _allow("create delete get list patch watch", _CORE_GROUP, "pods"),
+        _allow(
+            "create get list patch update watch delete", _SCHEDULING_GROUP, "podgroups workloads"
+        ),
+        _allow("patch update", _SCHEDULING_GROUP, "podgroups/finalizers workloads/finalizers"),
+        _allow("get list", _SCHEDULING_GROUP, "priorityclasses"),
+        _EVENT_RULE,
+    ),
+    "namespace-controller": (
+        _allow("delete get list watch", _CORE_GROUP, "namespaces"),
+        _allow("patch update", _CORE_GROUP, "namespaces/finalize namespaces/status"),
+        _allow("delete deletecollection get list", "*", "*"),
+    ),
+    "node-controller": (
+        _allow("delete get list patch update watch", _CORE_GROUP, "nodes"),
+        _allow("patch update", _CORE_GROUP, "nodes/status pods/status"),
+        _allow("delete get list", _CORE_GROUP, "pods"),
+        _allow(_READ_VERBS, _COORDINATION_GROUP, "leases"),
+        _EVENT_RULE,
+    ),
+    "pod-garbage-collector": (
+        _allow("delete get list watch", _CORE_GROUP, "pods"),
+        _allow("get list", _CORE_GROUP, "nodes"),
+        _allow("patch", _CORE_GROUP, "pods/status"),
+    ),
+    "podgroup-protection-controller": (
+        _allow("get list patch update watch", _SCHEDULING_GROUP, "podgroups"),
+        _allow(_READ_VERBS, _CORE_GROUP, "pods"),
+    ),
+    "replica-group-controller": (
+        _allow(_READ_VERBS, _CORE_GROUP, "pods"),
+        _allow("create get list watch", _SCHEDULING_GROUP, "podgroups"),
+        _allow(_READ_VERBS, _SCHEDULING_GROUP, "workloads"),
+        _allow("patch update", _SCHEDULING_GROUP, "workloads/finalizers"),
+        _allow("get list", _SCHEDULING_GROUP, "priorityclasses"),
+    ),
+    "resource-claim-controller": (
+        _allow("get list watch", _CORE_GROUP, "pods"),
+        _allow("patch update", _CORE_GROUP, "pods/status pods/finalizers"),
+        _allow(_READ_VERBS, _SCHEDULING_GROUP, "podgroups"),
+        _allow("patch update", _SCHEDULING_GROUP, "podgroups/status podgroups/finalizers"),
+        _allow("create delete get list patch update watch", _RESOURCE_GROUP, "resourceclaims"),
+        _allow("patch update", _RESOURCE_GROUP, "resourceclaims/status"),
+        _allow(_READ_VERBS, _RESOURCE_GROUP, "resourceclaimtemplates"),
+        _EVENT_RULE,
+    ),
+    "service-account-controller": (
+        _allow("create get list watch", _CORE_GROUP, "serviceaccounts"),
+    ),
+    "taint-eviction-controller": (
+        _allow("delete get list watch", _CORE_GROUP, "pods"),
+        _allow("get list watch", _CORE_GROUP, "nodes"),
+        _allow("patch", _CORE_GROUP, "pods/status"),
+        _EVENT_RULE,
+    ),
+    "ttl-after-finished-controller": (
+        _allow("delete get list watch", _BATCH_GROUP, "jobs"),
+        _EVENT_RULE,
+    ),
+}
+
+CLUSTER_ROLES: Mapping[str, BootstrapRole] = {
+    **_USER_ROLES,
+    **_COMPONENT_ROLES,
+    **{
+        f"system:controller:{name}": BootstrapRole(rules)
+        for name, rules in CONTROLLER_RULES.items()
+    },
+}
+
+
+def _group_subject(name: str) -> Object:
+    return {"kind": "Group", "apiGroup": _RBAC_GROUP, "name": name}
+
+
+def _user_subject(name: str) -> Object:
+    return {"kind": "User", "apiGroup": _RBAC_GROUP, "name": name}
+
+
+def _controller_subject(name: str) -> Object:
+    return {"kind": "ServiceAccount", "name": name, "namespace": "kube-system"}
+
+
+#: Cluster role -> who has it everywhere; the binding has the role's name.
+CLUSTER_BINDINGS: Mapping[str, tuple[Object, ...]] = {
+    "cluster-admin": (_group_subject(MASTERS),),
+    "system:basic-user": (_group_subject(AUTHENTICATED),),
+    "system:discovery": (_group_subject(AUTHENTICATED),),
+    "system:public-info-viewer": (_group_subject(AUTHENTICATED), _group_subject(UNAUTHENTICATED)),
+    "system:monitoring": (_group_subject("system:monitoring"),),
+    "system:service-account-issuer-discovery": (_group_subject(SERVICE_ACCOUNTS),),
+    "system:kube-controller-manager": (_user_subject("system:kube-controller-manager"),),
+    "system:kube-scheduler": (_user_subject("system:kube-scheduler"),),
+    "system:phalanx:simulated-nodes": (_user_subject("system:phalanx:simulated-nodes"),),
+    "system:phalanx:process-nodes": (_user_subject("system:phalanx:process-nodes"),),
+    "system:node": (),
+    **{f"system:controller:{name}": (_controller_subject(name),) for name in CONTROLLER_RULES},
+}
+
+#: (namespace, cluster role) -> who has it there alone; the binding has the role's name.
+NAMESPACED_BINDINGS: Mapping[tuple[str, str], tuple[Object, ...]] = {
+    (NODE_LEASE_NAMESPACE, _LEASE_RENEWER_ROLE): (
+        _user_subject("system:phalanx:simulated-nodes"),
+        _user_subject("system:phalanx:process-nodes"),
+    ),
+}
+
+
+_AUTOUPDATE = "rbac.authorization.kubernetes.io/autoupdate"
+_BOOTSTRAPPING = "kubernetes.io/bootstrapping"
+
+
+async def ensure_bootstrap_policy(store: Store, now: str) -> None:
+    """Have all of the table in the store."""
+    writes = [_reconcile_write(store, kind, wanted, now) for kind, wanted in _bootstrap_objects()]
+    if lacking := [write for write in writes if write]:
+        await store.commit(lacking)
+
+
+def _bootstrap_objects() -> Iterator[tuple[Kind, Object]]:
+    for name, role in CLUSTER_ROLES.items():
+        yield CLUSTER_ROLE, _cluster_role_object(name, role)
+    for name, subjects in CLUSTER_BINDINGS.items():
+        yield CLUSTER_ROLE_BINDING, _binding_object(name, subjects)
+    for (namespace, name), subjects in NAMESPACED_BINDINGS.items():
+        yield ROLE_BINDING, _binding_object(name, subjects, namespace)
+
+
+def _cluster_role_object(name: str, role: BootstrapRole) -> Object:
+    obj: Object = {"metadata": _metadata(name, role.aggregation_labels())}
+    if aggregation := role.aggregation_rule():
+        obj["aggregationRule"] = aggregation
+    return {**obj, "rules": [rule.to_object() for rule in _role_rules(role)]}
+
+
+def _role_rules(role: BootstrapRole) -> Iterable[PolicyRule]:
+    """The rules of a role, or of all that it takes the rules of, in the order of their names."""
+    if not role.aggregates:
+        return role.rules
+    taken = [
+        other
+        for _, other in sorted(CLUSTER_ROLES.items())
+        if {*role.aggregates} & {*other.aggregates_to}
+    ]
+    return dict.fromkeys(rule for other in taken for rule in _role_rules(other))
+
+
+def _binding_object(name: str, subjects: tuple[Object, ...], namespace: str = "") -> Object:
+    reference = {"apiGroup": RBAC_GROUP, "kind": CLUSTER_ROLE.name, "name": name}
+    obj: Object = {"metadata": _metadata(name, {}, namespace), "roleRef": reference}
+    return {**obj, "subjects": [dict(one) for one in subjects]} if subjects else obj
+
+
+def _metadata(name: str, labels: dict[str, str], namespace: str = "") -> Object:
+    own = {_BOOTSTRAPPING: "rbac-defaults", **labels}
+    where = {"namespace": namespace} if namespace else {}
+    return {"name": name, **where, "labels": own, "annotations": {_AUTOUPDATE: "true"}}
+
+
+def _reconcile_write(store: Store, kind: Kind, wanted: Object, now: str) -> StoreWrite | None:
+    """What brings an object to where it should be, if it is not there."""
+    name, namespace = wanted["metadata"]["name"], wanted["metadata"].get("namespace", "")
+    key = kind.store_key(namespace, name)
+    record = store.pending(key)
+    if record is None:
+        born = {"uid": _deterministic_uid(kind, name, now), "creationTimestamp": now}
+        wanted["metadata"] |= born
+        return StoreWrite(key, encoder(wanted), 0)
+    there = decode_record(record)
+    if not _add_missing(there, wanted):
+        return None
+    return StoreWrite(record.key, encoder(there), record.revision)
+
+
+def _add_missing(existing: Object, wanted: Object) -> bool:
+    """Add what is missing, in place; whether anything was."""
+    if existing["metadata"].get("annotations", {}).get(_AUTOUPDATE) == "false":
+        return False
+    missing = {
+        "rules": _missing_rules(existing, wanted),
+        "subjects": [
+            s for s in wanted.get("subjects", ()) if s not in existing.get("subjects", ())
+        ],
+    }
+    for field, values in missing.items():
+        if values:
+            existing[field] = [*(existing.get(field) or ()), *values]
+    return any(missing.values())
+
+
+def _missing_rules(existing: Object, wanted: Object) -> list[Object]:
+    held = [PolicyRule.from_object(rule) for rule in existing.get("rules") or ()]
+    if "aggregationRule" in existing:
+        return []
+    asked = [PolicyRule.from_object(rule) for rule in wanted.get("rules", ())]
+    return [rule.to_object() for rule in asked if uncovered_rules(held, [rule])]
+
+
+def _deterministic_uid(kind: Kind, name: str, now: str) -> str:
+    """A UUID that says when this object of that name was made."""
+    digits = hashlib.sha256(f"{kind.resource} {name} {now}".encode()).hexdigest()
+    return "-".join((digits[:8], digits[8:12], f"5{digits[13:16]}", f"8{digits[17:20]}",
+                     digits[20:32]))  # fmt: skip

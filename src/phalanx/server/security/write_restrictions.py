@@ -1,0 +1,193 @@
+"""What may be written depends on who writes it: the checks that need the object itself.
+
+`server.writing` asks once an object is complete, before it is stored. Nobody grants what they do
+not hold, unless they may `escalate` or `bind`; nobody holds up the deletion of what they could not
+hold up by themselves; a node writes of itself alone. Nothing here changes an object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from phalanx.api.kinds import (
+    CLUSTER_ROLE,
+    CLUSTER_ROLE_BINDING,
+    LEASE,
+    NODE,
+    RBAC_GROUP,
+    ROLE,
+    ROLE_BINDING,
+    Kind,
+)
+from phalanx.api.wire import Object, UserInfo
+from phalanx.server.context import ServerContext
+from phalanx.server.objects import forbidden_error, not_found_error
+from phalanx.server.request_info import RequestInfo
+from phalanx.server.security.rbac import ALL, AuthorizationAttributes, PolicyRule, uncovered_rules
+from phalanx.server.security.users import MASTERS, node_name
+
+WriteCheck = Callable[[ServerContext, RequestInfo, Object, Object | None], None]
+
+_ALL_RULES = (PolicyRule((ALL,), (ALL,), (ALL,)), PolicyRule((ALL,), paths=(ALL,)))
+#: Labels that nobody may give to their own node: others decide by them what runs there.
+_RESERVED_LABEL_PREFIX = "node-restriction.kubernetes.io/"
+
+
+def check_write_restrictions(
+    context: ServerContext, call: RequestInfo, new: Object, old: Object | None
+) -> None:
+    """Refuse an object that this user may not write, even if they may write others of its kind."""
+    user = call.request.user
+    if MASTERS in user.groups:
+        return
+    if old is None and call.request.method != "POST":
+        # Whoever updates what is not there creates it.
+        context.access.authorize(user, "create", call)
+    if "ownerReferences" in new["metadata"]:
+        _check_owner_references(context, call, new, old)
+    for step in _KIND_CHECKS.get(call.stored_kind, ()):
+        step(context, call, new, old)
+
+
+# ------------------------------------------------------------------------------------------ grants
+
+
+def _check_role_escalation(
+    context: ServerContext, call: RequestInfo, new: Object, old: Object | None
+) -> None:
+    """A role's rules must be held by whoever writes them."""
+    parts = ("rules", "aggregationRule")
+    if old is not None and all(new.get(part) == old.get(part) for part in parts):
+        return
+    wanted = [PolicyRule.from_object(rule) for rule in new.get("rules") or ()]
+    if new.get("aggregationRule"):
+        wanted = [*wanted, *_ALL_RULES]
+    _check_escalation(
+        context, call, new, "escalate", call.stored_kind, new["metadata"]["name"], wanted
+    )
+
+
+def _check_binding_escalation(
+    context: ServerContext, call: RequestInfo, new: Object, old: Object | None
+) -> None:
+    """The role that a binding gives must be held by whoever gives it."""
+    parts = ("roleRef", "subjects")
+    if old is not None and all(new.get(part) == old.get(part) for part in parts):
+        return
+    kind = ROLE if new["roleRef"]["kind"] == ROLE.name else CLUSTER_ROLE
+    name = new["roleRef"]["name"]
+    rules = context.access.rbac.role_rules(call.namespace if kind is ROLE else "", name)
+    may_bind = AuthorizationAttributes("bind", RBAC_GROUP, kind.plural, call.namespace, name)
+    if rules is None and not context.access.allows(call.request.user, may_bind):
+        raise not_found_error(kind, name)
+    _check_escalation(context, call, new, "bind", kind, name, rules or ())
+
+
+def _check_escalation(
+    context: ServerContext, call: RequestInfo, new: Object, verb: str, kind: Kind, name: str,
+    wanted: Sequence[PolicyRule],
+) -> None:  # fmt: skip
+    user, access = call.request.user, context.access
+    if access.allows(
+        user, AuthorizationAttributes(verb, RBAC_GROUP, kind.plural, call.namespace, name)
+    ):
+        return
+    lacking = uncovered_rules(access.rbac.rules(user, call.namespace), wanted)
+    if lacking:
+        rows = "\n".join(map(str, lacking))
+        raise forbidden_error(
+            call.kind,
+            new["metadata"]["name"],
+            f"{_describe_user(user)} is attempting to grant RBAC permissions not currently held:\n{rows}",
+        )
+
+
+def _describe_user(user: UserInfo) -> str:
+    groups = " ".join(f'"{group}"' for group in user.groups)
+    return f'user "{user.name}" (groups=[{groups}])'
+
+
+# ------------------------------------------------------------------------------------------ owners
+
+
+def _check_owner_references(
+    context: ServerContext, call: RequestInfo, new: Object, old: Object | None
+) -> None:
+    """To hold up an owner's deletion is to set a finalizer on it."""
+    before = (old or {"metadata": {}})["metadata"].get("ownerReferences") or ()
+    for owner in new["metadata"]["ownerReferences"]:
+        if not owner.get("blockOwnerDeletion") or owner in before:
+            continue
+        ask = _finalizer_attributes(context, call, owner)
+        if ask is None or not context.access.allows(call.request.user, ask):
+            raise forbidden_error(
+                call.kind, new["metadata"]["name"],
+                "cannot set blockOwnerDeletion if an ownerReference refers to a resource you "
+                f"can't set finalizers on: {owner.get('kind')} {owner.get('name')}",
+            )  # fmt: skip
+
+
+def _finalizer_attributes(
+    context: ServerContext, call: RequestInfo, owner: Object
+) -> AuthorizationAttributes | None:
+    """What whoever sets a finalizer on an owner asks for; None if there is no such kind."""
+    for kind in context.registry.kinds:
+        if kind.name == owner.get("kind") and kind.api_version == owner.get("apiVersion"):
+            place = call.namespace if kind.namespaced else ""
+            resource = f"{kind.plural}/finalizers"
+            return AuthorizationAttributes(
+                "update", kind.group, resource, place, owner.get("name", "")
+            )
+    return None
+
+
+# ------------------------------------------------------------------------------------------- nodes
+
+
+def _check_node_restriction(
+    context: ServerContext, call: RequestInfo, new: Object, old: Object | None
+) -> None:
+    """A node makes and changes itself alone, but neither its taints nor labels that are kept."""
+    node = node_name(call.request.user)
+    if not node:
+        return
+    _check_own_name(call, new, node)
+    labels, before = (_labels(one) for one in (new, old))
+    changed = [key for key in {**labels, **before} if labels.get(key) != before.get(key)]
+    kept = sorted(key for key in changed if _RESERVED_LABEL_PREFIX in key.partition("/")[0] + "/")
+    if kept:
+        raise forbidden_error(
+            call.kind, node, f"is not allowed to modify labels: {', '.join(kept)}"
+        )
+    if old is not None and new.get("spec", {}).get("taints") != old.get("spec", {}).get("taints"):
+        raise forbidden_error(call.kind, node, f'node "{node}" is not allowed to modify taints')
+
+
+def _check_lease_restriction(
+    context: ServerContext, call: RequestInfo, new: Object, old: Object | None
+) -> None:
+    """A node makes a lease of its own name."""
+    if node := node_name(call.request.user):
+        _check_own_name(call, new, node)
+
+
+def _check_own_name(call: RequestInfo, new: Object, node: str) -> None:
+    name = new["metadata"]["name"]
+    if name != node:
+        raise forbidden_error(
+            call.kind, name, f'node "{node}" is not allowed to modify node "{name}"'
+        )
+
+
+def _labels(obj: Object | None) -> Mapping[str, str]:
+    return (obj or {"metadata": {}})["metadata"].get("labels") or {}
+
+
+_KIND_CHECKS: Mapping[Kind, tuple[WriteCheck, ...]] = {
+    ROLE: (_check_role_escalation,),
+    CLUSTER_ROLE: (_check_role_escalation,),
+    ROLE_BINDING: (_check_binding_escalation,),
+    CLUSTER_ROLE_BINDING: (_check_binding_escalation,),
+    NODE: (_check_node_restriction,),
+    LEASE: (_check_lease_restriction,),
+}

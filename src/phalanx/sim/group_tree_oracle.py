@@ -1,0 +1,83 @@
+"""How groups hang together, read anew from plain objects at every question: for judging only.
+
+Slow and obvious on purpose: the scheduler's own account of trees (`scheduler/cluster/group_tree.py`) is
+held against this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+from phalanx.api.meta import Key
+from phalanx.api.scheduling import CompositePodGroup, PodGroup
+
+AnyPodGroup = PodGroup | CompositePodGroup
+#: Levels that a tree has at most.
+MAX_LEVELS = 4
+
+
+class GroupTreeOracle:
+    """All groups, of pods and of groups, by name. The maps may change."""
+
+    def __init__(
+        self, groups: Mapping[Key, PodGroup], composites: Mapping[Key, CompositePodGroup]
+    ) -> None:
+        self.groups, self.composites = groups, composites
+
+    def parent(self, group: AnyPodGroup) -> CompositePodGroup | None:
+        """What a group hangs from, if that is there."""
+        parent = group.spec.parent_composite_pod_group_name
+        return self.composites.get(Key(group.metadata.namespace, parent)) if parent else None
+
+    def ancestors(self, key: Key | None) -> list[AnyPodGroup]:
+        """A PodGroup and what it hangs from, up to the root or to what is missing."""
+        return self._path_to_root(self.groups.get(key) if key else None)
+
+    def _path_to_root(self, group: AnyPodGroup | None) -> list[AnyPodGroup]:
+        found: list[AnyPodGroup] = []
+        while group is not None and len(found) <= MAX_LEVELS:
+            found.append(group)
+            group = self.parent(group)
+        return found
+
+    def is_valid(self, key: Key | None) -> bool:
+        """Whether the tree that a PodGroup is in is one: of few levels, with a root, of a piece."""
+        return _is_valid_path(self.ancestors(key))
+
+    def root(self, key: Key | None) -> AnyPodGroup | None:
+        """The root of the tree that a PodGroup is in, if that is sound."""
+        return self.ancestors(key)[-1] if self.is_valid(key) else None
+
+    def children(self, group: AnyPodGroup) -> list[AnyPodGroup]:
+        """The groups that hang from one and belong there, the oldest first."""
+        every: list[AnyPodGroup] = [*self.groups.values(), *self.composites.values()]
+        found = [
+            one
+            for one in every
+            if self.parent(one) is group and _is_valid_path(self._path_to_root(one))
+        ]
+        return sorted(found, key=_age_key)
+
+    def eviction_root(self, key: Key | None) -> AnyPodGroup | None:
+        """The highest group above the pods of a PodGroup of which all pods go or none."""
+        modes = [(group, group.spec.disruption_mode) for group in self.ancestors(key)]
+        return next(
+            (group for group, mode in reversed(modes) if mode and mode.all is not None), None
+        )
+
+    def contains(self, group: AnyPodGroup, key: Key | None) -> bool:
+        """Whether a PodGroup is this group, or is below it."""
+        return any(one is group for one in self.ancestors(key))
+
+
+def _is_valid_path(line: list[AnyPodGroup]) -> bool:
+    if not line or len(line) > MAX_LEVELS or line[-1].spec.parent_composite_pod_group_name:
+        return False
+    works = [one.spec.workload_ref.workload_name for one in line if one.spec.workload_ref]
+    return all(one == other for one, other in pairwise(works))
+
+
+def _age_key(group: AnyPodGroup) -> tuple[str, str, bool]:
+    meta = group.metadata
+    return meta.creation_timestamp or "", meta.name, isinstance(group, CompositePodGroup)

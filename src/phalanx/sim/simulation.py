@@ -1,0 +1,137 @@
+"""Run a scenario: the whole control plane on a memory store, in virtual time. Start reading here.
+
+    scenario ─▶ driver ─▶ control plane ─▶ observer ─▶ auditor      (must hold: else Violation)
+                                                   └─▶ chronicle    (what became of it: Timeline)
+
+Everything that is drawn by lot is drawn from the scenario's seed: the same scenario gives the same
+Timeline, byte for byte, on any machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+from phalanx.api.conversion.hub import STORED_KINDS
+from phalanx.client.cache import ObjectCache
+from phalanx.clock import LoopClock
+from phalanx.components import ComponentConfig
+from phalanx.control_plane import ControlPlane
+from phalanx.controllers.scheduling.decision_log import DecisionLog
+from phalanx.randomness import SeededRandom
+from phalanx.scheduler.configuration.profiles import apply_feature_gates
+from phalanx.sim import virtual_time as loop
+from phalanx.sim.driver import ScenarioDriver, ScenarioNodes
+from phalanx.sim.invariants import InvariantAuditor
+from phalanx.sim.observer import ApiObserver
+from phalanx.sim.scenario import Scenario
+from phalanx.sim.timeline import Timeline, TimelineRecorder, condense
+from phalanx.store.memory import MemoryStore
+
+#: When simulations begin: 2026-01-01T00:00:00Z.
+EPOCH = 1_767_225_600.0
+#: Seconds that a commit takes, at least and at most.
+LATENCY = (0.0001, 0.002)
+#: Seconds by which what a scheduler has seen may be late.
+MAX_VIEW_LAG = 1.0
+#: Seconds that a simulation may take beyond what its scenario asks for.
+EXTRA_SECONDS = 3600.0
+
+
+class InvariantViolation(AssertionError):
+    """Something that must hold did not: a bug, and how to see it again."""
+
+    def __init__(self, seed: int, revision: int, time: float, sentence: str) -> None:
+        super().__init__(f"seed {seed}, revision {revision}, t={time:.3f}: {sentence}")
+
+
+def run_scenario(scenario: Scenario, log: DecisionLog | None = None) -> Timeline:
+    """Act a scenario out and tell what became of it; the scheduler's decisions go to the log."""
+    try:
+        return loop.run_virtual(
+            lambda: _simulate(scenario, log), max_seconds=scenario.until + EXTRA_SECONDS
+        )
+    except BaseExceptionGroup as group:
+        error = first_error(group)
+    raise error
+
+
+async def _simulate(scenario: Scenario, log: DecisionLog | None) -> Timeline:
+    clock, chance = LoopClock(asyncio.get_running_loop(), EPOCH), SeededRandom(scenario.seed)
+    store = MemoryStore(lambda: chance.between(*LATENCY))
+    plane = ControlPlane(
+        store,
+        clock,
+        chance,
+        ComponentConfig(without=("nodes",), gates=scenario.gates, decision_log=log),
+    )
+    machines = ScenarioNodes(plane.client("system:nodes"), clock, chance)
+    driver = ScenarioDriver(plane.client("user"), machines)
+    observer = ApiObserver(plane.client("observer"), scenario.gates.filter_served(STORED_KINDS))
+    report = SimulationReport(
+        observer, scenario.seed, whole_gangs=apply_feature_gates(scenario.gates).groups
+    )
+    async with plane.running(), _background_tasks(report.observer.run(), machines.run()):
+        await machines.add(scenario.nodes)
+        await driver.create_priority_classes(scenario.moments)
+        await report.align_start()
+        await driver.run(scenario.moments, report.start)
+        await asyncio.sleep(report.start + scenario.until - asyncio.get_running_loop().time())
+    return report.timeline()
+
+
+class SimulationReport:
+    """What is made of what the observer hears: verdicts at once, the timeline at the end.
+
+    Gangs need not be whole where their pods are placed one by one.
+    """
+
+    def __init__(self, observer: ApiObserver, seed: int, *, whole_gangs: bool = True) -> None:
+        self.observer, self._seed = observer, seed
+        self.start = math.inf
+        groups = observer.groups if whole_gangs else ObjectCache()
+        self._auditor = InvariantAuditor(
+            observer.pods, observer.nodes, groups, now=self._now, horizon=MAX_VIEW_LAG
+        )
+        self._recorder = TimelineRecorder(observer.pods, observer.groups, self._now)
+        observer.on_batch.append(self._check)
+
+    async def align_start(self) -> None:
+        """Wait for a full second, so that the API's own times, which are whole, tell the same."""
+        now = asyncio.get_running_loop().time()
+        self.start = math.floor(now) + 2.0
+        await asyncio.sleep(self.start - now)
+
+    def timeline(self) -> Timeline:
+        """What became of everything."""
+        return Timeline(condense(self._recorder.lines), self.observer.digest)
+
+    def _check(self, revision: int) -> None:
+        for sentence in self._auditor.audit():
+            raise InvariantViolation(self._seed, revision, self._now(), sentence)
+        self._recorder.record_changes()
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time() - self.start
+
+
+@asynccontextmanager
+async def _background_tasks(*parts: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Have these run while the context lasts; one that breaks breaks the whole."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(part) for part in parts]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+def first_error(error: BaseException) -> BaseException:
+    """What went wrong first, without the task groups that it came through."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,184 @@
+"""An event loop whose time jumps: when nothing is ready, it is already the time of the next timer.
+
+Below everything that runs in virtual time; `run` is the way in. Nothing sleeps and nothing outside
+takes part: threads, processes, sockets and signals are refused, so that the same program with the
+same seed does the same things in the same order. What waits for nothing raises instead of hanging.
+
+    ready      timers      what the loop does
+    yes        -           calls what is ready; no time passes
+    no         some        jumps to the next timer
+    no         none        raises Stuck
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import math
+import selectors
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn, TypeVar, TypeVarTuple
+
+#: Virtual seconds and turns of the loop after which a simulation is taken to have no end.
+MAX_SECONDS, MAX_ITERATIONS = 400 * 24 * 3600.0, 20_000_000
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class NoTimerLeft(RuntimeError):
+    """Something is awaited, but no timer is left that could bring it about."""
+
+
+class SimulationTimeout(RuntimeError):
+    """The simulation went on for longer than it may."""
+
+
+class RealWorldAccess(RuntimeError):
+    """Virtual time was to wait for something real."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"in virtual time there are no {what}: everything runs on the one loop")
+
+
+class UnhandledTaskError(RuntimeError):
+    """A callback or a task failed and nobody was there to hear of it."""
+
+
+def run_virtual(
+    main: Callable[[], Coroutine[Any, Any, T]],
+    *,
+    max_seconds: float = MAX_SECONDS,
+    max_iterations: int = MAX_ITERATIONS,
+) -> T:
+    """Run a coroutine function from second 0 on, on a loop of its own that is closed afterwards.
+
+    Raises Endless after so many virtual seconds or turns of the loop.
+    """
+    with asyncio.Runner(loop_factory=lambda: VirtualLoop(max_seconds, max_iterations)) as runner:
+        return runner.run(main())
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """The standard loop in a time of its own, which begins at 0. Methods in OUTSIDE raise."""
+
+    def __init__(
+        self, max_seconds: float = MAX_SECONDS, max_iterations: int = MAX_ITERATIONS
+    ) -> None:
+        self._now, self._iteration = 0.0, 0
+        self._max_seconds, self._max_iterations = max_seconds, max_iterations
+        self._thread = threading.get_ident()
+        selector = _VirtualSelector(self._advance)
+        super().__init__(selector)
+        selector.is_sealed = True
+        self._set_time(0.0)
+
+    def time(self) -> float:
+        """Virtual seconds since the loop was made."""
+        return self._now
+
+    def call_soon_threadsafe(
+        self,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        """The same as `call_soon`, and only from the loop's own thread."""
+        if threading.get_ident() != self._thread:
+            raise RealWorldAccess("threads")
+        return self.call_soon(callback, *args, context=context)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> NoReturn:
+        """End the simulation: an error that is only logged would look like an answer."""
+        raise UnhandledTaskError(context["message"]) from context.get("exception")
+
+    def _advance(self, seconds: float | None) -> None:
+        """Let time pass until the next timer; None: there is none."""
+        self._iteration += 1
+        # Raised anew after as many more, so that the loop can still be closed.
+        if self._iteration % self._max_iterations == 0:
+            raise SimulationTimeout(
+                f"no end after {self._max_iterations} turns of the loop, at t={self._now:g}"
+            )
+        if seconds is None:
+            raise NoTimerLeft(
+                f"at t={self._now:g} no timer is left, and these wait: {self._describe_tasks()}"
+            )
+        if seconds:
+            self._set_time(self._now + seconds)
+
+    def _set_time(self, now: float) -> None:
+        if now > self._max_seconds:
+            raise SimulationTimeout(f"no end after {self._max_seconds:g} virtual seconds")
+        self._now = now
+        # A timer is due when its time has come, not a nanosecond earlier: else a wait for what is
+        # left of a deadline could end again and again without any time passing.
+        self._clock_resolution = math.ulp(now)
+
+    def _describe_tasks(self) -> str:
+        return ", ".join(sorted(_describe_task(task) for task in asyncio.all_tasks(self)))
+
+
+class _VirtualSelector(selectors.SelectSelector):
+    """Where the standard loop waits for files and timers: it waits for none and passes the time."""
+
+    def __init__(self, advance: Callable[[float | None], None]) -> None:
+        super().__init__()
+        self._advance = advance
+        self.is_sealed = False
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        if self.is_sealed:
+            raise RealWorldAccess("files or sockets")
+        return super().register(fileobj, events, data)
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self._advance(timeout)
+        return []
+
+
+def _describe_task(task: asyncio.Task[Any]) -> str:
+    coroutine = getattr(task.get_coro(), "__qualname__", "")
+    return f"{task.get_name()} ({coroutine})"
+
+
+#: What a loop can otherwise do, and what it would need for that.
+UNSUPPORTED_METHODS = {
+    "add_reader": "files or sockets",
+    "add_signal_handler": "signals",
+    "add_writer": "files or sockets",
+    "connect_accepted_socket": "sockets",
+    "connect_read_pipe": "pipes",
+    "connect_write_pipe": "pipes",
+    "create_connection": "sockets",
+    "create_datagram_endpoint": "sockets",
+    "create_server": "sockets",
+    "create_unix_connection": "sockets",
+    "create_unix_server": "sockets",
+    "getaddrinfo": "threads or sockets",
+    "getnameinfo": "threads or sockets",
+    "run_in_executor": "threads",
+    "sock_accept": "sockets",
+    "sock_connect": "sockets",
+    "sock_recv": "sockets",
+    "sock_recv_into": "sockets",
+    "sock_recvfrom": "sockets",
+    "sock_recvfrom_into": "sockets",
+    "sock_sendall": "sockets",
+    "sock_sendfile": "sockets",
+    "sock_sendto": "sockets",
+    "subprocess_exec": "processes",
+    "subprocess_shell": "processes",
+}
+
+
+def _create_rejection(what: str) -> Callable[..., NoReturn]:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise RealWorldAccess(what)
+
+    return refuse
+
+
+for _name, _what in UNSUPPORTED_METHODS.items():
+    setattr(VirtualLoop, _name, _create_rejection(_what))

@@ -1,0 +1,254 @@
+"""The write side of the store's file: the one connection that ever changes it.
+
+Owned by the writer's thread (`writer.py`), which calls everything here. It checkpoints too: in
+SQLite before 3.51.3 a second connection that writes or checkpoints may damage the file. Appends,
+forgets and tidies; reads nothing but its own floor (`archive.py` reads).
+
+The read side of the store's file: the present at start, and the past that left the memory.
+
+A read-only connection, used on the event loop: each answer is small or asked for once, and is read
+to its end at once, so that no checkpoint ever waits for it. Never writes, never checkpoints.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from phalanx.store.database_file import PAGE_BYTES, connect, decode_key, encode_key, transaction
+from phalanx.store.errors import StoreCorrupted
+from phalanx.store.kv import KeyValue, StoreChange
+from phalanx.store.memory import AFTER_ALL_KEYS
+
+#: Revisions that one step of forgetting takes, so that commits need not wait long behind it.
+COMPACTION_STEP = 2_000
+
+#: Bytes appended before they are moved from SQLite's own log into the tables: commits wait for it.
+CHECKPOINT_BYTES = 2 << 20
+
+_PRAGMAS = (
+    "journal_mode=WAL",
+    "synchronous=FULL",
+    # Without it a flush on macOS ends in the disk's cache.
+    "fullfsync=ON",
+    "wal_autocheckpoint=0",
+    f"journal_size_limit={8 * CHECKPOINT_BYTES}",
+    "mmap_size=0",
+    "secure_delete=FAST",
+)
+
+#: What no list at or after `:until` can ask for, of the writes after `:floor`: what they replaced.
+_REPLACED_REVISIONS = "SELECT prev FROM log WHERE rev > :floor AND rev <= :until"
+_DELETE_COMPACTED = (
+    f"DELETE FROM value WHERE rev IN ({_REPLACED_REVISIONS})",
+    f"DELETE FROM log WHERE rev IN ({_REPLACED_REVISIONS})",
+    "DELETE FROM log WHERE rev > :floor AND rev <= :until AND created IS NULL",
+)
+_SET_FLOOR = "UPDATE meta SET value = ? WHERE name = 'floor'"
+_GET_FLOOR = "SELECT value FROM meta WHERE name = 'floor'"
+
+#: How many rows a statement inserts: each size is prepared once.
+_INSERT_SIZES = (64, 16, 4, 1)
+
+
+class RevisionLog:
+    """Appends what was decided; forgets in small steps what is wanted no longer."""
+
+    def __init__(self, file: Path) -> None:
+        self.db = connect(file)
+        for pragma in _PRAGMAS:
+            self.db.execute(f"PRAGMA {pragma}")
+        self._floor = self._target_floor = int(self.db.execute(_GET_FLOOR).fetchone()[0])
+        self._uncheckpointed_bytes = 0
+
+    def append(self, changes: Sequence[StoreChange]) -> None:
+        """Have all changes on disk, or raise and have none of them."""
+        if not changes:
+            return
+        puts = [change.after for change in changes if change.after]
+        with transaction(self.db):
+            self._insert("log", list(map(_log_row, changes)))
+            self._insert("value", list(map(_value_row, puts)))
+        self._uncheckpointed_bytes += 2 * PAGE_BYTES + sum(len(record.value) for record in puts)
+
+    def _insert(self, table: str, rows: Sequence[tuple[object, ...]]) -> None:
+        """Many rows per statement: between two of them the event loop may have to be waited for."""
+        begin = 0
+        for size in _INSERT_SIZES:
+            while len(rows) - begin >= size:
+                some = rows[begin : begin + size]
+                self.db.execute(
+                    _insert_statement(table, len(some[0]), size), [*chain.from_iterable(some)]
+                )
+                begin += size
+
+    def compact(self, floor: int) -> None:
+        """Want no history up to a revision any more; `tidy` does it."""
+        self._target_floor = max(self._target_floor, floor)
+
+    @property
+    def is_maintained(self) -> bool:
+        """Whether there is nothing to tidy."""
+        return self._floor >= self._target_floor and self._uncheckpointed_bytes < CHECKPOINT_BYTES
+
+    def run_maintenance_step(self) -> None:
+        """One step of what is to be done beside appending, if anything is."""
+        if self._uncheckpointed_bytes >= CHECKPOINT_BYTES:
+            self._checkpoint("PASSIVE")
+        elif self._floor < self._target_floor:
+            until = min(self._target_floor, self._floor + COMPACTION_STEP)
+            self._delete_until(until, floor=until)
+
+    def skip_to_revision(self, last: int, revision: int) -> None:
+        """Forget all history, which ends at `last`; the next write comes after `revision`."""
+        self._delete_until(last, floor=revision)
+
+    def close(self) -> None:
+        """Leave a file that needs no other beside it."""
+        self._checkpoint("TRUNCATE")
+        self.db.close()
+
+    def abandon(self) -> None:
+        """Let go of the file after a failure, as it is."""
+        with contextlib.suppress(sqlite3.Error):
+            self.db.close()
+
+    def _delete_until(self, until: int, floor: int) -> None:
+        with transaction(self.db):
+            for statement in _DELETE_COMPACTED:
+                self.db.execute(statement, {"floor": self._floor, "until": until})
+            self.db.execute(_SET_FLOOR, (floor,))
+        self._floor = floor
+        self._uncheckpointed_bytes += PAGE_BYTES
+
+    def _checkpoint(self, mode: str) -> None:
+        self.db.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+        self._uncheckpointed_bytes = 0
+
+
+@cache
+def _insert_statement(table: str, width: int, rows: int) -> str:
+    row = f"({', '.join('?' * width)})"
+    return f"INSERT INTO {table} VALUES {', '.join([row] * rows)}"
+
+
+def checksum(key: bytes, value: bytes) -> int:
+    """What a key and its value are told from damaged ones by."""
+    return crc32(value, crc32(key))
+
+
+def _log_row(change: StoreChange) -> tuple[int, bytes, int, int | None]:
+    before, after = change.before, change.after
+    previous = before.revision if before else 0
+    return change.revision, encode_key(change.key), previous, after.created if after else None
+
+
+def _value_row(record: KeyValue) -> tuple[int, bytes, int]:
+    return record.revision, record.value, checksum(encode_key(record.key), record.value)
+
+
+#: Revisions that are read at once.
+HISTORY_PAGE = 500
+
+_SELECT_LAST_REVISION = "SELECT coalesce(max(rev), 0) FROM log"
+_SELECT_FLOOR = "SELECT value FROM meta WHERE name = 'floor'"
+_SELECT_CURRENT = """
+    SELECT log.rev, key, created, bytes, sum FROM log LEFT JOIN value USING (rev)
+    WHERE created IS NOT NULL AND log.rev NOT IN (SELECT prev FROM log)
+"""
+_EXISTED_AT = """
+    FROM log
+    WHERE rev <= :at AND created IS NOT NULL AND key >= :low AND key < :high AND key > :after
+        AND rev NOT IN (SELECT prev FROM log WHERE rev <= :at)
+"""
+_SELECT_AT_REVISION = f"""
+    SELECT thin.rev, key, created, bytes, sum FROM (
+        SELECT rev, key, created {_EXISTED_AT} ORDER BY key LIMIT :limit
+    ) AS thin LEFT JOIN value USING (rev)
+"""
+_COUNT_AT_REVISION = f"SELECT count(*) {_EXISTED_AT}"
+_SELECT_CHANGES = """
+    SELECT new.rev, new.key, new.created, new_value.bytes, new_value.sum,
+        old.rev, old.key, old.created, old_value.bytes, old_value.sum
+    FROM log AS new
+    LEFT JOIN value AS new_value ON new_value.rev = new.rev
+    LEFT JOIN log AS old ON old.rev = new.prev
+    LEFT JOIN value AS old_value ON old_value.rev = new.prev
+    WHERE new.rev > :since AND new.rev <= :until AND new.key >= :low AND new.key < :high
+    ORDER BY new.rev
+"""
+
+
+_NO_PARAMETERS: Mapping[str, Any] = {}
+
+
+class HistoryReader:
+    """What the file says. Raises Damaged where it says what was never written."""
+
+    def __init__(self, file: Path) -> None:
+        self.db = connect(file, readonly=True)
+        self.floor = self._query_int(_SELECT_FLOOR)
+        #: The newest revision; of what it was given to, nothing may be left.
+        self.revision = max(self.floor, self._query_int(_SELECT_LAST_REVISION))
+
+    def current_records(self) -> Iterator[KeyValue]:
+        """Every record that is there, by revision."""
+        return (_decode_record(*row) for row in self.db.execute(_SELECT_CURRENT))
+
+    def range(self, prefix: str, at: int, after: str, limit: int) -> list[KeyValue]:
+        """The records below a prefix by key, as of a revision."""
+        wanted = {
+            "at": at,
+            "after": encode_key(after),
+            "limit": limit or -1,
+            **_prefix_bounds(prefix),
+        }
+        records = [
+            _decode_record(*row) for row in self.db.execute(_SELECT_AT_REVISION, wanted).fetchall()
+        ]
+        return sorted(records)
+
+    def count(self, prefix: str, at: int, after: str) -> int:
+        """How many records there were below a prefix, as of a revision."""
+        wanted = {"at": at, "after": encode_key(after), **_prefix_bounds(prefix)}
+        return self._query_int(_COUNT_AT_REVISION, wanted)
+
+    def changes(self, since: int, until: int, prefix: str) -> list[StoreChange]:
+        """The changes after one revision up to another."""
+        wanted = {"since": since, "until": until, **_prefix_bounds(prefix)}
+        return [_decode_change(row) for row in self.db.execute(_SELECT_CHANGES, wanted).fetchall()]
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self.db.close()
+
+    def _query_int(self, query: str, parameters: Mapping[str, Any] = _NO_PARAMETERS) -> int:
+        match self.db.execute(query, parameters).fetchone():
+            case (int(number),):
+                return number
+        raise StoreCorrupted
+
+
+def _prefix_bounds(prefix: str) -> dict[str, bytes]:
+    return {"low": encode_key(prefix), "high": encode_key(prefix + AFTER_ALL_KEYS)}
+
+
+def _decode_record(
+    revision: int, key: bytes, created: int, value: bytes | None, total: int
+) -> KeyValue:
+    if value is None or checksum(key, value) != total:
+        raise StoreCorrupted
+    return KeyValue(decode_key(key), value, revision, created)
+
+
+def _decode_change(row: tuple[Any, ...]) -> StoreChange:
+    new, old = row[:5], row[5:]
+    before = _decode_record(*old) if old[0] else None
+    after = _decode_record(*new) if new[2] is not None else None
+    return StoreChange(new[0], decode_key(new[1]), before, after)

@@ -1,0 +1,21 @@
+"""Causes in short, for tables of tests: `spec.hostname: Invalid`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from phalanx.api.errors import Cause
+
+CauseSummaries = list[str]
+
+
+def summarize(causes: Iterable[Cause]) -> CauseSummaries:
+    """Field and reason of each cause."""
+    return [f"{cause.field}: {cause.reason.removeprefix('FieldValue')}" for cause in causes]
+
+
+def prefix_summaries(parent: str, summaries: CauseSummaries) -> CauseSummaries:
+    """The same, told from one level higher."""
+    return [
+        f"{parent}{one}" if one.startswith(("[", ":")) else f"{parent}.{one}" for one in summaries
+    ]

@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from phalanx.api.conform import ConformResult, Malformed
+from phalanx.api.custom_resources.structural_schema import CustomResourceStrategy
+from phalanx.api.kinds import Kind
+from phalanx.api.wire import Object
+from tests.api.custom_resource_definitions import WIDGET, object_schema, resource_schema
+
+KIND = Kind("example.com", "v1", "Widget", "widgets", "com.example.v1.Widget")
+TEXT: Object = {"type": "string"}
+NUMBER: Object = {"type": "integer"}
+KEEPS: Object = {"x-kubernetes-preserve-unknown-fields": True}
+
+
+def strategy(schema: Object = WIDGET, *, has_status: bool = False) -> CustomResourceStrategy:
+    return CustomResourceStrategy(KIND, schema, has_status=has_status)
+
+
+def make_widget(spec: Any = None, **more: Any) -> Object:
+    made: Object = {"metadata": {"name": "w", "namespace": "default"}, **more}
+    return made if spec is None else {**made, "spec": spec}
+
+
+def conform_spec(schema: Object, spec: Any) -> tuple[Any, tuple[str, ...]]:
+    """What is left of a spec, and what was not known."""
+    obj = make_widget(deepcopy(spec))
+    found = strategy(schema).conform(obj)
+    return obj.get("spec"), found.unknown_fields
+
+
+def find_causes(schema: Object, spec: Any, old: Any = None) -> list[tuple[str, str]]:
+    before = None if old is None else make_widget(old)
+    return [
+        (one.field, one.reason) for one in strategy(schema).validate(make_widget(spec), before, "")
+    ]
+
+
+# ---- what is kept --------------------------------------------------------------------------------
+
+
+def test_unknown_fields_are_dropped_and_told_of() -> None:
+    obj = make_widget({"size": 1, "nope": {"a": 1}}, extra=[1], status={"phase": "x", "y": 1})
+    obj["metadata"]["strange"] = "z"
+    found = strategy().conform(obj)
+    assert obj == make_widget({"size": 1}, status={"phase": "x"})
+    assert found.unknown_fields == ("metadata.strange", "extra", "status.y", "spec.nope")
+
+
+def test_all_keys_are_counted_known_or_not() -> None:
+    found = strategy().conform(make_widget({"size": 1, "nope": [{"a": 1}, {"b": {"c": 1}}]}))
+    assert found == ConformResult(("spec.nope",))
+
+
+@pytest.mark.parametrize(
+    ("schema", "spec", "left", "unknown"),
+    [
+        (resource_schema(a={"type": "array", "items": object_schema(b=TEXT)}), {"a": [{"b": "x"}, {"c": 1}]},
+         {"a": [{"b": "x"}, {}]}, ("spec.a[1].c",)),
+        (resource_schema(a={"type": "object", "additionalProperties": object_schema(b=TEXT)}),
+         {"a": {"k": {"b": "x", "c": 1}}}, {"a": {"k": {"b": "x"}}}, ("spec.a.k.c",)),
+        (resource_schema(a={"type": "object", "additionalProperties": True}), {"a": {"k": 1, "l": {"m": 2}}},
+         {"a": {"k": 1, "l": {}}}, ("spec.a.l.m",)),
+        (resource_schema(a={"type": "object", **KEEPS}), {"a": {"k": {"l": [1, {"m": 2}]}}},
+         {"a": {"k": {"l": [1, {"m": 2}]}}}, ()),
+        (resource_schema(a={**object_schema(b=object_schema(c=TEXT)), **KEEPS}), {"a": {"x": 1, "b": {"c": "y", "d": 1}}},
+         {"a": {"x": 1, "b": {"c": "y"}}}, ("spec.a.b.d",)),
+        (resource_schema(a=KEEPS), {"a": [{"x": 1}]}, {"a": [{"x": 1}]}, ()),
+        (resource_schema(a=TEXT), {"a": {"x": 1}}, {"a": {}}, ("spec.a.x",)),
+    ],
+    ids=["items", "values", "free values", "kept", "kept beside known", "anything", "no object"],
+)  # fmt: skip
+def test_what_stays_is_what_the_schema_knows(
+    schema: Object, spec: Object, left: Object, unknown: tuple[str, ...]
+) -> None:
+    assert conform_spec(schema, spec) == (left, unknown)
+
+
+def test_null_stays_only_where_it_may() -> None:
+    schema = resource_schema(
+        a=TEXT, b={**TEXT, "nullable": True}, c={"type": "array", "items": TEXT},
+        d={"type": "object", "additionalProperties": TEXT}, e={"type": "object", **KEEPS},
+    )  # fmt: skip
+    spec = {"a": None, "b": None, "c": [None], "d": {"x": None, "y": "z"}, "e": {"x": None}}
+    left = {"b": None, "c": [None], "d": {"y": "z"}, "e": {"x": None}}
+    assert conform_spec(schema, spec) == (left, ())
+    assert conform_spec(resource_schema(a=TEXT), None) == (None, ())
+
+
+@pytest.mark.parametrize("metadata", ["x", {"labels": {"a": 1}}, {"name": 1}])
+def test_metadata_of_a_wrong_type_is_malformed(metadata: object) -> None:
+    with pytest.raises(Malformed) as refused:
+        strategy().conform({"metadata": metadata})
+    assert refused.value.path.startswith("metadata")
+
+
+def test_an_object_in_an_object_has_metadata_of_its_own() -> None:
+    schema = resource_schema(
+        template={"type": "object", "x-kubernetes-embedded-resource": True, **KEEPS}
+    )
+    inner = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "odd": 1}, "spec": {}}
+    left, unknown = conform_spec(schema, {"template": inner})
+    assert left["template"]["metadata"] == {"name": "p"}
+    assert unknown == ("spec.template.metadata.odd",)
+    assert find_causes(schema, {"template": {"metadata": {}}}) == [
+        ("spec.template.apiVersion", "FieldValueRequired"),
+        ("spec.template.kind", "FieldValueRequired"),
+    ]
+
+
+# ---- what is added -------------------------------------------------------------------------------
+
+
+def apply_spec_defaults(schema: Object, spec: Any) -> Any:
+    obj = make_widget(deepcopy(spec))
+    judge = strategy(schema)
+    judge.conform(obj)
+    judge.apply_defaults(obj)
+    return obj.get("spec")
+
+
+def test_defaults_reach_fields_items_and_values() -> None:
+    deep = object_schema(x={**NUMBER, "default": 1})
+    schema = resource_schema(
+        a={**deep, "default": {}}, b={"type": "array", "items": deep},
+        c={"type": "object", "additionalProperties": deep}, d={**TEXT, "default": ""},
+    )  # fmt: skip
+    spec = {"b": [{}, {"x": 2}], "c": {"k": {}}}
+    assert apply_spec_defaults(schema, spec) == {
+        "a": {"x": 1}, "b": [{"x": 1}, {"x": 2}], "c": {"k": {"x": 1}}, "d": "",
+    }  # fmt: skip
+
+
+def test_a_default_stands_in_for_null() -> None:
+    listed = {"type": "array", "items": {**TEXT, "default": "x"}}
+    schema = resource_schema(
+        a={**TEXT, "default": "x"}, b={**TEXT, "default": "x", "nullable": True}, c=listed
+    )
+    assert apply_spec_defaults(schema, {"a": None, "b": None, "c": [None, "y"]}) == {
+        "a": "x", "b": None, "c": ["x", "y"],
+    }  # fmt: skip
+
+
+def test_defaults_are_not_shared_between_objects() -> None:
+    schema = resource_schema(a={"type": "array", "items": NUMBER, "default": [1]})
+    judge, first, second = strategy(schema), make_widget({}), make_widget({})
+    judge.apply_defaults(first)
+    judge.apply_defaults(second)
+    first["spec"]["a"].append(2)
+    assert second["spec"]["a"] == [1]
+
+
+@pytest.mark.parametrize("spec", ["text", 7, [1], {"tags": "x"}, {"size": {}}])
+def test_what_is_of_another_type_is_walked_around(spec: object) -> None:
+    obj = make_widget(spec)
+    judge = strategy()
+    judge.conform(obj)
+    judge.apply_defaults(obj)
+    assert judge.validate(obj, None, "")
+
+
+# ---- how it begins -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("has_status", "left"), [(True, None), (False, {"phase": "x"})])
+def test_a_status_with_a_path_of_its_own_is_not_the_makers(
+    has_status: bool, left: Object | None
+) -> None:
+    obj = make_widget({"size": 1}, status={"phase": "x"})
+    strategy(has_status=has_status).prepare_for_create(obj, "2026-01-01T00:00:00Z")
+    assert obj.get("status") == left
+
+
+def test_only_the_status_is_judged_when_only_it_is_written() -> None:
+    judge = strategy(has_status=True)
+    old = make_widget({"size": 99}, status={"phase": "x"})
+    assert judge.validate(make_widget({"size": 99}, status={"phase": "y"}), old, "status") == ()
+    assert judge.validate(make_widget({"size": 99}), old, "status") == ()
+    found = judge.validate(make_widget({"size": 99}, status={"phase": 1}), old, "status")
+    assert [(one.field, one.reason) for one in found] == [("status.phase", "FieldValueTypeInvalid")]
+
+
+# ---- what is wrong -------------------------------------------------------------------------------
+
+
+def test_faults_are_told_in_the_words_that_clients_know() -> None:
+    found = strategy().validate(
+        make_widget({"size": 0, "colour": "green", "tags": ["a", "b", "c"]}), None, ""
+    )
+    assert [str(one) for one in found] == [
+        'spec.colour: Unsupported value: "green": supported values: "red", "blue"',
+        "spec.size: Invalid value: 0: spec.size in body should be greater than or equal to 1",
+        "spec.tags: Too many: 3: must have at most 2 items",
+    ]
+    (mistyped,) = strategy().validate(make_widget({"size": "big"}), None, "")
+    assert str(mistyped) == (
+        'spec.size: Invalid value: "string": spec.size in body must be of type integer: "string"'
+    )
+    (missing,) = strategy().validate(make_widget(), None, "")
+    assert str(missing) == "spec: Required value"
+
+
+def test_metadata_has_the_rules_of_every_kind_and_those_of_the_schema() -> None:
+    named = {**TEXT, "maxLength": 3}
+    schema = object_schema(metadata=object_schema(name=named))
+    obj = {"metadata": {"name": "Long", "namespace": "default"}}
+    found = strategy(schema).validate(obj, None, "")
+    assert [(one.field, one.reason) for one in found] == [
+        ("metadata.name", "FieldValueInvalid"),
+        ("metadata.name", "FieldValueTooLong"),
+    ]
+
+
+def test_the_root_has_a_kind_and_a_version_to_its_schema() -> None:
+    assert find_causes({"type": "object", "required": ["apiVersion", "kind", "metadata"]}, {}) == []
+
+
+def test_what_nobody_changes_is_not_judged_again() -> None:
+    schema = resource_schema(
+        a={**NUMBER, "minimum": 5}, b={"type": "array", "items": {**NUMBER, "minimum": 5}}
+    )
+    old = {"a": 1, "b": [1]}
+    assert find_causes(schema, {"a": 1, "b": [1]}, old) == []
+    assert find_causes(schema, {"a": 2, "b": [1]}, old) == [("spec.a", "FieldValueInvalid")]
+    assert find_causes(schema, {"a": 1, "b": [1, 6]}, old) == [("spec.b[0]", "FieldValueInvalid")]
+    assert find_causes(schema, {"a": True, "b": [1]}, old) == [("spec.a", "FieldValueTypeInvalid")]
+
+
+# ---- its shape -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "fits"),
+    [
+        ({}, True),
+        (None, True),
+        ("x", False),
+        ({"list": None, "map": {}}, True),
+        ({"list": {}}, False),
+        ({"list": [{"a": 1}]}, True),
+        ({"list": ["x"]}, False),
+        ({"list": [None]}, False),
+        ({"map": {"k": []}}, False),
+        ({"text": {"not": "judged"}}, True),
+    ],
+)
+def test_what_cannot_be_walked_along_its_schema_does_not_fit(spec: object, fits: bool) -> None:
+    listed = {"type": "array", "items": object_schema(a=NUMBER), "x-kubernetes-list-type": "map"}
+    schema = resource_schema(
+        list={**listed, "x-kubernetes-list-map-keys": ["a"]}, text=TEXT,
+        map={"type": "object", "additionalProperties": object_schema(a=NUMBER)},
+    )  # fmt: skip
+    assert strategy(schema).matches_structure(make_widget(spec)) is fits
+
+
+RULED = {**NUMBER, "x-kubernetes-validations": [{"rule": "self >= oldSelf || self > 5"}]}
+
+
+def test_rules_in_cel_are_judged_after_the_schema() -> None:
+    schema = resource_schema(a=RULED, b=TEXT)
+    assert find_causes(schema, {"a": 1}, {"a": 2}) == [("spec.a", "FieldValueInvalid")]
+    assert find_causes(schema, {"a": 6}, {"a": 7}) == find_causes(schema, {"a": 1}) == []
+    assert find_causes(schema, {"a": 1, "b": 1}, {"a": 2}) == [
+        ("spec.b", "FieldValueTypeInvalid"), ("<nil>", "FieldValueInvalid"),
+    ]  # fmt: skip
+
+
+def test_rules_in_cel_are_judged_with_a_status_too() -> None:
+    schema = {**resource_schema(), "properties": {"status": object_schema(a=RULED)}}
+    new, old = make_widget(status={"a": 1}), make_widget(status={"a": 2})
+    (cause,) = strategy(schema).validate(new, old, "status")
+    assert cause.field == "status.a"

@@ -1,0 +1,134 @@
+"""Feature gates: names, what needs what, and what is said of old names."""
+
+from __future__ import annotations
+
+import pytest
+
+from phalanx.api.feature_gates import (
+    DEFAULT_GATES,
+    FEATURE_GATES,
+    RENAMED_GATES,
+    BadFeatureGates,
+    deprecation_warnings,
+    parse_gates,
+    resolve_gates,
+)
+from phalanx.api.kinds import COMPOSITE_POD_GROUP, JOB, KINDS, POD, POD_GROUP, WORKLOAD
+
+NAMES = [gate.name for gate in FEATURE_GATES]
+
+
+def test_everything_is_on_but_what_is_tried_out() -> None:
+    off = [name for name in NAMES if not DEFAULT_GATES.is_enabled(name)]
+    assert off == ["JobGangInference", "JobReleaseScheduling"]
+
+
+def test_every_gate_comes_after_those_that_it_needs() -> None:
+    for at, gate in enumerate(FEATURE_GATES):
+        assert set(gate.requires) <= set(NAMES[:at])
+
+
+def test_no_gate_has_a_name_that_is_an_old_one() -> None:
+    assert not set(NAMES) & set(RENAMED_GATES)
+    assert set(RENAMED_GATES.values()) <= set(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", {}),
+        (" , ", {}),
+        ("A=true", {"A": True}),
+        ("A=true, B=false", {"A": True, "B": False}),
+        ("A=1,B=0,C=T,D=f", {"A": True, "B": False, "C": True, "D": False}),
+        ("A=true,A=false", {"A": False}),
+    ],
+)
+def test_gates_are_written_with_their_values(text: str, expected: dict[str, bool]) -> None:
+    assert parse_gates(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("A", "missing bool value for feature gate A"),
+        ("A=", "invalid value of feature gate A="),
+        ("A=maybe", "invalid value of feature gate A=maybe"),
+    ],
+)
+def test_a_value_that_is_neither_true_nor_false_is_refused(text: str, words: str) -> None:
+    with pytest.raises(BadFeatureGates, match=words):
+        parse_gates(text)
+
+
+def test_an_unknown_name_is_refused() -> None:
+    with pytest.raises(BadFeatureGates, match="unrecognized feature gate: GenericWorkloads"):
+        resolve_gates({"GenericWorkloads": True})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "sentence"),
+    [
+        (
+            {"GenericWorkload": False, "WorkloadWithJob": True},
+            "WorkloadWithJob is enabled, but depends on features that are disabled: "
+            "[GenericWorkload]",
+        ),
+        (
+            {"TopologyAwareWorkloadScheduling": False, "CompositePodGroup": True},
+            "CompositePodGroup is enabled, but depends on features that are disabled: "
+            "[TopologyAwareWorkloadScheduling]",
+        ),
+        (
+            {"GenericWorkloadPodGroup": False, "JobGangPolicy": True},
+            "JobGangPolicy is enabled, but depends on features that are disabled: "
+            "[GenericWorkload GangScheduling]",
+        ),
+    ],
+)
+def test_a_gate_that_lacks_what_it_needs_cannot_be_asked_for(
+    wanted: dict[str, bool], sentence: str
+) -> None:
+    with pytest.raises(BadFeatureGates) as caught:
+        resolve_gates(wanted)
+    assert str(caught.value) == sentence
+
+
+def test_a_gate_that_nobody_mentions_follows_those_that_it_needs() -> None:
+    assert resolve_gates({"GenericWorkload": False}).enabled == frozenset()
+    without = resolve_gates({"TopologyAwareWorkloadScheduling": False})
+    assert DEFAULT_GATES.enabled - without.enabled == {
+        "TopologyAwareWorkloadScheduling",
+        "CompositePodGroup",
+    }
+
+
+def test_old_names_still_work_and_are_told_of() -> None:
+    wanted = {"GenericWorkloadPodGroup": False}
+    assert resolve_gates(wanted).enabled == resolve_gates({"GenericWorkload": False}).enabled
+    assert deprecation_warnings(wanted) == [
+        "feature gate GenericWorkloadPodGroup is now called GenericWorkload"
+    ]
+    assert not resolve_gates({"DelayedPreemption": False}).is_enabled("WorkloadAwarePreemption")
+    assert len(deprecation_warnings(["DelayedPreemption"])) == 2
+    assert len(deprecation_warnings(["GangScheduling"])) == 1
+    assert deprecation_warnings(["WorkloadWithJob"]) == []
+
+
+def test_kinds_come_and_go_with_their_gates() -> None:
+    assert DEFAULT_GATES.filter_served(KINDS) == list(KINDS)
+    some = (POD, POD_GROUP, WORKLOAD, COMPOSITE_POD_GROUP, JOB)
+    assert resolve_gates({"CompositePodGroup": False}).filter_served(some) == [
+        POD,
+        POD_GROUP,
+        WORKLOAD,
+        JOB,
+    ]
+    assert resolve_gates({"GenericWorkload": False}).filter_served(some) == [POD, JOB]
+
+
+def test_every_gate_can_be_told() -> None:
+    states = resolve_gates({"GangScheduling": False}).states()
+    assert ("GenericWorkload", "BETA", True) in states
+    assert ("GangScheduling", "DEPRECATED", False) in states
+    assert len(states) == len(FEATURE_GATES)

@@ -1,0 +1,66 @@
+"""Where structs stand in the objects of a kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from phalanx.api.field_tree import ITEM, FieldPath, FieldTree, build_field_tree
+
+POD_SPEC = {"core.v1.PodSpec": [((), "here")]}
+
+
+def tree_paths(
+    site: FieldTree[str] | None, above: str = "", seen: tuple[int, ...] = ()
+) -> Iterator[str]:
+    """All ways to rows, each once."""
+    if site is None or id(site) in seen:
+        return
+    yield from (f"{above} {row}" for row in site.rows)
+    for step, inner in site.fields.items():
+        yield from tree_paths(inner, f"{above}.{step}", (*seen, id(site)))
+    yield from tree_paths(site.item, f"{above}[]", (*seen, id(site)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("core.v1.Pod", [".spec here"]),
+        ("core.v1.PodTemplate", [".template.spec here"]),
+        ("batch.v1.Job", [".spec.template.spec here"]),
+        ("batch.v1.CronJob", [".spec.jobTemplate.spec.template.spec here"]),
+        ("core.v1.PodList", [".items[].spec here"]),
+        ("core.v1.ConfigMap", []),
+    ],
+)
+def test_a_struct_is_found_wherever_it_is_embedded(kind: str, expected: list[str]) -> None:
+    assert list(tree_paths(build_field_tree(kind, POD_SPEC))) == expected
+
+
+def test_a_struct_that_holds_itself_is_found_at_every_depth() -> None:
+    rows = {"scheduling.v1beta1.PodGroupTemplate": [((), "leaf")]}
+    root = build_field_tree("scheduling.v1beta1.WorkloadSpec", rows)
+    assert root is not None
+    site: FieldTree[str] | None = root
+    for _ in range(3):
+        assert site is not None
+        leaves = site.fields["podGroupTemplates"].item
+        assert leaves is not None
+        assert leaves.rows == ("leaf",)
+        site = site.fields["compositePodGroupTemplates"].item
+
+
+def test_a_row_may_stand_further_down_than_its_struct() -> None:
+    way: FieldPath = ("containers", ITEM, "resources")
+    found = build_field_tree("core.v1.Pod", {"core.v1.PodSpec": [(way, "deep"), ((), "here")]})
+    assert list(tree_paths(found)) == [".spec here", ".spec.containers[].resources deep"]
+
+
+def test_what_lies_below_is_asked_for_by_field_or_position() -> None:
+    found = build_field_tree("core.v1.PodList", POD_SPEC)
+    assert found is not None
+    items = found.child("items")
+    assert items is not None
+    assert items.child("0") is items.child("-")
+    assert found.child("metadata") is None

@@ -1,0 +1,68 @@
+"""One object of each kind with every field filled, as Kubernetes tests its own encodings with.
+
+The values mean nothing, so that few of these objects obey the rules; but each must be read whole.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from phalanx.api.conversion.hub import from_hub, to_hub
+from phalanx.api.kinds import EVICTION, KINDS, POD, Kind
+from phalanx.api.schema import schema
+from phalanx.api.wire import Object
+from tests.builders import in_virtual_time, pod
+from tests.server.api import Api
+
+FOLDER = Path(__file__).parent.parent / "recorded" / "testdata"
+PATHS = sorted(FOLDER.glob("*.json"))
+SERVED = {(kind.api_version, kind.name): kind for kind in (*KINDS, EVICTION)}
+
+each_testdata_file = pytest.mark.parametrize("path", PATHS, ids=[path.stem for path in PATHS])
+
+
+def load_object(path: Path) -> tuple[Kind, Object]:
+    """The kind of an object, and what it says below that."""
+    obj: Object = json.loads(path.read_text())
+    return SERVED[obj.pop("apiVersion"), obj.pop("kind")], obj
+
+
+@each_testdata_file
+def test_json_and_yaml_say_the_same(path: Path) -> None:
+    assert yaml.safe_load(path.with_suffix(".yaml").read_text()) == json.loads(path.read_text())
+
+
+@each_testdata_file
+def test_no_field_is_unknown_lost_or_changed(path: Path) -> None:
+    kind, obj = load_object(path)
+    conforming = copy.deepcopy(obj)
+    assert schema(kind.schema).conform(conforming).unknown_fields == ()
+    assert conforming == obj
+
+
+@each_testdata_file
+def test_no_field_is_lost_on_the_way_to_the_stored_version_and_back(path: Path) -> None:
+    kind, obj = load_object(path)
+    assert from_hub(kind, to_hub(kind, copy.deepcopy(obj))) == obj
+
+
+@each_testdata_file
+@in_virtual_time
+async def test_the_server_reads_it_strictly_and_refuses_it_for_its_values_alone(path: Path) -> None:
+    kind, obj = load_object(path)
+    api = await Api.start()
+    await api.create(POD, pod("x"))
+    obj["metadata"] = {"name": "x"}
+    where = kind.url_path("default" if kind.namespaced else "")
+    if kind is EVICTION:
+        where = POD.url_path("default", "x", "eviction")
+    answer = await api.ask("POST", where, obj, query={"fieldValidation": "Strict"})
+    assert answer.code in (201, 403, 422), answer.body
+    if answer.code == 201:
+        said = obj.keys() - {"metadata"}
+        assert {key: answer.body[key] for key in said} == {key: obj[key] for key in said}

@@ -1,0 +1,67 @@
+"""Rules of Nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from phalanx.api.kinds import NODE
+from phalanx.api.validation.registry import validate
+from phalanx.api.wire import Object
+from tests.api.cause_summaries import CauseSummaries, prefix_summaries, summarize
+
+
+def node(spec: Object | None = None, **status: Any) -> Object:
+    return {"metadata": {"name": "n"}, "spec": spec or {}, "status": status}
+
+
+def validation_causes(new: Object, old: Object | None = None, part: str = "") -> CauseSummaries:
+    return summarize(validate(NODE, new, old, part))
+
+
+def taint(**fields: str) -> Object:
+    return {"key": "a", "effect": "NoSchedule", **fields}
+
+
+@pytest.mark.parametrize(
+    ("taints", "causes"),
+    [
+        ([taint(), taint(effect="NoExecute"), taint(key="a.b/c", value="v")], []),
+        ([taint(effect="")], ["[0].effect: Required"]),
+        ([taint(effect="Shoo")], ["[0].effect: NotSupported"]),
+        ([taint(value="b c")], ["[0].value: Invalid"]),
+        ([taint(key="a b")], ["[0].key: Invalid"]),
+        ([taint(), taint(value="other")], ["[1]: Duplicate"]),
+    ],
+)
+def test_taints_are_told_below_metadata(taints: list[Object], causes: CauseSummaries) -> None:
+    assert validation_causes(node({"taints": taints})) == prefix_summaries(
+        "metadata.taints", causes
+    )
+
+
+def test_room_is_not_negative_and_devices_come_whole() -> None:
+    assert (
+        validation_causes(node(capacity={"cpu": "500m", "example.com/gpu": "8", "pods": "110"}))
+        == []
+    )
+    assert validation_causes(node(capacity={"cpu": "-1"})) == ["status.capacity.cpu: Invalid"]
+    assert validation_causes(node(allocatable={"example.com/gpu": "500m"}), node(), "status") == [
+        "status.allocatable.example.com/gpu: Invalid"
+    ]
+
+
+def test_an_address_is_told_once() -> None:
+    address = {"type": "InternalIP", "address": "10.0.0.1"}
+    assert validation_causes(node(addresses=[address, address])) == [
+        "status.addresses[1]: Duplicate"
+    ]
+
+
+@pytest.mark.parametrize(("field", "value"), [("providerID", "p"), ("podCIDRs", ["10.0.0.0/24"])])
+def test_what_a_node_is_can_be_said_once(field: str, value: Any) -> None:
+    said, other = node({field: value}), node({field: "other"})
+    assert validation_causes(said, node()) == []
+    assert validation_causes(said, said) == []
+    assert validation_causes(other, said) == [f"spec.{field}: Forbidden"]

@@ -1,0 +1,127 @@
+"""Rules and defaults of PersistentVolumes and claims."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from phalanx.api.kinds import PERSISTENT_VOLUME as VOLUME
+from phalanx.api.kinds import PERSISTENT_VOLUME_CLAIM as CLAIM
+from phalanx.api.wire import Object
+from tests.api.cause_summaries import CauseSummaries, prefix_summaries
+from tests.api.stored_objects import NOW, change_stored, creation_causes, find_causes, make_stored
+
+ONCE = ["ReadWriteOnce"]
+
+
+def volume(**fields: Any) -> Object:
+    where = {"hostPath": {"path": "/data"}}
+    return {"accessModes": ONCE, "capacity": {"storage": "1Gi"}, **where, **fields}
+
+
+def claim(**fields: Any) -> Object:
+    return {"accessModes": ONCE, "resources": {"requests": {"storage": "1Gi"}}, **fields}
+
+
+@pytest.mark.parametrize(
+    ("spec", "causes"),
+    [
+        (volume(), []),
+        (volume(storageClassName="fast", volumeMode="Block"), []),
+        (volume(accessModes=[]), ["accessModes: Required"]),
+        (volume(accessModes=["Sometimes"]), ["accessModes: NotSupported"]),
+        (volume(accessModes=["ReadWriteOncePod", "ReadWriteMany"]), ["accessModes: Forbidden"]),
+        (volume(capacity={}), ["capacity: Required", "capacity: NotSupported"]),
+        (volume(capacity={"storage": "0"}), ["capacity[storage]: Invalid"]),
+        (volume(capacity={"storage": "1Gi", "cpu": "1"}), ["capacity: NotSupported"]),
+        (volume(persistentVolumeReclaimPolicy="Burn"), [
+            "persistentVolumeReclaimPolicy: NotSupported"
+        ]),
+        (volume(storageClassName="A B"), ["storageClassName: Invalid"]),
+        (volume(volumeMode="Tape"), ["volumeMode: NotSupported"]),
+        (volume(hostPath={"path": "/a/../b"}), ["hostPath.path: Invalid"]),
+        (volume(nfs={"server": "s", "path": "/"}), ["nfs: Forbidden"]),
+        (volume(hostPath=None), [": Required"]),
+        (volume(hostPath=None, local={"path": ""}), ["local.path: Required"]),
+        (volume(hostPath=None, csi={"driver": "d"}), ["csi.volumeHandle: Required"]),
+    ],
+)  # fmt: skip
+def test_a_volume_is_somewhere_and_of_some_size(spec: Object, causes: CauseSummaries) -> None:
+    assert creation_causes(VOLUME, {"spec": spec}) == prefix_summaries("spec", causes)
+
+
+def test_a_new_volume_waits_for_a_claim() -> None:
+    new = make_stored(VOLUME, {"spec": volume(), "status": {"phase": "Bound"}})
+    assert new["status"] == {"phase": "Pending", "lastPhaseTransitionTime": NOW}
+    assert new["spec"]["persistentVolumeReclaimPolicy"] == "Retain"
+    assert new["spec"]["volumeMode"] == "Filesystem"
+
+
+@pytest.mark.parametrize(
+    ("change", "causes"),
+    [
+        ({"persistentVolumeReclaimPolicy": "Delete"}, []),
+        ({"claimRef": {"namespace": "n", "name": "c"}}, []),
+        ({"hostPath": {"path": "/else"}}, ["spec.persistentvolumesource: Forbidden"]),
+        (
+            {"hostPath": None, "local": {"path": "/data"}},
+            ["spec.persistentvolumesource: Forbidden"],
+        ),
+        ({"volumeMode": "Block"}, ["spec.volumeMode: Invalid"]),
+        ({"nodeAffinity": None}, ["spec.nodeAffinity: Invalid"]),
+    ],
+)
+def test_a_volume_stays_where_it_is(change: Object, causes: CauseSummaries) -> None:
+    term = {"matchExpressions": [{"key": "host", "operator": "In", "values": ["a"]}]}
+    near = {"required": {"nodeSelectorTerms": [term]}}
+    old = make_stored(VOLUME, {"spec": volume(nodeAffinity=near)})
+    new = change_stored(VOLUME, old, spec={**old["spec"], **change})
+    assert find_causes(VOLUME, new, old) == causes
+
+
+@pytest.mark.parametrize(
+    ("spec", "causes"),
+    [
+        (claim(), []),
+        (claim(storageClassName="fast", selector={"matchLabels": {"a": "b"}}), []),
+        (claim(accessModes=[]), ["accessModes: Required"]),
+        (claim(accessModes=["Sometimes"]), ["accessModes: NotSupported"]),
+        (claim(resources={}), ["resources[storage]: Required"]),
+        (claim(resources={"requests": {"storage": "-1"}}), ["resources[storage]: Invalid"]),
+        (claim(storageClassName="A B"), ["storageClassName: Invalid"]),
+        (claim(volumeMode="Tape"), ["volumeMode: NotSupported"]),
+        (claim(selector={"matchLabels": {"a b": "c"}}), ["selector.matchLabels: Invalid"]),
+        (claim(dataSource={"kind": "", "name": "x"}), ["dataSource.kind: Required"]),
+    ],
+)
+def test_a_claim_asks_for_room(spec: Object, causes: CauseSummaries) -> None:
+    assert creation_causes(CLAIM, {"spec": spec}) == prefix_summaries("spec", causes)
+
+
+def test_a_new_claim_waits_for_a_volume() -> None:
+    new = make_stored(CLAIM, {"spec": claim()})
+    assert new["status"] == {"phase": "Pending"}
+    assert new["spec"]["volumeMode"] == "Filesystem"
+
+
+@pytest.mark.parametrize(
+    ("phase", "change", "causes"),
+    [
+        ("Pending", {"volumeName": "v"}, []),
+        ("Pending", {"storageClassName": "fast"}, []),
+        ("Pending", {"accessModes": ["ReadOnlyMany"]}, ["spec: Forbidden"]),
+        ("Pending", {"resources": {"requests": {"storage": "2Gi"}}}, ["spec: Forbidden"]),
+        ("Bound", {"resources": {"requests": {"storage": "2Gi"}}}, []),
+        (
+            "Bound",
+            {"resources": {"requests": {"storage": "1Mi"}}},
+            ["spec.resources.requests.storage: Forbidden"],
+        ),
+        ("Bound", {"volumeAttributesClassName": "gold"}, []),
+    ],
+)
+def test_a_claim_that_is_bound_may_grow(phase: str, change: Object, causes: CauseSummaries) -> None:
+    old = {**make_stored(CLAIM, {"spec": claim()}), "status": {"phase": phase}}
+    new = change_stored(CLAIM, old, spec={**old["spec"], **change})
+    assert find_causes(CLAIM, new, old) == causes

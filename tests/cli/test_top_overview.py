@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from phalanx.api.core import Node, Pod
+from phalanx.api.scheduling import PodGroup
+from phalanx.api.wire import Object
+from phalanx.cli.top import overview_data, render_overview, summarize_cluster
+from phalanx.scheduler.queue.cluster_objects import ClusterObjects
+from tests.builders import gang, node, pod
+
+RACK = "topology.kubernetes.io/rack"
+
+
+def cluster(*objects: Object) -> ClusterObjects:
+    def of(kind: str, struct: Any) -> Any:
+        return [msgspec.convert(one, struct) for one in objects if one["kind"] == kind]
+
+    return ClusterObjects(of("Node", Node), of("PodGroup", PodGroup), of("Pod", Pod))
+
+
+def test_nodes_are_added_up_by_domain() -> None:
+    nodes = [
+        node(name, labels={RACK: rack}) for name, rack in (("a", "r1"), ("b", "r1"), ("c", "r2"))
+    ]
+    seen = summarize_cluster(cluster(*nodes, pod("p", on="a", cpu="1"), pod("q", on="c", cpu="4")))
+    assert [(one.name, one.nodes, one.used.get("cpu")) for one in seen.domains[RACK]] == [
+        ("r1", 2, 1000),
+        ("r2", 1, 4000),
+    ]
+    assert (seen.total.pods, seen.total.allocatable["cpu"]) == (2, 12_000)
+
+
+def test_pods_that_have_ended_take_no_room() -> None:
+    ended = pod("p", on="a", cpu="1") | {"status": {"phase": "Succeeded"}}
+    assert summarize_cluster(cluster(node("a"), ended)).total.used == {}
+
+
+def test_a_node_that_is_not_ready_or_cordoned_is_marked() -> None:
+    gone, closed = node("gone"), node("closed")
+    gone["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
+    closed["spec"]["unschedulable"] = True
+    seen = summarize_cluster(cluster(gone, closed))
+    assert (
+        render_overview(seen)[0].text
+        == "2 nodes (1 not ready, 1 cordoned), 0 pods placed, 0 waiting"
+    )
+    assert [site.problem for site in seen.nodes] == ["cordoned", "not ready"]
+
+
+def test_the_page_says_how_gangs_get_on() -> None:
+    seen = summarize_cluster(cluster(node("a"), *gang("train", 2, cpu="1")))
+    [line] = [line for line in render_overview(seen) if line.text.startswith("train")]
+    assert (line.text.split()[1], line.text.split()[3], line.colour) == ("waiting", "0/2", "yellow")
+    assert not [one for one in render_overview(seen, "elsewhere") if one.text.startswith("train")]
+
+
+def test_an_empty_cluster_has_a_page_too() -> None:
+    seen = summarize_cluster(cluster())
+    assert render_overview(seen)[0].text == "0 nodes, 0 pods placed, 0 waiting"
+    assert overview_data(seen)["nodes"] == []

@@ -1,0 +1,70 @@
+"""Timetables: what was missed, what comes next, and texts that make none."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from phalanx.controllers.cronjobs.schedule import (
+    MAX_MISSED_STARTS,
+    CronJobEvent,
+    CronJobSchedule,
+    MissedStarts,
+    parse_cron_job_schedule,
+)
+
+NOW = datetime(2027, 1, 15, 8, tzinfo=UTC).timestamp()
+
+
+def parsed_schedule(schedule: str, zone: str | None = None) -> CronJobSchedule:
+    found = parse_cron_job_schedule(schedule, zone)
+    assert isinstance(found, CronJobSchedule)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("minutes", "expected"),
+    [
+        (0, MissedStarts()),
+        (1, MissedStarts(NOW)),
+        (MAX_MISSED_STARTS, MissedStarts(NOW)),
+        (MAX_MISSED_STARTS + 1, MissedStarts(NOW, is_over_limit=True)),
+        (100 * MAX_MISSED_STARTS, MissedStarts(NOW, is_over_limit=True)),
+    ],
+)
+def test_the_latest_of_what_was_missed_counts(minutes: int, expected: MissedStarts) -> None:
+    assert parsed_schedule("* * * * *").missed_starts(NOW - 60 * minutes, NOW) == expected
+
+
+def test_the_latest_is_found_though_the_last_hours_had_none() -> None:
+    long_ago, yesterday = NOW - 30 * 86400, datetime(2027, 1, 14, 9, 59, tzinfo=UTC).timestamp()
+    assert parsed_schedule("* 9 * * *").missed_starts(long_ago, NOW) == MissedStarts(
+        yesterday, is_over_limit=True
+    )
+
+
+def test_the_next_start_comes_after_now_or_never() -> None:
+    assert parsed_schedule("* * * * *").next_start(NOW) == NOW + 60
+    assert parsed_schedule("59 23 31 2 *").next_start(NOW) is None
+
+
+def test_moments_are_written_with_the_offset_of_the_zone() -> None:
+    assert parsed_schedule("@daily").format_time(NOW) == "2027-01-15T08:00:00Z"
+    assert parsed_schedule("@daily", "UTC").format_time(NOW) == "2027-01-15T08:00:00Z"
+    assert parsed_schedule("@daily", "Asia/Kolkata").format_time(NOW) == "2027-01-15T13:30:00+05:30"
+
+
+@pytest.mark.parametrize("zone", ["Nowhere/Land", "", "../etc/passwd", "Europe"])
+def test_a_zone_that_is_none_is_told(zone: str) -> None:
+    text = f'invalid timeZone: "{zone}": unknown time zone {zone}'
+    assert parse_cron_job_schedule("@daily", zone) == CronJobEvent(
+        "UnknownTimeZone", text, "Warning"
+    )
+
+
+def test_a_schedule_that_is_none_is_told() -> None:
+    found = parse_cron_job_schedule("now and then", None)
+    assert isinstance(found, CronJobEvent)
+    assert found.reason == "UnparseableSchedule"
+    assert found.message.startswith('unparseable schedule: "now and then" : expected exactly 5')

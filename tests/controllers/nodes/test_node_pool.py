@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from phalanx.api.annotations import NODE_TYPE_ANNOTATION, SIMULATED_NODE_TYPE
+from phalanx.api.core import Node
+from phalanx.api.errors import NotFound
+from phalanx.api.kinds import LEASE, NODE, POD
+from phalanx.api.meta import Key, parse_timestamp
+from phalanx.api.wire import Object
+from phalanx.components import ComponentConfig
+from phalanx.control_plane import ControlPlane
+from phalanx.controllers.nodes.node_heartbeats import LEASE_NAMESPACE
+from phalanx.controllers.nodes.node_pool import SimulatedNode
+from phalanx.controllers.nodes.simulated_kubelet import RUN_SECONDS
+from phalanx.randomness import SeededRandom
+from tests.builders import in_virtual_time, node, pod
+from tests.controllers.cluster import EPOCH, Cluster, cluster, simulated_nodes
+
+WITHOUT = ["scheduler", "controllers"]
+
+
+async def phase(c: Cluster, name: str = "a") -> str:
+    found: Object = await c.client.get(POD, Key("default", name))
+    status: str = found["status"]["phase"]
+    return status
+
+
+def short(run_seconds: str, name: str = "a") -> Object:
+    return pod(name, on="n0", meta={"annotations": {RUN_SECONDS: run_seconds}})
+
+
+@in_virtual_time
+async def test_nodes_register_ready_to_be_used() -> None:
+    labels = {"zone": "a"}
+    nodes = [SimulatedNode("n0", {"cpu": "8", "pods": "5"}, labels)]
+    async with cluster(nodes=nodes, without=WITHOUT) as c:
+        (node,) = (await c.client.list(NODE, Node)).items
+        assert (node.metadata.name, node.spec.taints) == ("n0", ())
+        assert node.status.allocatable == {"cpu": "8", "pods": "5"}
+        assert node.metadata.labels == {
+            "kubernetes.io/hostname": "n0", "kubernetes.io/os": "linux", "zone": "a",
+        }  # fmt: skip
+        assert [(one.type, one.status) for one in node.status.conditions] == [("Ready", "True")]
+
+
+@in_virtual_time
+async def test_a_pod_that_is_bound_runs_until_it_is_deleted() -> None:
+    async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
+        await c.create(pod("a"))
+        await asyncio.sleep(10)
+        assert await phase(c) == "Pending"
+        await c.bind("a", "n0")
+        await asyncio.sleep(1)
+        assert await phase(c) == "Running"
+        found = await c.client.get(POD, Key("default", "a"))
+        assert {
+            one["type"]: one["status"] for one in found["status"]["conditions"]
+        } == dict.fromkeys(("PodScheduled", "Initialized", "ContainersReady", "Ready"), "True")
+        assert parse_timestamp(found["status"]["startTime"]) == EPOCH + 10
+        await asyncio.sleep(5_000)
+        assert await phase(c) == "Running"
+
+
+@pytest.mark.parametrize("wish", [1, 10, 3600])
+@in_virtual_time
+async def test_a_pod_with_a_wish_ends_well_after_so_long(wish: int) -> None:
+    async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
+        await c.create(short(str(wish)))
+        await asyncio.sleep(wish - 0.5)
+        assert await phase(c) == "Running"
+        await asyncio.sleep(1)
+        assert await phase(c) == "Succeeded"
+        found = await c.client.get(POD, Key("default", "a"))
+        ended = found["status"]["containerStatuses"][0]["state"]["terminated"]
+        assert (ended["exitCode"], ended["reason"]) == (0, "Completed")
+        assert parse_timestamp(ended["finishedAt"]) - parse_timestamp(ended["startedAt"]) == wish
+
+
+@pytest.mark.parametrize("wish", ["", "soon", "-5", "1.5", "1e3"])
+@in_virtual_time
+async def test_a_wish_that_is_no_number_is_no_wish(wish: str) -> None:
+    async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
+        await c.create(short(wish))
+        await asyncio.sleep(2_000)
+        assert await phase(c) == "Running"
+
+
+@in_virtual_time
+async def test_a_pod_without_time_ends_at_once() -> None:
+    async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
+        await c.create(short("0"))
+        await asyncio.sleep(1)
+        assert await phase(c) == "Succeeded"
+
+
+@in_virtual_time
+async def test_a_deleted_pod_is_taken_down_and_gone() -> None:
+    async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
+        await c.create(pod("a", on="n0"))
+        await asyncio.sleep(1)
+        since = c.store.revision
+        await c.delete(POD, "a")
+        await asyncio.sleep(0.5)
+        with pytest.raises(NotFound):
+            await phase(c)
+        last = [change.before for change in c.store.changes(since, POD.store_prefix())][-1]
+        assert last is not None
+        assert b'"phase":"Failed"' in last.value
+        assert b'"exitCode":143' in last.value
+
+
+@in_virtual_time
+async def test_a_pod_that_had_ended_is_gone_as_it_was() -> None:
+    async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
+        held = short("1")
+        held["metadata"]["finalizers"] = ["example.com/stay"]
+        await c.create(held)
+        await asyncio.sleep(2)
+        await c.delete(POD, "a")
+        await asyncio.sleep(1)
+        assert await phase(c) == "Succeeded"
+        await c.client.patch(POD, Key("default", "a"), {"metadata": {"finalizers": []}})
+        await asyncio.sleep(1)
+        with pytest.raises(NotFound):
+            await phase(c)
+
+
+@in_virtual_time
+async def test_pods_of_other_nodes_are_left_alone() -> None:
+    async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
+        await c.create(pod("a", on="somewhere-else"))
+        await asyncio.sleep(100)
+        assert await phase(c) == "Pending"
+        await c.delete(POD, "a")
+        await asyncio.sleep(100)
+        assert await phase(c) == "Pending"
+
+
+@in_virtual_time
+async def test_a_namesake_that_comes_at_once_runs_its_own_time() -> None:
+    async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
+        await c.create(short("10"))
+        await asyncio.sleep(8)
+        await c.client.delete(POD, Key("default", "a"), grace=0)
+        await c.create(short("10"))
+        await asyncio.sleep(8)
+        assert await phase(c) == "Running"
+        await asyncio.sleep(4)
+        assert await phase(c) == "Succeeded"
+
+
+@in_virtual_time
+async def test_a_node_that_is_there_already_stays_as_it_is() -> None:
+    async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
+        await c.client.patch(NODE, Key("", "n0"), {"spec": {"unschedulable": True}})
+        before = await c.client.get(NODE, Key("", "n0"))
+        async with c.plane.running():
+            await asyncio.sleep(20)
+        assert await c.client.get(NODE, Key("", "n0")) == before
+
+
+@in_virtual_time
+async def test_a_restarted_kubelet_goes_on_where_it_was() -> None:
+    async with cluster(
+        nodes=simulated_nodes(1, cpu="8"), without=["scheduler", "controllers"]
+    ) as c:
+        await c.create(short("100"))
+        await asyncio.sleep(50)
+    async with c.plane.running():
+        await asyncio.sleep(49)
+        assert await phase(c) == "Running"
+        await asyncio.sleep(2)
+        assert await phase(c) == "Succeeded"
+
+
+# ---- other people's nodes ------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_a_node_that_is_not_ours_is_left_alone_whatever_it_is_called() -> None:
+    async with cluster(without=[*WITHOUT, "nodes"]) as c:
+        await c.add_node(node("n0"))
+        before = await c.client.get(NODE, Key("", "n0"))
+        staff = ComponentConfig(simulated_nodes(2, cpu="8"), WITHOUT)
+        plane = ControlPlane(c.store, c.clock, SeededRandom(2), staff)
+        async with plane.running():
+            await c.create(pod("a", on="n0"), pod("b", on="n1"))
+            await asyncio.sleep(60)
+            assert await c.client.get(NODE, Key("", "n0")) == before
+            assert (await phase(c, "a"), await phase(c, "b")) == ("Pending", "Running")
+            leases = (await c.client.list(LEASE, namespace=LEASE_NAMESPACE)).items
+            assert [lease["metadata"]["name"] for lease in leases] == ["n1"]
+
+
+@in_virtual_time
+async def test_nodes_keep_the_taints_that_they_are_given() -> None:
+    taint = {"key": "team", "value": "a", "effect": "NoSchedule"}
+    async with cluster(nodes=[SimulatedNode("n0", taints=[taint])], without=WITHOUT) as c:
+        found = await c.client.get(NODE, Key("", "n0"))
+        assert found["spec"]["taints"] == [taint]
+        assert found["metadata"]["annotations"][NODE_TYPE_ANNOTATION] == SIMULATED_NODE_TYPE

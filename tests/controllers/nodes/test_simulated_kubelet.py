@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from phalanx.api.annotations import USAGE_ANNOTATION
+from phalanx.api.core import Node, Pod
+from phalanx.api.errors import NotFound
+from phalanx.api.kinds import NODE, POD
+from phalanx.api.meta import Key, find_condition, parse_timestamp
+from phalanx.api.wire import Object
+from phalanx.controllers.nodes.node_pool import HostedNodePool
+from phalanx.controllers.nodes.simulated_kubelet import STAGES, parse_stage_rules
+from phalanx.controllers.reconcile_loop import Informers
+from phalanx.randomness import SeededRandom
+from tests.builders import in_virtual_time, pod
+from tests.controllers.cluster import EPOCH, Cluster, cluster, simulated_nodes
+
+WITHOUT = ("scheduler", "controllers")
+HERE = Key("default", "a")
+
+
+def staged(text: str, name: str = "a") -> Object:
+    return pod(name, on="n0", meta={"annotations": {STAGES: text}})
+
+
+async def seen(c: Cluster, key: Key = HERE) -> tuple[str, str]:
+    """The phase of a pod and whether it is ready."""
+    found = await c.client.get(POD, key, Pod)
+    ready = find_condition(found.status.conditions, "Ready")
+    return found.status.phase, ready.status if ready else ""
+
+
+async def container(c: Cluster) -> Object:
+    found = await c.client.get(POD, HERE)
+    (status,) = found["status"]["containerStatuses"]
+    assert isinstance(status, dict)
+    return status
+
+
+@in_virtual_time
+async def test_a_pod_is_created_for_a_while_before_it_runs() -> None:
+    async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
+        await c.create(staged("{start: 5, run: 10}"))
+        await asyncio.sleep(1)
+        assert await seen(c) == ("Pending", "False")
+        assert (await container(c))["state"] == {"waiting": {"reason": "ContainerCreating"}}
+        await asyncio.sleep(3.5)
+        assert await seen(c) == ("Pending", "False")
+        await asyncio.sleep(1)
+        assert await seen(c) == ("Running", "True")
+        await asyncio.sleep(9)
+        assert await seen(c) == ("Running", "True")
+        await asyncio.sleep(1)
+        assert await seen(c) == ("Succeeded", "False")
+        ended = (await container(c))["state"]["terminated"]
+        assert parse_timestamp(ended["startedAt"]) == EPOCH + 5
+        assert parse_timestamp(ended["finishedAt"]) == EPOCH + 15
+
+
+@in_virtual_time
+async def test_a_pod_is_ready_only_when_it_has_warmed_up() -> None:
+    async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
+        await c.create(staged("{start: 2, ready: 5}"))
+        await asyncio.sleep(3)
+        assert await seen(c) == ("Running", "False")
+        status = await container(c)
+        assert (status["ready"], status["started"]) == (False, True)
+        await asyncio.sleep(5)
+        assert await seen(c) == ("Running", "True")
+        assert (await container(c))["ready"] is True
+
+
+@in_virtual_time
+async def test_a_pod_that_ends_before_it_is_ready_was_never_ready() -> None:
+    async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
+        await c.create(staged("{ready: 50, run: 5}"))
+        await asyncio.sleep(6)
+        assert await seen(c) == ("Succeeded", "False")
+
+
+@in_virtual_time
+async def test_a_pod_that_fails_says_with_which_exit_code() -> None:
+    async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
+        await c.create(staged("{run: 3, failure: 1, exitCode: 42}"))
+        await asyncio.sleep(4)
+        assert await seen(c) == ("Failed", "False")
+        ended = (await container(c))["state"]["terminated"]
+        assert (ended["exitCode"], ended["reason"]) == (42, "Error")
+
+
+@pytest.mark.parametrize(
+    ("stop", "grace", "takes", "code"), [(4, 30, 4, 143), (40, 10, 10, 137), (0, 30, 0, 143)]
+)
+@in_virtual_time
+async def test_a_deleted_pod_takes_its_time_within_its_grace_period(
+    stop: int, grace: int, takes: int, code: int
+) -> None:
+    async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
+        await c.create(staged(f"{{stop: {stop}}}"))
+        await asyncio.sleep(2)
+        since = c.store.revision
+        await c.client.delete(POD, HERE, grace=grace)
+        if takes:
+            await asyncio.sleep(takes - 0.5)
+            assert (await seen(c))[0] == "Running"
+        await asyncio.sleep(1)
+        with pytest.raises(NotFound):
+            await seen(c)
+        last = [change.before for change in c.store.changes(since, POD.store_prefix())][-1]
+        assert last is not None
+        assert f'"exitCode":{code}'.encode() in last.value
+
+
+@in_virtual_time
+async def test_whoever_is_deleted_without_grace_is_gone_at_once() -> None:
+    async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
+        await c.create(staged("{stop: 100}"))
+        await asyncio.sleep(2)
+        await c.client.delete(POD, HERE, grace=0)
+        await asyncio.sleep(0.1)
+        with pytest.raises(NotFound):
+            await seen(c)
+
+
+@in_virtual_time
+async def test_a_pod_whose_usage_cannot_be_read_fails_and_says_why() -> None:
+    async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
+        await c.create(pod("a", on="n0", meta={"annotations": {USAGE_ANNOTATION: "a lot"}}))
+        await asyncio.sleep(1)
+        found = (await c.client.get(POD, HERE))["status"]
+        assert (found["phase"], found["reason"]) == ("Failed", "InvalidUsage")
+        assert found["message"] == (
+            "annotation phalanx.dev/usage: 'a lot' is not of the form cpu=250m,memory=1Gi"
+        )
+
+
+@in_virtual_time
+async def test_a_pod_whose_stages_cannot_be_read_fails_and_says_why() -> None:
+    async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
+        await c.create(staged("{run: soon}"))
+        await asyncio.sleep(1)
+        found = (await c.client.get(POD, HERE))["status"]
+        assert (found["phase"], found["reason"]) == ("Failed", "InvalidStages")
+        assert found["message"] == (
+            "annotation phalanx.dev/stages: run: 'soon' is no number of seconds"
+        )
+        await c.delete(POD, "a")
+        await asyncio.sleep(1)
+        with pytest.raises(NotFound):
+            await seen(c)
+
+
+@in_virtual_time
+async def test_a_restarted_kubelet_goes_on_in_every_stage() -> None:
+    async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
+        await c.create(staged("{start: 100, ready: 100, run: 300}"))
+        await asyncio.sleep(50)
+    for phase, ready in (("Pending", "False"), ("Running", "False"), ("Running", "True")):
+        async with c.plane.running():
+            await asyncio.sleep(1)
+            assert await seen(c) == (phase, ready)
+            await asyncio.sleep(99)
+    async with c.plane.running():
+        await asyncio.sleep(100)
+        assert await seen(c) == ("Succeeded", "False")
+
+
+@in_virtual_time
+async def test_rules_say_how_pods_live_that_say_nothing_themselves() -> None:
+    async with cluster(without=("scheduler", "controllers", "nodes")) as c:
+        informers = Informers(c.client, SeededRandom(1))
+        found = parse_stage_rules([{"labels": {"app": "short"}, "run": 5}])
+        nodes = HostedNodePool(c.client, informers, c.clock, simulated_nodes(1, cpu="8"), found)
+        informers.of(NODE, Node)
+        assert await nodes.register() == []
+        tasks = _running([informers, nodes])
+        await c.create(pod("a", on="n0", meta={"labels": {"app": "short"}}), pod("b", on="n0"))
+        await asyncio.sleep(7)
+        assert (await seen(c))[0] == "Succeeded"
+        assert (await seen(c, Key("default", "b")))[0] == "Running"
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _running(parts: Sequence[Informers | HostedNodePool]) -> list[asyncio.Task[None]]:
+    return [asyncio.create_task(part.run()) for part in parts]

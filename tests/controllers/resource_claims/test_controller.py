@@ -1,0 +1,336 @@
+"""Resource claims that are made of templates, for pods and for groups, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from phalanx.api.kinds import (
+    POD,
+    POD_GROUP,
+    RESOURCE_CLAIM,
+    RESOURCE_CLAIM_TEMPLATE,
+    RESOURCE_QUOTA,
+    Kind,
+)
+from phalanx.api.meta import Key
+from phalanx.api.wire import Object
+from phalanx.builder.names import claim_name
+from phalanx.client.client import Client
+from phalanx.controllers.event_recorder import EventRecorder
+from phalanx.controllers.reconcile_loop import Informers
+from phalanx.controllers.resource_claims.controller import ResourceClaimController
+from phalanx.randomness import SeededRandom
+from tests.builders import in_virtual_time, pod, pod_group
+from tests.controllers.cluster import Cluster, cluster
+from tests.controllers.crash_stories import (
+    SERVER_ONLY,
+    Runnable,
+    assert_quiet,
+    assert_survives_bad_watches,
+    assert_survives_every_crash,
+    bare_cluster,
+    running_controller,
+)
+
+MADE_FOR = "resource.kubernetes.io/pod-claim-name"
+DEVICES: Object = {
+    "devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com"}}]}
+}
+GPU: Object = {"name": "gpu", "resourceClaimTemplateName": "t"}
+NIC: Object = {"name": "nic", "resourceClaimTemplateName": "t"}
+
+
+def with_recorder(client: Client, informers: Informers, c: Cluster) -> Sequence[Runnable]:
+    recorder = EventRecorder(client, c.clock, SeededRandom(4), "resource_claim")
+    return [recorder.run, ResourceClaimController(client, informers, recorder.record).run]
+
+
+def without_recorder(client: Client, informers: Informers, c: Cluster) -> Sequence[Runnable]:
+    """The same without events."""
+    return [ResourceClaimController(client, informers).run]
+
+
+def without_sharing(client: Client, informers: Informers, c: Cluster) -> Sequence[Runnable]:
+    return [ResourceClaimController(client, informers, share_claims=False).run]
+
+
+def without_groups(client: Client, informers: Informers, c: Cluster) -> Sequence[Runnable]:
+    return [ResourceClaimController(client, informers, groups=False, share_claims=False).run]
+
+
+def template(name: str = "t", **meta: object) -> Object:
+    return {
+        "apiVersion": RESOURCE_CLAIM_TEMPLATE.api_version, "kind": RESOURCE_CLAIM_TEMPLATE.name,
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"metadata": meta, "spec": DEVICES},
+    }  # fmt: skip
+
+
+def pod_with_claims(name: str, *claims: Object, group: str = "") -> Object:
+    return pod(name, group, spec={"resourceClaims": list(claims)})
+
+
+def group_with_claims(name: str, *claims: Object) -> Object:
+    made = pod_group(name, 1)
+    made["spec"]["resourceClaims"] = list(claims)
+    return made
+
+
+async def claims(c: Cluster) -> dict[tuple[str, str], str]:
+    """The claims there are, by their owners and what they were made for."""
+    found = [one["metadata"] for one in (await c.client.list(RESOURCE_CLAIM)).items]
+    made = [
+        ((meta["ownerReferences"][0]["name"], meta["annotations"][MADE_FOR]), meta["name"])
+        for meta in found
+        if "ownerReferences" in meta
+    ]
+    assert len(made) == len(dict(made)), "two claims were made for the same"
+    return dict(made)
+
+
+async def recorded_claims(c: Cluster, name: str, kind: Kind = POD) -> dict[str, str]:
+    status = (await c.client.get(kind, Key("default", name))).get("status", {})
+    found = status.get("resourceClaimStatuses", [])
+    return {one["name"]: one["resourceClaimName"] for one in found}
+
+
+# ---- pods ----------------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_a_pod_gets_a_claim_for_each_template_and_notes_it() -> None:
+    async with bare_cluster(with_recorder) as c:
+        await c.create(template(), pod_with_claims("p", GPU, NIC))
+        await asyncio.sleep(1)
+        made = await claims(c)
+        assert list(made) == [("p", "gpu"), ("p", "nic")]
+        assert await recorded_claims(c, "p") == {"gpu": made["p", "gpu"], "nic": made["p", "nic"]}
+
+
+@in_virtual_time
+async def test_a_claim_is_what_its_template_says_and_belongs_to_the_pod() -> None:
+    async with bare_cluster(with_recorder) as c:
+        await c.create(
+            template(labels={"a": "b"}, annotations={"c": "d"}), pod_with_claims("p", GPU)
+        )
+        await asyncio.sleep(1)
+        (found,) = (await c.client.list(RESOURCE_CLAIM)).items
+        uid = (await c.client.get(POD, Key("default", "p")))["metadata"]["uid"]
+        meta = found["metadata"]
+        assert (meta["generateName"], meta["name"][:6]) == ("p-gpu-", "p-gpu-")
+        assert meta["labels"] == {"a": "b"}
+        assert meta["annotations"] == {"c": "d", MADE_FOR: "gpu"}
+        assert meta["ownerReferences"] == [{
+            "apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid, "controller": True,
+            "blockOwnerDeletion": True,
+        }]  # fmt: skip
+        assert found["spec"]["devices"]["requests"][0]["name"] == "gpu"
+
+
+@in_virtual_time
+async def test_a_claim_that_the_pod_names_itself_is_not_made() -> None:
+    async with bare_cluster(with_recorder) as c:
+        await c.create(pod_with_claims("p", {"name": "gpu", "resourceClaimName": "mine"}))
+        await asyncio.sleep(1)
+        assert (await claims(c), await recorded_claims(c, "p")) == ({}, {})
+
+
+@in_virtual_time
+async def test_a_template_that_is_not_there_is_told_once_and_waited_for() -> None:
+    async with bare_cluster(with_recorder) as c:
+        await c.create(pod_with_claims("p", GPU))
+        await asyncio.sleep(1)
+        await c.client.patch(POD, Key("default", "p"), {"metadata": {"labels": {"a": "b"}}})
+        await asyncio.sleep(1)
+        missing = 'resourceclaimtemplate.resource.k8s.io "t" not found'
+        text = f'PodResourceClaim gpu: resource claim template "t": {missing}'
+        assert await c.events("FailedResourceClaimCreation") == [("p", text)]
+        await c.create(template())
+        await asyncio.sleep(1)
+        assert list(await recorded_claims(c, "p")) == ["gpu"]
+
+
+@in_virtual_time
+async def test_a_claim_that_somebody_deletes_is_made_again() -> None:
+    async with bare_cluster(with_recorder) as c:
+        await c.create(template(), pod_with_claims("p", GPU))
+        await asyncio.sleep(1)
+        (name,) = (await recorded_claims(c, "p")).values()
+        before = await c.client.get(RESOURCE_CLAIM, Key("default", name))
+        await c.delete(RESOURCE_CLAIM, name)
+        await asyncio.sleep(1)
+        (again,) = (await recorded_claims(c, "p")).values()
+        after = await c.client.get(RESOURCE_CLAIM, Key("default", again))
+        assert before["metadata"]["uid"] != after["metadata"]["uid"]
+
+
+@in_virtual_time
+async def test_a_name_that_a_stranger_has_is_not_taken_from_him() -> None:
+    async with cluster(without=SERVER_ONLY) as c:
+        await c.create(template(), pod_with_claims("p", GPU))
+        uid = (await c.client.get(POD, Key("default", "p")))["metadata"]["uid"]
+        wanted = claim_name("p", "gpu", uid)
+        meta = {"name": wanted, "namespace": "default"}
+        stranger = await c.client.create(RESOURCE_CLAIM, {"metadata": meta, "spec": DEVICES})
+        async with running_controller(c, with_recorder):
+            await asyncio.sleep(1)
+        (name,) = (await recorded_claims(c, "p")).values()
+        assert name.startswith(wanted)
+        assert name != wanted
+        assert await c.client.get(RESOURCE_CLAIM, Key("default", wanted)) == stranger
+
+
+@in_virtual_time
+async def test_pods_of_the_same_name_one_after_the_other_have_claims_of_their_own() -> None:
+    async with cluster(without=["scheduler", "nodes"]) as c:
+        await c.create(template(), pod_with_claims("p", GPU))
+        await asyncio.sleep(1)
+        first = await recorded_claims(c, "p")
+        await c.delete(POD, "p")
+        await c.create(pod_with_claims("p", GPU))
+        await asyncio.sleep(2)
+        second = await recorded_claims(c, "p")
+        assert first != second
+        assert list((await claims(c)).values()) == list(second.values())
+
+
+@in_virtual_time
+async def test_a_pod_that_will_never_run_gets_none() -> None:
+    async with cluster(without=SERVER_ONLY) as c:
+        await c.create(template(), pod_with_claims("p", GPU), pod_with_claims("q", GPU))
+        done = {"status": {"phase": "Failed"}}
+        await c.client.patch(POD, Key("default", "p"), done, subresource="status")
+        stay = {"metadata": {"finalizers": ["example.com/stay"]}}
+        await c.client.patch(POD, Key("default", "q"), stay)
+        await c.delete(POD, "q")
+        async with running_controller(c, with_recorder):
+            await asyncio.sleep(1)
+        assert await claims(c) == {}
+
+
+@in_virtual_time
+async def test_a_claim_that_may_not_be_made_is_told() -> None:
+    async with bare_cluster(with_recorder) as c:
+        quota = {"hard": {"count/resourceclaims.resource.k8s.io": "0"}}
+        meta = {"name": "none", "namespace": "default"}
+        await c.client.create(RESOURCE_QUOTA, {"metadata": meta, "spec": quota})
+        await c.create(template(), pod_with_claims("p", GPU))
+        await asyncio.sleep(1)
+        ((about, text),) = await c.events("FailedResourceClaimCreation")
+        assert about == "p"
+        assert text.startswith("PodResourceClaim gpu: create ResourceClaim p-gpu-")
+        assert "exceeded quota" in text
+
+
+# ---- groups --------------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_what_a_pod_and_its_group_both_ask_for_is_made_once_for_the_group() -> None:
+    async with bare_cluster(with_recorder) as c:
+        await c.create(template(), group_with_claims("g", GPU))
+        await c.create(
+            pod_with_claims("p", GPU, NIC, group="g"), pod_with_claims("q", GPU, group="g")
+        )
+        await asyncio.sleep(1)
+        made = await claims(c)
+        assert sorted(made) == [("g", "gpu"), ("p", "nic")]
+        shared = made["g", "gpu"]
+        assert await recorded_claims(c, "g", POD_GROUP) == {"gpu": shared}
+        assert await recorded_claims(c, "p") == {"gpu": shared, "nic": made["p", "nic"]}
+        assert await recorded_claims(c, "q") == {"gpu": shared}
+        found = await c.client.get(RESOURCE_CLAIM, Key("default", shared))
+        (owner,) = found["metadata"]["ownerReferences"]
+        assert (owner["apiVersion"], owner["kind"], owner["controller"]) == (
+            "scheduling.k8s.io/v1beta1", "PodGroup", True,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"name": "card", "resourceClaimTemplateName": "t"},
+        {"name": "gpu", "resourceClaimTemplateName": "u"},
+    ],
+)
+@in_virtual_time
+async def test_what_is_not_the_very_same_is_the_pods_own(other: Object) -> None:
+    async with bare_cluster(with_recorder) as c:
+        await c.create(
+            template(),
+            template("u"),
+            group_with_claims("g", GPU),
+            pod_with_claims("p", other, group="g"),
+        )
+        await asyncio.sleep(1)
+        assert sorted(await claims(c)) == [("g", "gpu"), ("p", other["name"])]
+
+
+@in_virtual_time
+async def test_a_pod_waits_for_its_group_to_know_what_is_shared() -> None:
+    async with bare_cluster(with_recorder) as c:
+        await c.create(template(), pod_with_claims("p", GPU, group="g"))
+        await asyncio.sleep(5)
+        assert await claims(c) == {}
+        await c.create(group_with_claims("g", GPU))
+        await asyncio.sleep(1)
+        assert list(await claims(c)) == [("g", "gpu")]
+        assert list(await recorded_claims(c, "p")) == ["gpu"]
+
+
+@in_virtual_time
+async def test_where_nothing_is_shared_no_claim_is_made_for_what_would_be() -> None:
+    async with bare_cluster(without_sharing) as c:
+        await c.create(
+            template(), group_with_claims("g", GPU), pod_with_claims("p", GPU, NIC, group="g")
+        )
+        await asyncio.sleep(1)
+        assert list(await claims(c)) == [("p", "nic")]
+
+
+@in_virtual_time
+async def test_where_there_are_no_groups_every_pod_has_its_own() -> None:
+    async with bare_cluster(without_groups) as c:
+        await c.create(
+            template(), group_with_claims("g", GPU), pod_with_claims("p", GPU, group="g")
+        )
+        await asyncio.sleep(1)
+        assert list(await claims(c)) == [("p", "gpu")]
+
+
+# ---- through thick and thin ----------------------------------------------------------------------
+
+
+async def a_while(c: Cluster) -> object:
+    await c.create(
+        group_with_claims("g", GPU),
+        pod_with_claims("p", GPU, NIC, group="g"),
+        pod_with_claims("q", GPU, NIC),
+    )
+    await asyncio.sleep(3)
+    await c.create(template())
+    await asyncio.sleep(10)
+    names = {name: who for who, name in (await claims(c)).items()}
+    return [
+        {claim: names[made] for claim, made in (await recorded_claims(c, name, kind)).items()}
+        for name, kind in (("g", POD_GROUP), ("p", POD), ("q", POD))
+    ]
+
+
+def test_whenever_the_controller_ends_another_one_goes_on_and_none_is_made_twice() -> None:
+    assert assert_survives_every_crash(without_recorder, a_while) >= 7
+
+
+def test_news_that_come_twice_and_late_change_nothing() -> None:
+    assert_survives_bad_watches(without_recorder, a_while)
+
+
+@in_virtual_time
+async def test_when_all_are_noted_nothing_is_written() -> None:
+    async with cluster(without=SERVER_ONLY) as c:
+        async with running_controller(c, with_recorder):
+            await a_while(c)
+        await assert_quiet(c, with_recorder)

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from phalanx.api.errors import Forbidden, NotFound
+from phalanx.api.kinds import CONFIG_MAP, EVENT, KINDS, LEASE, NAMESPACE, POD, POD_GROUP
+from phalanx.api.meta import Key
+from phalanx.api.wire import Object
+from tests.builders import gang, in_virtual_time, pod
+from tests.controllers.cluster import Cluster, cluster, simulated_nodes
+
+
+def named(kind: str, name: str, **more: object) -> Object:
+    return {"kind": kind, "metadata": {"name": name, "namespace": "x"}, **more}
+
+
+async def is_there(c: Cluster, name: str = "x") -> bool:
+    try:
+        await c.client.get(NAMESPACE, Key("", name))
+    except NotFound:
+        return False
+    return True
+
+
+async def contents(c: Cluster, namespace: str) -> dict[str, int]:
+    """How many objects of each kind a namespace holds."""
+    kinds = [kind for kind in KINDS if kind.namespaced and "watch" in kind.verbs]
+    found = {kind.plural: (await c.client.list(kind, namespace=namespace)).items for kind in kinds}
+    return {name: len(items) for name, items in found.items() if items}
+
+
+@in_virtual_time
+async def test_a_deleted_namespace_is_emptied_and_then_gone() -> None:
+    async with cluster(nodes=simulated_nodes(2, cpu="4")) as c:
+        await c.create({"kind": "Namespace", "metadata": {"name": "x"}})
+        await c.create(
+            *gang("a", 3, namespace="x", cpu="1"), *gang("big", 9, namespace="x", cpu="3")
+        )
+        await c.create(named("ConfigMap", "c"), named("Lease", "l"))
+        await asyncio.sleep(5)
+        assert set(await contents(c, "x")) >= {
+            CONFIG_MAP.plural, EVENT.plural, LEASE.plural, POD.plural, POD_GROUP.plural,
+        }  # fmt: skip
+        await c.delete(NAMESPACE, "x")
+        await asyncio.sleep(10)
+        assert (await is_there(c), await contents(c, "x")) == (False, {})
+
+
+@in_virtual_time
+async def test_nothing_else_is_touched() -> None:
+    async with cluster(nodes=simulated_nodes(1, cpu="4")) as c:
+        await c.create({"kind": "Namespace", "metadata": {"name": "x"}})
+        await c.create({"kind": "Namespace", "metadata": {"name": "xx"}})
+        await c.create(pod("a"), pod("a", namespace="xx"), pod("a", namespace="x"))
+        await asyncio.sleep(5)
+        await c.delete(NAMESPACE, "x")
+        await asyncio.sleep(10)
+        assert await is_there(c, "xx")
+        assert (await contents(c, "xx"))["pods"] == (await contents(c, "default"))["pods"] == 1
+
+
+@in_virtual_time
+async def test_what_holds_on_holds_the_namespace() -> None:
+    async with cluster() as c:
+        await c.create({"kind": "Namespace", "metadata": {"name": "x"}})
+        held = named("ConfigMap", "c")
+        held["metadata"]["finalizers"] = ["example.com/stay"]
+        await c.create(held)
+        await c.delete(NAMESPACE, "x")
+        await asyncio.sleep(60)
+        assert await is_there(c)
+        with pytest.raises(Forbidden):
+            await c.create(named("ConfigMap", "late"))
+        await c.client.patch(CONFIG_MAP, Key("x", "c"), {"metadata": {"finalizers": []}})
+        await asyncio.sleep(2)
+        assert not await is_there(c)
+
+
+@in_virtual_time
+async def test_an_empty_namespace_is_gone_at_once_and_can_be_made_again() -> None:
+    async with cluster() as c:
+        for _ in range(3):
+            await c.create({"kind": "Namespace", "metadata": {"name": "x"}})
+            await c.delete(NAMESPACE, "x")
+            await asyncio.sleep(0.5)
+            assert not await is_there(c)
+
+
+@in_virtual_time
+async def test_a_namespace_that_nobody_deletes_stays() -> None:
+    async with cluster() as c:
+        await c.create({"kind": "Namespace", "metadata": {"name": "x"}}, named("ConfigMap", "c"))
+        await asyncio.sleep(100)
+        assert (await contents(c, "x"))["configmaps"] == 1

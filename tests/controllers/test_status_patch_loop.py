@@ -1,0 +1,95 @@
+"""What is said of objects by somebody who sees them late."""
+
+from __future__ import annotations
+
+import asyncio
+
+from phalanx.api.core import Pod
+from phalanx.api.kinds import POD
+from phalanx.api.meta import Key
+from phalanx.client.cache import ObjectCache
+from phalanx.client.protocol import WatchEvent
+from phalanx.controllers.reconcile_loop import (
+    CONFLICT_RETRY_SECONDS,
+    Patch,
+    ReconcilePlan,
+    StatusPatchLoop,
+)
+from tests.builders import in_virtual_time, pod
+from tests.controllers.cluster import Cluster, cluster
+
+KEY = Key("default", "a")
+NOTHING_ELSE = ["scheduler", "controllers", "nodes"]
+
+
+class StatusFixture:
+    """Has one pod say something, in the version that it is told of, and counts how often it tries.
+
+    `show` tells it of the pod as it is.
+    """
+
+    def __init__(self, c: Cluster) -> None:
+        self._cluster, self.pods, self.attempts = c, ObjectCache[Pod](), 0
+        self.loop = StatusPatchLoop(c.client, self._reconcile, self.pods)
+
+    def _reconcile(self, key: Key) -> ReconcilePlan:
+        meta = self.pods[key].metadata
+        self.attempts += 1
+        change = {
+            "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version},
+            "status": {"message": "heard"},
+        }
+        return ReconcilePlan([Patch(POD, key, change, "status")])
+
+    async def refresh(self) -> None:
+        found = await self._cluster.client.get(POD, KEY, Pod)
+        self.pods.apply(WatchEvent("MODIFIED", found, int(found.metadata.resource_version)))
+
+    async def message(self) -> str:
+        status = (await self._cluster.client.get(POD, KEY))["status"]
+        return str(status.get("message", ""))
+
+
+async def with_stale_cache(fixture: StatusFixture, c: Cluster) -> asyncio.Task[None]:
+    """Somebody changes the pod after it was shown; then there is something to say of it."""
+    await c.client.create(POD, pod("a"))
+    await fixture.refresh()
+    await c.client.patch(POD, KEY, {"metadata": {"labels": {"x": "y"}}})
+    running = asyncio.create_task(fixture.loop.run())
+    fixture.loop.queue.add(KEY)
+    await asyncio.sleep(CONFLICT_RETRY_SECONDS / 3)
+    return running
+
+
+@in_virtual_time
+async def test_what_was_said_of_an_old_version_is_not_repeated_before_a_newer_is_seen() -> None:
+    async with cluster(without=NOTHING_ELSE) as c:
+        speaker = StatusFixture(c)
+        running = await with_stale_cache(speaker, c)
+        speaker.loop.queue.add(KEY)
+        await asyncio.sleep(CONFLICT_RETRY_SECONDS / 3)
+        assert speaker.attempts == 1
+        assert await speaker.message() == ""
+        running.cancel()
+
+
+@in_virtual_time
+async def test_it_is_said_as_soon_as_the_newer_version_is_seen() -> None:
+    async with cluster(without=NOTHING_ELSE) as c:
+        speaker = StatusFixture(c)
+        running = await with_stale_cache(speaker, c)
+        await speaker.refresh()
+        await asyncio.sleep(0.01)
+        assert speaker.attempts == 2
+        assert await speaker.message() == "heard"
+        running.cancel()
+
+
+@in_virtual_time
+async def test_who_is_never_shown_a_newer_version_says_it_again_after_a_while() -> None:
+    async with cluster(without=NOTHING_ELSE) as c:
+        speaker = StatusFixture(c)
+        running = await with_stale_cache(speaker, c)
+        await asyncio.sleep(2 * CONFLICT_RETRY_SECONDS)
+        assert speaker.attempts == 3
+        running.cancel()

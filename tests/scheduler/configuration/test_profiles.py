@@ -1,0 +1,120 @@
+"""One queue for several schedulers: who is whose, and by which policy it is placed."""
+
+from __future__ import annotations
+
+from phalanx.api.feature_gates import DEFAULT_GATES as GATES
+from phalanx.api.feature_gates import resolve_gates
+from phalanx.scheduler.backoff import MAX_UNSCHEDULABLE_SECONDS, BackOff
+from phalanx.scheduler.configuration.profiles import DEFAULT_PROFILES, apply_feature_gates
+from phalanx.scheduler.cycle import decide
+from phalanx.scheduler.decision import ClusterEvent, Impossible, Placed, Waiting
+from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.queue.scheduling_queue import SchedulingQueue
+from tests.scheduler.builders import cluster, entity, gang, key, node, pod
+from tests.scheduler.configurations import load_configuration
+
+PACKING = {
+    "schedulerName": "packer",
+    "pluginConfig": [
+        {"name": "NodeResourcesFit", "args": {"scoringStrategy": {"type": "MostAllocated"}}}
+    ],
+}
+BOTH = load_configuration({"schedulerName": "default-scheduler"}, PACKING).profiles
+
+
+def queue(*names: str, back_off: BackOff = BOTH.back_off) -> SchedulingQueue:
+    return SchedulingQueue(*(names or BOTH.policies), back_off=back_off)
+
+
+def pop_entity(one: SchedulingQueue, now: float = 0.0) -> Entity:
+    found = one.pop(now)
+    assert found is not None
+    return found
+
+
+def test_a_pod_is_placed_by_the_policy_of_the_scheduler_that_it_names() -> None:
+    snapshot = cluster([node("a"), node("b")], [pod("q", on="b", cpu="1", memory="2Gi")]).snapshot()
+    where = {}
+    for name in ("default-scheduler", "packer"):
+        one = entity(None, [pod("p", scheduler=name, cpu="1", memory="2Gi")])
+        decision = decide(one, snapshot, BOTH.policy(one))
+        assert isinstance(decision, Placed)
+        where[name] = decision.bindings[0].node
+    assert where == {"default-scheduler": "a", "packer": "b"}
+    assert len(snapshot.node_scores) == 2
+
+
+def test_the_pods_of_all_profiles_wait_in_one_queue() -> None:
+    one = queue()
+    one.observe_pod(pod("a", scheduler="packer"), 0.0)
+    one.observe_pod(pod("b", priority=1), 0.0)
+    one.observe_pod(pod("c", scheduler="somebody-else"), 0.0)
+    assert [pop_entity(one).key.name for _ in range(2)] == ["b", "a"]
+    assert one.pop(0.0) is None
+
+
+def test_a_gang_whose_pods_name_two_profiles_is_impossible() -> None:
+    one = queue()
+    one.observe_group(gang("g", 2), 0.0)
+    one.observe_pod(pod("a", "g", scheduler="packer"), 0.0)
+    one.observe_pod(pod("b", "g"), 0.0)
+    mixed = pop_entity(one)
+    assert len(mixed.members) == 2
+    assert isinstance(
+        decide(mixed, cluster([node("n")]).snapshot(), BOTH.policy(mixed)), Impossible
+    )
+
+
+def test_a_queue_without_names_is_that_of_the_usual_scheduler() -> None:
+    one = SchedulingQueue()
+    one.observe_pod(pod("a", scheduler="packer"), 0.0)
+    one.observe_pod(pod("b"), 0.0)
+    assert pop_entity(one).key == key("b")
+    assert one.pop(0.0) is None
+
+
+def test_gates_say_whether_groups_count() -> None:
+    assert apply_feature_gates(GATES) == DEFAULT_PROFILES
+    loose = apply_feature_gates(resolve_gates({"GangScheduling": False}), BOTH)
+    assert not loose.groups
+    assert loose.policies is BOTH.policies
+
+
+# ---- pauses --------------------------------------------------------------------------------------
+
+
+def pop_and_refuse(one: SchedulingQueue, now: float) -> Entity:
+    """The next entity, after it was refused for want of a node."""
+    tried = pop_entity(one, now)
+    one.done(tried, Waiting(None, (), 1, 0, 0, 0, frozenset({ClusterEvent.NODE_ADDED})), now)
+    return tried
+
+
+def test_the_pauses_are_those_that_the_queue_was_given() -> None:
+    one = queue(back_off=BackOff(3, 4))
+    one.observe_pod(pod("p"), 0.0)
+    pop_and_refuse(one, 0.0)
+    assert one.next_backoff_end() == 3.0
+    pop_and_refuse(one, 3.0)
+    assert one.next_backoff_end() == 7.0
+
+
+def test_without_pauses_what_was_refused_waits_for_its_cure() -> None:
+    one = queue(back_off=BackOff(1, 0))
+    one.observe_pod(pod("p"), 0.0)
+    pop_and_refuse(one, 0.0)
+    assert one.pop(0.0) is None
+    one.wake(ClusterEvent.NODE_ADDED, 1.0)
+    pop_and_refuse(one, 1.0)
+    assert one.next_backoff_end() == 1.0 + MAX_UNSCHEDULABLE_SECONDS
+
+
+def test_without_pauses_what_could_not_be_bound_is_tried_again_at_once() -> None:
+    one = queue(back_off=BackOff(1, 0))
+    one.observe_pod(pod("p"), 0.0)
+    tried = pop_entity(one)
+    decision = decide(tried, cluster([node("n")]).snapshot(), BOTH.policy(tried))
+    assert isinstance(decision, Placed)
+    one.done(tried, decision, 0.0)
+    one.return_unbound(decision.bindings, 0.0)
+    assert pop_entity(one).key == key("p")

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from phalanx.api.core import Pod
+from phalanx.api.meta import parse_timestamp
+from phalanx.api.scheduling import CompositePodGroup, PodGroup
+from phalanx.api.wire import Object
+from phalanx.scheduler.diagnosis.queue_order import (
+    WorkloadRow,
+    WorkloadState,
+    entity_title,
+    in_namespace,
+    list_workloads,
+)
+from phalanx.scheduler.queue.cluster_objects import ClusterObjects
+from tests.builders import gang, pod, pod_group
+
+EARLY, LATE = "2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z"
+
+
+def cluster(*objects: Object) -> ClusterObjects:
+    def of(kind: str, struct: Any) -> Any:
+        return [msgspec.convert(one, struct) for one in objects if one["kind"] == kind]
+
+    trees = of("CompositePodGroup", CompositePodGroup)
+    return ClusterObjects((), [*of("PodGroup", PodGroup), *trees], of("Pod", Pod))
+
+
+def with_creation_time(objects: list[Object], when: str = EARLY, **status: Any) -> list[Object]:
+    """Objects that came about then; pods with this status."""
+    for one in objects:
+        one["metadata"] |= {"uid": one["metadata"]["name"], "creationTimestamp": when}
+        if one["kind"] == "Pod" and status:
+            one["status"], one["spec"]["nodeName"] = dict(status), "a"
+    return objects
+
+
+def with_condition(
+    objects: list[Object], status: str, reason: str, message: str = ""
+) -> list[Object]:
+    objects[0]["status"] = {"conditions": [
+        {"type": "PodGroupInitiallyScheduled", "status": status, "reason": reason,
+         "message": message, "lastTransitionTime": LATE},
+    ]}  # fmt: skip
+    return objects
+
+
+def states(lines: list[WorkloadRow]) -> list[tuple[str, WorkloadState, int]]:
+    return [(one.ref.key.name, one.state, one.position) for one in lines]
+
+
+def test_who_runs_comes_before_who_waits_and_age_counts() -> None:
+    urgent = with_creation_time(gang("urgent", 1), LATE)
+    urgent[0]["spec"]["priority"] = 5
+    seen = cluster(
+        *with_creation_time(gang("late", 1), LATE),
+        *with_creation_time(gang("early", 1)),
+        *urgent,
+        *with_creation_time(gang("runs", 1), phase="Running"),
+        *with_creation_time([pod_group("few", 2), pod("few-0", "few")]),
+    )
+    assert states(list_workloads(seen)) == [
+        ("runs", WorkloadState.RUNNING, 0),
+        ("urgent", WorkloadState.WAITING, 1),
+        ("early", WorkloadState.WAITING, 2),
+        ("late", WorkloadState.WAITING, 3),
+        ("few", WorkloadState.HELD, 0),
+    ]
+
+
+def test_reasons_are_what_the_scheduler_wrote() -> None:
+    told, new = (
+        with_condition(with_creation_time(gang("told", 1)), "False", "Unschedulable", "no room"),
+        with_creation_time(gang("x", 1)),
+    )
+    first, second = list_workloads(cluster(*told, *new))
+    assert (first.reason, first.message) == ("Unschedulable", "no room")
+    assert second.reason == "NotTriedYet"
+
+
+def test_late_members_of_a_placed_gang_are_spoken_of_themselves() -> None:
+    group, first, second = with_condition(
+        with_creation_time(gang("grown", 2, minimum=1)), "True", "Scheduled"
+    )
+    first["status"], first["spec"]["nodeName"] = {"phase": "Running"}, "a"
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    second["status"] = {"conditions": [condition]}
+    [line] = list_workloads(cluster(group, first, second))
+    assert (line.state, line.placed, line.pending) == (WorkloadState.WAITING, 1, 1)
+    assert (line.reason, line.has_run) == ("Unschedulable", True)
+
+
+def test_who_runs_does_so_since_it_was_placed() -> None:
+    [line] = list_workloads(
+        cluster(
+            *with_condition(
+                with_creation_time(gang("runs", 2), phase="Running"), "True", "Scheduled"
+            )
+        )
+    )
+    assert (line.since, line.started, line.nodes) == (parse_timestamp(LATE), 2, ("a",))
+
+
+def test_a_tree_is_one_line() -> None:
+    root: Object = {
+        "kind": "CompositePodGroup", "metadata": {"name": "root", "namespace": "default"},
+        "spec": {"schedulingPolicy": {"gang": {"minGroupCount": 2}}},
+    }  # fmt: skip
+    leaves = [*gang("a", 1), *gang("b", 2)]
+    for one in leaves:
+        if one["kind"] == "PodGroup":
+            one["spec"]["parentCompositePodGroupName"] = "root"
+    [line] = list_workloads(cluster(*with_creation_time([root, *leaves])))
+    assert (line.kind, line.pending, line.needed) == ("CompositePodGroup", 3, 2)
+    assert entity_title(line.ref) == "CompositePodGroup default/root"
+
+
+def test_those_at_their_end_are_listed_only_for_those_who_ask_for_everybody() -> None:
+    ended = with_creation_time(gang("done", 2), phase="Succeeded")
+    ended[2]["status"] = {"phase": "Failed"}
+    seen = cluster(*ended, *with_creation_time([pod("alone")], phase="Running"))
+    assert list_workloads(seen) == []
+    done, alone = list_workloads(seen, include_all=True)
+    assert (done.state, done.ended, done.failed, done.has_run) == (WorkloadState.ENDED, 2, 1, False)
+    assert (alone.kind, alone.state, alone.has_run) == ("Pod", WorkloadState.RUNNING, True)
+
+
+def test_a_group_is_known_by_what_it_was_made_for() -> None:
+    objects = with_creation_time(gang("train-x", 1))
+    objects[0]["metadata"]["ownerReferences"] = [
+        {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "1", "controller": True}
+    ]
+    [line] = list_workloads(cluster(*objects))
+    assert (line.owner, line.title) == ("Job/train", "Job/train")
+
+
+def test_one_namespace_keeps_its_turns_among_all() -> None:
+    seen = cluster(
+        *with_creation_time(gang("a", 1)),
+        *with_creation_time(gang("b", 1, namespace="other"), LATE),
+    )
+    assert states(in_namespace(list_workloads(seen), "other")) == [("b", WorkloadState.WAITING, 2)]

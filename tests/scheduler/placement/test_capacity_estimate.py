@@ -1,0 +1,98 @@
+"""How many members there may be room for, by place."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.scheduler.cluster.pod_shape import shape_of
+from phalanx.scheduler.cycle import decide
+from phalanx.scheduler.decision import Placed
+from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.placement.capacity_estimate import CapacityEstimate, sum_requests
+from phalanx.scheduler.policy import DEFAULT_POLICY, SchedulerPolicy
+from tests.scheduler.builders import cluster, composite, entity, gang, node, pod, tree
+
+NODES = [node("a", {"rack": "x"}), node("b", {"rack": "x"}), node("c", {"rack": "y"})]
+BUSY = [pod(f"busy-{name}", on=name, cpu="3", phase="Running") for name in "abc"]
+
+
+def capacity_estimate(members: int, topology: str = "") -> CapacityEstimate:
+    """Of a gang on nodes where there is room for one member each."""
+    pods = [pod(f"p{n}", "g", cpu="1") for n in range(members)]
+    one = entity(gang("g", members, topology=topology), pods)
+    return CapacityEstimate(one, cluster(NODES, BUSY).snapshot(), DEFAULT_POLICY)
+
+
+def test_room_is_counted_over_all_nodes_or_in_each_place() -> None:
+    assert capacity_estimate(3).is_sufficient()
+    assert not capacity_estimate(4).is_sufficient()
+    assert capacity_estimate(2, "rack").is_sufficient()
+    assert not capacity_estimate(3, "rack").is_sufficient()
+
+
+def test_who_leaves_makes_room_where_it_was() -> None:
+    leaver = shape_of(BUSY[0])
+    assert capacity_estimate(5, "rack").is_sufficient_after_freeing(sum_requests([(0, leaver)]))
+    assert not capacity_estimate(6, "rack").is_sufficient_after_freeing(sum_requests([(0, leaver)]))
+    assert not capacity_estimate(5, "rack").is_sufficient_after_freeing(sum_requests([(2, leaver)]))
+    assert capacity_estimate(8, "rack").is_sufficient_after_freeing(
+        sum_requests([(0, leaver), (1, leaver)])
+    )
+
+
+def leaf(name: str, quorum: int, *cpus: str, topology: str = "") -> Entity:
+    """A group of pods that ask for so much each."""
+    pods = [pod(f"{name}{n}", name, cpu=cpu) for n, cpu in enumerate(cpus)]
+    return entity(gang(name, quorum, topology=topology), pods)
+
+
+def tree_estimate(quorum: int, *parts: Entity) -> CapacityEstimate:
+    return CapacityEstimate(
+        tree(composite("t", quorum), *parts), cluster(NODES, BUSY).snapshot(), DEFAULT_POLICY
+    )
+
+
+def test_in_a_tree_each_of_enough_groups_must_have_room() -> None:
+    small, large = leaf("a", 2, "1", "1"), leaf("b", 1, "2")
+    assert tree_estimate(1, small, large).is_sufficient()
+    assert not tree_estimate(2, small, large).is_sufficient()
+    assert not tree_estimate(1, leaf("c", 3, "1", "1", "1", topology="rack"), large).is_sufficient()
+
+
+def test_in_a_tree_who_leaves_makes_room_for_some_group() -> None:
+    one = tree_estimate(2, leaf("a", 2, "1", "1"), leaf("b", 1, "2"))
+    assert one.is_sufficient_after_freeing(sum_requests([(0, shape_of(BUSY[0]))]))
+    assert not tree_estimate(1, leaf("b", 1, "5")).is_sufficient_after_freeing(
+        sum_requests([(0, shape_of(BUSY[0]))])
+    )
+
+
+def test_where_room_is_not_asked_for_there_is_always_enough() -> None:
+    one = leaf("a", 4, "9", "9", "9", "9")
+    careless = SchedulerPolicy(filters=())
+    assert CapacityEstimate(one, cluster(NODES, BUSY).snapshot(), careless).is_sufficient()
+
+
+@st.composite
+def leaves(draw: st.DrawFn, name: str) -> Entity:
+    cpus = draw(st.lists(st.sampled_from("123"), min_size=1, max_size=3))
+    rack = draw(st.sampled_from(["", "rack"]))
+    return leaf(name, draw(st.integers(1, len(cpus))), *cpus, topology=rack)
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> Entity:
+    parts = [draw(leaves(name)) for name in draw(st.sampled_from(["a", "ab", "abc"]))]
+    rack, quorum = draw(st.sampled_from(["", "rack"])), draw(st.integers(1, len(parts)))
+    return tree(composite("t", quorum, topology=rack), *parts)
+
+
+@given(one=trees(), busy=st.lists(st.integers(0, 2), max_size=3))
+def test_what_is_placed_has_room_however_it_is_counted(one: Entity, busy: list[int]) -> None:
+    """An estimate that is too low would keep from a gang what it can have."""
+    snapshot = cluster(NODES, [BUSY[n] for n in set(busy)]).snapshot()
+    headroom = CapacityEstimate(one, snapshot, DEFAULT_POLICY)
+    decision = decide(one, snapshot, DEFAULT_POLICY)
+    if isinstance(decision, Placed):
+        assert headroom.is_sufficient(len(decision.bindings))

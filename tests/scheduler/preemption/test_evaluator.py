@@ -1,0 +1,450 @@
+"""Whom a refused entity may evict, whom it does, and when it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from msgspec.structs import replace as altered
+
+from phalanx.api.core import ContainerPort, Node, Pod
+from phalanx.api.meta import ObjectMeta
+from phalanx.api.policy import (
+    PodDisruptionBudget,
+    PodDisruptionBudgetSpec,
+    PodDisruptionBudgetStatus,
+)
+from phalanx.scheduler.cluster.cache import SchedulerCache
+from phalanx.scheduler.cluster.group_tree import Group, group_ref
+from phalanx.scheduler.cycle import decide
+from phalanx.scheduler.decision import Binding, Decision, Placed, Preempting, Waiting
+from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.group_tree_placement import PlacementResult, place_entity
+from phalanx.scheduler.placement.group_placement import PlacementContext
+from phalanx.scheduler.policy import DEFAULT_POLICY, SchedulerPolicy
+from phalanx.scheduler.preemption import evaluator as preemption
+from phalanx.scheduler.preemption.evaluator import NOT_ALLOWED, NOT_HELPFUL, VICTIMS_TERMINATING
+from phalanx.scheduler.search.solver import Steps
+from tests.scheduler.builders import (
+    alone,
+    basic,
+    composite,
+    entity,
+    gang,
+    key,
+    node,
+    pod,
+    tree,
+)
+
+
+def build_cache(
+    nodes: Iterable[Node], pods: Iterable[Pod], groups: Iterable[Group] = (),
+    budgets: Iterable[PodDisruptionBudget] = (),
+) -> SchedulerCache:  # fmt: skip
+    cache = SchedulerCache()
+    for one in nodes:
+        cache.update_node(one.metadata.name, one)
+    for group in groups:
+        cache.update_group(group_ref(group), group)
+    for budget in budgets:
+        cache.update_budget(budget.metadata.key, budget)
+    for running in pods:
+        cache.update_pod(running.metadata.key, running)
+    return cache
+
+
+def low_priority_pod(
+    name: str, on: str, group: str = "", *, cpu: str = "1", priority: int = 10
+) -> Pod:
+    return pod(name, group, on=on, cpu=cpu, priority=priority, phase="Running")
+
+
+def with_start_time(one: Pod, at: str) -> Pod:
+    return altered(one, status=altered(one.status, start_time=at))
+
+
+def high_priority_pod(cpu: str = "1") -> Entity:
+    return alone(pod("vip", cpu=cpu, priority=100))
+
+
+def high_priority_gang(members: int, *, minimum: int = 0, cpu: str = "1") -> Entity:
+    group = gang("high", minimum or members, priority=100)
+    pods = [pod(f"high-{i}", "high", cpu=cpu, priority=100) for i in range(members)]
+    return entity(group, pods)
+
+
+def decide_for(
+    cache: SchedulerCache, one: Entity, policy: SchedulerPolicy = DEFAULT_POLICY
+) -> Decision:
+    return decide(one, cache.snapshot(), policy)
+
+
+def victim_names(decision: Decision) -> list[str]:
+    assert isinstance(decision, Preempting), decision
+    return sorted(victim.pod.name for victim in decision.victims)
+
+
+def nominated_nodes(decision: Decision) -> dict[str, str]:
+    found = decision.waiting if isinstance(decision, Preempting) else decision
+    assert isinstance(found, Waiting)
+    return {pod.name: node for pod, _, node in found.nominated}
+
+
+def budget(allowed: int, **labels: str) -> PodDisruptionBudget:
+    return PodDisruptionBudget(
+        ObjectMeta(name="b", namespace="default"), PodDisruptionBudgetSpec({"matchLabels": labels}),
+        PodDisruptionBudgetStatus(disruptions_allowed=allowed),
+    )  # fmt: skip
+
+
+def with_labels(one: Pod, **labels: str) -> Pod:
+    return altered(one, metadata=altered(one.metadata, labels=labels))
+
+
+# ---- whether -------------------------------------------------------------------------------------
+
+
+def test_free_room_is_used_before_anybody_is_evicted() -> None:
+    cache = build_cache([node("a", cpu="1"), node("b", cpu="1")], [low_priority_pod("x", "a")])
+    assert isinstance(decide_for(cache, high_priority_pod()), Placed)
+
+
+def test_a_gang_evicts_no_more_than_it_needs_and_is_promised_their_nodes() -> None:
+    cache = build_cache([node("a", cpu="4")], [low_priority_pod(f"x{i}", "a") for i in range(4)])
+    decision = decide_for(cache, high_priority_gang(2))
+    assert len(victim_names(decision)) == 2
+    assert nominated_nodes(decision) == {"high-0": "a", "high-1": "a"}
+
+
+def test_nobody_goes_if_the_gang_does_not_fit_even_then() -> None:
+    cache = build_cache(
+        [node("a", cpu="2")], [low_priority_pod("x", "a"), low_priority_pod("y", "a", priority=100)]
+    )
+    decision = decide_for(cache, high_priority_gang(2))
+    assert isinstance(decision, Waiting)
+    assert (decision.preemption, decision.nominated) == (NOT_HELPFUL, ())
+
+
+@pytest.mark.parametrize("priority", [100, 101])
+def test_only_who_is_less_important_goes(priority: int) -> None:
+    cache = build_cache([node("a", cpu="1")], [low_priority_pod("x", "a", priority=priority)])
+    decision = decide_for(cache, high_priority_pod())
+    assert isinstance(decision, Waiting)
+    assert decision.preemption == ""
+
+
+def test_who_may_never_preempt_does_not() -> None:
+    cache = build_cache([node("a", cpu="1")], [low_priority_pod("x", "a")])
+    one = alone(pod("vip", cpu="1", priority=100, preemption="Never"))
+    decision = decide_for(cache, one)
+    assert isinstance(decision, Waiting)
+    assert decision.preemption == NOT_ALLOWED
+
+
+@pytest.mark.parametrize(
+    ("policy", "for_pod", "for_group"),
+    [
+        (SchedulerPolicy(), True, True),
+        (SchedulerPolicy(groups_preempt=False), True, False),
+        (SchedulerPolicy(pods_preempt=False), False, True),
+    ],
+)
+def test_a_policy_may_keep_pods_from_it_or_groups(
+    policy: SchedulerPolicy, for_pod: bool, for_group: bool
+) -> None:
+    cache = build_cache([node("a", cpu="1")], [low_priority_pod("x", "a")])
+    assert isinstance(decide_for(cache, high_priority_pod(), policy), Preempting) is for_pod
+    assert isinstance(decide_for(cache, high_priority_gang(1), policy), Preempting) is for_group
+
+
+def test_nobody_is_evicted_for_a_node_that_the_pod_may_not_use_anyway() -> None:
+    cache = build_cache([node("a", cpu="1"), node("b", cpu="1", labels={"disk": "ssd"})], [
+        low_priority_pod("x", "a"), low_priority_pod("y", "b", priority=50),
+    ])  # fmt: skip
+    one = alone(pod("vip", cpu="1", priority=100, selector={"disk": "ssd"}))
+    assert victim_names(decide_for(cache, one)) == ["y"]
+
+
+def test_extra_members_evict_too_as_many_as_find_room() -> None:
+    cache = build_cache(
+        [node("a", cpu="3")], [low_priority_pod("x", "a"), low_priority_pod("y", "a", priority=200)]
+    )
+    one = entity(basic("high", priority=100), [
+        pod(f"high-{i}", "high", cpu="1", priority=100) for i in range(3)
+    ])  # fmt: skip
+    for member in one.members:
+        cache.update_pod(member.pod.metadata.key, member.pod)
+    first = decide_for(cache, one)
+    assert isinstance(first, Placed)
+    cache.assume(first.bindings)
+    rest = entity(basic("high", priority=100), [
+        m.pod for m in one.members if m.pod.metadata.key not in {b.pod for b in first.bindings}
+    ])  # fmt: skip
+    second = decide_for(cache, rest)
+    assert victim_names(second) == ["x"]
+    assert len(nominated_nodes(second)) == 1
+
+
+# ---- whom ----------------------------------------------------------------------------------------
+
+
+def test_the_lowest_priority_goes_first_even_if_these_are_more_pods() -> None:
+    cache = build_cache(
+        [node("a", cpu="2"), node("b", cpu="2")],
+        [
+            low_priority_pod("x", "a", priority=5),
+            low_priority_pod("y", "a", priority=5),
+            low_priority_pod("z", "b", cpu="2", priority=6),
+        ],
+    )
+    assert victim_names(decide_for(cache, high_priority_pod("2"))) == ["x", "y"]
+
+
+def test_of_equal_priority_fewer_pods_go() -> None:
+    cache = build_cache([node("a", cpu="2"), node("b", cpu="2")], [
+        low_priority_pod("x", "a"), low_priority_pod("y", "a"), low_priority_pod("z", "b", cpu="2"),
+    ])  # fmt: skip
+    assert victim_names(decide_for(cache, high_priority_pod("2"))) == ["z"]
+
+
+def test_of_equal_numbers_the_youngest_goes() -> None:
+    cache = build_cache([node("a", cpu="1"), node("b", cpu="1")], [
+        with_start_time(low_priority_pod("old", "b"), "2026-01-01T00:00:00Z"),
+        with_start_time(low_priority_pod("young", "a"), "2026-01-02T00:00:00Z"),
+    ])  # fmt: skip
+    assert victim_names(decide_for(cache, high_priority_pod())) == ["young"]
+
+
+def test_a_pod_without_a_group_goes_before_a_member() -> None:
+    cache = build_cache(
+        [node("a", cpu="1"), node("b", cpu="1")],
+        [low_priority_pod("member", "a", "g"), low_priority_pod("plain", "b")],
+        [gang("g", 1, priority=10)],
+    )
+    assert victim_names(decide_for(cache, high_priority_pod())) == ["plain"]
+
+
+def test_a_group_of_mode_all_goes_whole_wherever_its_members_are() -> None:
+    cache = build_cache(
+        [node("a", cpu="1"), node("b", cpu="1", labels={"only": "here"})],
+        [low_priority_pod("m0", "a", "g"), low_priority_pod("m1", "b", "g")],
+        [gang("g", 2, priority=10, goes_whole=True)],
+    )
+    decision = decide_for(
+        cache, alone(pod("vip", cpu="1", priority=100, selector={"only": "here"}))
+    )
+    assert victim_names(decision) == ["m0", "m1"]
+    assert isinstance(decision, Preempting)
+    assert {victim.group for victim in decision.victims} == {key("g")}
+
+
+def test_a_member_of_a_group_of_mode_single_goes_alone() -> None:
+    cache = build_cache(
+        [node("a", cpu="1"), node("b", cpu="1")],
+        [low_priority_pod("m0", "a", "g"), low_priority_pod("m1", "b", "g")],
+        [gang("g", 2, priority=10)],
+    )
+    decision = decide_for(cache, high_priority_pod())
+    assert len(victim_names(decision)) == 1
+    assert isinstance(decision, Preempting)
+    assert decision.victims[0].group is None
+
+
+@pytest.mark.parametrize(("mode", "number"), [(True, 3), (False, 1)])
+def test_the_highest_ancestor_of_mode_all_decides_who_goes_together(
+    mode: bool, number: int
+) -> None:
+    cache = build_cache(
+        [node("a", cpu="1"), node("b", cpu="1"), node("c", cpu="1")],
+        [
+            low_priority_pod("m0", "a", "g"),
+            low_priority_pod("m1", "b", "g"),
+            low_priority_pod("m2", "c", "h"),
+        ],
+        [
+            composite("t", 2, priority=10, goes_whole=mode),
+            gang("g", 2, priority=10, parent="t"),
+            gang("h", 1, priority=10, parent="t"),
+        ],
+    )
+    assert len(victim_names(decide_for(cache, high_priority_pod()))) == number
+
+
+def test_what_counts_is_the_priority_of_the_root_not_of_the_pod() -> None:
+    cache = build_cache(
+        [node("a", cpu="1"), node("b", cpu="1")],
+        [low_priority_pod("m", "a", "g", priority=1), low_priority_pod("x", "b", priority=50)],
+        [composite("t", 1, priority=500), gang("g", 1, priority=1, parent="t")],
+    )
+    assert victim_names(decide_for(cache, high_priority_pod())) == ["x"]
+
+
+def test_a_member_whose_group_is_gone_counts_by_itself() -> None:
+    cache = build_cache([node("a", cpu="1")], [low_priority_pod("m", "a", "g", priority=1)])
+    assert victim_names(decide_for(cache, high_priority_pod())) == ["m"]
+
+
+def test_a_budget_is_respected_if_somebody_else_can_go() -> None:
+    cache = build_cache(
+        [node("a", cpu="1"), node("b", cpu="1")],
+        [
+            with_labels(low_priority_pod("safe", "a", priority=1), app="db"),
+            low_priority_pod("other", "b", priority=50),
+        ],
+        budgets=[budget(0, app="db")],
+    )
+    assert victim_names(decide_for(cache, high_priority_pod())) == ["other"]
+
+
+def test_a_budget_does_not_save_those_who_alone_can_make_room() -> None:
+    cache = build_cache(
+        [node("a", cpu="1")],
+        [with_labels(low_priority_pod("safe", "a"), app="db")],
+        budgets=[budget(0, app="db")],
+    )
+    assert victim_names(decide_for(cache, high_priority_pod())) == ["safe"]
+
+
+def test_a_budget_is_spent_no_further_than_it_allows_if_that_will_do() -> None:
+    nodes = [node(name, cpu="1") for name in "abc"]
+    pods = [with_labels(low_priority_pod(f"db-{n}", n, priority=1), app="db") for n in "ab"]
+    cache = build_cache(
+        nodes, [*pods, low_priority_pod("x", "c", priority=50)], budgets=[budget(1, app="db")]
+    )
+    found = victim_names(decide_for(cache, high_priority_gang(2)))
+    assert "x" in found
+    assert len(found) == 2
+
+
+def test_who_is_in_the_way_by_a_port_goes_however_small() -> None:
+    port = (ContainerPort(container_port=80, host_port=80),)
+    cache = build_cache([node("a", cpu="4")], [
+        pod("web", on="a", cpu="100m", priority=10, ports=port), low_priority_pod("x", "a"),
+    ])  # fmt: skip
+    assert victim_names(
+        decide_for(cache, alone(pod("vip", cpu="1", priority=100, ports=port)))
+    ) == ["web"]
+
+
+def test_all_of_a_gang_in_one_rack_evicts_only_there() -> None:
+    racks = {"a": "r1", "b": "r1", "c": "r2", "d": "r2"}
+    nodes = [node(name, {"rack": rack}, cpu="1") for name, rack in racks.items()]
+    pods = [low_priority_pod("x", "a"), low_priority_pod("y", "b"), low_priority_pod("z", "c")]
+    group = gang("high", 2, priority=100, topology="rack")
+    one = entity(group, [pod(f"high-{i}", "high", cpu="1", priority=100) for i in range(2)])
+    decision = decide_for(build_cache(nodes, pods), one)
+    assert victim_names(decision) == ["z"]
+    assert set(nominated_nodes(decision).values()) == {"c", "d"}
+
+
+def test_a_tree_evicts_for_all_of_its_groups_or_for_none() -> None:
+    def branch(name: str, cpu: str) -> Entity:
+        group = gang(name, 1, priority=100, parent="t")
+        return entity(group, [pod(f"{name}-0", name, cpu=cpu, priority=100)])
+
+    cache = build_cache(
+        [node("a", cpu="2")], [low_priority_pod("x", "a"), low_priority_pod("y", "a")]
+    )
+    root = composite("t", 2, priority=100)
+    fits = decide_for(cache, tree(root, branch("g", "1"), branch("h", "1")))
+    assert victim_names(fits) == ["x", "y"]
+    too_large = decide_for(cache, tree(root, branch("g", "1"), branch("h", "5")))
+    assert isinstance(too_large, Waiting)
+
+
+# ---- while others leave --------------------------------------------------------------------------
+
+
+def test_while_victims_leave_nobody_else_has_to_and_the_promise_holds() -> None:
+    cache = build_cache([node("a", cpu="2"), node("b", cpu="2")], [
+        low_priority_pod("x", "a", cpu="2"), low_priority_pod("y", "b", cpu="2"),
+    ])  # fmt: skip
+    one = high_priority_pod("2")
+    cache.update_pod(one.key, one.members[0].pod)
+    first = decide_for(cache, one)
+    assert isinstance(first, Preempting)
+    cache.mark_evicting((victim.pod, victim.uid) for victim in first.victims)
+    cache.nominate(first.waiting.nominated)
+    again = decide_for(cache, one)
+    assert isinstance(again, Waiting)
+    assert again.preemption == VICTIMS_TERMINATING
+    assert again.nominated == first.waiting.nominated
+
+
+def test_who_was_to_be_evicted_and_was_not_may_be_chosen_again() -> None:
+    cache = build_cache([node("a", cpu="1")], [low_priority_pod("x", "a")])
+    chosen = [(key("x"), "uid-x")]
+    cache.mark_evicting(chosen)
+    assert isinstance(decide_for(cache, high_priority_pod()), Waiting)
+    cache.mark_evicting(chosen, evicting=False)
+    assert victim_names(decide_for(cache, high_priority_pod())) == ["x"]
+
+
+def test_those_who_leave_anyway_make_room_enough_without_a_promise() -> None:
+    leaving = pod("x", on="a", cpu="1", priority=500, deleting=True)
+    cache = build_cache(
+        [node("a", cpu="1"), node("b", cpu="1")], [leaving, low_priority_pod("y", "b")]
+    )
+    decision = decide_for(cache, high_priority_pod())
+    assert isinstance(decision, Waiting)
+    assert (decision.preemption, decision.nominated) == (VICTIMS_TERMINATING, ())
+
+
+def nominate(cache: SchedulerCache, name: str, on: str, priority: int) -> None:
+    waiting = pod(name, cpu="1", priority=priority)
+    cache.update_pod(waiting.metadata.key, waiting)
+    cache.nominate([Binding(waiting.metadata.key, waiting.metadata.uid, on)])
+
+
+@pytest.mark.parametrize(("priority", "is_kept"), [(5, True), (10, True), (11, False)])
+def test_what_is_promised_is_kept_from_whoever_is_not_more_important(
+    priority: int, is_kept: bool
+) -> None:
+    cache = build_cache([node("a", cpu="1")], [])
+    nominate(cache, "first", "a", 10)
+    decision = decide_for(cache, alone(pod("second", cpu="1", priority=priority)))
+    assert isinstance(decision, Waiting) is is_kept
+
+
+def test_a_promise_ends_with_the_pod_and_frees_its_room() -> None:
+    cache = build_cache([node("a", cpu="1")], [])
+    nominate(cache, "first", "a", 10)
+    assert cache.update_pod(key("first"), None)
+    assert isinstance(decide_for(cache, alone(pod("second", cpu="1"))), Placed)
+
+
+def test_a_promise_is_not_kept_where_the_group_may_not_be_any_more() -> None:
+    zones = [node("a", {"zone": "a"}, cpu="1"), node("b", {"zone": "b"}, cpu="2")]
+    leaving = [
+        altered(low_priority_pod(name, name), metadata=pod(name, deleting=True).metadata)
+        for name in "ab"
+    ]
+    group = gang("high", 1, priority=100, topology="zone")
+    waiting = pod("high-1", "high", cpu="1", priority=100)
+    placed = pod("high-0", "high", on="b", cpu="1", priority=100)
+    cache = build_cache(zones, [*leaving, placed, waiting], [group])
+    cache.nominate([Binding(waiting.metadata.key, waiting.metadata.uid, "a")])
+    decision = decide_for(cache, entity(group, [waiting], [placed]))
+    assert nominated_nodes(decision) == {"high-1": "b"}
+
+
+# ---- at what price -------------------------------------------------------------------------------
+
+
+def test_sets_that_leave_too_little_room_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+
+    def counting(one: Entity, ground: PlacementContext) -> Steps[PlacementResult]:
+        tried.append(len(one.members))
+        return (yield from place_entity(one, ground))
+
+    monkeypatch.setattr(preemption, "place_entity", counting)
+    names = "abcdefgh"
+    cache = build_cache(
+        [node(name, cpu="1") for name in names], [low_priority_pod(f"x{n}", n) for n in names]
+    )
+    decision = decide_for(cache, high_priority_gang(6))
+    assert len(victim_names(decision)) == 6
+    # Of 8 there are 218 sets of up to 5, which cannot be enough for 6.
+    assert len(tried) < 20

@@ -1,0 +1,202 @@
+"""The verifier on victims, promises and trees: right ones pass, each sort of wrong one is found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from msgspec.structs import replace as altered
+
+from phalanx.api.core import Pod
+from phalanx.scheduler.cluster.group_tree import Group
+from phalanx.scheduler.cycle import decide
+from phalanx.scheduler.decision import Binding, Decision, Placed, Preempting, Victim, Waiting
+from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.policy import DEFAULT_POLICY
+from phalanx.scheduler.queue.cluster_objects import ClusterObjects, load_state
+from phalanx.sim.group_tree_oracle import GroupTreeOracle
+from tests.scheduler.builders import alone, composite, entity, gang, key, node, pod, tree
+from tests.scheduler.preemption_instances import FAMILIES, build_instance
+from tests.scheduler.verifier import Verifier
+
+NODES = [node("a", cpu="2"), node("b", cpu="1")]
+WHOLE = gang("low", 1, priority=1, goes_whole=True)
+LOW = [pod(f"low-{i}", "low", on="a", cpu="1", priority=1, phase="Running") for i in range(2)]
+EQUAL = pod("equal", on="b", cpu="1", priority=10, phase="Running")
+VIP = pod("vip", cpu="1", priority=10)
+
+
+def cluster(*pods: Pod, groups: tuple[Group, ...] = (WHOLE,)) -> ClusterObjects:
+    return ClusterObjects(NODES, groups, [*LOW, EQUAL, *pods])
+
+
+def objections(seen: ClusterObjects, one: Entity, decision: Decision) -> list[str]:
+    return Verifier().violations(seen, one, decision)
+
+
+def decide_for(seen: ClusterObjects, one: Entity) -> Decision:
+    return decide(one, load_state(seen).cache.snapshot(), DEFAULT_POLICY)
+
+
+def preempting_decision(victims: list[Pod], on: str = "a") -> Preempting:
+    decision = decide_for(cluster(VIP), alone(VIP))
+    assert isinstance(decision, Preempting)
+    promised = (Binding(key("vip"), "uid-vip", on),)
+    found = tuple(
+        Victim(p.metadata.key, p.metadata.uid, p.occupied_node, p.group, False) for p in victims
+    )
+    return Preempting(replace(decision.waiting, promised=promised), found)
+
+
+def test_what_the_scheduler_decides_is_right() -> None:
+    decision = decide_for(cluster(VIP), alone(VIP))
+    assert isinstance(decision, Preempting)
+    assert objections(cluster(VIP), alone(VIP), decision) == []
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_whom_the_scheduler_evicts_in_many_hunts_may_go(family: str) -> None:
+    for seed in range(25):
+        one = build_instance(seed, family)
+        cache, wanted = one.cache(), one.entity()
+        seen = ClusterObjects(one.api_nodes(), one.api_groups(), [*one.api_pods(), *_pods(wanted)])
+        assert objections(seen, wanted, decide(wanted, cache.snapshot(), DEFAULT_POLICY)) == [], (
+            seed
+        )
+
+
+def _pods(one: Entity) -> list[Pod]:
+    return [member.pod for member in one.members]
+
+
+@pytest.mark.parametrize(
+    ("victims", "on", "said"),
+    [
+        (LOW[:1], "a", "default/low-0 would go without others of its group"),
+        ([EQUAL], "b", "default/equal is no less important"),
+        (LOW, "b", "default/vip may not be on b: Insufficient cpu"),
+        ([], "a", "it evicts, but nobody"),
+        ([pod("ghost", on="a")], "a", "default/ghost is not there to be evicted"),
+    ],
+)
+def test_a_wrong_victim_is_found(victims: list[Pod], on: str, said: str) -> None:
+    found = objections(cluster(VIP), alone(VIP), preempting_decision(victims, on))
+    assert any(said in sentence for sentence in found), found
+
+
+def test_an_eviction_that_is_not_needed_is_found() -> None:
+    small = altered(LOW[0], spec=altered(LOW[0].spec, scheduling_group=None))
+    other = pod("other", on="a", cpu="1", priority=1, phase="Running")
+    seen = ClusterObjects(NODES, [], [small, other, EQUAL, VIP])
+    found = objections(seen, alone(VIP), preempting_decision([small, other]))
+    assert "default/vip: default/other is evicted, but could stay" in found
+
+
+def test_an_eviction_while_others_leave_who_make_room_is_found() -> None:
+    leaving = altered(LOW[0], metadata=pod("low-0", deleting=True).metadata)
+    seen = ClusterObjects(NODES, [WHOLE], [leaving, LOW[1], EQUAL, VIP])
+    assert objections(seen, alone(VIP), decide_for(seen, alone(VIP))) == []
+    (sentence,) = objections(seen, alone(VIP), preempting_decision([LOW[1]]))
+    assert "could stay" in sentence or "make room enough" in sentence
+
+
+def test_who_may_not_evict_and_does_is_found() -> None:
+    polite = altered(VIP, spec=altered(VIP.spec, preemption_policy="Never"))
+    (sentence,) = objections(cluster(polite), alone(polite), preempting_decision(LOW))
+    assert sentence == "default/vip: nobody may be evicted for it"
+
+
+def test_what_was_promised_to_another_is_taken() -> None:
+    claimed = altered(EQUAL, spec=altered(EQUAL.spec, node_name=""))
+    claimed = altered(claimed, status=altered(claimed.status, nominated_node_name="b"))
+    seen = ClusterObjects(NODES, [WHOLE], [*LOW, claimed, VIP])
+    taken = Placed(None, (Binding(key("vip"), "uid-vip", "b"),))
+    assert objections(seen, alone(VIP), taken) == [
+        "default/vip: default/vip may not be on b: Insufficient cpu"
+    ]
+
+
+def test_a_promise_without_anybody_who_leaves_is_found() -> None:
+    polite = altered(VIP, spec=altered(VIP.spec, preemption_policy="Never"))
+    waiting = decide_for(cluster(polite), alone(polite))
+    assert isinstance(waiting, Waiting)
+    promising = replace(waiting, promised=(Binding(key("vip"), "uid-vip", "a"),))
+    assert "it is promised nodes, but waits for nobody to leave" in str(
+        objections(cluster(polite), alone(polite), promising)
+    )
+
+
+# ---- trees ---------------------------------------------------------------------------------------
+
+ROOT = composite("t", 2)
+LEAVES = [gang(name, 1, parent="t") for name in "xy"]
+MEMBERS = {name: pod(f"{name}-0", name, cpu="1") for name in "xy"}
+
+
+def tree_with_members(*names: str) -> tuple[ClusterObjects, Entity]:
+    """A tree, of which the members of some groups are there."""
+    parts = [
+        entity(group, [MEMBERS[group.metadata.name]] if group.metadata.name in names else [])
+        for group in LEAVES
+    ]
+    pods = [MEMBERS[name] for name in names]
+    return ClusterObjects([node("n", {"zone": "a"}), node("m")], [ROOT, *LEAVES], pods), tree(
+        ROOT, *parts
+    )
+
+
+def placed_decision(**homes: str) -> Placed:
+    pods = {name.replace("_", "-"): on for name, on in homes.items()}
+    return Placed(
+        key("t"), tuple(Binding(key(name), f"uid-{name}", on) for name, on in pods.items())
+    )
+
+
+def test_a_tree_that_is_placed_as_a_whole_is_well() -> None:
+    seen, one = tree_with_members("x", "y")
+    assert objections(seen, one, decide_for(seen, one)) == []
+
+
+def test_a_tree_below_its_quorum_of_groups_is_found() -> None:
+    seen, one = tree_with_members("x", "y")
+    assert objections(seen, one, placed_decision(x_0="n")) == [
+        "default/t: only 1 of 2 groups of default/t would have what they need"
+    ]
+
+
+def test_a_tree_that_is_tried_without_its_members_is_found() -> None:
+    seen, one = tree_with_members("x")
+    (sentence,) = objections(seen, one, placed_decision(x_0="n"))
+    assert "too few of its groups have the members that they need" in sentence
+
+
+def test_a_tree_that_is_refused_although_it_fits_is_found() -> None:
+    seen, one = tree_with_members("x", "y")
+    waiting = Waiting(key("t"), (), 2, 0, 0, 0, frozenset())
+    assert objections(seen, one, waiting) == [
+        "default/t: it gets nothing, but group by group it would be placed"
+    ]
+
+
+def test_a_tree_that_is_scattered_is_found() -> None:
+    seen, one = tree_with_members("x", "y")
+    root = composite("t", 2, topology="zone")
+    seen = replace(seen, groups=[root, *LEAVES])
+    one = replace(one, group=root)
+    assert "default/t: it would not be in one domain" in objections(
+        seen, one, placed_decision(x_0="n", y_0="m")
+    )
+
+
+def test_a_group_that_is_tried_without_its_tree_is_found() -> None:
+    seen, _ = tree_with_members("x", "y")
+    one = entity(LEAVES[0], [MEMBERS["x"]])
+    assert "default/x: it was tried without the tree that it is in" in objections(
+        seen, one, placed_decision(x_0="n")
+    )
+
+
+def test_trees_are_walked_as_far_as_they_are_there() -> None:
+    trees = GroupTreeOracle({one.metadata.key: one for one in LEAVES}, {})
+    assert [one.metadata.name for one in trees.ancestors(key("x"))] == ["x"]
+    assert not trees.is_valid(key("x"))

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+from typing import get_args
+
+import msgspec
+import pytest
+
+from phalanx.api.meta import Key, ObjectMeta
+from phalanx.api.policy import PodDisruptionBudget, PodDisruptionBudgetSpec
+from phalanx.scheduler.decision import (
+    CAPACITY_EVENTS,
+    ENTITY_EVENTS,
+    PEER_EVENTS,
+    Binding,
+    ClusterEvent,
+    Decision,
+    GroupOutcome,
+    Impossible,
+    Placed,
+    Preempting,
+    Refusal,
+    UnplacedPod,
+    Victim,
+    Waiting,
+)
+from phalanx.scheduler.queue.decision_log import (
+    FORMAT,
+    BindingsRolledBack,
+    CompositePodGroupObserved,
+    DecisionLogRecord,
+    DecisionMade,
+    DisruptionBudgetObserved,
+    EntityPopped,
+    EntityRestored,
+    EvictionsCancelled,
+    LogStarted,
+    NamespaceObserved,
+    NodeObserved,
+    PodGroupObserved,
+    PodObserved,
+    PodsAssumed,
+    PodsNominated,
+    RecordEncoder,
+    SearchFinished,
+    ServiceObserved,
+    SolverAnswered,
+    decode_decision,
+    encode_decision,
+    entity_version,
+    read_records,
+)
+from phalanx.scheduler.queue.queued_entity import (
+    EntityId,
+    MemberAttempts,
+    QueuedEntityCheckpoint,
+    QueueSortKey,
+)
+from phalanx.scheduler.search.solver import Solved, SolverGaveUp, SolverPending, Unsolvable
+from tests.scheduler.builders import alone, composite, entity, gang, key, node, pod
+
+REFUSED = UnplacedPod(
+    key("a"), "uid-a", Refusal(3, (("Insufficient cpu", 3),), ("add one",), CAPACITY_EVENTS)
+)
+DECISIONS: list[Decision] = [
+    Placed(None, (Binding(key("a"), "uid-a", "n"),), (REFUSED,)),
+    Waiting(key("g"), (REFUSED, UnplacedPod(key("b"), "uid-b", None)), 2, 1, 1, 0, PEER_EVENTS),
+    Impossible(key("g"), (), "SchedulerError", "no", "edit it", ENTITY_EVENTS),
+    Preempting(
+        Waiting(
+            key("t"),
+            (REFUSED,),
+            2,
+            1,
+            1,
+            0,
+            PEER_EVENTS,
+            preemption="helps",
+            nominated=(Binding(key("a"), "uid-a", "n"),),
+            parts=(GroupOutcome(key("t"), True, None), GroupOutcome(key("g"), False, None)),
+        ),
+        (Victim(key("v"), "uid-v", "n", key("w"), True),),
+    ),
+]
+MEMORY = QueuedEntityCheckpoint(
+    id=EntityId(True, key("g")),
+    state="BACKING_OFF",
+    timestamp=1.5,
+    sequence=3,
+    ready=0.5,
+    attempts=2,
+    failures=1,
+    errors=0,
+    until=9.0,
+    wakes_on=(ClusterEvent.NODE_ADDED,),
+    queued=QueueSortKey(True, 0, 1.5, 3),
+    members=(MemberAttempts(key("a"), 2, 0.1),),
+    others=(key("b"),),
+)
+BINDINGS = (Binding(key("a"), "uid-a", "n"),)
+RECORDS: list[DecisionLogRecord] = [
+    LogStarted(0.0, FORMAT, "1.2", ("packer",), {"profiles": []}, 7, False),
+    NamespaceObserved(1.0, "default", {"team": "a"}),
+    NamespaceObserved(1.0, "gone", None),
+    ServiceObserved(1.0, key("s"), {"app": "web"}),
+    NodeObserved(1.0, "n", node("n", {"zone": "a"}, room={"cpu": 1.5})),
+    PodGroupObserved(1.0, key("g"), gang("g", 2)),
+    CompositePodGroupObserved(1.0, key("t"), composite("t", 2)),
+    DisruptionBudgetObserved(
+        1.0,
+        key("b"),
+        PodDisruptionBudget(
+            ObjectMeta(name="b"), PodDisruptionBudgetSpec({"matchLabels": {"a": "b"}})
+        ),
+    ),
+    PodObserved(1.0, key("a"), pod("a", "g", cpu="1")),
+    PodsAssumed(1.0, BINDINGS),
+    EntityRestored(1.0, MEMORY),
+    EntityPopped(
+        2.0, entity_version(entity(gang("g", 1), [pod("a", "g")], [pod("b", "g", on="n")]))
+    ),
+    EntityPopped(2.0, entity_version(alone(pod("a")))),
+    SolverAnswered(2.5, Solved((0, 3))),
+    SolverAnswered(2.5, Unsolvable()),
+    SolverAnswered(2.5, SolverGaveUp("it is hard")),
+    SolverAnswered(2.5, SolverPending()),
+    SearchFinished(2.5),
+    DecisionMade(3.0, key("a"), {"Placed": {"group": None, "bindings": [], "leftovers": []}}),
+    BindingsRolledBack(4.0, BINDINGS),
+    EvictionsCancelled(5.0, ((key("v"), "uid-v"),)),
+    PodsNominated(6.0, BINDINGS, ((key("v"), "uid-v"),)),
+]
+
+
+def test_what_is_written_is_read_again() -> None:
+    assert list(read_records(RecordEncoder().encode(RECORDS))) == list(enumerate(RECORDS, 1))
+
+
+def test_a_beginning_that_says_less_is_of_a_scheduler_that_had_no_more_to_say() -> None:
+    line = b'{"is":"begin","at":0.0,"format":1,"version":"1.2","schedulers":["packer"]}'
+    beginning = msgspec.json.decode(line, type=LogStarted)
+    assert beginning == LogStarted(0.0, FORMAT, "1.2", ("packer",), None, 0, groups_preempt=True)
+
+
+def test_every_sort_of_record_is_among_those() -> None:
+    assert {type(record) for record in RECORDS} == set(get_args(DecisionLogRecord))
+
+
+@pytest.mark.parametrize("decision", DECISIONS, ids=lambda one: type(one).__name__)
+def test_what_is_spoken_is_understood(decision: Decision) -> None:
+    assert decode_decision(encode_decision(decision)) == decision
+
+
+def test_every_sort_of_decision_can_be_spoken() -> None:
+    assert {type(decision) for decision in DECISIONS} == set(get_args(Decision))
+
+
+def test_what_has_no_order_is_always_spoken_in_the_same() -> None:
+    said = encode_decision(DECISIONS[1])["Waiting"]
+    assert said["wakes_on"] == sorted(PEER_EVENTS)
+    assert said["pods"][0][2]["wakes_on"] == sorted(CAPACITY_EVENTS)
+
+
+@pytest.mark.parametrize("said", [{}, {"Guessed": {}}, {"Placed": {"bindings": 3}}])
+def test_what_is_no_decision_is_not_understood(said: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"decision|Expected|missing"):
+        decode_decision(said)
+
+
+def test_a_line_can_be_read_by_anybody() -> None:
+    (line,) = RecordEncoder().encode([NamespaceObserved(1.0, "default", {"team": "a"})])
+    text = b'{"is":"namespace","at":1.0,"name":"default","labels":{"team":"a"},"seal":"'
+    assert line.startswith(text)
+    assert line.endswith(b'"}\n')
+
+
+def test_entities_are_told_by_what_was_seen_of_them() -> None:
+    told = entity_version(entity(gang("g", 1), [pod("a", "g")], [pod("b", "g", on="n")]))
+    assert (told.key, told.group, told.scheduler) == (Key("default", "g"), "", "default-scheduler")
+    assert [(seat.name, seat.uid) for seat in told.members] == [("a", "uid-a")]
+    assert told.others == (("b", "uid-b"),)
+    assert entity_version(alone(pod("a"))).group is None

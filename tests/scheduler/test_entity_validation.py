@@ -1,0 +1,122 @@
+"""What makes an entity impossible whatever the cluster looks like."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from msgspec.structs import replace
+
+from phalanx.api.core import Pod, PodResourceClaim
+from phalanx.api.scheduling import PodGroup
+from phalanx.scheduler.decision import SCHEDULER_ERROR, UNSCHEDULABLE, ClusterEvent, Impossible
+from phalanx.scheduler.entity import GROUP_CHECKS, Entity, validate_entity
+from tests.scheduler.builders import alone, basic, entity, gang, key, pod
+
+
+def rejection_of(one: Entity) -> Impossible:
+    found = validate_entity(one)
+    assert found is not None
+    return found
+
+
+def with_resource_claim(one: Pod) -> Pod:
+    return replace(one, spec=replace(one.spec, resource_claims=(PodResourceClaim("c"),)))
+
+
+def test_an_ordinary_group_meets_no_objection() -> None:
+    assert validate_entity(entity(gang("g", 2), [pod("a", "g"), pod("b", "g")])) is None
+    assert validate_entity(alone(pod("a", priority=7, preemption="Never"))) is None
+    assert (
+        validate_entity(
+            entity(gang("g", 1).with_pod_preemption_policy, [pod("a", "g", preemption="Never")])
+        )
+        is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "message"),
+    [
+        (
+            entity(basic("g"), [pod("a", "g", scheduler="a"), pod("b", "g", scheduler="b")]),
+            "all pods in a single pod group should have the same .spec.schedulerName set, "
+            'got: "b" and "a"',
+        ),
+        (
+            entity(gang("g", 1, priority=1000), [pod("a", "g")]),
+            "all pods in a single pod group should have the same priority as the pod group's "
+            "priority, got 0 and 1000",
+        ),
+        (
+            entity(gang("g", 1), [pod("a", "g", preemption="Never")]),
+            "all pods in a single pod group should have the same preemption policy as the pod "
+            "group's preemption policy, got Never and PreemptLowerPriority",
+        ),
+        (
+            entity(
+                gang("g", 1).with_pod_preemption_policy,
+                [pod("a", "g"), pod("b", "g", preemption="Never")],
+            ),
+            "all pods in a single pod group should have the same preemption policy, "
+            "got Never and PreemptLowerPriority",
+        ),
+    ],
+)
+def test_unequal_members_are_an_error_in_the_words_of_kubernetes(one: Entity, message: str) -> None:
+    found = rejection_of(one)
+    assert (found.reason, found.message, found.group) == (SCHEDULER_ERROR, message, key("g"))
+    assert found.cure
+
+
+def test_members_that_have_a_node_already_must_agree_too() -> None:
+    elsewhere = pod("b", "g", scheduler="other", on="n")
+    found = rejection_of(entity(gang("g", 2), [pod("a", "g")], [elsewhere]))
+    assert found.message.endswith('got: "other" and "default-scheduler"')
+
+
+@pytest.mark.parametrize(
+    ("one", "message"),
+    [
+        (
+            alone(with_resource_claim(pod("a"))),
+            "pod asks for resource claims, which is not supported yet",
+        ),
+        (
+            entity(gang("g", 1), [pod("a", "g"), with_resource_claim(pod("b", "g"))]),
+            "pod asks for resource claims, which is not supported yet",
+        ),
+    ],
+)
+def test_what_is_not_supported_is_refused_and_never_ignored(one: Entity, message: str) -> None:
+    found = rejection_of(one)
+    assert (found.reason, found.message) == (UNSCHEDULABLE, message)
+    assert [refused.pod for refused in found.pods] == [m.pod.metadata.key for m in one.members]
+
+
+def test_only_an_edit_of_the_objects_wakes_it() -> None:
+    found = rejection_of(alone(with_resource_claim(pod("a"))))
+    assert found.wakes_on == {
+        ClusterEvent.GROUP_CHANGED,
+        ClusterEvent.MEMBER_CHANGED,
+        ClusterEvent.MEMBER_GONE,
+    }
+
+
+Sort = tuple[str, int, str, bool]
+SORTS: list[Sort] = [*product(("a", "b"), (0, 5), ("Never", "PreemptLowerPriority"), (False, True))]
+
+
+def pod_of_sort(name: str, sort: Sort) -> Pod:
+    scheduler, priority, policy, claims = sort
+    one = pod(name, "g", scheduler=scheduler, priority=priority, preemption=policy)
+    return with_resource_claim(one) if claims else one
+
+
+@pytest.mark.parametrize("own", [gang("g", 1), gang("g", 1, priority=5)])
+def test_whatever_a_row_objects_to_is_objected_to(own: PodGroup) -> None:
+    for one, other in product(SORTS, SORTS):
+        pods = [pod_of_sort("x", one), pod_of_sort("y", other)]
+        group, specs = entity(own, pods), [each.spec for each in pods]
+        objects = any(row(group, specs) for row in GROUP_CHECKS)
+        assert (validate_entity(group) is not None) == objects

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import ipaddress
+import stat
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from phalanx.server.security.keyring import CLUSTER_NAMES, LOCAL_NAMES, server_tls_context
+from phalanx.server.security.private_files import write_private
+
+DAY = 86_400.0
+NOW = 1_800_000_000.0
+
+
+def certificate(folder: Path, name: str = "server") -> x509.Certificate:
+    return x509.load_pem_x509_certificate((folder / f"{name}.crt").read_bytes())
+
+
+def names(folder: Path) -> list[str]:
+    found = certificate(folder).extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    return [str(name.value) for name in found.value]
+
+
+def is_sound(folder: Path, now: float) -> bool:
+    """Whether a client that trusts the authority would trust the server, now."""
+    authority, server, moment = certificate(folder, "ca"), certificate(folder), at(now)
+    server.verify_directly_issued_by(authority)
+    return all(
+        one.not_valid_before_utc <= moment < one.not_valid_after_utc for one in (authority, server)
+    )
+
+
+def at(now: float) -> datetime:
+    return datetime.fromtimestamp(now, UTC)
+
+
+def test_the_first_start_makes_an_authority_and_a_server_that_it_vouches_for(
+    tmp_path: Path,
+) -> None:
+    _, authority = server_tls_context(tmp_path, [], NOW)
+    assert authority == (tmp_path / "ca.crt").read_bytes()
+    assert is_sound(tmp_path, NOW)
+    constraints = certificate(tmp_path, "ca").extensions.get_extension_for_class(
+        x509.BasicConstraints
+    )
+    assert constraints.value.ca
+
+
+def test_everything_is_for_its_owner_alone(tmp_path: Path) -> None:
+    server_tls_context(tmp_path, [], NOW)
+    files = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert files == dict.fromkeys(("ca.crt", "ca.key", "server.crt", "server.key"), 0o600)
+
+
+def test_the_server_answers_to_local_and_cluster_names_and_its_own(tmp_path: Path) -> None:
+    server_tls_context(tmp_path, ["example.org", "10.1.2.3"], NOW)
+    addresses = {str(ipaddress.ip_address(name)) for name in LOCAL_NAMES if name != "localhost"}
+    assert {"localhost", *addresses, *CLUSTER_NAMES, "example.org", "10.1.2.3"} == set(
+        names(tmp_path)
+    )
+
+
+def test_what_is_good_is_kept(tmp_path: Path) -> None:
+    server_tls_context(tmp_path, [], NOW)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    server_tls_context(tmp_path, [], NOW + 300 * DAY)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("days", [340, 400, 3000])
+def test_a_server_certificate_is_renewed_before_it_ends(tmp_path: Path, days: int) -> None:
+    server_tls_context(tmp_path, [], NOW)
+    before = certificate(tmp_path).serial_number
+    _, authority = server_tls_context(tmp_path, [], NOW + days * DAY)
+    assert certificate(tmp_path).serial_number != before
+    assert authority == (tmp_path / "ca.crt").read_bytes()
+    assert is_sound(tmp_path, NOW + days * DAY)
+
+
+def test_other_names_make_another_certificate_of_the_same_authority(tmp_path: Path) -> None:
+    _, before = server_tls_context(tmp_path, [], NOW)
+    _, after = server_tls_context(tmp_path, ["example.org"], NOW)
+    assert (before, "example.org" in names(tmp_path)) == (after, True)
+    assert is_sound(tmp_path, NOW)
+
+
+@pytest.mark.parametrize("days", [3621, 3640, 3700, 9000])
+def test_a_new_authority_vouches_for_the_server_too(tmp_path: Path, days: int) -> None:
+    _, before = server_tls_context(tmp_path, [], NOW)
+    server_tls_context(tmp_path, [], NOW + 3500 * DAY)
+    _, after = server_tls_context(tmp_path, [], NOW + days * DAY)
+    assert before != after
+    assert is_sound(tmp_path, NOW + days * DAY)
+
+
+@pytest.mark.parametrize("lost", ["ca.crt", "ca.key", "server.crt", "server.key"])
+def test_what_is_lost_is_made_again(tmp_path: Path, lost: str) -> None:
+    server_tls_context(tmp_path, [], NOW)
+    (tmp_path / lost).unlink()
+    server_tls_context(tmp_path, [], NOW)
+    assert is_sound(tmp_path, NOW)
+
+
+def test_a_private_file_is_written_whole_and_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(b"old")
+    path.chmod(0o644)
+    write_private(path, b"new")
+    assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"new", 0o600)
+    assert [one.name for one in tmp_path.iterdir()] == ["token"]
+
+
+def test_a_private_file_does_not_follow_a_link_that_somebody_laid(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_bytes(b"theirs")
+    (tmp_path / "token").symlink_to(target)
+    (tmp_path / ".token.new").symlink_to(target)
+    write_private(tmp_path / "token", b"ours")
+    assert (target.read_bytes(), (tmp_path / "token").read_bytes()) == (b"theirs", b"ours")

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from urllib.parse import urlencode
+
+import pytest
+
+from phalanx.api.annotations import NODE_TYPE_ANNOTATION, PROCESS_NODE_TYPE, SIMULATED_NODE_TYPE
+from phalanx.api.kinds import NODE, POD
+from phalanx.api.wire import Object, Request, StreamReply
+from phalanx.server.kubelet_reports import MAX_RUN_LOG_BYTES, ContainerLogs, ContainerRun
+from phalanx.server.security.authorization import ADMIN
+from tests.builders import in_virtual_time, node, pod
+from tests.server.api import EPOCH, Api, ApiResponse
+
+RUNNING: Object = {"running": {"startedAt": "2027-01-15T08:00:00Z"}}
+LOG = POD.url_path("default", "a", "log")
+
+
+async def ready(sort: str, **state: object) -> tuple[Api, str]:
+    """A server with a pod whose container is in some state on a node of some sort; its uid."""
+    api = await Api.start()
+    machine = node("n0")
+    machine["metadata"]["annotations"] = {NODE_TYPE_ANNOTATION: sort} if sort else {}
+    await api.create(NODE, machine)
+    made = pod("a", on="n0")
+    made["spec"]["containers"][0]["command"] = ["train", "--fast"]
+    (found,) = await api.create(POD, made)
+    await tell(api, state or RUNNING)
+    return api, found["metadata"]["uid"]
+
+
+async def tell(api: Api, state: Object, restarts: int = 0) -> None:
+    name = (await api.get(POD, "a"))["spec"]["containers"][0]["name"]
+    status = {
+        "name": name, "image": "i", "imageID": "", "ready": False, "restartCount": restarts,
+        "state": state,
+    }  # fmt: skip
+    told = await api.patch(POD, "a", {"status": {"containerStatuses": [status]}}, part="status")
+    assert told.code == 200, told.body
+
+
+async def log(api: Api, **query: object) -> str:
+    answer = await api.ask("GET", LOG, query=query)
+    assert answer.code == 200, answer.body
+    return answer.text.decode()
+
+
+async def write(api: Api, uid: str, text: str, **more: object) -> ApiResponse:
+    name = (await api.get(POD, "a"))["spec"]["containers"][0]["name"]
+    said: Object = {"uid": uid, "container": name, "text": text, **more}
+    headers = {"content-type": "application/json"}
+    return await api.ask("POST", LOG, said, headers=headers)
+
+
+# ---- simulated nodes -----------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_a_simulated_container_says_a_few_words_always_the_same() -> None:
+    api, _ = await ready(SIMULATED_NODE_TYPE)
+    told = await log(api)
+    assert told.splitlines() == [
+        "default/a: main started on simulated node n0",
+        "image registry.example/main:1, nothing is executed: train --fast",
+    ]
+    assert await log(api) == told
+    assert (await log(api, tailLines=1)).startswith("image ")
+    assert (await log(api, limitBytes=7)) == "default"
+    assert (await log(api, timestamps="true")).startswith("2027-01-15T08:00:00.000000Z default/a")
+
+
+@in_virtual_time
+async def test_a_simulated_container_says_how_it_ended() -> None:
+    end = {
+        "exitCode": 3, "startedAt": "2027-01-15T08:00:00Z", "finishedAt": "2027-01-15T08:01:00Z",
+    }  # fmt: skip
+    api, _ = await ready(SIMULATED_NODE_TYPE, terminated=end)
+    assert (await log(api, sinceTime="2027-01-15T08:00:30Z")) == "ended with exit code 3\n"
+
+
+@in_virtual_time
+async def test_of_a_foreign_node_nothing_is_known() -> None:
+    api, uid = await ready("")
+    assert await log(api) == ""
+    assert (await write(api, uid, "x\n")).code == 400
+
+
+@in_virtual_time
+async def test_what_has_not_started_has_no_log() -> None:
+    api, _ = await ready(SIMULATED_NODE_TYPE, waiting={"reason": "ContainerCreating"})
+    answer = await api.ask("GET", LOG)
+    assert (answer.code, answer.body["message"]) == (
+        400, 'container "main" in pod "a" is waiting to start',
+    )  # fmt: skip
+
+
+# ---- process nodes -------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_what_a_process_wrote_is_read_back() -> None:
+    api, uid = await ready(PROCESS_NODE_TYPE)
+    assert (await write(api, uid, "one\ntwo\n")).code == 201
+    await asyncio.sleep(60)
+    await write(api, uid, "three\n")
+    assert await log(api) == "one\ntwo\nthree\n"
+    assert await log(api, tailLines=2) == "two\nthree\n"
+    assert await log(api, tailLines=0) == ""
+    assert await log(api, sinceSeconds=30) == "three\n"
+
+
+@in_virtual_time
+async def test_the_run_before_is_read_as_such() -> None:
+    api, uid = await ready(PROCESS_NODE_TYPE)
+    refused = await api.ask("GET", LOG, query={"previous": "true"})
+    assert refused.body["message"] == 'previous terminated container "main" in pod "a" not found'
+    await write(api, uid, "first\n")
+    await tell(api, RUNNING, restarts=1)
+    await write(api, uid, "second\n", restart=1)
+    assert await log(api) == "second\n"
+    assert await log(api, previous="true") == "first\n"
+
+
+@pytest.mark.parametrize(("tail", "first"), [(1, b"two\n"), (0, b"")])
+@in_virtual_time
+async def test_a_log_is_followed_to_its_end(tail: int, first: bytes) -> None:
+    api, uid = await ready(PROCESS_NODE_TYPE)
+    await write(api, uid, "one\ntwo\n")
+    asked = Request("GET", LOG, urlencode({"follow": "true", "tailLines": tail}), user=ADMIN)
+    answer = await api.server.handle(asked)
+    assert isinstance(answer, StreamReply)
+
+    async def go_on() -> None:
+        await asyncio.sleep(5)
+        await write(api, uid, "three\nfour\n")
+        await tell(api, {"terminated": {"exitCode": 0}})
+
+    going = asyncio.create_task(go_on())
+    async with aclosing(answer.chunks) as chunks:
+        assert b"".join([chunk async for chunk in chunks]) == first + b"three\nfour\n"
+    await going
+
+
+@in_virtual_time
+async def test_only_the_very_pod_is_written_for() -> None:
+    api, uid = await ready(PROCESS_NODE_TYPE)
+    assert (await write(api, "another", "x\n")).code == 409
+    assert (await write(api, uid, "x\n", container="nobody")).code == 400
+    assert (await write(api, uid, "x\n", restart="soon")).code == 400
+    assert (await api.ask("POST", LOG, b"x=1", headers={"content-type": "text/plain"})).code == 415
+    assert await log(api) == ""
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ({"tailLines": -1}, "tailLines"), ({"limitBytes": 0}, "limitBytes"),
+        ({"sinceSeconds": 0}, "sinceSeconds"),
+        ({"sinceSeconds": 1, "sinceTime": "2027-01-15T08:00:00Z"}, ""),
+    ],
+)  # fmt: skip
+@in_virtual_time
+async def test_options_that_make_no_sense_are_refused(query: Object, field: str) -> None:
+    api, _ = await ready(SIMULATED_NODE_TYPE)
+    answer = await api.ask("GET", LOG, query=query)
+    assert (answer.code, answer.cause_reasons[0][0]) == (422, field)
+
+
+# ---- how much is kept ----------------------------------------------------------------------------
+
+
+def test_of_a_long_output_the_end_is_kept() -> None:
+    outputs, run = ContainerLogs(), ContainerRun("u", "c", 0)
+    for number in range(3):
+        outputs.append(run, EPOCH, b"x" * (MAX_RUN_LOG_BYTES // 2 - 1) + f"\n{number}\n".encode())
+    kept = list(outputs.lines(run))
+    assert sum(len(line.text) for line in kept) <= MAX_RUN_LOG_BYTES
+    assert kept[-1].text == b"2\n"
+    assert [line.number for line in kept] == list(range(kept[0].number, 6))
+
+
+def test_older_output_gives_way_to_newer() -> None:
+    outputs = ContainerLogs(max_bytes=1000)
+    for uid in "abc":
+        outputs.append(ContainerRun(uid, "c", 0), EPOCH, b"x" * 400 + b"\n")
+    assert [len(list(outputs.lines(ContainerRun(uid, "c", 0)))) for uid in "abc"] == [0, 1, 1]
+
+
+def test_of_many_runs_the_last_two_are_kept() -> None:
+    outputs = ContainerLogs()
+    for restart in range(4):
+        outputs.append(ContainerRun("a", "c", restart), EPOCH, b"x\n")
+    assert [len(list(outputs.lines(ContainerRun("a", "c", n)))) for n in range(4)] == [0, 0, 1, 1]

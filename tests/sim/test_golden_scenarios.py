@@ -1,0 +1,28 @@
+"""Golden scenarios: each YAML file in `tests/scenarios` has its expected timeline beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from phalanx.sim.scenario import parse_scenario
+from phalanx.sim.simulation import run_scenario
+
+FOLDER = Path(__file__).parent.parent / "scenarios"
+FILES = sorted(FOLDER.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_scenario_ends_as_expected(file: Path, is_update: bool) -> None:
+    expected, text = (
+        file.with_suffix(".expected"),
+        run_scenario(parse_scenario(file.read_text())).text(),
+    )
+    if is_update:
+        expected.write_text(text)
+    assert text == expected.read_text()
+
+
+def test_every_expectation_belongs_to_a_scenario() -> None:
+    assert [file.stem for file in sorted(FOLDER.glob("*.expected"))] == [f.stem for f in FILES]

@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from itertools import count, takewhile
+from typing import Any
+
+import pytest
+
+from phalanx.sim.virtual_time import (
+    UNSUPPORTED_METHODS,
+    NoTimerLeft,
+    RealWorldAccess,
+    SimulationTimeout,
+    UnhandledTaskError,
+    VirtualLoop,
+    run_virtual,
+)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def test_time_begins_at_zero_and_jumps_to_the_next_timer() -> None:
+    async def main() -> list[float]:
+        moments = [now()]
+        for seconds in (0.5, 3600, 0):
+            await asyncio.sleep(seconds)
+            moments.append(now())
+        return moments
+
+    assert run_virtual(main) == [0.0, 0.5, 3600.5, 3600.5]
+
+
+def test_a_year_takes_no_time() -> None:
+    begin = time.monotonic()
+    run_virtual(lambda: asyncio.sleep(365 * 24 * 3600))
+    assert time.monotonic() - begin < 5
+
+
+def test_timers_of_one_moment_ring_in_the_same_order_every_time() -> None:
+    async def main() -> list[int]:
+        rung: list[int] = []
+        for number in range(9):
+            asyncio.get_running_loop().call_at(1.0, rung.append, number)
+        await asyncio.sleep(1)
+        return rung
+
+    assert sorted(run_virtual(main)) == list(range(9))
+    assert run_virtual(main) == run_virtual(main)
+
+
+def test_no_timer_rings_early_and_what_is_left_of_a_deadline_comes_to_an_end() -> None:
+    async def main() -> bool:
+        async def wait_until(deadline: float) -> None:
+            for _ in takewhile(lambda _: now() < deadline, count()):
+                await asyncio.sleep(deadline - now())
+
+        for n in range(1, 2000):
+            await wait_until(now() + n / 7)
+        return True
+
+    assert run_virtual(main, max_iterations=50_000)
+
+
+def test_work_that_is_ready_goes_before_time() -> None:
+    async def main() -> float:
+        for _ in range(100):
+            await asyncio.sleep(0)
+        return now()
+
+    assert run_virtual(main) == 0.0
+
+
+def test_timeouts_are_virtual_too() -> None:
+    async def main() -> float:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(30):
+                await asyncio.Event().wait()
+        return now()
+
+    assert run_virtual(main) == 30.0
+
+
+def test_waiting_for_nothing_names_who_waits() -> None:
+    async def main() -> None:
+        async def patience() -> None:
+            await asyncio.Event().wait()
+
+        await asyncio.sleep(2)
+        await asyncio.create_task(patience(), name="the patient one")
+
+    with pytest.raises(
+        NoTimerLeft, match=r"at t=2 no timer is left.*the patient one \(.*patience\)"
+    ):
+        run_virtual(main)
+
+
+def test_virtual_time_has_a_bound() -> None:
+    async def main() -> None:
+        for _ in count():
+            await asyncio.sleep(7)
+
+    with pytest.raises(SimulationTimeout, match="no end after 100 virtual seconds"):
+        run_virtual(main, max_seconds=100)
+
+
+def test_work_has_a_bound() -> None:
+    async def main() -> None:
+        for _ in count():
+            await asyncio.sleep(0)
+
+    with pytest.raises(SimulationTimeout, match="no end after 1000 turns of the loop, at t=0"):
+        run_virtual(main, max_iterations=1000)
+
+
+def test_an_error_that_nobody_handles_ends_the_simulation() -> None:
+    async def main() -> None:
+        asyncio.get_running_loop().call_later(1, lambda: [][0])
+        await asyncio.sleep(10)
+
+    with pytest.raises(UnhandledTaskError) as caught:
+        run_virtual(main)
+    assert isinstance(caught.value.__cause__, IndexError)
+
+
+def test_everything_is_closed_at_the_end() -> None:
+    closed: list[str] = []
+
+    async def numbers() -> AsyncGenerator[int, None]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            closed.append("generator")
+
+    async def background() -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            closed.append("task")
+
+    kept: list[object] = []
+
+    async def main() -> asyncio.AbstractEventLoop:
+        generator, task = numbers(), asyncio.create_task(background())
+        kept.extend((generator, task))
+        await anext(generator)
+        await asyncio.sleep(1)
+        return asyncio.get_running_loop()
+
+    assert run_virtual(main).is_closed()
+    assert closed == ["task", "generator"]
+
+
+@pytest.mark.parametrize("name", sorted(UNSUPPORTED_METHODS))
+def test_what_needs_the_outside_is_refused(name: str) -> None:
+    assert hasattr(asyncio.SelectorEventLoop, name)
+
+    async def main() -> None:
+        getattr(asyncio.get_running_loop(), name)(None, None)
+
+    with pytest.raises(RealWorldAccess, match=UNSUPPORTED_METHODS[name]):
+        run_virtual(main)
+
+
+async def in_a_thread() -> None:
+    await asyncio.to_thread(time.monotonic)
+
+
+async def a_process() -> None:
+    await asyncio.create_subprocess_exec("true")
+
+
+async def a_connection() -> None:
+    await asyncio.open_connection("127.0.0.1", 9)
+
+
+async def a_server() -> None:
+    await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+
+
+@pytest.mark.parametrize("ask", [in_a_thread, a_process, a_connection, a_server])
+def test_the_usual_ways_outside_are_refused_in_words(
+    ask: Callable[[], Coroutine[Any, Any, None]],
+) -> None:
+    with pytest.raises(RealWorldAccess, match="in virtual time there are no"):
+        run_virtual(ask)
+
+
+def test_a_socket_cannot_be_smuggled_in() -> None:
+    async def main() -> None:
+        loop, (ours, theirs) = asyncio.get_running_loop(), socket.socketpair()
+        with ours, theirs:
+            asyncio.SelectorEventLoop.add_reader(loop, ours, print)  # type: ignore[arg-type]
+
+    with pytest.raises(RealWorldAccess):
+        run_virtual(main)
+
+
+def test_other_threads_cannot_call_in() -> None:
+    async def main() -> list[Exception]:
+        loop = asyncio.get_running_loop()
+        refused: list[Exception] = []
+
+        def intrude() -> None:
+            try:
+                loop.call_soon_threadsafe(print)
+            except RealWorldAccess as error:
+                refused.append(error)
+
+        thread = threading.Thread(target=intrude)
+        thread.start()
+        thread.join()
+        done = asyncio.Event()
+        loop.call_soon_threadsafe(done.set)
+        await done.wait()
+        return refused
+
+    assert len(run_virtual(main)) == 1
+
+
+def test_the_loop_is_a_standard_one() -> None:
+    async def main() -> bool:
+        return isinstance(asyncio.get_running_loop(), VirtualLoop)
+
+    assert run_virtual(main)

@@ -1,0 +1,159 @@
+"""Put a control plane through ordeals in virtual time, and make what breaks it small.
+
+    python -m tools.faults --seeds 0-39            ordeals of these seeds, one line each
+    python -m tools.faults --seed 7 --events 500   one of them, or its beginning
+    python -m tools.faults --seed 7 --shrink       … and the fewest steps that still break it
+    python -m tools.faults --seed 7 --digest       … and a hash over everything that was written
+
+Exits with 1 if anything was broken. Every decision is judged by `tests/scheduler/verifier.py`, one
+in `--share` of them thoroughly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import re
+import sys
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+import orjson
+
+from phalanx.controllers.reconcile_loop import Create, Delete, Patch
+from phalanx.sim.simulation import InvariantViolation
+from tests.scheduler.verifier import Verifier
+from tools.faults import fault_run as ordeal
+from tools.faults.fault_run import FaultRunResult
+from tools.faults.plan import generate_steps
+from tools.faults.steps import InjectedFault, PlanStep, UserAction
+
+#: Steps of an ordeal unless told otherwise, and one in how many decisions is judged thoroughly.
+DEFAULT_STEPS, DEFAULT_SHARE = 2000, 8
+#: How many shorter ordeals are tried to make a failure small.
+MAX_SHRINK_ATTEMPTS = 150
+
+
+def steps_of(seed: int, events: int = DEFAULT_STEPS) -> list[PlanStep]:
+    """What happens in the ordeal of a seed."""
+    return list(islice(generate_steps(seed), events))
+
+
+def run_with_verifier(
+    seed: int, steps: Sequence[PlanStep], share: int = DEFAULT_SHARE
+) -> FaultRunResult:
+    """Go through an ordeal with a verifier at hand; raises a Violation."""
+    # An ordeal leaves little behind, and looking for it would take a fifth of the time.
+    gc.disable()
+    try:
+        return ordeal.run_faults(seed, steps, Verifier(share))
+    finally:
+        gc.enable()
+
+
+def reproduce_command(seed: int, events: int) -> str:
+    """How to see an ordeal again."""
+    return f"python -m tools.faults --seed {seed} --events {events} --shrink"
+
+
+def shrink_steps(
+    steps: Sequence[PlanStep],
+    breaks: Callable[[Sequence[PlanStep]], bool],
+    attempts: int = MAX_SHRINK_ATTEMPTS,
+) -> list[PlanStep]:
+    """As few of the steps as still break something, by leaving out ever smaller parts."""
+    left, size = list(steps), max(len(steps) // 2, 1)
+    while attempts > 0:
+        at = 0
+        while at < len(left) and attempts > 0:
+            fewer = left[:at] + left[at + size :]
+            attempts -= 1
+            if fewer and breaks(fewer):
+                left = fewer
+            else:
+                at += size
+        if size == 1:
+            break
+        size = max(size // 2, 1)
+    return left
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the command line asks for."""
+    wish = _create_parser().parse_args(arguments)
+    first, _, last = (wish.seeds or str(wish.seed)).partition("-")
+    for seed in range(int(first), int(last or first) + 1):
+        if _run_seed(seed, wish):
+            return 1
+    return 0
+
+
+def _create_parser() -> argparse.ArgumentParser:
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m tools.faults", None, __doc__, formatter_class=plain)
+    parser.add_argument("--seed", type=int, default=0, help="the ordeal to run")
+    parser.add_argument("--seeds", metavar="A-B", help="several of them")
+    parser.add_argument("--events", type=int, default=DEFAULT_STEPS, help="how many steps")
+    parser.add_argument(
+        "--share", type=int, default=DEFAULT_SHARE, help="judge one decision in so many"
+    )
+    parser.add_argument("--shrink", action="store_true", help="look for the fewest steps")
+    parser.add_argument("--digest", action="store_true", help="print a hash over all writes")
+    return parser
+
+
+def _run_seed(seed: int, options: argparse.Namespace) -> int:
+    """One ordeal, told; 1 if something was broken."""
+    steps = steps_of(seed, options.events)
+    try:
+        outcome = run_with_verifier(seed, steps, options.share)
+    except InvariantViolation as violation:
+        print(f"broken: {violation}\n  {reproduce_command(seed, options.events)}")
+        if options.shrink:
+            _print_shrunk(seed, steps, violation, options.share)
+        return 1
+    print(f"seed {seed}: well, {outcome.revision} writes", outcome.digest if options.digest else "")
+    return 0
+
+
+def _print_shrunk(
+    seed: int, steps: Sequence[PlanStep], violation: InvariantViolation, share: int
+) -> None:
+    """The fewest steps that break the same thing."""
+    wanted = _normalize_message(violation)
+
+    def breaks(some: Sequence[PlanStep]) -> bool:
+        try:
+            run_with_verifier(seed, some, share)
+        except InvariantViolation as found:
+            return _normalize_message(found) == wanted
+        return False
+
+    few = shrink_steps(steps, breaks)
+    print(f"{len(few)} of {len(steps)} steps break the same:")
+    for step in few:
+        print(f"  t={step.at:<9g} {describe_step(step.action)}")
+
+
+def _normalize_message(violation: InvariantViolation) -> str:
+    """What was broken, whoever and whenever."""
+    return re.sub(r"\S*\d\S*", "#", str(violation).partition(": ")[2])
+
+
+def describe_step(act: UserAction | InjectedFault) -> str:
+    """A step in a few words."""
+    match act:
+        case Create(kind, obj):
+            meta = obj["metadata"]
+            where = f"{meta.get('namespace', '')}/{meta['name']}"
+            return f"create {kind.name} {where} {orjson.dumps(obj.get('spec', {})).decode()}"
+        case Patch(kind, key, change):
+            return f"patch {kind.name} {key} {orjson.dumps(change).decode()}"
+        case Delete(kind, key, _, grace):
+            return f"delete {kind.name} {key}" + (f" within {grace} s" if grace else "")
+        case _:
+            return str(act)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

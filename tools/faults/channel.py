@@ -1,0 +1,203 @@
+"""The way between one scheduler and the server, on which everything can go wrong that does.
+
+A Transport. Requests are lost, or carried out without an answer, or refused, or arrive when nobody
+counts on them any more; watches lag, break off and stutter. What reaches the server is carried out
+even if the sender dies meanwhile, as it is on any network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from enum import Enum
+
+from phalanx.api.errors import ApiError, ServerError, TooManyRequests
+from phalanx.api.kinds import EVENT, GROUP_BINDING, GROUP_EVICTION
+from phalanx.api.wire import Reply, Request, StreamReply
+from phalanx.client.protocol import is_watch
+from phalanx.client.transports import Transport, Unreachable
+from phalanx.randomness import Random
+from phalanx.server.app import error_reply
+
+#: Seconds after which a request that is on its way too long still arrives.
+DELAY = (0.2, 4.0)
+_SERVER_NAME = "the server"
+
+
+class RequestFault(Enum):
+    """What can happen to a request."""
+
+    LOST = "it never arrives"
+    UNANSWERED = "it is carried out, but the answer is lost"
+    LATE = "the sender hears nothing; it is carried out seconds later"
+    SLOW = "it is carried out at once, the answer takes seconds"
+    FAILED = "the server says that it has failed"
+    BUSY = "the server asks to come back later"
+
+
+class FaultyChannel:
+    """One scheduler's way to the server. `lag` is how many seconds late its watches are."""
+
+    def __init__(self, inner: Transport, random: Random) -> None:
+        self.lag = 0.0
+        self.duplicates_events = False
+        #: Whether nobody takes the events that a scheduler records.
+        self.rejects_events = False
+        self._inner, self._random = inner, random
+        self._bind_faults: deque[RequestFault] = deque()
+        self._eviction_faults: deque[RequestFault] = deque()
+        self._random_faults: tuple[float, float, tuple[RequestFault, ...]] = (0.0, 0.0, ())
+        self._watches: list[_FaultyWatch] = []
+        self._in_flight: set[asyncio.Task[Reply | StreamReply]] = set()
+
+    def fail_binds(self, faults: tuple[RequestFault, ...]) -> None:
+        """Have something happen to the next binds, one after the other."""
+        self._bind_faults.extend(faults)
+
+    def fail_evictions(self, faults: tuple[RequestFault, ...]) -> None:
+        """The same, to the next evictions."""
+        self._eviction_faults.extend(faults)
+
+    def fail_requests(self, until: float, share: float, faults: tuple[RequestFault, ...]) -> None:
+        """Have a share of all requests go wrong for a while."""
+        self._random_faults = until, share, faults
+
+    def break_watches(self) -> None:
+        """Break all watches off; what was on its way is lost."""
+        for line in self._watches:
+            line.break_off()
+
+    def heal(self) -> None:
+        """Nothing goes wrong any more."""
+        self.lag, self.duplicates_events = 0.0, False
+        self._bind_faults.clear()
+        self._eviction_faults.clear()
+        self._random_faults = (0.0, 0.0, ())
+
+    async def send(self, request: Request) -> Reply | StreamReply:
+        """Carry a request as well as it goes."""
+        if self.rejects_events and request.path.rpartition("/")[2] == EVENT.plural:
+            return error_reply(TooManyRequests("nobody takes events here"))
+        trouble = self._next_fault(request)
+        if trouble is not None and not is_watch(request):
+            return await _FAULT_HANDLERS[trouble](self, request)
+        if trouble is not None:
+            raise Unreachable(_SERVER_NAME, trouble.value)
+        if request.method == "GET":
+            answer = await self._inner.send(request)
+            return answer if isinstance(answer, Reply) else self._wrap_watch(answer)
+        return await self._execute(request)
+
+    async def close(self) -> None:
+        """Wait for what is still on its way."""
+        while self._in_flight:
+            await asyncio.wait(self._in_flight)
+
+    def _next_fault(self, request: Request) -> RequestFault | None:
+        if self._bind_faults and request.path.endswith(GROUP_BINDING.plural):
+            return self._bind_faults.popleft()
+        if self._eviction_faults and request.path.endswith(GROUP_EVICTION.plural):
+            return self._eviction_faults.popleft()
+        until, share, troubles = self._random_faults
+        if asyncio.get_running_loop().time() < until and self._random.between(0, 1) < share:
+            return troubles[int(self._random.between(0, len(troubles)))]
+        return None
+
+    async def _execute(self, request: Request, after: float = 0.0) -> Reply | StreamReply:
+        """Have it done, whatever becomes of whoever asked."""
+        return await asyncio.shield(self._start_request(request, after))
+
+    def _start_request(self, request: Request, after: float) -> asyncio.Task[Reply | StreamReply]:
+        task = asyncio.create_task(self._deliver(request, after))
+        self._in_flight.add(task)
+        task.add_done_callback(self._in_flight.discard)
+        return task
+
+    async def _deliver(self, request: Request, after: float) -> Reply | StreamReply:
+        if after:
+            await asyncio.sleep(after)
+        return await self._inner.send(request)
+
+    async def _drop_request(self, request: Request) -> Reply:
+        raise Unreachable(_SERVER_NAME, RequestFault.LOST.value)
+
+    async def _drop_reply(self, request: Request) -> Reply:
+        await self._execute(request)
+        raise Unreachable(_SERVER_NAME, RequestFault.UNANSWERED.value)
+
+    async def _delay_request(self, request: Request) -> Reply:
+        self._start_request(request, self._random.between(*DELAY))
+        raise Unreachable(_SERVER_NAME, RequestFault.LATE.value)
+
+    async def _delay_reply(self, request: Request) -> Reply | StreamReply:
+        answer = await self._execute(request)
+        await asyncio.sleep(self._random.between(*DELAY))
+        return answer
+
+    async def _fail_request(self, request: Request) -> Reply:
+        return error_reply(ServerError(RequestFault.FAILED.value))
+
+    async def _reject_busy(self, request: Request) -> Reply:
+        asked = int(self._random.between(0, 3))
+        error: ApiError = TooManyRequests(RequestFault.BUSY.value, retry_after=asked or None)
+        return error_reply(error)
+
+    def _wrap_watch(self, answer: StreamReply) -> StreamReply:
+        line = _FaultyWatch(self)
+        return StreamReply(answer.code, line.chunks(answer.chunks, self._watches))
+
+
+_FAULT_HANDLERS: Mapping[
+    RequestFault, Callable[[FaultyChannel, Request], Awaitable[Reply | StreamReply]]
+] = {
+    RequestFault.LOST: FaultyChannel._drop_request,
+    RequestFault.UNANSWERED: FaultyChannel._drop_reply,
+    RequestFault.LATE: FaultyChannel._delay_request,
+    RequestFault.SLOW: FaultyChannel._delay_reply,
+    RequestFault.FAILED: FaultyChannel._fail_request,
+    RequestFault.BUSY: FaultyChannel._reject_busy,
+}
+
+
+class _FaultyWatch:
+    """One watch on its way."""
+
+    def __init__(self, channel: FaultyChannel) -> None:
+        self._channel = channel
+        self._waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+
+    def break_off(self) -> None:
+        """Lose what is on its way, and end."""
+        while not self._waiting.empty():
+            self._waiting.get_nowait()
+        self._waiting.put_nowait((0.0, b""))
+
+    async def chunks(
+        self, source: AsyncGenerator[bytes, None], lines: list[_FaultyWatch]
+    ) -> AsyncGenerator[bytes, None]:
+        """What comes out at the other end: in order, perhaps late, perhaps twice."""
+        loop = asyncio.get_running_loop()
+        carrying = asyncio.create_task(self._forward(source))
+        lines.append(self)
+        try:
+            while True:
+                due, chunk = await self._waiting.get()
+                if due > loop.time():
+                    await asyncio.sleep(due - loop.time())
+                if not chunk:
+                    return
+                yield chunk
+                if self._channel.duplicates_events:
+                    yield chunk
+        finally:
+            lines.remove(self)
+            carrying.cancel()
+
+    async def _forward(self, source: AsyncGenerator[bytes, None]) -> None:
+        loop = asyncio.get_running_loop()
+        async with aclosing(source):
+            async for chunk in source:
+                self._waiting.put_nowait((loop.time() + self._channel.lag, chunk))
+        self._waiting.put_nowait((0.0, b""))

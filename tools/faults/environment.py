@@ -1,0 +1,253 @@
+"""Where an ordeal takes place: a server, its users, and schedulers that come and go.
+
+Makes every step of a plan happen, and nothing else. What users are refused is their own affair;
+what the server breaks at, or anybody else, ends the ordeal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from functools import singledispatchmethod
+
+from phalanx.api.errors import ApiError, ServerError
+from phalanx.api.kinds import NAMESPACE, NODE, POD, PRIORITY_CLASS
+from phalanx.api.meta import Key
+from phalanx.api.wire import Reply, Request, StreamReply, UserInfo
+from phalanx.client.client import Client
+from phalanx.client.transports import InProcessTransport
+from phalanx.clock import Clock
+from phalanx.controllers.pod_groups.composite_groups import CompositeGroups
+from phalanx.controllers.pod_groups.protection import PodGroupProtection
+from phalanx.controllers.reconcile_loop import Create, Delete, Informers, Patch, perform
+from phalanx.randomness import Random
+from phalanx.server.app import Server
+from phalanx.server.security.authorization import MASTERS
+from phalanx.store.memory import MemoryStore
+from tools.faults import manifests
+from tools.faults.channel import FaultyChannel
+from tools.faults.model import StoreLogReader
+from tools.faults.plan import NAMESPACES
+from tools.faults.scheduler_instance import DecisionRegister, DecisionVerifier, SchedulerInstance
+from tools.faults.steps import (
+    BindManually,
+    BreakWatches,
+    DelayWatches,
+    DeleteOrphanedPods,
+    DuplicateEvents,
+    FailBinds,
+    FailEvictions,
+    FailRequests,
+    FinishPod,
+    InjectedFault,
+    RemoveTerminatingPods,
+    SlowCommits,
+    StartScheduler,
+    StopScheduler,
+    UserAction,
+)
+
+#: Seconds that a commit takes, at least and at most.
+LATENCY = (0.0001, 0.002)
+#: Slots in which a scheduler can run.
+SCHEDULER_SLOTS = 2
+
+
+class FaultEnvironment:
+    """A server and everybody around it, who live as tasks of a group."""
+
+    def __init__(
+        self, clock: Clock, random: Random, verifier: DecisionVerifier, tasks: asyncio.TaskGroup
+    ) -> None:
+        self._clock, self._random, self._verifier, self._tasks = clock, random, verifier, tasks
+        self._max_commit_seconds = 0.0
+        self.store = MemoryStore(self._latency)
+        self.store_log = StoreLogReader(self.store)
+        self.decisions = DecisionRegister(self.store_log.pods)
+        self.instances: dict[int, SchedulerInstance] = {}
+        #: What was broken, and how many steps of each sort did something.
+        self.violations: list[str] = []
+        self.step_counts: Counter[str] = Counter()
+        self._server = Server(self.store, clock, random)
+        self._user = Client(self._transport("user"))
+        self._channels = [
+            FaultyChannel(self._transport("scheduler"), random) for _ in range(SCHEDULER_SLOTS)
+        ]
+        self._channels[0].rejects_events = random.between(0, 1) < 0.9
+        self._channels[1].rejects_events = True
+        self._controllers: list[asyncio.Task[None]] = []
+        self._scheduler_tasks: dict[int, asyncio.Task[None]] = {}
+        self._step_tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Have a server with what every cluster has, and somebody who protects groups."""
+        await self._server.start()
+        for name in NAMESPACES[1:]:
+            labels = {"team": "a"}
+            await self._user.create(NAMESPACE, {"metadata": {"name": name, "labels": labels}})
+        for name, worth in manifests.PRIORITY_CLASSES.items():
+            await self._user.create(PRIORITY_CLASS, {"metadata": {"name": name}, **worth})
+        client = Client(self._transport("controllers"))
+        informers = Informers(client, self._random)
+        protection = PodGroupProtection(client, informers)
+        composites = CompositeGroups(client, informers, self._clock)
+        parts = (protection.run(), composites.run(), informers.run())
+        self._controllers = [self._tasks.create_task(part) for part in parts]
+
+    async def close(self) -> None:
+        """Let go of everybody."""
+        for task in (*self._controllers, *self._scheduler_tasks.values()):
+            task.cancel()
+        await self._wait_for_steps()
+        await self.store.close()
+
+    def start_step(self, step: UserAction | InjectedFault) -> None:
+        """Make a step happen; what takes time goes on by itself."""
+        errand = self._tasks.create_task(self._run_step(step))
+        self._step_tasks.add(errand)
+        errand.add_done_callback(self._step_tasks.discard)
+
+    async def remove_faults(self) -> None:
+        """Have nothing go wrong any more, and one scheduler running."""
+        await self._wait_for_steps()
+        self._max_commit_seconds = 0.0
+        for channel in self._channels:
+            channel.heal()
+        await self._stop(1)
+        await self._start(0)
+
+    def resync(self) -> None:
+        """Have every scheduler list everything anew."""
+        self.store.compact(self.store.revision)
+        for channel in self._channels:
+            channel.break_watches()
+
+    async def _wait_for_steps(self) -> None:
+        while self._step_tasks:
+            await asyncio.wait(self._step_tasks)
+        for channel in self._channels:
+            await channel.close()
+
+    async def _run_step(self, act: UserAction | InjectedFault) -> None:
+        try:
+            await self._perform(act)
+        except ApiError:
+            self.step_counts[f"refused {type(act).__name__}"] += 1
+        else:
+            self.step_counts[type(act).__name__] += 1
+
+    @singledispatchmethod
+    async def _perform(self, act: UserAction | InjectedFault) -> None:
+        raise NotImplementedError(act)
+
+    @_perform.register
+    async def _create(self, act: Create) -> None:
+        await self._user.create(act.kind, act.obj)
+
+    @_perform.register
+    async def _patch(self, act: Patch) -> None:
+        await perform(self._user, act)
+
+    @_perform.register
+    async def _delete(self, act: Delete) -> None:
+        await perform(self._user, act)
+
+    @_perform.register
+    async def _finish(self, act: FinishPod) -> None:
+        pod = self.store_log.pods.get(act.pod)
+        if pod is not None and pod.occupied_node and not pod.metadata.deletion_timestamp:
+            change = {"metadata": {"uid": pod.metadata.uid}, "status": {"phase": act.phase}}
+            await perform(self._user, Patch(POD, act.pod, change, "status"))
+
+    @_perform.register
+    async def _bind(self, act: BindManually) -> None:
+        pod = self.store_log.pods.get(act.pod)
+        if pod is not None and Key("", act.node) in self.store_log.nodes:
+            self.decisions.manually_bound[pod.metadata.uid] = None
+            body = {
+                "metadata": {"name": act.pod.name, "uid": pod.metadata.uid},
+                "target": {"kind": NODE.name, "name": act.node},
+            }
+            await self._user.post(POD.url_path(*act.pod, "binding"), body)
+
+    @_perform.register
+    async def _delete_orphaned_pods(self, act: DeleteOrphanedPods) -> None:
+        if Key("", act.node) in self.store_log.nodes:
+            return
+        for key, pod in list(self.store_log.pods.items()):
+            if pod.spec.node_name == act.node:
+                await perform(self._user, Delete(POD, key, pod.metadata.uid, 0))
+
+    @_perform.register
+    async def _remove_terminating(self, act: RemoveTerminatingPods) -> None:
+        leaving = [pod for pod in self.store_log.pods.values() if pod.metadata.deletion_timestamp]
+        for pod in leaving[: act.max_pods]:
+            meta = pod.metadata
+            await perform(self._user, Delete(POD, meta.key, meta.uid, 0))
+
+    @_perform.register
+    async def _start_scheduler(self, act: StartScheduler) -> None:
+        await self._start(act.slot)
+
+    @_perform.register
+    async def _stop_scheduler(self, act: StopScheduler) -> None:
+        await self._stop(act.slot)
+
+    @_perform.register
+    async def _delay_watches(self, act: DelayWatches) -> None:
+        self._channels[act.slot].lag = act.seconds
+
+    @_perform.register
+    async def _duplicate_events(self, act: DuplicateEvents) -> None:
+        self._channels[act.slot].duplicates_events = act.on
+
+    @_perform.register
+    async def _break_watches(self, act: BreakWatches) -> None:
+        self._channels[act.slot].break_watches()
+        if act.forget:
+            self.store.compact(self.store.revision)
+
+    @_perform.register
+    async def _fail_binds(self, act: FailBinds) -> None:
+        self._channels[act.slot].fail_binds(act.faults)
+
+    @_perform.register
+    async def _fail_evictions(self, act: FailEvictions) -> None:
+        self._channels[act.slot].fail_evictions(act.faults)
+
+    @_perform.register
+    async def _fail_requests(self, act: FailRequests) -> None:
+        until = asyncio.get_running_loop().time() + act.seconds
+        self._channels[act.slot].fail_requests(until, act.share, act.faults)
+
+    @_perform.register
+    async def _slow_commits(self, act: SlowCommits) -> None:
+        self._max_commit_seconds = act.seconds
+
+    async def _start(self, slot: int) -> None:
+        if slot not in self._scheduler_tasks:
+            instance = self.instances[slot] = SchedulerInstance(
+                self._channels[slot], self._clock, self._random, self.store_log, self.decisions,
+                self._verifier, self.violations.append,
+            )  # fmt: skip
+            self._scheduler_tasks[slot] = self._tasks.create_task(instance.run())
+
+    async def _stop(self, slot: int) -> None:
+        life = self._scheduler_tasks.pop(slot, None)
+        if life is not None:
+            del self.instances[slot]
+            life.cancel()
+            await asyncio.wait([life])
+
+    def _latency(self) -> float:
+        low, high = LATENCY
+        return self._random.between(low, self._max_commit_seconds or high)
+
+    def _transport(self, name: str) -> InProcessTransport:
+        return InProcessTransport(self._handle, UserInfo(name, (MASTERS,)))
+
+    async def _handle(self, request: Request) -> Reply | StreamReply:
+        answer = await self._server.handle(request)
+        if answer.code == ServerError.code:
+            self.violations.append(f"the server failed at {request.method} {request.path}")
+        return answer
