@@ -11,7 +11,7 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := test
-.PHONY: install demo test check bench soak mutants reference
+.PHONY: install demo test check coverage bench soak mutants reference
 
 install: $(STAMP) ## .venv with the package and everything needed to develop and test it
 
@@ -28,6 +28,13 @@ check: install ## format, lint, types, layers
 # side in their file, and whoever has nothing left to do takes some of them over.
 test: check ## the checks and the test suite
 	@$(BIN)/python -m pytest --quiet -n 3 --dist worksteal --session-timeout=840 $(ARGS)
+
+coverage: install ## branch coverage of the suite by package, against its floors
+	@rm -rf .coverage && mkdir .coverage
+	@$(BIN)/coverage run -m pytest --quiet -n 2 --dist worksteal --timeout=300 $(ARGS)
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage json --quiet -o .coverage/report.json
+	@$(BIN)/python -m tools.coverage_floors .coverage/report.json
 
 soak: install ## the long fault programme and every property with many more examples
 	@$(BIN)/python -m pytest --verbose -n 2 -m soak --timeout=0 --hypothesis-profile=soak $(ARGS)
