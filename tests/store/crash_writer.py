@@ -1,8 +1,8 @@
 """A process that dies while it writes: `python -m tests.store.crash_writer FOLDER WORDS NTH [N]`.
 
 It kills itself when, for the NTH time, a statement that begins with WORDS is about to be executed;
-LANDED instead of words: when a batch is on disk and nobody knows yet. With NTH 0 it does not, and
-ends after N transactions. Each that it was told to be committed is one line on its output.
+LANDED instead of words: when a batch is on disk and not yet acknowledged. With NTH 0 it does not,
+and ends after N transactions. Each committed transaction is one line on its output.
 
 What it leaves behind depends on nothing but the number of transactions, see `expected`.
 """
@@ -30,7 +30,7 @@ LANDED = "LANDED"
 #: How many write at once, items that a transaction makes, transactions until they are deleted.
 WRITERS, PARTS, LIFETIME = 4, 3, 5
 
-#: Transactions of one process unless told otherwise: a little over 3,000 writes.
+#: Default number of transactions of one process: a little over 3,000 writes.
 DEFAULT_TRANSACTIONS = 436
 
 #: What is left of history after each transaction.

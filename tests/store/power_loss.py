@@ -61,15 +61,15 @@ class SimulatedDisk:
         files = {path.name: SimulatedFile(path.read_bytes()) for path in folder.iterdir()}
         self._durable, self._visible = files, dict(files)
         self._unflushed: list[tuple[str, SimulatedFile | None]] = []
-        #: The last transaction and revision that somebody was told of.
+        #: The last transaction and revision that was acknowledged.
         self.acknowledged = (0, 0)
 
     def follow(self, call: TracedCall) -> None:
         """Have a call made."""
         match call:
             case OutputWritten(text):
-                told = ((int(n), int(r)) for n, r in map(str.split, text.splitlines()))
-                self.acknowledged = max(self.acknowledged, *told)
+                lines = ((int(n), int(r)) for n, r in map(str.split, text.splitlines()))
+                self.acknowledged = max(self.acknowledged, *lines)
             case FileCreated(name):
                 if name not in self._visible:
                     self._name(name, SimulatedFile())

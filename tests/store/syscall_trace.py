@@ -1,7 +1,7 @@
 """What a process asked of the disk, call by call, as strace saw it.
 
-Between a program that writes and `power.py`, which asks what would be left of it. Only
-calls about files of one folder are told, in the order in which they began; a flush is told when it
+Between a program that writes and `power.py`, which asks what would be left of it. Only calls about
+files of one folder are recorded, in the order in which they began; a flush is recorded when it
 returned, since nothing is sure before.
 """
 
@@ -69,7 +69,7 @@ class FileFlushed:
 
 @dataclass(frozen=True)
 class OutputWritten:
-    """What was acknowledged to whoever listens."""
+    """The acknowledged transactions."""
 
     text: str
 

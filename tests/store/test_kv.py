@@ -66,7 +66,7 @@ async def test_writes_of_one_transaction_have_consecutive_revisions(make: Make) 
 
 
 @in_virtual_time
-async def test_a_commit_returns_what_was_and_what_is(make: Make) -> None:
+async def test_commit_returns_old_and_new_values(make: Make) -> None:
     store = make(at_once)
     await store.commit([put("/a", "x")])
     changes = await store.commit([put("/a", "y", 1), put("/b", "x")])
@@ -75,7 +75,7 @@ async def test_a_commit_returns_what_was_and_what_is(make: Make) -> None:
 
 
 @in_virtual_time
-async def test_a_record_remembers_its_first_revision_until_its_key_is_deleted(make: Make) -> None:
+async def test_create_revision_is_kept_until_the_key_is_deleted(make: Make) -> None:
     store = make(at_once)
     await written(store, [put("/a", "x")], [put("/a", "y", 1)])
     assert store.get("/a") == KeyValue("/a", b"y@2", 2, created=1)
@@ -95,7 +95,7 @@ async def test_a_record_remembers_its_first_revision_until_its_key_is_deleted(ma
     ids=["is there already", "is another", "to delete is another", "is missing", "to delete"],
 )
 @in_virtual_time
-async def test_a_transaction_with_one_stale_write_writes_nothing(
+async def test_transaction_with_one_conflict_writes_nothing(
     make: Make, wrong: StoreWrite, found: int
 ) -> None:
     store = make(at_once)
@@ -109,7 +109,7 @@ async def test_a_transaction_with_one_stale_write_writes_nothing(
 
 
 @in_virtual_time
-async def test_of_two_writers_with_the_same_version_exactly_one_wins(make: Make) -> None:
+async def test_one_of_two_writers_with_the_same_revision_wins(make: Make) -> None:
     store = make(slowly)
     await store.commit([put("/a", "x")])
     outcomes = await asyncio.gather(
@@ -120,7 +120,7 @@ async def test_of_two_writers_with_the_same_version_exactly_one_wins(make: Make)
 
 
 @in_virtual_time
-async def test_a_value_that_cannot_be_encoded_leaves_the_store_as_it_was(make: Make) -> None:
+async def test_failed_encoding_leaves_the_store_unchanged(make: Make) -> None:
     store = make(at_once)
 
     def unsayable(revision: int) -> bytes:
@@ -138,7 +138,7 @@ async def test_a_value_that_cannot_be_encoded_leaves_the_store_as_it_was(make: M
 
 
 @in_virtual_time
-async def test_a_write_is_pending_at_once_and_seen_only_when_committed(make: Make) -> None:
+async def test_write_is_pending_at_once_and_visible_after_commit(make: Make) -> None:
     store = make(slowly)
     seen: list[StoreChange] = []
     store.subscribe(seen.extend)
@@ -153,7 +153,7 @@ async def test_a_write_is_pending_at_once_and_seen_only_when_committed(make: Mak
 
 
 @in_virtual_time
-async def test_a_range_of_what_is_pending_has_what_is_on_its_way(make: Make) -> None:
+async def test_pending_range_contains_uncommitted_writes(make: Make) -> None:
     store = make(slowly)
     await store.commit([put("/a/1", "x"), put("/a/3", "x"), put("/b/1", "x")])
     assert describe_records(store.pending_range("/a/")) == ["/a/1 x@1", "/a/3 x@2"]
@@ -167,7 +167,7 @@ async def test_a_range_of_what_is_pending_has_what_is_on_its_way(make: Make) -> 
 
 
 @in_virtual_time
-async def test_compare_and_swap_meets_what_is_still_on_its_way(make: Make) -> None:
+async def test_compare_and_swap_sees_uncommitted_writes(make: Make) -> None:
     store = make(slowly)
     first = asyncio.ensure_future(store.commit([put("/a", "x")]))
     await asyncio.sleep(0)
@@ -187,7 +187,7 @@ async def test_compare_and_swap_meets_what_is_still_on_its_way(make: Make) -> No
 
 
 @in_virtual_time
-async def test_a_commit_of_nothing_waits_for_everything_before_it(make: Make) -> None:
+async def test_empty_commit_waits_for_earlier_commits(make: Make) -> None:
     store = make(slowly)
     writing = asyncio.ensure_future(store.commit([put("/a", "x")]))
     await asyncio.sleep(0)
@@ -197,7 +197,7 @@ async def test_a_commit_of_nothing_waits_for_everything_before_it(make: Make) ->
 
 
 @in_virtual_time
-async def test_a_commit_of_nothing_changes_nothing_and_tells_nobody(make: Make) -> None:
+async def test_empty_commit_changes_nothing_and_notifies_no_subscriber(make: Make) -> None:
     store = make(at_once)
     deliveries: list[Sequence[StoreChange]] = []
     store.subscribe(deliveries.append)
@@ -206,7 +206,7 @@ async def test_a_commit_of_nothing_changes_nothing_and_tells_nobody(make: Make) 
 
 
 @in_virtual_time
-async def test_a_writer_that_is_cancelled_has_still_written(make: Make) -> None:
+async def test_cancelled_commit_is_still_written(make: Make) -> None:
     store = make(slowly)
     writing = asyncio.ensure_future(store.commit([put("/a", "x"), put("/b", "x")]))
     await asyncio.sleep(SLOW / 2)
@@ -218,7 +218,7 @@ async def test_a_writer_that_is_cancelled_has_still_written(make: Make) -> None:
 
 
 @in_virtual_time
-async def test_closing_commits_what_is_under_way(make: Make) -> None:
+async def test_close_commits_pending_transactions(make: Make) -> None:
     store = make(slowly)
     writing = asyncio.ensure_future(store.commit([put("/a", "x")]))
     await asyncio.sleep(0)
@@ -242,7 +242,7 @@ async def test_closing_commits_what_is_under_way(make: Make) -> None:
     ],
 )
 @in_virtual_time
-async def test_a_range_shows_any_revision_as_it_was(make: Make, at: int, there: list[str]) -> None:
+async def test_range_reads_any_past_revision(make: Make, at: int, there: list[str]) -> None:
     store = make(at_once)
     await a_history(store)
     assert everything(store, at) == there
@@ -250,7 +250,7 @@ async def test_a_range_shows_any_revision_as_it_was(make: Make, at: int, there: 
 
 @pytest.mark.parametrize("at", [0, 6])
 @in_virtual_time
-async def test_a_range_goes_by_key_below_its_prefix_in_pages(make: Make, at: int) -> None:
+async def test_range_is_ordered_by_key_and_paged(make: Make, at: int) -> None:
     store = make(at_once)
     keys = ["/p/c", "/p/a", "/p", "/q/a", "/p/b", "/pp/a"]
     await store.commit([put(key, "x") for key in keys])
@@ -271,7 +271,7 @@ async def test_a_range_goes_by_key_below_its_prefix_in_pages(make: Make, at: int
 
 
 @in_virtual_time
-async def test_a_key_that_was_deleted_and_made_again_was_away_in_between(make: Make) -> None:
+async def test_range_between_delete_and_recreate_lacks_the_key(make: Make) -> None:
     store = make(at_once)
     await written(store, [put("/a", "x")], [delete("/a", 1)], [put("/a", "y")], [delete("/a", 3)])
     states = [everything(store, at) for at in (1, 2, 3, 4)]
@@ -279,7 +279,7 @@ async def test_a_key_that_was_deleted_and_made_again_was_away_in_between(make: M
 
 
 @in_virtual_time
-async def test_changes_are_told_from_any_revision_on_and_of_any_prefix(make: Make) -> None:
+async def test_changes_start_at_any_revision_and_filter_by_prefix(make: Make) -> None:
     store = make(at_once)
     await a_history(store)
     assert describe_changes(store.changes(3)) == ["4: /a x@1 -> /a y@4", "5: /a y@4 -> -"]
@@ -292,7 +292,7 @@ async def test_changes_are_told_from_any_revision_on_and_of_any_prefix(make: Mak
 
 
 @in_virtual_time
-async def test_followers_hear_of_every_transaction_whole_and_in_order(make: Make) -> None:
+async def test_subscribers_get_whole_transactions_in_order(make: Make) -> None:
     store = make(slowly)
     deliveries: list[Sequence[StoreChange]] = []
     seen_then: list[int] = []
@@ -308,7 +308,7 @@ async def test_followers_hear_of_every_transaction_whole_and_in_order(make: Make
 
 
 @in_virtual_time
-async def test_a_follower_that_stops_hears_nothing_more(make: Make) -> None:
+async def test_unsubscribed_callback_is_not_called(make: Make) -> None:
     store = make(at_once)
     heard: list[StoreChange] = []
     stop = store.subscribe(heard.extend)
@@ -319,7 +319,7 @@ async def test_a_follower_that_stops_hears_nothing_more(make: Make) -> None:
 
 
 @in_virtual_time
-async def test_a_follower_may_stop_while_it_is_told(make: Make) -> None:
+async def test_subscriber_may_unsubscribe_during_delivery(make: Make) -> None:
     store = make(at_once)
     heard: list[int] = []
     stops = [store.subscribe(lambda changes: stops[0]())]
@@ -332,7 +332,7 @@ async def test_a_follower_may_stop_while_it_is_told(make: Make) -> None:
 
 
 @in_virtual_time
-async def test_compaction_forgets_the_past_and_keeps_the_present(make: Make) -> None:
+async def test_compaction_discards_history_and_keeps_current_values(make: Make) -> None:
     store = make(at_once)
     await a_history(store)
     store.compact(3)
@@ -344,7 +344,7 @@ async def test_compaction_forgets_the_past_and_keeps_the_present(make: Make) -> 
 
 @pytest.mark.parametrize("gone", [0, 1, 2])
 @in_virtual_time
-async def test_below_the_floor_everything_is_refused_with_the_floor(make: Make, gone: int) -> None:
+async def test_reads_below_the_floor_raise_with_the_floor(make: Make, gone: int) -> None:
     store = make(at_once)
     await a_history(store)
     store.compact(3)
@@ -357,7 +357,7 @@ async def test_below_the_floor_everything_is_refused_with_the_floor(make: Make, 
 
 
 @in_virtual_time
-async def test_compaction_of_everything_leaves_the_present(make: Make) -> None:
+async def test_compaction_of_all_history_keeps_current_values(make: Make) -> None:
     store = make(at_once)
     await a_history(store)
     store.compact(5)
@@ -369,7 +369,7 @@ async def test_compaction_of_everything_leaves_the_present(make: Make) -> None:
 
 
 @in_virtual_time
-async def test_compaction_never_goes_back(make: Make) -> None:
+async def test_compaction_floor_never_decreases(make: Make) -> None:
     store = make(at_once)
     await a_history(store)
     store.compact(4)

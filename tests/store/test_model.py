@@ -25,11 +25,11 @@ KEYS = ("/a", "/a/x", "/a/y", "/b/x", "/b/y")
 PREFIXES = ("/", "/a", "/a/", "/b/")
 
 #: A key, whether it is deleted, and how far its expectation is off.
-wishes = st.lists(
+requests = st.lists(
     st.tuples(st.sampled_from(KEYS), st.booleans(), st.sampled_from((0,) * 8 + (1,))),
     min_size=1,
     max_size=4,
-    unique_by=lambda wish: wish[0],
+    unique_by=lambda request: request[0],
 )
 
 
@@ -74,11 +74,11 @@ class StoreAgainstModel(RuleBasedStateMachine):
         self.store.subscribe(self.heard.extend)
         self.under_way: list[asyncio.Task[Sequence[StoreChange]]] = []
 
-    @rule(wishes=wishes)
-    def write(self, wishes: list[tuple[str, bool, int]]) -> None:
-        writes = [self.wish(*wish) for wish in wishes]
+    @rule(requests=requests)
+    def write(self, requests: list[tuple[str, bool, int]]) -> None:
+        writes = [self.make_write(*request) for request in requests]
         task = self.runner.run(self.begin(writes))
-        if any(off for _, _, off in wishes):
+        if any(off for _, _, off in requests):
             assert isinstance(task.exception(), RevisionConflict)
             return
         assert not task.done()
@@ -86,7 +86,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         for write in writes:
             self.model.apply(write)
 
-    def wish(self, key: str, is_deletion: bool, off: int) -> StoreWrite:
+    def make_write(self, key: str, is_deletion: bool, off: int) -> StoreWrite:
         there = self.model.head.get(key)
         expect = (there.revision if there else 0) + off
         return delete(key, expect) if is_deletion and there else put(key, "v", expect)
@@ -133,8 +133,8 @@ class StoreAgainstModel(RuleBasedStateMachine):
         count = self.store.count(prefix, at=at, after=after)
         assert count == len(self.model.range(prefix, at, after, 0))
         later = self.model.changes[at : self.model.committed]
-        told = list(self.store.changes(at, prefix))
-        assert told == [change for change in later if change.key.startswith(prefix)]
+        changes = list(self.store.changes(at, prefix))
+        assert changes == [change for change in later if change.key.startswith(prefix)]
 
     @invariant()
     def the_present_is_the_same(self) -> None:
@@ -158,6 +158,6 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_a_store_behaves_like_the_model(name: str) -> None:
+def test_store_behaves_like_the_model(name: str) -> None:
     machine = type("Machine", (StoreAgainstModel,), {"make": staticmethod(STORES[name])})
     run_state_machine_as_test(machine, settings=settings(stateful_step_count=40))

@@ -57,7 +57,7 @@ def rows(folder: Path) -> dict[str, int]:
 
 
 @in_real_time
-async def test_what_was_committed_is_there_after_opening_again(tmp_path: Path) -> None:
+async def test_committed_values_survive_reopening(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     await a_history(store)
     await store.close()
@@ -68,7 +68,7 @@ async def test_what_was_committed_is_there_after_opening_again(tmp_path: Path) -
 
 
 @in_real_time
-async def test_revisions_go_on_after_opening_again(tmp_path: Path) -> None:
+async def test_revisions_continue_after_reopening(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     await a_history(store)
     await store.close()
@@ -78,7 +78,7 @@ async def test_revisions_go_on_after_opening_again(tmp_path: Path) -> None:
 
 
 @in_real_time
-async def test_revisions_go_on_after_the_last_writes_were_forgotten(tmp_path: Path) -> None:
+async def test_revisions_continue_after_compaction(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     await a_history(store)
     store.compact(5)
@@ -93,7 +93,7 @@ async def test_revisions_go_on_after_the_last_writes_were_forgotten(tmp_path: Pa
 
 @pytest.mark.parametrize("again", [True, False], ids=["after opening again", "at once"])
 @in_real_time
-async def test_the_past_that_left_the_memory_is_read_from_disk(tmp_path: Path, again: bool) -> None:
+async def test_history_outside_memory_is_read_from_disk(tmp_path: Path, again: bool) -> None:
     store = SqliteStore(tmp_path, history_bytes=TINY)
     await a_history(store)
     if again:
@@ -114,7 +114,7 @@ async def test_the_past_that_left_the_memory_is_read_from_disk(tmp_path: Path, a
 
 
 @in_real_time
-async def test_the_past_is_read_in_pages_without_a_gap(tmp_path: Path) -> None:
+async def test_history_is_read_in_pages_without_a_gap(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path, history_bytes=TINY)
     await store.commit([put(f"/{n % 7}/{n:04}", "x") for n in range(1234)])
     assert [change.revision for change in store.changes(3)] == list(range(4, 1235))
@@ -124,7 +124,7 @@ async def test_the_past_is_read_in_pages_without_a_gap(tmp_path: Path) -> None:
 
 
 @in_real_time
-async def test_history_that_is_forgotten_while_it_is_read_is_missed(tmp_path: Path) -> None:
+async def test_compaction_during_a_read_raises_revision_compacted(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path, history_bytes=TINY)
     await store.commit([put(f"/{n:04}", "x") for n in range(1200)])
     reading = store.changes(0)
@@ -136,7 +136,7 @@ async def test_history_that_is_forgotten_while_it_is_read_is_missed(tmp_path: Pa
 
 
 @in_real_time
-async def test_keys_and_values_may_be_anything(tmp_path: Path) -> None:
+async def test_any_key_and_value_can_be_stored(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path, history_bytes=0)
     odd = ["\0", "/ä", "/\U0010fffe", "/\ud800", "/" + "x" * 5000]
     values = [b"", bytes(range(256)), b"\xff" * 300_000]
@@ -154,7 +154,7 @@ async def test_keys_and_values_may_be_anything(tmp_path: Path) -> None:
 
 
 @in_real_time
-async def test_writers_at_the_same_time_share_a_flush(tmp_path: Path) -> None:
+async def test_concurrent_commits_share_a_flush(tmp_path: Path) -> None:
     statements: list[str] = []
     store = SqliteStore(
         tmp_path,
@@ -167,7 +167,7 @@ async def test_writers_at_the_same_time_share_a_flush(tmp_path: Path) -> None:
 
 
 @in_real_time
-async def test_batches_land_in_order_and_are_heard_once(tmp_path: Path) -> None:
+async def test_batches_are_published_in_order_and_once(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     heard: list[StoreChange] = []
     store.subscribe(heard.extend)
@@ -183,7 +183,7 @@ async def test_batches_land_in_order_and_are_heard_once(tmp_path: Path) -> None:
 
 
 @in_real_time
-async def test_the_file_is_written_as_durably_as_can_be(tmp_path: Path) -> None:
+async def test_file_uses_full_synchronous_writes(tmp_path: Path) -> None:
     found: dict[str, object] = {}
 
     def look(log: RevisionLog) -> None:
@@ -201,7 +201,7 @@ async def test_the_file_is_written_as_durably_as_can_be(tmp_path: Path) -> None:
 
 
 @in_real_time
-async def test_the_log_is_emptied_into_the_tables_now_and_then(tmp_path: Path) -> None:
+async def test_wal_is_checkpointed_regularly(tmp_path: Path) -> None:
     statements: list[str] = []
     store = SqliteStore(
         tmp_path,
@@ -217,7 +217,7 @@ async def test_the_log_is_emptied_into_the_tables_now_and_then(tmp_path: Path) -
 
 
 @in_real_time
-async def test_closing_commits_what_is_under_way_and_leaves_one_file(tmp_path: Path) -> None:
+async def test_close_commits_pending_transactions_and_leaves_one_file(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     writing = asyncio.ensure_future(store.commit([put("/a", "x")]))
     await asyncio.sleep(0)
@@ -228,7 +228,7 @@ async def test_closing_commits_what_is_under_way_and_leaves_one_file(tmp_path: P
 
 
 @in_real_time
-async def test_a_closed_store_takes_no_more(tmp_path: Path) -> None:
+async def test_closed_store_refuses_commits(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     await store.close()
     with pytest.raises(StoreFailed, match="closed"):
@@ -236,7 +236,7 @@ async def test_a_closed_store_takes_no_more(tmp_path: Path) -> None:
 
 
 @in_real_time
-async def test_what_is_stored_is_for_its_owner_alone(tmp_path: Path) -> None:
+async def test_files_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "data"
     store = SqliteStore(folder)
     await store.commit([put("/a", "x")])
@@ -248,7 +248,7 @@ async def test_what_is_stored_is_for_its_owner_alone(tmp_path: Path) -> None:
 # ---- one process at a time -----------------------------------------------------------------------
 
 
-def test_a_second_process_is_refused_and_told_which_the_first_one_is(tmp_path: Path) -> None:
+def test_second_process_gets_an_error_with_the_pid_of_the_first(tmp_path: Path) -> None:
     program = (
         "import sys, pathlib; from phalanx.store.sqlite import SqliteStore;"
         "store = SqliteStore(pathlib.Path(sys.argv[1]));"
@@ -265,7 +265,7 @@ def test_a_second_process_is_refused_and_told_which_the_first_one_is(tmp_path: P
 
 
 @in_real_time
-async def test_a_store_is_not_opened_twice_in_one_process_either(tmp_path: Path) -> None:
+async def test_store_cannot_be_opened_twice_in_one_process(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     with pytest.raises(StoreUnusable, match="in use"):
         SqliteStore(tmp_path)
@@ -280,7 +280,7 @@ async def test_a_store_is_not_opened_twice_in_one_process_either(tmp_path: Path)
 
 
 @in_real_time
-async def test_forgetting_on_disk_goes_in_steps_and_lasts(tmp_path: Path) -> None:
+async def test_compaction_on_disk_proceeds_in_steps_and_is_durable(tmp_path: Path) -> None:
     statements: list[str] = []
     store = SqliteStore(
         tmp_path,
@@ -306,7 +306,7 @@ async def test_forgetting_on_disk_goes_in_steps_and_lasts(tmp_path: Path) -> Non
 
 
 @in_real_time
-async def test_history_goes_when_it_is_old_and_long_enough(tmp_path: Path) -> None:
+async def test_retention_discards_history_that_is_old_and_long_enough(tmp_path: Path) -> None:
     clock = SetClock()
     store = SqliteStore(
         tmp_path, clock=clock, retention=RetentionPolicy(seconds=300, revisions=1000)
@@ -332,7 +332,7 @@ sessions = st.lists(
             st.tuples(st.sampled_from(("/a", "/a/x", "/b", "/c")), st.booleans()),
             min_size=1,
             max_size=3,
-            unique_by=lambda wish: wish[0],
+            unique_by=lambda request: request[0],
         ),
         max_size=12,
     ),
@@ -341,7 +341,7 @@ sessions = st.lists(
 )
 
 
-def wish(store: Store, key: str, is_deletion: bool) -> StoreWrite:
+def make_write(store: Store, key: str, is_deletion: bool) -> StoreWrite:
     there = store.pending(key)
     expect = there.revision if there else 0
     return delete(key, expect) if is_deletion and there else put(key, "v", expect)
@@ -350,10 +350,10 @@ def wish(store: Store, key: str, is_deletion: bool) -> StoreWrite:
 async def spend(store: Store, transactions: Sequence[Sequence[tuple[str, bool]]]) -> None:
     """Write all transactions of a session at once."""
 
-    async def commit(wishes: Sequence[tuple[str, bool]]) -> None:
-        await store.commit([wish(store, *each) for each in wishes])
+    async def commit(requests: Sequence[tuple[str, bool]]) -> None:
+        await store.commit([make_write(store, *each) for each in requests])
 
-    await asyncio.gather(*(commit(wishes) for wishes in transactions))
+    await asyncio.gather(*(commit(requests) for requests in transactions))
 
 
 async def spend_and_close(folder: Path, ring: int, *transactions: list[tuple[str, bool]]) -> None:
@@ -364,7 +364,7 @@ async def spend_and_close(folder: Path, ring: int, *transactions: list[tuple[str
 
 @settings(max_examples=20)
 @given(sessions=sessions, ring=st.sampled_from((0, TINY, 1 << 20)), floor=st.floats(0, 1))
-def test_a_store_that_is_opened_again_and_again_is_like_one_that_never_ends(
+def test_reopened_store_equals_a_store_that_stayed_open(
     sessions: list[list[list[tuple[str, bool]]]], ring: int, floor: float
 ) -> None:
     memory = MemoryStore()
@@ -386,7 +386,7 @@ def test_a_store_that_is_opened_again_and_again_is_like_one_that_never_ends(
         asyncio.run(compared(Path(name)))
 
 
-def test_a_step_of_history_is_never_kept_shorter_than_asked() -> None:
+def test_retention_never_keeps_less_than_configured() -> None:
     retention = RetentionPolicy(seconds=300, revisions=100)
     floors = [retention.compaction_floor(revision=10 * n, now=float(n)) for n in range(1000)]
     assert all(a <= b for a, b in pairwise(floors))

@@ -43,14 +43,14 @@ def a_store(folder: Path) -> None:
 # ---- taking a copy -------------------------------------------------------------------------------
 
 
-def test_a_copy_is_one_file_for_its_owner_alone(tmp_path: Path) -> None:
+def test_backup_is_one_private_file(tmp_path: Path) -> None:
     a_store(tmp_path / "data")
     assert backup(tmp_path / "data", tmp_path / "copy") == 3
     assert sorted(os.listdir(tmp_path)) == ["copy", "data"]
     assert stat.S_IMODE((tmp_path / "copy").stat().st_mode) == 0o600
 
 
-def test_a_copy_taken_while_the_store_runs_is_of_one_moment(tmp_path: Path) -> None:
+def test_backup_of_a_running_store_is_consistent(tmp_path: Path) -> None:
     async def run() -> list[int]:
         store = SqliteStore(tmp_path / "data")
         writing = [asyncio.ensure_future(write_transactions(store)) for _ in range(4)]
@@ -71,7 +71,7 @@ def test_a_copy_taken_while_the_store_runs_is_of_one_moment(tmp_path: Path) -> N
         asyncio.run(store.close())
 
 
-def test_another_process_can_take_a_copy_of_a_running_store(tmp_path: Path) -> None:
+def test_another_process_can_back_up_a_running_store(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from phalanx.store.backup import backup;"
         "print(backup(Path(sys.argv[1]), Path(sys.argv[2])))"
@@ -93,7 +93,7 @@ def test_another_process_can_take_a_copy_of_a_running_store(tmp_path: Path) -> N
     assert asyncio.run(looked(tmp_path / "data")) == ["/a x@1", "/b x@2"]
 
 
-def test_a_copy_of_what_a_dead_process_left_has_all_that_it_acknowledged(tmp_path: Path) -> None:
+def test_backup_after_a_crash_contains_all_acknowledged_writes(tmp_path: Path) -> None:
     transactions, _, _ = killed(tmp_path / "data", "COMMIT", 9)
     backup(tmp_path / "data", tmp_path / "copy")
     restore(tmp_path / "copy", tmp_path / "again")
@@ -103,31 +103,31 @@ def test_a_copy_of_what_a_dead_process_left_has_all_that_it_acknowledged(tmp_pat
     asyncio.run(store.close())
 
 
-def test_a_copy_replaces_no_file(tmp_path: Path) -> None:
+def test_backup_does_not_overwrite_a_file(tmp_path: Path) -> None:
     a_store(tmp_path / "data")
     (tmp_path / "copy").write_text("mine")
-    with pytest.raises(StoreUnusable, match="exists already"):
+    with pytest.raises(StoreUnusable, match="already exists"):
         backup(tmp_path / "data", tmp_path / "copy")
     assert (tmp_path / "copy").read_text() == "mine"
 
 
-def test_without_a_store_there_is_no_copy(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnusable, match="there is no store in"):
+def test_backup_without_a_store_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnusable, match="no store in"):
         backup(tmp_path, tmp_path / "copy")
     assert os.listdir(tmp_path) == []
 
 
-def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_backup_to_an_unwritable_directory_is_an_error(tmp_path: Path) -> None:
     a_store(tmp_path / "data")
     with pytest.raises(StoreUnusable, match="No such file or directory"):
         backup(tmp_path / "data", tmp_path / "missing" / "copy")
 
 
-def test_a_damaged_store_is_not_copied(tmp_path: Path) -> None:
+def test_corrupted_store_is_not_backed_up(tmp_path: Path) -> None:
     a_store(tmp_path / "data")
     file = tmp_path / "data" / "store.db"
     file.write_bytes(file.read_bytes()[:-1000] + bytes(1000))
-    with pytest.raises(StoreUnusable, match=r"store\.db is damaged"):
+    with pytest.raises(StoreUnusable, match=r"store\.db is corrupted"):
         backup(tmp_path / "data", tmp_path / "copy")
     assert sorted(os.listdir(tmp_path)) == ["data"]
 
@@ -135,7 +135,7 @@ def test_a_damaged_store_is_not_copied(tmp_path: Path) -> None:
 # ---- putting it back -----------------------------------------------------------------------------
 
 
-def test_a_restored_store_holds_what_it_held_and_leaps_over_what_was_given_since(
+def test_restore_keeps_values_and_skips_revisions(
     tmp_path: Path,
 ) -> None:
     a_store(tmp_path / "data")
@@ -165,7 +165,7 @@ def test_a_restored_store_holds_what_it_held_and_leaps_over_what_was_given_since
     asyncio.run(store.close())
 
 
-def test_revisions_are_never_reused_however_often_a_copy_is_restored(tmp_path: Path) -> None:
+def test_repeated_restores_never_reuse_revisions(tmp_path: Path) -> None:
     a_store(tmp_path / "data")
     backup(tmp_path / "data", tmp_path / "copy")
     given = [3]
@@ -176,19 +176,19 @@ def test_revisions_are_never_reused_however_often_a_copy_is_restored(tmp_path: P
         given.append(change.revision)
 
 
-def test_a_store_that_is_there_is_replaced_only_when_told(tmp_path: Path) -> None:
+def test_restore_replaces_a_store_only_with_replace(tmp_path: Path) -> None:
     a_store(tmp_path / "data")
     backup(tmp_path / "data", tmp_path / "copy")
     asyncio.run(commit(tmp_path / "data", [put("/c", "x")]))
     before = contents(tmp_path / "data")
-    with pytest.raises(StoreUnusable, match="holds a store already"):
+    with pytest.raises(StoreUnusable, match="already exists"):
         restore(tmp_path / "copy", tmp_path / "data")
     assert contents(tmp_path / "data") == before
     restore(tmp_path / "copy", tmp_path / "data", replace=True)
     assert asyncio.run(looked(tmp_path / "data")) == ["/a y@3", "/b x@2"]
 
 
-def test_a_store_in_which_nothing_was_ever_written_may_be_replaced(tmp_path: Path) -> None:
+def test_restore_replaces_an_empty_store(tmp_path: Path) -> None:
     a_store(tmp_path / "data")
     backup(tmp_path / "data", tmp_path / "copy")
     asyncio.run(commit(tmp_path / "new"))
@@ -196,7 +196,7 @@ def test_a_store_in_which_nothing_was_ever_written_may_be_replaced(tmp_path: Pat
     assert asyncio.run(looked(tmp_path / "new")) == ["/a y@3", "/b x@2"]
 
 
-def test_what_a_dead_process_left_does_not_seep_into_the_copy(tmp_path: Path) -> None:
+def test_restore_ignores_the_wal_of_a_crashed_process(tmp_path: Path) -> None:
     a_store(tmp_path / "data")
     backup(tmp_path / "data", tmp_path / "copy")
     killed(tmp_path / "dead", "COMMIT", 30)
@@ -205,7 +205,7 @@ def test_what_a_dead_process_left_does_not_seep_into_the_copy(tmp_path: Path) ->
     assert asyncio.run(looked(tmp_path / "dead")) == ["/a y@3", "/b x@2"]
 
 
-def test_a_damaged_store_may_be_replaced_when_told(tmp_path: Path) -> None:
+def test_restore_replaces_a_corrupted_store_with_replace(tmp_path: Path) -> None:
     a_store(tmp_path / "data")
     backup(tmp_path / "data", tmp_path / "copy")
     (tmp_path / "data" / "store.db").write_bytes(b"garbage" * 1000)
@@ -215,7 +215,7 @@ def test_a_damaged_store_may_be_replaced_when_told(tmp_path: Path) -> None:
     assert asyncio.run(looked(tmp_path / "data")) == ["/a y@3", "/b x@2"]
 
 
-def test_a_running_store_is_not_replaced(tmp_path: Path) -> None:
+def test_restore_does_not_replace_a_running_store(tmp_path: Path) -> None:
     a_store(tmp_path / "data")
     backup(tmp_path / "data", tmp_path / "copy")
     store = SqliteStore(tmp_path / "data")
@@ -225,9 +225,7 @@ def test_a_running_store_is_not_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"garbage" * 1000], ids=["no", "empty", "garbage"])
-def test_what_is_no_copy_is_refused_and_the_store_stays(
-    tmp_path: Path, content: bytes | None
-) -> None:
+def test_restore_from_a_foreign_file_keeps_the_store(tmp_path: Path, content: bytes | None) -> None:
     a_store(tmp_path / "data")
     if content is not None:
         (tmp_path / "copy").write_bytes(content)
@@ -237,11 +235,11 @@ def test_what_is_no_copy_is_refused_and_the_store_stays(
     assert contents(tmp_path / "data") == before
 
 
-def test_a_damaged_copy_is_refused_and_the_store_stays(tmp_path: Path) -> None:
+def test_restore_from_a_corrupted_backup_keeps_the_store(tmp_path: Path) -> None:
     a_store(tmp_path / "data")
     backup(tmp_path / "data", tmp_path / "copy")
     copy = tmp_path / "copy"
     copy.write_bytes(copy.read_bytes()[:-1000] + bytes(1000))
-    with pytest.raises(StoreUnusable, match="is damaged"):
+    with pytest.raises(StoreUnusable, match="is corrupted"):
         restore(copy, tmp_path / "data", replace=True)
     assert asyncio.run(looked(tmp_path / "data")) == ["/a y@3", "/b x@2"]

@@ -84,24 +84,20 @@ async def examine(folder: Path, acknowledged: int, revision: int) -> int:
 
 
 @pytest.mark.parametrize(("words", "nth"), POINTS, ids=[f"{w} {n}" for w, n in POINTS])
-def test_a_process_that_dies_loses_nothing_that_it_acknowledged(
-    tmp_path: Path, words: str, nth: int
-) -> None:
+def test_acknowledged_writes_survive_a_process_exit(tmp_path: Path, words: str, nth: int) -> None:
     transactions, revision, code = killed(tmp_path, words, nth)
     assert code == -signal.SIGKILL
     asyncio.run(examine(tmp_path, transactions, revision))
 
 
 @pytest.mark.parametrize("acknowledged", [1, 10, 100])
-def test_a_process_that_is_killed_loses_nothing_that_it_acknowledged(
-    tmp_path: Path, acknowledged: int
-) -> None:
+def test_acknowledged_writes_survive_kill_9(tmp_path: Path, acknowledged: int) -> None:
     transactions, revision, _ = killed(tmp_path, "", 0, acknowledged)
     assert transactions >= acknowledged
     asyncio.run(examine(tmp_path, transactions, revision))
 
 
-def test_a_store_survives_one_death_after_another(tmp_path: Path) -> None:
+def test_store_survives_repeated_crashes(tmp_path: Path) -> None:
     there = 0
     for nth in (3, 2, 4, 2, 3):
         transactions, revision, _ = killed(tmp_path, "COMMIT", nth)
@@ -112,7 +108,7 @@ def test_a_store_survives_one_death_after_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_a_run_of_3000_writes_survives_a_death_at_every_commit(tmp_path: Path) -> None:
+def test_3000_writes_survive_a_crash_at_every_commit(tmp_path: Path) -> None:
     """Each process lives for one commit, and dies right after it or right before the next one."""
     for run in count():
         words, nth = (("COMMIT", 2), (LANDED, 1))[run % 2]
@@ -171,7 +167,7 @@ WHERE = {"a new folder": True, "a folder with a store": False}
 @needs_strace
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_disk_that_fails_at_its_first_calls_costs_nothing(
+def test_disk_errors_at_the_first_calls_lose_nothing(
     tmp_path: Path, fault: str, where: str
 ) -> None:
     struck_at_each(tmp_path / "data", fault, (1, 2), new=WHERE[where])
@@ -182,7 +178,7 @@ def test_a_disk_that_fails_at_its_first_calls_costs_nothing(
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_disk_that_fails_at_any_call_of_3000_writes_costs_nothing(
+def test_disk_errors_at_any_call_of_3000_writes_lose_nothing(
     tmp_path: Path, fault: str, where: str, part: int
 ) -> None:
     """Each part takes every so many-th call, until a run makes fewer calls than that."""

@@ -70,20 +70,20 @@ def small_files(size: int) -> Iterator[None]:
 # ---- folders -------------------------------------------------------------------------------------
 
 
-def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+def test_file_in_place_of_the_directory_is_an_error(tmp_path: Path) -> None:
     place = tmp_path / "data"
     place.write_text("mine")
-    assert refusal(place) == f"{place} is a file; a store needs a folder"
+    assert refusal(place) == f"{place} is a file; a store needs a directory"
     assert place.read_text() == "mine"
 
 
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+def test_directory_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     place = tmp_path / "file" / "data"
     assert refusal(place) == f"cannot use {place}: Not a directory"
 
 
-def test_a_folder_that_cannot_be_written_in_is_refused() -> None:
+def test_unwritable_directory_is_an_error() -> None:
     program = (
         "import os, sys, pathlib; from phalanx.store.sqlite import SqliteStore\n"
         "os.geteuid() or os.setuid(65534)\n"
@@ -97,9 +97,7 @@ def test_a_folder_that_cannot_be_written_in_is_refused() -> None:
     assert said == f"StoreUnusable cannot use {name}: Permission denied\n"
 
 
-def test_the_name_of_a_new_folder_is_flushed_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_directory_entry_is_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushed: list[str] = []
 
     def noted(handle: int, flush: Callable[[int], None] = os.fsync) -> None:
@@ -116,9 +114,7 @@ def test_the_name_of_a_new_folder_is_flushed_too(
 
 
 @pytest.mark.parametrize("size", [0, 4096, PAGE_BYTES, 3 * PAGE_BYTES])
-def test_a_disk_that_is_full_at_the_start_is_refused_and_works_when_there_is_room(
-    tmp_path: Path, size: int
-) -> None:
+def test_full_disk_is_an_error_until_space_is_freed(tmp_path: Path, size: int) -> None:
     with small_files(size), pytest.raises(StoreUnusable, match="cannot use"):
         SqliteStore(tmp_path)
     assert asyncio.run(fill(tmp_path)) == asyncio.run(looked(tmp_path))
@@ -130,14 +126,14 @@ def test_a_disk_that_is_full_at_the_start_is_refused_and_works_when_there_is_roo
 @pytest.mark.parametrize(
     "content", [b"", b"not a database", b"not a database\n" * 1000], ids=["empty", "short", "long"]
 )
-def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_foreign_file_is_an_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "store.db").write_bytes(content)
-    wanted = f"{tmp_path / 'store.db'} is not a store of phalanx; choose another folder"
+    wanted = f"{tmp_path / 'store.db'} is not a store of phalanx; choose another directory"
     assert refusal(tmp_path) == wanted
 
 
 @pytest.mark.parametrize("mode", ["WAL", "DELETE"])
-def test_a_database_of_another_program_is_refused(tmp_path: Path, mode: str) -> None:
+def test_database_of_another_program_is_an_error(tmp_path: Path, mode: str) -> None:
     with closing(sqlite3.connect(tmp_path / "store.db")) as db:
         db.execute(f"PRAGMA journal_mode={mode}")
         db.execute("CREATE TABLE log(mine)")
@@ -154,16 +150,14 @@ def marked(folder: Path, version: int, statement: str = "SELECT 1") -> None:
         db.execute(f"PRAGMA user_version={version}")
 
 
-def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+def test_newer_format_is_an_error(tmp_path: Path) -> None:
     asyncio.run(fill(tmp_path))
     marked(tmp_path, FORMAT_VERSION + 1)
-    wanted = f"has format {FORMAT_VERSION + 1}, and this version of phalanx knows none after {FORMAT_VERSION};"
+    wanted = f"has format {FORMAT_VERSION + 1}; this version of phalanx supports formats up to"
     assert wanted in refusal(tmp_path)
 
 
-def test_an_older_format_is_brought_up_to_date(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_older_format_is_migrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there = asyncio.run(fill(tmp_path))
     marked(tmp_path, 0, "ALTER TABLE meta RENAME TO settings")
     monkeypatch.setitem(store_format.MIGRATIONS, 0, ["ALTER TABLE settings RENAME TO meta"])
@@ -172,7 +166,7 @@ def test_an_older_format_is_brought_up_to_date(
     assert asyncio.run(looked(tmp_path)) == there
 
 
-def test_a_migration_that_fails_leaves_the_older_format(
+def test_failed_migration_leaves_the_older_format(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = asyncio.run(fill(tmp_path))
@@ -184,13 +178,13 @@ def test_a_migration_that_fails_leaves_the_older_format(
     assert asyncio.run(looked(tmp_path)) == there
 
 
-def test_a_format_without_a_way_to_ours_is_refused(tmp_path: Path) -> None:
+def test_format_without_a_migration_is_an_error(tmp_path: Path) -> None:
     asyncio.run(fill(tmp_path))
     marked(tmp_path, 0)
-    assert refusal(tmp_path).endswith("has format 0, which is too old to be read")
+    assert refusal(tmp_path).endswith("has format 0, which this version cannot migrate")
 
 
-def test_a_store_says_whose_it_is_and_of_what_format(tmp_path: Path) -> None:
+def test_file_has_application_id_and_format_version(tmp_path: Path) -> None:
     asyncio.run(fill(tmp_path))
     with closing(sqlite3.connect(tmp_path / "store.db")) as db:
         assert db.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
@@ -216,7 +210,7 @@ def cut(content: bytes, page: int) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [zeroed, garbled, cut])
-def test_whatever_page_is_damaged_a_store_is_refused(
+def test_any_corrupted_page_is_an_error(
     tmp_path: Path, damage: Callable[[bytes, int], bytes]
 ) -> None:
     asyncio.run(fill(tmp_path))
@@ -224,19 +218,19 @@ def test_whatever_page_is_damaged_a_store_is_refused(
     whole = file.read_bytes()
     for page in range(len(whole) // PAGE_BYTES):
         file.write_bytes(damage(whole, page))
-        assert refusal(tmp_path).startswith((f"{file} is damaged", f"{file} is not a store"))
+        assert refusal(tmp_path).startswith((f"{file} is corrupted", f"{file} is not a store"))
 
 
-def test_a_value_of_which_one_bit_is_wrong_is_refused(tmp_path: Path) -> None:
+def test_flipped_bit_in_a_value_is_an_error(tmp_path: Path) -> None:
     asyncio.run(fill(tmp_path))
     file = tmp_path / "store.db"
     wrong = bytearray(file.read_bytes())
     wrong[wrong.index(bytes([2] * 900)) + 450] ^= 1
     file.write_bytes(wrong)
-    assert refusal(tmp_path) == f"{file} is damaged; restore a backup"
+    assert refusal(tmp_path) == f"{file} is corrupted; restore a backup"
 
 
-def test_a_store_that_was_never_finished_is_begun_anew(tmp_path: Path) -> None:
+def test_incomplete_new_store_is_created_again(tmp_path: Path) -> None:
     (tmp_path / "store.db.part").write_bytes(b"half of a")
     asyncio.run(fill(tmp_path))
     assert sorted(os.listdir(tmp_path)) == ["store.db", "store.lock"]

@@ -46,7 +46,7 @@ async def commit_forever(store: Store, acknowledged: list[str]) -> None:
     ids=["full", "log", "value"],
 )
 @in_real_time
-async def test_a_commit_that_fails_ends_the_store_and_shows_nothing(
+async def test_failed_commit_ends_the_store_and_publishes_nothing(
     tmp_path: Path, fault: str, said: str
 ) -> None:
     heard: list[StoreChange] = []
@@ -75,7 +75,7 @@ async def test_a_commit_that_fails_ends_the_store_and_shows_nothing(
 
 
 @in_real_time
-async def test_what_landed_before_the_disk_filled_up_stays(tmp_path: Path) -> None:
+async def test_commits_before_a_full_disk_stay(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     acknowledged: list[str] = []
     with small_files(300_000):
@@ -90,7 +90,7 @@ async def test_what_landed_before_the_disk_filled_up_stays(tmp_path: Path) -> No
 
 
 @in_real_time
-async def test_a_writer_that_left_is_not_missed_when_the_store_breaks(tmp_path: Path) -> None:
+async def test_store_failure_ignores_cancelled_commits(tmp_path: Path) -> None:
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, said: complaints.append(said))
     fault = failing("INSERT ON log")
@@ -107,7 +107,7 @@ async def test_a_writer_that_left_is_not_missed_when_the_store_breaks(tmp_path: 
 
 @pytest.mark.parametrize("again", [True, False], ids=["after opening again", "at once"])
 @in_real_time
-async def test_forgetting_that_fails_ends_the_store_too(tmp_path: Path, again: bool) -> None:
+async def test_failed_compaction_ends_the_store(tmp_path: Path, again: bool) -> None:
     fault = failing("DELETE ON log")
     store = SqliteStore(tmp_path, create_writer=after(fault))
     await written(store, [put("/a", "x")], [put("/a", "y", 1)])
@@ -121,7 +121,7 @@ async def test_forgetting_that_fails_ends_the_store_too(tmp_path: Path, again: b
 
 
 @in_real_time
-async def test_history_that_is_damaged_ends_the_store_instead_of_being_told(tmp_path: Path) -> None:
+async def test_corrupted_history_ends_the_store(tmp_path: Path) -> None:
     alarms: list[StoreFailed] = []
     shown: list[RevisionLog] = []
     store = SqliteStore(
@@ -132,7 +132,7 @@ async def test_history_that_is_damaged_ends_the_store_instead_of_being_told(tmp_
     )
     await written(store, [put("/a", "x")], [put("/a", "y", 1)])
     shown[0].db.execute("UPDATE value SET bytes = x'00' WHERE rev = 1")
-    with pytest.raises(StoreFailed, match="damaged"):
+    with pytest.raises(StoreFailed, match="corrupted"):
         list(store.changes(0))
     assert len(alarms) == 1
     with pytest.raises(StoreFailed):

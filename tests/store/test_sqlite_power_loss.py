@@ -73,7 +73,7 @@ def nothing(tmp_path: Path) -> Path:
     return folder
 
 
-def test_following_the_calls_of_a_run_ends_where_the_run_did(tmp_path: Path) -> None:
+def test_replayed_syscalls_end_in_the_same_state(tmp_path: Path) -> None:
     calls = ran(tmp_path / "data", TRANSACTIONS)
     *_, (_, disk) = moments(nothing(tmp_path), calls)
     assert disk.acknowledged[0] == TRANSACTIONS
@@ -83,9 +83,7 @@ def test_following_the_calls_of_a_run_ends_where_the_run_did(tmp_path: Path) -> 
         assert file.read_bytes() == (tmp_path / "data" / file.name).read_bytes()
 
 
-def test_whatever_a_cut_of_the_power_leaves_holds_all_that_was_acknowledged(
-    tmp_path: Path, image: Path
-) -> None:
+def test_acknowledged_writes_survive_a_power_loss(tmp_path: Path, image: Path) -> None:
     calls, chance = ran(tmp_path / "data", TRANSACTIONS), random.Random(1)
     chosen = sorted(chance.choices(range(len(calls)), k=IMAGES))
     for at, disk in moments(nothing(tmp_path), calls):
@@ -93,9 +91,7 @@ def test_whatever_a_cut_of_the_power_leaves_holds_all_that_was_acknowledged(
             judge(disk, image, chance, chance.choice(WAYS))
 
 
-def test_a_cut_of_the_power_while_the_rests_of_another_are_picked_up_costs_nothing(
-    tmp_path: Path, image: Path
-) -> None:
+def test_power_loss_during_recovery_loses_nothing(tmp_path: Path, image: Path) -> None:
     first, chance = ran(tmp_path / "data", TRANSACTIONS), random.Random(2)
     chosen = chance.sample(range(len(first)), 2)
     for at, disk in moments(nothing(tmp_path), first):
@@ -117,7 +113,7 @@ def opened(folder: Path) -> dict[str, str]:
     return stored_values(store)
 
 
-def test_a_cut_of_the_power_during_a_restore_leaves_the_old_store_or_the_copy(
+def test_power_loss_during_a_restore_leaves_old_store_or_backup(
     tmp_path: Path, image: Path
 ) -> None:
     ran(tmp_path / "data", 8)
@@ -141,9 +137,7 @@ def test_a_cut_of_the_power_during_a_restore_leaves_the_old_store_or_the_copy(
 
 
 @pytest.mark.parametrize("file", ["store.db-wal", "store.db", ""], ids=["log", "tables", "names"])
-def test_a_store_that_did_not_flush_would_be_found_out(
-    tmp_path: Path, image: Path, file: str
-) -> None:
+def test_power_loss_test_detects_a_missing_flush(tmp_path: Path, image: Path, file: str) -> None:
     calls = ran(tmp_path / "data", TRANSACTIONS)
     lazy = [call for call in calls if call != FileFlushed(file)]
 
@@ -158,7 +152,7 @@ def test_a_store_that_did_not_flush_would_be_found_out(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("part", range(PARTS))
-def test_a_cut_of_the_power_at_any_moment_of_3000_writes_costs_nothing(
+def test_power_loss_at_any_point_of_3000_writes_loses_nothing(
     tmp_path: Path, image: Path, part: int
 ) -> None:
     calls, chance = ran(tmp_path / "data", DEFAULT_TRANSACTIONS), random.Random(part)

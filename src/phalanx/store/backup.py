@@ -1,8 +1,8 @@
-"""Copies of a store: taken while it runs, from any process, and put back.
+"""Backup and restore of a store.
 
-A copy is one file that needs nothing beside it. Putting one back leaps over every revision that
-the lost store may have given since, so that no revision ever means two things and everyone who
-watched before asks anew.
+A backup is one self-contained file, taken while the store runs, from any process. A restore skips
+more revisions than the lost store can have used since the backup, so that no revision ever has two
+meanings and every client that watched before lists again.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from phalanx.store.database_file import (
 from phalanx.store.errors import StoreUnusable, translate_errors
 from phalanx.store.revision_log import HistoryReader, RevisionLog
 
-#: Revisions to leap over, at least: more than a week of writing at full speed.
+#: The revisions that a restore skips at least: more than a week of writes at full speed.
 REVISION_GAP = 1_000_000_000
 
 
 def backup(folder: Path, target: Path) -> int:
-    """Copy the store in a folder, running or not, to a new file; gives the copy's revision."""
+    """Copy the store in a directory, running or not, to a new file; return its revision."""
     source = folder / DATABASE_FILE
     if not source.exists():
-        raise StoreUnusable(f"there is no store in {folder}")
+        raise StoreUnusable(f"no store in {folder}")
     if target.exists():
-        raise StoreUnusable(f"{target} exists already; choose another name")
+        raise StoreUnusable(f"{target} already exists; choose another name")
     check_format(source)
     part = target.with_name(f"{target.name}.part")
     _copy_database(source, part)
@@ -43,12 +43,12 @@ def backup(folder: Path, target: Path) -> int:
 
 
 def restore(source: Path, folder: Path, *, replace: bool = False) -> int:
-    """Make a copy the store of a folder; gives the revision after which it goes on.
+    """Install a backup as the store of a directory; return the revision at which it continues.
 
-    A store that is there already is kept, and the copy refused, unless it is to be replaced.
+    An existing store is an error unless `replace` is set.
     """
     if not source.is_file():
-        raise StoreUnusable(f"there is no copy at {source}")
+        raise StoreUnusable(f"no backup at {source}")
     check_format(source)
     with lock_directory(folder) as file:
         there = _checkpoint_existing(file, replace)
@@ -62,7 +62,7 @@ def restore(source: Path, folder: Path, *, replace: bool = False) -> int:
 
 
 def _copy_database(source: Path, part: Path) -> None:
-    """All of a store as of one moment, checked, as one file without a log beside it."""
+    """Copy a consistent state of a store to one file without a WAL, and verify it."""
     with translate_errors(part):
         create_private_file(part)
         with (
@@ -74,21 +74,21 @@ def _copy_database(source: Path, part: Path) -> None:
             found = copy.execute("PRAGMA integrity_check").fetchall()
     if found != [("ok",)]:
         part.unlink()
-        raise StoreUnusable(f"{source} is damaged; use an older copy")
+        raise StoreUnusable(f"{source} is corrupted; use an older backup")
 
 
 def _checkpoint_existing(file: Path, replace: bool) -> int:
-    """The last revision of the store that is there, whose own log is emptied; 0: there is none."""
+    """Return the last revision of the existing store and empty its WAL; 0 if there is none."""
     try:
         revision = _last_revision(file) if file.exists() else 0
     except StoreUnusable:
         if not replace:
             raise
-        # What cannot be read cannot be settled; its log must not be taken for that of the copy.
+        # The WAL of an unreadable file must not be applied to the restored file.
         create_private_file(file)
         return 0
     if revision and not replace:
-        raise StoreUnusable(f"{file} holds a store already; --replace puts the copy in its place")
+        raise StoreUnusable(f"{file} already exists; use --replace to overwrite it")
     if file.exists():
         RevisionLog(file).close()
     return revision

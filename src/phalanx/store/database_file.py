@@ -1,17 +1,15 @@
-"""Where a store lives: a folder that one process at a time may write in.
+"""The database file of a store: its directory, its lock, its tables and format version.
 
-The lock is the kernel's, on a file of its own, and ends with the process that holds it. Reading a
-copy (`backup.py`) needs no claim.
+One process at a time may write in the directory: it holds a kernel lock on a file of its own, which
+ends with the process. Reading a copy (`backup.py`) needs no lock.
 
-What the store's file looks like: tables, format number, and the way from older formats.
+    log     rev  key  prev  created       every write after the floor; before it, current ones only
+    value   rev  bytes  sum               the bytes of a put; a deletion has none
+    meta    name  value                   `floor`: the revision after which history is complete
 
-    log     rev  key  prev  created       every write after the floor; before it, the present only
-    value   rev  bytes  sum               what was put; a deletion has none
-    meta    name  value                   `floor`: the revision after which history is whole
-
-A write whose revision no later write names as `prev` is the present of its key. Both tables grow
-only at their end, and the log stays narrow, so that opening reads few pages. The file is SQLite's,
-in write-ahead mode, marked as ours by its application id; it takes its name only when complete.
+A write is the current one of its key if no later write names its revision as `prev`. Both tables
+only grow at their end, and the log is narrow, so that opening reads few pages. The file is SQLite
+in WAL mode, marked by its application id; it gets its name only when it is complete.
 """
 
 from __future__ import annotations
@@ -25,15 +23,15 @@ from pathlib import Path
 
 from phalanx.store.errors import StoreCorrupted, StoreUnusable, translate_errors
 
-#: The names in the folder.
+#: File names in the directory.
 DATABASE_FILE, LOCK_FILE = "store.db", "store.lock"
 
 
 @contextlib.contextmanager
 def lock_directory(folder: Path) -> Iterator[Path]:
-    """Keep every other process out of a folder, made if need be; gives the store's file in it."""
+    """Lock a directory, created if needed, against other processes; yield its database file."""
     if folder.exists() and not folder.is_dir():
-        raise StoreUnusable(f"{folder} is a file; a store needs a folder")
+        raise StoreUnusable(f"{folder} is a file; a store needs a directory")
     with translate_errors(folder):
         _create_directory(folder)
         lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
@@ -45,7 +43,7 @@ def lock_directory(folder: Path) -> Iterator[Path]:
 
 
 def _create_directory(folder: Path) -> None:
-    """Have a folder there, and on disk: what is flushed in it is found only by its name."""
+    """Create a directory durably: a synced file is lost if the directory entry is not synced."""
     missing = [one for one in (folder, *folder.absolute().parents) if not one.exists()]
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for one in missing:
@@ -58,7 +56,7 @@ def _acquire_lock(lock: int, folder: Path) -> None:
     except BlockingIOError:
         owner = os.pread(lock, 20, 0).decode() or "unknown"
         raise StoreUnusable(
-            f"{folder} is in use by process {owner}; stop it or choose another folder"
+            f"{folder} is in use by process {owner}; stop it or choose another directory"
         ) from None
     with translate_errors(folder):
         os.ftruncate(lock, 0)
@@ -66,7 +64,7 @@ def _acquire_lock(lock: int, folder: Path) -> None:
 
 
 def sync_directory(folder: Path) -> None:
-    """Have the names in a folder on disk, as `fsync` has a file's bytes."""
+    """Flush the entries of a directory to disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -77,13 +75,13 @@ def sync_directory(folder: Path) -> None:
 #: Marks a file as ours: "PHLX".
 APPLICATION_ID = 0x50484C58
 
-#: What this version reads and writes.
+#: The format that this version reads and writes.
 FORMAT_VERSION = 1
 
-#: For each older format, the statements that lead to the next one.
+#: For each older format, the statements that migrate it to the next one.
 MIGRATIONS: dict[int, Sequence[str]] = {}
 
-#: Two values of a Pod's size fit a page.
+#: Two values of the size of a Pod fit one page.
 PAGE_BYTES = 8192
 
 _SCHEMA = (
@@ -94,42 +92,42 @@ _SCHEMA = (
     "INSERT INTO meta VALUES('floor', 0)",
 )
 
-#: Keys are kept as bytes: they sort as the text does, and no text is impossible.
+#: Keys are stored as bytes, which sort like the text and represent any text.
 _KEY_ENCODING = ("utf-8", "surrogatepass")
 
 
 def encode_key(key: str) -> bytes:
-    """A key as it stands in the file."""
+    """Return the stored form of a key."""
     return key.encode(*_KEY_ENCODING)
 
 
 def decode_key(key: bytes) -> str:
-    """A key from the file."""
+    """Return the key of a stored form."""
     return key.decode(*_KEY_ENCODING)
 
 
 def connect(file: Path, *, readonly: bool = False) -> sqlite3.Connection:
-    """A connection to a file that exists. A read-only one never changes it, not even its log."""
+    """Connect to an existing file; a read-only connection changes neither file nor WAL."""
     uri = f"{file.absolute().as_uri()}?mode={'ro' if readonly else 'rw'}"
     return sqlite3.connect(uri, uri=True, timeout=1, isolation_level=None, check_same_thread=False)
 
 
 @contextlib.contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """Have all that is executed inside happen together, or not at all."""
+    """Execute the statements inside as one transaction."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield
         db.execute("COMMIT")
     except BaseException:
-        # Some failures have rolled back already; of the two, the first one counts.
+        # SQLite has rolled back after some errors; the original error counts.
         with contextlib.suppress(sqlite3.Error):
             db.execute("ROLLBACK")
         raise
 
 
 def prepare_database(file: Path) -> None:
-    """Have a file of today's format there: a new one, or an older one brought up to date."""
+    """Create a file of the present format, or migrate an older one."""
     with translate_errors(file):
         if not file.exists():
             _create(file)
@@ -139,16 +137,16 @@ def prepare_database(file: Path) -> None:
 
 
 def check_format(file: Path) -> int:
-    """The format of a file that is ours, whole and not from the future; else it is refused."""
+    """Return the format of a valid file of ours. Raises StoreUnusable for any other file."""
     with translate_errors(file), contextlib.closing(connect(file, readonly=True)) as db:
         (application,) = db.execute("PRAGMA application_id").fetchone()
         if application != APPLICATION_ID:
-            raise StoreUnusable(f"{file} is not a store of phalanx; choose another folder")
+            raise StoreUnusable(f"{file} is not a store of phalanx; choose another directory")
         found = int(db.execute("PRAGMA user_version").fetchone()[0])
         if found > FORMAT_VERSION:
             raise StoreUnusable(
-                f"{file} has format {found}, and this version of phalanx knows none after {FORMAT_VERSION};"
-                " use a newer one"
+                f"{file} has format {found}; this version of phalanx supports formats up to "
+                f"{FORMAT_VERSION}; use a newer version"
             )
         if found == FORMAT_VERSION and db.execute("PRAGMA quick_check(meta)").fetchall() != [
             ("ok",)
@@ -158,14 +156,14 @@ def check_format(file: Path) -> int:
 
 
 def create_private_file(file: Path) -> None:
-    """Have an empty file there that only its owner may read, in place of a store or its rests."""
+    """Create an empty file, readable by its owner alone; remove an older store and its WAL."""
     for name in (file.name, f"{file.name}-wal", f"{file.name}-shm", f"{file.name}-journal"):
         file.with_name(name).unlink(missing_ok=True)
     os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def publish_file(temporary: Path, file: Path) -> None:
-    """Give a complete file its name, in one step that survives a loss of power."""
+    """Rename a complete file to its name, atomically and durably."""
     handle = os.open(temporary, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -189,11 +187,11 @@ def _create(file: Path) -> None:
 
 
 def _migrate(file: Path, found: int) -> None:
-    """Take a file from format to format, each step whole or not at all."""
+    """Migrate a file format by format, each step in one transaction."""
     with contextlib.closing(connect(file)) as db:
         for step in range(found, FORMAT_VERSION):
             if step not in MIGRATIONS:
-                raise StoreUnusable(f"{file} has format {step}, which is too old to be read")
+                raise StoreUnusable(f"{file} has format {step}, which this version cannot migrate")
             with transaction(db):
                 for statement in (*MIGRATIONS[step], f"PRAGMA user_version={step + 1}"):
                     db.execute(statement)

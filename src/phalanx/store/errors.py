@@ -1,10 +1,10 @@
-"""What can go wrong with a store on disk, each as one plain sentence.
+"""Errors of a store on disk, each with one plain sentence.
 
     StoreError
-    ├── StoreUnusable    at the door: it was not opened, copied or restored, and nothing was changed
-    └── StoreBroken     while it ran: it stopped, and what was not acknowledged never happened
+    ├── StoreUnusable   it was not opened, copied or restored; nothing was changed
+    └── StoreFailed     it stopped while running; unacknowledged writes did not happen
 
-`refusing` turns what the system and SQLite say at the door into refusals.
+`translate_errors` converts operating system and SQLite errors to StoreUnusable.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 class StoreError(Exception):
-    """A store on disk cannot do what it was asked to."""
+    """The base class of errors of a store on disk."""
 
 
 class StoreUnusable(StoreError):
@@ -24,22 +24,22 @@ class StoreUnusable(StoreError):
 
 
 class StoreFailed(StoreError):
-    """A store stopped: nothing is written any more, and its owner should stop too."""
+    """A store stopped: it writes nothing any more, and its process should stop too."""
 
 
 class StoreCorrupted(Exception):
-    """What a file holds is not what was written there."""
+    """A file does not contain what was written to it."""
 
     def __init__(self) -> None:
-        super().__init__("its file is damaged")
+        super().__init__("the file is corrupted")
 
 
-_CORRUPTED = "{path} is damaged; restore a backup"
+_CORRUPTED = "{path} is corrupted; restore a backup"
 _UNUSABLE = "cannot use {path}: {error}"
 
-#: What SQLite's primary result codes mean for the one who wants to open the file.
+#: Messages for SQLite's primary result codes.
 _MESSAGES = {
-    sqlite3.SQLITE_NOTADB: "{path} is not a store of phalanx; choose another folder",
+    sqlite3.SQLITE_NOTADB: "{path} is not a store of phalanx; choose another directory",
     sqlite3.SQLITE_CORRUPT: _CORRUPTED,
     sqlite3.SQLITE_FULL: "cannot write {path}: the disk is full",
 }
@@ -47,7 +47,7 @@ _MESSAGES = {
 
 @contextlib.contextmanager
 def translate_errors(path: Path) -> Iterator[None]:
-    """Have every failure of the system or of SQLite inside end as a StoreUnusable."""
+    """Convert operating system and SQLite errors inside to StoreUnusable."""
     try:
         yield
     except StoreCorrupted:

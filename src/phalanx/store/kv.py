@@ -1,10 +1,10 @@
-"""What is remembered: keys, bytes and revisions. The protocol that every store speaks.
+"""The protocol of every store: keys, bytes and revisions.
 
-Below `server/`, above nothing. A store never knows a Pod: values are bytes, keys are paths. One
-global revision counts every write; the writes of one transaction have consecutive revisions and
-become visible together. Revisions are given and compare-and-swap is checked at once, on the event
-loop, against what is on its way to disk too; `commit` returns only when the transaction is durable,
-and only then is it seen by `get`, `range`, `changes` and followers.
+A store never knows a Pod: values are bytes, keys are paths. One global revision counts every write;
+the writes of one transaction have consecutive revisions and become visible together. Revisions are
+assigned and compare-and-swap is checked immediately, on the event loop, also against transactions
+that are not durable yet. `commit` returns when the transaction is durable; only then do `get`,
+`range`, `changes` and subscribers see it.
 
     revision   1        2        3        4          5
     /a         put x                      put y      delete
@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-#: Given the revision that a write gets, the bytes to remember (they may carry it).
+#: Returns the bytes to store, given the revision of the write, which they may contain.
 ValueEncoder = Callable[[int], bytes]
 
 
 class KeyValue(NamedTuple):
-    """One key's value, since `revision`; `created` is the revision of the key's first write."""
+    """The value of a key since `revision`; `created` is the revision of the key's first write."""
 
     key: str
     value: bytes
@@ -33,7 +33,7 @@ class KeyValue(NamedTuple):
 
 
 class StoreChange(NamedTuple):
-    """One write of the past: `after` is None for a deletion, `before` is None for a creation."""
+    """One committed write: `after` is None for a deletion, `before` is None for a creation."""
 
     revision: int
     key: str
@@ -42,7 +42,7 @@ class StoreChange(NamedTuple):
 
 
 class StoreWrite(NamedTuple):
-    """One wish: `encode` None deletes; `expect` is the revision that must be there (0: no key)."""
+    """One requested write: `encode` None deletes; `expect` is the required revision (0: absent)."""
 
     key: str
     encode: ValueEncoder | None
@@ -51,7 +51,7 @@ class StoreWrite(NamedTuple):
 
 @dataclass
 class RevisionConflict(Exception):
-    """A compare-and-swap did not hold: nothing of the transaction was written."""
+    """A compare-and-swap failed; nothing of the transaction was written."""
 
     key: str
     expected: int
@@ -60,13 +60,13 @@ class RevisionConflict(Exception):
 
 @dataclass
 class RevisionCompacted(Exception):
-    """The history that was asked for begins later, at `floor`."""
+    """The requested history was compacted; it begins at `floor`."""
 
     floor: int
 
 
 class StoreReader(Protocol):
-    """What may be asked of the committed past and present."""
+    """Reads of committed state and history."""
 
     @property
     def revision(self) -> int:
@@ -74,50 +74,50 @@ class StoreReader(Protocol):
         ...
 
     def get(self, key: str) -> KeyValue | None:
-        """The committed value of a key."""
+        """Return the committed value of a key."""
         ...
 
     def range(
         self, prefix: str, *, at: int = 0, after: str = "", limit: int = 0
     ) -> Sequence[KeyValue]:
-        """The records below a prefix by key, of the present or `at` a revision, `after` a key."""
+        """Return the values below a prefix by key, current or `at` a revision, `after` a key."""
         ...
 
     def count(self, prefix: str, *, at: int = 0, after: str = "") -> int:
-        """How many records `range` would give, without a look at each of them."""
+        """Return the number of values that `range` would return, without reading them."""
         ...
 
     def changes(self, since: int, prefix: str = "") -> Iterator[StoreChange]:
-        """What was committed after a revision, in order. Raises Compacted when that is gone."""
+        """Yield what was committed after a revision, in order. Raises RevisionCompacted."""
         ...
 
     def subscribe(self, deliver: Callable[[Sequence[StoreChange]], None]) -> Callable[[], None]:
-        """Have each transaction delivered right after its commit; call the result to stop."""
+        """Deliver each transaction right after its commit; call the result to stop."""
         ...
 
 
 class Store(StoreReader, Protocol):
-    """A Reader that also writes."""
+    """A StoreReader that also writes."""
 
     def pending(self, key: str) -> KeyValue | None:
-        """The value that the next compare-and-swap of this key will meet, committed or not yet."""
+        """Return the value that the next compare-and-swap of this key meets, durable or not."""
         ...
 
     def pending_range(self, prefix: str) -> Sequence[KeyValue]:
-        """The records below a prefix by key, as the next compare-and-swaps will meet them."""
+        """Return the values below a prefix that the next compare-and-swaps meet."""
         ...
 
     async def commit(self, writes: Sequence[StoreWrite]) -> Sequence[StoreChange]:
-        """Write all or, raising Stale, nothing; return when durable, with what was changed.
+        """Write all or, raising RevisionConflict, nothing; return the changes when durable.
 
-        A commit of nothing waits for all that was written before it.
+        An empty commit waits for all earlier ones.
         """
         ...
 
     def compact(self, floor: int) -> None:
-        """Forget the history up to a revision; the present stays."""
+        """Discard the history up to a revision; current values stay."""
         ...
 
     async def close(self) -> None:
-        """Finish what is under way and let go of files."""
+        """Finish pending commits and close files."""
         ...

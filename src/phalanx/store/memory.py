@@ -1,27 +1,20 @@
-"""The committed present in memory, and as much of the past as is kept beside it.
+"""The in-memory half of every store, and the store that is in memory only.
 
-What every store of ours serves its reads from; `front.py` applies each transaction here once it is
-durable. Knows nothing of what is still on its way, of disks or of event loops.
-
-A key's older versions are kept as long as a change in the history replaced them:
+`VersionedMap` holds the committed values and as much history as is kept. A key's older versions are
+kept while a change in the history refers to them:
 
     revision   1        2        3        4          after compact(2)
     /a         put x             put y    delete     history 3, 4; of /a: x (1), y (3), nothing (4)
-    /b                  put x                        of /b: x (2), the present
+    /b                  put x                        of /b: x (2), current
 
-The half of a store that stands on the event loop: deciding, publishing and serving.
+`CachedStore` works on the event loop. It assigns revisions and checks compare-and-swap immediately,
+also against pending transactions, and publishes what is durable, in order: first to the map, then
+to the writers, then to the subscribers.
 
-Every store whose present fits in memory is a Front that says where transactions go to become
-durable (`memory.py`: nowhere; `sqlite.py`: to a file). Revisions are given and compare-and-swap is
-checked here at once, against what is decided but not yet durable too (`_pending`); what is durable
-is published in order: first to the image, then to the writers, then to the followers.
+    commit ─▶ queued ─▶ _flush ─▶ (durable) ─▶ _publish ─▶ map, writers, subscribers
 
-    commit ─▶ _waiting ─▶ _send ─▶ (durable) ─▶ _publish ─▶ image, writers, followers
-
-The store that forgets at the end: every other store must behave like this one.
-
-A transaction waits for the next tick (or a given latency) before it is committed, as it would wait
-for a disk; then all that waits is committed together.
+`MemoryStore` is the model that other stores are tested against: a transaction is committed at the
+next iteration of the event loop, or after a given latency, together with all that wait.
 """
 
 from __future__ import annotations
@@ -37,26 +30,26 @@ from typing import NamedTuple, TypeAlias
 
 from phalanx.store.kv import KeyValue, RevisionCompacted, RevisionConflict, StoreChange, StoreWrite
 
-#: Bytes that a change takes in the history beside the value that it replaced.
+#: Estimated size of a change in the history, without the value that it replaced.
 HISTORY_ENTRY_OVERHEAD = 256
 
-#: Sorts behind every key that begins with the same prefix.
+#: Sorts after every key that begins with the same prefix.
 AFTER_ALL_KEYS = "\U0010ffff"
 
 
 class KeyVersion(NamedTuple):
-    """What a key held since a revision; nothing, if it was deleted then."""
+    """The value of a key since a revision; None after a deletion."""
 
     revision: int
     record: KeyValue | None
 
 
 class VersionedMap:
-    """Records in the order of their keys, and the changes after `floor` that led to them."""
+    """Values ordered by key, and the changes after `floor` that led to them."""
 
     def __init__(self, records: Iterable[KeyValue] = (), revision: int = 0) -> None:
         self.revision = self.floor = revision
-        #: Bytes that exist only because of the history.
+        #: Bytes that are kept only for the history.
         self.history_bytes = 0
         self._records = {record.key: record for record in records}
         self._keys = sorted(self._records)
@@ -65,13 +58,13 @@ class VersionedMap:
         self._history: deque[StoreChange] = deque()
 
     def get(self, key: str) -> KeyValue | None:
-        """The value of a key."""
+        """Return the value of a key."""
         return self._records.get(key)
 
     def range(
         self, prefix: str, *, at: int = 0, after: str = "", limit: int = 0
     ) -> Sequence[KeyValue]:
-        """The records below a prefix by key, of the present or of a revision not below `floor`."""
+        """Return the values below a prefix by key, current or at a revision from `floor` on."""
         if at and at < self.revision:
             return list(islice(self._records_at(prefix, after, at), limit or None))
         low, high = _key_bounds(self._keys, prefix, after)
@@ -80,7 +73,7 @@ class VersionedMap:
         return [self._records[key] for key in self._keys[low:high]]
 
     def count(self, prefix: str, *, at: int = 0, after: str = "") -> int:
-        """How many records `range` would give; costs what has changed since then."""
+        """Return the number of values that `range` would return; costs what changed since."""
         low, high = _key_bounds(self._keys, prefix, after)
         was_there: dict[str, bool] = {}
         for change in self.changes(at, prefix) if at and at < self.revision else ():
@@ -89,12 +82,12 @@ class VersionedMap:
         return high - low + sum(was - (key in self._records) for key, was in was_there.items())
 
     def changes(self, since: int, prefix: str = "") -> Iterator[StoreChange]:
-        """What was applied after a revision not below `floor`, in order."""
+        """Yield the changes after a revision from `floor` on, in order."""
         later = islice(self._history, since - self.floor, None)
         return (change for change in later if change.key.startswith(prefix))
 
     def apply(self, change: StoreChange) -> None:
-        """Have the next change come true."""
+        """Apply the next change."""
         key, before, after = change.key, change.before, change.after
         if before:
             self._old_versions.setdefault(key, []).append(KeyVersion(before.revision, before))
@@ -113,17 +106,17 @@ class VersionedMap:
         self.revision = change.revision
 
     def compact(self, floor: int) -> None:
-        """Forget the history up to a revision; the present stays."""
+        """Discard the history up to a revision; current values stay."""
         while self._history and self._history[0].revision <= floor:
             self._drop_oldest_change()
 
     def trim_history(self, max_bytes: int) -> None:
-        """Forget the oldest history until it takes no more than so many bytes."""
+        """Discard the oldest history until it fits a size."""
         while self.history_bytes > max_bytes:
             self._drop_oldest_change()
 
     def _drop_oldest_change(self) -> None:
-        """Drop the oldest change, and what of its key no list at or after it can ask for."""
+        """Drop the oldest change and the versions that no later revision can read."""
         change = self._history.popleft()
         self.floor = change.revision
         self.history_bytes -= _history_size(change)
@@ -163,7 +156,7 @@ def _keys_between(keys: list[str], prefix: str, after: str) -> list[str]:
 
 
 def _key_bounds(keys: list[str], prefix: str, after: str) -> tuple[int, int]:
-    """Where the keys below a prefix and behind one of them begin and end."""
+    """Return the index range of the keys below a prefix and after a key."""
     low = bisect_right(keys, after) if after >= prefix else bisect_left(keys, prefix)
     return low, max(low, bisect_left(keys, prefix + AFTER_ALL_KEYS))
 
@@ -177,7 +170,7 @@ def _history_size(change: StoreChange) -> int:
 
 
 class PendingTransaction(NamedTuple):
-    """What was decided together, and whom to tell when it is durable."""
+    """Writes with assigned revisions, and the future to resolve when they are durable."""
 
     changes: Sequence[StoreChange]
     committed: asyncio.Future[None]
@@ -188,7 +181,7 @@ CommitBatch: TypeAlias = list[PendingTransaction]
 
 
 class CachedStore(ABC):
-    """A Store over an image. A subclass sends what waits on its way and publishes it."""
+    """A Store over a VersionedMap; a subclass makes queued transactions durable."""
 
     def __init__(self, image: VersionedMap) -> None:
         self._data = image
@@ -208,16 +201,16 @@ class CachedStore(ABC):
         return self._data.floor
 
     def get(self, key: str) -> KeyValue | None:
-        """The committed value of a key."""
+        """Return the committed value of a key."""
         return self._data.get(key)
 
     def pending(self, key: str) -> KeyValue | None:
-        """The value that the next compare-and-swap of this key will meet."""
+        """Return the value that the next compare-and-swap of this key meets."""
         version = self._pending.get(key)
         return version.record if version else self._data.get(key)
 
     def pending_range(self, prefix: str) -> Sequence[KeyValue]:
-        """The records below a prefix by key, as the next compare-and-swaps will meet them."""
+        """Return the values below a prefix that the next compare-and-swaps meet."""
         found = {record.key: record for record in self._data.range(prefix)}
         for key, version in self._pending.items():
             if key.startswith(prefix):
@@ -229,25 +222,25 @@ class CachedStore(ABC):
     def range(
         self, prefix: str, *, at: int = 0, after: str = "", limit: int = 0
     ) -> Sequence[KeyValue]:
-        """The records below a prefix by key, of the present or of a past revision."""
+        """Return the values below a prefix by key, current or at a past revision."""
         if at and at < self.floor:
             raise RevisionCompacted(self.floor)
         return self._data.range(prefix, at=at, after=after, limit=limit)
 
     def count(self, prefix: str, *, at: int = 0, after: str = "") -> int:
-        """How many records there are below a prefix, now or at a past revision."""
+        """Return the number of values below a prefix, now or at a past revision."""
         if at and at < self.floor:
             raise RevisionCompacted(self.floor)
         return self._data.count(prefix, at=at, after=after)
 
     def changes(self, since: int, prefix: str = "") -> Iterator[StoreChange]:
-        """What was committed after a revision, in order; to be read before the next commit."""
+        """Yield what was committed after a revision, in order; read it before the next commit."""
         if since < self.floor:
             raise RevisionCompacted(self.floor)
         return self._data.changes(since, prefix)
 
     def subscribe(self, deliver: Callable[[Sequence[StoreChange]], None]) -> Callable[[], None]:
-        """Have each transaction delivered right after its commit."""
+        """Deliver each transaction right after its commit."""
         self._subscribers.append(deliver)
         return lambda: self._subscribers.remove(deliver)
 
@@ -258,28 +251,28 @@ class CachedStore(ABC):
         if not self._queued:
             self._schedule_flush()
         self._queued.append(PendingTransaction(changes, committed))
-        # A caller that is cancelled has still written: the transaction is on its way.
+        # The transaction proceeds even if the caller is cancelled.
         await committed
         return changes
 
     def compact(self, floor: int) -> None:
-        """Forget the history up to a revision; the present stays."""
+        """Discard the history up to a revision; current values stay."""
         self._data.compact(floor)
 
     @abstractmethod
     def _schedule_flush(self) -> None:
-        """See to it that `_send` is called soon: something begins to wait."""
+        """Arrange that `_flush` is called soon: the first transaction was queued."""
 
     @abstractmethod
     def _flush(self) -> None:
-        """Take all that waits on its way to `_publish`."""
+        """Send all queued transactions on their way to `_publish`."""
 
     @abstractmethod
     def _trim_history(self) -> None:
-        """Let go of the past that need not be kept: the present has moved on."""
+        """Discard history that need not be kept any more."""
 
     def _assign_revisions(self, writes: Sequence[StoreWrite]) -> list[StoreChange]:
-        """Give revisions to all writes, or raise and leave no trace."""
+        """Assign revisions to all writes, or raise without any effect."""
         there = [self.pending(write.key) for write in writes]
         for write, found in zip(writes, there, strict=True):
             if (found.revision if found else 0) != write.expect:
@@ -297,12 +290,12 @@ class CachedStore(ABC):
         return changes
 
     def _take_queued(self) -> CommitBatch:
-        """All that waits, which then waits no longer."""
+        """Remove and return all queued transactions."""
         batch, self._queued = self._queued, []
         return batch
 
     def _publish(self, batch: CommitBatch) -> None:
-        """Make what is durable visible, in order, and tell whoever wrote or follows it."""
+        """Make durable transactions visible, in order, and notify writers and subscribers."""
         changes = [change for transaction in batch for change in transaction.changes]
         for change in changes:
             self._data.apply(change)
@@ -320,18 +313,18 @@ def _create_change(write: StoreWrite, revision: int, before: KeyValue | None) ->
     if write.encode is None:
         return StoreChange(revision, write.key, before, None)
     created = before.created if before else revision
-    # Copied: what an encoder returns may keep a buffer of many times its length, and this stays.
+    # Copied: the encoder's result may hold a much larger buffer, and this value stays.
     value = bytes(memoryview(write.encode(revision)))
     after = KeyValue(write.key, value, revision, created)
     return StoreChange(revision, write.key, before, after)
 
 
-#: Revisions of history that are kept unless told otherwise.
+#: Revisions of history that are kept by default.
 HISTORY_REVISIONS = 100_000
 
 
 class MemoryStore(CachedStore):
-    """A Store in memory. `latency` gives the seconds that the next commit takes."""
+    """A Store in memory; `latency` returns the duration of the next commit in seconds."""
 
     def __init__(
         self, latency: Callable[[], float] | None = None, history: int = HISTORY_REVISIONS
@@ -340,7 +333,7 @@ class MemoryStore(CachedStore):
         self._latency, self._history = latency, history
 
     async def close(self) -> None:
-        """Commit what is under way."""
+        """Commit what is queued."""
         self._flush()
 
     def _schedule_flush(self) -> None:

@@ -1,13 +1,9 @@
-"""The write side of the store's file: the one connection that ever changes it.
+"""Reads and writes the tables of the database file.
 
-Owned by the writer's thread (`writer.py`), which calls everything here. It checkpoints too: in
-SQLite before 3.51.3 a second connection that writes or checkpoints may damage the file. Appends,
-forgets and tidies; reads nothing but its own floor (`archive.py` reads).
-
-The read side of the store's file: the present at start, and the past that left the memory.
-
-A read-only connection, used on the event loop: each answer is small or asked for once, and is read
-to its end at once, so that no checkpoint ever waits for it. Never writes, never checkpoints.
+`RevisionLog` has the only connection that writes; the writer thread (`sqlite.py`) owns it. It also
+checkpoints: in SQLite before 3.51.3 a second connection that writes or checkpoints may corrupt the
+file. `HistoryReader` has a read-only connection and is used on the event loop: each query is small
+or runs once, and is read to its end immediately, so that no checkpoint waits for it.
 """
 
 from __future__ import annotations
@@ -26,16 +22,16 @@ from phalanx.store.errors import StoreCorrupted
 from phalanx.store.kv import KeyValue, StoreChange
 from phalanx.store.memory import AFTER_ALL_KEYS
 
-#: Revisions that one step of forgetting takes, so that commits need not wait long behind it.
+#: Revisions that one compaction step deletes: commits wait for a step.
 COMPACTION_STEP = 2_000
 
-#: Bytes appended before they are moved from SQLite's own log into the tables: commits wait for it.
+#: Bytes appended between two checkpoints: commits wait for a checkpoint.
 CHECKPOINT_BYTES = 2 << 20
 
 _PRAGMAS = (
     "journal_mode=WAL",
     "synchronous=FULL",
-    # Without it a flush on macOS ends in the disk's cache.
+    # Without it a flush on macOS ends in the cache of the disk.
     "fullfsync=ON",
     "wal_autocheckpoint=0",
     f"journal_size_limit={8 * CHECKPOINT_BYTES}",
@@ -43,7 +39,7 @@ _PRAGMAS = (
     "secure_delete=FAST",
 )
 
-#: What no list at or after `:until` can ask for, of the writes after `:floor`: what they replaced.
+#: The revisions that no list at or after `:until` can read: those that a later write replaced.
 _REPLACED_REVISIONS = "SELECT prev FROM log WHERE rev > :floor AND rev <= :until"
 _DELETE_COMPACTED = (
     f"DELETE FROM value WHERE rev IN ({_REPLACED_REVISIONS})",
@@ -53,12 +49,12 @@ _DELETE_COMPACTED = (
 _SET_FLOOR = "UPDATE meta SET value = ? WHERE name = 'floor'"
 _GET_FLOOR = "SELECT value FROM meta WHERE name = 'floor'"
 
-#: How many rows a statement inserts: each size is prepared once.
+#: Numbers of rows per INSERT; each statement is prepared once.
 _INSERT_SIZES = (64, 16, 4, 1)
 
 
 class RevisionLog:
-    """Appends what was decided; forgets in small steps what is wanted no longer."""
+    """Appends changes and compacts old ones in small steps."""
 
     def __init__(self, file: Path) -> None:
         self.db = connect(file)
@@ -68,7 +64,7 @@ class RevisionLog:
         self._uncheckpointed_bytes = 0
 
     def append(self, changes: Sequence[StoreChange]) -> None:
-        """Have all changes on disk, or raise and have none of them."""
+        """Make all changes durable in one transaction, or raise and write none."""
         if not changes:
             return
         puts = [change.after for change in changes if change.after]
@@ -78,7 +74,7 @@ class RevisionLog:
         self._uncheckpointed_bytes += 2 * PAGE_BYTES + sum(len(record.value) for record in puts)
 
     def _insert(self, table: str, rows: Sequence[tuple[object, ...]]) -> None:
-        """Many rows per statement: between two of them the event loop may have to be waited for."""
+        """Insert many rows per statement: each statement may wait for the GIL."""
         begin = 0
         for size in _INSERT_SIZES:
             while len(rows) - begin >= size:
@@ -89,16 +85,16 @@ class RevisionLog:
                 begin += size
 
     def compact(self, floor: int) -> None:
-        """Want no history up to a revision any more; `tidy` does it."""
+        """Request compaction up to a revision; `run_maintenance_step` performs it."""
         self._target_floor = max(self._target_floor, floor)
 
     @property
     def is_maintained(self) -> bool:
-        """Whether there is nothing to tidy."""
+        """Whether there is no maintenance to do."""
         return self._floor >= self._target_floor and self._uncheckpointed_bytes < CHECKPOINT_BYTES
 
     def run_maintenance_step(self) -> None:
-        """One step of what is to be done beside appending, if anything is."""
+        """Perform one step of compaction or a checkpoint, if one is due."""
         if self._uncheckpointed_bytes >= CHECKPOINT_BYTES:
             self._checkpoint("PASSIVE")
         elif self._floor < self._target_floor:
@@ -106,16 +102,16 @@ class RevisionLog:
             self._delete_until(until, floor=until)
 
     def skip_to_revision(self, last: int, revision: int) -> None:
-        """Forget all history, which ends at `last`; the next write comes after `revision`."""
+        """Discard all history, which ends at `last`; the next write comes after `revision`."""
         self._delete_until(last, floor=revision)
 
     def close(self) -> None:
-        """Leave a file that needs no other beside it."""
+        """Checkpoint and close: one file without a WAL remains."""
         self._checkpoint("TRUNCATE")
         self.db.close()
 
     def abandon(self) -> None:
-        """Let go of the file after a failure, as it is."""
+        """Close after a failure, without a checkpoint."""
         with contextlib.suppress(sqlite3.Error):
             self.db.close()
 
@@ -139,7 +135,7 @@ def _insert_statement(table: str, width: int, rows: int) -> str:
 
 
 def checksum(key: bytes, value: bytes) -> int:
-    """What a key and its value are told from damaged ones by."""
+    """Return the checksum of a key and its value."""
     return crc32(value, crc32(key))
 
 
@@ -153,7 +149,7 @@ def _value_row(record: KeyValue) -> tuple[int, bytes, int]:
     return record.revision, record.value, checksum(encode_key(record.key), record.value)
 
 
-#: Revisions that are read at once.
+#: Revisions per query of changes.
 HISTORY_PAGE = 500
 
 _SELECT_LAST_REVISION = "SELECT coalesce(max(rev), 0) FROM log"
@@ -189,20 +185,20 @@ _NO_PARAMETERS: Mapping[str, Any] = {}
 
 
 class HistoryReader:
-    """What the file says. Raises Damaged where it says what was never written."""
+    """Reads the file. Raises StoreCorrupted if its content was not written by us."""
 
     def __init__(self, file: Path) -> None:
         self.db = connect(file, readonly=True)
         self.floor = self._query_int(_SELECT_FLOOR)
-        #: The newest revision; of what it was given to, nothing may be left.
+        #: The newest revision, even if its write was compacted.
         self.revision = max(self.floor, self._query_int(_SELECT_LAST_REVISION))
 
     def current_records(self) -> Iterator[KeyValue]:
-        """Every record that is there, by revision."""
+        """Return all current values, by revision."""
         return (_decode_record(*row) for row in self.db.execute(_SELECT_CURRENT))
 
     def range(self, prefix: str, at: int, after: str, limit: int) -> list[KeyValue]:
-        """The records below a prefix by key, as of a revision."""
+        """Return the values below a prefix by key, at a revision."""
         wanted = {
             "at": at,
             "after": encode_key(after),
@@ -215,17 +211,17 @@ class HistoryReader:
         return sorted(records)
 
     def count(self, prefix: str, at: int, after: str) -> int:
-        """How many records there were below a prefix, as of a revision."""
+        """Return the number of values below a prefix, at a revision."""
         wanted = {"at": at, "after": encode_key(after), **_prefix_bounds(prefix)}
         return self._query_int(_COUNT_AT_REVISION, wanted)
 
     def changes(self, since: int, until: int, prefix: str) -> list[StoreChange]:
-        """The changes after one revision up to another."""
+        """Return the changes after one revision up to another."""
         wanted = {"since": since, "until": until, **_prefix_bounds(prefix)}
         return [_decode_change(row) for row in self.db.execute(_SELECT_CHANGES, wanted).fetchall()]
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the connection."""
         self.db.close()
 
     def _query_int(self, query: str, parameters: Mapping[str, Any] = _NO_PARAMETERS) -> int:

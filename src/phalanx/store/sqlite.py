@@ -1,26 +1,18 @@
-"""How much of the past a store keeps. A policy: it says what may go, and forgets nothing itself.
+"""The durable store: one SQLite file; every acknowledged write is on disk.
 
-The one thread that writes: what waits becomes one transaction on disk, then the loop is told.
+Current values and the newest history are in memory (`memory.py`), which serves reads. The file
+makes writes durable and keeps older history. One process at a time owns the directory.
 
-Between the event loop (`sqlite.py`) and the file (`log.py`). While one batch is being flushed the
-next ones gather, so that the more is written, the more is flushed at once. Forgetting and
-checkpoints happen here too, one step between two batches.
+One writer thread commits: transactions that queue up while a batch is flushed form the next batch,
+so that the throughput grows with the load. Compaction and checkpoints run in the same thread, one
+step between two batches.
 
-    event loop   write ──▶ orders            landed(batch) or, once and at the end, failed(error)
+    event loop   write ──▶ orders            on_committed(batch), or once on_failed(error)
                              │                  ▲
-    thread                   └─▶ append, flush ─┘─▶ tidy
+    thread                   └─▶ append, flush ─┘─▶ maintenance step
 
-The store that remembers: one file, and every acknowledged write is on disk.
-
-The present and the newest history are in memory (`image.py`), where reads are served; the file
-makes them durable and keeps the older history. A folder belongs to one process at a time.
-
-    front.py   decides and publishes, on the event loop       folder.py    the folder's lock
-    writer.py  the thread that makes batches durable          format.py    the file's tables
-    log.py     the write side of the file                     archive.py   its read side
-
-A commit that fails ends the store: what was not acknowledged is shown to nobody, every commit that
-waits or comes later raises StoreBroken, and the owner is told, so that the process can stop.
+A commit that fails ends the store: nothing unacknowledged becomes visible, pending and later
+commits raise StoreFailed, and the owner is notified, so that the process can stop.
 """
 
 from __future__ import annotations
@@ -42,7 +34,7 @@ from phalanx.store.kv import KeyValue, RevisionCompacted, StoreChange, StoreWrit
 from phalanx.store.memory import CachedStore, CommitBatch, PendingTransaction, VersionedMap
 from phalanx.store.revision_log import COMPACTION_STEP, HISTORY_PAGE, HistoryReader, RevisionLog
 
-#: Moments that are remembered within the seconds to keep.
+#: Samples of the revision within the retention period.
 _SAMPLES = 60
 
 
@@ -52,14 +44,14 @@ class _RevisionSample(NamedTuple):
 
 
 class RetentionPolicy:
-    """So many seconds of history or so many revisions, whichever is more."""
+    """How much history is kept: a number of seconds or of revisions, whichever is more."""
 
     def __init__(self, seconds: float = 300, revisions: int = 100_000) -> None:
         self.seconds, self.revisions = seconds, revisions
         self._samples: deque[_RevisionSample] = deque()
 
     def compaction_floor(self, revision: int, now: float) -> int:
-        """The revision up to which history may go, now that `revision` is the newest."""
+        """Return the revision up to which history may be discarded."""
         marks, old = self._samples, now - self.seconds
         if not marks or now - marks[-1].now >= self.seconds / _SAMPLES:
             marks.append(_RevisionSample(now, revision))
@@ -76,18 +68,18 @@ OnFailed: TypeAlias = Callable[[Exception], None]
 
 
 class BatchWriter(Protocol):
-    """What a store writes with. Orders are carried out as they came."""
+    """Makes batches durable. Orders are executed in order."""
 
     def write(self, batch: CommitBatch) -> None:
-        """Have a batch on disk, and `landed` called on the loop with it and those beside it."""
+        """Make a batch durable, then call `on_committed` on the event loop."""
         ...
 
     def compact(self, floor: int) -> None:
-        """Have the history up to a revision go from the disk, little by little."""
+        """Discard the history on disk up to a revision, in small steps."""
         ...
 
     async def close(self) -> None:
-        """Return when every batch has landed and the log is closed."""
+        """Return when all batches are durable and the file is closed."""
         ...
 
 
@@ -96,33 +88,33 @@ class _CompactOrder(NamedTuple):
 
 
 class WriterThread:
-    """A Pen that is a thread."""
+    """A BatchWriter that is a thread."""
 
     def __init__(self, log: RevisionLog, on_committed: OnCommitted, on_failed: OnFailed) -> None:
         self._log, self._on_committed, self._on_failed = log, on_committed, on_failed
         self._orders: SimpleQueue[CommitBatch | _CompactOrder | None] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: Exception | None = None
-        # A process that ends without closing its store is a crash like any other.
+        # A daemon: a process that ends without closing its store is a crash like any other.
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
 
     def write(self, batch: CommitBatch) -> None:
-        """Have a batch on disk, together with all that waits beside it."""
+        """Make a batch durable, together with all that are queued."""
         self._loop = asyncio.get_running_loop()
         self._orders.put(batch)
-        # A thread that failed before it knew a loop could tell nobody.
+        # A thread that failed before the first write had no event loop to report to.
         if self._failure:
             self._loop.call_soon(self._on_failed, self._failure)
 
     def compact(self, floor: int) -> None:
-        """Have the history up to a revision go from the disk, little by little."""
+        """Discard the history on disk up to a revision, in small steps."""
         self._orders.put(_CompactOrder(floor))
 
     async def close(self) -> None:
-        """Return when every batch has landed and the log is closed."""
+        """Return when all batches are durable and the file is closed."""
         self._orders.put(None)
-        # What the thread told the loop before it ended comes before the news of its end.
+        # Callbacks that the thread scheduled before it ended run before this returns.
         await asyncio.to_thread(self._thread.join)
 
     def _run(self) -> None:
@@ -131,13 +123,13 @@ class WriterThread:
                 self._log.run_maintenance_step()
             self._log.close()
         except Exception as error:
-            # Whatever it is: a thread that ends in silence would leave every commit waiting.
+            # Any error: a thread that ends without a report would leave every commit waiting.
             self._failure = error
             self._log.abandon()
             self._call_on_loop(self._on_failed, error)
 
     def _process_orders(self) -> bool:
-        """Carry out what is ordered; False when that was to close."""
+        """Execute the queued orders; return False after the order to close."""
         orders = self._take_orders()
         batches = [order for order in orders if isinstance(order, list)]
         batch = [transaction for batch in batches for transaction in batch]
@@ -150,7 +142,7 @@ class WriterThread:
         return None not in orders
 
     def _take_orders(self) -> list[CommitBatch | _CompactOrder | None]:
-        """All that is ordered; waits for something if there is nothing else to do."""
+        """Return all queued orders; wait for one if there is no maintenance to do."""
         orders = []
         with contextlib.suppress(Empty):
             orders.append(self._orders.get(block=self._log.is_maintained))
@@ -163,20 +155,20 @@ class WriterThread:
             if self._loop:
                 self._loop.call_soon_threadsafe(callback, argument)
         except RuntimeError:
-            # A loop that is closed takes no news, and nobody is waiting for them.
+            # A closed event loop accepts no callbacks, and no commit waits on it.
             if self._loop and not self._loop.is_closed():
                 raise
 
 
-#: Bytes of history in memory unless told otherwise.
+#: Default size of the history in memory, in bytes.
 HISTORY_BYTES = 32 << 20
 
-#: Makes what a store writes with.
+#: Creates the writer of a store.
 WriterFactory: TypeAlias = Callable[[RevisionLog, OnCommitted, OnFailed], BatchWriter]
 
 
 class SqliteStore(CachedStore):
-    """A Store in a folder. `on_broken` is called on the loop, once, if it stops by itself."""
+    """A Store in a directory; `on_failure` is called once, on the loop, if it stops by itself."""
 
     def __init__(
         self,
@@ -188,7 +180,7 @@ class SqliteStore(CachedStore):
         on_failure: Callable[[StoreFailed], None] | None = None,
         create_writer: WriterFactory = WriterThread,
     ) -> None:
-        #: Why nothing can be written any more, if so.
+        #: The error after which nothing can be written any more.
         self.failure: StoreFailed | None = None
         self._clock, self._retention = clock or WallClock(), retention or RetentionPolicy()
         self._history_bytes, self._on_failure = history_bytes, on_failure
@@ -215,21 +207,21 @@ class SqliteStore(CachedStore):
     def range(
         self, prefix: str, *, at: int = 0, after: str = "", limit: int = 0
     ) -> Sequence[KeyValue]:
-        """The records below a prefix by key, of the present or of a past revision."""
+        """Return the values below a prefix by key, current or at a past revision."""
         if at and self.floor <= at < self._data.floor:
             with self._fail_on_read_error():
                 return self._archive.range(prefix, at, after, limit)
         return super().range(prefix, at=at, after=after, limit=limit)
 
     def count(self, prefix: str, *, at: int = 0, after: str = "") -> int:
-        """How many records there are below a prefix, now or at a past revision."""
+        """Return the number of values below a prefix, now or at a past revision."""
         if at and self.floor <= at < self._data.floor:
             with self._fail_on_read_error():
                 return self._archive.count(prefix, at, after)
         return super().count(prefix, at=at, after=after)
 
     def changes(self, since: int, prefix: str = "") -> Iterator[StoreChange]:
-        """What was committed after a revision, in order; to be read before the next commit."""
+        """Yield what was committed after a revision, in order; read it before the next commit."""
         if self.floor <= since < self._data.floor:
             return self._changes_from_disk(since, prefix)
         return super().changes(since, prefix)
@@ -243,7 +235,7 @@ class SqliteStore(CachedStore):
         return await super().commit(writes)
 
     def compact(self, floor: int) -> None:
-        """Forget the history up to a revision: in memory now, on disk little by little."""
+        """Discard the history up to a revision: in memory now, on disk in small steps."""
         floor = min(floor, self.revision)
         if floor <= self._floor:
             return
@@ -252,13 +244,13 @@ class SqliteStore(CachedStore):
         self._writer.compact(floor)
 
     async def close(self) -> None:
-        """Commit what is under way, leave one file that needs nothing else, and let others in."""
+        """Commit pending transactions, leave one file without a WAL, release the lock."""
         if self._is_closed:
             return
         self._is_closed = True
         self._flush()
         # The last connection to close checkpoints, and that must be the writer's. A writer that
-        # failed has closed its own already, and what it could not write must not be touched.
+        # failed has closed its connection already, and its unwritten data must not be touched.
         self._archive.close()
         await self._writer.close()
         self._files.close()
@@ -284,7 +276,7 @@ class SqliteStore(CachedStore):
             self.compact(floor)
 
     def _fail(self, error: Exception) -> None:
-        """Stop for good: whoever waits is told, and what is not durable is as if never decided."""
+        """Stop for good: pending commits raise, and their writes never become visible."""
         if self.failure:
             return
         self.failure = StoreFailed(f"the store stopped: {error}")
@@ -296,7 +288,7 @@ class SqliteStore(CachedStore):
             self._on_failure(self.failure)
 
     def _changes_from_disk(self, since: int, prefix: str) -> Iterator[StoreChange]:
-        """From the file up to where the memory goes on, which may move meanwhile."""
+        """Yield changes from the file up to the memory's floor, which may move meanwhile."""
         while since < self._data.floor:
             if since < self.floor:
                 raise RevisionCompacted(self.floor)
@@ -309,7 +301,7 @@ class SqliteStore(CachedStore):
 
     @contextlib.contextmanager
     def _fail_on_read_error(self) -> Iterator[None]:
-        """A file that cannot be read is as good as one that cannot be written."""
+        """Stop the store if its file cannot be read."""
         try:
             yield
         except (sqlite3.Error, StoreCorrupted) as error:
