@@ -1,10 +1,12 @@
-"""The way to an API server, ours or any other: from a request to a cache that is kept up to date.
+"""Client of a Kubernetes API server, ours or any other.
 
-    requests ─▶ transports | http ─▶ answers            values in, bytes across, values out
-    client ─▶ informer ─▶ cache, index ─▶ workqueue     verbs, then knowledge, then work
+    protocol.py           requests and replies as values, without I/O
+    transports.py, http.py, process_channel.py    in process, over HTTPS, between two processes
+    client.py             the verbs: get, list, watch, create, patch, delete
+    informer.py, cache.py, work_queue.py          list and watch into a cache; work for controllers
+    leader_election.py    holding a Lease
+    kubeconfig.py, credentials.py                 which server, as which user
 
-`requests` and `answers` do no I/O; a transport carries; `Client` speaks the verbs; an `Informer`
-keeps a `Cache` of one kind; a `WorkQueue` tells a controller what to look at next; `kubeconfig`
-says which server, as whom. Everything waits through the event loop, so that it runs in virtual time
-too. Knows neither store nor server, and decides nothing.
+Every wait goes through the event loop, so all of it also runs in virtual time. The client knows
+neither store nor server.
 """

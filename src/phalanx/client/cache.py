@@ -1,22 +1,20 @@
-"""The objects of a cache by something else than their name: pods by node, pods by group.
+"""The cache of an informer, and its indexes.
 
-Kept up to date by `cache.Cache` before any handler hears of a change. Holds no object that the
-cache does not hold.
+`Informer` feeds the cache with lists and watch events. Controllers and the scheduler read it and
+are notified of each change as (old, new), one of which may be None. The cache never goes back in
+time: it ignores everything older than what it has seen, whatever a server repeats.
 
-What is known of one kind on the server: the pure half of an informer.
-
-`informer.Informer` feeds it lists and events; controllers and the scheduler read it, and hear of
-each change as (old, new), one of which may be None. Time only goes forward here: nothing older than
-what was seen is ever taken in, whatever a server repeats or forgets.
-
-    seen up to   what comes                    what is done
+    seen up to   input                         effect
     0            list at 4: a@2 b@4            (None, a@2), (None, b@4)
     4            MODIFIED a@6                  (a@2, a@6)
     6            MODIFIED a@5, ADDED b@4       nothing: both are older
     6            DELETED b@7                   (b@4, None)
     7            ADDED b@4                     nothing: b was deleted after that
-    7            list at 3: a@2 b@3            refused: it is from before
+    7            list at 3: a@2 b@3            rejected: it is older
     7            list at 9: b@8                (a@6, None), (None, b@8)
+
+A `CacheIndex` finds objects by something else than their name: pods by node, pods by group. The
+cache updates its indexes before it notifies handlers.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ Indexed = TypeVar("Indexed", bound=HasMetadata)
 
 
 class CacheIndex(Generic[Indexed]):
-    """Objects under what `keys` says of each: one thing, several, or nothing.
+    """Objects by the keys that a function returns for each of them.
 
     by_node = cache.index(lambda pod: [pod.node] if pod.node else [])
     by_node["node-1"]   ->   (pod a, pod b)
@@ -48,7 +46,7 @@ class CacheIndex(Generic[Indexed]):
         return len(self._objects_by_key)
 
     def update(self, name: Key, old: Indexed | None, new: Indexed | None) -> None:
-        """Take out what was and put in what is. Called by the cache alone."""
+        """Replace an object's entries. Called by the cache only."""
         after = self.keys(new) if new is not None else ()
         if old is not None:
             for key in self.keys(old):
@@ -67,12 +65,12 @@ class CacheIndex(Generic[Indexed]):
 
 R = TypeVar("R", bound=HasMetadata)
 
-#: Called with what was and what is, right after the cache and its indexes changed.
+#: Called with old and new object after the cache and its indexes have changed.
 ChangeHandler = Callable[[R | None, R | None], None]
 
 
 class ObjectCache(Mapping[Key, R]):
-    """The objects of a kind by their keys, as of `revision`. Only its informer changes it."""
+    """The objects of a kind by key, as of `revision`. Only the informer changes it."""
 
     def __init__(self) -> None:
         self.revision = 0
@@ -90,7 +88,7 @@ class ObjectCache(Mapping[Key, R]):
         return len(self._objects)
 
     def index(self, keys: Callable[[R], Collection[Hashable]]) -> CacheIndex[R]:
-        """The objects by something else, from now on; for the same `keys` it is the same index."""
+        """Return an index that follows the cache; equal key functions share one."""
         for known in self._indexes:
             if known.keys is keys:
                 return known
@@ -101,13 +99,13 @@ class ObjectCache(Mapping[Key, R]):
         return index
 
     def subscribe(self, handler: ChangeHandler[R]) -> None:
-        """Tell of everything that is there already, and then of every change."""
+        """Notify a handler of all present objects, then of every change."""
         for found in self._objects.values():
             handler(None, found)
         self._handlers.append(handler)
 
     def replace(self, listing: Listing[R]) -> bool:
-        """Take a list for the truth, telling only of what differs; False if it is from before."""
+        """Apply a list and notify of the differences; return False if it is older."""
         if listing.revision < self.revision:
             return False
         present = {found.metadata.key: found for found in listing.items}
@@ -121,7 +119,7 @@ class ObjectCache(Mapping[Key, R]):
         return True
 
     def apply(self, event: WatchEvent[R]) -> bool:
-        """Take in one event of a watch; False if it told nothing new."""
+        """Apply a watch event; return False if it changed nothing."""
         key = event.object.metadata.key
         gone = event.type == "DELETED"
         news = (
@@ -137,7 +135,7 @@ class ObjectCache(Mapping[Key, R]):
         return news
 
     def advance(self, to: int) -> None:
-        """Note that everything up to a revision was seen."""
+        """Record that everything up to a revision was seen."""
         self.revision = max(self.revision, to)
 
     def _is_deletion_new(self, key: Key, at: int) -> bool:
@@ -145,14 +143,14 @@ class ObjectCache(Mapping[Key, R]):
         return held is not None and at >= _revision_of(held)
 
     def _is_update_new(self, key: Key, at: int) -> bool:
-        # An object that is not held may have been deleted since: only the whole past can tell.
+        # An absent object may have been deleted after the event: compare with the whole cache.
         held = self._objects.get(key)
         return at >= self.revision if held is None else at > _revision_of(held)
 
     def _store(self, key: Key, new: R) -> None:
         held = self._objects.get(key)
         if held is not None and held.metadata.uid != new.metadata.uid:
-            # Another object of the same name: the old one's end must not go unheard.
+            # An object of the same name with another uid: notify of the deletion first.
             self._update_and_notify(key, None)
         self._update_and_notify(key, new)
 

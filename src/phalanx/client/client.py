@@ -1,10 +1,9 @@
-"""The verbs of the API over a transport: what everything that acts holds in its hand.
+"""The verbs of the Kubernetes API over a transport.
 
-Above `requests`, `transports` and `answers`, below `informer`. Every method raises the ApiError
-that the server meant, or Unreachable. Comes back when a busy server asks it to, some times; retries
-nothing else, caches nothing. A struct that was read is never written back: writes are dicts.
-
-Whether a server knows a kind at all: asked once, before anything relies on it.
+Every method raises the ApiError that the server returned, or Unreachable. Requests that the server
+rejected because it is busy (429, 503 with Retry-After) are sent again, a few times; nothing else is
+retried or cached. Structs are for reading: writes take dicts, so that fields that a struct lacks
+are never lost.
 """
 
 from __future__ import annotations
@@ -42,27 +41,27 @@ from phalanx.client.protocol import (
 from phalanx.client.transports import Transport
 from phalanx.telemetry import AUDIT_ID_HEADER, REQUEST_ID, Metrics
 
-#: Objects in one page of a list.
+#: Objects per page of a list.
 LIST_PAGE_SIZE = 500
-#: How often a server may say "later" to one request.
+#: How often one request is retried when the server is busy.
 MAX_RETRIES = 5
 
 T = TypeVar("T")
 
 
 class Client:
-    """An API server, ours or any other, in process or far away.
+    """A client of one API server.
 
-    Where a method takes a `struct`, the answer is decoded straight into it; else it is a dict.
+    Where a method takes a `struct`, the reply is decoded into it; otherwise it is a dict.
     """
 
     def __init__(self, transport: Transport, metrics: Metrics | None = None) -> None:
         self._transport = transport
-        #: What is measured in the process of whoever holds this.
+        #: The metrics of this process.
         self.metrics = metrics or Metrics()
 
     async def close(self) -> None:
-        """Let go of the transport."""
+        """Close the transport."""
         await self._transport.close()
 
     @overload
@@ -70,7 +69,7 @@ class Client:
     @overload
     async def get(self, kind: Kind, key: Key, struct: type[T]) -> T: ...
     async def get(self, kind: Kind, key: Key, struct: type[Any] = dict) -> Any:
-        """One object."""
+        """Return one object."""
         return decode_reply(await self._request(build_request("get", kind, key)), struct)
 
     @overload
@@ -80,11 +79,11 @@ class Client:
     async def list(
         self, kind: Kind, struct: type[Any] = dict, **scope: Unpack[ListScope]
     ) -> Listing[Any]:
-        """All objects of a kind, or of a part of it, at one revision."""
+        """Return all objects of a kind, or of a part of it, at one revision."""
         try:
             return await self._list_pages(kind, struct, scope, LIST_PAGE_SIZE)
         except Expired:
-            # The pages outlived the server's history: take everything at once.
+            # The continue token expired: list everything in one request.
             return await self._list_pages(kind, struct, scope, 0)
 
     @overload
@@ -98,7 +97,7 @@ class Client:
     async def watch(
         self, kind: Kind, struct: type[Any] = dict, *, since: int, **scope: Unpack[ListScope]
     ) -> AsyncGenerator[WatchEvent[Any], None]:
-        """The changes after a revision, until the server ends it. Close it with `aclose`."""
+        """Yield the changes after a revision until the server ends it; close with `aclose`."""
         async with aclosing(
             self.watch_batches(kind, WatchDecoder(struct, since), **scope)
         ) as batches:
@@ -109,10 +108,10 @@ class Client:
     async def watch_batches(
         self, kind: Kind, decoder: WatchDecoder[T], **scope: Unpack[ListScope]
     ) -> AsyncGenerator[Sequence[WatchEvent[T]], None]:
-        """A watch from the decoder's revision on, by the pieces that come; close it with `aclose`.
+        """Yield batches of watch events from the decoder's revision on; close with `aclose`.
 
-        The first batch is empty and says that the watch is open. What came before the server's last
-        word is given before that is raised.
+        The first batch is empty and says that the watch is open. Events that precede the server's
+        final error are yielded before it is raised.
         """
         query = {"resourceVersion": decoder.revision}
         answer = await self._send_with_retries(collection_request("watch", kind, scope, query))
@@ -126,12 +125,12 @@ class Client:
                     raise decoder.error
 
     async def create(self, kind: Kind, new: Object) -> Object:
-        """Make an object, in the namespace that it names."""
+        """Create an object in its namespace."""
         at = Key(_object_key(new).namespace, "")
         return decode_reply(await self._request(build_request("create", kind, at, body=new)), dict)
 
     async def update(self, kind: Kind, new: Object, *, subresource: str = "") -> Object:
-        """Put an object, or the part of it that a subresource is, in place of what is there."""
+        """Replace an object, or one of its subresources."""
         request = build_request("update", kind, _object_key(new), subresource=subresource, body=new)
         return decode_reply(await self._request(request), dict)
 
@@ -144,7 +143,7 @@ class Client:
         content: str = MERGE_PATCH,
         subresource: str = "",
     ) -> Object:
-        """Change a part of an object, by merging unless `content` says otherwise."""
+        """Patch an object, by JSON merge patch unless `content` names another type."""
         request = build_request(
             "patch", kind, key, subresource=subresource, body=encode_patch(change), content=content
         )
@@ -160,20 +159,20 @@ class Client:
         grace: int | None = None,
         propagation: str = "",
     ) -> Object:
-        """Delete an object, provided that it still has that uid and that version."""
+        """Delete an object; uid and version are preconditions."""
         options = delete_options(uid, version, grace, propagation)
         return decode_reply(
             await self._request(build_request("delete", kind, key, body=options)), dict
         )
 
     async def post(self, path: str, new: Object) -> Object:
-        """Send an object to a path that is no collection: a subresource, a GroupBinding."""
+        """POST an object to a path that is no collection: a subresource, a GroupBinding."""
         return decode_reply(
             await self._request(Request("POST", path, "", request_headers(new), new)), dict
         )
 
     async def get_raw(self, path: str, extra_headers: Mapping[str, str] | None = None) -> bytes:
-        """What a path, with or without a query, answers, as it is."""
+        """Return the unparsed reply of a path."""
         path, _, query = path.partition("?")
         request = Request("GET", path, query, {**request_headers(b""), **(extra_headers or {})})
         return ensure_success(await self._request(request)).body
@@ -192,7 +191,7 @@ class Client:
                 return Listing(items, parse_revision(page.metadata.resource_version))
 
     async def _request(self, request: Request) -> Reply:
-        """The answer in one piece, however it came."""
+        """Return the whole reply, even if the server streams it."""
         answer = await self._send_with_retries(request)
         if isinstance(answer, Reply):
             return answer
@@ -202,7 +201,7 @@ class Client:
             )
 
     async def _send_with_retries(self, request: Request) -> Reply | StreamReply:
-        """Ask, and come back when the server asks for that: it has not begun anything then."""
+        """Send a request; repeat it while the server is busy and has not started it."""
         if number := REQUEST_ID.get():
             request = replace(request, headers={**request.headers, AUDIT_ID_HEADER: number})
         for _ in range(MAX_RETRIES):
@@ -228,12 +227,12 @@ class _ResourceList(Struct, frozen=True):
 
 
 async def is_served(client: Client, kind: Kind) -> bool:
-    """Whether discovery shows a kind in the version that we use."""
+    """Whether discovery lists a kind in the version that we use."""
     return bool(await served_kinds(client, [kind]))
 
 
 async def served_kinds(client: Client, kinds: Iterable[Kind]) -> list[Kind]:
-    """Those of some kinds that discovery shows in the version that we use, in the same order."""
+    """Return the kinds that discovery lists in the version that we use, in the given order."""
     kinds = tuple(kinds)
     versions = dict.fromkeys((kind.group, kind.version) for kind in kinds)
     answers = await asyncio.gather(*(_list_plurals(client, *version) for version in versions))

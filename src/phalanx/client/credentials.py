@@ -1,15 +1,13 @@
-"""What opens a server, and where it comes from: fixed, out of a file, or from a program.
+"""Credentials: static, from a token file, or from an exec plugin.
 
-`http.Http` asks a Login before every request and tells it when the server did not accept what it
-gave; `kubeconfig` chooses the Login. Programs are run in `plugins`.
+`HttpTransport` asks a `CredentialSource` before every request and invalidates it when the server
+answers 401; `kubeconfig` chooses the source.
 
-Programs that hand out credentials, as a kubeconfig's `exec` names them.
+    kubeconfig ─▶ CredentialPlugin ─▶ process with $KUBERNETES_EXEC_INFO ─▶ ExecCredential
 
-    kubeconfig ─▶ Plugin ─▶ run, told by $KUBERNETES_EXEC_INFO ─▶ ExecCredential ─▶ Pass
-
-What a program says is kept until the time that it names, or until the server does not accept it.
-Several requests wait for one run. A failure is kept for a moment too, so that a broken program is
-not run for every request.
+A plugin's credential is cached until it expires or is invalidated. Concurrent requests share one
+run of the plugin. A failure is cached for a moment, so that a broken plugin does not run for every
+request.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from phalanx.api.meta import parse_timestamp
 from phalanx.api.wire import Object
 from phalanx.clock import Clock
 
-#: Seconds after which a token that is kept in a file is read again: it may have been replaced.
+#: Seconds after which a token file is read again: it may have been rotated.
 _TOKEN_FILE_TTL = 60.0
 
 
@@ -45,44 +43,44 @@ class Credential:
 
 
 class CredentialError(Exception):
-    """A credential could not be had: in one sentence."""
+    """A credential could not be obtained; the message is one sentence."""
 
 
 class CredentialSource(Protocol):
-    """Where a Pass comes from."""
+    """Provides the credential for requests."""
 
     async def get(self) -> Credential:
-        """What to show now. Raises NoCredential."""
+        """Return the current credential. Raises CredentialError."""
         ...
 
     def invalidate(self, rejected: Credential) -> bool:
-        """The server did not accept that; whether there may be something better next time."""
+        """Drop a credential that the server rejected; return whether another may be available."""
         ...
 
 
 class StaticCredential:
-    """Always the same."""
+    """A credential that never changes."""
 
     def __init__(self, credential: Credential) -> None:
         self._credential = credential
 
     async def get(self) -> Credential:
-        """What it always is."""
+        """Return the credential."""
         return self._credential
 
     def invalidate(self, rejected: Credential) -> bool:
-        """There is nothing else."""
+        """Return False: there is no other."""
         return False
 
 
 class TokenFileCredential:
-    """The token in a file, read again every so often; the last one stays if that fails."""
+    """The token in a file, read again regularly; the last token stays if reading fails."""
 
     def __init__(self, path: Path, initial: Credential) -> None:
         self._path, self._credential, self._read_at = path, initial, -_TOKEN_FILE_TTL
 
     async def get(self) -> Credential:
-        """The token as it stands there, or stood there a while ago."""
+        """Return the token of the file, cached for a minute."""
         now = asyncio.get_running_loop().time()
         if now - self._read_at >= _TOKEN_FILE_TTL:
             self._read_at = now
@@ -90,7 +88,7 @@ class TokenFileCredential:
         return self._credential
 
     def invalidate(self, rejected: Credential) -> bool:
-        """Look whether there is another one already."""
+        """Read the file again; return whether the token has changed."""
         self._reload()
         return self._credential.token != rejected.token
 
@@ -102,13 +100,13 @@ class TokenFileCredential:
 
 @dataclass(frozen=True, slots=True)
 class ServerTrust:
-    """By what a server must prove who it is: an authority, or nothing at all if `insecure`."""
+    """How the server is verified: by a CA, by the system's CAs, or not at all (`insecure`)."""
 
     ca: str = field(default="", repr=False)
     insecure: bool = False
 
     def ssl_context(self, certificate: str = "", key: str = "") -> ssl.SSLContext:
-        """That for a connection, with a client certificate of ours. Raises ValueError."""
+        """Return the TLS context, with a client certificate if given. Raises ValueError."""
         try:
             return self._create_context(certificate, key)
         except ssl.SSLError as error:
@@ -120,7 +118,7 @@ class ServerTrust:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         if certificate:
-            # OpenSSL takes it from a file only; given an empty password, it does not ask for one.
+            # OpenSSL reads a key from a file only; an empty password prevents a prompt.
             with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
                 file.write(f"{certificate}\n{key}")
                 file.flush()
@@ -131,19 +129,19 @@ class ServerTrust:
 _API_GROUP = "client.authentication.k8s.io"
 EXEC_API_VERSIONS = (f"{_API_GROUP}/v1", f"{_API_GROUP}/v1beta1")
 INTERACTIVE_MODES = ("Never", "IfAvailable", "Always")
-#: The name under which a cluster has something to say to the plugins of its users.
+#: The cluster extension whose content is passed to exec plugins.
 EXEC_EXTENSION = f"{_API_GROUP}/exec"
-#: Seconds that a program which asks nobody may take, and for which a failure is believed.
+#: Seconds for a plugin without interaction, and for which a failure is cached.
 PLUGIN_TIMEOUT, PLUGIN_FAILURE_TTL = 60.0, 1.0
 
 
 class InvalidPlugin(Exception):
-    """What a kubeconfig says of a plugin cannot be used: the end of a sentence about it."""
+    """An exec plugin that cannot be used; the message completes a sentence about it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CredentialPlugin:
-    """A program, how it is called, and what it is told of the cluster (None: nothing)."""
+    """An exec plugin: command, arguments, and the cluster information that it receives."""
 
     version: str
     command: str
@@ -154,7 +152,7 @@ class CredentialPlugin:
     cluster: Mapping[str, Any] | None = None
 
     def exec_info(self, *, interactive: bool) -> str:
-        """What it is asked for, as $KUBERNETES_EXEC_INFO says it."""
+        """Return the content of $KUBERNETES_EXEC_INFO."""
         spec: Object = {"interactive": interactive}
         if self.cluster is not None:
             spec["cluster"] = dict(self.cluster)
@@ -186,7 +184,7 @@ class _ExecCredential(Struct, frozen=True, rename="camel"):
 
 
 def parse_plugin(content: object, folder: Path, cluster: Mapping[str, Any]) -> CredentialPlugin:
-    """The plugin that a kubeconfig in a folder describes. Raises BadPlugin."""
+    """Parse the `exec` section of a kubeconfig in a directory. Raises InvalidPlugin."""
     try:
         spec = msgspec.convert(content, _ExecSpec)
     except msgspec.ValidationError as error:
@@ -194,7 +192,7 @@ def parse_plugin(content: object, folder: Path, cluster: Mapping[str, Any]) -> C
     _check_spec(spec)
     command = spec.command
     if os.sep in command:
-        # Beside the kubeconfig; a bare name is looked for on the path.
+        # Relative to the kubeconfig; a bare name is searched on the path.
         command = str(folder / command)
     env = tuple((row.get("name", ""), row.get("value", "")) for row in spec.env or ())
     return CredentialPlugin(
@@ -220,7 +218,7 @@ def _check_spec(spec: _ExecSpec) -> None:
 
 
 class PluginCredential:
-    """A Login whose credentials come from a program."""
+    """A CredentialSource that runs an exec plugin."""
 
     def __init__(self, plugin: CredentialPlugin, trust: ServerTrust | None, clock: Clock) -> None:
         self._plugin, self._trust, self._clock = plugin, trust, clock
@@ -230,14 +228,14 @@ class PluginCredential:
         self._failure: tuple[float, CredentialError] | None = None
 
     async def get(self) -> Credential:
-        """What the program said, if that still holds; else what it says now."""
+        """Return the cached credential while it is valid, else run the plugin."""
         async with self._running:
             if self._credential is None or self._clock.now() >= self._expires_at:
                 self._credential = await self._fetch()
             return self._credential
 
     def invalidate(self, rejected: Credential) -> bool:
-        """Have the program run again, unless that has been done since."""
+        """Drop the credential, unless the plugin has run since."""
         if self._credential is rejected:
             self._credential = None
         return True
@@ -268,16 +266,19 @@ class PluginCredential:
 
 
 async def _run_plugin(plugin: CredentialPlugin) -> bytes:
-    """What the program writes. Where there is a terminal and it may, it talks to the user."""
+    """Run the plugin and return its output; it may use the terminal if there is one."""
     interactive = (
         plugin.interactive_mode != "Never" and sys.stdin is not None and sys.stdin.isatty()
     )
     if plugin.interactive_mode == "Always" and not interactive:
         raise CredentialError(f"{plugin.command} wants to ask the user, but there is no terminal")
-    told = {**dict(plugin.env), "KUBERNETES_EXEC_INFO": plugin.exec_info(interactive=interactive)}
+    environment = {
+        **dict(plugin.env),
+        "KUBERNETES_EXEC_INFO": plugin.exec_info(interactive=interactive),
+    }
     try:
         process = await asyncio.create_subprocess_exec(
-            plugin.command, *plugin.args, env={**os.environ, **told},
+            plugin.command, *plugin.args, env={**os.environ, **environment},
             stdin=None if interactive else asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip

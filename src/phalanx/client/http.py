@@ -1,8 +1,8 @@
-"""Requests over the network: the peer of `transports.InProcess`, on aiohttp.
+"""The transport over HTTPS, on aiohttp.
 
-One session of kept-alive connections to one server. Every trouble of the network becomes
-Unreachable; every answer is bounded in time and size. Follows no redirect, so that no credential
-goes elsewhere, and sends no POST and no PATCH twice: only the caller knows whether that is safe.
+One session of keep-alive connections to one server. Every network error becomes Unreachable; every
+reply is bounded in time and size. It follows no redirect, so that no credential is sent elsewhere,
+and never repeats a POST or PATCH: only the caller knows whether that is safe.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from phalanx.client.credentials import (
 from phalanx.client.protocol import is_watch
 from phalanx.client.transports import Unreachable
 
-#: The code with which a server says that it does not know who asks.
+#: The code of a rejected credential.
 _UNAUTHORIZED = 401
 _NETWORK_ERRORS = (aiohttp.ClientError, OSError)
 
 
 @dataclass(frozen=True, slots=True)
 class HttpClientLimits:
-    """Seconds to connect, to answer, and of silence in a watch; bytes of an answer; connections."""
+    """Timeouts for connecting, replies and idle watches; size of a reply; connections."""
 
     connect_timeout: float = 10.0
     request_timeout: float = 60.0
-    # A server that sends bookmarks does so every minute: two in a row may be late.
+    # Servers send a bookmark every minute: two in a row may be late.
     watch_idle_timeout: float = 180.0
     max_response_bytes: int = 256 * 1024 * 1024
     max_connections: int = 64
 
 
 class HttpTransport:
-    """A server at a URL, asked with a token, a client certificate (in `tls`), both or neither.
+    """A transport to the server at a URL, with a token, a client certificate, both or neither.
 
-    Where those change, a `login` is asked for them before each request; what the server does not
-    accept is asked for once more. `name` is the one in its certificate, if that is another.
+    A `CredentialSource` is asked before each request; after a 401 it is asked once more. `name` is
+    the name in the server's certificate if it differs from the URL.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class HttpTransport:
             limits or HttpClientLimits(),
             server_name,
         )
-        # Nearby, compressing costs more than it saves.
+        # On a local network compression costs more than it saves.
         self._headers = {"user-agent": "phalanx", "accept-encoding": "identity"}
         self._credentials = credentials or StaticCredential(Credential(token, tls))
         self._session: aiohttp.ClientSession | None = None
 
     async def send(self, request: Request) -> Reply | StreamReply:
-        """Ask over a connection that is kept for the next request, or for a watch until its end."""
+        """Send a request over a pooled connection; a watch keeps its connection until its end."""
         try:
             response = await self._request(request)
             if is_watch(request) and response.status < 300:
@@ -99,7 +99,8 @@ class HttpTransport:
         shown = await self._credentials.get()
         response = await self._send_once(request, shown)
         if response.status == _UNAUTHORIZED and self._credentials.invalidate(shown):
-            # Nothing was carried out, so that anything may be sent again.
+            # The server rejected the credential before it did anything: any request may be
+            # repeated.
             response.release()
             response = await self._send_once(request, await self._credentials.get())
         return response
@@ -119,7 +120,7 @@ class HttpTransport:
         )
 
     def _open_session(self) -> aiohttp.ClientSession:
-        """The session, made when it is first needed, since it belongs to the running loop."""
+        """Return the session, created on first use because it belongs to the running loop."""
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=self._limits.max_connections),
@@ -160,8 +161,8 @@ class HttpTransport:
         except _NETWORK_ERRORS as error:
             raise Unreachable(self._server, _describe_error(error)) from error
         finally:
-            # Cut, not returned for the next request: a watch has no other end. And at once: whoever
-            # closes the loop next does not wait for a farewell over TLS.
+            # Aborted instead of returned to the pool: a watch has no end. Aborting also avoids
+            # waiting for a TLS shutdown when the event loop is closed next.
             if response.connection is not None and response.connection.transport is not None:
                 response.connection.transport.abort()
             response.close()
@@ -176,7 +177,7 @@ def _describe_os_error(error: aiohttp.ClientConnectorError) -> str:
     return os.strerror(number) if number and number > 0 else str(error.os_error)
 
 
-#: The first row that fits says what went wrong in words for a person.
+#: The first matching row describes an error.
 _ERROR_DESCRIPTIONS: tuple[tuple[type[Exception], Callable[[Any], str]], ...] = (
     (aiohttp.ClientConnectorCertificateError, lambda e: _describe_untrusted(e.certificate_error)),
     (aiohttp.ClientConnectorSSLError, lambda e: f"TLS failed: {e.os_error.reason}"),

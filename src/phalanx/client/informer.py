@@ -1,8 +1,8 @@
-"""List, then watch, into a cache: how everything that acts learns what there is.
+"""Informer: lists and watches one kind into a cache.
 
-Between `client.Client` and the controllers' queues. After a cut it resumes where it was; when the
-server has forgotten that place it lists again, and its readers hear only of what differs. Never
-gives up; what may be believed of what comes is decided in `cache.Cache`, not here.
+After a broken connection it resumes at the last revision; if the server has compacted that
+revision, it lists again, and handlers are notified of the differences only. It never gives up.
+Which input is newer is decided by `ObjectCache`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Generic, TypeVar, Unpack
 
+from phalanx import logs
 from phalanx.api.errors import ApiError, Expired, Forbidden, NotFound, Timeout
 from phalanx.api.kinds import Kind
 from phalanx.client.cache import ObjectCache
@@ -21,7 +22,9 @@ from phalanx.client.protocol import HasMetadata, ListScope, WatchDecoder, WatchE
 from phalanx.client.transports import Unreachable
 from phalanx.randomness import Random
 
-#: Seconds between attempts that fail, at least and at most.
+LOG = logs.component("informer")
+
+#: Minimum and maximum seconds between failing attempts.
 MIN_BACKOFF, MAX_BACKOFF = 1.0, 30.0
 
 R = TypeVar("R", bound=HasMetadata)
@@ -30,11 +33,10 @@ R = TypeVar("R", bound=HasMetadata)
 class Informer(Generic[R]):
     """A cache of one kind, or of a part of it, that follows the server while `run` runs.
 
-    `synced` is set once the cache has been filled. Each function in `settled` is called after the
-    changes that came together were all applied, so that its owner can act once for all of them.
-    `failure` is what is wrong at present, if anything. One that is `optional` counts as filled,
-    with nothing, as soon as the server says that its kind may not be read or is not there; it goes
-    on asking.
+    `synced` is set once the cache is filled. Each function in `settled` is called after a batch of
+    changes was applied, so that its owner acts once per batch. `failure` is the present error, if
+    any. An `optional` informer counts as synced, with no objects, as soon as the server answers
+    that its kind is forbidden or not served; it keeps asking.
     """
 
     def __init__(
@@ -59,12 +61,14 @@ class Informer(Generic[R]):
             try:
                 await self._list_and_watch()
             except (ApiError, Unreachable) as error:
+                self._log_failure(error)
                 self.failure = error
-                # 410: our place is forgotten. 504: it is in the future, so another history began.
+                # 410: the revision was compacted. 504: the revision is in the future, so the
+                # server has another history.
                 self._has_listed = self._has_listed and not isinstance(error, Expired | Timeout)
                 if self._optional and isinstance(error, Forbidden | NotFound):
                     self.synced.set()
-            # What lasted so long was a pause by itself, or a watch with nothing to tell.
+            # An attempt that lasted this long needs no back-off, even if it delivered nothing.
             self._is_healthy = self._is_healthy or loop.time() - start >= MAX_BACKOFF
             await asyncio.sleep(self._next_delay())
 
@@ -81,6 +85,8 @@ class Informer(Generic[R]):
 
     async def _list(self) -> None:
         listing = await self._client.list(self._kind, self._struct, **self._scope)
+        if self.synced.is_set():
+            LOG.warning("informer lists again", resource=self._kind.resource)
         if not self.cache.replace(listing):
             raise Timeout(
                 f"the server listed {self._kind.plural} as of revision {listing.revision}, "
@@ -99,8 +105,13 @@ class Informer(Generic[R]):
         for settled in self.on_batch:
             settled()
 
+    def _log_failure(self, error: ApiError | Unreachable) -> None:
+        """Log why the watch ended; the same failure is a warning once, then at debug level."""
+        write = LOG.debug if str(error) == str(self.failure) else LOG.warning
+        write("informer disconnected", resource=self._kind.resource, reason=error)
+
     def _next_delay(self) -> float:
-        """Nothing after an attempt that went well, then longer and longer."""
+        """Return no delay after a successful attempt, then growing ones."""
         if self._is_healthy:
             self._max_delay = MIN_BACKOFF
             return 0.0

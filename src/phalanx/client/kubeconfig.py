@@ -1,8 +1,7 @@
-"""Which server, as whom: kubeconfig files, read and written, and what a pod of a cluster finds.
+"""Reads and writes kubeconfig files, and finds the in-cluster configuration.
 
-The command line reads one and connects; `phalanx up` writes one. Several files count as one, in
-which the first to say something is right. What we do not support is refused by name, never ignored.
-Runs no program itself: `plugins` does, when the first request is made.
+Several files are merged; the first one that sets a field wins. Unsupported fields are errors, never
+ignored. Exec plugins run in `credentials`, at the first request.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from phalanx.client.credentials import (
 from phalanx.client.transports import Transport
 from phalanx.clock import WallClock
 
-#: Fields that change whom we talk to, or as whom, and that we do not understand.
+#: Fields that select the server or the user and that we do not support.
 _UNSUPPORTED = {
     "context": (),
     "cluster": ("proxy-url",),
@@ -42,27 +41,27 @@ _UNSUPPORTED = {
 }
 
 
-#: What a program that hands out credentials may be told of a cluster, beside its authority.
+#: Cluster fields that an exec plugin receives, in addition to the CA.
 _PLUGIN_CLUSTER_FIELDS = (
     "server",
     "tls-server-name",
     "insecure-skip-tls-verify",
     "disable-compression",
 )
-#: Where a pod finds what its service account is known by.
+#: Where a pod finds the credentials of its service account.
 SERVICE_ACCOUNT_DIRECTORY = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 class KubeconfigError(Exception):
-    """A kubeconfig is missing, broken, or asks for what we cannot do: in one sentence."""
+    """A kubeconfig is missing, malformed or unsupported; the message is one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """A server, and a credential for it. `ca`, `certificate` and `key` are PEM texts.
+    """A server and a credential for it; `ca`, `certificate` and `key` are PEM texts.
 
-    A token that stands in a file is read from there again and again; a `plugin` hands out what is
-    not here. `name` is the one in the server's certificate, if that is another than in its URL.
+    A token file is read again regularly; a `plugin` provides credentials that are not stored here.
+    The TLS server name differs from the host of the URL if it is set.
     """
 
     server: str
@@ -78,7 +77,7 @@ class ClientConfig:
 
 
 def kubeconfig_paths(environment: Mapping[str, str], default: Path) -> list[Path]:
-    """Where to look: the files that $KUBECONFIG names, or else the one that the caller knows."""
+    """Return the files of $KUBECONFIG, or else the given default."""
     named = [Path(part) for part in environment.get("KUBECONFIG", "").split(os.pathsep) if part]
     return named or [default]
 
@@ -86,7 +85,7 @@ def kubeconfig_paths(environment: Mapping[str, str], default: Path) -> list[Path
 def load_in_cluster(
     environment: Mapping[str, str], folder: Path = SERVICE_ACCOUNT_DIRECTORY
 ) -> ClientConfig | None:
-    """The server of the cluster in which this process is a pod, if it is one."""
+    """Return the configuration of a pod in a cluster, if this process runs in one."""
     host, port = (environment.get(f"KUBERNETES_SERVICE_{part}", "") for part in ("HOST", "PORT"))
     if not host or not (folder / "token").exists():
         return None
@@ -100,7 +99,7 @@ def load_in_cluster(
 
 
 def load(paths: Sequence[Path], context: str = "") -> ClientConfig:
-    """What the files say about a context, or else about the current one."""
+    """Return the configuration of a context, by default the current one."""
     files = [_KubeconfigFile(path, _read_yaml(path)) for path in paths if path.exists()]
     if not files:
         raise KubeconfigError(f"there is no kubeconfig at {' or '.join(map(str, paths))}")
@@ -114,7 +113,7 @@ def load(paths: Sequence[Path], context: str = "") -> ClientConfig:
 
 
 def create_client(access: ClientConfig) -> Client:
-    """A client of that server, which must prove its identity unless `insecure` says otherwise."""
+    """Return a client; the server is verified unless `insecure` is set."""
     return Client(create_transport(access))
 
 
@@ -133,7 +132,7 @@ def create_transport(access: ClientConfig) -> Transport:
 
 
 def _credential_source(access: ClientConfig) -> CredentialSource:
-    """Where the credential comes from. Raises ValueError."""
+    """Return the credential source. Raises ValueError."""
     is_private = access.server.startswith("https:")
     trust = ServerTrust(access.ca, access.insecure) if is_private else None
     tls = trust.ssl_context(access.certificate, access.key) if trust else None
@@ -150,9 +149,9 @@ def write(
     path: Path, server: str, ca_pem: str, token: str = "", name: str = "phalanx", *,
     client_certificate: tuple[str, str] | None = None,
 ) -> None:  # fmt: skip
-    """Put a kubeconfig of one context in place, whole or not at all, for its owner's eyes only.
+    """Write a kubeconfig with one context atomically, readable by its owner only.
 
-    Its user is known by a token, or by a `pair`: a certificate and its key, as PEM texts.
+    The user has a token or a client certificate (certificate and key as PEM texts).
     """
     cluster = {"server": server, "certificate-authority-data": _base64(ca_pem)}
     user = {"token": token}
@@ -181,7 +180,7 @@ class _KubeconfigFile:
 
 @dataclass(frozen=True, slots=True)
 class _ConfigEntry:
-    """One context, cluster or user, in a file to which its references are relative."""
+    """One context, cluster or user entry, and the file to which its paths are relative."""
 
     title: str
     content: Object
@@ -194,7 +193,7 @@ class _ConfigEntry:
         return value
 
     def read_file(self, name: str) -> str:
-        """What the file that a field names holds."""
+        """Return the content of the file that a field names."""
         reference = self.text(name)
         try:
             return (self.folder / reference).read_text() if reference else ""
@@ -204,7 +203,7 @@ class _ConfigEntry:
             ) from error
 
     def pem(self, name: str) -> str:
-        """A field that is there itself, encoded, or as the name of a file."""
+        """Return a PEM text that is embedded or in a file."""
         inline = self.text(f"{name}-data")
         try:
             return (
@@ -229,7 +228,7 @@ def _read_yaml(path: Path) -> Object:
 
 
 def _find_entry(files: Sequence[_KubeconfigFile], section: str, name: str) -> _ConfigEntry:
-    """The first entry of that name; a field in it that we would have to ignore is refused."""
+    """Return the first entry of a name. Raises KubeconfigError for unsupported fields."""
     for file in files:
         for row in file.content.get(f"{section}s") or ():
             if isinstance(row, dict) and row.get("name") == name:
@@ -249,7 +248,9 @@ def _check_supported(
 
 def _find_user(files: Sequence[_KubeconfigFile], chosen: _ConfigEntry) -> _ConfigEntry:
     name = chosen.text("user")
-    return _find_entry(files, "user", name) if name else _ConfigEntry("nobody", {}, chosen.folder)
+    return (
+        _find_entry(files, "user", name) if name else _ConfigEntry("anonymous", {}, chosen.folder)
+    )
 
 
 def _build_config(cluster: _ConfigEntry, user: _ConfigEntry, namespace: str) -> ClientConfig:
@@ -272,17 +273,19 @@ def _build_config(cluster: _ConfigEntry, user: _ConfigEntry, namespace: str) -> 
 
 
 def _parse_plugin(cluster: _ConfigEntry, user: _ConfigEntry) -> CredentialPlugin | None:
-    """The program that hands out the user's credential, if there is one."""
+    """Return the exec plugin of a user, if there is one."""
     if not user.content.get("exec"):
         return None
-    told = {name: value for name in _PLUGIN_CLUSTER_FIELDS if (value := cluster.content.get(name))}
+    cluster_info = {
+        name: value for name in _PLUGIN_CLUSTER_FIELDS if (value := cluster.content.get(name))
+    }
     if ca := cluster.pem("certificate-authority"):
-        told["certificate-authority-data"] = _base64(ca)
+        cluster_info["certificate-authority-data"] = _base64(ca)
     for extension in cluster.content.get("extensions") or ():
         if extension.get("name") == EXEC_EXTENSION:
-            told["config"] = extension.get("extension")
+            cluster_info["config"] = extension.get("extension")
     try:
-        return parse_plugin(user.content["exec"], user.folder, told)
+        return parse_plugin(user.content["exec"], user.folder, cluster_info)
     except InvalidPlugin as error:
         raise KubeconfigError(f"exec of {user.title} {error}") from error
 
@@ -305,7 +308,7 @@ def _base64(text: str) -> str:
 
 
 def _write_atomically(path: Path, text: str) -> None:
-    """Write beside the file and then rename, so that nobody ever reads half of it."""
+    """Write to a temporary file and rename it, so that readers never see a partial file."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with open(handle, "w") as file:

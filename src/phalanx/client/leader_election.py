@@ -1,15 +1,14 @@
-"""Who leads: of several equal candidates the one that holds a Lease, and for how long.
+"""Leader election: of several candidates, the holder of a Lease leads.
 
-Beside the informers: whoever may not act twice at the same time stands for election and does its
-duty while it leads. The records are those of client-go, so that candidates of both kinds can share
-a Lease. Never trusts another machine's clock: a lease has expired when it was not seen to change
-for as long as it lasts. Leading is no licence: for a moment two may believe to lead, and what they
-write must be safe by its preconditions.
+The Lease's fields are those of client-go, so candidates of both implementations can share a Lease.
+Clocks of other machines are not trusted: a lease has expired when it was not seen to change for its
+duration. Leadership is no guarantee: for a moment two candidates may believe to lead, and their
+writes must be safe by their preconditions.
 
-    nobody's, or expired ──take──▶ ours ──renew, every `retry` seconds──▶ ours
-                                    ├─ somebody else's ─────────────────▶ lost, at once
-                                    ├─ not renewed for `renew` seconds ─▶ lost
-                                    └─ the end of the duty ─────────────▶ given back
+    free, or expired ──acquire──▶ held ──renew, every `retry` seconds──▶ held
+                                   ├─ held by another candidate ───────▶ lost, at once
+                                   ├─ not renewed for `renew` seconds ─▶ lost
+                                   └─ the run ends ────────────────────▶ released
 """
 
 from __future__ import annotations
@@ -28,17 +27,18 @@ from phalanx.client.transports import Unreachable
 from phalanx.clock import Clock
 from phalanx.randomness import Random
 
-#: Candidates that began together drift apart: they wait up to so many times longer.
+#: Upper factor of the retry jitter, which spreads candidates that started together.
 _RETRY_JITTER = 2.2
-#: Seconds that giving a lease back may take.
+#: Seconds that releasing a lease may take.
 _RELEASE_TIMEOUT = 0.7
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimings:
-    """Seconds: how long a lease lasts, how long a leader tries to renew it, how often anyone tries.
+    """Seconds: the duration of a lease, the deadline for renewing it, the retry period.
 
-    The first is longer than the second, so that who loses the server stops before another begins.
+    The duration exceeds the deadline, so that a leader that loses the server stops before another
+    candidate starts.
     """
 
     lease_duration: int = 15
@@ -47,10 +47,10 @@ class LeaseTimings:
 
 
 class LeaderElector:
-    """One candidate, by its identity, for the lease of that name.
+    """One candidate for a lease.
 
-    `holder` is who led when the lease was last seen ("": nobody), `failure` what is wrong with
-    reading or writing it at present, if anything.
+    `holder` is the identity that held the lease when it was last seen ("": none), `failure` the
+    present error of reading or writing the lease.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class LeaderElector:
         self._observed_at = self._renewed_at = 0.0
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Wait to be the leader and do a duty; ends with it, or with the leadership."""
+        """Wait for leadership and run; ends with the run or with the leadership."""
         while not await self._try_acquire_or_renew():
             retry = self._timings.retry_period
             await asyncio.sleep(self._random.between(retry, retry * _RETRY_JITTER))
@@ -79,7 +79,7 @@ class LeaderElector:
             await self._release()
 
     async def _renew_until_lost(self) -> None:
-        """Renew for as long as that works."""
+        """Renew until renewing fails."""
         loop, terms = asyncio.get_running_loop(), self._timings
         while True:
             await asyncio.sleep(terms.retry_period)
@@ -93,7 +93,7 @@ class LeaderElector:
                 return
 
     async def _try_acquire_or_renew(self) -> bool:
-        """Take or renew the lease; whether it is ours then."""
+        """Acquire or renew the lease; return whether it is held."""
         begin = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self._timings.renew_deadline / 2):
@@ -109,7 +109,7 @@ class LeaderElector:
         return leads
 
     async def _acquire_or_renew(self) -> str:
-        """Have the lease if it can be had; who holds it then."""
+        """Acquire or renew the lease if possible; return its holder."""
         try:
             lease = await self._client.get(LEASE, self._key)
         except NotFound:
@@ -126,7 +126,7 @@ class LeaderElector:
         return self._identity
 
     def _observe(self, lease: Object) -> None:
-        """Note what the lease says, and since when."""
+        """Record the content of the lease and the time of its last change."""
         spec = lease.get("spec") or {}
         if spec != self._observed_spec:
             self._observed_spec, self._observed_at = spec, asyncio.get_running_loop().time()
@@ -136,7 +136,7 @@ class LeaderElector:
         return asyncio.get_running_loop().time() >= self._observed_at + lasts
 
     def _held_spec(self, old: Object) -> Object:
-        """What the lease is to say: that it is ours, from now or still."""
+        """Return the spec of the lease with this candidate as its holder."""
         now = micro_timestamp(self._clock.now())
         new = {**old, "leaseDurationSeconds": self._timings.lease_duration, "renewTime": now}
         if old.get("holderIdentity") == self._identity:
@@ -147,7 +147,7 @@ class LeaderElector:
         }  # fmt: skip
 
     async def _release(self) -> None:
-        """Let the next one begin at once, if the lease is still ours and the server is there."""
+        """Release the lease if it is still held, so that another candidate can start at once."""
         try:
             async with asyncio.timeout(_RELEASE_TIMEOUT):
                 lease = await self._client.get(LEASE, self._key)

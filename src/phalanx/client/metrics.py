@@ -1,7 +1,6 @@
-"""What is measured of whoever uses the API: work queues and informers, read when somebody asks.
+"""Metrics of clients: work queues and informers.
 
-A `client.Client` carries the Metrics of its process; a loop and an informer report themselves there
-when they are made.
+A `Client` carries the Metrics of its process; reconcile loops and informers register there.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ METRICS = (
 
 
 def observe_queue(metrics: Metrics, name: str, queue: WorkQueue[Any]) -> None:
-    """Have told how a work queue goes."""
+    """Register a work queue."""
     depth, adds = metrics.series(QUEUE_DEPTH, name), metrics.series(QUEUE_ADDS, name)
     retries = metrics.series(QUEUE_RETRIES, name)
     queue.on_dequeued = metrics.series(QUEUE_DURATION, name).observe
@@ -66,12 +65,12 @@ class MeasuredInformer(Protocol):
 
     @property
     def cache(self) -> Sized:
-        """What it holds."""
+        """Its cache."""
         ...
 
 
 def observe_informer(metrics: Metrics, resource: str, informer: MeasuredInformer) -> None:
-    """Have told how an informer goes."""
+    """Register an informer."""
     held, failing = (
         metrics.series(INFORMER_OBJECTS, resource),
         metrics.series(INFORMER_FAILING, resource),

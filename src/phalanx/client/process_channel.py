@@ -1,12 +1,12 @@
-"""A line between two processes that trust each other: requests and answers both ways, multiplexed.
+"""A channel between two processes that trust each other: multiplexed requests in both directions.
 
-`Line.ask` is a handler like any other, which `transports.InProcess` can be given, but the one who
-answers is the handler in the process at the other end of a pair of sockets: no HTTP, no TLS, no
-credential, as nobody else holds an end of it. Whoever asks says as whom.
+`ProcessChannel.request` is a handler, which `InProcessTransport` can use; the handler in the
+process at the other end of a socket pair answers. There is no HTTP, TLS or credential, because no
+other process has an end of the channel; the requesting process names the user.
 
-    ask ─▶ Ask ══▶ handler ─▶ Answer, or Answer and Pieces ══▶ Reply, or Stream
+    request ─▶ RequestFrame ══▶ handler ─▶ ReplyFrame, ChunkFrames ══▶ Reply, or Stream
 
-Carries, and never reads what it carries. When the other process ends, so does the line.
+The channel never interprets what it carries. It ends with the other process.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ import orjson
 from phalanx.api.wire import Handler, Reply, Request, StreamReply, UserInfo
 from phalanx.client.transports import Unreachable
 
-#: Bytes of a stream that may wait for their reader; whoever reads more slowly loses the stream.
+#: Bytes of a stream that may be buffered; a slower reader loses the stream.
 MAX_UNREAD_BYTES = 64 << 20
-#: Bytes that may wait to be sent before streams wait too.
+#: Bytes that may wait to be sent before streams are paused.
 _HIGH_WATER = 1 << 20
-#: Bytes of the number before each frame that says how long it is.
+#: Bytes of the length prefix of a frame.
 _LENGTH_BYTES = 4
 _PEER = "the other process"
 
@@ -36,7 +36,7 @@ Headers = tuple[tuple[str, str], ...]
 
 
 class RequestFrame(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
-    """A request, under a number."""
+    """A request with its call number."""
 
     call: int
     method: str
@@ -48,7 +48,7 @@ class RequestFrame(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False
 
 
 class ReplyFrame(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):
-    """A whole answer or, where there is no body, the head of a stream."""
+    """A whole reply or, without a body, the head of a stream."""
 
     call: int
     code: int
@@ -58,14 +58,14 @@ class ReplyFrame(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):
 
 
 class ChunkFrame(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False):
-    """The next piece of a stream; an empty one ends it."""
+    """The next chunk of a stream; an empty one ends it."""
 
     call: int
     data: bytes
 
 
 class CloseFrame(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=False):
-    """No more of an answer is wanted."""
+    """The caller wants no more of a reply."""
 
     call: int
 
@@ -76,7 +76,7 @@ _encode_frame = msgspec.msgpack.Encoder().encode
 
 
 class ProcessChannel(asyncio.Protocol):
-    """One end. `ended` when the other process has gone, or the line was closed."""
+    """One end of a channel; `ended` is set when the other process is gone or it was closed."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler, self._calls = handler, 0
@@ -92,15 +92,15 @@ class ProcessChannel(asyncio.Protocol):
 
     @classmethod
     async def connect(cls, sock: socket.socket, handler: Handler) -> ProcessChannel:
-        """The end that a socket of a pair is."""
+        """Return the channel over one socket of a pair."""
         loop = asyncio.get_running_loop()
         _, line = await loop.create_unix_connection(lambda: cls(handler), sock=sock)
         return line
 
-    # ------------------------------------------------------------------------------- asking
+    # ----------------------------------------------------------------------------- requesting
 
     async def request(self, request: Request) -> Reply | StreamReply:
-        """Carry a request to the other end's handler, and its answer back."""
+        """Send a request to the handler at the other end and return its reply."""
         if self.closed.done():
             raise Unreachable(_PEER, "it has ended")
         self._calls = call = self._calls + 1
@@ -124,7 +124,7 @@ class ProcessChannel(asyncio.Protocol):
             self._abandon(call)
 
     def _abandon(self, call: int) -> None:
-        """Want no more of an answer."""
+        """Give up a call."""
         if self._pending_calls.pop(call, None) or self._incoming_streams.pop(call, None):
             self._send_frame(CloseFrame(call))
 
@@ -152,13 +152,13 @@ class ProcessChannel(asyncio.Protocol):
         del self._handler_tasks[call]
         self._outgoing_streams.discard(call)
         if not task.cancelled():
-            # A handler answers whatever happens; one that does not is a bug and must be seen.
+            # A handler returns errors as replies; one that raises is a bug and must surface.
             task.result()
 
-    # ---------------------------------------------------------------------------- the frames
+    # ------------------------------------------------------------------------------- frames
 
     def _send_frame(self, frame: Frame) -> None:
-        """Have a frame sent with all others of this turn of the loop: each time wakes a process."""
+        """Send a frame with all others of this loop iteration: each write wakes a process."""
         if not self._send_buffer:
             asyncio.get_running_loop().call_soon(self._flush)
         packed = _encode_frame(frame)
@@ -181,7 +181,7 @@ class ProcessChannel(asyncio.Protocol):
                 if inbox := self._incoming_streams.get(frame.call):
                     inbox.put(frame.data)
             case CloseFrame():
-                # What is being done is still done; a watch ends.
+                # The work goes on; a watch ends.
                 if frame.call in self._outgoing_streams:
                     self._handler_tasks[frame.call].cancel()
 
@@ -191,15 +191,15 @@ class ProcessChannel(asyncio.Protocol):
                 self._incoming_streams[answer.call] = _StreamBuffer()
             asked.set_result(answer)
 
-    # -------------------------------------------------------------------- what the loop calls
+    # ------------------------------------------------------------------- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The line stands."""
+        """The channel is connected."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(_HIGH_WATER)
 
     def data_received(self, data: bytes) -> None:
-        """Frames have come, of which the last may not be whole."""
+        """Frames have arrived; the last one may be incomplete."""
         self._receive_buffer += data
         at, size = 0, len(self._receive_buffer)
         with memoryview(self._receive_buffer) as view:
@@ -221,7 +221,7 @@ class ProcessChannel(asyncio.Protocol):
         self._writable.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The other process has gone: whoever waits for it is told, what it wanted is let be."""
+        """The other process is gone: pending calls fail, its own calls are cancelled."""
         self._writable.set()
         for asked in self._pending_calls.values():
             asked.set_exception(Unreachable(_PEER, "it has ended"))
@@ -234,13 +234,13 @@ class ProcessChannel(asyncio.Protocol):
             self.closed.set_result(None)
 
     def close(self) -> None:
-        """Hang up, when all is said."""
+        """Close after all pending frames are sent."""
         self._flush()
         self._transport.close()
 
 
 class _StreamBuffer:
-    """What has come of a stream and was not taken yet."""
+    """The chunks of a stream that were not read yet."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -248,7 +248,7 @@ class _StreamBuffer:
         self._has_data = asyncio.Event()
 
     def put(self, data: bytes) -> None:
-        """A piece has come; of a stream that was cut nothing is kept."""
+        """Append a chunk; a stream that was cut ignores it."""
         if self._error:
             return
         self._pieces.append(data)
@@ -258,13 +258,13 @@ class _StreamBuffer:
         self._has_data.set()
 
     def fail(self, trouble: Unreachable) -> None:
-        """Nothing more will come, and what came is not all."""
+        """End the stream with an error."""
         self._error = trouble
         self._pieces.clear()
         self._has_data.set()
 
     async def take(self) -> bytes:
-        """All that has come since the last time; nothing at the end."""
+        """Return all chunks since the last call; nothing at the end."""
         await self._has_data.wait()
         self._has_data.clear()
         if self._error:

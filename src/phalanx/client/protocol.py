@@ -1,11 +1,8 @@
-"""What to ask an API server: verbs, kinds and options as requests. No I/O.
+"""Requests to an API server and its replies as values. No I/O.
 
-`client.Client` sends what is made here; `answers` reads what comes back.
-
-What an API server answered: bytes as objects, lists, watch events and errors. No I/O.
-
-The other half of `requests`; `client.Client` has every answer read here. A refusal becomes the
-ApiError that the server meant; what makes no sense becomes a ServerError, never another exception.
+The first half builds requests from verbs, kinds and options. The second half decodes replies to
+objects, lists, watch events and errors: an error reply becomes the ApiError that the server meant,
+a malformed reply a ServerError.
 """
 
 from __future__ import annotations
@@ -51,7 +48,7 @@ _WATCH_QUERY = "watch=true&allowWatchBookmarks=true"
 
 
 class ListScope(TypedDict, total=False):
-    """Which part of a collection; all of it where nothing is said."""
+    """A part of a collection; empty fields do not restrict it."""
 
     namespace: str
     label_selector: str
@@ -68,7 +65,7 @@ def build_request(
     body: bytes | Object = b"",
     content: str = JSON,
 ) -> Request:
-    """A verb on an object, or on a collection where the name is empty. Drops empty options."""
+    """Build a request for an object, or for a collection if the name is empty."""
     if verb in _VERBS_WITH_NAME and not key.name:
         raise BadRequest(f"the name of the {kind.name} to {verb} is empty")
     for part in key:
@@ -83,7 +80,7 @@ def build_request(
 def collection_request(
     verb: str, kind: Kind, scope: ListScope, query: Mapping[str, str | int]
 ) -> Request:
-    """A list or a watch of a part of a collection."""
+    """Build a list or watch request for a part of a collection."""
     selectors = {
         "labelSelector": scope.get("label_selector", ""),
         "fieldSelector": scope.get("field_selector", ""),
@@ -94,22 +91,22 @@ def collection_request(
 
 
 def request_headers(body: bytes | Object, content: str = JSON) -> dict[str, str]:
-    """What is said about a body, if there is one, and about the answer."""
+    """Return the headers for a body, if there is one, and for the reply."""
     return {"accept": JSON, "content-type": content} if body else {"accept": JSON}
 
 
 def is_watch(request: Request) -> bool:
-    """Whether a request made here is to be answered in pieces."""
+    """Whether a request is a watch, which is answered in chunks."""
     return request.query.startswith(_WATCH_QUERY)
 
 
 def encode_patch(change: Object | Sequence[Object]) -> bytes | Object:
-    """The body of a patch: an object stays one, the operations of a JSON patch become bytes."""
+    """Return the body of a patch: an object, or the bytes of a JSON patch."""
     return change if isinstance(change, dict) else orjson.dumps(change)
 
 
 def delete_options(uid: str, version: str, grace: int | None, propagation: str) -> Object:
-    """How to delete, and what must still hold for it."""
+    """Return the body of a deletion: propagation, grace period, preconditions."""
     preconditions = {"uid": uid, "resourceVersion": version}
     options: Object = {
         "gracePeriodSeconds": grace,
@@ -121,40 +118,40 @@ def delete_options(uid: str, version: str, grace: int | None, propagation: str) 
 
 
 def _check_segment(part: str) -> None:
-    """A name is one segment of a path and must not be able to mean another path."""
+    """Return a path segment. Raises ValueError if it could change the path."""
     if part in (".", "..") or "/" in part or "%" in part:
         raise BadRequest(f'"{part}" is no name: "." and ".." are not, nor what holds "/" or "%"')
 
 
-#: One watch event may have so many bytes.
+#: Maximum size of a watch event in bytes.
 MAX_EVENT_BYTES = 4 * 1024 * 1024
-#: However long a server asks us to stay away, we come back after so many seconds.
+#: Maximum seconds to wait for Retry-After.
 MAX_RETRY_AFTER = 30.0
 
-#: Which refusal a code means where the body does not say: a proxy's answer, an old reason.
+#: Errors by status code, for replies without a reason: from a proxy, for example.
 _ERROR_BY_CODE: dict[int, type[ApiError]] = {
     error.code: error
     for error in (Unauthorized, Forbidden, NotFound, Conflict, Expired, TooManyRequests, Timeout)
 }
-#: Codes with which a server says that it has not even begun.
+#: Codes of requests that the server has not started.
 _RETRY_CODES = (429, 503)
-#: What a decoder throws at bytes that are not what they should be.
+#: Errors of decoders for malformed bytes.
 _DECODE_ERRORS = (ValueError, RecursionError)
 
 T = TypeVar("T")
 
 
 class HasMetadata(Protocol):
-    """A struct of an object: it has metadata."""
+    """A struct with metadata."""
 
     @property
     def metadata(self) -> ObjectMeta:
-        """Its metadata."""
+        """The metadata of the object."""
         ...
 
 
 class WatchEvent(NamedTuple, Generic[T]):
-    """One change that a watch tells of: ADDED, MODIFIED or DELETED, at a revision."""
+    """A watch event: ADDED, MODIFIED or DELETED, at a revision."""
 
     type: str
     object: T
@@ -162,21 +159,21 @@ class WatchEvent(NamedTuple, Generic[T]):
 
 
 class Listing(NamedTuple, Generic[T]):
-    """All objects of a collection, as they were at one revision."""
+    """All objects of a collection at one revision."""
 
     items: Sequence[T]
     revision: int
 
 
 class ListMeta(Struct, frozen=True, rename="camel"):
-    """The revision of a list, and the token for its next page, if there is one."""
+    """The revision of a list, and the continue token of its next page."""
 
     resource_version: str = ""
     more: str = msgspec.field(name="continue", default="")
 
 
 class ObjectListPage(Struct, Generic[T], frozen=True):
-    """A list, or a part of one."""
+    """A list, or one page of it."""
 
     metadata: ListMeta = ListMeta()
     items: tuple[T, ...] | None = None
@@ -197,7 +194,7 @@ _STATUS_DECODER = Decoder(dict[str, Any])
 
 
 def decode_reply(reply: Reply, struct: type[T]) -> T:
-    """A successful answer as a value of that type; a refusal is raised."""
+    """Decode a successful reply. Raises the ApiError of any other reply."""
     try:
         return msgspec.json.decode(ensure_success(reply).body, type=struct)
     except _DECODE_ERRORS as error:
@@ -205,14 +202,14 @@ def decode_reply(reply: Reply, struct: type[T]) -> T:
 
 
 def ensure_success(reply: Reply) -> Reply:
-    """The same answer, if it is no refusal; a refusal is raised."""
+    """Return a successful reply. Raises the ApiError of any other reply."""
     if not 200 <= reply.code < 300:
         raise error_from_reply(reply)
     return reply
 
 
 def error_from_reply(reply: Reply) -> ApiError:
-    """The error that an answer other than a success means."""
+    """Return the error of an unsuccessful reply."""
     try:
         return _error_from_status(reply.code, _STATUS_DECODER.decode(reply.body))
     except _DECODE_ERRORS:
@@ -220,12 +217,12 @@ def error_from_reply(reply: Reply) -> ApiError:
 
 
 def list_page_type(struct: type[T]) -> type[ObjectListPage[T]]:
-    """The type of a page of such objects."""
+    """Return the type of a page of objects."""
     return cast("type[ObjectListPage[T]]", GenericAlias(ObjectListPage, (struct,)))
 
 
 def parse_revision(version: str) -> int:
-    """A resourceVersion as the number that it is on every server with one history."""
+    """Return a resourceVersion as a number."""
     try:
         return int(version)
     except ValueError as error:
@@ -233,7 +230,7 @@ def parse_revision(version: str) -> int:
 
 
 def retry_after(reply: Reply) -> float | None:
-    """The seconds after which a server that is too busy wants to be asked again, if it says so."""
+    """Return the seconds of Retry-After if the server is busy."""
     if reply.code not in _RETRY_CODES:
         return None
     asked = next((value for name, value in reply.headers if name.lower() == "retry-after"), "")
@@ -241,10 +238,10 @@ def retry_after(reply: Reply) -> float | None:
 
 
 class WatchDecoder(Generic[T]):
-    """Turns the bytes of one watch into events and remembers where to resume.
+    """Decodes the bytes of one watch to events and remembers the revision to resume at.
 
-    Never raises: after the server's own last word, or what cannot be read, `error` is set and no
-    event comes any more.
+    It never raises: after the server's error event or malformed bytes, `error` is set and no event
+    follows.
     """
 
     def __init__(self, struct: type[T], since: int = 0) -> None:
@@ -254,7 +251,7 @@ class WatchDecoder(Generic[T]):
         self._incomplete_line = b""
 
     def feed(self, data: bytes) -> list[WatchEvent[T]]:
-        """The events that are complete with these bytes. Bookmarks only move the revision."""
+        """Return the events that these bytes complete; bookmarks only advance the revision."""
         events: list[WatchEvent[T]] = []
         if self.error is not None:
             return events

@@ -1,16 +1,13 @@
-"""How a request reaches a server: the protocol, and the way inside one process.
+"""How a request reaches a server.
 
-`http.Http` is its peer over the network; `client.Client` holds one of them and cannot tell which.
-Carries, and never reads what it carries.
+    InProcessTransport          calls a handler in this process, or over a ProcessChannel
+    http.HttpTransport          HTTPS
+    ReadOnlyTransport           wraps a transport and lets only GET through
+    DenialReportingTransport    wraps a transport and reports each forbidden request once
 
-A transport that only reads: whoever holds a client over it cannot change anything by mistake.
-
-Around another transport; lets GET through and nothing else.
-
-A way to a server that says, once, what the server forbids: whoever runs a part would not know.
-
-Around another transport. Loops try again what was refused, for ever; a missing right is for a
-person to give. What they may not read, informers tell themselves.
+A `Client` holds one of them and does not know which. Transports never interpret what they carry.
+Denials are reported because controllers retry forbidden requests without an end, and only a person
+can grant a missing right; informers report missing read rights themselves.
 """
 
 from __future__ import annotations
@@ -24,19 +21,19 @@ from phalanx.client.protocol import error_from_reply
 
 
 class Transport(Protocol):
-    """A way to a server. A refusal is a Reply; only a server that is not there is Unreachable."""
+    """A way to a server. An error is a Reply; Unreachable is raised if there is no server."""
 
     async def send(self, request: Request) -> Reply | StreamReply:
-        """Carry one request there and its answer back."""
+        """Send one request and return its reply."""
         ...
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         ...
 
 
 class Unreachable(Exception):
-    """No answer came, or only half of one. Whether the request was carried out is not known."""
+    """No reply, or a partial one, was received. The request may or may not have been executed."""
 
     def __init__(self, server: str, cause: str) -> None:
         super().__init__(f"cannot reach {server}: {cause}")
@@ -44,62 +41,62 @@ class Unreachable(Exception):
 
 
 class InProcessTransport:
-    """Straight into a handler, here or at the end of a line; nobody authenticates the user."""
+    """Calls a handler directly; the user of the request is trusted."""
 
     def __init__(self, handler: Handler, user: UserInfo) -> None:
         self._handler, self._user = handler, user
 
     async def send(self, request: Request) -> Reply | StreamReply:
-        """Ask the handler."""
+        """Call the handler."""
         method, path, query = request.method, request.path, request.query
         asked = Request(method, path, query, request.headers, request.body, self._user)
         return await self._handler(asked)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Close nothing."""
 
 
 class ReadOnlyTransport:
-    """The way to a server for those who look."""
+    """A transport for commands that only read."""
 
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
 
     async def send(self, request: Request) -> Reply | StreamReply:
-        """Carry a request that reads; another one is a bug of whoever sends it."""
+        """Send a GET request; any other is a bug of the caller."""
         if request.method != "GET":
             raise AssertionError(f"{request.method} {request.path} on a way that only reads")
         return await self._inner.send(request)
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         await self._inner.close()
 
 
-#: Different refusals that are told; more would be noise.
+#: Maximum number of distinct denials that are reported.
 _MAX_REPORTED = 100
 
 
 class DenialReportingTransport:
-    """Carries like the transport inside it, and says what was forbidden."""
+    """Sends requests over another transport and reports denials."""
 
     def __init__(self, inner: Transport, report: Callable[[str], None]) -> None:
         self._inner, self._report = inner, report
         self._reported: set[str] = set()
 
     async def send(self, request: Request) -> Reply | StreamReply:
-        """Carry one request there and its answer back."""
+        """Send one request and return its reply."""
         answer = await self._inner.send(request)
         if isinstance(answer, Reply) and answer.code == Forbidden.code and request.method != "GET":
             self._report_once(str(error_from_reply(answer)))
         return answer
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         await self._inner.close()
 
     def _report_once(self, text: str) -> None:
-        # The same right is missing for objects of all names.
+        # The same right is missing for objects of every name.
         right = text.rpartition("is forbidden: ")[2]
         if right not in self._reported and len(self._reported) < _MAX_REPORTED:
             self._reported.add(right)

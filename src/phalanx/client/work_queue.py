@@ -1,14 +1,13 @@
-"""What a controller looks at next: a queue of keys, each at most once, in the order they came.
+"""Work queue of a controller: keys in the order they were added, each at most once.
 
-Between an informer's handlers, which add, and a controller's workers, which get and say when they
-are done. Carries names only: a worker looks at the world as it is, so that ten changes of one
-object are one piece of work. All waiting is the running loop's.
+Informer handlers add keys, workers get them and report when they are done. The queue carries keys
+only: a worker reads the present state, so ten changes of one object are one reconcile.
 
-    key is           add            get               done           timer rings
-    nowhere          queued         -                 -              queued
-    queued           queued         worked on         -              queued
-    worked on        to do again    -                 nowhere        to do again
-    to do again      to do again    -                 queued         to do again
+    key is           add            get               done           timer fires
+    absent           queued         -                 -              queued
+    queued           queued         processing        -              queued
+    processing       dirty          -                 absent         dirty
+    dirty            dirty          -                 queued         dirty
 """
 
 from __future__ import annotations
@@ -17,33 +16,36 @@ import asyncio
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-#: Seconds before the first repetition of a piece of work that failed, and the most before any.
+#: Seconds before the first retry, and the maximum before any.
 BASE_DELAY, MAX_DELAY = 0.01, 60.0
-#: Keys that a queue holds unless told otherwise.
+#: Doublings after which the delay is at its maximum.
+_MAX_DOUBLINGS = 16
+#: Default capacity.
 CAPACITY = 1_000_000
 
 K = TypeVar("K", bound=Hashable)
 
 
 class WorkQueue(Generic[K]):
-    """Keys to be worked on, by as many workers as there are; no two of them on one key.
+    """Keys to process, for any number of workers; no two workers process one key.
 
-    Bounded: a key for which there is no room is refused, and whoever added it adds it again later.
+    Bounded: a key that does not fit is refused, and its producer must add it again later.
     """
 
-    def __init__(self, capacity: int = CAPACITY) -> None:
+    def __init__(self, capacity: int = CAPACITY, *, name: str = "") -> None:
+        self.name = name
         self._capacity = capacity
         self._queue: asyncio.Queue[K] = asyncio.Queue()
-        #: Since when each key waits, or is worked on.
+        #: The time since when each key is queued or processed.
         self._queued: dict[K, float] = {}
         self._processing: dict[K, float] = {}
         self._dirty: set[K] = set()
         self._timers: dict[K, asyncio.TimerHandle] = {}
-        self._retry_delays: dict[K, float] = {}
-        #: How many keys were taken in so far, and how many of them after a failure.
+        self._failures: dict[K, int] = {}
+        #: Number of added keys, and of those that were retries.
         self.adds = self.retries = 0
         self._clock: Callable[[], float] = _zero_time
-        #: Told of the seconds that each key has waited, and was worked on.
+        #: Called with the seconds that a key was queued, and was processed.
         self.on_dequeued: Callable[[float], None] = _ignore_duration
         self.on_processed: Callable[[float], None] = _ignore_duration
 
@@ -51,7 +53,7 @@ class WorkQueue(Generic[K]):
         return len(self._queued)
 
     def add(self, key: K) -> bool:
-        """Have a key worked on; False if there is no room for it."""
+        """Queue a key; return False if the queue is full."""
         if key in self._queued or key in self._dirty:
             return True
         if not self._has_room():
@@ -64,7 +66,7 @@ class WorkQueue(Generic[K]):
         return True
 
     def add_after(self, key: K, seconds: float) -> bool:
-        """Have a key worked on in a while; of several such wishes the soonest counts."""
+        """Queue a key after a delay; the earliest of several delays counts."""
         loop = asyncio.get_running_loop()
         timer = self._timers.get(key)
         if timer is None and not self._has_room():
@@ -75,23 +77,31 @@ class WorkQueue(Generic[K]):
         return True
 
     def retry(self, key: K) -> bool:
-        """Have a key worked on again after a failure, each time in a longer while."""
-        pause = self._retry_delays.get(key, BASE_DELAY)
-        self._retry_delays[key] = min(2 * pause, MAX_DELAY)
+        """Queue a key again after a failure, with exponential back-off."""
+        delay = self.retry_delay(key)
+        self._failures[key] = self.failures(key) + 1
         self.retries += 1
-        return self.add_after(key, pause)
+        return self.add_after(key, delay)
+
+    def failures(self, key: K) -> int:
+        """Return how often a key has failed in a row."""
+        return self._failures.get(key, 0)
+
+    def retry_delay(self, key: K) -> float:
+        """Return the seconds that `retry` will wait: twice as long after each failure."""
+        return min(BASE_DELAY * 2.0 ** min(self.failures(key), _MAX_DOUBLINGS), MAX_DELAY)
 
     def forget(self, key: K) -> None:
-        """Let the next failure of a key be its first."""
-        self._retry_delays.pop(key, None)
+        """Reset the back-off of a key."""
+        self._failures.pop(key, None)
 
     def start(self, clock: Callable[[], float]) -> None:
-        """Workers begin: from now on it is measured how long keys wait and are worked on."""
+        """Start measuring durations: workers begin."""
         self._clock, now = clock, clock()
         self._queued = dict.fromkeys(self._queued, now)
 
     async def get(self) -> K:
-        """The next key, as soon as there is one; `done` must follow."""
+        """Return the next key as soon as there is one; `done` must follow."""
         key = await self._queue.get()
         now = self._clock()
         self.on_dequeued(now - self._queued.pop(key))
@@ -99,14 +109,14 @@ class WorkQueue(Generic[K]):
         return key
 
     def done(self, key: K) -> None:
-        """Say that a worker has finished with a key, well or not."""
+        """Mark a key as processed, successfully or not."""
         self.on_processed(self._clock() - self._processing.pop(key))
         if key in self._dirty:
             self._dirty.remove(key)
             self._put(key)
 
     def close(self) -> None:
-        """Stop all timers, so that nothing is added any more by itself."""
+        """Cancel all timers."""
         for key in list(self._timers):
             self._cancel_timer(key)
 
@@ -127,9 +137,9 @@ class WorkQueue(Generic[K]):
 
 
 def _zero_time() -> float:
-    """The time before anybody works."""
+    """Stand in for the clock until `start`."""
     return 0.0
 
 
 def _ignore_duration(seconds: float) -> None:
-    """For those who measure nothing."""
+    """Record nothing."""
