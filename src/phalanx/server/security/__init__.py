@@ -1,9 +1,13 @@
-"""Who asks, may they, and what they are held to.
+"""Authentication, authorization, request limits and audit.
 
-    credential ─▶ authentication ─▶ User ─▶ lanes ─▶ policy (RBAC) and nodes ─▶ endpoint ─▶ audit
-                                                        └─▶ restrictions: what may be granted
+    credential ─▶ authentication ─▶ user ─▶ priority level ─▶ authorization ─▶ handler ─▶ audit
 
-Roles and bindings are ordinary objects; `policy` follows the store, so a change counts from its
-commit on. Knows nothing of HTTP but header values, and never reads a body: what depends on one is
-asked by `server.writing` once it is read.
+    authentication.py, keyring.py, signing.py       tokens, certificates, service account tokens
+    authorization.py, rbac.py, bootstrap_policy.py  roles and bindings; what a node may do
+    write_restrictions.py                 checks that need the object: escalation, node restriction
+    request_guard.py, priority_levels.py  Host and Origin checks; limits per kind of request
+    private_files.py, audit.py            files for their owner only; the audit log
+
+Roles and bindings are ordinary objects; `rbac` follows the store, so a change applies from its
+commit on. The package knows nothing of HTTP but header values and never reads a body.
 """

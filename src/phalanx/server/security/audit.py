@@ -1,10 +1,10 @@
-"""The audit log: who wrote what, and who was refused what, one JSON object per line.
+"""The audit log: writes and refused requests, one JSON object per line.
 
-    handle ─▶ note ─▶ buffer ─▶ thread ─▶ FILE, FILE.1, FILE.2 …
+    record ─▶ buffer ─▶ thread ─▶ FILE, FILE.1, FILE.2 …
 
-Holds names and codes, never bodies, tokens or query strings. Reads that were allowed are not in it.
-What is noted is on its way to the file within a fifth of a second; a disk that is full or slow
-holds up nobody, and the gap is noted when it is over.
+It contains names and codes, never bodies, tokens or query strings. Allowed reads are not logged.
+Lines reach the file within 0.2 seconds; a full or slow disk blocks no request, and the number of
+lost lines is logged when it recovers.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from phalanx.telemetry import AUDIT_ID_HEADER
 
 _log = logging.getLogger("phalanx.server")
 
-#: Seconds that lines wait for others, and lines that may wait at all.
+#: Seconds between flushes, and the capacity of the buffer in lines.
 _FLUSH_INTERVAL, _CAPACITY = 0.2, 100_000
-#: Bytes after which a file is full, and how many full ones are kept.
+#: Size at which a file is rotated, and the number of rotated files that are kept.
 MAX_FILE_BYTES, MAX_ROTATED_FILES = 64 * 1024 * 1024, 4
 READ_VERBS = frozenset({"get", "list", "watch"})
 _DENIED_CODES = (401, 403)
@@ -40,36 +40,36 @@ _OBJECT_NAME = re.compile(rb'"metadata":\{"name":"([^"\\]{1,253})"')
 AUDIT_ID = AUDIT_ID_HEADER
 _AUDIT_ID_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
-#: Where lines go.
+#: Appends lines to the log.
 AppendLines = Callable[[Sequence[bytes]], None]
 
 
 def client_audit_id(request: Request) -> str:
-    """The number that a client gave to its request; "" if none, or one that cannot be."""
+    """Return the audit id that a client sent; "" if there is none or it is malformed."""
     given = request.headers.get(AUDIT_ID, "")
     return given if _AUDIT_ID_PATTERN.fullmatch(given) else ""
 
 
 class AuditIds:
-    """Numbers of requests: the one that a client gives to its request, or the next of ours."""
+    """Audit ids: the one that a client sends, else a new one."""
 
     def __init__(self, clock: Clock) -> None:
         self._prefix, self._last = f"{int(clock.now()):x}", 0
 
     def audit_id(self, request: Request) -> str:
-        """The number of a request."""
+        """Return the audit id of a request."""
         if given := client_audit_id(request):
             return given
         self._last += 1
         return f"{self._prefix}-{self._last:x}"
 
     def with_audit_id(self, request: Request) -> Request:
-        """The same request, which has its number from now on."""
+        """Return the request with an audit id."""
         return replace(request, headers={**request.headers, AUDIT_ID: self.audit_id(request)})
 
 
 class AuditLog:
-    """Notes what is worth keeping, and has it written."""
+    """Records audit events and writes them in the background."""
 
     def __init__(self, append: AppendLines, clock: Clock) -> None:
         self._append, self._clock = append, clock
@@ -81,7 +81,7 @@ class AuditLog:
         self, audit_id: str, request: Request, actor: UserInfo, verb: str, call: RequestInfo | None,
         answer: Reply | StreamReply,
     ) -> None:  # fmt: skip
-        """A request was answered; `actor` is who sent it, whomever they acted as."""
+        """Record a reply; `actor` is the authenticated user, also if it impersonates another."""
         if answer.code not in _DENIED_CODES and (call is None or verb in READ_VERBS):
             return
         row = self._event(audit_id, request.user, answer.code)
@@ -95,7 +95,7 @@ class AuditLog:
         self._enqueue(row)
 
     def record_refusal(self, error: ApiError, headers: Mapping[str, str]) -> None:
-        """Somebody was turned away before they were heard; of a credential nothing is kept."""
+        """Record a request that was refused before authentication; credentials are not logged."""
         row = self._event("", ANONYMOUS, error.code)
         for header in ("host", "origin"):
             if header in headers:
@@ -103,7 +103,7 @@ class AuditLog:
         self._enqueue(row)
 
     def close(self) -> None:
-        """Have everything written."""
+        """Write all buffered lines."""
         self._flush()
         self._thread.shutdown()
 
@@ -139,12 +139,12 @@ class AuditLog:
 
 
 def encode_line(event: Object) -> bytes:
-    """A row as it is written: in one line, whatever is in it."""
+    """Encode an event as one line, whatever it contains."""
     return orjson.dumps(event, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_UTC_Z)
 
 
 def _add_object_reference(event: Object, call: RequestInfo, answer: Reply | StreamReply) -> None:
-    """What a call was about; a name that the server gave is in its answer."""
+    """Add the object of a request; a generated name is taken from the reply."""
     kind, name = call.kind, call.name
     if not name and isinstance(answer, Reply) and answer.code == 201:
         found = _OBJECT_NAME.search(answer.body, 0, 512)
@@ -158,7 +158,7 @@ def _add_object_reference(event: Object, call: RequestInfo, answer: Reply | Stre
 
 
 class AuditFile:
-    """A file of lines, for its owner alone; a full one is put aside under a number."""
+    """A private log file with rotation."""
 
     def __init__(
         self, path: Path, *, max_bytes: int = MAX_FILE_BYTES, max_rotated: int = MAX_ROTATED_FILES
@@ -166,7 +166,7 @@ class AuditFile:
         self._path, self._max_bytes, self._max_rotated = path, max_bytes, max_rotated
 
     def append(self, lines: Sequence[bytes]) -> None:
-        """Write lines at the end."""
+        """Append lines; rotate a full file first."""
         if self._path.exists() and self._path.stat().st_size >= self._max_bytes:
             self._rotate()
         with open(self._path, "ab", opener=_open_private) as file:

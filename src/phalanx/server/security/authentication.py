@@ -1,16 +1,14 @@
-"""Bearer tokens that were handed out: which is whose, until when. Only hashes are kept.
+"""Authentication: from a credential to a user.
 
-`Tokens` are those that a server is given when it is made; a `TokenFile` lies in the data folder,
-where `phalanx token` writes it while a server runs: what is added counts at once, what is taken
-away within a second.
+    Authorization header ─▶ issued tokens ─▶ service account tokens ─▶ user
+    client certificate   ─▶ CN and O ─▶ user
 
-Who asks: a credential becomes a User, or the request is refused.
+A request without a credential is anonymous. A request with an invalid credential is refused,
+without the reason; it never counts as anonymous.
 
-    Authorization header ─▶ handed-out tokens ─▶ tokens of service accounts ─▶ User
-    client certificate   ─▶ CN, O ─▶ User
-
-Who shows nothing is anonymous. Who shows something that does not count is refused, and not told
-why: a wrong credential is never taken for none.
+`Tokens` holds the tokens that a server is started with. An `IssuedTokenFile` in the data directory
+holds those that `phalanx token` issues while a server runs: new tokens are valid at once, revoked
+tokens are refused within a second. Only hashes are stored.
 """
 
 from __future__ import annotations
@@ -42,14 +40,14 @@ from phalanx.store.kv import StoreReader
 _log = logging.getLogger("phalanx.server")
 
 TOKEN_FILE_NAME = "tokens.json"
-#: What tokens begin with, so that whoever finds one knows what it is.
+#: The prefix of our tokens, by which leaked ones are recognised.
 _TOKEN_PREFIX = "phalanx-"
-#: Seconds after which it is looked again whether the file has changed.
+#: Seconds between checks whether the token file has changed.
 _RELOAD_SECONDS = 1.0
 
 
 class Tokens:
-    """Which token is whose, without end; beside them the `file` of others, and who signs more."""
+    """Tokens without an expiry, the file of issued tokens, and the service account tokens."""
 
     def __init__(
         self,
@@ -62,16 +60,16 @@ class Tokens:
         self._file, self.signer = file, signer or Signer.generate()
 
     def user(self, token: str, now: float) -> UserInfo | None:
-        """Whose a token is now, if anybody's."""
+        """Return the user of a valid token, else None."""
         found = self._users.get(token_digest(token))
         if found is None and self._file is not None:
             return self._file.user(token, now)
         return found
 
     def authenticate(self, authorization: str) -> UserInfo:
-        """The user of an Authorization header, by the tokens that have no end.
+        """Return the user of an Authorization header, by tokens without an expiry.
 
-        A wrong credential is never taken for none.
+        Raises Unauthorized for an invalid credential.
         """
         if not authorization:
             return ANONYMOUS
@@ -82,7 +80,7 @@ class Tokens:
 
 
 class IssuedToken(msgspec.Struct, frozen=True):
-    """One token that was handed out. `label` says what for."""
+    """One issued token; `label` describes its purpose."""
 
     id: str
     user: str
@@ -94,7 +92,7 @@ class IssuedToken(msgspec.Struct, frozen=True):
 
 
 class IssuedTokenFile:
-    """The tokens that were handed out, in a file for its owner alone."""
+    """The issued tokens, in a private file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -103,7 +101,7 @@ class IssuedTokenFile:
         self._tokens_by_hash: dict[str, tuple[UserInfo, IssuedToken]] = {}
 
     def user(self, token: str, now: float) -> UserInfo | None:
-        """Whose a token is, if anybody's, and if its time is not over."""
+        """Return the user of a token that has not expired, else None."""
         hashed = token_digest(token).hex()
         if now - self._last_check >= _RELOAD_SECONDS or hashed not in self._tokens_by_hash:
             self._reload(now)
@@ -114,7 +112,7 @@ class IssuedTokenFile:
     def create(
         self, user: UserInfo, now: float, seconds: float | None = None, label: str = ""
     ) -> str:
-        """A new token; nobody can read it anywhere again. It replaces others of its label."""
+        """Issue a token, which is shown only once; it replaces a token of the same label."""
         token = _TOKEN_PREFIX + secrets.token_urlsafe(32)
         with self._locked():
             kept = [one for one in self.all() if not label or one.label != label]
@@ -125,7 +123,7 @@ class IssuedTokenFile:
         return token
 
     def revoke(self, token_id: str) -> bool:
-        """Take a token back; whether there was one of that id."""
+        """Revoke a token; return whether it existed."""
         with self._locked():
             found = self.all()
             kept = [one for one in found if one.id != token_id]
@@ -133,7 +131,7 @@ class IssuedTokenFile:
         return len(kept) < len(found)
 
     def all(self) -> list[IssuedToken]:
-        """All that were handed out. Raises Exposed when others may read the file."""
+        """Return all issued tokens. Raises InsecurePermissionsError if the file is not private."""
         if not self.path.exists():
             return []
         check_private(self.path)
@@ -144,7 +142,7 @@ class IssuedTokenFile:
         self._last_check = float("-inf")
 
     def _reload(self, now: float) -> None:
-        """Read the file if it is another than last time."""
+        """Read the file if it has changed."""
         self._last_check = now
         try:
             state = self.path.stat()
@@ -162,7 +160,7 @@ class IssuedTokenFile:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep others from writing the file at the same time."""
+        """Lock the file against other writers."""
         lock = os.open(self.path.with_name(f"{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -172,12 +170,12 @@ class IssuedTokenFile:
 
 
 def token_digest(token: str) -> bytes:
-    """What is kept of a token. It is long and random, so that nothing but the hash is needed."""
+    """Return the stored hash of a token; tokens are long and random and need no salt."""
     return hashlib.sha256(token.encode(errors="surrogatepass")).digest()
 
 
 def parse_bearer_token(authorization: str) -> str:
-    """The token in an Authorization header. Raises Unauthorized when there is none."""
+    """Return the token of an Authorization header. Raises Unauthorized."""
     scheme, _, token = authorization.partition(" ")
     token = token.strip()
     if scheme.lower() != "bearer" or not token:
@@ -186,22 +184,22 @@ def parse_bearer_token(authorization: str) -> str:
 
 
 class RequestAuthenticator(Protocol):
-    """Whoever can say whose an Authorization header is."""
+    """Authenticates an Authorization header."""
 
     def authenticate(self, authorization: str) -> UserInfo:
-        """The user. Raises Unauthorized."""
+        """Return the user. Raises Unauthorized."""
         ...
 
 
 class Authenticator:
-    """Knows every credential that this server accepts."""
+    """Authenticates every kind of credential that the server accepts."""
 
     def __init__(self, store: StoreReader, clock: Clock, tokens: Tokens) -> None:
         self._clock, self._tokens = clock, tokens
         self.service_account_tokens = ServiceAccountTokens(store, tokens.signer)
 
     def authenticate(self, authorization: str) -> UserInfo:
-        """The user of an Authorization header; anonymous where there is none."""
+        """Return the user of an Authorization header; anonymous without one."""
         if not authorization:
             return ANONYMOUS
         user = self.user(parse_bearer_token(authorization))
@@ -210,7 +208,7 @@ class Authenticator:
         return user
 
     def user(self, token: str, audiences: Sequence[str] = (ISSUER,)) -> UserInfo | None:
-        """Whose a token is, if anybody's; one that was handed out is for this server alone."""
+        """Return the user of a token, else None; issued tokens have this server as audience."""
         now = self._clock.now()
         if ISSUER in audiences:
             found = self._tokens.user(token, now)
@@ -220,7 +218,7 @@ class Authenticator:
 
 
 def certificate_user(certificate: Mapping[str, Any]) -> UserInfo:
-    """The user of a client certificate that was verified: CN is the name, each O a group."""
+    """Return the user of a verified client certificate: CN is the name, each O a group."""
     rows = [row for part in certificate.get("subject", ()) for row in part]
     names = [value for key, value in rows if key == "commonName"]
     groups = tuple(value for key, value in rows if key == "organizationName")

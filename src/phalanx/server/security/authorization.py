@@ -1,14 +1,9 @@
-"""What one node may: its own Node, its own lease, the pods that are bound to it, and what they use.
+"""Authorization: every request is checked before it is handled, and refused by default.
 
-Beside `policy`, for users of the group `system:nodes` alone. A table of resources, each with the
-check that narrows it down to this node. What only a body can tell (the name of a new Node, labels
-that nodes may not give themselves) is for `restrictions`.
-
-May they: every request is held against the rules before it is heard, and refused by default.
-
-`app.Server` asks with the user and the call that were made once from the request; the endpoint gets
-the same call. The rules are roles and bindings (`security.policy`), for nodes also what is their
-own (`security.nodes`); whoever is in `system:masters` may do everything.
+`Server` asks with the user and the parsed request. RBAC decides (`rbac.py`); users in the group
+`system:nodes` may also use their own objects: their Node, their Lease, the pods bound to the node,
+and what these pods refer to. Users in `system:masters` may do everything. Checks that need the body
+of a request are in `write_restrictions`.
 """
 
 from __future__ import annotations
@@ -41,7 +36,7 @@ from phalanx.server.security.users import (
 from phalanx.store.kv import Store
 
 NODE_LEASE_NAMESPACE = "kube-node-lease"
-#: Given the store, the node's name and what it asks: whether that is its own business.
+#: (store, node name, attributes) -> whether the request concerns the node's own objects.
 NodeCheck = Callable[[Store, str, AuthorizationAttributes], bool]
 
 
@@ -50,7 +45,7 @@ class _PodNodeName(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class _PodPlacement(msgspec.Struct, frozen=True, gc=False):
-    """As much of a pod as says where it is: all that is read of it at every report."""
+    """The fields of a pod that say where it runs; decoded for every status report."""
 
     spec: _PodNodeName = _PodNodeName()
 
@@ -59,7 +54,7 @@ _decode_placement = msgspec.json.Decoder(_PodPlacement).decode
 
 
 def node_allows(store: Store, node: str, attributes: AuthorizationAttributes) -> bool:
-    """Whether a node may do that."""
+    """Whether a node may make a request."""
     rows = _NODE_RIGHTS.get((attributes.group, attributes.resource), ())
     return any(attributes.verb in verbs and check(store, node, attributes) for verbs, check in rows)
 
@@ -73,7 +68,7 @@ def _is_own_node(store: Store, node: str, attributes: AuthorizationAttributes) -
 
 
 def _selects_own_node(field: str) -> NodeCheck:
-    """A list or a watch that is held to one value of a field: this node."""
+    """Whether a list or watch selects this node by a field selector."""
 
     def check(store: Store, node: str, ask: AuthorizationAttributes) -> bool:
         try:
@@ -99,7 +94,7 @@ def _is_node_lease_namespace(store: Store, node: str, attributes: AuthorizationA
 
 
 def _is_referenced_by_own_pod(find: Callable[[Object], Iterator[str]]) -> NodeCheck:
-    """An object to which a pod of this node, in the same namespace, refers."""
+    """Whether a pod on this node, in the same namespace, refers to the object."""
 
     def check(store: Store, node: str, ask: AuthorizationAttributes) -> bool:
         mark = orjson.dumps(node)
@@ -111,12 +106,12 @@ def _is_referenced_by_own_pod(find: Callable[[Object], Iterator[str]]) -> NodeCh
 
 
 def runs_on(pod: Object, node: str) -> bool:
-    """Whether a pod is bound to that node."""
+    """Whether a pod is bound to a node."""
     return bool(pod.get("spec", {}).get("nodeName", "") == node)
 
 
 def _volume_references(field: str, name: str) -> Callable[[Object], Iterator[str]]:
-    """The names by which volumes of a sort refer to what they show; projected ones too."""
+    """Return the names that volumes of one type refer to, including projected ones."""
 
     def find(pod: Object) -> Iterator[str]:
         volumes = pod["spec"].get("volumes") or ()
@@ -129,7 +124,7 @@ def _volume_references(field: str, name: str) -> Callable[[Object], Iterator[str
 
 
 def _environment_references(kind: str) -> Callable[[Object], Iterator[str]]:
-    """The names of what fills the environment of containers, whole or by the key."""
+    """Return the names that the environment of containers refers to."""
 
     def find(pod: Object) -> Iterator[str]:
         spec = pod["spec"]
@@ -177,7 +172,7 @@ _CONFIG_MAP_REFERENCES = _combine_references(
     _volume_references("configMap", "name"), _environment_references("configMap")
 )
 
-#: (group, resource) -> rows of verbs and the check that they must pass.
+#: (group, resource) -> rows of verbs and the check that applies to them.
 _NODE_RIGHTS: Mapping[tuple[str, str], tuple[tuple[frozenset[str], NodeCheck], ...]] = {
     ("", "nodes"): (
         (_CREATE_VERBS, _allow_any),
@@ -232,17 +227,17 @@ _EXTRA_PREFIX = f"{_IMPERSONATE_PREFIX}extra-"
 
 
 class AccessControl:
-    """The rules of a store, and who is known to the server."""
+    """Authorization by the roles in a store, and the known credentials."""
 
     def __init__(self, store: Store, clock: Clock, tokens: Tokens) -> None:
         self._store = store
         self.authenticator = Authenticator(store, clock, tokens)
         self.rbac = RbacAuthorizer(store)
-        #: By which what a client was handed is known when it comes back.
+        #: Signs values that clients send back, such as continue tokens.
         self.token_signer = tokens.signer.hmac_signer()
 
     def allows(self, user: UserInfo, attributes: AuthorizationAttributes) -> bool:
-        """Whether somebody may do that."""
+        """Whether a user may make a request."""
         if MASTERS in user.groups:
             return True
         if NODES in user.groups and not attributes.path:
@@ -252,12 +247,12 @@ class AccessControl:
         return self.rbac.allows(user, attributes)
 
     def authorize(self, user: UserInfo, verb: str, call: RequestInfo) -> None:
-        """Refuse a call on objects that the user may not make."""
+        """Raise Forbidden for a resource request that the user may not make."""
         if MASTERS in user.groups:
             return
         kind, part = call.kind, call.subresource
         what = f"{kind.plural}/{part}" if part else kind.plural
-        # Whoever has a role in a namespace has it for the namespace itself.
+        # A role in a namespace also covers the Namespace object itself.
         space = call.name if kind is NAMESPACE else call.namespace
         fields = call.query.get("fieldSelector", "")
         ask = AuthorizationAttributes(verb, kind.group, what, space, call.name, fields=fields)
@@ -265,13 +260,13 @@ class AccessControl:
             raise _forbidden(user, ask, kind.resource, kind.plural)
 
     def authorize_path(self, user: UserInfo, method: str, path: str) -> None:
-        """Refuse a path that is not about objects."""
+        """Raise Forbidden for a non-resource path that the user may not use."""
         verb = method.lower()
         if not self.allows(user, AuthorizationAttributes(verb, path=path)):
             raise Forbidden(f'forbidden: User "{user.name}" cannot {verb} path "{path}"')
 
     def impersonate(self, request: Request) -> Request:
-        """The request as whoever it wants to be made by, if its user may act as them."""
+        """Return the request as the impersonated user. Raises Forbidden."""
         if not any(key.startswith(_IMPERSONATE_PREFIX) for key in request.headers):
             return request
         headers = {k: v for k, v in request.headers.items() if k.startswith(_IMPERSONATE_PREFIX)}
@@ -285,7 +280,7 @@ class AccessControl:
 
 
 def _impersonated_user(headers: dict[str, str]) -> UserInfo:
-    """The user that a request wants to be made by."""
+    """Return the user that a request impersonates."""
     name, groups = headers[_USER_HEADER], _split_header(headers.get(_GROUP_HEADER, ""))
     if not groups and (place := parse_service_account(name)):
         groups = service_account_user(*place).groups
@@ -304,7 +299,7 @@ def _impersonated_user(headers: dict[str, str]) -> UserInfo:
 def _impersonation_attributes(
     user: UserInfo, headers: dict[str, str]
 ) -> list[AuthorizationAttributes]:
-    """What somebody must be allowed to act as that user."""
+    """Return the rights that impersonating a user needs."""
     place = parse_service_account(user.name)
     asks = [
         AuthorizationAttributes("impersonate", "", "serviceaccounts", *place)
@@ -325,7 +320,7 @@ def _impersonation_attributes(
 
 
 def _split_header(text: str) -> tuple[str, ...]:
-    """The values of a header that may have come more than once."""
+    """Return the values of a header that may be repeated."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
@@ -339,8 +334,8 @@ def _forbidden(
     )
     named = f'{resource} "{attributes.name}"' if attributes.name else resource
     return Forbidden(
-        f'{named} is forbidden: User "{user.name}" cannot {attributes.verb} resource "{attributes.resource}" in '
-        f'API group "{attributes.group}" {where}',
+        f'{named} is forbidden: User "{user.name}" cannot {attributes.verb} resource '
+        f'"{attributes.resource}" in API group "{attributes.group}" {where}',
         name=attributes.name,
         group=attributes.group,
         kind=plural,

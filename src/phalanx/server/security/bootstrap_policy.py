@@ -1,14 +1,12 @@
-"""The roles that every cluster has, and who has them: a table.
+"""The roles and bindings that every cluster has.
 
-Names, rules and subjects are those of Kubernetes for what we serve, so that manifests which bind
-`view` or `edit` mean here what they mean there. Beside them stand roles of our own loops. What a
-role of ours holds is what its holder does, and no more. `bootstrap` writes the table.
+Names, rules and subjects are those of Kubernetes as far as we serve the resources, so that
+manifests which bind `view` or `edit` mean the same here. Roles of our own components are added;
+each allows what its component does, and no more.
 
-Puts the roles and bindings of the table into a store: what is missing, in one transaction.
-
-At every start. What somebody took away from a role or a binding comes back, what they added stays;
-an object that carries the annotation `autoupdate: "false"` is left alone. Draws no lots: a cluster
-of some seed has the same uids with this as without.
+`ensure_bootstrap_policy` runs at every start and writes missing roles, rules and subjects in one
+transaction. Additions of users stay; objects with the annotation `autoupdate: "false"` are not
+changed. It uses no randomness: the uids of a seeded cluster do not depend on it.
 """
 
 from __future__ import annotations
@@ -53,20 +51,20 @@ _PHALANX_GROUP, _JOB_SET_GROUP, _LEADER_WORKER_SET_GROUP = (
 _AUTHENTICATION_GROUP, _AUTHORIZATION_GROUP = "authentication.k8s.io", "authorization.k8s.io"
 _METRICS_GROUP = "metrics.k8s.io"
 _AGGREGATION_LABEL_PREFIX = "rbac.authorization.k8s.io/aggregate-to-"
-#: The groups that events are written in.
+#: The groups in which events are written.
 _AND_EVENTS_GROUP = " events.k8s.io"
 
 
 @dataclass(frozen=True, slots=True)
 class BootstrapRole:
-    """A cluster role: its rules, its labels, and the label by which it takes others' rules."""
+    """A cluster role: its rules, its labels, and the label whose roles it aggregates."""
 
     rules: tuple[PolicyRule, ...] = ()
     aggregates_to: tuple[str, ...] = ()
     aggregates: tuple[str, ...] = ()
 
     def aggregation_rule(self) -> Object | None:
-        """Its aggregation rule, if it has one."""
+        """The aggregation rule, if there is one."""
         selectors = [
             {"matchLabels": {f"{_AGGREGATION_LABEL_PREFIX}{label}": "true"}}
             for label in self.aggregates
@@ -74,12 +72,12 @@ class BootstrapRole:
         return {"clusterRoleSelectors": selectors} if selectors else None
 
     def aggregation_labels(self) -> dict[str, str]:
-        """The labels by which others take its rules."""
+        """The labels by which other roles aggregate this one."""
         return {f"{_AGGREGATION_LABEL_PREFIX}{label}": "true" for label in self.aggregates_to}
 
 
 def _allow(verbs: str, groups: str, resources: str, names: str = "") -> PolicyRule:
-    """`get list`, `batch` or several groups (the first may be the core's), `jobs jobs/status`."""
+    """Return a rule: `get list`, `batch` or several groups, `jobs jobs/status`."""
     parts = (verbs.split(), groups.split(" "), resources.split(), names.split())
     return PolicyRule(*map(tuple, parts))
 
@@ -91,7 +89,7 @@ def _allow_paths(verbs: str, paths: str) -> PolicyRule:
 _EVENT_RULE = _allow(_EVENT_VERBS, _CORE_GROUP + _AND_EVENTS_GROUP, "events")
 _HEALTH_PATHS = "/healthz /livez /readyz /version /version/"
 
-# ------------------------------------------------------------------------------------------ people
+# ----------------------------------------------------------------------------- user-facing roles
 
 _USER_ROLES: Mapping[str, BootstrapRole] = {
     "cluster-admin": BootstrapRole((_allow("*", "*", "*"), _allow_paths("*", "*"))),
@@ -194,9 +192,9 @@ _USER_ROLES: Mapping[str, BootstrapRole] = {
 
 # -------------------------------------------------------------------------------------- components
 
-#: Renews leases of nodes, many at once.
+#: Renews leases of many nodes in one request.
 _LEASE_RENEWER_ROLE = "system:phalanx:lease-renewer"
-#: Whoever registers nodes of our own; from then on each of them is somebody (`nodes`).
+#: Registers nodes; each node then has an identity of its own.
 _NODE_REGISTRATION_RULE = _allow("create get patch", _CORE_GROUP, "nodes")
 
 _COMPONENT_ROLES: Mapping[str, BootstrapRole] = {
@@ -234,7 +232,7 @@ _COMPONENT_ROLES: Mapping[str, BootstrapRole] = {
             _allow("create", _AUTHORIZATION_GROUP, "subjectaccessreviews"),
         )
     ),
-    # What one node may is narrowed down by `nodes`; nobody has this role by a binding.
+    # `authorization.py` restricts nodes to their own objects; no binding grants this role.
     "system:node": BootstrapRole(
         (
             _allow("create", _AUTHENTICATION_GROUP, "tokenreviews"),
@@ -260,7 +258,7 @@ _COMPONENT_ROLES: Mapping[str, BootstrapRole] = {
     _LEASE_RENEWER_ROLE: BootstrapRole((_allow("create", _PHALANX_GROUP, "leaserenewals"),)),
 }
 
-#: Controllers by the name of their service account in kube-system.
+#: Rules of controllers by the name of their service account in kube-system.
 CONTROLLER_RULES: Mapping[str, tuple[PolicyRule, ...]] = {
     "clusterrole-aggregation-controller": (
         _allow("escalate get list patch update watch", _RBAC_GROUP, "clusterroles"),
@@ -373,7 +371,7 @@ def _controller_subject(name: str) -> Object:
     return {"kind": "ServiceAccount", "name": name, "namespace": "kube-system"}
 
 
-#: Cluster role -> who has it everywhere; the binding has the role's name.
+#: Cluster role -> its subjects; the binding has the name of the role.
 CLUSTER_BINDINGS: Mapping[str, tuple[Object, ...]] = {
     "cluster-admin": (_group_subject(MASTERS),),
     "system:basic-user": (_group_subject(AUTHENTICATED),),
@@ -389,7 +387,7 @@ CLUSTER_BINDINGS: Mapping[str, tuple[Object, ...]] = {
     **{f"system:controller:{name}": (_controller_subject(name),) for name in CONTROLLER_RULES},
 }
 
-#: (namespace, cluster role) -> who has it there alone; the binding has the role's name.
+#: (namespace, cluster role) -> its subjects; the binding has the name of the role.
 NAMESPACED_BINDINGS: Mapping[tuple[str, str], tuple[Object, ...]] = {
     (NODE_LEASE_NAMESPACE, _LEASE_RENEWER_ROLE): (
         _user_subject("system:phalanx:simulated-nodes"),
@@ -403,7 +401,7 @@ _BOOTSTRAPPING = "kubernetes.io/bootstrapping"
 
 
 async def ensure_bootstrap_policy(store: Store, now: str) -> None:
-    """Have all of the table in the store."""
+    """Create or complete the roles and bindings in the store."""
     writes = [_reconcile_write(store, kind, wanted, now) for kind, wanted in _bootstrap_objects()]
     if lacking := [write for write in writes if write]:
         await store.commit(lacking)
@@ -426,7 +424,7 @@ def _cluster_role_object(name: str, role: BootstrapRole) -> Object:
 
 
 def _role_rules(role: BootstrapRole) -> Iterable[PolicyRule]:
-    """The rules of a role, or of all that it takes the rules of, in the order of their names."""
+    """Return the rules of a role; of an aggregated role those of its sources, by name."""
     if not role.aggregates:
         return role.rules
     taken = [
@@ -450,7 +448,7 @@ def _metadata(name: str, labels: dict[str, str], namespace: str = "") -> Object:
 
 
 def _reconcile_write(store: Store, kind: Kind, wanted: Object, now: str) -> StoreWrite | None:
-    """What brings an object to where it should be, if it is not there."""
+    """Return the write that completes an object, if something is missing."""
     name, namespace = wanted["metadata"]["name"], wanted["metadata"].get("namespace", "")
     key = kind.store_key(namespace, name)
     record = store.pending(key)
@@ -465,7 +463,7 @@ def _reconcile_write(store: Store, kind: Kind, wanted: Object, now: str) -> Stor
 
 
 def _add_missing(existing: Object, wanted: Object) -> bool:
-    """Add what is missing, in place; whether anything was."""
+    """Add missing entries in place; return whether any were missing."""
     if existing["metadata"].get("annotations", {}).get(_AUTOUPDATE) == "false":
         return False
     missing = {
@@ -489,7 +487,7 @@ def _missing_rules(existing: Object, wanted: Object) -> list[Object]:
 
 
 def _deterministic_uid(kind: Kind, name: str, now: str) -> str:
-    """A UUID that says when this object of that name was made."""
+    """Return a UUID that is derived from the object's name and creation time."""
     digits = hashlib.sha256(f"{kind.resource} {name} {now}".encode()).hexdigest()
     return "-".join((digits[:8], digits[8:12], f"5{digits[13:16]}", f"8{digits[17:20]}",
                      digits[20:32]))  # fmt: skip

@@ -1,12 +1,9 @@
-"""TLS from an own authority: made at first start, kept in a folder, renewed before it ends.
+"""Keys and certificates of a server, in a private directory.
 
-The same authority vouches for clients: who shows a certificate of it is whom the certificate names.
-One that it does not vouch for ends the handshake, so that nobody who shows one is taken for nobody.
-
-What a server keeps in its folder to know people by: an authority, tokens, a signing key.
-
-`phalanx up` opens it to serve; `phalanx token` and `phalanx kubeconfig` open the same one to hand
-out more. Everything in it is for its owner alone, or it is refused.
+The server has a certificate authority of its own, created at the first start. It signs the server's
+certificate, which is renewed before it expires, and client certificates; a client certificate of
+another authority ends the TLS handshake. `phalanx up` opens the keyring to serve; `phalanx token`
+and `phalanx kubeconfig` open it to issue credentials.
 """
 
 from __future__ import annotations
@@ -34,9 +31,9 @@ from phalanx.server.security.users import ADMIN
 
 _CA_DAYS, _SERVER_DAYS, _RENEW_DAYS = 3650, 365, 30
 _DAY = 24 * 3600.0
-#: Names that a local server always answers to.
+#: Names in the certificate of every local server.
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-#: Names by which clients inside a cluster know their API server.
+#: Names by which clients inside a cluster call the API server.
 CLUSTER_NAMES = ("kubernetes", "kubernetes.default", "kubernetes.default.svc")
 
 _CA_KEY_USAGE = x509.KeyUsage(
@@ -54,20 +51,20 @@ class CertificatePair:
     key: Path
 
     def is_fresh(self, now: datetime) -> bool:
-        """Whether both are there and good for a while."""
+        """Whether both exist and are valid for a while."""
         if not self.certificate.exists() or not self.key.exists():
             return False
         return self.read().not_valid_after_utc - now >= timedelta(days=_RENEW_DAYS)
 
     def read(self) -> x509.Certificate:
-        """The certificate."""
+        """Return the certificate."""
         return x509.load_pem_x509_certificate(self.certificate.read_bytes())
 
 
 def server_tls_context(
     folder: Path, names: Sequence[str], now: float
 ) -> tuple[ssl.SSLContext, bytes]:
-    """The TLS context to serve with, and the authority's certificate for clients to trust."""
+    """Return the TLS context of the server, and the CA certificate for clients."""
     authority, server = _ensure_certificates(folder, names, now)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -80,7 +77,7 @@ def server_tls_context(
 async def renew_certificates(
     context: ssl.SSLContext, folder: Path, names: Sequence[str], clock: Clock
 ) -> None:
-    """Look once a day, until cancelled, whether what a context serves with must be renewed."""
+    """Check once a day, until cancelled, whether the certificate must be renewed."""
     while True:
         await asyncio.sleep(_DAY)
         _, server = _ensure_certificates(folder, names, clock.now())
@@ -88,7 +85,7 @@ async def renew_certificates(
 
 
 def client_certificate(folder: Path, user: UserInfo, days: int, now: float) -> tuple[str, str]:
-    """A certificate and its key, as PEM texts, by which whoever shows them is that user."""
+    """Return a client certificate for a user and its key, as PEM texts."""
     authority, key = _ca_pair(folder), ec.generate_private_key(ec.SECP256R1())
     moment, subject = datetime.fromtimestamp(now, UTC), _subject_name(user.name, user.groups)
     builder = _certificate_builder(subject, authority.read().subject, key, moment, days)
@@ -104,7 +101,7 @@ def _ca_pair(folder: Path) -> CertificatePair:
 def _ensure_certificates(
     folder: Path, names: Sequence[str], now: float
 ) -> tuple[CertificatePair, CertificatePair]:
-    """The authority and the server, made or renewed where they do not last."""
+    """Create or renew the certificates of the authority and of the server."""
     moment = datetime.fromtimestamp(now, UTC)
     authority, server = (
         _ca_pair(folder),
@@ -121,7 +118,7 @@ def _ensure_certificates(
 def _is_issued_by(
     server: CertificatePair, authority: CertificatePair, names: Sequence[str]
 ) -> bool:
-    """Whether this authority has signed the server's certificate, for these names."""
+    """Whether this authority signed the server's certificate for these names."""
     certificate = server.read()
     try:
         certificate.verify_directly_issued_by(authority.read())
@@ -162,7 +159,7 @@ def _create_server_certificate(
 def _sign_certificate(
     builder: x509.CertificateBuilder, authority: CertificatePair, usage: x509.ObjectIdentifier
 ) -> x509.Certificate:
-    """A certificate for one use, signed by the authority."""
+    """Return a certificate for one usage, signed by the authority."""
     signer = serialization.load_pem_private_key(authority.key.read_bytes(), None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
@@ -222,7 +219,7 @@ _SIGNING_KEY_FILE = "service-accounts.key"
 
 
 class Keyring:
-    """The keys in one folder. Raises Exposed when others can get at them."""
+    """The keys in one directory. Raises InsecurePermissionsError if it is not private."""
 
     def __init__(self, folder: Path) -> None:
         check_private_folder(folder)
@@ -230,11 +227,11 @@ class Keyring:
         self.issued_tokens = IssuedTokenFile(folder / TOKEN_FILE_NAME)
 
     def tls_context(self, names: Sequence[str], now: float) -> tuple[ssl.SSLContext, bytes]:
-        """The TLS context to serve with, and the authority that clients should trust."""
+        """Return the TLS context of the server, and the CA certificate for clients."""
         return server_tls_context(self._folder, names, now)
 
     def tokens(self) -> Tokens:
-        """The tokens that are accepted, now and as they are handed out."""
+        """Return the accepted tokens, including tokens that are issued later."""
         return Tokens(
             {},
             file=self.issued_tokens,
@@ -242,7 +239,7 @@ class Keyring:
         )
 
     def admin_token(self, current: str, kubeconfig: Path, now: float) -> str:
-        """The administrator's token: the present one, if it counts, or a new one for that place."""
+        """Return the administrator's token: the one in the kubeconfig if valid, else a new one."""
         user = self.issued_tokens.user(current, now) if current else None
         if user is not None and user.name == ADMIN.name:
             return current
@@ -251,10 +248,10 @@ class Keyring:
     def create_client_certificate(
         self, name: str, groups: Sequence[str], days: int, now: float
     ) -> tuple[str, str]:
-        """A client certificate and its key for somebody."""
+        """Return a client certificate for a user and its key."""
         return client_certificate(self._folder, UserInfo(name, tuple(groups)), days, now)
 
     @property
     def has_ca(self) -> bool:
-        """Whether a server has been here."""
+        """Whether a server has created its certificate authority."""
         return (self._folder / "ca.key").exists()

@@ -1,14 +1,14 @@
-"""Who is heard when too many ask: each sort of request has a lane, and room of its own in it.
+"""Priority levels: limits on concurrent requests, so that one tenant cannot block the others.
 
-    lane      who and what                                              at once
-    free      masters, and the cluster's own components                 no limit
-    urgent    leases, bindings, what nodes do                           200
+    level     requests                                                  limit
+    exempt    of masters and of the cluster's own components            none
+    urgent    leases, bindings, requests of nodes                       200
     reads     all other reads                                           200
     writes    all other writes                                          100
-    watches   open ones, of everybody but the free                      1000, of one user 100
+    watches   open watches of users that are not exempt                 1000, 100 per user
 
-So a tenant who floods the server with pods keeps nobody from renewing a lease or binding what is
-there. What finds its lane full is refused at once and asked to come back: nothing queues up.
+A tenant that floods the server with pods does not block lease renewals and bindings. A request
+whose level is full gets 429 with Retry-After at once; nothing is queued.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from phalanx.server.security.users import MASTERS, NODES
 _COMPONENT_PREFIXES = ("system:kube-", "system:phalanx:", "system:serviceaccount:kube-system:")
 _URGENT_KINDS = frozenset({BINDING, GROUP_BINDING, LEASE, LEASE_RENEWAL})
 _READ_VERBS = frozenset({"get", "list"})
-#: Seconds after which whoever was refused may come back.
+#: Seconds in the Retry-After header.
 _RETRY_AFTER_SECONDS = 1
 
 
 class PriorityLevel:
-    """Room for so many requests at once; entered as a context."""
+    """A limit on concurrent requests; a context manager."""
 
     __slots__ = ("busy", "limit", "name")
 
@@ -51,7 +51,7 @@ class PriorityLevel:
 
 
 class PriorityLevels:
-    """The lanes of one server."""
+    """The priority levels of one server."""
 
     def __init__(
         self, *, urgent: int = 200, reads: int = 200, writes: int = 100, watches: int = 1000,
@@ -67,7 +67,7 @@ class PriorityLevels:
         self._open_watches: Counter[str] = Counter()
 
     def level_for(self, verb: str, call: RequestInfo) -> PriorityLevel:
-        """The lane of a request."""
+        """Return the priority level of a request."""
         user = call.request.user
         if is_exempt(user):
             return self._exempt
@@ -85,7 +85,7 @@ class PriorityLevels:
         )
 
     def track_watch(self, user: UserInfo, stream: StreamReply) -> None:
-        """Count a watch as long as anybody holds its stream."""
+        """Count a watch until its stream is closed."""
         if not is_exempt(user):
             self._open_watches[user.name] += 1
             weakref.finalize(stream.chunks, self._release_watch, user.name).atexit = False
@@ -103,7 +103,7 @@ class PriorityLevels:
 
 
 def is_exempt(user: UserInfo) -> bool:
-    """Whether somebody has all the room there is."""
+    """Whether a user has no limits."""
     return MASTERS in user.groups or user.name.startswith(_COMPONENT_PREFIXES)
 
 

@@ -1,4 +1,4 @@
-"""Files for their owner alone: written so, and refused when others could read or change them."""
+"""Private files: written for their owner only, and refused if others could read or change them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _GROUP_AND_OTHER_BITS = 0o077
 
 
 class InsecurePermissionsError(Exception):
-    """Others can get at what is private; the message says how to mend that."""
+    """A file is accessible to others; the message says how to fix that."""
 
 
 def check_private(path: Path) -> None:
-    """Refuse a file or folder that is a link, somebody else's, or open to others."""
+    """Raise if a file or directory is a link, has another owner, or is open to others."""
     state = path.lstat()
     if stat.S_ISLNK(state.st_mode):
         raise InsecurePermissionsError(f"{path} is a link; give the place that it leads to")
@@ -29,14 +29,14 @@ def check_private(path: Path) -> None:
 
 
 def check_private_folder(folder: Path) -> None:
-    """Refuse a folder that is not private, or has anything in it that is not."""
+    """Raise if a directory or anything in it is not private."""
     check_private(folder)
     for path in sorted(folder.iterdir()):
         check_private(path)
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write a file that only its owner may read, whole or not at all."""
+    """Write a file atomically, readable by its owner only."""
     draft = path.with_name(f".{path.name}.new")
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,13 +1,11 @@
-"""Rules of roles as values: what one allows, and whether some cover another. Pure.
+"""Role-based access control: rules as values, and the authorizer over the roles of a store.
 
-Who may what: the roles and bindings of the store, turned into answers.
+    store ─▶ subscription ─▶ roles, grants ─▶ allows(user, attributes)
 
-    store ─▶ follower ─▶ roles, grants ─▶ allows(user, ask)
-
-A change counts from its commit on, before its writer is told. An aggregated role has the rules of
-whatever its selectors find at that moment, whether or not a controller has written them into it.
-Answers are remembered until a role or a binding changes: to ask again costs one look-up. Default
-is to refuse; nothing here can forbid what another rule allows.
+A change of a role or binding applies from its commit on. An aggregated role has the rules of all
+roles that its selectors match at that moment, whether or not a controller has written them into it.
+Decisions are cached until a role or binding changes. Everything is refused unless a rule allows it;
+rules never deny.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ ALL = "*"
 
 
 class AuthorizationAttributes(NamedTuple):
-    """What somebody wants to do: a verb on a resource (`pods`, `pods/status`), or on a path."""
+    """A request to authorize: a verb on a resource (`pods`, `pods/status`) or on a path."""
 
     verb: str
     group: str = ""
@@ -37,13 +35,13 @@ class AuthorizationAttributes(NamedTuple):
     namespace: str = ""
     name: str = ""
     path: str = ""
-    #: The field selector of a list or a watch, as it was sent.
+    #: The field selector of a list or watch, as it was sent.
     fields: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyRule:
-    """Verbs on resources, perhaps of some names alone; or on paths."""
+    """A rule: verbs on resources, optionally of some names, or on non-resource paths."""
 
     verbs: tuple[str, ...]
     groups: tuple[str, ...] = ()
@@ -53,12 +51,12 @@ class PolicyRule:
 
     @classmethod
     def from_object(cls, rule: Object) -> PolicyRule:
-        """A rule as a role holds it."""
+        """Return the rule of its JSON form."""
         fields = ("verbs", "apiGroups", "resources", "resourceNames", "nonResourceURLs")
         return cls(*(tuple(rule.get(field) or ()) for field in fields))
 
     def to_object(self) -> Object:
-        """The rule as a role holds it."""
+        """Return the JSON form of the rule."""
         said = {
             "verbs": self.verbs, "apiGroups": self.groups, "resources": self.resources,
             "resourceNames": self.names, "nonResourceURLs": self.paths,
@@ -74,13 +72,13 @@ class PolicyRule:
         return "{" + ", ".join(said) + "}"
 
     def allows(self, attributes: AuthorizationAttributes) -> bool:
-        """Whether it allows what is asked, of an object of that very name."""
+        """Whether the rule allows a request, including the object's name."""
         return self.matches_ignoring_name(attributes) and (
             not self.names or attributes.name in self.names
         )
 
     def matches_ignoring_name(self, attributes: AuthorizationAttributes) -> bool:
-        """Whether it allows what is asked, if perhaps of other names alone."""
+        """Whether the rule allows a request, apart from the object's name."""
         if attributes.verb not in self.verbs and ALL not in self.verbs:
             return False
         if attributes.path:
@@ -89,7 +87,7 @@ class PolicyRule:
         return is_group and _resource_matches(self.resources, attributes.resource)
 
     def split(self) -> Iterator[PolicyRule]:
-        """The same in rules of one verb and one resource or path each."""
+        """Return equivalent rules with one verb and one resource or path each."""
         for verb, path in product(self.verbs, self.paths):
             yield PolicyRule((verb,), paths=(path,))
         names: Sequence[tuple[str, ...]] = [(name,) for name in self.names] or [()]
@@ -99,13 +97,13 @@ class PolicyRule:
 
 
 def uncovered_rules(held: Sequence[PolicyRule], wanted: Iterable[PolicyRule]) -> list[PolicyRule]:
-    """What of some rules is not allowed by others: nobody may grant it who holds the others."""
+    """Return the parts of rules that other rules do not allow."""
     parts = (part for rule in wanted for part in rule.split())
     return [part for part in parts if not any(_rule_covers(rule, part) for rule in held)]
 
 
 def _rule_covers(rule: PolicyRule, part: PolicyRule) -> bool:
-    """Whether a rule allows all that a part, which names one thing of each sort, does."""
+    """Whether a rule covers a part that names one verb, resource and name."""
     if part.verbs[0] not in rule.verbs and ALL not in rule.verbs:
         return False
     if part.paths:
@@ -116,7 +114,7 @@ def _rule_covers(rule: PolicyRule, part: PolicyRule) -> bool:
 
 
 def _resource_matches(known: Sequence[str], resource: str) -> bool:
-    """`*` is everything, `*/status` that part of everything."""
+    """Match a resource; `*` matches all, `*/status` this subresource of all."""
     if resource in known or ALL in known:
         return True
     _, slash, part = resource.partition("/")
@@ -124,7 +122,7 @@ def _resource_matches(known: Sequence[str], resource: str) -> bool:
 
 
 def _path_matches(pattern: str, path: str) -> bool:
-    """A star at the end stands for whatever follows."""
+    """Match a path; a trailing `*` matches any suffix."""
     return pattern == path or (pattern.endswith(ALL) and path.startswith(pattern[:-1]))
 
 
@@ -132,16 +130,16 @@ def _quote(text: str) -> str:
     return f'"{text}"'
 
 
-#: All that concerns us is stored below this.
+#: The prefix of RBAC objects in the store.
 _RBAC_PREFIX = f"/{RBAC_GROUP}/"
-#: Answers that are remembered at most; then all are forgotten.
+#: Size of the decision cache; a full cache is cleared.
 _MAX_CACHED_DECISIONS = 100_000
-#: Who asks, verb, group, resource, namespace and path: all that an answer depends on but the name.
+#: User, verb, group, resource, namespace, path: all that a decision depends on but the name.
 _DecisionKey = tuple[UserInfo, str, str, str, str, str]
 
 
 class RoleRules(NamedTuple):
-    """The rules of a role, and which others' rules it has too."""
+    """The rules of a role and its aggregation selectors."""
 
     rules: tuple[PolicyRule, ...]
     labels: dict[str, str]
@@ -149,16 +147,16 @@ class RoleRules(NamedTuple):
 
 
 class RoleGrant(NamedTuple):
-    """A binding: who has which role, in a namespace or ("") everywhere."""
+    """A binding: its subjects and its role, in a namespace or ("") cluster-wide."""
 
     namespace: str
-    #: Where the role is, and its name.
+    #: Namespace and name of the role.
     role: tuple[str, str]
     subjects: tuple[str, ...]
 
 
 class RbacAuthorizer:
-    """The roles and bindings of a store."""
+    """Authorizes by the roles and bindings of a store."""
 
     def __init__(self, store: StoreReader) -> None:
         self._roles: dict[tuple[str, str], RoleRules] = {}
@@ -171,10 +169,10 @@ class RbacAuthorizer:
             self._update(record.key, record)
         store.subscribe(self._on_commit)
 
-    # ------------------------------------------------------------------------------- questions
+    # --------------------------------------------------------------------------------- queries
 
     def allows(self, user: UserInfo, attributes: AuthorizationAttributes) -> bool:
-        """Whether somebody may do that."""
+        """Whether a user may make a request."""
         key = (
             user,
             attributes.verb,
@@ -192,20 +190,20 @@ class RbacAuthorizer:
         return any(rule.allows(attributes) for rule in self.rules(user, attributes.namespace))
 
     def rules(self, user: UserInfo, namespace: str) -> tuple[PolicyRule, ...]:
-        """All that somebody is allowed in a namespace, or ("") outside of any."""
+        """Return all rules of a user in a namespace, or ("") cluster-wide."""
         found = self._rules_cache.get((user, namespace))
         if found is None:
             found = self._rules_cache[user, namespace] = self._collect_rules(user, namespace)
         return found
 
     def role_rules(self, namespace: str, name: str) -> tuple[PolicyRule, ...] | None:
-        """The rules of a role, or ("") of a cluster role, if there is one."""
+        """Return the rules of a role, or with namespace "" of a cluster role, if it exists."""
         if (namespace, name) not in self._roles:
             return None
         return tuple(dict.fromkeys(self._resolve_role_rules((namespace, name), set())))
 
     def _decide(self, user: UserInfo, attributes: AuthorizationAttributes) -> bool | None:
-        """Yes, no, or (None) that depends on the name."""
+        """Return True, False, or None if the decision depends on the object's name."""
         concerned = [
             rule
             for rule in self.rules(user, attributes.namespace)
@@ -248,7 +246,7 @@ class RbacAuthorizer:
             if not namespace and any(selector_matches(one, other.labels) for one in role.selectors):
                 yield from self._resolve_role_rules(("", name), seen)
 
-    # ------------------------------------------------------------------------------- following
+    # --------------------------------------------------------------------------------- updates
 
     def _on_commit(self, changes: Sequence[StoreChange]) -> None:
         for change in changes:
@@ -256,7 +254,7 @@ class RbacAuthorizer:
                 self._update(change.key, change.after)
 
     def _update(self, key: str, record: KeyValue | None) -> None:
-        """Take a role or a binding as it is now."""
+        """Apply a change of a role or binding."""
         self._clear_cache()
         _, _, plural, *place = key.split("/")
         obj = orjson.loads(record.value) if record else None
@@ -292,7 +290,7 @@ def _parse_binding(namespace: str, obj: Object) -> RoleGrant:
 
 
 def _subject_key(namespace: str, subject: Object) -> str:
-    """How a subject is found: users and accounts by their name, groups by theirs."""
+    """Return the index key of a subject."""
     match subject.get("kind"):
         case "Group":
             return f"group {subject['name']}"

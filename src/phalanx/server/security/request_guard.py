@@ -1,8 +1,8 @@
-"""What is asked of every request before it is heard: the right host, no foreign page, a credential.
+"""Checks of every request before it is handled: Host, Origin, credential, connection limits.
 
-A web page that its user happens to look at can send requests to this machine. It cannot choose the
-Host that its browser sends (so that a name which was made to lead here is told from ours), nor
-leave out from where it comes. `parser` asks when a request is whole; nothing here reads a body.
+A web page in a local browser can send requests to this machine. It cannot choose the Host header,
+so DNS rebinding is detected, nor suppress the Origin header. `http_parser` calls the guard when a
+request is complete; the guard reads no body.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from phalanx.api.wire import UserInfo
 from phalanx.server.security.authentication import RequestAuthenticator, certificate_user
 from phalanx.server.security.users import MASTERS
 
-#: Connections that one user may have open: each watch of theirs takes one.
+#: Maximum number of connections per user; each watch takes one.
 MAX_USER_CONNECTIONS = 200
-#: Hosts, as they were written, that are remembered to be ours.
+#: Size of the cache of accepted Host headers.
 _MAX_CACHED_HOSTS = 64
-#: Hears of whoever was turned away, and how.
+#: Called with each refused request.
 RefusalHandler = Callable[[ApiError, Mapping[str, str]], None]
 
 
 class RequestGuard:
-    """Lets requests in as their user, or refuses them."""
+    """Authenticates requests and refuses foreign hosts and origins."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class RequestGuard:
     def authenticate(
         self, headers: Mapping[str, str], peer: UserInfo | ApiError | None
     ) -> UserInfo:
-        """Who asks. `peer` is whom the connection's certificate names, if it has one."""
+        """Return the user of a request; `peer` is the user of the client certificate, if any."""
         try:
             return self._check_request(headers, peer)
         except (Forbidden, Unauthorized) as error:
@@ -61,7 +61,7 @@ class RequestGuard:
             _check_origin(headers, host)
         if isinstance(peer, ApiError):
             raise peer
-        # Who shows a token too must show one that counts; known they are by their certificate.
+        # A token must be valid even if the client certificate already identifies the user.
         user = self._authenticator.authenticate(headers.get("authorization", ""))
         return peer or user
 
@@ -72,7 +72,7 @@ class RequestGuard:
             self._accepted_hosts.add(host)
 
     def peer_user(self, certificate: Mapping[str, Any] | None) -> UserInfo | ApiError | None:
-        """Whom a certificate that was verified names; an error if it names nobody."""
+        """Return the user of a verified client certificate, or an error if it names none."""
         if not certificate:
             return None
         try:
@@ -81,7 +81,7 @@ class RequestGuard:
             return error
 
     def add_connection(self, user: UserInfo) -> None:
-        """One more connection is this user's. Raises TooManyRequests when there are enough."""
+        """Count a connection of a user. Raises TooManyRequests."""
         if MASTERS in user.groups:
             return
         if self._connections[user.name] >= MAX_USER_CONNECTIONS:
@@ -90,7 +90,7 @@ class RequestGuard:
         self._connections[user.name] += 1
 
     def remove_connection(self, user: UserInfo) -> None:
-        """One of this user's connections is no longer theirs."""
+        """Release a connection of a user."""
         if MASTERS not in user.groups:
             self._connections[user.name] -= 1
             if not self._connections[user.name]:
@@ -98,14 +98,14 @@ class RequestGuard:
 
 
 def _host_name(host: str) -> str:
-    """A Host header without its port."""
+    """Return a Host header without its port."""
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.rpartition(":")[0].lower() if host.count(":") == 1 else host.lower()
 
 
 def _is_allowed_host(name: str, names: frozenset[str]) -> bool:
-    """A name must be one of ours; no page can make a browser send an address as a name."""
+    """Whether a host is one of ours; an IP address cannot be rebound by DNS."""
     if name in names:
         return True
     try:
@@ -115,12 +115,12 @@ def _is_allowed_host(name: str, names: frozenset[str]) -> bool:
     return address.is_loopback or bool(names & _WILDCARD_ADDRESSES)
 
 
-#: Who listens on these listens on addresses that are not known beforehand.
+#: Listening on these accepts addresses that are not known beforehand.
 _WILDCARD_ADDRESSES = frozenset({"0.0.0.0", "::"})
 
 
 def _check_origin(headers: Mapping[str, str], host: str) -> None:
-    """A browser says from which page a request comes: it must be one of ours."""
+    """Raise Forbidden for a request of a page of another origin."""
     origin = headers.get("origin")
     if origin is not None:
         if urlsplit(origin).netloc.lower() != host.lower() or not host:

@@ -1,13 +1,14 @@
-"""Seals: by which the server knows again what it once handed out, and takes nothing else for it.
+"""Signatures of the server: HMAC for opaque values, JSON Web Tokens for service accounts.
 
-A sealed text names its bytes openly; nobody can change them, make others up, or show them for
-another purpose than they were sealed for. Nothing of it is stored. `Signer` keeps the key.
+`HmacSigner` signs bytes that the server hands out and later accepts back, for one purpose each
+(continue tokens). The bytes are readable; only this server can make them, and a value signed for
+one purpose is refused for every other.
 
-Tokens of service accounts: signed, for a time, an audience, perhaps bound to an object.
-
-A JSON Web Token (ES256) that anybody can verify by the keys at `/openid/v1/jwks`. Ours to accept it
-is more: the account, and what the token is bound to, must still be there, with the same uid. So a
-token ends with its pod. Nothing of it is stored.
+`ServiceAccountTokens` issues and accepts the tokens of service accounts: JSON Web Tokens signed
+with ES256, which any client can verify with the keys at `/openid/v1/jwks`. PyJWT encodes and
+decodes the envelope. The server accepts a token only while its service account, and the object that
+it is bound to, exist with the same uid, so that a pod's token ends with the pod. Nothing is stored:
+the key in the keyring is the only state.
 """
 
 from __future__ import annotations
@@ -19,76 +20,89 @@ import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, utils
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from phalanx.api.kinds import NODE, POD, SECRET, SERVICE_ACCOUNT, Kind
-from phalanx.api.meta import parse_timestamp as moment
+from phalanx.api.meta import parse_timestamp
 from phalanx.api.wire import Object, UserInfo
 from phalanx.server.security.private_files import write_private
 from phalanx.server.security.users import service_account_name, service_account_user
 from phalanx.store.kv import StoreReader
 
-#: Bytes of a mark: more than anybody can try.
+if TYPE_CHECKING:
+    from jwt.types import Options
+
+#: Length of an HMAC signature: beyond the reach of guessing.
 _SIGNATURE_BYTES = 16
 
 
 class HmacSigner:
-    """What a key seals, and what it opens again."""
+    """Signs and verifies bytes with one secret key."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
     def sign(self, raw: bytes, purpose: str) -> str:
-        """Bytes as a text, for one purpose."""
+        """Return the bytes and their signature for one purpose, as URL-safe text."""
         return base64url_encode(self._signature(raw, purpose) + raw)
 
     def verify(self, text: str, purpose: str) -> bytes | None:
-        """The bytes of a text that was sealed here for that purpose; None of any other."""
+        """Return the bytes of a text that `sign` made for this purpose, else None."""
         found = base64url_decode(text)
-        mark, raw = found[:_SIGNATURE_BYTES], found[_SIGNATURE_BYTES:]
-        return raw if hmac.compare_digest(mark, self._signature(raw, purpose)) else None
+        signature, raw = found[:_SIGNATURE_BYTES], found[_SIGNATURE_BYTES:]
+        return raw if hmac.compare_digest(signature, self._signature(raw, purpose)) else None
 
     def _signature(self, raw: bytes, purpose: str) -> bytes:
-        # Two digests, so that no purpose runs on into the bytes that follow it.
+        # Two digests: the end of the purpose cannot be confused with the start of the bytes.
         key = hmac.digest(self._key, purpose.encode(errors="surrogatepass"), "sha256")
         return hmac.digest(key, raw, "sha256")[:_SIGNATURE_BYTES]
 
 
 def base64url_encode(raw: bytes) -> str:
-    """Bytes as a part of a token: the letters that need no escape in a URL or a header."""
+    """Encode bytes as base64url without padding, as JSON Web Tokens do."""
     return base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
 def base64url_decode(text: str) -> bytes:
-    """Bytes of a part of a token; none if it is not written as such a part is."""
+    """Decode base64url without padding; malformed or non-canonical text gives no bytes."""
     try:
         raw = base64.b64decode(text.encode() + b"=" * (-len(text) % 4), b"-_", validate=True)
     except (ValueError, binascii.Error):
         return b""
-    # Another spelling of the same bytes is another token, and not ours.
+    # A second spelling of the same bytes is refused: one token has one text.
     return raw if base64url_encode(raw) == text else b""
 
 
 ISSUER = "https://kubernetes.default.svc.cluster.local"
-#: What a token may be bound to.
+#: Kinds of objects that a token may be bound to.
 BINDABLE: dict[str, Kind] = {"Pod": POD, "Secret": SECRET, "Node": NODE}
 _KUBERNETES_CLAIMS = "kubernetes.io"
-_ALGORITHM = ec.ECDSA(hashes.SHA256())
-#: No token of ours is longer, and half of its signature.
-_MAX_TOKEN_LENGTH, _SIGNATURE_HALF = 8 * 1024, 32
-#: Verified tokens that are remembered; then all are forgotten.
+_ALGORITHM = "ES256"
+#: Longer tokens are refused before they are decoded.
+_MAX_TOKEN_LENGTH = 8 * 1024
+#: Size of the cache of verified tokens; a full cache is cleared.
 _MAX_VERIFIED_TOKENS = 10_000
 #: Seconds for which a pod that is being deleted keeps its token.
 _DELETION_GRACE_SECONDS = 60.0
+#: PyJWT verifies the signature alone: `ServiceAccountTokens` checks the claims against its clock.
+_SIGNATURE_ONLY: Options = {
+    "verify_signature": True,
+    "verify_exp": False,
+    "verify_nbf": False,
+    "verify_iat": False,
+    "verify_aud": False,
+    "verify_iss": False,
+    "verify_sub": False,
+    "verify_jti": False,
+}
 
 
 class Signer:
-    """The key that signs tokens, and from which seals are made."""
+    """The server's private key: signs and verifies tokens, and derives the HMAC key."""
 
     def __init__(self, key: ec.EllipticCurvePrivateKey) -> None:
         self._key, self._public = key, key.public_key()
@@ -97,97 +111,107 @@ class Signer:
         )
         self.key_id = base64url_encode(hashlib.sha256(point).digest())
         self.jwk = {
-            "use": "sig", "kty": "EC", "kid": self.key_id, "alg": "ES256", "crv": "P-256",
-            "x": base64url_encode(point[1:33]), "y": base64url_encode(point[33:]),
-        }  # fmt: skip
+            "use": "sig",
+            "kty": "EC",
+            "kid": self.key_id,
+            "alg": _ALGORITHM,
+            "crv": "P-256",
+            "x": base64url_encode(point[1:33]),
+            "y": base64url_encode(point[33:]),
+        }
 
     @classmethod
     def generate(cls) -> Signer:
-        """A new key that nobody keeps."""
+        """Create a signer with a new key that is not saved."""
         return cls(ec.generate_private_key(ec.SECP256R1()))
 
     @classmethod
     def load_or_create(cls, path: Path) -> Signer:
-        """The key in a file, made at first."""
+        """Load the key from a file; create the file, for its owner alone, if it is absent."""
         if not path.exists():
             key = ec.generate_private_key(ec.SECP256R1())
-            write_private(path, key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
+            pem = key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
                 serialization.NoEncryption(),
-            ))  # fmt: skip
+            )
+            write_private(path, pem)
         found = serialization.load_pem_private_key(path.read_bytes(), None)
         assert isinstance(found, ec.EllipticCurvePrivateKey)
         return cls(found)
 
     def hmac_signer(self) -> HmacSigner:
-        """A seal that is the same for as long as this key is, and tells nothing of it."""
-        number = self._key.private_numbers().private_value.to_bytes(_SIGNATURE_HALF, "big")
+        """Return the HMAC signer whose key is derived from this one and does not reveal it."""
+        number = self._key.private_numbers().private_value.to_bytes(32, "big")
         return HmacSigner(hmac.digest(number, b"seal", "sha256"))
 
     def sign(self, claims: Object) -> str:
-        """Claims as a token."""
-        head = {"alg": "ES256", "kid": self.key_id}
-        text = ".".join(base64url_encode(orjson.dumps(part)) for part in (head, claims))
-        r, s = utils.decode_dss_signature(self._key.sign(text.encode(), _ALGORITHM))
-        return f"{text}.{base64url_encode(r.to_bytes(_SIGNATURE_HALF, 'big') + s.to_bytes(_SIGNATURE_HALF, 'big'))}"
+        """Return the claims as a signed JSON Web Token."""
+        import jwt  # importing it costs more than all other work of a start-up without tokens
+
+        # Kubernetes' tokens have no "typ" header; None removes the one that PyJWT adds.
+        headers = {"kid": self.key_id, "typ": None}
+        return jwt.encode(claims, self._key, algorithm=_ALGORITHM, headers=headers)
 
     def verified_claims(self, token: str) -> Object | None:
-        """What a token claims, if it was signed by this key."""
-        text, _, signature = token.rpartition(".")
-        head, _, body = text.partition(".")
-        if len(token) > _MAX_TOKEN_LENGTH or _decode_json_part(head) != {
-            "alg": "ES256",
-            "kid": self.key_id,
-        }:
+        """Return the claims of a token that this key signed, else None."""
+        import jwt
+
+        if len(token) > _MAX_TOKEN_LENGTH or not all(map(base64url_decode, token.split("."))):
             return None
-        raw = base64url_decode(signature)
-        if len(raw) != 2 * _SIGNATURE_HALF:
-            return None
-        r, s = (
-            int.from_bytes(part, "big") for part in (raw[:_SIGNATURE_HALF], raw[_SIGNATURE_HALF:])
-        )
         try:
-            self._public.verify(utils.encode_dss_signature(r, s), text.encode(), _ALGORITHM)
-        except InvalidSignature:
+            if jwt.get_unverified_header(token) != {"alg": _ALGORITHM, "kid": self.key_id}:
+                return None
+            found = jwt.decode(
+                token, self._public, algorithms=[_ALGORITHM], options=_SIGNATURE_ONLY
+            )
+        except (jwt.InvalidTokenError, ValueError):
             return None
-        return _decode_json_part(body)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceAccountClaims:
-    """What a token is for: an account, for whom to read, until when, bound to what."""
+    """What a token asserts: a service account, its audiences, its end, its bound object."""
 
     namespace: str
     name: str
     uid: str
     audiences: tuple[str, ...]
     expires: float
-    #: Kind, name and uid of what it is bound to.
+    #: Kind, name and uid of the object that the token is bound to.
     bound_object: tuple[str, str, str] | None = None
 
 
 class ServiceAccountTokens:
-    """Makes and accepts tokens of the accounts in a store."""
+    """Issues and accepts the tokens of the service accounts in a store."""
 
     def __init__(self, store: StoreReader, signer: Signer) -> None:
         self._store, self.signer = store, signer
         self._verified: dict[bytes, tuple[UserInfo, ServiceAccountClaims]] = {}
 
     def issue(self, account: ServiceAccountClaims, now: float, token_id: str) -> str:
-        """A token, of a number of its own."""
+        """Return a signed token with a unique id (`jti`)."""
         claims: Object = {"namespace": account.namespace}
         claims["serviceaccount"] = {"name": account.name, "uid": account.uid}
         if account.bound_object:
             kind, name, uid = account.bound_object
             claims[kind.lower()] = {"name": name, "uid": uid}
-        return self.signer.sign({
-            "iss": ISSUER, "sub": service_account_name(account.namespace, account.name),
-            "aud": list(account.audiences), "exp": int(account.expires), "iat": int(now),
-            "nbf": int(now), "jti": token_id, _KUBERNETES_CLAIMS: claims,
-        })  # fmt: skip
+        return self.signer.sign(
+            {
+                "iss": ISSUER,
+                "sub": service_account_name(account.namespace, account.name),
+                "aud": list(account.audiences),
+                "exp": int(account.expires),
+                "iat": int(now),
+                "nbf": int(now),
+                "jti": token_id,
+                _KUBERNETES_CLAIMS: claims,
+            }
+        )
 
     def user(self, token: str, now: float, audiences: Sequence[str] = (ISSUER,)) -> UserInfo | None:
-        """Whose a token is, if it counts now and is for one of these audiences."""
+        """Return the user of a token that is valid now for one of these audiences, else None."""
         found = self._verified.get(_token_digest(token)) or self._verify(token)
         if found is None:
             return None
@@ -197,7 +221,7 @@ class ServiceAccountTokens:
         return user if self._is_valid(account, now) else None
 
     def audiences(self, token: str) -> tuple[str, ...]:
-        """For whom a token is that was accepted."""
+        """Return the audiences of a token that was accepted before."""
         found = self._verified.get(_token_digest(token))
         return found[1].audiences if found else ()
 
@@ -214,14 +238,14 @@ class ServiceAccountTokens:
         return known, account
 
     def _is_valid(self, account: ServiceAccountClaims, now: float) -> bool:
-        """Whether the account, and what the token is bound to, are still there."""
-        place = account.namespace
-        if not self._exists(SERVICE_ACCOUNT, place, account.name, account.uid, now):
+        """Whether the service account and the bound object still exist with the same uid."""
+        namespace = account.namespace
+        if not self._exists(SERVICE_ACCOUNT, namespace, account.name, account.uid, now):
             return False
         if account.bound_object is None:
             return True
         kind, name, uid = account.bound_object
-        return self._exists(BINDABLE[kind], place, name, uid, now)
+        return self._exists(BINDABLE[kind], namespace, name, uid, now)
 
     def _exists(self, kind: Kind, namespace: str, name: str, uid: str, now: float) -> bool:
         record = self._store.get(kind.store_key(namespace, name))
@@ -229,44 +253,42 @@ class ServiceAccountTokens:
             return False
         meta = orjson.loads(record.value)["metadata"]
         end = meta.get("deletionTimestamp")
-        return meta["uid"] == uid and (end is None or now < moment(end) + _DELETION_GRACE_SECONDS)
+        return meta["uid"] == uid and (
+            end is None or now < parse_timestamp(end) + _DELETION_GRACE_SECONDS
+        )
 
 
 def _parse_claims(claims: Object) -> ServiceAccountClaims | None:
-    """What claims are about; None if they are not such as we make."""
+    """Return the claims as a value; None if this server does not issue such claims."""
     try:
         own: Any = claims[_KUBERNETES_CLAIMS]
-        who = own["serviceaccount"]
+        subject = own["serviceaccount"]
         bound = [(kind, own[kind.lower()]) for kind in BINDABLE if kind.lower() in own]
         found = bound[0] if bound else None
         reference = (found[0], found[1]["name"], found[1]["uid"]) if found else None
-        audiences, place = tuple(claims["aud"]), own["namespace"]
         account = ServiceAccountClaims(
-            place, who["name"], who["uid"], audiences, claims["exp"], reference
+            namespace=own["namespace"],
+            name=subject["name"],
+            uid=subject["uid"],
+            audiences=tuple(claims["aud"]),
+            expires=claims["exp"],
+            bound_object=reference,
         )
     except (KeyError, TypeError):
         return None
     is_ours = claims.get("iss") == ISSUER
-    is_whole = claims.get("sub") == service_account_name(account.namespace, account.name)
-    return account if is_ours and is_whole else None
+    is_consistent = claims.get("sub") == service_account_name(account.namespace, account.name)
+    return account if is_ours and is_consistent else None
 
 
 def _user_extra(claims: Object, account: ServiceAccountClaims) -> tuple[tuple[str, str], ...]:
-    """What else is known about whoever shows a token."""
+    """Return the `extra` fields of the token's user."""
     prefix = "authentication.kubernetes.io/"
     rows = [(f"{prefix}credential-id", f"JTI={claims.get('jti', '')}")]
     if account.bound_object and account.bound_object[0] != "Secret":
         kind, name, uid = account.bound_object
         rows += [(f"{prefix}{kind.lower()}-name", name), (f"{prefix}{kind.lower()}-uid", uid)]
     return tuple(rows)
-
-
-def _decode_json_part(text: str) -> Object | None:
-    try:
-        found = orjson.loads(base64url_decode(text))
-    except orjson.JSONDecodeError:
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def _token_digest(token: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Names that mean something: groups that everybody is in, and how accounts and nodes are called."""
+"""Well-known users and groups, and the user names of service accounts and nodes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ ADMIN = UserInfo("admin", (MASTERS, AUTHENTICATED))
 
 
 def service_account_name(namespace: str, name: str) -> str:
-    """The user that a service account is."""
+    """Return the user name of a service account."""
     return f"{_SERVICE_ACCOUNT_PREFIX}{namespace}:{name}"
 
 
 def service_account_user(namespace: str, name: str, uid: str = "") -> UserInfo:
-    """A service account as a user, in the groups of all of them and of its namespace's."""
+    """Return the user of a service account, with its groups."""
     groups = (SERVICE_ACCOUNTS, f"{SERVICE_ACCOUNTS}:{namespace}", AUTHENTICATED)
     return UserInfo(service_account_name(namespace, name), groups, uid)
 
 
 def parse_service_account(name: str) -> tuple[str, str] | None:
-    """The namespace and name of the service account that a user's name means, if it means one."""
+    """Return namespace and name of the service account of a user name, if it is one."""
     if not name.startswith(_SERVICE_ACCOUNT_PREFIX):
         return None
     namespace, _, account = name.removeprefix(_SERVICE_ACCOUNT_PREFIX).partition(":")
@@ -32,16 +32,16 @@ def parse_service_account(name: str) -> tuple[str, str] | None:
 
 
 def node_user(name: str) -> UserInfo:
-    """A node as a user."""
+    """Return the user of a node."""
     return UserInfo(f"{_NODE_PREFIX}{name}", (NODES, AUTHENTICATED))
 
 
 def node_name(user: UserInfo) -> str:
-    """The node that a user is; "" for everybody else."""
+    """Return the node of a user; "" for all other users."""
     is_node = NODES in user.groups and user.name.startswith(_NODE_PREFIX)
     return user.name.removeprefix(_NODE_PREFIX) if is_node else ""
 
 
 def authenticated_user(name: str, groups: tuple[str, ...] = ()) -> UserInfo:
-    """Somebody who has shown who they are."""
+    """Return a user with the group of authenticated users."""
     return UserInfo(name, tuple(dict.fromkeys((*groups, AUTHENTICATED))))

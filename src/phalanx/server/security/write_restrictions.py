@@ -1,8 +1,9 @@
-"""What may be written depends on who writes it: the checks that need the object itself.
+"""Authorization checks that need the object: privilege escalation, owners, node restriction.
 
-`server.writing` asks once an object is complete, before it is stored. Nobody grants what they do
-not hold, unless they may `escalate` or `bind`; nobody holds up the deletion of what they could not
-hold up by themselves; a node writes of itself alone. Nothing here changes an object.
+`write_handlers` calls them when an object is complete, before it is stored. A user may grant only
+rights that the user holds, unless allowed to `escalate` or `bind`; may block an owner's deletion
+only with the right to set finalizers on it; a node may write only its own objects. Nothing here
+changes an object.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ from phalanx.server.security.users import MASTERS, node_name
 WriteCheck = Callable[[ServerContext, RequestInfo, Object, Object | None], None]
 
 _ALL_RULES = (PolicyRule((ALL,), (ALL,), (ALL,)), PolicyRule((ALL,), paths=(ALL,)))
-#: Labels that nobody may give to their own node: others decide by them what runs there.
+#: Labels that a node may not set on itself: they decide which pods run on it.
 _RESERVED_LABEL_PREFIX = "node-restriction.kubernetes.io/"
 
 
 def check_write_restrictions(
     context: ServerContext, call: RequestInfo, new: Object, old: Object | None
 ) -> None:
-    """Refuse an object that this user may not write, even if they may write others of its kind."""
+    """Raise Forbidden for an object that the user may not write."""
     user = call.request.user
     if MASTERS in user.groups:
         return
     if old is None and call.request.method != "POST":
-        # Whoever updates what is not there creates it.
+        # An update of an absent object creates it.
         context.access.authorize(user, "create", call)
     if "ownerReferences" in new["metadata"]:
         _check_owner_references(context, call, new, old)
@@ -49,13 +50,13 @@ def check_write_restrictions(
         step(context, call, new, old)
 
 
-# ------------------------------------------------------------------------------------------ grants
+# ------------------------------------------------------------------------------------- escalation
 
 
 def _check_role_escalation(
     context: ServerContext, call: RequestInfo, new: Object, old: Object | None
 ) -> None:
-    """A role's rules must be held by whoever writes them."""
+    """Require that the user holds all rules of the role."""
     parts = ("rules", "aggregationRule")
     if old is not None and all(new.get(part) == old.get(part) for part in parts):
         return
@@ -70,7 +71,7 @@ def _check_role_escalation(
 def _check_binding_escalation(
     context: ServerContext, call: RequestInfo, new: Object, old: Object | None
 ) -> None:
-    """The role that a binding gives must be held by whoever gives it."""
+    """Require that the user holds all rules of the bound role."""
     parts = ("roleRef", "subjects")
     if old is not None and all(new.get(part) == old.get(part) for part in parts):
         return
@@ -98,7 +99,8 @@ def _check_escalation(
         raise forbidden_error(
             call.kind,
             new["metadata"]["name"],
-            f"{_describe_user(user)} is attempting to grant RBAC permissions not currently held:\n{rows}",
+            f"{_describe_user(user)} is attempting to grant RBAC permissions not currently held:\n"
+            f"{rows}",
         )
 
 
@@ -113,7 +115,7 @@ def _describe_user(user: UserInfo) -> str:
 def _check_owner_references(
     context: ServerContext, call: RequestInfo, new: Object, old: Object | None
 ) -> None:
-    """To hold up an owner's deletion is to set a finalizer on it."""
+    """Require the right to set finalizers on owners whose deletion is blocked."""
     before = (old or {"metadata": {}})["metadata"].get("ownerReferences") or ()
     for owner in new["metadata"]["ownerReferences"]:
         if not owner.get("blockOwnerDeletion") or owner in before:
@@ -130,7 +132,7 @@ def _check_owner_references(
 def _finalizer_attributes(
     context: ServerContext, call: RequestInfo, owner: Object
 ) -> AuthorizationAttributes | None:
-    """What whoever sets a finalizer on an owner asks for; None if there is no such kind."""
+    """Return the attributes of setting finalizers on an owner; None for an unknown kind."""
     for kind in context.registry.kinds:
         if kind.name == owner.get("kind") and kind.api_version == owner.get("apiVersion"):
             place = call.namespace if kind.namespaced else ""
@@ -147,7 +149,7 @@ def _finalizer_attributes(
 def _check_node_restriction(
     context: ServerContext, call: RequestInfo, new: Object, old: Object | None
 ) -> None:
-    """A node makes and changes itself alone, but neither its taints nor labels that are kept."""
+    """Require that a node writes only its own Node, and neither taints nor protected labels."""
     node = node_name(call.request.user)
     if not node:
         return
@@ -166,7 +168,7 @@ def _check_node_restriction(
 def _check_lease_restriction(
     context: ServerContext, call: RequestInfo, new: Object, old: Object | None
 ) -> None:
-    """A node makes a lease of its own name."""
+    """Require that a node writes only the Lease of its own name."""
     if node := node_name(call.request.user):
         _check_own_name(call, new, node)
 
