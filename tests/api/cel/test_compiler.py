@@ -78,12 +78,12 @@ def test_what_makes_no_sense_is_refused_with_its_place(text: str, wanted: str) -
 
 
 def test_a_fault_shows_its_line() -> None:
-    text = "true &&\n  nobody == 1"
+    text = "true &&\n  absent == 1"
     with pytest.raises(BadExpression) as fault:
         compile_expression(text, {})
     assert fault.value.describe(text) == (
-        "ERROR: <input>:2:3: undeclared reference to 'nobody' (in container '')\n"
-        " |   nobody == 1\n"
+        "ERROR: <input>:2:3: undeclared reference to 'absent' (in container '')\n"
+        " |   absent == 1\n"
         " | ..^"
     )
 
@@ -190,7 +190,7 @@ def test_quantities_addresses_and_versions(text: str, wanted: Any) -> None:
         ("[dyn(1)].all(x, x)", "no such overload"), ("dyn(1) && true", "no such overload"),
     ],
 )  # fmt: skip
-def test_what_has_no_value_says_why(text: str, said: str) -> None:
+def test_evaluation_errors_have_a_message(text: str, said: str) -> None:
     with pytest.raises(EvaluationError, match=said):
         evaluate(text)
 
@@ -202,7 +202,7 @@ def test_types_are_known_before_anything_runs() -> None:
         compile_expression("a.map(x, x + 1)", {"a": list_of(STRING)})
 
 
-def test_an_expression_tells_what_it_asks_for() -> None:
+def test_expression_lists_the_variables_that_it_reads() -> None:
     known = {"self": DYN, "oldSelf": DYN, "x": DYN}
     assert compile_expression("self.a.all(x, x > oldSelf.b)", known).used_variables == {
         "self",

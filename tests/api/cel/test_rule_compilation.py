@@ -63,8 +63,8 @@ def test_a_good_rule_is_accepted(rule: Object) -> None:
     ],
 )  # fmt: skip
 def test_a_rule_of_a_wrong_form_is_refused(rule: Object, said: str) -> None:
-    told = with_rules(object_schema(a=NUMBER), {"rule": "self.a > 1", **rule})
-    assert schema_errors(told) == [f"{RULE}{said}"]
+    schema = with_rules(object_schema(a=NUMBER), {"rule": "self.a > 1", **rule})
+    assert schema_errors(schema) == [f"{RULE}{said}"]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_the_expression_of_a_message_must_make_sense(expression: str, detail: st
     assert detail in said
 
 
-def test_what_was_before_cannot_be_told_of_items_without_keys() -> None:
+def test_old_self_is_refused_below_lists_without_keys() -> None:
     change = with_rules(NUMBER, "self >= oldSelf")
     (said,) = schema_errors(object_schema(list=list_schema(change)))
     assert said == (

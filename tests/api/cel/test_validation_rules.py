@@ -15,13 +15,13 @@ NUMBER: Object = {"type": "integer"}
 
 def with_rules(schema: Object, *rules: str | Object) -> Object:
     """A schema with rules."""
-    told = [{"rule": rule} if isinstance(rule, str) else rule for rule in rules]
-    return {**schema, "x-kubernetes-validations": told}
+    validations = [{"rule": rule} if isinstance(rule, str) else rule for rule in rules]
+    return {**schema, "x-kubernetes-validations": validations}
 
 
 def list_schema(items: Object, kind: str = "atomic", *keys: str) -> Object:
-    told: Object = {"type": "array", "items": items, "x-kubernetes-list-type": kind}
-    return {**told, "x-kubernetes-list-map-keys": list(keys)} if keys else told
+    schema: Object = {"type": "array", "items": items, "x-kubernetes-list-type": kind}
+    return {**schema, "x-kubernetes-list-map-keys": list(keys)} if keys else schema
 
 
 def map_schema(values: Object) -> Object:
@@ -77,14 +77,14 @@ def test_what_is_missing_or_null_is_not_judged() -> None:
         ({"reason": "FieldValueInvalid"}, 'Invalid value: "object": failed rule: false'),
     ],
 )  # fmt: skip
-def test_a_breach_says_what_the_rule_wants_it_to_say(rule: Object, said: str | None) -> None:
+def test_violation_uses_the_message_of_the_rule(rule: Object, said: str | None) -> None:
     schema = object_schema(range=with_rules(RANGE, {"rule": "false", **rule}))
     wanted = f"range: {said}" if said else None
     (found,) = violations(schema, {"range": {"low": 3}})
     assert found == wanted or (wanted is None and "rule compile error" in found)
 
 
-def test_a_breach_may_be_told_of_a_field() -> None:
+def test_violation_uses_the_field_path_of_the_rule() -> None:
     inner = object_schema(low=NUMBER, labels=map_schema(TEXT), **{"a-b": NUMBER})
     rules = [{"rule": "false", "fieldPath": path} for path in (".low", ".labels['x.y']", "['a-b']")]
     schema = object_schema(range=with_rules(inner, *rules))
@@ -110,7 +110,7 @@ def test_a_rule_without_an_answer_is_broken(rule: str, said: str) -> None:
     assert found == [f': Invalid value: "object": {said}']
 
 
-def test_a_rule_that_was_kept_before_rules_were_looked_at_is_told_of() -> None:
+def test_stored_rule_that_does_not_compile_is_reported() -> None:
     (said,) = violations(with_rules(RANGE, "self.nope"), {})
     assert "rule compile error: compilation failed: ERROR: <input>:1:5: undefined field" in said
 
@@ -132,7 +132,7 @@ def test_rules_about_changes_need_two_values() -> None:
     ]
 
 
-def test_a_rule_may_ask_for_what_need_not_have_been_there() -> None:
+def test_optional_old_self_may_be_absent() -> None:
     rule = {"rule": "oldSelf.hasValue() ? self >= oldSelf.value() : self == 1",
             "optionalOldSelf": True}  # fmt: skip
     schema = object_schema(size=with_rules(NUMBER, rule))
@@ -217,7 +217,7 @@ def test_null_is_nothing_to_compute_with(rule: str) -> None:
         (object_schema(t=TEXT), "self.t.matches('^[a-z]+$') && size(self.t) < 5", {"t": "abc"}),
     ],
 )  # fmt: skip
-def test_values_are_what_their_schema_says(schema: Object, rule: str, value: Any) -> None:
+def test_values_have_the_types_of_their_schema(schema: Object, rule: str, value: Any) -> None:
     assert violations(with_rules(schema, rule), value) == []
 
 

@@ -46,13 +46,13 @@ def test_a_definition_gets_names_and_a_conversion() -> None:
     assert obj["spec"]["conversion"] == {"strategy": "None"}
 
 
-def test_what_is_said_stays() -> None:
+def test_explicit_values_are_kept() -> None:
     obj = custom_resource_definition(names={"singular": "w", "listKind": "Widgets"})
     default_definition(obj)
     assert (obj["spec"]["names"]["singular"], obj["spec"]["names"]["listKind"]) == ("w", "Widgets")
 
 
-def test_schemas_in_schemas_lose_what_says_nothing() -> None:
+def test_nested_schemas_lose_empty_keywords() -> None:
     inner = {"type": "object", "properties": None, "odd": 1, "items": {"enum": [], "type": "array"}}
     obj = custom_resource_definition(
         served_version(schema=resource_schema(a={"type": "array", "items": inner}))
@@ -111,7 +111,7 @@ def test_what_is_established_stays_so_with_the_names_that_it_has() -> None:
     assert find_condition(obj, ESTABLISHED)["lastTransitionTime"] == NOW
 
 
-def test_a_second_look_changes_nothing() -> None:
+def test_defaulting_is_idempotent() -> None:
     obj, again = make_definition(), make_definition()
     update_definition_status(again, TakenNames(), LATER)
     assert again == obj
@@ -124,7 +124,7 @@ def test_every_version_that_was_ever_stored_is_remembered() -> None:
     assert obj["status"]["storedVersions"] == ["v1", "v2"]
 
 
-def test_a_definition_without_a_stored_version_says_none() -> None:
+def test_definition_without_a_storage_version_has_no_stored_versions() -> None:
     obj = custom_resource_definition(served_version(storage=False))
     update_definition_status(obj, TakenNames(), NOW)
     assert "storedVersions" not in obj["status"]

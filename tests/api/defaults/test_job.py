@@ -39,7 +39,7 @@ def test_a_small_job_gets_its_defaults() -> None:
     assert template["metadata"]["labels"] == new["metadata"]["labels"] == LABELS
 
 
-def test_completions_are_left_open_where_only_the_parallelism_is_said() -> None:
+def test_completions_stay_unset_if_only_parallelism_is_set() -> None:
     assert "completions" not in job(parallelism=3)["spec"]
     assert job(completions=3)["spec"]["parallelism"] == 1
 

@@ -23,7 +23,7 @@ def test_a_job_set_has_all_its_jobs_succeed_in_any_order_and_reach_each_other() 
     assert not {"suspend", "failurePolicy", "scheduling"} & set(spec)
 
 
-def test_what_is_said_stays() -> None:
+def test_explicit_values_are_kept() -> None:
     spec = job_set(
         network={"enableDNSHostnames": False, "subdomain": "s"},
         successPolicy={"operator": "Any", "targetReplicatedJobs": ["workers"]},
@@ -65,6 +65,6 @@ def test_shared_claims_go_with_the_job_set() -> None:
     assert policy["templates"][0]["spec"]["volumeMode"] == "Filesystem"
 
 
-def test_a_new_job_set_has_no_status_whatever_its_maker_says() -> None:
+def test_new_job_set_has_no_status() -> None:
     new = make_stored(JOB_SET, {"spec": {}, "status": {"restarts": 3, "terminalState": "Failed"}})
     assert "status" not in new

@@ -13,8 +13,8 @@ PODS: Object = {"spec": {"containers": [{"name": "main", "image": "app:1"}]}}
 
 def spec(group: Object | None = None, **fields: object) -> Object:
     template = {"workerTemplate": PODS, **(group or {})}
-    wish = {"spec": {"leaderWorkerTemplate": template, **fields}}
-    found: Object = make_stored(LEADER_WORKER_SET, wish)["spec"]
+    body = {"spec": {"leaderWorkerTemplate": template, **fields}}
+    found: Object = make_stored(LEADER_WORKER_SET, body)["spec"]
     return found
 
 
@@ -57,11 +57,11 @@ def test_an_old_name_of_a_policy_is_stored_as_the_new_one() -> None:
     assert spec({"restartPolicy": "Default"})["leaderWorkerTemplate"]["restartPolicy"] == "None"
 
 
-def test_groups_are_divided_with_their_leader_unless_said_otherwise() -> None:
+def test_subgroup_type_defaults_to_leader_worker() -> None:
     group = spec({"size": 4, "subGroupPolicy": {"subGroupSize": 2}})["leaderWorkerTemplate"]
     assert group["subGroupPolicy"] == {"subGroupPolicyType": "LeaderWorker", "subGroupSize": 2}
 
 
-def test_a_new_set_has_no_status_whatever_its_maker_says() -> None:
-    wish = {"spec": {"leaderWorkerTemplate": {"workerTemplate": PODS}}, "status": {"replicas": 3}}
-    assert "status" not in make_stored(LEADER_WORKER_SET, wish)
+def test_new_leader_worker_set_has_no_status() -> None:
+    body = {"spec": {"leaderWorkerTemplate": {"workerTemplate": PODS}}, "status": {"replicas": 3}}
+    assert "status" not in make_stored(LEADER_WORKER_SET, body)

@@ -162,7 +162,7 @@ def requesting_container(restart: str = "", **requests: str) -> Object:
         ({"requests": {"cpu": "5"}}, [requesting_container(memory="1Gi")], [], {"cpu": "5"}),
     ],
 )
-def test_a_pod_as_a_whole_asks_for_what_its_containers_do(
+def test_pod_level_requests_default_to_the_sum_of_containers(
     whole: Object, containers: list[Object], first: list[Object], requests: Object
 ) -> None:
     spec = {"resources": whole, "containers": containers, "initContainers": first}
@@ -231,12 +231,12 @@ def test_an_address_stands_in_both_of_its_places() -> None:
     assert one["status"]["qosClass"] == "BestEffort"
 
 
-def test_a_new_pod_is_pending_whatever_it_says() -> None:
+def test_new_pod_is_pending_whatever_its_status() -> None:
     obj = prepare_new(POD, {**pod(), "status": {"phase": "Running", "podIP": "10.0.0.1"}})
     assert obj["status"] == {"phase": "Pending", "qosClass": "BestEffort"}
 
 
-def test_a_new_pod_with_gates_says_so() -> None:
+def test_new_pod_with_gates_has_the_scheduling_gated_condition() -> None:
     obj = prepare_new(POD, pod(schedulingGates=[{"name": "g"}]))
     assert obj["status"]["conditions"] == [
         {
@@ -272,7 +272,7 @@ def test_the_quality_of_service_follows_from_requests_and_limits(
     assert prepare_new(POD, pod(*containers))["status"]["qosClass"] == quality
 
 
-def test_the_quality_of_service_is_that_of_the_pod_where_it_says_it() -> None:
+def test_pod_level_resources_determine_the_qos_class() -> None:
     obj = prepare_new(POD, pod(resources={"limits": dict(FULL)}))
     assert obj["status"]["qosClass"] == "Guaranteed"
 
@@ -341,7 +341,7 @@ def test_a_group_is_disrupted_one_by_one_and_has_no_status_yet(kind: Kind) -> No
     }
 
 
-def test_the_templates_of_a_workload_say_only_what_they_were_given() -> None:
+def test_workload_templates_get_no_defaults() -> None:
     template = {"name": "a", "schedulingPolicy": {"basic": {}}}
     workload = {"metadata": {}, "spec": {"podGroupTemplates": [template]}}
     assert prepare_new(WORKLOAD, copy.deepcopy(workload)) == workload

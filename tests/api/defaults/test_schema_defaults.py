@@ -53,7 +53,7 @@ def test_defaults_are_not_shared_between_objects() -> None:
     }
 
 
-def test_what_is_said_stays() -> None:
+def test_explicit_values_are_kept() -> None:
     group = fill_object("scheduling.v1beta1.PodGroup", {"spec": {"disruptionMode": {"all": {}}}})
     assert group["spec"]["disruptionMode"] == {"all": {}}
 

@@ -62,7 +62,7 @@ def validation_causes(new: Object, old: Object | None = None, part: str = "") ->
         ({"preemptionPolicy": "Maybe"}, ["preemptionPolicy: NotSupported"]),
     ],
 )
-def test_a_composite_says_what_it_wants(spec: Object, causes: CauseSummaries) -> None:
+def test_composite_pod_group_is_validated(spec: Object, causes: CauseSummaries) -> None:
     assert validation_causes(composite({**FULL, **spec})) == prefix_summaries("spec", causes)
 
 

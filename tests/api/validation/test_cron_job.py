@@ -51,7 +51,7 @@ def jobs(**fields: Any) -> Object:
         ),
     ],
 )
-def test_a_cron_job_says_when_and_what(fields: Object, causes: CauseSummaries) -> None:
+def test_cron_job_is_validated(fields: Object, causes: CauseSummaries) -> None:
     assert creation_causes(CRON_JOB, {"spec": spec(**fields)}) == prefix_summaries("spec", causes)
 
 
@@ -61,7 +61,7 @@ def test_a_time_zone_has_a_name() -> None:
     assert find_causes(CRON_JOB, new) == ["spec.timeZone: Invalid"]
 
 
-def test_a_machine_without_time_zones_takes_those_that_look_right(
+def test_system_without_time_zones_accepts_well_formed_names(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cronrules, "_known_time_zones", lambda: frozenset[str]())
@@ -87,7 +87,7 @@ def test_a_zone_within_the_schedule_is_kept_where_it_was() -> None:
     assert find_causes(CRON_JOB, both, old) == ["spec.schedule: Invalid"]
 
 
-def test_a_zone_that_was_taken_once_is_not_asked_about_again() -> None:
+def test_unchanged_time_zone_is_not_validated_again() -> None:
     old = make_stored(CRON_JOB, {"spec": spec(timeZone="Mars/Olympus")})
     assert (
         find_causes(

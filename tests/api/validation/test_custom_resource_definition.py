@@ -134,7 +134,7 @@ def test_a_group_is_a_domain(group: str) -> None:
     )
 
 
-def test_with_a_status_of_its_own_the_root_of_a_schema_says_little_else() -> None:
+def test_status_subresource_restricts_the_root_schema() -> None:
     schema = {**WIDGET, "minProperties": 1}
     assert validation_causes(custom_resource_definition(served_version(schema=schema))) == []
     found = validation_causes(
@@ -152,7 +152,7 @@ def test_with_a_status_of_its_own_the_root_of_a_schema_says_little_else() -> Non
         ("unapproved, for a test", ""),
     ],
 )
-def test_groups_of_the_community_need_its_word(annotation: str | None, reason: str) -> None:
+def test_protected_groups_need_the_approval_annotation(annotation: str | None, reason: str) -> None:
     obj = custom_resource_definition(group="batch.k8s.io")
     obj["metadata"]["annotations"] = {APPROVAL_ANNOTATION: annotation} if annotation else {}
     field = f"metadata.annotations[{APPROVAL_ANNOTATION}]"

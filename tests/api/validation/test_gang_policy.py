@@ -74,14 +74,12 @@ WORDS: list[tuple[Object, CauseSummaries]] = [
 
 
 @pytest.mark.parametrize(("said", "causes"), WORDS, ids=lambda case: str(case))
-def test_a_policy_is_one_of_two_words(said: Object, causes: CauseSummaries) -> None:
+def test_gang_policy_has_two_values(said: Object, causes: CauseSummaries) -> None:
     assert creation_causes(JOB, {"spec": spec(said)}) == [f"spec.{cause}" for cause in causes]
 
 
 @pytest.mark.parametrize(("said", "causes"), WORDS, ids=lambda case: str(case))
-def test_the_template_of_a_cron_job_has_one_of_two_words(
-    said: Object, causes: CauseSummaries
-) -> None:
+def test_cron_job_template_gang_policy_has_two_values(said: Object, causes: CauseSummaries) -> None:
     below = [f"spec.jobTemplate.spec.{cause}" for cause in causes]
     assert creation_causes(CRON_JOB, cron_job(spec(said))) == below
 
@@ -103,7 +101,7 @@ TOGETHER: list[tuple[Object, Object, int]] = [
 
 
 @pytest.mark.parametrize(("word", "scheduling", "count"), TOGETHER)
-def test_a_job_that_says_it_twice_must_not_contradict_itself(
+def test_gang_policy_and_scheduling_must_agree(
     word: Object, scheduling: Object, count: int
 ) -> None:
     wanted = spec(word, scheduling=scheduling)
@@ -112,13 +110,13 @@ def test_a_job_that_says_it_twice_must_not_contradict_itself(
     assert creation_causes(CRON_JOB, cron_job(wanted)) == [f"{place}: Invalid"] * count
 
 
-def test_who_is_in_no_group_and_is_disrupted_as_one_is_told_which_two_things_clash() -> None:
+def test_disruption_mode_all_with_no_gang_names_both_fields() -> None:
     wanted = {"spec": spec(NO_GANG, scheduling={"disruptionMode": {"all": {}}})}
     (cause,) = validate(JOB, make_stored(JOB, wanted), None)
     assert "may not be NoGang when scheduling.disruptionMode.all is set" in cause.message
 
 
-def test_a_basic_job_is_not_disrupted_as_a_group_whatever_the_word() -> None:
+def test_basic_job_may_not_be_disrupted_as_a_group() -> None:
     wanted = spec(NO_GANG, scheduling={**BASIC, "disruptionMode": {"all": {}}})
     assert creation_causes(JOB, {"spec": wanted}) == ["spec.scheduling.disruptionMode: Invalid"]
 

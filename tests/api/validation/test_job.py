@@ -48,7 +48,7 @@ def with_pod(**fields: Any) -> Object:
         ({"managedBy": "example.com/" + "m" * 58}, ["managedBy: TooLong"]),
     ],
 )
-def test_a_job_says_what_it_wants(spec: Object, causes: CauseSummaries) -> None:
+def test_job_is_validated(spec: Object, causes: CauseSummaries) -> None:
     assert find_causes(JOB, job(**spec)) == prefix_summaries("spec", causes)
 
 
@@ -142,7 +142,7 @@ def test_a_job_may_select_by_hand_what_its_pods_have() -> None:
     assert find_causes(JOB, job(**by_hand)) == ["spec.selector: Required"]
 
 
-def test_a_selector_that_cannot_be_read_is_told_of_once() -> None:
+def test_malformed_selector_is_reported_once() -> None:
     odd = {"matchExpressions": [{"key": "a", "operator": "Like"}]}
     assert find_causes(JOB, job(selector=odd)) == [
         "spec.selector.matchExpressions[0].operator: Invalid"

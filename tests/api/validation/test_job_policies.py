@@ -105,7 +105,7 @@ def test_there_are_at_most_twenty_rules() -> None:
         ([{"succeededIndexes": "0-1", "succeededCount": 3}], ["[0].succeededCount: Invalid"]),
     ],
 )
-def test_a_success_rule_says_when_it_is_enough(rules: list[Object], causes: CauseSummaries) -> None:
+def test_success_policy_rules_are_validated(rules: list[Object], causes: CauseSummaries) -> None:
     found = create_causes(successPolicy={"rules": rules}, completionMode="Indexed", completions=4)
     assert found == prefix_summaries("spec.successPolicy.rules", causes)
 
@@ -127,7 +127,7 @@ def test_success_is_counted_by_index() -> None:
         ),
     ],
 )
-def test_who_sorts_failures_replaces_only_what_has_failed(
+def test_pod_failure_policy_needs_replacement_policy_failed(
     spec: Object, causes: CauseSummaries
 ) -> None:
     assert create_causes(**spec) == causes

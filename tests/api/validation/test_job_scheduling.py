@@ -65,14 +65,16 @@ CASES: list[tuple[Object, CauseSummaries]] = [
 
 
 @pytest.mark.parametrize(("scheduling", "causes"), CASES)
-def test_a_job_says_how_its_pods_are_scheduled(scheduling: Object, causes: CauseSummaries) -> None:
+def test_job_scheduling_is_validated(scheduling: Object, causes: CauseSummaries) -> None:
     assert creation_causes(JOB, {"spec": spec(scheduling)}) == prefix_summaries(
         "spec.scheduling", causes
     )
 
 
 @pytest.mark.parametrize(("scheduling", "causes"), CASES)
-def test_a_cron_job_says_it_of_its_jobs(scheduling: Object, causes: CauseSummaries) -> None:
+def test_cron_job_template_scheduling_is_validated(
+    scheduling: Object, causes: CauseSummaries
+) -> None:
     wanted = {"schedule": "@daily", "jobTemplate": {"spec": spec(scheduling)}}
     place = "spec.jobTemplate.spec.scheduling"
     assert creation_causes(CRON_JOB, {"spec": wanted}) == prefix_summaries(place, causes)

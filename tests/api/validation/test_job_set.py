@@ -46,7 +46,7 @@ def create_causes(*jobs: Object, name: str = "x", **fields: Any) -> CauseSummari
         ({"replicatedJobs": []}, []),
         ({"ttlSecondsAfterFinished": 0, "managedBy": "example.com/c"}, []),
         ({"ttlSecondsAfterFinished": -1}, ["ttlSecondsAfterFinished: Invalid"]),
-        ({"managedBy": "nobody"}, ["managedBy: Invalid"]),
+        ({"managedBy": "unknown"}, ["managedBy: Invalid"]),
         ({"network": {"subdomain": "s"}}, []),
         ({"network": {"subdomain": "1st"}}, ["network.subdomain: Invalid"]),
         ({"network": {"subdomain": "a.b"}}, ["network.subdomain: Invalid"]),
@@ -55,7 +55,7 @@ def create_causes(*jobs: Object, name: str = "x", **fields: Any) -> CauseSummari
         ({"successPolicy": {"operator": "Most"}}, ["successPolicy.operator: NotSupported"]),
         ({"successPolicy": {}}, ["successPolicy.operator: Required"]),
         (
-            {"successPolicy": {"operator": "All", "targetReplicatedJobs": ["driver", "nobody"]}},
+            {"successPolicy": {"operator": "All", "targetReplicatedJobs": ["driver", "unknown"]}},
             ["successPolicy.targetReplicatedJobs[1]: Invalid"],
         ),
         ({"startupPolicy": {"startupPolicyOrder": "InOrder"}}, []),
@@ -65,9 +65,7 @@ def create_causes(*jobs: Object, name: str = "x", **fields: Any) -> CauseSummari
         ),
     ],
 )
-def test_a_job_set_says_when_it_starts_and_when_it_has_succeeded(
-    fields: Object, causes: CauseSummaries
-) -> None:
+def test_startup_and_success_policies_are_validated(fields: Object, causes: CauseSummaries) -> None:
     assert create_causes(**fields) == prefix_summaries("spec", causes)
 
 
@@ -85,7 +83,7 @@ def test_a_job_set_says_when_it_starts_and_when_it_has_succeeded(
         (rule(onJobFailureReasons=["Boredom"]), ["rules[0].onJobFailureReasons[0]: NotSupported"]),
         (rule(onJobFailureMessagePatterns=["("]),
          ["rules[0].onJobFailureMessagePatterns[0]: Invalid"]),
-        (rule(targetReplicatedJobs=["nobody"]), ["rules[0].targetReplicatedJobs[0]: Invalid"]),
+        (rule(targetReplicatedJobs=["unknown"]), ["rules[0].targetReplicatedJobs[0]: Invalid"]),
         ({"failurePolicy": {"maxRestarts": -1}}, ["maxRestarts: Invalid"]),
         ({"failurePolicy": {"restartStrategy": "Hope"}}, ["restartStrategy: NotSupported"]),
         (
@@ -94,7 +92,7 @@ def test_a_job_set_says_when_it_starts_and_when_it_has_succeeded(
         ),
     ],
 )  # fmt: skip
-def test_a_job_set_says_what_a_failed_job_leads_to(fields: Object, causes: CauseSummaries) -> None:
+def test_failure_policy_is_validated(fields: Object, causes: CauseSummaries) -> None:
     assert sorted(create_causes(**fields)) == sorted(prefix_summaries("spec.failurePolicy", causes))
 
 
@@ -145,7 +143,7 @@ def test_where_pods_are_restarted_in_place_no_job_fails() -> None:
         ),
     ],
 )
-def test_jobs_of_a_job_set_are_told_apart_and_keep_the_rules_of_jobs(
+def test_replicated_jobs_have_unique_names_and_valid_job_specs(
     jobs: list[Object], causes: CauseSummaries
 ) -> None:
     assert create_causes(*jobs) == prefix_summaries("spec.replicatedJobs", causes)
@@ -207,7 +205,7 @@ def test_the_names_of_jobs_and_pods_can_be_made(
     [
         ({"replicatedJob": "driver"}, []),
         ({"replicatedJob": "workers", "jobIndex": 1, "podIndex": 3}, []),
-        ({"replicatedJob": "nobody"}, ["replicatedJob: Invalid"]),
+        ({"replicatedJob": "unknown"}, ["replicatedJob: Invalid"]),
         ({"replicatedJob": "driver", "jobIndex": 1}, ["jobIndex: Invalid"]),
         ({"replicatedJob": "driver", "podIndex": -1}, ["podIndex: Invalid"]),
         ({"replicatedJob": "workers", "podIndex": 4}, ["podIndex: Invalid"]),
@@ -271,7 +269,7 @@ def test_a_job_set_is_what_it_was_made_as(fields: Object, causes: CauseSummaries
     assert update_causes(make_job_set(), **fields) == prefix_summaries("spec", causes)
 
 
-def test_what_a_failure_leads_to_is_said_once() -> None:
+def test_failure_policy_is_immutable() -> None:
     old = make_job_set(failurePolicy={"maxRestarts": 3})
     assert update_causes(old, failurePolicy={"maxRestarts": 4}) == ["spec.failurePolicy: Invalid"]
 

@@ -89,7 +89,7 @@ def test_a_job_set_is_a_gang_of_gangs_or_goes_its_ways_singly(
         ([replicated_job_policy(schedulingConstraints=RACK)], []),
         ([replicated_job_policy(schedulingPolicy=gang(), disruptionMode={"all": {}})], []),
         ([replicated_job_policy(resourceClaims=[{"name": "c", "resourceClaimName": "claim"}])], []),
-        ([replicated_job_policy("nobody")], ["[0].targetReplicatedJob: Invalid"]),
+        ([replicated_job_policy("unknown")], ["[0].targetReplicatedJob: Invalid"]),
         ([replicated_job_policy("")], ["[0].targetReplicatedJob: Required"]),
         (
             [replicated_job_policy(), replicated_job_policy("driver"), replicated_job_policy()],
@@ -110,7 +110,7 @@ def test_a_job_set_is_a_gang_of_gangs_or_goes_its_ways_singly(
         ),
     ],
 )
-def test_jobs_of_one_sort_say_by_name_how_they_are_scheduled(
+def test_replicated_job_policies_are_validated_by_name(
     policies: list[Object], causes: CauseSummaries
 ) -> None:
     assert create_causes(replicatedJobPolicies=policies) == prefix_summaries(
@@ -130,7 +130,7 @@ NESTED = "spec.replicatedJobs[1].template.spec.scheduling"
         ({"disruptionMode": {"all": {}}}, [".disruptionMode: Invalid"]),
     ],
 )
-def test_or_they_say_so_in_their_template(nested: Object, causes: CauseSummaries) -> None:
+def test_scheduling_in_a_job_template_is_validated(nested: Object, causes: CauseSummaries) -> None:
     assert create_causes(nested, schedulingPolicy=BASIC) == [f"{NESTED}{cause}" for cause in causes]
 
 
@@ -147,9 +147,7 @@ def test_or_they_say_so_in_their_template(nested: Object, causes: CauseSummaries
         ({}, {"schedulingPolicy": gang()}, False),
     ],
 )
-def test_who_says_it_in_both_places_says_the_same(
-    nested: Object, by_name: Object, agreed: bool
-) -> None:
+def test_policy_in_both_places_must_be_equal(nested: Object, by_name: Object, agreed: bool) -> None:
     policies = [replicated_job_policy("driver"), replicated_job_policy(**by_name)]
     causes = create_causes(nested, replicatedJobPolicies=policies)
     assert causes == ([] if agreed else [f"{NESTED}: Invalid"])
@@ -165,16 +163,20 @@ def test_who_says_it_in_both_places_says_the_same(
         ("NoGang", {"schedulingPolicy": gang()}, False),
     ],
 )
-def test_so_does_who_says_it_in_one_word(word: str, by_name: Object, agreed: bool) -> None:
+def test_gang_policy_in_the_template_must_equal_the_listed_policy(
+    word: str, by_name: Object, agreed: bool
+) -> None:
     jobs = [job("driver"), workers(gangPolicy={"policy": word})]
     causes = create_causes(jobs=jobs, replicatedJobPolicies=[replicated_job_policy(**by_name)])
     field = "spec.replicatedJobs[1].template.spec.gangPolicy.policy"
     assert causes == ([] if agreed else [f"{field}: Invalid"])
 
 
-def test_a_refusal_says_which_place_it_contradicts() -> None:
-    wish = spec({"schedulingPolicy": gang()}, replicatedJobPolicies=[replicated_job_policy()])
-    (cause,) = validate(JOB_SET, make_stored(JOB_SET, {"spec": wish}), None)
+def test_contradiction_error_names_both_places() -> None:
+    job_set_spec = spec(
+        {"schedulingPolicy": gang()}, replicatedJobPolicies=[replicated_job_policy()]
+    )
+    (cause,) = validate(JOB_SET, make_stored(JOB_SET, {"spec": job_set_spec}), None)
     assert cause.message.endswith(
         "must be absent or the same as in spec.scheduling.replicatedJobPolicies[0]"
     )
@@ -188,30 +190,32 @@ def test_a_refusal_says_which_place_it_contradicts() -> None:
     ],
 )
 def test_jobs_that_start_one_after_another_are_no_gang(jobs: list[Object], more: Object) -> None:
-    wish = spec(jobs=jobs, schedulingPolicy=group_gang())
+    job_set_spec = spec(jobs=jobs, schedulingPolicy=group_gang())
     gangs = "spec.scheduling.schedulingPolicy.gang"
-    assert creation_causes(JOB_SET, {"spec": {**wish, **more}}) == [f"{gangs}: Forbidden"]
+    assert creation_causes(JOB_SET, {"spec": {**job_set_spec, **more}}) == [f"{gangs}: Forbidden"]
     singly: tuple[Object, ...] = ({"schedulingPolicy": BASIC}, {"replicatedJobPolicies": []})
     for fields in singly:
         assert creation_causes(JOB_SET, {"spec": {**spec(jobs=jobs, **fields), **more}}) == []
 
 
 def test_one_sort_of_jobs_has_no_order() -> None:
-    wish = spec(jobs=[job()], schedulingPolicy=group_gang())
+    job_set_spec = spec(jobs=[job()], schedulingPolicy=group_gang())
     in_order = {"startupPolicy": {"startupPolicyOrder": "InOrder"}}
-    assert creation_causes(JOB_SET, {"spec": {**wish, **in_order}}) == []
+    assert creation_causes(JOB_SET, {"spec": {**job_set_spec, **in_order}}) == []
 
 
 @pytest.mark.parametrize(
     ("policy", "is_gang"), [(group_gang(), True), (None, True), (BASIC, False)]
 )
-def test_in_a_gang_whoever_names_no_policy_is_one_too(policy: Object | None, is_gang: bool) -> None:
+def test_listed_job_without_a_policy_in_a_gang_is_a_gang(
+    policy: Object | None, is_gang: bool
+) -> None:
     root: Object = {} if policy is None else {"schedulingPolicy": policy}
     entry = replicated_job_policy(disruptionMode={"all": {}})
     assert (create_causes(replicatedJobPolicies=[entry], **root) == []) is is_gang
 
 
-def test_pods_whose_groups_are_made_for_them_are_in_no_other() -> None:
+def test_pods_with_generated_groups_may_not_name_a_group() -> None:
     pods = {**PODS, "schedulingGroup": {"podGroupName": "g"}}
     jobs = [job("driver"), workers(pods=pods)]
     assert create_causes(jobs=jobs, schedulingPolicy=BASIC) == [
@@ -257,7 +261,7 @@ def test_only_the_size_of_gangs_of_pods_may_change() -> None:
     assert update_causes(make_stored(JOB_SET, {"spec": {}}), said)[0] == "spec.scheduling: Invalid"
 
 
-def test_the_same_holds_where_a_template_says_it() -> None:
+def test_template_policies_follow_the_same_rules() -> None:
     old = make_stored(JOB_SET, {"spec": spec({"schedulingPolicy": gang(2)})})
     jobs = copy.deepcopy(old["spec"]["replicatedJobs"])
 

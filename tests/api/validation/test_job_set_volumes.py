@@ -58,8 +58,8 @@ def test_a_pod_mounts_what_only_the_job_set_brings() -> None:
     ],
 )  # fmt: skip
 def test_each_claim_has_a_name_and_a_use(templates: list[Object], causes: CauseSummaries) -> None:
-    told = create_causes(*templates)
-    assert [cause for cause in told if "volumeMounts" not in cause][: len(causes)] == causes
+    reported = create_causes(*templates)
+    assert [cause for cause in reported if "volumeMounts" not in cause][: len(causes)] == causes
 
 
 def test_a_claim_is_called_after_its_template_and_the_job_set() -> None:
@@ -70,7 +70,7 @@ def test_a_claim_is_called_after_its_template_and_the_job_set() -> None:
     ]
 
 
-def test_nobody_has_another_volume_of_that_name() -> None:
+def test_pod_templates_may_not_define_a_volume_of_a_shared_claim() -> None:
     own = workers(
         "data", volumes=[{"name": "own", "emptyDir": {}}, {"name": "data", "emptyDir": {}}]
     )
@@ -84,7 +84,7 @@ def test_there_are_not_too_many() -> None:
     ]
 
 
-def test_what_is_shared_is_said_once() -> None:
+def test_shared_claims_are_immutable() -> None:
     policies = [{"templates": [claim()]}]
     spec = {"replicatedJobs": [workers("data")], "volumeClaimPolicies": policies}
     old = make_stored(JOB_SET, {"spec": spec})

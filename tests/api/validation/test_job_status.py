@@ -87,7 +87,7 @@ def failed(**fields: Any) -> Object:
         (complete(uncountedTerminatedPods={}), []),
     ],
 )
-def test_what_a_status_says_goes_together(status: Object, causes: CauseSummaries) -> None:
+def test_status_fields_must_agree(status: Object, causes: CauseSummaries) -> None:
     assert find_causes(JOB, job(status), job({}), "status") == prefix_summaries("status", causes)
 
 
@@ -159,7 +159,7 @@ def test_what_has_happened_stays_so(
     assert find_causes(JOB, new, old, "status") == prefix_summaries("status", causes)
 
 
-def test_nobody_is_blamed_for_what_was_there() -> None:
+def test_unchanged_inconsistent_fields_are_not_reported() -> None:
     odd = {"active": 1, "ready": 3, "completedIndexes": "9"}
     assert find_causes(JOB, job({**odd, "failed": 1}), job(odd), "status") == []
 

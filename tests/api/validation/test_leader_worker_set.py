@@ -122,10 +122,10 @@ def test_groups_are_divided_into_equal_parts(
 
 def test_a_place_for_each_part_needs_parts() -> None:
     key = leaderworkersetrules.SUBGROUP_TOPOLOGY
-    wish = {"metadata": {"annotations": {key: "zone"}}, "spec": group()}
-    assert creation_causes(LEADER_WORKER_SET, wish) == [f"metadata.annotations.{key}: Invalid"]
-    wish["spec"] = group(subGroupPolicy={"subGroupSize": 2})
-    assert creation_causes(LEADER_WORKER_SET, wish) == []
+    body = {"metadata": {"annotations": {key: "zone"}}, "spec": group()}
+    assert creation_causes(LEADER_WORKER_SET, body) == [f"metadata.annotations.{key}: Invalid"]
+    body["spec"] = group(subGroupPolicy={"subGroupSize": 2})
+    assert creation_causes(LEADER_WORKER_SET, body) == []
 
 
 # ---- templates -----------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def test_pods_mount_the_claims_that_are_made_for_each_of_them() -> None:
         ({"resourceClaims": [{"name": "c"}]}, ["resourceClaims[0]: Invalid"]),
     ],
 )
-def test_a_group_is_a_gang_unless_it_is_said_to_be_basic(
+def test_group_of_a_leader_worker_set_is_a_gang_by_default(
     scheduling: Object, causes: CauseSummaries
 ) -> None:
     assert create_causes(scheduling=scheduling) == prefix_summaries("spec.scheduling", causes)
@@ -217,7 +217,7 @@ def test_the_pods_of_a_group_have_one_priority() -> None:
     assert create_causes(**group(**worker), scheduling={}) == []
 
 
-def test_pods_whose_groups_are_made_for_them_are_in_no_other() -> None:
+def test_pods_with_generated_groups_may_not_name_a_group() -> None:
     worker = {"workerTemplate": pods(schedulingGroup={"podGroupName": "g"})}
     place = "spec.leaderWorkerTemplate.workerTemplate.spec.schedulingGroup"
     assert create_causes(**group(**worker), scheduling={}) == [f"{place}: Forbidden"]
@@ -255,14 +255,14 @@ def test_groups_come_and_go_and_become_others() -> None:
         (None, None, 0),
     ],
 )
-def test_how_groups_are_divided_is_said_once(
+def test_subgroup_policy_is_immutable(
     before: Object | None, after: Object | None, count: int
 ) -> None:
     old, new = (group(**({"subGroupPolicy": one} if one else {})) for one in (before, after))
     assert update_causes(make_set(**old), **new) == [f"{SUBGROUPS}.subGroupSize: Invalid"] * count
 
 
-def test_how_a_group_is_scheduled_is_said_once_but_for_its_size() -> None:
+def test_scheduling_is_immutable_except_for_min_count() -> None:
     gang: Object = {"schedulingPolicy": {"gang": {"minCount": 4}}}
     larger: Object = {"schedulingPolicy": {"gang": {"minCount": 6}}}
     old = make_set(scheduling=gang)

@@ -35,7 +35,9 @@ def taint(**fields: str) -> Object:
         ([taint(), taint(value="other")], ["[1]: Duplicate"]),
     ],
 )
-def test_taints_are_told_below_metadata(taints: list[Object], causes: CauseSummaries) -> None:
+def test_taint_errors_are_reported_below_metadata(
+    taints: list[Object], causes: CauseSummaries
+) -> None:
     assert validation_causes(node({"taints": taints})) == prefix_summaries(
         "metadata.taints", causes
     )
@@ -52,7 +54,7 @@ def test_room_is_not_negative_and_devices_come_whole() -> None:
     ]
 
 
-def test_an_address_is_told_once() -> None:
+def test_node_addresses_are_unique() -> None:
     address = {"type": "InternalIP", "address": "10.0.0.1"}
     assert validation_causes(node(addresses=[address, address])) == [
         "status.addresses[1]: Duplicate"
@@ -60,7 +62,7 @@ def test_an_address_is_told_once() -> None:
 
 
 @pytest.mark.parametrize(("field", "value"), [("providerID", "p"), ("podCIDRs", ["10.0.0.0/24"])])
-def test_what_a_node_is_can_be_said_once(field: str, value: Any) -> None:
+def test_provider_id_and_pod_cidr_can_be_set_once(field: str, value: Any) -> None:
     said, other = node({field: value}), node({field: "other"})
     assert validation_causes(said, node()) == []
     assert validation_causes(said, said) == []

@@ -95,7 +95,7 @@ def test_a_volume_stays_where_it_is(change: Object, causes: CauseSummaries) -> N
         (claim(dataSource={"kind": "", "name": "x"}), ["dataSource.kind: Required"]),
     ],
 )
-def test_a_claim_asks_for_room(spec: Object, causes: CauseSummaries) -> None:
+def test_volume_claim_needs_a_storage_request(spec: Object, causes: CauseSummaries) -> None:
     assert creation_causes(CLAIM, {"spec": spec}) == prefix_summaries("spec", causes)
 
 

@@ -153,7 +153,7 @@ def with_status(obj: Object, **status: Any) -> Object:
         ),
     ],
 )
-def test_a_status_tells_what_can_be(status: Object, causes: CauseSummaries) -> None:
+def test_pod_status_is_validated(status: Object, causes: CauseSummaries) -> None:
     assert update_causes(with_status(pod(), **status), pod(), "status") == causes
 
 

@@ -90,7 +90,7 @@ def claims(*names: str) -> list[Object]:
         ({"preemptionPolicy": "Maybe"}, ["preemptionPolicy: NotSupported"]),
     ],
 )
-def test_a_pod_group_says_what_it_wants(spec: Object, causes: CauseSummaries) -> None:
+def test_pod_group_is_validated(spec: Object, causes: CauseSummaries) -> None:
     said = {key: value for key, value in {**FULL, **spec}.items() if value is not None}
     assert validation_causes(group(said)) == prefix_summaries("spec", causes)
 

@@ -176,7 +176,7 @@ def test_pods_are_spread_by_a_positive_skew(said: Object, causes: CauseSummaries
     )
 
 
-def test_a_spread_is_said_once() -> None:
+def test_topology_spread_constraints_are_unique() -> None:
     assert create_causes(spec(topologySpreadConstraints=[spread(), spread(maxSkew=2)])) == [
         "topologySpreadConstraints[0].{topologyKey, whenUnsatisfiable}: Duplicate"
     ]

@@ -94,7 +94,7 @@ def spec(**fields: Any) -> Object:
         ),
     ],
 )
-def test_a_pod_says_how_it_runs(fields: Object, causes: CauseSummaries) -> None:
+def test_pod_spec_is_validated(fields: Object, causes: CauseSummaries) -> None:
     assert create_causes(spec(**fields)) == causes
 
 
@@ -171,7 +171,7 @@ def test_a_pod_says_how_it_runs(fields: Object, causes: CauseSummaries) -> None:
         ),
     ],
 )
-def test_a_container_says_what_it_is(fields: Object, causes: CauseSummaries) -> None:
+def test_container_is_validated(fields: Object, causes: CauseSummaries) -> None:
     assert create_causes(container(**fields)) == prefix_summaries("containers[0]", causes)
 
 
@@ -199,7 +199,7 @@ def test_a_container_says_what_it_is(fields: Object, causes: CauseSummaries) -> 
         ({"limits": {"hugepages-2Mi": "4Mi", "memory": "1Gi"}}, []),
     ],
 )
-def test_resources_are_asked_for_within_limits(resources: Object, causes: CauseSummaries) -> None:
+def test_requests_must_not_exceed_limits(resources: Object, causes: CauseSummaries) -> None:
     assert create_causes(container(resources=resources)) == prefix_summaries(
         "containers[0].resources", causes
     )
@@ -483,7 +483,7 @@ def test_devices_do_not_overlap() -> None:
         ),
     ],
 )
-def test_a_pod_says_as_whom_it_runs(fields: Object, causes: CauseSummaries) -> None:
+def test_security_context_is_validated(fields: Object, causes: CauseSummaries) -> None:
     assert create_causes(spec(securityContext=fields)) == prefix_summaries(
         "securityContext", causes
     )

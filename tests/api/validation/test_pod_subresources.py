@@ -40,7 +40,7 @@ def test_a_resize_must_be_sound() -> None:
     ]
 
 
-def test_a_container_may_join_to_look() -> None:
+def test_ephemeral_container_may_be_added() -> None:
     new = pod({"name": "look", "image": "x:1", "targetContainerName": "main"})
     assert update_causes(new, pod(), "ephemeralcontainers") == []
 

@@ -16,7 +16,7 @@ def test_a_template_is_judged_as_a_pod_is() -> None:
     ]
 
 
-def test_labels_of_pods_are_told_of_beside_their_spec() -> None:
+def test_template_label_errors_are_reported_beside_the_spec() -> None:
     meta = {"labels": {"a b": "c"}, "annotations": {"a b": "c"}}
     assert creation_causes(POD_TEMPLATE, {"template": {"metadata": meta, "spec": POD}}) == [
         "template.labels: Invalid",

@@ -83,13 +83,13 @@ def binding(*subjects: Object, **role: Any) -> Object:
         ),
     ],
 )
-def test_a_binding_gives_a_role_to_somebody(
+def test_role_binding_subjects_are_validated(
     kind: Kind, bound: Object, causes: CauseSummaries
 ) -> None:
     assert creation_causes(kind, bound) == causes
 
 
-def test_outside_of_a_namespace_an_account_says_which_is_its() -> None:
+def test_service_account_in_a_cluster_role_binding_needs_a_namespace() -> None:
     account = binding({"kind": "ServiceAccount", "name": "a"})
     assert creation_causes(ROLE_BINDING, account) == []
     assert creation_causes(CLUSTER_ROLE_BINDING, account) == ["subjects[0].namespace: Required"]

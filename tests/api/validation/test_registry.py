@@ -82,7 +82,7 @@ def owner(**fields: Any) -> Object:
     return {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u", **fields}
 
 
-def test_an_owner_is_told_completely() -> None:
+def test_owner_reference_needs_all_fields() -> None:
     refs = [owner(), {"kind": "Pod", "name": "", "uid": ""}]
     assert validation_causes(CONFIG_MAP, config({"ownerReferences": refs})) == [
         "metadata.ownerReferences[1].apiVersion: Required",
@@ -105,7 +105,7 @@ def test_one_owner_controls_and_events_own_nothing() -> None:
     ("field", "value"),
     [("name", "y"), ("namespace", "m"), ("uid", "v"), ("creationTimestamp", "later")],
 )
-def test_who_an_object_is_never_changes(field: str, value: str) -> None:
+def test_identity_fields_of_metadata_are_immutable(field: str, value: str) -> None:
     old = config({"uid": "u", "creationTimestamp": "then"})
     new = config({"uid": "u", "creationTimestamp": "then", field: value})
     assert validation_causes(CONFIG_MAP, new, old) == [f"metadata.{field}: Invalid"]
@@ -125,7 +125,7 @@ def test_what_is_being_deleted_gets_no_new_finalizers() -> None:
     assert validation_causes(CONFIG_MAP, old, new) == []
 
 
-def test_a_cause_is_told_once() -> None:
+def test_each_cause_is_reported_once() -> None:
     bad = config({"labels": {"a b": "x", "c": "a b"}})
     assert len(validate(CONFIG_MAP, bad, None)) == 2
 
@@ -177,7 +177,7 @@ def test_an_event_stands_in_the_namespace_of_its_object() -> None:
     assert validation_causes(EVENT, nodes) == []
 
 
-def test_an_event_in_the_new_style_says_who_reports_what() -> None:
+def test_events_v1_event_needs_its_reporting_fields() -> None:
     said = {"action": "a", "reason": "r", "reportingInstance": "i"}
     assert (
         validation_causes(EVENT, event(eventTime="now", reportingComponent="a.b/c", **said)) == []

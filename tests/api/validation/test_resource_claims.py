@@ -73,7 +73,7 @@ REQUESTS: list[tuple[Object, CauseSummaries]] = [
 
 
 @pytest.mark.parametrize(("wanted", "causes"), REQUESTS)
-def test_a_claim_says_which_devices_it_wants(wanted: Object, causes: CauseSummaries) -> None:
+def test_resource_claim_requests_are_validated(wanted: Object, causes: CauseSummaries) -> None:
     place = "spec.devices.requests[1]"
     claim = {"spec": devices(request("first"), wanted)}
     assert creation_causes(RESOURCE_CLAIM, claim) == prefix_summaries(place, causes)

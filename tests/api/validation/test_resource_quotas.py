@@ -120,7 +120,7 @@ def test_a_type_has_its_limits_once() -> None:
     ]
 
 
-def test_containers_that_say_nothing_get_as_much_as_they_may() -> None:
+def test_missing_container_defaults_follow_the_maximum() -> None:
     wanted = limit(max={"cpu": "2"}, min={"cpu": "1", "memory": "1Mi"}, default={"memory": "4Mi"})
     (new,) = make_stored(LIMIT_RANGE, {"spec": {"limits": [wanted]}})["spec"]["limits"]
     assert new["default"] == {"cpu": "2", "memory": "4Mi"}

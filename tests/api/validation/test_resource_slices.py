@@ -51,7 +51,7 @@ def device(name: str = "gpu-0", **fields: Any) -> Object:
         ),
     ],
 )
-def test_a_slice_says_which_devices_are_where(spec: Object, causes: CauseSummaries) -> None:
+def test_resource_slice_is_validated(spec: Object, causes: CauseSummaries) -> None:
     assert creation_causes(RESOURCE_SLICE, {"spec": spec}) == prefix_summaries("spec", causes)
 
 

@@ -72,11 +72,11 @@ def spec(*ports: Object, **fields: Any) -> Object:
         ),
     ],
 )  # fmt: skip
-def test_a_service_says_how_it_is_reached(wanted: Object, causes: CauseSummaries) -> None:
+def test_service_ports_are_validated(wanted: Object, causes: CauseSummaries) -> None:
     assert creation_causes(SERVICE, {"spec": wanted}) == prefix_summaries("spec", causes)
 
 
-def test_a_service_that_keeps_sessions_says_how_long() -> None:
+def test_session_affinity_needs_a_valid_timeout() -> None:
     new = make_stored(SERVICE, {"spec": spec(sessionAffinity="ClientIP")})
     del new["spec"]["sessionAffinityConfig"]
     place = "spec.sessionAffinityConfig.clientIP.timeoutSeconds"

@@ -18,7 +18,7 @@ EMBEDDED: Object = {"type": "object", "x-kubernetes-embedded-resource": True}
 
 
 def schema_causes(schema: Object) -> list[tuple[str, str]]:
-    """What is wrong, told from the spec's fields on where it is there."""
+    """Return the causes, with paths relative to the spec where possible."""
     prefix = "s.properties[spec].properties"
     return [(cause.field.removeprefix(prefix), cause.reason) for cause in check_schema(schema, "s")]
 

@@ -1,10 +1,10 @@
-"""The Common Expression Language, as far as rules of custom resources speak it.
+"""Common Expression Language (CEL), as the validation rules of custom resources use it.
 
-    text ─▶ tokens.py ─▶ parser.py ─▶ (nodes.py) ─▶ checker.py ─▶ a program ─▶ a value, or a fault
-                                                      ▲
-                     types.py, functions.py and the libraries: what may be called on what
+    text ─▶ parser.py ─▶ compiler.py (macros.py) ─▶ evaluator.py ─▶ a value or an error
+                          ▲
+            declarations.py and the libraries: which function takes which types
 
-Every expression is checked against types when it is compiled, and evaluated under a limit of steps
-when it runs. What schemas mean to it is in `schemas.py`; how rules are compiled and judged, in
-`rules.py`. Pure: an expression sees its variables and nothing else.
+Expressions are type-checked when they are compiled and run under a cost limit. `schema_types.py`
+maps schemas to types, `validation_rules.py` compiles and evaluates `x-kubernetes-validations`.
+Pure: an expression sees its variables and nothing else.
 """

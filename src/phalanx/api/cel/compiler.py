@@ -1,7 +1,8 @@
-"""From the tree of an expression to a program, by what is known of the types.
+"""Compiles a parsed expression to an evaluator, checking types on the way.
 
-Names must be known, fields must exist and calls must fit before anything runs. What cannot be known
-(`dyn`) is left to the values. Between `parser.py` and `program.py`.
+Unknown names, missing fields and calls that fit no overload are errors before anything runs. What
+is unknown at compile time (`dyn`) is checked when the values are there. Stands between `parser.py`
+and `evaluator.py`.
 """
 
 from __future__ import annotations
@@ -71,17 +72,17 @@ from phalanx.api.cel.values import (
 
 @dataclass(frozen=True, slots=True)
 class CompiledExpression:
-    """A compiled expression."""
+    """A compiled expression with its result type."""
 
     result_type: CelType
-    #: The variables that it asks for.
+    #: The variables that the expression reads.
     used_variables: frozenset[str]
     _evaluator: Evaluator
     _variable_names: tuple[str, ...]
     _slot_count: int
 
     def evaluate(self, values: Mapping[str, Any], steps: CostBudget) -> Any:
-        """Its value; what it took is taken from the steps. Raises Fault or Exhausted."""
+        """Evaluate; spend the cost from the budget. Raises EvaluationError, CostLimitExceeded."""
         places = [values.get(name) for name in self._variable_names]
         frame = Activation([*places, *[None] * (self._slot_count - len(places))], steps.left)
         try:
@@ -91,7 +92,7 @@ class CompiledExpression:
 
 
 def compile_expression(text: str, variables: Mapping[str, CelType]) -> CompiledExpression:
-    """The program of an expression that knows some variables. Raises BadExpression."""
+    """Compile an expression that may use the given variables. Raises BadExpression."""
     places = SlotAllocator()
     scope = VariableScope(
         {name: (kind, places.allocate()) for name, kind in variables.items()}, places
@@ -185,7 +186,7 @@ def _compile_map(node: MapExpression, scope: VariableScope) -> TypedEvaluator:
 
 
 def _element_type(kind: CelType, maybe: bool, at: int) -> CelType:
-    """The type of what is held, by an optional if it is said to be one."""
+    """Return the element type; an entry marked `?` must be an optional, whose value counts."""
     if not maybe or kind == DYN:
         return kind
     if kind.name != "optional_type":
@@ -214,7 +215,7 @@ def _compile_call(node: CallExpression, scope: VariableScope) -> TypedEvaluator:
 
 
 def _qualified_name(node: Expression, scope: VariableScope) -> str:
-    """A name that is no variable, and may be the beginning of a function's."""
+    """Return the dotted name of an expression that names no variable, such as `sets`."""
     if isinstance(node, IdentifierExpression):
         return "" if node.name in scope.variables else node.name
     if isinstance(node, SelectExpression) and not node.optional:
@@ -248,7 +249,7 @@ def _compile_matching(
     arguments: Sequence[Expression],
     scope: VariableScope,
 ) -> TypedEvaluator:
-    """A call of those functions of a name that fit the types of its arguments."""
+    """Compile a call of the overloads of one name that fit the argument types."""
     parts = [_compile(argument, scope) for argument in arguments]
     if not functions:
         what = f"undeclared reference to '{node.name}' (in container '')"
@@ -265,12 +266,12 @@ def _compile_matching(
     )
 
 
-#: What may be asked of null, whatever it is compared with.
+#: Operators that accept null on one side, whatever type the other side has.
 _EQUALITY = ("_==_", "_!=_")
 
 
 def _result_type(function: FunctionOverload, kinds: Sequence[CelType]) -> CelType | None:
-    """The type of a call's result; None if it cannot be called so."""
+    """Return the result type of a call; None if no overload fits."""
     if len(kinds) != len(function.parameter_types):
         return None
     if function.name in _EQUALITY and NULL in kinds:
@@ -301,7 +302,7 @@ def _compile_has(node: CallExpression, scope: VariableScope) -> TypedEvaluator:
 
 
 def _compile_logical(node: CallExpression, scope: VariableScope) -> TypedEvaluator:
-    """`&&` and `||`: the decisive answer of one side, even if the other one has none."""
+    """Compile `&&` or `||`: one decisive side decides, even if the other side fails."""
     left, right = (_compile(argument, scope) for argument in node.args)
     if not (
         is_assignable(BOOL, left.result_type, {}) and is_assignable(BOOL, right.result_type, {})

@@ -1,14 +1,13 @@
-"""The types of expressions: what is known of a value before it is there.
+"""Types of expressions and declarations of functions.
 
-A type is a name with parameters; `dyn` fits everything. Parameters of functions may be variables,
-`A` and `B`, which stand for one type each within one call.
+A type is a name with parameters, such as `map(string, int)`; `dyn` fits everything. The parameter
+types of a function may contain the type variables `A` and `B`, which stand for one type each within
+one call.
 
-What may be called on what: one row per function and types of its arguments.
-
-Libraries are lists of rows (`standard.py`, `texts.py`, `times.py`, `collections.py`, `numbers.py`,
-`networks.py`, `versions.py`, `optionals.py`); `library.py` puts them together. The checker chooses
-among the rows of a name by what it knows of the arguments; what is left open is chosen when the
-values are there.
+Each function is one row per combination of argument types (`FunctionOverload`). Libraries are lists
+of rows: `library.py` (operators, lists, sets, optionals), `strings.py`, `timestamps.py`,
+`kubernetes_library.py`. The compiler picks the rows that fit the known types; if several are left,
+the values decide at run time.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from phalanx.api.cel.values import type_name
 
 @dataclass(frozen=True, slots=True)
 class CelType:
-    """A type: `int`, `list(string)`, `map(string, dyn)`; an object has fields, by escaped name."""
+    """A type: `int`, `list(string)`, `map(string, dyn)`; an object type has fields."""
 
     name: str
     parameters: tuple[CelType, ...] = ()
     fields: Mapping[str, ObjectField] = field(default_factory=dict, compare=False)
-    #: Tells objects apart: two are the same only if they come from the same place.
+    #: The path of the schema: two object types are equal only if they have the same path.
     path: str = ""
 
     def __str__(self) -> str:
@@ -37,7 +36,7 @@ class CelType:
 
 @dataclass(frozen=True, slots=True)
 class ObjectField:
-    """A field of an object: its name in the object, and its type."""
+    """A field of an object type: its unescaped name and its type."""
 
     name: str
     value_type: CelType
@@ -50,7 +49,7 @@ TIMESTAMP, DURATION = CelType("timestamp"), CelType("duration")
 A, B = CelType("A"), CelType("B")
 _TYPE_VARIABLES = (A, B)
 
-#: The types of values that are written out.
+#: The types of literals.
 LITERAL_TYPES: Mapping[str, CelType] = {
     "bool": BOOL, "int": INTEGER, "uint": UNSIGNED, "double": DOUBLE, "string": STRING,
     "bytes": BYTES, "null_type": NULL,
@@ -58,22 +57,22 @@ LITERAL_TYPES: Mapping[str, CelType] = {
 
 
 def list_of(kind: CelType) -> CelType:
-    """A list of one type."""
+    """Return the type of a list of elements of one type."""
     return CelType("list", (kind,))
 
 
 def map_of(key: CelType, value: CelType) -> CelType:
-    """A map from one type to another."""
+    """Return the type of a map."""
     return CelType("map", (key, value))
 
 
 def optional_of(kind: CelType) -> CelType:
-    """What may be missing."""
+    """Return the optional type of a type."""
     return CelType("optional_type", (kind,))
 
 
 def is_assignable(wanted: CelType, found: CelType, known: dict[str, CelType]) -> bool:
-    """Whether a value may be given where a type is wanted; what variables stand for is noted."""
+    """Whether a value of one type may be passed for another; binds type variables."""
     if wanted in _TYPE_VARIABLES:
         return _bind_type_variable(wanted.name, found, known)
     if DYN in (wanted, found):
@@ -88,7 +87,7 @@ def is_assignable(wanted: CelType, found: CelType, known: dict[str, CelType]) ->
     )
 
 
-#: What may be compared with null.
+#: Types that may be compared with null.
 _NULLABLE = ("object", "timestamp", "duration", "optional_type")
 
 
@@ -103,7 +102,7 @@ def _bind_type_variable(variable: str, found: CelType, known: dict[str, CelType]
 
 
 def substitute_type(kind: CelType, known: Mapping[str, CelType]) -> CelType:
-    """A type with what its variables stand for; what nothing is known of may be anything."""
+    """Replace type variables by their bindings; an unbound variable becomes `dyn`."""
     if kind in _TYPE_VARIABLES:
         return known.get(kind.name, DYN)
     return CelType(
@@ -115,35 +114,35 @@ def substitute_type(kind: CelType, known: Mapping[str, CelType]) -> CelType:
 
 
 def join_types(kinds: Iterable[CelType]) -> CelType:
-    """The one type of several values, if they have one."""
+    """Return the common type of several values, else None."""
     distinct = list(dict.fromkeys(kinds))
     return distinct[0] if len(distinct) == 1 else DYN
 
 
-#: What the language calls a type, where its name as a value is another one.
+#: Type names that differ between declarations and `type(x)`.
 _VALUE_TYPE_NAMES = {
     "timestamp": "google.protobuf.Timestamp", "duration": "google.protobuf.Duration",
     "null": "null_type",
 }  # fmt: skip
 
 
-#: How many steps a call takes besides the first, by what it is given.
+#: Computes the cost of a call beyond its first step from its arguments.
 CostFunction: TypeAlias = Callable[[Sequence[Any]], int]
 
 
 def no_extra_cost(values: Sequence[Any]) -> int:
-    """Nothing more, whatever it is given."""
+    """Return no additional cost."""
     return 0
 
 
 def size_cost(values: Sequence[Any]) -> int:
-    """As many as it takes to look at all that it is given."""
+    """Return the cost of traversing all arguments."""
     return sum(map(value_size, values))
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionOverload:
-    """A function of certain types. `member`: it is called on its first argument, with a dot."""
+    """One function for one combination of argument types; a method has its receiver first."""
 
     name: str
     parameter_types: tuple[CelType, ...]
@@ -153,7 +152,7 @@ class FunctionOverload:
     is_method: bool = False
 
     def accepts(self, values: Sequence[Any]) -> bool:
-        """Whether it can be called with some values."""
+        """Whether the function takes these values."""
         return all(
             _has_type(kind, value) for kind, value in zip(self.parameter_types, values, strict=True)
         )
@@ -166,7 +165,7 @@ def function(
     implementation: Callable[..., Any],
     cost: CostFunction = no_extra_cost,
 ) -> FunctionOverload:
-    """A function that is called by its name: `size(x)`, `sets.contains(x, y)`, `_+_`."""
+    """Declare a global function: `size(x)`, `sets.contains(x, y)`, `_+_`."""
     return FunctionOverload(name, tuple(parameter_types), result_type, implementation, cost)
 
 
@@ -177,14 +176,14 @@ def method(
     implementation: Callable[..., Any],
     cost: CostFunction = size_cost,
 ) -> FunctionOverload:
-    """A function that is called on its first argument: `x.startsWith(y)`."""
+    """Declare a method: `x.startsWith(y)`."""
     return FunctionOverload(
         name, tuple(parameter_types), result_type, implementation, cost, is_method=True
     )
 
 
 def function_and_method(rows: Iterable[FunctionOverload]) -> list[FunctionOverload]:
-    """Functions that can be called either way."""
+    """Declare a function that is a global function and a method."""
     return [
         row
         for one in rows
@@ -203,7 +202,7 @@ def function_and_method(rows: Iterable[FunctionOverload]) -> list[FunctionOverlo
 
 
 def value_size(value: Any) -> int:
-    """How many steps it takes to look at all of a value."""
+    """Return the cost of traversing a value."""
     if value.__class__ is str or value.__class__ is bytes:
         return len(value) // 10
     if isinstance(value, list):

@@ -1,8 +1,7 @@
-"""What a checked expression becomes: a type, and a function from variables to a value.
+"""Evaluators: closures from an activation (variables, remaining cost) to a value.
 
-Every step that a run takes is counted, so that none can go on for ever.
-
-Reaching into values: fields, entries, items, and whether they are there.
+Each step of an evaluation is counted, so every evaluation ends. This module also compiles access to
+values: fields, map entries, list items, and tests for their presence.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ from phalanx.api.cel.values import (
 
 @dataclass(slots=True)
 class CostBudget:
-    """The steps that may still be taken."""
+    """The steps that may still be spent."""
 
     left: int
 
 
 class Activation:
-    """One run: the values of the variables, by place, and the steps that are left."""
+    """The state of one evaluation: the variables by slot, and the remaining steps."""
 
     __slots__ = ("left", "values")
 
@@ -51,7 +50,7 @@ class Activation:
         self.values, self.left = values, left
 
     def spend(self, steps: int) -> None:
-        """Take some steps."""
+        """Spend steps. Raises CostLimitExceeded."""
         self.left -= steps
         if self.left < 0:
             raise CostLimitExceeded
@@ -61,7 +60,7 @@ Evaluator: TypeAlias = Callable[[Activation], Any]
 
 
 class TypedEvaluator(NamedTuple):
-    """A part of an expression: its type, and how to compute it."""
+    """A compiled part of an expression: its type and its evaluator."""
 
     result_type: CelType
     evaluate: Evaluator
@@ -69,19 +68,19 @@ class TypedEvaluator(NamedTuple):
 
 @dataclass(slots=True)
 class SlotAllocator:
-    """The places of variables in a frame, handed out while an expression is compiled."""
+    """Assigns slots to the variables of one expression."""
 
     count: int = 0
 
     def allocate(self) -> int:
-        """A place that no other variable has."""
+        """Return a slot that no other variable has."""
         self.count += 1
         return self.count - 1
 
 
 @dataclass(slots=True)
 class VariableScope:
-    """The variables that a part of an expression sees, and the names that were looked up."""
+    """The variables that a part of an expression sees, and the variables that it has read."""
 
     variables: dict[str, tuple[CelType, int]]
     slots: SlotAllocator
@@ -90,7 +89,7 @@ class VariableScope:
     def with_variables(
         self, names: Iterable[tuple[str, CelType]]
     ) -> tuple[VariableScope, list[int]]:
-        """A scope with more variables; and their places."""
+        """Return a scope with additional variables, and their slots."""
         new = {name: (kind, self.slots.allocate()) for name, kind in names}
         shown = {name: one for name, one in self.variables.items() if name not in new}
         return VariableScope({**shown, **new}, self.slots, self.used_names), [
@@ -99,12 +98,12 @@ class VariableScope:
 
 
 def constant(value: Any) -> Evaluator:
-    """A value that is always the same."""
+    """Return the evaluator of a constant."""
     return lambda frame: value
 
 
 def variable(slot: int) -> Evaluator:
-    """What a variable holds."""
+    """Return the evaluator of a variable."""
 
     def run(frame: Activation) -> Any:
         frame.spend(1)
@@ -116,7 +115,7 @@ def variable(slot: int) -> Evaluator:
 def compile_overloaded_call(
     functions: Sequence[FunctionOverload], arguments: Sequence[TypedEvaluator]
 ) -> Evaluator:
-    """A call of the one function that is known to fit, or of the first that fits the values."""
+    """Compile a call: of the only overload that fits, or of the first that takes the values."""
     runs = [argument.evaluate for argument in arguments]
     if len(functions) == 1 and all(argument.result_type != DYN for argument in arguments):
         return _compile_direct_call(functions[0], runs)
@@ -134,7 +133,7 @@ def compile_overloaded_call(
 
 def _compile_direct_call(function: FunctionOverload, runs: Sequence[Evaluator]) -> Evaluator:
     compute, cost = function.implementation, function.cost
-    # Of a type that is known, a value may still be null if its schema says so.
+    # A nullable field of a known type may still hold null.
     typed = [at for at, kind in enumerate(function.parameter_types) if kind not in (DYN, A, B)]
 
     def call(frame: Activation) -> Any:
@@ -149,7 +148,7 @@ def _compile_direct_call(function: FunctionOverload, runs: Sequence[Evaluator]) 
 
 
 def compile_select(node: SelectExpression, operand: TypedEvaluator) -> TypedEvaluator:
-    """`of.field`."""
+    """Compile `operand.field`."""
     kind, name = _resolve_field(node, operand.result_type)
     if operand.result_type.name == "optional_type" or node.optional:
         inner = kind if kind.name == "optional_type" else optional_of(kind)
@@ -160,7 +159,7 @@ def compile_select(node: SelectExpression, operand: TypedEvaluator) -> TypedEval
 def compile_index(
     node: IndexExpression, operand: TypedEvaluator, key: TypedEvaluator
 ) -> TypedEvaluator:
-    """`of[key]`."""
+    """Compile `operand[key]`."""
     kind = _element_type(node, operand.result_type, key.result_type)
     if operand.result_type.name == "optional_type" or node.optional:
         return TypedEvaluator(optional_of(kind), _read_optional(operand.evaluate, key.evaluate))
@@ -168,7 +167,7 @@ def compile_index(
 
 
 def compile_presence_test(node: SelectExpression, operand: TypedEvaluator) -> TypedEvaluator:
-    """`has(of.field)`."""
+    """Compile `has(operand.field)`."""
     _, name = _resolve_field(node, operand.result_type)
 
     def run(frame: Activation) -> bool:
@@ -184,7 +183,7 @@ def compile_presence_test(node: SelectExpression, operand: TypedEvaluator) -> Ty
 
 
 def _resolve_field(node: SelectExpression, kind: CelType) -> tuple[CelType, str]:
-    """The type of a field, and its name in the value."""
+    """Return the type of a field and its unescaped name."""
     if kind.name == "optional_type":
         return _resolve_field(node, kind.parameters[0])
     if kind.name == "object":
@@ -239,7 +238,7 @@ def _read_item(of: Evaluator, key: Evaluator) -> Evaluator:
 
 
 def _read_optional(of: Evaluator, key: Evaluator) -> Evaluator:
-    """What is there, as something that may be missing."""
+    """Return the optional value of a field or entry."""
 
     def run(frame: Activation) -> OptionalValue:
         value, at = of(frame), key(frame)

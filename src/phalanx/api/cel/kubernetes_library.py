@@ -1,8 +1,7 @@
-"""Addresses: of the network, and of what is on it.
+"""Kubernetes' extension libraries: IP addresses, CIDRs, URLs, quantities, versions, formats.
 
-Quantities such as `4Gi`: read, compared and added exactly.
-
-Versions such as `1.2.3-rc.1`, and texts of a named format.
+isIP('10.0.0.1')   cidr('10.0.0.0/8').containsIP(ip)   url('https://a/b').getHost()
+quantity('4Gi').isGreaterThan(quantity('1G'))   semver('1.2.3')   format.dns1123Label()
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class Ip:
-    """An address."""
+    """An IP address."""
 
     type_name: ClassVar[str] = IP.name
     address: _IpAddress
@@ -48,7 +47,7 @@ class Ip:
 
 @dataclass(frozen=True, slots=True)
 class Cidr:
-    """An address with the length of its network's prefix."""
+    """An IP address with the prefix length of its network."""
 
     type_name: ClassVar[str] = CIDR.name
     address: _IpAddress
@@ -56,19 +55,19 @@ class Cidr:
 
     @property
     def network(self) -> _IpNetwork:
-        """The network that the address is in."""
+        """The network that contains the address."""
         return ipaddress.ip_network(f"{self.address}/{self.length}", strict=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """The address of a resource, in parts."""
+    """A URL in its parts."""
 
     type_name: ClassVar[str] = URL.name
     parts: SplitResult
 
 
-# ---------------------------------------------------------------------------------------- addresses
+# ------------------------------------------------------------------------------------- IP addresses
 
 
 def _parse_address(text: str) -> _IpAddress | None:
@@ -154,11 +153,11 @@ _IP_FUNCTIONS = [
     method("prefixLength", (CIDR,), INTEGER, lambda a: a.length),
 ]  # fmt: skip
 
-# ---------------------------------------------------------------------------------------- resources
+# --------------------------------------------------------------------------------------------- URLs
 
 
 def _parse_url(text: str) -> Url | None:
-    """An absolute address, or an absolute path."""
+    """Parse an absolute URL or an absolute path."""
     try:
         parts = urlsplit(text)
         _ = parts.port
@@ -179,12 +178,12 @@ def _to_url(text: str) -> Url:
     return found
 
 
-#: What needs no escape in a path.
+#: Characters of a path that are not escaped.
 _PATH_SAFE_CHARACTERS = "/%:@!$&'()*+,;=~"
 
 
 def _hostname(a: Url) -> str:
-    """The host as it was written, without brackets and port."""
+    """Return the host as written, without brackets and port."""
     host = a.parts.netloc.rpartition("@")[2]
     if host.startswith("["):
         return host[1:].partition("]")[0]
@@ -219,7 +218,7 @@ QUANTITY = CelType("kubernetes.Quantity")
 
 @dataclass(frozen=True, slots=True)
 class QuantityValue:
-    """An exact number."""
+    """An exact quantity."""
 
     type_name: ClassVar[str] = QUANTITY.name
     number: Fraction
@@ -295,7 +294,7 @@ _SEMVER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Semver:
-    """A version: its numbers, and what makes it earlier than them."""
+    """A semantic version: its numbers and its pre-release identifiers."""
 
     type_name: ClassVar[str] = SEMVER.name
     numbers: tuple[int, int, int]
@@ -303,20 +302,20 @@ class Semver:
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """What versions are ordered by: those that come before a release, before it."""
+        """The sort key: a pre-release sorts before its release."""
         return (self.numbers, not self.prerelease, self.prerelease)
 
 
 @dataclass(frozen=True, slots=True)
 class NamedFormat:
-    """A format that texts may have, by its name."""
+    """A named format for strings."""
 
     type_name: ClassVar[str] = FORMAT.name
     name: str
 
 
 def _normalize_version(text: str) -> str:
-    """A version that is written loosely: `v1.2` is `1.2.0`."""
+    """Complete a loosely written version: `v1.2` becomes `1.2.0`."""
     numbers, sign, rest = re.sub(r"^v", "", text).partition("-")
     parts = [part.lstrip("0") or "0" for part in numbers.split(".")]
     return ".".join([*parts, *["0"] * (3 - len(parts))]) + sign + rest
@@ -348,12 +347,12 @@ def _compare_versions(a: Semver, b: Semver) -> int:
 
 
 def _format_faults(name: str) -> Callable[[str], Sequence[str]]:
-    """The faults of a text, from a test that only says whether there are any."""
+    """Return the faults of a string from a test that only says whether there are any."""
     test = FORMATS[name]
     return lambda text: () if test(text) else (f"invalid {name}",)
 
 
-#: What is wrong with a text, by the name of the format that it should have.
+#: Validators by the name of the format.
 _NAMED_FORMATS: dict[str, Callable[[str], Sequence[str]]] = {
     "dns1123Label": validate_dns_label,
     "dns1123Subdomain": validate_dns_subdomain,

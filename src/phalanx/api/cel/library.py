@@ -1,10 +1,6 @@
-"""The functions of the language itself: arithmetic, order, membership, size, conversion.
+"""The standard library: operators, comparison, size, conversions, lists, sets, optionals.
 
-Functions of lists, and of lists as sets.
-
-Functions of what may be missing.
-
-All functions that an expression may call, by name and by the way they are called.
+`FUNCTIONS` and `METHODS` at the end collect the overloads of all libraries by name.
 """
 
 from __future__ import annotations
@@ -78,7 +74,7 @@ from phalanx.api.cel.values import (
 
 
 def _divide(a: int, b: int) -> int:
-    """Towards zero, as the language divides."""
+    """Divide and truncate toward zero, as CEL does."""
     if b == 0:
         raise EvaluationError("division by zero")
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
@@ -97,7 +93,7 @@ def _divide_doubles(a: float, b: float) -> float:
 
 
 def _concatenate(a: list[Any], b: list[Any]) -> list[Any]:
-    """Two lists; what is unordered takes what is new, and what replaces an item of its own."""
+    """Concatenate lists; a set or keyed list adds new items and replaces items of equal key."""
     if not isinstance(a, UnorderedList):
         return [*a, *b]
     items = {identity_key(item, a.keys): item for item in a}
@@ -241,7 +237,7 @@ def _decode(value: bytes) -> str:
 
 
 def format_double(value: float) -> str:
-    """A number as the language writes it: no fraction where there is none."""
+    """Format a double as CEL does: without a fraction if there is none."""
     if isnan(value) or isinf(value):
         return {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}[str(value)]
     if value == int(value) and abs(value) < 1e21:
@@ -286,7 +282,7 @@ _CONVERSIONS = [
     function("type", (DYN,), TYPE, lambda a: TypeValue(type_name(a))),
 ]
 
-#: Types that are names in expressions.
+#: Types that expressions can name.
 _TYPE_IDENTIFIERS = (
     "bool",
     "int",
@@ -325,7 +321,7 @@ def _max(items: list[Any]) -> Any:
 
 
 def _sum(items: list[Any]) -> Any:
-    """The sum of numbers, or of durations."""
+    """Sum up numbers or durations."""
     kinds = {item.__class__ for item in items}
     if not items:
         return 0
@@ -423,7 +419,7 @@ def _group_by_name(*, is_method: bool) -> Mapping[str, Sequence[FunctionOverload
     return found
 
 
-#: Called on a value, with a dot.
+#: Overloads of methods by name.
 METHODS = _group_by_name(is_method=True)
-#: Called by their name alone.
+#: Overloads of global functions by name.
 FUNCTIONS = _group_by_name(is_method=False)

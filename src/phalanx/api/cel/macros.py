@@ -1,9 +1,9 @@
-"""Calls that are no functions: they name variables, or leave some of their arguments alone.
+"""Macros: calls that introduce variables or evaluate their arguments lazily.
 
     has(x.y)    x.all(v, p)    x.exists(v, p)    x.exists_one(v, p)    x.map(v, e)    x.filter(v, p)
 
-and those of two variables, an index or key and what is there. Each runs over the items of a list
-or the keys of a map, one step for each.
+Each also exists with two variables: index or key, and value. A comprehension iterates over the
+items of a list or the keys of a map and spends one step per iteration.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from phalanx.api.cel.parser import (
 )
 from phalanx.api.cel.values import EMPTY_OPTIONAL, EvaluationError, OptionalValue, no_such_overload
 
-#: Compiles a part of an expression.
+#: Compiles a subexpression.
 CompileFunction = Callable[[Expression, VariableScope], TypedEvaluator]
 
 
 class Comprehension(NamedTuple):
-    """A run over a value: its steps set variables; what is done in them."""
+    """One iteration over a value: its steps set the loop variables, its body is evaluated."""
 
     iterate: Callable[[Activation], Iterator[None]]
     test: Evaluator | None
     body: Evaluator | None
 
 
-# ------------------------------------------------------------------------------------- what they do
+# --------------------------------------------------------------------------------- loop bodies
 
 
 def _build_all(loop: Comprehension) -> Evaluator:
@@ -55,7 +55,7 @@ def _build_exists(loop: Comprehension) -> Evaluator:
 
 
 def _build_quantifier(loop: Comprehension, decisive: bool) -> Evaluator:
-    """The decisive answer, if any round gives it; a fault counts only if none does."""
+    """Build `all` or `exists`: one decisive item decides; an error counts only if none does."""
     test = loop.test or _return_false
 
     def run(frame: Activation) -> bool:
@@ -112,7 +112,7 @@ def _build_list(loop: Comprehension) -> Evaluator:
 
 
 def _build_map(loop: Comprehension) -> Evaluator:
-    """Entries by the first variable, which the body gives beside its value."""
+    """Build `transformMap`: the body's values by the first variable."""
     test, body = loop.test, loop.body or _return_none
 
     def run(frame: Activation) -> dict[Any, Any]:
@@ -124,7 +124,7 @@ def _build_map(loop: Comprehension) -> Evaluator:
     return run
 
 
-# ------------------------------------------------------------------------------------------- rounds
+# --------------------------------------------------------------------------------------- iteration
 
 
 def _iteration(of: Evaluator, places: Sequence[int]) -> Callable[[Activation], Iterator[None]]:
@@ -155,7 +155,7 @@ def _variable_names(call: CallExpression, count: int) -> list[str]:
 
 
 def _variable_types(call: CallExpression, kind: CelType, count: int) -> list[CelType]:
-    """The types of a loop's variables."""
+    """Return the types of the loop variables."""
     if kind == DYN:
         return [DYN] * count
     if kind.name not in ("list", "map"):
@@ -167,7 +167,7 @@ def _variable_types(call: CallExpression, kind: CelType, count: int) -> list[Cel
 
 
 class Macro(NamedTuple):
-    """A macro: how many variables it names, what it does, and what follows the variables."""
+    """A macro: the number of its variables, its body, and its arguments after the variables."""
 
     variables: int
     build: Callable[[Comprehension], Evaluator]
@@ -179,7 +179,7 @@ class Macro(NamedTuple):
 _BOOL_RESULT: Callable[[CelType, CelType], CelType] = lambda key, body: BOOL  # noqa: E731
 _LIST_RESULT: Callable[[CelType, CelType], CelType] = lambda key, body: list_of(body)  # noqa: E731
 
-#: By name and number of arguments.
+#: Macros by name and number of arguments.
 MACROS: dict[tuple[str, int], Macro] = {
     ("all", 2): Macro(1, _build_all, True, False, _BOOL_RESULT),
     ("exists", 2): Macro(1, _build_exists, True, False, _BOOL_RESULT),
@@ -205,7 +205,7 @@ def compile_comprehension(
     scope: VariableScope,
     compile_: CompileFunction,
 ) -> TypedEvaluator:
-    """A macro that runs over a value."""
+    """Compile a macro that iterates over a value."""
     names = _variable_names(call, macro.variables)
     kinds = _variable_types(call, operand.result_type, macro.variables)
     inner, places = scope.with_variables(zip(names, kinds, strict=True))
@@ -230,11 +230,11 @@ def _read_entry(body: Evaluator, place: int) -> Evaluator:
     return lambda frame: (frame.values[place], body(frame))
 
 
-# ------------------------------------------------------------------------------------- of one value
+# ---------------------------------------------------------------------------------- optional values
 
 
 def has_macro_argument(call: CallExpression) -> SelectExpression:
-    """The field that `has` asks for."""
+    """Return the field selection that is the argument of `has`."""
     argument = call.args[0] if len(call.args) == 1 else None
     if not isinstance(argument, SelectExpression) or argument.optional:
         raise BadExpression(call.at, "invalid argument to has() macro")
@@ -244,7 +244,7 @@ def has_macro_argument(call: CallExpression) -> SelectExpression:
 def compile_opt_map(
     call: CallExpression, operand: TypedEvaluator, scope: VariableScope, compile_: CompileFunction
 ) -> TypedEvaluator:
-    """`x.optMap(v, e)` and `x.optFlatMap(v, e)`: e of what x holds, if it holds anything."""
+    """Compile `x.optMap(v, e)` or `x.optFlatMap(v, e)`: `e` of the value of `x`, if it has one."""
     (name,) = _variable_names(call, 1)
     kind = operand.result_type.parameters[0] if operand.result_type.name == "optional_type" else DYN
     inner, (place,) = scope.with_variables([(name, kind)])
@@ -264,7 +264,7 @@ def compile_opt_map(
 def compile_or_value(
     call: CallExpression, operand: TypedEvaluator, other: TypedEvaluator
 ) -> TypedEvaluator:
-    """`x.orValue(y)` and `x.or(y)`: what x holds, or else y."""
+    """Compile `x.orValue(y)` or `x.or(y)`: the value of `x`, else `y`."""
     kind = operand.result_type.parameters[0] if operand.result_type.name == "optional_type" else DYN
     whole = call.name == "or"
 
@@ -277,13 +277,15 @@ def compile_or_value(
     if whole:
         return TypedEvaluator(operand.result_type, run)
     if not is_assignable(kind, other.result_type, {}):
-        what = f"found no matching overload for 'orValue' applied to '{operand.result_type}.({other.result_type})'"
-        raise BadExpression(call.at, what)
+        signature = f"{operand.result_type}.({other.result_type})"
+        raise BadExpression(
+            call.at, f"found no matching overload for 'orValue' applied to '{signature}'"
+        )
     return TypedEvaluator(kind if kind != DYN else other.result_type, run)
 
 
 def require_optional(value: Any) -> OptionalValue:
-    """A value that may be missing; nothing else will do."""
+    """Return an optional value. Raises EvaluationError if the value is of another type."""
     if not isinstance(value, OptionalValue):
         raise no_such_overload()
     return value

@@ -1,14 +1,11 @@
-"""What an expression consists of: the tree between `parser.py` and `checker.py`.
+"""Lexer and parser: from the text of an expression to its syntax tree.
 
-`at` is where in the text a node stands, as faults tell it: of a name its beginning, of an operator
-the operator, of a call its parenthesis.
-
-The words of an expression: numbers, texts, names and signs, each with its place.
-
-From the words of an expression to its tree. Says only whether it is well formed.
+Expressions carry the offset (`at`) at which errors are reported: the start of an identifier, the
+operator of an operation, the parenthesis of a call. The parser only checks that an expression is
+well formed; `compiler.py` checks names and types.
 
 expression  binary ["?" binary ":" expression]
-binary      unary (operator unary)*, operators of a higher rank first
+binary      unary (operator unary)*, operators of higher precedence first
 unary       ("!" | "-")* member
 member      primary ("." name ["(" arguments ")"] | "[" expression "]")*
 primary     literal | name ["(" arguments ")"] | "(" expression ")" | list | map
@@ -25,14 +22,14 @@ from phalanx.api.cel.values import INT_LIMIT, UINT_LIMIT, Uint
 
 
 class BadExpression(Exception):
-    """An expression that cannot be compiled: what is wrong, and where in its text."""
+    """An expression that cannot be compiled: the reason and the offset in its text."""
 
     def __init__(self, at: int, what: str) -> None:
         super().__init__(what)
         self.at = at
 
     def describe(self, text: str) -> str:
-        """The fault with its line and column, and the line itself."""
+        """Format the error with line, column and the source line."""
         before = text[: self.at]
         line, column = before.count("\n") + 1, self.at - (before.rfind("\n") + 1)
         source = text.split("\n")[line - 1]
@@ -41,7 +38,7 @@ class BadExpression(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LiteralExpression:
-    """A value that is written out."""
+    """A literal."""
 
     at: int
     value: Any
@@ -49,7 +46,7 @@ class LiteralExpression:
 
 @dataclass(frozen=True, slots=True)
 class IdentifierExpression:
-    """A variable, or the beginning of a function's long name."""
+    """A variable, or the start of a qualified function name."""
 
     at: int
     name: str
@@ -57,7 +54,7 @@ class IdentifierExpression:
 
 @dataclass(frozen=True, slots=True)
 class SelectExpression:
-    """`of.field`; optional: `of.?field`."""
+    """`operand.field`; optional: `operand.?field`."""
 
     at: int
     operand: Expression
@@ -67,7 +64,7 @@ class SelectExpression:
 
 @dataclass(frozen=True, slots=True)
 class IndexExpression:
-    """`of[key]`; optional: `of[?key]`."""
+    """`operand[key]`; optional: `operand[?key]`."""
 
     at: int
     operand: Expression
@@ -77,7 +74,7 @@ class IndexExpression:
 
 @dataclass(frozen=True, slots=True)
 class CallExpression:
-    """`of.name(args)`, `name(args)`, or an operator by its name, such as `_+_`."""
+    """`target.name(args)`, `name(args)`, or an operator by its function name, such as `_+_`."""
 
     at: int
     name: str
@@ -87,7 +84,7 @@ class CallExpression:
 
 @dataclass(frozen=True, slots=True)
 class ListExpression:
-    """`[a, b]`; `[?a]` holds what an optional holds."""
+    """`[a, b]`; `[?a]` contains the value of an optional, if it has one."""
 
     at: int
     items: tuple[Expression, ...]
@@ -96,7 +93,7 @@ class ListExpression:
 
 @dataclass(frozen=True, slots=True)
 class MapExpression:
-    """`{key: value}`; `{?key: value}` holds what an optional holds."""
+    """`{key: value}`; `{?key: value}` contains the value of an optional, if it has one."""
 
     at: int
     entries: tuple[tuple[Expression, Expression], ...]
@@ -115,7 +112,7 @@ Expression: TypeAlias = (
 
 
 def child_expressions(node: Expression) -> tuple[Expression, ...]:
-    """What a node consists of."""
+    """Return the direct subexpressions of an expression."""
     match node:
         case SelectExpression():
             return (node.operand,)
@@ -131,7 +128,7 @@ def child_expressions(node: Expression) -> tuple[Expression, ...]:
 
 
 class Token(NamedTuple):
-    """`sort` is "literal", "name", "end" or the sign itself."""
+    """A token; its kind is "literal", "name", "end" or the operator itself."""
 
     at: int
     kind: str
@@ -159,7 +156,7 @@ _SIMPLE_ESCAPES = {
     "\\": "\\", "'": "'", '"': '"', "`": "`", "?": "?",
 }  # fmt: skip
 _LITERAL_WORDS = {"true": True, "false": False, "null": None}
-#: Names that the language keeps for itself.
+#: Identifiers that CEL reserves.
 RESERVED_WORDS = frozenset((
     "as", "break", "const", "continue", "else", "for", "function", "if", "import", "let", "loop",
     "package", "namespace", "return", "var", "void", "while",
@@ -167,7 +164,7 @@ RESERVED_WORDS = frozenset((
 
 
 def tokenize(text: str) -> Iterator[Token]:
-    """The words of an expression and, last, its end."""
+    """Split an expression into tokens; the last one is the end."""
     at = 0
     while at < len(text):
         match = _RAW_STRING.match(text, at) or _TOKEN.match(text, at)
@@ -202,7 +199,7 @@ def _make_token(match: re.Match[str], at: int) -> Token | None:
 
 def _parse_integer(text: str, unsigned: bool, at: int) -> int:
     value = int(text, 0) if text[:2] in ("0x", "0X") else int(text)
-    # One more than the largest, for the smallest stands behind a minus.
+    # One more than the largest int: the smallest int is written with a minus.
     if value >= (UINT_LIMIT if unsigned else INT_LIMIT + 1):
         raise BadExpression(at, "invalid uint literal" if unsigned else "invalid int literal")
     return Uint(value) if unsigned else value
@@ -220,7 +217,7 @@ def _unquote(text: str, prefix: str, at: int) -> str | bytes:
 
 
 def _unescape_bytes(inner: str, at: int) -> bytes:
-    """In bytes `\\xff` is one byte, not the two of the character."""
+    """Unescape a bytes literal, in which `\\xff` is one byte."""
     parts: list[bytes] = []
     last = 0
     for match in _ESCAPE.finditer(inner):
@@ -252,7 +249,7 @@ def _code_point_character(number: int, at: int) -> str:
 
 T = TypeVar("T")
 
-#: How deep expressions may be nested, how deep their trees may be, how many words they may have.
+#: Limits: nesting of an expression, depth of its tree, number of its tokens.
 MAX_NESTED, MAX_DEPTH, MAX_TOKENS = 40, 100, 20_000
 
 _PRECEDENCE: tuple[dict[str, str], ...] = (
@@ -262,7 +259,7 @@ _PRECEDENCE: tuple[dict[str, str], ...] = (
     {"+": "_+_", "-": "_-_"},
     {"*": "_*_", "/": "_/_", "%": "_%_"},
 )
-#: Sign -> its rank and the name of its function.
+#: Operator -> its precedence and the name of its function.
 _OPERATORS = {
     sign: (rank, name) for rank, row in enumerate(_PRECEDENCE) for sign, name in row.items()
 }
@@ -270,7 +267,7 @@ _LOGICAL = ("_||_", "_&&_")
 
 
 def parse(text: str) -> Expression:
-    """The tree of an expression. Raises BadExpression."""
+    """Parse an expression. Raises BadExpression."""
     node = _Parser(text).parse()
     todo = [(node, 1)]
     for one, depth in todo:
@@ -285,7 +282,7 @@ def _too_deep(at: int) -> BadExpression:
 
 
 def _balance(name: str, operands: list[Expression], signs: list[int]) -> Expression:
-    """A row of the same logical operator, as a tree that is no deeper than it must be."""
+    """Arrange a chain of one logical operator as a tree of minimal depth."""
     if len(operands) == 1:
         return operands[0]
     half = len(operands) // 2
@@ -340,7 +337,7 @@ class _Parser:
         return node
 
     def _parse_binary(self, lowest: int) -> Expression:
-        """Operands with operators of some rank between them, from left to right."""
+        """Parse operands with operators of one precedence between them, left-associative."""
         node = self._parse_unary()
         while self._current.kind in _OPERATORS:
             rank, name = _OPERATORS[self._current.kind]
@@ -371,7 +368,7 @@ class _Parser:
         return node
 
     def _parse_negative(self, sign: Token) -> Expression:
-        """A number with a minus is one word: there is no other way to write the smallest."""
+        """Parse a negative number as one literal: the smallest int has no other notation."""
         token = self._current
         if token.value.__class__ not in (int, float):
             return CallExpression(sign.at, "-_", None, (self._parse_member(),))

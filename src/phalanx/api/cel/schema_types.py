@@ -1,10 +1,8 @@
-"""Where a rule tells of a breach: `.spec.size` or `.labels['a.b']`, below the rule's own value.
+"""Maps structural schemas to CEL types, JSON values to CEL values, and checks `fieldPath`.
 
-What a structural schema means to expressions: the type of its values, and the values themselves.
-
-Fields whose names are no names in expressions are escaped: `a-b` is `a__dash__b`. Fields of which
-nothing is known cannot be asked for. Values are taken as they are in the object, but for numbers,
-moments, spans, bytes and lists without an order, which expressions know and JSON does not.
+Field names that are no identifiers are escaped: `a-b` becomes `a__dash__b`. Fields without a schema
+cannot be selected. Values are used as they are in the object, except numbers, timestamps,
+durations, bytes and unordered lists, which CEL distinguishes and JSON does not.
 """
 
 from __future__ import annotations
@@ -48,11 +46,11 @@ _NO_FIELD = "does not refer to a valid field"
 
 
 class BadFieldPath(ValueError):
-    """A path that leads nowhere, and why."""
+    """A `fieldPath` that names no field, with the reason."""
 
 
 def normalize_field_path(path: str, schema: Object) -> str:
-    """The path as causes tell it: `.spec.size`, `.labels[a.b]`. Raises BadFieldPath."""
+    """Return a `fieldPath` as causes print it: `.labels[a.b]`. Raises BadFieldPath."""
     tokens = _PATH_TOKEN.findall(path)
     shown, at = "", 0
     while at < len(tokens):
@@ -65,7 +63,7 @@ def normalize_field_path(path: str, schema: Object) -> str:
 
 
 def _parse_name(tokens: list[str], at: int) -> str:
-    """What follows an opening sign, if it is closed as it should be."""
+    """Return the name between an opening sign and its closing sign."""
     if at + 1 >= len(tokens):
         raise BadFieldPath("unexpected end of JSON path")
     name = tokens[at + 1]
@@ -112,7 +110,7 @@ _METADATA_SCHEMA: Object = {
 
 
 def escape_field_name(name: str) -> str | None:
-    """The name of a field in expressions, if it can have one."""
+    """Return the escaped name of a field; None if the name cannot be escaped."""
     if not _ESCAPABLE.fullmatch(name):
         return None
     if name in _ESCAPED_WORDS:
@@ -121,12 +119,12 @@ def escape_field_name(name: str) -> str | None:
 
 
 def object_fields(schema: Object, *, root: bool) -> dict[str, Object]:
-    """The schemas of an object's fields; an object of its own has a name and a kind."""
-    told: dict[str, Object] = schema.get("properties", {})
+    """Return the field schemas of an object; an embedded resource also has apiVersion and kind."""
+    declared: dict[str, Object] = schema.get("properties", {})
     if not root:
-        return told
+        return declared
     return {
-        **told,
+        **declared,
         "apiVersion": _STRING_SCHEMA,
         "kind": _STRING_SCHEMA,
         "metadata": _METADATA_SCHEMA,
@@ -134,7 +132,7 @@ def object_fields(schema: Object, *, root: bool) -> dict[str, Object]:
 
 
 def schema_type(schema: Object, place: str = "", *, root: bool = False) -> CelType | None:
-    """The type of the values of a schema; None if too little is known of them."""
+    """Return the CEL type of a schema; None if the schema is too loose."""
     if schema.get(INT_OR_STRING):
         return DYN
     kind = schema.get("type", "")
@@ -162,12 +160,12 @@ def _object_type(schema: Object, place: str, *, root: bool) -> CelType | None:
 
 # ------------------------------------------------------------------------------------------- values
 
-#: Makes a value that expressions know of one that JSON knows.
+#: Converts a JSON value to a CEL value.
 Converter: TypeAlias = Callable[[Any], Any]
 
 
 def compile_converter(schema: Object) -> Converter | None:
-    """How the values of a schema become values of expressions; None: they are already."""
+    """Return the converter for values of a schema; None if values need no conversion."""
     if schema.get(INT_OR_STRING):
         return None
     match schema.get("type", ""):
@@ -224,7 +222,7 @@ def _identity(value: Any) -> Any:
 
 
 def _parse_or_none(parse: Callable[[str], Any]) -> Converter:
-    """What cannot be read is nothing that a function of its type would take."""
+    """Parse a value; a malformed one becomes None, which no typed function accepts."""
 
     def convert(value: Any) -> Any:
         try:

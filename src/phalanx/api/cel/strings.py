@@ -1,6 +1,6 @@
-"""Texts with values in them: `"%d of %s".format([1, "x"])`.
+"""String functions: those of the language, the strings extension, and `format`.
 
-Functions of texts: those of the language, and its library of strings.
+'a,b'.split(',')    "%d of %s".format([1, "x"])    'abc'.matches('^a')
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from itertools import islice
 from math import isfinite
 from typing import Any
 
@@ -43,12 +44,12 @@ _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 def quote_string(text: str) -> str:
-    """A text as it could be written in an expression."""
+    """Return a string as a CEL literal."""
     return f'"{"".join(_ESCAPES.get(char, char) for char in text)}"'
 
 
 def format_string(text: str, values: list[Any]) -> str:
-    """A text in which each clause is replaced by a value."""
+    """Replace each clause of a format string by a value."""
     rest = iter(values)
 
     def replaced(match: re.Match[str]) -> str:
@@ -66,7 +67,7 @@ def format_string(text: str, values: list[Any]) -> str:
 
 
 def display_value(value: Any) -> str:
-    """Any value as a text, as `%s` shows it."""
+    """Return any value as a string, as `%s` prints it."""
     if isinstance(value, list):
         return f"[{', '.join(map(display_value, value))}]"
     if isinstance(value, dict):
@@ -155,20 +156,20 @@ _CLAUSE_FORMATTERS: dict[str, Callable[[Any, int | None], str]] = {
 }
 
 
-#: Texts may grow to so many characters.
+#: Maximum length of a string that an expression builds.
 MAX_STRING_LENGTH = 10_000_000
 _ASCII_LOWER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
 _ASCII_UPPER = {code: code - 32 for code in range(ord("a"), ord("z") + 1)}
 
 
 def _regex_cost(values: Sequence[Any]) -> int:
-    """What it takes to look for a regular expression: the longer the one or the other, the more."""
+    """Return the cost of a regular expression search, by the length of pattern and string."""
     text, expression, *_ = values
     return 1 + len(text) * len(expression) // 40
 
 
 def matches(text: str, expression: str) -> bool:
-    """Whether a regular expression is found in a text."""
+    """Whether a regular expression matches a part of a string."""
     try:
         return compile_pattern(expression).matches(text)
     except BadPattern as error:
@@ -180,20 +181,12 @@ def _find(text: str, expression: str) -> str:
 
 
 def _find_all(text: str, expression: str, limit: int = -1) -> list[str]:
-    """What of a text matches a regular expression, from left to right."""
+    """Return the matches of a regular expression, from left to right."""
     try:
-        wanted = compile_pattern(expression)
+        spans = compile_pattern(expression).find_all(text)
     except BadPattern as error:
         raise EvaluationError(str(error)) from None
-    found: list[str] = []
-    at, last = 0, -1
-    while len(found) != limit and (span := wanted.find(text, at)):
-        begin, end = span
-        # Nothing right behind a match is no match of its own.
-        if end > begin or begin != last:
-            found.append(text[begin:end])
-        at, last = end + (end == begin), end
-    return found
+    return [text[begin:end] for begin, end in islice(spans, limit if limit >= 0 else None)]
 
 
 def _char_at(text: str, at: int) -> str:

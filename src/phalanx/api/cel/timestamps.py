@@ -1,7 +1,7 @@
-"""Moments and spans of time: read, written, taken apart.
+"""Timestamps and durations: parsing, formatting and their parts.
 
-Time zones are offsets such as `+02:00`; names of places would need a table of the system, which
-rules must not depend on.
+Time zones are offsets such as `+02:00`. Names of time zones are not supported: they would need the
+time zone database of the system, on which validation must not depend.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def parse_duration(text: str) -> Duration:
-    """`1h30m`, `-1.5s`, `0`."""
+    """Parse `1h30m`, `-1.5s`, `0`."""
     unsigned = text[1:] if text[:1] in ("+", "-") else text
     parts = _DURATION_PART.findall(unsigned)
     whole = "".join(number + unit for number, unit in parts)
@@ -53,12 +53,12 @@ def parse_duration(text: str) -> Duration:
 
 
 def format_duration(value: Duration) -> str:
-    """Seconds, as many digits as needed: `5400s`, `0.5s`."""
+    """Format a duration in seconds: `5400s`, `0.5s`."""
     return f"{format_fraction(Fraction(value.nanos, _SECOND), 9).rstrip('0').rstrip('.')}s"
 
 
 def parse_timestamp(text: str) -> Timestamp:
-    """`2026-01-31T12:00:00Z`."""
+    """Parse `2026-01-31T12:00:00Z`."""
     match = _RFC3339.fullmatch(text)
     try:
         if match is None:
@@ -73,7 +73,7 @@ def parse_timestamp(text: str) -> Timestamp:
 
 
 def format_timestamp(value: Timestamp) -> str:
-    """As it is read, in UTC."""
+    """Format a timestamp in UTC."""
     seconds, nanos = divmod(value.nanos, _SECOND)
     text = (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
     year, rest = text.split("-", 1)
@@ -91,7 +91,7 @@ def _parse_time_zone(text: str) -> timezone:
     return timezone(timedelta(minutes=-minutes if match[1] == "-" else minutes))
 
 
-#: What calendars tell of a moment. Months, days of the year and of the week count from zero.
+#: Methods for the parts of a timestamp. Months, days of the year and of the week start at zero.
 _CALENDAR_FIELDS: dict[str, Callable[[datetime], int]] = {
     "getFullYear": lambda at: at.year,
     "getMonth": lambda at: at.month - 1,

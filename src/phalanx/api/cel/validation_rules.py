@@ -1,18 +1,14 @@
-"""Rules of custom resources: compiled with their schema, judged with every object.
+"""Validation rules of custom resources (`x-kubernetes-validations`).
 
-A rule stands in a schema and is about its values: `self`, and in rules about changes `oldSelf`,
-which are judged only where there was a value before. What has not changed is not judged again.
-Compiled once per version of a kind (`structural.py`); what is wrong with a rule itself is found
-when its definition is written (`rulechecks.py`).
+A rule belongs to a schema and validates its values: `self` and, in transition rules, `oldSelf`.
+Transition rules run only where there was a value before; unchanged values are not validated again.
 
-    RULE_STEPS   a rule may take so many steps on one value
-    STEPS        all rules of an object together
-
-Rules for rules: what may stand in `x-kubernetes-validations` of a schema.
-
-Found when a definition is written, part of the rules of schemas (`schemarules.py`). A rule must
-compile against the types of its schema, and must not ask for what was before where nobody can tell
-which item that would be.
+    compile_validator   compiles the rules of a schema, once per version of a kind
+    RuleValidator       evaluates them for each written object, under a cost budget per rule and
+                        per object
+    check_rules         validates the rules themselves when a CustomResourceDefinition is written:
+                        a rule must compile against the types of its schema, and must not use
+                        `oldSelf` below a list whose items cannot be correlated
 """
 
 from __future__ import annotations
@@ -54,17 +50,17 @@ _OUT_OF_BUDGET = (
 
 
 class CostBudgetExhausted(Exception):
-    """The steps of an object are used up: nothing more is judged."""
+    """The cost budget of an object is spent; the remaining rules are not evaluated."""
 
 
 class EvaluationBudget:
-    """The steps that are left, and what was found so far."""
+    """The remaining cost budget of an object, and the causes found so far."""
 
     def __init__(self, steps: int = MAX_OBJECT_COST) -> None:
         self.left, self.causes = steps, list[Cause]()
 
     def run(self, program: CompiledExpression, values: Mapping[str, Any]) -> Any:
-        """The value of an expression, whose steps are taken from those that are left."""
+        """Evaluate an expression and spend its cost."""
         steps = CostBudget(min(MAX_RULE_COST, self.left))
         before = steps.left
         try:
@@ -75,22 +71,22 @@ class EvaluationBudget:
 
 @dataclass(frozen=True, slots=True)
 class CompiledRule:
-    """One rule, ready to be judged: the expression, that of its message, and where it points."""
+    """A compiled rule: its expression, its message expression and its field path."""
 
     source: Object
     program: CompiledExpression
     message: CompiledExpression | None
-    #: Where a breach is told of, below the value.
+    #: The field path of a violation, relative to the value.
     field: str
 
     @property
     def display_text(self) -> str:
-        """What it is called when something goes wrong."""
+        """The text that names the rule in an error."""
         return str(self.source.get("message", "") or self.source["rule"]).strip()
 
     @property
     def is_transition_rule(self) -> bool:
-        """Whether it asks what was there before."""
+        """Whether the rule reads `oldSelf`."""
         return "oldSelf" in self.program.used_variables or bool(
             self.message and "oldSelf" in self.message.used_variables
         )
@@ -98,13 +94,13 @@ class CompiledRule:
 
 @dataclass(frozen=True, slots=True)
 class UncompilableRule:
-    """A rule that cannot be judged, and why: it was kept before rules were looked at."""
+    """A rule that does not compile, with the reason; it was stored before rules were checked."""
 
     reason: str
 
 
 def rule_variables(rule: Object, kind: CelType) -> dict[str, CelType]:
-    """What a rule of a type may ask for."""
+    """Return the variables of a rule for values of a type."""
     return {"self": kind, "oldSelf": optional_of(kind) if rule.get("optionalOldSelf") else kind}
 
 
@@ -130,7 +126,7 @@ def _compile_rule(
 
 @dataclass(frozen=True, slots=True)
 class RuleValidator:
-    """The rules of a schema and of all that stands below it."""
+    """The rules of a schema and of all schemas below it."""
 
     schema: Object
     rules: tuple[CompiledRule | UncompilableRule, ...]
@@ -140,7 +136,7 @@ class RuleValidator:
     items: RuleValidator | None
 
     def validate(self, value: Any, old: Any, path: str = "") -> Sequence[Cause]:
-        """What is wrong with a value that is as its schema says; `old`: what was there."""
+        """Return the causes of a value that matches its schema; `old` is the previous value."""
         budget = EvaluationBudget()
         with suppress(CostBudgetExhausted):
             self.validate_below(value, old, path, old is not CREATED and value == old, budget)
@@ -149,7 +145,7 @@ class RuleValidator:
     def validate_below(
         self, value: Any, old: Any, path: str, is_unchanged: bool, budget: EvaluationBudget
     ) -> None:
-        """Hold a value against all rules. `same`: it is known to be what it was."""
+        """Evaluate all rules for a value; `same` says that it equals the previous value."""
         if value is None:
             return
         if self.rules:
@@ -181,7 +177,7 @@ class RuleValidator:
         same: bool,
         budget: EvaluationBudget,
     ) -> None:
-        """Items are what they were only where keys tell which is which."""
+        """Validate items; only keyed lists correlate an item with its previous value."""
         keys = tuple(self.schema.get(LIST_KEYS, ()))
         is_map = self.schema.get(LIST_TYPE) == "map"
         known = old if isinstance(old, list) and is_map else []
@@ -216,8 +212,9 @@ class RuleValidator:
 
 
 def compile_validator(schema: Object, *, root: bool = False) -> RuleValidator | None:
-    """The rules of a schema and of what is below it; None if there are none."""
-    told, more, items = schema.get(VALIDATIONS, ()), schema.get("additionalProperties"), None
+    """Compile the rules of a schema and of the schemas below it; None if there are none."""
+    declared_rules, items = schema.get(VALIDATIONS, ()), None
+    more = schema.get("additionalProperties")
     inner = {
         n: made
         for n, one in schema.get("properties", {}).items()
@@ -226,10 +223,10 @@ def compile_validator(schema: Object, *, root: bool = False) -> RuleValidator | 
     values = compile_validator(more) if isinstance(more, dict) else None
     if isinstance(schema.get("items"), dict):
         items = compile_validator(schema["items"])
-    if not (told or inner or values or items):
+    if not (declared_rules or inner or values or items):
         return None
-    kind = schema_type(schema, root=root) if told else None
-    rules = tuple(_compile_rule(one, kind, schema) for one in told)
+    kind = schema_type(schema, root=root) if declared_rules else None
+    rules = tuple(_compile_rule(one, kind, schema) for one in declared_rules)
     return RuleValidator(
         schema, rules, compile_converter(schema) or _identity, inner, values, items
     )
@@ -238,7 +235,7 @@ def compile_validator(schema: Object, *, root: bool = False) -> RuleValidator | 
 def _evaluate_rule(
     rule: CompiledRule, values: Mapping[str, Any], path: str, shown: str, budget: EvaluationBudget
 ) -> Cause | None:
-    """What is wrong with a value by one rule."""
+    """Return the causes of one rule for a value."""
     if budget.left <= 0:
         budget.causes.append(invalid(path, shown, _OUT_OF_BUDGET))
         raise CostBudgetExhausted
@@ -278,7 +275,7 @@ def _evaluation_error_message(rule: CompiledRule, fault: str) -> str:
 def _violation_message(
     rule: CompiledRule, values: Mapping[str, Any], budget: EvaluationBudget
 ) -> str:
-    """What a breach is called: by an expression if there is one, and it says something."""
+    """Return the message of a violation: of the message expression, if it yields a usable one."""
     usual = str(rule.source.get("message", "")).strip() or f"failed rule: {rule.display_text}"
     if rule.message is None:
         return usual
@@ -317,7 +314,7 @@ _MAX_STATIC_MESSAGE_LENGTH = 2048
 
 
 def check_rules(schema: Object, path: str) -> Sequence[Cause]:
-    """What is wrong with the rules of a schema that is sound otherwise."""
+    """Return the causes of the rules of a schema that is valid otherwise."""
     found = list(_walk_rules(schema, path, "", root=True))
     return [cause for causes in found for cause in causes]
 
@@ -325,11 +322,13 @@ def check_rules(schema: Object, path: str) -> Sequence[Cause]:
 def _walk_rules(
     schema: Object, path: str, uncorrelatable: str, *, root: bool = False
 ) -> Iterator[Sequence[Cause]]:
-    """The rules of a schema and of those below it. `blurred`: the list in which it stands, if that
-    does not tell its items apart."""
-    if told := schema.get(VALIDATIONS):
+    """Yield the rules of a schema and of the schemas below it.
+
+    `blurred` is the path of the enclosing list whose items cannot be correlated, if any.
+    """
+    if declared_rules := schema.get(VALIDATIONS):
         kind = schema_type(schema, root=root)
-        for at, rule in enumerate(told):
+        for at, rule in enumerate(declared_rules):
             place = f"{path}.{VALIDATIONS}[{at}]"
             yield list(_check_form(rule, schema, place)) or _check_expressions(
                 rule, kind, place, uncorrelatable
@@ -439,7 +438,7 @@ def _compile_or_report(
 
 
 def _rule_error(path: str, rule: Object, detail: str) -> Cause:
-    """Told with the whole rule, as clients know it."""
+    """Return a cause that quotes the whole rule, as Kubernetes does."""
     shown = {
         "Rule": rule.get("rule", ""), "Message": rule.get("message", ""),
         "MessageExpression": rule.get("messageExpression", ""), "Reason": rule.get("reason"),

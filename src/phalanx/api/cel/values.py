@@ -1,10 +1,10 @@
-"""What expressions compute with: Python's own values, and the few that Python lacks.
+"""Values of expressions: Python's own, and the types that Python lacks.
 
     bool, int, double, string     bool, int, float, str         uint         Uint
     bytes, list, map, null        bytes, list, dict, None       timestamp    Timestamp   …
 
-An evaluation that has no result raises a Fault; one that takes too long, Exhausted. Equality is the
-language's: numbers of all types are compared by value, and true is not 1.
+An evaluation without a result raises EvaluationError, one beyond its budget CostLimitExceeded.
+Equality follows CEL: numbers of all types compare by value, and true does not equal 1.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fractions import Fraction
 from math import isnan
 from typing import Any
 
-#: The first integers that are too large.
+#: The first integers that are out of range.
 INT_LIMIT, UINT_LIMIT = 2**63, 2**64
 
 
@@ -24,7 +24,7 @@ class EvaluationError(Exception):
 
 
 class CostLimitExceeded(Exception):
-    """An evaluation that took more steps than it may."""
+    """An evaluation that spent its cost budget."""
 
     def __init__(self) -> None:
         super().__init__("operation cancelled: actual cost limit exceeded")
@@ -36,21 +36,21 @@ class Uint(int):
 
 @dataclass(frozen=True, order=True, slots=True)
 class Timestamp:
-    """A moment, in nanoseconds since 1970."""
+    """A point in time, in nanoseconds since 1970."""
 
     nanos: int
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class Duration:
-    """A span of time, in nanoseconds."""
+    """A duration in nanoseconds."""
 
     nanos: int
 
 
 @dataclass(frozen=True, slots=True)
 class OptionalValue:
-    """A value that may be missing."""
+    """A value that may be absent."""
 
     has: bool
     value: Any = None
@@ -67,13 +67,13 @@ class TypeValue:
 
 
 class UnorderedList(list[Any]):
-    """A list whose order says nothing: a set, or a map by the values of some keys."""
+    """A list whose order is irrelevant: a set, or a list with map keys."""
 
     __slots__ = ("keys",)
 
     def __init__(self, items: list[Any], keys: tuple[str, ...]) -> None:
         super().__init__(items)
-        #: By which fields items are told apart; none: by themselves.
+        #: The fields that identify an item; none: the item itself.
         self.keys = keys
 
 
@@ -87,12 +87,12 @@ _NUMERIC_TYPES = (int, float, Uint)
 
 
 def type_name(value: Any) -> str:
-    """What the language calls the type of a value."""
+    """Return CEL's name of the type of a value."""
     return _TYPE_NAMES.get(value.__class__) or str(value.type_name)
 
 
 def values_equal(a: Any, b: Any) -> bool:
-    """Whether two values are the same."""
+    """Whether two values are equal."""
     kind, other = a.__class__, b.__class__
     if kind in _NUMERIC_TYPES:
         return other in _NUMERIC_TYPES and bool(a == b)
@@ -124,7 +124,7 @@ def _equal_unordered(a: UnorderedList, b: list[Any]) -> bool:
 
 
 def identity_key(item: Any, keys: tuple[str, ...] = ()) -> Hashable:
-    """What two items have in common if they are the same, or the same in some of their fields."""
+    """Return a hashable key that equal items share."""
     if keys and isinstance(item, dict):
         return tuple(identity_key(item.get(key)) for key in keys)
     if isinstance(item, dict):
@@ -139,12 +139,12 @@ def identity_key(item: Any, keys: tuple[str, ...] = ()) -> Hashable:
 
 
 def has_key(entries: dict[Any, Any], key: Any) -> bool:
-    """Whether a map has an entry; numbers of all types are one key, and true is none."""
+    """Whether a map has a key; numbers of all types are one key, and true is none of them."""
     return (key.__class__ is str or key.__class__ in _NUMERIC_TYPES) and key in entries
 
 
 def compare_values(a: Any, b: Any) -> int:
-    """Negative, zero or positive, as the one comes before, with or after the other."""
+    """Return a negative number, zero or a positive number."""
     kind, other = a.__class__, b.__class__
     if kind in _NUMERIC_TYPES and other in _NUMERIC_TYPES:
         if (kind is float and isnan(a)) or (other is float and isnan(b)):
@@ -162,26 +162,26 @@ def compare_values(a: Any, b: Any) -> int:
 
 
 def no_such_overload() -> EvaluationError:
-    """The fault of a call whose arguments are of types that nobody knows what to do with."""
+    """Return the error of a call whose argument types fit no overload."""
     return EvaluationError("no such overload")
 
 
 def checked_int(value: int) -> int:
-    """An integer that fits."""
+    """Return an int. Raises EvaluationError if it is out of range."""
     if not -INT_LIMIT <= value < INT_LIMIT:
         raise EvaluationError("integer overflow")
     return value
 
 
 def checked_uint(value: int) -> Uint:
-    """An unsigned integer that fits."""
+    """Return a uint. Raises EvaluationError if it is out of range."""
     if not 0 <= value < UINT_LIMIT:
         raise EvaluationError("unsigned integer overflow")
     return Uint(value)
 
 
 def make_duration(nanos: int) -> Duration:
-    """A duration that fits."""
+    """Return a duration. Raises EvaluationError if it is out of range."""
     if not -INT_LIMIT <= nanos < INT_LIMIT:
         raise EvaluationError("integer overflow")
     return Duration(nanos)
@@ -192,14 +192,14 @@ _MIN_TIMESTAMP, _MAX_TIMESTAMP = -62_135_596_800, 253_402_300_800
 
 
 def make_timestamp(nanos: int) -> Timestamp:
-    """A moment that a calendar knows."""
+    """Return a timestamp. Raises EvaluationError if it is out of range."""
     if not _MIN_TIMESTAMP * 10**9 <= nanos < _MAX_TIMESTAMP * 10**9:
         raise EvaluationError("timestamp overflow")
     return Timestamp(nanos)
 
 
 def format_fraction(value: Fraction, digits: int) -> str:
-    """A number with so many digits behind its point."""
+    """Format a number with a fixed number of decimals."""
     scaled = round(value * 10**digits)
     sign, scaled = ("-" if scaled < 0 else ""), abs(scaled)
     text = str(scaled).rjust(digits + 1, "0")

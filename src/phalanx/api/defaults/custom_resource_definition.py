@@ -1,12 +1,12 @@
-"""What a CustomResourceDefinition gets without saying it: names, a conversion, its status.
+"""Defaults and status of CustomResourceDefinitions: names, conversion, conditions.
 
-`default_definition` runs on every definition that is read. `establish` gives it the status that
-follows from its spec and from the names that others have taken; the server calls it in the very
-request that writes the definition, so that what it defines is served with the reply.
+`default_definition` runs on every definition that is written. `update_definition_status` derives
+the status from the spec and from the names of other definitions; the server calls it in the request
+that writes the definition, so the new kind is served as soon as the reply is sent.
 
     NamesAccepted   True     no other definition of the group has one of its names
-    Established     True     from then on it is served under the names that were accepted
-    Terminating     True     it is being deleted, and its objects before it
+    Established     True     the kind is served under the accepted names
+    Terminating     True     the definition and its objects are being deleted
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ NAMES_ACCEPTED, ESTABLISHED, TERMINATING = "NamesAccepted", "Established", "Term
 
 @dataclass(frozen=True, slots=True)
 class TakenNames:
-    """Names that are taken in a group: of resources (short ones too) and of kinds."""
+    """Names in use in one group: of resources (with short names) and of kinds."""
 
     resources: frozenset[str] = frozenset()
     kinds: frozenset[str] = frozenset()
 
 
 def default_definition(obj: Object) -> None:
-    """Add in place what nobody said."""
+    """Apply the defaults of a definition in place."""
     spec = obj["spec"]
     names = spec.setdefault("names", {})
     if kind := names.get("kind"):
@@ -45,7 +45,7 @@ def default_definition(obj: Object) -> None:
 
 
 def _conform_nested_schemas(schema: Object) -> None:
-    """Conform what stands in open places too. What cannot be is left to the rules to tell of."""
+    """Conform schemas nested in untyped fields; validation reports what cannot be conformed."""
     for key in NESTED_SCHEMA_KEYS:
         inner = schema.get(key)
         if isinstance(inner, dict):
@@ -69,7 +69,7 @@ def _combined_schemas(schema: Object) -> list[Object]:
 
 
 def update_definition_status(obj: Object, taken: TakenNames, now: str) -> None:
-    """Bring the status of a definition up to its spec."""
+    """Derive the status of a definition from its spec."""
     status = obj.setdefault("status", {})
     stored = status.setdefault("storedVersions", [])
     for version in obj["spec"].get("versions") or ():
@@ -79,18 +79,18 @@ def update_definition_status(obj: Object, taken: TakenNames, now: str) -> None:
         del status["storedVersions"]
     reason, message = _accept_names(obj["spec"].get("names", {}), status, taken)
     fits = not reason
-    told = (reason, message) if reason else ("NoConflicts", "no conflicts found")
-    set_condition(obj, NAMES_ACCEPTED, fits, *told, now)
+    reason_and_message = (reason, message) if reason else ("NoConflicts", "no conflicts found")
+    set_condition(obj, NAMES_ACCEPTED, fits, *reason_and_message, now)
     if find_condition(obj, ESTABLISHED).get("status") == "True":
         return
-    told = ("InitialNamesAccepted", "the initial names have been accepted")
+    reason_and_message = ("InitialNamesAccepted", "the initial names have been accepted")
     if not fits:
-        told = ("NotAccepted", "not all names are accepted")
-    set_condition(obj, ESTABLISHED, fits, *told, now)
+        reason_and_message = ("NotAccepted", "not all names are accepted")
+    set_condition(obj, ESTABLISHED, fits, *reason_and_message, now)
 
 
 def _accept_names(wanted: Object, status: Object, taken: TakenNames) -> tuple[str, str]:
-    """Take over each name that is free; the reason and the text of the last that is not."""
+    """Accept each name that is free; return reason and message of the last one that is not."""
     had, trouble = status.get("acceptedNames", {}), ("", "")
     accepted = dict(had)
     for field, used, reason in (
@@ -126,7 +126,7 @@ def _copy_field(field: str, source: Object, target: Object) -> None:
 
 
 def find_condition(obj: Object, kind: str) -> Object:
-    """A condition of a definition; empty if there is none."""
+    """Return a condition of a definition; empty if there is none."""
     conditions = obj.get("status", {}).get("conditions", ())
     return next((one for one in conditions if one.get("type") == kind), {})
 
@@ -134,7 +134,7 @@ def find_condition(obj: Object, kind: str) -> Object:
 def set_condition(
     obj: Object, kind: str, is_true: bool, reason: str, message: str, now: str
 ) -> None:
-    """State a condition. The time is that of the last change from true to false or back."""
+    """Set a condition; its transition time changes only with its status."""
     new = {"type": kind, "status": str(is_true), "reason": reason, "message": message}
     old = find_condition(obj, kind)
     same = old.get("status") == new["status"]
@@ -147,7 +147,7 @@ def set_condition(
 
 
 def mark_terminating(obj: Object, now: str) -> None:
-    """Note in a definition that is being deleted that its objects go before it."""
+    """Set the condition Terminating on a definition that is being deleted."""
     finalizers = obj["metadata"].setdefault("finalizers", [])
     if CLEANUP_FINALIZER not in finalizers:
         finalizers.append(CLEANUP_FINALIZER)

@@ -1,7 +1,7 @@
-"""Defaults of Pods and pod templates, and the state that a new Pod begins with.
+"""Defaults of Pods and pod templates, and the initial status of a new Pod.
 
-A template gets `default_pod_spec` only; what `default_pod` adds to a Pod stays out of it, as the
-Pod made from it gets that anyway.
+A template gets `default_pod_spec` only. The Pods that are created from it get the defaults of
+`default_pod` themselves.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _PROBE_DEFAULTS: Mapping[str, Any] = {
 _HTTP_GET_DEFAULTS: Mapping[str, Any] = {"path": "/", "scheme": "HTTP"}
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _HOOKS = ("postStart", "preStop")
-#: Volume sources whose files have a mode.
+#: Volume sources with a default file mode.
 _FILE_SOURCES = ("secret", "configMap", "downwardAPI", "projected")
 _DEFAULT_MODE = 0o644
 _TOKEN_EXPIRATION_SECONDS = 3600
-#: The resources that make a quality of service.
+#: The resources that determine the quality of service class.
 _QOS_RESOURCES = ("cpu", "memory")
 _HUGE_PAGES_PREFIX = "hugepages-"
 _AFFINITIES = ("podAffinity", "podAntiAffinity")
@@ -50,7 +50,7 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def default_pod(pod: Object) -> None:
-    """Defaults of a Pod."""
+    """Apply the defaults of a Pod."""
     spec = pod["spec"]
     default_pod_spec(spec)
     spec.setdefault("enableServiceLinks", True)
@@ -64,7 +64,7 @@ def default_pod(pod: Object) -> None:
 
 
 def default_pod_spec(spec: Object) -> None:
-    """Defaults of the spec of a Pod or of a template."""
+    """Apply the defaults of a Pod's or a template's spec."""
     _set_defaults(spec, _POD_SPEC_DEFAULTS)
     spec.setdefault("securityContext", {})
     _mirror_service_account(spec)
@@ -75,7 +75,7 @@ def default_pod_spec(spec: Object) -> None:
 
 
 def prepare_pod_for_create(pod: Object, now: str) -> None:
-    """The status of a new Pod, and selectors that depend on its labels."""
+    """Set the initial status of a new Pod and resolve selectors that depend on its labels."""
     pod["status"] = {"phase": "Pending", "qosClass": qos_class(pod["spec"])}
     if pod["spec"].get("schedulingGates"):
         pod["status"]["conditions"] = [
@@ -91,7 +91,7 @@ def prepare_pod_for_create(pod: Object, now: str) -> None:
 
 
 def qos_class(spec: Object) -> str:
-    """How a Pod is treated when its node runs short: by what its containers ask for and may use."""
+    """Return the quality of service class, from the requests and limits of the containers."""
     whole = spec.get("resources") or {}
     has_own = any(name in whole.get(part, {}) for part in whole for name in _QOS_RESOURCES)
     parts = (
@@ -107,7 +107,7 @@ def qos_class(spec: Object) -> str:
 
 
 def _default_status(status: Object, spec: Object) -> None:
-    """A status keeps its quality of service, and the first of its addresses in two places."""
+    """Fill in the QoS class and mirror `podIP` and `hostIP` with the first of their lists."""
     if status and "qosClass" not in status:
         status["qosClass"] = qos_class(spec)
     first = status.get("podIP") or next((ip["ip"] for ip in status.get("podIPs", ())), "")
@@ -127,7 +127,7 @@ def _qos_quantities(resources: Object, part: str) -> dict[str, str]:
 
 
 def _is_guaranteed(requests: Mapping[str, str], limits: Mapping[str, str]) -> bool:
-    """Whether exactly what is asked for may be used."""
+    """Whether requests equal limits."""
     return len(requests) == len(limits) == len(_QOS_RESOURCES) and all(
         requests[name] == limits[name] or exact_value(requests[name]) == exact_value(limits[name])
         for name in _QOS_RESOURCES
@@ -146,7 +146,7 @@ def _containers(spec: Object) -> Iterator[Object]:
 
 
 def _mirror_service_account(spec: Object) -> None:
-    """An account has two names, one of them deprecated; who says one says both."""
+    """Mirror `serviceAccountName` and the deprecated `serviceAccount`."""
     if account := spec.get("serviceAccountName") or spec.get("serviceAccount"):
         spec["serviceAccountName"] = spec["serviceAccount"] = account
 
@@ -165,7 +165,7 @@ def _default_container(container: Object) -> None:
 
 
 def _pull_policy(image: str) -> str:
-    """What has no tag, or the tag `latest`, may have changed."""
+    """Return `Always` for an image without a tag or with the tag `latest`."""
     name, _, digest = image.partition("@")
     tag = name.rpartition("/")[2].partition(":")[2]
     return "Always" if name and not digest and tag in ("", "latest") else "IfNotPresent"
@@ -205,15 +205,13 @@ def _default_volume(volume: Object) -> None:
 
 
 def _default_requests_to_limits(resources: Object) -> None:
-    """Who limits a resource and does not ask for it asks for all of it."""
+    """Set missing requests to the limits of the same resource."""
     if limits := resources.get("limits"):
         resources["requests"] = {**limits, **resources.get("requests", {})}
 
 
 def _default_pod_level_requests(spec: Object) -> None:
-    """Who limits a pod as a whole and does not say what it asks for asks for what its containers
-    do together, or, of what no container asks for, for all that it may use.
-    """
+    """Set missing pod-level requests: to the sum of the containers' requests, else to the limit."""
     resources = spec["resources"]
     stated = resources.get("requests", {})
     together = {**resources["limits"], **_sum_requests(spec)}
@@ -223,12 +221,12 @@ def _default_pod_level_requests(spec: Object) -> None:
 
 
 def _is_pod_level_resource(name: str) -> bool:
-    """Whether a pod as a whole may ask for a resource."""
+    """Whether a pod may request a resource at the pod level."""
     return name in _QOS_RESOURCES or name.startswith(_HUGE_PAGES_PREFIX)
 
 
 def _sum_requests(spec: Object) -> dict[str, str]:
-    """The CPU and memory that containers ask for, as the scheduler adds them up."""
+    """Sum up the CPU and memory requests of containers, as the scheduler does."""
     parts = {name: spec.get(name, ()) for name in ("containers", "initContainers")}
     total = container_requests(msgspec.convert(parts, PodSpec))
     return {
@@ -241,7 +239,7 @@ def _sum_requests(spec: Object) -> dict[str, str]:
 
 
 def _format_memory(count: int, spec: Object) -> str:
-    """A sum of memory in the style of those that are added up."""
+    """Format a sum of memory in the suffix style of its summands."""
     texts = (
         c["resources"].get("requests", {}).get("memory", "0")
         for c in _main_and_init_containers(spec)
@@ -258,7 +256,7 @@ def _default_host_ports(container: Object) -> None:
 
 
 def _apply_match_label_keys(pod: Object) -> None:
-    """Labels that a term names by key only become requirements with the Pod's own values."""
+    """Add a requirement with the Pod's own label value for each key of `matchLabelKeys`."""
     labels = pod["metadata"].get("labels", {})
     affinity = pod["spec"].get("affinity", {})
     for sort in _AFFINITIES:

@@ -1,13 +1,10 @@
-"""Defaults of Services.
+"""The defaulting functions of every kind, applied in order and in place.
 
-Addresses and node ports are not given out: nothing here could serve them.
-
-What an object gets without saying it: rows per kind, walked in order, in place.
-
-`apply_defaults` runs on every object that is read, new or changed, and may run again. Before the
-rows of a kind it adds what the schema itself tells (`Schema.fill`). `apply_creation` runs once and
-gives a new object the state that it begins with, whatever its maker said. What depends on other
-objects (priority classes, namespaces) is admission and lives in the server.
+`apply_defaults` runs on every object that is written, on create and on update, and is idempotent.
+Before the functions of the kind it applies the defaults that the schema declares (`Schema.fill`).
+`prepare_for_create` runs once, on create, and sets the initial state, whatever the request said.
+Defaults that depend on other objects (priority classes, limit ranges) are admission and belong to
+the server. Services get no cluster IP or node port, because nothing here could serve them.
 """
 
 from __future__ import annotations
@@ -38,7 +35,7 @@ _AFFINITY_SECONDS = 10_800
 
 
 def default_service(service: Object) -> None:
-    """Defaults of a Service."""
+    """Apply the defaults of a Service."""
     spec = service["spec"]
     kind = spec.setdefault("type", "ClusterIP")
     if spec.setdefault("sessionAffinity", "None") == "ClientIP":
@@ -56,7 +53,7 @@ def default_service(service: Object) -> None:
 
 
 def prepare_service_for_create(service: Object, now: str) -> None:
-    """A new Service is reached by nobody yet, and over the first version of IP."""
+    """Clear the load balancer status of a new Service and set its IP family."""
     service["status"] = {"loadBalancer": {}}
     spec = service["spec"]
     if spec["type"] != "ExternalName":
@@ -66,7 +63,7 @@ def prepare_service_for_create(service: Object, now: str) -> None:
 
 
 def _mirror_cluster_ip(spec: Object) -> None:
-    """The first address stands in two places; who says one says both."""
+    """Mirror `clusterIP` and the first of `clusterIPs`."""
     first = spec.get("clusterIP") or next(iter(spec.get("clusterIPs", ())), "")
     if first:
         spec["clusterIP"] = first
@@ -79,14 +76,14 @@ CreateFunction = Callable[[Object, str], None]
 
 _PREEMPT_LOWER_PRIORITY = "PreemptLowerPriority"
 _METADATA = "meta.v1.ObjectMeta"
-#: Kinds whose objects come in numbers that say the same, and get the same whatever their metadata.
+#: Kinds whose objects often differ in metadata only: their defaults are computed once per spec.
 _CACHED_KINDS = (kinds.POD,)
 NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"
 _BUDGET_COUNTS = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods")
 
 
 def apply_defaults(kind: Kind, obj: Object) -> None:
-    """Add in place what nobody said."""
+    """Apply the defaults of an object in place."""
     if kind in _CACHED_KINDS:
         said = compact_json({key: value for key, value in obj.items() if key != "metadata"})
         if len(said) <= MAX_CACHED_BYTES:
@@ -104,7 +101,7 @@ def _apply_all(kind: Kind, obj: Object) -> None:
 
 @lru_cache(maxsize=CACHE_SIZE)
 def _apply_cached(kind: Kind, encoded: bytes) -> bytes:
-    """An object without its metadata, completed: found out once for the same words."""
+    """Return the defaulted object without metadata, from a cache keyed by its JSON."""
     obj = {"metadata": {}, **orjson.loads(encoded)}
     _apply_all(kind, obj)
     del obj["metadata"]
@@ -112,7 +109,7 @@ def _apply_cached(kind: Kind, encoded: bytes) -> bytes:
 
 
 def prepare_for_create(kind: Kind, obj: Object, now: str) -> None:
-    """Give a new object the state that it begins with."""
+    """Set the initial state of a new object."""
     for begin in _CREATE_FUNCTIONS.get(kind.qualified_name, ()):
         begin(obj, now)
 
@@ -123,7 +120,7 @@ def _set_name_label(obj: Object) -> None:
 
 
 def _mirror_pod_cidr(obj: Object) -> None:
-    """The first range of pod addresses stands in two places; who says one says both."""
+    """Mirror `podCIDR` and the first of `podCIDRs`."""
     spec = obj["spec"]
     first = spec.get("podCIDR") or next(iter(spec.get("podCIDRs", ())), "")
     if first:
@@ -147,7 +144,7 @@ def _default_group_preemption_policy(obj: Object) -> None:
 
 
 def _encode_string_data(obj: Object) -> None:
-    """Texts are stored as what they encode to, over what was said under the same key."""
+    """Move `stringData` to `data`, base64-encoded; it overrides equal keys."""
     for key, text in obj.pop("stringData", {}).items():
         encoded = binascii.b2a_base64(text.encode(), newline=False).decode()
         obj.setdefault("data", {})[key] = encoded
@@ -158,7 +155,7 @@ def _default_secret_type(obj: Object) -> None:
 
 
 def _default_container_limits(obj: Object) -> None:
-    """What a container may use and gets where it does not say, from the limits for all of them."""
+    """Fill in default limits and requests from the container limits of a LimitRange."""
     for limit in obj["spec"].get("limits") or ():
         if limit["type"] == "Container":
             limits = {**limit.get("max", {}), **limit.get("default", {})}
@@ -176,7 +173,7 @@ def _default_volume_mode(obj: Object) -> None:
 
 
 def _default_api_groups(obj: Object) -> None:
-    """Roles, users and groups belong to one API group; accounts are of the core one."""
+    """Set the API group of role references and subjects."""
     obj["roleRef"]["apiGroup"] = obj["roleRef"].get("apiGroup") or RBAC_GROUP
     for subject in obj.get("subjects", ()):
         if subject["kind"] in ("User", "Group"):
@@ -184,7 +181,7 @@ def _default_api_groups(obj: Object) -> None:
 
 
 def _default_device_count(obj: Object) -> None:
-    """A request is for one device, unless it is for another number or for all."""
+    """Set the count of a device request to one, unless it has a count or asks for all."""
     for request in obj["spec"].get("devices", {}).get("requests", ()):
         exactly = [request["exactly"]] if "exactly" in request else []
         for wanted in (*exactly, *request.get("firstAvailable", ())):
@@ -223,7 +220,7 @@ def _set_claim_pending(obj: Object, now: str) -> None:
     obj["status"] = {"phase": "Pending"}
 
 
-#: By the kind as messages call it.
+#: Functions by the qualified kind.
 _DEFAULTS: Mapping[str, tuple[DefaultFunction, ...]] = {
     kinds.NAMESPACE.qualified_name: (_set_name_label,),
     kinds.NODE.qualified_name: (_default_allocatable, _mirror_pod_cidr),

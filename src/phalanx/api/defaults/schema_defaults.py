@@ -1,8 +1,8 @@
-"""What is written even when nobody said it: the defaults that a definition itself tells.
+"""Defaults that the schemas declare: zero values of required fields and `default` keywords.
 
-A required field has its zero (`""`, 0), a struct that cannot be absent is `{}` with its own zeros
-inside, and declared defaults (`protocol: TCP`) step in. One walk, in place, by compiled closures
-that visit only what can have something to add. Called through `schema.Schema.fill`.
+A required field gets its zero value (`""`, 0), a required struct becomes `{}` with its own defaults
+inside, and declared defaults (`protocol: TCP`) are filled in. One walk in place, by compiled
+closures that visit only fields with something to fill in. Called through `schema.Schema.fill`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _FillFunction = Callable[[Any], None]
 
 
 def fill_defaults(name: str, value: Any) -> None:
-    """Add to an object what its definition tells."""
+    """Fill in the defaults of an object by its definition."""
     if _has_defaults(name):
         _compile_filler(name)(value)
 
 
 @cache
 def _compile_filler(name: str) -> _FillFunction:
-    """The filler of a definition. What it descends into is compiled at its first use."""
+    """Compile the filler of a definition; nested definitions are compiled on first use."""
     scalars = _scalar_defaults(name)
     structs = _struct_defaults(name)
     inner: list[tuple[str, _FillFunction]] = []
@@ -49,12 +49,14 @@ def _compile_filler(name: str) -> _FillFunction:
 
 
 def _defaults(name: str) -> list[tuple[str, Any]]:
-    """The fields of a struct that are always there, with what they are when nobody said it."""
+    """Return the fields of a struct that are always present, with their default values."""
     node = definition(name)
     if isinstance(node, str):
         return []
-    told = [(k, f["d"]) for k, f in node["p"].items() if isinstance(f, dict) and "d" in f]
-    return [(key, default) for key, default in told if default != "" or key in node.get("r", ())]
+    declared = [(k, f["d"]) for k, f in node["p"].items() if isinstance(f, dict) and "d" in f]
+    return [
+        (key, default) for key, default in declared if default != "" or key in node.get("r", ())
+    ]
 
 
 def _scalar_defaults(name: str) -> list[tuple[str, Any]]:
@@ -73,7 +75,7 @@ def _nested_fillers(name: str) -> list[tuple[str, _FillFunction]]:
 
 
 def _compile_field_filler(node: SchemaNode) -> _FillFunction | None:
-    """How to fill a field, if there can be anything to fill in it."""
+    """Compile the filler of a field; None if there is nothing to fill in below it."""
     kind = node if isinstance(node, str) else node.get("t", "")
     if kind:
         return _compile_filler(kind) if is_reference(kind) and _has_defaults(kind) else None
@@ -102,7 +104,7 @@ def _map_filler(fill_item: _FillFunction) -> _FillFunction:
 
 @cache
 def _has_defaults(name: str) -> bool:
-    """Whether a definition, or one that it refers to, has anything to add."""
+    """Whether a definition, or one that it refers to, declares defaults."""
     seen, todo = {name}, [name]
     for one in todo:
         if _defaults(one):
@@ -119,7 +121,7 @@ def _definition_fields(name: str) -> dict[str, SchemaNode]:
 
 
 def _referenced_definition(node: SchemaNode) -> str:
-    """The definition that a node leads to, through lists and maps; "" if none."""
+    """Return the definition that a node refers to, through lists and maps; "" if none."""
     while isinstance(node, dict):
         node = node.get("t") or node.get("l") or node.get("m") or ""
     return node if is_reference(node) else ""

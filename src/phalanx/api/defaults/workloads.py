@@ -1,11 +1,7 @@
-"""Defaults of Jobs and CronJobs, and the labels by which a new Job knows its pods.
+"""Defaults of Jobs, CronJobs, JobSets and LeaderWorkerSets, and the labels of a Job's pods.
 
-The template of Jobs in a CronJob gets none of a Job's own defaults, as the Job made from it gets
-them anyway.
-
-Defaults of JobSets. The Jobs that one is made of get theirs where they stand.
-
-Defaults of LeaderWorkerSets, beyond those that their schema tells.
+The Job template of a CronJob gets none of a Job's own defaults: the Job that is created from it
+gets them. The Jobs inside a JobSet are defaulted in place.
 """
 
 from __future__ import annotations
@@ -17,10 +13,10 @@ from typing import Any
 from phalanx.api.defaults.pod import default_pod_spec
 from phalanx.api.wire import Object
 
-#: The labels that a Job gives its pods, each under an old and a new key.
+#: The labels that a Job sets on its pods, each under its old and its new key.
 NAME_LABELS = ("job-name", "batch.kubernetes.io/job-name")
 UID_LABELS = ("controller-uid", "batch.kubernetes.io/controller-uid")
-#: The one that it selects them by.
+#: The label that the generated selector uses.
 SELECTOR_LABEL = UID_LABELS[1]
 
 _JOB_DEFAULTS: Mapping[str, Any] = {
@@ -36,18 +32,18 @@ _CRON_JOB_DEFAULTS: Mapping[str, Any] = {
     "failedJobsHistoryLimit": 1,
 }
 _BACKOFF_LIMIT = 6
-#: Where each index has a limit of its own, there is none for all of them.
+#: The back-off limit of a Job with a limit per index: none.
 _UNLIMITED_BACKOFF = 2**31 - 1
 
 
 def default_job(job: Object) -> None:
-    """Defaults of a Job."""
+    """Apply the defaults of a Job."""
     default_job_spec(job["spec"])
     _copy_template_labels(job)
 
 
 def default_job_spec(spec: Object) -> None:
-    """Defaults of the spec of a Job."""
+    """Apply the defaults of a Job's spec."""
     if "completions" not in spec and "parallelism" not in spec:
         spec["completions"] = 1
     spec.setdefault(
@@ -61,7 +57,7 @@ def default_job_spec(spec: Object) -> None:
 
 
 def default_cron_job(cron_job: Object) -> None:
-    """Defaults of a CronJob."""
+    """Apply the defaults of a CronJob."""
     spec = cron_job["spec"]
     for key, default in _CRON_JOB_DEFAULTS.items():
         spec.setdefault(key, default)
@@ -69,12 +65,12 @@ def default_cron_job(cron_job: Object) -> None:
 
 
 def default_pod_template(pod_template: Object) -> None:
-    """Defaults of a PodTemplate."""
+    """Apply the defaults of a PodTemplate."""
     default_pod_spec(pod_template["template"]["spec"])
 
 
 def prepare_job_for_create(job: Object, now: str) -> None:
-    """A new Job has done nothing yet, and labels its pods unless it selects them by hand."""
+    """Clear the status of a new Job; generate its selector unless `manualSelector` is set."""
     job["status"] = {}
     if not job["spec"].get("manualSelector"):
         _generate_selector(job)
@@ -82,7 +78,7 @@ def prepare_job_for_create(job: Object, now: str) -> None:
 
 
 def _default_job_template(spec: Object) -> None:
-    """What is the same in a Job and in a template of Jobs."""
+    """Apply the defaults that a Job and a Job template share."""
     default_pod_spec(spec["template"]["spec"])
     for rule in spec.get("podFailurePolicy", {}).get("rules", ()):
         for pattern in rule.get("onPodConditions", ()):
@@ -90,9 +86,9 @@ def _default_job_template(spec: Object) -> None:
 
 
 def _copy_template_labels(job: Object) -> None:
-    """A Job without labels has those of its pods.
+    """Give a Job without labels those of its pod template.
 
-    It is the very same map, so that the labels which a new Job adds for its pods are its own too.
+    Both share one map, so labels that are generated for the pods are the Job's labels too.
     """
     labels = job["spec"]["template"]["metadata"].get("labels")
     if labels and not job["metadata"].get("labels"):
@@ -100,7 +96,7 @@ def _copy_template_labels(job: Object) -> None:
 
 
 def _generate_selector(job: Object) -> None:
-    """Labels that somebody else has set are left alone here; the rules refuse them."""
+    """Generate selector and labels; labels that the user set are left to validation."""
     meta, spec = job["metadata"], job["spec"]
     labels = spec["template"]["metadata"].setdefault("labels", {})
     for key in NAME_LABELS:
@@ -123,7 +119,7 @@ _NETWORK_DEFAULTS: Mapping[str, Any] = {
 
 
 def default_job_set(job_set: Object) -> None:
-    """Defaults of a JobSet."""
+    """Apply the defaults of a JobSet."""
     spec = job_set["spec"]
     for key, default in _JOB_SET_DEFAULTS.items():
         spec.setdefault(key, deepcopy(default))
@@ -140,7 +136,7 @@ def default_job_set(job_set: Object) -> None:
 
 
 def _default_replicated_job_spec(spec: Object) -> None:
-    """The pods of a JobSet have an index to be known by, and are tried again where they are."""
+    """Default the Jobs of a JobSet: Indexed completion, restart policy OnFailure."""
     spec.setdefault("completionMode", "Indexed")
     spec["template"]["spec"].setdefault("restartPolicy", "OnFailure")
     default_job_spec(spec)
@@ -148,12 +144,12 @@ def _default_replicated_job_spec(spec: Object) -> None:
 
 _TEMPLATES = ("leaderTemplate", "workerTemplate")
 _ROLLING_UPDATE_DEFAULTS: Mapping[str, Any] = {"maxUnavailable": 1, "maxSurge": 0, "partition": 0}
-#: Old names of what a group does when one of its pods fails.
+#: Deprecated restart policies and their present names.
 _RENAMED_RESTART_POLICIES = {"Default": "None"}
 
 
 def default_leader_worker_set(leader_worker_set: Object) -> None:
-    """Defaults of a LeaderWorkerSet."""
+    """Apply the defaults of a LeaderWorkerSet."""
     spec = leader_worker_set["spec"]
     group = spec["leaderWorkerTemplate"]
     group["restartPolicy"] = _RENAMED_RESTART_POLICIES.get(

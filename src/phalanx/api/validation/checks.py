@@ -1,16 +1,16 @@
-"""The words that rules are written in: checks, and ways to put them together.
+"""Combinators for validation: small checks and ways to combine them.
 
-A check takes the new value and the old one and gives causes, told relative to the value. At a
-creation the old value is CREATED, so that an absent value and a first one stay apart. Paths are
-built only for what is wrong.
+A check takes the new and the old value and returns causes with paths relative to the value. On
+create the old value is CREATED, which distinguishes an absent old value from a new object. Paths
+are built only for failures.
 
     struct(
-        ("minCount", needed(at_least(1))),
-        ("topology", given(at_most(1, each(TOPOLOGY)))),
-        ("workloadRef", frozen(given(REFERENCE))),
+        ("minCount", mandatory(minimum(1))),
+        ("topology", optional(max_items(1, each(TOPOLOGY)))),
+        ("workloadRef", immutable(optional(REFERENCE))),
     )
 
-Checks never change what they look at.
+Checks never change the values.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from phalanx.api.json_cache import CACHE_SIZE, MAX_CACHED_BYTES, compact_json
 
 
 class _Created:
-    """Stands for the old value where there is none."""
+    """Stands for the old value on create."""
 
 
 CREATED: Final = _Created()
@@ -47,15 +47,15 @@ IMMUTABLE = "field is immutable"
 
 
 def struct(*rows: tuple[str, Check]) -> Check:
-    """Each field by its own check.
+    """Check each field by its own check.
 
-    Most fields of most objects are absent, and absence is no fault of most of them: an object is
-    first searched for any fault by what it has, had and must have, then told in order.
+    Most fields are absent and most checks accept absence. So an object is first searched for any
+    failure among present, previously present and mandatory fields, and only then reported in order.
     """
     optional = {name: inner for name, inner in rows if not _rejects_absence(inner)}
     needed_rows = tuple((name, inner) for name, inner in rows if name not in optional)
 
-    def told(fields: Any, old: Any) -> Causes:
+    def report_in_order(fields: Any, old: Any) -> Causes:
         found: list[Cause] = []
         for name, inner in rows:
             was = CREATED if old is CREATED else old.get(name)
@@ -67,23 +67,23 @@ def struct(*rows: tuple[str, Check]) -> Check:
         is_new = old is CREATED
         for name, needed_check in needed_rows:
             if needed_check(fields.get(name), CREATED if is_new else before.get(name)):
-                return told(fields, before)
+                return report_in_order(fields, before)
         for name in fields if is_new else {**before, **fields}:
             inner = optional.get(name)
             if inner and inner(fields.get(name), CREATED if is_new else before.get(name)):
-                return told(fields, before)
+                return report_in_order(fields, before)
         return ()
 
     return check
 
 
 def _rejects_absence(check: Check) -> bool:
-    """Whether a check finds fault with what is not there, or was not and is not."""
+    """Whether a check refuses an absent value."""
     return bool(check(None, CREATED) or check(None, None))
 
 
 def all_of(*checks: Check) -> Check:
-    """Several checks of one value."""
+    """Combine several checks of one value."""
 
     def check(new: Any, old: Any) -> Causes:
         found: Causes = ()
@@ -96,9 +96,9 @@ def all_of(*checks: Check) -> Check:
 
 
 def cached(check: Check) -> Check:
-    """A check of a whole part of an object, done once for the same words.
+    """Cache a check of a whole part of an object by the part's JSON.
 
-    Members of a gang are created with the same spec; and what is as it was needs no second look.
+    Members of a gang are created with the same spec, and an unchanged part needs no second check.
     """
 
     @lru_cache(maxsize=CACHE_SIZE)
@@ -115,12 +115,12 @@ def cached(check: Check) -> Check:
 
 
 def non_empty(new: Any, old: Any) -> Causes:
-    """It must be there, whatever it is."""
+    """Require that a value is present."""
     return () if new else [required("")]
 
 
 def mandatory(check: Check) -> Check:
-    """It must be there, and neither empty nor zero."""
+    """Require that a value is present and neither empty nor zero."""
 
     def check_needed(new: Any, old: Any) -> Causes:
         return check(new, old) if new else [required("")]
@@ -129,7 +129,7 @@ def mandatory(check: Check) -> Check:
 
 
 def optional(check: Check) -> Check:
-    """It may be absent or empty; if it is not, it is checked."""
+    """Check a value unless it is absent or empty."""
 
     def check_given(new: Any, old: Any) -> Causes:
         return check(new, old) if new or new == 0 else ()
@@ -138,7 +138,7 @@ def optional(check: Check) -> Check:
 
 
 def if_present(check: Check) -> Check:
-    """It may be absent; an empty one is checked."""
+    """Check a value unless it is absent; an empty value is checked."""
 
     def check_present(new: Any, old: Any) -> Causes:
         return () if new is None else check(new, old)
@@ -147,7 +147,7 @@ def if_present(check: Check) -> Check:
 
 
 def each(check: Check) -> Check:
-    """Every item of a list."""
+    """Check every item of a list."""
 
     def check_each(new: Any, old: Any) -> Causes:
         found: Causes = ()
@@ -160,7 +160,7 @@ def each(check: Check) -> Check:
 
 
 def each_keyed(key: str, check: Check) -> Check:
-    """Every item of a list beside the old one of the same key; one that is as it was is let be."""
+    """Check every item against the old item of the same key; unchanged items are skipped."""
 
     def check_each(new: Any, old: Any) -> Causes:
         before = {} if old is CREATED else {item.get(key): item for item in old}
@@ -175,7 +175,7 @@ def each_keyed(key: str, check: Check) -> Check:
 
 
 def fixed_items(key: str, check: Check) -> Check:
-    """No item comes or goes after the creation; where one does, nothing else is told."""
+    """Refuse added and removed items after creation; then report nothing else."""
 
     def check_items(new: Any, old: Any) -> Causes:
         if old is CREATED:
@@ -191,7 +191,7 @@ def fixed_items(key: str, check: Check) -> Check:
 
 
 def immutable(check: Check) -> Check:
-    """It is checked once and may never change."""
+    """Check a value on create; refuse every change afterwards."""
 
     def check_frozen(new: Any, old: Any) -> Causes:
         if old is CREATED:
@@ -202,7 +202,7 @@ def immutable(check: Check) -> Check:
 
 
 def if_changed(check: Check) -> Check:
-    """It is checked only when it is new or has changed."""
+    """Check a value only if it is new or changed."""
 
     def check_changed(new: Any, old: Any) -> Causes:
         return () if old is not CREATED and new == old else check(new, old)
@@ -211,7 +211,7 @@ def if_changed(check: Check) -> Check:
 
 
 def on_create(check: Check) -> Check:
-    """It is checked only when the object is created."""
+    """Check a value only on create."""
 
     def check_created(new: Any, old: Any) -> Causes:
         return check(new, old) if old is CREATED else ()
@@ -220,7 +220,7 @@ def on_create(check: Check) -> Check:
 
 
 def string_format(faults: StringValidator) -> Check:
-    """A text of a format; one that is absent is empty."""
+    """Check the format of a string; an absent string is empty."""
 
     def check(new: Any, old: Any) -> Causes:
         found = faults(new or "")
@@ -230,7 +230,7 @@ def string_format(faults: StringValidator) -> Check:
 
 
 def one_of(*supported: str) -> Check:
-    """One of the known values, told in this order."""
+    """Require one of the supported values; messages list them in this order."""
 
     def check(new: Any, old: Any) -> Causes:
         return () if new in supported else [unsupported("", new, supported)]
@@ -239,7 +239,7 @@ def one_of(*supported: str) -> Check:
 
 
 def minimum(low: int) -> Check:
-    """A number not below."""
+    """Require a number not below a minimum."""
 
     def check(new: Any, old: Any) -> Causes:
         return () if new >= low else [invalid("", new, f"must be greater than or equal to {low}")]
@@ -248,7 +248,7 @@ def minimum(low: int) -> Check:
 
 
 def maximum(high: int) -> Check:
-    """A number not above."""
+    """Require a number not above a maximum."""
 
     def check(new: Any, old: Any) -> Causes:
         return () if new <= high else [invalid("", new, f"must be less than or equal to {high}")]
@@ -257,7 +257,7 @@ def maximum(high: int) -> Check:
 
 
 def in_range(low: int, high: int) -> Check:
-    """A number of a range."""
+    """Require a number within a range."""
 
     def check(new: Any, old: Any) -> Causes:
         if low <= new <= high:
@@ -268,7 +268,7 @@ def in_range(low: int, high: int) -> Check:
 
 
 def max_items(limit: int, check: Check) -> Check:
-    """So many items; more are not even looked at."""
+    """Require at most so many items; a longer list is not checked further."""
 
     def check_count(new: Any, old: Any) -> Causes:
         return [too_many("", len(new), limit)] if len(new) > limit else check(new, old)
@@ -277,7 +277,7 @@ def max_items(limit: int, check: Check) -> Check:
 
 
 def unique(*keys: str) -> Check:
-    """Items of a list that differ in a field; the cause is told at the item."""
+    """Require that items differ in a field; the cause is at the item."""
 
     def check(new: Any, old: Any) -> Causes:
         return [duplicate(f"[{at}]", new[at]) for at in find_duplicate_items(new, *keys)]
@@ -286,7 +286,7 @@ def unique(*keys: str) -> Check:
 
 
 def unique_field(key: str) -> Check:
-    """Items of a list that differ in a field; the cause is told at the field."""
+    """Require that items differ in a field; the cause is at the field."""
 
     def check(new: Any, old: Any) -> Causes:
         places = find_duplicate_items(new, key)
@@ -296,7 +296,7 @@ def unique_field(key: str) -> Check:
 
 
 def unique_keys(*keys: str) -> Check:
-    """Items of a list that differ in their keys; the cause shows these and nothing else."""
+    """Require that items differ in their keys; the cause shows only the keys."""
 
     def check(new: Any, old: Any) -> Causes:
         shown = [{key: item.get(key) for key in keys} for item in new]
@@ -306,12 +306,12 @@ def unique_keys(*keys: str) -> Check:
 
 
 def find_duplicate_items(items: Iterable[Any], *keys: str) -> list[int]:
-    """Where items are whose keys came before."""
+    """Return the indexes of items whose keys occurred before."""
     return find_duplicate_values(tuple([item.get(key) for key in keys]) for item in items)
 
 
 def find_duplicate_values(values: Iterable[Hashable]) -> list[int]:
-    """Where values are that came before."""
+    """Return the indexes of values that occurred before."""
     listed = list(values)
     if len(set(listed)) == len(listed):
         return []
@@ -325,7 +325,7 @@ def find_duplicate_values(values: Iterable[Hashable]) -> list[int]:
 
 
 def union(*members: str) -> Check:
-    """Exactly one of the members; on update only when they are others than before."""
+    """Require exactly one member of a union; on update only if the members changed."""
     listed = ", ".join(f"`{member}`" for member in members)
 
     def check(new: Any, old: Any) -> Causes:

@@ -1,9 +1,4 @@
-"""Rules of a container's environment: names, and where values come from.
-
-Rules of what is done to a running container: probes, and hooks of its life.
-
-Rules of containers: names, images, ports, mounts, resources, security.
-"""
+"""Validation of containers: environment, probes, lifecycle hooks, ports, mounts, security."""
 
 from __future__ import annotations
 
@@ -56,7 +51,7 @@ _ENV_FIELDS = (
     "metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName",
     "spec.serviceAccountName", "status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs",
 )  # fmt: skip
-#: Fields that exist, but only for volumes.
+#: Fields of the downward API that only volumes support.
 _VOLUME_ONLY_FIELDS = (
     "metadata.annotations", "metadata.labels", "spec.restartPolicy", "spec.schedulerName",
     "status.phase",
@@ -127,7 +122,7 @@ _VARIABLE = all_of(
 
 
 def _check_variable(new: Any, old: Any) -> Causes:
-    """Most variables are a name and a value, and pods have many: those are seen at a glance."""
+    """Check one environment variable; the common case of name and value takes a fast path."""
     name = new.get("name")
     plain = name and "valueFrom" not in new and not validate_env_name(name)
     return () if plain else _VARIABLE(new, old)
@@ -149,7 +144,7 @@ _ENV_FROM_SOURCE = struct(
 
 
 def _check_one_source_each(new: Any, old: Any) -> Causes:
-    """Told at the whole list, where clients of the API expect it."""
+    """Require one source per variable; Kubernetes reports the cause at the whole list."""
     found: list[Cause] = []
     for source in new:
         named = [name for name in ("configMapRef", "secretRef") if name in source]
@@ -200,7 +195,7 @@ _HANDLER_CHECKS = {name: struct((name, check)) for name, check in _HANDLERS.item
 
 
 def _one_handler(*known: str) -> Check:
-    """Exactly one way to act; those after the first are refused unread."""
+    """Require exactly one handler; handlers after the first are refused unchecked."""
 
     def check(new: Any, old: Any) -> Causes:
         named = [name for name in known if name in new]
@@ -254,7 +249,7 @@ PROBES: Check = struct(
 
 _HOOK = if_present(_one_handler(*_HOOK_HANDLERS))
 
-#: What is done after a container starts and before it stops.
+#: Hooks after the start and before the stop of a container.
 LIFECYCLE: Check = struct(("postStart", _HOOK), ("preStop", _HOOK))
 
 
@@ -272,7 +267,7 @@ _CONTAINER_PORT = struct(
 
 
 def check_relative_path(new: Any, old: Any) -> Causes:
-    """A path that stays below where it starts."""
+    """Require a path that stays below its base directory."""
     found: list[Cause] = []
     if new.startswith("/"):
         found.append(invalid("", new, "must be a relative path"))
@@ -285,7 +280,7 @@ _MOUNT_PROPAGATION = one_of("Bidirectional", "HostToContainer", "None")
 
 
 def _check_mount_paths(new: Any, old: Any) -> Causes:
-    """What the API tells at the list of mounts, not at the one of them, and their overlaps."""
+    """Check overlaps of mount paths; Kubernetes reports them at the list of mounts."""
     found: list[Cause] = []
     for at, mount in enumerate(new):
         for field in ("subPath", "subPathExpr"):
@@ -321,7 +316,7 @@ _VOLUME_DEVICES = all_of(
 
 
 def check_host_ports(containers: Sequence[Object]) -> list[Cause]:
-    """Ports of the node that two containers, or one of them twice, want."""
+    """Refuse a host port that two containers, or one container twice, ask for."""
     seen: set[str] = set()
     found: list[Cause] = []
     for at, container in enumerate(containers):
@@ -336,7 +331,7 @@ def check_host_ports(containers: Sequence[Object]) -> list[Cause]:
 
 
 def check_host_network_ports(containers: Sequence[Object]) -> list[Cause]:
-    """On the node's network a container's port is the node's, if it is said at all."""
+    """Require that a container port on the host network equals its host port, if it has one."""
     detail = "must match `containerPort` when `hostNetwork` is true"
     return [
         invalid(f"[{at}].ports[{number}].hostPort", port["hostPort"], detail)
@@ -365,7 +360,7 @@ _PROFILE_TYPES = ("Localhost", "RuntimeDefault", "Unconfined")
 
 
 def _profile_check(field: str, noun: str) -> Check:
-    """A profile of the kernel: a file of its own exactly where the type says so."""
+    """Check a seccomp or AppArmor profile: a local profile exactly where the type needs it."""
 
     def check(new: Any, old: Any) -> Causes:
         kind, file = new.get("type", ""), new.get("localhostProfile")
@@ -428,7 +423,7 @@ _SIDECAR_ONLY = ("lifecycle", "livenessProbe", "readinessProbe", "startupProbe")
 
 
 def check_init_container(new: Any, old: Any) -> Causes:
-    """An init container has no probes and hooks unless it stays on as a sidecar."""
+    """Check an init container: probes and hooks are for restartable ones (sidecars) only."""
     if new.get("restartPolicy") == "Always":
         return CONTAINER(new, old)
     detail = "may not be set for init containers without restartPolicy=Always"

@@ -1,7 +1,7 @@
-"""Rules for CustomResourceDefinitions: what may be defined, and what may never change about it.
+"""Validation of CustomResourceDefinitions, including the fields that may never change.
 
-The schema of each version has rules of its own (`schema.py`). Whether names are free is no
-rule but a condition in the status (`defaults/crd.py`): the server alone knows the others.
+`structural_schema.py` validates the schema of each version. Whether names are free is no validation
+error but a condition in the status (`defaults/custom_resource_definition.py`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _ROOT_KEYWORDS = (
 
 
 def label_faults(name: str) -> Sequence[str]:
-    """`my-name`: as a DNS label, but it begins with a letter."""
+    """Return the faults of a DNS label that must begin with a letter."""
     faults = validate_service_name(name)
     return [",".join(faults)] if faults else ()
 
@@ -99,27 +99,30 @@ def _check_object_name(new: Any, old: Any) -> Causes:
 
 
 def _check_approval(new: Any, old: Any) -> Causes:
-    """Groups of the Kubernetes community need the community's word."""
+    """Require the approval annotation for groups of the Kubernetes community."""
     group = new["spec"].get("group", "")
     if not re.search(r"(^|\.)(k8s|kubernetes)\.io$", group):
         return ()
-    said = (new["metadata"].get("annotations") or {}).get(APPROVAL_ANNOTATION)
+    approval = (new["metadata"].get("annotations") or {}).get(APPROVAL_ANNOTATION)
     field = f"metadata.annotations[{APPROVAL_ANNOTATION}]"
     see = "see https://github.com/kubernetes/enhancements/pull/1111"
-    if said is None:
+    if approval is None:
         detail = f'protected groups must have approval annotation "{APPROVAL_ANNOTATION}", {see}'
         return [required(field, detail)]
-    if said.startswith("unapproved") or re.match(r"https?://.", said):
+    if approval.startswith("unapproved") or re.match(r"https?://.", approval):
         return ()
-    detail = f'protected groups must have approval annotation "{APPROVAL_ANNOTATION}" with either a URL or a'
-    return [invalid(field, said, f'{detail} reason starting with "unapproved", {see}')]
+    detail = (
+        f'protected groups must have approval annotation "{APPROVAL_ANNOTATION}" with either a URL '
+        f'or a reason starting with "unapproved", {see}'
+    )
+    return [invalid(field, approval, detail)]
 
 
 # ----------------------------------------------------------------------------------------- versions
 
 
 def _json_path_below(*roots: str) -> Check:
-    """A path from field to field, below one of the roots."""
+    """Require a JSON path of fields below one of the given roots."""
     where = " or ".join(roots)
 
     def check(new: Any, old: Any) -> Causes:
@@ -172,21 +175,21 @@ _SUBRESOURCES = struct(
 
 
 def _check_version_schema(new: Any, old: Any) -> Causes:
-    """The schema of a version. With a status of its own, the root may not say much else."""
+    """Check the schema of a version; with a status subresource its root is restricted."""
     schema = (new.get("schema") or {}).get("openAPIV3Schema")
     path = "schema.openAPIV3Schema"
     if schema is None:
         return [required(path)]
     found = check_schema(schema, path)
-    told = [key for key in schema if key not in _ROOT_KEYWORDS]
-    if found or not told or "status" not in new.get("subresources", {}):
+    other_keywords = [key for key in schema if key not in _ROOT_KEYWORDS]
+    if found or not other_keywords or "status" not in new.get("subresources", {}):
         return found
     listed = " ".join(_ROOT_KEYWORDS)
     detail = (
         f"only [{listed}] fields are allowed at the root of the schema if the status subresource "
         "is enabled"
     )
-    return [invalid(path, told, detail)]
+    return [invalid(path, other_keywords, detail)]
 
 
 def _check_selectable_fields(new: Any, old: Any) -> Causes:
@@ -256,7 +259,7 @@ def _check_versions(new: Any, old: Any) -> Causes:
 
 
 def _check_conversion(new: Any, old: Any) -> Causes:
-    """Objects are kept in one form that all versions share; nobody is asked to convert them."""
+    """Check the conversion strategy; webhooks are not called, all versions share one form."""
     strategy = (new or {}).get("strategy")
     if strategy == "None":
         webhook = "should not be set when strategy is not set to Webhook"
@@ -276,7 +279,7 @@ def _check_preserve_unknown_fields(new: Any, old: Any) -> Causes:
 
 
 def _check_stored_versions(new: Any, old: Any) -> Causes:
-    """Versions in which objects may still be kept must be there, that of today among them."""
+    """Require that `storedVersions` exist and contain the storage version."""
     field, stored = "status.storedVersions", new.get("status", {}).get("storedVersions")
     if not stored:
         return [invalid(field, stored, "must have at least one stored version")]
@@ -296,7 +299,7 @@ def _check_stored_versions(new: Any, old: Any) -> Causes:
 
 
 def _check_immutable_fields(new: Any, old: Any) -> Causes:
-    """The name of a resource never changes; what it is like, only before anything is stored."""
+    """Refuse changes of names, and of scope and kind once the definition is established."""
     if old is CREATED:
         return ()
     established = find_condition(old, ESTABLISHED).get("status") == "True"
@@ -315,7 +318,7 @@ def _value_at(value: Object, path: Sequence[str]) -> Any:
     return value
 
 
-#: A definition as a whole.
+#: A whole definition.
 check_definition: Check = all_of(
     on_create(_check_object_name),
     struct(
@@ -335,7 +338,7 @@ check_definition: Check = all_of(
     _check_approval,
     _check_immutable_fields,
 )
-#: The status of a definition, written by itself.
+#: The status subresource.
 check_definition_status: Check = all_of(
     struct(("status", struct(("acceptedNames", optional(_NAMES))))),
     _check_stored_versions,

@@ -1,4 +1,4 @@
-"""Rules of PodDisruptionBudgets: how many pods must stay, or may go, at a time."""
+"""Validation of PodDisruptionBudgets: how many pods must stay or may be unavailable."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _NON_NEGATIVE = optional(minimum(0))
 
 
 def check_int_or_percent(new: Any, old: Any) -> Causes:
-    """A number of pods, or a part of them all in per cent."""
+    """Require a number of pods or a percentage."""
     if isinstance(new, int):
         return minimum(0)(new, old)
     if not _is_percent(new):
         return [invalid("", new, _PERCENT_FAULT)]
-    # More than three digits are more than a hundred, however long they are.
+    # More than three digits exceed 100 %, whatever their number.
     percent = new[:-1].lstrip("0")
     above = len(percent) > 3 or int(percent or 0) > 100
     return [invalid("", new, "must not be greater than 100%")] if above else ()

@@ -1,8 +1,6 @@
-"""Rules of claims on devices, of their templates, and of the classes that devices come in.
+"""Validation of ResourceClaims, their templates, DeviceClasses and ResourceSlices.
 
-Expressions that select devices are only measured; they are not read.
-
-Rules of ResourceSlices, in which drivers say which devices there are, and where.
+CEL expressions that select devices are checked for their length only.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ _LABEL = string_format(validate_dns_label)
 _TAINT_EFFECTS = ("NoExecute", "NoSchedule", "None")
 _ALLOCATION_MODES = ("All", "ExactCount")
 
-# ------------------------------------------------------------------------------ what is asked for
+# ---------------------------------------------------------------------------------------- requests
 
 
 def _check_expression(new: Any, old: Any) -> Causes:
@@ -91,7 +89,7 @@ DEVICE_TOLERATIONS: Check = max_items(
 
 
 def _check_allocation_mode(new: Any, old: Any) -> Causes:
-    """All devices have no number; otherwise there is at least one."""
+    """Require no count with the mode All, and a positive count otherwise."""
     mode, count = new.get("allocationMode"), new.get("count", 0)
     if mode not in _ALLOCATION_MODES:
         return [unsupported("allocationMode", mode, _ALLOCATION_MODES)]
@@ -134,11 +132,11 @@ _REQUEST = all_of(
     ),
 )
 
-# ----------------------------------------------------------------------- constraints and settings
+# ------------------------------------------------------------------- constraints and configuration
 
 
 def check_qualified_name(new: Any, old: Any) -> Causes:
-    """The name of an attribute with the domain it belongs to: `gpu.example.com/memory`."""
+    """Require a qualified attribute name: `gpu.example.com/memory`."""
     domain, _, name = (new or "").partition("/")
     if not domain or not name:
         return [invalid("", new, "must be a fully qualified name: a domain, a slash, a name")]
@@ -147,7 +145,7 @@ def check_qualified_name(new: Any, old: Any) -> Causes:
 
 
 def identifier_faults(name: str) -> list[str]:
-    """What is wrong with the own part of an attribute's name."""
+    """Return the faults of the unqualified part of an attribute name."""
     faults = (
         [] if len(name) <= _MAX_IDENTIFIER else [f"must be no more than {_MAX_IDENTIFIER} bytes"]
     )
@@ -175,7 +173,7 @@ _CONSTRAINT = all_of(
 
 
 def check_driver_name(new: Any, old: Any) -> Causes:
-    """The name of who runs devices: a short subdomain."""
+    """Require a driver name: a short DNS subdomain."""
     if not new:
         return [required("")]
     found = [too_long("", _MAX_DRIVER)] if len(new) > _MAX_DRIVER else []
@@ -188,7 +186,7 @@ _CONFIGURATION = struct(
 
 
 def _check_request_references(new: Any, old: Any) -> Causes:
-    """Constraints and settings name requests that there are, or alternatives within them."""
+    """Require that constraints and configuration name existing requests or their alternatives."""
     known = set(_request_names(new))
     return [
         invalid(f"{part}[{at}].requests[{number}]", name, "must be the name of a request")
@@ -237,7 +235,7 @@ check_resource_claim_template: Check = struct(
     ("spec", immutable(if_present(struct(("spec", if_present(_CLAIM_SPEC)))))),
 )
 
-# ----------------------------------------------------------------------------- what was allocated
+# -------------------------------------------------------------------------------------- allocation
 
 _CONSUMER = struct(("resource", non_empty), ("name", non_empty), ("uid", non_empty))
 _ALLOCATED_DEVICE = struct(
@@ -250,7 +248,7 @@ def _check_unique_consumers(new: Any, old: Any) -> Causes:
 
 
 def _check_allocation(new: Any, old: Any) -> Causes:
-    """What was allocated is given back as a whole; only what is allocated can be used."""
+    """Check an allocation: it is released as a whole, and only allocated claims are reserved."""
     status: Object = new.get("status", {})
     before: Object = {} if old is CREATED else old.get("status", {})
     now, then = status.get("allocation"), before.get("allocation")
@@ -287,7 +285,7 @@ check_resource_claim_status: Check = all_of(
     struct(("status", if_present(_CLAIM_STATUS))), _check_allocation
 )
 
-# ---------------------------------------------------------------------------------------- classes
+# ---------------------------------------------------------------------------------- device classes
 
 
 def _check_extended_resource_name(new: Any, old: Any) -> Causes:
@@ -321,7 +319,7 @@ _NODE_NAME = string_format(validate_dns_subdomain)
 
 
 def _check_one_node_selection(new: Any, old: Any) -> Causes:
-    """Devices are on one node, on some, on all, or each says where it is."""
+    """Require exactly one of nodeName, nodeSelector, allNodes, perDeviceNodeSelection."""
     named = [place for place in _NODE_SELECTIONS if new.get(place)]
     detail = f"exactly one of {', '.join(f'`{place}`' for place in _NODE_SELECTIONS)} is required"
     if not named:
@@ -351,7 +349,7 @@ _POOL = struct(
 
 
 def _check_attribute_names(new: Any, old: Any) -> Causes:
-    """Names of attributes and capacities; those without a domain belong to the driver."""
+    """Check the names of attributes and capacities; unqualified ones belong to the driver."""
     found: list[Cause] = []
     for name in new:
         faults = check_qualified_name(name, old) if "/" in name else ()

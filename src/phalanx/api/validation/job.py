@@ -1,16 +1,11 @@
-"""Rules of Jobs, and of the spec that they share with templates of Jobs.
+"""Validation of Jobs, of the Job spec that templates share, and of CronJobs.
 
-Once there, a Job may change how many pods run at a time, its limits, and whether it is suspended;
-an indexed one its completions too, together with the parallelism. While it is suspended and none
-of its pods runs, its template may change in where pods go and what they ask for:
+After creation a Job may change parallelism, its limits and `suspend`; an indexed Job may change
+completions together with parallelism. While it is suspended and has no pods, these fields of its
+pod template may change:
 
-    labels and annotations         freely
-    nodeSelector, tolerations      freely
-    schedulingGates                freely
-    node affinity                  freely
-    resources of containers        freely
-
-Rules of CronJobs: the schedule, its time zone, limits, and the template of Jobs.
+    labels and annotations         nodeSelector, tolerations       schedulingGates
+    node affinity                  resources of containers
 """
 
 from __future__ import annotations
@@ -49,7 +44,7 @@ from phalanx.api.wire import Object
 
 MAX_INDEXED_PARALLELISM = 100_000
 MAX_FAILED_INDEXES = 100_000
-#: With more completions than this and limits per index, fewer pods may run and fail.
+#: Above this number of completions, Jobs with limits per index have stricter limits.
 MANY_COMPLETIONS = 100_000
 MAX_WITH_MANY_COMPLETIONS = 10_000
 _MAX_MANAGED_BY = 63
@@ -58,11 +53,11 @@ _RESTART_POLICIES = ("OnFailure", "Never")
 _INDEX_LIMITS = ("backoffLimitPerIndex", "maxFailedIndexes")
 _REQUIRES_INDEXED = "requires indexed completion mode"
 
-# --------------------------------------------------------------------------------- spec, shared
+# ------------------------------------------------------------------------------------- shared spec
 
 
 def check_managed_by(new: Any, old: Any) -> Causes:
-    """Who looks after an object, as `example.com/controller`."""
+    """Require a qualified controller name, as `example.com/controller`."""
     if not new:
         return [required("")]
     host, _, path = new.partition("/")
@@ -79,7 +74,7 @@ def check_managed_by(new: Any, old: Any) -> Causes:
 
 
 def _check_index_limits(new: Any, old: Any) -> Causes:
-    """Limits that go with indexes, and cannot be without them."""
+    """Check the limits per index, which need an indexed Job."""
     failed, per_index = new.get("maxFailedIndexes"), new.get("backoffLimitPerIndex")
     found: list[Cause] = []
     if failed is not None and per_index is None:
@@ -129,7 +124,7 @@ def _check_many_indexes(spec: Object) -> list[Cause]:
 
 
 def _check_restart_policy(new: Any, old: Any) -> Causes:
-    """Pods of a Job come to an end; where their failures are sorted, they fail at once."""
+    """Require OnFailure or Never; with a pod failure policy only Never."""
     field = "template.spec.restartPolicy"
     policy = new.get("template", {}).get("spec", {}).get("restartPolicy", "")
     if policy in ("", "Always"):
@@ -144,7 +139,7 @@ def _check_restart_policy(new: Any, old: Any) -> Causes:
 
 _NON_NEGATIVE = optional(minimum(0))
 
-#: What the specs of a Job and of a template of Jobs have in common.
+#: The checks that the specs of Jobs and Job templates share.
 JOB_SPEC: Check = all_of(
     struct(
         ("parallelism", _NON_NEGATIVE),
@@ -166,7 +161,7 @@ JOB_SPEC: Check = all_of(
 
 
 def _check_no_selector(new: Any, old: Any) -> Causes:
-    """Jobs of one template cannot share a selector."""
+    """Refuse a selector in a template: its Jobs cannot share one."""
     found: list[Cause] = []
     if new.get("selector") is not None:
         found.append(invalid("selector", new["selector"], "`selector` will be auto-generated"))
@@ -175,10 +170,10 @@ def _check_no_selector(new: Any, old: Any) -> Causes:
     return found
 
 
-#: The spec of Jobs that are made of a template.
+#: The spec of a Job template.
 JOB_TEMPLATE_SPEC: Check = all_of(JOB_SPEC, _check_no_selector)
 
-# ------------------------------------------------------------------------------------ selection
+# ---------------------------------------------------------------------------------------- selector
 
 
 def _check_selector(new: Any, old: Any) -> Causes:
@@ -191,7 +186,7 @@ def _template_labels(spec: Object) -> dict[str, str]:
 
 
 def _selector_matches(selector: Object, labels: dict[str, str]) -> bool:
-    """One that cannot be read is refused elsewhere."""
+    """Whether the selector matches the template; a malformed selector is reported elsewhere."""
     try:
         return selector_matches(selector, labels)
     except BadSelector:
@@ -207,7 +202,7 @@ def _check_selector_matches_template(new: Any, old: Any) -> Causes:
 
 
 def _check_generated_selector(new: Any, old: Any) -> Causes:
-    """Unless it selects by hand, a Job selects by labels that no other Job's pods have."""
+    """Require the generated selector and labels unless `manualSelector` is set."""
     spec, meta = new.get("spec", {}), new["metadata"]
     if spec.get("manualSelector") or spec.get("selector") is None:
         return ()
@@ -232,7 +227,7 @@ def _check_generated_labels(labels: dict[str, str], own: dict[str, str]) -> list
     return found
 
 
-# -------------------------------------------------------------------------------------- changes
+# ----------------------------------------------------------------------------------------- updates
 
 
 def _check_immutable(new: Any, old: Any) -> Causes:
@@ -240,7 +235,7 @@ def _check_immutable(new: Any, old: Any) -> Causes:
 
 
 def _check_completions_update(new: Any, old: Any) -> Causes:
-    """An indexed Job may grow and shrink as a whole."""
+    """Allow an indexed Job to change completions together with parallelism."""
     if old is CREATED:
         return ()
     completions, before = new.get("completions"), (old or {}).get("completions")
@@ -268,7 +263,7 @@ def _check_template_update(new: Any, old: Any) -> Causes:
 
 
 def _is_suspended_without_pods(job: Object) -> bool:
-    """Whether a Job is suspended and known to have no pods."""
+    """Whether a Job is suspended and its status shows no pods."""
     status = job.get("status", {})
     conditions = status.get("conditions", ())
     suspended = any(c.get("type") == "Suspended" and c.get("status") == "True" for c in conditions)
@@ -277,7 +272,7 @@ def _is_suspended_without_pods(job: Object) -> bool:
 
 
 def _without_mutable_fields(template: Object) -> Object:
-    """A template without what may change while no pod is made from it."""
+    """Return a pod template without the fields that may change while the Job has no pods."""
     meta, spec = template.get("metadata", {}), dict(template.get("spec", {}))
     for field in ("nodeSelector", "tolerations", "schedulingGates"):
         spec.pop(field, None)
@@ -292,7 +287,7 @@ def _without_mutable_fields(template: Object) -> Object:
 
 
 def _check_pod_name_length(new: Any, old: Any) -> Causes:
-    """The last pod of an indexed Job has the Job's name and its index as host name."""
+    """Require that the host name of the last pod of an indexed Job is a valid DNS label."""
     spec, name = new.get("spec", {}), new["metadata"].get("name", "")
     last = spec.get("completions", 0) - 1
     if not is_indexed(spec) or last < 0 or not validate_dns_label(f"{name}-{last}"):
@@ -326,14 +321,14 @@ check_job: Check = all_of(
 )
 
 
-#: Jobs are called after their CronJob and the minute in which they begin.
+#: The names of its Jobs add the scheduled minute to the name of a CronJob.
 MAX_CRON_JOB_NAME = 52
 _is_time_zone_part = re.compile(r"[A-Za-z0-9.\-_+]{1,14}").fullmatch
 _CRON_JOB_LIMIT = optional(minimum(0))
 
 
 def _check_schedule(new: Any, old: Any) -> Causes:
-    """A zone within the schedule is only kept where it has always been."""
+    """Refuse a time zone inside a new schedule; an existing one stays valid."""
     text = new.get("schedule", "")
     if not text:
         return [required("schedule")]
@@ -354,7 +349,7 @@ def _check_schedule(new: Any, old: Any) -> Causes:
 
 @cache
 def _known_time_zones() -> frozenset[str]:
-    """The time zones that this machine knows."""
+    """Return the time zones that the system knows."""
     return frozenset(zoneinfo.available_timezones())
 
 
@@ -368,7 +363,7 @@ def _check_time_zone(new: Any, old: Any) -> Causes:
         _is_time_zone_part(part) and part not in (".", "..") and part[0] != "-"
         for part in new.split("/")
     )
-    # A machine that knows no zones at all is no reason to refuse them all.
+    # A system without a time zone database accepts every well-formed name.
     if well_formed and (new in _known_time_zones() or not _known_time_zones()):
         return ()
     return [invalid("", new, f"unknown time zone {new}")]

@@ -1,6 +1,6 @@
-"""Rules of a Job's policies: when failed pods matter, when enough have succeeded, who is replaced.
+"""Validation of a Job's pod failure policy, success policy and pod replacement policy.
 
-Each of them looks at the whole spec of the Job, as what they may say depends on the rest of it.
+Each check gets the whole spec of the Job, because the policies depend on other fields.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _REPLACEMENT_POLICIES = ("Failed", "TerminatingOrFailed")
 
 
 def check_policies(new: Any, old: Any) -> Causes:
-    """The policies of a Job, given its spec."""
+    """Check the policies of a Job's spec."""
     return [
         *_check_failure_policy(new),
         *_check_success_policy(new),
@@ -50,12 +50,12 @@ def check_policies(new: Any, old: Any) -> Causes:
 
 
 def is_indexed(spec: Object) -> bool:
-    """Whether each pod of a Job has an index of its own."""
+    """Whether the completion mode is Indexed."""
     return spec.get("completionMode") == "Indexed"
 
 
 def _mandatory_one_of(supported: Sequence[str]) -> Check:
-    """One of the known values, which are named where it is missing."""
+    """Require one of the supported values; a missing value lists them."""
     quoted = " ".join(f'"{one}"' for one in supported)
 
     def check(new: Any, old: Any) -> Causes:
@@ -109,7 +109,7 @@ def _check_exit_codes(codes: Object, spec: Object) -> list[Cause]:
 
 
 def _check_exit_code_values(codes: list[int], operator: str) -> list[Cause]:
-    """Exit codes, each once and rising; success is nothing to look for."""
+    """Require unique exit codes in ascending order, without 0 for the operator In."""
     if not codes:
         return [invalid("", [], "at least one value is required")]
     found = [too_many("", len(codes), _MAX_EXIT_CODES)] if len(codes) > _MAX_EXIT_CODES else []
@@ -172,7 +172,7 @@ def _check_success_rule(rule: Object, completions: int) -> list[Cause]:
 
 
 def _count_indexes(text: str | None, completions: int) -> tuple[int, list[Cause]]:
-    """How many indexes a text names, and what is wrong with it."""
+    """Return the number of indexes in a text, and the faults of the text."""
     field, found = "succeededIndexes", list[Cause]()
     if len(text or "") > _MAX_INDEXES_TEXT:
         found.append(too_long(field, _MAX_INDEXES_TEXT))
@@ -187,7 +187,7 @@ def _count_indexes(text: str | None, completions: int) -> tuple[int, list[Cause]
 
 
 def _check_replacement_policy(spec: Object) -> list[Cause]:
-    """Who sorts failures must wait until a pod has failed."""
+    """Require podReplacementPolicy Failed with a pod failure policy."""
     policy = spec.get("podReplacementPolicy")
     supported = _REPLACEMENT_POLICIES[:1] if "podFailurePolicy" in spec else _REPLACEMENT_POLICIES
     if policy is None or policy in supported:

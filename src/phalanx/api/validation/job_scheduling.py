@@ -1,14 +1,12 @@
-"""Rules of `spec.gangPolicy`, by which a Job says in one word whether its pods are a gang.
+"""Validation of `spec.scheduling` and `spec.gangPolicy` of Jobs.
 
-JobAsGang is a gang of all pods that run at a time, NoGang is no group at all; absent, it says
-nothing. A Job that has `spec.scheduling` too must not contradict itself. That the word never
-changes is a rule of Jobs alone (`job.py`): templates may.
+`spec.scheduling` has the building blocks of PodGroups with two differences: a gang may omit
+`minCount`, which then follows the parallelism, and absent fields stay absent. Only `minCount` may
+change; in the Job template of a CronJob, `basic` and `gang` may replace each other.
 
-Rules of `spec.scheduling`, where a Job says how its pods are scheduled together.
-
-The pieces are those of PodGroups, with two differences: a gang may leave its size to the
-parallelism of the Job, and what is absent stays absent. Only that size may ever change; in the
-template of a CronJob basic and gang may also take each other's place.
+`spec.gangPolicy` is the short form: JobAsGang is a gang of all pods that run at a time, NoGang
+creates no group at all, absent means nothing. Both fields together must agree. `job.py` makes the
+policy immutable in Jobs; templates may change it.
 """
 
 from __future__ import annotations
@@ -38,27 +36,27 @@ from phalanx.api.validation.pod_group import (
 from phalanx.api.wire import Object
 
 JOB_AS_GANG, NO_GANG = "JobAsGang", "NoGang"
-#: What only a group can have.
+#: Fields that need a PodGroup.
 _GROUP_ONLY_FIELDS = ("schedulingConstraints", "resourceClaims")
 
 GANG_POLICY: Check = struct(("policy", mandatory(one_of(JOB_AS_GANG, NO_GANG))))
 
 
 def is_gang_by_policy(spec: Object) -> bool:
-    """Whether a Job is a gang because it says so in one word and nothing else of it."""
+    """Whether a Job is a gang by `gangPolicy` alone."""
     return has_gang_policy_only(spec) and _gang_policy_of(spec) == JOB_AS_GANG
 
 
 def has_gang_policy_only(spec: Object) -> bool:
-    """Whether what the pods of a Job are is said in one word alone."""
+    """Whether `gangPolicy` alone decides how the pods of a Job are scheduled."""
     said = (spec.get("scheduling") or {}).get("schedulingPolicy")
     return not said and bool(_gang_policy_of(spec))
 
 
 def is_inferred_gang(spec: Object) -> bool:
-    """Whether a Job says nothing of it but looks like a gang: every pod has a number and all run.
+    """Whether an indexed Job without a policy looks like a gang: all completions run at a time.
 
-    Only asked where the gate JobGangInference is on.
+    Used only with the feature gate JobGangInference.
     """
     said = (spec.get("scheduling") or {}).get("schedulingPolicy") or _gang_policy_of(spec)
     count = spec.get("parallelism") or 0
@@ -67,7 +65,7 @@ def is_inferred_gang(spec: Object) -> bool:
 
 
 def check_inferred_gang_size(new: Any, old: Any) -> Causes:
-    """What is a gang by its shape keeps its size, given the spec."""
+    """Refuse a change of parallelism of an inferred gang."""
     if old is CREATED or new.get("parallelism") == (old or {}).get("parallelism"):
         return ()
     if not is_inferred_gang(new):
@@ -77,7 +75,7 @@ def check_inferred_gang_size(new: Any, old: Any) -> Causes:
 
 
 def check_gang_policy_conflicts(new: Any, old: Any) -> Causes:
-    """What is said in one word and what is said in full must be the same, given the spec."""
+    """Require that `gangPolicy` and `scheduling` agree."""
     scheduling = new.get("scheduling") or {}
     policy = scheduling.get("schedulingPolicy") or {}
     mode = scheduling.get("disruptionMode") or {}
@@ -105,7 +103,7 @@ _POLICY_VARIANTS = ("basic", "gang")
 
 
 def immutable_presence(check: Check) -> Check:
-    """It neither comes nor goes after the creation, whatever is in it."""
+    """Refuse adding or removing a field after creation, whatever its content."""
     inner = if_present(check)
 
     def check_settled(new: Any, old: Any) -> Causes:
@@ -118,12 +116,12 @@ def immutable_presence(check: Check) -> Check:
 
 
 def policy_with_optional_count(count: str) -> Check:
-    """Basic, or a gang that may leave out of how many."""
+    """Check a basic policy, or a gang policy whose `minCount` is optional."""
     size = struct((count, optional(minimum(1))))
     return all_of(union(*_POLICY_VARIANTS), struct(("gang", if_present(size))))
 
 
-#: What pods that are scheduled together may ask for.
+#: The building blocks of a Job.
 SCHEDULING_FIELDS: Check = struct(
     ("schedulingPolicy", immutable_presence(policy_with_optional_count("minCount"))),
     ("schedulingConstraints", immutable(optional(SCHEDULING_CONSTRAINTS))),
@@ -133,20 +131,22 @@ SCHEDULING_FIELDS: Check = struct(
 
 
 def _check_fits_job(new: Any, old: Any) -> Causes:
-    """What the blocks may say in this Job, given its spec."""
-    pods, is_told = new.get("parallelism", 1), has_gang_policy_only(new)
+    """Check the building blocks against the Job's spec."""
+    pods, has_policy_elsewhere = new.get("parallelism", 1), has_gang_policy_only(new)
     return prefix_causes(
         "scheduling",
-        check_scheduling_fits(new.get("scheduling"), pods, has_policy_elsewhere=is_told),
+        check_scheduling_fits(
+            new.get("scheduling"), pods, has_policy_elsewhere=has_policy_elsewhere
+        ),
     )
 
 
 def check_scheduling_fits(
     scheduling: Object | None, parallelism: int, *, has_policy_elsewhere: bool = False
 ) -> Causes:
-    """What the blocks may say of a Job that runs so many pods at a time.
+    """Check the building blocks of a Job with a given parallelism.
 
-    One that has no policy is basic, unless what it is `is_told` elsewhere.
+    Without a policy the Job is basic, unless `has_policy_elsewhere`.
     """
     if scheduling is None:
         return ()
@@ -165,7 +165,7 @@ def check_scheduling_fits(
 
 
 def check_basic_disruption_mode(scheduling: Object) -> Causes:
-    """Pods that are placed one by one are disrupted one by one."""
+    """Refuse disruption mode All with a basic policy."""
     mode = scheduling.get("disruptionMode") or {}
     if "all" not in mode or "single" in mode:
         return ()
@@ -174,7 +174,7 @@ def check_basic_disruption_mode(scheduling: Object) -> Causes:
 
 
 def check_policy_variant_unchanged(new: Any, old: Any) -> Causes:
-    """A Job stays basic or a gang, given its spec."""
+    """Refuse a change between basic and gang."""
     before, after = _policy_variants(old), _policy_variants(new)
     if old is CREATED or before is None or after is None or before == after:
         return ()
@@ -186,14 +186,14 @@ def check_policy_variant_unchanged(new: Any, old: Any) -> Causes:
 
 
 def _policy_variants(spec: Any) -> list[str] | None:
-    """Which variants a spec names; None where it has no policy."""
+    """Return the policy variants that a spec names; None without a policy."""
     if spec is CREATED or not spec:
         return None
     policy = (spec.get("scheduling") or {}).get("schedulingPolicy")
     return None if policy is None else [name for name in _POLICY_VARIANTS if name in policy]
 
 
-#: How the pods of a Job are scheduled together, given its spec.
+#: The scheduling of a Job, given its spec.
 JOB_SCHEDULING: Check = all_of(
     struct(
         ("gangPolicy", if_present(GANG_POLICY)),

@@ -1,8 +1,8 @@
-"""Rules of JobSets: Jobs of several sorts that are made, judged and restarted together.
+"""Validation of JobSets.
 
-The Jobs and their pods keep the rules of Jobs and pods (`job.py`). Once there, a JobSet may be
-suspended and resumed, and may change how long it lasts when it has ended. Its Jobs stay as they
-are, but for the sizes of gangs; while it is suspended their pods may change in where they go:
+The Job templates are validated as Jobs (`job.py`). After creation a JobSet may change `suspend` and
+`ttlSecondsAfterFinished`. Its replicated jobs are immutable except for gang sizes; while it is
+suspended, these fields of their pod templates may change:
 
     labels and annotations    nodeSelector    tolerations    schedulingGates
 """
@@ -48,7 +48,7 @@ from phalanx.api.wire import Object
 
 MAX_DEPENDENCIES = 5
 MAX_PODS = 2**31 - 1
-#: What a pod's name gets when it is made.
+#: Stands for the suffix of generated pod names.
 _POD_NAME_SUFFIX = "-abcde"
 _MAX_LABEL_LENGTH = 63
 _TOO_LONG = f"is too long, must be less than {_MAX_LABEL_LENGTH} characters"
@@ -59,7 +59,7 @@ _NON_NEGATIVE = optional(minimum(0))
 
 
 def _dns_name_faults(name: str, too_long_message: str) -> list[str]:
-    """What is wrong with a name, and `long` if it is too long."""
+    """Return the faults of a DNS name; a name that is too long gives the message `long`."""
     faults = validate_service_name(name)
     return [too_long_message, *faults[1:]] if len(name) > _MAX_LABEL_LENGTH else faults
 
@@ -93,7 +93,7 @@ _REPLICATED_JOB = all_of(
 
 
 def _check_job_templates(new: Any, old: Any) -> Causes:
-    """What the Jobs are made of, with the volumes that the JobSet shares among them."""
+    """Check the Job templates, with the volumes that the JobSet shares among its Jobs."""
     found: list[Cause] = []
     for at, job in enumerate(replicated_jobs(new)):
         spec = job_spec_with_shared_claims(job, new)
@@ -103,7 +103,7 @@ def _check_job_templates(new: Any, old: Any) -> Causes:
 
 
 def _check_dependencies(new: Any, old: Any) -> Causes:
-    """A sort of Jobs waits only for those that are listed before it."""
+    """Require that `dependsOn` names replicated jobs that are listed before."""
     found: list[Cause] = []
     names: set[str] = set()
     for at, job in enumerate(replicated_jobs(new)):
@@ -129,7 +129,7 @@ def _check_one_startup_order(new: Any, old: Any) -> Causes:
 
 
 def _check_generated_names(new: Any, old: Any) -> Causes:
-    """Jobs and pods are called after the JobSet, their sort and their numbers."""
+    """Check the lengths of the Job and pod names that are generated from the JobSet."""
     name = new["metadata"].get("name", "")
     found: list[Cause] = []
     for at, job in enumerate(replicated_jobs(new.get("spec", {}))):
@@ -149,7 +149,7 @@ def _generated_name_faults(name: str, what: str) -> list[str]:
 
 
 def _check_subdomain(new: Any, old: Any) -> Causes:
-    """It is the name of a service, too."""
+    """Check the subdomain, which is also the name of a Service."""
     faults = [
         *validate_dns_subdomain(new),
         *_dns_name_faults(new, f".spec.network.subdomain {_TOO_LONG}"),
@@ -161,7 +161,7 @@ def _check_subdomain(new: Any, old: Any) -> Causes:
 
 
 def _check_coordinator(new: Any, old: Any) -> Causes:
-    """The pod that leads the others is one that there will be."""
+    """Require that the coordinator names an existing replicated job, Job index and pod index."""
     wanted = new.get("spec", {}).get("coordinator")
     if wanted is None:
         return ()
@@ -189,7 +189,7 @@ def _check_coordinator_pod(wanted: Object, job: Object | None) -> list[Cause]:
 
 
 def _check_coordinator_endpoint(job_set: Object, wanted: Object) -> list[Cause]:
-    """Where the pod is found is written on every pod as a label."""
+    """Require that the coordinator's endpoint is a valid label value."""
     name = job_set["metadata"].get("name", "")
     subdomain = job_set["spec"].get("network", {}).get("subdomain") or name
     host = f"{name}-{wanted.get('replicatedJob')}"
@@ -198,11 +198,11 @@ def _check_coordinator_endpoint(job_set: Object, wanted: Object) -> list[Cause]:
     return [invalid("", value, fault) for fault in validate_label_value(value)]
 
 
-# ---------------------------------------------------------------------------------------- changes
+# ----------------------------------------------------------------------------------------- updates
 
 
 def _immutable_once_set(shown: str) -> Check:
-    """It may come and go, but never become another."""
+    """Allow setting and clearing a field, but not changing it."""
 
     def check(new: Any, old: Any) -> Causes:
         if old is CREATED or old is None or new is None or new == old:
@@ -228,7 +228,7 @@ def _check_jobs_immutable(new: Any, old: Any) -> Causes:
 
 
 def _immutable_part(job: Object, *, is_suspended: bool) -> Object:
-    """A replicated job without what may change."""
+    """Return a replicated job without the fields that may change."""
     template, spec = job.get("template", {}), dict(job_spec(job))
     spec["scheduling"] = without_gang_sizes(spec.get("scheduling"))
     if is_suspended:

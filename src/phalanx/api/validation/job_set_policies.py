@@ -1,13 +1,7 @@
-"""JobSets as their rules read them: the ways from a spec to its Jobs and their pods.
+"""Validation of a JobSet's policies: success, failure, scheduling, shared volume claims.
 
-Rules of a JobSet's policies: whose success counts, and what a failed Job leads to.
-
-Each looks at the whole spec of the JobSet, as it names sorts of Jobs in it.
-
-Rules of `spec.scheduling` in a JobSet: how its Jobs are scheduled, all of them and each sort.
-
-What the JobSet as a whole asks for stands at the root. What the Jobs of one name ask for stands in
-their template, or in the root's list beside that name; in both places only if it is the same.
+Scheduling of the whole JobSet is in `spec.scheduling`. Scheduling of the Jobs of one replicated job
+is in their template or in the list `replicatedJobPolicies`; if it is in both, both must be equal.
 
     scheduling:                                replicatedJobs:
       schedulingPolicy: {basic: {}}            - name: workers
@@ -16,14 +10,12 @@ their template, or in the root's list beside that name; in both places only if i
         schedulingPolicy: {gang: {}}     or          scheduling:
                                                        schedulingPolicy: {gang: {}}
 
-Where nothing is said, the whole is a gang of its groups, unless its Jobs start one after another,
-and in a gang each entry of the list that names no policy is one too. All of it is said once; only
-how many pods make a gang may change.
+Without a policy the JobSet is a gang of its groups, unless its Jobs start in order; inside a gang,
+list entries without a policy are gangs too. Everything but gang sizes is immutable.
 
-Rules of the volume claims that the Jobs of a JobSet share.
-
-A claim is made of each template, called after the template and the JobSet. Whoever mounts a volume
-of the template's name gets it; so somebody must, and nobody may have another volume of that name.
+One volume claim is created per claim template, named after the template and the JobSet. A pod that
+mounts a volume of the template's name gets the claim; at least one container must mount it, and no
+pod template may define another volume of that name.
 """
 
 from __future__ import annotations
@@ -72,31 +64,31 @@ from phalanx.api.wire import Object
 
 
 def replicated_jobs(spec: Object) -> list[Object]:
-    """The sorts of Jobs of a JobSet, given its spec."""
+    """Return the replicated jobs of a JobSet's spec."""
     jobs: list[Object] = spec.get("replicatedJobs", [])
     return jobs
 
 
 def job_spec(replicated_job: Object) -> Object:
-    """The spec that all Jobs of a sort have."""
+    """Return the Job spec of a replicated job."""
     spec: Object = replicated_job.get("template", {}).get("spec", {})
     return spec
 
 
 def pod_template(replicated_job: Object) -> Object:
-    """What all pods of a sort of Jobs are made of."""
+    """Return the pod template of a replicated job."""
     template: Object = job_spec(replicated_job).get("template", {})
     return template
 
 
 def starts_in_order(spec: Object) -> bool:
-    """Whether the sorts of Jobs of a JobSet start as they are listed, given its spec."""
+    """Whether the startup policy is InOrder."""
     order: str = spec.get("startupPolicy", {}).get("startupPolicyOrder", "")
     return order == "InOrder"
 
 
 MAX_RULE_NAME = 128
-#: Where Jobs are restarted one by one, this many of a sort are counted.
+#: Restarting single Jobs is limited to replicated jobs of this size.
 MAX_RESTARTABLE_JOBS = 1024
 MAX_BACKOFF_LIMIT = 2**31 - 1
 
@@ -115,7 +107,7 @@ _FAILURE_REASONS = (
 
 
 def _check_targets_exist(spec: Object, targets: list[str]) -> list[Cause]:
-    """Targets that are no sort of Jobs."""
+    """Refuse targets that name no replicated job."""
     names = {job.get("name") for job in replicated_jobs(spec)}
     detail = "invalid replicatedJob name '{}' does not appear in .spec.ReplicatedJobs"
     return [
@@ -126,7 +118,7 @@ def _check_targets_exist(spec: Object, targets: list[str]) -> list[Cause]:
 
 
 def check_policy_targets(new: Any, old: Any) -> Causes:
-    """The sorts of Jobs that policies name are there, given the spec."""
+    """Require that policies name existing replicated jobs."""
     rules = new.get("failurePolicy", {}).get("rules", ())
     places = [("successPolicy", new.get("successPolicy", {}))]
     places += [(f"failurePolicy.rules[{at}]", rule) for at, rule in enumerate(rules)]
@@ -198,7 +190,7 @@ def _check_restartable_job_count(new: Any, old: Any) -> Causes:
 
 
 def _check_in_place_restart(new: Any, old: Any) -> Causes:
-    """Where pods are restarted in place, no Job ever fails or lets a pod go before its time."""
+    """Require settings of Jobs that in-place restarts depend on."""
     if new.get("failurePolicy", {}).get("restartStrategy") != "InPlaceRestart":
         return ()
     found: list[Cause] = []
@@ -223,7 +215,7 @@ def _check_in_place_restart_job(spec: Object) -> list[Cause]:
     ]
 
 
-#: What a failed Job leads to, given the spec.
+#: The failure policy, given the spec.
 FAILURE_POLICY: Check = all_of(
     _check_failure_policy, _check_restartable_job_count, _check_in_place_restart
 )
@@ -242,19 +234,19 @@ _JOB_SET_SCHEDULING_FIELDS = struct(
 
 
 def has_sequential_startup(spec: Object) -> bool:
-    """Whether some Jobs of a JobSet are only made when others run or have ended."""
+    """Whether some Jobs are created only after others are ready or complete."""
     jobs = replicated_jobs(spec)
     return len(jobs) > 1 and (starts_in_order(spec) or any(job.get("dependsOn") for job in jobs))
 
 
 def is_gang_scheduled(spec: Object) -> bool:
-    """Whether the Jobs of a JobSet are placed all at once."""
+    """Whether the Jobs of a JobSet are scheduled as one gang."""
     policy = (spec.get("scheduling") or {}).get("schedulingPolicy") or {}
     return "gang" in policy if policy else not has_sequential_startup(spec)
 
 
 def without_gang_sizes(value: Any) -> Any:
-    """A value without what may change of gangs in it."""
+    """Return a value without gang sizes, the only fields that may change."""
     if isinstance(value, dict):
         return {key: without_gang_sizes(inner) for key, inner in value.items() if key != _GANG_SIZE}
     return [without_gang_sizes(item) for item in value] if isinstance(value, list) else value
@@ -271,7 +263,7 @@ def _check_well_formed(new: Any, old: Any) -> Causes:
 
 
 def _check_job_set_policy(new: Any, old: Any) -> Causes:
-    """What the JobSet as a whole may ask for, given its spec."""
+    """Check the scheduling of the whole JobSet against its spec."""
     scheduling = new.get("scheduling") or {}
     policy = scheduling.get("schedulingPolicy") or {}
     if "gang" not in policy:
@@ -296,7 +288,7 @@ def _check_job_set_policy(new: Any, old: Any) -> Causes:
 
 
 def _check_replicated_job_policies(new: Any, old: Any) -> Causes:
-    """What is asked for by name: the name is known, its template says nothing else."""
+    """Check policies by name: the replicated job exists and its template does not contradict."""
     places = {job.get("name"): at for at, job in enumerate(replicated_jobs(new))}
     found: list[Cause] = []
     for at, policy in enumerate((new.get("scheduling") or {}).get("replicatedJobPolicies", ())):
@@ -317,10 +309,10 @@ def _check_replicated_job_policy(
     asked = {key: value for key, value in policy.items() if key != _TARGET}
     meant = {**spec, "scheduling": asked}
     inherits = "schedulingPolicy" not in asked and is_gang_scheduled(jobset)
-    is_told = inherits or has_gang_policy_only(meant)
-    # Here a size is that of all Jobs of the name together.
+    has_policy_elsewhere = inherits or has_gang_policy_only(meant)
+    # A size in the list counts the pods of all Jobs of the replicated job.
     pods = job.get("replicas", 1) * spec.get("parallelism", 1)
-    fit = check_scheduling_fits(asked, pods, has_policy_elsewhere=is_told)
+    fit = check_scheduling_fits(asked, pods, has_policy_elsewhere=has_policy_elsewhere)
     found = [
         *prefix_causes(place, fit),
         *prefix_causes(template, check_gang_policy_conflicts(meant, CREATED)),
@@ -332,7 +324,7 @@ def _check_replicated_job_policy(
 
 
 def _check_no_scheduling_group(new: Any, old: Any) -> Causes:
-    """Pods whose groups are made for them are in no other."""
+    """Refuse `schedulingGroup` in pods whose groups are created for them."""
     return [
         forbidden(
             f"replicatedJobs[{at}].template.spec.template.spec.schedulingGroup",
@@ -344,7 +336,7 @@ def _check_no_scheduling_group(new: Any, old: Any) -> Causes:
     ]
 
 
-#: How the Jobs of a JobSet are scheduled, given its spec.
+#: The scheduling of a JobSet, given its spec.
 JOB_SET_SCHEDULING: Check = all_of(
     struct(("scheduling", all_of(_check_well_formed, _check_scheduling_immutable))),
     _check_job_set_policy,
@@ -358,14 +350,14 @@ MAX_CLAIM_NAME = 63
 
 
 def _claim_templates(spec: Object) -> Iterator[tuple[str, Object]]:
-    """Every template and where it stands."""
+    """Yield every claim template with its path."""
     for nth, policy in enumerate(spec.get("volumeClaimPolicies", ())):
         for at, template in enumerate(policy.get("templates", ())):
             yield f"volumeClaimPolicies[{nth}].templates[{at}]", template
 
 
 def job_spec_with_shared_claims(replicated_job: Object, spec: Object) -> Object:
-    """The spec of Jobs of a JobSet, their pods having what they share."""
+    """Return a Job spec whose pods have the shared volumes."""
     names = [claim_template_name(template) for _, template in _claim_templates(spec)]
     jobs = job_spec(replicated_job)
     return (
@@ -396,7 +388,7 @@ _VOLUME_CLAIM_POLICIES = optional(max_items(MAX_VOLUME_CLAIM_POLICIES, each(_VOL
 
 
 def _check_claim_names(name: str, spec: Object) -> list[Cause]:
-    """The names of claims differ, and fit where they are written as labels."""
+    """Require unique claim names that are valid label values."""
     places, names = [], []
     for place, template in _claim_templates(spec):
         places.append(f"{place}.metadata.name")
@@ -442,7 +434,7 @@ def _check_volume_name_conflicts(at: int, pod: Object, names: frozenset[str]) ->
 
 
 def check_shared_claims(new: Any, old: Any) -> Causes:
-    """The claims that a JobSet shares among its Jobs."""
+    """Check the shared volume claims of a JobSet."""
     spec = new.get("spec", {})
     if "volumeClaimPolicies" not in spec:
         return ()

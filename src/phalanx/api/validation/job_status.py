@@ -1,8 +1,8 @@
-"""Rules of the status of Jobs: counts, times and conditions that go together.
+"""Validation of the status of Jobs: counts, times and conditions that must agree.
 
-Most of them are asked only when one of the facts that they are about has changed, so that whoever
-reports something else is not blamed for what was there. A fact is a field of the status, a
-condition that is true (`Complete`), or that the Job has `Finished` either way.
+Most rules run only if one of the facts that they read has changed, so that an update of other
+fields is not refused because of older inconsistencies. A fact is a field of the status, a condition
+that is true (`Complete`), or `Finished` (complete or failed).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NON_NEGATIVE = optional(minimum(0))
 
 
 class _JobView:
-    """A Job as these rules see it."""
+    """A Job as the status rules read it."""
 
     def __init__(self, job: Any) -> None:
         known: Object = {} if job is CREATED else job
@@ -41,23 +41,23 @@ class _JobView:
         self._true_conditions = [c.get("type") for c in conditions if c.get("status") == "True"]
 
     def fact(self, name: str) -> Any:
-        """A field of the status, or whether a condition holds."""
+        """Return a field of the status, or whether a condition is true."""
         if name == "Finished":
             return self.fact("Complete") or self.fact("Failed")
         return name in self._true_conditions if name[0].isupper() else self.status.get(name)
 
     def count(self, name: str) -> int:
-        """A count; what is absent is none."""
+        """Return a count; an absent count is zero."""
         return self.status.get(name) or 0
 
     def has_all(self, *names: str) -> bool:
-        """Whether all of these facts hold."""
+        """Whether all these facts hold."""
         return all(self.fact(name) for name in names)
 
 
 @dataclass(frozen=True, slots=True)
 class _StatusRule:
-    """The facts it is about, when it is broken, and what to say then."""
+    """A rule: the facts that it reads, its violation test, its message."""
 
     facts: tuple[str, ...]
     is_violated: Callable[[_JobView], bool]
@@ -65,12 +65,12 @@ class _StatusRule:
 
 
 def _invalid_status(field: str, detail: str) -> Cause:
-    """Wrong in itself, whatever value it has."""
+    """Return a cause that does not quote the value."""
     return Cause(field, "FieldValueInvalid", f"Invalid value: {detail}")
 
 
 def _exclusive_conditions(one: str, other: str, detail: str) -> _StatusRule:
-    """Two conditions that cannot both be true."""
+    """Refuse two conditions that are true together."""
     return _StatusRule(
         (one, other),
         lambda job: job.has_all(one, other),
@@ -79,7 +79,7 @@ def _exclusive_conditions(one: str, other: str, detail: str) -> _StatusRule:
 
 
 def _dependent_condition(one: str, other: str) -> _StatusRule:
-    """A condition that cannot be true before another."""
+    """Refuse a condition that is true before another one."""
     detail = f"cannot set {one}=True condition without the {other}=true condition"
     return _StatusRule(
         (one, other),
@@ -89,7 +89,7 @@ def _dependent_condition(one: str, other: str) -> _StatusRule:
 
 
 def _empty_when_finished(field: str, detail: str) -> _StatusRule:
-    """A field that must be empty in the end."""
+    """Require an empty field once the Job has finished."""
     return _StatusRule(
         ("Finished", field),
         lambda job: job.has_all("Finished", field),
@@ -98,7 +98,7 @@ def _empty_when_finished(field: str, detail: str) -> _StatusRule:
 
 
 def _completes_before_start(job: _JobView) -> bool:
-    """Both times are written in one form, so that their texts have their order."""
+    """Whether completion precedes the start; RFC 3339 texts of one form compare as times."""
     started, completed = job.fact("startTime"), job.fact("completionTime")
     return bool(started and completed) and completed < started
 
@@ -164,7 +164,7 @@ _STATUS_RULES = (
 
 
 def _check_status_rules(new: Any, old: Any) -> Causes:
-    """What the facts of one moment say about each other."""
+    """Evaluate the rules about one status."""
     job, before = _JobView(new), _JobView(old)
     broken = [
         rule
@@ -178,7 +178,7 @@ def _check_status_rules(new: Any, old: Any) -> Causes:
 
 
 def _parse_index_field(job: _JobView, field: str) -> tuple[list[IndexInterval], list[Cause]]:
-    """The indexes in a field, and what is wrong with them."""
+    """Return the indexes of a field, and the faults of its text."""
     completions, text = job.spec.get("completions"), job.fact(field)
     if completions is None or not text:
         return [], []
@@ -189,7 +189,7 @@ def _parse_index_field(job: _JobView, field: str) -> tuple[list[IndexInterval], 
 
 
 def _check_indexes(new: Any, old: Any) -> Causes:
-    """Indexes that have completed or failed, never both; asked only when they have changed."""
+    """Require disjoint completed and failed indexes; runs only if they changed."""
     job, before = _JobView(new), _JobView(old)
     completed, failed = "completedIndexes", "failedIndexes"
     changed = [f for f in (completed, failed) if job.fact(f) != before.fact(f)]
@@ -217,7 +217,7 @@ def _check_indexes(new: Any, old: Any) -> Causes:
 
 
 def _check_uncounted_pods(new: Any, old: Any) -> Causes:
-    """Each pod waits to be counted once, on one side."""
+    """Require that each uncounted pod is listed once."""
     seen: set[str] = set()
     found: list[Cause] = []
     for side in ("succeeded", "failed"):
@@ -230,11 +230,11 @@ def _check_uncounted_pods(new: Any, old: Any) -> Causes:
     return found
 
 
-# -------------------------------------------------------------------------------------- changes
+# ------------------------------------------------------------------------------------- transitions
 
 
 def _check_transitions(new: Any, old: Any) -> Causes:
-    """What has happened stays so."""
+    """Refuse changes that undo what has happened."""
     if old is CREATED:
         return ()
     job, before = _JobView(new), _JobView(old)
@@ -253,7 +253,7 @@ def _check_transitions(new: Any, old: Any) -> Causes:
 
 
 def _may_decrease(job: _JobView, field: str) -> bool:
-    """An indexed Job that is as wide as long may lose indexes, and their successes with them."""
+    """Whether counts may decrease: an elastic indexed Job loses indexes with their successes."""
     even = job.spec.get("completions") == job.spec.get("parallelism")
     return field == "succeeded" and is_indexed(job.spec) and even
 

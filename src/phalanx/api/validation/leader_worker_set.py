@@ -1,8 +1,8 @@
-"""Rules of LeaderWorkerSets: groups of pods, each of a leader and its workers.
+"""Validation of LeaderWorkerSets: groups of one leader pod and its worker pods.
 
-Groups come and go by number; what they are made of may change, and rolls out group by group. How
-a group is divided is said once. How its pods are scheduled together is said in the words of Jobs
-(`jobscheduling.py`), but where nothing is said they are a gang; `basic` lets them go singly.
+The number of groups and the templates may change; template changes roll out group by group. The
+subgroup policy is immutable. Scheduling uses the building blocks of Jobs (`job_scheduling.py`), but
+the default is a gang; `basic` schedules the pods one by one.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _check_pod_count(new: Any, old: Any) -> Causes:
 
 
 def _check_rollout_progress(new: Any, old: Any) -> Causes:
-    """A rollout that may take nothing down needs room for something new."""
+    """Refuse a rollout that may neither remove nor add a group."""
     replicas = new.get("replicas", 1)
     rolling = new.get("rolloutStrategy", {}).get("rollingUpdateConfiguration")
     if rolling is None or replicas <= 0:
@@ -100,7 +100,7 @@ def _check_rollout_progress(new: Any, old: Any) -> Causes:
 
 
 def _resolve_int_or_percent(part: int | str, total: int, *, round_up: bool) -> int:
-    """A number, or so many per cent of the whole, rounded up or down."""
+    """Resolve a number or a percentage of a total, rounded up or down."""
     if isinstance(part, int):
         return part
     percent = int(part[:-1].lstrip("0") or 0)
@@ -111,7 +111,7 @@ def _resolve_int_or_percent(part: int | str, total: int, *, round_up: bool) -> i
 
 
 def _check_subgroups(new: Any, old: Any) -> Causes:
-    """Groups are divided into equal parts; the leader may be one too many, or none of them."""
+    """Require that subgroups divide the group evenly, with or without the leader."""
     policy = new.get("subGroupPolicy")
     if policy is None:
         return ()
@@ -159,7 +159,7 @@ def _check_subgroup_topology(new: Any, old: Any) -> Causes:
 
 
 def _check_templates(new: Any, old: Any) -> Causes:
-    """What the pods are made of, with the volumes that each has of its own."""
+    """Check leader and worker templates, with their volume claim templates."""
     claims = [claim_template_name(template) for template in new.get("volumeClaimTemplates", ())]
     found: list[Cause] = []
     for field in _TEMPLATES:
@@ -172,7 +172,7 @@ def _check_templates(new: Any, old: Any) -> Causes:
 
 
 def _check_restart_policy(template: Object) -> list[Cause]:
-    """Pods of a group serve until they are taken down."""
+    """Require restart policy Always."""
     policy = template.get("spec", {}).get("restartPolicy")
     known = ("Always",)
     return [] if policy in known else [unsupported("spec.restartPolicy", policy, known)]
@@ -196,7 +196,7 @@ def _is_gang(scheduling: Object) -> bool:
 
 
 def _check_scheduling(new: Any, old: Any) -> Causes:
-    """What may be said of how a group is scheduled, given the spec."""
+    """Check the scheduling of a group against the spec."""
     scheduling = new.get("scheduling")
     if scheduling is None:
         return ()
@@ -227,7 +227,7 @@ def _check_gang(spec: Object) -> list[Cause]:
 
 
 def _check_equal_priority(spec: Object) -> list[Cause]:
-    """All pods of a group have the priority of the group."""
+    """Require one priority class for all pods of a group."""
     group = spec.get("leaderWorkerTemplate", {})
     leader, worker = (
         group[field].get("spec", {}).get("priorityClassName", "") if field in group else None
@@ -240,7 +240,7 @@ def _check_equal_priority(spec: Object) -> list[Cause]:
 
 
 def _check_no_scheduling_group(spec: Object) -> list[Cause]:
-    """Pods whose groups are made for them are in no other."""
+    """Refuse `schedulingGroup` in pods whose groups are created for them."""
     group = spec.get("leaderWorkerTemplate", {})
     return [
         forbidden(

@@ -1,4 +1,4 @@
-"""Rules for what every object has, its metadata; and for labels, selectors and conditions."""
+"""Validation of metadata, labels, selectors and conditions, which all kinds share."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ from phalanx.api.validation.checks import (
 )
 from phalanx.api.wire import Object
 
-#: All annotations of an object together, in bytes.
+#: Maximum size of all annotations of an object, in bytes.
 MAX_ANNOTATIONS_SIZE = 256 * 1024
 
-#: The format of names, where it is not that of a subdomain.
+#: Name formats of kinds whose names are not DNS subdomains.
 _NAME_FORMATS: Mapping[str, StringValidator] = {
     "Namespace": validate_dns_label,
     "Service": validate_dns_label,
@@ -77,7 +77,7 @@ _EXCLUSIVE_FINALIZERS = ("orphan", "foregroundDeletion")
 
 
 def check_metadata(kind: Kind, new: Object, old: Object | None) -> Causes:
-    """The metadata of an object of a kind."""
+    """Check the metadata of an object."""
     meta = new.get("metadata") or {}
     if old is None:
         return prefix_causes("metadata", [*_check_name(kind, meta), *_check_common(meta, CREATED)])
@@ -128,7 +128,7 @@ def _check_unchanged(new: Object, old: Object) -> Causes:
 
 
 def check_labels(new: Any, old: Any) -> Causes:
-    """Labels: keys and values. Causes are told at the whole of them."""
+    """Check label keys and values; causes are at the whole map."""
     found: list[Cause] = []
     for key, value in (new or {}).items():
         found += [invalid("", key, fault) for fault in validate_label_key(key)]
@@ -137,7 +137,7 @@ def check_labels(new: Any, old: Any) -> Causes:
 
 
 def check_annotations(new: Any, old: Any) -> Causes:
-    """Annotations: keys, and how much they hold together."""
+    """Check annotation keys and their total size."""
     annotations = new or {}
     found = [
         invalid("", key, fault) for key in annotations for fault in validate_annotation_key(key)
@@ -203,7 +203,7 @@ _OPERATORS_WITHOUT_VALUES = ("Exists", "DoesNotExist")
 
 
 def check_operator_values(new: Any, old: Any) -> Causes:
-    """Whether the values of a requirement fit its operator."""
+    """Check that the values of a requirement fit its operator."""
     operator, values = new.get("operator"), new.get("values")
     if operator in _OPERATORS_WITH_VALUES:
         detail = "must be specified when `operator` is 'In' or 'NotIn'"

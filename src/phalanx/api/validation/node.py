@@ -1,4 +1,4 @@
-"""Rules of Nodes: taints, capacity, addresses, and what may not change once it is said."""
+"""Validation of Nodes: taints, capacity, addresses, immutable fields."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TAINT_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
 def check_taint_effect(new: Any, old: Any) -> Causes:
-    """What a taint does to pods that do not tolerate it."""
+    """Require a supported taint effect."""
     if not new:
         return [required("")]
     return () if new in TAINT_EFFECTS else [unsupported("", new, TAINT_EFFECTS)]
@@ -46,7 +46,7 @@ _TAINT = struct(
 
 
 def _check_taints(new: Any, old: Any) -> Causes:
-    """Told below `metadata`, where clients of the API expect it."""
+    """Check taints; Kubernetes reports their causes below `metadata`."""
     taints = new.get("spec", {}).get("taints", ())
     twice = [
         duplicate(f"[{at}]", taints[at]) for at in find_duplicate_items(taints, "key", "effect")
@@ -70,7 +70,7 @@ def _check_addresses(new: Any, old: Any) -> Causes:
 
 
 def _set_once(field: str, noun: str) -> Check:
-    """A field of the spec that may be said later but not changed."""
+    """Allow setting a spec field later, but not changing it."""
 
     def check(new: Any, old: Any) -> Causes:
         before = None if old is CREATED else old.get("spec", {}).get(field)

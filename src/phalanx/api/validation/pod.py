@@ -1,22 +1,17 @@
-"""Rules of Pods: those of their spec, and what of it may change once they are there.
+"""Validation of Pods: creation, updates, subresources and status.
 
-    image of a container                        freely
+These fields may change after creation; everything else is immutable:
+
+    image of a container                        any image
     activeDeadlineSeconds                       set, or lowered
-    tolerations                                 added; tolerationSeconds freely
+    tolerations                                 added; tolerationSeconds to any value
     schedulingGates                             removed
-    nodeSelector, required node affinity        narrowed, while there are gates
-    preferred node affinity                     freely, while there are gates
+    nodeSelector, required node affinity        narrowed, while the pod has gates
+    preferred node affinity                     any change, while the pod has gates
     terminationGracePeriodSeconds               from a negative number to 1
 
-Everything else stays as it is.
-
-Rules of the parts of a Pod that are written by themselves: its resources, its ephemeral
-containers.
-
-What else of the Pod such a write might change is undone before (`server.parts`), so only the part
-itself is judged here. Part of `table.py`.
-
-Rules of the status of Pods.
+The subresources `resize` and `ephemeralcontainers` are checked for their own fields only: the
+server resets all other fields to the stored object first (`server/subresource_strategy.py`).
 """
 
 from __future__ import annotations
@@ -66,7 +61,7 @@ _ADDITIONS_ONLY_MESSAGE = "only additions are allowed (no mutations or deletions
 
 
 def _check_new_pod(new: Any, old: Any) -> Causes:
-    """What a Pod cannot have from the beginning."""
+    """Refuse fields that a new Pod cannot have."""
     found: list[Cause] = []
     if new.get("ephemeralContainers"):
         found.append(forbidden("ephemeralContainers", "cannot be set on create"))
@@ -136,7 +131,7 @@ def _check_gates_update(new: Object, old: Object) -> list[Cause]:
 
 
 def _check_narrowing(new: Object, old: Object) -> list[Cause]:
-    """A gated pod may be sent to fewer nodes than before, never to others."""
+    """Allow a gated pod to restrict its nodes further, never to widen them."""
     selector = new.get("nodeSelector", {})
     found: list[Cause] = []
     if any(selector.get(key) != value for key, value in old.get("nodeSelector", {}).items()):
@@ -169,7 +164,7 @@ def _check_narrower_terms(new: list[Object], old: list[Object]) -> list[Cause]:
 
 
 def _keeps_requirements(new: Object, old: Object) -> bool:
-    """Whether a term begins with the requirements that it had; one that had none stays so."""
+    """Whether a term begins with its old requirements; an empty term stays empty."""
     if not old.get("matchExpressions") and not old.get("matchFields"):
         return new == old
     return all(
@@ -187,7 +182,7 @@ def _check_immutable_fields(new: Object, old: Object) -> list[Cause]:
 
 
 def _immutable_part(spec: Object, old: Object) -> Object:
-    """A spec without what may change."""
+    """Return a spec without the fields that may change."""
     left_out = {_DEADLINE, "tolerations", "schedulingGates"}
     if old.get("schedulingGates"):
         left_out |= {"nodeSelector", "affinity"}
@@ -214,7 +209,7 @@ check_pod: Check = struct(
 )
 
 
-#: What an ephemeral container cannot have: it comes late and goes with its Pod.
+#: Fields that an ephemeral container does not support.
 _UNSUPPORTED_EPHEMERAL_FIELDS = (
     "ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle", "resources",
     "resizePolicy",
@@ -236,7 +231,7 @@ _RESIZED_SPEC = struct(
 
 
 def check_resize(new: Any, old: Any) -> Causes:
-    """The resources of a Pod's containers: sound, and of the same quality of service."""
+    """Check new resources of containers: valid and of the same QoS class."""
     return [*_RESIZED_SPEC(new, old), *_check_qos_class_unchanged(new, old)]
 
 
@@ -251,7 +246,7 @@ _EPHEMERAL_CONTAINER: Check = struct(
 
 
 def check_ephemeral_containers(new: Any, old: Any) -> Causes:
-    """Containers that are added to look into a Pod."""
+    """Check ephemeral containers, which are only ever added."""
     spec = new.get("spec", {})
     names = [c.get("name") for part in ("containers", "initContainers") for c in spec.get(part, ())]
     found: list[Any] = []
@@ -317,7 +312,7 @@ def _check_claim_statuses(new: Any, old: Any) -> Causes:
 
 
 def _check_condition_types(new: Any, old: Any) -> Causes:
-    """Told below `metadata`, where clients of the API expect it."""
+    """Check condition types; Kubernetes reports their causes below `metadata`."""
     types = [one.get("type", "") for one in new.get("status", {}).get("conditions", ())]
     return [
         invalid(f"metadata.conditions[{at}].Type", kind, fault)
@@ -327,7 +322,7 @@ def _check_condition_types(new: Any, old: Any) -> Causes:
 
 
 def _check_terminated_containers(new: Any, old: Any) -> Causes:
-    """A container that ended and is not to be restarted stays ended."""
+    """Refuse restarting a terminated container whose policy forbids restarts."""
     if old is CREATED:
         return ()
     policy = old["spec"].get("restartPolicy", "")

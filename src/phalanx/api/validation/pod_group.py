@@ -1,21 +1,15 @@
-"""Rules of PodGroups: one table. What may change is `gang.minCount` and nothing else.
+"""Validation of PodGroups, CompositePodGroups and Workloads.
 
-The pieces (policy, constraints, claims, disruption mode, priority) are those of CompositePodGroups
-(`composite.py`) and of the templates of Workloads (`workload.py`) too.
+The three kinds share their building blocks: policy, constraints, claims, disruption mode, priority.
+After creation only gang sizes may change. Whether a parent or a Workload exists, and whether the
+groups of a Workload form a valid tree, is decided by the scheduler.
 
-Rules of CompositePodGroups: groups of groups. Nothing of their spec may change.
-
-The pieces are those of PodGroups. Whether a parent or a Workload is there, and what the groups of a
-Workload form together, is for the scheduler to find out.
-
-Rules of Workloads: trees of templates, of which only the counts of gangs may change.
-
-Each template is judged by itself, at its place; what holds for the tree as a whole (names, depth,
-children, priorities) is judged in walks over it. The pieces are those of PodGroups.
+A Workload is a tree of templates. Each template is checked in place; walks over the tree check
+names, depth, children and priorities.
 
     spec                            exactly one of the two lists
-      podGroupTemplates             up to 8, made once, each of its own name
-      compositePodGroupTemplates    the same; below each of them both lists, three deep at most
+      podGroupTemplates             up to 8, immutable, with unique names
+      compositePodGroupTemplates    the same; each has both lists again, at most three levels deep
 """
 
 from __future__ import annotations
@@ -59,7 +53,7 @@ MAX_TOPOLOGY_CONSTRAINTS = 1
 LABEL = string_format(validate_dns_label)
 SUBDOMAIN = string_format(validate_dns_subdomain)
 
-#: How many members of a group there are: without a node, on one, and ended in either way.
+#: Counts of members in the status: pending, scheduled, ended.
 POD_COUNT_FIELDS = ("pendingPods", "scheduledPods", "succeededPods", "failedPods")
 
 #: A field and its check, as `struct` takes them.
@@ -67,7 +61,7 @@ FieldCheck = tuple[str, Check]
 
 
 def _check_unchanged(new: Any, old: Any) -> Causes:
-    """There or not there, but as it was: told of one policy when another takes its place."""
+    """Require an unchanged value; reported at one policy variant when the other replaces it."""
     return () if old is CREATED or new == old else [invalid("", None, IMMUTABLE)]
 
 
@@ -81,7 +75,7 @@ def _check_not_added_or_removed(new: Any, old: Any) -> Causes:
 
 
 def scheduling_policy(count: str) -> Check:
-    """Basic, or a gang of at least so many; a gang may change its count."""
+    """Check a basic policy, or a gang policy whose count may change."""
     size = if_present(struct((count, if_changed(mandatory(minimum(1))))))
     return all_of(
         union("basic", "gang"),
@@ -89,7 +83,7 @@ def scheduling_policy(count: str) -> Check:
     )
 
 
-#: The one topology level that the group must stay within.
+#: At most one topology level.
 SCHEDULING_CONSTRAINTS: Check = struct(
     (
         "topology",
@@ -112,7 +106,7 @@ PREEMPTION_POLICY: Check = one_of("Never", "PreemptLowerPriority")
 
 
 def scheduling_fields(policy: Check, *more: FieldCheck) -> tuple[FieldCheck, ...]:
-    """What a group of any sort asks for; only what its policy allows may change."""
+    """Return the checks that all groups share; only the policy's count may change."""
     return (
         ("schedulingPolicy", policy),
         ("schedulingConstraints", immutable(optional(SCHEDULING_CONSTRAINTS))),
@@ -124,12 +118,12 @@ def scheduling_fields(policy: Check, *more: FieldCheck) -> tuple[FieldCheck, ...
     )
 
 
-#: What a group of pods asks for, itself or by its template.
+#: The fields of a PodGroup or its template.
 POD_GROUP_FIELDS = scheduling_fields(
     scheduling_policy("minCount"), ("resourceClaims", immutable(optional(RESOURCE_CLAIMS)))
 )
 
-#: The Workload and the template in it that a group is made of.
+#: Reference to a Workload and one of its templates.
 WORKLOAD_REFERENCE: Check = struct(
     ("workloadName", mandatory(SUBDOMAIN)),
     ("templateName", mandatory(LABEL)),
@@ -202,7 +196,7 @@ check_composite_pod_group_status: Check = struct(("status", _COMPOSITE_STATUS))
 
 
 MAX_TEMPLATES = 8
-#: Levels of a tree, the one of pod groups among them.
+#: Levels of a tree, including the level of PodGroups.
 MAX_DEPTH = 4
 
 POD_GROUP_TEMPLATES, COMPOSITE_POD_GROUP_TEMPLATES = (
@@ -211,11 +205,11 @@ POD_GROUP_TEMPLATES, COMPOSITE_POD_GROUP_TEMPLATES = (
 )
 
 
-# ------------------------------------------------------------------------------ each by itself
+# --------------------------------------------------------------------------------- single templates
 
 
 def _template_list(check: Check) -> Check:
-    """A list of templates that are there from the beginning to the end; absent, it is empty."""
+    """Check a list of templates, which is immutable; an absent list is empty."""
     items = all_of(unique("name"), each_keyed("name", check))
     inner = if_changed(max_items(MAX_TEMPLATES, fixed_items("name", items)))
 
@@ -237,7 +231,7 @@ _COMPOSITE_TEMPLATE_FIELDS = (
 
 
 def _composite_template_list(levels: int) -> Check:
-    """Composites with so many levels below them; whatever is deeper is refused unseen."""
+    """Check composite templates with so many levels below them; deeper ones are refused."""
     below = (
         ((COMPOSITE_POD_GROUP_TEMPLATES, _composite_template_list(levels - 1)),) if levels else ()
     )
@@ -258,11 +252,11 @@ _WORKLOAD_SPEC = all_of(
     ),
 )
 
-# ---------------------------------------------------------------------------- the tree as a whole
+# --------------------------------------------------------------------------------- the whole tree
 
 
 class _TemplateList(NamedTuple):
-    """A list of templates somewhere in a tree."""
+    """A list of templates and its path in the tree."""
 
     path: str
     level: int
@@ -270,7 +264,7 @@ class _TemplateList(NamedTuple):
 
 
 def _walk_template_lists(spec: Object) -> Iterator[_TemplateList]:
-    """Every list of templates that is not too deep, each before those below its items."""
+    """Yield every list of templates within the depth limit, parents first."""
     yield _TemplateList(POD_GROUP_TEMPLATES, 1, spec.get(POD_GROUP_TEMPLATES, []))
     todo = [
         _TemplateList(COMPOSITE_POD_GROUP_TEMPLATES, 1, spec.get(COMPOSITE_POD_GROUP_TEMPLATES, []))
@@ -294,7 +288,7 @@ def _walk_template_lists(spec: Object) -> Iterator[_TemplateList]:
 
 
 def _check_unique_names(new: Any, old: Any) -> Causes:
-    """No name stands in two lists; two of one list are told of where that is judged."""
+    """Refuse a name that occurs in two lists; duplicates within one list are checked there."""
     taken: set[str] = set()
     found: list[Cause] = []
     for path, _, templates in _walk_template_lists(new):
@@ -318,7 +312,7 @@ def _check_depth(new: Any, old: Any) -> Causes:
 
 
 def _height(composite: Object) -> int:
-    """How many composites stand above each other, this one the highest."""
+    """Return the number of composite levels from this template down."""
     levels, below = 0, [composite]
     while below:
         levels += 1

@@ -1,4 +1,4 @@
-"""Rules of where a pod may go: tolerations, affinity, spreading, gates, its group."""
+"""Validation of scheduling fields: tolerations, affinity, topology spread, gates, group."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def _check_namespaces(new: Any, old: Any) -> Causes:
 
 
 def _check_label_keys(new: Any, old: Any) -> Causes:
-    """Keys need a selector to add to, and must not be in both lists."""
+    """Require a selector for label keys, and that no key is in both lists."""
     found: list[Cause] = []
     for field in ("matchLabelKeys", "mismatchLabelKeys"):
         keys = new.get(field, ())
@@ -210,7 +210,7 @@ AFFINITY: Check = struct(
     ("podAntiAffinity", if_present(_POD_AFFINITY)),
 )
 
-# ---------------------------------------------------------------------------------- spreading
+# --------------------------------------------------------------------------------- topology spread
 
 
 def _check_positive(new: Any, old: Any) -> Causes:
@@ -233,7 +233,7 @@ def _check_min_domains(new: Any, old: Any) -> Causes:
 
 
 def _check_unique_constraints(new: Any, old: Any) -> Causes:
-    """Told at the earlier of two, where clients of the API expect it."""
+    """Require unique constraints; Kubernetes reports the cause at the earlier one."""
     later = find_duplicate_items(reversed(new), "topologyKey", "whenUnsatisfiable")
     found: list[Cause] = []
     for at in (len(new) - 1 - place for place in reversed(later)):
@@ -267,7 +267,7 @@ SPREAD_CONSTRAINTS: Check = all_of(
 
 
 def check_scheduling_gates(new: Any, old: Any) -> Causes:
-    """Gates have qualified names, each once."""
+    """Require unique qualified names of gates."""
     names = [gate.get("name", "") for gate in new]
     found = [
         invalid(f"[{at}]", name, fault)

@@ -1,4 +1,4 @@
-"""Rules of a pod's spec, be it that of a Pod or of a template."""
+"""Validation of a pod spec, of a Pod or of a template."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _DNS_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
 _CLAIM_SOURCES = ("resourceClaimName", "resourceClaimTemplateName")
 _MAX_SYSCTL = 253
 _SYSCTL = r"([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
-#: Where containers stand.
+#: Fields that hold containers.
 CONTAINER_FIELDS = ("containers", "initContainers")
 
 
@@ -64,7 +64,7 @@ def _container_lists(spec: Object) -> Iterator[tuple[str, list[Object]]]:
 
 
 def _check_container_names(new: Any, old: Any) -> Causes:
-    """No two containers of one name, of whatever sort."""
+    """Require unique names among all containers."""
     seen: set[str] = set()
     found: list[Cause] = []
     for field, containers in _container_lists(new):
@@ -77,7 +77,7 @@ def _check_container_names(new: Any, old: Any) -> Causes:
 
 
 def _check_ports(new: Any, old: Any) -> Causes:
-    """Containers share the node's ports; init containers use them one after the other."""
+    """Refuse conflicting host ports; init containers run one after the other and may share them."""
     containers = new.get("containers", ())
     found = check_host_ports(containers)
     if new.get("hostNetwork"):
@@ -105,7 +105,7 @@ def _check_volume_references(new: Any, old: Any) -> Causes:
 
 
 def _check_claim_references(new: Any, old: Any) -> Causes:
-    """Containers may use the claims that the pod has."""
+    """Require that containers use resource claims of the pod."""
     known = [claim.get("name", "") for claim in new.get("resourceClaims", ())]
     found: list[Cause] = []
     for field, containers in _container_lists(new):
@@ -168,7 +168,7 @@ def _check_group_or_responders(new: Any, old: Any) -> Causes:
 
 
 def _check_sleep_hooks(new: Any, old: Any) -> Causes:
-    """No hook may sleep longer than the pod has to stop."""
+    """Refuse sleep hooks longer than the termination grace period."""
     grace = new.get("terminationGracePeriodSeconds", 0)
     detail = f"must be non-negative and less than terminationGracePeriodSeconds ({grace})"
     return [
@@ -200,7 +200,7 @@ def _check_claim_source(new: Any, old: Any) -> Causes:
 
 
 def _check_sysctls(new: Any, old: Any) -> Causes:
-    """Names of kernel parameters, each once."""
+    """Check the names of sysctls, each at most once."""
     detail = f"must have at most {_MAX_SYSCTL} characters and match regex ^{_SYSCTL}$"
     names = [sysctl.get("name", "") for sysctl in new]
     found: list[Cause] = []

@@ -1,11 +1,9 @@
-"""Rules of pod templates, wherever they stand, and of PodTemplates, which are nothing else.
+"""Validation of pod templates, PodTemplates and volume claim templates.
 
-What is wrong with a template's labels is told beside its spec, not below its metadata, where
-clients of the API expect it.
+Kubernetes reports faults of a template's labels beside its spec, not below its metadata.
 
-Rules of templates of volume claims, and the volumes that they give to pods made beside them.
-
-A pod may mount what only a claim template brings; `with_claims` is the pod template to judge then.
+A pod may mount a volume that only a claim template defines. `add_claim_volumes` returns the pod
+template with these volumes, which is then validated.
 """
 
 from __future__ import annotations
@@ -52,15 +50,15 @@ check_pod_template: Check = struct(("template", POD_TEMPLATE_SPEC))
 
 
 def claim_template_name(template: Object) -> str:
-    """What mounts call the claims of a template."""
+    """Return the volume name of a claim template."""
     name: str = template.get("metadata", {}).get("name", "")
     return name
 
 
 def add_claim_volumes(template: Object, names: Sequence[str]) -> Object:
-    """A pod template with a volume for each claim that it does not have a volume for itself.
+    """Return a pod template with a volume for each claim template without one.
 
-    A name that no volume can have is wrong where it stands, and not told of a second time here.
+    A template whose name is no valid volume name is skipped; its own check reports it.
     """
     spec = template.get("spec", {})
     own = {volume.get("name") for volume in spec.get("volumes", ())}
@@ -75,14 +73,14 @@ def add_claim_volumes(template: Object, names: Sequence[str]) -> Object:
 
 
 def mounted_volume_names(template: Object) -> Iterator[str]:
-    """The names of all volumes that containers of a pod template mount."""
+    """Return the names of all volumes that the containers mount."""
     spec = template.get("spec", {})
     for field in CONTAINER_FIELDS:
         for container in spec.get(field, ()):
             yield from (mount.get("name", "") for mount in container.get("volumeMounts", ()))
 
 
-#: A template of claims.
+#: A volume claim template.
 VOLUME_CLAIM_TEMPLATE: Check = all_of(
     struct(("metadata", struct(("name", mandatory(string_format(validate_dns_label)))))),
     check_persistent_volume_claim,

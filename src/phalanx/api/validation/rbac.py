@@ -1,4 +1,4 @@
-"""Rules of roles, and of the bindings that give them to somebody."""
+"""Validation of roles and role bindings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SUBJECT_KINDS = ("ServiceAccount", "User", "Group")
 
 
 def _check_policy_rule(new: Any, old: Any) -> Causes:
-    """Verbs on resources, or on paths that are none, never both."""
+    """Require verbs on resources or on non-resource URLs, not on both."""
     found: list[Cause] = []
     if not new.get("verbs"):
         found.append(required("verbs", "verbs must contain at least one value"))
@@ -75,7 +75,7 @@ check_cluster_role: Check = struct(
 
 
 def _check_subject(new: Any, old: Any) -> Causes:
-    """Accounts are objects of the cluster; users and groups are only names."""
+    """Check a subject: a ServiceAccount has a namespace, users and groups are names only."""
     kind, name, group = (new.get(field, "") for field in ("kind", "name", "apiGroup"))
     found = [] if name else [required("name")]
     if kind not in _SUBJECT_KINDS:
@@ -87,7 +87,7 @@ def _check_subject(new: Any, old: Any) -> Causes:
 
 
 def _check_subject_namespace(new: Any, old: Any) -> Causes:
-    """Outside of any namespace an account must say which one is its."""
+    """Require a namespace for ServiceAccounts in a ClusterRoleBinding."""
     if new.get("kind") != "ServiceAccount" or new.get("namespace"):
         return ()
     return [required("namespace")]

@@ -1,10 +1,9 @@
-"""Rules: what is wrong with an object, as a cause per field. Rows per kind, walked generically.
+"""The checks of every kind and subresource.
 
-`validate` is the only door: the server calls it before every write, with the stored object on an
-update. A kind has a check for its main resource and one per subresource that has rules; all of them
-are built from the words of `checks.py`. Never changes an object, never looks at another one.
-
-Rules that hold only while a gate is on. Rows, beside those of `table.py`.
+`validate` is the only entry point: the server calls it before every write, with the stored object
+on an update. A kind has a check for its main resource and one per subresource with checks of its
+own, all built from the combinators of `checks.py`. Checks that depend on a feature gate are rows of
+their own. Validation never changes an object and never reads another one.
 """
 
 from __future__ import annotations
@@ -69,14 +68,14 @@ from phalanx.api.validation.secret import check_secret
 from phalanx.api.validation.service import check_service
 from phalanx.api.wire import Object
 
-#: What a ConfigMap may hold, in bytes.
+#: Maximum size of a ConfigMap's data, in bytes.
 MAX_CONFIG_MAP_SIZE = 1024 * 1024
 
 _IMMUTABLE_MESSAGE = "field is immutable when `immutable` is set"
 
 
 def validate(kind: Kind, new: Object, old: Object | None, subresource: str = "") -> list[Cause]:
-    """What is wrong with an object, or with a subresource of it, as it is to be stored."""
+    """Return the causes for which an object or one of its subresources is refused."""
     check = _CHECKS.get((kind.qualified_name, subresource))
     causes = check(new, CREATED if old is None else old) if check else ()
     return list(dict.fromkeys((*check_metadata(kind, new, old), *causes)))
@@ -155,7 +154,7 @@ def _check_positive(new: Any, old: Any) -> Causes:
 
 
 def _check_strategy(new: Any, old: Any) -> Causes:
-    """Told one level too deep, where clients of the API expect it."""
+    """Check the strategy; Kubernetes reports the cause one level too deep."""
     known = one_of("OldestEmulationVersion")
     return prefix_causes(
         "strategy", (string_format(validate_label_key) if "/" in new else known)(new, old)
@@ -187,9 +186,9 @@ _LEASE = struct(
 
 
 def _check_event_namespace(new: Any, old: Any) -> Causes:
-    """An Event stands beside its object; what has no namespace is told of in `default`.
+    """Require the namespace of the involved object; cluster-scoped objects use `default`.
 
-    In the new style it may stand elsewhere.
+    Events of events.k8s.io/v1 may be in another namespace.
     """
     own = new["metadata"].get("namespace", "")
     about = new.get("involvedObject", {}).get("namespace", "")
@@ -236,7 +235,7 @@ def _check_event_type(new: Any, old: Any) -> Causes:
 
 
 def _check_event_immutable(new: Any, old: Any) -> Causes:
-    """An Event that came in the new style is told once; only its series goes on."""
+    """Refuse changes of an events.k8s.io/v1 Event other than of its series."""
     if old is CREATED:
         return ()
     kept = [key for key in {**old, **new} if key not in ("metadata", "series")]
@@ -258,7 +257,7 @@ def _check_namespace_finalizers(new: Any, old: Any) -> Causes:
 
 _NAMESPACE = struct(("spec", struct(("finalizers", optional(_check_namespace_finalizers)))))
 
-#: By the kind as messages call it, and the subresource.
+#: Checks by qualified kind and subresource.
 _CHECKS: Mapping[tuple[str, str], Check] = {
     (kind.qualified_name, part): check
     for kind, part, check in (
@@ -311,7 +310,7 @@ _CHECKS: Mapping[tuple[str, str], Check] = {
 
 
 class GatedRule(NamedTuple):
-    """A rule of a kind, and the gate without which it is none."""
+    """A check of a kind that applies only while its feature gate is on."""
 
     gate: str
     kind: Kind
@@ -326,7 +325,7 @@ GATED_RULES = (
 def check_gated_rules(
     gates: FeatureGates, kind: Kind, new: Object, old: Object | None
 ) -> list[Cause]:
-    """What is wrong with an object by the rules that are on."""
+    """Return the causes of the checks whose feature gates are on."""
     return [
         cause
         for rule in GATED_RULES

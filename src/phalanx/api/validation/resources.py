@@ -1,7 +1,4 @@
-"""Rules of resources: their names, their quantities, and how requests and limits go together.
-
-Rules of ResourceQuotas, what a namespace may use in all, and of LimitRanges, what one may.
-"""
+"""Validation of resource names, quantities, requests and limits, ResourceQuotas and LimitRanges."""
 
 from __future__ import annotations
 
@@ -36,18 +33,18 @@ _NATIVE_DOMAIN = "kubernetes.io/"
 
 
 def is_extended_resource(name: str) -> bool:
-    """Whether a resource is not Kubernetes' own, such as `nvidia.com/gpu`."""
+    """Whether a resource is not one of Kubernetes' own, such as `nvidia.com/gpu`."""
     return "/" in name and _NATIVE_DOMAIN not in name and not name.startswith("requests.")
 
 
 def allows_overcommit(name: str) -> bool:
-    """Whether more of a resource may be used than was asked for."""
+    """Whether the limit of a resource may exceed its request."""
     return not is_extended_resource(name) and not name.startswith(HUGE_PAGES)
 
 
 @cached_validator
 def resource_name_faults(name: str) -> Sequence[str]:
-    """What is wrong with the name of a container's resource."""
+    """Return the faults of a container resource's name."""
     if faults := validate_label_key(name):
         return faults
     if "/" in name:
@@ -63,7 +60,7 @@ def resource_name_faults(name: str) -> Sequence[str]:
 
 
 def quantity_faults(name: str, quantity: str) -> list[str]:
-    """What is wrong with an amount of a resource."""
+    """Return the faults of a quantity."""
     number = exact_value(quantity)
     faults = [] if number.numerator >= 0 else ["must be greater than or equal to 0"]
     whole = number.denominator == 1 or not (is_extended_resource(name) or name == "pods")
@@ -71,7 +68,7 @@ def quantity_faults(name: str, quantity: str) -> list[str]:
 
 
 def check_resources(new: Any, old: Any) -> Causes:
-    """Requests and limits of a container."""
+    """Check the requests and limits of a container."""
     resources = new or {}
     limits, requests = resources.get("limits", {}), resources.get("requests", {})
     return [
@@ -119,7 +116,7 @@ def _check_huge_pages(quantities: dict[str, str]) -> list[Cause]:
 
 
 def check_container_claims(claims: list[dict[str, Any]], known: list[str]) -> list[Cause]:
-    """What is wrong with the claims that a container names, given those of its pod."""
+    """Return the causes of a container's claims, given the claims of its pod."""
     if not claims:
         return []
     suffix = f": {', '.join(known)}" if known else " which is empty"
@@ -136,7 +133,7 @@ def check_container_claims(claims: list[dict[str, Any]], known: list[str]) -> li
 
 # --------------------------------------------------------------------------------------- quotas
 
-#: What can be counted or summed up over a namespace, besides what has a qualified name.
+#: Resources that a quota can count or sum up, in addition to qualified names.
 _COUNTED_RESOURCES = (
     "pods", "services", "replicationcontrollers", "resourcequotas", "secrets", "configmaps",
     "persistentvolumeclaims", "services.nodeports", "services.loadbalancers",
@@ -151,7 +148,7 @@ _SCOPES = (
 )  # fmt: skip
 _CONFLICTING_SCOPES = (("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating"))
 _OPERATORS_WITH_VALUES, _OPERATORS_WITHOUT_VALUES = ("In", "NotIn"), ("Exists", "DoesNotExist")
-#: Scopes that say something by themselves, so that a selector can only ask whether they hold.
+#: Scopes without values: a selector can only use the operator Exists.
 _EXISTS_ONLY_SCOPES = ("BestEffort", "NotBestEffort", "Terminating", "NotTerminating")
 
 
@@ -239,7 +236,7 @@ check_resource_quota_status: Check = struct(
 _LIMIT_TYPES = ("Pod", "Container", "PersistentVolumeClaim")
 _LIMIT_FIELDS = ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio")
 _FORBIDDEN_FOR_PODS = ("default", "defaultRequest")
-#: Of each pair the first may not be more than the second.
+#: In each pair the first value must not exceed the second.
 _ORDERED_FIELDS = (
     ("min", "max"),
     ("min", "defaultRequest"),
@@ -278,7 +275,8 @@ def _check_limit_order(new: Any, old: Any) -> Causes:
         for name, amount in new.get(low, {}).items():
             bound = new.get(high, {}).get(name)
             if bound is not None and exact_value(amount) > exact_value(bound):
-                detail = f"{_FIELD_NAMES[low]} value {amount} is greater than {_FIELD_NAMES[high]} value {bound}"
+                low_name, high_name = _FIELD_NAMES[low], _FIELD_NAMES[high]
+                detail = f"{low_name} value {amount} is greater than {high_name} value {bound}"
                 found.append(invalid(f"{low}[{name}]", amount, detail))
     for name, ratio in new.get("maxLimitRequestRatio", {}).items():
         if exact_value(ratio) < 1:
@@ -288,7 +286,7 @@ def _check_limit_order(new: Any, old: Any) -> Causes:
 
 
 def _check_limit_fields(new: Any, old: Any) -> Causes:
-    """What limits of a type can say, and must."""
+    """Check which fields a limit of a type supports and requires."""
     if new.get("type") == "Pod":
         detail = "may not be specified when `type` is 'Pod'"
         return [forbidden(part, detail) for part in _FORBIDDEN_FOR_PODS if new.get(part)]

@@ -1,6 +1,6 @@
-"""What a schema asks of texts and numbers: one part per keyword, in the words that clients know.
+"""Checks of strings and numbers by the keywords of a schema, with Kubernetes' messages.
 
-Put together with the rest in `custom/checks.py`.
+`custom_resources/schema_validation.py` combines them with the checks of objects and lists.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from phalanx.api.formats import FORMATS
 from phalanx.api.regex import compile_pattern
 from phalanx.api.wire import Object
 
-#: (value, what stood there before or CREATED, where that is) -> what is wrong.
+#: (value, previous value or CREATED, path) -> causes.
 SchemaCheck = Callable[[Any, Any, str], Causes]
-#: What one keyword asks: (value, where it is) -> what is wrong.
+#: The check of one keyword: (value, path) -> causes.
 KeywordCheck = Callable[[Any, str], Causes]
 
 _INTEGER_LIMITS = {"int32": 2**31, "int64": 2**63}
-#: Quotients of floats are whole up to this.
+#: Tolerance for `multipleOf` with floats.
 _TOLERANCE = 1e-9
 
 
 def invalid_value(path: str, value: Any, ask: str) -> Causes:
-    """A value that is not as it should be."""
+    """Return the cause of an invalid value."""
     return [invalid(path, value, f"{path} in body {ask}")]
 
 
 def wrong_type(path: str, value: str, wanted: str) -> Causes:
-    """A value of another type or format than wanted."""
+    """Return the cause of a value of a wrong type or format."""
     shown = orjson.dumps(value).decode()
     text = f"Invalid value: {shown}: {path} in body must be of type {wanted}: {shown}"
     return [Cause(path, "FieldValueTypeInvalid", text)]
@@ -42,13 +42,13 @@ def wrong_type(path: str, value: str, wanted: str) -> Causes:
 def compile_keywords(
     schema: Object, compilers: Iterable[tuple[str, Callable[[Any, Object], KeywordCheck | None]]]
 ) -> list[KeywordCheck]:
-    """The parts that keywords of a schema ask for."""
+    """Compile the checks of a schema's keywords."""
     made = [make(schema[key], schema) for key, make in compilers if key in schema]
     return [part for part in made if part is not None]
 
 
 def _scalar_check(kinds: tuple[type, ...], parts: Sequence[KeywordCheck]) -> SchemaCheck | None:
-    """Parts that are about values of some types."""
+    """Combine checks that apply to values of some types."""
 
     def check(value: Any, old: Any, path: str) -> Causes:
         if value.__class__ not in kinds:
@@ -94,7 +94,7 @@ def _format(name: str, schema: Object) -> KeywordCheck | None:
 
 
 def compile_string_check(schema: Object) -> SchemaCheck | None:
-    """What a schema asks of texts."""
+    """Compile the check of strings."""
     makers = (
         ("maxLength", _max_length), ("minLength", _min_length), ("pattern", _pattern),
         ("format", _format),
@@ -158,7 +158,7 @@ def _format_number(value: float) -> str:
 
 
 def compile_number_check(schema: Object) -> SchemaCheck | None:
-    """What a schema asks of numbers."""
+    """Compile the check of numbers."""
     makers = (
         ("format", _integer_range),
         ("multipleOf", _multiple_of),
@@ -169,24 +169,24 @@ def compile_number_check(schema: Object) -> SchemaCheck | None:
 
 
 def compile_enum_check(schema: Object) -> SchemaCheck | None:
-    """Which values a schema allows, if it names them."""
+    """Compile the check of enumerated values, if the schema lists them."""
     allowed = schema.get("enum")
     if not allowed:
         return None
     known = frozenset(json_identity(value) for value in allowed)
-    told = [one if isinstance(one, str) else orjson.dumps(one).decode() for one in allowed]
+    supported = [one if isinstance(one, str) else orjson.dumps(one).decode() for one in allowed]
     nullable = schema.get("nullable", False)
 
     def check(value: Any, old: Any, path: str) -> Causes:
         if (value is None and nullable) or json_identity(value) in known:
             return ()
-        return [unsupported(path, value, told)]
+        return [unsupported(path, value, supported)]
 
     return check
 
 
 def json_identity(value: Any) -> Hashable:
-    """What two values have in common if they are the same JSON: 1 is 1.0, but not true."""
+    """Return a key that equal JSON values share: 1 equals 1.0, but not true."""
     if value.__class__ is str:
         return str(value)
     if value.__class__ is int or value.__class__ is float:

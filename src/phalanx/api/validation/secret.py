@@ -1,4 +1,4 @@
-"""Rules of Secrets: their keys, their size, and what each known type must hold."""
+"""Validation of Secrets: keys, size and the keys that each known type requires."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phalanx.api.formats import validate_config_key
 from phalanx.api.validation.checks import CREATED, IMMUTABLE, Check, all_of
 from phalanx.api.wire import Object
 
-#: What a Secret may hold, in bytes.
+#: Maximum size of a Secret's data, in bytes.
 MAX_SECRET_SIZE = 1024 * 1024
 SERVICE_ACCOUNT_ANNOTATION = "kubernetes.io/service-account.name"
 _IMMUTABLE_MESSAGE = "field is immutable when `immutable` is set"
@@ -46,7 +46,7 @@ def _check_size(new: Any, old: Any) -> Causes:
 
 
 def _mandatory_keys(*keys: str) -> Check:
-    """All of these keys."""
+    """Require all these keys."""
 
     def check(new: Any, old: Any) -> Causes:
         return [required(f"data[{key}]") for key in keys if key not in new.get("data", {})]
@@ -55,7 +55,7 @@ def _mandatory_keys(*keys: str) -> Check:
 
 
 def _any_mandatory_key(*keys: str) -> Check:
-    """At least one of these keys."""
+    """Require at least one of these keys."""
 
     def check(new: Any, old: Any) -> Causes:
         missing = _mandatory_keys(*keys)(new, old)
@@ -65,7 +65,7 @@ def _any_mandatory_key(*keys: str) -> Check:
 
 
 def _json_object_key(key: str) -> Check:
-    """A key that holds a JSON object; what it holds instead is not repeated."""
+    """Require that a key holds a JSON object; the cause does not quote the content."""
 
     def check(new: Any, old: Any) -> Causes:
         content = new.get("data", {}).get(key)

@@ -1,4 +1,4 @@
-"""Rules of Services: ports, addresses, and which settings go with which type."""
+"""Validation of Services: ports, addresses and the fields of each type."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _SERVICE_PORT = struct(
 
 
 def _check_unique_ports(new: Any, old: Any) -> Causes:
-    """Several ports are told apart by name, and by number and protocol."""
+    """Require unique names, and unique pairs of port and protocol."""
     found: list[Cause] = []
     if len(new) > 1:
         unnamed = (at for at, port in enumerate(new) if not port.get("name"))
@@ -86,7 +86,7 @@ def _check_no_node_ports(new: Any, old: Any) -> Causes:
 
 
 def _check_addresses(new: Any, old: Any) -> Causes:
-    """An address of the cluster, none at all, or a name somewhere else."""
+    """Check cluster IPs: valid addresses, None, or absent for ExternalName."""
     kind, addresses = new.get("type"), new.get("clusterIPs") or _as_list(new.get("clusterIP"))
     if kind == "ExternalName":
         found = _check_external_name(new.get("externalName", ""))
@@ -114,7 +114,7 @@ def _check_external_name(name: str) -> list[Cause]:
 
 
 def _check_address_immutable(new: Any, old: Any) -> Causes:
-    """An address is kept as long as the Service has any."""
+    """Refuse a change of the cluster IP while the type has one."""
     if old is CREATED or "ExternalName" in (new.get("type"), (old or {}).get("type")):
         return ()
     before = (old or {}).get("clusterIP")
@@ -144,7 +144,7 @@ def _check_session_affinity(new: Any, old: Any) -> Causes:
 
 
 def _check_external_traffic_policy(new: Any, old: Any) -> Causes:
-    """Traffic from outside is a matter of those that have any."""
+    """Allow externalTrafficPolicy only for Services with external traffic."""
     if new.get("type") in EXTERNAL_TYPES or new.get("externalIPs"):
         return ()
     if not new.get("externalTrafficPolicy"):

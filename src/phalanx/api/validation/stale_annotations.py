@@ -1,9 +1,8 @@
-"""Marks on pods and templates of pods, held against the group that they name.
+"""Removes annotations of an old `workloadRef` from pods and templates that name another group.
 
-A `workloadRef` leaves marks behind, from which a controller makes the group (`podlinks.py`).
-Whoever names another group later, by whatever request, knows nothing of them: they would have a
-group made that nobody asked for. So they go from all that is written and is of another group, or
-of none.
+A `workloadRef` is converted to annotations from which a controller creates the PodGroup
+(`conversion/workload_references.py`). A later write that names another group does not know them;
+left in place, they would create a group that the user did not ask for.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from phalanx.api.wire import Object
 
 
 def drop_stale_workload_annotations(struct: str, obj: Object) -> None:
-    """Take marks off in place, wherever pods stand in an object of a struct."""
+    """Remove stale annotations in place from all pods and templates in an object."""
     site = _pod_spec_site(struct)
     if site is not None:
         _drop_below(site, obj)
@@ -41,7 +40,7 @@ def _drop_below(site: FieldTree[None], value: Any) -> None:
 
 
 def _drop_from_pod(owner: Object, spec: Object) -> None:
-    """The marks of one pod or template."""
+    """Remove the stale annotations of one pod or template."""
     meta = owner.get("metadata") or {}
     said = meta.get("annotations") or {}
     if not said or not any(mark in said for mark in WORKLOAD_ANNOTATIONS):

@@ -1,11 +1,10 @@
-"""Rules for the schema of a custom resource: it must be structural.
+"""Validation of the schemas of custom resources: they must be structural.
 
-Fields, items and their types are told once, outside of combinations (allOf, anyOf, oneOf, not);
-these only narrow the values down. So it is known of every field what it is, and a walk can drop,
-fill and own fields without trying alternatives. Part of the rules of definitions (`crd.py`).
+Fields, items and their types are declared outside of combinators (allOf, anyOf, oneOf, not), which
+only restrict values. So the type of every field is known, and pruning, defaulting and field
+management need no alternatives. Called by `custom_resource_definition.py`.
 
-A schema is a tree of schemas; a rule looks at one of them: the schema, where it stands, and at what
-level (the root, a field, an item).
+A schema is a tree; each check looks at one schema, its path and its level (root, field, item).
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from phalanx.api.validation.checks import CREATED, find_duplicate_values
 from phalanx.api.wire import Object
 
 JSON_SCHEMA_PROPS = "apiextensions.v1.JSONSchemaProps"
-#: Where the definition of a schema says "anything", and another schema may stand.
+#: Fields that are untyped in the definition of JSONSchemaProps and hold nested schemas.
 NESTED_SCHEMA_KEYS = ("items", "additionalProperties", "additionalItems")
 _COMBINATORS = ("allOf", "anyOf", "oneOf")
 _TYPES = ("array", "boolean", "integer", "number", "object", "string")
@@ -52,7 +51,7 @@ _MISSING_TYPE_MESSAGES = {
     "item": "must not be empty for specified array items",
     "field": "must not be empty for specified object fields",
 }
-#: What may not stand in a combination.
+#: Keywords that are forbidden inside combinators.
 _FORBIDDEN_IN_COMBINATORS = {
     "type": "must be empty to be structural",
     "additionalProperties": "must be undefined to be structural",
@@ -74,7 +73,7 @@ _SchemaRule = Callable[[Object, str, str], Causes]
 
 
 def check_schema(schema: Object, path: str) -> Causes:
-    """What is wrong with a schema."""
+    """Return the causes of a schema."""
     if misfits := list(_check_shapes(schema, path)):
         return misfits
     found = [
@@ -83,7 +82,7 @@ def check_schema(schema: Object, path: str) -> Causes:
         for rule in _SCHEMA_RULES
         for cause in rule(one, place, level)
     ]
-    # Rules and defaults can be judged only by a schema that is sound.
+    # CEL rules and defaults can be checked only against a valid schema.
     return (
         found
         or _check_cel_rules(schema, path)
@@ -92,7 +91,7 @@ def check_schema(schema: Object, path: str) -> Causes:
 
 
 def _walk_schemas(schema: Object, path: str, level: str) -> Iterator[tuple[Object, str, str]]:
-    """A schema and those that tell fields and items; not those in combinations."""
+    """Yield a schema and the schemas of its fields and items, without combinators."""
     yield schema, path, level
     for name, one in schema.get("properties", {}).items():
         yield from _walk_schemas(one, f"{path}.properties[{name}]", "field")
@@ -102,7 +101,7 @@ def _walk_schemas(schema: Object, path: str, level: str) -> Iterator[tuple[Objec
 
 
 def _check_shapes(schema: Object, path: str) -> Iterator[Cause]:
-    """Schemas of a wrong shape, where nothing but their definition's "anything" was asked."""
+    """Refuse nested schemas of a wrong JSON type."""
     for place, inner in _nested_schemas(schema, path):
         if isinstance(inner, bool) and not place.endswith("items"):
             continue
@@ -118,7 +117,7 @@ def _check_shapes(schema: Object, path: str) -> Iterator[Cause]:
 
 
 def _nested_schemas(schema: Object, path: str) -> Iterator[tuple[str, Any]]:
-    """Every open place in a schema and in those that are known to be schemas."""
+    """Yield every nested schema with its path."""
     for key in NESTED_SCHEMA_KEYS:
         if key in schema:
             yield f"{path}.{key}", schema[key]
@@ -136,11 +135,11 @@ def _combined_schemas(schema: Object, path: str) -> Iterator[tuple[str, Object]]
         yield f"{path}.not", schema["not"]
 
 
-# ------------------------------------------------------------------------------------ one by one
+# ---------------------------------------------------------------------------------- single schemas
 
 
 def _check_supported(schema: Object, path: str, level: str) -> Causes:
-    """Nothing that we could not honour."""
+    """Refuse keywords that Kubernetes does not support."""
     found = [forbidden(f"{path}.{key}", f"{key} is not supported") for key in _UNSUPPORTED
              if key in schema]  # fmt: skip
     if schema.get("uniqueItems"):
@@ -200,7 +199,7 @@ def _check_items_and_properties(schema: Object, path: str, level: str) -> Causes
 
 
 def _check_extensions(schema: Object, path: str, level: str) -> Causes:
-    """Extensions that exclude or need each other."""
+    """Check `x-kubernetes-*` extensions that exclude or require each other."""
     found: list[Cause] = []
     if schema.get(INT_OR_STRING):
         found += [
@@ -230,7 +229,7 @@ def _check_extensions(schema: Object, path: str, level: str) -> Causes:
 
 
 def _check_metadata(schema: Object, path: str, level: str) -> Causes:
-    """What every object has is known: a schema may restrict names, and nothing else."""
+    """Allow only name and generateName restrictions in the schema of metadata."""
     if level != "root" and not schema.get(EMBEDDED_RESOURCE):
         return ()
     fields = schema.get("properties", {})
@@ -241,9 +240,9 @@ def _check_metadata(schema: Object, path: str, level: str) -> Causes:
         if name in fields and fields[name].get("type") != kind
     ]
     meta = fields.get("metadata", {})
-    told = [key for key in meta if key not in ("type", "properties")]
+    other_keywords = [key for key in meta if key not in ("type", "properties")]
     known = all(name in ("name", "generateName") for name in meta.get("properties", {}))
-    if level == "root" and (told or not known):
+    if level == "root" and (other_keywords or not known):
         detail = (
             "must not specify anything other than name and generateName, but metadata is "
             "implicitly specified"
@@ -310,11 +309,11 @@ def _check_map_items(items: Object, keys: list[str], path: str) -> Causes:
     return found
 
 
-# ------------------------------------------------------------------------------------ combinations
+# ------------------------------------------------------------------------------------- combinators
 
 
 def _check_combinators(schema: Object, path: str, level: str) -> Causes:
-    """What stands in a combination narrows down what stands outside of it, and nothing more."""
+    """Require that a combinator only restricts what is declared outside of it."""
     return [
         cause
         for place, one in _narrowing_schemas(schema, schema, path)
@@ -323,7 +322,7 @@ def _check_combinators(schema: Object, path: str, level: str) -> Causes:
 
 
 def _narrowing_schemas(one: Object, schema: Object, path: str) -> Iterator[tuple[str, Object]]:
-    """What a schema combines, but for the one way in which types may be told there."""
+    """Yield the schemas inside combinators, except the IntOrString pattern."""
     if schema.get(INT_OR_STRING) and one.get("anyOf") == _INT_OR_STRING_TYPES:
         one = {key: value for key, value in one.items() if key != "anyOf"}
     return _combined_schemas(one, path)
@@ -353,11 +352,11 @@ def _check_nested(one: Object, schema: Object, path: str, outside: str) -> Itera
         yield from _check_nested(inner, schema, place, outside)
 
 
-# ------------------------------------------------------------------------------- rules and defaults
+# --------------------------------------------------------------------------- CEL rules and defaults
 
 
 def _check_cel_rules(schema: Object, path: str) -> Causes:
-    """What is wrong with rules in CEL. The language is loaded when somebody first uses it."""
+    """Return the causes of CEL rules; `cel` is imported on first use to keep start-up fast."""
     if not has_rules(schema):
         return ()
     from phalanx.api.cel.validation_rules import check_rules
@@ -366,7 +365,7 @@ def _check_cel_rules(schema: Object, path: str) -> Causes:
 
 
 def _check_default(schema: Object, path: str) -> Causes:
-    """A default must be what it would fill in: known to its own schema, and valid."""
+    """Require that a default is pruned and valid by its own schema."""
     if "default" not in schema:
         return ()
     default, place = deepcopy(schema["default"]), f"{path}.default"

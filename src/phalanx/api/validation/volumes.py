@@ -1,9 +1,4 @@
-"""Rules of a pod's volumes, and of the mounts that refer to them.
-
-Sources that a PersistentVolume may have too are public.
-
-Rules of PersistentVolumes and of the claims on them.
-"""
+"""Validation of volumes, volume mounts, PersistentVolumes and PersistentVolumeClaims."""
 
 from __future__ import annotations
 
@@ -71,10 +66,10 @@ def _check_projection(new: Any, old: Any) -> Causes:
 HOST_PATH: Check = struct(
     ("path", mandatory(_check_no_parent_segments)), ("type", optional(one_of(*_HOST_PATH_TYPES)))
 )
-#: A share on a server.
+#: An NFS share.
 NFS_VOLUME: Check = struct(("server", non_empty), ("path", non_empty))
 
-#: What is checked of the commonest volume sources; the others are only counted.
+#: Checks of the common volume sources; other sources are only counted.
 _VOLUME_SOURCES: Mapping[str, Check] = {
     "configMap": struct(("name", non_empty), ("items", optional(each(_KEY_ITEM))), _DEFAULT_MODE),
     "csi": struct(("driver", non_empty)),
@@ -111,7 +106,7 @@ VOLUMES: Check = all_of(
 
 
 def check_mounts(containers: Sequence[Object], volumes: Collection[str]) -> list[Cause]:
-    """Mounts and devices of volumes that the pod does not have."""
+    """Refuse mounts and devices of volumes that the pod does not define."""
     return [
         not_found(f"[{at}].{sort}[{number}].name", mount.get("name", ""))
         for at, container in enumerate(containers)
@@ -144,12 +139,12 @@ def _check_positive_quantity(place: str, amount: str) -> list[Cause]:
 
 # --------------------------------------------------------------------------------------- volume
 
-#: What a volume's spec says besides where it is.
+#: Fields of a PersistentVolume's spec that are no volume source.
 _NON_SOURCE_FIELDS = (
     "accessModes", "capacity", "claimRef", "mountOptions", "nodeAffinity",
     "persistentVolumeReclaimPolicy", "storageClassName", "volumeAttributesClassName", "volumeMode",
 )  # fmt: skip
-#: What is checked of the commonest sources; the others are only counted.
+#: Checks of the common volume sources; other sources are only counted.
 _PERSISTENT_SOURCES: Mapping[str, Check] = {
     "csi": struct(("driver", non_empty), ("volumeHandle", non_empty)),
     "hostPath": HOST_PATH,
@@ -179,7 +174,7 @@ def _check_capacity(new: Any, old: Any) -> Causes:
 
 
 def _check_volume_immutable(new: Any, old: Any) -> Causes:
-    """A volume is where it is; who may use it is said once."""
+    """Refuse changes of the source and, once it is set, of the node affinity."""
     if old is CREATED or not old:
         return ()
     found: list[Cause] = []
@@ -218,14 +213,14 @@ def _check_has_access_mode(new: Any, old: Any) -> Causes:
 
 
 def _check_requested_size(new: Any, old: Any) -> Causes:
-    """Told at the resources, where clients of the API expect it."""
+    """Check the requested size; Kubernetes reports the cause at the resources."""
     asked = (new or {}).get("requests", {}).get(_STORAGE)
     place = f"[{_STORAGE}]"
     return [required(place)] if asked is None else _check_positive_quantity(place, asked)
 
 
 def _check_claim_immutable(new: Any, old: Any) -> Causes:
-    """A claim finds its volume once; bound, it may ask for more room or another class."""
+    """Refuse changes of a claim, except of requested storage and class once it is bound."""
     if old is CREATED:
         return ()
     after, before = new.get("spec", {}), old.get("spec", {})
@@ -244,7 +239,7 @@ def _check_claim_immutable(new: Any, old: Any) -> Causes:
 
 
 def _immutable_part(spec: Object, before: Object, *, bound: bool) -> Object:
-    """A spec without what may change."""
+    """Return a spec without the fields that may change."""
     settable = [name for name in ("volumeName", "storageClassName") if not before.get(name)]
     free = ("resources", "volumeAttributesClassName") if bound else ()
     return {key: inner for key, inner in spec.items() if key not in (*settable, *free)}
