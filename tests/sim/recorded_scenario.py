@@ -113,7 +113,7 @@ class Kubelets:
     """Bound pods run, deleted pods go, unless they are annotated to hold on."""
 
     def __init__(self, plane: ControlPlane, informers: Informers, clock: LoopClock) -> None:
-        self._pods, self._clock = informers.of(POD, Pod).cache, clock
+        self._pods, self._clock = informers.of(Pod).cache, clock
         self._loop: ReconcileLoop[Key] = ReconcileLoop(plane.client("kubelets"), self._reconcile)
         self._pods.subscribe(self._changed)
 

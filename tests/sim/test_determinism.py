@@ -12,10 +12,10 @@ from phalanx.sim.simulation import run_scenario
 FOLDER = Path(__file__).parent.parent / "scenarios"
 PROGRAM = """
 import pathlib, sys
-from phalanx.sim.simulation import run
-from phalanx.sim.scenario import parse
+from phalanx.sim.simulation import run_scenario
+from phalanx.sim.scenario import parse_scenario
 for file in sorted(pathlib.Path(sys.argv[1]).glob("*.yaml"))[::3]:
-    timeline = run(parse(file.read_text()))
+    timeline = run_scenario(parse_scenario(file.read_text()))
     print(file.stem, timeline.digest, timeline.text(decimals=9), sep="\\n")
 """
 

@@ -1,5 +1,11 @@
-"""The whole control plane in virtual time: scenarios in, timelines out.
+"""The simulator: the whole control plane in virtual time; scenarios in, timelines out.
 
-Read `run.py` first. The components are the ones that run in earnest; only the loop, the clock and
-the lots are the simulator's. Looks at a cluster as any client does; never changes how one works.
+    simulation.py                        runs a scenario; start reading here scenario.py, events.py,
+    fields.py    the scenario file driver.py                            turns events into API
+    requests, as users and kubelets send them observer.py, timeline.py             follow the API
+    and describe what happened invariants.py, group_tree_oracle.py  what must hold after every
+    transaction virtual_time.py                      an event loop whose clock jumps to the next
+    timer
+
+The components are the real ones; only event loop, clock and randomness are simulated.
 """

@@ -1,8 +1,7 @@
-"""The nodes of a scenario, which come and go: Node objects and their simulated kubelets.
+"""Executes a scenario: each event becomes API requests, as a user or a kubelet sends them.
 
-Acts a scenario out: each event becomes requests to the API, as a user or a kubelet sends them.
-
-Between `scenario`, which says what happens, and the control plane, of which it has only a client.
+Stands between `scenario` and the control plane, of which it has only a client. `ScenarioNodes`
+registers the nodes of a scenario and runs their simulated kubelets.
 """
 
 from __future__ import annotations
@@ -49,17 +48,17 @@ from phalanx.sim.scenario import ScenarioMoment
 
 
 class ScenarioNodes:
-    """Registers nodes as they come and runs their kubelets while `run` runs."""
+    """Registers and removes nodes, and runs their kubelets while `run` runs."""
 
     def __init__(self, client: Client, clock: Clock, random: Random) -> None:
         self._client, self._clock = client, clock
         self._informers = Informers(client, random)
-        self._informers.of(POD, Pod)
-        self._informers.of(NODE, Node)
+        self._informers.of(Pod)
+        self._informers.of(Node)
         self._added: asyncio.Queue[HostedNodePool] = asyncio.Queue()
 
     async def run(self) -> None:
-        """Be the kubelets of all that came, until cancelled."""
+        """Run the kubelets of all registered nodes until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._informers.run())
             while True:
@@ -67,7 +66,7 @@ class ScenarioNodes:
                 group.create_task(arrived.run())
 
     async def add(self, new_nodes: Sequence[ScenarioNode]) -> None:
-        """Have nodes come, ready to be used and with no other taints than their own."""
+        """Register nodes that are ready and have only their own taints."""
         nodes = [SimulatedNode(one.name, one.allocatable, one.labels) for one in new_nodes]
         for node, machine in zip(nodes, new_nodes, strict=True):
             await self._client.create(NODE, node.manifest(timestamp(self._clock.now())))
@@ -76,7 +75,7 @@ class ScenarioNodes:
         self._added.put_nowait(HostedNodePool(self._client, self._informers, self._clock, nodes))
 
     async def remove(self, name: str) -> None:
-        """Have a node go, and then what was on it, as a cluster's garbage collection does."""
+        """Delete a node, then its pods, as pod garbage collection does."""
         await self._client.delete(NODE, Key("", name))
         lost = await self._client.list(POD, Pod, field_selector=f"spec.nodeName={name}")
         for pod in lost.items:
@@ -87,32 +86,32 @@ def _taint_objects(taints: Iterable[Taint]) -> list[Object]:
     return [{"key": one.key, "value": one.value, "effect": one.effect} for one in taints]
 
 
-#: Where everything happens.
+#: The namespace of all objects.
 NAMESPACE = "default"
 
 
 class ScenarioRejected(RuntimeError):
-    """The API server would not do what an event asks for: the scenario cannot go on."""
+    """The API server refused the request of an event; the scenario cannot continue."""
 
     def __init__(self, at: float, error: ApiError) -> None:
         super().__init__(f"at {at:g}: the API server refused: {error}")
 
 
 class ScenarioDriver:
-    """Makes the events of a scenario happen."""
+    """Executes the events of a scenario."""
 
     def __init__(self, client: Client, machines: ScenarioNodes) -> None:
         self._client, self._machines = client, machines
 
     async def create_priority_classes(self, moments: Iterable[ScenarioMoment]) -> None:
-        """Make the priority classes that pods and groups will name."""
+        """Create the priority classes that pods and groups refer to."""
         used = {_priority_of(event) for moment in moments for event in moment.events}
         for priority in sorted(used - {0}):
             wanted = {"metadata": {"name": _priority_class_name(priority)}, "value": priority}
             await self._client.create(PRIORITY_CLASS, wanted)
 
     async def run(self, moments: Iterable[ScenarioMoment], start: float) -> None:
-        """Have everything happen at its time, counted from `start`."""
+        """Execute all events at their times, relative to `start`."""
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as group:
             for moment in moments:
@@ -185,12 +184,12 @@ class ScenarioDriver:
         )
 
     async def _delete(self, target: EventTarget) -> None:
-        # The group first, so that whoever looks can tell an end from a loss.
+        # The group first, so that observers can tell a deletion from a loss.
         if target.is_gang:
             await self._client.delete(POD_GROUP, Key(NAMESPACE, target.name))
         pods = [pod.metadata for pod in await self._list_pods(target)]
-        wishes = [actions.Delete(POD, pod.key, pod.uid) for pod in pods]
-        await asyncio.gather(*(actions.perform(self._client, wish) for wish in wishes))
+        deletions = [actions.Delete(POD, pod.key, pod.uid) for pod in pods]
+        await asyncio.gather(*(actions.perform(self._client, deletion) for deletion in deletions))
 
     async def _ungate(self, target: EventTarget) -> None:
         free = {"spec": {"schedulingGates": None}}
@@ -216,7 +215,7 @@ class ScenarioDriver:
         return [pod for pod in listing.items if pod.group == key]
 
 
-#: What a kubelet says of a pod whose containers have all ended well.
+#: The status of a pod whose containers have all succeeded.
 _SUCCEEDED_STATUS: Object = {
     "phase": "Succeeded",
     "conditions": [
@@ -261,7 +260,7 @@ def _group_object(name: str, policy: Object, priority: int, options: GroupOption
 
 
 def _workload_ref(name: str) -> Object:
-    """The groups of a tree name a Workload, which need not be there."""
+    """Return a reference to a Workload, which need not exist."""
     return {"workloadName": "scenario", "templateName": name}
 
 
@@ -295,7 +294,7 @@ def _priority_fields(priority: int) -> Object:
 
 
 def _priority_of(event: ScenarioEvent) -> int:
-    """The priority that an event asks for, 0 if it asks for none."""
+    """Return the priority of an event; 0 by default."""
     match event:
         case CreateGang():
             return event.pods.template.priority

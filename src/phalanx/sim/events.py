@@ -1,7 +1,7 @@
-"""What can happen in a scenario: one frozen class and one row of READERS for each event.
+"""The events of a scenario: one frozen class and one row of READERS each.
 
-Read by `scenario`, acted out by `driver`. Names are checked here: every event speaks of what came
-before it.
+`scenario` reads them, `driver` executes them. Names are checked here: an event may only refer to
+objects of earlier events.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from phalanx.sim.fields import (
 
 @dataclass(frozen=True, slots=True)
 class ScenarioNode:
-    """A node: what it is called, what it has and what marks it."""
+    """A node: name, resources, labels and taints."""
 
     name: str
     allocatable: Mapping[str, str]
@@ -41,9 +41,9 @@ class ScenarioNode:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioPodTemplate:
-    """What each pod is like and asks for. Without `seconds` it runs until it is told to end.
+    """The template of pods. Without `seconds` a pod runs until it is finished by an event.
 
-    What the language has no word for is in `spec`, as a manifest has it.
+    `spec` holds all other fields, as in a manifest.
     """
 
     requests: Mapping[str, str]
@@ -58,7 +58,7 @@ class ScenarioPodTemplate:
 
 @dataclass(frozen=True, slots=True)
 class CreatePods:
-    """Pods come: the members of a gang, whether its PodGroup is there or not, or on their own."""
+    """Create pods: members of a gang, whether or not its PodGroup exists, or single pods."""
 
     names: tuple[str, ...]
     template: ScenarioPodTemplate
@@ -67,19 +67,19 @@ class CreatePods:
 
 @dataclass(frozen=True, slots=True)
 class GroupOptions:
-    """What a group asks for besides members: what it hangs from, where it must be, how it goes."""
+    """Fields of a group other than its members: parent, topology, disruption mode, priority."""
 
     parent: str = ""
-    #: A label whose value its nodes must share, and how near its members would like to be.
+    #: A label whose value the nodes of the group share, and the preferred topology.
     topology: str = ""
     preferred_topology: str = ""
-    #: Whether it is evicted as a whole.
+    #: Whether the disruption mode is All.
     evict_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CreateGang:
-    """A PodGroup comes, and then its first members. No `quorum`: a Basic group."""
+    """Create a PodGroup and its first members. Without `quorum` it is basic."""
 
     name: str
     min_count: int | None
@@ -89,7 +89,7 @@ class CreateGang:
 
 @dataclass(frozen=True, slots=True)
 class CreatePodGroup:
-    """A PodGroup comes, or comes again, without any members."""
+    """Create a PodGroup, or create it again, without members."""
 
     name: str
     min_count: int | None
@@ -99,7 +99,7 @@ class CreatePodGroup:
 
 @dataclass(frozen=True, slots=True)
 class CreateCompositePodGroup:
-    """A CompositePodGroup comes, which needs so many of its groups. No `quorum`: a Basic one."""
+    """Create a CompositePodGroup that needs `quorum` child groups. Without `quorum` it is basic."""
 
     name: str
     min_group_count: int | None
@@ -109,13 +109,13 @@ class CreateCompositePodGroup:
 
 @dataclass(frozen=True, slots=True)
 class CreateManifest:
-    """Any other object comes, as a manifest has it."""
+    """Create any other object from a manifest."""
 
     manifest: Mapping[str, object]
 
 
 class EventTarget(NamedTuple):
-    """A gang with all its pods, or one pod."""
+    """A gang with all its pods, or a single pod."""
 
     name: str
     is_gang: bool
@@ -123,35 +123,35 @@ class EventTarget(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FinishPods:
-    """What runs of a target ends well."""
+    """Finish the running pods of a target successfully."""
 
     target: EventTarget
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteTarget:
-    """A target is deleted."""
+    """Delete a target."""
 
     target: EventTarget
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveSchedulingGates:
-    """The gates of a target are removed."""
+    """Remove the scheduling gates of a target."""
 
     target: EventTarget
 
 
 @dataclass(frozen=True, slots=True)
 class ForceDeleteGroup:
-    """A PodGroup goes although it is in use: somebody takes its protection away."""
+    """Delete a PodGroup in use: remove its protection finalizer."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class SetMinCount:
-    """A gang needs another number of members from now on."""
+    """Change the minCount of a gang."""
 
     gang: str
     min_count: int
@@ -159,7 +159,7 @@ class SetMinCount:
 
 @dataclass(frozen=True, slots=True)
 class SetMembersToRun:
-    """Whoever makes the members of a gang says how many it will still run."""
+    """Set the annotation that says how many members the gang's controller will still run."""
 
     gang: str
     members: int
@@ -167,7 +167,7 @@ class SetMembersToRun:
 
 @dataclass(frozen=True, slots=True)
 class CordonNode:
-    """A node takes no new pods, or takes them again."""
+    """Cordon or uncordon a node."""
 
     node: str
     cordoned: bool
@@ -175,14 +175,14 @@ class CordonNode:
 
 @dataclass(frozen=True, slots=True)
 class AddNodes:
-    """Nodes come."""
+    """Add nodes."""
 
     nodes: tuple[ScenarioNode, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveNode:
-    """A node goes for good, and its pods with it."""
+    """Remove a node and its pods."""
 
     node: str
 
@@ -206,7 +206,7 @@ ScenarioEvent = (
 
 
 class ScenarioNames:
-    """Who has appeared in a scenario so far."""
+    """The names that a scenario has introduced so far."""
 
     def __init__(self) -> None:
         self._gangs: dict[str, ScenarioPodTemplate] = {}
@@ -216,16 +216,16 @@ class ScenarioNames:
         self._node_counts: dict[str, int] = {}
 
     def add_gang(self, path: str, new: str, template: ScenarioPodTemplate) -> None:
-        """A gang comes in."""
+        """Introduce a gang."""
         _check_unused(path, new, self._gangs)
         self._gangs[new] = template
 
     def has_gang(self, gang: str) -> bool:
-        """Whether a gang came in, be it only with its members."""
+        """Whether a gang was introduced, if only by its members."""
         return gang in self._gangs
 
     def add_members(self, path: str, gang: str, more: int) -> tuple[str, ...]:
-        """The next members of a gang come in; their names."""
+        """Introduce the next members of a gang; return their names."""
         first = self._members.get(gang, 0)
         self._members[gang] = first + more
         names = tuple(f"{gang}-{number}" for number in range(first, first + more))
@@ -234,12 +234,12 @@ class ScenarioNames:
         return names
 
     def add_pod(self, path: str, new: str) -> None:
-        """A pod comes in."""
+        """Introduce a pod."""
         _check_unused(path, new, self._pods)
         self._pods[new] = None
 
     def add_nodes(self, path: str, prefix: str, more: int | None) -> tuple[str, ...]:
-        """Nodes of this name come in: one, or so many numbered ones."""
+        """Introduce a node, or numbered nodes of this name."""
         names = [prefix]
         if more is not None:
             first = self._node_counts.get(prefix, 0)
@@ -252,26 +252,26 @@ class ScenarioNames:
         return tuple(names)
 
     def gang_template(self, gang: str) -> ScenarioPodTemplate:
-        """What the first pods of a gang asked for."""
+        """Return the template of the first pods of a gang."""
         return self._gangs[gang]
 
     def find_target(self, path: str, found: object) -> EventTarget:
-        """A gang or a pod that came before."""
+        """Return an introduced gang or pod."""
         title = _find_name([*self._gangs, *self._pods], "a gang or a pod", path, found)
         return EventTarget(title, title in self._gangs)
 
     def find_gang(self, path: str, found: object) -> str:
-        """A gang that came before."""
+        """Return an introduced gang."""
         return _find_name(self._gangs, "a gang", path, found)
 
     def find_node(self, path: str, found: object) -> str:
-        """A node that came before."""
+        """Return an introduced node."""
         return _find_name(self._nodes, "a node", path, found)
 
 
 def _check_unused(path: str, new: str, taken: Iterable[str]) -> None:
     if new in taken:
-        raise InvalidScenario(path, "a name that nobody had before", new)
+        raise InvalidScenario(path, "a name that was not used before", new)
 
 
 def _find_name(known: Iterable[str], what: str, path: str, found: object) -> str:
@@ -281,7 +281,7 @@ def _find_name(known: Iterable[str], what: str, path: str, found: object) -> str
 
 
 def read_event(known: ScenarioNames, path: str, found: object) -> ScenarioEvent:
-    """One event, known by the entry that names it."""
+    """Read one event, recognised by the entry that names it."""
     fields = ScenarioFields(path, found)
     kinds = [key for key in EVENT_READERS if key in fields]
     if len(kinds) != 1:
@@ -292,7 +292,7 @@ def read_event(known: ScenarioNames, path: str, found: object) -> ScenarioEvent:
 
 
 def read_nodes(known: ScenarioNames, path: str, found: object) -> tuple[ScenarioNode, ...]:
-    """Groups of equal nodes, one or a list of them."""
+    """Read one group of equal nodes, or a list of groups."""
     groups = read_one_or_many(lambda at, group: _read_nodes(known, ScenarioFields(at, group)))(
         path, found
     )
@@ -356,7 +356,7 @@ def _read_min_count(fields: ScenarioFields, usual: int) -> int | None:
 
 
 def _read_members(fields: ScenarioFields, known: ScenarioNames, key: str) -> CreatePods:
-    """The first members of a gang that nobody has heard of, named by this entry."""
+    """Read the first members of a gang without a PodGroup, named by this entry."""
     gang, template = fields.require(key, read_name), _read_template(fields, _EMPTY_TEMPLATE)
     known.add_gang(fields.path_of(key), gang, template)
     members = known.add_members(fields.path_of(key), gang, fields.get("pods", read_count, 1))
@@ -393,7 +393,7 @@ def _read_pod(fields: ScenarioFields, known: ScenarioNames) -> CreatePods:
 
 
 def _read_gang_number(key: str, fields: ScenarioFields, known: ScenarioNames) -> tuple[str, int]:
-    """A gang and the number that something about it is set to."""
+    """Read a gang and a number."""
     inner = fields.require(key, ScenarioFields)
     change = inner.require("gang", known.find_gang), inner.require("to", read_count)
     inner.reject_unread()

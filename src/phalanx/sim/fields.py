@@ -1,7 +1,7 @@
-"""One value of a scenario file: read, or refused with a sentence that says where and what instead.
+"""Readers for single values of a scenario file.
 
-The alphabet below `events` and `scenario`: a reader is a function from a path and whatever YAML
-made of the file to the value that is meant. Knows nothing of gangs.
+A reader is a function from a path and a YAML value to the meant value. It raises InvalidScenario
+with the path, the problem and the expected form. Below `events` and `scenario`; knows no gangs.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ T = TypeVar("T")
 U = TypeVar("U")
 FieldReader = Callable[[str, object], T]
 
-#: Resources that a scenario may call by a shorter name.
+#: Short names of resources.
 RESOURCE_ALIASES = {"gpu": "nvidia.com/gpu"}
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?")
 _TAINT = re.compile(r"([\w./-]+)(?:=([\w.-]*))?:(NoSchedule|PreferNoSchedule|NoExecute)")
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,20})?)(s|m|h|)")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _MAX_SHOWN = 60
-#: More pods or nodes than this in one event are a slip of the pen.
+#: Maximum number of pods or nodes in one event; more is a typing error.
 MAX_COUNT = 100_000
 
 
 class InvalidScenario(ValueError):
-    """The file does not say what it should, at a path."""
+    """A scenario file is invalid at a path."""
 
     def __init__(self, path: str, expected: str, found: object) -> None:
         super().__init__(
@@ -38,7 +38,7 @@ class InvalidScenario(ValueError):
 
 
 class ScenarioFields:
-    """The entries of one mapping, taken one by one; `close` refuses what nobody took."""
+    """The entries of one mapping, read one by one; `reject_unread` refuses the rest."""
 
     def __init__(self, path: str, found: object) -> None:
         self.path = path
@@ -49,73 +49,73 @@ class ScenarioFields:
         return key in self._entries
 
     def path_of(self, key: str) -> str:
-        """The path of an entry."""
+        """Return the path of an entry."""
         return f"{self.path}.{key}" if self.path else key
 
     def require(self, key: str, read: FieldReader[T]) -> T:
-        """An entry that must be there."""
+        """Read a mandatory entry."""
         self._known.append(key)
         return read(self.path_of(key), self._entries.get(key))
 
     def get(self, key: str, read: FieldReader[T], otherwise: U) -> T | U:
-        """An entry that may be left out."""
+        """Read an optional entry."""
         self._known.append(key)
         return read(self.path_of(key), self._entries[key]) if key in self else otherwise
 
     def unread(self) -> list[str]:
-        """The entries that nobody took so far."""
+        """Return the entries that were not read so far."""
         return [key for key in self._entries if key not in self._known]
 
     def reject_unread(self) -> None:
-        """Refuse what nobody took."""
+        """Raise InvalidScenario for entries that were not read."""
         for key in self.unread():
             raise InvalidScenario(self.path, f"only {', '.join(sorted(self._known))}", key)
 
 
 def read_mapping(path: str, found: object) -> dict[str, object]:
-    """Entries by name."""
+    """Read a mapping."""
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
         raise InvalidScenario(path, "names with values", found)
     return found
 
 
 def read_name(path: str, found: object) -> str:
-    """The name of an object."""
+    """Read the name of an object."""
     if not isinstance(found, str) or not _NAME.fullmatch(found):
         raise InvalidScenario(path, "a name such as train-a", found)
     return found
 
 
 def read_text(path: str, found: object) -> str:
-    """Words of any sort."""
+    """Read a string."""
     if not isinstance(found, str) or not found:
         raise InvalidScenario(path, "a text", found)
     return found
 
 
 def read_flag(path: str, found: object) -> bool:
-    """Yes or no."""
+    """Read a boolean."""
     if not isinstance(found, bool):
         raise InvalidScenario(path, "true or false", found)
     return found
 
 
 def read_integer(path: str, found: object) -> int:
-    """Any whole number."""
+    """Read an integer."""
     if not isinstance(found, int) or isinstance(found, bool):
         raise InvalidScenario(path, "a whole number", found)
     return found
 
 
 def read_count(path: str, found: object) -> int:
-    """How many: at least one."""
+    """Read a positive integer."""
     if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= MAX_COUNT:
         raise InvalidScenario(path, f"a number from 1 to {MAX_COUNT}", found)
     return found
 
 
 def read_seconds(path: str, found: object) -> float:
-    """A time in seconds, or with its unit."""
+    """Read a duration in seconds, or with a unit."""
     if isinstance(found, int | float) and not isinstance(found, bool) and 0 <= found < 1e9:
         return float(found)
     match = _DURATION.fullmatch(found) if isinstance(found, str) else None
@@ -125,7 +125,7 @@ def read_seconds(path: str, found: object) -> float:
 
 
 def read_whole_seconds(path: str, found: object) -> int:
-    """The same, without a fraction."""
+    """Read a duration of whole seconds."""
     number = read_seconds(path, found)
     if number != int(number):
         raise InvalidScenario(path, "whole seconds", found)
@@ -133,7 +133,7 @@ def read_whole_seconds(path: str, found: object) -> int:
 
 
 def read_labels(path: str, found: object) -> dict[str, str]:
-    """Labels: text under names."""
+    """Read labels."""
     entries = read_mapping(path, found)
     for key, text in entries.items():
         if not isinstance(text, str):
@@ -144,7 +144,7 @@ def read_labels(path: str, found: object) -> dict[str, str]:
 
 
 def read_resources(path: str, found: object) -> dict[str, str]:
-    """Quantities by resource, under their full names."""
+    """Read quantities by resource; short names are expanded."""
     entries = read_mapping(path, found)
     return {
         RESOURCE_ALIASES.get(key, key): _read_quantity(f"{path}.{key}", amount)
@@ -153,7 +153,7 @@ def read_resources(path: str, found: object) -> dict[str, str]:
 
 
 def read_taint(path: str, found: object) -> Taint:
-    """A taint, or what tolerates it, as kubectl writes it."""
+    """Read a taint or toleration in kubectl's notation."""
     match = _TAINT.fullmatch(found) if isinstance(found, str) else None
     if match is None:
         raise InvalidScenario(path, "a taint such as team=a:NoSchedule", found)
@@ -161,7 +161,7 @@ def read_taint(path: str, found: object) -> Taint:
 
 
 def read_one_or_many(read: FieldReader[T]) -> FieldReader[tuple[T, ...]]:
-    """One, or a list of them."""
+    """Read one value or a list of values."""
 
     def read_all(path: str, found: object) -> tuple[T, ...]:
         if not isinstance(found, list):
@@ -183,7 +183,7 @@ def _read_quantity(path: str, found: object) -> str:
     return canonical_quantity(found)
 
 
-#: Values that YAML writes otherwise than Python.
+#: YAML's spelling of Python constants.
 _YAML_WORDS = {"None": "nothing", "True": "true", "False": "false"}
 
 

@@ -1,7 +1,7 @@
-"""How groups hang together, read anew from plain objects at every question: for judging only.
+"""Trees of groups, read from plain objects for every question: an oracle for tests.
 
-Slow and obvious on purpose: the scheduler's own account of trees (`scheduler/cluster/group_tree.py`) is
-held against this one.
+Slow and obvious on purpose: the scheduler's own `scheduler/cluster/group_tree.py` is compared with
+it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from phalanx.api.meta import Key
 from phalanx.api.scheduling import CompositePodGroup, PodGroup
 
 AnyPodGroup = PodGroup | CompositePodGroup
-#: Levels that a tree has at most.
+#: Maximum number of levels of a tree.
 MAX_LEVELS = 4
 
 
 class GroupTreeOracle:
-    """All groups, of pods and of groups, by name. The maps may change."""
+    """All PodGroups and CompositePodGroups by name. The maps may change."""
 
     def __init__(
         self, groups: Mapping[Key, PodGroup], composites: Mapping[Key, CompositePodGroup]
@@ -26,12 +26,12 @@ class GroupTreeOracle:
         self.groups, self.composites = groups, composites
 
     def parent(self, group: AnyPodGroup) -> CompositePodGroup | None:
-        """What a group hangs from, if that is there."""
+        """Return the parent of a group, if it exists."""
         parent = group.spec.parent_composite_pod_group_name
         return self.composites.get(Key(group.metadata.namespace, parent)) if parent else None
 
     def ancestors(self, key: Key | None) -> list[AnyPodGroup]:
-        """A PodGroup and what it hangs from, up to the root or to what is missing."""
+        """Return a PodGroup and its ancestors, up to the root or a missing parent."""
         return self._path_to_root(self.groups.get(key) if key else None)
 
     def _path_to_root(self, group: AnyPodGroup | None) -> list[AnyPodGroup]:
@@ -42,15 +42,15 @@ class GroupTreeOracle:
         return found
 
     def is_valid(self, key: Key | None) -> bool:
-        """Whether the tree that a PodGroup is in is one: of few levels, with a root, of a piece."""
+        """Whether the tree of a PodGroup is valid: depth, root, one Workload."""
         return _is_valid_path(self.ancestors(key))
 
     def root(self, key: Key | None) -> AnyPodGroup | None:
-        """The root of the tree that a PodGroup is in, if that is sound."""
+        """Return the root of a PodGroup's tree, if the tree is valid."""
         return self.ancestors(key)[-1] if self.is_valid(key) else None
 
     def children(self, group: AnyPodGroup) -> list[AnyPodGroup]:
-        """The groups that hang from one and belong there, the oldest first."""
+        """Return the child groups that belong to a group, oldest first."""
         every: list[AnyPodGroup] = [*self.groups.values(), *self.composites.values()]
         found = [
             one
@@ -60,14 +60,14 @@ class GroupTreeOracle:
         return sorted(found, key=_age_key)
 
     def eviction_root(self, key: Key | None) -> AnyPodGroup | None:
-        """The highest group above the pods of a PodGroup of which all pods go or none."""
+        """Return the highest ancestor with disruption mode All."""
         modes = [(group, group.spec.disruption_mode) for group in self.ancestors(key)]
         return next(
             (group for group, mode in reversed(modes) if mode and mode.all is not None), None
         )
 
     def contains(self, group: AnyPodGroup, key: Key | None) -> bool:
-        """Whether a PodGroup is this group, or is below it."""
+        """Whether a PodGroup is this group or below it."""
         return any(one is group for one in self.ancestors(key))
 
 

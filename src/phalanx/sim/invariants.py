@@ -1,24 +1,17 @@
-"""What must hold of every single change of an object: what was, what is, and what that breaks.
+"""Invariants of a cluster, checked by the simulator after every transaction.
 
-Rows of functions over two versions of one object, asked by `invariants.Auditor` at each change. An
-answer is a sentence, "" if all is well. What concerns several objects at once is not here.
+`check_cluster` checks one state without history. `InvariantAuditor` follows every change and also
+compares present with past. Both return sentences, none if all invariants hold, and never change
+anything. The functions `check_…` over two versions of one object are rows of the auditor.
 
-The roll of a gang: who has a node, who had one lately, and how many it needed lately.
+A scheduler decides on a view that is a little late, so it may count a member that was just deleted,
+or not know a `minCount` that was just raised. `GangMembership` remembers what was true within the
+horizon, which is allowed; nothing else is:
 
-Kept by `invariants.Auditor` from what the API shows. A scheduler decides on a view that is a little
-late, so it may count a member that has just left, or heed a `minCount` that has just been raised;
-what was true within the horizon excuses it, nothing else does.
-
-    t=0   needs 3                   3 get nodes at t=1: well
+    t=0   needs 3                   3 members are bound at t=1: valid
     t=5   one of them is deleted
-    t=6   needs 4                   1 gets a node at t=7: well with a horizon of 2 (it had 3 and
-                                    needed 3 at t=5), too few without one
-
-What must hold whatever happens, as code: the simulator asks after every transaction.
-
-`check` judges one state of a cluster and needs no past; the Auditor hears of every change and also
-holds the past against the present. Both answer with sentences, none if all is well. Neither ever
-changes anything.
+    t=6   needs 4                   1 member is bound at t=7: valid with a horizon of 2 (at t=5 the
+                                    gang had 3 members and needed 3), too few without one
 """
 
 from __future__ import annotations
@@ -42,12 +35,12 @@ from phalanx.sim.group_tree_oracle import AnyPodGroup, GroupTreeOracle
 
 _POD_SCHEDULED = "PodScheduled"
 _STICKY_CONDITIONS = (POD_GROUP_INITIALLY_SCHEDULED, POD_GROUP_SCHEDULED)
-#: Why a pod goes that makes way for another.
+#: The reason of a preempted pod's DisruptionTarget condition.
 _PREEMPTION_REASON = "PreemptionByScheduler"
 
 
 def check_node_unchanged(old: Pod, new: Pod) -> str:
-    """A pod is bound once and stays where it is."""
+    """A bound pod keeps its node."""
     first, now = old.spec.node_name, new.spec.node_name
     if not first or first == now:
         return ""
@@ -55,7 +48,7 @@ def check_node_unchanged(old: Pod, new: Pod) -> str:
 
 
 def check_bindable(old: Pod, new: Pod) -> str:
-    """Who is leaving, held back or at its end gets no node any more."""
+    """A pod that is terminating, gated or ended is not bound."""
     if not becomes_bound(old, new):
         return ""
     if old.metadata.deletion_timestamp:
@@ -66,7 +59,7 @@ def check_bindable(old: Pod, new: Pod) -> str:
 
 
 def check_scheduled_condition(old: Pod, new: Pod) -> str:
-    """A pod says that it has a node from the moment that it has one."""
+    """A pod has the condition PodScheduled from its binding on."""
     if not new.spec.node_name:
         return ""
     said = find_condition(new.status.conditions, _POD_SCHEDULED)
@@ -76,7 +69,7 @@ def check_scheduled_condition(old: Pod, new: Pod) -> str:
 
 
 def check_terminal_phase(old: Pod, new: Pod) -> str:
-    """An end is an end, and who is leaving leaves."""
+    """A terminal phase and a deletion timestamp are final."""
     if old.is_terminal and new.status.phase != old.status.phase:
         return f"had {old.status.phase.lower()} and is now {new.status.phase}"
     if old.metadata.deletion_timestamp and not new.metadata.deletion_timestamp:
@@ -85,12 +78,12 @@ def check_terminal_phase(old: Pod, new: Pod) -> str:
 
 
 def check_group_unchanged(old: Pod, new: Pod) -> str:
-    """A pod belongs to one group for ever."""
+    """A pod keeps its group."""
     return "" if old.group == new.group else f"left group {old.group} for {new.group}"
 
 
 def check_condition_kept(old: PodGroup, new: PodGroup) -> str:
-    """A group that was placed once says so for ever."""
+    """A group that was scheduled keeps its condition."""
     for kind in _STICKY_CONDITIONS:
         was, said = (find_condition(one.status.conditions, kind) for one in (old, new))
         if was is not None and was.status == "True" and (said is None or said.status != "True"):
@@ -99,7 +92,7 @@ def check_condition_kept(old: PodGroup, new: PodGroup) -> str:
 
 
 def check_transition_time(old: PodGroup, new: PodGroup) -> str:
-    """The time of a condition is that of its last change."""
+    """The transition time of a condition changes with its status only."""
     for kind in _STICKY_CONDITIONS:
         was, said = (find_condition(one.status.conditions, kind) for one in (old, new))
         if was is None or said is None or was.status != said.status:
@@ -129,37 +122,37 @@ GROUP_INVARIANTS: tuple[Callable[[PodGroup, PodGroup], str], ...] = (
 
 
 def becomes_bound(old: Pod | None, new: Pod) -> bool:
-    """Whether a pod gets its node by this very change."""
+    """Whether this change binds the pod."""
     return bool(new.spec.node_name) and not (old and old.spec.node_name)
 
 
 def becomes_preempted(old: Pod | None, new: Pod) -> bool:
-    """Whether a pod begins to leave by this very change, for the sake of somebody else."""
+    """Whether this change starts the preemption of the pod."""
     if old is None or old.metadata.deletion_timestamp or not new.metadata.deletion_timestamp:
         return False
-    told = find_condition(new.status.conditions, DISRUPTION_TARGET)
-    return told is not None and told.reason == _PREEMPTION_REASON
+    condition = find_condition(new.status.conditions, DISRUPTION_TARGET)
+    return condition is not None and condition.reason == _PREEMPTION_REASON
 
 
 class GangMembership:
-    """One gang by name, whichever group of that name it is."""
+    """The membership of one gang by name, over all groups of that name."""
 
     def __init__(self) -> None:
-        #: Who has a node, and since when.
+        #: Bound members and the time of their binding.
         self._members: dict[str, float] = {}
         self._left_at: list[float] = []
         self._min_counts: list[tuple[float, int]] = []
         self._missing_since = 0.0
 
     def observe_group(self, group: PodGroup | None, now: float) -> None:
-        """The group came, changed or went."""
+        """Record a change of the group."""
         if group is None:
             self._missing_since = now
         if group is not None and (not self._min_counts or self._min_counts[-1][1] != group.quorum):
             self._min_counts.append((now, group.quorum))
 
     def observe_member(self, pod: Pod | None, uid: str, now: float) -> None:
-        """A member came, changed or went (None)."""
+        """Record a change of a member; None: it is gone."""
         if pod is not None and pod.occupied_node and not pod.metadata.deletion_timestamp:
             self._members.setdefault(uid, now)
         elif uid in self._members:
@@ -167,29 +160,29 @@ class GangMembership:
             self._left_at.append(now)
 
     def bound_count(self, since: float) -> int:
-        """How many have a node, or had one at some time since."""
+        """Return the number of members that are bound, or were at some time since."""
         return len(self._members) + sum(at >= since for at in self._left_at)
 
     def bound_before(self, since: float) -> int:
-        """How many have a node that they had got before."""
+        """Return the number of members that were bound before a time and still are."""
         return sum(at < since for at in self._members.values())
 
     def min_count(self, since: float) -> int:
-        """The smallest number of members that was asked for at some time since."""
+        """Return the smallest minCount at some time since."""
         before = [number for at, number in self._min_counts if at < since][-1:]
         return min(
             [*before, *(number for at, number in self._min_counts if at >= since)], default=0
         )
 
     def missing_for(self, now: float) -> float:
-        """For how long there has been no group, if there is none."""
+        """Return the seconds since the group is missing, if it is."""
         return now - self._missing_since
 
 
 def check_cluster(
     pods: Iterable[Pod], nodes: Iterable[Node], groups: Iterable[PodGroup]
 ) -> list[str]:
-    """What is wrong with a cluster, or with a part of it that holds all pods of its own."""
+    """Return the violated invariants of a cluster, or of a part with all pods of its nodes."""
     known = list(pods)
     held: dict[str, list[Pod]] = {}
     for pod in known:
@@ -203,17 +196,18 @@ def check_cluster(
 def _check_capacity(
     pods: Iterable[Pod], node: Node, resources: Container[str] | None = None
 ) -> Iterator[str]:
-    """No node holds more live pods than it has room for, of some resources or of all."""
+    """No node has live pods beyond its allocatable resources."""
     room, name = node_allocatable(node), node.metadata.name
     for resource, amount in sorted(sum_amounts(pod_requests(pod) for pod in pods).items()):
         if resources is not None and resource not in resources:
             continue
         if amount > (has := room.get(resource, 0)):
-            yield f"node {name} holds {format_amount(resource, amount)} but has {format_amount(resource, has)}"
+            requested, allocatable = format_amount(resource, amount), format_amount(resource, has)
+            yield f"node {name} holds {requested} but has {allocatable}"
 
 
 def _check_partial_gangs(pods: list[Pod], groups: Iterable[PodGroup]) -> Iterator[str]:
-    """No gang that was never placed has some of its members bound, and too few."""
+    """No gang that was never scheduled has some bound members, but too few."""
     bound = _bound_members(pods)
     for group in groups:
         count, needed = bound.get(group.metadata.key, 0), group.quorum
@@ -225,7 +219,7 @@ def _check_partial_gangs(pods: list[Pod], groups: Iterable[PodGroup]) -> Iterato
 
 
 def _bound_members(pods: Iterable[Pod]) -> dict[Key, int]:
-    """How many members of each group have a node, or had one to their end."""
+    """Count the bound members of each group, including ended ones."""
     bound: dict[Key, int] = {}
     for pod in pods:
         if pod.group is not None and pod.spec.node_name:
@@ -239,15 +233,14 @@ def _was_scheduled(group: PodGroup) -> bool:
 
 
 class InvariantAuditor:
-    """Follows some caches and remembers what `check` cannot know from one state.
+    """Follows caches and checks invariants that need history.
 
-    Only what a change touched is looked at again, and only what a bind or an eviction may have
-    broken is a scheduler's fault: a node may shrink, or be filled by the `strangers` among the
-    pods, whom somebody bound by hand. `horizon` is how late a scheduler's view may be by the clock
-    `now`. Where there are `composites`, trees of groups are judged too.
+    Only changed objects are checked again, and only bindings and evictions can violate invariants:
+    a node may shrink, or be filled by pods that were bound by hand. `horizon` is how late a
+    scheduler's view may be by the clock `now`. With `composites`, trees of groups are checked too.
 
-    With `books`, the store's own count of what is taken of each node, the caches are exact: changes
-    of different kinds come in the order in which they happened. Then more can be asked.
+    With the store's node allocations the caches are exact: changes of different kinds arrive in the
+    order in which they happened, and more invariants are checked.
     """
 
     def __init__(
@@ -277,7 +270,7 @@ class InvariantAuditor:
         self._violations: list[str] = []
         self._changed_nodes: dict[str, None] = {}
         self._bound_counts: dict[Key, int] = {}
-        #: Of which groups members were told to make way, and which trees lost a group when.
+        #: Groups whose members were preempted, and the time at which trees lost a group.
         self._evicted_groups: dict[Key, None] = {}
         self._group_removed_at: dict[str, float] = {}
         self._trees = GroupTreeOracle(groups, ObjectCache() if composites is None else composites)
@@ -285,7 +278,7 @@ class InvariantAuditor:
         groups.subscribe(self._group_changed)
 
     def audit(self) -> list[str]:
-        """What went wrong since the last time."""
+        """Return the violations since the last call."""
         wrong = [
             *self._violations,
             *self._check_gang_minimum(),
@@ -344,7 +337,7 @@ class InvariantAuditor:
             )
 
     def _check_bind_capacity(self, pod: Pod) -> Iterator[str]:
-        """No bind takes room that is not there. What it does not take may be overdrawn already."""
+        """A binding exceeds no resource that it requests; others may be exceeded before."""
         node = self._nodes.get(Key("", pod.spec.node_name))
         if node is not None:
             yield from _check_capacity(
@@ -352,7 +345,7 @@ class InvariantAuditor:
             )
 
     def _check_gang_minimum(self) -> Iterator[str]:
-        """No bind leaves a gang with fewer members than it needs, nor without its group."""
+        """A binding leaves no gang below its minCount, or without its group."""
         now = self._now()
         for key, joined in self._bound_counts.items():
             roll, group = self._memberships[key], self._groups.get(key)
@@ -370,7 +363,7 @@ class InvariantAuditor:
                 )
 
     def _check_tree_minimum(self) -> Iterator[str]:
-        """No bind leaves a tree with fewer groups than it needs of those that have enough."""
+        """A binding leaves no tree below its minimum of scheduled groups."""
         horizon = self._now() - self._horizon
         for key in self._bound_counts:
             for group in self._trees.ancestors(key)[1:] if self._trees.is_valid(key) else ():
@@ -381,7 +374,7 @@ class InvariantAuditor:
                     yield f"members of {key} got nodes, but too few groups of {name} have enough"
 
     def _has_minimum(self, group: AnyPodGroup) -> bool:
-        """Whether a group has what it needs, or had it within the horizon."""
+        """Whether a group has its minimum, or had it within the horizon."""
         since = self._now() - self._horizon
         if isinstance(group, PodGroup):
             roll = self._memberships[group.metadata.key]
@@ -389,7 +382,7 @@ class InvariantAuditor:
         return sum(map(self._has_minimum, self._trees.children(group))) >= group.quorum
 
     def _check_whole_eviction(self) -> Iterator[str]:
-        """Nobody makes way without those who go with him, as far as they could be known."""
+        """A preemption evicts whole units, as far as the scheduler could know them."""
         since = self._now() - self._horizon
         for key in self._evicted_groups:
             whole = self._trees.eviction_root(key)
@@ -403,7 +396,7 @@ class InvariantAuditor:
                     yield f"members of {key} make way, those of {leaf} stay, which go with them"
 
     def _check_ledger(self) -> Iterator[str]:
-        """The ledger counts what the live pods of a node take, no more and no less."""
+        """The node allocations equal the requests of the node's live pods."""
         for name in self._changed_nodes if self._ledger is not None else ():
             taken = sum_amounts(pod_requests(pod) for pod in self._pods_by_node[name])
             booked = (self._ledger or {}).get(name, {})

@@ -1,8 +1,8 @@
-"""What a simulation looks like from outside: every watch of the API, followed from the start.
+"""Follows every watch of the API during a simulation.
 
-Keeps caches of pods, nodes and groups for whoever judges or tells, and one digest over everything
-that was heard, in the order it was heard: two runs that differ anywhere differ there. A client as
-any other; it has no other way to know.
+It keeps caches of pods, nodes and groups for the auditor and the timeline, and a digest over all
+events in the order of their arrival: two runs that differ anywhere have different digests. It is a
+client like any other.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from phalanx.client.protocol import Listing, WatchDecoder, WatchEvent
 
 
 class ApiObserver:
-    """Hears of every change of these kinds. Each function in `settled` is called after those that
-    came together, with the newest revision among them.
+    """Follows all changes of some kinds.
+
+    Each function in `settled` is called after a batch of changes, with its newest revision.
     """
 
     def __init__(self, client: Client, kinds: Sequence[Kind] = STORED_KINDS) -> None:
@@ -44,11 +45,11 @@ class ApiObserver:
 
     @property
     def digest(self) -> str:
-        """A hash over all that was heard so far."""
+        """Return a hash over all events so far."""
         return self._digest.hexdigest()
 
     async def run(self) -> None:
-        """Listen until cancelled; a watch that breaks breaks the observer."""
+        """Follow the watches until cancelled; an error of a watch is raised."""
         async with asyncio.TaskGroup() as group:
             for kind in self._kinds:
                 group.create_task(self._follow(kind))

@@ -1,17 +1,17 @@
-"""The scenario file: a cluster, what happens to it and when, in a few lines of YAML.
+"""The scenario file: a cluster and what happens to it, in YAML.
 
     seed: 7
     nodes: {count: 2, each: {gpu: 4}}                         # node-0 and node-1
-    at 0:  {gang: train-a, pods: 6, each: {gpu: 1}, run: 60s} # 6 members, all needed
-    at 1:                                                     # a list happens all at once
+    at 0:  {gang: train-a, pods: 6, each: {gpu: 1}, run: 60s} # 6 members, minCount 6
+    at 1:                                                     # a list: all at once
       - {gang: train-b, pods: 4, min: 2, each: {gpu: 1}}
       - {cordon: node-1}
-    at 5:  {pod: shy, labels: {app: a}, spec: {affinity: …}}  # the rest as a manifest has it
+    at 5:  {pod: shy, labels: {app: a}, spec: {affinity: …}}  # other fields as in a manifest
     until: 120
-    gates: {GangScheduling: false}                            # features that are on or off
+    gates: {GangScheduling: false}                            # feature gates
 
-`parse` turns the text into a Scenario or raises BadScenario; `run.run` acts it out. The events are
-in `events`, what values look like in `fields`.
+`parse_scenario` returns a Scenario or raises InvalidScenario; `simulation.run_scenario` runs it.
+Events are in `events`, values in `fields`.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from phalanx.sim.fields import (
     read_seconds,
 )
 
-#: Seconds that a scenario goes on after its last event, unless it says until when.
+#: Seconds after the last event, unless the scenario has `until`.
 DEFAULT_TAIL = 60.0
 _TIME_PREFIX = "at "
 
 
 @dataclass(frozen=True, slots=True)
 class ScenarioMoment:
-    """What happens at a time, all at once."""
+    """The events of one time."""
 
     at: float
     events: tuple[ScenarioEvent, ...]
@@ -50,7 +50,7 @@ class ScenarioMoment:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A cluster and its fate. The same scenario always runs the same way."""
+    """A cluster and its events. The same scenario always runs the same way."""
 
     seed: int
     nodes: tuple[ScenarioNode, ...]
@@ -60,7 +60,7 @@ class Scenario:
 
 
 def parse_scenario(text: str) -> Scenario:
-    """Read a scenario file."""
+    """Parse a scenario file. Raises InvalidScenario."""
     try:
         found = yaml.load(text, _UniqueKeyLoader)
     except yaml.MarkedYAMLError as error:
@@ -95,7 +95,7 @@ def _read_gates(path: str, found: object) -> FeatureGates:
 
 
 def _read_moments(fields: ScenarioFields, known: ScenarioNames) -> tuple[ScenarioMoment, ...]:
-    """The events in the order of time, so that each knows who came before it."""
+    """Read the events in the order of time, so that each can refer to earlier ones."""
     events: FieldReader[tuple[ScenarioEvent, ...]] = read_one_or_many(
         lambda path, found: read_event(known, path, found)
     )
@@ -110,7 +110,7 @@ def _read_moments(fields: ScenarioFields, known: ScenarioNames) -> tuple[Scenari
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """The safe loader, minding names that stand twice: YAML would silently drop the first."""
+    """The safe YAML loader that refuses duplicate keys, which YAML would silently drop."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: list[object] = []

@@ -1,10 +1,10 @@
-"""Run a scenario: the whole control plane on a memory store, in virtual time. Start reading here.
+"""Runs a scenario: the whole control plane on a memory store, in virtual time. Start reading here.
 
-    scenario ─▶ driver ─▶ control plane ─▶ observer ─▶ auditor      (must hold: else Violation)
-                                                   └─▶ chronicle    (what became of it: Timeline)
+    scenario ─▶ driver ─▶ control plane ─▶ observer ─▶ auditor       InvariantViolation
+                                                   └─▶ recorder      Timeline
 
-Everything that is drawn by lot is drawn from the scenario's seed: the same scenario gives the same
-Timeline, byte for byte, on any machine.
+All randomness comes from the scenario's seed: the same scenario gives the same Timeline, byte for
+byte, on any machine.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from phalanx.sim.scenario import Scenario
 from phalanx.sim.timeline import Timeline, TimelineRecorder, condense
 from phalanx.store.memory import MemoryStore
 
-#: When simulations begin: 2026-01-01T00:00:00Z.
+#: The start time of simulations: 2026-01-01T00:00:00Z.
 EPOCH = 1_767_225_600.0
-#: Seconds that a commit takes, at least and at most.
+#: Minimum and maximum duration of a commit in seconds.
 LATENCY = (0.0001, 0.002)
-#: Seconds by which what a scheduler has seen may be late.
+#: Seconds by which a scheduler's view may be late.
 MAX_VIEW_LAG = 1.0
-#: Seconds that a simulation may take beyond what its scenario asks for.
+#: Seconds that a simulation may take beyond its scenario.
 EXTRA_SECONDS = 3600.0
 
 
 class InvariantViolation(AssertionError):
-    """Something that must hold did not: a bug, and how to see it again."""
+    """An invariant was violated: a bug, with the way to reproduce it."""
 
     def __init__(self, seed: int, revision: int, time: float, sentence: str) -> None:
         super().__init__(f"seed {seed}, revision {revision}, t={time:.3f}: {sentence}")
 
 
 def run_scenario(scenario: Scenario, log: DecisionLog | None = None) -> Timeline:
-    """Act a scenario out and tell what became of it; the scheduler's decisions go to the log."""
+    """Run a scenario and return its timeline; the scheduler's decisions go to the log."""
     try:
         return loop.run_virtual(
             lambda: _simulate(scenario, log), max_seconds=scenario.until + EXTRA_SECONDS
@@ -84,9 +84,9 @@ async def _simulate(scenario: Scenario, log: DecisionLog | None) -> Timeline:
 
 
 class SimulationReport:
-    """What is made of what the observer hears: verdicts at once, the timeline at the end.
+    """Checks invariants after each batch of changes and records the timeline.
 
-    Gangs need not be whole where their pods are placed one by one.
+    Gang minimums are not checked where pods are scheduled one by one.
     """
 
     def __init__(self, observer: ApiObserver, seed: int, *, whole_gangs: bool = True) -> None:
@@ -100,13 +100,13 @@ class SimulationReport:
         observer.on_batch.append(self._check)
 
     async def align_start(self) -> None:
-        """Wait for a full second, so that the API's own times, which are whole, tell the same."""
+        """Wait for a full second: API timestamps are whole seconds."""
         now = asyncio.get_running_loop().time()
         self.start = math.floor(now) + 2.0
         await asyncio.sleep(self.start - now)
 
     def timeline(self) -> Timeline:
-        """What became of everything."""
+        """Return the timeline."""
         return Timeline(condense(self._recorder.lines), self.observer.digest)
 
     def _check(self, revision: int) -> None:
@@ -120,7 +120,7 @@ class SimulationReport:
 
 @asynccontextmanager
 async def _background_tasks(*parts: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Have these run while the context lasts; one that breaks breaks the whole."""
+    """Run tasks while the context lasts; an error of a task is raised."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(part) for part in parts]
         try:
@@ -131,7 +131,7 @@ async def _background_tasks(*parts: Coroutine[Any, Any, None]) -> AsyncIterator[
 
 
 def first_error(error: BaseException) -> BaseException:
-    """What went wrong first, without the task groups that it came through."""
+    """Return the first error inside nested exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

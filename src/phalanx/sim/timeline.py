@@ -1,4 +1,4 @@
-"""What became of every gang and pod of a simulation, a line per change: the golden text.
+"""The timeline of a simulation: what happened to every gang and pod, one line per change.
 
     t=0      train-a  Placed    node-0 x4, node-1 x2
     t=0      train-a  Running   6 pods
@@ -6,14 +6,10 @@
     t=60     train-a  Finished
     t=60     train-b  Placed    node-0 x4
 
-A Line is either a milestone, which stays, or a state, which is told only if it lasted. What is told
-comes from `chronicle`; here it is put in order and into words.
-
-Tells what becomes of gangs and pods, from nothing but what the API shows: the writer of lines.
-
-Hears of changes through the observer's caches; after those that came together it compares what each
-gang (or pod without one) was with what it is now and writes down the differences that matter. Knows
-nothing of the scenario; `timeline` puts the lines in order.
+A line is a milestone, which is always printed, or a state, which is printed only if it lasted.
+`TimelineRecorder` follows the observer's caches: after each batch of changes it compares the state
+of each gang, or pod without a gang, with its previous state and records the differences. It knows
+nothing of the scenario.
 """
 
 from __future__ import annotations
@@ -30,13 +26,13 @@ from phalanx.api.meta import Key, find_condition
 from phalanx.api.scheduling import POD_GROUP_SCHEDULED, PodGroup
 from phalanx.client.cache import ObjectCache
 
-#: Seconds within which changes of one gang are one change, and for which a state must last.
+#: Seconds within which changes of one gang are one line, and for which a state must last.
 MERGE_WINDOW = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineLine:
-    """One thing that happened to one gang or pod. `nodes` names a node once for each pod there."""
+    """One line about one gang or pod. `nodes` names a node once per pod."""
 
     time: float
     subject: str
@@ -46,31 +42,31 @@ class TimelineLine:
 
     @property
     def is_state(self) -> bool:
-        """Whether it is a state, true until the next line about the same subject."""
+        """Whether the line is a state, valid until the next line about the same subject."""
         return self.event in _STATES
 
     def continues(self, other: TimelineLine) -> bool:
-        """Whether it is one change together with an earlier one."""
+        """Whether the line merges with an earlier one."""
         return self.time - other.time < MERGE_WINDOW and (other.event, self.event) in _MERGED_EVENTS
 
 
-#: The states, in the order in which they are told if they begin together.
+#: States, in the order in which simultaneous ones are printed.
 _STATES = ("Running", "Waiting")
-#: Pods that come or go one after the other come or go together.
+#: Milestones of single pods that merge to one line.
 _MERGED_EVENTS = (("Placed", "Joined"), ("Joined", "Joined"), ("Lost", "Lost"))
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """All lines in the order of time, and a digest over everything that was heard on the way."""
+    """All lines in the order of time, and a digest over all events."""
 
     lines: tuple[TimelineLine, ...]
     digest: str
 
     def text(self, decimals: int = 1) -> str:
-        """The lines as text. Times are rounded: what is finer than that are the lots' latencies.
+        """Format the lines. Times are rounded, because finer differences are random latencies.
 
-        So is the order in which kubelets and scheduler say how things are: states come last.
+        States come after milestones of the same time, because their order is random too.
         """
         lines = sorted(self.lines, key=lambda line: (round(line.time, decimals), _sort_rank(line)))
         rows = [
@@ -87,42 +83,42 @@ class Timeline:
 
 
 def condense(lines: Iterable[TimelineLine]) -> tuple[TimelineLine, ...]:
-    """Leave out states that did not last, join what belongs together, say nothing twice."""
+    """Drop states that did not last, merge lines that belong together, drop repetitions."""
     stories: dict[str, list[TimelineLine]] = {}
     for line in lines:
         stories.setdefault(line.subject, []).append(line)
-    told = [line for story in stories.values() for line in _condense_subject(story)]
-    return tuple(sorted(told, key=lambda line: line.time))
+    lines = [line for story in stories.values() for line in _condense_subject(story)]
+    return tuple(sorted(lines, key=lambda line: line.time))
 
 
 def _condense_subject(story: Sequence[TimelineLine]) -> list[TimelineLine]:
-    """The lines about one subject that remain."""
-    told: list[TimelineLine] = []
+    """Condense the lines about one subject."""
+    kept: list[TimelineLine] = []
     for at, line in enumerate(story):
-        if line.is_state and (_is_transient(line, story[at + 1 :]) or _is_repeated(line, told)):
+        if line.is_state and (_is_transient(line, story[at + 1 :]) or _is_repeated(line, kept)):
             continue
-        if told and line.continues(told[-1]):
-            first = told.pop()
+        if kept and line.continues(kept[-1]):
+            first = kept.pop()
             line = replace(first, time=line.time, nodes=first.nodes + line.nodes)
-        told.append(line)
-    return told
+        kept.append(line)
+    return kept
 
 
 def _is_transient(state: TimelineLine, later: Iterable[TimelineLine]) -> bool:
-    """Whether a milestone or another state of its sort ends it at once."""
+    """Whether a milestone or another state follows at once."""
     ends = (line.time for line in later if not line.is_state or line.event == state.event)
     return next(ends, math.inf) - state.time < MERGE_WINDOW
 
 
-def _is_repeated(state: TimelineLine, told: Sequence[TimelineLine]) -> bool:
-    """Whether the same was said since the last milestone."""
-    since = takewhile(lambda line: line.is_state, reversed(told))
+def _is_repeated(state: TimelineLine, kept: Sequence[TimelineLine]) -> bool:
+    """Whether the same line was printed since the last milestone."""
+    since = takewhile(lambda line: line.is_state, reversed(kept))
     last = next((line for line in since if line.event == state.event), None)
     return last is not None and last.text == state.text
 
 
 def _sort_rank(line: TimelineLine) -> int:
-    """Milestones in the order of time, then states by what they are."""
+    """Return the sort key: milestones by time, then states by kind."""
     return _STATES.index(line.event) + 1 if line.is_state else 0
 
 
@@ -146,7 +142,7 @@ _POD_SCHEDULED = "PodScheduled"
 
 
 class TimelineSubject(NamedTuple):
-    """Whom a line is about: a gang, or a pod that is in none."""
+    """The subject of a line: a gang, or a pod without a gang."""
 
     key: Key
     is_gang: bool
@@ -154,33 +150,33 @@ class TimelineSubject(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SubjectState:
-    """What there is to be seen of a subject at one time."""
+    """The observable state of a subject."""
 
     exists: bool = False
-    #: Somebody wants it gone.
+    #: Whether its deletion was requested.
     is_deleted: bool = False
     members: int = 0
-    #: The nodes of live members, by their uids.
+    #: The nodes of live members by uid.
     nodes_by_uid: Mapping[str, str] = field(default_factory=dict)
     running: int = 0
-    #: The uids of members that ended well.
+    #: The uids of succeeded members.
     succeeded: tuple[str, ...] = ()
-    #: Why members have no node.
+    #: Why members are pending.
     waiting_message: str = ""
 
     @property
     def is_running(self) -> bool:
-        """Whether all that have a node run there."""
+        """Whether all bound members run."""
         return 0 < self.running == len(self.nodes_by_uid)
 
     @property
     def is_finished(self) -> bool:
-        """Whether all members ended well."""
+        """Whether all members have succeeded."""
         return 0 < self.members == len(self.succeeded)
 
 
 class TimelineRecorder:
-    """The lines so far. `now` gives the time of the scenario."""
+    """Records timeline lines; `now` returns the scenario's time."""
 
     def __init__(
         self, pods: ObjectCache[Pod], groups: ObjectCache[PodGroup], now: Callable[[], float]
@@ -194,7 +190,7 @@ class TimelineRecorder:
         groups.subscribe(self._group_changed)
 
     def record_changes(self) -> None:
-        """Write down what changed since the last time."""
+        """Record the changes since the last call."""
         for subject in self._changed:
             group = self._groups.get(subject.key) if subject.is_gang else None
             before, after = (
@@ -222,7 +218,7 @@ def _subject(pod: Pod) -> TimelineSubject:
 
 
 def subject_state(group: PodGroup | None, pods: Sequence[Pod]) -> SubjectState:
-    """What is to be seen of a gang by its group and members, or of a pod by itself."""
+    """Return the state of a gang from its group and members, or of a single pod."""
     owners = [group] if group else pods
     return SubjectState(
         exists=bool(owners),
@@ -236,7 +232,7 @@ def subject_state(group: PodGroup | None, pods: Sequence[Pod]) -> SubjectState:
 
 
 def _waiting_message(group: PodGroup | None, pods: Sequence[Pod]) -> str:
-    """Why members have no node, in the words of their group, else of the first of them."""
+    """Return why members are pending: the group's message, else that of the first member."""
     homeless = [pod for pod in pods if not pod.spec.node_name and not pod.is_terminal]
     if not homeless:
         return ""
@@ -244,16 +240,16 @@ def _waiting_message(group: PodGroup | None, pods: Sequence[Pod]) -> str:
     if said is not None and said.status == "False":
         return said.message
     first = min(homeless, key=lambda pod: pod.metadata.name)
-    told = find_condition(first.status.conditions, _POD_SCHEDULED)
-    if told is None or told.status != "False":
+    condition = find_condition(first.status.conditions, _POD_SCHEDULED)
+    if condition is None or condition.status != "False":
         return ""
-    return f"{len(homeless)} more: {told.message}" if said else told.message
+    return f"{len(homeless)} more: {condition.message}" if said else condition.message
 
 
 def describe_changes(
     before: SubjectState, after: SubjectState
 ) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """What is worth a line: a word, a text and the nodes that it is about."""
+    """Return the lines for a change of state: word, text and nodes."""
     came = [node for uid, node in after.nodes_by_uid.items() if uid not in before.nodes_by_uid]
     left = [
         uid

@@ -1,13 +1,13 @@
-"""An event loop whose time jumps: when nothing is ready, it is already the time of the next timer.
+"""An event loop in virtual time: when nothing is ready, time jumps to the next timer.
 
-Below everything that runs in virtual time; `run` is the way in. Nothing sleeps and nothing outside
-takes part: threads, processes, sockets and signals are refused, so that the same program with the
-same seed does the same things in the same order. What waits for nothing raises instead of hanging.
+Everything in virtual time runs on it; `run_virtual` is the entry point. Nothing sleeps, and
+threads, processes, sockets and signals raise, so that the same program with the same seed does the
+same things in the same order. A wait that nothing can end raises instead of hanging.
 
-    ready      timers      what the loop does
-    yes        -           calls what is ready; no time passes
+    ready      timers      the loop
+    yes        -           runs what is ready; no time passes
     no         some        jumps to the next timer
-    no         none        raises Stuck
+    no         none        raises NoTimerLeft
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, TypeVar, TypeVarTuple
 
-#: Virtual seconds and turns of the loop after which a simulation is taken to have no end.
+#: Virtual seconds and loop iterations after which a simulation counts as endless.
 MAX_SECONDS, MAX_ITERATIONS = 400 * 24 * 3600.0, 20_000_000
 
 T = TypeVar("T")
@@ -28,22 +28,22 @@ Ts = TypeVarTuple("Ts")
 
 
 class NoTimerLeft(RuntimeError):
-    """Something is awaited, but no timer is left that could bring it about."""
+    """The program waits, but no timer is left that could wake it."""
 
 
 class SimulationTimeout(RuntimeError):
-    """The simulation went on for longer than it may."""
+    """The simulation exceeded its time limit."""
 
 
 class RealWorldAccess(RuntimeError):
-    """Virtual time was to wait for something real."""
+    """The program tried to use something outside of virtual time."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"in virtual time there are no {what}: everything runs on the one loop")
 
 
 class UnhandledTaskError(RuntimeError):
-    """A callback or a task failed and nobody was there to hear of it."""
+    """A callback or task failed, and no other task awaited it."""
 
 
 def run_virtual(
@@ -52,16 +52,16 @@ def run_virtual(
     max_seconds: float = MAX_SECONDS,
     max_iterations: int = MAX_ITERATIONS,
 ) -> T:
-    """Run a coroutine function from second 0 on, on a loop of its own that is closed afterwards.
+    """Run a coroutine function from second 0 on a new loop.
 
-    Raises Endless after so many virtual seconds or turns of the loop.
+    Raises SimulationTimeout after a number of virtual seconds or loop iterations.
     """
     with asyncio.Runner(loop_factory=lambda: VirtualLoop(max_seconds, max_iterations)) as runner:
         return runner.run(main())
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """The standard loop in a time of its own, which begins at 0. Methods in OUTSIDE raise."""
+    """The standard event loop with a virtual clock that starts at 0."""
 
     def __init__(
         self, max_seconds: float = MAX_SECONDS, max_iterations: int = MAX_ITERATIONS
@@ -75,7 +75,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._set_time(0.0)
 
     def time(self) -> float:
-        """Virtual seconds since the loop was made."""
+        """Return the virtual seconds since the start."""
         return self._now
 
     def call_soon_threadsafe(
@@ -84,19 +84,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
-        """The same as `call_soon`, and only from the loop's own thread."""
+        """Call `call_soon`; only from the thread of the loop."""
         if threading.get_ident() != self._thread:
             raise RealWorldAccess("threads")
         return self.call_soon(callback, *args, context=context)
 
     def call_exception_handler(self, context: dict[str, Any]) -> NoReturn:
-        """End the simulation: an error that is only logged would look like an answer."""
+        """End the simulation: a logged error would go unnoticed."""
         raise UnhandledTaskError(context["message"]) from context.get("exception")
 
     def _advance(self, seconds: float | None) -> None:
-        """Let time pass until the next timer; None: there is none."""
+        """Advance the clock to the next timer; None: there is no timer."""
         self._iteration += 1
-        # Raised anew after as many more, so that the loop can still be closed.
+        # Raised again after as many iterations, so that the loop can still be closed.
         if self._iteration % self._max_iterations == 0:
             raise SimulationTimeout(
                 f"no end after {self._max_iterations} turns of the loop, at t={self._now:g}"
@@ -112,8 +112,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if now > self._max_seconds:
             raise SimulationTimeout(f"no end after {self._max_seconds:g} virtual seconds")
         self._now = now
-        # A timer is due when its time has come, not a nanosecond earlier: else a wait for what is
-        # left of a deadline could end again and again without any time passing.
+        # A timer is due exactly at its time, not a nanosecond earlier: otherwise a wait for the
+        # rest of a deadline could end again and again without time passing.
         self._clock_resolution = math.ulp(now)
 
     def _describe_tasks(self) -> str:
@@ -121,7 +121,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _VirtualSelector(selectors.SelectSelector):
-    """Where the standard loop waits for files and timers: it waits for none and passes the time."""
+    """The selector of the loop: waits for no files and advances the clock instead."""
 
     def __init__(self, advance: Callable[[float | None], None]) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ def _describe_task(task: asyncio.Task[Any]) -> str:
     return f"{task.get_name()} ({coroutine})"
 
 
-#: What a loop can otherwise do, and what it would need for that.
+#: Loop methods that raise, and what they would need.
 UNSUPPORTED_METHODS = {
     "add_reader": "files or sockets",
     "add_signal_handler": "signals",
