@@ -1,1 +1,1 @@
-"""How fast and how small it is, measured from outside; `make bench` runs it all."""
+"""Benchmarks: speed and size, measured from outside; `make bench` runs them all."""

@@ -1,4 +1,4 @@
-"""The requests that every benchmark sends: small nodes, pods, groups and changes of them."""
+"""The requests that the benchmarks send: small nodes, pods, groups and patches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POD_REQUESTS = {"cpu": "100m", "memory": "100Mi"}
 
 
 def node(name: str, rack: str = "") -> Call:
-    """Create a node that is ready, in a rack or in none."""
+    """Create a ready node, optionally in a rack."""
     ready = {"type": "Ready", "status": "True"}
     status = {"capacity": NODE_CAPACITY, "allocatable": NODE_CAPACITY, "conditions": [ready]}
     labels = {"rack": rack} if rack else {}
@@ -33,7 +33,7 @@ def priority_class(name: str, value: int) -> Call:
 
 
 def remove_taints(name: str) -> Call:
-    """Lift the taint that a new node may be given."""
+    """Remove the not-ready taint of a new node."""
     return "PATCH", f"{NODES}/{name}", b'{"spec":{"taints":null}}', MERGE_PATCH
 
 
@@ -45,7 +45,7 @@ def namespace(name: str) -> Call:
 def pod_group(
     name: str, minimum: int, *, key: str = "", importance: str = "", whole: bool = False
 ) -> Call:
-    """Create a group that needs so many members at once, all where a label is the same."""
+    """Create a PodGroup with a minCount, optionally with a topology key."""
     spec: dict[str, Any] = {"schedulingPolicy": {"gang": {"minCount": minimum}}}
     if key:
         spec["schedulingConstraints"] = {"topology": [{"key": key}]}
@@ -60,7 +60,7 @@ def pod(
     name: str, *, group: str = "", on: str = "", path: str = PODS, cpu: str = "",
     importance: str = "",
 ) -> Call:  # fmt: skip
-    """Create a pod: of a group, on a node, or neither. One of some importance ends at once."""
+    """Create a pod, optionally in a group, on a node, or with a priority and no grace period."""
     need = {**POD_REQUESTS, "cpu": cpu} if cpu else POD_REQUESTS
     container = {"name": "main", "image": "pause", "resources": {"requests": need}}
     spec: dict[str, Any] = {"containers": [container]}
@@ -74,7 +74,7 @@ def pod(
 
 
 def job(name: str, *, gang: bool, pods: int = 1) -> Call:
-    """Create a Job whose pods are a gang, or in no group at all."""
+    """Create a Job whose pods are a gang, or have no group."""
     container = {"name": "main", "image": "pause", "resources": {"requests": POD_REQUESTS}}
     template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
     policy = {"policy": "JobAsGang" if gang else "NoGang"}
@@ -83,7 +83,7 @@ def job(name: str, *, gang: bool, pods: int = 1) -> Call:
 
 
 def relabel(path: str, turn: int) -> Call:
-    """Change one label of an object."""
+    """Patch one label of an object."""
     return "PATCH", path, b'{"metadata":{"labels":{"turn":"%d"}}}' % turn, MERGE_PATCH
 
 

@@ -1,7 +1,7 @@
-"""Decisions alone: what the pure core needs to place gangs, with no server around it.
+"""Decisions alone: the time that the pure core needs to place gangs, without a server.
 
-Times `decide` and bringing the snapshot up to date, on a cluster that is seen for the first time;
-making pods and nodes does not count.
+Measures `decide` and updating the snapshot on a new cluster; creating pods and nodes is not
+measured.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from benchmarks.result import Result
 from benchmarks.environment import BenchmarkEnvironment
+from benchmarks.result import Result
 from phalanx.api.core import (
     Affinity,
     Container,
@@ -41,14 +41,14 @@ from phalanx.scheduler.policy import DEFAULT_POLICY
 
 NODE_CAPACITY: dict[str, str | int | float] = {"cpu": "4", "memory": "32Gi", "pods": "110"}
 ZONES = 50
-LABELS = {"app": "crowd"}
+LABELS = {"app": "gang"}
 SELECTOR = {"matchLabels": LABELS}
 REPEATS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class GangConstraints:
-    """What the pods of a gang ask of one another."""
+    """Constraints between the pods of a gang."""
 
     name: str
     spreads: tuple[TopologySpreadConstraint, ...] = ()
@@ -63,21 +63,21 @@ _ANTI_AFFINITY = PodAffinityTerm(HOSTNAME, SELECTOR)
 _ZONE_AFFINITY = WeightedPodAffinityTerm(10, PodAffinityTerm(ZONE, SELECTOR))
 
 UNCONSTRAINED = GangConstraints("")
-SPREAD = GangConstraints(", even over zones", (_spread(ZONE, "DoNotSchedule"),))
+SPREAD = GangConstraints(", spread over zones", (_spread(ZONE, "DoNotSchedule"),))
 SOFT_SPREAD = GangConstraints(
-    ", rather even", (_spread(ZONE, "ScheduleAnyway"), _spread(HOSTNAME, "ScheduleAnyway"))
+    ", soft spread", (_spread(ZONE, "ScheduleAnyway"), _spread(HOSTNAME, "ScheduleAnyway"))
 )
 ONE_PER_NODE = GangConstraints(
     ", one per node", affinity=Affinity(None, None, PodAffinity((_ANTI_AFFINITY,)))
 )
 SOFT_AFFINITY = GangConstraints(
-    ", rather near", affinity=Affinity(None, PodAffinity((), (_ZONE_AFFINITY,)))
+    ", soft affinity", affinity=Affinity(None, PodAffinity((), (_ZONE_AFFINITY,)))
 )
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementCase:
-    """So many gangs on so many nodes; `shapes` is in how many ways the pods of a gang differ."""
+    """A number of gangs on a number of nodes; `shapes` is the number of different pods per gang."""
 
     nodes: int
     gangs: int
@@ -88,13 +88,13 @@ class PlacementCase:
 
     @property
     def name(self) -> str:
-        """What is decided."""
+        """The name of the case."""
         shapes = f" of {self.shapes} shapes" if self.shapes > 1 else ""
         sort = f"{shapes}{self.constraints.name}"
         return f"decide {self.gangs:,} x {self.size:,}{sort}, {self.nodes:,} nodes"
 
     def quick(self) -> PlacementCase:
-        """A tenth of the nodes, no target."""
+        """Return a tenth of the nodes, without a target."""
         return replace(self, nodes=self.nodes // 10, target_ms=None)
 
 
@@ -104,43 +104,43 @@ PLACEMENT_CASES = (
     PlacementCase(5_000, 1, 1_000, 60, shapes=20),
     PlacementCase(5_000, 1_000, 3, 50),
     *(
-        PlacementCase(5_000, 1, 1_000, 200, constraints=wish)
-        for wish in (SPREAD, SOFT_SPREAD, ONE_PER_NODE, SOFT_AFFINITY)
+        PlacementCase(5_000, 1, 1_000, 200, constraints=constraints)
+        for constraints in (SPREAD, SOFT_SPREAD, ONE_PER_NODE, SOFT_AFFINITY)
     ),
 )
 
 
 def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
-    """The pure core alone."""
-    for puzzle in PLACEMENT_CASES:
-        chosen = puzzle.quick() if setting.is_quick else puzzle
+    """Measure the pure core."""
+    for case in PLACEMENT_CASES:
+        chosen = case.quick() if setting.is_quick else case
         runs = sorted(_run(chosen) * 1000 for _ in range(REPEATS))
         beside = {"runs": REPEATS, "slowest ms": runs[-1]}
         yield Result(chosen.name, runs[0], "ms", chosen.target_ms, beside=beside)
 
 
-def measure_milliseconds(puzzle: PlacementCase) -> float:
-    """The least of several runs: what else a machine does only ever makes it slower."""
-    return min(_run(puzzle) for _ in range(REPEATS)) * 1000
+def measure_milliseconds(case: PlacementCase) -> float:
+    """Return the least of several runs: other load only ever makes a run slower."""
+    return min(_run(case) for _ in range(REPEATS)) * 1000
 
 
-def create_cluster(puzzle: PlacementCase) -> tuple[SchedulerCache, list[Entity]]:
-    """An empty cluster and the gangs that are to be placed on it."""
+def create_cluster(case: PlacementCase) -> tuple[SchedulerCache, list[Entity]]:
+    """Return an empty cluster and the gangs to place on it."""
     cache = SchedulerCache()
-    for number in range(puzzle.nodes):
+    for number in range(case.nodes):
         node = _node(number)
         cache.update_node(node.metadata.name, node)
-    gangs = [_gang(cache, number, puzzle) for number in range(puzzle.gangs)]
+    gangs = [_gang(cache, number, case) for number in range(case.gangs)]
     cache.snapshot()
     return cache, gangs
 
 
-def _run(puzzle: PlacementCase) -> float:
-    """On a cluster of its own, by the wall's clock: that of the process is too slow for gangs of 3.
+def _run(case: PlacementCase) -> float:
+    """Measure one run on a new cluster by the wall clock.
 
-    It costs a call of the system, which would be a tenth of what is measured.
+    The process clock costs a system call, a tenth of the decision about a gang of three.
     """
-    cache, gangs = create_cluster(puzzle)
+    cache, gangs = create_cluster(case)
     seconds = 0.0
     with frozen_gc():
         for gang in gangs:
@@ -154,7 +154,7 @@ def _run(puzzle: PlacementCase) -> float:
 
 @contextmanager
 def frozen_gc() -> Iterator[None]:
-    """What is there already is no concern of the garbage collector, as in a control plane."""
+    """Exclude existing objects from garbage collection, as a control plane does."""
     gc.collect()
     gc.freeze()
     try:
@@ -171,31 +171,31 @@ def _node(number: int) -> Node:
     return Node(metadata=ObjectMeta(name=name, labels=labels), status=status)
 
 
-def _gang(cache: SchedulerCache, number: int, puzzle: PlacementCase) -> Entity:
+def _gang(cache: SchedulerCache, number: int, case: PlacementCase) -> Entity:
     name = f"gang-{number}"
-    policy = SchedulingPolicy(gang=GangPolicy(min_count=puzzle.size))
+    policy = SchedulingPolicy(gang=GangPolicy(min_count=case.size))
     group = PodGroup(
         metadata=ObjectMeta(name=name, namespace="default"),
         spec=PodGroupSpec(scheduling_policy=policy),
     )
-    pods = [_pod(name, n, puzzle) for n in range(puzzle.size)]
+    pods = [_pod(name, n, case) for n in range(case.size)]
     cache.update_group(group_ref(group), group)
     for pod in pods:
         cache.update_pod(pod.metadata.key, pod)
     members = tuple(Member(pod, shape_of(pod)) for pod in pods)
-    return Entity(group.metadata.key, group, members)
+    return Entity(group_ref(group), group, members)
 
 
-def _pod(gang: str, number: int, puzzle: PlacementCase) -> Pod:
-    name, wish = f"{gang}-{number}", puzzle.constraints
+def _pod(gang: str, number: int, case: PlacementCase) -> Pod:
+    name, constraints = f"{gang}-{number}", case.constraints
     needs = ResourceRequirements(
-        requests={"cpu": f"{100 + number % puzzle.shapes}m", "memory": "100Mi"}
+        requests={"cpu": f"{100 + number % case.shapes}m", "memory": "100Mi"}
     )
     spec = PodSpec(
         containers=(Container(name="main", image="pause", resources=needs),),
         scheduling_group=SchedulingGroup(pod_group_name=gang),
-        topology_spread_constraints=wish.spreads,
-        affinity=wish.affinity,
+        topology_spread_constraints=constraints.spreads,
+        affinity=constraints.affinity,
     )
     return Pod(
         metadata=ObjectMeta(name=name, namespace="default", uid=name, labels=LABELS), spec=spec

@@ -1,4 +1,4 @@
-"""Where measurements run, and at which size: every one has a control plane of its own."""
+"""Where benchmarks run and at which size; each has a control plane of its own."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from pathlib import Path
 from tools.control_plane import ControlPlane
 
 MEMORY = ":memory:"
-#: The API server alone: what a request costs without what others make of it.
+#: The API server alone.
 WITHOUT_COMPONENTS = ("--nodes", "0", "--without", "scheduler,controllers,nodes")
-#: Seconds that a control plane may take until it is ready: thousands of nodes register first.
+#: Seconds until a control plane must be ready: thousands of nodes register first.
 READY_LIMIT = 300.0
 FLUSHES, FLUSHED = 200, bytes(4096)
 
 
 class BenchmarkFailed(Exception):
-    """A measurement that came to no end, and why."""
+    """A benchmark that did not finish, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkEnvironment:
-    """`data` is the folder below which control planes keep their objects, or `:memory:`."""
+    """The directory for data (or `:memory:`) and the size of a run."""
 
     data: str
     is_quick: bool
 
     def size(self, full: int, part: int = 10) -> int:
-        """So many, or for a first look only a tenth (or another part) of it."""
+        """Return a number, or with `--quick` a tenth of it."""
         return full // part if self.is_quick else full
 
     def target(self, full: float | None) -> float | None:
-        """A target that is meant for the full size."""
+        """Return a target, which applies to the full size only."""
         return None if self.is_quick else full
 
     @contextlib.contextmanager
     def plane(self, *options: str) -> Iterator[ControlPlane]:
-        """A control plane with nothing in it."""
+        """Return an empty control plane."""
         with self.folder() as folder:
             data = MEMORY if self.data == MEMORY else str(folder)
             with ControlPlane("--data", data, *options, limit=READY_LIMIT) as plane:
@@ -54,13 +54,13 @@ class BenchmarkEnvironment:
 
     @contextlib.contextmanager
     def folder(self) -> Iterator[Path]:
-        """An empty folder on the disk that is measured, gone at the end."""
+        """Return an empty directory on the measured disk, removed at the end."""
         parent = None if self.data == MEMORY else self.data
-        with tempfile.TemporaryDirectory(prefix="phalanx-bench-", dir=parent) as name:
+        with tempfile.TemporaryDirectory(prefix="phalanx-benchmark-", dir=parent) as name:
             yield Path(name)
 
     def flush_milliseconds(self) -> float:
-        """How long the disk takes to keep 4 KiB: the median of many appends, each flushed."""
+        """Return the median time of a flushed append of 4 KiB."""
         with self.folder() as folder, (folder / "flushed").open("wb", buffering=0) as file:
             return statistics.median(_flush(file.fileno()) for _ in range(FLUSHES)) * 1000
 

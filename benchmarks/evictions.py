@@ -1,7 +1,7 @@
-"""Decisions that take more than placing: whom to evict, and trees of groups within places.
+"""Preemption and trees of groups in topology domains, decided by the pure core alone.
 
-The pure core alone, on a cluster that is full, or divided into zones and racks; making it does not
-count. Whole evictions, from the first pod created to the last one bound, are races (`races.py`).
+The cluster is full, or divided into zones and racks; creating it is not measured. Whole
+preemptions, from the first created pod to the last binding, are in `gang_binding.py`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 
 from benchmarks.decisions import frozen_gc
-from benchmarks.result import Result
 from benchmarks.environment import BenchmarkEnvironment
+from benchmarks.result import Result
 from phalanx.api.core import (
     Container,
     Node,
@@ -23,7 +23,7 @@ from phalanx.api.core import (
     ResourceRequirements,
     SchedulingGroup,
 )
-from phalanx.api.meta import Key, ObjectMeta
+from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND, POD_GROUP_KIND, ObjectMeta, Ref
 from phalanx.api.scheduling import (
     CompositeGangPolicy,
     CompositePodGroup,
@@ -49,7 +49,7 @@ HIGH_PRIORITY = 1000
 
 
 def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
-    """Evictions and trees, in processor time."""
+    """Measure preemption and trees in CPU time."""
     nodes = 500 if setting.is_quick else 5_000
     full, empty = _full_cluster(nodes), _empty_cluster(nodes)
     evict = _measure_median(lambda: _decide(full, _gang("high", 100, HIGH_PRIORITY), Preempting))
@@ -83,7 +83,7 @@ def _empty_cluster(nodes: int) -> SchedulerCache:
 
 
 def _full_cluster(nodes: int) -> SchedulerCache:
-    """Four pods of three low priorities on each node, which take all of it."""
+    """Return a full cluster: four pods of three low priorities per node."""
     cache = _empty_cluster(nodes)
     for number in range(4 * nodes):
         pod = _pod(f"low-{number}", "", 1 + number % 3, on=f"node-{number % nodes:06}")
@@ -99,11 +99,11 @@ def _gang(name: str, size: int, priority: int = 0, *, parent: str = "", key: str
     )  # fmt: skip
     pods = [_pod(f"{name}-{number}", name, priority) for number in range(size)]
     members = tuple(Member(pod, shape_of(pod)) for pod in pods)
-    return Entity(Key("default", name), PodGroup(_meta(name), spec), members)
+    return Entity(Ref(POD_GROUP_KIND, "default", name), PodGroup(_meta(name), spec), members)
 
 
 def _tree() -> Entity:
-    """Eight gangs, each in a rack, all of them in one zone."""
+    """Return a tree of eight gangs, each in one rack, all in one zone."""
     parts = tuple(_gang(f"part-{n}", 64, parent="tree", key="rack") for n in range(8))
     spec = CompositePodGroupSpec(
         scheduling_policy=CompositePolicy(gang=CompositeGangPolicy(8)),
@@ -111,7 +111,7 @@ def _tree() -> Entity:
     )
     members = tuple(member for part in parts for member in part.members)
     root = CompositePodGroup(_meta("tree"), spec)
-    return Entity(Key("default", "tree"), root, members, children=parts)
+    return Entity(Ref(COMPOSITE_POD_GROUP_KIND, "default", "tree"), root, members, children=parts)
 
 
 def _topology_constraints(key: str) -> SchedulingConstraints | None:

@@ -1,8 +1,8 @@
-"""Exact placement: a gang of different members on nodes that are nearly full, solved or refuted.
+"""Exact placement: a gang of different members on nearly full nodes, solved or refuted.
 
-Such a gang is not placed by trying one member after the other. What is timed is the whole decision:
-the usual attempt, other orders, moves, and the exact solver. The nodes have room for the gang in
-one way only, or, to be refuted, for all of it but a little of one resource.
+Greedy placement fails for such a gang. The whole decision is measured: greedy placement, other
+orders, moves, and the exact solver. The free resources of the nodes fit the gang in exactly one way
+or, to be refuted, lack a little of one resource.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import NamedTuple
 
-from benchmarks.result import Result
 from benchmarks.environment import BenchmarkEnvironment
+from benchmarks.result import Result
 from phalanx.api.core import (
     Affinity,
     Container,
@@ -27,7 +27,7 @@ from phalanx.api.core import (
     ResourceRequirements,
     SchedulingGroup,
 )
-from phalanx.api.meta import ObjectMeta
+from phalanx.api.meta import ObjectMeta, pod_group_ref
 from phalanx.api.scheduling import GangPolicy, PodGroup, PodGroupSpec, SchedulingPolicy
 from phalanx.controllers.scheduling.exact_solver import HighsSolver
 from phalanx.scheduler.cluster.cache import SchedulerCache
@@ -38,18 +38,18 @@ from phalanx.scheduler.entity import Entity, Member
 from phalanx.scheduler.policy import DEFAULT_POLICY
 
 PODS, NODES, SHAPES, SEEDS = 64, 200, 8, range(8)
-#: Milliseconds for one decision.
+#: Target in milliseconds for one decision.
 TARGET = 500.0
 HOST = "kubernetes.io/hostname"
 RESOURCES = (("cpu", "00m"), ("memory", "00Mi"), ("example.com/gpu", ""), ("example.com/nic", ""))
-#: The first sorts of pods keep apart from each other.
+#: The number of pod shapes with anti-affinity to each other.
 ANTI_AFFINITY = 2
 
 Amounts = list[int]
 
 
 class TightPlacement(NamedTuple):
-    """What each sort asks for, how the members are distributed, and what is free on each node."""
+    """Requests per shape, the distribution of members, and free resources per node."""
 
     shapes: list[Amounts]
     chosen: list[int]
@@ -57,7 +57,7 @@ class TightPlacement(NamedTuple):
 
 
 def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
-    """A gang that just fits, and one that just does not."""
+    """Measure a gang that just fits, and one that just does not."""
     for name, missing in (("solved", 0), ("refuted", 4)):
         decided = [_decide(create_tight_placement(seed, missing)) for seed in SEEDS]
         undecided = sum(not _is_known(decision) for decision, _ in decided)
@@ -68,7 +68,7 @@ def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
 
 
 def create_tight_placement(seed: int, missing: int) -> TightPlacement:
-    """Room for a gang in one way that was drawn by lot, less a little here and there."""
+    """Return free resources that fit a random distribution of a gang exactly, minus a little."""
     draw = Random(seed)
     sorts = [
         [
@@ -104,7 +104,7 @@ def _decide(one: TightPlacement) -> tuple[Decision, float]:
     spec = PodGroupSpec(scheduling_policy=SchedulingPolicy(gang=GangPolicy(PODS)))
     group = PodGroup(ObjectMeta(name="gang", namespace="default"), spec)
     entity, snapshot, solver = (
-        Entity(group.metadata.key, group, tuple(members)),
+        Entity(pod_group_ref(group.metadata.key), group, tuple(members)),
         cache.snapshot(),
         HighsSolver(),
     )

@@ -1,4 +1,4 @@
-"""What a control plane costs by being there: time to start, memory, and work when nobody asks."""
+"""Start-up time, memory, and CPU time of an idle control plane."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import uvloop
 
 from benchmarks import api_calls as calls
 from benchmarks.api_calls import NODES, PODS
-from benchmarks.process_usage import cpu_seconds, resident_megabytes
-from benchmarks.result import Result
 from benchmarks.environment import READY_LIMIT, BenchmarkEnvironment
 from benchmarks.http_client import Call, HttpConnection, send_all
+from benchmarks.process_usage import cpu_seconds, resident_megabytes
+from benchmarks.result import Result
 from phalanx.api.wire import Reply, Request
 from phalanx.clock import WallClock
 from phalanx.randomness import SystemRandom
@@ -27,14 +27,14 @@ from tools.control_plane import Access, ControlPlane
 
 CLUSTER_NODES, CLUSTER_PODS = 5_000, 50_000
 STARTS, QUICK_STARTS = 5, 1
-#: Objects of the store that a control plane finds when it starts: so many nodes, and pods on them.
+#: Objects that a control plane loads at start.
 FOUND_NODES, FOUND_PODS = 5_000, 45_000
-#: Seconds until a control plane that nobody asks anything is at rest, and that it is observed.
+#: Seconds to wait until a control plane is idle, and to observe it.
 REST_SECONDS, QUICK_REST = 10.0, 1.0
 IDLE_SECONDS, QUICK_IDLE = 20.0, 2.0
-#: Requests at a time when a cluster is filled.
+#: Concurrent requests while a cluster is filled.
 CONNECTIONS = 64
-#: Seconds between two looks whether all pods run.
+#: Seconds between checks whether all pods run.
 POLL_INTERVAL = 2.0
 
 
@@ -42,7 +42,7 @@ POLL_INTERVAL = 2.0
 
 
 def start(setting: BenchmarkEnvironment) -> Iterator[Result]:
-    """From the process's start to its ready line, with nothing in it and with much."""
+    """Measure the time from process start to the ready line, with few and with many objects."""
     seconds, sizes = [], []
     for _ in range(QUICK_STARTS if setting.is_quick else STARTS):
         with setting.plane("--nodes", "0") as plane:
@@ -76,7 +76,7 @@ def _start_with_objects(setting: BenchmarkEnvironment) -> Result:
 
 
 async def _store(folder: Path, made: Sequence[Call]) -> None:
-    """Fill a store through a server in this process: no network, but the same objects."""
+    """Fill a store through a server in this process."""
     store = SqliteStore(folder)
     server, turn = Server(store, WallClock(), SystemRandom()), iter(made)
     await server.start()
@@ -96,7 +96,7 @@ async def _store(folder: Path, made: Sequence[Call]) -> None:
 
 
 def memory(setting: BenchmarkEnvironment) -> Iterator[Result]:
-    """Of one process with all nodes, and pods that were scheduled and run."""
+    """Measure the memory of one process with all nodes and running pods."""
     nodes, pods = setting.size(CLUSTER_NODES), setting.size(CLUSTER_PODS, 50)
     with setting.plane("--nodes", str(nodes)) as plane:
         before = resident_megabytes(plane.pid)
@@ -129,7 +129,7 @@ async def _ask(access: Access, path: str) -> bytes:
 
 
 def idle(setting: BenchmarkEnvironment) -> Iterator[Result]:
-    """What simulated nodes cost when nothing happens: they renew their leases."""
+    """Measure the cost of idle simulated nodes, which renew their leases."""
     nodes = setting.size(CLUSTER_NODES)
     rest, seconds = (QUICK_REST, QUICK_IDLE) if setting.is_quick else (REST_SECONDS, IDLE_SECONDS)
     with setting.plane("--nodes", str(nodes)) as plane:

@@ -1,6 +1,6 @@
-"""The whole control plane at work: from the first pod created to the last one bound.
+"""The whole control plane: from the first created pod to the last binding.
 
-Runs the driver (`gangs.py`) in a process of its own against a fresh control plane.
+Runs the driver (`gangs.py`) in its own process against a new control plane.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gangs import Workload
-from benchmarks.result import Result
 from benchmarks.environment import BenchmarkEnvironment
+from benchmarks.gangs import Workload
 from benchmarks.request_stages import stage_costs
+from benchmarks.result import Result
 from tools.control_plane import ControlPlane
 
 #: Seconds between the last node and the first pod.
 SETTLE_SECONDS, QUICK_SETTLE_SECONDS = 2.0, 0.5
-#: How often a race is run at most: what else a machine does only ever makes it slower.
+#: Maximum number of runs: other load only ever makes a run slower.
 MAX_RUNS = 5
 ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True, slots=True)
 class BindingCase:
-    """A workload, what real Kubernetes needs for it, and the target; all in seconds."""
+    """A workload, the time of real Kubernetes, and the target; in seconds."""
 
     workload: Workload
     kubernetes: float | None = None
@@ -37,17 +37,17 @@ class BindingCase:
 
     @property
     def name(self) -> str:
-        """What is bound."""
+        """The name of the case."""
         work = self.workload
         if work.plain:
             return f"{work.pods:,} plain pods, {work.nodes:,} nodes"
         where = f" in {work.racks} racks" if work.racks else ""
         lost = work.victims * work.victim_size
-        whom = f" evicting {work.victims:,} gangs of {lost:,} pods" if work.victims else ""
-        return f"{work.gangs:,} gangs x {work.size:,}{whom}, {work.nodes:,} nodes{where}"
+        victims = f" evicting {work.victims:,} gangs of {lost:,} pods" if work.victims else ""
+        return f"{work.gangs:,} gangs x {work.size:,}{victims}, {work.nodes:,} nodes{where}"
 
     def quick(self) -> BindingCase:
-        """A tenth of it: fewer gangs if there are many, else smaller ones."""
+        """Return a tenth of the case: fewer gangs if there are many, else smaller ones."""
         full = self.workload
         gangs, size = (full.gangs // 10, full.size) if full.gangs >= 10 else (full.gangs, 100)
         racks, victims = full.racks // 10, full.victims // 10
@@ -70,13 +70,13 @@ BINDING_CASES = (
 
 
 def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
-    """Every race, with what each stage of a request cost meanwhile."""
+    """Measure every case, with the cost of each stage of a request."""
     for race in BINDING_CASES:
         yield run(setting, race.quick()) if setting.is_quick else best_run(setting, race)
 
 
 def best_run(setting: BenchmarkEnvironment, case: BindingCase) -> Result:
-    """The best of a few runs; one that meets the target is the last."""
+    """Return the best of a few runs; stop at the first that meets the target."""
     runs: list[Result] = []
     while len(runs) < MAX_RUNS and not (runs and runs[-1].mark == "ok"):
         runs.append(run(setting, case))
@@ -87,30 +87,30 @@ def best_run(setting: BenchmarkEnvironment, case: BindingCase) -> Result:
 
 
 def run(setting: BenchmarkEnvironment, case: BindingCase) -> Result:
-    """One race on a control plane of its own."""
+    """Run a case once on a new control plane."""
     with setting.plane("--nodes", "0") as plane:
-        told, trouble = _run_driver(
+        output, error = _run_driver(
             plane, case.workload, QUICK_SETTLE_SECONDS if setting.is_quick else SETTLE_SECONDS
         )
         stages = stage_costs(plane)
-    if trouble:
-        return Result(case.name, math.nan, "s", case.target, case.kubernetes, note=trouble)
+    if error:
+        return Result(case.name, math.nan, "s", case.target, case.kubernetes, note=error)
     beside = {
-        "server s": told["server_s"],
-        "server us per pod": told["server_s"] / case.workload.pods * 1e6,
-        "driver %": told["driver_percent"],
+        "server s": output["server_s"],
+        "server us per pod": output["server_s"] / case.workload.pods * 1e6,
+        "driver %": output["driver_percent"],
         **stages,
     }
-    note = "; ".join(told["missing"])
+    note = "; ".join(output["missing"])
     return Result(
-        case.name, told["bound_s"], "s", case.target, case.kubernetes, beside=beside, note=note
+        case.name, output["bound_s"], "s", case.target, case.kubernetes, beside=beside, note=note
     )
 
 
 def _run_driver(
     plane: ControlPlane, workload: Workload, pause: float
 ) -> tuple[dict[str, Any], str]:
-    """What the driver tells, or what went wrong with it."""
+    """Return the output of the driver, or its error."""
     sizes = ("--nodes", workload.nodes, "--gangs", workload.gangs, "--size", workload.size)
     where = ("--kubeconfig", plane.kubeconfig, "--server", plane.pid, "--pause", pause)
     command = [sys.executable, "-m", "benchmarks.gangs", *where, *sizes]
@@ -119,6 +119,6 @@ def _run_driver(
     command += ["--victim-size", workload.victim_size]
     done = subprocess.run([str(c) for c in command], cwd=ROOT, capture_output=True, text=True)
     if done.stdout.startswith("{"):
-        told: dict[str, Any] = json.loads(done.stdout)
-        return told, ""
+        output: dict[str, Any] = json.loads(done.stdout)
+        return output, ""
     return {}, (done.stderr.strip().splitlines() or ["the driver said nothing"])[-1]

@@ -1,11 +1,11 @@
-"""Time from the first pod created to the last one seen bound, on an empty control plane.
+"""Measures the time from the first created pod to the last binding, on an empty control plane.
 
     python -m benchmarks.gangs --kubeconfig FILE --nodes 5000 --gangs 1000 --size 3
 
-Nodes of 4 CPU, 32 GiB and 110 pods; pods of 100m and 100Mi; one POST per object over TLS, from a
-process other than the server's, on eight connections. A watch in yet another process sees the pods
-bound. Then it counts: every pod must have its node, its PodScheduled condition and its Scheduled
-event. Prints one line of JSON; the exit code is 1 if something is missing.
+Nodes have 4 CPU, 32 GiB and 110 pods; pods request 100m and 100Mi. One POST per object over TLS,
+from another process than the server's, on eight connections. A watch in a third process observes
+the bindings. Then every pod must have its node, its PodScheduled condition and its Scheduled event.
+Prints one line of JSON; the exit code is 1 if something is missing.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ import uvloop
 
 from benchmarks import api_calls as calls
 from benchmarks.api_calls import EVENTS, PODS
-from benchmarks.process_usage import measure_cpu
 from benchmarks.http_client import Call, HttpConnection, pages, send_all
+from benchmarks.process_usage import measure_cpu
 from tools.control_plane import Access
 
 CHECKS, CHECK_EVERY = 30, 1.0
-LOW, HIGH = "bench-low", "bench-high"
+LOW, HIGH = "low-priority", "high-priority"
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """How many of what; `plain` pods belong to no gang.
+    """The numbers of objects; `plain` pods have no group.
 
-    Where there are `racks` every gang must be in one. Where there are `victims`, gangs of a lower
-    priority that go whole, they fill all nodes, and each of the other pods needs a node for itself.
+    With `racks` every gang must be in one rack. With `victims`, gangs of lower priority that are
+    evicted as a whole, the victims fill all nodes and each other pod needs a whole node.
     """
 
     nodes: int
@@ -53,23 +53,23 @@ class Workload:
 
     @property
     def pods(self) -> int:
-        """Pods of all gangs."""
+        """The number of pods of all gangs."""
         return self.gangs * self.size
 
     def node_calls(self) -> list[Call]:
-        """Create every node, ready; then lift the taint that a new node may be given."""
+        """Yield requests that create ready nodes and remove their not-ready taints."""
         names = [f"node-{n:06}" for n in range(self.nodes)]
         racks = [f"rack-{n % self.racks}" if self.racks else "" for n in range(self.nodes)]
         made = [calls.node(name, rack) for name, rack in zip(names, racks, strict=True)]
         return made + [calls.remove_taints(name) for name in names]
 
     def class_calls(self) -> list[Call]:
-        """Create the classes of those who are evicted and of those for whom they are."""
+        """Yield requests that create the priority classes of victims and preemptors."""
         classes = [calls.priority_class(LOW, 1), calls.priority_class(HIGH, 1000)]
         return classes if self.victims else []
 
     def victim_calls(self) -> list[Call]:
-        """Create those who are to be evicted."""
+        """Yield requests that create the victims."""
         if not self.victims:
             return []
         count, size = self.victims, self.victim_size
@@ -82,11 +82,11 @@ class Workload:
 
     @property
     def importance(self) -> str:
-        """The class of the gangs."""
+        """The priority class of the gangs."""
         return HIGH if self.victims else ""
 
     def group_calls(self) -> list[Call]:
-        """Create the group of every gang."""
+        """Yield requests that create the PodGroups."""
         gangs = 0 if self.plain else self.gangs
         key = "rack" if self.racks else ""
         return [
@@ -95,7 +95,7 @@ class Workload:
         ]
 
     def pod_calls(self) -> list[Call]:
-        """Create every pod, gang by gang."""
+        """Yield requests that create the pods, gang by gang."""
         groups = ("" if self.plain else f"gang-{n // self.size}" for n in range(self.pods))
         cpu = "4" if self.victims else ""
         return [
@@ -104,7 +104,7 @@ class Workload:
         ]
 
 
-# ---- who sees the pods bound ---------------------------------------------------------------------
+# ---- observing bindings --------------------------------------------------------------------------
 
 
 class Meta(msgspec.Struct, frozen=True):
@@ -125,7 +125,7 @@ class PodEvent(msgspec.Struct, frozen=True):
 
 
 class BoundPods:
-    """The names of the pods that have a node, from a list and a watch, until they are enough."""
+    """The names of bound pods, from a list and a watch, until all are bound."""
 
     def __init__(self, count: int) -> None:
         self._names: set[str] = set()
@@ -134,11 +134,11 @@ class BoundPods:
 
     @property
     def complete(self) -> bool:
-        """Whether all are bound."""
+        """Whether all pods are bound."""
         return len(self._names) >= self._count
 
     async def catch_up(self, wire: HttpConnection) -> str:
-        """List them; the revision from which to watch."""
+        """List the pods; return the revision to watch from."""
         revision, self._rest = "", b""
         async for page in pages(wire, PODS):
             revision = revision or page["metadata"]["resourceVersion"]
@@ -147,7 +147,7 @@ class BoundPods:
         return revision
 
     def feed(self, piece: bytes) -> bool:
-        """Take the next bytes of the watch, which end anywhere; whether all are bound."""
+        """Process the next bytes of the watch; return whether all pods are bound."""
         *lines, self._rest = (self._rest + piece).split(b"\n")
         for line in lines:
             pod = self._decoder.decode(line).object
@@ -160,7 +160,7 @@ class BoundPods:
 
 
 async def wait_until_bound(access: Access, count: int, tell: Callable[[float], None]) -> None:
-    """Tell 0 when a watch is about to open, and at last the moment when all pods are bound."""
+    """Send 0 when the watch is about to open, then the time at which all pods were bound."""
     bound = BoundPods(count)
     while not bound.complete:
         wire = await HttpConnection.open(access)
@@ -171,7 +171,7 @@ async def wait_until_bound(access: Access, count: int, tell: Callable[[float], N
 
 
 def watch_bound(kubeconfig: Path, count: int, pipe: Connection) -> None:
-    """`see_bound` in a process of its own."""
+    """Run `wait_until_bound` in its own process."""
     uvloop.run(wait_until_bound(Access.read(kubeconfig), count, pipe.send))
 
 
@@ -179,15 +179,15 @@ def watch_bound(kubeconfig: Path, count: int, pipe: Connection) -> None:
 
 
 async def find_missing(access: Access, workload: Workload) -> list[str]:
-    """What the work still lacks to be done: pods without a node, a condition or an event."""
+    """Return what is missing: pods without a node, a condition or an event."""
     wire = await HttpConnection.open(access)
-    bound = told = 0
+    bound = with_condition = 0
     async for page in pages(wire, PODS):
         for pod in page["items"]:
             if not pod["metadata"]["name"].startswith("pod-"):
                 continue
             bound += bool(pod["spec"].get("nodeName"))
-            told += any(
+            with_condition += any(
                 condition["type"] == "PodScheduled" and condition["status"] == "True"
                 for condition in pod["status"].get("conditions") or ()
             )
@@ -198,12 +198,12 @@ async def find_missing(access: Access, workload: Workload) -> list[str]:
         if event["reason"] == "Scheduled"
     }
     wire.close()
-    counts = {"nodes": bound, "conditions": told, "events": len(events)}
+    counts = {"nodes": bound, "conditions": with_condition, "events": len(events)}
     return [f"{n} of {workload.pods} {what}" for what, n in counts.items() if n < workload.pods]
 
 
 async def find_missing_after_retries(access: Access, workload: Workload) -> list[str]:
-    """The same, once nothing is lacking or conditions and events have had time to arrive."""
+    """Return what is still missing after conditions and events had time to arrive."""
     for _ in range(CHECKS):
         if not await find_missing(access, workload):
             return []
@@ -214,7 +214,7 @@ async def find_missing_after_retries(access: Access, workload: Workload) -> list
 async def measure(
     kubeconfig: Path, workload: Workload, pause: float, limit: float, server: int
 ) -> dict[str, Any]:
-    """One run: what was measured, and what is lacking."""
+    """Run once; return the measurements and what is missing."""
     access = Access.read(kubeconfig)
     await send_all(access, workload.node_calls())
     if victims := workload.victim_calls():
@@ -249,7 +249,7 @@ async def measure(
 
 
 async def _all_bound(access: Access, count: int) -> None:
-    """Wait until so many pods have a node."""
+    """Wait until a number of pods is bound."""
     wire = await HttpConnection.open(access)
     for _ in range(CHECKS):
         bound = 0
@@ -262,7 +262,7 @@ async def _all_bound(access: Access, count: int) -> None:
 
 
 def _last_message(pipe: Connection, end: float) -> float:
-    """The moment that the watcher tells, or now when time is over."""
+    """Return the time that the watcher sends, or the present time after a timeout."""
     while pipe.poll(max(0.0, end - time.monotonic())):
         if moment := float(pipe.recv()):
             return moment

@@ -1,11 +1,11 @@
-"""Regression guards: how many instructions a piece of work takes, beside how many it took.
+"""Regression guards: the number of bytecode instructions of an operation and its limit.
 
     python -m benchmarks.guards                     exit code 1 if anything costs a tenth more
-    python -m benchmarks.guards --update-guards     take the present counts as what is right
+    python -m benchmarks.guards --update-guards     store the present counts as the limits
 
-Neither the load of the machine nor its speed changes a count, so this can stand in the test suite
-where a stopwatch cannot. Counts are of one version of Python, with caches warm, in virtual time,
-and do not see what C code does; for that there is a count of bytes, and the other benchmarks.
+Counts do not depend on the load or speed of the machine, so the test suite can check them. They
+depend on the Python version, are taken with warm caches in virtual time, and do not include C code;
+a count of bytes and the other benchmarks cover that.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from typing import Any
 
 from benchmarks import api_calls as calls
 from benchmarks.api_calls import PODS
+from benchmarks.decisions import PlacementCase, create_cluster
+from benchmarks.environment import BenchmarkEnvironment
+from benchmarks.http_client import Call
 from benchmarks.instruction_counts import (
     InstructionCounter,
     count_allocated_bytes,
     count_instructions,
 )
-from benchmarks.decisions import PlacementCase, create_cluster
 from benchmarks.result import Result
-from benchmarks.environment import BenchmarkEnvironment
-from benchmarks.http_client import Call
 from phalanx.api.kinds import GROUP_BINDING
 from phalanx.api.wire import Reply, Request, StreamReply
 from phalanx.clock import LoopClock
@@ -45,24 +45,24 @@ from phalanx.store.memory import MemoryStore
 
 FILE = Path(__file__).with_suffix(".json")
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-#: How much more than it took something may take.
+#: The factor by which a count may exceed the stored one.
 TOLERANCE = 1.10
-#: How often the same is done; the last time counts, when caches (and the tracing) are warm.
+#: Repetitions; the last one counts, when caches are warm.
 TIMES = 3
 SMALL, LARGE, LISTED = 10, 100, 500
-#: Seconds after which everything is done that something leads to.
+#: Seconds after which all consequences of an operation are complete.
 SETTLED = 3.0
 EPOCH = 1_800_000_000.0
 
 
-# ---- what is counted -----------------------------------------------------------------------------
+# ---- operations ----------------------------------------------------------------------------------
 
 
 async def counted(
     work: Callable[[int], Awaitable[None]],
     counting: Callable[[], AbstractContextManager[InstructionCounter]] = count_instructions,
 ) -> int:
-    """What a piece of work takes that is done several times."""
+    """Return the count of the last of several repetitions."""
     for number in range(TIMES):
         with counting() as tally:
             await work(number)
@@ -74,13 +74,13 @@ def _clock() -> LoopClock:
 
 
 class Api:
-    """A server in virtual time, with nothing around it unless one is given that has."""
+    """A server in virtual time, alone or in a control plane."""
 
     def __init__(self, server: Server | None = None) -> None:
         self.server = server or Server(MemoryStore(), _clock(), SeededRandom(1))
 
     async def send(self, call: Call) -> bytes:
-        """One request that must succeed."""
+        """Send one request that must succeed."""
         method, target, body, kind = call
         path, _, query = target.partition("?")
         asked = Request(method, path, query, {"content-type": kind}, body, ADMIN)
@@ -90,7 +90,7 @@ class Api:
         return answer.body
 
     async def count(self, make: Callable[[int], Call]) -> int:
-        """Instructions of a request, after others like it."""
+        """Return the instructions of a request, after similar ones."""
 
         async def send(number: int) -> None:
             await self.send(make(number))
@@ -98,7 +98,7 @@ class Api:
         return await counted(send)
 
     async def watch(self, query: str, saw: Callable[[], object]) -> asyncio.Task[None]:
-        """Follow pods from now on."""
+        """Open a watch of pods."""
         asked = Request("GET", PODS, f"watch=1&{query}", {}, b"", ADMIN)
         answer = await self.server.handle(asked)
         assert isinstance(answer, StreamReply), answer
@@ -111,7 +111,7 @@ class Api:
 
 
 async def create_pod(api: Api) -> int:
-    """A pod is created that nothing is known of, by somebody who says so."""
+    """Create a pod with a new spec."""
 
     def made(number: int) -> Call:
         method, target, body, kind = calls.pod(f"pod-{number}")
@@ -121,31 +121,31 @@ async def create_pod(api: Api) -> int:
 
 
 async def create_another(api: Api) -> int:
-    """A pod is created that differs in its name alone from one before it."""
+    """Create a pod that differs from an earlier one in its name only."""
     return await api.count(lambda n: calls.pod(f"pod-{n}"))
 
 
 async def patch_pod(api: Api) -> int:
-    """A label of a pod is changed."""
+    """Patch a label of a pod."""
     await api.send(calls.pod("pod"))
     return await api.count(lambda n: calls.relabel(f"{PODS}/pod", n))
 
 
 async def get_pod(api: Api) -> int:
-    """A pod is read."""
+    """Read a pod."""
     await api.send(calls.pod("pod"))
     return await api.count(lambda _: calls.get(f"{PODS}/pod"))
 
 
 async def list_pods(api: Api) -> int:
-    """A page of pods is read."""
+    """List a page of pods."""
     for number in range(LISTED):
         await api.send(calls.pod(f"pod-{number}"))
     return await api.count(lambda _: calls.get(f"{PODS}?limit={LISTED}"))
 
 
 async def bind_group(api: Api) -> int:
-    """A gang is bound."""
+    """Bind a gang."""
     nodes = [f"node-{n}" for n in range(LARGE)]
     for node in nodes:
         await api.send(calls.node(node))
@@ -157,7 +157,7 @@ async def bind_group(api: Api) -> int:
 
 
 async def decide_gang(_: Api) -> int:
-    """A gang is placed, and counted as placed: decisions alone, without a server."""
+    """Place and assume a gang: the decision alone, without a server."""
     cache, gangs = create_cluster(PlacementCase(LARGE, TIMES, LARGE, None))
 
     async def place(number: int) -> None:
@@ -169,7 +169,7 @@ async def decide_gang(_: Api) -> int:
 
 
 async def submit_gang(_: Api) -> int:
-    """A gang goes all the way: created, seen by every part, decided, bound and told of."""
+    """Create a gang and wait until it is observed, decided, bound and reported."""
     plane = ControlPlane(MemoryStore(), _clock(), SeededRandom(1))
     api = Api(plane.server)
 
@@ -189,17 +189,17 @@ async def submit_gang(_: Api) -> int:
 
 
 async def watch_matching(api: Api) -> int:
-    """A pod is created, and everybody who watches sees it."""
+    """Create a pod that all watchers see."""
     return await _watched(api, "", LARGE)
 
 
 async def watch_filtered(api: Api) -> int:
-    """A pod is created that nobody who watches wants to see."""
+    """Create a pod that no watcher selects."""
     return await _watched(api, "fieldSelector=spec.nodeName%3Delsewhere", 0)
 
 
 async def keep_pods(api: Api) -> int:
-    """Pods are created: the bytes that stay, history included."""
+    """Create pods; return the bytes that stay allocated, history included."""
 
     async def create(number: int) -> None:
         for pod in range(LARGE):
@@ -208,7 +208,7 @@ async def keep_pods(api: Api) -> int:
     return await counted(create, count_allocated_bytes)
 
 
-#: In instructions, but for what says otherwise.
+#: Operations by name; counts are instructions unless the name says otherwise.
 GUARDS: Mapping[str, Callable[[Api], Awaitable[int]]] = {
     "create a pod": create_pod,
     "create another like it": create_another,
@@ -225,7 +225,7 @@ GUARDS: Mapping[str, Callable[[Api], Awaitable[int]]] = {
 
 
 async def _watched(api: Api, query: str, expected: int) -> int:
-    """Instructions of a create and of all that is done for those who watch."""
+    """Return the instructions of a create and of its delivery to watchers."""
     seen = asyncio.Semaphore(0)
     watches = [await api.watch(query, seen.release) for _ in range(LARGE)]
 
@@ -253,7 +253,7 @@ def _group_binding(pods: list[Any], nodes: list[str]) -> Call:
 
 
 def count(name: str) -> int:
-    """How many instructions a piece of work takes now."""
+    """Return the present count of an operation."""
 
     async def work() -> int:
         api = Api()
@@ -264,13 +264,13 @@ def count(name: str) -> int:
 
 
 def limits() -> dict[str, int]:
-    """How many each may take with this version of Python; nothing if none were taken with it."""
+    """Return the limits for this Python version; empty if none are stored."""
     known: dict[str, int] = _recorded().get(PYTHON, {})
     return {name: int(taken * TOLERANCE) for name, taken in known.items()}
 
 
 def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
-    """Every count beside its limit."""
+    """Compare every count with its limit."""
     allowed = limits()
     for name in GUARDS:
         yield Result(name, count(name), "counted", allowed.get(name))
@@ -282,7 +282,7 @@ def _recorded() -> dict[str, dict[str, int]]:
 
 
 def main() -> int:
-    """Compare, or take the present counts as what is right."""
+    """Compare the counts, or store the present ones."""
     parser = argparse.ArgumentParser(prog="benchmarks.guards", description=__doc__.split("\n\n")[0])
     parser.add_argument("--update-guards", action="store_true", help=f"rewrite {FILE.name}")
     counts = {name: count(name) for name in GUARDS}

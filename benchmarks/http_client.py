@@ -1,6 +1,6 @@
-"""Requests to an API server with as little work of the asking side as possible.
+"""A minimal HTTP client.
 
-A benchmark shares its machine with the server that it measures: what it does itself must not count.
+A benchmark shares its machine with the measured server, so its own work must be small.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tools.control_plane import Access
 JSON = "application/json"
 CONNECTIONS = 8
 
-#: Method, path, body and its content type.
+#: Method, path, body and content type.
 Call = tuple[str, str, bytes, str]
-#: Gets the next piece of an answer; true means that it was the last one of interest.
+#: Processes the next chunk of a reply; returns true when it needs no more.
 ChunkHandler = Callable[[bytes], bool | None]
 
 
 class HttpConnection(asyncio.Protocol):
-    """One keep-alive connection with one request at a time and little work for each."""
+    """One keep-alive connection with one request at a time."""
 
     def __init__(self, access: Access) -> None:
         self._head = (
@@ -39,7 +39,7 @@ class HttpConnection(asyncio.Protocol):
 
     @classmethod
     async def open(cls, access: Access) -> HttpConnection:
-        """A connection to a server."""
+        """Connect to a server."""
         loop = asyncio.get_running_loop()
         _, wire = await loop.create_connection(
             lambda: cls(access), access.host, access.port, ssl=access.tls()
@@ -49,7 +49,7 @@ class HttpConnection(asyncio.Protocol):
     async def call(
         self, method: str, path: str, body: bytes = b"", kind: str = JSON
     ) -> tuple[int, bytes]:
-        """One request; the status code and the body."""
+        """Send one request; return status code and body."""
         pieces: list[bytes] = []
         code = await self._exchange(method, path, body, kind, pieces.append)
         return code, b"".join(pieces)
@@ -57,7 +57,7 @@ class HttpConnection(asyncio.Protocol):
     async def stream(
         self, path: str, take: ChunkHandler, begun: Callable[[], object] = lambda: None
     ) -> None:
-        """One request whose answer comes in pieces, until the server or `take` has enough."""
+        """Send one request and process its reply in chunks, until the end or until it is enough."""
         self._begun = begun
         try:
             await self._exchange("GET", path, b"", JSON, take)
@@ -65,7 +65,7 @@ class HttpConnection(asyncio.Protocol):
             return
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._transport.abort()
 
     def _exchange(
@@ -102,14 +102,14 @@ class HttpConnection(asyncio.Protocol):
 
 
 async def open_connections(access: Access, count: int) -> list[HttpConnection]:
-    """So many connections."""
+    """Open a number of connections."""
     return [await HttpConnection.open(access) for _ in range(count)]
 
 
 async def send_over(wires: Sequence[HttpConnection], calls: Iterable[Call]) -> list[float]:
-    """Send every request, on each connection one at a time; the seconds that each took.
+    """Send every request, one at a time per connection; return the seconds of each.
 
-    Any answer but success ends the run.
+    An unsuccessful reply ends the run.
     """
     turn, seconds = iter(calls), []
 
@@ -126,7 +126,7 @@ async def send_over(wires: Sequence[HttpConnection], calls: Iterable[Call]) -> l
 
 
 async def send_all(access: Access, calls: Iterable[Call], connections: int = CONNECTIONS) -> None:
-    """Send every request, on several connections of their own."""
+    """Send every request on several new connections."""
     wires = await open_connections(access, connections)
     await send_over(wires, calls)
     for wire in wires:
@@ -134,7 +134,7 @@ async def send_all(access: Access, calls: Iterable[Call], connections: int = CON
 
 
 async def pages(wire: HttpConnection, path: str) -> AsyncIterator[dict[str, Any]]:
-    """A collection, page by page."""
+    """Yield a collection page by page."""
     more = ""
     while True:
         page: dict[str, Any] = json.loads((await wire.call("GET", f"{path}?limit=500{more}"))[1])

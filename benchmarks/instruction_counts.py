@@ -1,4 +1,4 @@
-"""What work takes in numbers that no load of the machine changes: instructions, bytes."""
+"""Costs that do not depend on the load of the machine: bytecode instructions and bytes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 
 class InstructionCounter:
-    """A count that is complete when the counting is over."""
+    """A counter whose count is complete when the context ends."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def trace(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any]:
-        """What the interpreter calls for every function and every instruction in it."""
+        """Trace function: called for every function and every instruction."""
         if event == "opcode":
             self.count += 1
         elif event == "call":
@@ -28,7 +28,7 @@ class InstructionCounter:
 
 @contextmanager
 def count_instructions() -> Iterator[InstructionCounter]:
-    """Count what the interpreter does inside, on this thread; the collector rests meanwhile."""
+    """Count the instructions inside the context, on this thread, without garbage collection."""
     tally, before, is_collecting = InstructionCounter(), sys.gettrace(), gc.isenabled()
     gc.disable()
     sys.settrace(tally.trace)
@@ -42,7 +42,7 @@ def count_instructions() -> Iterator[InstructionCounter]:
 
 @contextmanager
 def count_allocated_bytes() -> Iterator[InstructionCounter]:
-    """Count the bytes that are allocated inside and still held at the end."""
+    """Count the bytes that are allocated inside the context and still held at its end."""
     tally, was_tracing = InstructionCounter(), tracemalloc.is_tracing()
     gc.collect()
     tracemalloc.start()

@@ -1,8 +1,8 @@
-"""Jobs: how soon they have their Workload and their first pod, and what a look at them costs.
+"""Jobs: the time until they have their Workload and their first pod, and the cost of a reconcile.
 
-Jobs are made by this process over TLS; watches of it see what comes of them. There are no nodes and
-no scheduler: what is measured is the Job controller. The steady look is measured in this process,
-at Jobs of which nothing is due.
+This process creates Jobs over TLS and watches the results. There are no nodes and no scheduler: the
+Job controller is measured. Steady reconciles are measured in this process, for Jobs with nothing to
+do.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import msgspec
 import uvloop
 
 from benchmarks import api_calls as calls
-from benchmarks.result import Result, percentile
 from benchmarks.environment import BenchmarkEnvironment, BenchmarkFailed
 from benchmarks.http_client import Call, HttpConnection, open_connections
+from benchmarks.result import Result, percentile
 from phalanx.api.meta import Key
 from phalanx.api.wire import UserInfo
 from phalanx.client.client import Client
@@ -34,11 +34,11 @@ from phalanx.server.security.authorization import MASTERS
 from phalanx.store.memory import MemoryStore
 from tools.control_plane import Access
 
-#: Jobs at once, Jobs per second and for how many seconds, Jobs one after the other.
+#: Jobs at once; Jobs per second, and for how many seconds; Jobs one after the other.
 BURST_JOBS, JOBS_PER_SECOND, SECONDS, SINGLE_JOBS = 200, 50, 10, 60
-#: Milliseconds until 99 % of the Jobs have their Workload; that objects may add to a first pod.
+#: Milliseconds until 99 % of the Jobs have a Workload; that group objects may add to a first pod.
 WORKLOAD_LIMIT, OBJECTS_LIMIT = 1000.0, 10.0
-#: Per cent by which objects may make a look dearer.
+#: Per cent that group objects may add to a reconcile.
 STEADY_LIMIT = 10.0
 CONNECTIONS, LIMIT = 8, 60.0
 RECONCILES, ROUNDS, PODS = 6000, 300, 8
@@ -46,7 +46,7 @@ WORKLOADS = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/workloads"
 
 
 def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
-    """Bursts and a steady stream of Jobs, single ones, and looks at those that are quiet."""
+    """Measure bursts, a steady stream, single Jobs, and steady reconciles."""
     target = setting.target(WORKLOAD_LIMIT)
     burst, stream = setting.size(BURST_JOBS), setting.size(JOBS_PER_SECOND * SECONDS)
     for name, count, pace in (
@@ -68,7 +68,7 @@ def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
     yield Result("objects at a look at a quiet Job", extra, "% more", limit, beside=beside)
 
 
-# ---- what comes of Jobs --------------------------------------------------------------------------
+# ---- Workloads and pods of Jobs ------------------------------------------------------------------
 
 
 class Reference(msgspec.Struct, frozen=True):
@@ -91,7 +91,7 @@ class Event(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class FirstSeen:
-    """When something of each Job was first seen, by a watch of one kind."""
+    """The time at which a watch first saw an object of each Job."""
 
     path: str
     seen: dict[str, float] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class FirstSeen:
         await wire.stream(f"{self.path}?watch=1", self._decode)
 
     async def wait_for(self, jobs: Sequence[str]) -> None:
-        """Wait until something of all of these was seen."""
+        """Wait until an object of all these Jobs was seen."""
         async with asyncio.timeout(LIMIT):
             while not all(job in self.seen for job in jobs):
                 self.news.clear()
@@ -121,7 +121,7 @@ class FirstSeen:
 
 
 async def measure_workload_delay(access: Access, count: int, pace: float) -> list[float]:
-    """The seconds from sending each Job to seeing its Workload."""
+    """Return the seconds from sending each Job to seeing its Workload."""
     names = [f"job-{n}" for n in range(count)]
     sightings = FirstSeen(WORKLOADS)
     watching = asyncio.create_task(sightings.follow(access))
@@ -136,7 +136,7 @@ async def measure_workload_delay(access: Access, count: int, pace: float) -> lis
 
 
 async def measure_pod_delay(access: Access, count: int) -> tuple[float, float]:
-    """The median seconds from a Job to its first pod, of gangs and of those in no group."""
+    """Return the median seconds from a Job to its first pod, with and without a group."""
     sightings = FirstSeen(calls.PODS)
     watching = asyncio.create_task(sightings.follow(access))
     medians = []
@@ -157,7 +157,7 @@ async def measure_pod_delay(access: Access, count: int) -> tuple[float, float]:
 
 
 async def _send(access: Access, requests: Sequence[Call], pace: float) -> list[float]:
-    """Send requests, all at once or so many per second; when each was sent."""
+    """Send requests, all at once or at a rate; return the time of each."""
     wires, begin = (
         await open_connections(access, min(CONNECTIONS, len(requests))),
         time.perf_counter(),
@@ -180,14 +180,14 @@ async def _send(access: Access, requests: Sequence[Call], pace: float) -> list[f
     return sent
 
 
-# ---- what a look costs ---------------------------------------------------------------------------
+# ---- reconciles ----------------------------------------------------------------------------------
 
 
 async def measure_steady_reconcile(looks: int) -> tuple[float, float]:
-    """The seconds of work that a look takes at a quiet Job: at a gang, and at another."""
+    """Return the CPU seconds of a steady reconcile: of a gang, and of a Job without a group."""
     server = Server(MemoryStore(), WallClock(), SeededRandom(1))
     await server.start()
-    client = Client(InProcessTransport(server.handle, UserInfo("bench", (MASTERS,))))
+    client = Client(InProcessTransport(server.handle, UserInfo("benchmark", (MASTERS,))))
     informers = Informers(client, SeededRandom(1))
     recorder = EventRecorder(client, WallClock(), SeededRandom(1), "job-controller")
     jobs = JobController(client, informers, WallClock(), recorder, JobSchedulingOptions())
@@ -196,7 +196,7 @@ async def measure_steady_reconcile(looks: int) -> tuple[float, float]:
         _, path, body, _ = calls.job(name, gang=gang, pods=PODS)
         await client.post(path, msgspec.json.decode(body))
     await asyncio.sleep(1.0)
-    # In turn, so that a busy moment of the machine is shared.
+    # Alternating, so that load of the machine affects both.
     rounds = [[await _measure(jobs.reconcile, name, looks // ROUNDS) for name in ("gang", "plain")]
               for _ in range(ROUNDS)]  # fmt: skip
     for task in tasks:

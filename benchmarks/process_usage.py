@@ -1,6 +1,6 @@
-"""What a control plane has used in all its processes, where Linux tells it; nan elsewhere.
+"""CPU time and memory of all processes of a control plane, on Linux; nan elsewhere.
 
-The processor time is the number to trust: what else the machine does hardly changes it.
+CPU time is the number to trust: other load hardly changes it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 @dataclass(slots=True)
 class CpuUsage:
-    """Seconds that passed, and those that a server and the process that asks it worked."""
+    """Elapsed seconds, and the CPU seconds of server and driver."""
 
     wall: float = 0.0
     server: float = 0.0
@@ -25,13 +25,13 @@ class CpuUsage:
 
     @property
     def driver_share(self) -> float:
-        """Per cent of a core that asking took: near 100, it is the asking that is measured."""
+        """Per cent of a core that the driver used: near 100 the driver is the bottleneck."""
         return self.driver / self.wall * 100
 
 
 @contextmanager
 def measure_cpu(pid: int) -> Iterator[CpuUsage]:
-    """Measure what happens inside: the server is this process and its crew."""
+    """Measure the context: the server is this process tree."""
     spent = CpuUsage()
     wall, server, driver = time.perf_counter(), cpu_seconds(pid), time.process_time()
     yield spent
@@ -41,21 +41,21 @@ def measure_cpu(pid: int) -> Iterator[CpuUsage]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Seconds that a process and those that it has started have worked since their start."""
+    """Return the CPU seconds of a process and its children."""
     if sys.platform != "linux" or not pid:
         return math.nan
-    # The number of a process's own clock, as the C library's clock_getcpuclockid makes it.
+    # The clock id of another process, as clock_getcpuclockid of the C library computes it.
     return sum(time.clock_gettime(~one << 3 | 2) for one in _process_tree(pid))
 
 
 def resident_megabytes(pid: int) -> float:
-    """Their memory in MB; what they share counts once."""
+    """Return the memory of the processes in MB; shared memory counts once."""
     rolled = [Path(f"/proc/{one}/smaps_rollup") for one in _process_tree(pid)]
     found = [re.search(r"^Pss:\s+(\d+) kB", file.read_text(), re.MULTILINE) for file in rolled]
     return sum(int(each[1]) for each in found if each) / 1000 if all(found) else math.nan
 
 
 def _process_tree(pid: int) -> list[int]:
-    """A process and those that it has started."""
+    """Return a process and its descendants."""
     children = Path(f"/proc/{pid}/task/{pid}/children")
     return [pid, *map(int, children.read_text().split())] if children.exists() else []

@@ -1,9 +1,8 @@
-"""Where a create spends its time in the server: its stages, as `/metrics` tells them.
+"""Where the server spends the time of a create: its stages, from `/metrics`.
 
-The stages are parts of one request, but for two: `commit` is the time that a request waits for the
-disk, together with others, and `publish` is done once for all that was committed together. What
-no stage measures (TLS, HTTP, routing, the reply, the thread that writes) is the rest of the
-processor time.
+Stages are parts of one request, with two exceptions: `commit` is the time that a request waits for
+the disk, together with others, and `publish` runs once per commit. The rest of the CPU time (TLS,
+HTTP, routing, the reply, the writer thread) is not measured by a stage.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from dataclasses import dataclass
 import uvloop
 
 from benchmarks import api_calls as calls
-from benchmarks.process_usage import measure_cpu
-from benchmarks.result import Result
 from benchmarks.environment import WITHOUT_COMPONENTS, BenchmarkEnvironment
 from benchmarks.http_client import send_all
+from benchmarks.process_usage import measure_cpu
+from benchmarks.result import Result
 from tools.control_plane import ControlPlane
 
 REQUESTS = 3_000
@@ -34,7 +33,7 @@ _SECONDS, _COUNT = (
 
 
 def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
-    """Microseconds per create of a pod in each stage, with eight clients."""
+    """Measure the microseconds per create in each stage, with eight clients."""
     count = setting.size(REQUESTS)
     with setting.plane(*WITHOUT_COMPONENTS) as plane:
         before = stage_totals(plane)
@@ -53,21 +52,21 @@ def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
 
 
 def stage_costs(plane: ControlPlane) -> dict[str, float]:
-    """Microseconds per passage of each stage since the start."""
+    """Return the microseconds per execution of each stage since the start."""
     totals = stage_totals(plane)
     return {f"{name} us": total.seconds / total.count * 1e6 for name, total in totals.items()}
 
 
 @dataclass(slots=True)
 class StageTotal:
-    """Seconds and passages of one stage since the start."""
+    """Seconds and executions of one stage since the start."""
 
     seconds: float = 0.0
     count: float = 0.0
 
 
 def stage_totals(plane: ControlPlane) -> defaultdict[str, StageTotal]:
-    """What `/metrics` tells of each stage."""
+    """Read the stages from `/metrics`."""
     totals: defaultdict[str, StageTotal] = defaultdict(StageTotal)
     for stage, seconds in _SECONDS.findall(text := _metrics(plane)):
         totals[stage].seconds = float(seconds)

@@ -1,7 +1,7 @@
-"""What a request costs over HTTPS: durable writes, reads and lists, by 1, 8 and 64 clients.
+"""The cost of requests over HTTPS: durable writes, reads and lists, by 1, 8 and 64 clients.
 
-The clients are connections of this process, each with one request at a time; the server is another
-process that runs the API alone. Its processor time per request holds all of its threads.
+Clients are connections of this process with one request at a time each; the server is another
+process that runs the API alone. Its CPU time per request includes all its threads.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import uvloop
 
 from benchmarks import api_calls as calls
 from benchmarks.api_calls import PODS
-from benchmarks.process_usage import CpuUsage, measure_cpu
-from benchmarks.result import Result, percentile
 from benchmarks.environment import MEMORY, WITHOUT_COMPONENTS, BenchmarkEnvironment
 from benchmarks.http_client import Call, open_connections, send_over
+from benchmarks.process_usage import CpuUsage, measure_cpu
+from benchmarks.result import Result, percentile
 from tools.control_plane import ControlPlane
 
 CLIENTS = (1, 8, 64)
@@ -24,10 +24,10 @@ CLIENTS = (1, 8, 64)
 
 @dataclass(frozen=True, slots=True)
 class RequestCase:
-    """One kind of request, how many of it for each number of clients, and its targets.
+    """One kind of request, its number per number of clients, and its targets.
 
-    `call` makes the request of a number where so many pods are. The targets are for the most
-    clients: requests per second, and milliseconds for 99 % of them.
+    `call` builds a request. Targets are for the largest number of clients: requests per second, and
+    milliseconds for 99 % of them.
     """
 
     name: str
@@ -41,7 +41,7 @@ def _name(number: int, pods: int) -> str:
     return f"{PODS}/pod-{number % pods}"
 
 
-#: In this order: the pods that are created are what the others work on.
+#: In this order: later cases use the pods that the first one creates.
 REQUEST_CASES = (
     RequestCase("create", (500, 1_500, 3_000), lambda n, _: calls.pod(f"pod-{n}"), 1_500, 50),
     RequestCase(
@@ -54,7 +54,7 @@ REQUEST_CASES = (
 
 
 def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
-    """Every kind of request, and how long the disk takes to keep anything at all."""
+    """Measure every kind of request, and the flush time of the disk."""
     if setting.data != MEMORY:
         yield Result("flush of 4 KiB to disk", setting.flush_milliseconds(), "ms")
     with setting.plane(*WITHOUT_COMPONENTS) as plane:
@@ -72,7 +72,7 @@ def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
 def _send_requests(
     plane: ControlPlane, asked: list[Call], clients: int
 ) -> tuple[list[float], CpuUsage]:
-    """The seconds that each request took, and what all of them took together."""
+    """Return the seconds of each request, and the usage of all together."""
 
     async def run() -> tuple[list[float], CpuUsage]:
         wires = await open_connections(plane.access, clients)

@@ -1,4 +1,4 @@
-"""A number beside its target: what every section yields, and how it is shown and written down."""
+"""A measurement and its target, printed and written as JSON."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ HEADING = f"{'':46} {'ours':>12}{'target':>12}{'kubernetes':>12}"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One number, or nan where this machine cannot tell it.
+    """One number, or nan where this machine cannot measure it.
 
-    `kubernetes` is what the real one needs for the same, `at_least` says that more is better,
-    `beside` holds what was measured with it, `note` why it does not count.
+    `kubernetes` is the number of real Kubernetes, `at_least` says that more is better, `beside`
+    holds related measurements, `note` says why it does not count.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Result:
         return f"{self.name:46} {cells}  {' '.join(filter(None, words))}".rstrip()
 
     def row(self) -> dict[str, Any]:
-        """The same for a machine to read."""
+        """The row as JSON."""
         row = {**asdict(self), "mark": self.mark}
         row["value"] = _known(self.value)
         row["beside"] = {name: _known(value) for name, value in self.beside.items()}
@@ -54,7 +54,7 @@ class Result:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest value that so many per cent of the values do not exceed."""
+    """Return the smallest value that so many per cent of the values do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)] if ordered else math.nan
 

@@ -1,10 +1,10 @@
-"""All benchmarks: the numbers beside their targets, on the screen and in `results/latest.json`.
+"""Runs all benchmarks: numbers and targets, on the screen and in `results/latest.json`.
 
     python -m benchmarks.run                    everything
     python -m benchmarks.run --quick            a tenth of the size, to see that it works
     python -m benchmarks.run --only gangs       the sections with this in their name
 
-Every measurement has a control plane of its own. Targets are those of full size on two cores.
+Each measurement has a control plane of its own. Targets are for the full size on two cores.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from benchmarks import gang_binding as races
 from benchmarks import request_stages as stages
 from benchmarks import scaling as growth
 from benchmarks import watch_latency as watchers
-from benchmarks.result import HEADING, Result
 from benchmarks.environment import MEMORY, BenchmarkEnvironment, BenchmarkFailed
+from benchmarks.result import HEADING, Result
 from tools.control_plane import NotReady
 
 ROOT = Path(__file__).resolve().parent.parent
 LATEST = ROOT / "benchmarks" / "results" / "latest.json"
 
-#: What can be measured, in this order.
+#: All sections, in order.
 SECTIONS: Mapping[str, Callable[[BenchmarkEnvironment], Iterator[Result]]] = {
     "guards": guards.section,
     "decisions": decisions.section,
@@ -52,7 +52,7 @@ SECTIONS: Mapping[str, Callable[[BenchmarkEnvironment], Iterator[Result]]] = {
 
 
 def _measured(name: str, setting: BenchmarkEnvironment) -> Iterator[Result]:
-    """What a section yields; if it breaks, that is its last result and the others go on."""
+    """Yield the results of a section; an error is its last result, and other sections go on."""
     try:
         yield from SECTIONS[name](setting)
     except (BenchmarkFailed, NotReady) as error:

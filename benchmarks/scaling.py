@@ -1,8 +1,8 @@
-"""Whether cost grows no faster than what is asked for: each kind of work at three sizes.
+"""Growth of cost with size: each kind of work at three sizes.
 
-The number is the exponent of growth, from the smallest size to the largest: 1 is linear, below 1
-is better. Of each size the least of several runs counts, and sizes take turns: a machine that is
-slower for a while is so for all of them.
+The result is the exponent of growth from the smallest to the largest size: 1 is linear, below 1 is
+better. The least of several runs counts for each size, and sizes alternate, so that a slow period
+of the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from collections.abc import Callable, Iterator, Mapping
 
 from benchmarks import gang_binding as races
 from benchmarks.decisions import PlacementCase, measure_milliseconds
-from benchmarks.gangs import Workload
-from benchmarks.gang_binding import BindingCase
-from benchmarks.result import Result
 from benchmarks.environment import BenchmarkEnvironment
+from benchmarks.gang_binding import BindingCase
+from benchmarks.gangs import Workload
+from benchmarks.result import Result
 
-#: Linear, and what noise may add to it.
+#: Linear growth plus noise.
 LINEAR = 1.1
-#: What grows, at which sizes, and the puzzle of a size.
+#: What grows, its sizes, and the case for a size.
 PLACEMENT_CASES: tuple[tuple[str, tuple[int, int, int], Callable[[int], PlacementCase]], ...] = (
     ("nodes", (5_000, 10_000, 20_000), lambda size: PlacementCase(size, 1, 1_000, None)),
     ("pods of a gang", (500, 1_000, 2_000), lambda size: PlacementCase(5_000, 1, size, None)),
     ("gangs", (250, 500, 1_000), lambda size: PlacementCase(5_000, size, 3, None)),
 )
 GANGS, NODES = (250, 500, 1_000), 5_000
-#: How often every size is measured.
+#: Runs per size.
 TURNS = 3
 
 
 def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
-    """Decisions alone, then gangs through the whole control plane."""
-    for what, sizes, puzzle in PLACEMENT_CASES:
+    """Measure decisions alone, then gangs through the whole control plane."""
+    for what, sizes, case in PLACEMENT_CASES:
         used = [setting.size(size) for size in sizes]
         turns = [
-            [measure_milliseconds(puzzle(size)) for size in used]
+            [measure_milliseconds(case(size)) for size in used]
             for _ in range(_scale_turns(setting))
         ]
         costs = [min(runs) for runs in zip(*turns, strict=True)]
@@ -44,7 +44,7 @@ def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
 
 
 def _scale_control_plane(setting: BenchmarkEnvironment) -> Result:
-    """The processor time of all of the control plane's processes."""
+    """Measure the CPU time of all processes of the control plane."""
     used = [setting.size(size) for size in GANGS]
     seconds, notes = dict.fromkeys(used, math.inf), []
     for _ in range(_scale_turns(setting)):

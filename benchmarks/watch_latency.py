@@ -1,8 +1,8 @@
-"""How soon a thousand watchers learn of a write: from its answer to the arrival of its event.
+"""Watch latency: the time from the reply of a write to the arrival of its event at 1,000 watchers.
 
-Every write changes one label of one pod to the number of the write, by which its events are known.
-Pods are one to a node and one to a namespace, so that a selective watcher sees one pod and a
-watcher of everything sees all. Watchers and writers are connections of this process.
+Every write sets a label of one pod to the number of the write, which identifies its events. Each
+pod has its own node and namespace, so that a selective watcher sees one pod and a watcher of
+everything sees all. Watchers and writers are connections of this process.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ import uvloop
 
 from benchmarks import api_calls as calls
 from benchmarks.api_calls import NAMESPACES
-from benchmarks.process_usage import CpuUsage, measure_cpu, resident_megabytes
-from benchmarks.result import Result, percentile
 from benchmarks.environment import WITHOUT_COMPONENTS, BenchmarkEnvironment
 from benchmarks.http_client import Call, ChunkHandler, HttpConnection, open_connections, send_all
+from benchmarks.process_usage import CpuUsage, measure_cpu, resident_megabytes
+from benchmarks.result import Result, percentile
 from tools.control_plane import Access
 
 WATCHERS, SECONDS, QUICK_SECONDS = 1_000, 10, 1
 WRITERS = 32
-#: Milliseconds that 99 % of the events may come later than the answer to their write.
+#: Milliseconds by which 99 % of the events may follow the reply of their write.
 MAX_LAG_MS = 1000.0
-#: Watchers that knock at once.
+#: Watches that are opened concurrently.
 CONCURRENT_OPENS = 16
-#: Seconds to wait for the last event, and the part of the wanted writes that is enough.
+#: Seconds to wait for the last event, and the share of the intended writes that must be reached.
 LIMIT, MIN_RATE_SHARE = 60.0, 0.95
 _MARK = b'"turn":"'
 
 
 @dataclass(frozen=True, slots=True)
 class WatcherGroup:
-    """Who watches, how many writes there are per second, and how many see each."""
+    """A group of watchers: what each watches, writes per second, watchers that see each write."""
 
     name: str
     path: Callable[[int], str]
@@ -55,7 +55,7 @@ WATCHER_GROUPS = (
 
 
 def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
-    """Every audience, each before a server of its own."""
+    """Measure every group, each on its own server."""
     for audience in WATCHER_GROUPS:
         with setting.plane(*WITHOUT_COMPONENTS) as plane:
             count = setting.size(WATCHERS)
@@ -66,7 +66,7 @@ def section(setting: BenchmarkEnvironment) -> Iterator[Result]:
 
 
 def _results(show: WatchRun, target: float | None) -> Iterator[Result]:
-    """How fast could be written, and how late 99 % of the events came."""
+    """Return the rate of writes, and the 99th percentile of the lag."""
     who = f"{show.count:,} watch {show.group.name}"
     beside = {
         "answer p50 ms": percentile(show.latencies(), 50) * 1000,
@@ -85,7 +85,7 @@ def _results(show: WatchRun, target: float | None) -> Iterator[Result]:
 
 @dataclass(slots=True)
 class WatchRun:
-    """One audience, what is written before it, and when each of it was seen."""
+    """One group of watchers, the writes, and the time at which each event arrived."""
 
     access: Access
     group: WatcherGroup
@@ -100,11 +100,11 @@ class WatchRun:
 
     @property
     def expected(self) -> int:
-        """How many events are to come."""
+        """The number of expected events."""
         return self.writes * (self.count if self.group.sees_all else 1)
 
     async def run(self, pid: int) -> None:
-        """Seat the audience, write at a steady pace, wait for the last event."""
+        """Open the watches, write at a steady rate, wait for the last event."""
         revision = await _populate(self.access, self.count)
         writers = await open_connections(self.access, WRITERS)
         wires, watches = await self._open_watches(revision)
@@ -119,11 +119,11 @@ class WatchRun:
         await asyncio.gather(*watches)
 
     def lags(self) -> list[float]:
-        """Seconds from the answer of a write to each of its events; one that came first has 0."""
+        """Seconds from the reply of a write to each of its events; 0 for an earlier event."""
         return [max(0.0, at - self.answered[turn]) for turn, at in self.seen]
 
     def waits(self) -> list[float]:
-        """Seconds from the sending of a write to each of its events."""
+        """Seconds from sending a write to each of its events."""
         return [at - self.sent[turn] for turn, at in self.seen]
 
     def rate(self) -> float:
@@ -132,13 +132,13 @@ class WatchRun:
         return (self.writes - 1) / (last - first)
 
     def latencies(self) -> list[float]:
-        """Seconds from the sending of each write to its answer."""
+        """Seconds from sending each write to its reply."""
         return [at - self.sent[turn] for turn, at in self.answered.items()]
 
     async def _open_watches(
         self, revision: str
     ) -> tuple[list[HttpConnection], list[asyncio.Task[None]]]:
-        """Open every watch; all of them have begun when this returns."""
+        """Open all watches and wait until all have started."""
         turn, wires, watches = iter(range(self.count)), [], []
 
         async def usher() -> None:
@@ -155,7 +155,7 @@ class WatchRun:
         return wires, watches
 
     def _event_recorder(self) -> ChunkHandler:
-        """Notes the number of every event of one watch, and when it came."""
+        """Return a handler that records the number and time of each event."""
         rest = b""
 
         def take(piece: bytes) -> None:
@@ -171,7 +171,7 @@ class WatchRun:
         return take
 
     async def _write(self, writers: Sequence[HttpConnection]) -> None:
-        """Each write when it is due, or as soon as a writer is free."""
+        """Send each write when it is due, or as soon as a writer is free."""
         turns, begin = iter(range(self.writes)), time.perf_counter()
 
         async def work(wire: HttpConnection) -> None:
@@ -196,7 +196,7 @@ def _write_call(turn: int, count: int) -> Call:
 
 
 async def _populate(access: Access, count: int) -> str:
-    """A namespace, and in it a pod on a node, for each watcher; the revision after that."""
+    """Create a namespace, a node and a pod per watcher; return the revision after that."""
     await send_all(access, [calls.namespace(f"space-{n}") for n in range(count)])
     await send_all(access, [calls.pod("pod", on=f"node-{n}", path=_pods(n)) for n in range(count)])
     wire = await HttpConnection.open(access)

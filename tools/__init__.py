@@ -1,1 +1,1 @@
-"""What developers run beside the product: never imported by it."""
+"""Tools for developers; the product never imports them."""

@@ -1,9 +1,9 @@
-"""The reference of all commands in docs/commands.md, printed from the commands themselves.
+"""Generates the command reference in docs/commands.md from the commands' own help.
 
-    python -m tools.commands          writes it anew
-    python -m tools.commands --check  says whether it is current
+    python -m tools.commands          writes it
+    python -m tools.commands --check  checks whether it is current
 
-Everything between the two marks is ours; what stands around them is left as it is.
+Only the text between the two markers is replaced.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from phalanx.cli.main import main as phalanx
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "commands.md"
 BEGIN, END = "<!-- commands: begin -->", "<!-- commands: end -->"
-#: Characters to a line, whatever the terminal is.
+#: Line width, independent of the terminal.
 WIDTH = 88
 
 
 def reference() -> str:
-    """What `--help` says of each command, one after the other."""
+    """Return the `--help` output of every command."""
     return "\n".join(line for text in _sections() for line in text)
 
 
@@ -59,14 +59,14 @@ def _command_context(
 
 
 def update_document(document: str) -> str:
-    """The document with the reference as it is now."""
+    """Return the document with the present reference."""
     before, _, rest = document.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{reference()}\n{END}{after}"
 
 
 def main() -> int:
-    """Write or check; 1 if it is not current."""
+    """Write or check; return 1 if the document is not current."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true")
     there = DOCUMENT.read_text()

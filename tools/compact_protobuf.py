@@ -1,10 +1,10 @@
-"""Write `src/phalanx/api/messages.json` from a table of protobuf field numbers.
+"""Writes `src/phalanx/api/messages.json` from a table of protobuf field numbers.
 
     python tools/compact_protobuf.py FILE [TARGET]
 
-The table has, per package, every message with its fields: [name, type, one | repeated | map] by
-number. One line per message, facts only; `phalanx.api.protobuf` explains the format. The same table
-always gives the same bytes. What it does not tell, but JSON shows, stands in the rows below.
+The table lists, per package, every message with its fields by number: [name, type, one | repeated |
+map]. The output has one line per message; `phalanx.api.protobuf` documents the format. The same
+table always gives the same bytes. The rows below add what the table lacks but JSON shows.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ Row = tuple[str, Node]
 
 TARGET = Path(__file__).resolve().parent.parent / "src/phalanx/api/messages.json"
 
-#: What stands before the short name of a message, longest first.
+#: Prefixes before the short name of a message, longest first.
 PREFIXES = ("k8s.io.apimachinery.pkg.apis.", "k8s.io.apimachinery.pkg.", "k8s.io.api.")
 SCALARS = ("bool", "bytes", "int32", "int64", "string")
 
-#: Fields that have another name in JSON; "" where it has their fields without them.
+#: Fields with another name in JSON; "" where their own fields are inlined.
 NAMES = {
     "authentication.v1.BoundObjectReference.uID": "uid",
     "core.v1.ConfigMapEnvSource.localObjectReference": "",
@@ -50,14 +50,14 @@ CONTENTS = {
 
 
 def main(source: Path, target: Path) -> None:
-    """Read the table and write the file anew."""
+    """Read the table and write the file."""
     found = dict(sorted(messages(source).items()))
     target.write_text(text(found))
     print(f"{len(found)} messages")
 
 
 def messages(source: Path) -> dict[str, dict[int, Row]]:
-    """All messages by short name, their fields by number."""
+    """Return all messages by short name, their fields by number."""
     found: dict[str, dict[int, Row]] = {}
     for part in json.loads(source.read_text()).values():
         module = short(part["package"])
@@ -69,7 +69,7 @@ def messages(source: Path) -> dict[str, dict[int, Row]]:
 
 
 def row(message: str, field: str, kind: str, count: str) -> Row:
-    """One field in our format."""
+    """Return one field in our format."""
     place = f"{message}.{field}"
     item = kind.removeprefix("map<string, ").removesuffix(">") if count == "map" else kind
     one = CONTENTS.get(place) or reference(message.rpartition(".")[0], item)
@@ -78,19 +78,19 @@ def row(message: str, field: str, kind: str, count: str) -> Row:
 
 
 def reference(module: str, kind: str) -> str:
-    """A scalar, or the short name of the message that a message of a module calls so."""
+    """Return a scalar type, or the short name of a message type."""
     if kind in SCALARS:
         return kind
     return short(kind.removeprefix(".")) if "." in kind else f"{module}.{kind}"
 
 
 def short(full: str) -> str:
-    """`k8s.io.api.core.v1.Pod` is `core.v1.Pod`."""
+    """Return the short name: `k8s.io.api.core.v1.Pod` is `core.v1.Pod`."""
     return next((full.removeprefix(p) for p in PREFIXES if full.startswith(p)), full)
 
 
 def text(found: dict[str, dict[int, Row]]) -> str:
-    """The file: a line per message."""
+    """Return the file: one line per message."""
     lines = (
         f"{json.dumps(name)}:{json.dumps(rows, separators=(',', ':'))}"
         for name, rows in found.items()

@@ -1,10 +1,10 @@
-"""Write `src/phalanx/api/schemas/*.json` from a folder of OpenAPI v3 documents.
+"""Writes `src/phalanx/api/schemas/*.json` from a directory of OpenAPI v3 documents.
 
     python tools/compact_schemas.py FOLDER [TARGET]
 
-One file per group version, one line per definition, facts only; `phalanx.api.definitions` explains
-the format. The same folder always gives the same bytes. What OpenAPI does not tell, but a
-Kubernetes server shows, stands in the tables below.
+One file per group version, one line per definition; `phalanx.api.definitions` documents the format.
+The same directory always gives the same bytes. The tables below add what OpenAPI lacks but a
+Kubernetes server shows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Node = str | dict[str, Any]
 TARGET = Path(__file__).resolve().parent.parent / "src/phalanx/api/schemas"
 _REF = "#/components/schemas/"
 
-#: What stands before the short name of a definition, longest first.
+#: Prefixes before the short name of a definition, longest first.
 PREFIXES = (
     "io.k8s.apiextensions-apiserver.pkg.apis.",
     "io.k8s.apimachinery.pkg.apis.",
@@ -27,7 +27,7 @@ PREFIXES = (
     "io.k8s.api.",
 )
 
-#: Definitions with a meaning that their schema does not tell.
+#: Definitions with a meaning that their schema does not express.
 SPECIAL = {
     "api.resource.Quantity": "quantity",
     "util.intstr.IntOrString": "int-or-string",
@@ -52,7 +52,7 @@ SCALARS = {
     ("number", "double"): "number",
 }
 
-#: Per fact: its key in OpenAPI and in ours.
+#: Schema keywords: key in OpenAPI and in our format.
 FACTS = {
     "enum": "e",
     "default": "d",
@@ -64,8 +64,8 @@ FACTS = {
     "x-kubernetes-unions": "u",
 }
 
-#: Optional numbers and truth values that are not written when zero or false: to say so is to say
-#: nothing. `readOnly` of every volume source behaves alike.
+#: Optional numbers and booleans that are omitted when zero or false. `readOnly` of every volume
+#: source behaves alike.
 VANISHING = {
     "batch.v1.JobStatus": ("active", "failed", "succeeded"),
     "core.v1.Container": ("stdin", "stdinOnce", "tty"),
@@ -94,7 +94,7 @@ VANISHING = {
     "scheduling.v1.PriorityClass": ("globalDefault",),
 }
 
-#: Optional texts for which empty means something else than absent.
+#: Optional strings for which empty differs from absent.
 MEANINGFUL_EMPTY = {
     "coordination.v1.LeaseSpec": ("holderIdentity", "preferredHolder"),
     "core.v1.GRPCAction": ("service",),
@@ -111,7 +111,7 @@ MEANINGFUL_EMPTY = {
 
 
 def main(source: Path, target: Path) -> None:
-    """Read every document of the source folder and write the files anew."""
+    """Read every document of the source directory and write the files."""
     files: dict[tuple[str, str], dict[str, Node]] = {}
     for full, schema in sorted(definitions(source).items()):
         module, _, name = short(full).rpartition(".")
@@ -124,7 +124,7 @@ def main(source: Path, target: Path) -> None:
 
 
 def definitions(source: Path) -> dict[str, dict[str, Any]]:
-    """All definitions by full name; one that several documents hold has the kinds of all."""
+    """Return all definitions by full name; one in several documents has the kinds of all."""
     found: dict[str, dict[str, Any]] = {}
     for path in sorted(source.glob("*.json")):
         for name, schema in json.loads(path.read_text())["components"]["schemas"].items():
@@ -138,12 +138,12 @@ def definitions(source: Path) -> dict[str, dict[str, Any]]:
 
 
 def short(full: str) -> str:
-    """`io.k8s.api.core.v1.Pod` is `core.v1.Pod`."""
+    """Return the short name: `io.k8s.api.core.v1.Pod` is `core.v1.Pod`."""
     return next((full.removeprefix(p) for p in PREFIXES if full.startswith(p)), full)
 
 
 def definition(name: str, schema: dict[str, Any]) -> Node:
-    """One definition in our format."""
+    """Return one definition in our format."""
     if name in SPECIAL:
         return SPECIAL[name]
     result: dict[str, Any] = {"p": {}}
@@ -158,7 +158,7 @@ def definition(name: str, schema: dict[str, Any]) -> Node:
 
 
 def vanishing(name: str, schema: dict[str, Any]) -> dict[str, list[str]]:
-    """Which fields are gone when zero, and which texts are not gone when empty."""
+    """Return the fields that are omitted when zero, and the strings that are kept when empty."""
     fields = list(VANISHING.get(name, ()))
     read_only = schema.get("properties", {}).get("readOnly")
     if name.endswith("VolumeSource") and read_only and "default" not in read_only:
@@ -168,7 +168,7 @@ def vanishing(name: str, schema: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def node(schema: dict[str, Any]) -> Node:
-    """One field, list item or map value in our format."""
+    """Return one field, list item or map value in our format."""
     facts = {ours: schema[theirs] for theirs, ours in FACTS.items() if theirs in schema}
     if "allOf" in schema:
         kind: Node = short(schema["allOf"][0]["$ref"].removeprefix(_REF))
@@ -184,7 +184,7 @@ def node(schema: dict[str, Any]) -> Node:
 
 
 def text(prefix: str, nodes: dict[str, Node]) -> str:
-    """One file: a line per definition."""
+    """Return one file: a line per definition."""
     lines = [
         f"{json.dumps(name)}:{json.dumps(n, separators=(',', ':'))}" for name, n in nodes.items()
     ]

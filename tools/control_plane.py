@@ -1,7 +1,7 @@
-"""`phalanx up` and its parts as processes, from start to ready to a clean stop.
+"""Starts `phalanx up` and its parts as processes, waits until they are ready, and stops them.
 
-What the reference tool, the benchmarks and the tests over HTTPS talk to. Relies only on what the
-commands promise: their options, the `ready ` line and the kubeconfig.
+Used by the reference tool, the benchmarks and the tests over HTTPS. It relies only on the commands'
+contract: their options, the `ready ` line and the kubeconfig.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ STOP_LIMIT = 5.0
 
 
 class NotReady(Exception):
-    """A command that did not come up, with what it said."""
+    """A command that did not become ready, with its output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where a server listens and what opens it, as its kubeconfig says."""
+    """URL and credentials of a server, from its kubeconfig."""
 
     host: str
     port: int
@@ -41,7 +41,7 @@ class Access:
 
     @classmethod
     def read(cls, kubeconfig: Path) -> Access:
-        """The access of the only cluster and the only user of a kubeconfig."""
+        """Read the only cluster and user of a kubeconfig."""
         config: dict[str, Any] = yaml.safe_load(kubeconfig.read_text())
         cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
         address = urlsplit(cluster["server"])
@@ -49,12 +49,12 @@ class Access:
         return cls(str(address.hostname), int(address.port or 443), user["token"], authority)
 
     def tls(self) -> ssl.SSLContext:
-        """A context that trusts this server's own authority and no other."""
+        """Return a TLS context that trusts only this server's CA."""
         return ssl.create_default_context(cadata=self.authority)
 
 
 class Command:
-    """One command of ours that says when it is ready; a context manager that is ready inside."""
+    """One of our commands; a context manager that is ready inside."""
 
     def __init__(self, *words: str, limit: float = 20.0) -> None:
         self._arguments, self._limit = words, limit
@@ -77,16 +77,16 @@ class Command:
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """The process id."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs."""
+        """Whether the process runs."""
         return self._process.poll() is None
 
     def start(self) -> None:
-        """Start it and wait until it says that it is ready; otherwise stop it and raise."""
+        """Start the command and wait until it is ready; otherwise stop it and raise."""
         begin = time.monotonic()
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -103,11 +103,11 @@ class Command:
             raise NotReady(f"{COMMAND} {' '.join(self._arguments)} did not get ready: {said}")
 
     def stderr_tail(self) -> str:
-        """The end of what it wrote to its error output."""
+        """Return the end of its stderr."""
         return self._log.read_text(errors="replace")[-2000:].strip() or "it said nothing"
 
     def stop(self) -> int:
-        """End it, by force if it must be; the exit code."""
+        """Stop it, by force if needed; return the exit code."""
         self._process.terminate()
         try:
             code = self._process.wait(STOP_LIMIT)
@@ -119,7 +119,7 @@ class Command:
         return code
 
     def _read_output(self) -> None:
-        """Drain what it prints, so that it never blocks; runs until it closes its output."""
+        """Read its output until it ends, so that it never blocks."""
         assert self._process.stdout is not None
         with self._process.stdout as output:
             for line in output:
@@ -140,19 +140,19 @@ class ControlPlane(Command):
 
     @property
     def access(self) -> Access:
-        """How to reach it."""
+        """Return how to reach it."""
         return Access.read(self.kubeconfig)
 
 
 class SplitControlPlane(ControlPlane):
-    """The same without some parts, each of which is a command of ours and runs beside it."""
+    """A control plane whose scheduler or controllers run as processes of their own."""
 
     def __init__(self, parts: Sequence[str], *options: str, limit: float = 20.0) -> None:
         super().__init__(*options, limit=limit)
         self._components = [Command(part, "--kubeconfig", str(self.kubeconfig)) for part in parts]
 
     def start(self) -> None:
-        """Start the one, then the others."""
+        """Start the server, then the other processes."""
         super().start()
         begun: list[Command] = []
         try:
@@ -167,15 +167,15 @@ class SplitControlPlane(ControlPlane):
 
     @property
     def alive(self) -> bool:
-        """Whether all still run."""
+        """Whether all processes run."""
         return super().alive and all(part.alive for part in self._components)
 
     def stderr_tail(self) -> str:
-        """The end of what the first of them wrote that has ended, or of what it wrote itself."""
+        """Return the stderr of the first process that has ended, else of the server."""
         ended = [part for part in self._components if not part.alive]
         return ended[0].stderr_tail() if ended and super().alive else super().stderr_tail()
 
     def stop(self) -> int:
-        """End all."""
+        """Stop all processes."""
         codes = [part.stop() for part in self._components]
         return max(codes, key=bool, default=0) or super().stop()

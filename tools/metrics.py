@@ -1,4 +1,4 @@
-"""Writes `docs/metrics.md` from the tables of what is measured.
+"""Generates `docs/metrics.md` from the tables of metrics.
 
 python -m tools.metrics            print it
 python -m tools.metrics --write    write it
@@ -47,8 +47,8 @@ line.
 A CompositePodGroup counts as a PodGroup; only `preemptor` tells them apart. Of placements those of
 the topmost group count. Where all members are alike arithmetic tells which placement will win, and
 only that one is tried. What came of thinking about preemption is `Success` if others leave,
-`Unschedulable` if nobody may be evicted or nobody's going would help, and
-`UnschedulableAndUnresolvable` if there is nobody less important."""
+`Unschedulable` if no pod may be evicted or no eviction would help, and
+`UnschedulableAndUnresolvable` if there is no pod of lower priority."""
 
 SECTIONS: Sequence[tuple[str, str, Sequence[MetricSpec[Any]]]] = (
     ("Scheduler", _LINES, scheduling.METRIC_SPECS),
@@ -60,7 +60,7 @@ SECTIONS: Sequence[tuple[str, str, Sequence[MetricSpec[Any]]]] = (
     (
         "Job controller",
         "Names and labels are those of kube-controller-manager, as far as it measures the same.",
-        jobs.ROWS,
+        jobs.JOB_METRICS,
     ),
     (
         "Controllers and informers",
@@ -69,7 +69,7 @@ SECTIONS: Sequence[tuple[str, str, Sequence[MetricSpec[Any]]]] = (
     ),
 )
 
-#: What kube-scheduler measures and this scheduler does not, by the reason for that.
+#: Metrics of kube-scheduler that this scheduler lacks, by reason.
 NOT_PROVIDED: Mapping[str, Sequence[str]] = {
     "a decision reads no clock: part of `scheduler_*scheduling_algorithm_duration_seconds`": (
         "placement_evaluation_duration_seconds",
@@ -111,7 +111,7 @@ NOT_PROVIDED: Mapping[str, Sequence[str]] = {
 
 
 def render_document() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [INTRODUCTION]
     parts += [f"## {title}\n\n{text}\n\n{_table(rows)}" for title, text, rows in SECTIONS]
     absent = [(f"`scheduler_{name}`", why) for why, names in NOT_PROVIDED.items() for name in names]
@@ -145,7 +145,7 @@ def _markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 
 def main() -> None:
-    """The command."""
+    """Print or write the page."""
     parser = argparse.ArgumentParser(description="The page about metrics.")
     parser.add_argument("--write", action="store_true", help=f"write {FILE.name}")
     if parser.parse_args().write:

@@ -1,13 +1,13 @@
-"""Plant bugs, one at a time, and see whether the fault programme or the suite finds them.
+"""Mutation testing: plants bugs one at a time; the fault programme or the suite must find each.
 
-    python -m tools.mutants                    all of them, in a table
-    python -m tools.mutants --only quorum      those whose name, or file, says so
-    python -m tools.mutants --suite            by the tests alone that are named beside them
+    python -m tools.mutants                    all mutants, in a table
+    python -m tools.mutants --only quorum      those with this in their name or file
+    python -m tools.mutants --suite            use only the tests that are named with the mutant
 
-A mutant is a small change of a copy of the source; the tree itself is never touched. Each must be
-caught within a bounded run: by the tests that are named beside it, or else by ordeals. Exits with 1
-if one survives, and with 2 if something is found in the source as it is: then nothing can be said
-of mutants. A row whose text is no longer in the source fails a test of the suite.
+A mutant is a small change of a copy of the source; the working tree is never changed. Each must be
+found within a bounded run: by its tests, else by fault runs. The exit code is 1 if a mutant
+survives, 2 if the unchanged source fails. A test checks that the text of every row is in the
+source.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from queue import Queue
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
-#: The ordeals that a mutant is put through.
+#: The fault runs for a mutant.
 FAULT_SEEDS = ("--seeds", "0-31", "--events", "700", "--share", "2")
-#: The seconds that the source itself may take, and how much longer than it a mutant may.
+#: Seconds that the unchanged source may take, and the factor for a mutant.
 SUITE_TIMEOUT, FAULTS_TIMEOUT, STARTUP_SECONDS = 3600.0, 3, 60
 WORKERS = max(os.cpu_count() or 1, 1)
 _SHOWN = 120
 
 
 class Mutant(NamedTuple):
-    """A planted bug: what stands where in place of what, and which tests know better."""
+    """A planted bug: file, text, replacement, and the tests that find it."""
 
     name: str
     file: str
@@ -60,14 +60,16 @@ MUTANTS = (
     Mutant(
         "binds are not entered in the ledger",
         "server/binding.py",
-        "writes += entries(context.store, [(NOTHING, taken_room) for _, _, taken_room in changes])",
+        "writes += allocation_writes(\n"
+        "        context.store, [(NO_ALLOCATION, allocation) for _, _, allocation in changes]\n"
+        "    )",
         "",
     ),
     Mutant(
         "room is not checked at the commit",
         "server/binding.py",
-        "if short := _take(room, taken_room.amounts):",
-        'if (short := _take(room, taken_room.amounts)) and short == "":',
+        "if short := _reserve(free, allocation.amounts):",
+        'if (short := _reserve(free, allocation.amounts)) and short == "":',
     ),
     Mutant(
         "a taint leaves views as they were",
@@ -104,13 +106,13 @@ MUTANTS = (
         "gone = ()",
     ),
     Mutant(
-        "members of a trial do not count for those after them",
+        "members that a simulation placed do not count for later members",
         "scheduler/plugins/peer_counts.py",
-        "                watched.headcount.add(node)\n\n    def crowd",
-        "                pass\n\n    def crowd",
+        "                tracked.domain_counts.add(node)\n\n    def count_pods(",
+        "                pass\n\n    def count_pods(",
     ),
     Mutant(
-        "a group forgets that it was placed",
+        "a group forgets that it was scheduled",
         "controllers/scheduling/status_writer.py",
         'if old is None or old.status == "True":',
         "if old is None:",
@@ -122,10 +124,10 @@ MUTANTS = (
         "        if False:",
     ),
     Mutant(
-        "late members are bound although those before them were not",
+        "late members are bound although the ones before them failed",
         "controllers/scheduling/binder.py",
-        "void = self._dependents(batch[0]) if error is not None else []",
-        "void = []",
+        "dependents = self._remove_dependents(batch[0]) if error is not None else []",
+        "dependents = []",
     ),
     Mutant(
         "members that come back during an attempt are tried again at once",
@@ -135,7 +137,7 @@ MUTANTS = (
         ("tests/scheduler/queue/test_queue_attempts.py",),
     ),
     Mutant(
-        "a bind without an answer is never told of",
+        "a bind without an answer is never reported",
         "controllers/scheduling/status_writer.py",
         "if sum(bool(pod.spec.node_name) for pod in self._members[key]) >= quorum:",
         "if False:",
@@ -198,77 +200,78 @@ MUTANTS = (
         "    if False:\n        result",
     ),
     Mutant(
-        "a Workload of an earlier Job of that name is adopted",
+        "the Workload of an earlier Job of the same name is used",
         "controllers/jobs/scheduling_intent.py",
-        "return found.uid == owner if found else MANAGED_BY not in meta.annotations",
-        "return True if found else MANAGED_BY not in meta.annotations",
+        "return controller.uid == owner_uid",
+        "return True",
         ("tests/controllers/jobs/test_scheduling_objects.py",),
     ),
     Mutant(
-        "a pod is let go before it is written down",
+        "finalizers are removed before the status is written",
         "controllers/jobs/controller.py",
-        "        found = await self._place(due)\n",
-        "        await self._hands.release(due.release)\n        found = await self._place(due)\n",
+        "        membership = await self._ensure_group(plan)\n",
+        "        await self._pod_operations.remove_finalizers(plan.pods_to_untrack)\n"
+        "        membership = await self._ensure_group(plan)\n",
         ("tests/controllers/jobs/test_fault_tolerance.py",),
     ),
     Mutant(
         "a pod is counted twice",
         "controllers/jobs/sync.py",
-        "if not (roll.belongs(pod) and roll.is_new(pod)):",
-        "if not roll.belongs(pod):",
+        "if not (pods.has_valid_index(pod) and pods.is_unrecorded(pod)):",
+        "if not pods.has_valid_index(pod):",
         ("tests/controllers/jobs/test_pod_counts.py",),
     ),
     Mutant(
-        "a Job is looked at before what was done about it is seen",
+        "a Job is synced before the caches show its last writes",
         "controllers/jobs/controller.py",
-        "if not self._tools.writes.are_seen(key):",
+        "if not self._context.write_tracker.has_caught_up(key):",
         "if False:",
         ("tests/controllers/jobs/test_fault_tolerance.py",),
     ),
     Mutant(
-        "pods are made without their group",
+        "pods are created without their PodGroup",
         "controllers/jobs/controller.py",
-        "made = await self._make(due, found) if found else 0",
-        "made = await self._make(due, found or PLAIN)",
+        "created = await self._create_pods(plan, membership) if membership else 0",
+        "created = await self._create_pods(plan, membership or NO_GROUP)",
         ("tests/controllers/jobs/test_workload_objects.py",),
     ),
     Mutant(
-        "pods are made although the user's Workload was seen meanwhile",
+        "pods are created although the cache shows the user's Workload meanwhile",
         "controllers/jobs/workload_objects.py",
-        "if not isinstance(self._own_workload(), Found):",
+        "if not isinstance(self._find_own_workload(), ObjectFound):",
         "if False:",
         ("tests/controllers/jobs/test_fault_tolerance.py",),
     ),
     Mutant(
-        "a Job stands where its objects no longer are",
+        "the Workload and PodGroup of a Job count as verified after they changed",
         "controllers/jobs/scheduling_intent.py",
-        "if Objects.seen(view, self.workload) != self.objects:",
+        "if SchedulingObjects.from_lister(lister, self.workload) != self.objects:",
         "if False:",
         ("tests/controllers/jobs/test_workload_objects.py",),
     ),
     Mutant(
-        "an index forgets how often it has failed",
+        "an index loses its failure count",
         "controllers/jobs/completion.py",
-        "return not is_over and is_last and self.last_failed[index] is pod",
+        "return not is_over and is_last and self.last_failed_by_index[index] is pod",
         "return False",
         ("tests/controllers/jobs/test_pod_failures.py",),
     ),
     Mutant(
-        "a group is let go on the word of a late view",
+        "a finalizer is removed because of a stale cache",
         "controllers/pod_groups/protection.py",
-        "if plan.actions and is_to_go and await self._has_members(key):",
+        "if plan.actions and is_terminating and await self._has_members(key):",
         "if False:",
         ("tests/controllers/pod_groups/test_protection.py",),
     ),
     Mutant(
-        "an owner is gone if a late view says so",
+        "an owner counts as absent if a stale cache lacks it",
         "controllers/garbage_collector.py",
-        "known = self._ownership.held(owner) or await self._read(owner)",
-        "known = self._ownership.held(owner)",
+        "known = self._ownership.cached_meta(owner) or await self._read_owner(owner)",
+        "known = self._ownership.cached_meta(owner)",
         ("tests/controllers/test_garbage_collector_lag.py",),
     ),
     Mutant(
-        "an owner is taken for its namesake",
+        "an owner is mistaken for a later object of the same name",
         "controllers/garbage_collector.py",
         "return found.metadata if found.metadata.uid == owner.uid else None",
         "return found.metadata",
@@ -278,38 +281,38 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "a composite group goes before the children that a late view lacks",
+        "a composite group is removed although a stale cache lacks its children",
         "controllers/pod_groups/composite_groups.py",
-        "if composite is None or not _is_leaving(composite):",
+        "if composite is None or not _is_terminating(composite):",
         "if True:",
         ("tests/controllers/pod_groups/test_composite_groups.py",),
     ),
     Mutant(
-        "a group is made for a replica that has ended meanwhile",
+        "a group is created for a replica that has finished",
         "controllers/pod_groups/replica_groups.py",
-        "if not await self._waits(pod):",
+        "if not await self._is_active(pod):",
         "if False:",
         ("tests/controllers/pod_groups/test_replica_groups.py",),
     ),
     Mutant(
-        "whoever takes over while all nodes are silent drives all pods out",
+        "a controller that starts while all nodes are silent evicts all pods",
         "controllers/nodes/node_lifecycle.py",
-        "self._silence.suspect(node.metadata.name)",
+        "self._heartbeats.mark_silent(node.metadata.name)",
         "pass",
         ("tests/controllers/nodes/test_node_lifecycle.py",),
     ),
     Mutant(
-        "on a foreign server every Job is ours",
+        "on a foreign server every Job is reconciled",
         "controllers/registry.py",
-        "managers = (OWN_JOB_CONTROLLER,) if bench.is_foreign else MANAGERS",
-        "managers = MANAGERS",
+        "managers = (OWN_JOB_CONTROLLER,) if context.is_foreign else MANAGED_BY_NAMES",
+        "managers = MANAGED_BY_NAMES",
         ("tests/controllers/test_controller_manager.py",),
     ),
 )
 
 
 class MutantResult(NamedTuple):
-    """What became of a mutant: by what it was caught ("": by nothing), and what that said."""
+    """The result: what found the mutant ("": nothing), and its message."""
 
     found_by: str
     message: str
@@ -317,7 +320,7 @@ class MutantResult(NamedTuple):
 
 
 def apply_mutant(mutant: Mutant, text: str) -> str:
-    """The source with the bug in it."""
+    """Return the source with the bug."""
     if text.count(mutant.old) != 1:
         raise LookupError(f"{mutant.file} does not hold this once: {mutant.old}")
     return text.replace(mutant.old, mutant.new)
@@ -326,7 +329,7 @@ def apply_mutant(mutant: Mutant, text: str) -> str:
 def run_mutant(
     mutant: Mutant, copy: Path, *, suite: bool = False, patience: float = SUITE_TIMEOUT
 ) -> MutantResult:
-    """Plant a bug in a copy of the tree, look whether it is found, and take it out again."""
+    """Plant a bug in a copy of the repository, run the tests, and remove it again."""
     file = copy / "src" / "phalanx" / mutant.file
     whole, begin = file.read_text(), time.monotonic()
     file.write_text(apply_mutant(mutant, whole))
@@ -338,7 +341,7 @@ def run_mutant(
 
 
 def copy_repository(folder: Path) -> Path:
-    """A copy of all that is needed to run ordeals and tests."""
+    """Copy what fault runs and tests need."""
     ignored = shutil.ignore_patterns("__pycache__", ".*_cache", "results")
     folder.mkdir(exist_ok=True)
     for part in ("src", "tests", "tools", "pyproject.toml"):
@@ -351,7 +354,7 @@ def copy_repository(folder: Path) -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Judge the mutants that the command line asks for, in a table."""
+    """Run the selected mutants and print a table."""
     plain = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         "python -m tools.mutants", None, __doc__, formatter_class=plain
@@ -382,7 +385,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run_all(
     mutants: Sequence[Mutant], copies: Sequence[Path], suite: bool, patience: float
 ) -> Iterator[tuple[Mutant, MutantResult]]:
-    """What becomes of each, in their order; as many at once as there are copies to plant in."""
+    """Yield the results in order; as many run concurrently as there are copies."""
     free: Queue[Path] = Queue()
     for copy in copies:
         free.put(copy)
@@ -399,13 +402,13 @@ def _run_all(
 
 
 def _select(words: str, *, suite: bool) -> list[Mutant]:
-    """Those whose name or file holds some words; where tests alone are asked, that have some."""
+    """Return the mutants whose name or file contains some words; with `suite` those with tests."""
     named = [one for one in MUTANTS if words in f"{one.name} {one.file}"]
     return [one for one in named if one.tests or not suite]
 
 
 def _check_clean(copy: Path, mutants: Sequence[Mutant], suite: bool) -> tuple[str, float]:
-    """What those who are to find mutants find in the source without any, and how long it takes."""
+    """Return what fails in the unchanged source, and how long the run takes."""
     tests = tuple(dict.fromkeys(test for mutant in mutants for test in mutant.tests))
     begin = time.monotonic()
     _, said = _find_failure(Mutant("", "", "", "", tests), copy, suite, SUITE_TIMEOUT)
@@ -413,7 +416,7 @@ def _check_clean(copy: Path, mutants: Sequence[Mutant], suite: bool) -> tuple[st
 
 
 def _find_failure(mutant: Mutant, copy: Path, suite: bool, patience: float) -> tuple[str, str]:
-    """By what a mutant is found, and what is said of it. The tests that know it are the quicker."""
+    """Return what finds a mutant and its message; the mutant's own tests run first."""
     known = ("-q", "-x", "-p", "no:randomly", *mutant.tests)
     if mutant.tests and (said := _failure(copy, patience, "pytest", *known)):
         return "suite", said
@@ -423,7 +426,7 @@ def _find_failure(mutant: Mutant, copy: Path, suite: bool, patience: float) -> t
 
 
 def _failure(copy: Path, patience: float, module: str, *arguments: str) -> str:
-    """What a run that fails says; nothing, if it goes well."""
+    """Return the message of a failing run; "" if it succeeds."""
     path = os.pathsep.join((str(copy / "src"), str(copy)))
     try:
         done = subprocess.run(

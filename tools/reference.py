@@ -1,12 +1,12 @@
-"""Hold Phalanx against the recorded answers of Kubernetes, and never lose ground.
+"""Replays the recorded behaviour of Kubernetes against Phalanx; nothing that passed may fail.
 
     python -m tools.reference                      everything, one line per file
-    python -m tools.reference api/ scenarios/gang- what has one of these in its name, in detail
-    python -m tools.reference --update             keep what passes now in the list
+    python -m tools.reference api/ scenarios/gang- files with one of these in their name, in detail
+    python -m tools.reference --update             store what passes now
 
-Starts control planes, lets the recordings' own `replay.py` ask them, and compares what passed with
-`tests/reference_passing.txt`: a case in that list which fails now is named, and the exit code is 1.
-Cases that `docs/deviations.md` quotes differ on purpose and count as neither.
+Starts control planes, runs `replay.py` of the recordings against them, and compares the result with
+`tests/reference_passing.txt`: if a case of this list fails, the exit code is 1. Cases that
+`docs/deviations.md` quotes differ on purpose and count as neither.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tools.control_plane import ControlPlane, NotReady, SplitControlPlane
 ROOT = Path(__file__).resolve().parent.parent
 PASSING = ROOT / "tests" / "reference_passing.txt"
 DEVIATIONS = ROOT / "docs" / "deviations.md"
-#: What can be a process of its own.
+#: Components that can run as processes of their own.
 PARTS = ("scheduler", "controllers")
 BARE = ("--data", ":memory:", "--nodes", "0", "--without")
-#: What does not run beside the API server while the recordings of a folder are replayed.
+#: Components that do not run while the recordings of a directory are replayed.
 WITHOUT = {"api": ("scheduler", "controllers", "nodes"), "scenarios": ("nodes",)}
 FOLDERS = ("api", "scenarios", "wanted")
-#: How replay.py begins the line of a case.
+#: The first word of replay.py's line for a case.
 OK, DEVIATES, FAILED = "ok", "dev", "FAIL"
 
 
@@ -57,26 +57,26 @@ Queue = queue.SimpleQueue[Recording]
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What came of one file: a verdict for each case, and the text that explains them."""
+    """The result of one file: a verdict per case, and the explanation."""
 
     recording: Recording
     verdicts: dict[str, str]
     text: str
 
     def ids(self, verdict: str) -> set[str]:
-        """The cases with that verdict, named as in the list of what passes."""
+        """Return the cases with a verdict, named as in the list of passing cases."""
         names = (case for case, found in self.verdicts.items() if found == verdict)
         return {f"{self.recording.name}: {case}" for case in names}
 
     def line(self) -> str:
-        """One line for people."""
+        """One line of the report."""
         passed, total = len(self.ids(OK)), len(self.verdicts)
         mark = "   " if passed + len(self.ids(DEVIATES)) == total else " ! "
         return f"{mark}{passed:3}/{total:<3} {self.recording.name}"
 
 
 class Replayer:
-    """Runs `replay.py` on one recording after another, each against a control plane that lives."""
+    """Runs `replay.py` on one recording after another, each against a running control plane."""
 
     def __init__(
         self, tool: Path, limit: float, *, messages: bool, details: bool, beside: Sequence[str]
@@ -85,7 +85,7 @@ class Replayer:
         self._beside = beside
 
     def drain(self, recordings: Queue) -> list[Replayed]:
-        """Replay what is left in the queue; a control plane that broke or hung is replaced."""
+        """Replay what is left in the queue; replace a control plane that fails or hangs."""
         done: list[Replayed] = []
         plane: ControlPlane | None = None
         try:
@@ -104,13 +104,13 @@ class Replayer:
         return done
 
     def _plane(self, lane: str) -> ControlPlane:
-        """A control plane; parts that run as processes of their own run there instead of in it."""
+        """Start a control plane, with some components as processes of their own."""
         without = WITHOUT[lane]
         beside = [part for part in self._beside if part not in without]
         return SplitControlPlane(beside, *BARE, ",".join((*without, *beside)))
 
     def replay(self, recording: Recording, plane: ControlPlane) -> Replayed:
-        """One recording against one control plane, which is stopped if time runs out."""
+        """Replay one recording against one control plane, which is stopped after a timeout."""
         text, hung = self._run(recording, plane)
         if hung:
             plane.stop()
@@ -146,21 +146,21 @@ def _decode_output(output: str | bytes | None) -> str:
 
 
 def parse_verdicts(recording: Recording, text: str) -> dict[str, str]:
-    """The verdict of each case; one that replay.py did not come to has failed."""
-    told = {}
+    """Return the verdict of each case; a case that replay.py did not reach has failed."""
+    verdicts = {}
     for block in re.split(r"\n(?! )", text):
         head, *details = block.splitlines() or [""]
         verdict, _, rest = head.partition(" ")
         file, _, case = rest.strip().partition(": ")
         if verdict in (OK, DEVIATES, FAILED) and file == recording.path.name:
-            # Quoted where codes differ, even where that is right: a 4xx for a recorded 500.
+            # Quoted where codes differ on purpose: a 4xx for a recorded 500.
             quoted = details and all(re.match(r" +step \d+ said: ", line) for line in details)
-            told[case] = OK if quoted else verdict
-    return {case: told.get(case, FAILED) for case in recording.cases}
+            verdicts[case] = OK if quoted else verdict
+    return {case: verdicts.get(case, FAILED) for case in recording.cases}
 
 
 def find_recordings(folder: Path, words: Sequence[str]) -> list[Recording]:
-    """The recordings whose name holds one of the words, or all."""
+    """Return the recordings whose name contains one of the words, or all."""
     names = (f"{part}/{file.name}" for part in FOLDERS for file in (folder / part).glob("*.json"))
     chosen = sorted(n for n in names if not words or any(word in n for word in words))
     return [_read(folder, name) for name in chosen]
@@ -173,24 +173,24 @@ def _read(folder: Path, name: str) -> Recording:
 
 
 def replay_all(recordings: Iterable[Recording], replayer: Replayer, servers: int) -> list[Replayed]:
-    """Replay side by side: the API on one control plane, scenarios spread over several."""
+    """Replay concurrently: the API on one control plane, scenarios on several."""
     lanes: dict[str, Queue] = {}
     for recording in recordings:
         lanes.setdefault(recording.lane, queue.SimpleQueue()).put(recording)
-    crew = [lane for name, lane in lanes.items() for _ in range(1 if name == "api" else servers)]
-    with ThreadPoolExecutor(len(crew) or 1) as pool:
-        workers = [pool.submit(replayer.drain, lane) for lane in crew]
+    queues = [lane for name, lane in lanes.items() for _ in range(1 if name == "api" else servers)]
+    with ThreadPoolExecutor(len(queues) or 1) as pool:
+        workers = [pool.submit(replayer.drain, lane) for lane in queues]
         try:
             return [replayed for worker in workers for replayed in worker.result()]
         except BaseException:
-            for lane in lanes.values():  # leave nothing for the others to begin
+            for lane in lanes.values():  # leave nothing for the other workers to start
                 list(_drain_queue(lane))
             raise
 
 
 @dataclass(frozen=True, slots=True)
 class Ratchet:
-    """What passed before against what passes now, among the cases that were replayed."""
+    """Compares what passed before with what passes now, among the replayed cases."""
 
     before: set[str]
     replayed: set[str]
@@ -199,11 +199,11 @@ class Ratchet:
 
     @property
     def lost(self) -> list[str]:
-        """What passed before, was asked again, and failed for no reason that is written down."""
+        """Return the cases that passed before and fail now, without a documented deviation."""
         return sorted((self.before & self.replayed) - self.passing - self.meant)
 
     def kept(self, force: bool) -> list[str]:
-        """The list from now on: with what is new; without what is lost only if forced."""
+        """Return the new list: with new cases; without lost ones only if forced."""
         return sorted(self.passing | self.before - (self.replayed if force else self.meant))
 
 
@@ -234,7 +234,7 @@ def _options() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Replay, report, and judge by the list of what passed before."""
+    """Replay, report, and compare with the list of passing cases."""
     options = _options()
     tool = options.reference / "replay.py"
     if not tool.exists():

@@ -1,10 +1,9 @@
-"""The manifests that the five proposals print, held against the proposals' texts.
+"""Checks the manifests in tests/seeds against the texts of the five proposals.
 
-    python -m tools.seeds --check FOLDER    is all that the texts in FOLDER print in tests/seeds?
+    python -m tools.seeds --check FOLDER    is everything that the texts print in tests/seeds?
 
-`tests/seeds/index.yaml` lists what is collected: one file per printed manifest, as it was printed,
-and beside it a diff where it needs an edit before it can be applied. The texts are no part of this
-repository; whoever has them can see that nothing is missing and nothing was changed.
+`tests/seeds/index.yaml` lists the collection: one file per printed manifest, verbatim, and a diff
+where it needs an edit before it can be applied. The texts are not part of this repository.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ import yaml
 
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "seeds"
 _FENCE = re.compile(r"\s*```\s*(\w*)\s*")
-#: How a manifest begins that stands in plain text: as a whole object, or as a part of one.
+#: The first line of a manifest in plain text: of a whole object, or of a part.
 _BEGIN = re.compile(r"apiVersion: \S+|(spec|status|metadata):")
-#: A line that YAML can be made of: a key, an item, a comment, a quoted text, an ellipsis.
+#: A line of YAML: a key, an item, a comment, a quoted text, an ellipsis.
 _YAML = re.compile(r'\s*((- )?[\w./-]+:( .*)?|- .*|#.*|".*"|\.\.\.)\s*')
 _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+\d+(?:,\d+)? @@.*")
 
@@ -37,14 +36,14 @@ class Snippet:
 
     @property
     def sha256(self) -> str:
-        """What it is known by, whether or not its indentation was lost on the way."""
+        """Return a hash that does not depend on lost indentation."""
         lines = (line.strip() for line in self.text.splitlines())
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A row of the index: where a manifest is printed, and why it is edited, if it is."""
+    """A row of the index: where a manifest is printed, and the reason for its edit, if any."""
 
     file: str
     proposal: str
@@ -56,22 +55,22 @@ class Manifest:
 
     @property
     def diff(self) -> Path:
-        """Its edit, which is there if the row names a reason for one."""
+        """Return the edit, which exists if the row names a reason."""
         return (FOLDER / self.file).with_suffix(".diff")
 
     @property
     def printed(self) -> str:
-        """As the proposal prints it."""
+        """Return the manifest as printed."""
         return (FOLDER / self.file).read_text()
 
     @property
     def edited(self) -> str:
-        """As it can be applied."""
+        """Return the manifest as it can be applied."""
         return apply_diff(self.printed, self.diff.read_text()) if self.edit else self.printed
 
 
 def load_manifests() -> list[Manifest]:
-    """The index, in the order of the texts."""
+    """Return the index in the order of the texts."""
     rows = yaml.safe_load((FOLDER / "index.yaml").read_text())
     return [
         Manifest(
@@ -87,7 +86,7 @@ def load_manifests() -> list[Manifest]:
 
 
 def find_snippets(text: str) -> Iterator[Snippet]:
-    """Every piece of YAML that a text prints, in fences or without them."""
+    """Yield every piece of YAML in a text, fenced or not."""
     begin, fence = 0, ""
     lines = text.splitlines()
     for number, line in enumerate([*lines, ""], start=1):
@@ -110,7 +109,7 @@ def _snippet(begin: int, lines: Sequence[str]) -> Iterator[Snippet]:
 
 
 def title(text: str) -> str:
-    """The first line of a text that says something."""
+    """Return the first line of a text with content."""
     return next((line.lstrip("# ") for line in text.splitlines() if line.strip()), "")
 
 
@@ -118,7 +117,7 @@ def title(text: str) -> str:
 
 
 def apply_diff(text: str, diff: str) -> str:
-    """A text after a unified diff, which must fit it to the letter."""
+    """Apply a unified diff, which must match exactly."""
     old, new, at = text.splitlines(), [], 0
     for line in _changes(diff):
         if hunk := _HUNK.fullmatch(line):
@@ -135,7 +134,7 @@ def apply_diff(text: str, diff: str) -> str:
 
 
 def _changes(diff: str) -> Iterator[str]:
-    """A diff from its first hunk on."""
+    """Return a diff from its first hunk on."""
     lines = diff.splitlines()
     begin = next((at for at, line in enumerate(lines) if _HUNK.fullmatch(line)), len(lines))
     yield from lines[begin:]
@@ -145,7 +144,7 @@ def _changes(diff: str) -> Iterator[str]:
 
 
 def find_problems(texts: Iterable[str]) -> list[str]:
-    """Where the collection and the texts do not say the same."""
+    """Return the differences between the collection and the texts."""
     known = {(row.proposal, row.line): row for row in load_manifests()}
     found = [
         complaint
@@ -169,7 +168,7 @@ def _manifest_problems(row: Manifest | None, text: str, snippet: Snippet) -> Ite
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Say what is missing, changed or too much; 1 if anything is."""
+    """Print what is missing, changed or superfluous; return 1 if anything is."""
     parser = argparse.ArgumentParser(prog="python -m tools.seeds", description=__doc__)
     parser.add_argument("--check", metavar="FOLDER", type=Path, required=True)
     folder: Path = parser.parse_args(args).check

@@ -1,9 +1,9 @@
-"""Shell lines in documents, run as they stand, and held against what the document says they print.
+"""Executes the shell blocks of documents and compares their output with the documents.
 
 `python -m tools.transcripts FILE…` runs every ```sh block of a document in one shell, in order,
-with a home of its own; what a block prints (stdout) must be what the ```text block behind it shows,
-but for times, ports and made-up names. `--update` writes into the document what was printed.
-Blocks of any other language are not run.
+with its own home directory. The output (stdout) of a block must equal the ```text block that
+follows it, except for times, ports and generated names. `--update` writes the output into the
+document. Blocks of other languages are not executed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-#: Seconds that all blocks of a document may take.
+#: Seconds for all blocks of a document.
 COMMAND_TIMEOUT = 120.0
 _BLOCK = re.compile(
     r"^```sh\n(?P<lines>.*?)^```\n(?:\n*^```text\n(?P<shown>.*?)^```\n)?", re.MULTILINE | re.DOTALL
 )
 _END = "\x1e"
-#: What may differ from one time to the next, and what stands for it.
+#: Patterns that vary between runs, and their placeholders.
 _VARYING = (
     (re.compile(r"\b\d+(\.\d+)?( ?)(ms|s|m)\b"), "0s"),
     (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:6443"),
@@ -38,7 +38,7 @@ _VARYING = (
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Shell lines, what they are said to print, if anything, and where in the document that is."""
+    """A shell block, its expected output, if any, and its position in the document."""
 
     lines: str
     shown: str | None
@@ -46,13 +46,13 @@ class Block:
 
 
 def find_blocks(text: str) -> Iterator[Block]:
-    """The blocks of a document that are run."""
+    """Return the executable blocks of a document."""
     for match in _BLOCK.finditer(text):
         yield Block(match["lines"], match["shown"], match.span("shown"))
 
 
 def run(found: Sequence[Block], home: Path) -> list[str]:
-    """What each block prints, one after the other in one shell; the first that fails ends it."""
+    """Run the blocks in one shell and yield their output; the first failure ends the run."""
     script = "".join(f"{block.lines}\nprintf '{_END}'\n" for block in found)
     down = "trap 'phalanx down >/dev/null 2>&1' EXIT\n"
     done = subprocess.run(
@@ -67,7 +67,7 @@ def run(found: Sequence[Block], home: Path) -> list[str]:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """That of somebody who has installed Phalanx and nothing else, on any free port."""
+    """Return the environment of a user with Phalanx installed, on any free port."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return {
         "PATH": path, "HOME": str(home), "LANG": "C.UTF-8", "PHALANX_UP_LISTEN": "127.0.0.1:0",
@@ -75,14 +75,14 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def normalize(text: str) -> str:
-    """A text without what may differ from one time to the next."""
+    """Replace what varies between runs by placeholders."""
     for pattern, word in _VARYING:
         text = pattern.sub(word, text)
     return "\n".join(line.strip() for line in text.strip().splitlines())
 
 
 def differences(document: Path, home: Path) -> list[tuple[str, str]]:
-    """What a document shows and what is printed instead, wherever they are not alike."""
+    """Return the differences between documented and actual output."""
     found = list(find_blocks(document.read_text()))
     pairs = zip(found, run(found, home), strict=True)
     return [
@@ -93,7 +93,7 @@ def differences(document: Path, home: Path) -> list[tuple[str, str]]:
 
 
 def update(document: Path, home: Path) -> None:
-    """Have a document show what is printed."""
+    """Write the actual output into a document."""
     text = document.read_text()
     found = list(find_blocks(text))
     for block, printed in reversed(list(zip(found, run(found, home), strict=True))):
@@ -104,7 +104,7 @@ def update(document: Path, home: Path) -> None:
 
 
 def main() -> int:
-    """Hold documents against what their lines print, or rewrite them; 1 if any differs."""
+    """Compare or update documents; return 1 if any differs."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("documents", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--update", action="store_true", help="rewrite what the documents show")

@@ -1,9 +1,9 @@
-"""The fault programme: a control plane that is not spared anything, drawn from one seed.
+"""Fault injection: a control plane under random faults, generated from one seed.
 
-    plan ─▶ stage ─▶ server, schedulers behind bad channels ─▶ tail ─▶ auditor   (always)
-                                                                  └─▶ rest      (once all is quiet)
+    plan ─▶ environment ─▶ server, schedulers behind faulty channels ─▶ model ─▶ auditor   (always)
+                                                                           └─▶ steady_state (at
+                                                                           rest)
 
-Read `ordeal.py` first. What happens is a list of steps that a seed gives; any part of the list can
-be run again, which is how a failure is made small. Knows no product code of its own: everything
-that is judged runs as it does in earnest.
+Read `fault_run.py` first. A seed generates a list of steps; any part of the list can be run again,
+which is how a failure is shrunk. Everything that is checked is product code, unchanged.
 """

@@ -1,12 +1,12 @@
-"""Put a control plane through ordeals in virtual time, and make what breaks it small.
+"""Runs a control plane under random faults in virtual time, and shrinks failures.
 
-    python -m tools.faults --seeds 0-39            ordeals of these seeds, one line each
-    python -m tools.faults --seed 7 --events 500   one of them, or its beginning
-    python -m tools.faults --seed 7 --shrink       … and the fewest steps that still break it
-    python -m tools.faults --seed 7 --digest       … and a hash over everything that was written
+    python -m tools.faults --seeds 0-39            runs of these seeds, one line each
+    python -m tools.faults --seed 7 --events 500   one run, or its beginning
+    python -m tools.faults --seed 7 --shrink       … and the fewest steps that still fail
+    python -m tools.faults --seed 7 --digest       … and a hash over all writes
 
-Exits with 1 if anything was broken. Every decision is judged by `tests/scheduler/verifier.py`, one
-in `--share` of them thoroughly.
+The exit code is 1 if an invariant was violated. `tests/scheduler/verifier.py` checks every
+decision, one in `--share` of them thoroughly.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from tools.faults.fault_run import FaultRunResult
 from tools.faults.plan import generate_steps
 from tools.faults.steps import InjectedFault, PlanStep, UserAction
 
-#: Steps of an ordeal unless told otherwise, and one in how many decisions is judged thoroughly.
+#: Default number of steps, and the share of decisions that are checked thoroughly (one in so many).
 DEFAULT_STEPS, DEFAULT_SHARE = 2000, 8
-#: How many shorter ordeals are tried to make a failure small.
+#: Maximum number of shorter runs to shrink a failure.
 MAX_SHRINK_ATTEMPTS = 150
 
 
 def steps_of(seed: int, events: int = DEFAULT_STEPS) -> list[PlanStep]:
-    """What happens in the ordeal of a seed."""
+    """Return the steps of a seed."""
     return list(islice(generate_steps(seed), events))
 
 
 def run_with_verifier(
     seed: int, steps: Sequence[PlanStep], share: int = DEFAULT_SHARE
 ) -> FaultRunResult:
-    """Go through an ordeal with a verifier at hand; raises a Violation."""
-    # An ordeal leaves little behind, and looking for it would take a fifth of the time.
+    """Run steps with a verifier. Raises InvariantViolation."""
+    # A run leaves little garbage, and collecting it would take a fifth of the time.
     gc.disable()
     try:
         return ordeal.run_faults(seed, steps, Verifier(share))
@@ -52,7 +52,7 @@ def run_with_verifier(
 
 
 def reproduce_command(seed: int, events: int) -> str:
-    """How to see an ordeal again."""
+    """Return the command that reproduces a run."""
     return f"python -m tools.faults --seed {seed} --events {events} --shrink"
 
 
@@ -61,7 +61,7 @@ def shrink_steps(
     breaks: Callable[[Sequence[PlanStep]], bool],
     attempts: int = MAX_SHRINK_ATTEMPTS,
 ) -> list[PlanStep]:
-    """As few of the steps as still break something, by leaving out ever smaller parts."""
+    """Return as few steps as still fail, by leaving out ever smaller parts."""
     left, size = list(steps), max(len(steps) // 2, 1)
     while attempts > 0:
         at = 0
@@ -80,10 +80,10 @@ def shrink_steps(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line asks for."""
-    wish = _create_parser().parse_args(arguments)
-    first, _, last = (wish.seeds or str(wish.seed)).partition("-")
+    options = _create_parser().parse_args(arguments)
+    first, _, last = (options.seeds or str(options.seed)).partition("-")
     for seed in range(int(first), int(last or first) + 1):
-        if _run_seed(seed, wish):
+        if _run_seed(seed, options):
             return 1
     return 0
 
@@ -91,19 +91,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _create_parser() -> argparse.ArgumentParser:
     plain = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("python -m tools.faults", None, __doc__, formatter_class=plain)
-    parser.add_argument("--seed", type=int, default=0, help="the ordeal to run")
-    parser.add_argument("--seeds", metavar="A-B", help="several of them")
-    parser.add_argument("--events", type=int, default=DEFAULT_STEPS, help="how many steps")
+    parser.add_argument("--seed", type=int, default=0, help="the seed to run")
+    parser.add_argument("--seeds", metavar="A-B", help="a range of seeds")
+    parser.add_argument("--events", type=int, default=DEFAULT_STEPS, help="number of steps")
     parser.add_argument(
-        "--share", type=int, default=DEFAULT_SHARE, help="judge one decision in so many"
+        "--share", type=int, default=DEFAULT_SHARE, help="check one in N decisions thoroughly"
     )
-    parser.add_argument("--shrink", action="store_true", help="look for the fewest steps")
+    parser.add_argument("--shrink", action="store_true", help="find the fewest steps that fail")
     parser.add_argument("--digest", action="store_true", help="print a hash over all writes")
     return parser
 
 
 def _run_seed(seed: int, options: argparse.Namespace) -> int:
-    """One ordeal, told; 1 if something was broken."""
+    """Run one seed and print the result; return 1 if an invariant was violated."""
     steps = steps_of(seed, options.events)
     try:
         outcome = run_with_verifier(seed, steps, options.share)
@@ -119,7 +119,7 @@ def _run_seed(seed: int, options: argparse.Namespace) -> int:
 def _print_shrunk(
     seed: int, steps: Sequence[PlanStep], violation: InvariantViolation, share: int
 ) -> None:
-    """The fewest steps that break the same thing."""
+    """Print the fewest steps that violate the same invariant."""
     wanted = _normalize_message(violation)
 
     def breaks(some: Sequence[PlanStep]) -> bool:
@@ -136,12 +136,12 @@ def _print_shrunk(
 
 
 def _normalize_message(violation: InvariantViolation) -> str:
-    """What was broken, whoever and whenever."""
+    """Return the violated invariant without names and times."""
     return re.sub(r"\S*\d\S*", "#", str(violation).partition(": ")[2])
 
 
 def describe_step(act: UserAction | InjectedFault) -> str:
-    """A step in a few words."""
+    """Describe a step in a few words."""
     match act:
         case Create(kind, obj):
             meta = obj["metadata"]

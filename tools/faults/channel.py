@@ -1,8 +1,7 @@
-"""The way between one scheduler and the server, on which everything can go wrong that does.
+"""A faulty transport between one scheduler and the server.
 
-A Transport. Requests are lost, or carried out without an answer, or refused, or arrive when nobody
-counts on them any more; watches lag, break off and stutter. What reaches the server is carried out
-even if the sender dies meanwhile, as it is on any network.
+Requests are lost, executed without a reply, refused, or delivered late; watches lag, break and
+repeat events. A request that reached the server is executed even if its sender is killed.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from phalanx.client.transports import Transport, Unreachable
 from phalanx.randomness import Random
 from phalanx.server.app import error_reply
 
-#: Seconds after which a request that is on its way too long still arrives.
+#: Minimum and maximum delay of a late request in seconds.
 DELAY = (0.2, 4.0)
 _SERVER_NAME = "the server"
 
 
 class RequestFault(Enum):
-    """What can happen to a request."""
+    """A fault of a request."""
 
     LOST = "it never arrives"
     UNANSWERED = "it is carried out, but the answer is lost"
@@ -38,12 +37,12 @@ class RequestFault(Enum):
 
 
 class FaultyChannel:
-    """One scheduler's way to the server. `lag` is how many seconds late its watches are."""
+    """The transport of one scheduler; `lag` is the delay of its watches in seconds."""
 
     def __init__(self, inner: Transport, random: Random) -> None:
         self.lag = 0.0
         self.duplicates_events = False
-        #: Whether nobody takes the events that a scheduler records.
+        #: Whether the server rejects the scheduler's events.
         self.rejects_events = False
         self._inner, self._random = inner, random
         self._bind_faults: deque[RequestFault] = deque()
@@ -53,33 +52,33 @@ class FaultyChannel:
         self._in_flight: set[asyncio.Task[Reply | StreamReply]] = set()
 
     def fail_binds(self, faults: tuple[RequestFault, ...]) -> None:
-        """Have something happen to the next binds, one after the other."""
+        """Inject faults into the next binds, one each."""
         self._bind_faults.extend(faults)
 
     def fail_evictions(self, faults: tuple[RequestFault, ...]) -> None:
-        """The same, to the next evictions."""
+        """Inject faults into the next evictions, one each."""
         self._eviction_faults.extend(faults)
 
     def fail_requests(self, until: float, share: float, faults: tuple[RequestFault, ...]) -> None:
-        """Have a share of all requests go wrong for a while."""
+        """Let a share of all requests fail for a while."""
         self._random_faults = until, share, faults
 
     def break_watches(self) -> None:
-        """Break all watches off; what was on its way is lost."""
+        """Break all watches; undelivered events are lost."""
         for line in self._watches:
             line.break_off()
 
     def heal(self) -> None:
-        """Nothing goes wrong any more."""
+        """End all faults."""
         self.lag, self.duplicates_events = 0.0, False
         self._bind_faults.clear()
         self._eviction_faults.clear()
         self._random_faults = (0.0, 0.0, ())
 
     async def send(self, request: Request) -> Reply | StreamReply:
-        """Carry a request as well as it goes."""
+        """Send a request, subject to faults."""
         if self.rejects_events and request.path.rpartition("/")[2] == EVENT.plural:
-            return error_reply(TooManyRequests("nobody takes events here"))
+            return error_reply(TooManyRequests("events are rejected"))
         trouble = self._next_fault(request)
         if trouble is not None and not is_watch(request):
             return await _FAULT_HANDLERS[trouble](self, request)
@@ -91,7 +90,7 @@ class FaultyChannel:
         return await self._execute(request)
 
     async def close(self) -> None:
-        """Wait for what is still on its way."""
+        """Wait for requests in flight."""
         while self._in_flight:
             await asyncio.wait(self._in_flight)
 
@@ -106,7 +105,7 @@ class FaultyChannel:
         return None
 
     async def _execute(self, request: Request, after: float = 0.0) -> Reply | StreamReply:
-        """Have it done, whatever becomes of whoever asked."""
+        """Execute a request even if its sender is cancelled."""
         return await asyncio.shield(self._start_request(request, after))
 
     def _start_request(self, request: Request, after: float) -> asyncio.Task[Reply | StreamReply]:
@@ -162,14 +161,14 @@ _FAULT_HANDLERS: Mapping[
 
 
 class _FaultyWatch:
-    """One watch on its way."""
+    """One watch with faults."""
 
     def __init__(self, channel: FaultyChannel) -> None:
         self._channel = channel
         self._waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
 
     def break_off(self) -> None:
-        """Lose what is on its way, and end."""
+        """Drop undelivered events and end."""
         while not self._waiting.empty():
             self._waiting.get_nowait()
         self._waiting.put_nowait((0.0, b""))
@@ -177,7 +176,7 @@ class _FaultyWatch:
     async def chunks(
         self, source: AsyncGenerator[bytes, None], lines: list[_FaultyWatch]
     ) -> AsyncGenerator[bytes, None]:
-        """What comes out at the other end: in order, perhaps late, perhaps twice."""
+        """Yield the events in order, possibly late or repeated."""
         loop = asyncio.get_running_loop()
         carrying = asyncio.create_task(self._forward(source))
         lines.append(self)

@@ -1,7 +1,7 @@
-"""Where an ordeal takes place: a server, its users, and schedulers that come and go.
+"""The environment of a fault run: a server, its users, and schedulers that start and stop.
 
-Makes every step of a plan happen, and nothing else. What users are refused is their own affair;
-what the server breaks at, or anybody else, ends the ordeal.
+It executes every step of a plan and nothing else. Refused requests of users are ignored; an
+internal error of the server or of any other component ends the run.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from tools.faults.steps import (
     UserAction,
 )
 
-#: Seconds that a commit takes, at least and at most.
+#: Minimum and maximum duration of a commit in seconds.
 LATENCY = (0.0001, 0.002)
-#: Slots in which a scheduler can run.
+#: The number of schedulers that can run at a time.
 SCHEDULER_SLOTS = 2
 
 
 class FaultEnvironment:
-    """A server and everybody around it, who live as tasks of a group."""
+    """A server and everything around it, as tasks of a group."""
 
     def __init__(
         self, clock: Clock, random: Random, verifier: DecisionVerifier, tasks: asyncio.TaskGroup
@@ -65,7 +65,7 @@ class FaultEnvironment:
         self.store_log = StoreLogReader(self.store)
         self.decisions = DecisionRegister(self.store_log.pods)
         self.instances: dict[int, SchedulerInstance] = {}
-        #: What was broken, and how many steps of each sort did something.
+        #: Violated invariants, and the number of effective steps by type.
         self.violations: list[str] = []
         self.step_counts: Counter[str] = Counter()
         self._server = Server(self.store, clock, random)
@@ -80,7 +80,7 @@ class FaultEnvironment:
         self._step_tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Have a server with what every cluster has, and somebody who protects groups."""
+        """Start a server with the bootstrap objects and PodGroup protection."""
         await self._server.start()
         for name in NAMESPACES[1:]:
             labels = {"team": "a"}
@@ -95,20 +95,20 @@ class FaultEnvironment:
         self._controllers = [self._tasks.create_task(part) for part in parts]
 
     async def close(self) -> None:
-        """Let go of everybody."""
+        """Stop everything."""
         for task in (*self._controllers, *self._scheduler_tasks.values()):
             task.cancel()
         await self._wait_for_steps()
         await self.store.close()
 
     def start_step(self, step: UserAction | InjectedFault) -> None:
-        """Make a step happen; what takes time goes on by itself."""
+        """Execute a step; what takes time continues in the background."""
         errand = self._tasks.create_task(self._run_step(step))
         self._step_tasks.add(errand)
         errand.add_done_callback(self._step_tasks.discard)
 
     async def remove_faults(self) -> None:
-        """Have nothing go wrong any more, and one scheduler running."""
+        """End all faults and leave one scheduler running."""
         await self._wait_for_steps()
         self._max_commit_seconds = 0.0
         for channel in self._channels:
@@ -117,7 +117,7 @@ class FaultEnvironment:
         await self._start(0)
 
     def resync(self) -> None:
-        """Have every scheduler list everything anew."""
+        """Make every scheduler list everything again."""
         self.store.compact(self.store.revision)
         for channel in self._channels:
             channel.break_watches()

@@ -1,8 +1,8 @@
-"""Run a plan against a control plane in virtual time, judging all along. Start reading here.
+"""Runs a plan against a control plane in virtual time, checking all along. Start reading here.
 
-While the steps happen, whatever must always hold is asked after every commit, and every decision is
-held against a witness. Then the faults end, everything comes to rest, and what must hold at rest is
-asked too. The first thing that is broken ends the ordeal with a Violation.
+While the steps are executed, invariants are checked after every commit and every decision is
+checked by a verifier. Then the faults end, the control plane comes to rest, and the invariants of
+the steady state are checked. The first violation ends the run.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from tools.faults.environment import FaultEnvironment
 from tools.faults.scheduler_instance import DecisionVerifier
 from tools.faults.steps import PlanStep
 
-#: Seconds by which a scheduler's view, and what it sends, may be late: lags, retries and all.
+#: Seconds by which a scheduler's view and requests may be late, retries included.
 MAX_VIEW_LAG = 30.0
-#: Steps between two looks at whether somebody who could be placed is overlooked.
+#: Steps between two checks for overlooked entities that could be placed.
 CHECK_EVERY_STEPS = 40
-#: Turns of the loop after which an ordeal goes round in circles; a long one takes a third of them.
+#: Loop iterations after which a run counts as endless; a long run takes a third of them.
 MAX_ITERATIONS = 100_000
-#: Pods that are tried between two pauses of a cycle.
+#: Pods per cycle between two yields.
 YIELD_EVERY_PODS = 2
-#: Seconds without a change that are rest, and after which there must have been rest.
+#: Seconds without a change that count as rest, and the time limit for reaching it.
 QUIET_SECONDS, QUIET_TIMEOUT = 100.0, 1500.0
 
 
 @dataclass(frozen=True, slots=True)
 class FaultRunResult:
-    """What an ordeal amounted to: a hash over everything written, and how much happened."""
+    """The result of a run: a hash over all writes, and counts."""
 
     digest: str
     revision: int
@@ -44,7 +44,7 @@ class FaultRunResult:
 
 
 def run_faults(seed: int, steps: Sequence[PlanStep], verifier: DecisionVerifier) -> FaultRunResult:
-    """Go through an ordeal; raises a Violation at the first thing that is broken."""
+    """Execute steps. Raises InvariantViolation at the first violation."""
 
     async def main() -> FaultRunResult:
         async with asyncio.TaskGroup() as group:
@@ -62,7 +62,7 @@ def run_faults(seed: int, steps: Sequence[PlanStep], verifier: DecisionVerifier)
 
 @contextmanager
 def _yield_every(pods: int) -> Iterator[None]:
-    """Have cycles pause often, so that things happen in their midst although gangs are small."""
+    """Make cycles yield often, so that events arrive in the middle although gangs are small."""
     usual, attempt.YIELD_INTERVAL = attempt.YIELD_INTERVAL, pods
     try:
         yield
@@ -71,7 +71,7 @@ def _yield_every(pods: int) -> Iterator[None]:
 
 
 class _FaultRun:
-    """One ordeal on the running loop."""
+    """One run on the running event loop."""
 
     def __init__(self, seed: int, verifier: DecisionVerifier, tasks: asyncio.TaskGroup) -> None:
         self._seed, self._tasks, self._loop = seed, tasks, asyncio.get_running_loop()
@@ -90,7 +90,7 @@ class _FaultRun:
             cache.subscribe(self._on_change)
 
     async def run(self, steps: Sequence[PlanStep]) -> FaultRunResult:
-        """All steps, and then rest."""
+        """Execute all steps, then wait for the steady state."""
         stage, judging = self._environment, self._tasks.create_task(self._raise_violation())
         await stage.start()
         await self._run_steps(steps)
@@ -110,7 +110,7 @@ class _FaultRun:
                 self._check_instances()
 
     async def _wait_until_quiet(self) -> None:
-        """Wait until nothing changes any more; then all must be in order."""
+        """Wait until nothing changes any more, then check the steady state."""
         begin = self._loop.time()
         while self._loop.time() - max(self._last_change, begin) < QUIET_SECONDS:
             await asyncio.sleep(QUIET_SECONDS / 4)
@@ -123,7 +123,7 @@ class _FaultRun:
         await self._check_and_yield()
 
     async def _resync(self) -> None:
-        """Have everything listed and heard again: nobody may find anything to do."""
+        """Make all informers list again: nothing may have to be done."""
         before = self._last_change
         self._environment.resync()
         await asyncio.sleep(QUIET_SECONDS)
@@ -138,7 +138,7 @@ class _FaultRun:
         self._check(self._environment.store.revision)
 
     def _check(self, revision: int) -> None:
-        """Note the first thing that is broken; whoever broke it is not to be stopped by that."""
+        """Record the first violation; the component that caused it is not interrupted."""
         stage = self._environment
         for sentence in (*stage.violations, *self._auditor.audit(), *stage.decisions.audit()):
             if not self._violation.done():
@@ -146,7 +146,7 @@ class _FaultRun:
                 self._violation.set_result(found)
 
     async def _check_and_yield(self) -> None:
-        """Judge, and give whoever raises what is broken the time to do so."""
+        """Check, and let the task that raises violations run."""
         self._check(self._environment.store.revision)
         await asyncio.sleep(0.001)
 

@@ -1,7 +1,6 @@
-"""Pods, groups and nodes of every sort, drawn by lot: what `plan` has people create.
+"""Random pods, groups and nodes for `plan`.
 
-Few values for everything, so that things meet: labels that match, ports that clash, domains that
-fill up.
+Few different values for everything, so that labels match, ports conflict and domains fill up.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from phalanx.api.meta import Key
 from phalanx.api.wire import Object
 
 HOSTNAME = "kubernetes.io/hostname"
-#: The Workload that trees are made of.
+#: The Workload of all trees.
 WORKLOAD = "work"
 GPU = "example.com/gpu"
-#: The priority classes beside none: what they are worth, and whether others make way for them.
+#: Priority classes, their values, and whether they preempt.
 HIGH, HIGHEST, LOW, NON_PREEMPTING = "high", "highest", "low", "polite"
 PRIORITY_CLASSES: Mapping[str, Object] = {
     HIGH: {"value": 100},
@@ -54,7 +53,7 @@ _SELECTORS: tuple[Object, ...] = (
 def create_pod(
     rng: Random, key: Key, *, group: str = "", priority: str = "", gated: bool = False
 ) -> Object:
-    """A pod that asks for something, and now and then for something special."""
+    """Return a pod, sometimes with constraints."""
     asks = rng.choice(_REQUESTS)
     resources = {"requests": asks, "limits": {k: v for k, v in asks.items() if k == GPU}}
     container: Object = {"name": "main", "image": "main", "resources": resources}
@@ -71,7 +70,7 @@ def create_pod(
 
 
 def renamed_pod(manifest: Object, key: Key) -> Object:
-    """The same pod under another name."""
+    """Return the pod under another name."""
     return {**manifest, "metadata": {**manifest["metadata"], "name": key.name}}
 
 
@@ -79,7 +78,7 @@ def create_group(
     key: Key, min_count: int | None, priority: str = "", topology: str = "", *, mode: str = "",
     parent: str = "", workload: str = WORKLOAD,
 ) -> Object:  # fmt: skip
-    """A gang that needs so many, or a basic group; perhaps all in one domain of a topology."""
+    """Return a gang or a basic group, sometimes with a topology."""
     policy: Object = {"basic": {}} if min_count is None else {"gang": {"minCount": min_count}}
     spec = {"schedulingPolicy": policy, **_group_fields(priority, topology, mode, parent)}
     if parent:
@@ -91,7 +90,7 @@ def create_composite(
     key: Key, min_count: int | None, priority: str = "", topology: str = "", *, mode: str = "",
     parent: str = "",
 ) -> Object:  # fmt: skip
-    """A group of groups that needs so many of them, or takes what fits."""
+    """Return a composite group, gang or basic."""
     policy: Object = {"basic": {}} if min_count is None else {"gang": {"minGroupCount": min_count}}
     spec = {
         "schedulingPolicy": policy, "workloadRef": _workload_ref(WORKLOAD),
@@ -101,7 +100,7 @@ def create_composite(
 
 
 def _group_fields(priority: str, topology: str, mode: str, parent: str) -> Object:
-    """What both sorts of groups may ask for."""
+    """Return the fields that both kinds of groups may have."""
     terms: Object = {"disruptionMode": {mode: {}}} if mode else {}
     if priority:
         terms["priorityClassName"] = priority
@@ -119,13 +118,13 @@ def _workload_ref(workload: str) -> Object:
 
 
 def create_budget(rng: Random, key: Key) -> Object:
-    """A disruption budget over some pods."""
+    """Return a PodDisruptionBudget."""
     spec = {"maxUnavailable": 1, "selector": rng.choice(_SELECTORS)}
     return {"metadata": _meta(key, {}), "spec": spec}
 
 
 def create_node(rng: Random, name: str) -> Object:
-    """A node, which others come to know as unready first."""
+    """Return a node, which starts as not ready."""
     room = dict(rng.choice(ALLOCATABLES))
     labels = {HOSTNAME: name, **rng.choice(NODE_LABELS)}
     return {
@@ -159,7 +158,7 @@ def _add_node_preference(rng: Random, spec: Object) -> None:
 
 
 def _add_pod_affinity(rng: Random, spec: Object) -> None:
-    """Near some pods, or apart from some, for sure or rather."""
+    """Add required or preferred pod affinity or anti-affinity."""
     term: Object = {
         "topologyKey": rng.choice(_TOPOLOGY_KEYS),
         "labelSelector": rng.choice(_SELECTORS),
@@ -198,7 +197,7 @@ def _add_host_port(rng: Random, spec: Object) -> None:
     spec["containers"][0]["ports"] = [port]
 
 
-#: How often a pod asks for something special, and for what.
+#: The probability of constraints, and their kinds.
 _CONSTRAINT_SHARE = 0.4
 _CONSTRAINTS: tuple[Callable[[Random, Object], None], ...] = (
     _add_node_selector,

@@ -1,14 +1,13 @@
-"""The end of the store's log, decoded: what the API shows, at the very moment that it shows it.
+"""The reference model of a fault run, read from the store's log.
 
-The exact sibling of `observer`: where that one listens as a client does, this one stands beside the
-store, so that changes of different kinds keep their order and the room ledger, which no API shows,
-is seen too. For judging only; nothing that acts ever looks here.
+`StoreLogReader` decodes the log at the moment of each commit. Unlike `sim/observer.py`, which
+watches as a client, it keeps the order of changes of different kinds and also sees the node
+allocations, which no API shows.
 
-What a scheduler must believe: all that the API showed up to the revisions that it has seen.
-
-Made from the store's log and the revisions of the scheduler's informers, never from what they hold,
-so that whatever is lost between the watch and the snapshot comes to light. `instance` adds what the
-scheduler has decided and not yet seen come true.
+`ExpectedView` is what a scheduler must know: everything that the API showed up to the revisions
+that its informers have seen. It is computed from the log, never from the informers, so that
+anything lost between watch and snapshot is detected. `SchedulerInstance` adds what the scheduler
+has decided and not yet observed.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import msgspec
 import orjson
 from msgspec.structs import replace
 
-from phalanx.api.core import Node, Pod, Service
+from phalanx.api.core import Namespace, Node, Pod, Service
 from phalanx.api.kinds import (
     COMPOSITE_POD_GROUP,
     NAMESPACE,
@@ -34,19 +33,21 @@ from phalanx.api.kinds import (
 )
 from phalanx.api.meta import Key
 from phalanx.api.policy import PodDisruptionBudget
+from phalanx.api.readers import struct_of
 from phalanx.api.resources import Amounts
 from phalanx.api.scheduling import CompositePodGroup, PodGroup
 from phalanx.client.cache import ObjectCache
 from phalanx.client.protocol import WatchEvent
-from phalanx.controllers.reconcile_loop import Informers, PartialObjectMetadata
+from phalanx.controllers.reconcile_loop import Informers
 from phalanx.scheduler.queue.cluster_objects import ClusterObjects
 from phalanx.server.node_allocations import ALLOCATION_PREFIX
 from phalanx.store.kv import StoreChange, StoreReader
 
 
 class StoreLogReader:
-    """Follows a store from now on. Each function in `settled` is called after what was committed
-    together, with the newest revision.
+    """Follows a store from now on.
+
+    Each function in `settled` is called after each transaction, with its newest revision.
     """
 
     def __init__(self, store: StoreReader) -> None:
@@ -55,32 +56,32 @@ class StoreLogReader:
         self.groups: ObjectCache[PodGroup] = ObjectCache()
         self.composites: ObjectCache[CompositePodGroup] = ObjectCache()
         self.budgets: ObjectCache[PodDisruptionBudget] = ObjectCache()
-        self.namespaces: ObjectCache[PartialObjectMetadata] = ObjectCache()
+        self.namespaces: ObjectCache[Namespace] = ObjectCache()
         self.services: ObjectCache[Service] = ObjectCache()
-        #: What the server's ledger says is taken of each node.
+        #: The node allocations of the server.
         self.ledger: dict[str, Amounts] = {}
-        #: All that ever happened to each kind, in order.
+        #: All events of each kind, in order.
         self.log: dict[Kind, list[WatchEvent[Any]]] = {}
         self.on_batch: list[Callable[[int], None]] = []
         self._digest = hashlib.sha256()
-        self._caches: Mapping[str, tuple[Kind, type[Any], ObjectCache[Any]]] = {
-            kind.store_prefix(): (kind, struct, cache)
-            for kind, struct, cache in (
-                (POD, Pod, self.pods),
-                (NODE, Node, self.nodes),
-                (POD_GROUP, PodGroup, self.groups),
-                (NAMESPACE, PartialObjectMetadata, self.namespaces),
-                (SERVICE, Service, self.services),
-                (POD_DISRUPTION_BUDGET, PodDisruptionBudget, self.budgets),
-                (COMPOSITE_POD_GROUP, CompositePodGroup, self.composites),
+        self._caches: Mapping[str, tuple[Kind, ObjectCache[Any]]] = {
+            kind.store_prefix(): (kind, cache)
+            for kind, cache in (
+                (POD, self.pods),
+                (NODE, self.nodes),
+                (POD_GROUP, self.groups),
+                (NAMESPACE, self.namespaces),
+                (SERVICE, self.services),
+                (POD_DISRUPTION_BUDGET, self.budgets),
+                (COMPOSITE_POD_GROUP, self.composites),
             )
         }
-        self.log = {kind: [] for kind, _, _ in self._caches.values()}
+        self.log = {kind: [] for kind, _ in self._caches.values()}
         store.subscribe(self._apply_changes)
 
     @property
     def digest(self) -> str:
-        """A hash over all that was ever written."""
+        """Return a hash over all writes."""
         return self._digest.hexdigest()
 
     def _apply_changes(self, changes: Sequence[StoreChange]) -> None:
@@ -95,13 +96,12 @@ class StoreLogReader:
         for settled in self.on_batch:
             settled(changes[-1].revision)
 
-    def _apply(
-        self, change: StoreChange, kind: Kind, struct: type[Any], cache: ObjectCache[Any]
-    ) -> None:
+    def _apply(self, change: StoreChange, kind: Kind, cache: ObjectCache[Any]) -> None:
         record = change.after or change.before
         assert record is not None
         name = "MODIFIED" if change.after else "DELETED"
-        event = WatchEvent(name, msgspec.json.decode(record.value, type=struct), change.revision)
+        decoded = msgspec.json.decode(record.value, type=struct_of(kind))
+        event = WatchEvent(name, decoded, change.revision)
         self.log[kind].append(event)
         cache.apply(event)
 
@@ -112,17 +112,11 @@ class StoreLogReader:
             self.ledger[node] = orjson.loads(change.after.value)
 
 
-_STRUCT_BY_KIND: Mapping[Kind, type[Any]] = {
-    POD: Pod, NODE: Node, POD_GROUP: PodGroup, NAMESPACE: PartialObjectMetadata, SERVICE: Service,
-    COMPOSITE_POD_GROUP: CompositePodGroup, POD_DISRUPTION_BUDGET: PodDisruptionBudget,
-}  # fmt: skip
-
-
 _NO_PODS: Mapping[Key, str] = {}
 
 
 class _KindModel:
-    """One kind: the log, how far of it was seen, and what that amounts to."""
+    """One kind: its log, the position that was seen, and the resulting objects."""
 
     def __init__(self, log: list[WatchEvent[Any]]) -> None:
         self.objects: dict[Key, Any] = {}
@@ -141,29 +135,27 @@ class _KindModel:
 
 
 class ExpectedView:
-    """Follows one scheduler through its informers."""
+    """Follows one scheduler by the revisions of its informers."""
 
     def __init__(self, store_log: StoreLogReader, informers: Informers) -> None:
-        self._kinds = {kind: _KindModel(store_log.log[kind]) for kind in _STRUCT_BY_KIND}
+        self._kinds = {kind: _KindModel(store_log.log[kind]) for kind in store_log.log}
         self._informers = informers
 
     @property
     def pods(self) -> Mapping[Key, Pod]:
-        """The pods that it has seen."""
+        """Return the pods that the scheduler has seen."""
         return self._kinds[POD].objects
 
     def catch_up(self) -> None:
-        """See what the scheduler has seen since."""
+        """Advance to what the scheduler has seen."""
         for kind, part in self._kinds.items():
-            part.catch_up(self._informers.of(kind, _STRUCT_BY_KIND[kind]).cache.revision)
+            part.catch_up(self._informers.metadata_informer(kind).cache.revision)
 
     def cluster(
         self, assumed: Mapping[Key, str], nominated: Mapping[Key, str] = _NO_PODS,
         evicting: Collection[str] = (),
     ) -> ClusterObjects:  # fmt: skip
-        """The cluster as it must believe it to be: some pods are as good as bound, have been
-        promised a node, or are to be evicted.
-        """
+        """Return the expected cluster: some pods are assumed, nominated or being evicted."""
         spaces = self._kinds[NAMESPACE].objects
         pods = dict(self.pods)
         for key in assumed.keys() & pods.keys():

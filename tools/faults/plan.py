@@ -1,9 +1,9 @@
-"""What happens in an ordeal and when, drawn from a seed: an endless list of steps.
+"""The plan of a fault run: an endless list of steps, generated from a seed.
 
-A crowd of users, kubelets and administrators with habits, and bad luck. Each seed takes some habits
-up more than others and drops some altogether, so that no two ordeals test the same thing; in every
-other one people also fight for room, and groups form trees. The plan knows what it has asked for,
-never what came of it; the first steps of a long plan are a short plan.
+Users, kubelets and administrators act, and faults happen. Each seed weights the actions differently
+and drops some, so that no two runs test the same; in every other run pods compete for capacity and
+groups form trees. The plan knows what it has requested, never the results. The beginning of a long
+plan is a short plan.
 """
 
 from __future__ import annotations
@@ -47,35 +47,35 @@ from tools.faults.steps import (
     UserAction,
 )
 
-#: How many nodes there are, and how many pods at a time, about; more where they fight for room.
+#: Number of nodes, and the approximate number of pods at a time, without and with contention.
 NODE_COUNT, MAX_PODS, MAX_PODS_CONTENDED = 6, 26, 44
 NAMESPACES = ("default", "other")
-#: Groups have few names, so that namesakes follow each other.
+#: Few names of groups, so that groups of the same name follow each other.
 _GROUP_NAMES = 10
-#: Seconds between two habits, most of them close together.
+#: Seconds between two actions, mostly short.
 _GAPS = (0.0, 0.001, 0.02, 0.1, 0.3, 0.8)
-#: Seconds that a pod is wanted.
+#: Minimum and maximum lifetime of a pod in seconds.
 _LIFETIME = (1.0, 25.0)
 _LOST_FAULTS = (RequestFault.LOST, RequestFault.UNANSWERED, RequestFault.LATE, RequestFault.SLOW)
 _ERROR_FAULTS = (RequestFault.FAILED, RequestFault.BUSY)
-#: How important groups are where people fight for room; the first is no class at all.
+#: Priority classes of groups under contention; the first two are none.
 _PRIORITIES = ("", "", manifests.LOW, manifests.HIGH, manifests.HIGHEST, manifests.NON_PREEMPTING)
 
 
 def generate_steps(seed: int) -> Iterator[PlanStep]:
-    """The steps of a seed, in order of time."""
+    """Yield the steps of a seed in order of time."""
     return iter(_StepGenerator(seed))
 
 
 class _StepGenerator:
-    """What was asked for so far, and what is still to come."""
+    """What was requested so far, and the scheduled future steps."""
 
     def __init__(self, seed: int) -> None:
         self._rng = Random(seed)
         self._now = 0.0
         self._scheduled: list[tuple[float, int, UserAction | InjectedFault]] = []
         self._number = count()
-        #: Until when pods, groups and trees are wanted.
+        #: The end times of pods, groups and trees.
         self._pods: dict[Key, float] = {}
         self._groups: dict[Key, float] = {}
         self._trees: dict[Key, float] = {}
@@ -84,7 +84,7 @@ class _StepGenerator:
         self._is_contended = bool(seed % 2)
         self._actions = (*ACTIONS, *CONTENTION_ACTIONS) if self._is_contended else ACTIONS
         self._weights = [h.weight * self._rng.choice((0, 1, 1, 1, 3)) for h in self._actions]
-        # Without arrivals nothing else has anything to act upon.
+        # Without arrivals the other actions have no objects.
         self._weights[: len(ARRIVAL_ACTIONS)] = [habit.weight for habit in ARRIVAL_ACTIONS]
         if self._is_contended:
             self._weights[len(ACTIONS) :] = [habit.weight for habit in CONTENTION_ACTIONS]
@@ -108,7 +108,7 @@ class _StepGenerator:
         return self._rng.uniform(0.0, longest)
 
     def _choose_alive(self, wanted: dict[Key, float]) -> Key | None:
-        """Somebody who is wanted for a while yet."""
+        """Choose an object with some remaining lifetime."""
         there = [key for key, until in wanted.items() if until > self._now]
         return self._rng.choice(there) if there else None
 
@@ -138,7 +138,7 @@ class _StepGenerator:
         return there > (MAX_PODS_CONTENDED if self._is_contended else MAX_PODS)
 
     def _schedule_group(self, quorum: int | None) -> None:
-        """A group, and its members about the same time; perhaps some too few or too many."""
+        """Create a group and, about the same time, its members, sometimes too few or too many."""
         key = Key(self._rng.choice(NAMESPACES), f"g{self._rng.randrange(_GROUP_NAMES)}")
         if self._has_max_pods() or self._groups.get(key, 0.0) > self._now:
             return
@@ -155,7 +155,7 @@ class _StepGenerator:
             self._schedule(life + self._random_delay(2.0), Delete(POD_GROUP, key, ""))
 
     def _disruption_mode(self) -> str:
-        """How those who fight want to be disrupted."""
+        """Choose a disruption mode."""
         return self._rng.choice(("", "single", "all", "all")) if self._is_contended else ""
 
     def _schedule_members(
@@ -188,7 +188,7 @@ class _StepGenerator:
         self._schedule_pod_end(key, max(life - self._random_delay(1.0), after))
 
     def _schedule_pod_end(self, key: Key, after: float) -> None:
-        """It ends and is cleaned up, or is deleted: at once, or first asked to leave."""
+        """Let a pod finish and be cleaned up, or delete it with or without a grace period."""
         way = self._rng.randrange(4)
         if way < 2:
             phase = self._rng.choice(("Succeeded", "Succeeded", "Failed"))
@@ -199,10 +199,10 @@ class _StepGenerator:
             after += self._random_delay(3.0)
         self._schedule(after, Delete(POD, key, "", 0))
 
-    # ---- changes of what is there
+    # ---- changes of existing objects
 
     def _recreate_pod(self) -> None:
-        """A pod is deleted, and another of its name is there at once."""
+        """Delete a pod and create another one of the same name at once."""
         key = self._choose_alive(self._pods)
         if key is not None:
             group = key.name.partition("-")[0] if "-" in key.name else ""
@@ -212,7 +212,7 @@ class _StepGenerator:
             self._schedule(self._random_delay(0.02), Create(POD, again))
 
     def _recreate_pod_during_bind(self) -> None:
-        """A pod is replaced by a namesake while its bind is on its way."""
+        """Replace a pod by one of the same name while its bind is in flight."""
         if self._has_max_pods():
             return
         key = Key(self._rng.choice(NAMESPACES), f"p{next(self._number)}")
@@ -244,7 +244,7 @@ class _StepGenerator:
             self._schedule(0.0, BindManually(key, self._rng.choice(self._nodes)))
 
     def _nominate_node(self) -> None:
-        """Somebody else promises a pod a node."""
+        """Let another component nominate a node for a pod."""
         key = self._choose_alive(self._pods)
         if key is not None:
             promise = {"status": {"nominatedNodeName": self._rng.choice(self._nodes)}}
@@ -270,7 +270,7 @@ class _StepGenerator:
         )
 
     def _delete_node(self) -> None:
-        """With its pods, or without them; it comes back under its name."""
+        """Delete a node, with or without its pods; it returns under the same name."""
         name = self._rng.choice(self._nodes)
         self._schedule(0.0, Delete(NODE, Key("", name), ""))
         if self._rng.random() < 0.7:
@@ -307,10 +307,10 @@ class _StepGenerator:
     def _node_patch(self, name: str, change: Object) -> Patch:
         return Patch(NODE, Key("", name), change)
 
-    # ---- fights for room
+    # ---- contention
 
     def _add_tree(self) -> None:
-        """A root, groups below it, perhaps another level between, all about the same time."""
+        """Create a root, groups below it, and sometimes a level between, about the same time."""
         root = Key(self._rng.choice(NAMESPACES), f"t{self._rng.randrange(_GROUP_NAMES)}")
         if self._has_max_pods() or self._trees.get(root, 0.0) > self._now:
             return
@@ -361,13 +361,13 @@ class _StepGenerator:
         self._schedule(life + self._random_delay(2.0), Delete(POD_GROUP, key, ""))
 
     def _add_high_priority_pod(self) -> None:
-        """Somebody important comes by himself."""
+        """Create a single pod of high priority."""
         key = Key(self._rng.choice(NAMESPACES), f"p{next(self._number)}")
         priority = self._rng.choice((manifests.HIGH, manifests.HIGHEST, manifests.NON_PREEMPTING))
         self._schedule_pod(key, 0.0, self._rng.uniform(*_LIFETIME), priority=priority)
 
     def _preempt_and_restart(self) -> None:
-        """Somebody important comes, and the scheduler dies while others make way."""
+        """Create a pod of high priority and kill the scheduler while victims terminate."""
         self._add_high_priority_pod()
         after = self._rng.choice((0.002, 0.01, 0.05, 0.3))
         self._schedule(after, StopScheduler(0))
@@ -402,7 +402,7 @@ class _StepGenerator:
         self._schedule(self._rng.choice((0.0, 0.01, 2.0)), StartScheduler(slot))
 
     def _start_second_scheduler(self) -> None:
-        """Another scheduler believes to lead for a while."""
+        """Let a second scheduler believe to be the leader for a while."""
         self._schedule(0.0, StartScheduler(1))
         self._schedule(self._rng.uniform(1.0, 20.0), StopScheduler(1))
 
@@ -439,7 +439,7 @@ class _StepGenerator:
 
 
 class WeightedAction(NamedTuple):
-    """Something that happens again and again, and how often beside the others."""
+    """A repeated action and its relative frequency."""
 
     weight: float
     run: Callable[[_StepGenerator], None]
@@ -477,7 +477,7 @@ ACTIONS = (
     WeightedAction(2, _StepGenerator._fail_requests),
     WeightedAction(1, _StepGenerator._slow_disk),
 )
-#: What is taken up besides where people fight for room.
+#: Additional actions under contention.
 CONTENTION_ACTIONS = (
     WeightedAction(16, _StepGenerator._add_tree),
     WeightedAction(6, _StepGenerator._add_high_priority_pod),

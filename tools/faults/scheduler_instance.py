@@ -1,14 +1,11 @@
-"""Every placement that any scheduler ever decided, held against every bind that took place.
+"""One scheduler of a fault run, and the register of all decisions.
 
-A pod gets the node that somebody decided on, and gets it together with all that was decided with
-it; or it was bound by hand. Whoever makes way was chosen to, and all who were chosen with him are
-gone by then or make way too, namespace by namespace. Hears of decisions from the schedulers and of
-binds and evictions from the store.
+`DecisionRegister` compares bindings and evictions with decisions: a pod is bound to the node that a
+scheduler decided on, together with all pods of that decision, or it was bound by hand. A victim was
+chosen by a decision, and all victims of that decision in the namespace are evicted too or are gone.
 
-One scheduler in an ordeal: the shell as it is, behind a channel, with a witness at its side.
-
-Started and killed by `stage`. A killed one leaves behind what it has sent; the next one starts from
-what the API shows.
+`SchedulerInstance` is the product's scheduler behind a faulty channel, with a verifier. A killed
+one leaves its sent requests behind; the next one starts from what the API shows.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from phalanx.api.core import Pod
-from phalanx.api.meta import Key
+from phalanx.api.meta import Key, Ref
 from phalanx.client.cache import ObjectCache
 from phalanx.client.client import Client
 from phalanx.clock import Clock
@@ -28,7 +25,7 @@ from phalanx.randomness import Random
 from phalanx.scheduler.decision import Decision, Placed, Preempting, Waiting, nominations_of
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.queue.cluster_objects import ClusterObjects
-from phalanx.scheduler.queue.queued_entity import EntityId, QueuedEntityInfo, QueueState
+from phalanx.scheduler.queue.queued_entity import QueuedEntityInfo, QueueState
 from phalanx.sim.invariants import becomes_bound, becomes_preempted
 from tools.faults.channel import FaultyChannel
 from tools.faults.model import ExpectedView, StoreLogReader
@@ -39,7 +36,7 @@ _PodNode = tuple[str, str]
 
 
 class DecisionRegister:
-    """What was decided, and what was bound since the last look. `strangers` are bound by hand."""
+    """The decisions, and the bindings since the last audit; some pods are bound by hand."""
 
     def __init__(self, pods: ObjectCache[Pod]) -> None:
         self.manually_bound: dict[str, None] = {}
@@ -51,19 +48,19 @@ class DecisionRegister:
         pods.subscribe(self._on_pod_changed)
 
     def record_placement(self, placed: Placed) -> None:
-        """These pods may be bound to these nodes, all of them or none."""
+        """Allow binding these pods to these nodes, all or none."""
         together = frozenset((uid, node) for _, uid, node in placed.bindings)
         for pair in sorted(together):
             self._decided.setdefault(pair, []).append(together)
 
     def record_preemption(self, preempting: Preempting) -> None:
-        """These pods may be evicted, all of a namespace or none."""
+        """Allow evicting these pods, all of a namespace or none."""
         together = [(victim.pod, victim.uid) for victim in preempting.victims]
         for victim in preempting.victims:
             self._chosen_victims.setdefault(victim.uid, []).append(together)
 
     def audit(self) -> list[str]:
-        """What is wrong about the binds and evictions since the last time."""
+        """Return the violations of bindings and evictions since the last call."""
         return [*self._check_bindings(), *self._check_evictions()]
 
     def _check_evictions(self) -> Iterator[str]:
@@ -71,12 +68,12 @@ class DecisionRegister:
         for uid, pod in evicted.items():
             choices = self._chosen_victims.get(uid, [])
             if not choices:
-                yield f"pod {pod.metadata.key} makes way, which nobody decided"
+                yield f"pod {pod.metadata.key} is evicted without a decision"
             elif all(any(self._is_remaining(pod, *one) for one in chosen) for chosen in choices):
                 yield f"pod {pod.metadata.key} makes way without those chosen with it"
 
     def _is_remaining(self, pod: Pod, key: Key, uid: str) -> bool:
-        """Whether somebody stays who was chosen with a pod."""
+        """Whether another victim of the same decision remains."""
         other = self._pods.get(key)
         if other is None or other.metadata.uid != uid or key.namespace != pod.metadata.namespace:
             return False
@@ -90,7 +87,7 @@ class DecisionRegister:
                 continue
             decisions = self._decided.get((uid, node), [])
             if not decisions:
-                wrong.append(f"pod {pod.metadata.key} got node {node}, which nobody decided")
+                wrong.append(f"pod {pod.metadata.key} got node {node}, without a decision")
             elif not any(together <= bound.keys() for together in decisions):
                 wrong.append(f"pod {pod.metadata.key} got its node without those decided with it")
         return wrong
@@ -103,10 +100,10 @@ class DecisionRegister:
 
 
 class DecisionVerifier(Protocol):
-    """Somebody who knows by other means what a scheduler should decide."""
+    """Checks decisions independently of the scheduler."""
 
     def violations(self, seen: ClusterObjects, entity: Entity, decision: Decision) -> list[str]:
-        """What is wrong about a decision, given what the scheduler had seen."""
+        """Return the faults of a decision, given what the scheduler had seen."""
         ...
 
     def fits(self, seen: ClusterObjects, entity: Entity) -> bool:
@@ -115,7 +112,7 @@ class DecisionVerifier(Protocol):
 
 
 class SchedulerInstance:
-    """One life of one scheduler. `broken` is called with every sentence about what went wrong."""
+    """One run of one scheduler; a callback receives every violation."""
 
     def __init__(
         self,
@@ -135,14 +132,13 @@ class SchedulerInstance:
         self.scheduling.after_decision.append(self._on_decided)
         self._store_log, self._model = store_log, ExpectedView(store_log, self._informers)
         self._decisions, self._verifier, self._report = decisions, verifier, report
-        #: The last attempt at each entity.
-        self._last_attempts: dict[EntityId, tuple[Entity, Decision]] = {}
-        #: Where this scheduler has decided to put pods, all that it has ever promised them, and
-        #: whom it has decided to evict.
+        #: The last attempt of each entity.
+        self._last_attempts: dict[Ref, tuple[Entity, Decision]] = {}
+        #: Where this scheduler has decided to put pods, its nominations, and its victims.
         self._assigned_nodes: dict[str, str] = {}
         self._nominated: dict[tuple[str, str], None] = {}
         self._victims: dict[str, None] = {}
-        #: What it must have believed when it last took an entity.
+        #: What the scheduler must have known when it last popped an entity.
         self._cluster_at_pop = self.expected_cluster()
 
     async def run(self) -> None:
@@ -152,21 +148,21 @@ class SchedulerInstance:
             group.create_task(self.scheduling.run())
 
     def is_idle(self) -> bool:
-        """Whether it has nothing to do but wait."""
+        """Whether the scheduler only waits."""
         active = (QueueState.ACTIVE, QueueState.IN_FLIGHT)
         return not self.scheduling.is_busy and all(
             place.state not in active for place in self.scheduling.queue.list_entities()
         )
 
     def expected_cluster(self) -> ClusterObjects:
-        """What it must believe, with what it has decided itself."""
+        """Return what the scheduler must know, including its own decisions."""
         self._model.catch_up()
         return self._model.cluster(
             self._assumed(), self._unreported_nominations(), self._evicting()
         )
 
     def _assumed(self) -> dict[Key, str]:
-        """Who has a node that the API does not show yet."""
+        """Return the pods that are bound by decision but not yet in the API."""
         assumed: dict[Key, str] = {}
         for key in self.scheduling.cache.assumed_pods():
             pod = self._model.pods.get(key)
@@ -177,28 +173,28 @@ class SchedulerInstance:
         return assumed
 
     def _unreported_nominations(self) -> dict[Key, str]:
-        """Who was promised something else than the API shows yet."""
+        """Return the nominations that the API does not show yet."""
         found: dict[Key, str] = {}
         for key, uid, node in self.scheduling.cache.unreported_nominations():
             if node and (uid, node) not in self._nominated:
-                self._report(f"pod {key} is kept node {node}, which nobody decided")
+                self._report(f"pod {key} is nominated for node {node}, without a decision")
             found[key] = node
         return found
 
     def _evicting(self) -> frozenset[str]:
-        """Who is to be evicted, which the API does not show yet."""
-        doomed = self.scheduling.cache.evicting_pods()
-        for key, uid in doomed:
+        """Return the victims that the API does not show yet."""
+        evicting = self.scheduling.cache.evicting_pods()
+        for key, uid in evicting:
             pod = self._model.pods.get(key)
             if pod is None or pod.metadata.deletion_timestamp or uid not in self._victims:
                 self._report(f"pod {key} is taken for a victim, but is {_describe_pod(pod)}")
-        return frozenset(uid for _, uid in doomed)
+        return frozenset(uid for _, uid in evicting)
 
     def check_no_missed_placement(self) -> None:
-        """Whoever waits at rest after a refusal cannot be placed: no cure went unnoticed."""
+        """Check that a refused entity at rest cannot be placed: no wake-up was missed."""
         seen = self.expected_cluster()
         if seen.evicting:
-            # What becomes possible once they leave is noticed when they are seen to.
+            # Capacity of terminating pods counts once their deletion is observed.
             return
         for place in self.scheduling.queue.list_entities():
             entity = self._unchanged_attempt(place)
@@ -206,18 +202,18 @@ class SchedulerInstance:
                 self._report(f"{place.key} waits, although it can be placed")
 
     def check_steady_state(self) -> list[str]:
-        """What must not be the case when all is quiet, and is."""
+        """Return the violations of the steady state."""
         cache, queue, tail = self.scheduling.cache, self.scheduling.queue, self._store_log
         return [
             *check_scheduler(cache, queue, tail),
             *check_statuses(queue, self._last_decision, tail),
         ]
 
-    def _last_decision(self, id_: EntityId) -> Decision | None:
+    def _last_decision(self, id_: Ref) -> Decision | None:
         return self._last_attempts.get(id_, (None, None))[1]
 
     def _unchanged_attempt(self, place: QueuedEntityInfo) -> Entity | None:
-        """The last attempt at an entity, if what waits is exactly what was refused then."""
+        """Return the last attempt of an entity if nothing about it has changed since."""
         entity, decision = self._last_attempts.get(place.ref, (None, None))
         if (
             entity is None
@@ -234,8 +230,7 @@ class SchedulerInstance:
     def _on_decided(self, entity: Entity, decision: Decision) -> None:
         for sentence in self._verifier.violations(self._cluster_at_pop, entity, decision):
             self._report(sentence)
-        id_ = EntityId(entity.group is not None, entity.key, entity.is_composite)
-        self._last_attempts[id_] = entity, decision
+        self._last_attempts[entity.ref] = entity, decision
         self._nominated.update({(uid, node): None for _, uid, node in nominations_of(decision)})
         if isinstance(decision, Placed):
             self._decisions.record_placement(decision)

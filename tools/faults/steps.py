@@ -1,8 +1,7 @@
-"""What can happen in an ordeal, as values: users, kubelets and administrators act, things break.
+"""The steps of a fault run as values.
 
-What users do are mostly the `Create`, `Patch` and `Delete` that controllers are made of; here is
-the rest. A step that has nothing to act upon when its time comes does nothing, so that any part of
-a plan can be run by itself.
+Most steps of users are the `Create`, `Patch` and `Delete` actions of controllers; this module has
+the others. A step without a matching object does nothing, so that any part of a plan can be run.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from tools.faults.channel import RequestFault
 
 @dataclass(frozen=True, slots=True)
 class FinishPod:
-    """A pod that has a node comes to its end there."""
+    """A bound pod ends."""
 
     pod: Key
     phase: str = "Succeeded"
@@ -25,7 +24,7 @@ class FinishPod:
 
 @dataclass(frozen=True, slots=True)
 class BindManually:
-    """Somebody gives a pod a node without asking any scheduler."""
+    """A user binds a pod by hand."""
 
     pod: Key
     node: str
@@ -33,35 +32,35 @@ class BindManually:
 
 @dataclass(frozen=True, slots=True)
 class DeleteOrphanedPods:
-    """Whatever was on a node that is gone goes too."""
+    """Pods of deleted nodes are deleted."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveTerminatingPods:
-    """Kubelets are done with so many of those who are leaving: these are gone for good."""
+    """Kubelets finish a number of terminating pods."""
 
     max_pods: int
 
 
 @dataclass(frozen=True, slots=True)
 class StartScheduler:
-    """A scheduler comes up, knowing nothing; there may be another."""
+    """A scheduler starts with empty caches; another one may run."""
 
     slot: int
 
 
 @dataclass(frozen=True, slots=True)
 class StopScheduler:
-    """A scheduler dies, whatever it was doing."""
+    """A scheduler is killed."""
 
     slot: int
 
 
 @dataclass(frozen=True, slots=True)
 class DelayWatches:
-    """A scheduler hears of everything so many seconds late from now on."""
+    """The watches of a scheduler lag from now on."""
 
     slot: int
     seconds: float
@@ -69,7 +68,7 @@ class DelayWatches:
 
 @dataclass(frozen=True, slots=True)
 class DuplicateEvents:
-    """A scheduler hears of everything twice from now on, or not any more."""
+    """The watches of a scheduler repeat every event from now on, or stop repeating."""
 
     slot: int
     on: bool
@@ -77,7 +76,7 @@ class DuplicateEvents:
 
 @dataclass(frozen=True, slots=True)
 class BreakWatches:
-    """The watches of a scheduler break off; if the past is forgotten meanwhile, it must list."""
+    """The watches of a scheduler break; after a compaction it must list again."""
 
     slot: int
     forget: bool
@@ -85,7 +84,7 @@ class BreakWatches:
 
 @dataclass(frozen=True, slots=True)
 class FailBinds:
-    """Something happens to the next binds of a scheduler."""
+    """The next binds of a scheduler fail in given ways."""
 
     slot: int
     faults: tuple[RequestFault, ...]
@@ -93,7 +92,7 @@ class FailBinds:
 
 @dataclass(frozen=True, slots=True)
 class FailEvictions:
-    """Something happens to the next evictions of a scheduler."""
+    """The next evictions of a scheduler fail in given ways."""
 
     slot: int
     faults: tuple[RequestFault, ...]
@@ -101,7 +100,7 @@ class FailEvictions:
 
 @dataclass(frozen=True, slots=True)
 class FailRequests:
-    """For some seconds a share of all requests of a scheduler goes wrong."""
+    """A share of a scheduler's requests fails for some seconds."""
 
     slot: int
     seconds: float
@@ -111,7 +110,7 @@ class FailRequests:
 
 @dataclass(frozen=True, slots=True)
 class SlowCommits:
-    """Commits take up to so many seconds from now on."""
+    """Commits take longer from now on."""
 
     seconds: float
 
@@ -133,7 +132,7 @@ InjectedFault = (
 
 
 class PlanStep(NamedTuple):
-    """What happens at a time, in seconds from the beginning."""
+    """A step and its time in seconds from the start."""
 
     at: float
     action: UserAction | InjectedFault
