@@ -76,7 +76,7 @@ def test_what_is_missing_or_null_is_not_judged() -> None:
         ({"reason": "FieldValueDuplicate"}, 'Duplicate value: "object"'),
         ({"reason": "FieldValueInvalid"}, 'Invalid value: "object": failed rule: false'),
     ],
-)  # fmt: skip
+)
 def test_violation_uses_the_message_of_the_rule(rule: Object, said: str | None) -> None:
     schema = object_schema(range=with_rules(RANGE, {"rule": "false", **rule}))
     wanted = f"range: {said}" if said else None
@@ -100,10 +100,13 @@ def test_violation_uses_the_field_path_of_the_rule() -> None:
     [
         ("self.low > 1", "no such key: low evaluating rule: self.low > 1"),
         ("1 / 0 == 1", "division by zero evaluating rule: 1 / 0 == 1"),
-        ("self.either > 1", "'no such overload': call arguments did not match a supported operator,"
-         " function or macro signature for rule: self.either > 1"),
+        (
+            "self.either > 1",
+            "'no such overload': call arguments did not match a supported operator,"
+            " function or macro signature for rule: self.either > 1",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_rule_without_an_answer_is_broken(rule: str, said: str) -> None:
     schema = object_schema(low=NUMBER, either={"x-kubernetes-int-or-string": True})
     found = violations(with_rules(schema, rule), {"either": "x"})
@@ -133,8 +136,10 @@ def test_rules_about_changes_need_two_values() -> None:
 
 
 def test_optional_old_self_may_be_absent() -> None:
-    rule = {"rule": "oldSelf.hasValue() ? self >= oldSelf.value() : self == 1",
-            "optionalOldSelf": True}  # fmt: skip
+    rule = {
+        "rule": "oldSelf.hasValue() ? self >= oldSelf.value() : self == 1",
+        "optionalOldSelf": True,
+    }
     schema = object_schema(size=with_rules(NUMBER, rule))
     assert violations(schema, {"size": 1}) == []
     assert len(violations(schema, {"size": 2})) == 1
@@ -162,17 +167,37 @@ def test_what_has_not_changed_is_not_judged_again() -> None:
     assert len(violations(schema, {"a": 11, "b": 1, "list": [20, 1]}, old)) == 1
 
 
-@pytest.mark.parametrize("rule", [
-    "self.n + 1 == 1", "self.l.size() == 1", "self.l.all(x, x > 0)", "self.n in self.l",
-    "self.o.low == 1", "size(self.m) == 0", "self.t.size() == 0", "self.t.startsWith('a')",
-    "self.at.getHours() == 0", "self.d > duration('1s')", "has(self.o.low)", "self.l[0] == 1",
-    "self.l.sum() == 0", "-self.n == 1", "self.n > 0", "self.l + self.l == []",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "self.n + 1 == 1",
+        "self.l.size() == 1",
+        "self.l.all(x, x > 0)",
+        "self.n in self.l",
+        "self.o.low == 1",
+        "size(self.m) == 0",
+        "self.t.size() == 0",
+        "self.t.startsWith('a')",
+        "self.at.getHours() == 0",
+        "self.d > duration('1s')",
+        "has(self.o.low)",
+        "self.l[0] == 1",
+        "self.l.sum() == 0",
+        "-self.n == 1",
+        "self.n > 0",
+        "self.l + self.l == []",
+    ],
+)
 def test_null_is_nothing_to_compute_with(rule: str) -> None:
     schema = object_schema(
-        n=NUMBER, l=list_schema(NUMBER), o=RANGE, m=map_schema(TEXT), t=TEXT,
-        at={**TEXT, "format": "date-time"}, d={**TEXT, "format": "duration"},
-    )  # fmt: skip
+        n=NUMBER,
+        l=list_schema(NUMBER),
+        o=RANGE,
+        m=map_schema(TEXT),
+        t=TEXT,
+        at={**TEXT, "format": "date-time"},
+        d={**TEXT, "format": "duration"},
+    )
     nothing = dict.fromkeys(("n", "l", "o", "m", "t", "at"), None)
     (said,) = violations(with_rules(schema, rule), {**nothing, "d": "what"})
     assert "'no such overload': call arguments did not match" in said
@@ -185,38 +210,68 @@ def test_null_is_nothing_to_compute_with(rule: str) -> None:
 @pytest.mark.parametrize(
     ("schema", "rule", "value"),
     [
-        (object_schema(at={**TEXT, "format": "date-time"}), "self.at > timestamp('2020-01-01T00:00:00Z')",
-         {"at": "2021-01-01T00:00:00Z"}),
-        (object_schema(at={**TEXT, "format": "date"}), "self.at.getFullYear() == 2021",
-         {"at": "2021-05-06"}),
+        (
+            object_schema(at={**TEXT, "format": "date-time"}),
+            "self.at > timestamp('2020-01-01T00:00:00Z')",
+            {"at": "2021-01-01T00:00:00Z"},
+        ),
+        (
+            object_schema(at={**TEXT, "format": "date"}),
+            "self.at.getFullYear() == 2021",
+            {"at": "2021-05-06"},
+        ),
         (object_schema(d={**TEXT, "format": "duration"}), "self.d <= duration('1h')", {"d": "30m"}),
         (object_schema(b={**TEXT, "format": "byte"}), "self.b == b'abc'", {"b": "YWJj"}),
         (object_schema(n={"type": "number"}), "self.n * 2.0 == 6.0", {"n": 3}),
-        (object_schema(n=list_schema({"type": "number"})), "self.n.all(x, x < 2.5)", {"n": [1, 2.0]}),
-        (object_schema(m=map_schema({"type": "number"})), "self.m.all(k, self.m[k] / 2.0 == 0.5)",
-         {"m": {"a": 1}}),
+        (
+            object_schema(n=list_schema({"type": "number"})),
+            "self.n.all(x, x < 2.5)",
+            {"n": [1, 2.0]},
+        ),
+        (
+            object_schema(m=map_schema({"type": "number"})),
+            "self.m.all(k, self.m[k] / 2.0 == 0.5)",
+            {"m": {"a": 1}},
+        ),
         (object_schema(s=list_schema(TEXT, "set")), "self.s == ['b', 'a']", {"s": ["a", "b"]}),
-        (object_schema(s=list_schema(TEXT, "set")), "(self.s + ['a', 'c']).size() == 3", {"s": ["a", "b"]}),
+        (
+            object_schema(s=list_schema(TEXT, "set")),
+            "(self.s + ['a', 'c']).size() == 3",
+            {"s": ["a", "b"]},
+        ),
         (object_schema(s=list_schema(TEXT)), "self.s != ['b', 'a']", {"s": ["a", "b"]}),
-        (object_schema(l=list_schema(object_schema(k=TEXT, v=NUMBER), "map", "k")),
-         "self.l + self.l.filter(x, x.k == 'a') == self.l.filter(x, true)",
-         {"l": [{"k": "a", "v": 1}, {"k": "b", "v": 1}]}),
-        (object_schema(e={"x-kubernetes-int-or-string": True}), "type(self.e) == int && self.e > 1",
-         {"e": 2}),
+        (
+            object_schema(l=list_schema(object_schema(k=TEXT, v=NUMBER), "map", "k")),
+            "self.l + self.l.filter(x, x.k == 'a') == self.l.filter(x, true)",
+            {"l": [{"k": "a", "v": 1}, {"k": "b", "v": 1}]},
+        ),
+        (
+            object_schema(e={"x-kubernetes-int-or-string": True}),
+            "type(self.e) == int && self.e > 1",
+            {"e": 2},
+        ),
         (object_schema(e={"x-kubernetes-int-or-string": True}), "self.e == '50%'", {"e": "50%"}),
-        (object_schema(**dict.fromkeys(("a-b", "c.d", "namespace", "x__y", "p/q"), NUMBER)),
-         "self.a__dash__b + self.c__dot__d + self.__namespace__ + self.x__underscores__y"
-         " + self.p__slash__q == 5",
-         {"a-b": 1, "c.d": 1, "namespace": 1, "x__y": 1, "p/q": 1}),
-        (map_schema(object_schema(n=NUMBER)), "self.all(k, k.startsWith('a') && self[k].n > 0)",
-         {"a1": {"n": 1}}),
+        (
+            object_schema(**dict.fromkeys(("a-b", "c.d", "namespace", "x__y", "p/q"), NUMBER)),
+            "self.a__dash__b + self.c__dot__d + self.__namespace__ + self.x__underscores__y"
+            " + self.p__slash__q == 5",
+            {"a-b": 1, "c.d": 1, "namespace": 1, "x__y": 1, "p/q": 1},
+        ),
+        (
+            map_schema(object_schema(n=NUMBER)),
+            "self.all(k, k.startsWith('a') && self[k].n > 0)",
+            {"a1": {"n": 1}},
+        ),
         (object_schema(a={**NUMBER, "nullable": True}), "self.a == null", {"a": None}),
         (object_schema(a=NUMBER), "!has(self.a) && self.?a.orValue(3) == 3", {}),
-        (object_schema(a=RANGE, b=RANGE), "self.a.low == self.b.low || has(self.a.high)",
-         {"a": {"low": 1}, "b": {"low": 1}}),
+        (
+            object_schema(a=RANGE, b=RANGE),
+            "self.a.low == self.b.low || has(self.a.high)",
+            {"a": {"low": 1}, "b": {"low": 1}},
+        ),
         (object_schema(t=TEXT), "self.t.matches('^[a-z]+$') && size(self.t) < 5", {"t": "abc"}),
     ],
-)  # fmt: skip
+)
 def test_values_have_the_types_of_their_schema(schema: Object, rule: str, value: Any) -> None:
     assert violations(with_rules(schema, rule), value) == []
 

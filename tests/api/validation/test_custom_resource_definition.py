@@ -54,18 +54,38 @@ def definition_with(path: str, value: Any) -> Object:
     [
         custom_resource_definition(),
         custom_resource_definition(scope="Cluster"),
-        custom_resource_definition(served_version("v1"), served_version("v2beta1", storage=False, served=False)),
-        custom_resource_definition(served_version(subresources={"status": {}, "scale": {
-            "specReplicasPath": ".spec.size", "statusReplicasPath": ".status.size",
-            "labelSelectorPath": ".status.selector",
-        }})),
-        custom_resource_definition(served_version(additionalPrinterColumns=[
-            {"name": "Ready", "type": "string", "jsonPath": '.status.c[?(@.type=="Ready")].status'},
-        ])),
+        custom_resource_definition(
+            served_version("v1"), served_version("v2beta1", storage=False, served=False)
+        ),
+        custom_resource_definition(
+            served_version(
+                subresources={
+                    "status": {},
+                    "scale": {
+                        "specReplicasPath": ".spec.size",
+                        "statusReplicasPath": ".status.size",
+                        "labelSelectorPath": ".status.selector",
+                    },
+                }
+            )
+        ),
+        custom_resource_definition(
+            served_version(
+                additionalPrinterColumns=[
+                    {
+                        "name": "Ready",
+                        "type": "string",
+                        "jsonPath": '.status.c[?(@.type=="Ready")].status',
+                    },
+                ]
+            )
+        ),
         custom_resource_definition(served_version(selectableFields=[{"jsonPath": ".spec.colour"}])),
-        custom_resource_definition(served_version(deprecated=True, deprecationWarning="use another")),
+        custom_resource_definition(
+            served_version(deprecated=True, deprecationWarning="use another")
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_good_definition_is_accepted(obj: Object) -> None:
     assert validation_causes(obj) == []
 
@@ -77,50 +97,83 @@ def test_a_good_definition_is_accepted(obj: Object) -> None:
         ("spec.scope", "Galaxy", [("spec.scope", UNSUPPORTED)]),
         ("spec.scope", None, [("spec.scope", REQUIRED)]),
         ("spec.versions.0.schema", None, [(f"{VERSION}.schema.openAPIV3Schema", REQUIRED)]),
-        ("spec.versions.0.schema.openAPIV3Schema.type", "string",
-         [(f"{VERSION}.schema.openAPIV3Schema.type", INVALID)]),
+        (
+            "spec.versions.0.schema.openAPIV3Schema.type",
+            "string",
+            [(f"{VERSION}.schema.openAPIV3Schema.type", INVALID)],
+        ),
         ("spec.versions.0.name", "V1", [(f"{VERSION}.name", INVALID)]),
-        ("spec.versions.0.storage", False,
-         [("spec.versions", INVALID), ("status.storedVersions", INVALID)]),
-        ("spec.versions", [served_version("v1"), served_version("v1", storage=False)],
-         [("spec.versions", INVALID)]),
-        ("spec.versions", [served_version("v1"), served_version("v2")], [("spec.versions", INVALID)]),
+        (
+            "spec.versions.0.storage",
+            False,
+            [("spec.versions", INVALID), ("status.storedVersions", INVALID)],
+        ),
+        (
+            "spec.versions",
+            [served_version("v1"), served_version("v1", storage=False)],
+            [("spec.versions", INVALID)],
+        ),
+        (
+            "spec.versions",
+            [served_version("v1"), served_version("v2")],
+            [("spec.versions", INVALID)],
+        ),
         ("spec.versions", [], [("spec.versions", INVALID), ("status.storedVersions", INVALID)]),
-        ("spec.names.kind", "Wid get", [
-            (f"spec.names.{name}", INVALID) for name in ("singular", "kind", "listKind")
-        ]),
+        (
+            "spec.names.kind",
+            "Wid get",
+            [(f"spec.names.{name}", INVALID) for name in ("singular", "kind", "listKind")],
+        ),
         ("spec.names.listKind", "Widget", [("spec.names.listKind", INVALID)]),
         ("spec.names.shortNames", ["w", "W"], [("spec.names.shortNames[1]", INVALID)]),
         ("spec.names.categories", ["a.b"], [("spec.names.categories[0]", INVALID)]),
         ("spec.conversion", {"strategy": "Webhook"}, [("spec.conversion.strategy", UNSUPPORTED)]),
-        ("spec.conversion", {"strategy": "None", "webhook": {}},
-         [("spec.conversion.webhook", FORBIDDEN)]),
+        (
+            "spec.conversion",
+            {"strategy": "None", "webhook": {}},
+            [("spec.conversion.webhook", FORBIDDEN)],
+        ),
         ("spec.preserveUnknownFields", True, [("spec.preserveUnknownFields", INVALID)]),
         ("spec.versions.0.deprecationWarning", "x", [(f"{VERSION}.deprecationWarning", INVALID)]),
-        ("spec.versions.0.additionalPrinterColumns", [{"name": "", "type": "x", "jsonPath": "x"}], [
-            (f"{VERSION}.additionalPrinterColumns[0].name", REQUIRED),
-            (f"{VERSION}.additionalPrinterColumns[0].type", INVALID),
-            (f"{VERSION}.additionalPrinterColumns[0].jsonPath", INVALID),
-        ]),
-        ("spec.versions.0.subresources", {"scale": {
-            "specReplicasPath": ".status.size", "statusReplicasPath": ".status.sizes[0]",
-            "labelSelectorPath": "x",
-        }}, [
-            (f"{VERSION}.subresources.scale.specReplicasPath", INVALID),
-            (f"{VERSION}.subresources.scale.statusReplicasPath", INVALID),
-            (f"{VERSION}.subresources.scale.labelSelectorPath", INVALID),
-        ]),
-        ("spec.versions.0.selectableFields",
-         [{"jsonPath": f".{p}" if p else ""}
-          for p in ("spec.colour", "spec.tags", "spec.colour", "", "metadata.x")],
-         [
-            (f"{VERSION}.selectableFields[1].jsonPath", INVALID),
-            (f"{VERSION}.selectableFields[3].jsonPath", REQUIRED),
-            (f"{VERSION}.selectableFields[4].jsonPath", INVALID),
-            (f"{VERSION}.selectableFields[2].jsonPath", INVALID),
-         ]),
+        (
+            "spec.versions.0.additionalPrinterColumns",
+            [{"name": "", "type": "x", "jsonPath": "x"}],
+            [
+                (f"{VERSION}.additionalPrinterColumns[0].name", REQUIRED),
+                (f"{VERSION}.additionalPrinterColumns[0].type", INVALID),
+                (f"{VERSION}.additionalPrinterColumns[0].jsonPath", INVALID),
+            ],
+        ),
+        (
+            "spec.versions.0.subresources",
+            {
+                "scale": {
+                    "specReplicasPath": ".status.size",
+                    "statusReplicasPath": ".status.sizes[0]",
+                    "labelSelectorPath": "x",
+                }
+            },
+            [
+                (f"{VERSION}.subresources.scale.specReplicasPath", INVALID),
+                (f"{VERSION}.subresources.scale.statusReplicasPath", INVALID),
+                (f"{VERSION}.subresources.scale.labelSelectorPath", INVALID),
+            ],
+        ),
+        (
+            "spec.versions.0.selectableFields",
+            [
+                {"jsonPath": f".{p}" if p else ""}
+                for p in ("spec.colour", "spec.tags", "spec.colour", "", "metadata.x")
+            ],
+            [
+                (f"{VERSION}.selectableFields[1].jsonPath", INVALID),
+                (f"{VERSION}.selectableFields[3].jsonPath", REQUIRED),
+                (f"{VERSION}.selectableFields[4].jsonPath", INVALID),
+                (f"{VERSION}.selectableFields[2].jsonPath", INVALID),
+            ],
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_definition_is_refused_for_what_is_wrong_with_it(
     path: str, value: Any, causes: list[tuple[str, str]]
 ) -> None:

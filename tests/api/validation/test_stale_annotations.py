@@ -8,7 +8,7 @@ import pytest
 
 from phalanx.api.conversion.workload_references import TEMPLATE_ANNOTATION, WORKLOAD_ANNOTATION
 from phalanx.api.kinds import CONFIG_MAP, CRON_JOB, JOB_SET, POD, Kind
-from phalanx.api.validation.stale_annotations import drop_stale_workload_annotations
+from phalanx.api.validation.pod_template import drop_stale_workload_annotations
 from phalanx.api.wire import Object
 
 MARKS = {WORKLOAD_ANNOTATION: "w", TEMPLATE_ANNOTATION: "t"}

@@ -38,15 +38,28 @@ KEYED = object_schema(k=TEXT)
         {"type": "object"},
         {"type": "object", **KEEPS},
         resource_schema(a={**TEXT, "pattern": "^a$", "default": "a"}, b=KEEPS),
-        resource_schema(a=INT_OR_STRING, b={**INT_OR_STRING, "anyOf": EITHER},
-              c={**INT_OR_STRING, "allOf": [{"anyOf": EITHER}, {"pattern": "a"}]}),
+        resource_schema(
+            a=INT_OR_STRING,
+            b={**INT_OR_STRING, "anyOf": EITHER},
+            c={**INT_OR_STRING, "allOf": [{"anyOf": EITHER}, {"pattern": "a"}]},
+        ),
         resource_schema(a={**EMBEDDED, **KEEPS}, b={**EMBEDDED, "properties": {"spec": KEEPS}}),
-        resource_schema(a=list_schema("set", **TEXT), b=list_schema("map", "k", **KEYED, required=["k"])),
+        resource_schema(
+            a=list_schema("set", **TEXT), b=list_schema("map", "k", **KEYED, required=["k"])
+        ),
         resource_schema(a={"type": "object", "additionalProperties": {**TEXT, "default": "x"}}),
-        resource_schema(a={**object_schema(b=TEXT), "anyOf": [{"required": ["b"]}, {"not": {"required": ["b"]}}]}),
-        {"type": "object", "properties": {"metadata": object_schema(name={**TEXT, "maxLength": 5})}},
+        resource_schema(
+            a={
+                **object_schema(b=TEXT),
+                "anyOf": [{"required": ["b"]}, {"not": {"required": ["b"]}}],
+            }
+        ),
+        {
+            "type": "object",
+            "properties": {"metadata": object_schema(name={**TEXT, "maxLength": 5})},
+        },
     ],
-)  # fmt: skip
+)
 def test_a_structural_schema_is_accepted(schema: Object) -> None:
     assert schema_causes(schema) == []
 
@@ -68,22 +81,35 @@ def test_a_structural_schema_is_accepted(schema: Object) -> None:
         ({"type": "array", "items": {"properties": 5}}, ("[a].items", INVALID)),
         ({"type": "array", "items": {"items": {"type": 7}}}, ("[a].items.items", INVALID)),
         ({"type": "array", "items": TEXT, "uniqueItems": True}, ("[a].uniqueItems", FORBIDDEN)),
-        ({"type": "object", "additionalProperties": False},
-         ("[a].additionalProperties", FORBIDDEN)),
-        ({**object_schema(b=TEXT), "additionalProperties": TEXT}, ("[a].additionalProperties", FORBIDDEN)),
-        ({**TEXT, "x-kubernetes-preserve-unknown-fields": False},
-         ("[a].x-kubernetes-preserve-unknown-fields", INVALID)),
+        (
+            {"type": "object", "additionalProperties": False},
+            ("[a].additionalProperties", FORBIDDEN),
+        ),
+        (
+            {**object_schema(b=TEXT), "additionalProperties": TEXT},
+            ("[a].additionalProperties", FORBIDDEN),
+        ),
+        (
+            {**TEXT, "x-kubernetes-preserve-unknown-fields": False},
+            ("[a].x-kubernetes-preserve-unknown-fields", INVALID),
+        ),
         ({**INT_OR_STRING, **KEEPS}, ("[a].x-kubernetes-preserve-unknown-fields", INVALID)),
         (EMBEDDED, ("[a].properties", REQUIRED)),
         ({**EMBEDDED, **KEEPS, "type": "string"}, ("[a].type", INVALID)),
-        ({**EMBEDDED, "properties": {"kind": {"type": "integer"}}},
-         ("[a].properties[kind].type", INVALID)),
+        (
+            {**EMBEDDED, "properties": {"kind": {"type": "integer"}}},
+            ("[a].properties[kind].type", INVALID),
+        ),
         ({**TEXT, "x-kubernetes-map-type": "atomic"}, ("[a].type", INVALID)),
-        ({**object_schema(b=TEXT), "x-kubernetes-map-type": "x"},
-         ("[a].x-kubernetes-map-type", UNSUPPORTED)),
+        (
+            {**object_schema(b=TEXT), "x-kubernetes-map-type": "x"},
+            ("[a].x-kubernetes-map-type", UNSUPPORTED),
+        ),
         ({**TEXT, "x-kubernetes-list-type": "set"}, ("[a].type", INVALID)),
-        ({**list_schema("set", **TEXT), "x-kubernetes-list-type": "x"},
-         ("[a].x-kubernetes-list-type", UNSUPPORTED)),
+        (
+            {**list_schema("set", **TEXT), "x-kubernetes-list-type": "x"},
+            ("[a].x-kubernetes-list-type", UNSUPPORTED),
+        ),
         (list_schema("map", **KEYED), ("[a].x-kubernetes-list-map-keys", REQUIRED)),
         (list_schema("set", "k", **TEXT), ("[a].x-kubernetes-list-type", INVALID)),
         (list_schema("map", "z", **KEYED), ("[a].x-kubernetes-list-map-keys[0]", INVALID)),
@@ -94,17 +120,24 @@ def test_a_structural_schema_is_accepted(schema: Object) -> None:
         ({**TEXT, "anyOf": [TEXT]}, ("[a].anyOf[0].type", FORBIDDEN)),
         ({**TEXT, "not": {"default": "x"}}, ("[a].not.default", FORBIDDEN)),
         ({**TEXT, "allOf": [{"pattern": "["}]}, ("[a].allOf[0].pattern", INVALID)),
-        ({**object_schema(b=TEXT), "oneOf": [{"properties": {"c": {"minLength": 1}}}]},
-         ("[a].properties[c]", REQUIRED)),
+        (
+            {**object_schema(b=TEXT), "oneOf": [{"properties": {"c": {"minLength": 1}}}]},
+            ("[a].properties[c]", REQUIRED),
+        ),
         ({**TEXT, "allOf": [{"items": {"minLength": 1}}]}, ("[a].items", REQUIRED)),
-        ({**object_schema(b=TEXT), "allOf": [{"properties": {"metadata": {}}}]},
-         ("[a].allOf[0].properties[metadata]", FORBIDDEN)),
+        (
+            {**object_schema(b=TEXT), "allOf": [{"properties": {"metadata": {}}}]},
+            ("[a].allOf[0].properties[metadata]", FORBIDDEN),
+        ),
         ({**TEXT, "default": 1}, ("[a].default", "FieldValueTypeInvalid")),
         ({**TEXT, "default": "b", "enum": ["a"]}, ("[a].default", UNSUPPORTED)),
         ({**object_schema(b=TEXT), "default": {"c": 1}}, ("[a].default", INVALID)),
-        ({**object_schema(b=TEXT), "default": {"b": 1}}, ("[a].default.b", "FieldValueTypeInvalid")),
+        (
+            {**object_schema(b=TEXT), "default": {"b": 1}},
+            ("[a].default.b", "FieldValueTypeInvalid"),
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_structural_is_refused(field: Object, cause: tuple[str, str]) -> None:
     assert cause in schema_causes(resource_schema(a=field))
 
@@ -115,11 +148,13 @@ def test_what_is_not_structural_is_refused(field: Object, cause: tuple[str, str]
         ({}, ("s.type", REQUIRED)),
         ({"type": "string"}, ("s.type", INVALID)),
         ({"type": "object", "additionalProperties": TEXT}, ("s.additionalProperties", FORBIDDEN)),
-        (object_schema(metadata=object_schema(labels={"type": "object"})),
-         ("s.properties[metadata]", FORBIDDEN)),
+        (
+            object_schema(metadata=object_schema(labels={"type": "object"})),
+            ("s.properties[metadata]", FORBIDDEN),
+        ),
         (object_schema(metadata=TEXT), ("s.properties[metadata].type", INVALID)),
         (object_schema(apiVersion={"type": "integer"}), ("s.properties[apiVersion].type", INVALID)),
     ],
-)  # fmt: skip
+)
 def test_the_root_is_an_object_as_every_other(schema: Object, cause: tuple[str, str]) -> None:
     assert cause in schema_causes(schema)

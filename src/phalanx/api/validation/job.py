@@ -35,8 +35,12 @@ from phalanx.api.validation.checks import (
     optional,
     struct,
 )
-from phalanx.api.validation.job_policies import check_policies, is_indexed
-from phalanx.api.validation.job_scheduling import JOB_SCHEDULING, check_policy_variant_unchanged
+from phalanx.api.validation.job_policies import (
+    JOB_SCHEDULING,
+    check_policies,
+    check_policy_variant_unchanged,
+    is_indexed,
+)
 from phalanx.api.validation.metadata import check_selector
 from phalanx.api.validation.pod_spec import CONTAINER_FIELDS
 from phalanx.api.validation.pod_template import POD_TEMPLATE_SPEC

@@ -45,7 +45,7 @@ from phalanx.api.validation.checks import (
     unique_field,
     unique_keys,
 )
-from phalanx.api.validation.job_scheduling import (
+from phalanx.api.validation.job_policies import (
     SCHEDULING_FIELDS,
     check_basic_disruption_mode,
     check_gang_policy_conflicts,

@@ -32,8 +32,7 @@ from phalanx.api.validation.checks import (
     optional,
     struct,
 )
-from phalanx.api.validation.disruption_budget import check_int_or_percent
-from phalanx.api.validation.job_scheduling import (
+from phalanx.api.validation.job_policies import (
     SCHEDULING_FIELDS,
     check_basic_disruption_mode,
     check_policy_variant_unchanged,
@@ -46,6 +45,7 @@ from phalanx.api.validation.pod_template import (
     add_claim_volumes,
     claim_template_name,
 )
+from phalanx.api.validation.policy import check_int_or_percent
 from phalanx.api.wire import Object
 
 MAX_REPLICAS = 1_000_000

@@ -32,8 +32,8 @@ from phalanx.api.validation.checks import (
     string_format,
     struct,
 )
+from phalanx.api.validation.core_kinds import check_taint_effect
 from phalanx.api.validation.metadata import LABEL_KEY, check_operator_values, check_selector
-from phalanx.api.validation.node import check_taint_effect
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"

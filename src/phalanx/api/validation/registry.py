@@ -18,11 +18,7 @@ from phalanx.api.field_errors import Causes, forbidden, invalid, prefix_causes, 
 from phalanx.api.formats import validate_config_key, validate_finalizer, validate_label_key
 from phalanx.api.kinds import JOB, Kind
 from phalanx.api.scheduling import MAX_USER_PRIORITY, SYSTEM_PRIORITY_CLASSES
-from phalanx.api.validation import disruption_budget as budget
-from phalanx.api.validation import dynamic_resources as claim
-from phalanx.api.validation import rbac
-from phalanx.api.validation import resources as quota
-from phalanx.api.validation import volumes as storage
+from phalanx.api.validation import dynamic_resources, policy, resources, volumes
 from phalanx.api.validation.checks import (
     CREATED,
     IMMUTABLE,
@@ -39,9 +35,10 @@ from phalanx.api.validation.checks import (
     string_format,
     struct,
 )
+from phalanx.api.validation.core_kinds import check_node, check_secret, check_service
 from phalanx.api.validation.dynamic_resources import check_resource_slice
 from phalanx.api.validation.job import check_cron_job, check_job
-from phalanx.api.validation.job_scheduling import check_inferred_gang_size
+from phalanx.api.validation.job_policies import check_inferred_gang_size
 from phalanx.api.validation.job_set import check_job_set, check_job_set_status
 from phalanx.api.validation.job_status import check_job_status
 from phalanx.api.validation.leader_worker_set import (
@@ -49,7 +46,6 @@ from phalanx.api.validation.leader_worker_set import (
     check_leader_worker_set_status,
 )
 from phalanx.api.validation.metadata import check_metadata
-from phalanx.api.validation.node import check_node
 from phalanx.api.validation.pod import (
     check_ephemeral_containers,
     check_pod,
@@ -64,8 +60,6 @@ from phalanx.api.validation.pod_group import (
     check_workload,
 )
 from phalanx.api.validation.pod_template import check_pod_template
-from phalanx.api.validation.secret import check_secret
-from phalanx.api.validation.service import check_service
 from phalanx.api.wire import Object
 
 #: Maximum size of a ConfigMap's data, in bytes.
@@ -264,31 +258,31 @@ _CHECKS: Mapping[tuple[str, str], Check] = {
         (kinds.CONFIG_MAP, "", _CONFIG_MAP),
         (kinds.EVENT, "", _EVENT),
         (kinds.EVENTS_EVENT, "", _EVENTS_EVENT),
-        (kinds.LIMIT_RANGE, "", quota.check_limit_range),
+        (kinds.LIMIT_RANGE, "", resources.check_limit_range),
         (kinds.NAMESPACE, "", _NAMESPACE),
         (kinds.NAMESPACE, "finalize", _NAMESPACE),
         (kinds.NODE, "", check_node),
         (kinds.NODE, "status", check_node),
-        (kinds.PERSISTENT_VOLUME, "", storage.check_persistent_volume),
-        (kinds.PERSISTENT_VOLUME_CLAIM, "", storage.check_persistent_volume_claim),
+        (kinds.PERSISTENT_VOLUME, "", volumes.check_persistent_volume),
+        (kinds.PERSISTENT_VOLUME_CLAIM, "", volumes.check_persistent_volume_claim),
         (kinds.POD, "", check_pod),
         (kinds.POD, "status", check_pod_status),
         (kinds.POD, "resize", check_resize),
         (kinds.POD, "ephemeralcontainers", check_ephemeral_containers),
         (kinds.POD_TEMPLATE, "", check_pod_template),
-        (kinds.RESOURCE_QUOTA, "", quota.check_resource_quota),
-        (kinds.RESOURCE_QUOTA, "status", quota.check_resource_quota_status),
+        (kinds.RESOURCE_QUOTA, "", resources.check_resource_quota),
+        (kinds.RESOURCE_QUOTA, "status", resources.check_resource_quota_status),
         (kinds.SECRET, "", check_secret),
         (kinds.SERVICE, "", check_service),
         (kinds.CRON_JOB, "", check_cron_job),
         (kinds.JOB, "", check_job),
         (kinds.JOB, "status", check_job_status),
-        (kinds.POD_DISRUPTION_BUDGET, "", budget.check_disruption_budget),
-        (kinds.POD_DISRUPTION_BUDGET, "status", budget.check_disruption_budget_status),
-        (kinds.CLUSTER_ROLE, "", rbac.check_cluster_role),
-        (kinds.CLUSTER_ROLE_BINDING, "", rbac.check_cluster_role_binding),
-        (kinds.ROLE, "", rbac.check_role),
-        (kinds.ROLE_BINDING, "", rbac.check_role_binding),
+        (kinds.POD_DISRUPTION_BUDGET, "", policy.check_disruption_budget),
+        (kinds.POD_DISRUPTION_BUDGET, "status", policy.check_disruption_budget_status),
+        (kinds.CLUSTER_ROLE, "", policy.check_cluster_role),
+        (kinds.CLUSTER_ROLE_BINDING, "", policy.check_cluster_role_binding),
+        (kinds.ROLE, "", policy.check_role),
+        (kinds.ROLE_BINDING, "", policy.check_role_binding),
         (kinds.PRIORITY_CLASS, "", _PRIORITY_CLASS),
         (kinds.POD_GROUP, "", check_pod_group),
         (kinds.POD_GROUP, "status", check_pod_group_status),
@@ -296,10 +290,10 @@ _CHECKS: Mapping[tuple[str, str], Check] = {
         (kinds.COMPOSITE_POD_GROUP, "status", check_composite_pod_group_status),
         (kinds.WORKLOAD, "", check_workload),
         (kinds.LEASE, "", _LEASE),
-        (kinds.DEVICE_CLASS, "", claim.check_device_class),
-        (kinds.RESOURCE_CLAIM, "", claim.check_resource_claim),
-        (kinds.RESOURCE_CLAIM, "status", claim.check_resource_claim_status),
-        (kinds.RESOURCE_CLAIM_TEMPLATE, "", claim.check_resource_claim_template),
+        (kinds.DEVICE_CLASS, "", dynamic_resources.check_device_class),
+        (kinds.RESOURCE_CLAIM, "", dynamic_resources.check_resource_claim),
+        (kinds.RESOURCE_CLAIM, "status", dynamic_resources.check_resource_claim_status),
+        (kinds.RESOURCE_CLAIM_TEMPLATE, "", dynamic_resources.check_resource_claim_template),
         (kinds.RESOURCE_SLICE, "", check_resource_slice),
         (kinds.JOB_SET, "", check_job_set),
         (kinds.JOB_SET, "status", check_job_set_status),

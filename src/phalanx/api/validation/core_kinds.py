@@ -1,20 +1,40 @@
-"""Validation of Services: ports, addresses and the fields of each type."""
+"""Validation of Nodes, Secrets and Services.
+
+Nodes: taints, capacity, addresses, immutable fields. Secrets: keys, size, and the keys that each
+known type requires. Services: ports, addresses, and the fields of each type.
+"""
 
 from __future__ import annotations
 
+import binascii
+from collections.abc import Mapping
 from typing import Any
 
+import orjson
+
 from phalanx.api.errors import Cause
-from phalanx.api.field_errors import Causes, duplicate, forbidden, invalid, required
+from phalanx.api.field_errors import (
+    Causes,
+    duplicate,
+    forbidden,
+    invalid,
+    prefix_causes,
+    required,
+    too_long,
+    unsupported,
+)
 from phalanx.api.formats import (
+    validate_config_key,
     validate_dns_label,
     validate_dns_subdomain,
     validate_ip,
     validate_label_key,
+    validate_label_value,
     validate_port_name,
 )
 from phalanx.api.validation.checks import (
     CREATED,
+    IMMUTABLE,
     Check,
     all_of,
     each,
@@ -28,8 +48,168 @@ from phalanx.api.validation.checks import (
     string_format,
     struct,
 )
-from phalanx.api.validation.metadata import check_labels
+from phalanx.api.validation.metadata import LABEL_KEY, check_labels
+from phalanx.api.validation.resources import quantity_faults
 from phalanx.api.wire import Object
+
+TAINT_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+
+
+def check_taint_effect(new: Any, old: Any) -> Causes:
+    """Require a supported taint effect."""
+    if not new:
+        return [required("")]
+    return () if new in TAINT_EFFECTS else [unsupported("", new, TAINT_EFFECTS)]
+
+
+_TAINT = struct(
+    ("key", LABEL_KEY),
+    ("value", optional(string_format(validate_label_value))),
+    ("effect", check_taint_effect),
+)
+
+
+def _check_taints(new: Any, old: Any) -> Causes:
+    """Check taints; Kubernetes reports their causes below `metadata`."""
+    taints = new.get("spec", {}).get("taints", ())
+    twice = [
+        duplicate(f"[{at}]", taints[at]) for at in find_duplicate_items(taints, "key", "effect")
+    ]
+    return prefix_causes("metadata.taints", [*each(_TAINT)(taints, CREATED), *twice])
+
+
+def _check_resources(new: Any, old: Any) -> Causes:
+    found: list[Cause] = []
+    for field in ("capacity", "allocatable"):
+        for name, quantity in new.get("status", {}).get(field, {}).items():
+            place = f"status.{field}.{name}"
+            found += [invalid(place, quantity, f) for f in quantity_faults(name, quantity)]
+    return found
+
+
+def _check_addresses(new: Any, old: Any) -> Causes:
+    addresses = new.get("status", {}).get("addresses", ())
+    again = find_duplicate_items(addresses, "type", "address")
+    return [duplicate(f"status.addresses[{at}]", addresses[at]) for at in again]
+
+
+def _set_once(field: str, noun: str) -> Check:
+    """Allow setting a spec field later, but not changing it."""
+
+    def check(new: Any, old: Any) -> Causes:
+        before = None if old is CREATED else old.get("spec", {}).get(field)
+        if not before or new.get("spec", {}).get(field) == before:
+            return ()
+        detail = f'node updates may not change {noun} except from "" to valid'
+        return [forbidden(f"spec.{field}", detail)]
+
+    return check
+
+
+check_node: Check = all_of(
+    _check_taints,
+    _check_resources,
+    _check_addresses,
+    _set_once("podCIDRs", "podCIDR"),
+    _set_once("providerID", "providerID"),
+)
+
+
+#: Maximum size of a Secret's data, in bytes.
+MAX_SECRET_SIZE = 1024 * 1024
+SERVICE_ACCOUNT_ANNOTATION = "kubernetes.io/service-account.name"
+_IMMUTABLE_MESSAGE = "field is immutable when `immutable` is set"
+
+
+def _check_immutable(new: Any, old: Any) -> Causes:
+    if old is CREATED:
+        return ()
+    found: list[Cause] = []
+    if new.get("type") != old.get("type"):
+        found.append(invalid("type", new.get("type"), IMMUTABLE))
+    if old.get("immutable"):
+        changed = (field for field in ("immutable", "data") if new.get(field) != old.get(field))
+        found += [forbidden(field, _IMMUTABLE_MESSAGE) for field in changed]
+    return found
+
+
+def _check_keys(new: Any, old: Any) -> Causes:
+    return [
+        invalid(f"data[{key}]", key, fault)
+        for key in new.get("data", {})
+        for fault in validate_config_key(key)
+    ]
+
+
+def _check_size(new: Any, old: Any) -> Causes:
+    size = sum(len(value) * 3 // 4 for value in new.get("data", {}).values())
+    return [too_long("data", MAX_SECRET_SIZE)] if size > MAX_SECRET_SIZE else ()
+
+
+def _mandatory_keys(*keys: str) -> Check:
+    """Require all these keys."""
+
+    def check(new: Any, old: Any) -> Causes:
+        return [required(f"data[{key}]") for key in keys if key not in new.get("data", {})]
+
+    return check
+
+
+def _any_mandatory_key(*keys: str) -> Check:
+    """Require at least one of these keys."""
+
+    def check(new: Any, old: Any) -> Causes:
+        missing = _mandatory_keys(*keys)(new, old)
+        return missing if len(missing) == len(keys) else ()
+
+    return check
+
+
+def _json_object_key(key: str) -> Check:
+    """Require that a key holds a JSON object; the cause does not quote the content."""
+
+    def check(new: Any, old: Any) -> Causes:
+        content = new.get("data", {}).get(key)
+        if content is None:
+            return [required(f"data[{key}]")]
+        try:
+            is_object = isinstance(orjson.loads(binascii.a2b_base64(content)), dict)
+        except orjson.JSONDecodeError:
+            is_object = False
+        detail = "must be a JSON object"
+        return () if is_object else [invalid(f"data[{key}]", "<secret contents redacted>", detail)]
+
+    return check
+
+
+def _check_private_key(new: Any, old: Any) -> Causes:
+    key = "ssh-privatekey"
+    return () if new.get("data", {}).get(key) else [required(f"data[{key}]")]
+
+
+def _check_service_account(new: Any, old: Any) -> Causes:
+    annotations: Object = new["metadata"].get("annotations") or {}
+    place = f"metadata.annotations[{SERVICE_ACCOUNT_ANNOTATION}]"
+    return () if annotations.get(SERVICE_ACCOUNT_ANNOTATION) else [required(place)]
+
+
+_TYPE_CHECKS: Mapping[str, Check] = {
+    "kubernetes.io/service-account-token": _check_service_account,
+    "kubernetes.io/dockercfg": _json_object_key(".dockercfg"),
+    "kubernetes.io/dockerconfigjson": _json_object_key(".dockerconfigjson"),
+    "kubernetes.io/basic-auth": _any_mandatory_key("username", "password"),
+    "kubernetes.io/ssh-auth": _check_private_key,
+    "kubernetes.io/tls": _mandatory_keys("tls.crt", "tls.key"),
+}
+
+
+def _check_content(new: Any, old: Any) -> Causes:
+    check = _TYPE_CHECKS.get(new.get("type", ""))
+    return check(new, old) if check else ()
+
+
+check_secret: Check = all_of(_check_immutable, _check_keys, _check_size, _check_content)
+
 
 HEADLESS = "None"
 EXTERNAL_TYPES = ("NodePort", "LoadBalancer")
@@ -85,7 +265,7 @@ def _check_no_node_ports(new: Any, old: Any) -> Causes:
 # ------------------------------------------------------------------------------------ addresses
 
 
-def _check_addresses(new: Any, old: Any) -> Causes:
+def _check_service_addresses(new: Any, old: Any) -> Causes:
     """Check cluster IPs: valid addresses, None, or absent for ExternalName."""
     kind, addresses = new.get("type"), new.get("clusterIPs") or _as_list(new.get("clusterIP"))
     if kind == "ExternalName":
@@ -170,7 +350,7 @@ _SERVICE_SPEC = all_of(
         ),
     ),
     _check_no_node_ports,
-    _check_addresses,
+    _check_service_addresses,
     _check_session_affinity,
     _check_external_traffic_policy,
     _check_address_immutable,
