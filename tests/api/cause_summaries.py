@@ -1,4 +1,4 @@
-"""Causes in short, for tables of tests: `spec.hostname: Invalid`."""
+"""Short forms of causes for test tables: `spec.hostname: Invalid`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ CauseSummaries = list[str]
 
 
 def summarize(causes: Iterable[Cause]) -> CauseSummaries:
-    """Field and reason of each cause."""
+    """Return field and reason of each cause."""
     return [f"{cause.field}: {cause.reason.removeprefix('FieldValue')}" for cause in causes]
 
 
 def prefix_summaries(parent: str, summaries: CauseSummaries) -> CauseSummaries:
-    """The same, told from one level higher."""
+    """Return the summaries with their fields below a parent's path."""
     return [
         f"{parent}{one}" if one.startswith(("[", ":")) else f"{parent}.{one}" for one in summaries
     ]

@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions for tests, in one line each."""
+"""Builders of CustomResourceDefinitions for tests."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ GROUP = "example.com"
 
 
 def object_schema(**properties: Object) -> Object:
-    """The schema of an object with these fields."""
+    """Return the schema of an object with these fields."""
     return {"type": "object", "properties": properties}
 
 
 def resource_schema(**properties: Object) -> Object:
-    """The schema of a whole object whose spec has these fields."""
+    """Return the schema of a custom resource whose spec has these fields."""
     return object_schema(spec=object_schema(**properties))
 
 
@@ -39,16 +39,16 @@ WIDGET: Object = {
 
 
 def served_version(name: str = "v1", schema: Object = WIDGET, **facts: Any) -> Object:
-    """A version that is served and stored."""
-    said = {"openAPIV3Schema": deepcopy(schema)}
-    return {"name": name, "served": True, "storage": True, "schema": said, **facts}
+    """Return a version that is served and stored."""
+    wrapped = {"openAPIV3Schema": deepcopy(schema)}
+    return {"name": name, "served": True, "storage": True, "schema": wrapped, **facts}
 
 
 def custom_resource_definition(
     *versions: Object, kind: str = "Widget", group: str = GROUP, names: Object | None = None,
     **spec: Any,
 ) -> Object:  # fmt: skip
-    """A definition of a namespaced kind."""
+    """Return a definition of a namespaced kind."""
     plural = f"{kind.lower()}s"
     return {
         "apiVersion": "apiextensions.k8s.io/v1",

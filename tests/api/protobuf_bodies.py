@@ -1,4 +1,4 @@
-"""Protobuf bodies: some that kubectl sent, and some made by hand, with what they mean."""
+"""Protobuf bodies that kubectl sent, and handwritten ones, with their JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A writer of protobuf, for tests of its reader."""
+"""A protobuf encoder, for tests of the decoder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from phalanx.api.protobuf import MAGIC, decode
 from phalanx.api.wire import Object
 
 NUMBER_TYPES = ("bool", "int32", "int64")
-#: What the envelope says of an object, and its message does not.
+#: The fields that the envelope has and the message has not.
 TYPE_META_FIELDS = ("apiVersion", "kind")
 
 
@@ -37,8 +37,8 @@ def encode_number(number: int, value: int) -> bytes:
 
 
 def encode_envelope(version: str, kind: str, raw: bytes) -> bytes:
-    told = encode_bytes(1, version.encode()) + encode_bytes(2, kind.encode())
-    return MAGIC + encode_bytes(1, told) + encode_bytes(2, raw)
+    type_meta = encode_bytes(1, version.encode()) + encode_bytes(2, kind.encode())
+    return MAGIC + encode_bytes(1, type_meta) + encode_bytes(2, raw)
 
 
 def time_message(text: str) -> Object:
@@ -50,7 +50,7 @@ def int_or_string_message(value: int | str) -> Object:
     return {"type": 1, "strVal": value} if isinstance(value, str) else {"type": 0, "intVal": value}
 
 
-#: What a message that JSON shows in another form holds.
+#: The fields of messages that JSON encodes differently.
 MESSAGE_CONVERTERS: dict[str, Callable[[Any], Object]] = {
     "api.resource.Quantity": lambda text: {"string": text},
     "meta.v1.FieldsV1": lambda value: {"Raw": value},
@@ -68,7 +68,7 @@ BYTE_ENCODERS: dict[str, Callable[[Any], bytes]] = {
 
 @cache
 def field_names(message: str) -> tuple[str, ...]:
-    """The fields of a message as JSON shows them."""
+    """Return the JSON names of the fields of a message."""
     rows = messages.message_fields(message).values()
     return tuple(
         own for name, node in rows for own in ((name,) if name else field_names(str(node)))
@@ -78,14 +78,14 @@ def field_names(message: str) -> tuple[str, ...]:
 def encode_content(kind: str, value: Any) -> bytes:
     if kind in BYTE_ENCODERS:
         return BYTE_ENCODERS[kind](value)
-    told = MESSAGE_CONVERTERS[kind](value) if kind in MESSAGE_CONVERTERS else value
+    fields = MESSAGE_CONVERTERS[kind](value) if kind in MESSAGE_CONVERTERS else value
     parts = []
     for number, (name, node) in messages.message_fields(kind).items():
         if not name:
-            inner = {key: told[key] for key in field_names(str(node)) if key in told}
+            inner = {key: fields[key] for key in field_names(str(node)) if key in fields}
             parts.append(encode_field(int(number), node, inner))
-        elif name in told:
-            parts.append(encode_field(int(number), node, told[name]))
+        elif name in fields:
+            parts.append(encode_field(int(number), node, fields[name]))
     return b"".join(parts)
 
 
@@ -110,19 +110,21 @@ def encode(message: str, obj: Object) -> bytes:
 
 
 def decode_pod_spec(spec: bytes) -> Object:
-    """What a Pod with that spec has in it."""
-    told: Object = decode(encode_envelope("v1", "Pod", encode_bytes(2, spec)))["spec"]
-    return told
+    """Decode a Pod with that spec, and return the spec."""
+    fields: Object = decode(encode_envelope("v1", "Pod", encode_bytes(2, spec)))["spec"]
+    return fields
 
 
 def decode_metadata(content: bytes) -> Object:
-    """What a ConfigMap with that metadata has in it."""
-    told: Object = decode(encode_envelope("v1", "ConfigMap", encode_bytes(1, content)))["metadata"]
-    return told
+    """Decode a ConfigMap with that metadata, and return the metadata."""
+    fields: Object = decode(encode_envelope("v1", "ConfigMap", encode_bytes(1, content)))[
+        "metadata"
+    ]
+    return fields
 
 
 def nested_workload(levels: int) -> bytes:
-    """A Workload of groups in groups."""
+    """Encode a Workload with nested composite templates."""
     group = b""
     for _ in range(levels - 1):
         group = encode_bytes(9, group)
@@ -132,7 +134,7 @@ def nested_workload(levels: int) -> bytes:
 
 
 def config_map_with_managed_fields(raw: bytes) -> bytes:
-    """A ConfigMap with JSON in its managed fields."""
+    """Encode a ConfigMap with JSON in its managed fields."""
     return encode_envelope(
         "v1", "ConfigMap", encode_bytes(1, encode_bytes(17, encode_bytes(7, encode_bytes(1, raw))))
     )

@@ -1,4 +1,4 @@
-"""Objects drawn from their own schema: well typed, rarely valid."""
+"""Hypothesis strategies of objects by their schema: well typed, rarely valid."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from phalanx.api.definitions import SchemaNode, definition, is_reference
 
-#: Words that mean something somewhere, so that rules get beyond the first check.
+#: Values that some validators accept, so that validation gets beyond the first check.
 WORDS = (
     "", "a", "b-c", "Bad Name", "example.com/gpu", "cpu", "memory", "hugepages-2Mi", "Always",
     "Never", "OnFailure", "Exists", "Equal", "In", "NotIn", "NoExecute", "DoNotSchedule",
@@ -32,7 +32,7 @@ _SCALARS: dict[str, st.SearchStrategy[Any]] = {
 
 @st.composite
 def objects(draw: st.DrawFn, name: str) -> Any:
-    """An object of a definition."""
+    """Draw an object of a definition."""
     return _draw_node(draw, name, 0)
 
 
@@ -55,7 +55,7 @@ def _draw_node(draw: st.DrawFn, node: SchemaNode, depth: int) -> Any:
 
 
 def _draw_struct(draw: st.DrawFn, struct: dict[str, Any], depth: int) -> dict[str, Any]:
-    """A few of the fields; the required ones more often; fewer the deeper."""
+    """Draw some of the fields: required ones more often, fewer at greater depth."""
     names = list(struct["p"])
     if not names:
         return {}

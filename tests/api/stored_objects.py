@@ -1,4 +1,4 @@
-"""Objects as the server makes them of what a client sends: conforming, filled in, just begun."""
+"""Objects as the server stores them: conforming, with defaults, in their initial state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UID = "5d0c3b2e-0000-4000-8000-000000000001"
 
 
 def make_stored(kind: Kind, obj: Object) -> Object:
-    """A new object, as it is stored."""
+    """Return a new object as it is stored."""
     new = copy.deepcopy(obj)
     place = {"namespace": "n"} if kind.namespaced else {}
     new["metadata"] = {"name": "x", "uid": UID, **place, **new.get("metadata", {})}
@@ -28,7 +28,7 @@ def make_stored(kind: Kind, obj: Object) -> Object:
 
 
 def change_stored(kind: Kind, old: Object, **fields: Any) -> Object:
-    """A stored object with other fields at its top, as it would be stored."""
+    """Return a stored object with other top-level fields, as it would be stored."""
     new = {**copy.deepcopy(old), **copy.deepcopy(fields)}
     schema(kind.schema).conform(new)
     apply_defaults(kind, new)
@@ -38,10 +38,10 @@ def change_stored(kind: Kind, old: Object, **fields: Any) -> Object:
 def find_causes(
     kind: Kind, new: Object, old: Object | None = None, part: str = ""
 ) -> CauseSummaries:
-    """What is wrong with an object, in short."""
+    """Return the summaries of what is invalid in an object."""
     return summarize(validate(kind, new, old, part))
 
 
 def creation_causes(kind: Kind, obj: Object) -> CauseSummaries:
-    """What is wrong with what a client wants to make."""
+    """Return the summaries of what is invalid in a creation request."""
     return find_causes(kind, make_stored(kind, obj))

@@ -13,11 +13,11 @@ from phalanx.api.annotations import USAGE_ANNOTATION, BadUsage, parse_usage_anno
         ("cpu=1, memory=1Gi", {"cpu": "1", "memory": "1Gi"}),
     ],
 )
-def test_what_is_said_is_read(text: str, found: dict[str, str]) -> None:
+def test_usage_annotation_is_parsed(text: str, found: dict[str, str]) -> None:
     assert parse_usage_annotation({USAGE_ANNOTATION: text} if text else {}) == found
 
 
 @pytest.mark.parametrize("text", ["cpu", "cpu=", "cpu=-1", "gpu=1", "cpu=1;memory=2", "cpu=much"])
-def test_what_cannot_be_read_is_no_usage(text: str) -> None:
+def test_malformed_usage_annotation_is_refused(text: str) -> None:
     with pytest.raises(BadUsage, match="is not of the form cpu=250m,memory=1Gi"):
         parse_usage_annotation({USAGE_ANNOTATION: text})

@@ -1,4 +1,4 @@
-"""What `Schema.conform` prunes, drops, canonicalises and refuses."""
+"""Schema.conform: what it prunes, drops, canonicalises and refuses."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def pod(**spec: Any) -> Object:
     return {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}], **spec}}
 
 
-def test_unknown_fields_go_and_are_told_in_their_order() -> None:
+def test_unknown_fields_are_pruned_and_reported_in_order() -> None:
     obj = pod(colour="red", containers=[{"name": "c", "env": [{"name": "a", "b": {"c": 1}}]}])
     obj["extra"] = 1
     report = POD.conform(obj)
@@ -44,35 +44,35 @@ def test_unknown_fields_go_and_are_told_in_their_order() -> None:
     assert obj == pod(containers=[{"name": "c", "env": [{"name": "a"}]}])
 
 
-def test_nulls_and_empty_lists_and_maps_go() -> None:
+def test_nulls_and_empty_lists_and_maps_are_dropped() -> None:
     obj = pod(nodeName=None, tolerations=[], nodeSelector={}, hostname="")
     assert conform_object("core.v1.Pod", obj) == pod()
 
 
-def test_empty_structs_stay() -> None:
+def test_empty_structs_are_kept() -> None:
     obj: Object = {"spec": {"schedulingPolicy": {"basic": {}}}}
     assert conform_object("scheduling.v1beta1.PodGroup", obj) == {
         "spec": {"schedulingPolicy": {"basic": {}}}
     }
 
 
-def test_a_required_list_stays_when_empty() -> None:
+def test_required_list_is_kept_when_empty() -> None:
     assert conform_object("core.v1.Pod", {"spec": {"containers": []}}) == {
         "spec": {"containers": []}
     }
 
 
-def test_an_empty_text_stays_where_it_means_something() -> None:
+def test_empty_string_is_kept_where_it_is_significant() -> None:
     lease = {"spec": {"holderIdentity": "", "strategy": ""}}
     assert conform_object("coordination.v1.Lease", lease) == {"spec": {"holderIdentity": ""}}
 
 
-def test_what_is_not_written_when_false_or_zero_goes() -> None:
+def test_false_and_zero_are_dropped_where_go_omits_them() -> None:
     obj = pod(hostNetwork=False, shareProcessNamespace=False)
     assert conform_object("core.v1.Pod", obj) == pod(shareProcessNamespace=False)
 
 
-def test_null_in_a_map_or_list_is_the_zero_of_its_type() -> None:
+def test_null_in_map_or_list_becomes_the_zero_value_of_its_type() -> None:
     obj: Object = {"metadata": {"labels": {"a": None}}, "spec": {"containers": [None]}}
     assert conform_object("core.v1.Pod", obj) == {
         "metadata": {"labels": {"a": ""}},
@@ -80,14 +80,14 @@ def test_null_in_a_map_or_list_is_the_zero_of_its_type() -> None:
     }
 
 
-def test_quantities_are_brought_into_their_canonical_form() -> None:
+def test_quantities_become_canonical() -> None:
     node = {"status": {"capacity": {"cpu": 0.5, "memory": "1024Ki", "pods": 110}}}
     assert conform_object("core.v1.Node", node) == {
         "status": {"capacity": {"cpu": "500m", "memory": "1Mi", "pods": "110"}}
     }
 
 
-def test_times_are_brought_to_utc() -> None:
+def test_times_are_converted_to_utc() -> None:
     lease = {
         "metadata": {"creationTimestamp": "2026-01-01T01:00:00+01:00"},
         "spec": {"renewTime": "2026-01-01T01:00:05.500000+01:00"},
@@ -98,7 +98,7 @@ def test_times_are_brought_to_utc() -> None:
     }
 
 
-def test_what_nobody_looks_into_is_left_alone() -> None:
+def test_opaque_values_are_not_changed() -> None:
     obj: Object = {"metadata": {"managedFields": [{"fieldsV1": {"f:spec": {"f:x": None}}}]}}
     assert conform_object("core.v1.Pod", copy.deepcopy(obj)) == obj
 
@@ -202,9 +202,7 @@ def test_what_nobody_looks_into_is_left_alone() -> None:
         ),
     ],
 )
-def test_a_value_of_the_wrong_type_is_refused_with_its_place(
-    obj: Object, path: str, text: str
-) -> None:
+def test_value_of_wrong_type_is_refused_with_its_path(obj: Object, path: str, text: str) -> None:
     with pytest.raises(Malformed) as refusal:
         POD.conform(obj)
     assert (refusal.value.path, str(refusal.value)) == (path, text)
@@ -218,18 +216,18 @@ def test_a_value_of_the_wrong_type_is_refused_with_its_place(
         ("apiextensions.v1.JSONSchemaProps", {"maximum": "high"}),
     ],
 )
-def test_other_texts_that_do_not_parse_are_refused(name: str, obj: Object) -> None:
+def test_malformed_times_numbers_and_bytes_are_refused(name: str, obj: Object) -> None:
     with pytest.raises(Malformed):
         schema(name).conform(obj)
 
 
-def test_a_definition_may_hold_itself() -> None:
+def test_definition_may_be_recursive() -> None:
     obj = {"properties": {"a": {"properties": {"b": {"type": "string", "what": 1}}}}}
     report = schema("apiextensions.v1.JSONSchemaProps").conform(obj)
     assert report.unknown_fields == ("properties.a.properties.b.what",)
 
 
-def test_a_body_that_is_nested_too_deeply_is_refused() -> None:
+def test_deeply_nested_body_is_refused() -> None:
     deep: Object = {}
     for _ in range(5_000):
         deep = {"not": deep}
@@ -238,14 +236,14 @@ def test_a_body_that_is_nested_too_deeply_is_refused() -> None:
 
 
 @given(JSON)
-def test_anything_conforms_or_is_refused_by_our_own_error(value: Any) -> None:
+def test_any_value_conforms_or_raises_malformed(value: Any) -> None:
     with contextlib.suppress(Malformed):
         POD.conform({"spec": value, "metadata": value})
 
 
 @pytest.mark.parametrize("name", ["core.v1.Pod", "core.v1.Node", "batch.v1.Job"])
 @given(data=st.data())
-def test_what_conforms_conforms_again_and_stays(name: str, data: st.DataObject) -> None:
+def test_conforming_twice_equals_conforming_once(name: str, data: st.DataObject) -> None:
     obj = data.draw(objects(name))
     schema(name).conform(obj)
     once = copy.deepcopy(obj)

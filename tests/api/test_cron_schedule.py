@@ -1,4 +1,4 @@
-"""Schedules of CronJobs, read from their text."""
+"""Schedules of CronJobs: parsing, and their occurrences in time zones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ALL_MINUTES = frozenset(range(60))
         ("1,2-3,58", {1, 2, 3, 58}),
     ],
 )
-def test_a_field_is_a_list_of_ranges_with_steps(text: str, minutes: set[int]) -> None:
+def test_field_is_a_list_of_ranges_with_steps(text: str, minutes: set[int]) -> None:
     assert parse_schedule(f"{text} * * * *").minutes == minutes
 
 
@@ -48,7 +48,7 @@ def test_months_and_weekdays_have_names() -> None:
     assert not schedule.any_weekday
 
 
-def test_a_day_that_is_not_restricted_is_any_day() -> None:
+def test_unrestricted_day_field_matches_any_day() -> None:
     schedule = parse_schedule("0 0 * * mon")
     assert schedule.any_day
     assert not schedule.any_weekday
@@ -69,7 +69,7 @@ def test_a_day_that_is_not_restricted_is_any_day() -> None:
         ("CRON_TZ=UTC @daily", "@daily"),
     ],
 )
-def test_words_stand_for_schedules(word: str, same: str) -> None:
+def test_descriptors_expand_to_schedules(word: str, same: str) -> None:
     assert parse_schedule(word) == parse_schedule(same)
 
 
@@ -77,7 +77,7 @@ def test_words_stand_for_schedules(word: str, same: str) -> None:
     ("text", "seconds"),
     [("1h30m", 5400), ("90s", 90), ("1.5m", 90), ("10ms", 1), ("0", 1), ("-5s", 1), ("+2s", 2)],
 )
-def test_a_schedule_may_be_a_distance(text: str, seconds: int) -> None:
+def test_schedule_may_be_an_interval(text: str, seconds: int) -> None:
     assert parse_schedule(f"@every {text}").every == timedelta(seconds=seconds)
 
 
@@ -104,13 +104,13 @@ def test_a_schedule_may_be_a_distance(text: str, seconds: int) -> None:
         ("@every " + "9" * 9000 + "h", "failed to parse duration"),
     ],
 )
-def test_what_is_no_schedule_is_refused_with_the_reason(text: str, why: str) -> None:
+def test_malformed_schedule_is_refused_with_the_reason(text: str, why: str) -> None:
     with pytest.raises(BadSchedule, match=re.escape(why)):
         parse_schedule(text)
 
 
 @given(st.text(alphabet="*/-,?0159 @TZ=evrymonjan", max_size=40))
-def test_any_text_is_a_schedule_or_refused(text: str) -> None:
+def test_any_text_parses_or_raises_bad_schedule(text: str) -> None:
     try:
         schedule = parse_schedule(text)
     except BadSchedule:
@@ -121,12 +121,12 @@ def test_any_text_is_a_schedule_or_refused(text: str) -> None:
 # ---- occurrences ---------------------------------------------------------------------------------
 
 NEW_YORK = ZoneInfo("America/New_York")
-#: 2026-03-07T12:00:00 in New York, the day before its clocks go forward.
+#: 2026-03-07T12:00:00 in New York, the day before daylight saving time begins.
 SATURDAY = datetime(2026, 3, 7, 12, tzinfo=NEW_YORK).timestamp()
 
 
 def find_occurrences(text: str, number: int, after: float = SATURDAY) -> list[str]:
-    """The next occurrences on the clocks of New York."""
+    """Return the next occurrences in the time zone of New York."""
     moments = islice(occurrences(parse_schedule(text), after, NEW_YORK), number)
     return [datetime.fromtimestamp(one, NEW_YORK).isoformat() for one in moments]
 
@@ -145,40 +145,38 @@ def find_occurrences(text: str, number: int, after: float = SATURDAY) -> list[st
         ("@every 90s", "2026-03-07T12:01:30-05:00"),
     ],
 )
-def test_the_next_occurrence_is_the_first_that_fits_after_a_moment(
-    text: str, expected: str
-) -> None:
+def test_next_occurrence_is_the_first_match_after_a_time(text: str, expected: str) -> None:
     assert find_occurrences(text, 1) == [expected]
 
 
-def test_either_day_suffices_where_both_are_restricted() -> None:
+def test_either_day_field_suffices_where_both_are_restricted() -> None:
     assert find_occurrences("0 0 1,15 * sun", 3) == [
         "2026-03-08T00:00:00-05:00", "2026-03-15T00:00:00-04:00", "2026-03-22T00:00:00-04:00",
     ]  # fmt: skip
 
 
-def test_what_the_clocks_skip_in_spring_is_left_out() -> None:
+def test_local_times_skipped_in_spring_do_not_occur() -> None:
     assert find_occurrences("30 2 * * *", 2) == [
         "2026-03-09T02:30:00-04:00",
         "2026-03-10T02:30:00-04:00",
     ]
 
 
-def test_what_the_clocks_repeat_in_autumn_comes_twice() -> None:
+def test_local_times_repeated_in_autumn_occur_twice() -> None:
     before = datetime(2026, 10, 31, 12, tzinfo=NEW_YORK).timestamp()
     assert find_occurrences("30 1 * * *", 3, before) == [
         "2026-11-01T01:30:00-04:00", "2026-11-01T01:30:00-05:00", "2026-11-02T01:30:00-05:00",
     ]  # fmt: skip
 
 
-def test_a_day_without_a_midnight_begins_when_its_clocks_do() -> None:
+def test_day_without_midnight_begins_with_its_first_local_time() -> None:
     havana = ZoneInfo("America/Havana")
     before = datetime(2026, 3, 7, 23, 30, tzinfo=havana).timestamp()
     moment = next(occurrences(parse_schedule("0 * 8 3 *"), before, havana))
     assert datetime.fromtimestamp(moment, havana).isoformat() == "2026-03-08T01:00:00-04:00"
 
 
-def test_what_does_not_come_within_five_years_never_comes() -> None:
+def test_schedule_without_match_in_five_years_has_no_occurrence() -> None:
     assert find_occurrences("59 23 31 2 *", 1) == []
     assert find_occurrences("* * * * *", 1, after=253_402_300_000.0) == []
 
@@ -189,9 +187,7 @@ SCHEDULES = st.sampled_from(
 
 
 @given(SCHEDULES, st.integers(0, 5000), st.integers(0, 60 * 60))
-def test_occurrences_fit_their_schedule_and_none_that_fits_is_left_out(
-    text: str, hours: int, seconds: int
-) -> None:
+def test_occurrences_are_exactly_the_matching_minutes(text: str, hours: int, seconds: int) -> None:
     schedule, after = parse_schedule(text), SATURDAY + 3600 * hours + seconds
     first = next(occurrences(schedule, after, UTC))
     if schedule.every is None:
@@ -213,7 +209,7 @@ def is_in_schedule(schedule: CronSchedule, moment: float) -> bool:
 
 
 @given(SCHEDULES, st.integers(0, 100_000), st.integers(0, 400))
-def test_the_last_is_the_last_of_all_that_occur_until_then(
+def test_last_occurrence_is_the_last_of_all_occurrences(
     text: str, start: int, minutes: int
 ) -> None:
     schedule, after = parse_schedule(text), SATURDAY + start

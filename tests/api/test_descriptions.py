@@ -1,4 +1,4 @@
-"""What `kubectl explain` tells: everything that is served is described, and nothing else."""
+"""Descriptions for `kubectl explain`: all served fields have one, and no others."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from phalanx.api.openapi import openapi_schema, references
 
 DATA = resources.files("phalanx.api")
 GROUPS = sorted(path.name.removesuffix(".txt") for path in (DATA / "glossary").iterdir())
-#: Where every served kind begins, and what the lists of kinds that users define lead to.
+#: The definitions of served kinds, and of the lists of custom resources.
 ROOTS = (*(kind.schema for kind in KINDS), "meta.v1.ListMeta")
 SERVED = sorted({name for root in ROOTS for name in references(root)})
-#: Every sentence with the type or field that it is about.
+#: Every description with the type or field that it belongs to.
 SENTENCES = [
     (field or own, text)
     for group in GROUPS
@@ -32,7 +32,7 @@ SENTENCES = [
 
 
 def existing_fields() -> dict[tuple[str, str], set[str]]:
-    """The fields of each type, by group and name, in whichever version has them."""
+    """Return the fields of each type, by group and name, in any version."""
     found: dict[tuple[str, str], set[str]] = defaultdict(set)
     for path in (DATA / "schemas").iterdir():
         module = path.name.removesuffix(".json")
@@ -42,18 +42,18 @@ def existing_fields() -> dict[tuple[str, str], set[str]]:
     return found
 
 
-def test_every_type_and_field_that_is_served_is_described() -> None:
+def test_every_served_type_and_field_has_a_description() -> None:
     missing = []
     for name in SERVED:
         schema = openapi_schema(name)
         parts = {name: schema} | {
             f"{name}.{key}": part for key, part in schema.get("properties", {}).items()
         }
-        missing += [part for part, told in parts.items() if "description" not in told]
+        missing += [part for part, facts in parts.items() if "description" not in facts]
     assert missing == []
 
 
-def test_nothing_is_described_that_does_not_exist() -> None:
+def test_every_description_belongs_to_an_existing_field() -> None:
     known = existing_fields()
     assert [
         f"{group}.{own}.{field}"
@@ -65,7 +65,7 @@ def test_nothing_is_described_that_does_not_exist() -> None:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_types_and_their_fields_stand_in_order_and_once(group: str) -> None:
+def test_glossary_is_sorted_without_duplicates(group: str) -> None:
     found = [(own, field) for own, fields in load_glossary(group).items() for field in fields]
     assert found == sorted(found)
     assert len(found) == len((DATA / "glossary" / f"{group}.txt").read_text("utf-8").splitlines())
@@ -80,17 +80,17 @@ def test_each_description_is_one_plain_sentence() -> None:
     ] == []
 
 
-def test_things_of_different_names_are_described_differently() -> None:
+def test_fields_of_different_names_have_different_descriptions() -> None:
     names = defaultdict(set)
     for name, text in SENTENCES:
         names[text].add(name)
     assert {text: sorted(used) for text, used in names.items() if len(used) > 1} == {}
 
 
-def test_versions_of_a_group_share_their_sentences() -> None:
+def test_versions_of_a_group_share_descriptions() -> None:
     old, new = (f"scheduling.{version}.PodGroupSpec" for version in ("v1alpha3", "v1beta1"))
     assert field_descriptions(old) is field_descriptions(new)
 
 
-def test_what_is_not_described_is_no_error() -> None:
+def test_missing_description_is_not_an_error() -> None:
     assert field_descriptions("autoscaling.v1.Scale") == {}

@@ -1,4 +1,4 @@
-"""Feature gates: names, what needs what, and what is said of old names."""
+"""Feature gates: names, requirements between gates, former names."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from phalanx.api.kinds import COMPOSITE_POD_GROUP, JOB, KINDS, POD, POD_GROUP, W
 NAMES = [gate.name for gate in FEATURE_GATES]
 
 
-def test_everything_is_on_but_what_is_tried_out() -> None:
+def test_all_gates_but_the_experimental_ones_are_on_by_default() -> None:
     off = [name for name in NAMES if not DEFAULT_GATES.is_enabled(name)]
     assert off == ["JobGangInference", "JobReleaseScheduling"]
 
 
-def test_every_gate_comes_after_those_that_it_needs() -> None:
+def test_every_gate_follows_the_gates_that_it_requires() -> None:
     for at, gate in enumerate(FEATURE_GATES):
         assert set(gate.requires) <= set(NAMES[:at])
 
 
-def test_no_gate_has_a_name_that_is_an_old_one() -> None:
+def test_no_current_name_is_also_a_former_name() -> None:
     assert not set(NAMES) & set(RENAMED_GATES)
     assert set(RENAMED_GATES.values()) <= set(NAMES)
 
@@ -44,7 +44,7 @@ def test_no_gate_has_a_name_that_is_an_old_one() -> None:
         ("A=true,A=false", {"A": False}),
     ],
 )
-def test_gates_are_written_with_their_values(text: str, expected: dict[str, bool]) -> None:
+def test_gates_are_parsed_with_their_values(text: str, expected: dict[str, bool]) -> None:
     assert parse_gates(text) == expected
 
 
@@ -56,12 +56,12 @@ def test_gates_are_written_with_their_values(text: str, expected: dict[str, bool
         ("A=maybe", "invalid value of feature gate A=maybe"),
     ],
 )
-def test_a_value_that_is_neither_true_nor_false_is_refused(text: str, words: str) -> None:
+def test_value_that_is_not_a_boolean_is_refused(text: str, words: str) -> None:
     with pytest.raises(BadFeatureGates, match=words):
         parse_gates(text)
 
 
-def test_an_unknown_name_is_refused() -> None:
+def test_unknown_gate_is_refused() -> None:
     with pytest.raises(BadFeatureGates, match="unrecognized feature gate: GenericWorkloads"):
         resolve_gates({"GenericWorkloads": True})
 
@@ -86,7 +86,7 @@ def test_an_unknown_name_is_refused() -> None:
         ),
     ],
 )
-def test_a_gate_that_lacks_what_it_needs_cannot_be_asked_for(
+def test_gate_cannot_be_enabled_without_the_gates_that_it_requires(
     wanted: dict[str, bool], sentence: str
 ) -> None:
     with pytest.raises(BadFeatureGates) as caught:
@@ -94,7 +94,7 @@ def test_a_gate_that_lacks_what_it_needs_cannot_be_asked_for(
     assert str(caught.value) == sentence
 
 
-def test_a_gate_that_nobody_mentions_follows_those_that_it_needs() -> None:
+def test_gate_that_is_not_set_follows_the_gates_that_it_requires() -> None:
     assert resolve_gates({"GenericWorkload": False}).enabled == frozenset()
     without = resolve_gates({"TopologyAwareWorkloadScheduling": False})
     assert DEFAULT_GATES.enabled - without.enabled == {
@@ -103,7 +103,7 @@ def test_a_gate_that_nobody_mentions_follows_those_that_it_needs() -> None:
     }
 
 
-def test_old_names_still_work_and_are_told_of() -> None:
+def test_former_names_still_work_with_a_warning() -> None:
     wanted = {"GenericWorkloadPodGroup": False}
     assert resolve_gates(wanted).enabled == resolve_gates({"GenericWorkload": False}).enabled
     assert deprecation_warnings(wanted) == [
@@ -115,7 +115,7 @@ def test_old_names_still_work_and_are_told_of() -> None:
     assert deprecation_warnings(["WorkloadWithJob"]) == []
 
 
-def test_kinds_come_and_go_with_their_gates() -> None:
+def test_kinds_are_served_only_with_their_gates() -> None:
     assert DEFAULT_GATES.filter_served(KINDS) == list(KINDS)
     some = (POD, POD_GROUP, WORKLOAD, COMPOSITE_POD_GROUP, JOB)
     assert resolve_gates({"CompositePodGroup": False}).filter_served(some) == [
@@ -127,7 +127,7 @@ def test_kinds_come_and_go_with_their_gates() -> None:
     assert resolve_gates({"GenericWorkload": False}).filter_served(some) == [POD, JOB]
 
 
-def test_every_gate_can_be_told() -> None:
+def test_states_lists_every_gate() -> None:
     states = resolve_gates({"GangScheduling": False}).states()
     assert ("GenericWorkload", "BETA", True) in states
     assert ("GangScheduling", "DEPRECATED", False) in states

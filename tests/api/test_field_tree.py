@@ -1,4 +1,4 @@
-"""Where structs stand in the objects of a kind."""
+"""Field trees: positions of structs in the objects of a kind."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ POD_SPEC = {"core.v1.PodSpec": [((), "here")]}
 
 
 def tree_paths(
-    site: FieldTree[str] | None, above: str = "", seen: tuple[int, ...] = ()
+    tree: FieldTree[str] | None, above: str = "", seen: tuple[int, ...] = ()
 ) -> Iterator[str]:
-    """All ways to rows, each once."""
-    if site is None or id(site) in seen:
+    """Yield the path of every row, each once."""
+    if tree is None or id(tree) in seen:
         return
-    yield from (f"{above} {row}" for row in site.rows)
-    for step, inner in site.fields.items():
-        yield from tree_paths(inner, f"{above}.{step}", (*seen, id(site)))
-    yield from tree_paths(site.item, f"{above}[]", (*seen, id(site)))
+    yield from (f"{above} {row}" for row in tree.rows)
+    for step, inner in tree.fields.items():
+        yield from tree_paths(inner, f"{above}.{step}", (*seen, id(tree)))
+    yield from tree_paths(tree.item, f"{above}[]", (*seen, id(tree)))
 
 
 @pytest.mark.parametrize(
@@ -34,30 +34,30 @@ def tree_paths(
         ("core.v1.ConfigMap", []),
     ],
 )
-def test_a_struct_is_found_wherever_it_is_embedded(kind: str, expected: list[str]) -> None:
+def test_struct_is_found_wherever_it_is_embedded(kind: str, expected: list[str]) -> None:
     assert list(tree_paths(build_field_tree(kind, POD_SPEC))) == expected
 
 
-def test_a_struct_that_holds_itself_is_found_at_every_depth() -> None:
+def test_recursive_struct_is_found_at_every_depth() -> None:
     rows = {"scheduling.v1beta1.PodGroupTemplate": [((), "leaf")]}
     root = build_field_tree("scheduling.v1beta1.WorkloadSpec", rows)
     assert root is not None
-    site: FieldTree[str] | None = root
+    tree: FieldTree[str] | None = root
     for _ in range(3):
-        assert site is not None
-        leaves = site.fields["podGroupTemplates"].item
+        assert tree is not None
+        leaves = tree.fields["podGroupTemplates"].item
         assert leaves is not None
         assert leaves.rows == ("leaf",)
-        site = site.fields["compositePodGroupTemplates"].item
+        tree = tree.fields["compositePodGroupTemplates"].item
 
 
-def test_a_row_may_stand_further_down_than_its_struct() -> None:
+def test_row_may_be_below_its_struct() -> None:
     way: FieldPath = ("containers", ITEM, "resources")
     found = build_field_tree("core.v1.Pod", {"core.v1.PodSpec": [(way, "deep"), ((), "here")]})
     assert list(tree_paths(found)) == [".spec here", ".spec.containers[].resources deep"]
 
 
-def test_what_lies_below_is_asked_for_by_field_or_position() -> None:
+def test_child_is_found_by_field_or_index() -> None:
     found = build_field_tree("core.v1.PodList", POD_SPEC)
     assert found is not None
     items = found.child("items")

@@ -1,4 +1,4 @@
-"""Formats of names, labels and keys."""
+"""Validators of names, labels and keys."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ from phalanx.api.formats import (
         (validate_ip, ["10.0.0.1", "::1"], ["", "10.0.0", "10.0.0.256"]),
     ],
 )
-def test_a_format_takes_what_fits_and_names_the_faults_of_what_does_not(
+def test_validator_accepts_valid_strings_and_reports_invalid_ones(
     faults: StringValidator, good: list[str], bad: list[str]
 ) -> None:
     assert [text for text in good if faults(text)] == []
     assert [text for text in bad if not faults(text)] == []
 
 
-def test_a_prefix_may_end_with_a_dash() -> None:
+def test_name_prefix_may_end_with_a_dash() -> None:
     assert validate_name_prefix(validate_dns_label, "web-") == []
     assert validate_name_prefix(validate_dns_label, "-") != []
 
 
-def test_a_key_without_a_name_has_two_faults() -> None:
+def test_label_key_without_name_has_two_errors() -> None:
     first, second = validate_label_key("")
     assert first == "name part must be non-empty"
     assert second.startswith("name part must consist of")
@@ -90,6 +90,6 @@ def test_a_key_without_a_name_has_two_faults() -> None:
          ["123e4567-e89b-12d3-a456-426614174000"]),
     ],
 )  # fmt: skip
-def test_a_format_holds_of_some_texts(name: str, yes: list[str], no: list[str]) -> None:
+def test_schema_format_accepts_valid_strings_only(name: str, yes: list[str], no: list[str]) -> None:
     assert [text for text in yes if not FORMATS[name](text)] == []
     assert [text for text in no if FORMATS[name](text)] == []

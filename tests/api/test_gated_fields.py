@@ -1,4 +1,4 @@
-"""What is dropped from what is written while a gate is off."""
+"""Fields that are dropped from writes while their gate is off."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def without(value: Object, *fields: str) -> Object:
 
 
 def drop_disabled_fields(gate: str, kind: Kind, new: Object, old: Object | None = None) -> Object:
-    """What is left of an object that is written while a gate is off."""
+    """Return an object after a write while a gate is off."""
     result = copy.deepcopy(new)
     drop_disabled(resolve_gates({gate: False}), kind.schema, result, old)
     return result
@@ -117,21 +117,21 @@ CASES: list[tuple[str, Kind, Object, Object]] = [
 
 
 @pytest.mark.parametrize(("gate", "kind", "new", "left"), CASES)
-def test_what_is_switched_off_is_dropped_from_new_objects(
+def test_fields_of_disabled_gates_are_dropped_from_new_objects(
     gate: str, kind: Kind, new: Object, left: Object
 ) -> None:
     assert drop_disabled_fields(gate, kind, new) == left
 
 
 @pytest.mark.parametrize(("gate", "kind", "new", "left"), CASES)
-def test_what_an_object_already_has_is_kept(
+def test_fields_that_the_stored_object_has_are_kept(
     gate: str, kind: Kind, new: Object, left: Object
 ) -> None:
     assert drop_disabled_fields(gate, kind, new, copy.deepcopy(new)) == new
 
 
 @pytest.mark.parametrize(("gate", "kind", "new", "left"), CASES)
-def test_what_an_object_did_not_have_is_not_added(
+def test_fields_that_the_stored_object_lacks_are_not_added(
     gate: str, kind: Kind, new: Object, left: Object
 ) -> None:
     assert drop_disabled_fields(gate, kind, new, copy.deepcopy(left)) == left
@@ -146,7 +146,7 @@ def test_nothing_is_dropped_while_all_gates_are_on(
     assert result == new
 
 
-def test_templates_are_told_apart_by_their_names() -> None:
+def test_templates_are_matched_by_name() -> None:
     plain: Object = {"name": "plain"}
     old: Object = {"spec": {"podGroupTemplates": [plain, LEAF]}}
     new: Object = {"spec": {"podGroupTemplates": [{**LEAF, "name": "plain"}, LEAF]}}
@@ -156,7 +156,7 @@ def test_templates_are_told_apart_by_their_names() -> None:
     assert second == LEAF
 
 
-def test_composite_templates_below_others_are_dropped_unless_they_were_there() -> None:
+def test_nested_composite_templates_are_dropped_unless_stored() -> None:
     flat: Object = {"name": "outer", "podGroupTemplates": [LEAF]}
     old: Object = {"spec": {"compositePodGroupTemplates": [flat]}}
     new: Object = {"spec": {"compositePodGroupTemplates": [{**flat, **OUTER}]}}
@@ -166,18 +166,18 @@ def test_composite_templates_below_others_are_dropped_unless_they_were_there() -
     assert left == [{**flat, "preemptionPolicy": "Never"}]
 
 
-def test_statuses_of_claims_are_kept_while_the_group_has_claims() -> None:
+def test_claim_statuses_are_kept_while_the_group_has_claims() -> None:
     status: Object = {"resourceClaimStatuses": [{"name": "c"}]}
     old: Object = {"spec": LEAF, "status": {}}
     new: Object = {"spec": LEAF, "status": status}
     assert drop_disabled_fields("DRAWorkloadResourceClaims", POD_GROUP, new, old) == new
 
 
-# ------------------------------------------------------------------------------------ being told
+# ------------------------------------------------------------------------------------ warnings
 
 
 def drop_warnings(gate: str, kind: Kind, new: Object, old: Object | None = None) -> list[str]:
-    """What the writer of an object is told while a gate is off."""
+    """Return the warnings of a write while a gate is off."""
     return drop_disabled(resolve_gates({gate: False}), kind.schema, copy.deepcopy(new), old)
 
 
@@ -189,11 +189,11 @@ def replicated_job(name: str) -> Object:
 
 
 @pytest.mark.parametrize(
-    ("gate", "kind", "new", "said"),
+    ("gate", "kind", "new", "expected"),
     [
         ("GenericWorkload", POD, GROUPED, [("spec.schedulingGroup", ONE_BY_ONE)]),
         ("WorkloadWithJob", JOB, {"spec": JOB_SPEC}, [("spec.scheduling", ONE_BY_ONE)]),
-        ("JobGangPolicy", JOB, {"spec": JOB_SPEC}, [("spec.gangPolicy", "it makes no gang")]),
+        ("JobGangPolicy", JOB, {"spec": JOB_SPEC}, [("spec.gangPolicy", "no gang is formed")]),
         (
             "WorkloadWithJob",
             CRON_JOB,
@@ -214,16 +214,16 @@ def replicated_job(name: str) -> Object:
         ),
     ],
 )
-def test_whoever_asks_for_pods_to_be_scheduled_together_is_told_that_they_are_not(
-    gate: str, kind: Kind, new: Object, said: list[tuple[str, str]]
+def test_dropping_a_scheduling_field_warns_that_pods_are_scheduled_one_by_one(
+    gate: str, kind: Kind, new: Object, expected: list[tuple[str, str]]
 ) -> None:
     assert drop_warnings(gate, kind, new) == [
-        f"{field} is dropped: without the feature gate {gate} {loss}" for field, loss in said
+        f"{field} is dropped: without the feature gate {gate} {loss}" for field, loss in expected
     ]
     assert drop_warnings(gate, kind, new, copy.deepcopy(new)) == []
 
 
-def test_nobody_is_told_of_what_nobody_asked_for() -> None:
+def test_no_warning_for_fields_that_the_request_does_not_have() -> None:
     assert drop_warnings("WorkloadWithJob", JOB, {"spec": {"scheduling": None}}) == []
     assert drop_warnings("PodGroupPreemptionPolicy", POD_GROUP, {"spec": LEAF}) == []
     assert drop_disabled(DEFAULT_GATES, JOB.schema, {"spec": JOB_SPEC}, None) == []
@@ -235,7 +235,7 @@ def test_nobody_is_told_of_what_nobody_asked_for() -> None:
 @pytest.mark.parametrize(
     "row", GATED_FIELDS, ids=[f"{row.struct}.{row.field}" for row in GATED_FIELDS]
 )
-def test_every_gated_field_is_there_where_its_struct_is(row: GatedField) -> None:
+def test_every_gated_field_exists_in_its_struct(row: GatedField) -> None:
     found: Any = schema(row.struct)
     for step in row.field.split("."):
         found = found.field(step)

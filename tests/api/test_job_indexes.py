@@ -1,4 +1,4 @@
-"""The indexes of a Job, read from the text that it writes them in."""
+"""Index lists of Jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from phalanx.api.batch import (
 
 
 def format_indexes(indexes: set[int]) -> str:
-    """Indexes as a Job writes them, found the slow way."""
+    """Format indexes as an index list, in the simplest way."""
     texts: list[str] = []
     for first in sorted(index for index in indexes if index - 1 not in indexes):
         last = first
@@ -37,7 +37,7 @@ def format_indexes(indexes: set[int]) -> str:
         ("3-4,5", [(3, 4), (5, 5)]),
     ],
 )
-def test_indexes_are_runs(text: str, runs: list[IndexInterval]) -> None:
+def test_index_list_parses_to_intervals(text: str, runs: list[IndexInterval]) -> None:
     assert parse_indexes(text, 8) == runs
 
 
@@ -57,7 +57,7 @@ def test_indexes_are_runs(text: str, runs: list[IndexInterval]) -> None:
         ("9" * 5000, "cannot convert string to integer for index"),
     ],
 )
-def test_what_names_no_index_is_refused_with_the_reason(text: str, why: str) -> None:
+def test_malformed_index_list_is_refused_with_the_reason(text: str, why: str) -> None:
     with pytest.raises(BadIndexes, match=re.escape(why)):
         parse_indexes(text, 8)
 

@@ -1,4 +1,4 @@
-"""Rows of kinds: where they are served, and how they are told apart."""
+"""Rows of kinds: paths, names and store keys."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from phalanx.api.kinds import CLUSTER_ROLE, JOB, KINDS, SECRET, Kind
 
 
-def test_no_two_kinds_are_served_in_one_place() -> None:
+def test_no_two_kinds_share_a_url_path() -> None:
     places = [(kind.group, kind.version, kind.plural) for kind in KINDS]
     assert len(set(places)) == len(places)
 
@@ -19,7 +19,9 @@ def test_no_two_kinds_are_served_in_one_place() -> None:
         (JOB, "batch/v1", "jobs.batch", "Job.batch"),
     ],
 )
-def test_a_kind_has_its_names(kind: Kind, api_version: str, resource: str, qualified: str) -> None:
+def test_kind_has_resource_and_qualified_name(
+    kind: Kind, api_version: str, resource: str, qualified: str
+) -> None:
     assert (kind.api_version, kind.resource, kind.qualified_name) == (
         api_version,
         resource,
@@ -28,17 +30,17 @@ def test_a_kind_has_its_names(kind: Kind, api_version: str, resource: str, quali
     assert kind.list_name == f"{kind.name}List"
 
 
-def test_an_object_has_a_path_and_a_key() -> None:
+def test_object_has_a_url_path_and_a_store_key() -> None:
     assert JOB.url_path("n", "j", "status") == "/apis/batch/v1/namespaces/n/jobs/j/status"
     assert JOB.store_key("n", "j") == "/batch/jobs/n/j"
     assert CLUSTER_ROLE.url_path("n", "r").endswith("/v1/clusterroles/r")
     assert CLUSTER_ROLE.store_key("n", "r") == f"/{CLUSTER_ROLE.group}/clusterroles/r"
 
 
-def test_a_field_selector_that_is_not_called_after_its_field_says_where_that_is() -> None:
+def test_field_selector_with_another_name_has_a_path() -> None:
     for kind in KINDS:
         assert set(kind.selectable_field_paths) <= set(kind.selectable_fields)
 
 
-def test_only_jobs_leave_their_pods_behind_unasked() -> None:
+def test_only_jobs_orphan_their_dependents_by_default() -> None:
     assert [kind for kind in KINDS if kind.orphans_by_default] == [JOB]

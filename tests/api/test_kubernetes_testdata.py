@@ -1,6 +1,6 @@
-"""One object of each kind with every field filled, as Kubernetes tests its own encodings with.
+"""Objects of each kind with every field set, from the encoding tests of Kubernetes.
 
-The values mean nothing, so that few of these objects obey the rules; but each must be read whole.
+The values are arbitrary, so few of the objects are valid; but every field must be decoded.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ each_testdata_file = pytest.mark.parametrize("path", PATHS, ids=[path.stem for p
 
 
 def load_object(path: Path) -> tuple[Kind, Object]:
-    """The kind of an object, and what it says below that."""
+    """Return the kind of an object, and its other fields."""
     obj: Object = json.loads(path.read_text())
     return SERVED[obj.pop("apiVersion"), obj.pop("kind")], obj
 
 
 @each_testdata_file
-def test_json_and_yaml_say_the_same(path: Path) -> None:
+def test_json_and_yaml_are_equal(path: Path) -> None:
     assert yaml.safe_load(path.with_suffix(".yaml").read_text()) == json.loads(path.read_text())
 
 
@@ -46,14 +46,14 @@ def test_no_field_is_unknown_lost_or_changed(path: Path) -> None:
 
 
 @each_testdata_file
-def test_no_field_is_lost_on_the_way_to_the_stored_version_and_back(path: Path) -> None:
+def test_no_field_is_lost_by_converting_to_the_stored_version_and_back(path: Path) -> None:
     kind, obj = load_object(path)
     assert from_hub(kind, to_hub(kind, copy.deepcopy(obj))) == obj
 
 
 @each_testdata_file
 @in_virtual_time
-async def test_the_server_reads_it_strictly_and_refuses_it_for_its_values_alone(path: Path) -> None:
+async def test_server_decodes_it_strictly_and_refuses_only_its_values(path: Path) -> None:
     kind, obj = load_object(path)
     api = await Api.start()
     await api.create(POD, pod("x"))
@@ -64,5 +64,5 @@ async def test_the_server_reads_it_strictly_and_refuses_it_for_its_values_alone(
     answer = await api.ask("POST", where, obj, query={"fieldValidation": "Strict"})
     assert answer.code in (201, 403, 422), answer.body
     if answer.code == 201:
-        said = obj.keys() - {"metadata"}
-        assert {key: answer.body[key] for key in said} == {key: obj[key] for key in said}
+        stated = obj.keys() - {"metadata"}
+        assert {key: answer.body[key] for key in stated} == {key: obj[key] for key in stated}

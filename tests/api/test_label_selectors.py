@@ -29,22 +29,22 @@ def expression(key: str, operator: str, *values: str) -> Object:
         (expression("a", "DoesNotExist"), {}, True),
     ],
 )
-def test_labels_are_selected(
+def test_selector_matches_labels(
     selector: Object, labels: Mapping[str, str], is_selected: bool
 ) -> None:
     assert selector_matches(selector, labels) is is_selected
 
 
-def test_no_selector_selects_nothing() -> None:
+def test_absent_selector_selects_nothing() -> None:
     assert not selector_matches(None, {"a": "1"})
 
 
-def test_an_operator_that_there_is_not_cannot_be_asked() -> None:
+def test_unknown_operator_is_refused() -> None:
     with pytest.raises(BadSelector, match="Like"):
         selector_matches(expression("a", "Like", "1"), {})
 
 
-def test_a_selector_is_written_as_people_do() -> None:
+def test_selector_is_formatted_as_text() -> None:
     selector = {
         "matchLabels": {"b": "2", "a": "1"},
         "matchExpressions": [

@@ -57,20 +57,20 @@ def apply_strategic(obj: Object, patch: Any) -> Object:
         ({"a": "b"}, {}, {"a": "b"}),
     ],
 )
-def test_merging_goes_by_the_book(obj: Object, patch: Object, result: Object) -> None:
+def test_merge_patch_follows_rfc_7396(obj: Object, patch: Object, result: Object) -> None:
     """The examples of RFC 7396 that concern objects."""
     assert apply_patch_to_copy(MERGE_PATCH, obj, patch) == result
 
 
 @given(objects, objects)
-def test_a_merge_patch_twice_is_a_merge_patch_once(obj: Object, patch: Object) -> None:
+def test_merge_patch_is_idempotent(obj: Object, patch: Object) -> None:
     once = merge_patch(copy.deepcopy(obj), patch)
     assert merge_patch(copy.deepcopy(once), patch) == once
 
 
 @pytest.mark.parametrize("patch", [[], "text", 5, None, True])
 @pytest.mark.parametrize("kind", [MERGE_PATCH, STRATEGIC_PATCH])
-def test_a_merge_patch_is_an_object(kind: str, patch: object) -> None:
+def test_merge_patch_must_be_an_object(kind: str, patch: object) -> None:
     with pytest.raises(PatchFailed):
         apply_patch_to_copy(kind, {}, patch)
 
@@ -97,16 +97,16 @@ BASE: Object = {"a": {"b": [1, 2]}, "c": "d", "x/y": 1, "t~": 2}
     ],
     ids=lambda value: str(value)[:50],
 )
-def test_operations_go_by_the_book(steps: list[Object], result: Object) -> None:
+def test_json_patch_follows_rfc_6902(steps: list[Object], result: Object) -> None:
     assert apply_patch_to_copy(JSON_PATCH, BASE, steps) == result
 
 
-def test_a_replacement_makes_what_is_missing() -> None:
+def test_replace_operation_creates_a_missing_field() -> None:
     steps = [{"op": "replace", "path": "/a/new", "value": 5}]
     assert apply_patch_to_copy(JSON_PATCH, BASE, steps)["a"] == {"b": [1, 2], "new": 5}
 
 
-def test_a_step_sees_what_the_steps_before_it_made() -> None:
+def test_operation_sees_the_result_of_earlier_operations() -> None:
     steps = [
         {"op": "add", "path": "/metadata", "value": {}},
         {"op": "replace", "path": "/metadata/labels", "value": {"a": "b"}},
@@ -136,19 +136,19 @@ def test_a_step_sees_what_the_steps_before_it_made() -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_steps_that_cannot_be_done_fail(steps: Any) -> None:
+def test_impossible_operations_fail(steps: Any) -> None:
     with pytest.raises(PatchFailed):
         apply_patch_to_copy(JSON_PATCH, BASE, steps)
 
 
-def test_there_are_not_too_many_steps() -> None:
+def test_number_of_operations_is_limited() -> None:
     with pytest.raises(TooManyOperations):
         apply_patch_to_copy(
             JSON_PATCH, {}, [{"op": "add", "path": "/a", "value": 1}] * (MAX_OPERATIONS + 1)
         )
 
 
-def test_copies_of_copies_do_not_fill_the_memory() -> None:
+def test_bytes_of_copy_operations_are_limited() -> None:
     steps = [{"op": "copy", "from": "/a", "path": f"/a/x{n}"} for n in range(16)]
     with pytest.raises(PatchFailed):
         apply_patch_to_copy(JSON_PATCH, {"a": {"text": "x" * 1000}}, steps)
@@ -159,7 +159,7 @@ def test_copies_of_copies_do_not_fill_the_memory() -> None:
     "path": st.text("/abc012-~", max_size=6), "from": st.text("/abc012-~", max_size=6),
     "value": values,
 }), max_size=4))  # fmt: skip
-def test_steps_give_an_object_or_fail(obj: Object, steps: list[Object]) -> None:
+def test_json_patch_returns_an_object_or_fails(obj: Object, steps: list[Object]) -> None:
     with suppress(PatchFailed):
         assert isinstance(apply_patch_to_copy(JSON_PATCH, obj, steps), dict)
 
@@ -175,7 +175,7 @@ def container_names(obj: Object) -> list[str]:
     return [container["name"] for container in obj["spec"]["containers"]]
 
 
-def test_lists_with_a_key_are_merged_by_it() -> None:
+def test_lists_with_merge_key_are_merged_by_key() -> None:
     obj = containers("a", "b", image="old")
     result = apply_strategic(obj, {"spec": {"containers": [{"name": "b", "image": "new"}]}})
     assert result["spec"]["containers"] == [
@@ -183,31 +183,31 @@ def test_lists_with_a_key_are_merged_by_it() -> None:
     ]  # fmt: skip
 
 
-def test_an_item_can_be_deleted_by_its_key() -> None:
+def test_item_is_deleted_by_its_merge_key() -> None:
     patch = {"spec": {"containers": [{"name": "a", "$patch": "delete"}]}}
     assert container_names(apply_strategic(containers("a", "b"), patch)) == ["b"]
     assert container_names(apply_strategic(containers("b"), patch)) == ["b"]
 
 
-def test_a_list_can_be_replaced_whole() -> None:
+def test_list_can_be_replaced_as_a_whole() -> None:
     patch = {"spec": {"containers": [{"name": "c"}, {"$patch": "replace"}]}}
     assert container_names(apply_strategic(containers("a", "b"), patch)) == ["c"]
 
 
-def test_a_map_can_be_replaced_or_deleted_whole() -> None:
+def test_map_can_be_replaced_or_deleted_as_a_whole() -> None:
     obj = {"metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}}}
     patch = {"metadata": {"labels": {"$patch": "replace", "e": "f"},
                           "annotations": {"$patch": "delete"}}}  # fmt: skip
     assert apply_strategic(obj, patch) == {"metadata": {"labels": {"e": "f"}}}
 
 
-def test_lists_of_texts_are_united() -> None:
+def test_primitive_lists_with_merge_strategy_are_united() -> None:
     obj = {"metadata": {"finalizers": ["a", "b"]}}
     result = apply_strategic(obj, {"metadata": {"finalizers": ["b", "c"]}})
     assert sorted(result["metadata"]["finalizers"]) == ["a", "b", "c"]
 
 
-def test_texts_can_be_taken_out_of_a_list() -> None:
+def test_items_are_deleted_from_a_primitive_list() -> None:
     obj = {"metadata": {"finalizers": ["a", "b", "c"]}}
     patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": ["a", "c", "z"]}}
     assert apply_strategic(obj, patch)["metadata"]["finalizers"] == ["b"]
@@ -219,13 +219,13 @@ def test_lists_without_a_strategy_are_replaced() -> None:
     assert apply_strategic(obj, patch)["spec"]["containers"][0]["command"] == ["z"]
 
 
-def test_a_patch_may_say_the_order() -> None:
+def test_patch_may_set_the_element_order() -> None:
     order = [{"name": "c"}, {"name": "a"}, {"name": "b"}]
     patch = {"spec": {"$setElementOrder/containers": order, "containers": [{"name": "c"}]}}
     assert container_names(apply_strategic(containers("a", "b"), patch)) == ["c", "a", "b"]
 
 
-def test_what_the_order_does_not_name_stays_behind_what_it_stood_behind() -> None:
+def test_items_missing_in_the_element_order_stay_behind_their_predecessor() -> None:
     order = [{"name": "d"}, {"name": "b"}]
     patch = {"spec": {"$setElementOrder/containers": order}}
     assert container_names(apply_strategic(containers("a", "b", "c", "d"), patch)) == [
@@ -236,7 +236,7 @@ def test_what_the_order_does_not_name_stays_behind_what_it_stood_behind() -> Non
     ]
 
 
-def test_only_the_keys_to_be_retained_stay() -> None:
+def test_only_retained_keys_are_kept() -> None:
     obj = {"spec": {"volumes": [{"name": "v", "emptyDir": {}}]}}
     patch = {"spec": {"volumes": [
         {"name": "v", "$retainKeys": ["name", "hostPath"], "hostPath": {"path": "/x"}},
@@ -246,7 +246,7 @@ def test_only_the_keys_to_be_retained_stay() -> None:
     ]
 
 
-def test_null_removes_and_no_directive_is_left() -> None:
+def test_null_removes_and_no_directive_remains() -> None:
     obj = {"metadata": {"labels": {"a": "b", "c": "d"}}}
     result = apply_strategic(obj, {"metadata": {"labels": {"a": None, "$patch": "merge"}}})
     assert result == {"metadata": {"labels": {"c": "d"}}}
@@ -273,7 +273,7 @@ def test_null_removes_and_no_directive_is_left() -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_a_patch_of_a_wrong_shape_fails(patch: Object) -> None:
+def test_patch_of_wrong_structure_fails(patch: Object) -> None:
     obj = {**containers("a", "b"), "metadata": {"finalizers": ["x"]}}
     with pytest.raises(PatchFailed):
         apply_strategic(obj, patch)

@@ -1,4 +1,4 @@
-"""Protobuf bodies: recorded ones, ones made by hand, and what is refused."""
+"""Protobuf bodies: recorded ones, handwritten ones, and refused ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.api.protobuf_encoder import (
 
 
 @pytest.mark.parametrize("command", KUBECTL_BODIES)
-def test_what_kubectl_sends_means_what_it_shows(command: str) -> None:
+def test_recorded_bodies_of_kubectl_decode_to_its_json(command: str) -> None:
     body, text = KUBECTL_BODIES[command]
     sent, shown = decode(b64decode(body)), orjson.loads(text)
     kind = schema(str(messages.message_name(sent["apiVersion"], sent["kind"])))
@@ -42,45 +42,49 @@ def test_what_kubectl_sends_means_what_it_shows(command: str) -> None:
     assert sent == shown
 
 
-def test_what_is_present_is_kept_even_when_it_says_nothing() -> None:
-    told = decode(b64decode(KUBECTL_BODIES["create namespace team-a"][0]))
-    assert (told["spec"], told["status"]) == ({}, {"phase": ""})
-    assert told["metadata"] == {
+def test_present_fields_are_kept_even_if_empty() -> None:
+    decoded = decode(b64decode(KUBECTL_BODIES["create namespace team-a"][0]))
+    assert (decoded["spec"], decoded["status"]) == ({}, {"phase": ""})
+    assert decoded["metadata"] == {
         "name": "team-a", "generateName": "", "namespace": "", "selfLink": "", "uid": "",
         "resourceVersion": "", "generation": 0, "creationTimestamp": None,
     }  # fmt: skip
 
 
-def test_requests_that_are_no_objects_are_read_too() -> None:
+def test_options_and_reviews_are_decoded_too() -> None:
     assert decode(b64decode(DRAIN_BODY)) == {"apiVersion": "v1", "kind": "DeleteOptions"}
     assert decode(b64decode(TOKEN_BODY))["spec"] == {"expirationSeconds": 3600}
-    asked = decode(b64decode(CAN_I_BODY))["spec"]["resourceAttributes"]
-    assert (asked["namespace"], asked["verb"], asked["resource"]) == ("default", "create", "pods")
+    attributes = decode(b64decode(CAN_I_BODY))["spec"]["resourceAttributes"]
+    assert (attributes["namespace"], attributes["verb"], attributes["resource"]) == (
+        "default",
+        "create",
+        "pods",
+    )
 
 
 @pytest.mark.parametrize(
     "body", HANDWRITTEN_BODIES, ids=lambda body: orjson.loads(HANDWRITTEN_BODIES[body])["kind"]
 )
-def test_a_body_made_by_hand_is_read(body: bytes) -> None:
+def test_encoded_body_is_decoded(body: bytes) -> None:
     assert decode(body) == orjson.loads(HANDWRITTEN_BODIES[body])
 
 
-# ---- how protobuf may say things -----------------------------------------------------------------
+# ---- encodings of the same value -----------------------------------------------------------------
 
 
-def test_what_is_not_known_is_stepped_over() -> None:
+def test_unknown_fields_are_skipped() -> None:
     strange = (
         encode_number(99, 2**63) + encode_bytes(98, b"x") + b"\x85\x06abcd" + b"\x81\x06abcdefgh"
     )
     assert decode_metadata(strange + encode_bytes(1, b"n") + strange) == {"name": "n"}
 
 
-def test_of_several_values_the_last_counts_but_objects_grow_together() -> None:
+def test_last_value_wins_but_messages_are_merged() -> None:
     halves = encode_bytes(1, encode_bytes(1, b"a") + encode_bytes(3, b"ns")) + encode_bytes(
         1, encode_bytes(1, b"b")
     )
-    told = decode(encode_envelope("v1", "ConfigMap", halves))
-    assert told["metadata"] == {"name": "b", "namespace": "ns"}
+    decoded = decode(encode_envelope("v1", "ConfigMap", halves))
+    assert decoded["metadata"] == {"name": "b", "namespace": "ns"}
 
 
 def test_numbers_have_a_sign_and_a_width() -> None:
@@ -105,7 +109,7 @@ def test_lists_of_numbers_may_be_packed() -> None:
     }
 
 
-def test_entries_may_leave_out_key_and_value() -> None:
+def test_map_entries_may_omit_key_and_value() -> None:
     assert decode_metadata(encode_bytes(11, encode_bytes(1, b"k")) + encode_bytes(11, b"")) == {
         "labels": {"k": "", "": ""}
     }
@@ -115,7 +119,7 @@ def test_entries_may_leave_out_key_and_value() -> None:
     assert review["spec"]["extra"] == {"k": []}
 
 
-def test_a_field_without_a_name_is_part_of_its_holder() -> None:
+def test_field_without_name_is_inline() -> None:
     secret = encode_bytes(6, encode_bytes(1, b"s"))
     volume = encode_bytes(1, b"v") + encode_bytes(2, secret)
     assert decode_pod_spec(encode_bytes(1, volume)) == {
@@ -133,7 +137,7 @@ def test_a_field_without_a_name_is_part_of_its_holder() -> None:
         (encode_number(1, 1767225600) + encode_number(2, 999_999_999), "2026-01-01T00:00:00Z"),
     ],
 )
-def test_a_time_is_whole_seconds_and_nothing_when_unset(fields: bytes, shown: str | None) -> None:
+def test_time_has_whole_seconds_and_is_absent_when_unset(fields: bytes, shown: str | None) -> None:
     assert decode_metadata(encode_bytes(8, fields)) == {"creationTimestamp": shown}
 
 
@@ -146,24 +150,24 @@ def test_a_time_is_whole_seconds_and_nothing_when_unset(fields: bytes, shown: st
         (encode_number(1, 1), ""),
     ],
 )
-def test_a_number_or_text_is_what_its_type_says(fields: bytes, shown: int | str) -> None:
+def test_int_or_string_is_decoded_by_its_type(fields: bytes, shown: int | str) -> None:
     port = encode_bytes(1, encode_bytes(4, fields))
-    told = decode(encode_envelope("v1", "Service", encode_bytes(2, port)))["spec"]
-    assert told == {"ports": [{"targetPort": shown}]}
+    decoded = decode(encode_envelope("v1", "Service", encode_bytes(2, port)))["spec"]
+    assert decoded == {"ports": [{"targetPort": shown}]}
 
 
 @pytest.mark.parametrize(("raw", "shown"), [(b"", None), (b'{"f:a":{}}', {"f:a": {}})])
-def test_embedded_json_is_shown_as_it_is(raw: bytes, shown: Any) -> None:
+def test_embedded_json_is_decoded(raw: bytes, shown: Any) -> None:
     entry = encode_bytes(7, encode_bytes(1, raw))
     assert decode_metadata(encode_bytes(17, entry)) == {"managedFields": [{"fieldsV1": shown}]}
 
 
-def test_an_empty_envelope_is_read_as_far_as_it_goes() -> None:
+def test_envelope_without_content_is_an_object_without_fields() -> None:
     head = MAGIC + encode_bytes(1, encode_bytes(1, b"v1") + encode_bytes(2, b"Pod"))
     assert decode(head) == {"apiVersion": "v1", "kind": "Pod"}
 
 
-def test_no_field_can_pretend_another_kind() -> None:
+def test_body_cannot_override_the_kind_of_its_envelope() -> None:
     sly = encode_envelope("v1", "ObjectReference", encode_bytes(1, b"Pod") + encode_bytes(3, b"n"))
     assert decode(sly) == {"apiVersion": "v1", "kind": "ObjectReference", "name": "n"}
 
@@ -231,15 +235,15 @@ REFUSED = (
 
 
 @pytest.mark.parametrize(("body", "why"), REFUSED, ids=count())
-def test_a_malformed_body_is_refused_in_one_sentence(body: bytes, why: str) -> None:
+def test_malformed_body_is_refused_with_the_reason(body: bytes, why: str) -> None:
     with pytest.raises(BadProtobuf) as refused:
         decode(body)
     assert str(refused.value) == why
 
 
-def test_up_to_the_limit_nesting_is_allowed() -> None:
-    told: Any = decode(nested_workload(MAX_DEPTH - 1))["spec"]
+def test_nesting_is_allowed_up_to_the_limit() -> None:
+    decoded: Any = decode(nested_workload(MAX_DEPTH - 1))["spec"]
     for _ in range(MAX_DEPTH - 1):
-        told = told["compositePodGroupTemplates"][0]
-    assert told == {}
+        decoded = decoded["compositePodGroupTemplates"][0]
+    assert decoded == {}
     decode(config_map_with_managed_fields(b"[" * 90 + b"]" * 90))

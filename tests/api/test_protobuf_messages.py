@@ -1,4 +1,4 @@
-"""What is known of messages agrees with the schemas."""
+"""Protobuf messages agree with the schemas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MESSAGES = orjson.loads((resources.files("phalanx.api") / "messages.json").read_
 
 
 def schema_fields(name: str) -> dict[str, Any] | None:
-    """The fields of a definition without what protobuf does not tell; None if it has none."""
+    """Return the fields of a definition without facts that protobuf lacks; None if it has none."""
     try:
         node = definition(name)
     except UnknownDefinition:
@@ -37,26 +37,26 @@ def without_facts(node: Any) -> Any:
 
 
 def message_json_fields(name: str) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for key, node in messages.message_fields(name).values():
-        told.update({key: json_node(node)} if key else message_json_fields(str(node)))
-    return told
+        fields.update({key: json_node(node)} if key else message_json_fields(str(node)))
+    return fields
 
 
 def json_node(node: messages.MessageNode) -> Any:
-    """A node as schemas have it: texts in a message of their own are a list."""
+    """Return a node as schemas have it: a message of strings is a list."""
     if isinstance(node, dict):
         return {key: json_node(inner) for key, inner in node.items()}
     return {"l": "string"} if MESSAGES.get(node) == {"1": ["items", {"l": "string"}]} else node
 
 
-def test_messages_and_schemas_tell_the_same() -> None:
+def test_messages_and_schemas_have_the_same_fields() -> None:
     both = {name: known for name in MESSAGES if (known := schema_fields(name)) is not None}
     assert len(both) > 400
     assert {name: message_json_fields(name) for name in both} == both
 
 
-def test_every_reference_of_a_message_leads_somewhere() -> None:
+def test_every_reference_of_a_message_resolves() -> None:
     for name in MESSAGES:
         for _, node in messages.message_fields(name).values():
             item = node if isinstance(node, str) else node.get("l") or node["m"]

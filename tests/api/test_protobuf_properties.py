@@ -1,4 +1,4 @@
-"""Protobuf bodies: all that schemas allow, and broken ones."""
+"""Properties of protobuf bodies: round trips of generated objects, corrupt bodies."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SCALARS: dict[str, st.SearchStrategy[Any]] = {
     "int-or-string": INT32 | st.text(max_size=4),
     "opaque": st.dictionaries(st.text(max_size=3), JSON, max_size=2),
 }
-#: Objects in objects, no deeper than this.
+#: The depth limit of generated objects.
 DEPTH = 9
 
 
@@ -64,7 +64,7 @@ def draw_node(draw: st.DrawFn, node: SchemaNode, depth: int) -> Any:
 
 
 def draw_struct(draw: st.DrawFn, known: dict[str, SchemaNode], depth: int) -> Object:
-    """A few fields, but more of them near the root."""
+    """Draw some fields, more of them near the root."""
     if depth == DEPTH or not known:
         return {}
     some = st.lists(st.sampled_from(list(known)), max_size=max(2, 5 - depth), unique=True)
@@ -98,7 +98,7 @@ KINDS = {
 
 @given(st.data())
 @pytest.mark.parametrize("name", KINDS)
-def test_what_is_written_is_read_again(name: str, data: st.DataObject) -> None:
+def test_decoding_reverses_encoding(name: str, data: st.DataObject) -> None:
     obj = data.draw(objects(name, KINDS[name]))
     assert decode(encode(name, obj)) == obj
 
@@ -124,7 +124,7 @@ def corrupt(body: bytes, edits: list[tuple[str, int, bytes]]) -> bytes:
     return body
 
 
-def is_read_or_refused(body: bytes) -> bool:
+def is_decoded_or_refused(body: bytes) -> bool:
     try:
         return orjson.dumps(decode(body)) != b""
     except BadProtobuf as error:
@@ -132,17 +132,19 @@ def is_read_or_refused(body: bytes) -> bool:
 
 
 @pytest.mark.parametrize("body", BODIES, ids=range(len(BODIES)))
-def test_a_body_that_ends_early_is_read_or_refused(body: bytes) -> None:
-    assert all(is_read_or_refused(body[:end]) for end in range(len(body)))
+def test_truncated_body_is_decoded_or_refused(body: bytes) -> None:
+    assert all(is_decoded_or_refused(body[:end]) for end in range(len(body)))
 
 
 @settings(max_examples=400)
 @given(st.sampled_from(BODIES), st.lists(EDITS, min_size=1, max_size=4))
-def test_a_broken_body_is_read_or_refused(body: bytes, edits: list[tuple[str, int, bytes]]) -> None:
-    assert is_read_or_refused(corrupt(body, edits))
+def test_corrupt_body_is_decoded_or_refused(
+    body: bytes, edits: list[tuple[str, int, bytes]]
+) -> None:
+    assert is_decoded_or_refused(corrupt(body, edits))
 
 
 @given(st.sampled_from(sorted(KINDS.items())), st.binary(max_size=60))
-def test_any_bytes_are_read_or_refused(kind: tuple[str, str], raw: bytes) -> None:
+def test_any_bytes_are_decoded_or_refused(kind: tuple[str, str], raw: bytes) -> None:
     name, version = kind
-    assert is_read_or_refused(encode_envelope(version, name.rpartition(".")[2], raw))
+    assert is_decoded_or_refused(encode_envelope(version, name.rpartition(".")[2], raw))

@@ -1,4 +1,4 @@
-"""Quantities: exact numbers, canonical texts."""
+"""Quantities: exact values and canonical forms."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ quantities = st.builds(lambda n, s: f"{n}{s}", numbers, st.sampled_from(SUFFIXES
         (0.25, Fraction(1, 4)),
     ],
 )
-def test_a_text_means_a_number(text: QuantityText, number: Fraction) -> None:
+def test_quantity_has_an_exact_value(text: QuantityText, number: Fraction) -> None:
     assert exact_value(text) == number
 
 
 @pytest.mark.parametrize("text", ["", "lots", "1 ", "1KI", "1e", "--1", "1.2.3", "9" * 65, "1e999"])
-def test_what_is_no_quantity_is_refused(text: str) -> None:
+def test_malformed_quantity_is_refused(text: str) -> None:
     with pytest.raises(BadQuantity, match="quantities must match"):
         exact_value(text)
 
@@ -68,22 +68,22 @@ def test_what_is_no_quantity_is_refused(text: str) -> None:
         (2, "2"),
     ],
 )
-def test_each_number_has_one_form_per_style(text: QuantityText, form: str) -> None:
+def test_each_number_has_one_canonical_form_per_style(text: QuantityText, form: str) -> None:
     assert canonical_quantity(text) == form
 
 
 @given(quantities)
-def test_the_canonical_form_means_the_same(text: str) -> None:
+def test_canonical_form_has_the_same_value(text: str) -> None:
     assert exact_value(canonical_quantity(text)) == exact_value(text)
 
 
 @given(quantities)
-def test_the_canonical_form_is_its_own(text: str) -> None:
+def test_canonical_form_is_stable(text: str) -> None:
     assert canonical_quantity(canonical_quantity(text)) == canonical_quantity(text)
 
 
 @given(quantities)
-def test_units_are_rounded_up_and_never_by_a_whole_one(text: str) -> None:
+def test_units_are_rounded_up_by_less_than_one(text: str) -> None:
     exact = exact_value(text)
     assert 0 <= integer_value(text) - exact < 1
     assert 0 <= milli_value(text) - exact * 1000 < 1

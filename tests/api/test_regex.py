@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.api.regex import BadPattern, Pattern, compile_pattern
+from phalanx.api.regex import MIN_TEXT_LIMIT, BadPattern, Pattern, compile_pattern
 
 SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 
@@ -43,25 +43,53 @@ SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
         (r"^a+?b*?$", ["ab", "aab", "a"], ["b"]),
     ],
 )
-def test_a_pattern_is_in_some_texts_and_not_in_others(
+def test_pattern_matches_some_texts_and_not_others(
     text: str, yes: list[str], no: list[str]
 ) -> None:
-    found = Pattern(text)
-    assert [one for one in yes if not found.matches(one)] == []
-    assert [one for one in no if found.matches(one)] == []
+    pattern = Pattern(text)
+    assert [one for one in yes if not pattern.matches(one)] == []
+    assert [one for one in no if pattern.matches(one)] == []
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "message"),
     [
-        "(", ")", "[", "a**", "*a", "+", "(?=a)", "(?<!a)", r"(a)\1", r"\y", "a{1001}", "a{3,2}",
-        "[b-a]", "(?P<n", r"\p{Klingon}", "((a{1000}){1000})", "\\", "[[:nope:]]", r"\x{zz}",
-        "(" * 200 + ")" * 200,
+        ("(", "missing closing ): `(`"),
+        (")", "unexpected ): `)`"),
+        ("[", "missing closing ]: `[`"),
+        ("a**", "invalid nested repetition operator: `**`"),
+        ("*a", "missing argument to repetition operator: `*`"),
+        ("+", "missing argument to repetition operator: `+`"),
+        ("(?=a)", "invalid or unsupported Perl syntax: `(?=`"),
+        ("(?<!a)", "invalid or unsupported Perl syntax: `(?<!`"),
+        (r"(a)\1", r"invalid escape sequence: `\1`"),
+        (r"\y", r"invalid escape sequence: `\y`"),
+        (r"a\\\C", r"invalid escape sequence: `\C`"),
+        ("a{1001}", "invalid repeat count: `{1001}`"),
+        ("a{3,2}", "invalid repeat count: `{3,2}`"),
+        ("[b-a]", "invalid character class range: `b-a`"),
+        ("(?P<n", "invalid named capture: `(?P<n`"),
+        (r"\p{Klingon}", r"invalid character class range: `\p{Klingon}`"),
+        ("((a{1000}){1000})", "invalid repeat count: `{1000}`"),
+        ("((((){1000}){1000}){1000}){1000}", "invalid repeat count: `{1000}`"),
+        ("\\", "trailing backslash at end of expression: ``"),
+        ("[[:nope:]]", "invalid character class range: `[:nope:]`"),
+        (r"\x{zz}", r"invalid escape sequence: `\x{z`"),
+        ("(?:[\\p{L}\\p{N}]{1000}a){9}", "invalid repeat count: `{9}`"),
+        ("[\\p{L}\\p{N}]{1000}" * 9, "expression too large: ``"),
+        ("\ud800", r"invalid UTF-8: `'\ud800'`"),
     ],
-)  # fmt: skip
-def test_what_is_no_pattern_is_refused(text: str) -> None:
-    with pytest.raises(BadPattern):
+)
+def test_bad_pattern_is_refused_with_the_message_of_go(text: str, message: str) -> None:
+    with pytest.raises(BadPattern) as refusal:
         compile_pattern(text)
+    assert str(refusal.value) == f"error parsing regexp: {message}"
+
+
+def test_pattern_may_nest_groups_deeply_and_repeat_large_classes() -> None:
+    assert Pattern("(" * 200 + "a" + ")" * 200).matches("a")
+    assert Pattern(r"^[\p{L}\p{N} ]{1,255}$").matches("Größe \u0416" * 30)
+    assert Pattern(r"^a\\C$").matches(r"a\C")
 
 
 PIECES = st.recursive(
@@ -78,16 +106,12 @@ PIECES = st.recursive(
 
 
 @given(PIECES, st.text("ab-\n", max_size=8))
-def test_a_pattern_is_found_where_the_backtracking_library_finds_it(text: str, where: str) -> None:
-    theirs = re.compile(text.replace("$", r"\Z"))
-    assert Pattern(text).matches(where) == (theirs.search(where) is not None)
-
-
-@given(PIECES, st.text("ab-\n", max_size=8))
-def test_where_a_pattern_is_found_it_is_found_at_once(text: str, where: str) -> None:
-    ours, theirs = Pattern(text).find(where), re.compile(text.replace("$", r"\Z")).search(where)
-    assert (ours is None) == (theirs is None)
-    assert ours is None or theirs is None or ours[0] == theirs.start()
+def test_pattern_matches_where_the_backtracking_library_finds_it(pattern: str, text: str) -> None:
+    expected = re.compile(pattern.replace("$", r"\Z")).search(text)
+    spans = list(Pattern(pattern).find_all(text))
+    assert Pattern(pattern).matches(text) == (expected is not None)
+    assert (expected is None) == (not spans)
+    assert expected is None or spans[0][0] == expected.start()
 
 
 @pytest.mark.parametrize(
@@ -99,34 +123,40 @@ def test_where_a_pattern_is_found_it_is_found_at_once(text: str, where: str) -> 
         (r"\bb", "ab b", (3, 4)), ("$", "ab", (2, 2)), ("(?:a*)*", "aab", (0, 2)),
     ],
 )  # fmt: skip
-def test_of_several_matches_the_better_one_is_found(
+def test_first_alternative_and_greedy_repetition_win(
     text: str, where: str, found: tuple[int, int] | None
 ) -> None:
-    assert Pattern(text).find(where) == found
+    assert next(Pattern(text).find_all(where), None) == found
 
 
-def test_a_match_is_looked_for_from_a_place_on() -> None:
-    assert Pattern("a").find("aba", 1) == (2, 3)
-    assert Pattern("^a").find("aba", 1) is None
+@pytest.mark.parametrize(
+    ("pattern", "text", "spans"),
+    [
+        ("a", "aba", [(0, 1), (2, 3)]),
+        ("^a", "aba", [(0, 1)]),
+        ("a*", "baac", [(0, 0), (1, 3), (4, 4)]),
+        ("", "é\u4e2d", [(0, 0), (1, 1), (2, 2)]),
+        (r"\b", "ab c", [(0, 0), (2, 2), (3, 3), (4, 4)]),
+        ("b", "é\ud800b", [(2, 3)]),
+    ],
+)
+def test_successive_matches_do_not_overlap(
+    pattern: str, text: str, spans: list[tuple[int, int]]
+) -> None:
+    assert list(Pattern(pattern).find_all(text)) == spans
 
 
-def test_time_grows_with_the_text_and_not_with_the_ways_to_read_it() -> None:
+def test_time_grows_with_the_text_and_not_with_the_ways_to_match_it() -> None:
     assert not Pattern(r"^(a+)+$").matches("a" * 50_000 + "b")
     assert not Pattern(r"^(a|a|aa)*$").matches("a" * 50_000 + "b")
 
 
-def test_there_is_an_end_to_what_is_spent_on_one_text() -> None:
-    letters = Random(1).choices("ab", k=100_000)
-    assert not Pattern("(a.{900}a.{900}b)+c").matches("".join(letters))
+def test_text_that_may_take_seconds_does_not_match() -> None:
+    letters = "".join(Random(1).choices("ab", k=100_000))
+    assert not Pattern("(a.{900}a.{900}b)+c").matches(letters)
+    assert not Pattern("(a.{900}a.{900}b)*").matches(letters)
 
 
-def test_what_is_remembered_can_be_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phalanx.api.regex.MAX_CACHED_STEPS", 20)
-    found = Pattern(r"^([a-f][0-9])+$")
-    text = "".join(f"{letter}{digit}" for letter in "abcdef" for digit in range(10))
-    assert found.matches(text)
-    assert not found.matches(text + "x")
-
-
-def test_repeating_nothing_costs_nothing() -> None:
-    assert Pattern("((((){1000}){1000}){1000}){1000}").matches("")
+def test_text_of_ordinary_length_matches_whatever_the_size_of_the_pattern() -> None:
+    assert Pattern("(a.{900}a.{900}b)*").matches("a" * MIN_TEXT_LIMIT)
+    assert Pattern("^a+$").matches("a" * 3_000_000)

@@ -1,4 +1,4 @@
-"""How much room pods take and nodes have."""
+"""Resource requests of pods and allocatable resources of nodes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ needs = st.dictionaries(st.sampled_from(["cpu", "memory", "example.com/gpu"]), a
 
 
 def container(requests: Amounts, *, sidecar: bool = False) -> dict[str, Any]:
-    asked = {name: f"{n}m" if name == "cpu" else str(n) for name, n in requests.items()}
+    quantities = {name: f"{n}m" if name == "cpu" else str(n) for name, n in requests.items()}
     always = {"restartPolicy": "Always"} if sidecar else {}
-    return {"name": "c", "resources": {"requests": asked}, **always}
+    return {"name": "c", "resources": {"requests": quantities}, **always}
 
 
 def pod(containers: list[Any], init: list[Any] | None = None, **spec: Any) -> Pod:
@@ -41,7 +41,7 @@ def positive(room: Amounts) -> Amounts:
     return {name: count for name, count in room.items() if count}
 
 
-def test_cpu_counts_in_thousandths_and_the_rest_in_whole_units() -> None:
+def test_cpu_is_counted_in_thousandths_and_the_rest_in_whole_units() -> None:
     assert to_amounts({"cpu": "1.5", "memory": "1Ki", "pods": "110"}) == {
         "cpu": 1500,
         "memory": 1024,
@@ -59,7 +59,7 @@ def test_sidecars_run_beside_later_init_containers_and_beside_the_pod() -> None:
     assert pod_requests(pod([container({"cpu": 200})], [init, sidecar]))["cpu"] == 500
 
 
-def test_requests_of_the_whole_pod_and_overhead_count() -> None:
+def test_pod_level_requests_and_overhead_count() -> None:
     whole = pod(
         [container({"cpu": 100, "memory": 5})],
         resources={"requests": {"cpu": "1"}},
@@ -68,14 +68,14 @@ def test_requests_of_the_whole_pod_and_overhead_count() -> None:
     assert pod_requests(whole) == {"cpu": 1250, "memory": 5, "pods": 1}
 
 
-def test_a_container_that_asks_for_nothing_is_scored_as_a_small_one() -> None:
+def test_container_without_requests_counts_with_defaults_in_scores() -> None:
     assert nonzero_requests(pod([container({}), container({"cpu": 50})])) == {
         "cpu": 150,
         "memory": 2 * 200 * 2**20,
     }
 
 
-def test_a_node_has_what_it_allocates() -> None:
+def test_node_has_its_allocatable_resources() -> None:
     node = msgspec.convert(
         {"metadata": {}, "status": {"allocatable": {"cpu": "8", "pods": "110"}}}, Node
     )
@@ -83,15 +83,13 @@ def test_a_node_has_what_it_allocates() -> None:
 
 
 @given(st.lists(needs, max_size=4))
-def test_containers_side_by_side_take_the_sum(parts: list[Amounts]) -> None:
+def test_containers_request_their_sum(parts: list[Amounts]) -> None:
     room = pod_requests(pod([container(part) for part in parts]))
     assert without_pods(room) == positive(sum_amounts(parts))
 
 
 @given(needs, st.lists(needs, max_size=4))
-def test_init_containers_one_by_one_take_the_most_that_any_takes(
-    main: Amounts, parts: list[Amounts]
-) -> None:
+def test_init_containers_request_their_maximum(main: Amounts, parts: list[Amounts]) -> None:
     room = pod_requests(pod([container(main)], [container(part) for part in parts]))
     most = {
         name: max(part.get(name, 0) for part in (main, *parts))

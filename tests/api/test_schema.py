@@ -1,4 +1,4 @@
-"""Facts that schemas tell, and the package data that they come from."""
+"""Schemas and their package data."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def test_every_kind_has_a_schema(kind: object) -> None:
     assert "metadata" in schema(name).fields
 
 
-def test_a_definition_that_is_not_there_is_refused() -> None:
+def test_unknown_definition_is_refused() -> None:
     for name in ("core.v1.Gadget", "gadgets.v1.Gadget", "Gadget"):
         with pytest.raises(UnknownDefinition):
             schema(name)
 
 
-def test_short_names_lead_to_full_ones() -> None:
+def test_short_names_resolve_to_full_names() -> None:
     assert full_definition_name("core.v1.Pod") == "io.k8s.api.core.v1.Pod"
     assert (
         full_definition_name("meta.v1.ObjectMeta")
@@ -45,7 +45,7 @@ def test_short_names_lead_to_full_ones() -> None:
     )
 
 
-def test_the_way_leads_through_structs_lists_and_maps() -> None:
+def test_schema_descends_through_structs_lists_and_maps() -> None:
     assert at(POD, "spec").name == "core.v1.PodSpec"
     assert at(POD, "spec", "containers", "[]").name == "core.v1.Container"
     assert at(POD, "metadata", "labels").is_map
@@ -55,14 +55,14 @@ def test_the_way_leads_through_structs_lists_and_maps() -> None:
     assert (values.name, values.is_map) == ("", False)
 
 
-def test_where_there_is_nothing_the_way_ends() -> None:
+def test_unknown_field_has_no_schema() -> None:
     assert POD.field("colour") is None
     assert POD.items is None
     assert POD.values is None
     assert at(POD, "kind").field("x") is None
 
 
-def test_lists_know_how_they_are_merged() -> None:
+def test_lists_have_a_merge_strategy() -> None:
     containers = at(POD, "spec", "containers")
     assert (containers.merge_key, containers.patch_strategy) == ("name", "merge")
     assert (containers.list_type, containers.list_keys) == ("map", ("name",))
@@ -74,18 +74,18 @@ def test_lists_know_how_they_are_merged() -> None:
     assert POD.list_type == ""
 
 
-def test_structs_and_maps_know_whether_they_are_one_piece() -> None:
+def test_structs_and_maps_may_be_atomic() -> None:
     assert at(POD, "spec", "nodeSelector").is_atomic
     assert at(schema("meta.v1.LabelSelector")).is_atomic
     assert not POD.is_atomic
 
 
-def test_structs_know_what_must_be_there() -> None:
+def test_structs_have_required_fields() -> None:
     assert at(POD, "spec").required == ("containers",)
     assert POD.required == ()
 
 
-def test_every_reference_leads_somewhere() -> None:
+def test_every_reference_resolves() -> None:
     folder = resources.files("phalanx.api") / "schemas"
     files = [file for file in folder.iterdir() if file.name.endswith(".json")]
     assert len(files) > 15

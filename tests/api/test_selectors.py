@@ -35,7 +35,7 @@ def matches(text: str, labels: dict[str, str] = LABELS) -> bool:
         "example.com/app!=web", "app notin (,)",
     ],
 )  # fmt: skip
-def test_a_selector_that_holds(text: str) -> None:
+def test_selector_matches(text: str) -> None:
     assert matches(text, {**LABELS, "in": "x", "notin": "y"})
 
 
@@ -47,7 +47,7 @@ def test_a_selector_that_holds(text: str) -> None:
         "app=web,tier=back", "empty", "example.com/app",
     ],
 )  # fmt: skip
-def test_a_selector_that_does_not_hold(text: str) -> None:
+def test_selector_does_not_match(text: str) -> None:
     labels = {key: value for key, value in LABELS.items() if key != "empty" or text != "empty"}
     assert not matches(text, labels)
 
@@ -61,12 +61,12 @@ def test_a_selector_that_does_not_hold(text: str) -> None:
         "a != b, c in",
     ],
 )  # fmt: skip
-def test_what_is_no_selector_is_refused(text: str) -> None:
+def test_malformed_label_selector_is_refused(text: str) -> None:
     with pytest.raises(BadSelector):
         parse_label_selector(text)
 
 
-def test_a_selector_has_a_longest_length() -> None:
+def test_length_of_a_selector_is_limited() -> None:
     assert parse_label_selector("a," * (MAX_LENGTH // 2 - 1) + "a")
     for parse in (parse_label_selector, parse_field_selector):
         with pytest.raises(BadSelector, match="longer than"):
@@ -77,7 +77,7 @@ names = st.from_regex(r"[a-z]{1,3}", fullmatch=True)
 
 
 @given(st.dictionaries(names, names), names, st.lists(names, min_size=1))
-def test_a_set_and_its_opposite_divide_all_labels(
+def test_in_and_notin_are_complementary(
     labels: dict[str, str], key: str, values: list[str]
 ) -> None:
     inside, outside = f"{key} in ({','.join(values)})", f"{key} notin ({','.join(values)})"
@@ -89,7 +89,7 @@ def test_a_set_and_its_opposite_divide_all_labels(
 
 
 @given(st.text(alphabet="ab=!<>(), /.-inotgl5", max_size=20))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_parses_or_raises_bad_selector(text: str) -> None:
     with suppress(BadSelector):
         matches(text)
 
@@ -116,11 +116,11 @@ POD = {
         ("spec", ""),
     ],
 )
-def test_a_field_is_compared_as_a_text(path: str, value: str) -> None:
+def test_field_is_compared_as_text(path: str, value: str) -> None:
     assert field_value(POD, path) == value
 
 
-def test_an_absent_field_has_the_value_of_its_kind() -> None:
+def test_absent_field_has_the_default_of_its_kind() -> None:
     absent = {"spec.unschedulable": "false"}
     assert fields_match(parse_field_selector("spec.unschedulable=false"), {"spec": {}}, absent, {})
     assert not fields_match(
@@ -130,7 +130,7 @@ def test_an_absent_field_has_the_value_of_its_kind() -> None:
     assert fields_match(parse_field_selector("spec.unschedulable=true"), cordoned, absent, {})
 
 
-def test_a_field_may_stand_under_another_name() -> None:
+def test_selector_may_have_another_name_than_its_field() -> None:
     paths, absent = {"status.successful": "status.succeeded"}, {"status.successful": "0"}
     done = {"status": {"succeeded": 2}}
     assert fields_match(parse_field_selector("status.successful=2"), done, absent, paths)
@@ -150,11 +150,11 @@ def test_a_field_may_stand_under_another_name() -> None:
         (",metadata.name=a,", True),
     ],
 )
-def test_field_selectors_hold_or_not(text: str, holds: bool) -> None:
+def test_field_selectors_match_or_not(text: str, holds: bool) -> None:
     assert fields_match(parse_field_selector(text), POD, {}, {}) == holds
 
 
 @pytest.mark.parametrize("text", ["a", "metadata.name", "a>b", "a in (b)"])
-def test_what_is_no_field_selector_is_refused(text: str) -> None:
+def test_malformed_field_selector_is_refused(text: str) -> None:
     with pytest.raises(BadSelector, match="can't understand"):
         parse_field_selector(text)

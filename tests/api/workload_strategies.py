@@ -1,4 +1,4 @@
-"""Workloads and PodGroups drawn as they are stored: valid, with all defaults."""
+"""Hypothesis strategies of stored Workloads and PodGroups: valid, with all defaults."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def policies(count: str) -> ObjectStrategy:
     return st.one_of(st.just({"basic": {}}), gang)
 
 
-#: What templates and groups of pods may say beside their policy.
+#: Optional fields of pod group templates and PodGroups.
 OPTIONAL_FIELDS: dict[str, st.SearchStrategy[object]] = {
     "schedulingConstraints": CONSTRAINTS,
     "disruptionMode": MODES,
@@ -80,19 +80,19 @@ CONDITIONS = st.lists(
 
 
 def default_workload(obj: Object) -> Object:
-    """With what the server gives every Workload."""
+    """Add the defaults of a Workload."""
     apply_defaults(WORKLOAD, obj)
     return obj
 
 
 def default_group(obj: Object) -> Object:
-    """With what the server gives every group."""
+    """Add the defaults of a PodGroup."""
     apply_defaults(POD_GROUP, obj)
     return obj
 
 
 def workloads() -> ObjectStrategy:
-    """With templates of groups, or with a tree of them."""
+    """Draw a Workload with pod group templates or composite templates."""
     controller = {"controllerRef": CONTROLLER}
     flat = st.fixed_dictionaries({"podGroupTemplates": POD_GROUP_TEMPLATES}, optional=controller)
     tree = st.fixed_dictionaries(
@@ -105,7 +105,7 @@ def workloads() -> ObjectStrategy:
 
 
 def pod_groups() -> ObjectStrategy:
-    """Of a template or not, in a tree or not."""
+    """Draw a PodGroup, with or without template and parent."""
     reference = st.just({"workloadName": "w", "templateName": "worker"})
     spec = st.fixed_dictionaries(
         {"schedulingPolicy": policies("minCount")},

@@ -1,15 +1,21 @@
-"""What exists: kinds, schemas, defaults, rules, patches, selectors, quantities, errors.
+"""The Kubernetes API as pure values and functions: kinds, schemas, defaulting, validation, errors.
 
-    kinds.py, model.py   a row per kind, and what a kind means
-    rules/               what is wrong with an object
-    defaults/            what it gets without saying it
-    versions/            the forms that it is served in, and the one in which it is stored
-    owning/              who has said which field
-    printing/            what `kubectl get` shows of it
-    custom/, cel/        kinds that users define, and the language of their rules
-    schema.py, protobuf.py, openapi.py     what objects look like, on every wire
-    core.py, batch.py, scheduling.py ...   objects as readers use them, partial and frozen
+Every other package may use this one, and it imports none of them. It does no I/O apart from reading
+its package data, reads no clock and uses no randomness.
 
-The lowest room: pure values and functions that every other room may use and that use none of them.
-Reads no clock, does no I/O, draws no lots.
+    kinds.py, strategy.py         one row per kind, and how objects of a kind are processed
+    core.py, batch.py, scheduling.py, policy.py, rbac.py, coordination.py, resource_claims.py
+                                  frozen structs with the fields that our components read
+    readers.py                    which struct decodes which kind
+    meta.py, errors.py, wire.py   Key, Ref and ObjectMeta; API errors; requests and replies
+    definitions.py, schema.py, conform.py     schema data, access to it, pruning and type checks
+    openapi.py, protobuf.py       OpenAPI documents; protobuf request bodies
+    patch.py, selectors.py        patches; label and field selectors
+    quantity.py, resources.py, formats.py, regex.py, cron_schedule.py     values and their syntax
+    feature_gates.py, gated_fields.py         feature gates, and the fields that they guard
+    validation/, defaults/        validation and defaulting of each kind
+    conversion/                   served versions and the stored one; older field names
+    field_management/             managedFields and server-side apply
+    printing/                     the columns of `kubectl get`
+    custom_resources/, cel/       kinds defined by CustomResourceDefinitions, and their CEL rules
 """

@@ -1,11 +1,9 @@
-"""By what a Node is known as one of ours, and of which sort: an annotation and its values.
+"""Annotations of our own: the type of a node, and the resource usage of simulated containers.
 
-A Node without it is somebody else's: nobody here pretends to be its kubelet.
-
-What the containers of a pod are said to use: an annotation, for nodes that only pretend.
-
-`phalanx.dev/usage: cpu=250m,memory=1Gi` holds of each container. Read by the server for
-`kubectl top` and by the simulated kubelets, which turn away a pod whose word cannot be read.
+`phalanx.dev/node` marks the Nodes whose kubelet this process plays; Nodes without it belong to
+another kubelet. `phalanx.dev/usage: cpu=250m,memory=1Gi` is the usage of each container of a pod on
+a simulated node. The server reads it for `kubectl top`, and simulated kubelets reject a pod whose
+annotation cannot be parsed.
 """
 
 from __future__ import annotations
@@ -16,23 +14,21 @@ from functools import lru_cache
 from phalanx.api.quantity import BadQuantity, exact_value
 
 NODE_TYPE_ANNOTATION = "phalanx.dev/node"
-#: Nothing runs there; pods move through stages.
+#: No process runs; pods pass through their phases.
 SIMULATED_NODE_TYPE = "simulated"
-#: The commands of pods run there as processes of the machine.
+#: The pods' commands run as processes of the machine.
 PROCESS_NODE_TYPE = "process"
-
-
 USAGE_ANNOTATION = "phalanx.dev/usage"
-#: What is measured at all.
+#: The resources that usage is stated for.
 MEASURED_RESOURCES = ("cpu", "memory")
 
 
 class BadUsage(ValueError):
-    """The annotation says nothing that can be read."""
+    """The usage annotation cannot be parsed."""
 
 
 def parse_usage_annotation(annotations: Mapping[str, str]) -> Mapping[str, str]:
-    """What each container is said to use, by resource; what is not said is missing."""
+    """Return the usage of each container by resource, as far as the annotation states it."""
     text = annotations.get(USAGE_ANNOTATION, "")
     return _parse_usage(text) if text else {}
 

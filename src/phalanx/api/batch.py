@@ -1,8 +1,8 @@
-"""Job as its controller reads it. Partial and frozen, but for the template, which pods copy.
+"""Job and CronJob as their controllers read them, and the index lists of Indexed Jobs.
 
-The indexes of an indexed Job as it writes them: `0,2-4,7`, each once and rising.
-
-Read by the rules of Jobs (success policies, status) and by whoever counts their pods.
+The structs are partial and frozen; templates stay JSON, because pods and Jobs copy them. Index
+lists (`0,2-4,7`: unique and ascending) are read by the validation of Jobs and by the Job
+controller.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from typing import Any
 
 from msgspec import Struct
 
+from phalanx.api.kinds import JOB
 from phalanx.api.meta import Condition, ObjectMeta
 
 COMPLETE, FAILED, SUSPENDED = "Complete", "Failed", "Suspended"
-#: Said before the end, while pods are still to be counted.
+#: Set before the final condition, while terminated pods are still to be counted.
 FAILURE_TARGET, SUCCESS_CRITERIA_MET = "FailureTarget", "SuccessCriteriaMet"
-#: That its pods are scheduled one by one, because the objects that say otherwise cannot be used.
+#: The pods are scheduled one by one, because the Workload or PodGroup cannot be used.
 SCHEDULING_FALLBACK = "SchedulingFallback"
-#: The controller of Jobs that name none.
+#: The default of `spec.managedBy`.
 JOB_CONTROLLER = "kubernetes.io/job-controller"
-#: The name by which a Job asks for our controller on any API server.
+#: The value of `spec.managedBy` that selects our controller on any API server.
 OWN_JOB_CONTROLLER = "phalanx.dev/job-controller"
 
 
 class ExitCodes(Struct, frozen=True, rename="camel"):
-    """The exit codes that a rule is about, of one container or of any."""
+    """The exit codes that a pod failure rule matches, of one container or of any."""
 
     operator: str = "In"
     values: tuple[int, ...] = ()
@@ -34,14 +35,14 @@ class ExitCodes(Struct, frozen=True, rename="camel"):
 
 
 class ConditionPattern(Struct, frozen=True):
-    """A pod condition that a rule is about."""
+    """A pod condition that a pod failure rule matches."""
 
     type: str = ""
     status: str = "True"
 
 
 class FailureRule(Struct, frozen=True, rename="camel"):
-    """What to do about a failed pod of some sort."""
+    """A pod failure rule: its action, and the failed pods that it matches."""
 
     action: str = "Count"
     on_exit_codes: ExitCodes | None = None
@@ -49,26 +50,26 @@ class FailureRule(Struct, frozen=True, rename="camel"):
 
 
 class FailurePolicy(Struct, frozen=True):
-    """Rules of which the first that fits counts."""
+    """A pod failure policy; the first matching rule applies."""
 
     rules: tuple[FailureRule, ...] = ()
 
 
 class SuccessRule(Struct, frozen=True, rename="camel"):
-    """Which indexes, or how many, must have succeeded."""
+    """The indexes, or the number of indexes, that must have succeeded."""
 
     succeeded_indexes: str | None = None
     succeeded_count: int | None = None
 
 
 class SuccessPolicy(Struct, frozen=True):
-    """Rules of which any makes the Job a success."""
+    """A success policy; one matching rule completes the Job."""
 
     rules: tuple[SuccessRule, ...] = ()
 
 
 class JobSpec(Struct, frozen=True, rename="camel"):
-    """What the Job asks for."""
+    """The spec of a Job."""
 
     parallelism: int = 1
     completions: int | None = None
@@ -90,35 +91,35 @@ class JobSpec(Struct, frozen=True, rename="camel"):
 
     @property
     def is_indexed(self) -> bool:
-        """Whether every pod has a number."""
+        """Whether each pod has a completion index."""
         return self.completion_mode == "Indexed"
 
     @property
     def restarts_in_place(self) -> bool:
-        """Whether containers are started again in their pod."""
+        """Whether the kubelet restarts failed containers in their pod."""
         return bool(self.template.get("spec", {}).get("restartPolicy") == "OnFailure")
 
     @property
     def replaces_failed_only(self) -> bool:
-        """Whether a pod that is on its way out is replaced only when it has ended."""
+        """Whether a terminating pod is replaced only after it has failed."""
         return self.pod_replacement_policy == "Failed"
 
 
 class UncountedTerminatedPods(Struct, frozen=True):
-    """Pods that have ended, by uid, and are still to be counted."""
+    """The uids of terminated pods that are not in the counters yet."""
 
     succeeded: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
 
 
 class JobCondition(Condition, frozen=True, rename="camel"):
-    """One observation about a Job; it also says when that was last made."""
+    """A condition of a Job, with its last probe time."""
 
     last_probe_time: str | None = None
 
 
 class JobStatus(Struct, frozen=True, rename="camel"):
-    """What has come of the Job so far."""
+    """The status of a Job."""
 
     conditions: tuple[JobCondition, ...] = ()
     start_time: str | None = None
@@ -134,35 +135,35 @@ class JobStatus(Struct, frozen=True, rename="camel"):
 
 
 class Job(Struct, frozen=True):
-    """Pods that run to their end."""
+    """A Job."""
 
     metadata: ObjectMeta
     spec: JobSpec = JobSpec()
     status: JobStatus = JobStatus()
 
     def true_condition(self, kind: str) -> JobCondition | None:
-        """A condition that holds."""
+        """Return the condition of a type if its status is True."""
         held = (c for c in self.status.conditions if c.type == kind and c.status == "True")
         return next(held, None)
 
     @property
     def is_finished(self) -> bool:
-        """Whether it is over, for better or worse."""
+        """Whether the Job is complete or failed."""
         return self.true_condition(COMPLETE) is not None or self.true_condition(FAILED) is not None
 
 
-#: First and last of a run of indexes.
+#: First and last index of an interval.
 IndexInterval = tuple[int, int]
 
 _MATCH_INTEGER = re.compile(r"[+-]?\d{1,18}").fullmatch
 
 
 class BadIndexes(ValueError):
-    """The text names no indexes, or some that there are not."""
+    """The text is not an index list, or has an index that the Job has not."""
 
 
 def parse_indexes(text: str, completions: int) -> list[IndexInterval]:
-    """The runs of a text, all below the number of completions. Raises BadIndexes."""
+    """Parse an index list to intervals below the number of completions. Raises BadIndexes."""
     runs: list[IndexInterval] = []
     for part in text.split(",") if text else ():
         first, last = _parse_interval(part, completions)
@@ -173,12 +174,12 @@ def parse_indexes(text: str, completions: int) -> list[IndexInterval]:
 
 
 def count_indexes(runs: list[IndexInterval]) -> int:
-    """How many indexes there are in runs."""
+    """Return the number of indexes in intervals."""
     return sum(last - first + 1 for first, last in runs)
 
 
 def first_shared_index(some: list[IndexInterval], others: list[IndexInterval]) -> int | None:
-    """The first index that is in both."""
+    """Return the first index that two lists share, if any."""
     mine, theirs = 0, 0
     while mine < len(some) and theirs < len(others):
         (first, last), (start, end) = some[mine], others[theirs]
@@ -211,3 +212,43 @@ def _parse_index(text: str, completions: int) -> int:
 
 def _order_error(previous: int, current: int) -> BadIndexes:
     return BadIndexes(f"non-increasing order, previous: {previous}, current: {current}")
+
+
+class JobReference(Struct, frozen=True, rename="camel"):
+    """An active Job in the status of a CronJob."""
+
+    api_version: str = JOB.api_version
+    kind: str = JOB.name
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+
+class CronJobSpec(Struct, frozen=True, rename="camel"):
+    """The spec of a CronJob."""
+
+    schedule: str = ""
+    time_zone: str | None = None
+    starting_deadline_seconds: int | None = None
+    concurrency_policy: str = "Allow"
+    suspend: bool = False
+    job_template: dict[str, Any] = {}
+    successful_jobs_history_limit: int | None = None
+    failed_jobs_history_limit: int | None = None
+
+
+class CronJobStatus(Struct, frozen=True, rename="camel"):
+    """The status of a CronJob."""
+
+    active: tuple[JobReference, ...] = ()
+    last_schedule_time: str | None = None
+    last_successful_time: str | None = None
+
+
+class CronJob(Struct, frozen=True):
+    """A CronJob."""
+
+    metadata: ObjectMeta
+    spec: CronJobSpec = CronJobSpec()
+    status: CronJobStatus = CronJobStatus()

@@ -1,11 +1,12 @@
-"""Make a JSON object conform to its definition: one walk, in place, by compiled closures.
+"""Conform: prune, check and canonicalise a JSON object by its definition, in place.
 
-The walk prunes unknown fields, drops what says nothing (nulls, empty lists and maps, texts and
-numbers that vanish), brings quantities and times into their canonical form and refuses values of a
-wrong type. It adds nothing: that is what `defaults/` does. Called through `schema.Schema.conform`.
+One walk by compiled closures prunes unknown fields, drops empty values (nulls, empty lists and
+maps, strings and numbers that Go omits), brings quantities and times into canonical form, and
+raises Malformed for a value of a wrong type. It adds nothing: `defaults/` does. Called through
+`schema.Schema.conform`.
 
-Paths are worked out only when there is something to say: of a misfit while its exception rises, of
-unknown fields by looking for the object that holds them.
+Paths are computed only when needed: of a wrong type while its exception propagates, of unknown
+fields by searching for the object that holds them.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ from phalanx.api.quantity import BadQuantity, canonical_quantity
 from phalanx.api.wire import Object
 
 _DATE_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
-#: Moments whose text is remembered: of all objects that are written in a second many tell of it.
+#: The number of cached timestamps: many objects of one second have the same.
 _TIME_CACHE_SIZE = 256
 _JSON_NAMES = {str: "string", bool: "bool", int: "number", float: "number", list: "array"}
 
 
 class _Dropped:
-    """What a check returns when the field is to be left out."""
+    """The result of a check whose field is to be removed."""
 
 
 _DROPPED = _Dropped()
 
 
 class Malformed(ValueError):
-    """A value that its definition cannot hold. The text is the one that clients know."""
+    """A value has the wrong type; the message is that of Kubernetes."""
 
     def __init__(self, message: str, go_type: str = "") -> None:
         super().__init__(message)
@@ -45,14 +46,14 @@ class Malformed(ValueError):
         self._path_steps: list[str] = []
 
     def prefix_path(self, step: str, struct: str = "") -> Malformed:
-        """The same, seen from one level higher: below `.field` of a struct, `[0]` or `[key]`."""
+        """Add the step from the parent: `.field` of a struct, `[0]` or `[key]`."""
         self._path_steps.append(step)
         self._struct = self._struct or struct.rpartition(".")[2]
         return self
 
     @property
     def path(self) -> str:
-        """Where it is: `spec.containers[0].image`."""
+        """The path of the value: `spec.containers[0].image`."""
         return "".join(reversed(self._path_steps)).removeprefix(".")
 
     def __str__(self) -> str:
@@ -65,31 +66,31 @@ class Malformed(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ConformResult:
-    """What a walk found: unknown fields, in their order."""
+    """The unknown fields that were pruned, in order."""
 
     unknown_fields: tuple[str, ...]
 
 
-#: The unknown fields that a walk has found: the objects that hold them, and their names.
+#: The unknown fields of a walk: the objects that hold them, and their names.
 _UnknownFields = list[tuple[Object, str]]
 _Check = Callable[[Any, _UnknownFields], Any]
 
 
 def conform(name: str, value: Object) -> ConformResult:
-    """Make an object conform to a definition."""
-    strays: _UnknownFields = []
+    """Make an object conform to a definition, in place. Raises Malformed."""
+    unknown_fields: _UnknownFields = []
     try:
-        _definition_check(name)(value, strays)
+        _definition_check(name)(value, unknown_fields)
     except RecursionError:
         raise Malformed("exceeded max depth") from None
-    unknown = tuple(_find_path(value, holder, key) for holder, key in strays)
-    for holder, key in strays:
+    paths = tuple(_find_path(value, holder, key) for holder, key in unknown_fields)
+    for holder, key in unknown_fields:
         holder.pop(key, None)
-    return ConformResult(unknown)
+    return ConformResult(paths)
 
 
 def _find_path(root: Any, holder: Object, key: str) -> str:
-    """Where an object that is somewhere below the root has a key."""
+    """Return the path of a key of an object that is somewhere below the root."""
     todo: list[tuple[str, Any]] = [("", root)]
     for path, value in todo:
         if value is holder:
@@ -108,19 +109,19 @@ def _wrong_type(value: Any, wanted: str) -> Malformed:
 # ------------------------------------------------------------------------------------- scalars
 
 
-def _check_string(value: Any, strays: _UnknownFields) -> Any:
+def _check_string(value: Any, unknown_fields: _UnknownFields) -> Any:
     if value.__class__ is not str:
         raise _wrong_type(value, "string")
     return value
 
 
-def _check_bool(value: Any, strays: _UnknownFields) -> Any:
+def _check_bool(value: Any, unknown_fields: _UnknownFields) -> Any:
     if value.__class__ is not bool:
         raise _wrong_type(value, "bool")
     return value
 
 
-def _check_number(value: Any, strays: _UnknownFields) -> Any:
+def _check_number(value: Any, unknown_fields: _UnknownFields) -> Any:
     if value.__class__ is not float and value.__class__ is not int:
         raise _wrong_type(value, "float64")
     return value
@@ -129,7 +130,7 @@ def _check_number(value: Any, strays: _UnknownFields) -> Any:
 def _integer_check(name: str, bits: int) -> _Check:
     low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
 
-    def check(value: Any, strays: _UnknownFields) -> Any:
+    def check(value: Any, unknown_fields: _UnknownFields) -> Any:
         if value.__class__ is int and low <= value <= high:
             return value
         if value.__class__ is int or value.__class__ is float:
@@ -142,11 +143,11 @@ def _integer_check(name: str, bits: int) -> _Check:
 _check_int32 = _integer_check("int32", 32)
 
 
-def _check_int_or_string(value: Any, strays: _UnknownFields) -> Any:
-    return value if value.__class__ is str else _check_int32(value, strays)
+def _check_int_or_string(value: Any, unknown_fields: _UnknownFields) -> Any:
+    return value if value.__class__ is str else _check_int32(value, unknown_fields)
 
 
-def _check_quantity(value: Any, strays: _UnknownFields) -> Any:
+def _check_quantity(value: Any, unknown_fields: _UnknownFields) -> Any:
     kind = value.__class__
     if kind is not str and kind is not int and kind is not float:
         raise _wrong_type(value, "resource.Quantity")
@@ -156,8 +157,8 @@ def _check_quantity(value: Any, strays: _UnknownFields) -> Any:
         raise Malformed(str(error)) from None
 
 
-def _check_bytes(value: Any, strays: _UnknownFields) -> Any:
-    _check_string(value, strays)
+def _check_bytes(value: Any, unknown_fields: _UnknownFields) -> Any:
+    _check_string(value, unknown_fields)
     try:
         binascii.a2b_base64(value.translate({10: None, 13: None}), strict_mode=True)
     except (binascii.Error, ValueError):
@@ -174,8 +175,8 @@ def _parse_time(value: str, layout: str) -> datetime:
     raise Malformed(f'parsing time "{value}" as "{layout}": cannot parse "{value}"')
 
 
-def _check_time(value: Any, strays: _UnknownFields) -> Any:
-    return _canonical_second(_check_string(value, strays))
+def _check_time(value: Any, unknown_fields: _UnknownFields) -> Any:
+    return _canonical_second(_check_string(value, unknown_fields))
 
 
 @lru_cache(maxsize=_TIME_CACHE_SIZE)
@@ -184,32 +185,31 @@ def _canonical_second(value: str) -> str:
     return _format_time(moment, "seconds")
 
 
-def _check_microtime(value: Any, strays: _UnknownFields) -> Any:
+def _check_microtime(value: Any, unknown_fields: _UnknownFields) -> Any:
     layout = "2006-01-02T15:04:05.000000Z07:00"
-    moment = _parse_time(_check_string(value, strays), layout)
+    moment = _parse_time(_check_string(value, unknown_fields), layout)
     if value[19] != "." or not value[20:26].isdigit() or value[26:27].isdigit():
         raise Malformed(f'parsing time "{value}" as "{layout}": cannot parse "{value[19:]}"')
     return _format_time(moment, "microseconds")
 
 
 def _format_time(moment: datetime, precision: str) -> str:
-    """With all four digits of the year, also of the first ones."""
     return moment.replace(tzinfo=None).isoformat(timespec=precision) + "Z"
 
 
-def _check_object(value: Any, strays: _UnknownFields) -> Any:
+def _check_object(value: Any, unknown_fields: _UnknownFields) -> Any:
     if value.__class__ is not dict:
         raise _wrong_type(value, "object")
-    return _accept_any(value, strays)
+    return _accept_any(value, unknown_fields)
 
 
-def _accept_any(value: Any, strays: _UnknownFields) -> Any:
+def _accept_any(value: Any, unknown_fields: _UnknownFields) -> Any:
     return value
 
 
 @dataclass(frozen=True, slots=True)
 class _Scalar:
-    """How a scalar is checked, what null is in a list or map, and the type that suffices."""
+    """The check of a scalar, its zero value for null items, and the type that needs no check."""
 
     check: _Check
     zero: Any
@@ -238,7 +238,7 @@ _COMPILED: dict[str, _Check] = {}
 
 
 def _definition_check(name: str) -> _Check:
-    """The check of a definition, made when it is first needed."""
+    """Return the check of a definition, compiled at its first use."""
     if name not in _COMPILED:
         node = definition(name)
         _COMPILED[name] = (
@@ -248,14 +248,14 @@ def _definition_check(name: str) -> _Check:
 
 
 def _type_name(node: SchemaNode) -> str:
-    """The scalar or reference of a node, "" if it is a list or a map; scalars behind references."""
+    """Return the scalar or struct of a node, through references; "" for lists and maps."""
     kind: str = node if isinstance(node, str) else node.get("t", "")
     target = definition(kind) if is_reference(kind) else kind
     return target if isinstance(target, str) else kind
 
 
 def _node_check(node: SchemaNode, empty: _Dropped | None = None) -> _Check:
-    """The check of a node. It returns `empty` for an empty list or map, or keeps it if None."""
+    """Return the check of a node; for an empty list or map the check returns `empty`, if given."""
     if kind := _type_name(node):
         return _definition_check(kind) if is_reference(kind) else _SCALARS[kind].check
     assert isinstance(node, dict)
@@ -280,7 +280,7 @@ def _go_type(node: SchemaNode) -> str:
 
 
 def _struct_check(name: str, node: dict[str, Any]) -> _Check:
-    """A struct. Its fields are compiled at its first use, so that definitions may be recursive."""
+    """Return the check of a struct. Its fields compile at first use: structs may be recursive."""
     checks: dict[str, _Check] = {}
     plain: dict[str, type | None] = {}
     wanted = _go_type(name)
@@ -289,7 +289,7 @@ def _struct_check(name: str, node: dict[str, Any]) -> _Check:
         plain.update((key, _plain_type(inner)) for key, inner in node["p"].items())
         checks.update((key, _field_check(node, key)) for key in node["p"])
 
-    def check_struct(value: Any, strays: _UnknownFields) -> Any:
+    def check_struct(value: Any, unknown_fields: _UnknownFields) -> Any:
         if value.__class__ is not dict:
             raise _wrong_type(value, wanted)
         if not checks:
@@ -302,9 +302,9 @@ def _struct_check(name: str, node: dict[str, Any]) -> _Check:
                     continue
                 check = checks.get(key)
                 if check is None:
-                    strays.append((value, key))
+                    unknown_fields.append((value, key))
                     continue
-                result = _DROPPED if inner is None else check(inner, strays)
+                result = _DROPPED if inner is None else check(inner, unknown_fields)
                 if result is inner:
                     continue
                 if result is not _DROPPED:
@@ -324,7 +324,7 @@ def _struct_check(name: str, node: dict[str, Any]) -> _Check:
 
 
 def _field_check(struct: dict[str, Any], key: str) -> _Check:
-    """The check of a field: what says nothing goes, unless the field is required."""
+    """Return the check of a field, which drops empty values unless the field is required."""
     node: SchemaNode = struct["p"][key]
     if key in struct.get("r", ()) or not _is_dropped_when_empty(struct, key):
         return _node_check(node)
@@ -332,14 +332,16 @@ def _field_check(struct: dict[str, Any], key: str) -> _Check:
         return _node_check(node, _DROPPED)
     check = _node_check(node)
 
-    def optional(value: Any, strays: _UnknownFields) -> Any:
-        return check(value, strays) or _DROPPED
+    def optional(value: Any, unknown_fields: _UnknownFields) -> Any:
+        return check(value, unknown_fields) or _DROPPED
 
     return optional
 
 
 def _is_dropped_when_empty(struct: dict[str, Any], key: str) -> bool:
-    """Lists and maps vanish when empty, texts unless told otherwise, numbers only when told."""
+    """Whether Go omits an empty value: lists and maps yes, strings unless in "n", others if in
+    "z".
+    """
     kind = _type_name(struct["p"][key])
     if kind == "string":
         return key not in struct.get("n", ())
@@ -350,7 +352,7 @@ def _list_check(node: SchemaNode, empty: _Dropped | None) -> _Check:
     check, plain, zero = _node_check(node), _plain_type(node), _zero_value(node)
     wanted = f"[]{_go_type(node)}"
 
-    def check_list(value: Any, strays: _UnknownFields) -> Any:
+    def check_list(value: Any, unknown_fields: _UnknownFields) -> Any:
         if value.__class__ is not list:
             raise _wrong_type(value, wanted)
         at = 0
@@ -358,7 +360,7 @@ def _list_check(node: SchemaNode, empty: _Dropped | None) -> _Check:
             for at, item in enumerate(value):
                 if item.__class__ is plain:
                     continue
-                result = _copy_zero(zero) if item is None else check(item, strays)
+                result = _copy_zero(zero) if item is None else check(item, unknown_fields)
                 if result is not item:
                     value[at] = result
         except Malformed as error:
@@ -372,7 +374,7 @@ def _map_check(node: SchemaNode, empty: _Dropped | None) -> _Check:
     check, plain, zero = _node_check(node), _plain_type(node), _zero_value(node)
     wanted = f"map[string]{_go_type(node)}"
 
-    def check_map(value: Any, strays: _UnknownFields) -> Any:
+    def check_map(value: Any, unknown_fields: _UnknownFields) -> Any:
         if value.__class__ is not dict:
             raise _wrong_type(value, wanted)
         key = ""
@@ -380,7 +382,7 @@ def _map_check(node: SchemaNode, empty: _Dropped | None) -> _Check:
             for key, item in value.items():
                 if item.__class__ is plain:
                     continue
-                result = _copy_zero(zero) if item is None else check(item, strays)
+                result = _copy_zero(zero) if item is None else check(item, unknown_fields)
                 if result is not item:
                     value[key] = result
         except Malformed as error:

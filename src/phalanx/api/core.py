@@ -1,4 +1,4 @@
-"""Pod and Node as the scheduler, the nodes and the room ledger read them. Partial and frozen."""
+"""Pod, Node and other core kinds as our components read them. Partial and frozen."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from msgspec.structs import force_setattr, replace
 
 from phalanx.api.meta import Condition, Key, ObjectMeta, new_key
 
-#: Phases that a pod never leaves; such a pod takes no room.
+#: The final phases; a pod in one of them occupies no resources.
 TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
-#: The scheduler of pods that name no other.
+#: The default of `spec.schedulerName`.
 DEFAULT_SCHEDULER = "default-scheduler"
 
 
@@ -21,19 +21,19 @@ P = TypeVar("P")
 
 @lru_cache(maxsize=1024)
 def _deduplicate(parts: P) -> P:
-    """Of equal parts the ones that came first: many pods say the same, and it is kept once."""
+    """Return the first of equal tuples, so that equal parts of many pods occupy memory once."""
     return parts
 
 
 class ResourceRequirements(Struct, frozen=True, rename="camel"):
-    """What a container asks for and may use, in quantities."""
+    """The requests and limits of a container, as quantities."""
 
     requests: dict[str, str | int | float] = {}
     limits: dict[str, str | int | float] = {}
 
 
 class ContainerPort(Struct, frozen=True, rename="camel"):
-    """A port, of interest only when it is one of the node's."""
+    """A port of a container; only host ports matter here."""
 
     container_port: int = 0
     host_port: int = 0
@@ -52,7 +52,7 @@ class Container(Struct, frozen=True, rename="camel"):
 
 
 class Toleration(Struct, frozen=True, rename="camel"):
-    """A taint that the pod does not mind, for some seconds or for ever."""
+    """A tolerated taint, for some seconds or without limit."""
 
     key: str = ""
     operator: str = "Equal"
@@ -62,7 +62,7 @@ class Toleration(Struct, frozen=True, rename="camel"):
 
 
 class PodSchedulingGate(Struct, frozen=True):
-    """A reason not to schedule yet, put there by somebody else."""
+    """A reason not to schedule the pod yet, set by another controller."""
 
     name: str = ""
 
@@ -74,13 +74,13 @@ class SchedulingGroup(Struct, frozen=True, rename="camel"):
 
 
 class ImageVolume(Struct, frozen=True, rename="camel"):
-    """An image whose files are mounted."""
+    """An image that is mounted as a volume."""
 
     reference: str = ""
 
 
 class PodVolume(Struct, frozen=True, rename="camel"):
-    """A volume, of interest only when it needs a claim to be bound, or is an image."""
+    """A volume; only claims and images matter here."""
 
     name: str = ""
     persistent_volume_claim: dict[str, object] | None = None
@@ -89,7 +89,7 @@ class PodVolume(Struct, frozen=True, rename="camel"):
 
 
 class PodResourceClaim(Struct, frozen=True, rename="camel"):
-    """A resource claim that a pod or a group refers to, or the template that its own is made of."""
+    """An entry of `resourceClaims` of a Pod or PodGroup: a claim, or a template for one."""
 
     name: str = ""
     resource_claim_name: str = ""
@@ -97,14 +97,14 @@ class PodResourceClaim(Struct, frozen=True, rename="camel"):
 
 
 class PodResourceClaimStatus(Struct, frozen=True, rename="camel"):
-    """The claim that was made for one that is referred to by a template."""
+    """The claim that was created from the template of an entry."""
 
     name: str = ""
     resource_claim_name: str = ""
 
 
 class NodeRequirement(Struct, frozen=True):
-    """One condition on a label or field of a node."""
+    """One requirement on a label or field of a node."""
 
     key: str = ""
     operator: str = ""
@@ -112,34 +112,34 @@ class NodeRequirement(Struct, frozen=True):
 
 
 class NodeTerm(Struct, frozen=True, rename="camel"):
-    """Conditions on a node that must all hold; without any it holds for none."""
+    """Requirements on a node that must all hold; an empty term matches no node."""
 
     match_expressions: tuple[NodeRequirement, ...] = ()
     match_fields: tuple[NodeRequirement, ...] = ()
 
 
 class NodeSelector(Struct, frozen=True, rename="camel"):
-    """Terms of which one must hold."""
+    """Terms of which at least one must match."""
 
     node_selector_terms: tuple[NodeTerm, ...] = ()
 
 
 class PreferredNodeTerm(Struct, frozen=True):
-    """A term that had better hold."""
+    """A preferred term with its weight."""
 
     weight: int = 0
     preference: NodeTerm = NodeTerm()
 
 
 class NodeAffinity(Struct, frozen=True, rename="camel"):
-    """Which nodes a pod insists on, and which it prefers."""
+    """Required and preferred node terms."""
 
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
     preferred_during_scheduling_ignored_during_execution: tuple[PreferredNodeTerm, ...] = ()
 
 
 class PodAffinityTerm(Struct, frozen=True, rename="camel"):
-    """Other pods, by labels and namespace, and the domain to share with them or not."""
+    """Other pods, by labels and namespace, and the topology domain to share or avoid."""
 
     topology_key: str = ""
     label_selector: dict[str, Any] | None = None
@@ -150,21 +150,21 @@ class PodAffinityTerm(Struct, frozen=True, rename="camel"):
 
 
 class WeightedPodAffinityTerm(Struct, frozen=True, rename="camel"):
-    """A term that had better hold."""
+    """A preferred pod affinity term with its weight."""
 
     weight: int = 0
     pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
 
 
 class PodAffinity(Struct, frozen=True, rename="camel"):
-    """Which pods a pod insists on being near (or far from), and which it prefers."""
+    """Required and preferred terms of pod affinity or anti-affinity."""
 
     required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] = ()
     preferred_during_scheduling_ignored_during_execution: tuple[WeightedPodAffinityTerm, ...] = ()
 
 
 class Affinity(Struct, frozen=True, rename="camel"):
-    """Where a pod wants to be, or not to be."""
+    """Node affinity, pod affinity and pod anti-affinity."""
 
     node_affinity: NodeAffinity | None = None
     pod_affinity: PodAffinity | None = None
@@ -172,7 +172,7 @@ class Affinity(Struct, frozen=True, rename="camel"):
 
 
 class TopologySpreadConstraint(Struct, frozen=True, rename="camel"):
-    """A wish for even spreading over domains."""
+    """A constraint on the even spreading of pods over topology domains."""
 
     topology_key: str = ""
     when_unsatisfiable: str = "DoNotSchedule"
@@ -185,7 +185,7 @@ class TopologySpreadConstraint(Struct, frozen=True, rename="camel"):
 
 
 class PodSpec(Struct, frozen=True, rename="camel"):
-    """What the pod asks for."""
+    """The spec of a pod."""
 
     node_name: str = ""
     scheduler_name: str = DEFAULT_SCHEDULER
@@ -210,20 +210,20 @@ class PodSpec(Struct, frozen=True, rename="camel"):
 
 
 class ContainerStateTerminated(Struct, frozen=True, rename="camel"):
-    """How a container ended."""
+    """How a container terminated."""
 
     exit_code: int = 0
     finished_at: str | None = None
 
 
 class ContainerState(Struct, frozen=True):
-    """How a container is; of interest once it has ended."""
+    """The state of a container; only termination matters here."""
 
     terminated: ContainerStateTerminated | None = None
 
 
 class ContainerStatus(Struct, frozen=True, rename="camel"):
-    """What was seen of a container."""
+    """The status of a container."""
 
     name: str = ""
     restart_count: int = 0
@@ -231,7 +231,7 @@ class ContainerStatus(Struct, frozen=True, rename="camel"):
 
 
 class PodStatus(Struct, frozen=True, rename="camel"):
-    """What was seen of the pod."""
+    """The status of a pod."""
 
     phase: str = "Pending"
     conditions: tuple[Condition, ...] = ()
@@ -247,7 +247,7 @@ class PodStatus(Struct, frozen=True, rename="camel"):
 
 
 class Pod(Struct, frozen=True):
-    """A pod."""
+    """A Pod."""
 
     metadata: ObjectMeta
     spec: PodSpec = PodSpec()
@@ -255,7 +255,7 @@ class Pod(Struct, frozen=True):
 
     @property
     def group(self) -> Key | None:
-        """The PodGroup that it belongs to, if any."""
+        """The PodGroup of the pod, if it has one."""
         group = self.spec.scheduling_group
         if group is None:
             return None
@@ -263,29 +263,29 @@ class Pod(Struct, frozen=True):
 
     @property
     def is_daemon(self) -> bool:
-        """Whether it would come back at once on its own node."""
+        """Whether a DaemonSet owns the pod, and would recreate it on the same node."""
         return any(one.kind == "DaemonSet" for one in self.metadata.owner_references)
 
     @property
     def without_group(self) -> Pod:
-        """The same pod, as if it belonged to no group."""
+        """The same pod without its scheduling group."""
         if self.spec.scheduling_group is None:
             return self
         return replace(self, spec=replace(self.spec, scheduling_group=None))
 
     @property
     def is_terminal(self) -> bool:
-        """Whether it has run to its end, for better or worse."""
+        """Whether the pod has succeeded or failed."""
         return self.status.phase in TERMINAL_PHASES
 
     @property
     def occupied_node(self) -> str:
-        """The node whose room it takes: where it is bound, until it has ended."""
+        """The node whose resources the pod occupies: its node until it is terminal, else ""."""
         return "" if self.is_terminal else self.spec.node_name
 
 
 class Taint(Struct, frozen=True, rename="camel"):
-    """A mark on a node that keeps pods away."""
+    """A taint of a node."""
 
     key: str = ""
     value: str = ""
@@ -293,21 +293,21 @@ class Taint(Struct, frozen=True, rename="camel"):
 
 
 class NodeSpec(Struct, frozen=True, rename="camel"):
-    """What an administrator says about the node."""
+    """The spec of a node."""
 
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
 
 
 class ContainerImage(Struct, frozen=True, rename="camel"):
-    """A container image that the node has, under all its names."""
+    """A container image on a node, under all its names."""
 
     names: tuple[str, ...] = ()
     size_bytes: int = 0
 
 
 class NodeStatus(Struct, frozen=True, rename="camel"):
-    """What the node says about itself."""
+    """The status of a node."""
 
     allocatable: dict[str, str | int | float] = {}
     conditions: tuple[Condition, ...] = ()
@@ -315,7 +315,7 @@ class NodeStatus(Struct, frozen=True, rename="camel"):
 
 
 class Node(Struct, frozen=True):
-    """A machine."""
+    """A Node."""
 
     metadata: ObjectMeta
     spec: NodeSpec = NodeSpec()
@@ -323,13 +323,25 @@ class Node(Struct, frozen=True):
 
 
 class ServiceSpec(Struct, frozen=True):
-    """Whom the service leads to; of interest because its pods are spread."""
+    """The selector of a Service, for default topology spreading."""
 
     selector: dict[str, str] = {}
 
 
 class Service(Struct, frozen=True):
-    """A name for some pods."""
+    """A Service."""
 
     metadata: ObjectMeta
     spec: ServiceSpec = ServiceSpec()
+
+
+class Namespace(Struct, frozen=True):
+    """A Namespace."""
+
+    metadata: ObjectMeta
+
+
+class ServiceAccount(Struct, frozen=True):
+    """A ServiceAccount."""
+
+    metadata: ObjectMeta

@@ -1,11 +1,11 @@
-"""Schedules of CronJobs: five fields of numbers, names, ranges and steps, or a word such as @daily.
+"""Schedules of CronJobs: five cron fields, or a name such as @daily.
 
     minute  hour  day of month  month  day of week
-    */15    8-18  *             *      mon-fri          every quarter of an office hour
+    */15    8-18  *             *      mon-fri          every 15 minutes in working hours
 
-`parse` gives the moments that a text allows, field by field; `occurrences` are these moments on the
-clocks of a time zone. Days are chosen as cron does: where both day fields are restricted, either of
-them suffices. What the clocks skip in spring is left out, what they repeat in autumn comes twice.
+`parse_schedule` returns the allowed values of each field; `occurrences` yields the times of a
+schedule in a time zone. As in cron, a day matches if either day field matches where both are
+restricted. Local times that a daylight saving change skips do not occur; repeated ones occur twice.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Final
 
 
 class BadSchedule(ValueError):
-    """The text is no schedule. The words are those that clients know."""
+    """The text is not a schedule; the message is that of Kubernetes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """The values that a field may have, and their names."""
+    """The range of a cron field, and the names of its values."""
 
     low: int
     high: int
@@ -63,17 +63,17 @@ _SECONDS_PER_UNIT: Final = {
     "μs": Fraction(1, 10**6), "ms": Fraction(1, 1000), "s": Fraction(1), "m": Fraction(60),
     "h": Fraction(3600),
 }  # fmt: skip
-#: Years without an occurrence after which there is none, and a moment that comes too late anyhow.
+#: The search for the next occurrence ends after so many years, or at this time.
 _MAX_YEARS, _MAX_TIME = 5, 250_000_000_000
-#: Durations are counted in nanoseconds of 63 bits; no text of more characters is one.
+#: Go counts durations in 63-bit nanoseconds; no longer text is a duration.
 _MAX_DURATION_SECONDS, _MAX_DURATION_LENGTH = 2**63 // 10**9, 100
 
 
 @dataclass(frozen=True, slots=True)
 class CronSchedule:
-    """When something is to happen: the allowed values of each field, or a fixed distance.
+    """The allowed values of each cron field, or a fixed interval.
 
-    `any_day` and `any_weekday` say that the field was not restricted at all.
+    `any_day` and `any_weekday` say that the field is not restricted.
     """
 
     minutes: frozenset[int] = frozenset()
@@ -86,14 +86,16 @@ class CronSchedule:
     every: timedelta | None = None
 
     def has_day(self, day: datetime) -> bool:
-        """Whether something happens on the day of a moment, provided that it does in its month."""
-        of_month = day.day in self.days
-        of_week = day.isoweekday() % 7 in self.weekdays
-        return of_month and of_week if self.any_day or self.any_weekday else of_month or of_week
+        """Whether the schedule matches the day of a time whose month matches."""
+        matches_day = day.day in self.days
+        matches_weekday = day.isoweekday() % 7 in self.weekdays
+        if self.any_day or self.any_weekday:
+            return matches_day and matches_weekday
+        return matches_day or matches_weekday
 
 
 def parse_schedule(text: str) -> CronSchedule:
-    """The schedule that a text means. Raises BadSchedule."""
+    """Parse a schedule. Raises BadSchedule."""
     if match := _ZONE.fullmatch(text):
         text = match[2]
     if text.startswith(_EVERY):
@@ -108,11 +110,19 @@ def parse_schedule(text: str) -> CronSchedule:
         raise BadSchedule(f"expected exactly {len(_FIELDS)} fields, {found}")
     minutes, hours, days, months, weekdays = map(_parse_field, parts, _FIELDS)
     any_day, any_weekday = _is_unrestricted(parts[2]), _is_unrestricted(parts[4])
-    return CronSchedule(minutes, hours, days, months, weekdays, any_day, any_weekday)
+    return CronSchedule(
+        minutes,
+        hours,
+        days,
+        months=months,
+        weekdays=weekdays,
+        any_day=any_day,
+        any_weekday=any_weekday,
+    )
 
 
 def occurrences(schedule: CronSchedule, after: float, zone: tzinfo) -> Iterator[float]:
-    """The moments of a schedule after another one, in seconds since the epoch."""
+    """Yield the times of a schedule after a time, in seconds since the epoch."""
     moment = _next_occurrence(schedule, float(int(after)), zone)
     while moment is not None:
         yield moment
@@ -122,20 +132,20 @@ def occurrences(schedule: CronSchedule, after: float, zone: tzinfo) -> Iterator[
 def last_occurrence(
     schedule: CronSchedule, after: float, until: float, zone: tzinfo
 ) -> float | None:
-    """The latest moment of a schedule after one moment and not after another."""
+    """Return the latest time of a schedule in (after, until], if there is one."""
     if schedule.every is not None:
         step, first = schedule.every.total_seconds(), float(int(after))
         steps = (until - first) // step
         return first + steps * step if steps > 0 else None
 
-    def sees_none(second: int) -> bool:
-        ahead = _next_occurrence(schedule, second, zone)
-        return ahead is None or ahead > until
+    def has_none_after(second: int) -> bool:
+        following = _next_occurrence(schedule, second, zone)
+        return following is None or following > until
 
     seconds = range(int(after), int(until))
-    # Whoever looks ahead from later and later sees none from some second on.
-    blind = bisect_left(seconds, True, key=sees_none)
-    return _next_occurrence(schedule, seconds[blind - 1], zone) if blind else None
+    # Bisection: from some second on, no occurrence follows before `until`.
+    first = bisect_left(seconds, True, key=has_none_after)
+    return _next_occurrence(schedule, seconds[first - 1], zone) if first else None
 
 
 def _next_occurrence(schedule: CronSchedule, after: float, zone: tzinfo) -> float | None:
@@ -160,7 +170,7 @@ def _next_occurrence(schedule: CronSchedule, after: float, zone: tzinfo) -> floa
 
 
 def _is_unrestricted(part: str) -> bool:
-    """Whether any of the expressions of a field is a star, not thinned by a step."""
+    """Whether any expression of a field is a star without a step."""
     return any(one.removesuffix("/1").split("-")[0] in _WILDCARDS for one in part.split(","))
 
 
@@ -214,7 +224,7 @@ def _parse_number(text: str) -> int:
 
 
 def _parse_duration(text: str) -> timedelta:
-    """`1h30m`, in whole seconds and at least one, as schedules count."""
+    """Parse `1h30m` to whole seconds, at least one."""
     fits = len(text) <= _MAX_DURATION_LENGTH and _DURATION.fullmatch(text)
     parts = _DURATION_PART.findall(text) if fits else []
     total = sum((Fraction(number) * _SECONDS_PER_UNIT[unit] for number, unit in parts), Fraction())

@@ -1,36 +1,32 @@
-"""The facts of every schema, as package data: one file per group version, read when needed.
+"""Schema definitions and field descriptions, as package data that is loaded when needed.
 
-A definition is known by its short name, `core.v1.Pod`; its file is `schemas/core.v1.json` and its
-full name, `io.k8s.api.core.v1.Pod`, is the file's prefix and the short name. The files of
-Kubernetes are written by `tools/compact_schemas.py`, those of our own kinds by hand; fields that we
-add to kinds of Kubernetes stand apart, in `additions.json`, by definition.
+A definition has a short name, `core.v1.Pod`. Its file is `schemas/core.v1.json`; its full name,
+`io.k8s.api.core.v1.Pod`, is the prefix in that file and the short name. `tools/compact_schemas.py`
+writes the files of Kubernetes; those of our own kinds are written by hand, and the fields that we
+add to kinds of Kubernetes are in `additions.json`, by definition.
 
-A node is a text or an object. A text with a dot refers to a definition; one without is a scalar:
+A node is a string or an object. A string with a dot is a reference, one without is a scalar:
 
-    string bool int32 int64 number bytes        what their name says; bytes are base64
-    time microtime                              a moment, of seconds or of microseconds
-    quantity int-or-string                      `500m`; a number or a text such as `50%`
-    opaque any                                  an object, or anything, that nobody looks into
+    string bool int32 int64 number bytes        as named; bytes are base64
+    time microtime                              a timestamp of seconds or of microseconds
+    quantity int-or-string                      `500m`; a number or a string such as `50%`
+    opaque any                                  an object, or any value, that is not inspected
 
-An object has one of the first four, and more facts beside it:
+An object has one of p, l, m and t, and facts beside it:
 
-    p  a struct: its fields        r  the required ones    g  [group, version, kind] of it
-                                   z  fields that are gone when zero or false
-                                   n  texts that are not gone when empty
-                                   u  unions, as OpenAPI tells them
+    p  a struct: its fields        r  required fields      g  [group, version, kind] of it
+                                   z  fields omitted when zero or false
+                                   n  strings kept when empty
+                                   u  unions, as in OpenAPI
     l  a list: its items           lt list type            k  list map keys
     m  a map: its values           mt map type (of structs too)
     t  a scalar or reference
     e  the values of an enum       d  default              mk patch merge key   ps patch strategy
 
-What types and fields are for, as `kubectl explain` tells it: one sentence each, in our words.
-
-Package data, read when a client first asks for OpenAPI. The sentences of a group serve all its
-versions: those of `batch.v1.Job` stand in `glossary/batch.txt`. A type begins its line, its fields
-follow indented:
+Descriptions for `kubectl explain` are in `glossary/`, one file per group for all its versions:
 
     Job: Runs pods until enough of them have succeeded or too many have failed.
-      suspend: Whether the Job is held; setting it stops the pods, clearing it starts them again.
+      parallelism: How many pods run at the same time at most; 1 if absent.
 """
 
 from __future__ import annotations
@@ -44,18 +40,18 @@ import orjson
 
 from phalanx.api.wire import Object
 
-#: A node as the files hold it.
+#: A node of a schema file.
 SchemaNode = str | dict[str, Any]
 
 _PACKAGE: Final = resources.files("phalanx.api")
 
 
 class UnknownDefinition(LookupError):
-    """No file holds a definition of that name."""
+    """No file has a definition of that name."""
 
 
 def definition(name: str) -> SchemaNode:
-    """The node of a definition, by its short name."""
+    """Return the node of a definition, by its short name."""
     module, _, own = name.rpartition(".")
     try:
         node: SchemaNode = _load_file(module)["definitions"][own]
@@ -65,19 +61,19 @@ def definition(name: str) -> SchemaNode:
 
 
 def full_definition_name(name: str) -> str:
-    """`core.v1.Pod` is `io.k8s.api.core.v1.Pod`."""
+    """Return the full name: `core.v1.Pod` is `io.k8s.api.core.v1.Pod`."""
     prefix: str = _load_file(name.rpartition(".")[0])["prefix"]
     return prefix + name
 
 
 def is_reference(kind: str) -> bool:
-    """Whether a text refers to a definition instead of naming a scalar."""
+    """Whether a string refers to a definition, rather than naming a scalar."""
     return "." in kind
 
 
 @cache
 def load_additions() -> dict[str, dict[str, SchemaNode]]:
-    """The fields that definitions of Kubernetes have from us, by short name."""
+    """Return the fields that we add to definitions of Kubernetes, by short name."""
     content: dict[str, dict[str, SchemaNode]] = orjson.loads(
         (_PACKAGE / "additions.json").read_bytes()
     )
@@ -97,7 +93,7 @@ def _load_file(module: str) -> Object:
 
 _GLOSSARY_FOLDER: Final = resources.files("phalanx.api") / "glossary"
 
-#: The fields that every kind begins with, unless the glossary says more of one.
+#: Descriptions of the fields that every kind has; the glossary may override them.
 TYPE_META_DESCRIPTIONS: Final[Mapping[str, str]] = {
     "apiVersion": "Group and version of the API that the object is written in.",
     "kind": "What sort of object it is.",
@@ -106,14 +102,14 @@ TYPE_META_DESCRIPTIONS: Final[Mapping[str, str]] = {
 
 
 def field_descriptions(name: str) -> Mapping[str, str]:
-    """The sentences of a definition's fields, by field; that of the definition itself at ""."""
+    """Return the descriptions of a definition's fields; its own is at the key ""."""
     group, own = name.split(".")[0], name.split(".")[-1]
     return load_glossary(group).get(own, {})
 
 
 @cache
 def load_glossary(group: str) -> Mapping[str, Mapping[str, str]]:
-    """All sentences of a group, by type and field; none for a group that is not served."""
+    """Return all descriptions of a group, by type and field; none for an unknown group."""
     file, entries = _GLOSSARY_FOLDER / f"{group}.txt", dict[str, dict[str, str]]()
     for line in file.read_text("utf-8").splitlines() if file.is_file() else ():
         name, _, text = line.partition(": ")

@@ -1,26 +1,27 @@
-"""Every refusal of the API, and the Status body that carries it.
+"""API errors, and the Status object that carries each of them.
 
     ApiError
-    ├── BadRequest            400 BadRequest             the body or a parameter cannot be read
-    ├── Unauthorized          401 Unauthorized           the credential is not known
-    ├── Forbidden             403 Forbidden              known, but not allowed (admission too)
+    ├── BadRequest            400 BadRequest             the body or a parameter cannot be parsed
+    ├── Unauthorized          401 Unauthorized           the credential is unknown
+    ├── Forbidden             403 Forbidden              refused by authorization or admission
     ├── NotFound              404 NotFound               no such object
-    ├── NoSuchResource        404 NotFound               no such kind of object
+    ├── NoSuchResource        404 NotFound               no such resource type
     ├── MethodNotAllowed      405 MethodNotAllowed
     ├── NotAcceptable         406 NotAcceptable
     ├── AlreadyExists         409 AlreadyExists
-    ├── Conflict              409 Conflict               somebody else was faster
-    ├── Expired               410 Expired                history is gone: list again
+    ├── Conflict              409 Conflict               another write came first
+    ├── Expired               410 Expired                the revision is compacted: list again
     ├── RequestTimeout        408 Timeout                the request did not arrive in time
     ├── TooLarge              413 RequestEntityTooLarge
     ├── UnsupportedMediaType  415 UnsupportedMediaType
-    ├── Invalid               422 Invalid                with a cause per field
-    ├── TooManyRequests       429 TooManyRequests        come back later
+    ├── Invalid               422 Invalid                with one cause per field
+    ├── TooManyRequests       429 TooManyRequests        retry later
     ├── HeadersTooLarge       431 RequestHeaderFieldsTooLarge
     ├── Timeout               504 Timeout
-    └── ServerError           500 InternalError          a bug of ours, or a reply we cannot read
+    └── ServerError           500 InternalError          a bug, or a reply that cannot be decoded
 
-The server maps them in one place (`server.app`); the client rebuilds the same class from a Status.
+The server converts them to replies in one place (`server/app.py`); the client rebuilds the same
+class from a Status.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from phalanx.api.wire import Object
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What is wrong with one field: `spec.x`, `FieldValueInvalid`, `Invalid value: …`."""
+    """One invalid field: `spec.x`, `FieldValueInvalid`, `Invalid value: …`."""
 
     field: str
     reason: str
@@ -45,7 +46,7 @@ class Cause:
 
 
 class ApiError(Exception):
-    """A refusal with its HTTP code and machine-readable reason."""
+    """An API error with its HTTP code and machine-readable reason."""
 
     code: ClassVar[int] = 500
     reason: ClassVar[str] = "InternalError"
@@ -65,7 +66,7 @@ class ApiError(Exception):
         self.name, self.group, self.kind, self.retry_after = name, group, kind, retry_after
 
     def status(self) -> Object:
-        """The Status object that tells a client."""
+        """Return the Status object for the client."""
         status: Object = {
             "kind": "Status",
             "apiVersion": "v1",
@@ -91,13 +92,13 @@ class ApiError(Exception):
 
 
 class BadRequest(ApiError):
-    """The body or a parameter cannot be read."""
+    """The body or a parameter cannot be parsed."""
 
     code, reason = 400, "BadRequest"
 
 
 class Unauthorized(ApiError):
-    """The credential is not known."""
+    """The credential is unknown."""
 
     code, reason = 401, "Unauthorized"
 
@@ -106,7 +107,7 @@ class Unauthorized(ApiError):
 
 
 class Forbidden(ApiError):
-    """Known, but not allowed."""
+    """Authorization or admission refuses the request."""
 
     code, reason = 403, "Forbidden"
 
@@ -118,7 +119,7 @@ class NotFound(ApiError):
 
 
 class NoSuchResource(ApiError):
-    """No such kind of object."""
+    """No such resource type."""
 
     code, reason = 404, "NotFound"
 
@@ -129,7 +130,7 @@ class NoSuchResource(ApiError):
 
 
 class MethodNotAllowed(ApiError):
-    """The path exists, the method does not."""
+    """The path does not support the method."""
 
     code, reason = 405, "MethodNotAllowed"
 
@@ -142,25 +143,27 @@ class MethodNotAllowed(ApiError):
 
 
 class NotAcceptable(ApiError):
-    """No representation that the client takes."""
+    """The server cannot encode any media type that the client accepts."""
 
     code, reason = 406, "NotAcceptable"
 
 
 class AlreadyExists(ApiError):
-    """The name is taken."""
+    """An object of that name exists."""
 
     code, reason = 409, "AlreadyExists"
 
 
 class Conflict(ApiError):
-    """Somebody else was faster, or a precondition does not hold."""
+    """Another write came first, or a precondition does not hold."""
 
     code, reason = 409, "Conflict"
 
 
 class Expired(ApiError):
-    """The history that was asked for is gone; `more` goes on with a list as things are now."""
+    """The requested revision is compacted. With the token `more` a list continues at the
+    present.
+    """
 
     code, reason = 410, "Expired"
 
@@ -169,7 +172,7 @@ class Expired(ApiError):
         self.continue_token = continue_token
 
     def status(self) -> Object:
-        """The Status object, with the token to go on with where there is one."""
+        """Return the Status object, with the continue token if there is one."""
         status = super().status()
         return (
             {**status, "metadata": {"continue": self.continue_token}}
@@ -185,47 +188,47 @@ class RequestTimeout(ApiError):
 
 
 class HeadersTooLarge(ApiError):
-    """More headers than we take."""
+    """The request headers exceed the limit."""
 
     code, reason = 431, "RequestHeaderFieldsTooLarge"
 
 
 class TooLarge(ApiError):
-    """More bytes than we take."""
+    """The request body exceeds the limit."""
 
     code, reason = 413, "RequestEntityTooLarge"
 
 
 class UnsupportedMediaType(ApiError):
-    """A body in a format that we do not read."""
+    """The server does not decode the media type of the body."""
 
     code, reason = 415, "UnsupportedMediaType"
 
 
 class Invalid(ApiError):
-    """Understood, but breaks the rules of its kind."""
+    """The object fails validation."""
 
     code, reason = 422, "Invalid"
 
 
 class TooManyRequests(ApiError):
-    """Come back later."""
+    """The server is overloaded; retry later."""
 
     code, reason = 429, "TooManyRequests"
 
 
 class Timeout(ApiError):
-    """It took too long, or the future has not come."""
+    """The request took too long, or the requested revision did not arrive in time."""
 
     code, reason = 504, "Timeout"
 
 
 class ServerError(ApiError):
-    """A bug of ours, or an answer that is no Status."""
+    """A bug of the server, or a reply that is not a Status."""
 
 
 def join_causes(causes: Iterable[Cause]) -> str:
-    """Causes as one text: alone, or in brackets."""
+    """Join causes to one message: alone, or in brackets."""
     texts = [str(cause) for cause in causes]
     return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
 
@@ -238,7 +241,7 @@ _BY_REASON = {
 
 
 def from_status(code: int, status: Object) -> ApiError:
-    """The error that a server meant by its Status: what a client raises."""
+    """Rebuild the error that a Status describes."""
     details = status.get("details") or {}
     kind = _BY_REASON.get(status.get("reason", ""), ServerError)
     return kind(

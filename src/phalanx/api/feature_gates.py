@@ -1,13 +1,13 @@
-"""Feature gates: what can be switched off, by the names that Kubernetes gives it.
+"""Feature gates, by the names that Kubernetes gives them.
 
-A gate that is off is off both ways: its fields are dropped from what is written (`gatedfields.py`),
-its kinds are not served, and nobody acts on what is stored; nothing stored is lost, and all of it
-counts again when the gate is on again. Gates that others need come first in the table.
+While a gate is off, its fields are dropped from writes (`gated_fields.py`), its kinds are not
+served, and no component acts on stored objects of it. Stored data is kept and takes effect again
+when the gate is on again.
 
-    gated(parse("GenericWorkload=false")).is_on("WorkloadWithJob")    # False: it needs that one
+    resolve_gates(parse_gates("GenericWorkload=false")).is_enabled("WorkloadWithJob")     # False
 
-A gate that nobody mentions follows those that it needs; one that is asked for while another that it
-needs is off is an error, as it is for Kubernetes.
+A gate that is not set follows the gates that it requires. Enabling a gate while one that it
+requires is off is an error, as in Kubernetes. In the table, required gates come first.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ JOB_RELEASE_SCHEDULING = "JobReleaseScheduling"
 
 
 class BadFeatureGates(ValueError):
-    """Gates that cannot be set so. The text says why in one sentence."""
+    """The gates cannot be set like this; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureGate:
-    """One switch: whether it is on if nobody says otherwise, what it needs, how mature it is."""
+    """One gate: its default, the gates that it requires, its stage."""
 
     name: str
     requires: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class FeatureGate:
     is_on_by_default: bool = True
 
 
-#: Of the deprecated ones Kubernetes has made parts of others; here they can still be switched off.
+#: Kubernetes has merged the deprecated gates into others; here they can still be switched off.
 FEATURE_GATES = (
     FeatureGate(GENERIC_WORKLOAD, stage="BETA"),
     FeatureGate(GANG_SCHEDULING, (GENERIC_WORKLOAD,), "DEPRECATED"),
@@ -65,13 +65,13 @@ FEATURE_GATES = (
     ),
 )
 
-#: Names that are no more, and the gates that they are now.
+#: Former names of gates.
 RENAMED_GATES: Mapping[str, str] = {
     "DelayedPreemption": WORKLOAD_AWARE_PREEMPTION,
     "GenericWorkloadPodGroup": GENERIC_WORKLOAD,
 }
 
-#: Resources that are served only while a gate is on, in every version.
+#: The gates of resources, for all their versions.
 RESOURCE_GATES: Mapping[str, str] = {
     "workloads.scheduling.k8s.io": GENERIC_WORKLOAD,
     "podgroups.scheduling.k8s.io": GENERIC_WORKLOAD,
@@ -85,7 +85,7 @@ _FALSE = ("0", "f", "F", "false", "FALSE", "False")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FeatureGates:
-    """The gates that are on. One of them never changes; its equal is only itself."""
+    """The gates that are on. Immutable; compared by identity."""
 
     enabled: frozenset[str]
 
@@ -94,13 +94,13 @@ class FeatureGates:
         return name in self.enabled
 
     def filter_served(self, kinds: Iterable[Kind]) -> list[Kind]:
-        """Those of some kinds that are to be served."""
+        """Return the kinds that are served with these gates."""
         return [
             kind for kind in kinds if RESOURCE_GATES.get(kind.resource) in (None, *self.enabled)
         ]
 
     def states(self) -> list[tuple[str, str, bool]]:
-        """All that there are: name, stage, and whether it is on."""
+        """Return name, stage and whether it is on, for every gate."""
         return [
             (name, gate.stage, self.is_enabled(name))
             for name, gate in sorted(_GATES_BY_NAME.items())
@@ -108,58 +108,59 @@ class FeatureGates:
 
 
 def resolve_gates(overrides: Mapping[str, bool]) -> FeatureGates:
-    """The gates, given those that somebody sets, by any of their names. Raises BadGates."""
-    said = {_find_gate(name).name: is_on for name, is_on in overrides.items()}
+    """Resolve explicit settings, by current or former name, to the gates that are on.
+
+    Raises BadFeatureGates.
+    """
+    explicit = {_find_gate(name).name: is_on for name, is_on in overrides.items()}
     on: dict[str, None] = {}
     for gate in FEATURE_GATES:
         missing = [name for name in gate.requires if name not in on]
-        if missing and said.get(gate.name):
+        if missing and explicit.get(gate.name):
             raise BadFeatureGates(
                 f"{gate.name} is enabled, but depends on features that are disabled: "
                 f"[{' '.join(missing)}]"
             )
-        if said.get(gate.name, gate.is_on_by_default) and not missing:
+        if explicit.get(gate.name, gate.is_on_by_default) and not missing:
             on[gate.name] = None
     return FeatureGates(frozenset(on))
 
 
 def deprecation_warnings(names: Iterable[str]) -> list[str]:
-    """What to tell somebody who sets gates of these names."""
-    told: list[str] = []
+    """Return warnings for renamed and deprecated gates among those that are set."""
+    warnings: list[str] = []
     for name in names:
         current = _find_gate(name)
         if current.name != name:
-            told.append(f"feature gate {name} is now called {current.name}")
+            warnings.append(f"feature gate {name} is now called {current.name}")
         if current.stage == "DEPRECATED":
-            told.append(f"feature gate {current.name} is deprecated: set {GENERIC_WORKLOAD}")
-    return told
+            warnings.append(f"feature gate {current.name} is deprecated: set {GENERIC_WORKLOAD}")
+    return warnings
 
 
 def parse_gates(text: str) -> dict[str, bool]:
-    """`A=true,B=false`: what somebody sets. Raises BadGates."""
-    wanted: dict[str, bool] = {}
+    """Parse `A=true,B=false`. Raises BadFeatureGates."""
+    gates: dict[str, bool] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = part.partition("=")
         if not equals:
             raise BadFeatureGates(f"missing bool value for feature gate {name}; write {name}=true")
-        wanted[name.strip()] = _parse_bool(name, value.strip())
-    return wanted
+        if value.strip() not in (*_TRUE, *_FALSE):
+            raise BadFeatureGates(
+                f"invalid value of feature gate {name}={value.strip()}; write true or false"
+            )
+        gates[name.strip()] = value.strip() in _TRUE
+    return gates
 
 
 def _find_gate(name: str) -> FeatureGate:
     current = RENAMED_GATES.get(name, name)
     if current not in _GATES_BY_NAME:
         raise BadFeatureGates(
-            f"unrecognized feature gate: {name}; known are {', '.join(_GATES_BY_NAME)}"
+            f"unrecognized feature gate: {name}; available: {', '.join(_GATES_BY_NAME)}"
         )
     return _GATES_BY_NAME[current]
 
 
-def _parse_bool(name: str, value: str) -> bool:
-    if value not in (*_TRUE, *_FALSE):
-        raise BadFeatureGates(f"invalid value of feature gate {name}={value}; write true or false")
-    return value in _TRUE
-
-
-#: What is on if nobody says otherwise.
+#: The gates without any explicit setting.
 DEFAULT_GATES = resolve_gates({})

@@ -1,13 +1,12 @@
-"""Sites: where, in the objects of a kind, structs of certain definitions stand.
+"""Field trees: where structs of certain definitions are embedded in objects of a kind.
 
-Rows that are about a struct (its other names, its gated fields) hold wherever that struct is
-embedded: in a Pod and in every template of pods. `sites` finds the ways there once, from the
-schema; whoever walks an object afterwards goes only those ways:
+Rows about a struct (aliases, gated fields) apply wherever that struct is embedded: in a Pod and in
+every pod template. `build_field_tree` finds the paths once, from the schema, and a walk through an
+object then follows only these paths:
 
-    sites("core.v1.Pod", {"core.v1.PodSpec": …})        spec ─▶ the rows
-    sites("batch.v1.CronJob", {"core.v1.PodSpec": …})   spec.jobTemplate.spec.template.spec ─▶ …
-
-Says nothing about objects themselves.
+    definition           rows for           their position
+    core.v1.Pod          core.v1.PodSpec    spec
+    batch.v1.CronJob     core.v1.PodSpec    spec.jobTemplate.spec.template.spec
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from phalanx.api.definitions import SchemaNode, definition, is_reference
 from phalanx.api.openapi import references
 
 R = TypeVar("R")
-#: Fields, and ITEM for whatever a list holds, that lead on from a struct.
+#: Fields, and ITEM for the items of a list, from a struct downwards.
 FieldPath = tuple[str, ...]
 ITEM = "[]"
 
 
 @dataclass(slots=True, eq=False)
 class FieldTree(Generic[R]):
-    """A place in an object: the rows for what stands there, and the ways further down.
+    """One position in objects: its rows, and the child positions that lead to rows.
 
-    A struct leads on by its fields, a list or a map by whatever it holds.
+    A struct has child positions by field, a list or a map one for all its items.
     """
 
     rows: tuple[R, ...] = ()
@@ -37,16 +36,16 @@ class FieldTree(Generic[R]):
     item: FieldTree[R] | None = None
 
     def child(self, step: str) -> FieldTree[R] | None:
-        """The place that a field, or a position in a list, leads to."""
+        """Return the position of a field, or of an item of a list."""
         return self.item if self.item is not None else self.fields.get(step)
 
 
 def build_field_tree(
     root: str, rows: Mapping[str, Sequence[tuple[FieldPath, R]]]
 ) -> FieldTree[R] | None:
-    """The places below a definition that have rows; None if there are none.
+    """Return the positions below a definition that have rows; None if there are none.
 
-    Rows are given by the struct that they are about, each with the way that leads on from there.
+    Rows are given by struct, each with the path from the struct to its position.
     """
     leading = _definitions_leading_to(root, rows)
     known: dict[str, FieldTree[R]] = {}
@@ -55,11 +54,13 @@ def build_field_tree(
         if name not in leading:
             return None
         if name not in known:
-            site = known[name] = FieldTree()
+            position = known[name] = FieldTree()
             found = {key: below(inner) for key, inner in _field_nodes(name).items()}
-            site.fields.update((key, inner) for key, inner in found.items() if inner is not None)
-            for way, row in rows.get(name, ()):
-                _add_row(site, way, row)
+            position.fields.update(
+                (key, inner) for key, inner in found.items() if inner is not None
+            )
+            for path, row in rows.get(name, ()):
+                _add_row(position, path, row)
         return known[name]
 
     def below(node: SchemaNode) -> FieldTree[R] | None:
@@ -73,19 +74,19 @@ def build_field_tree(
     return struct(root)
 
 
-def _add_row(site: FieldTree[R], way: FieldPath, row: R) -> None:
-    """Add a row further down; what is on the way is made for it."""
-    for step in way:
+def _add_row(position: FieldTree[R], path: FieldPath, row: R) -> None:
+    """Add a row at the end of a path, creating positions on it."""
+    for step in path:
         if step == ITEM:
-            site.item = site.item or FieldTree()
-            site = site.item
+            position.item = position.item or FieldTree()
+            position = position.item
         else:
-            site = site.fields.setdefault(step, FieldTree())
-    site.rows += (row,)
+            position = position.fields.setdefault(step, FieldTree())
+    position.rows += (row,)
 
 
 def _definitions_leading_to(root: str, rows: Collection[str]) -> frozenset[str]:
-    """The definitions from which one with rows can be reached, itself among them."""
+    """Return the definitions from which one with rows is reachable, including itself."""
     names = references(root)
     above: dict[str, list[str]] = {}
     for name in names:
@@ -106,7 +107,7 @@ def _field_nodes(name: str) -> dict[str, SchemaNode]:
 
 
 def _target_definition(node: SchemaNode) -> str:
-    """The definition that a field is of, or a list or a map of; "" if it is of none."""
+    """Return the definition of a field, or of its items; "" for scalars."""
     while not isinstance(node, str):
         node = next(node[key] for key in ("t", "l", "m") if key in node)
     return node if is_reference(node) else ""

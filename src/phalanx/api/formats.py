@@ -1,10 +1,7 @@
-"""Formats of texts and numbers: names, labels, keys, ports. Each gives the faults of a value.
+"""Validators of strings: names, labels, keys, ports; and the formats of custom resource schemas.
 
-No faults is an empty sequence. The texts are those that clients of the API know.
-
-Formats that a schema may ask of a text: one test per name. One that has no row asks nothing.
-
-Used by the checks of custom resources (`custom/checks.py`).
+A validator returns the messages of what is wrong, an empty sequence if nothing is. The messages are
+those of Kubernetes. FORMATS maps a `format` of a schema to its test; unknown formats accept all.
 """
 
 from __future__ import annotations
@@ -18,22 +15,22 @@ from functools import lru_cache, wraps
 
 from phalanx.api.quantity import canonical_quantity
 
-#: What is wrong with a text.
+#: The messages of what is wrong with a string.
 StringValidator = Callable[[str], Sequence[str]]
 
-#: How many texts of which length a format remembers.
+#: The number of cached strings, and the length of the longest.
 _CACHE_SIZE, _MAX_CACHED_LENGTH = 8192, 320
 
 
 def cached_validator(validator: StringValidator) -> StringValidator:
-    """The same, remembering short texts: few keys and values come with object after object."""
-    kept = lru_cache(_CACHE_SIZE)(validator)
+    """Return the validator with a cache for short strings: objects repeat few keys and values."""
+    cached = lru_cache(_CACHE_SIZE)(validator)
 
     @wraps(validator)
-    def ask(text: str) -> Sequence[str]:
-        return kept(text) if len(text) <= _MAX_CACHED_LENGTH else validator(text)
+    def validate(text: str) -> Sequence[str]:
+        return cached(text) if len(text) <= _MAX_CACHED_LENGTH else validator(text)
 
-    return ask
+    return validate
 
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -98,7 +95,7 @@ _MATCH_REASON = re.compile(_REASON).fullmatch
 
 
 def validate_dns_label(text: str) -> list[str]:
-    """`my-name`: at most 63 lower case letters, digits and dashes."""
+    """Validate `my-name`: at most 63 lower case letters, digits and dashes."""
     faults = [] if len(text) <= 63 else ["must be no more than 63 characters"]
     if _MATCH_LABEL(text):
         return faults
@@ -106,19 +103,19 @@ def validate_dns_label(text: str) -> list[str]:
 
 
 def validate_service_name(text: str) -> list[str]:
-    """`my-name`: as a DNS label, but it begins with a letter, as names of services once had to."""
+    """Validate `my-name` as a DNS-1035 label, which begins with a letter."""
     faults = [] if len(text) <= 63 else ["must be no more than 63 characters"]
     return faults if _MATCH_SERVICE_NAME(text) else [*faults, _SERVICE_NAME_ERROR]
 
 
 def validate_dns_subdomain(text: str) -> list[str]:
-    """`example.com`: labels with dots between them, at most 253 characters."""
+    """Validate `example.com`: DNS labels with dots between them, at most 253 characters."""
     faults = [] if len(text) <= 253 else ["must be no more than 253 characters"]
     return faults if _MATCH_SUBDOMAIN(text) else [*faults, _SUBDOMAIN_ERROR]
 
 
 def validate_path_segment(text: str) -> list[str]:
-    """Anything that can stand between two slashes of a URL."""
+    """Validate a name that is a path segment of a URL."""
     if text in (".", ".."):
         return [f"may not be '{text}'"]
     return [f"may not contain '{sign}'" for sign in ("/", "%") if sign in text]
@@ -126,7 +123,7 @@ def validate_path_segment(text: str) -> list[str]:
 
 @cached_validator
 def validate_label_key(text: str) -> Sequence[str]:
-    """`name` or `example.com/name`: the keys of labels and other qualified names."""
+    """Validate `name` or `example.com/name`: label keys and other qualified names."""
     prefix, slash, name = text.rpartition("/")
     if "/" in prefix:
         return (
@@ -149,18 +146,18 @@ def _validate_key_prefix(prefix: str) -> list[str]:
 
 @cached_validator
 def validate_label_value(text: str) -> Sequence[str]:
-    """The value of a label: at most 63 characters, or nothing."""
+    """Validate a label value: at most 63 characters, or empty."""
     faults = [] if len(text) <= 63 else ["must be no more than 63 bytes"]
     return faults if _MATCH_VALUE(text) else [*faults, _VALUE_ERROR]
 
 
 def validate_annotation_key(text: str) -> Sequence[str]:
-    """As the key of a label, but in any case."""
+    """Validate an annotation key: as a label key, in any case."""
     return validate_label_key(text.lower())
 
 
 def validate_config_key(text: str) -> list[str]:
-    """A key of a ConfigMap or Secret: fit to be a file's name."""
+    """Validate a key of a ConfigMap or Secret, which may become a file name."""
     faults = [] if len(text) <= 253 else ["must be no more than 253 characters"]
     if not _MATCH_CONFIG_KEY(text):
         return [*faults, _CONFIG_KEY_ERROR]
@@ -170,12 +167,12 @@ def validate_config_key(text: str) -> list[str]:
 
 
 def validate_env_name(text: str) -> list[str]:
-    """The name of an environment variable."""
+    """Validate the name of an environment variable."""
     return [] if _MATCH_ENV(text) else [_ENV_ERROR]
 
 
 def validate_port_name(text: str) -> list[str]:
-    """The name of a container's port, as IANA registers service names."""
+    """Validate the name of a container port, as IANA service names."""
     faults = [] if len(text) <= 15 else ["must be no more than 15 characters"]
     if not _MATCH_PORT_NAME(text):
         faults.append("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)")
@@ -189,7 +186,7 @@ def validate_port_name(text: str) -> list[str]:
 
 
 def validate_finalizer(text: str) -> Sequence[str]:
-    """A finalizer: qualified, unless it is one of the first three."""
+    """Validate a finalizer: qualified, unless it is one of the three standard ones."""
     faults = validate_label_key(text)
     if faults or "/" in text or text in ("kubernetes", "orphan", "foregroundDeletion"):
         return faults
@@ -197,12 +194,12 @@ def validate_finalizer(text: str) -> Sequence[str]:
 
 
 def validate_condition_reason(text: str) -> list[str]:
-    """`MinCountSatisfied`: one word, or several between commas and colons."""
+    """Validate a reason such as `MinCountSatisfied`."""
     return [] if _MATCH_REASON(text) else [_REASON_ERROR]
 
 
 def validate_ip(text: str) -> list[str]:
-    """An address of either version of IP."""
+    """Validate an IPv4 or IPv6 address."""
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -211,7 +208,7 @@ def validate_ip(text: str) -> list[str]:
 
 
 def validate_name_prefix(validator: StringValidator, text: str) -> Sequence[str]:
-    """What is wrong with a text as the beginning of a generated name, where a dash may end it."""
+    """Validate a `generateName` prefix, which may end with a dash."""
     return validator(text[:-1] + "a" if text.endswith("-") and len(text) > 1 else text)
 
 
@@ -229,7 +226,7 @@ def _matches(syntax: str) -> FormatTest:
 
 
 def _parses_with(read: Callable[[str], object]) -> FormatTest:
-    """Whether a text can be read at all."""
+    """Return a test that a parser accepts the string."""
 
     def test(text: str) -> bool:
         try:
@@ -270,7 +267,7 @@ FORMATS: Mapping[str, FormatTest] = {
     "bsonobjectid": _matches("[0-9a-fA-F]{24}"),
     "byte": _parses_with(_decode_base64),
     "cidr": lambda text: (
-        "/" in text and _parses_with(lambda t: ipaddress.ip_network(t, False))(text)
+        "/" in text and _parses_with(lambda t: ipaddress.ip_network(t, strict=False))(text)
     ),
     "date": _parses_with(date.fromisoformat),
     "datetime": _parses_with(_parse_date_time),

@@ -1,8 +1,8 @@
-"""Fields that are dropped from what is written while their gate is off.
+"""Fields that are dropped from writes while their feature gate is off.
 
-Not from an object that already has them: what was stored while the gate was on stays. Runs before
-rules, so that what is dropped is not judged. A row is about a struct and holds wherever it stands.
-Whoever asks for pods to be scheduled together, where they will not be, is told so.
+A field stays where the stored object already has it. Runs before validation, so dropped fields are
+not validated. A row names a struct and applies wherever that struct is embedded. The client gets a
+warning where dropping a field means that pods are not scheduled together.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from phalanx.api.wire import Object
 
 @dataclass(frozen=True, slots=True)
 class GatedField:
-    """A field of a struct, and the gate without which it goes.
+    """A field of a struct, and the gate that guards it.
 
-    It stays where the old object has it, or has that which tells that it is used. `loss` is what
-    its writer is told: how things are without it.
+    The field stays where the stored object has it, or has `used_with`. `consequence` completes the
+    warning for the client.
     """
 
     gate: str
@@ -34,10 +34,12 @@ class GatedField:
 
 def _in_all_versions(gate: str, struct: str, field: str, used_with: str = "") -> list[GatedField]:
     versions = ("v1beta1", "v1alpha3")
-    return [GatedField(gate, f"scheduling.{v}.{struct}", field, used_with) for v in versions]
+    return [
+        GatedField(gate, f"scheduling.{v}.{struct}", field, used_with=used_with) for v in versions
+    ]
 
 
-_NOT_SCHEDULED_TOGETHER, _NO_GANG = "pods are scheduled one by one", "it makes no gang"
+_NOT_SCHEDULED_TOGETHER, _NO_GANG = "pods are scheduled one by one", "no gang is formed"
 
 GATED_FIELDS = (
     GatedField(
@@ -88,9 +90,9 @@ GATED_FIELDS = (
 
 
 def drop_disabled(gates: FeatureGates, struct: str, new: Object, old: Object | None) -> list[str]:
-    """Drop in place what is not to be written to an object of a struct; what to tell its writer."""
-    site = _disabled_fields(gates, struct)
-    return _drop_fields(site, new, old or {}, "") if site is not None else []
+    """Drop fields of disabled gates in place; return warnings for the client."""
+    tree = _disabled_fields(gates, struct)
+    return _drop_fields(tree, new, old or {}, "") if tree is not None else []
 
 
 @cache
@@ -102,21 +104,21 @@ def _disabled_fields(gates: FeatureGates, struct: str) -> FieldTree[GatedField] 
     return build_field_tree(struct, rows) if rows else None
 
 
-def _drop_fields(site: FieldTree[GatedField], new: Any, old: Any, path: str) -> list[str]:
-    told: list[str] = []
+def _drop_fields(tree: FieldTree[GatedField], new: Any, old: Any, path: str) -> list[str]:
+    warnings: list[str] = []
     if isinstance(new, dict):
         before = old if isinstance(old, dict) else {}
-        for row in site.rows:
+        for row in tree.rows:
             if not _has_field(before, row.used_with or row.field):
-                told += _warnings(row, new, path)
+                warnings += _warnings(row, new, path)
                 _remove_field(new, row.field)
-        for step, inner in site.fields.items():
+        for step, inner in tree.fields.items():
             if step in new:
-                told += _drop_fields(inner, new[step], before.get(step), f"{path}.{step}")
-    elif isinstance(new, list) and site.item is not None:
+                warnings += _drop_fields(inner, new[step], before.get(step), f"{path}.{step}")
+    elif isinstance(new, list) and tree.item is not None:
         for at, item in enumerate(new):
-            told += _drop_fields(site.item, item, _find_by_name(item, old), f"{path}[{at}]")
-    return told
+            warnings += _drop_fields(tree.item, item, _find_by_name(item, old), f"{path}[{at}]")
+    return warnings
 
 
 def _warnings(row: GatedField, struct: Object, path: str) -> list[str]:
@@ -127,7 +129,7 @@ def _warnings(row: GatedField, struct: Object, path: str) -> list[str]:
 
 
 def _find_by_name(item: Any, items: Any) -> Any:
-    """The old item that a new one takes the place of."""
+    """Return the stored item of the same name."""
     name = item.get("name") if isinstance(item, dict) else None
     return next((one for one in items or () if one.get("name") == name), None)
 

@@ -1,7 +1,7 @@
-"""JSON that is kept: the words by which something is known again.
+"""Compact JSON as a cache key.
 
-Members of a gang come with the same words, and much that is found out of one of them need not be
-found out of the next (`checks.once`, `comparison`, `defaults`).
+Pods of a gang are created with equal specs. Validation (`checks.once`), defaulting and field
+management cache their results by the JSON of the part that they processed.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Any
 
 import orjson
 
-#: How many texts are remembered for one purpose, and how long each may be.
+#: The number of entries of one cache, and the length of the longest key.
 CACHE_SIZE, MAX_CACHED_BYTES = 256, 16 * 1024
 
 
 def compact_json(value: Any) -> bytes:
-    """A value as JSON that takes no more memory than it has bytes."""
-    # Copied: what the encoder returns keeps a buffer of many times its length.
+    """Encode a value as JSON that occupies no more memory than its length."""
+    # Copied: the bytes that orjson returns keep a buffer of many times their length.
     return bytes(memoryview(orjson.dumps(value)))

@@ -1,8 +1,8 @@
-"""One row per kind: where it is served, what can be done with it, how it behaves.
+"""Kinds: one row per kind, with its names, its resource path, its verbs and its behaviour.
 
-The server is generic and walks these rows; a new kind is a new row and no code path. Defaults,
-rules and columns of a kind are rows of their own, found by its name (`table.py` of `defaults/` and
-of `rules/`, `printing/columns.py`). Says nothing about how an object is stored or sent.
+The server is generic and works from these rows: a new kind is a new row, without code for it.
+Defaults, validation and columns of a kind are rows of their own tables (`defaults/registry.py`,
+`validation/registry.py`, `printing/columns.py`). Nothing here says how an object is encoded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ RBAC_GROUP = "rbac.authorization.k8s.io"
 
 @dataclass(frozen=True, slots=True)
 class ScalePaths:
-    """Where an object says how many replicas it wants and has, and which they are."""
+    """The paths of the desired replicas, the current replicas and the selector of the scale
+    subresource.
+    """
 
     spec_replicas: tuple[str, ...]
     status_replicas: tuple[str, ...]
@@ -27,13 +29,13 @@ class ScalePaths:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kind:
-    """One kind of object, equal to itself alone.
+    """One kind in one version; compared by identity.
 
-    `fields` maps each field selector to the value that an absent field has, `field_paths` one that
-    is not called after its field to where that stands. Where `orphans_by_default` is set, what an
-    object owns outlives it unless the client says otherwise. Whoever asks for a kind is warned of
-    its `deprecation`, and whoever makes an object of one that is `unattended` that no controller of
-    ours acts on it.
+    `selectable_fields` maps each field selector to the value of an absent field;
+    `selectable_field_paths` maps a selector to its path where they differ. With
+    `orphans_by_default`, deleting an owner orphans its dependents unless the client says otherwise.
+    Clients of a kind with `deprecation` get it as a warning, and creators of an object with
+    `has_no_controller` get a warning that no controller acts on it.
     """
 
     group: str
@@ -60,7 +62,7 @@ class Kind:
 
     @property
     def is_custom(self) -> bool:
-        """Whether users define it."""
+        """Whether a CustomResourceDefinition defines it."""
         return False
 
     @property
@@ -70,41 +72,41 @@ class Kind:
 
     @property
     def resource(self) -> str:
-        """How messages call it: `pods`, `podgroups.scheduling.k8s.io`."""
+        """The resource in messages: `pods`, `podgroups.scheduling.k8s.io`."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
     def qualified_name(self) -> str:
-        """How messages call an object of it: `Pod`, `PodGroup.scheduling.k8s.io`."""
+        """The kind in messages: `Pod`, `PodGroup.scheduling.k8s.io`."""
         return f"{self.name}.{self.group}" if self.group else self.name
 
     @property
     def list_name(self) -> str:
-        """The kind of a list of them."""
+        """The kind of its lists."""
         return f"{self.name}List"
 
     def with_version(self, version: str) -> Kind:
-        """The same kind in another version of its group: what is stored is shared."""
+        """Return the same kind in another version of its group; both share the stored objects."""
         other = self.schema.replace(f".{self.version}.", f".{version}.")
         return replace(self, version=version, schema=other)
 
     def with_deprecated_version(self, version: str) -> Kind:
-        """The same kind in a version that whoever uses it is told to leave for this one."""
+        """Return the same kind in a deprecated version; its warning recommends this one."""
         named = f"{self.group}/{version} {self.name}"
         advice = f"{named} is deprecated; use {self.api_version} {self.name}"
         return replace(self.with_version(version), deprecation=advice)
 
     def store_prefix(self, namespace: str = "") -> str:
-        """The store keys of all of them, or of one namespace's, begin with this."""
+        """Return the prefix of the store keys of all objects, or of those of one namespace."""
         base = _store_base(self.group, self.plural)
         return f"{base}{namespace}/" if namespace else base
 
     def store_key(self, namespace: str, name: str) -> str:
-        """The store key of one."""
+        """Return the store key of an object."""
         return self.store_prefix(namespace if self.namespaced else "") + name
 
     def url_path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """The URL path of the collection, of one, or of a part of one."""
+        """Return the URL path of the collection, of an object, or of a subresource."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         space = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
         parts = [part for part in (self.plural, name, subresource) if part]
@@ -388,7 +390,7 @@ NODE_METRICS = Kind(
     namespaced=False, verbs=("get", "list"),
 )  # fmt: skip
 
-#: Every kind that is served, in the order of discovery.
+#: All served kinds, in the order of discovery.
 KINDS = (
     BINDING, CONFIG_MAP, EVENT, LIMIT_RANGE, NAMESPACE, NODE, PERSISTENT_VOLUME_CLAIM,
     PERSISTENT_VOLUME, POD, POD_TEMPLATE, RESOURCE_QUOTA, SECRET, SERVICE_ACCOUNT, SERVICE,

@@ -1,6 +1,6 @@
-"""What every object has: metadata, owners, conditions, times. Read-only structs and the Key.
+"""Metadata that every object has: Key, Ref, ObjectMeta, owner references, conditions, timestamps.
 
-Structs decode only the fields that our readers use; they are never written back.
+The structs decode only the fields that our components read; they are never written back.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from msgspec import Struct
 
 
 class Key(NamedTuple):
-    """Where an object of a known kind is: its namespace ("" for none) and its name."""
+    """An object of a known kind: its namespace ("" for cluster-scoped kinds) and its name."""
 
     namespace: str
     name: str
@@ -22,7 +22,7 @@ class Key(NamedTuple):
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
-#: `new_key(Key, (namespace, name))` is `Key(namespace, name)` in half the time; it is that often.
+#: `new_key(Key, (namespace, name))` is `Key(namespace, name)` in half the time, for hot paths.
 new_key = tuple.__new__
 
 
@@ -68,7 +68,7 @@ def composite_pod_group_ref(key: Key) -> Ref:
 
 
 class OwnerReference(Struct, frozen=True, rename="camel"):
-    """One owner, for garbage collection and for finding one's own."""
+    """One entry of `ownerReferences`."""
 
     api_version: str = ""
     kind: str = ""
@@ -79,7 +79,7 @@ class OwnerReference(Struct, frozen=True, rename="camel"):
 
 
 class ObjectMeta(Struct, frozen=True, rename="camel"):
-    """The part of metadata that readers use."""
+    """The part of metadata that our components read."""
 
     name: str = ""
     namespace: str = ""
@@ -100,8 +100,14 @@ class ObjectMeta(Struct, frozen=True, rename="camel"):
         return new_key(Key, (self.namespace, self.name))
 
 
+class PartialObjectMetadata(Struct, frozen=True):
+    """An object of any kind, decoded to its metadata."""
+
+    metadata: ObjectMeta
+
+
 class Condition(Struct, frozen=True, rename="camel"):
-    """One observation about an object."""
+    """One condition of an object."""
 
     type: str
     status: str = "Unknown"
@@ -112,12 +118,12 @@ class Condition(Struct, frozen=True, rename="camel"):
 
 
 def find_condition(conditions: tuple[Condition, ...], kind: str) -> Condition | None:
-    """The condition of a type, if it is there."""
+    """Return the condition of a type, if there is one."""
     return next((c for c in conditions if c.type == kind), None)
 
 
 def timestamp(now: float) -> str:
-    """A moment as the API writes it: whole seconds, UTC."""
+    """Format a time in the API form: whole seconds, UTC."""
     return _format_second(int(now))
 
 
@@ -127,10 +133,10 @@ def _format_second(epoch_second: int) -> str:
 
 
 def micro_timestamp(now: float) -> str:
-    """A moment with microseconds, as Leases and new Events have it."""
+    """Format a time with microseconds, as Leases and events.k8s.io Events have it."""
     return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def parse_timestamp(text: str) -> float:
-    """The moment that a timestamp of either sort means, in seconds since the epoch."""
+    """Parse a timestamp of either form to seconds since the epoch."""
     return datetime.fromisoformat(text).timestamp()

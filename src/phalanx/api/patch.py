@@ -1,7 +1,7 @@
-"""Patches: (object, patch) -> changed object. Merge, JSON and strategic merge patch.
+"""Patches: merge patch, JSON patch and strategic merge patch of an object.
 
-Pure; the server checks and stores the result. The object given is changed in place where that is
-cheaper and must not be used afterwards. A patch that cannot be applied raises PatchFailed.
+Pure; the server validates and stores the result. `apply_patch` may change the given object in
+place, so the caller must not use it afterwards. A patch that cannot be applied raises PatchFailed.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import orjson
 from phalanx.api.schema import Schema
 from phalanx.api.wire import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Object
 
-#: More operations than this in one JSON patch are refused.
+#: The largest number of operations in one JSON patch, as in Kubernetes.
 MAX_OPERATIONS = 10_000
-#: A few `copy` operations can double an object again and again: no more bytes than this.
+#: The bytes that `copy` operations of one JSON patch may add: each could double the object.
 MAX_COPIED_BYTES = 3 * 1024 * 1024
 
 _SET_ELEMENT_ORDER = "$setElementOrder/"
@@ -28,27 +28,27 @@ _RETAIN_KEYS = "$retainKeys"
 
 
 class PatchFailed(ValueError):
-    """The patch is well formed but does not fit the object, or its shape is wrong."""
+    """The patch does not fit the object, or has a wrong structure."""
 
 
 class TooManyOperations(PatchFailed):
-    """The JSON patch is too long, or makes too much of the object."""
+    """The JSON patch has too many operations, or copies too many bytes."""
 
 
 def apply_patch(content_type: str, schema: Schema, obj: Object, patch: Any) -> Object:
-    """The object after a patch of the given content type."""
+    """Return the object after a patch of the given content type."""
     return _APPLY_BY_TYPE[content_type](schema, obj, patch)
 
 
 def affected_fields(content_type: str, obj: Object, patch: Any) -> Collection[str]:
-    """The fields of an object that a patch of the given content type may change at all."""
+    """Return the top-level fields that a patch of the given content type may change."""
     if content_type == JSON_PATCH or any(key.startswith("$") for key in patch):
         return tuple(obj)
     return [key for key in patch if key in obj]
 
 
 def merge_patch(obj: Any, patch: Any) -> Any:
-    """A merge patch: objects are merged, null removes, everything else replaces."""
+    """Apply a merge patch: objects are merged, null removes, everything else replaces."""
     if not isinstance(patch, dict):
         return patch
     result = obj if isinstance(obj, dict) else {}
@@ -87,7 +87,7 @@ def _apply_json_patch(schema: Schema, obj: Object, patch: Any) -> Object:
 
 
 def _apply_operation(obj: Any, step: Object) -> tuple[Any, int]:
-    """An object after one operation, and how many bytes that copied within it."""
+    """Return the object after one operation, and the number of bytes that it copied."""
     try:
         size = 0
         if step.get("op") == "copy":
@@ -103,7 +103,7 @@ def _apply_operation(obj: Any, step: Object) -> tuple[Any, int]:
 
 
 def _replace_as_add(obj: Object, step: Object) -> Object:
-    """Kubernetes lets `replace` create what is missing; the library does not."""
+    """Turn a `replace` of a missing field into `add`: Kubernetes creates it, the library fails."""
     if step.get("op") != "replace" or not isinstance(step.get("path"), str) or not step["path"]:
         return step
     return {**step, "op": "add"} if _is_in_object(obj, step["path"]) else step
@@ -122,7 +122,7 @@ def _apply_strategic_patch(schema: Schema, obj: Object, patch: Any) -> Object:
 
 
 def _merge_maps(schema: Schema | None, obj: Object, patch: Object) -> Object | None:
-    """Merge one object into another; None says that the whole of it goes."""
+    """Merge one object into another; None removes the object."""
     directive = patch.get(_DIRECTIVE)
     if directive == "delete":
         return None
@@ -140,7 +140,7 @@ def _merge_maps(schema: Schema | None, obj: Object, patch: Object) -> Object | N
 
 
 def _apply_list_directive(schema: Schema | None, result: Object, key: str, patch: Object) -> None:
-    """Do to a list what a directive beside it says."""
+    """Apply a `$deleteFromPrimitiveList` or `$setElementOrder` directive to its list."""
     value = patch[key]
     if not isinstance(value, list):
         raise PatchFailed(f"{key} must be a list")
@@ -152,7 +152,7 @@ def _apply_list_directive(schema: Schema | None, result: Object, key: str, patch
 
 
 def _list_field(obj: Object, name: str) -> list[Any]:
-    """The list that a directive is about."""
+    """Return the list that a directive refers to."""
     found = obj.get(name) or []
     if not isinstance(found, list):
         raise PatchFailed(f"{name} must be a list")
@@ -185,7 +185,7 @@ def _merge_field(schema: Schema | None, result: Object, key: str, value: Any) ->
 def _merge_lists(schema: Schema, old: list[Any], patch: list[Any]) -> list[Any]:
     if not schema.merge_key:
         both = [*old, *(item for item in patch if item not in old)]
-        return _order_items(both, old, patch, "")
+        return _order_items(both, old, patch, key="")
     if not all(isinstance(item, dict) for item in patch):
         raise PatchFailed("a list that is merged by key must hold objects")
     if any(item.get(_DIRECTIVE) == "replace" for item in patch):
@@ -193,7 +193,7 @@ def _merge_lists(schema: Schema, old: list[Any], patch: list[Any]) -> list[Any]:
     result = list(old)
     for item in patch:
         _merge_item(schema, result, item)
-    return _order_items(result, old, patch, schema.merge_key)
+    return _order_items(result, old, patch, key=schema.merge_key)
 
 
 def _merge_item(schema: Schema, result: list[Any], item: Object) -> None:
@@ -213,7 +213,7 @@ def _merge_item(schema: Schema, result: list[Any], item: Object) -> None:
 def _reorder(
     schema: Schema | None, result: Object, name: str, patch: Object, wanted: list[Any]
 ) -> None:
-    """Order a list as the patch says, once its own changes are in."""
+    """Order a list as `$setElementOrder` says, after the patch's other changes."""
     inner = schema.field(name) if schema else None
     if inner is None:
         raise PatchFailed(f"{_SET_ELEMENT_ORDER}{name} does not fit the object")
@@ -221,11 +221,11 @@ def _reorder(
     if isinstance(patch.get(name), list):
         _merge_field(inner, result, name, patch[name])
     if name in result:
-        result[name] = _order_items(_list_field(result, name), old, wanted, inner.merge_key)
+        result[name] = _order_items(_list_field(result, name), old, wanted, key=inner.merge_key)
 
 
 def _order_items(items: list[Any], old: list[Any], wanted: list[Any], key: str) -> list[Any]:
-    """Wanted items in the wanted order; each other item stays behind what it stood behind."""
+    """Order the listed items as listed; each other item stays behind its predecessor."""
     place = {_item_identity(item, key): at for at, item in enumerate(wanted)}
     was = {_item_identity(item, key): at for at, item in enumerate(old)}
     named = [item for item in items if _item_identity(item, key) in place]
@@ -243,7 +243,7 @@ def _order_items(items: list[Any], old: list[Any], wanted: list[Any], key: str) 
 
 
 def _item_identity(item: Any, key: str) -> Any:
-    """What makes an item that item: its key, or itself."""
+    """Return the identity of a list item: its merge key, or the item itself."""
     found = item.get(key) if isinstance(item, dict) else item
     if isinstance(found, (dict, list)):
         raise PatchFailed(f"{found} cannot tell one item of a list from another")

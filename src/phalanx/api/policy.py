@@ -1,4 +1,4 @@
-"""PodDisruptionBudget as the scheduler and controllers read it. Partial and frozen."""
+"""PodDisruptionBudget as scheduler and disruption controller read it. Partial and frozen."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from phalanx.api.meta import Condition, ObjectMeta
 
 
 class PodDisruptionBudgetSpec(Struct, frozen=True, rename="camel"):
-    """Which pods, and how many of them must stay or may go: a number, or a share as "30%"."""
+    """The selected pods, and how many must be available or may not be: a number, or "30%"."""
 
     selector: dict[str, Any] | None = None
     min_available: int | str | None = None
@@ -18,7 +18,7 @@ class PodDisruptionBudgetSpec(Struct, frozen=True, rename="camel"):
 
 
 class PodDisruptionBudgetStatus(Struct, frozen=True, rename="camel"):
-    """What was counted, and the pods whose eviction has been granted since, with its time."""
+    """The counts of the disruption controller, and the pods whose eviction was granted since."""
 
     observed_generation: int = 0
     expected_pods: int = 0

@@ -1,22 +1,17 @@
-"""The facts of every protobuf message, as package data: its fields by their numbers.
-
-A message is known by the short name of its definition, `core.v1.Pod`. The file `messages.json` is
-written by `tools/compact_protobuf.py`. A field is [its name in JSON, node], and nodes are written
-as in `definitions.py`, but of other scalars:
-
-    string bool int32 int64        what their name says
-    bytes json octets              bytes that JSON shows as base64, as what they say, not at all
-
-A field without a name is a message whose fields JSON shows as those of its holder.
-
-Protobuf request bodies: from bytes to the object that the same body in JSON would have been.
+r"""Protobuf request bodies, decoded to the object that the same body in JSON would be.
 
     k8s\0, runtime.Unknown{typeMeta, raw} ─▶ the message of that kind ─▶ object
 
-The facts are `messages.py`; one generic reader walks them. What JSON shows in another form than its
-message (times, quantities) is a row of FORMS. Field numbers that are not in the facts are stepped
-over, as protobuf wants it, so there are no unknown fields to tell of. Called by the server in the
-place of a JSON parser: schemas and rules come later. Never writes protobuf.
+The messages are package data (`messages.json`, written by `tools/compact_protobuf.py`), by the
+short name of their definition, `core.v1.Pod`. A field is [its JSON name, node]; nodes are those of
+`definitions.py` with other scalars:
+
+    string bool int32 int64        as named
+    bytes json octets              base64 in JSON, embedded JSON, not in JSON at all
+
+A field without a name is a message whose fields JSON has inline. Messages that JSON encodes
+differently (times, quantities) are rows of JSON_CONVERTERS. Unknown field numbers are skipped, as
+protobuf demands. The server calls `decode` in place of a JSON parser. Nothing here writes protobuf.
 """
 
 from __future__ import annotations
@@ -36,7 +31,7 @@ MessageNode = str | dict[str, str]
 #: The name and node of each field, by its number in decimal.
 MessageFields = Mapping[str, tuple[str, MessageNode]]
 
-#: The API versions that have messages, and what their short names begin with.
+#: The API versions that have messages, and the prefix of their short names.
 MESSAGE_MODULES: Final = {
     "v1": "core.v1",
     "apps/v1": "apps.v1",
@@ -53,19 +48,19 @@ MESSAGE_MODULES: Final = {
     "scheduling.k8s.io/v1alpha3": "scheduling.v1alpha3",
     "scheduling.k8s.io/v1beta1": "scheduling.v1beta1",
 }
-#: Every API version has the kinds of this one too: DeleteOptions and the like.
+#: Every API version also has the kinds of this prefix, such as DeleteOptions.
 SHARED_MODULE: Final = "meta.v1"
 
 
 @cache
 def message_name(api_version: str, kind: str) -> str | None:
-    """The short name of the message that holds objects of a kind, if there is one."""
+    """Return the short name of the message of a kind, if there is one."""
     modules = (MESSAGE_MODULES.get(api_version, SHARED_MODULE), SHARED_MODULE)
     return next((name for m in modules if (name := f"{m}.{kind}") in _load_messages()), None)
 
 
 def message_fields(name: str) -> MessageFields:
-    """The fields of a message, by its short name."""
+    """Return the fields of a message, by its short name."""
     return _load_messages()[name]
 
 
@@ -77,38 +72,38 @@ def _load_messages() -> dict[str, MessageFields]:
 
 
 MAGIC: Final = b"k8s\0"
-#: Messages, and JSON inside them, may be nested so deep.
+#: The depth limit of messages, and of JSON inside them.
 MAX_DEPTH: Final = 100
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
-#: The bytes of a record that it does not tell the end of itself, by its wire type.
+#: The fixed part of the size of a record, by its wire type.
 _SIZES = {_VARINT: 0, _FIXED64: 8, _LENGTH: 0, _FIXED32: 4}
 _SIGN32, _SIGN64 = 1 << 31, 1 << 63
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: Which field of an IntOrString counts, and what it is when absent.
+#: The field of an IntOrString that holds its value, and the default, by its type.
 _INT_OR_STRING_FIELDS = {0: ("intVal", 0), 1: ("strVal", "")}
 
-#: What JSON shows for a number; for the bytes from here to there, so deep in messages.
+#: From a number to its JSON value; from a range of bytes at some depth to its JSON value.
 _NumberDecoder = Callable[[int], Any]
 _ContentDecoder = Callable[[bytes, int, int, int], Any]
-#: The same, put into an object.
+#: The same, stored in an object.
 _NumberSetter = Callable[[Object, int], None]
 _ContentSetter = Callable[[Object, bytes, int, int, int], None]
 
 
 class BadProtobuf(ValueError):
-    """A body that cannot be read. The text says why in one sentence."""
+    """The body cannot be decoded; the message says why."""
 
 
 def decode(body: bytes) -> Object:
-    """The object in a body. Raises BadProtobuf."""
+    """Decode a request body. Raises BadProtobuf."""
     if not body.startswith(MAGIC):
         raise BadProtobuf("the body does not begin with k8s and a zero byte")
     envelope = _decode_message("runtime.Unknown", body.removeprefix(MAGIC))
     if encoding := envelope.get("contentEncoding"):
         raise BadProtobuf(f'the content encoding "{encoding}" is not known')
-    told = envelope.get("typeMeta", {})
-    version, kind = told.get("apiVersion", ""), told.get("kind", "")
+    type_meta = envelope.get("typeMeta", {})
+    version, kind = type_meta.get("apiVersion", ""), type_meta.get("kind", "")
     name = message_name(version, kind)
     if name is None:
         raise BadProtobuf(f'no message is known for kind "{kind}" of API version "{version}"')
@@ -117,7 +112,7 @@ def decode(body: bytes) -> Object:
 
 
 def _decode_message(name: str, content: bytes) -> Object:
-    # Zeros behind it stop a tag and a number that it breaks off: only ends need to be looked at.
+    # Two zero bytes end a truncated tag and number, so the decoder needs to check only ends.
     return _message_decoder(name).decode(content + b"\0\0", 0, len(content), {}, 0)
 
 
@@ -189,49 +184,49 @@ _CONTENT_DECODERS: dict[str, _ContentDecoder] = {
 # --------------------------------------------------------------------------------------- forms
 
 
-def _format_time(told: Object, nanos: int, precision: str) -> str | None:
-    """A time; a message without anything in it is the one that nobody set."""
-    if not told:
+def _format_time(message: Object, nanos: int, precision: str) -> str | None:
+    """Format a time; an empty message is an unset time."""
+    if not message:
         return None
     try:
-        moment = _EPOCH + timedelta(seconds=told.get("seconds", 0), microseconds=nanos // 1000)
+        moment = _EPOCH + timedelta(seconds=message.get("seconds", 0), microseconds=nanos // 1000)
     except OverflowError:
         raise BadProtobuf("a time is outside the years 1 to 9999") from None
     return moment.isoformat(timespec=precision).replace("+00:00", "Z")
 
 
-def _decode_time(told: Object) -> str | None:
-    return _format_time(told, 0, "seconds")
+def _decode_time(message: Object) -> str | None:
+    return _format_time(message, 0, "seconds")
 
 
-def _decode_microtime(told: Object) -> str | None:
-    return _format_time(told, told.get("nanos", 0), "microseconds")
+def _decode_microtime(message: Object) -> str | None:
+    return _format_time(message, message.get("nanos", 0), "microseconds")
 
 
-def _decode_int_or_string(told: Object) -> int | str:
-    choice = _INT_OR_STRING_FIELDS.get(told.get("type", 0))
+def _decode_int_or_string(message: Object) -> int | str:
+    choice = _INT_OR_STRING_FIELDS.get(message.get("type", 0))
     if choice is None:
         raise BadProtobuf("a value is neither a number nor a text")
-    value: int | str = told.get(*choice)
+    value: int | str = message.get(*choice)
     return value
 
 
-def _decode_items(told: Object) -> list[str]:
-    items: list[str] = told.get("items", [])
+def _decode_items(message: Object) -> list[str]:
+    items: list[str] = message.get("items", [])
     return items
 
 
-#: Messages that JSON shows as something else than an object, made from their fields.
+#: Messages that JSON encodes as something else than an object: from their fields to that.
 JSON_CONVERTERS: Final[dict[str, Callable[[Object], Any]]] = {
-    "api.resource.Quantity": lambda told: told.get("string", "0"),
+    "api.resource.Quantity": lambda message: message.get("string", "0"),
     "authentication.v1.AttestationValue": _decode_items,
     "authentication.v1.ExtraValue": _decode_items,
     "authorization.v1.ExtraValue": _decode_items,
-    "meta.v1.FieldsV1": lambda told: told.get("Raw"),
+    "meta.v1.FieldsV1": lambda message: message.get("Raw"),
     "meta.v1.MicroTime": _decode_microtime,
     "meta.v1.Time": _decode_time,
     "meta.v1.Verbs": _decode_items,
-    "runtime.RawExtension": lambda told: told.get("raw"),
+    "runtime.RawExtension": lambda message: message.get("raw"),
     "util.intstr.IntOrString": _decode_int_or_string,
 }
 
@@ -240,28 +235,26 @@ JSON_CONVERTERS: Final[dict[str, Callable[[Object], Any]]] = {
 
 
 class _MessageDecoder:
-    """How a message is read. Worked out at its first use, so that a message may hold itself."""
+    """Decoder of one message, compiled at its first use: messages may be recursive."""
 
-    def __init__(self, told: MessageFields) -> None:
-        self._fields = told
+    def __init__(self, fields: MessageFields) -> None:
+        self._fields = fields
 
     @cached_property
     def _number_setters(self) -> dict[int, _NumberSetter]:
-        """What to do with a number, by its tag."""
         rows = ((int(n) << 3 | _VARINT, _number_setter(*row)) for n, row in self._fields.items())
         return {tag: put for tag, put in rows if put}
 
     @cached_property
     def _content_setters(self) -> dict[int, _ContentSetter]:
-        """What to do with bytes, by their tag."""
         rows = ((int(n) << 3 | _LENGTH, _content_setter(*row)) for n, row in self._fields.items())
         return {tag: put for tag, put in rows if put}
 
     def decode(self, data: bytes, at: int, end: int, into: Object, depth: int) -> Object:
-        """Read a message into an object, which may hold some of it already.
+        """Decode a message into an object, which may have some of its fields already.
 
-        A record is a tag (field number and wire type), then a number, or a length and so many
-        bytes. Most tags, numbers and lengths are one byte, which is read in place.
+        A record is a tag (field number and wire type), then a number, or a length and that many
+        bytes. Most tags, numbers and lengths are one byte, which is read inline.
         """
         _check_depth(depth)
         numbers, contents = self._number_setters, self._content_setters
@@ -294,7 +287,7 @@ class _MessageDecoder:
         return into
 
     def _skip_unknown(self, tag: int) -> int:
-        """Refuse a record that must not be here; of any other the size, if that is fixed."""
+        """Return the fixed size of a record with an unknown tag; refuse one that must not occur."""
         number, wire = tag >> 3, tag & 7
         if number == 0:
             raise BadProtobuf("a field has the number 0")
@@ -309,7 +302,7 @@ def _message_decoder(name: str) -> _MessageDecoder:
 
 
 def _read_varint(data: bytes, at: int, first: int) -> tuple[int, int]:
-    """A number of several bytes, seven bits in each, and where it ends; the first is read."""
+    """Read a number of several bytes, seven bits each, after its first; return it and its end."""
     number = first & 0x7F
     for shift in range(7, 70, 7):
         byte, at = data[at], at + 1
@@ -320,7 +313,7 @@ def _read_varint(data: bytes, at: int, first: int) -> tuple[int, int]:
 
 
 def _read_packed(data: bytes, at: int, end: int) -> Iterator[int]:
-    """Numbers without tags between them."""
+    """Yield numbers that have no tags between them."""
     while at < end:
         number, at = data[at], at + 1
         if number > 0x7F:
@@ -338,7 +331,7 @@ def _check_end(at: int, end: int) -> None:
 
 
 def _number_setter(name: str, node: MessageNode) -> _NumberSetter | None:
-    """What to do with a number in a field, if numbers may be there."""
+    """Return the setter of a field for numbers, if its type has numbers."""
     read = _NUMBER_DECODERS.get(_item_type(node))
     if read is None:
         return None
@@ -355,7 +348,7 @@ def _number_setter(name: str, node: MessageNode) -> _NumberSetter | None:
 
 
 def _content_setter(name: str, node: MessageNode) -> _ContentSetter | None:
-    """What to do with bytes in a field, if bytes may be there."""
+    """Return the setter of a field for bytes, if its type has bytes."""
     item = _item_type(node)
     if isinstance(node, str):
         return None if item in _NUMBER_DECODERS else _singular_setter(name, item)
@@ -369,7 +362,7 @@ def _item_type(node: MessageNode) -> str:
 
 
 def _value_decoder(node: str) -> _ContentDecoder:
-    """How a text, a form or an object is read."""
+    """Return the decoder of a string, a converted message or an object."""
     if node in _CONTENT_DECODERS:
         return _CONTENT_DECODERS[node]
     inner, form = _message_decoder(node), JSON_CONVERTERS.get(node)
@@ -379,7 +372,9 @@ def _value_decoder(node: str) -> _ContentDecoder:
 
 
 def _singular_setter(name: str, node: str) -> _ContentSetter:
-    """The last value counts, but objects grow together. Nameless ones are part of their holder."""
+    """Return the setter of a single value: the last one wins, messages are merged, nameless ones
+    are inline.
+    """
     if node in _CONTENT_DECODERS or node in JSON_CONVERTERS:
         read = _value_decoder(node)
 
@@ -413,13 +408,13 @@ def _packed_setter(name: str, node: str) -> _ContentSetter:
 
 
 def _map_setter(name: str, node: str) -> _ContentSetter:
-    """One entry of a map is a message of its own; what it leaves out is what no bytes are."""
+    """Return the setter of a map entry, a message of key and value, which may both be omitted."""
     read = _value_decoder(node)
     pair = _MessageDecoder({"1": ("key", "string"), "2": ("value", node)})
 
     def put(into: Object, data: bytes, at: int, end: int, depth: int) -> None:
-        told = pair.decode(data, at, end, {}, depth + 1)
-        value = told["value"] if "value" in told else read(data, end, end, depth)
-        into.setdefault(name, {})[told.get("key", "")] = value
+        message = pair.decode(data, at, end, {}, depth + 1)
+        value = message["value"] if "value" in message else read(data, end, end, depth)
+        into.setdefault(name, {})[message.get("key", "")] = value
 
     return put

@@ -1,13 +1,14 @@
-"""Quantities such as `500m`, `4Gi` or `1e3` as exact numbers, and back in their canonical form.
+"""Quantities such as `500m`, `4Gi` or `1e3` as exact numbers, and their canonical form.
 
     text        value          canonical
     1000m       1              1
     0.1         1/10           100m
     1.5Gi       1610612736     1536Mi
     2048Ki      2097152        2Mi
-    1200e0      1200           1200e0 is written 1200, 1e3 stays 1e3
+    1200e0      1200           1200
+    1e3         1000           1e3
 
-Nothing here ever becomes a float. What is finer than a billionth is rounded up, as the API does.
+No value passes through a float. Fractions below one billionth are rounded up, as in Kubernetes.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ _SYNTAX = re.compile(r"([+-]?)(\d+\.?\d*|\.\d+)(?:([KMGTPE]i)|([numkMGTPE]?)|[eE
 _BINARY = {suffix: 1024**n for n, suffix in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))}
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _NANO = 10**9
-#: Larger numbers than this say nothing about a machine and would only cost time.
+#: The largest exponent, and the length of the longest text; more only costs time.
 _LIMIT = 64
 
 QuantityText = str | int | float
 
 
 class BadQuantity(ValueError):
-    """The text is no quantity."""
+    """The text is not a quantity."""
 
     def __init__(self, text: QuantityText) -> None:
         super().__init__(
@@ -39,7 +40,7 @@ class BadQuantity(ValueError):
 
 @lru_cache(maxsize=65536)
 def exact_value(text: QuantityText) -> Fraction:
-    """The exact number that a quantity means."""
+    """Return the exact value of a quantity. Raises BadQuantity."""
     match = _SYNTAX.fullmatch(str(text)) if len(str(text)) <= _LIMIT else None
     if match is None:
         raise BadQuantity(text)
@@ -55,19 +56,19 @@ def exact_value(text: QuantityText) -> Fraction:
 
 @lru_cache(maxsize=4096)
 def integer_value(text: QuantityText) -> int:
-    """A quantity in whole units, rounded up: bytes, devices, pods."""
+    """Return a quantity in whole units, rounded up: bytes, devices, pods."""
     return _round_up(exact_value(text))
 
 
 @lru_cache(maxsize=4096)
 def milli_value(text: QuantityText) -> int:
-    """A quantity in thousandths, rounded up: CPU."""
+    """Return a quantity in thousandths, rounded up: CPU."""
     return _round_up(exact_value(text) * 1000)
 
 
 @lru_cache(maxsize=65536)
 def canonical_quantity(text: QuantityText) -> str:
-    """The form that the API stores: no fraction, the largest suffix, the style that was written."""
+    """Return the stored form: no fraction, the largest suffix, the written style."""
     number, written = exact_value(text), str(text)
     if number == 0:
         return "0"

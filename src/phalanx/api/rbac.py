@@ -1,4 +1,4 @@
-"""Cluster roles as readers need them: rules, and the selectors of roles whose rules they have."""
+"""ClusterRole as the role aggregation controller reads it. Partial and frozen."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from phalanx.api.wire import Object
 
 
 class AggregationRule(Struct, frozen=True, rename="camel"):
-    """The selectors of cluster roles whose rules a role has too."""
+    """The selectors of the ClusterRoles whose rules a ClusterRole aggregates."""
 
     cluster_role_selectors: tuple[Object, ...] = ()
 
 
 class ClusterRole(Struct, frozen=True, rename="camel"):
-    """A cluster role. Its rules are only ever compared and copied, so they stay as they are."""
+    """A ClusterRole. Its rules are only compared and copied, so they stay JSON."""
 
     metadata: ObjectMeta
     rules: tuple[Object, ...] | None = ()

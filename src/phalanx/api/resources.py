@@ -1,7 +1,7 @@
-"""How much room a pod takes and a node has, as exact integers per resource.
+"""Resource requests of pods and allocatable resources of nodes, as exact integers.
 
-CPU counts in thousandths, everything else in whole units. The scheduler's arrays and the server's
-room ledger both count with these functions, so that they can never disagree.
+CPU is counted in thousandths, every other resource in whole units. The scheduler's arrays and the
+server's node allocations use the same functions, so both always agree.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from phalanx.api.quantity import QuantityText, integer_value, milli_value
 Amounts = dict[str, int]
 _ContainerAmounts = Callable[[Container], dict[str, int]]
 
-#: What a container that names no request counts as in scores (never in fitting): 100m and 200Mi.
+#: The requests that scores (never filters) assume for a container without any: 100m and 200Mi.
 DEFAULT_NONZERO_REQUESTS: Mapping[str, int] = {"cpu": 100, "memory": 200 * 1024 * 1024}
 
 
 def to_amounts(quantities: Mapping[str, QuantityText]) -> Amounts:
-    """Quantities as integers."""
+    """Convert quantities to integers."""
     return {name: to_amount(name, text) for name, text in quantities.items()}
 
 
 def to_amount(name: str, text: QuantityText) -> int:
-    """One quantity in the units of its resource."""
+    """Convert one quantity to the unit of its resource."""
     return milli_value(text) if name == "cpu" else integer_value(text)
 
 
 def pod_requests(pod: Pod) -> Amounts:
-    """The room that a pod takes on its node, itself counted under `pods`."""
+    """Return the resources that a pod occupies on its node, the pod itself under `pods`."""
     total = {**container_requests(pod.spec), **_pod_level_requests(pod)}
     _add_to(total, to_amounts(pod.spec.overhead))
     total["pods"] = 1
@@ -38,24 +38,26 @@ def pod_requests(pod: Pod) -> Amounts:
 
 
 def container_requests(spec: PodSpec) -> Amounts:
-    """What the containers of a pod ask for, all in all."""
+    """Return the requests of all containers of a pod together."""
     return _sum_containers(spec, _container_requests)
 
 
 def nonzero_requests(pod: Pod) -> Amounts:
-    """CPU and memory as scores see them: a container that states none counts as a small one."""
+    """Return CPU and memory for scores: a container without requests counts with defaults."""
     total = {**_sum_containers(pod.spec, _nonzero_container_requests), **_pod_level_requests(pod)}
     _add_to(total, to_amounts(pod.spec.overhead))
     return {name: total.get(name, 0) for name in DEFAULT_NONZERO_REQUESTS}
 
 
 def node_allocatable(node: Node) -> Amounts:
-    """What a node can hold."""
+    """Return the allocatable resources of a node."""
     return to_amounts(node.status.allocatable)
 
 
 def _sum_containers(spec: PodSpec, requests_of: _ContainerAmounts) -> Amounts:
-    """Containers run side by side; init containers one by one before, sidecars all along."""
+    """Sum requests as Kubernetes does: containers run together, init containers one by one before
+    them, sidecars all the time.
+    """
     running: Amounts = {}
     peak: Amounts = {}
     for container in spec.init_containers:
@@ -81,7 +83,7 @@ def _nonzero_container_requests(container: Container) -> Amounts:
 
 
 def _pod_level_requests(pod: Pod) -> Amounts:
-    """Requests of the pod as a whole replace the sum of its containers'."""
+    """Return the pod-level requests, which replace the sum over containers."""
     return to_amounts(pod.spec.resources.requests) if pod.spec.resources else {}
 
 
@@ -102,7 +104,7 @@ def _raise_to(peak: Amounts, level: Mapping[str, int]) -> None:
 
 
 def sum_amounts(parts: Iterable[Mapping[str, int]]) -> Amounts:
-    """The sum of several amounts."""
+    """Return the sum of several amounts."""
     result: Amounts = {}
     for part in parts:
         _add_to(result, part)

@@ -1,13 +1,8 @@
-"""PodGroup and Workload as the scheduler and controllers read them. Partial and frozen.
+"""PodGroup, CompositePodGroup and Workload as our components read them. Partial and frozen.
 
-How high priorities go: those of users and groups up to a limit, those of the system beyond it.
-
-The classes of the system are always there, by these names and values alone; pods may be of one, but
-no group of pods can.
-
-What a PodGroup says of itself once enough of its members have a node, whoever writes it.
-
-The server does so in the transaction of a GroupBinding, the scheduler's reporter everywhere else.
+Also the constants of `scheduling.k8s.io`: condition types, annotations, the range of priorities,
+and the conditions of a PodGroup that has enough scheduled members. The server writes these in the
+transaction of a GroupBinding; the scheduler writes them on foreign API servers.
 """
 
 from __future__ import annotations
@@ -21,73 +16,73 @@ from msgspec.structs import replace
 from phalanx.api.core import PodResourceClaim, PodResourceClaimStatus
 from phalanx.api.meta import Condition, ObjectMeta
 
-#: The condition that says, once and for all, whether a group was placed.
+#: The condition that says whether a group was scheduled; it stays True.
 POD_GROUP_INITIALLY_SCHEDULED = "PodGroupInitiallyScheduled"
-#: The same as the proposals name it; written beside the other.
+#: The same condition as the KEPs name it; both are written.
 POD_GROUP_SCHEDULED = "PodGroupScheduled"
-#: What it is called on a group of groups.
+#: The same condition of a CompositePodGroup.
 COMPOSITE_INITIALLY_SCHEDULED = "CompositePodGroupInitiallyScheduled"
-#: That a pod, or a group as a whole, was told to make way.
+#: A pod, or a whole group, is being preempted or evicted.
 DISRUPTION_TARGET = "DisruptionTarget"
-#: Whether a group that was placed has lost members since, so that fewer than it needs are left.
+#: Whether a scheduled group has lost members and has fewer than its quorum.
 DEGRADED = "Degraded"
-#: How many members whoever makes the pods will still run, if fewer than `minCount`.
+#: The number of members that their controller will still run, if fewer than `minCount`.
 MEMBERS_TO_RUN_ANNOTATION = "phalanx.dev/members-to-run"
-#: On a Workload or PodGroup that a controller has made: which one. What has no such mark and no
-#: controller is its user's.
+#: On a Workload or PodGroup that a controller created: its name. Without it and without a
+#: controller reference, the object belongs to the user.
 MANAGED_BY_ANNOTATION = "phalanx.dev/managed-by"
-#: On a group, and on a Job for its group: how near members would like to be to each other.
+#: On a group, and on a Job for its group: the preferred topology levels of its members.
 TOPOLOGY_ANNOTATION = "phalanx.dev/topology"
-#: On a gang: that its members are being bound one by one, and under which number. On a member: the
-#: number under which it was bound.
+#: On a gang: the number of the intent under which its members are bound one by one. On a member:
+#: the number of the intent under which it was bound.
 BINDING_INTENT_ANNOTATION = "phalanx.dev/binding-intent"
-#: Keeps a PodGroup from going while live pods refer to it.
+#: Keeps a PodGroup while pods that are not terminal refer to it.
 POD_GROUP_PROTECTION_FINALIZER = "scheduling.k8s.io/podgroup-protection"
-#: Numbers of more digits than this are larger than any `minCount`.
+#: Numbers with more digits are larger than any `minCount`.
 _MAX_DIGITS = 10
 
 
 class GangPolicy(Struct, frozen=True, rename="camel"):
-    """All or nothing, from so many members on."""
+    """Gang scheduling: at least `minCount` members or none."""
 
     min_count: int = 1
 
 
 class SchedulingPolicy(Struct, frozen=True):
-    """One of the two: basic (as many as fit) or gang."""
+    """Exactly one of basic (as many members as fit) and gang."""
 
     basic: dict[str, object] | None = None
     gang: GangPolicy | None = None
 
 
 class TopologyConstraint(Struct, frozen=True):
-    """A node label whose value all members must share."""
+    """A node label whose value must be equal for all members."""
 
     key: str = ""
 
 
 class SchedulingConstraints(Struct, frozen=True):
-    """Where the members may be in relation to each other."""
+    """The topology constraints of a group."""
 
     topology: tuple[TopologyConstraint, ...] = ()
 
 
 class DisruptionMode(Struct, frozen=True):
-    """One of the two: members are disrupted one by one, or all of them together."""
+    """Exactly one of single (members are disrupted one by one) and all (together)."""
 
     single: dict[str, object] | None = None
     all: dict[str, object] | None = None
 
 
 class WorkloadReference(Struct, frozen=True, rename="camel"):
-    """The template that a group was made of."""
+    """The Workload and the template that a group was created from."""
 
     workload_name: str = ""
     template_name: str = ""
 
 
 class PodGroupSpec(Struct, frozen=True, rename="camel"):
-    """What the group asks for."""
+    """The spec of a PodGroup."""
 
     workload_ref: WorkloadReference | None = None
     scheduling_policy: SchedulingPolicy = SchedulingPolicy()
@@ -100,7 +95,7 @@ class PodGroupSpec(Struct, frozen=True, rename="camel"):
 
 
 class PodGroupStatus(Struct, frozen=True, rename="camel"):
-    """What was decided about the group, and how its members are."""
+    """The conditions of a PodGroup, and the counts of its members."""
 
     conditions: tuple[Condition, ...] = ()
     pending_pods: int = 0
@@ -111,7 +106,7 @@ class PodGroupStatus(Struct, frozen=True, rename="camel"):
 
 
 class PodGroup(Struct, frozen=True):
-    """A set of pods that is scheduled as one."""
+    """A PodGroup: pods that are scheduled together."""
 
     metadata: ObjectMeta
     spec: PodGroupSpec = PodGroupSpec()
@@ -119,9 +114,10 @@ class PodGroup(Struct, frozen=True):
 
     @property
     def quorum(self) -> int:
-        """How many members must be placed for any to be: one for a basic group.
+        """The number of members that must be scheduled together; 1 for a basic group.
 
-        For a gang it is `minCount`, or the number of members that are still to run if that is less.
+        For a gang it is `minCount`, or the number of members that are still to run if that is
+        lower.
         """
         gang = self.spec.scheduling_policy.gang
         if gang is None:
@@ -132,41 +128,41 @@ class PodGroup(Struct, frozen=True):
 
     @property
     def min_count(self) -> int:
-        """How many members a gang needs; one for a basic group."""
+        """The `minCount` of a gang; 1 for a basic group."""
         gang = self.spec.scheduling_policy.gang
         return gang.min_count if gang else 1
 
     @property
     def with_pod_preemption_policy(self) -> PodGroup:
-        """The same group, as if it left it to its pods whether others may be evicted for them."""
+        """The same group without its own preemption policy, so that its pods' policies apply."""
         return replace(self, spec=replace(self.spec, preemption_policy=""))
 
     @property
     def is_gang(self) -> bool:
-        """Whether all or nothing is asked for."""
+        """Whether the group has a gang policy."""
         return self.spec.scheduling_policy.gang is not None
 
     @property
     def binding_intent(self) -> str:
-        """The number of the intent to bind it that is still open, if there is one."""
+        """The number of the open intent to bind the group; "" if there is none."""
         return self.metadata.annotations.get(BINDING_INTENT_ANNOTATION, "")
 
 
 class CompositeGangPolicy(Struct, frozen=True, rename="camel"):
-    """All or nothing, from so many groups on."""
+    """Gang scheduling of groups: at least `minGroupCount` child groups or none."""
 
     min_group_count: int = 1
 
 
 class CompositePolicy(Struct, frozen=True):
-    """One of the two: basic (as many groups as fit) or gang."""
+    """Exactly one of basic (as many child groups as fit) and gang."""
 
     basic: dict[str, object] | None = None
     gang: CompositeGangPolicy | None = None
 
 
 class CompositePodGroupSpec(Struct, frozen=True, rename="camel"):
-    """What the group of groups asks for."""
+    """The spec of a CompositePodGroup."""
 
     workload_ref: WorkloadReference | None = None
     scheduling_policy: CompositePolicy = CompositePolicy()
@@ -178,7 +174,7 @@ class CompositePodGroupSpec(Struct, frozen=True, rename="camel"):
 
 
 class CompositePodGroupStatus(Struct, frozen=True, rename="camel"):
-    """What was decided about it, and how its groups and the pods below them are."""
+    """The conditions of a CompositePodGroup, and the counts of its groups and pods."""
 
     conditions: tuple[Condition, ...] = ()
     pending_groups: int = 0
@@ -190,7 +186,7 @@ class CompositePodGroupStatus(Struct, frozen=True, rename="camel"):
 
 
 class CompositePodGroup(Struct, frozen=True):
-    """A set of groups, or of such sets, that is scheduled as one."""
+    """A CompositePodGroup: groups that are scheduled together."""
 
     metadata: ObjectMeta
     spec: CompositePodGroupSpec = CompositePodGroupSpec()
@@ -198,18 +194,18 @@ class CompositePodGroup(Struct, frozen=True):
 
     @property
     def quorum(self) -> int:
-        """How many of its groups must be placed for any to be: one if it is basic."""
+        """The number of child groups that must be scheduled together; 1 if it is basic."""
         gang = self.spec.scheduling_policy.gang
         return gang.min_group_count if gang else 1
 
     @property
     def with_pod_preemption_policy(self) -> CompositePodGroup:
-        """The same, as if it left it to its pods whether others may be evicted for them."""
+        """The same group without its own preemption policy, so that its pods' policies apply."""
         return replace(self, spec=replace(self.spec, preemption_policy=""))
 
 
 class ControllerReference(Struct, frozen=True, rename="camel"):
-    """The object whose pods a Workload is about."""
+    """The object whose pods a Workload describes."""
 
     api_group: str = ""
     kind: str = ""
@@ -217,7 +213,7 @@ class ControllerReference(Struct, frozen=True, rename="camel"):
 
 
 class WorkloadSpec(Struct, frozen=True, rename="camel"):
-    """Whom it is about and of what its groups are made; templates are copied as they are."""
+    """The controller of a Workload and its group templates, which are copied as JSON."""
 
     controller_ref: ControllerReference | None = None
     pod_group_templates: tuple[dict[str, Any], ...] | None = None
@@ -225,26 +221,26 @@ class WorkloadSpec(Struct, frozen=True, rename="camel"):
 
 
 class Workload(Struct, frozen=True):
-    """How the pods of an object are to be scheduled."""
+    """A Workload: the scheduling of the pods of a controller."""
 
     metadata: ObjectMeta
     spec: WorkloadSpec = WorkloadSpec()
 
     @property
     def controller_identity(self) -> tuple[str, str, str] | None:
-        """API group, kind and name of the object that it is about."""
+        """API group, kind and name of the controller, if there is one."""
         ref = self.spec.controller_ref
         return (ref.api_group, ref.kind, ref.name) if ref else None
 
     @property
     def pod_group_template_count(self) -> int:
-        """How many templates of groups it has at the top."""
+        """The number of pod group templates at the top level."""
         return len(self.spec.pod_group_templates or ())
 
 
-#: The highest priority of a group, and of a class that is a user's.
+#: The highest priority of a group, and of a PriorityClass of users.
 MAX_USER_PRIORITY = 1_000_000_000
-#: Classes for what the cluster itself needs, and their values.
+#: The built-in PriorityClasses. They always exist with these values; pods may use them, groups not.
 SYSTEM_PRIORITY_CLASSES: Mapping[str, int] = {
     "system-cluster-critical": 2_000_000_000,
     "system-node-critical": 2_000_001_000,
@@ -252,9 +248,9 @@ SYSTEM_PRIORITY_CLASSES: Mapping[str, int] = {
 
 
 def scheduled_conditions(needed: int) -> tuple[Condition, Condition]:
-    """The same news under the two names that a group's condition goes by."""
+    """Return the conditions of a scheduled group, under the two types that clients know."""
     text = f"All required pods ({needed}/{needed}) have been assigned to nodes"
     return (
         Condition(POD_GROUP_INITIALLY_SCHEDULED, "True", "Scheduled"),
-        Condition(POD_GROUP_SCHEDULED, "True", "MinCountSatisfied", text),
+        Condition(POD_GROUP_SCHEDULED, "True", "MinCountSatisfied", message=text),
     )

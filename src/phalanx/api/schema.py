@@ -1,8 +1,9 @@
-"""Schemas: what a kind's objects look like, and what the parts of the server need to know of it.
+"""Schema: typed access to one definition, for patches, field management and the API machinery.
 
-`schema("core.v1.Pod")` is the whole object; `field`, `items` and `values` lead into it. The facts
-are package data (`definitions.py`). A Schema never changes; what it does to objects is `conform`
-(prune, check, canonicalise: `conform.py`) and `fill` (add what must be there: `defaults/zeros.py`).
+`schema("core.v1.Pod")` is the whole object; `field`, `items` and `values` descend. The facts are
+package data (`definitions.py`). A Schema is immutable; it changes objects through `conform` (prune,
+check, canonicalise: `conform.py`) and `apply_defaults` (zero values:
+`defaults/schema_defaults.py`).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ __all__ = [
 
 @cache
 def schema(name: str) -> Schema:
-    """The schema of a definition, by its short name."""
+    """Return the schema of a definition, by its short name."""
     definition(name)
     return Schema(name)
 
@@ -55,14 +56,14 @@ class Schema:
         target = definition(kind) if is_reference(kind) else ""
         self._facts: dict[str, Any] = {} if isinstance(node, str) else node
         self._struct: dict[str, Any] = target if isinstance(target, dict) else self._inline_struct()
-        # Made when they are first asked for: definitions may be recursive.
+        # Created at first use: definitions may be recursive.
         self._fields: dict[str, Schema] = {}
         self._items: Schema | None = None
         self._values: Schema | None = None
         self.name = kind if isinstance(target, dict) else ""
 
     def _inline_struct(self) -> dict[str, Any]:
-        """A struct that stands in the node itself, as those of kinds that users define do."""
+        """Return the struct that the node itself defines, as the schemas of custom resources do."""
         return self._facts if "p" in self._facts else {}
 
     @property
@@ -76,11 +77,11 @@ class Schema:
         return conforming.conform(self.name, value)
 
     def apply_defaults(self, value: Object) -> None:
-        """Add in place what an object always has."""
+        """Add in place the values that an object always has."""
         zeros.fill_defaults(self.name, value)
 
     def field(self, name: str) -> Schema | None:
-        """A field of a struct or the value of a map, if there is such a one."""
+        """Return the schema of a field of a struct, or of the values of a map, if there is one."""
         found = self._fields.get(name)
         if found is None:
             nodes = self._struct.get("p", {})
@@ -96,41 +97,41 @@ class Schema:
 
     @property
     def items(self) -> Schema | None:
-        """What a list holds."""
+        """The schema of the items of a list."""
         if self._items is None and "l" in self._facts:
             self._items = Schema(self._facts["l"])
         return self._items
 
     @property
     def values(self) -> Schema | None:
-        """What a map holds."""
+        """The schema of the values of a map."""
         if self._values is None and "m" in self._facts:
             self._values = Schema(self._facts["m"])
         return self._values
 
     @property
     def is_map(self) -> bool:
-        """Whether keys are free."""
+        """Whether it is a map, with arbitrary keys."""
         return "m" in self._facts
 
     @property
     def required(self) -> tuple[str, ...]:
-        """The fields of a struct that must be there."""
+        """The required fields of a struct."""
         return tuple(self._struct.get("r", ()))
 
     @property
     def merge_key(self) -> str:
-        """The field by which a strategic merge patch knows list items; "" if none."""
+        """The field that identifies list items in a strategic merge patch; "" if none."""
         return str(self._facts.get("mk", ""))
 
     @property
     def patch_strategy(self) -> str:
-        """How a strategic merge patch treats it: "", `merge`, `replace`, `merge,retainKeys`."""
+        """The strategy of a strategic merge patch: "", `merge`, `replace`, `merge,retainKeys`."""
         return str(self._facts.get("ps", ""))
 
     @property
     def list_type(self) -> str:
-        """`atomic`, `set` or `map`; "" if it is no list."""
+        """`atomic`, `set` or `map`; "" if it is not a list."""
         return str(self._facts.get("lt", "atomic")) if "l" in self._facts else ""
 
     @property

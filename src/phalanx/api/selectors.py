@@ -1,11 +1,12 @@
-"""Label and field selectors: from text to requirements, from requirements to yes or no.
+"""Label selectors and field selectors.
 
-Used by the server for lists and watches. The texts of errors are those that clients know.
+Lists and watches send them as text (`a=b,c in (d,e)`), objects hold label selectors as
+`matchLabels` and `matchExpressions`; both become LabelRequirements. Error messages are those of
+Kubernetes. The structure of a selector in an object is checked by validation
+(`validation/metadata.py`).
 
-Label selectors as objects hold them, `matchLabels` and `matchExpressions`, and what they select.
-
-The written form, `a=b,c in (d,e)`, is read by `selectors.py`; both become the same requirements.
-Whether such an object is well formed is a matter of rules (`metarules.check_selector`).
+    parse_label_selector("a=b,!c")                           two requirements
+    selector_matches({"matchLabels": {"a": "b"}}, {"a": "b"})   True
 """
 
 from __future__ import annotations
@@ -20,24 +21,24 @@ from phalanx.api.wire import Object
 
 _TOKEN = re.compile(r"\s*(==|!=|=|<|>|!|\(|\)|,|[^\s=!<>(),]+)")
 _OPERATORS = "in, notin, =, ==, !=, gt, lt"
-#: Longer selectors than this are not read at all.
+#: The length of the longest selector that is parsed.
 MAX_LENGTH = 10 * 1024
 
 
 class BadSelector(ValueError):
-    """The text is no selector."""
+    """The text is not a selector."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelRequirement:
-    """One condition on one label: `in`, `notin`, `exists`, `absent`, `gt` or `lt`."""
+    """One requirement on one label: `in`, `notin`, `exists`, `absent`, `gt` or `lt`."""
 
     key: str
     operator: str
     values: frozenset[str] = frozenset()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether labels meet it."""
+        """Whether labels meet the requirement."""
         value = labels.get(self.key)
         match self.operator:
             case "exists":
@@ -60,7 +61,7 @@ class LabelRequirement:
 
 @dataclass(frozen=True, slots=True)
 class FieldRequirement:
-    """One condition on one field of an object."""
+    """One requirement on one field of an object."""
 
     field: str
     is_equal: bool
@@ -68,14 +69,14 @@ class FieldRequirement:
 
 
 def parse_label_selector(text: str) -> tuple[LabelRequirement, ...]:
-    """The requirements of a label selector such as `a=b,c in (d,e),!f`."""
+    """Parse a label selector such as `a=b,c in (d,e),!f`. Raises BadSelector."""
     if len(text) > MAX_LENGTH:
         raise BadSelector(f"selector is longer than {MAX_LENGTH} characters")
     return tuple(_LabelSelectorParser(text).parse())
 
 
 def parse_field_selector(text: str) -> tuple[FieldRequirement, ...]:
-    """The requirements of a field selector such as `metadata.name=a,status.phase!=Failed`."""
+    """Parse a field selector such as `metadata.name=a,status.phase!=Failed`."""
     if len(text) > MAX_LENGTH:
         raise BadSelector(f"selector is longer than {MAX_LENGTH} characters")
     return tuple(_parse_field_requirement(text, term) for term in text.split(",") if term)
@@ -96,22 +97,18 @@ def fields_match(
 ) -> bool:
     """Whether an object meets the requirements.
 
-    `absent` gives the value of a missing field, `paths` where a field stands under another name.
+    `absent` maps a selectable field to its value where it is missing, `paths` to its path where the
+    selector has another name.
     """
     return all(
-        (_selectable_value(obj, need.field, absent, paths) == need.value) == need.is_equal
-        for need in requirements
+        (field_value(obj, paths.get(one.field, one.field), absent.get(one.field, "")) == one.value)
+        == one.is_equal
+        for one in requirements
     )
 
 
-def _selectable_value(
-    obj: Object, name: str, absent: Mapping[str, str], paths: Mapping[str, str]
-) -> str:
-    return field_value(obj, paths.get(name, name), absent.get(name, ""))
-
-
 def field_value(obj: Object, path: str, absent: str = "") -> str:
-    """A field as the text that a field selector compares with."""
+    """Return a field as the text that field selectors compare."""
     value: Any = obj
     for part in path.split("."):
         value = value.get(part) if isinstance(value, dict) else None
@@ -121,8 +118,6 @@ def field_value(obj: Object, path: str, absent: str = "") -> str:
 
 
 class _LabelSelectorParser:
-    """A recursive-descent reader of label selectors."""
-
     def __init__(self, text: str) -> None:
         self._tokens = _TOKEN.findall(text)
         self._position = 0
@@ -211,14 +206,14 @@ _EXPRESSION_OPERATORS = {"In": "in", "NotIn": "notin", "Exists": "exists", "Does
 
 
 def selector_matches(selector: Object | None, labels: Mapping[str, str]) -> bool:
-    """Whether labels are selected: an empty selector selects everything, an absent one nothing."""
+    """Whether a selector selects labels: an empty one selects all, an absent one none."""
     if selector is None:
         return False
     return all(need.matches(labels) for need in selector_requirements(selector))
 
 
 def selector_requirements(selector: Object) -> tuple[LabelRequirement, ...]:
-    """What a selector requires. Raises BadSelector where it has an operator that there is not."""
+    """Return the requirements of a selector. Raises BadSelector for an unknown operator."""
     equal = [
         LabelRequirement(key, "in", frozenset({value}))
         for key, value in selector.get("matchLabels", {}).items()
@@ -227,7 +222,7 @@ def selector_requirements(selector: Object) -> tuple[LabelRequirement, ...]:
 
 
 def format_selector(selector: Object) -> str:
-    """A selector as people write it: `a=b,c in (d,e),!f`."""
+    """Format a selector as `a=b,c in (d,e),!f`."""
     equal = [f"{key}={value}" for key, value in sorted(selector.get("matchLabels", {}).items())]
     return ",".join([*equal, *map(_format_expression, selector.get("matchExpressions", ()))])
 

@@ -1,8 +1,7 @@
-"""What a kind means: its schema, its defaults, how an object of it begins, its rules.
+"""Strategies: how the server processes objects of a kind (schema, defaulting, validation).
 
-The server holds every object against the model of its kind and knows no other way to judge one.
-Kinds that we know have rows (`defaults/table.py`, `rules/table.py`); kinds that users define bring
-a schema of their own (`custom/structural.py`).
+Built-in kinds have rows in `defaults/registry.py` and `validation/registry.py`; custom resources
+use the schema of their definition (`custom_resources/structural_schema.py`).
 """
 
 from __future__ import annotations
@@ -20,71 +19,71 @@ from phalanx.api.wire import Object
 
 
 class ResourceStrategy(Protocol):
-    """How to judge objects of one kind."""
+    """Processing of objects of one kind."""
 
     @property
     def schema(self) -> Schema:
-        """The shape of an object: what patches and field ownership go by."""
+        """The schema, for patches and field management."""
         ...
 
     def conform(self, obj: Object) -> ConformResult:
-        """Drop in place what does not belong; raises Malformed where a type is wrong."""
+        """Prune unknown fields in place. Raises Malformed where a type is wrong."""
         ...
 
     def matches_structure(self, obj: Object) -> bool:
-        """Whether objects and lists stand where the schema has them."""
+        """Whether the object has objects and lists where the schema has them."""
         ...
 
     def apply_defaults(self, obj: Object) -> None:
-        """Add in place what nobody said."""
+        """Add default values in place."""
         ...
 
     def warnings(self, new: Object, old: Object | None) -> Sequence[str]:
-        """What a client should be told of an object that is taken all the same."""
+        """Return warnings for the client of a valid object."""
         ...
 
     def prepare_for_create(self, obj: Object, now: str) -> None:
-        """Give a new object the state that it begins with."""
+        """Set the initial state of a new object."""
         ...
 
     def validate(self, new: Object, old: Object | None, subresource: str) -> Sequence[Cause]:
-        """What is wrong with an object, or with a subresource of it."""
+        """Return what is invalid in an object, or in a subresource of it."""
         ...
 
 
 class BuiltinStrategy:
-    """The model of a kind that has rows."""
+    """The strategy of a kind of `kinds.py`."""
 
     def __init__(self, kind: Kind) -> None:
         self._kind = kind
 
     @property
     def schema(self) -> Schema:
-        """The shape of an object."""
+        """The schema of the kind."""
         return schema(self._kind.schema)
 
     def conform(self, obj: Object) -> ConformResult:
-        """Drop in place what does not belong."""
+        """Prune unknown fields in place."""
         return self.schema.conform(obj)
 
     def matches_structure(self, obj: Object) -> bool:
-        """What conforms fits."""
+        """Return True: `conform` has checked all types."""
         return True
 
     def warnings(self, new: Object, old: Object | None) -> Sequence[str]:
-        """Of a new object, that nobody will act on it."""
+        """Warn on creation if no controller acts on the kind."""
         if old is not None or not self._kind.has_no_controller:
             return ()
         return [f"{self._kind.resource} are stored and served, but no controller acts on them yet"]
 
     def apply_defaults(self, obj: Object) -> None:
-        """Add in place what nobody said."""
+        """Add default values in place."""
         apply_defaults(self._kind, obj)
 
     def prepare_for_create(self, obj: Object, now: str) -> None:
-        """Give a new object the state that it begins with."""
+        """Set the initial state of a new object."""
         prepare_for_create(self._kind, obj, now)
 
     def validate(self, new: Object, old: Object | None, subresource: str) -> Sequence[Cause]:
-        """What is wrong with an object."""
+        """Return what is invalid in an object."""
         return validate(self._kind, new, old, subresource)

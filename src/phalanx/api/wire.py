@@ -1,7 +1,7 @@
-"""The value protocol between a client and the server: `handle(Request) -> Reply | Stream`.
+"""Requests and replies as values: `handle(Request) -> Reply | StreamReply`.
 
-HTTP and in-process are peers over it. A transport in `client/` produces a Request, `server.app`
-answers it, `server.http` carries both over the network. Knows nothing of sockets.
+The HTTP listener and the in-process transport both use them: a transport in `client/` builds a
+Request, `server/app.py` handles it, `server/http_server.py` carries both over the network.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ JSON_PATCH = "application/json-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
-#: An object as JSON knows it. Only here, where JSON enters, is it untyped.
+#: A JSON object.
 Object = dict[str, Any]
 
 
 class UserInfo(msgspec.Struct, frozen=True):
-    """Who asks. `extra` says more about the credential, in rows of a key and a value."""
+    """The authenticated user. `extra` holds pairs of key and value about the credential."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ ANONYMOUS = UserInfo("system:anonymous", ("system:unauthenticated",))
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One question. `query` is raw, header names are lower case, a dict body is handed over."""
+    """One API request. `query` is raw, header names are lower case, a dict body is handed over."""
 
     method: str
     path: str
@@ -45,7 +45,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """One answer, whole."""
+    """One complete reply."""
 
     code: int
     body: bytes
@@ -54,7 +54,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class StreamReply(msgspec.Struct, frozen=True):
-    """One answer in pieces, as they come: a watch. Whoever holds it closes `chunks`."""
+    """A reply in chunks, for watches and logs. Its receiver closes `chunks`."""
 
     code: int
     chunks: AsyncGenerator[bytes, None]

@@ -1,4 +1,4 @@
-"""Requests in the names that are stored, in every form that a request has."""
+"""Alias resolution in every form of request."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def resolve(kind: Kind, form: str, wanted: Any) -> ResolvedRequest:
 
 @pytest.mark.parametrize("form", TREES)
 @pytest.mark.parametrize(("kind", "of"), [(JOB, job), (CRON_JOB, cron_job)])
-def test_a_job_may_use_the_short_names(kind: Kind, of: Any, form: str) -> None:
+def test_job_may_use_short_names(kind: Kind, of: Any, form: str) -> None:
     found = resolve(kind, form, of(ALIASED))
     assert found.value == of(STORED)
     assert found.causes == []
     assert len(found.warnings) == 4
 
 
-def test_whoever_uses_another_name_is_told_which_to_write() -> None:
+def test_alias_is_answered_with_a_warning_that_names_the_stored_field() -> None:
     found = resolve(JOB, JSON, job({"policy": {"basic": {}}}))
     assert found.warnings == [
         "spec.scheduling.policy: deprecated; use spec.scheduling.schedulingPolicy instead"
@@ -80,7 +80,7 @@ def test_whoever_uses_another_name_is_told_which_to_write() -> None:
 
 
 @pytest.mark.parametrize("form", [*TREES, JSON_PATCH])
-def test_what_stands_below_another_name_is_told_of_as_it_was_written(form: str) -> None:
+def test_warnings_below_an_alias_use_the_written_path(form: str) -> None:
     wanted: Any = job({"constraints": {"topology": [{"key": "a"}, {"level": "b"}]}})
     if form == JSON_PATCH:
         path = "/spec/scheduling/constraints/topology/1/level"
@@ -94,7 +94,7 @@ def test_what_stands_below_another_name_is_told_of_as_it_was_written(form: str) 
 
 @pytest.mark.parametrize("form", [*TREES, JSON_PATCH])
 @pytest.mark.parametrize("kind", [JOB, POD, POD_TEMPLATE])
-def test_what_is_in_stored_names_is_left_alone(kind: Kind, form: str) -> None:
+def test_request_with_stored_names_is_not_changed(kind: Kind, form: str) -> None:
     wanted: Any = {"spec": {"scheduling": STORED, "schedulingGroup": {"podGroupName": "g"}}}
     if form == JSON_PATCH:
         wanted = [{"op": "add", "path": "/spec/scheduling", "value": STORED}]
@@ -106,25 +106,25 @@ def test_what_is_in_stored_names_is_left_alone(kind: Kind, form: str) -> None:
 
 @pytest.mark.parametrize("wanted", [[], "text", None, 5, {"spec": []}, {"spec": {"scheduling": 1}}])
 @pytest.mark.parametrize("form", [*TREES, JSON_PATCH])
-def test_what_has_the_wrong_shape_is_left_for_others_to_refuse(wanted: Any, form: str) -> None:
+def test_request_of_wrong_structure_is_not_changed(wanted: Any, form: str) -> None:
     before = copy.deepcopy(wanted)
     found = resolve_aliases(JOB.schema, form, wanted)
     assert (wanted if found is None else found.value) == before
 
 
 @pytest.mark.parametrize("kind", [POD, JOB])
-def test_names_are_only_known_where_they_belong(kind: Kind) -> None:
+def test_aliases_apply_only_in_their_struct(kind: Kind) -> None:
     wanted = {"metadata": {"policy": 1}, "policy": 1, "spec": {"policy": 1, "level": 2}}
     assert resolve_aliases(kind.schema, JSON, wanted) is None
 
 
 @pytest.mark.parametrize("form", TREES)
-def test_two_spellings_that_both_say_something_are_refused(form: str) -> None:
+def test_two_names_of_one_field_with_values_are_refused(form: str) -> None:
     found = resolve(JOB, form, job({"policy": {"basic": {}}, "schedulingPolicy": {"basic": {}}}))
     assert summarize(found.causes) == ["spec.scheduling.policy: Forbidden"]
 
 
-def test_two_spellings_in_an_item_of_a_list_are_refused_with_its_place() -> None:
+def test_two_names_in_a_list_item_are_refused_with_its_path() -> None:
     topology = [{"key": "a"}, {"level": "b", "key": "c"}]
     found = resolve(JOB, JSON, job({"schedulingConstraints": {"topology": topology}}))
     place = "spec.scheduling.schedulingConstraints.topology[1].level"
@@ -149,9 +149,7 @@ STEPS = st.fixed_dictionaries(
 
 
 @given(st.sampled_from([JOB, POD, CRON_JOB]), st.sampled_from(TREES), VALUES)
-def test_nothing_that_a_request_may_be_breaks_and_twice_is_once(
-    kind: Kind, form: str, wanted: Any
-) -> None:
+def test_resolution_never_fails_and_is_idempotent(kind: Kind, form: str, wanted: Any) -> None:
     found = resolve_aliases(kind.schema, form, wanted)
     if found is not None and not found.causes:
         again = resolve_aliases(kind.schema, form, copy.deepcopy(found.value))
@@ -159,7 +157,7 @@ def test_nothing_that_a_request_may_be_breaks_and_twice_is_once(
 
 
 @given(st.lists(STEPS, max_size=3))
-def test_no_json_patch_breaks_renaming(steps: list[Object]) -> None:
+def test_resolution_never_fails_on_json_patches(steps: list[Object]) -> None:
     found = resolve_aliases(JOB.schema, JSON_PATCH, steps)
     assert found is not None
     assert [step["op"] for step in found.value] == [step["op"] for step in steps]
@@ -169,7 +167,7 @@ def test_no_json_patch_breaks_renaming(steps: list[Object]) -> None:
 
 
 @pytest.mark.parametrize("form", TREES)
-def test_a_pod_may_name_its_group_in_the_old_way(form: str) -> None:
+def test_pod_may_name_its_group_in_the_older_form(form: str) -> None:
     found = resolve(POD, form, {"spec": {"workloadRef": {"name": "w", "podGroupName": "g"}}})
     assert found.value["spec"] == {"schedulingGroup": {"podGroupName": "g"}}
 
@@ -184,7 +182,7 @@ def test_a_pod_may_name_its_group_in_the_old_way(form: str) -> None:
     ],
 )
 @pytest.mark.parametrize("form", TREES)
-def test_a_group_to_be_made_is_noted_on_the_pod_or_its_template(
+def test_group_to_be_created_is_annotated_on_the_pod_or_its_template(
     kind: Kind, way: tuple[str, ...], form: str
 ) -> None:
     wanted: Object = {"metadata": {"labels": {"a": "b"}}, "spec": {"workloadRef": REPLICA}}
@@ -199,35 +197,35 @@ def test_a_group_to_be_made_is_noted_on_the_pod_or_its_template(
     }
 
 
-def test_both_ways_to_name_a_group_may_be_used_if_they_name_the_same() -> None:
+def test_both_forms_of_a_group_reference_may_be_used_if_equal() -> None:
     both = {"workloadRef": REPLICA, "schedulingGroup": {"podGroupName": "w-t-1"}}
     assert resolve(POD, JSON, {"spec": both}).causes == []
     both["schedulingGroup"] = {"podGroupName": "other"}
     assert summarize(resolve(POD, JSON, {"spec": both}).causes) == ["spec.workloadRef: Forbidden"]
 
 
-def test_a_reference_that_names_no_group_is_refused_where_it_stands() -> None:
+def test_reference_without_group_is_refused_with_its_path() -> None:
     wanted = {"spec": {"template": {"spec": {"workloadRef": {"podGroup": "t"}}}}}
     causes = resolve(JOB, JSON, wanted).causes
     assert summarize(causes) == ["spec.template.spec.workloadRef.name: Required"]
 
 
 @pytest.mark.parametrize("form", TREES)
-def test_nothing_is_noted_of_a_group_that_a_pod_names_itself(form: str) -> None:
+def test_group_named_by_the_pod_is_not_annotated(form: str) -> None:
     named = {"workloadRef": {"name": "w", "podGroupName": "g"}}
     assert "metadata" not in resolve(POD, form, {"spec": named}).value
 
 
-@pytest.mark.parametrize(("said", "found"), [("home", []), ("", []), ("abroad", ["Invalid"])])
-def test_a_reference_may_not_lead_into_another_namespace(said: str, found: list[str]) -> None:
-    wanted = {"spec": {"workloadRef": {"name": "w", "namespace": said}}}
+@pytest.mark.parametrize(("namespace", "found"), [("home", []), ("", []), ("abroad", ["Invalid"])])
+def test_reference_into_another_namespace_is_refused(namespace: str, found: list[str]) -> None:
+    wanted = {"spec": {"workloadRef": {"name": "w", "namespace": namespace}}}
     result = resolve_aliases(POD_GROUP_V1ALPHA1.schema, JSON, wanted, "home")
     assert result is not None
     assert summarize(result.causes) == [f"spec.workloadRef.namespace: {one}" for one in found]
 
 
 @pytest.mark.parametrize("metadata", [5, "x", [], {"annotations": 5}])
-def test_metadata_of_a_wrong_shape_is_left_for_the_schema_to_refuse(metadata: Any) -> None:
+def test_metadata_of_wrong_structure_is_not_changed(metadata: Any) -> None:
     found = resolve(POD, JSON, {"metadata": metadata, "spec": {"workloadRef": REPLICA}})
     if metadata:
         assert found.value["metadata"] == metadata
@@ -237,7 +235,7 @@ def test_metadata_of_a_wrong_shape_is_left_for_the_schema_to_refuse(metadata: An
 
 
 @pytest.mark.parametrize("form", TREES)
-def test_null_for_a_name_that_no_object_has_says_nothing(form: str) -> None:
+def test_alias_with_null_removes_nothing(form: str) -> None:
     found = resolve(JOB, form, job({"policy": None}))
     assert found.value == job({})
     assert found.warnings == []
@@ -245,12 +243,12 @@ def test_null_for_a_name_that_no_object_has_says_nothing(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", [MERGE_PATCH, STRATEGIC_PATCH])
-def test_null_gives_way_to_the_spelling_that_says_something(form: str) -> None:
+def test_null_gives_way_to_the_name_with_a_value(form: str) -> None:
     kept: Object = {"schedulingPolicy": {"gang": {}}}
     assert resolve(JOB, form, job({"policy": None, **kept})).value == job(kept)
 
 
-def test_a_field_that_changes_its_spelling_is_replaced_as_a_whole() -> None:
+def test_field_that_changes_its_name_is_replaced_as_a_whole() -> None:
     wanted: Object = {"policy": {"gang": {}}, "schedulingPolicy": None}
     found = resolve(CRON_JOB, STRATEGIC_PATCH, cron_job(wanted))
     assert found.causes == []
@@ -258,13 +256,13 @@ def test_a_field_that_changes_its_spelling_is_replaced_as_a_whole() -> None:
 
 
 def apply_patch_with_manifest(patch: Object, manifest: Any) -> Object:
-    """A patch as `kubectl apply` sends it, the manifest beside it."""
+    """Return a patch as `kubectl apply` sends it, with the manifest."""
     text = manifest if isinstance(manifest, str) else orjson.dumps(manifest).decode()
     return {**patch, "metadata": {"annotations": {LAST_APPLIED_ANNOTATION: text}}}
 
 
 @pytest.mark.parametrize("form", [MERGE_PATCH, STRATEGIC_PATCH])
-def test_a_manifest_may_go_over_to_the_stored_name(form: str) -> None:
+def test_manifest_may_switch_to_the_stored_name(form: str) -> None:
     patch = apply_patch_with_manifest({"spec": {"scheduling": {"policy": None}}}, job(STORED))
     assert resolve(JOB, form, patch).value["spec"] == {"scheduling": {}}
     pod = apply_patch_with_manifest(
@@ -273,7 +271,7 @@ def test_a_manifest_may_go_over_to_the_stored_name(form: str) -> None:
     assert resolve(POD, form, pod).value["spec"] == {}
 
 
-def test_an_item_of_a_manifest_is_known_by_what_the_patch_says_of_it() -> None:
+def test_manifest_item_is_matched_by_the_strings_of_the_patch() -> None:
     def replicated(name: str, scheduling: Object) -> Object:
         return {"name": name, "template": {"spec": {"scheduling": scheduling}}}
 
@@ -286,18 +284,18 @@ def test_an_item_of_a_manifest_is_known_by_what_the_patch_says_of_it() -> None:
 
 @pytest.mark.parametrize("form", [MERGE_PATCH, STRATEGIC_PATCH])
 @pytest.mark.parametrize("left", [{}, {"schedulingPolicy": None}])
-def test_a_manifest_that_gives_a_field_up_takes_it_away(form: str, left: Object) -> None:
+def test_manifest_without_a_former_field_removes_it(form: str, left: Object) -> None:
     patch = apply_patch_with_manifest({"spec": {"scheduling": {"policy": None}}}, job(left))
     assert resolve(JOB, form, patch).value["spec"] == {"scheduling": {"schedulingPolicy": None}}
 
 
 @pytest.mark.parametrize("manifest", [{}, [], "no JSON", "null", {"spec": 1}])
-def test_a_manifest_that_does_not_speak_of_a_field_takes_nothing_away(manifest: Any) -> None:
+def test_manifest_that_is_empty_or_malformed_removes_nothing(manifest: Any) -> None:
     patch = apply_patch_with_manifest({"spec": {"scheduling": {"policy": None}}}, manifest)
     assert resolve(JOB, STRATEGIC_PATCH, patch).value["spec"] == {"scheduling": {}}
 
 
-def test_what_a_strategic_patch_says_of_fields_is_said_of_the_stored_ones() -> None:
+def test_directives_of_a_strategic_patch_are_renamed() -> None:
     wanted = {"$retainKeys": ["policy", "resourceClaims"], "$setElementOrder/constraints": []}
     found = resolve(JOB, STRATEGIC_PATCH, job(wanted))
     assert found.value == job({
@@ -372,7 +370,7 @@ def test_paths_and_values_of_operations_are_renamed(step: Object, expected: Obje
     assert found.causes == []
 
 
-def test_a_patch_may_not_write_one_field_under_two_names() -> None:
+def test_json_patch_with_two_names_of_one_field_is_refused() -> None:
     steps = [
         {"op": "add", "path": "/spec/scheduling/schedulingPolicy", "value": {}},
         {"op": "replace", "path": "/spec/scheduling/policy", "value": {"basic": {}}},
@@ -382,7 +380,7 @@ def test_a_patch_may_not_write_one_field_under_two_names() -> None:
     assert resolve(JOB, JSON_PATCH, [{**steps[0], "op": "test"}, steps[1]]).causes == []
 
 
-def test_a_field_of_another_form_is_only_written_as_a_whole() -> None:
+def test_converted_field_can_only_be_written_as_a_whole() -> None:
     step = {"op": "add", "path": "/spec/workloadRef/podGroup", "value": "t"}
     found = resolve(POD, JSON_PATCH, [step])
     assert summarize(found.causes) == ["spec.workloadRef: Forbidden"]
@@ -396,7 +394,7 @@ def test_a_field_of_another_form_is_only_written_as_a_whole() -> None:
         {"path": "/template", "value": {"spec": {"workloadRef": REPLICA}}},
     ],
 )
-def test_a_json_patch_leaves_its_marks_once_it_is_applied(step: Object) -> None:
+def test_annotations_of_a_json_patch_are_added_after_it_is_applied(step: Object) -> None:
     found = resolve(POD_TEMPLATE, JSON_PATCH, [{"op": "add", **step}])
     patched: Object = {"template": {"metadata": {"annotations": {"a": "b"}}, "spec": {}}}
     if step["path"] == "/template":
@@ -407,13 +405,13 @@ def test_a_json_patch_leaves_its_marks_once_it_is_applied(step: Object) -> None:
 
 
 @pytest.mark.parametrize("left", ["gone", [], ["x"], None, {}])
-def test_marks_find_nothing_where_a_later_operation_left_nothing(left: Any) -> None:
+def test_annotations_are_skipped_where_a_later_operation_removed_the_object(left: Any) -> None:
     for way in (("template", "0"), ("template", "x", "y")):
         patched = {"template": copy.deepcopy(left)}
         annotate(patched, [(way, MARKS)])
         assert patched == {"template": left}
 
 
-def test_a_test_leaves_no_marks() -> None:
+def test_test_operation_adds_no_annotations() -> None:
     step = {"op": "test", "path": "/spec/workloadRef", "value": REPLICA}
     assert resolve(POD, JSON_PATCH, [step]).annotations == []

@@ -1,4 +1,4 @@
-"""The table of other names."""
+"""The table of aliases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ IDS = [f"{alias.struct} {alias.path}" for alias in ALIASES]
 
 
 @pytest.mark.parametrize("alias", ALIASES, ids=IDS)
-def test_every_other_name_stands_for_a_field_and_is_none_itself(alias: FieldAlias) -> None:
+def test_every_alias_names_a_stored_field_and_is_not_one_itself(alias: FieldAlias) -> None:
     found = schema(alias.struct)
     for step in alias.parent_path:
         inner = found.items if step == ITEM else found.field(step)
@@ -23,12 +23,12 @@ def test_every_other_name_stands_for_a_field_and_is_none_itself(alias: FieldAlia
     assert alias.name not in found.fields
 
 
-def test_no_name_stands_for_two_fields() -> None:
+def test_no_alias_is_ambiguous() -> None:
     assert len(set(IDS)) == len(IDS)
 
 
 @pytest.mark.parametrize("alias", ALIASES, ids=IDS)
-def test_clients_are_told_of_other_names_and_that_they_are_old(alias: FieldAlias) -> None:
+def test_openapi_lists_aliases_as_deprecated(alias: FieldAlias) -> None:
     shown = openapi_schema(alias.struct)
     for step in alias.parent_path:
         shown = shown["items"] if step == ITEM else shown["properties"][step]
@@ -41,11 +41,11 @@ def test_clients_are_told_of_other_names_and_that_they_are_old(alias: FieldAlias
 
 
 @pytest.mark.parametrize("alias", [alias for alias in ALIASES if alias.text_fields])
-def test_clients_are_told_what_each_field_of_another_form_says(alias: FieldAlias) -> None:
+def test_openapi_describes_the_fields_of_converted_aliases(alias: FieldAlias) -> None:
     fields = openapi_schema(alias.struct)["properties"][alias.name]["properties"]
     assert {key: field["description"] for key, field in fields.items()} == alias.text_fields
     assert all(alias.text_fields.values())
 
 
-def test_a_name_that_belongs_to_one_list_is_not_told_of_elsewhere() -> None:
+def test_alias_in_a_list_is_listed_in_that_list_only() -> None:
     assert "level" not in openapi_schema("scheduling.v1alpha3.TopologyConstraint")["properties"]

@@ -1,4 +1,4 @@
-"""Forms: fields that are renamed, moved, reworded or left over."""
+"""Field mappings: renamed, moved, converted and unmapped fields."""
 
 from __future__ import annotations
 
@@ -40,14 +40,12 @@ FORM: FieldMapping = {
         ({}, {}),
     ],
 )
-def test_what_a_version_has_is_told_in_its_words_and_understood_again(
-    stored: Object, shown: Object
-) -> None:
+def test_mapped_fields_are_converted_and_back(stored: Object, shown: Object) -> None:
     assert to_version(FORM, stored) == (shown, {})
     assert to_stored(FORM, shown, {}) == stored
 
 
-def test_what_a_version_has_not_is_left_over_by_place() -> None:
+def test_unmapped_values_are_returned_by_path() -> None:
     items = [{"name": "x", "colour": "red", "taste": "sweet"}, {"name": "y"}]
     stored = {"old": 1, "secret": "s", "items": items}
     shown, left = to_version(FORM, stored)
@@ -59,18 +57,18 @@ def test_what_a_version_has_not_is_left_over_by_place() -> None:
     assert to_stored(FORM, shown, left) == stored
 
 
-def test_what_is_there_anyway_is_not_left_over() -> None:
+def test_default_of_an_unmapped_field_is_not_kept() -> None:
     assert to_version(FORM, {"secret": "none"}) == ({}, {})
 
 
-def test_what_was_said_beside_other_fields_goes_with_them() -> None:
+def test_unmapped_value_is_dropped_when_a_field_that_it_depends_on_changes() -> None:
     shown, left = to_version(FORM, {"old": 1, "secret": "s"})
     assert to_stored(FORM, {**shown, "same": 1}, left) == {"old": 1, "secret": "s", "same": 1}
     assert to_stored(FORM, {"new": 2}, left) == {"old": 2}
     assert to_stored(FORM, {}, left) == {}
 
 
-def test_nothing_that_is_given_is_changed() -> None:
+def test_arguments_are_not_changed() -> None:
     stored: dict[str, Any] = {"deep": {"a": 1}, "items": [{"name": "x", "taste": "sweet"}]}
     shown, left = to_version(FORM, stored)
     assert stored == {"deep": {"a": 1}, "items": [{"name": "x", "taste": "sweet"}]}
@@ -94,7 +92,7 @@ def test_nothing_that_is_given_is_changed() -> None:
         ("[0]", "[0]"),
     ],
 )
-def test_a_path_leads_to_the_same_place(stored: str, shown: str) -> None:
+def test_path_is_converted(stored: str, shown: str) -> None:
     assert path_in_version(FORM, stored) == shown
 
 
@@ -111,7 +109,5 @@ def test_a_path_leads_to_the_same_place(stored: str, shown: str) -> None:
         ("secret", "`old`", "`old`"),
     ],
 )
-def test_a_message_names_the_fields_that_the_version_has(
-    path: str, stored: str, shown: str
-) -> None:
+def test_message_has_the_field_names_of_the_version(path: str, stored: str, shown: str) -> None:
     assert message_in_version(FORM, path, stored) == shown

@@ -29,24 +29,24 @@ from phalanx.api.kinds import (
         (POD_GROUP, POD_GROUP),
     ],
 )
-def test_every_kind_knows_the_one_that_it_is_stored_as(kind: Kind, stored: Kind) -> None:
+def test_every_kind_has_a_stored_kind(kind: Kind, stored: Kind) -> None:
     assert hub_kind(kind) is stored
     assert is_stored(kind) == (kind is stored)
 
 
-def test_what_is_only_made_is_not_stored() -> None:
+def test_kinds_without_watch_are_not_stored() -> None:
     assert not is_stored(GROUP_BINDING)
     assert all({"list", "watch", "delete"} <= set(kind.verbs) for kind in STORED_KINDS)
 
 
-def test_who_walks_the_stored_kinds_meets_every_object_once() -> None:
+def test_stored_kinds_have_distinct_store_prefixes() -> None:
     prefixes = [kind.store_prefix() for kind in STORED_KINDS]
     assert len(set(prefixes)) == len(prefixes)
     lasting = [kind for kind in KINDS if "watch" in kind.verbs]
     assert {hub_kind(kind).store_prefix() for kind in lasting} == set(prefixes)
 
 
-def test_versions_of_one_kind_share_what_is_stored() -> None:
+def test_versions_of_a_kind_share_stored_objects() -> None:
     for kind, conversion in CONVERSIONS.items():
         if kind.group == conversion.hub.group:
             assert kind.store_key("n", "a") == conversion.hub.store_key("n", "a")

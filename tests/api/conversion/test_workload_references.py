@@ -1,7 +1,4 @@
-"""How a pod names its group, in all forms that there were.
-
-Shapes that proposals printed under v1alpha1, turned into the one that it has.
-"""
+"""Conversion of group references of pods, and of the forms of v1alpha1 that the KEPs show."""
 
 from __future__ import annotations
 
@@ -48,7 +45,7 @@ from tests.api.cause_summaries import summarize
         ({"name": "w", "podGroup": None, "podGroupName": "g"}, "g", {}),
     ],
 )
-def test_a_reference_of_any_form_becomes_the_name_of_a_group(
+def test_reference_of_any_form_becomes_a_group_name(
     reference: dict[str, Any], group: str, marks: dict[str, str]
 ) -> None:
     assert convert_workload_ref(reference) == ConvertedValue({"podGroupName": group}, marks)
@@ -72,19 +69,19 @@ def test_a_reference_of_any_form_becomes_the_name_of_a_group(
         ([], [": Invalid"]),
     ],
 )
-def test_a_reference_that_names_no_group_is_refused(reference: Any, findings: list[str]) -> None:
+def test_reference_without_group_is_refused(reference: Any, findings: list[str]) -> None:
     found = convert_workload_ref(reference)
     assert not isinstance(found, ConvertedValue)
     assert summarize(found) == findings
 
 
-def test_what_nobody_knows_is_left_for_the_schema_to_complain_of() -> None:
+def test_unknown_fields_are_kept_for_the_schema_check() -> None:
     found = convert_workload_ref({"name": "w", "podGroupName": "g", "color": "red"})
     assert isinstance(found, ConvertedValue)
     assert found.value == {"podGroupName": "g", "color": "red"}
 
 
-def test_names_stay_legal_and_apart_however_long_their_parts_are() -> None:
+def test_group_names_are_valid_and_distinct_whatever_their_length() -> None:
     long = "w" * 200
     names = [replica_group_name(long, "t" * 63, key) for key in ("", "1", "2")]
     names.append(replica_group_name(f"{'w' * 240}.{'-' * 10}", "t" * 63, ""))
@@ -93,9 +90,7 @@ def test_names_stay_legal_and_apart_however_long_their_parts_are() -> None:
 
 
 @given(st.integers(1, 253), st.integers(1, 63), st.integers(0, 63))
-def test_the_group_of_a_replica_is_known_by_the_marks_alone(
-    workload: int, template: int, key: int
-) -> None:
+def test_replica_group_is_recognized_by_annotations(workload: int, template: int, key: int) -> None:
     marks = {WORKLOAD_ANNOTATION: "w" * workload, TEMPLATE_ANNOTATION: "t" * template}
     name = replica_group_name(marks[WORKLOAD_ANNOTATION], marks[TEMPLATE_ANNOTATION], "k" * key)
     assert is_replica_group(name, marks)
@@ -113,12 +108,12 @@ def test_the_group_of_a_replica_is_known_by_the_marks_alone(
         ("w-t", {}),
     ],
 )
-def test_any_other_group_is_not_one_of_a_replica(name: str, marks: dict[str, str]) -> None:
+def test_other_groups_are_not_replica_groups(name: str, marks: dict[str, str]) -> None:
     assert not is_replica_group(name, marks)
 
 
 @pytest.mark.parametrize(
-    ("turn", "said", "stored"),
+    ("convert", "value", "stored"),
     [
         (convert_api_version, "batch/v1", "batch"),
         (convert_api_version, "jobset.x-k8s.io/v1alpha2", "jobset.x-k8s.io"),
@@ -138,17 +133,17 @@ def test_any_other_group_is_not_one_of_a_replica(name: str, marks: dict[str, str
         (convert_workload_reference, {}, {"workload": {}}),
     ],
 )  # fmt: skip
-def test_what_was_printed_is_turned(turn: AliasConverter, said: Any, stored: Any) -> None:
-    assert turn(said) == ConvertedValue(stored)
+def test_older_forms_are_converted(convert: AliasConverter, value: Any, stored: Any) -> None:
+    assert convert(value) == ConvertedValue(stored)
 
 
-def test_the_namespace_of_a_reference_is_told_of() -> None:
+def test_namespace_of_a_reference_is_returned() -> None:
     turned = convert_workload_reference({"name": "w", "namespace": "n"})
     assert turned == ConvertedValue({"workload": {"workloadName": "w"}}, namespace="n")
 
 
 @pytest.mark.parametrize(
-    ("turn", "said", "place"),
+    ("convert", "value", "path"),
     [
         (convert_api_version, 1, ""),
         (convert_workload_reference, "w", ""),
@@ -157,9 +152,9 @@ def test_the_namespace_of_a_reference_is_told_of() -> None:
         (convert_workload_reference, {"name": "w", "apiVersion": 1}, "apiVersion"),
     ],
 )
-def test_what_cannot_be_meant_is_told_where_it_stands(
-    turn: AliasConverter, said: Any, place: str
+def test_invalid_reference_is_refused_with_its_path(
+    convert: AliasConverter, value: Any, path: str
 ) -> None:
-    causes = turn(said)
+    causes = convert(value)
     assert not isinstance(causes, ConvertedValue)
-    assert [cause.field for cause in causes] == [place]
+    assert [cause.field for cause in causes] == [path]

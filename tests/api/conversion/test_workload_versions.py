@@ -1,4 +1,4 @@
-"""Workloads and PodGroups in their old versions: nothing is lost on the way there and back."""
+"""Workloads and PodGroups in older versions: converting there and back loses nothing."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from phalanx.api.validation.registry import validate
 from phalanx.api.wire import Object
 from tests.api.schema_strategies import objects
 from tests.api.workload_strategies import default_group, default_workload, pod_groups, workloads
-from tests.builders import tried
+from tests.builders import share_of_examples
 
 WORKLOADS = (WORKLOAD_V1ALPHA2, WORKLOAD_V1ALPHA1)
 POD_GROUPS = (POD_GROUP_V1ALPHA2, POD_GROUP_V1ALPHA1)
-#: How a version calls the templates of a Workload, and their policy.
+#: The names of the templates of a Workload and of their policy, by version.
 TEMPLATES = {WORKLOAD_V1ALPHA2: "podGroupTemplates", WORKLOAD_V1ALPHA1: "podGroups"}
 POLICY = {WORKLOAD_V1ALPHA2: "schedulingPolicy", WORKLOAD_V1ALPHA1: "policy"}
 
@@ -56,14 +56,14 @@ each_kind = pytest.mark.parametrize(
 
 
 def read_in_version(kind: Kind, obj: Object) -> Object:
-    """A stored object as a client of a version reads it."""
+    """Return a stored object as a client of a version reads it."""
     text = orjson.dumps(from_hub(kind, copy.deepcopy(obj)))
     served: Object = orjson.loads(text)
     return served
 
 
 def write_in_version(kind: Kind, obj: Object) -> Object:
-    """What becomes of it when a client writes it."""
+    """Return the stored object after a client of a version writes it."""
     sent = copy.deepcopy(obj)
     assert schema(kind.schema).conform(sent).unknown_fields == ()
     stored = to_hub(kind, sent)
@@ -73,7 +73,7 @@ def write_in_version(kind: Kind, obj: Object) -> Object:
 def unmatched_fields(
     form: FieldMapping, stored: Schema, shown: Schema, at: str = ""
 ) -> Iterator[str]:
-    """Fields of one form that the other has not, by where they stand."""
+    """Yield the paths of fields that one form has and the other has not."""
     for name in stored.fields:
         row = form.get(name, MappedField(name))
         if isinstance(row, UnmappedField):
@@ -98,7 +98,7 @@ def follow_path(struct: Schema, name: str) -> Schema | None:
 
 
 @each_kind
-def test_every_field_has_its_place_in_both_forms_or_is_left_over(kind: Kind) -> None:
+def test_every_field_is_mapped_or_unmapped(kind: Kind) -> None:
     version = VERSION_MAPPINGS[kind]
     assert (
         list(unmatched_fields(version.mapping, schema(version.stored.schema), schema(kind.schema)))
@@ -107,29 +107,29 @@ def test_every_field_has_its_place_in_both_forms_or_is_left_over(kind: Kind) -> 
 
 
 @given(workloads())
-def test_drawn_workloads_are_valid(obj: Object) -> None:
+def test_generated_workloads_are_valid(obj: Object) -> None:
     obj["metadata"]["uid"] = "u"
     assert validate(WORKLOAD, obj, None) == []
 
 
 @each_workload
 @given(st.data())
-def test_a_workload_comes_back_as_it_was(kind: Kind, data: st.DataObject) -> None:
+def test_workload_round_trip_is_the_identity(kind: Kind, data: st.DataObject) -> None:
     stored = data.draw(workloads())
     assert write_in_version(kind, read_in_version(kind, stored)) == stored
 
 
 @each_group
 @given(st.data())
-def test_a_pod_group_comes_back_as_it_was(kind: Kind, data: st.DataObject) -> None:
+def test_pod_group_round_trip_is_the_identity(kind: Kind, data: st.DataObject) -> None:
     stored = data.draw(pod_groups())
     assert write_in_version(kind, read_in_version(kind, stored)) == stored
 
 
 @each_kind
-@tried(0.5)
+@share_of_examples(0.5)
 @given(st.data())
-def test_what_a_version_says_has_one_form_from_then_on(kind: Kind, data: st.DataObject) -> None:
+def test_version_has_one_canonical_form(kind: Kind, data: st.DataObject) -> None:
     sent = data.draw(objects(kind.schema))
     sent.setdefault("metadata", {})
     schema(kind.schema).conform(sent)
@@ -152,7 +152,7 @@ PLACES = st.sampled_from((
 
 @each_kind
 @given(st.data())
-def test_whatever_the_annotation_says_what_is_stored_has_the_shape_that_is_stored(
+def test_stored_form_conforms_whatever_the_annotation_contains(
     kind: Kind, data: st.DataObject
 ) -> None:
     stored = data.draw(workloads() if kind in WORKLOADS else pod_groups())
@@ -160,8 +160,8 @@ def test_whatever_the_annotation_says_what_is_stored_has_the_shape_that_is_store
     known = orjson.loads(served["metadata"].get("annotations", {}).get(UNMAPPED_ANNOTATION, "{}"))
     prints = st.sampled_from([row[1] for row in known.values()] or [""])
     rows = st.dictionaries(PLACES, st.one_of(TEXTS, st.tuples(TEXTS, prints)))
-    said = data.draw(st.one_of(st.text(), TEXTS.map(to_json), rows.map(to_json)))
-    served["metadata"].setdefault("annotations", {})[UNMAPPED_ANNOTATION] = said
+    annotation = data.draw(st.one_of(st.text(), TEXTS.map(to_json), rows.map(to_json)))
+    served["metadata"].setdefault("annotations", {})[UNMAPPED_ANNOTATION] = annotation
     result = write_in_version(kind, served)
     assert UNMAPPED_ANNOTATION not in result["metadata"].get("annotations", {})
     again = copy.deepcopy(result)
@@ -188,25 +188,25 @@ TWO_TEMPLATES = workload(template("a", preemptionPolicy="Never"), template("b"))
 
 
 def rewrite(kind: Kind, stored: Object, change: Callable[[Object], object]) -> Object:
-    """What is stored after a client read an object, changed it and wrote it back."""
+    """Return the stored object after a client has read, changed and written it."""
     served = read_in_version(kind, stored)
     change(served)
     return write_in_version(kind, served)
 
 
 def preemption_policies(obj: Object) -> dict[str, str | None]:
-    """The preemption policies of the templates of a stored Workload."""
+    """Return the preemption policies of the templates of a stored Workload."""
     return {t["name"]: t.get("preemptionPolicy") for t in obj["spec"]["podGroupTemplates"]}
 
 
 @each_workload
-def test_a_label_is_changed_and_nothing_else(kind: Kind) -> None:
+def test_changing_a_label_changes_nothing_else(kind: Kind) -> None:
     result = rewrite(kind, TWO_TEMPLATES, lambda obj: obj["metadata"].update(labels={"x": "y"}))
     assert result == {**TWO_TEMPLATES, "metadata": {"name": "w", "labels": {"x": "y"}}}
 
 
 @each_workload
-def test_another_count_leaves_the_rest_of_a_template_alone(kind: Kind) -> None:
+def test_changing_a_count_keeps_the_rest_of_a_template(kind: Kind) -> None:
     def change(obj: Object) -> None:
         obj["spec"][TEMPLATES[kind]][0][POLICY[kind]]["gang"]["minCount"] = 7
 
@@ -218,13 +218,13 @@ def test_another_count_leaves_the_rest_of_a_template_alone(kind: Kind) -> None:
 
 
 @each_workload
-def test_templates_in_another_order_keep_what_is_theirs(kind: Kind) -> None:
+def test_reordered_templates_keep_their_unmapped_values(kind: Kind) -> None:
     result = rewrite(kind, TWO_TEMPLATES, lambda obj: obj["spec"][TEMPLATES[kind]].reverse())
     assert preemption_policies(result) == {"b": None, "a": "Never"}
 
 
 @each_workload
-def test_a_template_of_another_name_has_nothing_left_over(kind: Kind) -> None:
+def test_renamed_template_has_no_unmapped_values(kind: Kind) -> None:
     result = rewrite(
         kind, TWO_TEMPLATES, lambda obj: obj["spec"][TEMPLATES[kind]][0].update(name="c")
     )
@@ -232,13 +232,13 @@ def test_a_template_of_another_name_has_nothing_left_over(kind: Kind) -> None:
 
 
 @each_workload
-def test_a_template_that_is_gone_takes_its_leftovers_along(kind: Kind) -> None:
+def test_removed_template_loses_its_unmapped_values(kind: Kind) -> None:
     result = rewrite(kind, TWO_TEMPLATES, lambda obj: obj["spec"][TEMPLATES[kind]].pop(0))
     assert preemption_policies(result) == {"b": None}
 
 
 @each_workload
-def test_a_preemption_policy_goes_with_the_priority_that_it_was_said_beside(kind: Kind) -> None:
+def test_preemption_policy_is_dropped_when_the_priority_changes(kind: Kind) -> None:
     def change(obj: Object) -> None:
         obj["spec"][TEMPLATES[kind]][0]["priorityClassName"] = "low"
 
@@ -246,14 +246,14 @@ def test_a_preemption_policy_goes_with_the_priority_that_it_was_said_beside(kind
 
 
 @each_workload
-def test_a_client_that_knows_no_annotation_says_what_its_version_says(kind: Kind) -> None:
+def test_client_without_the_annotation_writes_what_its_version_has(kind: Kind) -> None:
     result = rewrite(kind, TWO_TEMPLATES, lambda obj: obj["metadata"].pop("annotations"))
     assert preemption_policies(result) == {"a": None, "b": None}
 
 
 @each_workload
 @pytest.mark.parametrize(("change", "kept"), [({}, "Never"), ({"priorityClassName": "low"}, None)])
-def test_a_replacement_keeps_what_it_cannot_say_beside_what_is_as_it_was(
+def test_replacement_keeps_unmapped_values_of_unchanged_fields(
     kind: Kind, change: Object, kept: str | None
 ) -> None:
     served = read_in_version(kind, TWO_TEMPLATES)
@@ -280,14 +280,14 @@ TREE: Object = {
 
 
 @each_workload
-def test_a_tree_of_templates_is_not_seen_and_not_lost(kind: Kind) -> None:
+def test_composite_templates_are_hidden_and_not_lost(kind: Kind) -> None:
     assert TEMPLATES[kind] not in read_in_version(kind, TREE)["spec"]
     result = rewrite(kind, TREE, lambda obj: obj["metadata"].update(labels={"x": "y"}))
     assert result["spec"] == TREE["spec"]
 
 
 @each_workload
-def test_a_tree_does_not_come_back_beside_templates_that_were_put_in_its_place(kind: Kind) -> None:
+def test_composite_templates_are_dropped_when_plain_templates_are_added(kind: Kind) -> None:
     def change(obj: Object) -> None:
         obj["spec"][TEMPLATES[kind]] = [{"name": "a", POLICY[kind]: {"basic": {}}}]
 
@@ -311,7 +311,7 @@ CHILD: Object = {
 
 
 @each_group
-def test_a_pod_group_is_told_in_the_words_of_its_version(kind: Kind) -> None:
+def test_pod_group_has_the_fields_of_its_version(kind: Kind) -> None:
     served = read_in_version(kind, CHILD)
     assert served["spec"] == {
         "podGroupTemplateRef": {"workload": {"workloadName": "w", "podGroupTemplateName": "a"}},
@@ -322,7 +322,7 @@ def test_a_pod_group_is_told_in_the_words_of_its_version(kind: Kind) -> None:
 
 
 @each_group
-def test_a_pod_group_of_another_template_has_no_parent_left_over(kind: Kind) -> None:
+def test_pod_group_of_another_template_loses_its_parent(kind: Kind) -> None:
     def change(obj: Object) -> None:
         obj["spec"]["podGroupTemplateRef"]["workload"]["podGroupTemplateName"] = "b"
 
@@ -332,7 +332,7 @@ def test_a_pod_group_of_another_template_has_no_parent_left_over(kind: Kind) -> 
 
 
 @each_group
-def test_what_every_group_has_is_not_left_over(kind: Kind) -> None:
+def test_default_preemption_policy_is_not_kept(kind: Kind) -> None:
     plain: Object = {
         "metadata": {"name": "g"},
         "spec": {"preemptionPolicy": "PreemptLowerPriority"},
@@ -341,7 +341,7 @@ def test_what_every_group_has_is_not_left_over(kind: Kind) -> None:
 
 
 @each_kind
-def test_a_configuration_owns_nothing_that_it_cannot_say(kind: Kind) -> None:
+def test_applied_configuration_owns_no_unmapped_fields(kind: Kind) -> None:
     served = read_in_version(kind, TWO_TEMPLATES if kind in WORKLOADS else CHILD)
     config = config_to_hub(kind, served)
     assert "annotations" not in config["metadata"]
@@ -378,9 +378,7 @@ def test_a_configuration_owns_nothing_that_it_cannot_say(kind: Kind) -> None:
         (POD_GROUP_V1ALPHA2, "", ""),
     ],
 )
-def test_a_fault_is_told_of_the_field_that_the_client_knows(
-    kind: Kind, stored: str, shown: str
-) -> None:
+def test_error_names_the_field_of_the_version(kind: Kind, stored: str, shown: str) -> None:
     cause = Cause(stored, "FieldValueInvalid", "Invalid value")
     assert causes_in_version(kind, [cause]) == [Cause(shown, "FieldValueInvalid", "Invalid value")]
 
@@ -393,7 +391,9 @@ def test_a_fault_is_told_of_the_field_that_the_client_knows(
         (WORKLOAD, "`podGroupTemplates`, `compositePodGroupTemplates`"),
     ],
 )
-def test_whoever_has_no_templates_is_told_which_there_can_be(kind: Kind, known: str) -> None:
+def test_missing_templates_are_reported_with_the_fields_of_the_version(
+    kind: Kind, known: str
+) -> None:
     meta = {"name": "w", "namespace": "n", "uid": "u"}
     causes = validate(WORKLOAD, {"metadata": meta, "spec": {}}, None)
     assert [cause.message for cause in causes_in_version(kind, causes)] == [

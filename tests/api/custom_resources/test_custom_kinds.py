@@ -37,7 +37,7 @@ def custom_kind(**facts: Any) -> CustomKind:
     return row.kind
 
 
-def test_a_kind_is_served_under_the_names_that_were_accepted() -> None:
+def test_kind_is_served_under_its_accepted_names() -> None:
     (row,) = served_custom_kinds(names={"shortNames": ["w"], "categories": ["all"]})
     made = row.kind
     assert (made.api_version, made.name, made.plural) == ("example.com/v1", "Widget", "widgets")
@@ -48,7 +48,7 @@ def test_a_kind_is_served_under_the_names_that_were_accepted() -> None:
     assert row.strategy.validate({"metadata": {"name": "w", "namespace": "n"}}, None, "") != ()
 
 
-def test_only_what_is_established_and_served_becomes_a_row() -> None:
+def test_only_established_definitions_and_served_versions_have_rows() -> None:
     waiting = custom_resource_definition()
     default_definition(waiting)
     update_definition_status(waiting, TakenNames(frozenset({"widgets"})), "")
@@ -57,7 +57,7 @@ def test_only_what_is_established_and_served_becomes_a_row() -> None:
     assert [row.kind.version for row in served_custom_kinds(*versions)] == ["v2"]
 
 
-def test_all_versions_keep_their_objects_in_one_place() -> None:
+def test_all_versions_share_a_store_prefix() -> None:
     first, second = served_custom_kinds(served_version("v1"), served_version("v2", storage=False))
     assert (
         first.kind.store_key("n", "w")
@@ -67,7 +67,7 @@ def test_all_versions_keep_their_objects_in_one_place() -> None:
     assert first.kind.url_path("n", "w") != second.kind.url_path("n", "w")
 
 
-def test_parts_are_served_where_they_are_declared() -> None:
+def test_subresources_are_served_where_declared() -> None:
     assert custom_kind().subresources == ()
     scale = {"specReplicasPath": ".spec.n", "statusReplicasPath": ".status.a.b"}
     made = custom_kind(subresources={"status": {}, "scale": scale})
@@ -75,13 +75,13 @@ def test_parts_are_served_where_they_are_declared() -> None:
     assert made.scale == ScalePaths(("spec", "n"), ("status", "a", "b"))
 
 
-def test_fields_can_be_selected_where_they_are_declared() -> None:
+def test_fields_are_selectable_where_declared() -> None:
     assert list(custom_kind().selectable_fields) == ["metadata.name", "metadata.namespace"]
     made = custom_kind(selectableFields=[{"jsonPath": ".spec.colour"}])
     assert list(made.selectable_fields) == ["metadata.name", "metadata.namespace", "spec.colour"]
 
 
-def test_a_deprecated_version_says_so() -> None:
+def test_deprecated_version_has_a_warning() -> None:
     assert custom_kind().deprecation == ""
     assert custom_kind(deprecated=True).deprecation == "example.com/v1 Widget is deprecated"
     assert custom_kind(deprecated=True, deprecationWarning="use v2").deprecation == "use v2"
@@ -101,14 +101,14 @@ def column_cell(type_: str, path: str) -> Any:
     return made.columns[1].cell(WIDGET_OBJECT, NOW)
 
 
-def test_without_columns_of_its_own_a_kind_shows_name_and_age() -> None:
+def test_kind_without_printer_columns_shows_name_and_age() -> None:
     assert custom_kind().columns == (NAME_COLUMN, AGE_COLUMN)
 
 
 def test_columns_are_shown_as_they_are_declared() -> None:
-    told = {"name": "Size", "type": "integer", "jsonPath": ".spec.size", "priority": 1}
+    column = {"name": "Size", "type": "integer", "jsonPath": ".spec.size", "priority": 1}
     (name, size) = custom_kind(
-        additionalPrinterColumns=[{**told, "description": "how large"}]
+        additionalPrinterColumns=[{**column, "description": "how large"}]
     ).columns
     assert name == NAME_COLUMN
     assert (size.name, size.type, size.priority, size.description) == (
@@ -137,19 +137,19 @@ def test_columns_are_shown_as_they_are_declared() -> None:
         ("date", ".spec.size", None),
     ],
 )
-def test_a_cell_is_what_its_column_promises(type_: str, path: str, shown: Any) -> None:
+def test_cell_has_the_type_of_its_column(type_: str, path: str, shown: Any) -> None:
     assert column_cell(type_, path) == shown
 
 
-def test_columns_that_we_cannot_read_are_not_shown() -> None:
+def test_columns_with_unsupported_paths_are_not_shown() -> None:
     odd = [{"name": "X", "type": "string", "jsonPath": "..x"}]
     assert custom_kind(additionalPrinterColumns=odd).columns == (NAME_COLUMN, AGE_COLUMN)
 
 
-# ---- what clients are told -----------------------------------------------------------------------
+# ---- OpenAPI -----------------------------------------------------------------------
 
 
-def test_the_schema_is_told_with_what_every_object_has() -> None:
+def test_openapi_schema_includes_type_and_object_metadata() -> None:
     made = custom_kind().components
     assert list(made) == ["com.example.v1.Widget", "com.example.v1.WidgetList"]
     shown = made["com.example.v1.Widget"]
@@ -162,7 +162,7 @@ def test_the_schema_is_told_with_what_every_object_has() -> None:
     ]
 
 
-def test_versions_are_sorted_by_what_clients_should_prefer() -> None:
+def test_versions_are_sorted_by_preference() -> None:
     names = ["v1alpha1", "foo", "v1", "v11beta2", "v10", "v2", "v11beta10", "bar", "v1beta1"]
     assert sorted(names, key=version_rank) == [
         "v10", "v2", "v1", "v11beta10", "v11beta2", "v1beta1", "v1alpha1", "bar", "foo",

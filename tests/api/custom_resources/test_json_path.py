@@ -51,18 +51,18 @@ WIDGET: Object = {
         ("", [WIDGET]),
     ],
 )
-def test_a_path_leads_to_values(path: str, values: list[Any]) -> None:
+def test_path_selects_values(path: str, values: list[Any]) -> None:
     assert list(find_values(parse_json_path(path), WIDGET)) == values
 
 
 @pytest.mark.parametrize(
     "path", ["..spec", ".", "spec", ".a[", ".a[x]", ".a[?(@.b==c)]", "." + "a" * MAX_LENGTH]
 )
-def test_what_is_no_path_is_refused(path: str) -> None:
+def test_malformed_path_is_refused(path: str) -> None:
     with pytest.raises(BadJsonPath):
         parse_json_path(path)
 
 
-def test_only_a_path_from_field_to_field_has_keys() -> None:
+def test_only_a_path_of_fields_has_keys() -> None:
     assert field_keys(".spec.replicas") == ("spec", "replicas")
     assert [field_keys(path) for path in ("", ".", ".spec[0]", ".spec..x", "spec")] == [()] * 5

@@ -34,7 +34,7 @@ def cause_reasons(schema: Object, value: Any) -> list[tuple[str, str]]:
         ({**TEXT, "nullable": True}, [None, "a"], [1]),
     ],
 )
-def test_a_value_must_be_of_its_type(schema: Object, good: list[Any], bad: list[Any]) -> None:
+def test_value_must_have_its_type(schema: Object, good: list[Any], bad: list[Any]) -> None:
     assert [value for value in good if messages(schema, value)] == []
     assert [cause_reasons(schema, value) for value in bad] == [[("x", MISTYPED)]] * len(bad)
 
@@ -91,14 +91,12 @@ def test_a_value_must_be_of_its_type(schema: Object, good: list[Any], bad: list[
          '<nil>: Invalid value: "": "x" must not validate the schema (not)'),
     ],
 )  # fmt: skip
-def test_a_keyword_is_told_of_in_its_own_words(
-    schema: Object, good: Any, bad: Any, text: str
-) -> None:
+def test_each_keyword_has_its_message(schema: Object, good: Any, bad: Any, text: str) -> None:
     assert messages(schema, good) == []
     assert messages(schema, bad)[0] == text
 
 
-def test_combinations_say_which_way_came_closest() -> None:
+def test_combinations_report_the_alternative_with_fewest_errors() -> None:
     either = [{"required": ["a", "b"]}, {"required": ["c"]}]
     assert messages({"anyOf": either}, {"c": 1}) == []
     assert messages({"anyOf": either}, {}) == [
@@ -120,7 +118,7 @@ def test_combinations_say_which_way_came_closest() -> None:
     assert messages({"allOf": either}, {})[-1] == f"{every}. None validated"
 
 
-def test_a_keyword_looks_only_at_values_of_its_type() -> None:
+def test_keyword_applies_only_to_values_of_its_type() -> None:
     schema = {"minLength": 3, "minimum": 5, "minItems": 2, "required": ["a"], "pattern": "x"}
     assert [messages(schema, value) for value in (True, None)] == [[], []]
 
@@ -131,7 +129,7 @@ def test_true_is_not_one() -> None:
     assert messages({"enum": [{"a": 1, "b": 2}]}, {"b": 2, "a": 1}) == []
 
 
-def test_faults_of_fields_come_in_the_order_of_their_names() -> None:
+def test_errors_are_sorted_by_field() -> None:
     schema = object_schema(b=NUMBER, a=NUMBER, c=NUMBER)
     found = [field for field, _ in cause_reasons(schema, {"c": "", "a": "", "b": ""})]
     assert found == ["x.a", "x.b", "x.c"]

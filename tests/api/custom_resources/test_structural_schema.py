@@ -27,7 +27,7 @@ def make_widget(spec: Any = None, **more: Any) -> Object:
 
 
 def conform_spec(schema: Object, spec: Any) -> tuple[Any, tuple[str, ...]]:
-    """What is left of a spec, and what was not known."""
+    """Return a pruned spec, and its unknown fields."""
     obj = make_widget(deepcopy(spec))
     found = strategy(schema).conform(obj)
     return obj.get("spec"), found.unknown_fields
@@ -43,7 +43,7 @@ def find_causes(schema: Object, spec: Any, old: Any = None) -> list[tuple[str, s
 # ---- what is kept --------------------------------------------------------------------------------
 
 
-def test_unknown_fields_are_dropped_and_told_of() -> None:
+def test_unknown_fields_are_pruned_and_reported() -> None:
     obj = make_widget({"size": 1, "nope": {"a": 1}}, extra=[1], status={"phase": "x", "y": 1})
     obj["metadata"]["strange"] = "z"
     found = strategy().conform(obj)
@@ -59,28 +59,48 @@ def test_all_keys_are_counted_known_or_not() -> None:
 @pytest.mark.parametrize(
     ("schema", "spec", "left", "unknown"),
     [
-        (resource_schema(a={"type": "array", "items": object_schema(b=TEXT)}), {"a": [{"b": "x"}, {"c": 1}]},
-         {"a": [{"b": "x"}, {}]}, ("spec.a[1].c",)),
-        (resource_schema(a={"type": "object", "additionalProperties": object_schema(b=TEXT)}),
-         {"a": {"k": {"b": "x", "c": 1}}}, {"a": {"k": {"b": "x"}}}, ("spec.a.k.c",)),
-        (resource_schema(a={"type": "object", "additionalProperties": True}), {"a": {"k": 1, "l": {"m": 2}}},
-         {"a": {"k": 1, "l": {}}}, ("spec.a.l.m",)),
-        (resource_schema(a={"type": "object", **KEEPS}), {"a": {"k": {"l": [1, {"m": 2}]}}},
-         {"a": {"k": {"l": [1, {"m": 2}]}}}, ()),
-        (resource_schema(a={**object_schema(b=object_schema(c=TEXT)), **KEEPS}), {"a": {"x": 1, "b": {"c": "y", "d": 1}}},
-         {"a": {"x": 1, "b": {"c": "y"}}}, ("spec.a.b.d",)),
+        (
+            resource_schema(a={"type": "array", "items": object_schema(b=TEXT)}),
+            {"a": [{"b": "x"}, {"c": 1}]},
+            {"a": [{"b": "x"}, {}]},
+            ("spec.a[1].c",),
+        ),
+        (
+            resource_schema(a={"type": "object", "additionalProperties": object_schema(b=TEXT)}),
+            {"a": {"k": {"b": "x", "c": 1}}},
+            {"a": {"k": {"b": "x"}}},
+            ("spec.a.k.c",),
+        ),
+        (
+            resource_schema(a={"type": "object", "additionalProperties": True}),
+            {"a": {"k": 1, "l": {"m": 2}}},
+            {"a": {"k": 1, "l": {}}},
+            ("spec.a.l.m",),
+        ),
+        (
+            resource_schema(a={"type": "object", **KEEPS}),
+            {"a": {"k": {"l": [1, {"m": 2}]}}},
+            {"a": {"k": {"l": [1, {"m": 2}]}}},
+            (),
+        ),
+        (
+            resource_schema(a={**object_schema(b=object_schema(c=TEXT)), **KEEPS}),
+            {"a": {"x": 1, "b": {"c": "y", "d": 1}}},
+            {"a": {"x": 1, "b": {"c": "y"}}},
+            ("spec.a.b.d",),
+        ),
         (resource_schema(a=KEEPS), {"a": [{"x": 1}]}, {"a": [{"x": 1}]}, ()),
         (resource_schema(a=TEXT), {"a": {"x": 1}}, {"a": {}}, ("spec.a.x",)),
     ],
     ids=["items", "values", "free values", "kept", "kept beside known", "anything", "no object"],
-)  # fmt: skip
-def test_what_stays_is_what_the_schema_knows(
+)
+def test_pruning_keeps_the_fields_of_the_schema(
     schema: Object, spec: Object, left: Object, unknown: tuple[str, ...]
 ) -> None:
     assert conform_spec(schema, spec) == (left, unknown)
 
 
-def test_null_stays_only_where_it_may() -> None:
+def test_null_is_kept_only_where_nullable() -> None:
     schema = resource_schema(
         a=TEXT, b={**TEXT, "nullable": True}, c={"type": "array", "items": TEXT},
         d={"type": "object", "additionalProperties": TEXT}, e={"type": "object", **KEEPS},
@@ -98,7 +118,7 @@ def test_metadata_of_a_wrong_type_is_malformed(metadata: object) -> None:
     assert refused.value.path.startswith("metadata")
 
 
-def test_an_object_in_an_object_has_metadata_of_its_own() -> None:
+def test_embedded_object_has_its_own_metadata() -> None:
     schema = resource_schema(
         template={"type": "object", "x-kubernetes-embedded-resource": True, **KEEPS}
     )
@@ -123,7 +143,7 @@ def apply_spec_defaults(schema: Object, spec: Any) -> Any:
     return obj.get("spec")
 
 
-def test_defaults_reach_fields_items_and_values() -> None:
+def test_defaults_apply_to_fields_items_and_values() -> None:
     deep = object_schema(x={**NUMBER, "default": 1})
     schema = resource_schema(
         a={**deep, "default": {}}, b={"type": "array", "items": deep},
@@ -135,7 +155,7 @@ def test_defaults_reach_fields_items_and_values() -> None:
     }  # fmt: skip
 
 
-def test_a_default_stands_in_for_null() -> None:
+def test_default_replaces_null() -> None:
     listed = {"type": "array", "items": {**TEXT, "default": "x"}}
     schema = resource_schema(
         a={**TEXT, "default": "x"}, b={**TEXT, "default": "x", "nullable": True}, c=listed
@@ -155,7 +175,7 @@ def test_defaults_are_not_shared_between_objects() -> None:
 
 
 @pytest.mark.parametrize("spec", ["text", 7, [1], {"tags": "x"}, {"size": {}}])
-def test_what_is_of_another_type_is_walked_around(spec: object) -> None:
+def test_defaulting_skips_values_of_another_type(spec: object) -> None:
     obj = make_widget(spec)
     judge = strategy()
     judge.conform(obj)
@@ -167,15 +187,13 @@ def test_what_is_of_another_type_is_walked_around(spec: object) -> None:
 
 
 @pytest.mark.parametrize(("has_status", "left"), [(True, None), (False, {"phase": "x"})])
-def test_a_status_with_a_path_of_its_own_is_not_the_makers(
-    has_status: bool, left: Object | None
-) -> None:
+def test_status_subresource_is_cleared_on_create(has_status: bool, left: Object | None) -> None:
     obj = make_widget({"size": 1}, status={"phase": "x"})
     strategy(has_status=has_status).prepare_for_create(obj, "2026-01-01T00:00:00Z")
     assert obj.get("status") == left
 
 
-def test_only_the_status_is_judged_when_only_it_is_written() -> None:
+def test_status_update_validates_the_status_only() -> None:
     judge = strategy(has_status=True)
     old = make_widget({"size": 99}, status={"phase": "x"})
     assert judge.validate(make_widget({"size": 99}, status={"phase": "y"}), old, "status") == ()
@@ -187,7 +205,7 @@ def test_only_the_status_is_judged_when_only_it_is_written() -> None:
 # ---- what is wrong -------------------------------------------------------------------------------
 
 
-def test_faults_are_told_in_the_words_that_clients_know() -> None:
+def test_errors_have_the_messages_of_kubernetes() -> None:
     found = strategy().validate(
         make_widget({"size": 0, "colour": "green", "tags": ["a", "b", "c"]}), None, ""
     )
@@ -204,7 +222,7 @@ def test_faults_are_told_in_the_words_that_clients_know() -> None:
     assert str(missing) == "spec: Required value"
 
 
-def test_metadata_has_the_rules_of_every_kind_and_those_of_the_schema() -> None:
+def test_metadata_is_validated_as_everywhere_and_by_the_schema() -> None:
     named = {**TEXT, "maxLength": 3}
     schema = object_schema(metadata=object_schema(name=named))
     obj = {"metadata": {"name": "Long", "namespace": "default"}}
@@ -215,11 +233,11 @@ def test_metadata_has_the_rules_of_every_kind_and_those_of_the_schema() -> None:
     ]
 
 
-def test_the_root_has_a_kind_and_a_version_to_its_schema() -> None:
+def test_schema_sees_api_version_and_kind_of_the_root() -> None:
     assert find_causes({"type": "object", "required": ["apiVersion", "kind", "metadata"]}, {}) == []
 
 
-def test_what_nobody_changes_is_not_judged_again() -> None:
+def test_unchanged_values_are_not_validated_again() -> None:
     schema = resource_schema(
         a={**NUMBER, "minimum": 5}, b={"type": "array", "items": {**NUMBER, "minimum": 5}}
     )
@@ -248,7 +266,7 @@ def test_what_nobody_changes_is_not_judged_again() -> None:
         ({"text": {"not": "judged"}}, True),
     ],
 )
-def test_what_cannot_be_walked_along_its_schema_does_not_fit(spec: object, fits: bool) -> None:
+def test_object_of_another_structure_does_not_match(spec: object, fits: bool) -> None:
     listed = {"type": "array", "items": object_schema(a=NUMBER), "x-kubernetes-list-type": "map"}
     schema = resource_schema(
         list={**listed, "x-kubernetes-list-map-keys": ["a"]}, text=TEXT,
@@ -260,7 +278,7 @@ def test_what_cannot_be_walked_along_its_schema_does_not_fit(spec: object, fits:
 RULED = {**NUMBER, "x-kubernetes-validations": [{"rule": "self >= oldSelf || self > 5"}]}
 
 
-def test_rules_in_cel_are_judged_after_the_schema() -> None:
+def test_cel_rules_are_evaluated_after_the_schema() -> None:
     schema = resource_schema(a=RULED, b=TEXT)
     assert find_causes(schema, {"a": 1}, {"a": 2}) == [("spec.a", "FieldValueInvalid")]
     assert find_causes(schema, {"a": 6}, {"a": 7}) == find_causes(schema, {"a": 1}) == []
@@ -269,7 +287,7 @@ def test_rules_in_cel_are_judged_after_the_schema() -> None:
     ]  # fmt: skip
 
 
-def test_rules_in_cel_are_judged_with_a_status_too() -> None:
+def test_cel_rules_are_evaluated_for_status_updates() -> None:
     schema = {**resource_schema(), "properties": {"status": object_schema(a=RULED)}}
     new, old = make_widget(status={"a": 1}), make_widget(status={"a": 2})
     (cause,) = strategy(schema).validate(new, old, "status")

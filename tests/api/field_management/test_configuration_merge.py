@@ -1,4 +1,4 @@
-"""Merging an applied configuration, and taking fields out of an object."""
+"""Merging an applied configuration, and removing fields from an object."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def names(obj: Object) -> list[str]:
         ("xy", "nm", "xynm"),
     ],
 )
-def test_configured_items_come_in_their_order_and_others_stay_where_they_were(
+def test_configured_items_keep_their_order_and_others_their_predecessor(
     live: str, config: str, wanted: str
 ) -> None:
     assert "".join(names(merge_configuration(POD, pod(*live), pod(*config)))) == wanted
 
 
-def test_structs_maps_sets_and_keyed_lists_are_merged_and_the_rest_is_replaced() -> None:
+def test_structs_maps_sets_and_keyed_lists_are_merged_and_others_replaced() -> None:
     live = {
         "metadata": {"labels": {"a": "1", "b": "1"}, "finalizers": ["x"]},
         "spec": {
@@ -94,7 +94,7 @@ def test_structs_maps_sets_and_keyed_lists_are_merged_and_the_rest_is_replaced()
     assert (live, config) == before
 
 
-def test_pruning_takes_members_with_all_below_them() -> None:
+def test_removing_a_field_removes_everything_below_it() -> None:
     obj = {"metadata": {"labels": {"a": "1", "b": "2"}}, **pod("x", "y")}
     gone = FieldSet.from_fields_v1({
         "f:metadata": {"f:labels": {"f:a": {}}},
@@ -104,13 +104,13 @@ def test_pruning_takes_members_with_all_below_them() -> None:
     assert remove_fields(POD, obj, gone) == {"metadata": {"labels": {"b": "2"}}, **pod("y")}
 
 
-def test_what_is_atomic_is_not_pruned_inside() -> None:
+def test_nothing_is_removed_inside_an_atomic_value() -> None:
     obj = {"spec": {"nodeSelector": {"a": "1"}, "hostname": "h"}}
     inside = FieldSet.from_fields_v1({"f:spec": {"f:nodeSelector": {"f:a": {}}}})
     assert remove_fields(POD, obj, inside) == obj
 
 
-def test_structs_are_added_to_a_set_but_items_and_keys_are_not() -> None:
+def test_parent_structs_are_added_but_items_and_keys_are_not() -> None:
     fields = FieldSet.from_fields_v1(
         {
             "f:spec": {
@@ -131,7 +131,7 @@ def test_structs_are_added_to_a_set_but_items_and_keys_are_not() -> None:
     }
 
 
-def test_items_that_cannot_be_told_apart_are_a_fault() -> None:
+def test_duplicate_items_are_an_error() -> None:
     assert find_merge_error(POD, pod("a", "b")) == ""
     assert (
         find_merge_error(POD, pod("a", "a"))
@@ -148,7 +148,7 @@ def test_items_that_cannot_be_told_apart_are_a_fault() -> None:
     )
 
 
-def test_an_item_without_its_key_is_a_fault() -> None:
+def test_item_without_its_key_is_an_error() -> None:
     assert find_merge_error(ACCOUNT, {"secrets": [{"name": "a"}, {"namespace": "x"}]}) == (
         ".secrets: element 1: associative list with keys has an element that omits key field "
         '"name" (and doesn\'t have default value)'

@@ -1,4 +1,4 @@
-"""What lies between two objects, and what one consists of."""
+"""Comparing objects, and the fields that an object states."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Pair = tuple[Schema, Object, Object]
 
 @st.composite
 def pairs(draw: st.DrawFn) -> Pair:
-    """Two objects of a kind."""
+    """Draw two objects of a kind."""
     kind = draw(st.sampled_from((POD, NODE, POD_GROUP, schema("batch.v1.Job"))))
     one, two = draw(objects(kind.name)), draw(objects(kind.name))
     kind.conform(one)
@@ -59,7 +59,7 @@ def pairs(draw: st.DrawFn) -> Pair:
     return kind, one, two
 
 
-def test_an_object_states_values_and_items_and_not_what_holds_them() -> None:
+def test_owned_fields_are_values_and_items_without_their_structs() -> None:
     assert owned_fields(POD, A_POD).to_fields_v1() == {
         "f:metadata": {
             "f:finalizers": {'v:"example.com/hold"': {}},
@@ -91,13 +91,13 @@ def test_an_object_states_values_and_items_and_not_what_holds_them() -> None:
     }
 
 
-def test_what_names_an_object_is_nobodys() -> None:
+def test_identity_fields_are_not_owned() -> None:
     assert not owned_fields(CONFIG_MAP, {"apiVersion": "v1", "kind": "ConfigMap"})
     bare = {"metadata": {"name": "x", "uid": "1", "resourceVersion": "5", "generation": 2}}
     assert not owned_fields(CONFIG_MAP, bare)
 
 
-def test_a_creation_adds_what_holds_the_fields_unless_it_is_always_there() -> None:
+def test_creation_adds_structs_unless_they_are_always_present() -> None:
     added = compare(CONFIG_MAP, None, {"metadata": {"name": "x"}, "data": {"a": "1"}}).changed
     assert added.to_fields_v1() == {"f:data": {".": {}, "f:a": {}}}
     pod = compare(POD, None, A_POD).changed.to_fields_v1()
@@ -107,13 +107,13 @@ def test_a_creation_adds_what_holds_the_fields_unless_it_is_always_there() -> No
     assert "." in pod["f:spec"]["f:containers"]['k:{"name":"main"}']["f:resources"]
 
 
-def test_a_creation_does_not_add_zeros_that_are_always_written() -> None:
+def test_creation_does_not_add_zeros_that_are_always_written() -> None:
     priority = schema("scheduling.v1.PriorityClass")
     assert not compare(priority, None, {"metadata": {}, "value": 0}).changed
     assert list(compare(priority, None, {"metadata": {}, "value": 5}).changed) == [("f:value",)]
 
 
-def test_a_creation_adds_defaults_that_are_not_zero() -> None:
+def test_creation_adds_defaults_that_are_not_zero() -> None:
     group: Object = {
         "metadata": {},
         "spec": {"disruptionMode": {"single": {}}, "schedulingPolicy": {}},
@@ -123,7 +123,7 @@ def test_a_creation_adds_defaults_that_are_not_zero() -> None:
     }
 
 
-def test_a_changed_item_is_found_by_its_keys() -> None:
+def test_changed_item_is_identified_by_its_keys() -> None:
     def node(*conditions: Object) -> Object:
         return {"metadata": {}, "status": {"conditions": list(conditions)}}
 
@@ -136,7 +136,7 @@ def test_a_changed_item_is_found_by_its_keys() -> None:
     assert compare(NODE, node(ready, full), node(full, ready)) == compare(NODE, A_POD, A_POD)
 
 
-def test_what_goes_goes_with_all_that_it_held() -> None:
+def test_removed_field_includes_everything_below_it() -> None:
     old = {"metadata": {"labels": {"a": "1"}}, "data": {"a": "1"}}
     changed, removed = compare(CONFIG_MAP, old, {"metadata": {}})
     assert not changed
@@ -146,7 +146,7 @@ def test_what_goes_goes_with_all_that_it_held() -> None:
     }
 
 
-def test_items_that_stand_twice_are_one_field() -> None:
+def test_duplicate_items_are_one_field() -> None:
     def pod(*values: str) -> Object:
         env = [{"name": "A", "value": value} for value in values]
         return {"metadata": {}, "spec": {"containers": [{"name": "c", "env": env}]}}
@@ -163,7 +163,7 @@ def test_items_that_stand_twice_are_one_field() -> None:
 
 
 @given(pairs())
-def test_an_object_does_not_differ_from_itself(pair: Pair) -> None:
+def test_object_does_not_differ_from_itself(pair: Pair) -> None:
     kind, one, _ = pair
     changed, removed = compare(kind, one, copy.deepcopy(one))
     assert not changed
@@ -171,7 +171,7 @@ def test_an_object_does_not_differ_from_itself(pair: Pair) -> None:
 
 
 @given(pairs())
-def test_what_one_way_adds_the_way_back_removes(pair: Pair) -> None:
+def test_reverse_comparison_removes_what_was_added(pair: Pair) -> None:
     kind, one, two = pair
     there, back = compare(kind, one, two), compare(kind, two, one)
     assert there.changed - back.changed == back.removed

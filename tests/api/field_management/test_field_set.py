@@ -1,4 +1,4 @@
-"""Sets of field paths: their algebra, held against sets of tuples, and their written form."""
+"""FieldSet: its algebra compared with sets of tuples, and FieldsV1."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Model = frozenset[ElementPath]
 
 
 def field_set(*paths: ElementPath) -> FieldSet:
-    """A set of paths, built member by member in the written form."""
+    """Build a set of paths in FieldsV1, member by member."""
     root: dict[str, Any] = {}
     for path in paths:
         branch = root
@@ -35,7 +35,7 @@ def field_set(*paths: ElementPath) -> FieldSet:
 
 
 def is_canonical(tree: dict[str, Any]) -> bool:
-    """Sorted, and without a dot that says nothing."""
+    """Whether a tree is sorted and has no redundant dot."""
     return (
         list(tree) == sorted(tree)
         and list(tree) != ["."]
@@ -59,7 +59,7 @@ def test_the_operations_are_those_of_sets(one: Model, two: Model) -> None:
 
 
 @given(MODELS, MODELS, MODELS)
-def test_the_laws_of_the_algebra_hold(one: Model, two: Model, three: Model) -> None:
+def test_set_algebra_holds(one: Model, two: Model, three: Model) -> None:
     a, b, c = field_set(*one), field_set(*two), field_set(*three)
     assert a | b == b | a
     assert a & b == b & a
@@ -73,7 +73,7 @@ def test_the_laws_of_the_algebra_hold(one: Model, two: Model, three: Model) -> N
 
 
 @given(MODELS, MODELS)
-def test_operations_leave_their_operands_as_they_were(one: Model, two: Model) -> None:
+def test_operations_do_not_change_their_operands(one: Model, two: Model) -> None:
     a, b = field_set(*one), field_set(*two)
     _ = (a | b, a & b, a - b, a.without_prefix(("f:spec",)))
     assert is_same_set(a, one)
@@ -81,19 +81,21 @@ def test_operations_leave_their_operands_as_they_were(one: Model, two: Model) ->
 
 
 @given(MODELS, st.lists(st.sampled_from(ELEMENTS), min_size=1, max_size=4).map(tuple))
-def test_it_contains_its_members_and_nothing_else(model: Model, path: ElementPath) -> None:
+def test_set_contains_its_members_only(model: Model, path: ElementPath) -> None:
     assert (path in field_set(*model)) == (path in model)
     assert () not in field_set(*model)
 
 
 @given(MODELS, st.lists(st.sampled_from(ELEMENTS), min_size=1, max_size=3).map(tuple))
-def test_without_a_prefix_it_has_nothing_there_or_below(model: Model, prefix: ElementPath) -> None:
+def test_without_prefix_removes_the_path_and_everything_below(
+    model: Model, prefix: ElementPath
+) -> None:
     rest = frozenset(path for path in model if path[: len(prefix)] != prefix)
     assert is_same_set(field_set(*model).without_prefix(prefix), rest)
 
 
 @given(MODELS)
-def test_what_is_written_reads_back(model: Model) -> None:
+def test_fields_v1_round_trip(model: Model) -> None:
     found = field_set(*model)
     assert FieldSet.from_fields_v1(found.to_fields_v1()) == found
     assert is_same_set(FieldSet.from_fields_v1(found.to_fields_v1()), model)
@@ -106,7 +108,7 @@ def test_a_branch_is_a_member_if_it_is_empty_or_has_a_dot() -> None:
     assert list(both) == [("f:data",), ("f:data", "f:a")]
 
 
-def test_elements_are_brought_into_one_form() -> None:
+def test_elements_become_canonical() -> None:
     found = FieldSet.from_fields_v1({
         'k:{"protocol": "TCP", "port": 80}': {".": {}},
         'k:{"port":80,"protocol":"TCP"}': {"f:name": {}},
@@ -151,12 +153,12 @@ def deep_tree(levels: int) -> dict[str, Any]:
         deep_tree(MAX_DEPTH + 1),
     ],
 )
-def test_nonsense_is_refused(nonsense: object) -> None:
+def test_malformed_fields_v1_is_refused(nonsense: object) -> None:
     with pytest.raises(BadFieldSet):
         FieldSet.from_fields_v1(nonsense)
 
 
-def test_as_deep_as_allowed_is_read() -> None:
+def test_set_is_parsed_up_to_the_depth_limit() -> None:
     assert len(next(iter(FieldSet.from_fields_v1(deep_tree(MAX_DEPTH))))) == MAX_DEPTH
 
 
@@ -172,9 +174,9 @@ def test_as_deep_as_allowed_is_read() -> None:
         (("f:args", "i:2"), ".args[2]"),
     ],
 )  # fmt: skip
-def test_paths_are_printed_as_messages_have_them(path: ElementPath, text: str) -> None:
+def test_paths_are_formatted_for_messages(path: ElementPath, text: str) -> None:
     assert format_path(path) == text
 
 
-def test_a_set_prints_its_paths() -> None:
+def test_repr_lists_the_paths() -> None:
     assert repr(field_set(("f:b",), ("f:a", 'v:"x"'))) == 'FieldSet(.a[="x"], .b)'

@@ -1,4 +1,4 @@
-"""Who owns which field after creates, updates, patches and applies."""
+"""Owners of fields after creates, updates, patches and applies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def time_at(second: int) -> str:
 
 
 def config_map(**values: str) -> Object:
-    """A ConfigMap as clients send it."""
+    """Return a ConfigMap as clients send it."""
     return {"metadata": {"name": "x"}, **({"data": values} if values else {})}
 
 
@@ -42,7 +42,7 @@ def create_object(kind: Schema, obj: Object, writer: FieldManager, second: int =
 def update_object(
     kind: Schema, old: Object | None, obj: Object, writer: FieldManager, second: int
 ) -> Object:
-    """An object as a server stores it after an update."""
+    """Return an object as the server stores it after an update."""
     new = copy.deepcopy(obj)
     entries = update_managed_fields(kind, old, new, writer, time_at(second))
     new["metadata"].pop("managedFields", None)
@@ -71,7 +71,7 @@ def managed_fields_entries(obj: Object) -> list[Object]:
 
 
 def owned_fields(obj: Object, manager: str) -> Any:
-    """What a manager owns, in all its entries."""
+    """Return the fields that a manager owns, in all its entries."""
     found = FieldSet()
     for entry in managed_fields_entries(obj):
         if entry["manager"] == manager:
@@ -82,7 +82,7 @@ def owned_fields(obj: Object, manager: str) -> Any:
 # --------------------------------------------------------------------------------------- updates
 
 
-def test_a_creator_owns_all_that_it_said() -> None:
+def test_creator_owns_all_fields_of_its_request() -> None:
     obj = {"metadata": {"name": "x", "labels": {"app": "y"}}, "data": {"a": "1"}}
     assert managed_fields_entries(create_object(CONFIG_MAP, obj, ONE)) == [
         {
@@ -99,7 +99,7 @@ def test_a_creator_owns_all_that_it_said() -> None:
     ]
 
 
-def test_an_update_makes_changed_fields_its_own_and_leaves_the_rest() -> None:
+def test_update_owns_changed_fields_only() -> None:
     first = create_object(CONFIG_MAP, config_map(a="1", b="1"), ONE)
     second = update_object(CONFIG_MAP, first, config_map(a="2", b="1", c="1"), TWO, 1)
     assert owned_fields(second, "one") == {"f:data": {".": {}, "f:b": {}}}
@@ -107,7 +107,7 @@ def test_an_update_makes_changed_fields_its_own_and_leaves_the_rest() -> None:
     assert [entry["time"] for entry in managed_fields_entries(second)] == [time_at(0), time_at(1)]
 
 
-def test_a_removed_field_leaves_every_set_and_empty_entries_vanish() -> None:
+def test_removed_field_leaves_every_entry_and_empty_entries_are_dropped() -> None:
     first = create_object(CONFIG_MAP, config_map(a="1"), ONE)
     second = update_object(CONFIG_MAP, first, config_map(a="1", b="1"), TWO, 1)
     third = update_object(CONFIG_MAP, second, config_map(a="1"), ONE, 2)
@@ -117,14 +117,14 @@ def test_a_removed_field_leaves_every_set_and_empty_entries_vanish() -> None:
     assert managed_fields_entries(update_object(CONFIG_MAP, third, config_map(), TWO, 3)) == []
 
 
-def test_a_write_that_changes_nothing_hands_the_entries_on() -> None:
+def test_write_without_change_keeps_the_entries() -> None:
     first = create_object(CONFIG_MAP, config_map(a="1"), ONE)
     assert update_managed_fields(
         CONFIG_MAP, first, config_map(a="1"), TWO, time_at(9)
     ) is managed_fields_entries(first)
 
 
-def test_the_status_has_an_entry_of_its_own() -> None:
+def test_status_has_its_own_entry() -> None:
     kubelet = FieldManager("kubelet", "v1", "status")
     spec = {"containers": [{"name": "c"}]}
     pod = create_object(POD, {"metadata": {}, "spec": spec, "status": {}}, ONE)
@@ -156,7 +156,7 @@ def test_the_status_has_an_entry_of_its_own() -> None:
     assert [entry["time"] for entry in managed_fields_entries(again)] == [time_at(0), time_at(2)]
 
 
-def test_versions_and_subresources_are_kept_apart() -> None:
+def test_versions_and_subresources_have_separate_entries() -> None:
     obj = create_object(CONFIG_MAP, config_map(a="1"), ONE)
     obj = update_object(CONFIG_MAP, obj, config_map(a="1", b="1"), FieldManager("one", "v2"), 1)
     obj = update_object(
@@ -169,7 +169,7 @@ def test_versions_and_subresources_are_kept_apart() -> None:
     ]
 
 
-def test_appliers_come_first_then_the_older_then_by_name() -> None:
+def test_entries_are_sorted_by_operation_time_and_manager() -> None:
     obj = create_object(CONFIG_MAP, config_map(a="1"), THREE, 0)
     obj = update_object(CONFIG_MAP, obj, config_map(a="1", b="1"), TWO, 0)
     obj = update_object(CONFIG_MAP, obj, config_map(a="1", b="1", c="1"), ONE, 1)
@@ -182,7 +182,7 @@ def test_appliers_come_first_then_the_older_then_by_name() -> None:
     ]
 
 
-def test_the_oldest_of_too_many_updates_become_one_entry() -> None:
+def test_oldest_updates_are_joined_beyond_the_limit() -> None:
     values: dict[str, str] = {}
     obj: Object | None = None
     for at in range(MAX_UPDATE_ENTRIES + 3):
@@ -217,7 +217,7 @@ def test_updates_of_different_versions_are_not_joined() -> None:
     assert len(managed_fields_entries(obj)) == MAX_UPDATE_ENTRIES
 
 
-def test_joining_goes_on_in_the_same_entry_within_a_second() -> None:
+def test_joined_entry_is_extended_within_a_second() -> None:
     values: dict[str, str] = {}
     obj: Object | None = None
     for at in range(MAX_UPDATE_ENTRIES + 5):
@@ -230,7 +230,7 @@ def test_joining_goes_on_in_the_same_entry_within_a_second() -> None:
     assert len(managers) == len(set(managers)) == MAX_UPDATE_ENTRIES
 
 
-def test_a_client_may_send_other_entries_but_not_nonsense() -> None:
+def test_client_may_send_valid_entries_only() -> None:
     obj = create_object(CONFIG_MAP, config_map(a="1"), ONE)
     given = [{**managed_fields_entries(obj)[0], "manager": "renamed"}]
     sent = with_entries(config_map(a="1"), given)
@@ -254,7 +254,7 @@ def test_a_client_may_send_other_entries_but_not_nonsense() -> None:
     )
 
 
-def test_one_empty_entry_ends_the_tracking_until_somebody_applies() -> None:
+def test_one_empty_entry_ends_tracking_until_the_next_apply() -> None:
     obj = create_object(CONFIG_MAP, config_map(a="1"), ONE)
     obj = update_object(CONFIG_MAP, obj, with_entries(config_map(a="1"), [{}]), ONE, 1)
     assert managed_fields_entries(obj) == []
@@ -271,7 +271,7 @@ def test_one_empty_entry_ends_the_tracking_until_somebody_applies() -> None:
 # ----------------------------------------------------------------------------------------- apply
 
 
-def test_an_apply_creates_what_is_not_there_and_changes_it_again() -> None:
+def test_apply_creates_an_object_and_changes_it() -> None:
     first = apply_object(CONFIG_MAP, None, config_map(a="1", b="2"), ONE)
     assert managed_fields_entries(first) == [
         {
@@ -288,7 +288,7 @@ def test_an_apply_creates_what_is_not_there_and_changes_it_again() -> None:
     assert apply_object(CONFIG_MAP, second, config_map(a="5"), ONE, 2) == second
 
 
-def test_another_managers_value_is_a_conflict_unless_forced() -> None:
+def test_field_of_another_manager_is_a_conflict_unless_forced() -> None:
     live = apply_object(CONFIG_MAP, None, config_map(a="1"), ONE)
     refused = server_side_apply(CONFIG_MAP, live, config_map(a="2", b="3"), TWO, time_at(1))
     assert isinstance(refused, ApplyConflicts)
@@ -306,7 +306,7 @@ def test_another_managers_value_is_a_conflict_unless_forced() -> None:
     }
 
 
-def test_conflicts_are_told_by_owner() -> None:
+def test_conflicts_are_reported_by_owner() -> None:
     live = create_object(CONFIG_MAP, config_map(a="1", b="1"), ONE)
     live = apply_object(CONFIG_MAP, live, config_map(a="1"), TWO)
     status = FieldManager("one", "v1", "status")
@@ -324,7 +324,7 @@ def test_conflicts_are_told_by_owner() -> None:
     assert refused.fields[0][0] == FieldOwner("one", "Update", "v1")
 
 
-def test_ones_own_update_is_a_conflict_too() -> None:
+def test_update_of_the_same_manager_is_a_conflict_too() -> None:
     live = create_object(CONFIG_MAP, config_map(a="1"), ONE)
     refused = server_side_apply(CONFIG_MAP, live, config_map(a="2"), ONE, time_at(1))
     assert isinstance(refused, ApplyConflicts)
@@ -333,7 +333,7 @@ def test_ones_own_update_is_a_conflict_too() -> None:
     assert [entry["operation"] for entry in managed_fields_entries(shared)] == ["Apply", "Update"]
 
 
-def test_an_equal_value_is_shared_and_stays_until_its_last_owner_drops_it() -> None:
+def test_shared_value_is_kept_until_its_last_owner_drops_it() -> None:
     live = apply_object(CONFIG_MAP, None, config_map(a="1"), ONE)
     live = apply_object(CONFIG_MAP, live, config_map(a="1"), TWO, 1)
     live = apply_object(CONFIG_MAP, live, config_map(), ONE, 2)
@@ -344,14 +344,14 @@ def test_an_equal_value_is_shared_and_stays_until_its_last_owner_drops_it() -> N
     assert managed_fields_entries(live) == []
 
 
-def test_what_an_updater_owns_too_stays() -> None:
+def test_field_that_an_updater_also_owns_is_kept() -> None:
     live = create_object(CONFIG_MAP, config_map(a="1"), ONE)
     live = apply_object(CONFIG_MAP, live, config_map(a="1", b="1"), TWO, 1)
     live = apply_object(CONFIG_MAP, live, config_map(), TWO, 2)
     assert live["data"] == {"a": "1"}
 
 
-def test_metadata_stays_when_the_last_label_goes() -> None:
+def test_metadata_is_kept_when_its_last_label_is_removed() -> None:
     labelled = {"metadata": {"name": "x", "labels": {"a": "1"}}, "data": {"a": "1"}}
     live = apply_object(CONFIG_MAP, None, labelled, ONE)
     live["metadata"]["uid"] = "7"
@@ -363,7 +363,7 @@ def test_metadata_stays_when_the_last_label_goes() -> None:
     }
 
 
-def test_an_applier_keeps_its_entry_in_another_version() -> None:
+def test_applier_keeps_its_entry_in_another_version() -> None:
     live = apply_object(CONFIG_MAP, None, config_map(a="1"), FieldManager("one", "v1"))
     live = apply_object(CONFIG_MAP, live, config_map(b="1"), FieldManager("one", "v2"), 1)
     assert [(e["manager"], e["apiVersion"]) for e in managed_fields_entries(live)] == [
@@ -372,7 +372,7 @@ def test_an_applier_keeps_its_entry_in_another_version() -> None:
     assert live["data"] == {"b": "1"}
 
 
-def test_a_sidecar_is_added_to_and_taken_from_somebody_elses_pod() -> None:
+def test_sidecar_is_added_to_and_removed_from_a_pod_of_another_manager() -> None:
     main = {"name": "main", "image": "a", "resources": {"limits": {"cpu": "1"}}}
     side = {"name": "side", "image": "b"}
     live = create_object(POD, {"metadata": {}, "spec": {"containers": [main]}}, ONE)
@@ -386,7 +386,7 @@ def test_a_sidecar_is_added_to_and_taken_from_somebody_elses_pod() -> None:
     assert live["spec"]["containers"] == [main]
 
 
-def test_an_item_goes_with_its_owner_even_if_an_updater_changed_it() -> None:
+def test_item_is_removed_with_its_owner_even_if_an_updater_changed_it() -> None:
     config = {"metadata": {}, "spec": {"containers": [{"name": "a"}, {"name": "b"}]}}
     live = apply_object(POD, None, config, ONE)
     changed = copy.deepcopy(live)
@@ -398,7 +398,7 @@ def test_an_item_goes_with_its_owner_even_if_an_updater_changed_it() -> None:
     assert [entry["manager"] for entry in managed_fields_entries(live)] == ["one"]
 
 
-def test_a_struct_goes_with_its_last_field_unless_others_say_something_in_it() -> None:
+def test_struct_is_removed_with_its_last_field_unless_others_own_fields_in_it() -> None:
     def pod(**context: Any) -> Object:
         return {"metadata": {}, "spec": {"hostname": "h", **context}}
 
@@ -408,7 +408,7 @@ def test_a_struct_goes_with_its_last_field_unless_others_say_something_in_it() -
     assert apply_object(POD, shared, pod(), ONE, 2)["spec"]["securityContext"] == {}
 
 
-def test_a_policy_is_switched_by_its_own_applier() -> None:
+def test_policy_is_switched_by_its_applier() -> None:
     def group(policy: Object) -> Object:
         return {"metadata": {}, "spec": {"schedulingPolicy": policy}}
 
@@ -417,14 +417,14 @@ def test_a_policy_is_switched_by_its_own_applier() -> None:
     assert live["spec"] == {"schedulingPolicy": {"basic": {}}}
 
 
-def test_items_that_cannot_be_told_apart_are_not_applied() -> None:
+def test_configuration_with_duplicate_items_is_not_applied() -> None:
     config = {"metadata": {}, "spec": {"containers": [{"name": "a"}, {"name": "a"}]}}
     assert server_side_apply(POD, None, config, ONE, time_at(0)) == Unmergeable(
         '.spec.containers: duplicate entries for key [name="a"]'
     )
 
 
-def test_nothing_that_is_given_is_changed_and_the_result_is_the_receivers() -> None:
+def test_arguments_are_not_changed_and_the_result_is_a_copy() -> None:
     live = create_object(POD, {"metadata": {}, "spec": {"containers": [{"name": "a"}]}}, ONE)
     config = {"metadata": {}, "spec": {"containers": [{"name": "b", "env": [{"name": "E"}]}]}}
     before = copy.deepcopy((live, config))

@@ -1,4 +1,4 @@
-"""What holds for ownership whatever is written and applied, on objects that have much in common."""
+"""Properties of field management, on similar objects."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ DrawnObjects = tuple[Schema, list[Object]]
 
 @st.composite
 def draw_objects(draw: st.DrawFn, count: int) -> DrawnObjects:
-    """Objects of one kind that have much in common."""
+    """Draw similar objects of one kind."""
     kind = draw(st.sampled_from(list(SPECS)))
     found = []
     for _ in range(count):
@@ -90,7 +90,7 @@ def draw_objects(draw: st.DrawFn, count: int) -> DrawnObjects:
 
 
 def create_and_update(kind: Schema, first: Object, second: Object) -> Object:
-    """An object that one created and two applied to."""
+    """Return an object with a creator and two appliers."""
     return apply_object(kind, create_object(kind, first, ONE), second, TWO, 1, force=True)
 
 
@@ -104,7 +104,7 @@ def field_set_of(obj: Object, manager: str, operation: str = "Apply") -> FieldSe
 
 
 @given(draw_objects(3))
-def test_applying_twice_is_applying_once(case: DrawnObjects) -> None:
+def test_apply_is_idempotent(case: DrawnObjects) -> None:
     kind, (first, second, config) = case
     once = apply_object(kind, create_and_update(kind, first, second), config, THREE, 2, force=True)
     assert apply_object(kind, once, config, THREE, 3) == once
@@ -113,7 +113,7 @@ def test_applying_twice_is_applying_once(case: DrawnObjects) -> None:
 
 
 @given(draw_objects(4))
-def test_an_applier_owns_exactly_what_it_stated_last(case: DrawnObjects) -> None:
+def test_applier_owns_exactly_the_fields_of_its_last_configuration(case: DrawnObjects) -> None:
     kind, (first, second, before, config) = case
     live = apply_object(kind, create_and_update(kind, first, second), before, THREE, 2, force=True)
     live = apply_object(kind, live, config, THREE, 3, force=True)
@@ -135,7 +135,7 @@ def test_a_forced_apply_wins(case: DrawnObjects) -> None:
 
 
 @given(draw_objects(3))
-def test_an_unforced_apply_never_changes_what_others_own(case: DrawnObjects) -> None:
+def test_unforced_apply_never_changes_fields_of_others(case: DrawnObjects) -> None:
     kind, (first, second, config) = case
     before = create_and_update(kind, first, second)
     result = server_side_apply(kind, before, config, THREE, time_at(2))
@@ -150,7 +150,7 @@ def test_an_unforced_apply_never_changes_what_others_own(case: DrawnObjects) -> 
 
 
 @given(draw_objects(2))
-def test_appliers_that_agree_can_come_in_any_order(case: DrawnObjects) -> None:
+def test_order_of_agreeing_appliers_does_not_matter(case: DrawnObjects) -> None:
     kind, (first, second) = case
     live = apply_object(kind, None, first, ONE)
     result = server_side_apply(kind, live, second, TWO, time_at(0))
@@ -161,7 +161,7 @@ def test_appliers_that_agree_can_come_in_any_order(case: DrawnObjects) -> None:
 
 
 @given(draw_objects(3))
-def test_an_update_takes_what_it_changes_and_nothing_else(case: DrawnObjects) -> None:
+def test_update_owns_what_it_changes_and_nothing_else(case: DrawnObjects) -> None:
     kind, (first, second, wanted) = case
     before = create_and_update(kind, first, second)
     after = update_object(kind, before, wanted, THREE, 2)
@@ -176,7 +176,7 @@ def test_an_update_takes_what_it_changes_and_nothing_else(case: DrawnObjects) ->
 
 
 @given(draw_objects(2))
-def test_a_dropped_field_goes_unless_somebody_else_owns_it(case: DrawnObjects) -> None:
+def test_dropped_field_is_removed_unless_another_manager_owns_it(case: DrawnObjects) -> None:
     kind, (first, second) = case
     live = apply_object(kind, None, first, ONE)
     live = apply_object(kind, live, second, TWO, 1, force=True)
@@ -189,7 +189,7 @@ def test_a_dropped_field_goes_unless_somebody_else_owns_it(case: DrawnObjects) -
 
 
 @given(draw_objects(2))
-def test_a_lone_applier_can_replace_and_empty_its_object(case: DrawnObjects) -> None:
+def test_only_applier_can_replace_and_empty_its_object(case: DrawnObjects) -> None:
     kind, (first, second) = case
     live = apply_object(kind, apply_object(kind, None, first, ONE), second, ONE, 1)
     assert not any(compare(kind, live, second))

@@ -43,16 +43,16 @@ def cells(kind: str, obj: Object) -> dict[str, Any]:
         (3000 * 86400, "8y"),
     ],
 )
-def test_a_length_of_time_is_said_as_people_say_it(seconds: float, text: str) -> None:
+def test_duration_is_formatted_as_kubectl_does(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 
 
-def test_the_columns_are_those_of_kinds_that_are_there() -> None:
+def test_columns_belong_to_existing_kinds() -> None:
     assert set(PRINTER_COLUMNS) <= {kind.name for kind in KINDS}
 
 
 @pytest.mark.parametrize("kind", [*PRINTER_COLUMNS, "Unknown"])
-def test_an_object_with_next_to_nothing_in_it_has_all_its_cells(kind: str) -> None:
+def test_minimal_object_has_all_cells(kind: str) -> None:
     shown = cells(kind, {})
     assert shown.get("Name", "a") == "a"
     assert shown.get("Age", "30s") == "30s"
@@ -82,11 +82,11 @@ def test_an_object_with_next_to_nothing_in_it_has_all_its_cells(kind: str) -> No
         ({}, "Unknown"),
     ],
 )  # fmt: skip
-def test_a_pod_shows_how_it_is(pod: Object, status: str) -> None:
+def test_pod_shows_its_status(pod: Object, status: str) -> None:
     assert cells("Pod", pod)["Status"] == status
 
 
-def test_a_pod_shows_where_it_runs_and_how_much_of_it_is_ready() -> None:
+def test_pod_shows_its_node_and_ready_containers() -> None:
     ready = [{"ready": True, "restartCount": 2}, {"ready": False, "restartCount": 1}]
     shown = cells("Pod", {
         "spec": {"nodeName": "n1", "containers": [{}, {}],
@@ -109,7 +109,7 @@ def test_a_pod_shows_where_it_runs_and_how_much_of_it_is_ready() -> None:
           ("DisruptionTarget", "True", "PreemptionByScheduler")], "PreemptionByScheduler"),
     ],
 )  # fmt: skip
-def test_a_pod_group_shows_what_was_decided(group: list[tuple[str, ...]], status: str) -> None:
+def test_pod_group_shows_its_scheduling_status(group: list[tuple[str, ...]], status: str) -> None:
     conditions = [dict(zip(("type", "status", "reason"), row, strict=True)) for row in group]
     gang = {"spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}}
     shown = cells("PodGroup", {**gang, "status": {"conditions": conditions}})
@@ -149,7 +149,7 @@ def test_a_node_shows_its_roles_and_addresses() -> None:
     assert (shown["Internal-IP"], shown["External-IP"]) == ("10.0.0.1", "<none>")
 
 
-def test_an_event_shows_what_happened_to_whom_and_when() -> None:
+def test_event_shows_object_message_and_age() -> None:
     shown = cells("Event", {
         "type": "Warning", "reason": "FailedScheduling", "message": "no room", "count": 3,
         "involvedObject": {"kind": "Pod", "name": "p"}, "source": {"component": "s", "host": "h"},
@@ -159,12 +159,12 @@ def test_an_event_shows_what_happened_to_whom_and_when() -> None:
     assert (shown["Last Seen"], shown["First Seen"]) == ("60s", "60m")
 
 
-def test_the_first_word_on_when_an_event_was_seen_is_the_last() -> None:
+def test_event_age_falls_back_to_the_event_time() -> None:
     assert cells("Event", {"eventTime": "2027-01-15T07:59:50.000000Z"})["Last Seen"] == "10s"
     assert cells("Event", {})["First Seen"] == "<unknown>"
 
 
-def test_a_config_map_shows_how_much_is_in_it() -> None:
+def test_config_map_shows_its_number_of_keys() -> None:
     shown = cells("ConfigMap", {"data": {"a": "b", "c": "d"}, "binaryData": {"e": "Zg=="}})
     assert shown["Data"] == 3
 
@@ -180,7 +180,7 @@ def test_a_config_map_shows_how_much_is_in_it() -> None:
         (["Suspended"], True, "Terminating"),
     ],
 )
-def test_a_job_shows_how_it_is(conditions: list[str], deleting: bool, status: str) -> None:
+def test_job_shows_its_status(conditions: list[str], deleting: bool, status: str) -> None:
     meta = {"deletionTimestamp": MADE} if deleting else {}
     true = [{"type": kind, "status": "True"} for kind in conditions]
     assert cells("Job", {"metadata": meta, "status": {"conditions": true}})["Status"] == status
@@ -195,12 +195,12 @@ def test_a_job_shows_how_it_is(conditions: list[str], deleting: bool, status: st
           "status": {"startTime": "2027-01-15T07:00:00Z", "completionTime": MADE}}, "0/1", "59m"),
     ],
 )  # fmt: skip
-def test_a_job_shows_how_far_it_is(job: Object, completions: str, took: str) -> None:
+def test_job_shows_completions_and_duration(job: Object, completions: str, took: str) -> None:
     shown = cells("Job", job)
     assert (shown["Completions"], shown["Duration"]) == (completions, took)
 
 
-def test_a_template_shows_its_containers() -> None:
+def test_pod_template_shows_its_containers() -> None:
     pods = {"containers": [{"name": "a", "image": "x:1"}, {"name": "b", "image": "y:2"}]}
     labels = {"metadata": {"labels": {"app": "z"}}}
     shown = cells("PodTemplate", {"template": {**labels, "spec": pods}})
@@ -235,12 +235,12 @@ def test_a_cron_job_shows_when_it_last_ran() -> None:
         ({"spec": {"type": "ExternalName", "externalName": "db"}}, "db", "<none>"),
     ],
 )  # fmt: skip
-def test_a_service_shows_how_it_is_reached(service: Object, outside: str, ports: str) -> None:
+def test_service_shows_addresses_and_ports(service: Object, outside: str, ports: str) -> None:
     shown = cells("Service", service)
     assert (shown["External-IP"], shown["Port(s)"]) == (outside, ports)
 
 
-def test_a_volume_shows_whose_it_is() -> None:
+def test_persistent_volume_shows_its_claim() -> None:
     spec = {"accessModes": ["ReadWriteOnce", "Other"], "claimRef": {"namespace": "n", "name": "c"}}
     shown = cells("PersistentVolume", {"spec": spec, "status": {"phase": "Bound"}})
     assert (shown["Access Modes"], shown["Claim"], shown["Status"]) == ("RWO,Other", "n/c", "Bound")
@@ -248,13 +248,13 @@ def test_a_volume_shows_whose_it_is() -> None:
     assert (gone["Status"], gone["VolumeMode"]) == ("Terminating", "<unset>")
 
 
-def test_a_quota_shows_what_is_used() -> None:
+def test_resource_quota_shows_usage() -> None:
     status = {"hard": {"pods": "9", "cpu": "4", "limits.cpu": "8"}, "used": {"cpu": "1"}}
     shown = cells("ResourceQuota", {"status": status})
     assert (shown["Request"], shown["Limit"]) == ("cpu: 1/4, pods: 0/9", "limits.cpu: 0/8")
 
 
-def test_a_binding_shows_who_has_the_role() -> None:
+def test_role_binding_shows_its_subjects() -> None:
     subjects = [
         {"kind": "User", "name": "me"},
         {"kind": "ServiceAccount", "name": "a", "namespace": "n"},
@@ -272,5 +272,5 @@ def test_a_binding_shows_who_has_the_role() -> None:
         ({"metadata": {"deletionTimestamp": MADE}}, "deleted"),
     ],
 )
-def test_a_claim_shows_how_far_it_is(claim: Object, state: str) -> None:
+def test_resource_claim_shows_its_state(claim: Object, state: str) -> None:
     assert cells("ResourceClaim", claim)["State"] == state

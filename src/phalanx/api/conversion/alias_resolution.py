@@ -1,17 +1,16 @@
-"""Requests in the names that are stored: every row of `aliases.py`, in every sort of body.
+"""Alias resolution: requests rewritten to stored field names, by the rows of `aliases.py`.
 
     body, merge patch, strategic patch, configuration    a tree: fields are renamed in place
-    JSON patch                                           paths, and trees in its values
+    JSON patch                                           its paths, and the trees in its values
 
-Runs before anything is merged, so that neither merging nor ownership ever meets another name. Of
-two spellings of one field in a request, one that says null gives way to one that says something;
-two that both say something are refused.
+Runs before merging, so neither merging nor field management sees an alias. If a request has two
+names of one field, a null gives way to the other value; two values are refused.
 
-No object has a field of another name, so null for one takes nothing away: `kubectl` says it for a
-name that a manifest gave up, even if for the stored name. Only the manifest, if it is sent along
-and has neither, tells that the field is to go.
+No stored object has an alias, so an alias with null removes nothing: `kubectl apply` sends it for a
+name that the manifest no longer uses, even if the manifest now uses the stored name. The field is
+removed only if the manifest is sent along and has neither name.
 
-Pure; the server (`bodies.py`) hands the findings on.
+Pure; the server returns the warnings and causes.
 """
 
 from __future__ import annotations
@@ -35,21 +34,20 @@ from phalanx.api.field_errors import forbidden, invalid, prefix_causes
 from phalanx.api.field_tree import FieldPath, FieldTree, build_field_tree
 from phalanx.api.wire import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Object
 
-#: Where `kubectl apply` keeps the manifest that it applied.
+#: The annotation in which `kubectl apply` keeps the applied manifest.
 LAST_APPLIED_ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
-#: Annotations to put on.
 Annotations = Mapping[str, str]
 
 _MERGE_PATCHES = (MERGE_PATCH, STRATEGIC_PATCH)
-#: Operations of a JSON patch that say what is to stand at their path.
+#: Operations of a JSON patch that set the value at their path.
 _WRITE_OPERATIONS = ("add", "replace", "copy", "move")
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRequest:
-    """A request in stored names; what its author should be told; why it cannot be.
+    """A request with stored names, warnings for its client, and causes why it is refused.
 
-    `marks` are what a JSON patch leaves to do once it is applied: annotations, and of what.
+    `annotations` are to be added after a JSON patch is applied, each with the path of its object.
     """
 
     value: Any
@@ -61,32 +59,37 @@ class ResolvedRequest:
 def resolve_aliases(
     struct: str, content_type: str, body: Any, namespace: str = ""
 ) -> ResolvedRequest | None:
-    """A request for an object of a struct; None where it has no other names in it.
+    """Return a request for an object of a struct with stored names; None if it has no alias.
 
-    References that may lead into another namespace must lead into the object's own.
+    References with a namespace must name the object's own namespace.
     """
     root = _alias_tree(struct)
     if root is None or not (content_type == JSON_PATCH or _has_aliases(root, body)):
         return None
-    renaming, value = _AliasResolver(content_type, namespace), body
+    resolver, value = _AliasResolver(content_type, namespace), body
     if content_type != JSON_PATCH:
         manifest = _last_applied(body) if content_type in _MERGE_PATCHES else None
-        renaming.resolve_tree(root, _WalkPosition(body, _FieldLocation(), body, manifest))
-    elif _is_patch(body):
-        value = [renaming.resolve_operation(root, step) for step in body]
-    return ResolvedRequest(value, renaming.warnings, renaming.causes, renaming.annotations)
+        resolver.resolve_tree(
+            root, _WalkPosition(body, _FieldLocation(), body, last_applied=manifest)
+        )
+    elif isinstance(body, list) and all(isinstance(step, dict) for step in body):
+        # Applying refuses a patch of any other structure.
+        value = [resolver.resolve_operation(root, step) for step in body]
+    return ResolvedRequest(
+        value, resolver.warnings, resolver.causes, annotations=resolver.annotations
+    )
 
 
 def annotate(obj: Object, annotations: Iterable[tuple[FieldPath, Annotations]]) -> None:
-    """Put marks on an object."""
-    for way, said in annotations:
-        owner = reduce(_step_into, way, obj)
+    """Add the annotations of a resolved JSON patch to the patched object."""
+    for path, added in annotations:
+        owner = reduce(_step_into, path, obj)
         if isinstance(owner, dict):
-            _add_annotations(owner, said)
+            _add_annotations(owner, added)
 
 
 def _step_into(value: Any, step: str) -> Any:
-    """What stands there after a patch, whose later operations may have left nothing."""
+    """Return the child after a patch; later operations may have removed it."""
     if isinstance(value, list) and step.isdecimal():
         return next(iter(value[int(step) :]), None)
     return value.get(step) if isinstance(value, dict) else None
@@ -101,28 +104,23 @@ def _alias_tree(struct: str) -> FieldTree[FieldAlias] | None:
     return build_field_tree(struct, rows)
 
 
-def _has_aliases(site: FieldTree[FieldAlias], value: Any) -> bool:
-    """Whether there is anything to do: every request asks, and most have nothing."""
+def _has_aliases(tree: FieldTree[FieldAlias], value: Any) -> bool:
+    """Whether a request may have an alias; checked for every request, and rarely true."""
     if value.__class__ is dict:
-        for alias in site.rows:
-            for sign in alias.trigger_keys:
-                if sign in value:
+        for alias in tree.rows:
+            for key in alias.trigger_keys:
+                if key in value:
                     return True
-        for step, below in site.fields.items():
+        for step, below in tree.fields.items():
             if step in value and _has_aliases(below, value[step]):
                 return True
-    elif value.__class__ is list and site.item is not None:
-        return any(_has_aliases(site.item, item) for item in value)
+    elif value.__class__ is list and tree.item is not None:
+        return any(_has_aliases(tree.item, item) for item in value)
     return False
 
 
-def _is_patch(patch: Any) -> bool:
-    """Whether a JSON patch has the shape of one; what has not is refused when it is applied."""
-    return isinstance(patch, list) and all(isinstance(step, dict) for step in patch)
-
-
 def _last_applied(patch: Object) -> Any:
-    """The manifest that `kubectl apply` sends along with its patch, if it does."""
+    """Return the manifest that `kubectl apply` sends with its patch, if there is one."""
     try:
         return orjson.loads(patch["metadata"]["annotations"][LAST_APPLIED_ANNOTATION])
     except (KeyError, TypeError, ValueError):
@@ -130,28 +128,25 @@ def _last_applied(patch: Object) -> Any:
 
 
 class _FieldLocation(NamedTuple):
-    """Where something stands, as its author wrote it and in stored names."""
+    """The path of a field, as the request has it and with stored names."""
 
     written: str = ""
     stored: str = ""
 
     def field(self, written: str, stored: str) -> _FieldLocation:
-        """The place of a field."""
         return _FieldLocation(_join_path(self.written, written), _join_path(self.stored, stored))
 
     def item(self, at: object) -> _FieldLocation:
-        """The place of an item of a list."""
         return _FieldLocation(f"{self.written}[{at}]", f"{self.stored}[{at}]")
 
     def alias(self, alias: FieldAlias) -> _FieldLocation:
-        """The place of a field that is called by another name."""
         return self.field(alias.name, alias.stored_name)
 
 
 class _WalkPosition(NamedTuple):
-    """A value on the way down a tree, where it stands, and what the manifest says there.
+    """A value of a tree, its path, and the value that the last applied manifest has there.
 
-    Its owner is what has it as its spec: an object, or the way to one that is not in the tree.
+    Its owner is the struct that has it as its spec: an object, or the path of one outside the tree.
     """
 
     value: Any
@@ -161,39 +156,47 @@ class _WalkPosition(NamedTuple):
 
 
 def _children(
-    site: FieldTree[FieldAlias], spot: _WalkPosition, spelled: Mapping[str, str]
+    tree: FieldTree[FieldAlias], position: _WalkPosition, spellings: Mapping[str, str]
 ) -> Iterator[tuple[FieldTree[FieldAlias], _WalkPosition]]:
-    """Where a walk goes on, given how fields were spelled before they were renamed."""
-    value, place, _, manifest = spot
+    """Yield the child positions; `spellings` has the request's names of renamed fields."""
+    value, location, _, manifest = position
     if isinstance(value, dict):
-        for step, inner in site.fields.items():
+        for step, inner in tree.fields.items():
             if step in value:
-                told = manifest.get(step) if isinstance(manifest, dict) else None
-                there = place.field(spelled.get(step, step), step)
-                yield inner, _WalkPosition(value[step], there, value, told)
-    elif isinstance(value, list) and site.item is not None:
+                last_applied = manifest.get(step) if isinstance(manifest, dict) else None
+                inner_location = location.field(spellings.get(step, step), step)
+                yield (
+                    inner,
+                    _WalkPosition(value[step], inner_location, value, last_applied=last_applied),
+                )
+    elif isinstance(value, list) and tree.item is not None:
         for at, item in enumerate(value):
             yield (
-                site.item,
-                _WalkPosition(item, place.item(at), value, _find_last_applied_item(manifest, item)),
+                tree.item,
+                _WalkPosition(
+                    item,
+                    location.item(at),
+                    value,
+                    last_applied=_find_last_applied_item(manifest, item),
+                ),
             )
 
 
-def _request_spellings(site: FieldTree[FieldAlias], value: Any) -> dict[str, str]:
-    """How fields are spelled that keep their form, by their stored names."""
+def _request_spellings(tree: FieldTree[FieldAlias], value: Any) -> dict[str, str]:
+    """Return the names that a request uses for fields, by stored name."""
     if not isinstance(value, dict):
         return {}
-    rows = [alias for alias in site.rows if alias.convert is None]
+    rows = [alias for alias in tree.rows if alias.convert is None]
     return {row.stored_name: row.name for row in rows if value.get(row.name) is not None}
 
 
 def _find_last_applied_item(items: Any, item: Any) -> Any:
-    """The item that a patch was computed from: what the patch says of it, it says too."""
+    """Return the item of the manifest that agrees with all strings of a patched item."""
     if not isinstance(items, list) or not isinstance(item, dict):
         return None
-    said = {key: text for key, text in item.items() if isinstance(text, str) and key[:1] != "$"}
+    texts = {key: text for key, text in item.items() if isinstance(text, str) and key[:1] != "$"}
     known = (one for one in items if isinstance(one, dict))
-    return next((one for one in known if said and said.items() <= one.items()), None)
+    return next((one for one in known if texts and texts.items() <= one.items()), None)
 
 
 def _join_path(path: str, step: str) -> str:
@@ -201,7 +204,7 @@ def _join_path(path: str, step: str) -> str:
 
 
 class _PatchTarget(NamedTuple):
-    """Where a path of a JSON patch leads: in stored names, by which row, to which place."""
+    """The target of a JSON pointer: the pointer with stored names, its alias, its position."""
 
     pointer: str
     alias: FieldAlias | None
@@ -210,17 +213,17 @@ class _PatchTarget(NamedTuple):
 
     @property
     def owner(self) -> FieldPath:
-        """The way to what has it, or the struct that it is a field of, as its spec."""
-        way = tuple(self.pointer.split("/")[1:])
-        return way[:-1] if self.alias is None else way[:-2]
+        """The path of the struct that has the target, or the struct around it, as its spec."""
+        path = tuple(self.pointer.split("/")[1:])
+        return path[:-1] if self.alias is None else path[:-2]
 
 
 class _AliasResolver:
-    """One request on its way into stored names, and what is found on the way."""
+    """Resolves the aliases of one request, and collects warnings and causes."""
 
-    def __init__(self, form: str, namespace: str) -> None:
-        self._content_type, self._namespace = form, namespace
-        #: How each place that a JSON patch writes to was spelled.
+    def __init__(self, content_type: str, namespace: str) -> None:
+        self._content_type, self._namespace = content_type, namespace
+        #: The pointer that the JSON patch uses for each stored pointer that it writes.
         self._spellings: dict[str, str] = {}
         self.warnings: list[str] = []
         self.causes: list[Cause] = []
@@ -228,62 +231,62 @@ class _AliasResolver:
 
     # ------------------------------------------------------------------------------------- trees
 
-    def resolve_tree(self, site: FieldTree[FieldAlias], spot: _WalkPosition) -> None:
-        """Rename in place what is here and further down."""
-        spelled = _request_spellings(site, spot.value)
-        if isinstance(spot.value, dict):
-            for alias in site.rows:
-                if alias.name in spot.value:
-                    self._resolve_field(alias, spot)
+    def resolve_tree(self, tree: FieldTree[FieldAlias], position: _WalkPosition) -> None:
+        """Rename fields in place, here and below."""
+        spellings = _request_spellings(tree, position.value)
+        if isinstance(position.value, dict):
+            for alias in tree.rows:
+                if alias.name in position.value:
+                    self._resolve_field(alias, position)
                 if self._content_type == STRATEGIC_PATCH:
-                    _rename_directives(alias, spot.value)
-        for inner, below in _children(site, spot, spelled):
+                    _rename_directives(alias, position.value)
+        for inner, below in _children(tree, position, spellings):
             self.resolve_tree(inner, below)
 
-    def _resolve_field(self, alias: FieldAlias, spot: _WalkPosition) -> None:
-        """Put the value of one field under its stored name."""
-        struct, name = spot.value, alias.stored_name
-        value, place = struct.pop(alias.name), spot.location.alias(alias)
+    def _resolve_field(self, alias: FieldAlias, position: _WalkPosition) -> None:
+        """Move the value of an alias to the stored name."""
+        struct, name = position.value, alias.stored_name
+        value, location = struct.pop(alias.name), position.location.alias(alias)
         if value is None:
-            _clear_stored_field(alias, spot)
+            _clear_stored_field(alias, position)
             return
-        self._warn(place)
-        value = self._convert(alias, value, place.written, spot.owner)
-        there = struct.get(name)
-        if there is not None and value is not None:
-            value = _merge_spellings(alias, there, value)
+        self._warn(location)
+        value = self._convert(alias, value, location.written, owner=position.owner)
+        other = struct.get(name)
+        if other is not None and value is not None:
+            value = _merge_spellings(alias, other, value)
             if value is None:
-                self._reject_duplicate(alias, place.written)
-        elif name in struct and there is None and self._content_type == STRATEGIC_PATCH:
-            # The stored name was given up for this one: what stands there goes as a whole.
+                self._reject_duplicate(alias, location.written)
+        elif name in struct and other is None and self._content_type == STRATEGIC_PATCH:
+            # The patch replaces the stored name by the alias, so it replaces the whole value.
             value = {"$patch": "replace", **value} if isinstance(value, dict) else value
         struct[name] = value
 
-    def _convert(self, alias: FieldAlias, value: Any, place: str, owner: Any) -> Any:
-        """A value in the form that is stored."""
+    def _convert(self, alias: FieldAlias, value: Any, location: str, owner: Any) -> Any:
+        """Convert a value to its stored form."""
         if alias.convert is None:
             return value
-        turned = alias.convert(value)
-        if not isinstance(turned, ConvertedValue):
-            self.causes += prefix_causes(place, turned)
+        converted = alias.convert(value)
+        if not isinstance(converted, ConvertedValue):
+            self.causes += prefix_causes(location, converted)
             return None
-        if turned.namespace not in ("", self._namespace):
+        if converted.namespace not in ("", self._namespace):
             detail = f"must be the namespace of the object itself, {self._namespace}"
-            self.causes.append(invalid(f"{place}.namespace", turned.namespace, detail))
-        if turned.annotations:
-            self._annotate_owner(owner, turned.annotations)
-        return turned.value
+            self.causes.append(invalid(f"{location}.namespace", converted.namespace, detail))
+        if converted.annotations:
+            self._annotate_owner(owner, converted.annotations)
+        return converted.value
 
-    def _annotate_owner(self, owner: Any, marks: Annotations) -> None:
+    def _annotate_owner(self, owner: Any, annotations: Annotations) -> None:
         if isinstance(owner, dict):
-            _add_annotations(owner, marks)
+            _add_annotations(owner, annotations)
         elif owner is not None:
-            self.annotations.append((owner, marks))
+            self.annotations.append((owner, annotations))
 
     # ------------------------------------------------------------------------------ JSON patches
 
     def resolve_operation(self, root: FieldTree[FieldAlias], step: Object) -> Object:
-        """One operation of a JSON patch in stored names."""
+        """Return one operation of a JSON patch with stored names."""
         result = dict(step)
         if isinstance(step.get("from"), str):
             result["from"] = self._resolve_pointer(root, step["from"]).pointer
@@ -299,32 +302,34 @@ class _AliasResolver:
         return result
 
     def _resolve_pointer(self, root: FieldTree[FieldAlias], pointer: str) -> _PatchTarget:
-        """Follow a path, field by field, and rename those that have other names."""
-        steps, place = pointer.split("/"), _FieldLocation()
-        site: FieldTree[FieldAlias] | None = root
+        """Follow a JSON pointer field by field, and rename aliases."""
+        steps, location = pointer.split("/"), _FieldLocation()
+        tree: FieldTree[FieldAlias] | None = root
         alias: FieldAlias | None = None
         for at, step in enumerate(steps[1:], 1):
             if alias is not None and alias.convert is not None:
-                self.causes.append(forbidden(place.written, "may only be written as a whole"))
-                return _PatchTarget(pointer, None, None, place)
-            rows = site.rows if site is not None else ()
+                self.causes.append(forbidden(location.written, "may only be written as a whole"))
+                return _PatchTarget(pointer, None, None, location=location)
+            rows = tree.rows if tree is not None else ()
             alias = next((row for row in rows if row.name == step), None)
-            is_item = site is not None and site.item is not None
+            is_item = tree is not None and tree.item is not None
             if alias is not None:
-                place = place.alias(alias)
-                self._warn(place)
+                location = location.alias(alias)
+                self._warn(location)
                 steps[at] = alias.stored_name
             else:
-                place = place.item(step) if is_item else place.field(step, step)
-            site = site.child(steps[at]) if site is not None else None
-        return _PatchTarget("/".join(steps), alias, site, place)
+                location = location.item(step) if is_item else location.field(step, step)
+            tree = tree.child(steps[at]) if tree is not None else None
+        return _PatchTarget("/".join(steps), alias, tree, location=location)
 
     def _resolve_value(self, target: _PatchTarget, value: Any, owner: FieldPath | None) -> Any:
-        """The value of an operation, which may have other names in it."""
+        """Resolve aliases in the value of an operation."""
         if value is not None and target.alias is not None and target.alias.convert is not None:
-            return self._convert(target.alias, value, target.location.written, owner)
+            return self._convert(target.alias, value, target.location.written, owner=owner)
         if target.tree is not None:
-            self.resolve_tree(target.tree, _WalkPosition(value, target.location, owner, None))
+            self.resolve_tree(
+                target.tree, _WalkPosition(value, target.location, owner, last_applied=None)
+            )
         return value
 
     def _record_spelling(self, target: _PatchTarget, spelled: str) -> None:
@@ -333,35 +338,39 @@ class _AliasResolver:
 
     # ---------------------------------------------------------------------------------- findings
 
-    def _warn(self, place: _FieldLocation) -> None:
-        text = f"{place.written}: deprecated; use {place.stored} instead"
+    def _warn(self, location: _FieldLocation) -> None:
+        text = f"{location.written}: deprecated; use {location.stored} instead"
         if text not in self.warnings:
             self.warnings.append(text)
 
-    def _reject_duplicate(self, alias: FieldAlias, place: str) -> None:
+    def _reject_duplicate(self, alias: FieldAlias, location: str) -> None:
         detail = f"may not be set together with `{alias.stored_name}`, which it is another name of"
-        self.causes.append(forbidden(place, detail))
+        self.causes.append(forbidden(location, detail))
 
 
-def _clear_stored_field(alias: FieldAlias, spot: _WalkPosition) -> None:
-    """A name that says null is about the field if the manifest has neither name of it."""
-    told, name = spot.last_applied, alias.stored_name
-    if isinstance(told, dict) and told.get(name) is None and spot.value.get(name) is None:
-        spot.value[name] = None
+def _clear_stored_field(alias: FieldAlias, position: _WalkPosition) -> None:
+    """Set the stored field to null for an alias with null, if the manifest has neither name."""
+    manifest, name = position.last_applied, alias.stored_name
+    if (
+        isinstance(manifest, dict)
+        and manifest.get(name) is None
+        and position.value.get(name) is None
+    ):
+        position.value[name] = None
 
 
-def _merge_spellings(alias: FieldAlias, there: Any, value: Any) -> Any:
-    """What a field is by two names of it; None where both say something else."""
-    if alias.is_partial and isinstance(there, dict) and isinstance(value, dict):
-        whole = {**there, **value}
-        for key in [key for key in there if key in value]:
-            whole[key] = _merge_spellings(alias, there[key], value[key])
-        return None if None in whole.values() else whole
-    return value if alias.convert is not None and there == value else None
+def _merge_spellings(alias: FieldAlias, other: Any, value: Any) -> Any:
+    """Merge the values of two names of one field; None if they contradict each other."""
+    if alias.is_partial and isinstance(other, dict) and isinstance(value, dict):
+        merged = {**other, **value}
+        for key in [key for key in other if key in value]:
+            merged[key] = _merge_spellings(alias, other[key], value[key])
+        return None if None in merged.values() else merged
+    return value if alias.convert is not None and other == value else None
 
 
 def _rename_directives(alias: FieldAlias, struct: Object) -> None:
-    """What a strategic merge patch says of a field beside its value."""
+    """Rename the directives of a strategic merge patch about a field."""
     for prefix in LIST_DIRECTIVES:
         if prefix + alias.name in struct:
             struct[prefix + alias.stored_name] = struct.pop(prefix + alias.name)
@@ -369,9 +378,8 @@ def _rename_directives(alias: FieldAlias, struct: Object) -> None:
         struct[RETAIN_KEYS] = [alias.stored_name if key == alias.name else key for key in kept]
 
 
-def _add_annotations(owner: Object, marks: Annotations) -> None:
-    """Put annotations on an object or a template."""
+def _add_annotations(owner: Object, annotations: Annotations) -> None:
     meta = owner.get("metadata") or {}
-    there = meta.get("annotations") or {} if isinstance(meta, dict) else None
-    if isinstance(there, dict):  # of what it is not, the schema will complain
-        owner["metadata"] = {**meta, "annotations": {**there, **marks}}
+    present = meta.get("annotations") or {} if isinstance(meta, dict) else None
+    if isinstance(present, dict):  # else the schema check refuses it
+        owner["metadata"] = {**meta, "annotations": {**present, **annotations}}

@@ -1,13 +1,13 @@
-"""Other names of fields: what a request may say, and what is stored and returned instead.
+"""Aliases: older names of fields that a request may use in place of the stored names.
 
-A row is about a struct and holds wherever that struct stands: what a Job may say, the template of a
-CronJob may say too. `renaming.py` takes requests through these rows before anything is merged, and
-OpenAPI shows them, because clients that compute patches refuse fields that are not there.
+A row names a struct and applies wherever that struct is embedded: the job template of a CronJob
+accepts what a Job accepts. `alias_resolution.py` rewrites requests by these rows before merging.
+OpenAPI lists aliases too, because clients that compute patches refuse unknown fields.
 
-    struct                              may say           for
+    struct                              alias             stored field
     batch.v1.JobSchedulingConfiguration policy            schedulingPolicy
-    core.v1.PodSpec                     workloadRef       schedulingGroup, in another form (`turn`)
-    …WorkloadPodGroupSchedulingConstraints  topology[].level  key, there
+    core.v1.PodSpec                     workloadRef       schedulingGroup, converted
+    …WorkloadPodGroupSchedulingConstraints  topology[].level  key, in the same item
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from phalanx.api.conversion.workload_references import (
     convert_workload_reference,
 )
 
-#: What a strategic merge patch puts before the name of a list, and how it names fields to keep.
+#: Directives of a strategic merge patch: prefixes of list names, and the key of fields to keep.
 LIST_DIRECTIVES = ("$setElementOrder/", "$deleteFromPrimitiveList/")
 RETAIN_KEYS = "$retainKeys"
 
 
 @dataclass(frozen=True)
 class FieldAlias:
-    """One other name of a field of a struct, given with the way to it if it stands further down.
+    """One alias of a field of a struct; `path` leads to it if it is not in the struct itself.
 
-    With `turn` the value has another form too, a text or one of these text fields (`texts`, told
-    what each is). One that `is_part` says only some of the field: others may say the rest.
+    With `convert` the value has another form: a string, or an object with `text_fields` (each with
+    its description). A partial alias states only a part of the field; other aliases state the rest.
     """
 
     struct: str
@@ -49,21 +49,21 @@ class FieldAlias:
 
     @cached_property
     def name(self) -> str:
-        """What a request may call the field."""
+        """The name in requests."""
         return self.path.rpartition(".")[2]
 
     @cached_property
     def trigger_keys(self) -> tuple[str, ...]:
-        """The keys that may be about it: by any of them a request is known to need renaming."""
+        """The keys in a request that may concern this alias."""
         return (self.name, *(prefix + self.name for prefix in LIST_DIRECTIVES), RETAIN_KEYS)
 
     @cached_property
     def parent_path(self) -> tuple[str, ...]:
-        """What leads from the struct to where it stands: fields, and `[]` into a list."""
+        """The path from the struct to the parent of the alias: fields, and `[]` for items."""
         return tuple(self.path.replace("[]", ".[]").split(".")[:-1])
 
 
-#: What says how pods, or groups of them, are scheduled together.
+#: The structs that configure the scheduling of pods or of groups.
 _SCHEDULING_STRUCTS = (
     "batch.v1.JobSchedulingConfiguration",
     "jobset.v1alpha2.JobSetSchedulingConfiguration",
@@ -79,7 +79,7 @@ _SCHEDULING_FIELDS = {
     "constraints": "schedulingConstraints",
     "disruption": "disruptionMode",
 }
-#: The version under which the proposals print more forms than one.
+#: The KEPs show several forms of this version.
 _V1ALPHA1 = "scheduling.v1alpha1"
 
 ALIASES = (
@@ -93,41 +93,44 @@ ALIASES = (
         "core.v1.PodSpec",
         "workloadRef",
         "schedulingGroup",
-        convert_workload_ref,
-        WORKLOAD_REF_FIELDS,
+        convert=convert_workload_ref,
+        text_fields=WORKLOAD_REF_FIELDS,
     ),
     FieldAlias(f"{_V1ALPHA1}.WorkloadSpec", "podGroupTemplates", "podGroups"),
     FieldAlias(f"{_V1ALPHA1}.WorkloadSpec", "podGroupTemplate", "podGroups"),
     FieldAlias(f"{_V1ALPHA1}.PodGroupTemplate", "schedulingPolicy", "policy"),
     FieldAlias(
-        f"{_V1ALPHA1}.TypedLocalObjectReference", "apiVersion", "apiGroup", convert_api_version
+        f"{_V1ALPHA1}.TypedLocalObjectReference",
+        "apiVersion",
+        "apiGroup",
+        convert=convert_api_version,
     ),
     FieldAlias(f"{_V1ALPHA1}.PodGroupSpec", "podGroupTemplateReference", "podGroupTemplateRef"),
     FieldAlias(
         f"{_V1ALPHA1}.PodGroupSpec",
         "workloadRef",
         "podGroupTemplateRef",
-        convert_workload_reference,
-        REFERENCE_FIELDS,
+        convert=convert_workload_reference,
+        text_fields=REFERENCE_FIELDS,
         is_partial=True,
     ),
     FieldAlias(
         f"{_V1ALPHA1}.PodGroupSpec",
         "podGroupTemplateName",
         "podGroupTemplateRef",
-        convert_spec_template_name,
+        convert=convert_spec_template_name,
         is_partial=True,
     ),
     FieldAlias(
         f"{_V1ALPHA1}.PodGroupTemplateReference",
         "name",
         "workload",
-        convert_template_name,
+        convert=convert_template_name,
         is_partial=True,
     ),
 )
 
-#: The same, by struct.
+#: The aliases of each struct.
 ALIASES_BY_STRUCT: Mapping[str, tuple[FieldAlias, ...]] = {
     struct: tuple(alias for alias in ALIASES if alias.struct == struct)
     for struct in dict.fromkeys(alias.struct for alias in ALIASES)

@@ -1,28 +1,22 @@
-"""Leftovers: what a version cannot express of an object, kept in an annotation where it is served.
+"""Field mappings: the fields of a stored object in another version, and back.
 
-A client that reads an object in an old version, changes what it knows of it and writes it back does
-not lose what it cannot see. Beside each leftover stands a fingerprint of what it was said beside:
+A mapping lists the fields that differ; all others are equal in both versions. A field may have
+another name, another parent, other values, or no equivalent. Fields without equivalent are kept in
+an annotation of the served object, each with a fingerprint of the fields that it depends on:
 
-    phalanx.dev/not-in-this-version: '{"spec.preemptionPolicy":["Never","5c1d7a0e…"]}'
-
-The annotation is written where an object leaves in an old version and taken out of every object
-that comes in, whatever its version: it never reaches the store. Nobody need believe it: what comes
-back is held against the schema and the rules of the stored version as if the client had said it.
-An update without it means no harm either: it is about what there is (`handed_on`).
-
-Forms: how the fields of a stored object are called in another version, there and back.
-
-A form is a table of the fields that differ; all others are the same in both. A field may have
-another name, stand deeper, hold other values, or have no place in the version at all: those are
-left over, and come back only where the fields that they were said beside are still the same.
-
-    stored                                   in a version whose form renames and leaves over
+    stored                                   served in an older version
     schedulingPolicy: {gang: {minCount: 4}}  policy: {gang: {minCount: 4}}
     disruptionMode: {all: {}}                disruptionMode: PodGroup
-    preemptionPolicy: Never                  left over: {"preemptionPolicy": …}
+    preemptionPolicy: Never                  metadata.annotations:
+                                               phalanx.dev/not-in-this-version:
+                                                 '{"spec.preemptionPolicy":["Never","5c1d7a0e…"]}'
 
-Pure: nothing that is given is changed. Which forms there are is `workload.py`'s business,
-how leftovers travel with an object is `leftovers.py`'s.
+So a client that reads an object in an older version, changes it and writes it back loses nothing.
+A value comes back only while the fields that it depends on are unchanged. The annotation is removed
+from every request and never stored; its values are validated like those of any client. An update
+without the annotation keeps the stored values (`carry_over_unmapped`).
+
+Pure: arguments are not changed. The mappings of each version are in `hub.py`.
 """
 
 from __future__ import annotations
@@ -40,30 +34,30 @@ from phalanx.api.wire import Object
 UNMAPPED_ANNOTATION = "phalanx.dev/not-in-this-version"
 _FINGERPRINT_LENGTH = 16
 
-#: A value, and the fingerprint of the fields that it was said beside.
+#: A value, and the fingerprint of the fields that it depends on.
 UnmappedValue = tuple[Any, str]
-#: By where it stands in the stored object: `spec.podGroupTemplates[worker].preemptionPolicy`.
+#: By path in the stored object: `spec.podGroupTemplates[worker].preemptionPolicy`.
 UnmappedValues = dict[str, UnmappedValue]
 
 
 def fingerprint(struct: Object, fields: Iterable[str]) -> str:
-    """Tells whether fields of a struct are still what they were."""
-    said = [struct.get(field) for field in fields]
-    text = orjson.dumps(said, option=orjson.OPT_SORT_KEYS)
+    """Return a hash of some fields of a struct, to detect whether they changed."""
+    values = [struct.get(field) for field in fields]
+    text = orjson.dumps(values, option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(text).hexdigest()[:_FINGERPRINT_LENGTH]
 
 
-def attach_unmapped(obj: Object, left: UnmappedValues) -> Object:
-    """An object with what is left over of it in an annotation; as it is if nothing is."""
-    if not left:
+def attach_unmapped(obj: Object, unmapped: UnmappedValues) -> Object:
+    """Return an object with its unmapped values in the annotation, if there are any."""
+    if not unmapped:
         return obj
-    text = orjson.dumps(left, option=orjson.OPT_SORT_KEYS).decode()
+    text = orjson.dumps(unmapped, option=orjson.OPT_SORT_KEYS).decode()
     annotations = {**obj["metadata"].get("annotations", {}), UNMAPPED_ANNOTATION: text}
     return {**obj, "metadata": {**obj["metadata"], "annotations": annotations}}
 
 
 def detach_unmapped(obj: Object) -> tuple[Object, UnmappedValues]:
-    """An object without the annotation, and what that said, if it can be read."""
+    """Return an object without the annotation, and the values of the annotation."""
     meta = obj.get("metadata", {})
     annotations = meta.get("annotations", {})
     if UNMAPPED_ANNOTATION not in annotations:
@@ -75,35 +69,35 @@ def detach_unmapped(obj: Object) -> tuple[Object, UnmappedValues]:
 
 
 def carry_over_unmapped(served: Object, obj: Object) -> Object:
-    """An object with the leftovers of the one that it replaces, unless it brings its own."""
-    there, said = (one["metadata"].get("annotations") or {} for one in (served, obj))
-    if UNMAPPED_ANNOTATION not in there or UNMAPPED_ANNOTATION in said:
+    """Return an object with the unmapped values of its predecessor, unless it has its own."""
+    old, new = (one["metadata"].get("annotations") or {} for one in (served, obj))
+    if UNMAPPED_ANNOTATION not in old or UNMAPPED_ANNOTATION in new:
         return obj
-    annotations = {**said, UNMAPPED_ANNOTATION: there[UNMAPPED_ANNOTATION]}
+    annotations = {**new, UNMAPPED_ANNOTATION: old[UNMAPPED_ANNOTATION]}
     return {**obj, "metadata": {**obj["metadata"], "annotations": annotations}}
 
 
 def _parse_unmapped(text: str) -> UnmappedValues:
     try:
-        said = orjson.loads(text)
+        parsed = orjson.loads(text)
     except orjson.JSONDecodeError:
         return {}
-    rows = said.items() if isinstance(said, dict) else ()
+    rows = parsed.items() if isinstance(parsed, dict) else ()
     return {key: (row[0], row[1]) for key, row in rows if isinstance(row, list) and len(row) == 2}
 
 
-#: The first field of a path, the item that is meant of it, and the rest.
+#: The first field of a path, its list item if there is one, and the rest.
 _PATH_STEP = re.compile(r"(?P<name>[^.\[]+)(?P<item>\[[^\]]*\])?(?P<rest>.*)")
-#: Fields that a message names.
+#: Quoted field names in a message.
 _QUOTED_NAMES = re.compile(r"`\w+`(?:, `\w+`)*")
 
 
 @dataclass(frozen=True, slots=True)
 class MappedField:
-    """A field that the version has: as `name`, which may be `outer.inner`.
+    """A field with the name `name` in the version, which may be `outer.inner`.
 
-    `form` is that of the struct that it holds, or of each struct in its list; `values` pairs what
-    is stored with what the version says for it.
+    `fields` maps the struct that it holds, or each struct of its list; `values` pairs stored values
+    with those of the version.
     """
 
     name: str
@@ -113,10 +107,9 @@ class MappedField:
 
 @dataclass(frozen=True, slots=True)
 class UnmappedField:
-    """A field that the version does not have.
+    """A field without equivalent in the version.
 
-    It was said beside others of the same struct and goes when they change. What is there anyway
-    when nobody says it need not be kept.
+    Its value is dropped when a field of `depends_on` changes. The default need not be kept.
     """
 
     depends_on: tuple[str, ...]
@@ -126,76 +119,80 @@ class UnmappedField:
 FieldMapping = Mapping[str, MappedField | UnmappedField]
 
 
-def to_version(form: FieldMapping, obj: Object, at: str = "") -> tuple[Object, UnmappedValues]:
-    """A stored object in the form of a version, and what is left over, by where it stands."""
-    shown: Object = {}
-    left: UnmappedValues = {}
+def to_version(mapping: FieldMapping, obj: Object, at: str = "") -> tuple[Object, UnmappedValues]:
+    """Return a stored object in the form of a version, and its unmapped values by path."""
+    served: Object = {}
+    unmapped: UnmappedValues = {}
     for key, value in obj.items():
-        match form.get(key):
+        match mapping.get(key):
             case None:
-                shown[key] = value
-            case UnmappedField(beside, default):
+                served[key] = value
+            case UnmappedField(depends_on, default):
                 if value != default:
-                    left[at + key] = (value, fingerprint(obj, beside))
-            case MappedField() as told:
-                inner, more = _value_to_version(told, value, at + key)
-                _set_field(shown, told.name, inner)
-                left |= more
-    return shown, left
+                    unmapped[at + key] = (value, fingerprint(obj, depends_on))
+            case MappedField() as row:
+                inner, more = _value_to_version(row, value, at + key)
+                _set_field(served, row.name, inner)
+                unmapped |= more
+    return served, unmapped
 
 
-def _value_to_version(told: MappedField, value: Any, at: str) -> tuple[Any, UnmappedValues]:
-    for stored, own in told.values:
+def _value_to_version(row: MappedField, value: Any, at: str) -> tuple[Any, UnmappedValues]:
+    for stored, own in row.values:
         if value == stored:
             return own, {}
     if isinstance(value, dict):
-        return to_version(told.fields, value, f"{at}.")
+        return to_version(row.fields, value, f"{at}.")
     if not isinstance(value, list):
         return value, {}
-    items = [to_version(told.fields, item, _item_prefix(at, item)) for item in value]
-    left = {key: kept for _, more in items for key, kept in more.items()}
-    return [shown for shown, _ in items], left
+    items = [to_version(row.fields, item, _item_prefix(at, item)) for item in value]
+    unmapped = {key: kept for _, more in items for key, kept in more.items()}
+    return [served for served, _ in items], unmapped
 
 
-def to_stored(form: FieldMapping, obj: Object, left: UnmappedValues, at: str = "") -> Object:
-    """An object in the form of a version as it is stored, with what fits of what was left over."""
-    told = {
-        row.name.partition(".")[0]: key for key, row in form.items() if isinstance(row, MappedField)
+def to_stored(mapping: FieldMapping, obj: Object, unmapped: UnmappedValues, at: str = "") -> Object:
+    """Return an object of a version in the stored form, with unmapped values that still apply."""
+    key_by_name = {
+        row.name.partition(".")[0]: key
+        for key, row in mapping.items()
+        if isinstance(row, MappedField)
     }
     stored: Object = {}
     for name, value in obj.items():
-        key = told.get(name, name)
-        row = form.get(key)
+        key = key_by_name.get(name, name)
+        row = mapping.get(key)
         stored[key] = (
-            _value_to_stored(row, value, left, at + key) if isinstance(row, MappedField) else value
+            _value_to_stored(row, value, unmapped, at + key)
+            if isinstance(row, MappedField)
+            else value
         )
-    for key, row in form.items():
-        if isinstance(row, UnmappedField) and at + key in left:
-            value, said_beside = left[at + key]
-            if said_beside == fingerprint(stored, row.depends_on):
+    for key, row in mapping.items():
+        if isinstance(row, UnmappedField) and at + key in unmapped:
+            value, expected = unmapped[at + key]
+            if expected == fingerprint(stored, row.depends_on):
                 stored[key] = value
     return stored
 
 
-def _value_to_stored(told: MappedField, value: Any, left: UnmappedValues, at: str) -> Any:
-    for step in told.name.split(".")[1:]:
+def _value_to_stored(row: MappedField, value: Any, unmapped: UnmappedValues, at: str) -> Any:
+    for step in row.name.split(".")[1:]:
         value = value.get(step, {})
-    for stored, own in told.values:
+    for stored, own in row.values:
         if value == own:
             return stored
     if isinstance(value, dict):
-        return to_stored(told.fields, value, left, f"{at}.")
+        return to_stored(row.fields, value, unmapped, f"{at}.")
     if isinstance(value, list):
-        return [to_stored(told.fields, item, left, _item_prefix(at, item)) for item in value]
+        return [to_stored(row.fields, item, unmapped, _item_prefix(at, item)) for item in value]
     return value
 
 
-def path_in_version(form: FieldMapping, path: str) -> str:
-    """Where a version has what a path of the stored form leads to; as it is if it has not."""
+def path_in_version(mapping: FieldMapping, path: str) -> str:
+    """Convert a path of the stored form to the version; unchanged if the version has none."""
     if path.startswith("."):
-        return "." + path_in_version(form, path[1:])
+        return "." + path_in_version(mapping, path[1:])
     step = _PATH_STEP.fullmatch(path)
-    row = form.get(step["name"]) if step else None
+    row = mapping.get(step["name"]) if step else None
     if step is None or not isinstance(row, MappedField):
         return path
     place = row.name + (step["item"] or "")
@@ -204,30 +201,30 @@ def path_in_version(form: FieldMapping, path: str) -> str:
     return place + path_in_version(row.fields, step["rest"])
 
 
-def message_in_version(form: FieldMapping, path: str, text: str) -> str:
-    """A message about what a path of the stored form leads to, with the fields of the version."""
-    rows = _mapping_at(form, path)
+def message_in_version(mapping: FieldMapping, path: str, text: str) -> str:
+    """Convert the field names in a message about a path of the stored form."""
+    rows = _mapping_at(mapping, path)
 
-    def told(names: re.Match[str]) -> str:
+    def rename(names: re.Match[str]) -> str:
         named = [(name, rows.get(name)) for name in names[0].replace("`", "").split(", ")]
         known = [
             row.name if row else name for name, row in named if not isinstance(row, UnmappedField)
         ]
         return ", ".join(f"`{name}`" for name in known) or names[0]
 
-    return _QUOTED_NAMES.sub(told, text)
+    return _QUOTED_NAMES.sub(rename, text)
 
 
-def _mapping_at(form: FieldMapping, path: str) -> FieldMapping:
+def _mapping_at(mapping: FieldMapping, path: str) -> FieldMapping:
     step = _PATH_STEP.fullmatch(path.removeprefix("."))
     if step is None:
-        return form
-    row = form.get(step["name"])
+        return mapping
+    row = mapping.get(step["name"])
     return _mapping_at(row.fields, step["rest"]) if isinstance(row, MappedField) else {}
 
 
 def _item_prefix(at: str, item: Object) -> str:
-    """Items of lists are known by their names: a list may be put in another order."""
+    """Return the path prefix of a list item, by its name, so that reordering does not matter."""
     return f"{at}[{item.get('name', '')}]."
 
 

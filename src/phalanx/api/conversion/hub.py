@@ -1,20 +1,19 @@
-"""Workload and PodGroup in the versions before v1alpha3: one form per version and kind.
+"""Conversion between served kinds and the kind that is stored: the hub.
 
-    v1alpha2  as Kubernetes 1.36 had it. A PodGroup says `podGroupTemplateRef.workload`, what is
-              disrupted together is a word.
-    v1alpha1  the same facts. A Workload has `podGroups` with a `policy`, as Kubernetes 1.35 had
-              it, which knew no more of them than that; a PodGroup is the one that the proposals
-              print with the most in it. What else they print under this version is taken too
-              (`oldshapes.py`), but never given back.
+Storing, watching, field management, defaulting and validation use the hub's form only; the server
+converts where a request comes in and where a reply leaves. Hub to version to hub is the identity;
+version to hub to version gives the canonical form of the version. Pure in both directions.
 
-Neither knows composite groups or a preemption policy: these are left over. Conditions are the same
-in all versions: the scheduler writes what each of them calls the one that matters.
+Workload and PodGroup have older versions with other fields:
 
-Kinds that are served in several versions but stored in one: the hub.
+    v1alpha2  as in Kubernetes 1.36: a PodGroup has `podGroupTemplateRef.workload`, the disruption
+              mode is a string.
+    v1alpha1  the same, but a Workload has `podGroups` with a `policy`, as in Kubernetes 1.35. A
+              PodGroup has the most complete of the forms that the KEPs show; their other forms
+              are accepted (`aliases.py`) but never returned.
 
-Pure, there and back. What is stored, watched, owned, defaulted and held against rules is always the
-hub's form; the server converts where a request comes in and where an answer leaves. Hub to version
-to hub changes nothing; version to hub to version gives the form that is canonical in the version.
+Neither has composite groups or a preemption policy: these stay unmapped. Conditions are equal in
+all versions: the scheduler writes the condition under the type of each version.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from phalanx.api.conform import Malformed
-from phalanx.api.conversion import field_mapping as forms
-from phalanx.api.conversion import field_mapping as leftovers
+from phalanx.api.conversion import field_mapping
 from phalanx.api.conversion.field_mapping import FieldMapping, MappedField, UnmappedField
 from phalanx.api.errors import Cause
 from phalanx.api.field_errors import Causes
@@ -50,9 +48,10 @@ from phalanx.api.wire import Object
 
 @dataclass(frozen=True, slots=True)
 class VersionMapping:
-    """A kind in another form than the stored one: the form, and what only this form can get wrong.
+    """An older version of a kind: its field mapping, and the validation of what only it can
+    express.
 
-    All other rules are those of the stored kind.
+    All other validation is that of the stored kind.
     """
 
     stored: Kind
@@ -73,7 +72,7 @@ _PRIORITY_FIELDS = ("priorityClassName", "priority")
 
 
 def _workload_mapping(templates: str, policy: str) -> VersionMapping:
-    """A Workload whose version calls its templates and their policy like this."""
+    """Return the mapping of a Workload version with these names of templates and policy."""
     template: FieldMapping = {
         "schedulingPolicy": MappedField(policy),
         "disruptionMode": _DISRUPTION_MODE,
@@ -129,93 +128,93 @@ def _accept_all(new: object, old: object) -> Causes:
 
 @dataclass(frozen=True, slots=True)
 class KindConversion:
-    """How a served kind relates to the one that is stored.
+    """How a served kind relates to the stored kind.
 
-    `form` tells where the version has the fields of the hub; `check` is for what the hub's rules
-    cannot see because only this version can say it.
+    `mapping` converts field paths of the hub; `check` validates what only this version can express.
     """
 
     hub: Kind
     to_hub: ObjectConverter = _unchanged
     from_hub: ObjectConverter = _unchanged
-    mapping: forms.FieldMapping = field(default_factory=dict)
+    mapping: FieldMapping = field(default_factory=dict)
     check: Check = _accept_all
 
     @property
     def is_identity(self) -> bool:
-        """Whether both forms are the same but for the version."""
+        """Whether both forms differ in their version only."""
         return self.from_hub is _unchanged
 
 
 def is_stored(kind: Kind) -> bool:
-    """Whether objects are stored as of this kind: not for another to be served as, and lasting."""
+    """Whether objects are stored as this kind: it is its own hub, and persistent."""
     return kind not in CONVERSIONS and "watch" in kind.verbs
 
 
 def hub_kind(kind: Kind) -> Kind:
-    """The kind that objects of this kind are stored as."""
+    """Return the kind that objects of this kind are stored as."""
     conversion = CONVERSIONS.get(kind)
     return conversion.hub if conversion else kind
 
 
 def to_hub(kind: Kind, obj: Object) -> Object:
-    """An object of a kind, as it is stored: whatever its kind, without leftovers of versions."""
+    """Convert an object of a kind to the stored form, without unmapped values of versions."""
     conversion = CONVERSIONS.get(kind)
     stored = conversion.to_hub(obj) if conversion else obj
-    return leftovers.detach_unmapped(stored)[0]
+    return field_mapping.detach_unmapped(stored)[0]
 
 
 def from_hub(kind: Kind, obj: Object) -> Object:
-    """A stored object, as one of this kind."""
+    """Convert a stored object to a kind."""
     conversion = CONVERSIONS.get(kind)
     return conversion.from_hub(obj) if conversion else obj
 
 
 def replacement_to_hub(live: Object, kind: Kind, obj: Object) -> Object:
-    """An object of a kind that takes the place of a stored one, as it is stored.
+    """Convert an object that replaces a stored one to the stored form.
 
-    It may leave out what its version cannot say: that stays, beside what is as it was.
+    Fields without equivalent in its version keep their stored values.
     """
-    return to_hub(kind, leftovers.carry_over_unmapped(from_hub(kind, live), obj))
+    return to_hub(kind, field_mapping.carry_over_unmapped(from_hub(kind, live), obj))
 
 
 def config_to_hub(kind: Kind, config: Object) -> Object:
-    """A configuration to apply, in the form that is stored.
+    """Convert an applied configuration to the stored form.
 
-    It says what its author wants and no more: leftovers, which its version cannot say, are not its.
+    It owns only fields that its version has, so unmapped values are dropped.
     """
-    return to_hub(kind, leftovers.detach_unmapped(config)[0])
+    return to_hub(kind, field_mapping.detach_unmapped(config)[0])
 
 
 def validate_in_version(kind: Kind, obj: Object) -> Causes:
-    """What is wrong with an object of a kind and could not be told of it once it is converted."""
+    """Validate what would be lost by converting an object of a kind."""
     conversion = CONVERSIONS.get(kind)
     return conversion.check(obj, CREATED) if conversion else ()
 
 
 def field_path_in_version(kind: Kind, path: str) -> str:
-    """Where a kind has what a path of the stored form leads to."""
+    """Convert a field path of the stored form to a kind."""
     conversion = CONVERSIONS.get(kind)
-    return forms.path_in_version(conversion.mapping, path) if conversion else path
+    return field_mapping.path_in_version(conversion.mapping, path) if conversion else path
 
 
 def causes_in_version(kind: Kind, causes: Iterable[Cause]) -> list[Cause]:
-    """What is wrong with a stored object, told of the fields that its client knows."""
+    """Convert causes about a stored object to the field paths of a kind."""
     conversion = CONVERSIONS.get(kind)
-    return (
-        [_cause_in_version(conversion.mapping, cause) for cause in causes]
-        if conversion
-        else list(causes)
-    )
-
-
-def _cause_in_version(form: forms.FieldMapping, cause: Cause) -> Cause:
-    text = forms.message_in_version(form, cause.field, cause.message)
-    return Cause(forms.path_in_version(form, cause.field), cause.reason, text)
+    if conversion is None:
+        return list(causes)
+    mapping = conversion.mapping
+    return [
+        Cause(
+            field_mapping.path_in_version(mapping, cause.field),
+            cause.reason,
+            field_mapping.message_in_version(mapping, cause.field, cause.message),
+        )
+        for cause in causes
+    ]
 
 
 def _field_renamer(names: Mapping[str, str]) -> ObjectConverter:
-    """Rename top-level fields; others keep their names."""
+    """Return a converter that renames top-level fields."""
 
     def rename(obj: Object) -> Object:
         return {names.get(key, key): value for key, value in obj.items()}
@@ -223,7 +222,7 @@ def _field_renamer(names: Mapping[str, str]) -> ObjectConverter:
     return rename
 
 
-#: An Event of events.k8s.io -> the same of core v1.
+#: Fields of an events.k8s.io Event, and of the same Event in core/v1.
 _EVENT_FIELDS = {
     "regarding": "involvedObject",
     "note": "message",
@@ -238,26 +237,26 @@ _EVENT_FIELDS = {
 def _mapped_conversion(version: VersionMapping) -> KindConversion:
     return KindConversion(
         version.stored,
-        partial(_from_version, version),
-        partial(_to_version, version.mapping),
-        version.mapping,
-        version.check,
+        to_hub=partial(_from_version, version),
+        from_hub=partial(_to_version, version.mapping),
+        mapping=version.mapping,
+        check=version.check,
     )
 
 
-def _to_version(form: forms.FieldMapping, obj: Object) -> Object:
-    return leftovers.attach_unmapped(*forms.to_version(form, obj))
+def _to_version(mapping: FieldMapping, obj: Object) -> Object:
+    return field_mapping.attach_unmapped(*field_mapping.to_version(mapping, obj))
 
 
 def _from_version(version: VersionMapping, obj: Object) -> Object:
-    """What comes of an annotation that anybody can write is held against the schema."""
-    bare, left = leftovers.detach_unmapped(obj)
-    stored = forms.to_stored(version.mapping, bare, left)
+    bare, left = field_mapping.detach_unmapped(obj)
+    stored = field_mapping.to_stored(version.mapping, bare, left)
     if left:
+        # Any client can write the annotation: values that break the schema are ignored.
         try:
             schema(version.stored.schema).conform(stored)
         except Malformed:
-            return forms.to_stored(version.mapping, bare, {})
+            return field_mapping.to_stored(version.mapping, bare, {})
     return stored
 
 
@@ -273,6 +272,5 @@ CONVERSIONS: Mapping[Kind, KindConversion] = {
     **{kind: _mapped_conversion(version) for kind, version in VERSION_MAPPINGS.items()},
 }
 
-#: The kinds that objects are stored as, in the order of discovery: who walks them meets every
-#: object once, whatever versions it is served in.
+#: The kinds that objects are stored as, in the order of discovery; each object belongs to one.
 STORED_KINDS = tuple(kind for kind in KINDS if is_stored(kind))

@@ -1,26 +1,26 @@
-"""What becomes of a value that is said under another name and in another form than it is stored.
+"""Converters of aliases whose value has another form than the stored one.
 
-What else the proposals print under scheduling.k8s.io/v1alpha1, brought into its one form.
+Forms of scheduling.k8s.io/v1alpha1 that the KEPs show:
 
-    printed                                             stands for
+    request                                             stored
     spec.podGroupTemplates, spec.podGroupTemplate       spec.podGroups
-    … schedulingPolicy                                  policy, there
+    … schedulingPolicy                                  policy
     controllerRef.apiVersion: batch/v1                  controllerRef.apiGroup: batch
-    spec.workloadRef: {name: w}                         spec.podGroupTemplateRef.workload, the part
-    spec.podGroupTemplateRef: {name: t}                 of it that names the Workload, and the part
-    spec.podGroupTemplateName: t                        that names the template in it
+    spec.workloadRef: {name: w}                         workloadName of the Workload reference
+    spec.podGroupTemplateRef: {name: t}                 podGroupTemplateName of it
+    spec.podGroupTemplateName: t                        podGroupTemplateName of it
 
-These functions turn what has another form; `aliases.py` has the rows.
+The Workload reference is `spec.podGroupTemplateRef.workload`.
 
-How a pod says which group it belongs to, and how it used to.
+References from a pod to its group:
 
-    schedulingGroup: {podGroupName: g}                          what is stored
+    schedulingGroup: {podGroupName: g}                          the stored form
     workloadRef: {name: w, podGroupName: g}                     g
-    workloadRef: {name: w, podGroup: t, podGroupReplicaKey: k}  w-t-k, made from template t of w
+    workloadRef: {name: w, podGroup: t, podGroupReplicaKey: k}  w-t-k, created from template t of w
 
-In the last form nobody but the pod knows of the group, so it also gets annotations by which a
-controller can tell from what to make it. A row of `versions/aliases.py` brings old forms into the
-new one; `rules/podmarks.py` takes annotations off that are about another group.
+In the last form the group may not exist yet, so the pod also gets annotations from which a
+controller creates it. `aliases.py` has the rows; `validation/stale_annotations.py` removes
+annotations about another group.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from phalanx.api.wire import Object
 
 @dataclass(frozen=True, slots=True)
 class ConvertedValue:
-    """The value as it is stored, and annotations for the object that has it in its spec.
+    """A value in its stored form, and annotations for the object that has it in its spec.
 
-    `namespace` is where what it refers to is said to be, which what is stored cannot say.
+    `namespace` is the namespace of the reference, which the stored form does not have.
     """
 
     value: Any
@@ -49,13 +49,13 @@ class ConvertedValue:
     namespace: str = ""
 
 
-#: From a value to its stored form, or to what is wrong with it.
+#: From a value to its stored form, or to what is invalid in it.
 AliasConverter = Callable[[Any], ConvertedValue | Sequence[Cause]]
 
 
 _SCHEDULING_GROUP = "scheduling.k8s.io"
-_IGNORED_FIELD = "Taken and not looked at."
-#: The fields of a reference to any object, which one to a Workload once was, and what each says.
+_IGNORED_FIELD = "Accepted and ignored."
+#: The fields of a reference to any object, with descriptions; references to Workloads had them.
 REFERENCE_FIELDS: Mapping[str, str] = {
     "apiVersion": f"A version of {_SCHEDULING_GROUP}, if any.",
     "fieldPath": _IGNORED_FIELD,
@@ -68,14 +68,14 @@ REFERENCE_FIELDS: Mapping[str, str] = {
 
 
 def convert_api_version(value: Any) -> ConvertedValue | Sequence[Cause]:
-    """The group of an API version; that of `v1` has no name."""
+    """Convert an API version to its group, "" for `v1`."""
     if not isinstance(value, str):
         return [invalid("", value, "must be a string")]
     return ConvertedValue(value.rpartition("/")[0])
 
 
 def convert_workload_reference(value: Any) -> ConvertedValue | Sequence[Cause]:
-    """The Workload of a template, in place of a reference to any object."""
+    """Convert a reference to any object to a reference to a Workload."""
     if not isinstance(value, dict):
         return [invalid("", value, "must be an object")]
     if value.get("kind") not in (None, "", "Workload"):
@@ -83,38 +83,38 @@ def convert_workload_reference(value: Any) -> ConvertedValue | Sequence[Cause]:
     version = value.get("apiVersion")
     if version and not str(version).startswith(f"{_SCHEDULING_GROUP}/"):
         return [invalid("apiVersion", version, f"must be of {_SCHEDULING_GROUP}")]
-    # What nobody knows goes along, for the schema to complain of.
-    strange = {key: more for key, more in value.items() if key not in REFERENCE_FIELDS}
+    # Unknown fields are kept, so that the schema check reports them.
+    unknown = {key: more for key, more in value.items() if key not in REFERENCE_FIELDS}
     named = {"workloadName": value["name"]} if value.get("name") else {}
     return ConvertedValue(
-        {"workload": {**named, **strange}}, namespace=value.get("namespace") or ""
+        {"workload": {**named, **unknown}}, namespace=value.get("namespace") or ""
     )
 
 
 def convert_template_name(value: Any) -> ConvertedValue | Sequence[Cause]:
-    """The template in a Workload, as a part of the reference to it."""
+    """Convert a template name inside the reference."""
     return ConvertedValue({"podGroupTemplateName": value})
 
 
 def convert_spec_template_name(value: Any) -> ConvertedValue | Sequence[Cause]:
-    """The same, said beside the reference."""
+    """Convert a template name beside the reference."""
     return ConvertedValue({"workload": {"podGroupTemplateName": value}})
 
 
-#: The Workload that the group of a pod is made from, and the template in it.
+#: The Workload, and its template, from which the group of a pod is created.
 WORKLOAD_ANNOTATION = "phalanx.dev/workload"
 TEMPLATE_ANNOTATION = "phalanx.dev/pod-group-template"
 WORKLOAD_ANNOTATIONS = (WORKLOAD_ANNOTATION, TEMPLATE_ANNOTATION)
 
-#: The fields of a `workloadRef`, of all forms that it ever had, and what each says.
+#: The fields of a `workloadRef` in all its forms, with descriptions.
 WORKLOAD_REF_FIELDS: Mapping[str, str] = {
-    "name": "The Workload that the group is made from.",
-    "podGroup": "The template, in the Workload, that the group is made from.",
-    "podGroupReplicaKey": "Tells apart the groups that are made from one template.",
-    "podGroupName": "The group itself; what it is made from does not matter then.",
+    "name": "The Workload that the group is created from.",
+    "podGroup": "The template of the Workload that the group is created from.",
+    "podGroupReplicaKey": "Distinguishes the groups that are created from one template.",
+    "podGroupName": "The group itself; its Workload does not matter then.",
     "podGroupTemplateName": "Another name of podGroupName.",
 }
-#: By these a pod names its group itself.
+#: The fields that name the group itself.
 _GROUP_NAME_FIELDS = ("podGroupName", "podGroupTemplateName")
 _CHECK_NAME, _CHECK_LABEL = (
     optional(string_format(validate_dns_subdomain)),
@@ -128,40 +128,40 @@ _CHECK_WORKLOAD_REF = struct(
 )
 _MAX_NAME_LENGTH = 253
 _HASH_LENGTH = 10
-#: How much of a name that is too long is left.
+#: The part of a long name that is kept.
 _MAX_STEM_LENGTH = _MAX_NAME_LENGTH - _HASH_LENGTH - 1
 
 
 def convert_workload_ref(value: Any) -> ConvertedValue | Sequence[Cause]:
-    """A `schedulingGroup` in place of a `workloadRef`, or what is wrong with that."""
+    """Convert a pod's `workloadRef` to a `schedulingGroup`, or return what is invalid."""
     if not isinstance(value, dict):
         return [invalid("", value, "must be an object")]
-    said = {key: value[key] for key in WORKLOAD_REF_FIELDS if value.get(key) not in (None, "")}
-    if wrong := [key for key, text in said.items() if not isinstance(text, str)]:
-        return [invalid(key, said[key], "must be a string") for key in wrong]
-    if faults := _CHECK_WORKLOAD_REF(said, CREATED):
+    given = {key: value[key] for key in WORKLOAD_REF_FIELDS if value.get(key) not in (None, "")}
+    if wrong := [key for key, text in given.items() if not isinstance(text, str)]:
+        return [invalid(key, given[key], "must be a string") for key in wrong]
+    if faults := _CHECK_WORKLOAD_REF(given, CREATED):
         return faults
-    # What nobody knows goes along, for the schema to complain of.
-    strange = {key: more for key, more in value.items() if key not in WORKLOAD_REF_FIELDS}
-    own = next((said[key] for key in _GROUP_NAME_FIELDS if key in said), "")
-    if own:
-        return ConvertedValue({"podGroupName": own, **strange})
-    return _convert_template_reference(said, strange)
+    # Unknown fields are kept, so that the schema check reports them.
+    unknown = {key: more for key, more in value.items() if key not in WORKLOAD_REF_FIELDS}
+    group = next((given[key] for key in _GROUP_NAME_FIELDS if key in given), "")
+    if group:
+        return ConvertedValue({"podGroupName": group, **unknown})
+    return _convert_template_reference(given, unknown)
 
 
-def _convert_template_reference(said: Object, strange: Object) -> ConvertedValue | Sequence[Cause]:
-    workload, template = said.get("name", ""), said.get("podGroup", "")
+def _convert_template_reference(given: Object, unknown: Object) -> ConvertedValue | Sequence[Cause]:
+    workload, template = given.get("name", ""), given.get("podGroup", "")
     if not template:
         return [required("podGroupName")]
     if not workload:
         return [required("name")]
-    name = replica_group_name(workload, template, said.get("podGroupReplicaKey", ""))
-    marks = {WORKLOAD_ANNOTATION: workload, TEMPLATE_ANNOTATION: template}
-    return ConvertedValue({"podGroupName": name, **strange}, marks)
+    name = replica_group_name(workload, template, given.get("podGroupReplicaKey", ""))
+    annotations = {WORKLOAD_ANNOTATION: workload, TEMPLATE_ANNOTATION: template}
+    return ConvertedValue({"podGroupName": name, **unknown}, annotations)
 
 
 def replica_group_name(workload: str, template: str, key: str = "") -> str:
-    """The name of the group of one replica; where it would be too long, cut and told by a hash."""
+    """Return the name of the group of a replica; a long one is cut and gets a hash."""
     name = "-".join(filter(None, (workload, template, key)))
     if len(name) <= _MAX_NAME_LENGTH:
         return name
@@ -170,7 +170,7 @@ def replica_group_name(workload: str, template: str, key: str = "") -> str:
 
 
 def is_replica_group(name: str, annotations: Mapping[str, str]) -> bool:
-    """Whether a group may be one of a replica, of whatever key, by the annotations of its pod."""
+    """Whether a group may be that of a replica, by the annotations of its pod."""
     workload, template = annotations.get(WORKLOAD_ANNOTATION), annotations.get(TEMPLATE_ANNOTATION)
     if not (workload and template):
         return False

@@ -1,1 +1,7 @@
-"""Custom: kinds that users define, from a CustomResourceDefinition to a model like any other."""
+"""Custom resources: from a CustomResourceDefinition to kinds that are served like built-in ones.
+
+custom_kinds.py          the Kind rows, columns and OpenAPI schemas of a definition
+structural_schema.py     the strategy of a kind: pruning, defaulting, validation
+schema_validation.py     validation of values by an openAPIV3Schema
+json_path.py             JSON paths of columns, scale and selectable fields
+"""

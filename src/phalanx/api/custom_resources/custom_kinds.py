@@ -1,8 +1,7 @@
-"""Kinds that users define: from a CustomResourceDefinition to rows like those of `kinds.py`.
+"""Kinds of CustomResourceDefinitions, as rows like those of `kinds.py`.
 
-One row and one model per version that is served, under the names that were accepted. All versions
-share the objects: what is stored names no version. Pure; which rows are served is the server's
-business (`server.customresources`).
+One row and one strategy per served version, under the accepted names. All versions share the
+stored objects. Pure; `server/custom_resources` decides which rows are served.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ _STABILITY = {"": 3, "beta": 2, "alpha": 1}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CustomKind(Kind):
-    """One version of a kind that is defined by an object.
+    """One version of a kind that a CustomResourceDefinition defines.
 
-    `since` is the revision at which its definition was created, `revision` that of the definition
-    it was made of. `components` are its OpenAPI schemas.
+    `created_revision` is the revision of the creation of the definition, `revision` that of its
+    current state. `components` are the OpenAPI schemas.
     """
 
     list_kind: str = ""
@@ -51,18 +50,18 @@ class CustomKind(Kind):
 
     @property
     def is_custom(self) -> bool:
-        """Whether users define it."""
+        """Whether a CustomResourceDefinition defines it."""
         return True
 
     @property
     def list_name(self) -> str:
-        """The kind of a list of them."""
+        """The kind of its lists."""
         return self.list_kind
 
 
 @dataclass(frozen=True, slots=True)
 class ServedCustomKind:
-    """A kind and how to judge it."""
+    """A custom kind and its strategy."""
 
     kind: CustomKind
     strategy: CustomResourceStrategy
@@ -71,15 +70,18 @@ class ServedCustomKind:
 def served_kinds(
     definition: Object, *, created_revision: int, revision: int
 ) -> list[ServedCustomKind]:
-    """What a definition defines; nothing before its names are accepted."""
+    """Return the kinds of a definition; none before its names are accepted."""
     if find_condition(definition, ESTABLISHED).get("status") != "True":
         return []
     versions = [one for one in definition["spec"]["versions"] if one.get("served")]
-    return [_served_kind(definition, one, created_revision, revision) for one in versions]
+    return [
+        _served_kind(definition, one, created_revision=created_revision, revision=revision)
+        for one in versions
+    ]
 
 
 def version_rank(version: str) -> tuple[Any, ...]:
-    """Sorts versions by what clients should prefer: v2, v1, v1beta2, v1beta1, v1alpha1, others."""
+    """Return the sort key of a version: v2, v1, v1beta2, v1beta1, v1alpha1, others."""
     match = _VERSION.fullmatch(version)
     if match is None:
         return (1, version)
@@ -88,7 +90,7 @@ def version_rank(version: str) -> tuple[Any, ...]:
 
 
 def _served_kind(
-    definition: Object, version: Object, created_revision: int, revision: int
+    definition: Object, version: Object, *, created_revision: int, revision: int
 ) -> ServedCustomKind:
     spec, names = definition["spec"], definition["status"]["acceptedNames"]
     schema, parts = version["schema"]["openAPIV3Schema"], version.get("subresources", {})
@@ -114,7 +116,7 @@ def _served_kind(
         revision=revision,
         is_terminating="deletionTimestamp" in definition["metadata"],
         deprecation=_deprecation(version, f"{api_version} {names['kind']}"),
-        components=_openapi_components(names, spec["group"], version["name"], schema),
+        components=_openapi_components(names, spec["group"], version["name"], schema=schema),
     )
     return ServedCustomKind(
         kind, CustomResourceStrategy(kind, schema, has_status="status" in parts)
@@ -131,8 +133,11 @@ def _selectable_fields(version: Object) -> Mapping[str, str]:
 def _scale_paths(paths: Object | None) -> ScalePaths | None:
     if paths is None:
         return None
-    wanted, found = field_keys(paths["specReplicasPath"]), field_keys(paths["statusReplicasPath"])
-    return ScalePaths(wanted, found, field_keys(paths.get("labelSelectorPath", "")))
+    return ScalePaths(
+        field_keys(paths["specReplicasPath"]),
+        field_keys(paths["statusReplicasPath"]),
+        field_keys(paths.get("labelSelectorPath", "")),
+    )
 
 
 def _deprecation(version: Object, name: str) -> str:
@@ -145,21 +150,27 @@ def _deprecation(version: Object, name: str) -> str:
 
 
 def _columns(version: Object) -> tuple[Column, ...]:
-    """The name and what the definition names; name and age if that is nothing we can read."""
-    told = version.get("additionalPrinterColumns")
+    """Return the name and the columns of the definition; name and age if those cannot be parsed."""
+    printer_columns = version.get("additionalPrinterColumns")
     try:
-        return (NAME_COLUMN, *map(_column, told)) if told else DEFAULT_COLUMNS
+        return (NAME_COLUMN, *map(_column, printer_columns)) if printer_columns else DEFAULT_COLUMNS
     except BadJsonPath:
         return DEFAULT_COLUMNS
 
 
-def _column(told: Object) -> Column:
-    path, kind = parse_json_path(told["jsonPath"]), told["type"]
-    cell = _text_cell(path) if kind == "string" else _cell(path, kind)
-    return Column(told["name"], cell, kind, told.get("priority", 0), told.get("description", ""))
+def _column(definition: Object) -> Column:
+    path, kind = parse_json_path(definition["jsonPath"]), definition["type"]
+    cell = _string_cell(path) if kind == "string" else _cell(path, kind)
+    return Column(
+        definition["name"],
+        cell,
+        kind,
+        definition.get("priority", 0),
+        definition.get("description", ""),
+    )
 
 
-def _text_cell(path: JsonPath) -> Cell:
+def _string_cell(path: JsonPath) -> Cell:
     def cell(obj: Object, now: float) -> Any:
         found = find_values(path, obj)
         return " ".join(_to_text(value) for value in found) if found else None
@@ -180,7 +191,7 @@ def _cell(path: JsonPath, kind: str) -> Cell:
 
 
 def _convert_value(value: Any, kind: str, now: float) -> Any:
-    """A value as its column promises; nothing if it is of another type."""
+    """Convert a value to the type of its column; None if it has another type."""
     if kind == "date" and isinstance(value, str):
         return _age(value, now)
     if isinstance(value, bool) or kind == "boolean":
@@ -203,21 +214,21 @@ def _age(text: str, now: float) -> str:
 def _openapi_components(
     names: Object, group: str, version: str, schema: Object
 ) -> Mapping[str, Object]:
-    """The OpenAPI schemas of a kind and of its list, by their full names."""
-    place = ".".join((*reversed(group.split(".")), version))
+    """Return the OpenAPI schemas of a kind and of its list, by full name."""
+    prefix = ".".join((*reversed(group.split(".")), version))
     meta = {
         "description": TYPE_META_DESCRIPTIONS["metadata"],
         "allOf": [_reference("meta.v1.ObjectMeta")],
     }
     fields = {**schema.get("properties", {}), **_type_meta_schemas(), "metadata": meta}
-    item = {"$ref": f"#/components/schemas/{place}.{names['kind']}"}
+    item = {"$ref": f"#/components/schemas/{prefix}.{names['kind']}"}
     items = {"type": "array", "items": item}
     listed = {**_type_meta_schemas(), "items": items, "metadata": _reference("meta.v1.ListMeta")}
     return {
-        f"{place}.{names['kind']}": {
+        f"{prefix}.{names['kind']}": {
             **schema, "properties": fields, **_group_version_kind(group, version, names["kind"]),
         },
-        f"{place}.{names['listKind']}": {
+        f"{prefix}.{names['listKind']}": {
             "type": "object", "required": ["items"], "properties": listed,
             **_group_version_kind(group, version, names["listKind"]),
         },

@@ -1,10 +1,10 @@
-"""JSON paths, as far as definitions of custom resources use them: columns, scale, fields.
+"""JSON paths, as far as CustomResourceDefinitions use them: columns, scale, selectable fields.
 
     .spec.size  .metadata.annotations['a.b/c']  .spec.names[0]  .spec.names[-1]  .spec.names[*]
     .spec.names[0:2]  .status.conditions[?(@.type=="Ready")].status
 
-A path is a row of moves, each from one value to those below it. What is not there is no fault: it
-gives nothing.
+A path is a tuple of steps, each a function from one value to its selected children. A missing field
+is not an error: it selects nothing.
 """
 
 from __future__ import annotations
@@ -32,41 +32,41 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 _CONSTANTS = {"true": True, "false": False, "null": None}
 
 
-#: Longer paths than this are not read at all.
+#: The length of the longest path that is parsed.
 MAX_LENGTH = 1000
 
 
 class BadJsonPath(ValueError):
-    """The text is no path that we know."""
+    """The text is not a supported JSON path."""
 
 
 def parse_json_path(text: str) -> JsonPath:
-    """The moves of a path."""
+    """Parse a JSON path. Raises BadJsonPath."""
     if len(text) > MAX_LENGTH:
         raise BadJsonPath(f"a path may not be longer than {MAX_LENGTH} characters")
-    moves: list[PathStep] = []
+    steps: list[PathStep] = []
     at = 0
     while at < len(text):
         for syntax, make in _STEP_SYNTAX:
             if found := syntax.match(text, at):
-                moves.append(make(found))
+                steps.append(make(found))
                 at = found.end()
                 break
         else:
-            raise BadJsonPath(f"cannot read {text[at:]!r} of the path {text!r}")
-    return tuple(moves)
+            raise BadJsonPath(f"cannot parse {text[at:]!r} in the JSON path {text!r}")
+    return tuple(steps)
 
 
 def find_values(path: JsonPath, value: Any) -> Sequence[Any]:
-    """All values at a path."""
+    """Return all values at a path."""
     values: list[Any] = [value]
-    for move in path:
-        values = [inner for one in values for inner in move(one)]
+    for step in path:
+        values = [inner for one in values for inner in step(one)]
     return values
 
 
 def field_keys(text: str) -> tuple[str, ...]:
-    """The keys of a path that only goes from field to field; () if it does anything else."""
+    """Return the fields of a path that consists of fields only; else ()."""
     return tuple(text.split(".")[1:]) if _SIMPLE.fullmatch(text) else ()
 
 
@@ -75,10 +75,10 @@ def _unescape(text: str) -> str:
 
 
 def _child(key: str) -> PathStep:
-    def move(value: Any) -> Iterable[Any]:
+    def step(value: Any) -> Iterable[Any]:
         return (value[key],) if isinstance(value, dict) and key in value else ()
 
-    return move
+    return step
 
 
 def _field_step(found: re.Match[str]) -> PathStep:
@@ -102,11 +102,11 @@ def _wildcard_step(found: re.Match[str]) -> PathStep:
 def _index_step(found: re.Match[str]) -> PathStep:
     at = int(found[1])
 
-    def move(value: Any) -> Iterable[Any]:
-        there = isinstance(value, list) and -len(value) <= at < len(value)
-        return (value[at],) if there else ()
+    def step(value: Any) -> Iterable[Any]:
+        exists = isinstance(value, list) and -len(value) <= at < len(value)
+        return (value[at],) if exists else ()
 
-    return move
+    return step
 
 
 def _slice_step(found: re.Match[str]) -> PathStep:
@@ -115,7 +115,7 @@ def _slice_step(found: re.Match[str]) -> PathStep:
 
 
 def _filter_step(found: re.Match[str]) -> PathStep:
-    """Items of which a path leads to a value, or to one that compares as wanted."""
+    """Return a step to the items whose path has a value, or one for which the comparison holds."""
     path, sign = parse_json_path(found[1]), found[2]
     wanted = _parse_literal(found[3]) if sign else None
 

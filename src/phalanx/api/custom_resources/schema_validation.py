@@ -1,11 +1,11 @@
-"""What a schema asks of values: from an openAPIV3Schema to one function that gives causes.
+"""Validation of values by an openAPIV3Schema, compiled to one function that returns causes.
 
-A check takes a value, what stood there before and where that is. Made once per schema, part by
-part in the order of `_PARTS`; each part looks only at values that it is about, so that a value of
-a wrong type is told of once. What has not changed is not checked again: a schema that became
-stricter does not make an object that nobody touches unchangeable.
+A check takes a value, the old value and the path. It is compiled once per schema from the builders
+in `_CHECK_BUILDERS`, in their order; each part handles only values of its own type, so a wrong type
+is reported once. Unchanged values are not checked again (ratcheting): a schema that became stricter
+does not block updates of other fields.
 
-Checks never change what they look at. Texts are those that clients of the API know.
+Checks never change values. Messages are those of Kubernetes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PYTHON_TYPES = {"string": str, "boolean": bool, "integer": int, "array": list, 
 
 
 def compile_schema(schema: Object) -> SchemaCheck:
-    """The check of a schema."""
+    """Return the check of a schema."""
     parts = [part for make in _CHECK_BUILDERS if (part := make(schema))]
     if len(parts) == 1:
         return parts[0]
@@ -63,11 +63,11 @@ def compile_schema(schema: Object) -> SchemaCheck:
 
 
 def plain_type(schema: Object) -> type | None:
-    """The type that suffices: a value of it needs no check at all."""
+    """Return the Python type whose values need no further check, if there is one."""
     kind = _PYTHON_TYPES.get(schema.get("type", ""))
-    told = {"type", "default", "description", "title", "nullable", "example", "externalDocs"}
-    asks = any(key not in told for key in schema)
-    return kind if kind in (str, bool, int) and not asks else None
+    unchecked = {"type", "default", "description", "title", "nullable", "example", "externalDocs"}
+    has_checks = any(key not in unchecked for key in schema)
+    return kind if kind in (str, bool, int) and not has_checks else None
 
 
 def _type_check(schema: Object) -> SchemaCheck | None:
@@ -91,7 +91,7 @@ def _type_check(schema: Object) -> SchemaCheck | None:
 
 
 def _json_type(value: Any) -> str:
-    """What JSON calls it; a number without fraction is an integer however it is written."""
+    """Return the JSON type; a number without fraction is an integer however it is written."""
     if value.__class__ is float and value.is_integer():
         return "integer"
     return _JSON_TYPES[value.__class__]
@@ -109,7 +109,8 @@ def _any_of_check(schema: Object) -> SchemaCheck | None:
             causes = inner(value, CREATED, path)
             if not causes:
                 return ()
-            best = _fewer(best, causes)
+            if best is None or len(causes) < len(best):
+                best = causes
         return [
             _combination_error(path, "must validate at least one schema (anyOf)"),
             *(best or ()),
@@ -161,13 +162,9 @@ def _not_check(schema: Object) -> SchemaCheck | None:
     return check
 
 
-def _combination_error(path: str, ask: str) -> Cause:
-    """Told of no field in particular, as clients know it."""
-    return invalid("<nil>", "", f'"{path}" {ask}')
-
-
-def _fewer(best: Causes | None, causes: Causes) -> Causes:
-    return causes if best is None or len(causes) < len(best) else best
+def _combination_error(path: str, message: str) -> Cause:
+    """Return the error of a combination, which Kubernetes reports without a field."""
+    return invalid("<nil>", "", f'"{path}" {message}')
 
 
 # -------------------------------------------------------------------------------------------- lists
@@ -207,7 +204,7 @@ def _max_items(limit: int, schema: Object) -> KeywordCheck:
 
 
 def _unique_items(kind: str, schema: Object) -> KeywordCheck | None:
-    """Items of a set differ, items of a map differ in their keys."""
+    """Return the check that items of a set, or keys of map items, are unique."""
     keys = schema.get(LIST_KEYS, ())
     return {"set": _check_unique_items, "map": lambda v, p: _check_unique_keys(keys, v, p)}.get(
         kind
@@ -222,17 +219,15 @@ def _check_unique_items(value: Any, path: str) -> Causes:
 
 
 def _check_unique_keys(keys: Sequence[str], value: Any, path: str) -> Causes:
-    found = [{key: item[key] for key in keys if key in item} for item in value if _is_map(item)]
+    found = [
+        {key: item[key] for key in keys if key in item} for item in value if isinstance(item, dict)
+    ]
     if len(found) < len(value):
-        return ()  # told of by the type of the items
+        return ()  # the type check of the items reports it
     return [
         duplicate(f"{path}[{at}]", found[at])
         for at in find_duplicate_values(map(json_identity, found))
     ]
-
-
-def _is_map(value: Any) -> bool:
-    return value.__class__ is dict
 
 
 # ------------------------------------------------------------------------------------------ objects
@@ -250,7 +245,7 @@ def _object_check(schema: Object) -> SchemaCheck | None:
         *(("apiVersion", "kind") if schema.get(EMBEDDED_RESOURCE) else ()),
     ]
     sizes = compile_keywords(
-        schema, (("minProperties", _min_properties), ("maxProperties", _max_properties))
+        schema, (("minProperties", _min_properties), ("maxProperties", _max_items))
     )
     if not (fields or values or needed or sizes):
         return None
@@ -279,7 +274,7 @@ def _object_check(schema: Object) -> SchemaCheck | None:
 
 
 def _is_unchanged(value: Any, old: Any, name: str) -> bool:
-    """Whether a field is as it was. Equality alone would take true for 1."""
+    """Whether a field is unchanged. Equality alone would accept true for 1."""
     if old.__class__ is not dict or name not in old or old[name] != value:
         return False
     return bool(orjson.dumps(old[name]) == orjson.dumps(value))
@@ -292,10 +287,6 @@ def _min_properties(limit: int, schema: Object) -> KeywordCheck:
         return invalid_value(path, len(value), f"should have at least {limit} properties")
 
     return part
-
-
-def _max_properties(limit: int, schema: Object) -> KeywordCheck:
-    return _max_items(limit, schema)
 
 
 _CHECK_BUILDERS: tuple[Callable[[Object], SchemaCheck | None], ...] = (

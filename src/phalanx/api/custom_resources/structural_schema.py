@@ -1,21 +1,15 @@
-"""Walks along a structural schema: what of a value is unknown, does not fit, or is missing.
+"""The strategy of custom resources: pruning, defaulting and validation by a structural schema.
 
-    pruner    drops what the schema does not know, in place, and says where that was
-    fitter    whether objects and lists stand where the schema has them
-    filler    adds the defaults that the schema tells, in place
+Each function is compiled once per schema and enters only parts in which it has something to do:
 
-Each is made once per schema (`structural.py`) and goes only where there can be something to do.
+    compile_pruner             removes unknown fields in place, and returns their paths
+    compile_structure_check    whether objects and lists are where the schema has them
+    compile_defaulter          adds the defaults of the schema in place
 
-The model of a kind that users define: what its openAPIV3Schema says, compiled once.
-
-    conform   drops what the schema does not know, and nulls where it knows of none
-    fits      whether objects and lists stand where the schema has them
-    fill      adds the defaults that it tells
-    begin     forgets a status that is not the maker's to say
-    faults    checks values (`checks.py`), then rules in CEL (`cel.rules`)
-
-Metadata is judged as that of every kind. The schema is structural (`rules/schema.py`): its fields
-are told outside of combinations, so that one walk along them suffices.
+CustomResourceStrategy combines them with the validation of values (`schema_validation.py`), then
+with the CEL rules (`cel/validation_rules.py`). Metadata is validated as that of every kind. A
+structural schema (`validation/structural_schema.py`) defines its fields outside of combinations,
+so one walk suffices.
 """
 
 from __future__ import annotations
@@ -52,15 +46,15 @@ OBJECT_META = "meta.v1.ObjectMeta"
 
 # ------------------------------------------------------------------------------------------ pruning
 
-#: Prunes a value in place; where it had unknown fields: `.spec.x`, `.list[0].y`.
+#: Prunes a value in place; returns the paths of unknown fields: `.spec.x`, `.list[0].y`.
 Pruner = Callable[[Any], Sequence[str]]
 _SCALAR_TYPES = (str, int, float, bool)
-#: What makes a schema say something of what is in a value.
+#: The keywords with which a schema describes the content of a value.
 _CONTENT_KEYS = ("properties", "additionalProperties", "items", EMBEDDED_RESOURCE)
 
 
 def _prune_all(value: Any) -> Sequence[str]:
-    """What nobody knows: objects are emptied, whatever else there is stays."""
+    """Prune a value without a schema: objects are emptied, other values stay."""
     if value.__class__ is dict:
         unknown = [f".{key}" for key in value]
         value.clear()
@@ -69,7 +63,7 @@ def _prune_all(value: Any) -> Sequence[str]:
 
 
 def compile_pruner(schema: Object, *, preserve_unknown: bool = False) -> Pruner:
-    """The pruner of a schema; `keeps` says that unknown fields stay, for its items too."""
+    """Return the pruner of a schema; `preserve_unknown` keeps unknown fields, of items too."""
     preserve_unknown = preserve_unknown or bool(schema.get(PRESERVE_UNKNOWN_FIELDS))
     prune_fields = _compile_field_pruner(schema, preserve_unknown=preserve_unknown)
     items = schema.get("items")
@@ -138,7 +132,7 @@ def _compile_field_pruner(schema: Object, *, preserve_unknown: bool) -> Pruner:
 
 
 def _prune_metadata(value: Any) -> Sequence[str]:
-    """Metadata, the root's or that of an object inside of an object."""
+    """Prune the metadata of the object, or of an embedded object."""
     try:
         return [f".{path}" for path in conform(OBJECT_META, value).unknown_fields]
     except Malformed as error:
@@ -151,7 +145,9 @@ StructureCheck = Callable[[Any], bool]
 
 
 def compile_structure_check(schema: Object) -> StructureCheck | None:
-    """Whether a value is an object or a list where its schema says so; None if it says neither."""
+    """Return the check that objects and lists are where the schema has them; None if it has
+    none.
+    """
     if schema.get("type") == "array":
         return _compile_list_check(schema)
     if schema.get("type") != "object":
@@ -176,13 +172,13 @@ def compile_structure_check(schema: Object) -> StructureCheck | None:
 
 def _compile_list_check(schema: Object) -> StructureCheck:
     item = compile_structure_check(schema.get("items") or {})
-    # Items that are told apart by keys must have some.
-    null = schema.get(LIST_TYPE) != "map"
+    # Items that are identified by keys cannot be null.
+    allows_null = schema.get(LIST_TYPE) != "map"
 
     def fits_list(value: Any) -> bool:
         if value.__class__ is not list:
             return value is None
-        return item is None or all(item(one) and (one is not None or null) for one in value)
+        return item is None or all(item(one) and (one is not None or allows_null) for one in value)
 
     return fits_list
 
@@ -193,7 +189,7 @@ Defaulter = Callable[[Any], None]
 
 
 def compile_defaulter(schema: Object) -> Defaulter | None:
-    """The filler of a schema, if there can be anything to fill in."""
+    """Return the defaulter of a schema; None if it has no defaults."""
     fill_fields = _compile_field_defaulter(schema)
     items = schema.get("items")
     fill_items = _compile_item_defaulter(items) if isinstance(items, dict) else None
@@ -234,14 +230,14 @@ def _compile_field_defaulter(schema: Object) -> Defaulter | None:
 
 
 def _split_defaults(fields: Object) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
-    """Defaults that can be shared, and those that must be copied."""
-    told = [(name, one["default"]) for name, one in fields.items() if "default" in one]
-    scalars = [row for row in told if isinstance(row[1], _SCALAR_TYPES)]
-    return scalars, [row for row in told if not isinstance(row[1], _SCALAR_TYPES)]
+    """Return the defaults that can be shared, and those that must be copied."""
+    defaults = [(name, one["default"]) for name, one in fields.items() if "default" in one]
+    scalars = [row for row in defaults if isinstance(row[1], _SCALAR_TYPES)]
+    return scalars, [row for row in defaults if not isinstance(row[1], _SCALAR_TYPES)]
 
 
 def _compile_item_defaulter(schema: Object) -> Defaulter | None:
-    """The filler of a list: of what is in its items, and of items that are null."""
+    """Return the defaulter of the items of a list, and of null items."""
     fill = compile_defaulter(schema)
     replaces = "default" in schema and not schema.get("nullable")
     if fill is None and not replaces:
@@ -258,7 +254,7 @@ def _compile_item_defaulter(schema: Object) -> Defaulter | None:
 
 
 MAP_TYPE = "x-kubernetes-map-type"
-#: After such faults a value is not what its rules expect.
+#: Errors that prevent the evaluation of rules.
 _RULE_BLOCKING_REASONS = frozenset((
     "FieldValueRequired", "FieldValueTooLong", "FieldValueTooMany", "FieldValueTypeInvalid",
 ))  # fmt: skip
@@ -269,7 +265,7 @@ _RULES_NOT_CHECKED = (
 
 
 class CustomResourceStrategy:
-    """How objects of one version of a custom kind are judged."""
+    """The strategy of one version of a custom kind."""
 
     def __init__(self, kind: Kind, schema: Object, *, has_status: bool) -> None:
         self._kind, self._has_status = kind, has_status
@@ -284,64 +280,65 @@ class CustomResourceStrategy:
 
     @property
     def schema(self) -> Schema:
-        """The shape of an object: what field ownership goes by."""
+        """The schema, for patches and field management."""
         return self._schema
 
     def conform(self, obj: Object) -> ConformResult:
-        """Drop in place what does not belong; only metadata can be malformed."""
+        """Prune unknown fields in place. Raises Malformed for metadata only."""
         return ConformResult(tuple(path.removeprefix(".") for path in self._prune(obj)))
 
     def matches_structure(self, obj: Object) -> bool:
-        """Whether an object can be walked along its schema; one that cannot has faults."""
+        """Whether the object has objects and lists where the schema has them; else it is
+        invalid.
+        """
         return self._matches_structure(obj)
 
     def apply_defaults(self, obj: Object) -> None:
-        """Add in place the defaults that the schema tells."""
+        """Add the defaults of the schema in place."""
         self._apply_defaults(obj)
 
     def prepare_for_create(self, obj: Object, now: str) -> None:
-        """Forget a status that has its own path."""
+        """Remove a status that is written through its subresource."""
         if self._has_status:
             obj.pop("status", None)
 
     def validate(self, new: Object, old: Object | None, subresource: str) -> Sequence[Cause]:
-        """What is wrong with an object, or with its status."""
-        about_meta = check_metadata(self._kind, new, old)
+        """Return what is invalid in an object, or in its status."""
+        meta_causes = check_metadata(self._kind, new, old)
         head = {"apiVersion": self._kind.api_version, "kind": self._kind.name}
         whole, before = {**head, **new}, CREATED if old is None else {**head, **old}
         if subresource == "status":
-            causes = self._validate_status(new, old or {})
+            causes = (
+                self._check_status(new["status"], (old or {}).get("status", CREATED), "status")
+                if "status" in new
+                else ()
+            )
         else:
             causes = self._check(whole, before, "")
         if self._rules is not None:
             causes = [*causes, *self._validate_rules(whole, before, causes)]
-        return list(dict.fromkeys((*about_meta, *causes))) if about_meta or causes else ()
+        return list(dict.fromkeys((*meta_causes, *causes))) if meta_causes or causes else ()
 
     def warnings(self, new: Object, old: Object | None) -> Sequence[str]:
-        """Nothing besides."""
+        """Return no warnings."""
         return ()
 
     def _validate_rules(self, new: Object, old: Any, causes: Sequence[Cause]) -> Sequence[Cause]:
-        """What is wrong by rules, if the object is such that rules can be asked."""
+        """Evaluate the CEL rules, unless errors in the object prevent it."""
         if any(cause.reason in _RULE_BLOCKING_REASONS for cause in causes):
             return [invalid("<nil>", None, _RULES_NOT_CHECKED)]
         return self._rules.validate(new, old) if self._rules else ()
 
-    def _validate_status(self, new: Object, old: Object) -> Sequence[Cause]:
-        if "status" not in new:
-            return ()
-        return self._check_status(new["status"], old.get("status", CREATED), "status")
-
 
 def has_rules(schema: Object) -> bool:
-    """Whether there are rules in CEL anywhere in a schema."""
+    """Whether a schema has CEL rules at any level."""
     parts = (schema.get("items"), schema.get("additionalProperties"))
     inner = [*schema.get("properties", {}).values(), *(one for one in parts if one)]
     return bool(schema.get(VALIDATIONS)) or any(has_rules(one) for one in inner if one is not True)
 
 
 def compile_rules(schema: Object, *, root: bool = False) -> RuleValidator | None:
-    """The rules in CEL of a schema. The language is loaded when somebody first uses it."""
+    """Return the validator of the CEL rules of a schema. Imports the CEL package at first use."""
     if not has_rules(schema):
         return None
     from phalanx.api.cel.validation_rules import compile_validator
@@ -367,9 +364,9 @@ _SCALARS = {"string": "string", "boolean": "bool", "integer": "int64", "number":
 
 
 def schema_node(schema: Object) -> SchemaNode:
-    """A schema as a node of `definitions.py`, with structs that stand in it themselves.
+    """Convert a schema to a node of `definitions.py` with inline structs.
 
-    What keeps unknown fields is one value to those who own fields: nobody can tell its parts apart.
+    An object that preserves unknown fields without declaring any is owned as one value.
     """
     struct = _value_node(schema)
     fields = struct["p"] if isinstance(struct, dict) and "p" in struct else {}

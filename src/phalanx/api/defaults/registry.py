@@ -28,7 +28,7 @@ from phalanx.api.defaults.workloads import (
 from phalanx.api.json_cache import CACHE_SIZE, MAX_CACHED_BYTES, compact_json
 from phalanx.api.kinds import RBAC_GROUP, Kind
 from phalanx.api.schema import schema
-from phalanx.api.validation.service import EXTERNAL_TYPES
+from phalanx.api.validation.core_kinds import EXTERNAL_TYPES
 from phalanx.api.wire import Object
 
 _AFFINITY_SECONDS = 10_800

@@ -1,19 +1,19 @@
-"""Sets of field paths: who owns what, in the very form in which it is stored and served.
+"""FieldSet: a set of field paths, in the FieldsV1 form in which it is stored and served.
 
-A path is a tuple of elements, and a FieldSet is a tree of them, FieldsV1:
+A path is a tuple of elements, and a FieldSet is a tree of them:
 
     f:image                 a field of a struct, or a key of a map
-    k:{"name":"main"}       the item of a list that has these keys
+    k:{"name":"main"}       the list item that has these keys
     v:"example.com/gate"    the item of a set
-    i:0                     the item at a place: read, never made
+    i:0                     the item at an index: read, never written
 
-A branch with nothing below it is a member; one with more below it is a member if it holds `.`:
+A branch without children is a member; a branch with children is a member if it contains `.`:
 
-    {"f:data": {"f:a": {}}}                 holds .data.a
-    {"f:data": {".": {}, "f:a": {}}}        holds .data and .data.a
+    {"f:data": {"f:a": {}}}                 has .data.a
+    {"f:data": {".": {}, "f:a": {}}}        has .data and .data.a
 
-So an entry of managedFields is a set as it stands, and nothing is converted on the way of a write.
-Trees are sorted and never changed: operations return new ones that share what stayed the same.
+So an entry of managedFields is used as it is stored, without conversion. Trees are sorted and
+immutable: operations return new trees that share unchanged branches.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ import orjson
 
 from phalanx.api.wire import Object
 
-#: Elements from the object inwards.
+#: Elements from the root of the object downwards.
 ElementPath = tuple[str, ...]
-#: What a FieldSet is made of.
+#: The tree of a FieldSet.
 Tree = dict[str, Any]
 
-#: Says that a branch is a member itself.
+#: The element that makes a branch with children a member.
 SELF: Final = "."
-#: Deeper sets are refused.
+#: The depth limit of sets from clients.
 MAX_DEPTH: Final = 100
 
 _MEMBER_TREE: Final[Tree] = {SELF: {}}
@@ -40,11 +40,11 @@ _SCALARS = (str, int, float, bool, type(None))
 
 
 class BadFieldSet(ValueError):
-    """Not a set in the form of FieldsV1."""
+    """The value is not a set in the form of FieldsV1."""
 
 
 class FieldSet:
-    """A set of paths. `tree` is trusted to be FieldsV1, sorted; see `from_fields_v1` for others."""
+    """A set of paths. `tree` must be sorted FieldsV1; `from_fields_v1` accepts any."""
 
     __slots__ = ("_tree",)
 
@@ -53,13 +53,13 @@ class FieldSet:
 
     @staticmethod
     def from_fields_v1(fields: object) -> FieldSet:
-        """The set that somebody else wrote. Raises BadFieldSet."""
+        """Parse FieldsV1 from a client. Raises BadFieldSet."""
         tree = _parse_tree(fields, 0)
         tree.pop(SELF, None)
         return FieldSet(tree)
 
     def to_fields_v1(self) -> Object:
-        """What is stored; not to be changed."""
+        """Return the FieldsV1 to store; the caller must not change it."""
         return self._tree
 
     def __bool__(self) -> bool:
@@ -72,7 +72,7 @@ class FieldSet:
         return f"FieldSet({', '.join(map(format_path, self))})"
 
     def __iter__(self) -> Iterator[ElementPath]:
-        """Every path, a branch before what is below it."""
+        """Yield every path, a branch before its children."""
         return _paths(self._tree, ())
 
     def __contains__(self, path: ElementPath) -> bool:
@@ -98,27 +98,27 @@ class FieldSet:
         return self if rest is self._tree else FieldSet(rest)
 
     def without_prefix(self, prefix: ElementPath) -> FieldSet:
-        """All but a path and everything below it: how a server keeps `status` out of a set."""
+        """Return the set without a path and everything below it, for example without `status`."""
         return FieldSet(_without_prefix(self._tree, prefix))
 
 
 def field_element(name: str) -> str:
-    """The element of a field or of a key of a map."""
+    """Return the element of a field, or of a key of a map."""
     return f"f:{name}"
 
 
 def format_path(path: ElementPath) -> str:
-    """A path as messages write it: `.spec.containers[name="main"].image`."""
+    """Format a path for messages: `.spec.containers[name="main"].image`."""
     return "".join(map(_format_element, path))
 
 
 def sort_tree(tree: Tree) -> Tree:
-    """A tree with its uppermost branches in order."""
+    """Return a tree with its top-level branches sorted."""
     return dict(sorted(tree.items())) if len(tree) > 1 else tree
 
 
 # ----------------------------------------------------------------------------------- operations
-# Below the root an empty tree is a member. None stands for nothing at all.
+# Below the root an empty tree is a member; None is the empty set.
 
 
 def _is_member(tree: Tree) -> bool:
@@ -242,7 +242,7 @@ _ELEMENT_CHECKS = {
 
 
 def encode_scalar(scalar: object) -> str:
-    """A scalar as elements hold it."""
+    """Encode a scalar for an element."""
     return orjson.dumps(scalar).decode()
 
 

@@ -1,11 +1,11 @@
-"""Shapes: how the values of a definition fall into fields that are owned one by one.
+"""Field types: how the values of a definition are divided into separately owned fields.
 
-    struct, map                     Struct, Map     f:name
-    list of type map or set         Items           k:{"name":"a"}, v:"a"
-    scalar, opaque, atomic          no shape        owned and replaced as a whole
+    struct, map                     StructType, MapType     f:name
+    list of type map or set         AssociativeList         k:{"name":"a"}, v:"a"
+    scalar, opaque, atomic          None                    owned and replaced as a whole
 
-Made once per definition from the facts in `definitions.py`. `comparison.py` and `configuration.py`
-walk objects along them and need to know nothing else about a schema.
+Built once per definition from `definitions.py`. `merge_diff.py` walks objects along them and needs
+nothing else of a schema.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from phalanx.api.wire import Object
 
 
 class _Absent:
-    """Where one of two values has nothing."""
+    """The type of ABSENT, which stands for a missing value."""
 
 
 ABSENT: Final = _Absent()
 
 
 class StructType:
-    """A value whose fields its definition names. What holds fields is not owned for that."""
+    """A struct. It is not owned itself, only its fields are."""
 
-    __slots__ = ("_nodes", "_shapes")
+    __slots__ = ("_nodes", "_types")
 
     owns_itself: ClassVar = False
 
     def __init__(self, nodes: dict[str, SchemaNode]) -> None:
         self._nodes = nodes
-        self._shapes: dict[str, FieldType] = {}
+        self._types: dict[str, FieldType] = {}
 
     def field_type(self, name: str) -> FieldType | None:
-        """The shape of a field. All are made at the first use: definitions may be recursive."""
+        """Return the type of a field. Built at first use: definitions may be recursive."""
         if self._nodes:
-            made = {key: _node_type(node) for key, node in self._nodes.items()}
-            self._shapes = {key: one for key, one in made.items() if one is not None}
+            types = {key: _node_type(node) for key, node in self._nodes.items()}
+            self._types = {key: one for key, one in types.items() if one is not None}
             self._nodes = {}
-        return self._shapes.get(name)
+        return self._types.get(name)
 
 
 class MapType:
-    """A value whose keys are free. Each is owned, whatever is below it."""
+    """A map. Each key is owned, whatever its value."""
 
     __slots__ = ("_value",)
 
@@ -58,12 +58,12 @@ class MapType:
         self._value = value
 
     def field_type(self, name: str) -> FieldType | None:
-        """The shape of a value."""
+        """Return the type of the values."""
         return self._value
 
 
 class AssociativeList:
-    """A list whose items are known by some of their fields or, without `keys`, by themselves."""
+    """A list whose items are identified by `keys`, or by their value where there are none."""
 
     __slots__ = ("_labels", "defaults", "item", "keys")
 
@@ -72,18 +72,18 @@ class AssociativeList:
         self._labels = [(key, f"{encode_scalar(key)}:") for key in self.keys]
 
     def item_element(self, item: Any) -> str:
-        """The path element of an item. A key that nobody and no default tells is left out."""
+        """Return the path element of an item; a missing key without a default is omitted."""
         if not self.keys:
             return f"v:{encode_scalar(item)}"
-        told = []
+        parts = []
         for key, label in self._labels:
             value = item.get(key, self.defaults.get(key))
             if value is not None:
-                told.append(label + encode_scalar(value))
-        return f"k:{{{','.join(told)}}}"
+                parts.append(label + encode_scalar(value))
+        return f"k:{{{','.join(parts)}}}"
 
     def group_by_element(self, items: list[Any]) -> dict[str, list[Any]]:
-        """Items by their elements, in order: one each, if the list is as it should be."""
+        """Group items by element, in order; each group of a valid list has one item."""
         groups: dict[str, list[Any]] = {}
         for item in items:
             groups.setdefault(self.item_element(item), []).append(item)
@@ -94,7 +94,7 @@ FieldType = StructType | MapType | AssociativeList
 
 
 def schema_type(schema: Schema) -> StructType:
-    """The shape of a struct, atomic or not."""
+    """Return the type of a struct, even of an atomic one."""
     return _definition_type(schema.name) if schema.name else _custom_type(schema)
 
 
@@ -107,21 +107,20 @@ def _definition_type(name: str) -> StructType:
 
 @lru_cache(maxsize=256)
 def _custom_type(schema: Schema) -> StructType:
-    """The shape of a kind that users define, which no definition names."""
     return StructType(schema.field_nodes)
 
 
 def empty_object(schema: Schema) -> Object:
-    """An object before anybody said anything; of a kind that users define it has metadata alone."""
+    """Return an object without any stated field; that of a custom resource has only metadata."""
     return empty_object_of_definition(schema.name) if schema.name else {"metadata": {}}
 
 
 @cache
 def empty_object_of_definition(name: str) -> Object:
-    """An object of a definition before anybody said anything, not to be changed.
+    """Return an object of a definition without any stated field; callers must not change it.
 
-    What it holds already, a creation does not add: structs that cannot be absent, zeros that are
-    always written, and null for whatever else is required.
+    A creation does not own what this object has: structs that are always present, zeros that are
+    always written, and null for other required fields.
     """
     node = definition(name)
     assert isinstance(node, dict)
@@ -160,7 +159,7 @@ def _node_type(node: SchemaNode) -> FieldType | None:
 
 
 def _list_type(facts: dict[str, Any]) -> AssociativeList:
-    """A list. What an item's missing key means, its definition tells."""
+    """Return the type of a list, with the defaults of its keys."""
     item = _node_type(facts["l"])
     struct = facts["l"]
     if isinstance(struct, str):

@@ -1,19 +1,19 @@
-"""Field ownership: metadata.managedFields, and server-side apply on top of it.
+"""Field management: metadata.managedFields, and server-side apply.
 
-    create, update, patch     after_update: what a writer added or changed is now its own
-    apply                     apply: merge a configuration, or say with whom it is in conflict
+    create, update, patch     update_managed_fields: the writer owns what it added or changed
+    apply                     server_side_apply: merges a configuration, or returns conflicts
 
 An entry belongs to a manager, an operation, a version and a subresource:
 
     {"manager": "kubectl", "operation": "Apply", "apiVersion": "v1", "time": "2026-01-01T00:00:00Z",
      "fieldsType": "FieldsV1", "fieldsV1": {"f:data": {"f:a": {}}}}
 
-A field has any number of owners, as long as they agree on its value. Whoever changes it by an
-update becomes the only one; whoever changes it by an apply must force that. What one applied and
-no longer states is removed when nobody else owns it.
+A field may have several owners while they agree on its value. An update that changes it makes the
+writer its only owner; an apply that changes it conflicts with other owners unless it is forced. A
+field that an applier no longer states is removed if no other manager owns it.
 
-Pure: the server calls it between admission and the store, and stores the result. Objects conform
-to their schema and are not changed; entries that stay as they were are handed on as they are.
+Pure: the server calls it between admission and the store. Objects conform to their schema and are
+not changed; unchanged entries are returned as they are.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ from phalanx.api.wire import Object
 
 APPLY: Final = "Apply"
 UPDATE: Final = "Update"
-#: More entries of updates than this are not kept apart.
+#: The largest number of update entries; the oldest ones are joined beyond it.
 MAX_UPDATE_ENTRIES: Final = 10
-#: Who owns what was changed by those that are not kept apart.
+#: The manager of joined update entries.
 ANCIENT_CHANGES: Final = "ancient-changes"
-#: Who owns what was there before anybody applied to an object that was not tracked.
+#: The manager of all fields that an untracked object had before its first apply.
 BEFORE_FIRST_APPLY: Final = "before-first-apply"
 
-#: Metadata stays, whoever stops to say something in it.
+#: An apply never removes metadata as a whole.
 _NEVER_REMOVED: Final = FieldSet({"f:metadata": {}})
 _FIELDS_TYPE: Final = "FieldsV1"
-#: A client that writes this wants an object to be tracked no longer.
+#: A client that writes this resets managedFields.
 _RESET_ENTRIES: Final[list[Object]] = [{}]
 
 
 @dataclass(frozen=True, slots=True)
 class FieldManager:
-    """Who writes: the field manager, in which version, and to which part of the object."""
+    """The writer: its field manager name, its API version, and the subresource that it writes."""
 
     name: str
     api_version: str
@@ -65,7 +65,9 @@ class FieldManager:
 
 
 class FieldOwner(NamedTuple):
-    """Whose an entry is. An applier keeps its entry when it changes to another version."""
+    """The identity of an entry. An applier's entry has no version, so it survives a change of
+    version.
+    """
 
     manager: str
     operation: str
@@ -81,26 +83,26 @@ class FieldOwner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ApplyResult:
-    """The object with what was applied and its new managedFields; a fresh one."""
+    """A new object: the merged configuration with its new managedFields."""
 
     object: Object
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyConflicts:
-    """The fields that others own with another value, by owner: `.spec.replicas`."""
+    """The fields that other managers own with another value, by owner: `.spec.replicas`."""
 
     fields: tuple[tuple[FieldOwner, tuple[str, ...]], ...]
 
     def with_paths(self, path: Callable[[str], str]) -> ApplyConflicts:
-        """The same, of fields as somebody else calls them."""
+        """Return the conflicts with each path converted."""
         return ApplyConflicts(
             tuple((owner, tuple(map(path, paths))) for owner, paths in self.fields)
         )
 
     @property
     def causes(self) -> tuple[Cause, ...]:
-        """One per field and owner."""
+        """One cause per field and owner."""
         return tuple(
             Cause(path, "FieldManagerConflict", f"conflict with {owner}")
             for owner, paths in self.fields
@@ -109,7 +111,7 @@ class ApplyConflicts:
 
     @property
     def message(self) -> str:
-        """All of them in one text."""
+        """The message for the client."""
         causes = self.causes
         if len(causes) == 1:
             return f"Apply failed with 1 conflict: {causes[0].message}: {causes[0].field}"
@@ -123,7 +125,7 @@ class ApplyConflicts:
 
 @dataclass(frozen=True, slots=True)
 class Unmergeable:
-    """A configuration with list items that cannot be told apart."""
+    """The configuration has list items that cannot be distinguished."""
 
     message: str
 
@@ -134,10 +136,10 @@ class Unmergeable:
 def update_managed_fields(
     schema: Schema, old: Object | None, new: Object, manager: FieldManager, now: str
 ) -> list[Object]:
-    """The managedFields of an object that was created (`old` is None), updated or patched.
+    """Return the managedFields of an object that was created (`old` is None), updated or patched.
 
-    `new` is what the writer asked for: defaults are its own, what only the server says is not in
-    it. An object without entries is not tracked and stays so until somebody applies to it.
+    `new` is the object as the writer requested it, with defaults and without changes of the server.
+    An object without entries is not tracked until the first apply.
     """
     entries = _current_entries(old, new, manager)
     if old is not None and not entries:
@@ -156,7 +158,9 @@ def update_managed_fields(
 
 
 def _current_entries(old: Object | None, new: Object, manager: FieldManager) -> list[Object]:
-    """The entries to go on from: those of the request, if it has any that make sense."""
+    """Return the entries before the write: those of the request if they are valid, else the
+    stored.
+    """
     kept: list[Object] = old["metadata"].get("managedFields", []) if old else []
     given = new["metadata"].get("managedFields")
     if not given or manager.subresource or given == kept:
@@ -182,7 +186,7 @@ def _parse_entries(given: Iterable[Object]) -> list[Object]:
 
 
 def _cap_updates(entries: list[Object]) -> list[Object]:
-    """Entries in order, the oldest updates of a version in one if there are too many."""
+    """Sort entries, and join the oldest updates of a version if there are too many."""
     updates = [entry for entry in entries if entry["operation"] == UPDATE]
     excess = len(updates) - MAX_UPDATE_ENTRIES
     if excess <= 0:
@@ -220,48 +224,48 @@ def server_side_apply(
     *,
     force: bool = False,
 ) -> ApplyResult | ApplyConflicts | Unmergeable:
-    """Merge a configuration into an object, or create one of it."""
+    """Merge a configuration into an object, or create the object."""
     if text := find_merge_error(schema, config):
         return Unmergeable(text)
     before: Object = {"metadata": {}} if live is None else live
     owner = FieldOwner(manager.name, APPLY, subresource=manager.subresource)
     mine, others = _split_by_owner(_tracked_entries(schema, live, manager, now), owner)
-    last, wanted = _entry_fields(mine), owned_fields(schema, config)
-    claimed = reduce(or_, map(_entry_fields, others), wanted | _NEVER_REMOVED)
-    gone = include_parent_structs(schema, last) - include_parent_structs(schema, claimed)
+    last, applied = _entry_fields(mine), owned_fields(schema, config)
+    still_owned = reduce(or_, map(_entry_fields, others), applied | _NEVER_REMOVED)
+    gone = include_parent_structs(schema, last) - include_parent_structs(schema, still_owned)
     after = remove_fields(schema, merge_configuration(schema, before, config), gone)
     changed, removed = compare(schema, before, after)
     conflicts = _find_conflicts(others, changed)
     if conflicts.fields and not force:
         return conflicts
-    is_same = not changed and not removed and wanted == last
+    is_same = not changed and not removed and applied == last
     time = mine.get("time") if is_same else now
     kept = _remove_lost_fields(others, changed | removed)
     return _apply_result(
-        after, _sort_entries([*kept, *_make_entry(owner, manager.api_version, time, wanted)])
+        after, _sort_entries([*kept, *_make_entry(owner, manager.api_version, time, applied)])
     )
 
 
 def _tracked_entries(
     schema: Schema, live: Object | None, manager: FieldManager, now: str
 ) -> list[Object]:
-    """The entries of an object. Without any, all that it holds is from before the first apply."""
+    """Return the entries of an object; an untracked one has one for all its fields."""
     if live is None:
         return []
     if found := live["metadata"].get("managedFields"):
         return list(found)
-    past = FieldManager(BEFORE_FIRST_APPLY, manager.api_version, manager.subresource)
-    return update_managed_fields(schema, None, live, past, now)
+    before = FieldManager(BEFORE_FIRST_APPLY, manager.api_version, manager.subresource)
+    return update_managed_fields(schema, None, live, before, now)
 
 
 def _find_conflicts(entries: Iterable[Object], changed: FieldSet) -> ApplyConflicts:
     found = ((_entry_owner(entry), _entry_fields(entry) & changed) for entry in entries)
-    contested = ((owner, tuple(map(format_path, fields))) for owner, fields in found if fields)
-    return ApplyConflicts(tuple(sorted(contested, key=lambda row: row[0])))
+    conflicts = ((owner, tuple(map(format_path, fields))) for owner, fields in found if fields)
+    return ApplyConflicts(tuple(sorted(conflicts, key=lambda row: row[0])))
 
 
 def _apply_result(obj: Object, entries: list[Object]) -> ApplyResult:
-    # The result shares parts with the live object and the configuration; its receiver changes it.
+    # A copy: the merged object shares parts with its sources, and the caller changes the result.
     fresh: Object = orjson.loads(orjson.dumps(obj))
     fresh["metadata"].pop("managedFields", None)
     if entries:
@@ -285,7 +289,7 @@ def _entry_fields(entry: Object) -> FieldSet:
 def _make_entry(
     owner: FieldOwner, version: str, time: str | None, fields: FieldSet
 ) -> tuple[Object, ...]:
-    """The entry of an owner, if there is anything that it owns."""
+    """Return the entry of an owner, or () if it owns nothing."""
     if not fields:
         return ()
     entry: Object = {
@@ -301,7 +305,7 @@ def _make_entry(
 
 
 def _split_by_owner(entries: Iterable[Object], owner: FieldOwner) -> tuple[Object, list[Object]]:
-    """One owner's entry, empty if there is none, and all others."""
+    """Return the entry of an owner ({} if there is none) and all other entries."""
     mine: Object = {}
     others = []
     for entry in entries:
@@ -313,7 +317,7 @@ def _split_by_owner(entries: Iterable[Object], owner: FieldOwner) -> tuple[Objec
 
 
 def _remove_lost_fields(entries: Iterable[Object], lost: FieldSet) -> list[Object]:
-    """Entries without fields that are lost to them, and without those that lost all."""
+    """Remove fields from entries, and entries without remaining fields."""
     result = []
     for entry in entries:
         fields = _entry_fields(entry)
@@ -330,7 +334,7 @@ def _sort_entries(entries: list[Object]) -> list[Object]:
 
 
 def _sort_key(entry: Object) -> tuple[Any, ...]:
-    """Appliers first, then by age, then by name."""
+    """Sort by operation (appliers first), time and manager."""
     return (
         entry["operation"],
         entry.get("time", ""),

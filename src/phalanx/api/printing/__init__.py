@@ -1,1 +1,5 @@
-"""Printing: what `kubectl get` shows of each kind."""
+"""Printing: the tables that `kubectl get` shows.
+
+cells.py      builders of cells: fields, ages, lists, labels, selectors
+columns.py    the columns of each kind
+"""

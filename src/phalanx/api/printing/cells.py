@@ -1,6 +1,6 @@
-"""Cells: how `kubectl get` shows fields, times, lists, labels and selectors of an object.
+"""Cells of `kubectl get`: fields, ages, lists, labels and selectors of an object.
 
-A cell is a function of an object and the time; `columns.py` puts them below headings.
+A cell is a function from an object and the current time to a value; `columns.py` assembles them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DAY, _YEAR = 86_400, 365 * 86_400
 
 
 def format_duration(elapsed: float) -> str:
-    """A length of time as people say it: the two largest units, fewer when it is long."""
+    """Format a duration as `kubectl` does: the two largest units, one if it is long."""
     whole = int(elapsed)
     if whole < 0:
         return "<invalid>" if whole < -1 else "0s"
@@ -43,7 +43,7 @@ def _format_units(large: int, large_unit: str, small: int, small_unit: str) -> s
 
 
 def field_at(path: str, default: Any = "") -> Cell:
-    """A cell that shows a field."""
+    """Return a cell with a field."""
     parts = path.split(".")
 
     def cell(obj: Object, now: float) -> Any:
@@ -56,7 +56,7 @@ def field_at(path: str, default: Any = "") -> Cell:
 
 
 def time_since(path: str) -> Cell:
-    """A cell that shows how long ago a timestamp was."""
+    """Return a cell with the age of a timestamp."""
     read = field_at(path)
 
     def cell(obj: Object, now: float) -> str:
@@ -67,7 +67,7 @@ def time_since(path: str) -> Cell:
 
 
 def item_list(path: str, field: str = "") -> Cell:
-    """A cell that shows every item of a list, or a field of every one."""
+    """Return a cell with every item of a list, or one field of every item."""
     read = field_at(path, ())
 
     def cell(obj: Object, now: float) -> str:
@@ -78,13 +78,13 @@ def item_list(path: str, field: str = "") -> Cell:
 
 
 def item_count(path: str) -> Cell:
-    """A cell that shows how many items or keys there are."""
+    """Return a cell with the number of items or keys."""
     read = field_at(path, ())
     return lambda obj, now: len(read(obj, now))
 
 
 def labels(path: str) -> Cell:
-    """A cell that shows labels."""
+    """Return a cell with labels."""
     read = field_at(path, {})
 
     def cell(obj: Object, now: float) -> str:
@@ -94,6 +94,6 @@ def labels(path: str) -> Cell:
 
 
 def label_selector(path: str) -> Cell:
-    """A cell that shows a label selector."""
+    """Return a cell with a label selector."""
     read = field_at(path, {})
     return lambda obj, now: format_selector(read(obj, now)) or NONE

@@ -1,6 +1,6 @@
-"""What `kubectl get` prints of each kind: one row per column, a function per cell.
+"""Columns of `kubectl get`: one row per column of each kind, with a function for its cell.
 
-`server.tables` walks these rows. `now` is an argument because ages are.
+`server/objects.py` builds tables from them and passes the current time, for ages.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from phalanx.api.wire import Object
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: priority 0 is always shown, 1 only in a wide view."""
+    """One column; priority 0 is always shown, 1 only with `-o wide`."""
 
     name: str
     cell: Cell
@@ -38,7 +38,7 @@ class Column:
 
     @property
     def format(self) -> str:
-        """The first column is the name, which kubectl treats specially."""
+        """The format of the column: `name` for the name, which kubectl treats specially."""
         return "name" if self.name == "Name" else ""
 
 
@@ -149,7 +149,7 @@ def _is_true(obj: Object, kind: str) -> bool:
 
 # ----------------------------------------------------------------------------------------- Jobs
 
-#: Conditions of a Job by which it is known; while it is deleted only those that end it count.
+#: The conditions that are the status of a Job; while it is deleted, only the final ones.
 _TERMINAL_CONDITIONS = ("Complete", "Failed")
 _PROGRESS_CONDITIONS = ("Suspended", "FailureTarget", "SuccessCriteriaMet")
 
@@ -191,7 +191,7 @@ def _last_schedule(job: Object, now: float) -> str:
 
 
 def _container_columns(pod_spec: str) -> tuple[Column, ...]:
-    """The columns of a pod template."""
+    """Return the columns of a pod template."""
     return (
         Column("Containers", item_list(f"{pod_spec}.containers", "name"), priority=1),
         Column("Images", item_list(f"{pod_spec}.containers", "image"), priority=1),
@@ -207,7 +207,6 @@ _ACCESS_MODE_NAMES = {
 
 
 def _external_ip(service: Object, now: float) -> str:
-    """Where a Service is reached from outside."""
     spec = service.get("spec", {})
     if spec.get("type") == "ExternalName":
         return str(spec.get("externalName", NONE))
@@ -243,7 +242,7 @@ def _claim_reference(volume: Object, now: float) -> str:
 
 
 def _quota_usage(*, limits: bool) -> Cell:
-    """What of a quota is used, of requests and counts or of limits."""
+    """Return a cell with the usage of a quota: of limits, or of requests and counts."""
 
     def cell(quota: Object, now: float) -> str:
         status = quota.get("status", {})
@@ -288,7 +287,7 @@ def _claim_state(claim: Object, now: float) -> str:
 
 
 def _optional_text(path: str) -> Cell:
-    """A cell of text that shows a number or a truth, and nothing where there is none."""
+    """Return a cell that formats a number or boolean; empty if there is none."""
     read = field_at(path, None)
 
     def cell(obj: Object, now: float) -> str | None:
@@ -519,5 +518,5 @@ PRINTER_COLUMNS: Mapping[str, tuple[Column, ...]] = {
     ),
 }
 
-#: What a kind without rows of its own shows.
+#: The columns of kinds without rows.
 DEFAULT_COLUMNS = (NAME_COLUMN, AGE_COLUMN)
