@@ -1,4 +1,4 @@
-"""Brute force: whether a group can be placed, by trying everything pod by pod."""
+"""Exhaustive search: whether a group can be placed, by trying every assignment pod by pod."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from phalanx.scheduler.entity import Entity
 from tests.scheduler import oracle
 from tests.scheduler.oracle_cluster import OracleCluster, OracleNode
 
-#: Where the members of each sort are, as sorted names of nodes.
+#: The node names of the placed members of each kind, sorted.
 State = tuple[tuple[str, ...], ...]
 
 
 def can_be_placed(entity: Entity, cluster: OracleCluster, needed: int) -> bool:
-    """Whether so many members can be put on nodes one after the other, in any order at all."""
+    """Whether so many members can be placed one after the other, in any order."""
     key = entity.topology_key
     if not key:
         return _ExhaustiveSearch(entity, cluster, cluster.nodes).can_place(needed)
@@ -29,22 +29,22 @@ def _nodes_in_domain(cluster: OracleCluster, key: str, value: str) -> dict[str, 
 
 
 class _ExhaustiveSearch:
-    """Tries everything; where a position came about in another way before, once is enough."""
+    """Tries every assignment; equal states that are reached in several ways are tried once."""
 
     def __init__(
         self, entity: Entity, cluster: OracleCluster, nodes: dict[str, OracleNode]
     ) -> None:
-        self._world, self._machines = cluster, nodes
-        sorts: dict[tuple[object, ...], list[Pod]] = {}
+        self._cluster, self._nodes = cluster, nodes
+        kinds: dict[tuple[object, ...], list[Pod]] = {}
         for member in entity.members:
             meta = member.pod.metadata
-            sort = (member.shape, meta.namespace, *sorted(meta.labels.items()))
-            sorts.setdefault(sort, []).append(member.pod)
-        self._sorts = list(sorts.values())
+            kind = (member.shape, meta.namespace, *sorted(meta.labels.items()))
+            kinds.setdefault(kind, []).append(member.pod)
+        self._kinds = list(kinds.values())
         self._seen: set[State] = set()
 
     def can_place(self, needed: int) -> bool:
-        return self._can_continue(tuple(() for _ in self._sorts), needed)
+        return self._can_continue(tuple(() for _ in self._kinds), needed)
 
     def _can_continue(self, state: State, needed: int) -> bool:
         if sum(map(len, state)) >= needed:
@@ -52,21 +52,21 @@ class _ExhaustiveSearch:
         if state in self._seen:
             return False
         self._seen.add(state)
-        for number, pods in enumerate(self._sorts):
+        for number, pods in enumerate(self._kinds):
             if len(state[number]) == len(pods):
                 continue
             pod = pods[len(state[number])]
-            for name, machine in self._machines.items():
-                if oracle.refusals(pod, machine, self._world):
+            for name, node in self._nodes.items():
+                if oracle.refusals(pod, node, self._cluster):
                     continue
-                machine.add(pod)
+                node.add(pod)
                 after = (
                     *state[:number],
                     tuple(sorted((*state[number], name))),
                     *state[number + 1 :],
                 )
                 found = self._can_continue(after, needed)
-                _remove(machine, pod)
+                _remove(node, pod)
                 if found:
                     return True
         return False

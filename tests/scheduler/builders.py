@@ -1,4 +1,4 @@
-"""Nodes, pods, groups and clusters in one line each; a test states only what matters to it."""
+"""Builders of nodes, pods, groups, clusters and entities; a test states only what matters to it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from phalanx.api.core import (
     Toleration,
     TopologySpreadConstraint,
 )
-from phalanx.api.meta import Key, ObjectMeta
+from phalanx.api.meta import Key, ObjectMeta, pod_ref
 from phalanx.api.scheduling import (
     CompositeGangPolicy,
     CompositePodGroup,
@@ -39,6 +39,7 @@ from phalanx.api.scheduling import (
     TopologyConstraint,
 )
 from phalanx.scheduler.cluster.cache import SchedulerCache
+from phalanx.scheduler.cluster.group_tree import group_ref
 from phalanx.scheduler.cluster.pod_shape import shape_of
 from phalanx.scheduler.entity import Entity, Member
 
@@ -56,17 +57,17 @@ def node(
     *,
     taints: tuple[Taint, ...] = (),
     cordoned: bool = False,
-    room: Amounts | None = None,
+    allocatable: Amounts | None = None,
     images: dict[str, int] | None = None,
     **amounts: str,
 ) -> Node:
-    """A node of 4 CPU, 8Gi and 110 pods unless said otherwise."""
-    allocatable: dict[str, str | int | float] = {"cpu": "4", "memory": "8Gi", "pods": 110}
+    """A node with 4 CPU, 8Gi of memory and 110 pods unless given otherwise."""
+    defaults: dict[str, str | int | float] = {"cpu": "4", "memory": "8Gi", "pods": 110}
     return Node(
         ObjectMeta(name=name, labels=labels or {}),
         NodeSpec(unschedulable=cordoned, taints=taints),
         NodeStatus(
-            allocatable={**allocatable, **amounts, **(room or {})},
+            allocatable={**defaults, **amounts, **(allocatable or {})},
             images=tuple(ContainerImage((name,), size) for name, size in (images or {}).items()),
         ),
     )
@@ -91,11 +92,11 @@ def pod(
     spreads: tuple[TopologySpreadConstraint, ...] = (),
     ports: tuple[ContainerPort, ...] = (),
     image: str = "",
-    asks: Amounts | None = None,
+    requests: Amounts | None = None,
     **amounts: str,
 ) -> Pod:
-    """A pod of one container that asks for these amounts, or for nothing."""
-    requests = {**amounts, **(asks or {})}
+    """A pod of one container that requests these amounts, or nothing."""
+    all_requests = {**amounts, **(requests or {})}
     return Pod(
         ObjectMeta(
             name=name,
@@ -112,7 +113,7 @@ def pod(
             containers=(
                 Container(
                     image=image,
-                    resources=ResourceRequirements(requests=dict(requests)),
+                    resources=ResourceRequirements(requests=dict(all_requests)),
                     ports=ports,
                 ),
             ),
@@ -128,13 +129,13 @@ def pod(
 
 
 def pod_like(original: Pod, name: str, *, uid: str = "", on: str = "") -> Pod:
-    """The same pod under another name, or bound."""
+    """A copy of a pod under another name, or bound."""
     meta = replace(original.metadata, name=name, uid=uid or original.metadata.uid)
     return replace(original, metadata=meta, spec=replace(original.spec, node_name=on))
 
 
 def nominated(original: Pod, node: str) -> Pod:
-    """The same pod without a node, which is kept one while others leave it."""
+    """A copy of a pod that is pending and nominated to a node."""
     return replace(
         original,
         spec=replace(original.spec, node_name=""),
@@ -143,40 +144,57 @@ def nominated(original: Pod, node: str) -> Pod:
 
 
 def gang(
-    name: str, quorum: int, *, priority: int = 0, parent: str = "", goes_whole: bool = False,
+    name: str,
+    quorum: int,
+    *,
+    priority: int = 0,
+    parent: str = "",
+    disrupted_as_unit: bool = False,
     topology: str = "",
-) -> PodGroup:  # fmt: skip
-    policy = SchedulingPolicy(gang=GangPolicy(quorum))
+) -> PodGroup:
     spec = PodGroupSpec(
-        scheduling_policy=policy, priority=priority, parent_composite_pod_group_name=parent,
-        disruption_mode=_mode(goes_whole), scheduling_constraints=_constraints(topology),
-    )  # fmt: skip
+        scheduling_policy=SchedulingPolicy(gang=GangPolicy(quorum)),
+        priority=priority,
+        parent_composite_pod_group_name=parent,
+        disruption_mode=_mode(disrupted_as_unit),
+        scheduling_constraints=_constraints(topology),
+    )
     return PodGroup(ObjectMeta(name=name, namespace=NAMESPACE), spec)
 
 
 def basic(name: str, *, priority: int = 0, parent: str = "", topology: str = "") -> PodGroup:
     spec = PodGroupSpec(
-        scheduling_policy=SchedulingPolicy(basic={}), priority=priority,
-        parent_composite_pod_group_name=parent, scheduling_constraints=_constraints(topology),
-    )  # fmt: skip
+        scheduling_policy=SchedulingPolicy(basic={}),
+        priority=priority,
+        parent_composite_pod_group_name=parent,
+        scheduling_constraints=_constraints(topology),
+    )
     return PodGroup(ObjectMeta(name=name, namespace=NAMESPACE), spec)
 
 
 def composite(
-    name: str, quorum: int = 0, *, priority: int = 0, parent: str = "", goes_whole: bool = False,
+    name: str,
+    quorum: int = 0,
+    *,
+    priority: int = 0,
+    parent: str = "",
+    disrupted_as_unit: bool = False,
     topology: str = "",
-) -> CompositePodGroup:  # fmt: skip
-    """A group of groups that needs so many of them; of none, a basic one."""
+) -> CompositePodGroup:
+    """A CompositePodGroup that needs so many groups; a basic one if the quorum is 0."""
     policy = CompositePolicy(gang=CompositeGangPolicy(quorum)) if quorum else CompositePolicy({})
     spec = CompositePodGroupSpec(
-        scheduling_policy=policy, priority=priority, parent_composite_pod_group_name=parent,
-        disruption_mode=_mode(goes_whole), scheduling_constraints=_constraints(topology),
-    )  # fmt: skip
+        scheduling_policy=policy,
+        priority=priority,
+        parent_composite_pod_group_name=parent,
+        disruption_mode=_mode(disrupted_as_unit),
+        scheduling_constraints=_constraints(topology),
+    )
     return CompositePodGroup(ObjectMeta(name=name, namespace=NAMESPACE), spec)
 
 
-def _mode(goes_whole: bool) -> DisruptionMode | None:
-    return DisruptionMode(all={}) if goes_whole else None
+def _mode(disrupted_as_unit: bool) -> DisruptionMode | None:
+    return DisruptionMode(all={}) if disrupted_as_unit else None
 
 
 def _constraints(topology: str) -> SchedulingConstraints | None:
@@ -197,17 +215,17 @@ def member(pod: Pod, attempts: int = 0, timestamp: float = 0.0) -> Member:
 
 
 def entity(group: PodGroup | None, pods: Iterable[Pod], others: Iterable[Pod] = ()) -> Entity:
-    """What the queue would hand to the cycle."""
+    """The entity that the queue would pass to the cycle."""
     members = tuple(member(one) for one in pods)
-    name = group.metadata.key if group else members[0].pod.metadata.key
-    return Entity(name, group, members, tuple(others))
+    ref = group_ref(group) if group else pod_ref(members[0].pod.metadata.key)
+    return Entity(ref, group, members, tuple(others))
 
 
 def tree(group: CompositePodGroup, *parts: Entity) -> Entity:
-    """A group of groups with what hangs from it."""
+    """A CompositePodGroup with its child groups."""
     members = tuple(one for part in parts for one in part.members)
     others = tuple(one for part in parts for one in part.other_members)
-    return Entity(group.metadata.key, group, members, others, children=parts)
+    return Entity(group_ref(group), group, members, others, children=parts)
 
 
 def alone(pod: Pod) -> Entity:

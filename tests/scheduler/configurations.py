@@ -1,4 +1,4 @@
-"""Profiles of every sort as they stand in a configuration file, for properties."""
+"""Scheduler profiles as they stand in a configuration file, for property tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RESOURCES = ["cpu", "memory", "example.com/gpu", "example.com/fpga", "ephemeral-
 
 
 def configuration_file(*profiles: Profile, **fields: Any) -> dict[str, Any]:
-    """A configuration file of some profiles."""
+    """Build a configuration file with some profiles."""
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
@@ -31,7 +31,7 @@ def configuration_file(*profiles: Profile, **fields: Any) -> dict[str, Any]:
 
 
 def load_configuration(*profiles: Profile, **fields: Any) -> SchedulerConfiguration:
-    """What a file without faults asks for."""
+    """Parse a valid configuration file."""
     found = parse_configuration(configuration_file(*profiles, **fields))
     assert isinstance(found, SchedulerConfiguration), found
     return found
@@ -51,8 +51,8 @@ resources = st.lists(
 
 @st.composite
 def shapes(draw: st.DrawFn) -> list[dict[str, int]]:
-    places = sorted(draw(st.sets(st.integers(0, 100), min_size=1, max_size=4)))
-    return [{"utilization": place, "score": draw(st.integers(0, 10))} for place in places]
+    utilizations = sorted(draw(st.sets(st.integers(0, 100), min_size=1, max_size=4)))
+    return [{"utilization": one, "score": draw(st.integers(0, 10))} for one in utilizations]
 
 
 strategies = st.one_of(
@@ -124,7 +124,7 @@ plugins = st.fixed_dictionaries(
 
 @st.composite
 def profiles(draw: st.DrawFn) -> Profile:
-    """A profile that chooses and tells plugins whatever it likes."""
-    told = draw(st.lists(st.sampled_from(list(ARGUMENTS)), unique=True))
-    config = [{"name": name, "args": draw(ARGUMENTS[name])} for name in told]
+    """A profile with any choice of plugins and arguments."""
+    configured = draw(st.lists(st.sampled_from(list(ARGUMENTS)), unique=True))
+    config = [{"name": name, "args": draw(ARGUMENTS[name])} for name in configured]
     return {"plugins": draw(plugins), "pluginConfig": config}

@@ -1,6 +1,6 @@
-"""Changes to small clusters, for remedies: made as their texts say, and all there are, tried out.
+"""Changes to small clusters that cures describe: applied by their texts, and enumerated.
 
-Knows nothing of how remedies are found: it edits plain objects and asks the brute force.
+Knows nothing of how cures are found: it edits plain objects and asks the exhaustive search.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ ChangeFunction = Callable[[PlacementInstance, re.Match[str]], PlacementInstance]
 
 
 def is_possible(one: PlacementInstance) -> bool:
-    """Whether enough members can be placed in any way at all."""
-    return can_be_placed(one.entity, one.world(), one.entity.quorum)
+    """Whether enough members can be placed in any way."""
+    return can_be_placed(one.entity, one.oracle_cluster(), one.entity.quorum)
 
 
 def apply_change(one: PlacementInstance, text: str) -> PlacementInstance:
-    """The instance after what a remedy says."""
+    """Apply the change that the text of a cure describes."""
     for pattern, change in CHANGES_BY_TEXT:
         if match := re.fullmatch(pattern, text):
             return change(one, match)
-    raise AssertionError(f"nobody knows how to {text}")
+    raise AssertionError(f"unknown cure: {text}")
 
 
-def smallest_change(one: PlacementInstance, sort: CureKind, most: int) -> int | None:
-    """The smallest change of a sort that helps, of all there are up to a size."""
+def smallest_change(one: PlacementInstance, kind: CureKind, most: int) -> int | None:
+    """Return the size of the smallest change of a kind that helps; None if none does."""
     for count in range(1, most + 1):
-        if any(is_possible(each) for each in ALL_CHANGES[sort](one, count)):
+        if any(is_possible(each) for each in ALL_CHANGES[kind](one, count)):
             return count
     return None
 

@@ -1,11 +1,11 @@
-"""Who belongs to whom, read from plain objects: pods, their groups, and what these hang from."""
+"""GroupMembership: which pods belong to which groups and trees, read from plain objects."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from phalanx.api.core import DEFAULT_SCHEDULER, Pod
-from phalanx.api.meta import Key
+from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND, Key, Ref
 from phalanx.api.scheduling import CompositePodGroup, PodGroup
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.queue.cluster_objects import ClusterObjects
@@ -28,9 +28,9 @@ class GroupMembership:
             {one.metadata.key: one for one in composites},
         )
 
-    def group(self, key: Key, *, is_composite: bool) -> AnyPodGroup | None:
-        trees = self.trees
-        return trees.composites.get(key) if is_composite else trees.groups.get(key)
+    def group(self, ref: Ref) -> AnyPodGroup | None:
+        is_composite = ref.kind == COMPOSITE_POD_GROUP_KIND
+        return (self.trees.composites if is_composite else self.trees.groups).get(ref.key)
 
     def members(self, group: AnyPodGroup) -> list[Pod]:
         """The pods of a group, or of all groups below it."""
@@ -47,43 +47,43 @@ class GroupMembership:
         return self._pods_by_group.get(None, [])
 
     def priority(self, pod: Pod) -> int:
-        """How important a pod is: as important as the root of its tree."""
+        """Return the priority that counts for a pod: that of the root of its tree."""
         line = self.trees.ancestors(pod.group)
         return line[-1].spec.priority if line else pod.spec.priority
 
     def disruption_group(self, pod: Pod) -> AnyPodGroup | None:
-        """The highest group above a pod of which all pods go or none."""
+        """Return the highest group above a pod that is evicted as a unit."""
         return self.trees.eviction_root(pod.group)
 
     def disruption_unit(self, pod: Pod) -> list[Pod]:
-        """Who goes with a pod: all who stay so far of the group that goes as a whole."""
+        """Return the pods that are evicted together with a pod."""
         whole = self.disruption_group(pod)
         return [pod] if whole is None else [p for p in self.members(whole) if self.is_staying(p)]
 
     def is_staying(self, pod: Pod) -> bool:
-        """Whether a pod has a node and is not about to leave it."""
+        """Whether a pod has a node and does not terminate."""
         return bool(pod.occupied_node) and not self.is_leaving(pod)
 
     def is_leaving(self, pod: Pod) -> bool:
-        """Whether it is being deleted, or is to be evicted."""
+        """Whether a pod is being deleted or evicted."""
         return bool(pod.metadata.deletion_timestamp) or pod.metadata.uid in self.evicting
 
     def leaving_uids(self) -> set[str]:
-        """The pods that are about to leave their nodes, by uid."""
+        """Return the uids of the pods that terminate."""
         return {pod.metadata.uid for pod in self.pods if pod.occupied_node and self.is_leaving(pod)}
 
     def live_members(self, key: Key) -> list[Pod]:
-        """The live members of a PodGroup, as the API shows them; none if its tree is unsound."""
+        """Return the live members of a PodGroup; none if its tree is invalid."""
         if not self.trees.is_valid(key):
             return []
         return [pod for pod in self._pods_by_group.get(key, ()) if is_alive(pod)]
 
     def count_placed(self, key: Key) -> int:
-        """How many live members of a PodGroup have a node and stay there."""
+        """Count the members of a PodGroup that have a node and do not terminate."""
         return sum(map(self.is_staying, self._pods_by_group.get(key, ())))
 
     def nodes_of(self, one: Entity) -> list[str]:
-        """The nodes of the live members of a group and of all below it."""
+        """Return the nodes of the live members of a group and of all groups below it."""
         return [
             p.occupied_node
             for leaf in one.leaves
@@ -103,7 +103,7 @@ def is_pending(pod: Pod) -> bool:
 def entity_differences(
     membership: GroupMembership, entity: Entity, *, versions: bool
 ) -> Iterator[str]:
-    """How an entity differs from what the objects say, and why it should not have been tried."""
+    """Yield how an entity differs from the objects, and why it should not have been tried."""
     if entity.group is None:
         mine = [p for p in membership.pods_without_group if p.metadata.key == entity.key]
         yield from _member_differences(
@@ -111,22 +111,22 @@ def entity_differences(
         )
     else:
         if entity.group.spec.parent_composite_pod_group_name:
-            yield "it was tried without the tree that it is in"
+            yield "it was tried without its tree"
         yield from _tree_differences(membership, entity, versions)
         if not _is_complete(membership, entity):
             yield _describe_incomplete(membership, entity)
     if any(member.pod.spec.scheduling_gates for member in entity.members):
-        yield "it was tried although a gate holds it back"
+        yield "it was tried although a member has a scheduling gate"
 
 
 def _tree_differences(membership: GroupMembership, one: Entity, versions: bool) -> Iterator[str]:
-    group = membership.group(one.key, is_composite=one.is_composite)
+    group = membership.group(one.ref)
     if group is None or one.group is None or group.spec != one.group.spec:
-        yield "its group is another one"
+        yield "its group differs from the object"
         return
     wanted = [child.metadata.key for child in membership.trees.children(group)]
     if [part.key for part in one.children] != wanted:
-        yield "other groups hang from it"
+        yield "its child groups differ from the objects"
         return
     mine = [pod for leaf in one.leaves for pod in membership.live_members(leaf.key)]
     others = [pod for pod in mine if not is_pending(pod)]
@@ -140,9 +140,9 @@ def _member_differences(
 ) -> Iterator[str]:
     found = {_version(member.pod, versions) for member in one.members}
     if found != {_version(pod, versions) for pod in waiting}:
-        yield "its pending members are others than those that wait"
+        yield "its pending members differ from the pending pods"
     if {pod.metadata.uid for pod in one.other_members} != {pod.metadata.uid for pod in others}:
-        yield "its other members are others than those that are there"
+        yield "its other members differ from the live pods"
 
 
 def _version(pod: Pod, exact: bool) -> tuple[str, str]:
@@ -150,15 +150,14 @@ def _version(pod: Pod, exact: bool) -> tuple[str, str]:
 
 
 def _is_complete(membership: GroupMembership, one: Entity) -> bool:
-    """Whether as many members are there, or groups with as many, as are needed."""
-    there = len(membership.live_members(one.key))
+    """Whether an entity has as many live members, or complete groups, as it needs."""
     if one.is_composite:
-        there = sum(_is_complete(membership, part) for part in one.children)
-    return there >= one.quorum
+        return sum(_is_complete(membership, child) for child in one.children) >= one.quorum
+    return len(membership.live_members(one.key)) >= one.quorum
 
 
 def _describe_incomplete(membership: GroupMembership, one: Entity) -> str:
     if one.is_composite:
-        return "it was tried although too few of its groups have the members that they need"
-    there = len(membership.live_members(one.key))
-    return f"it was tried although only {there} of {one.quorum} members are there"
+        return "it was tried although too few of its groups have enough members"
+    present = len(membership.live_members(one.key))
+    return f"it was tried although only {present} of {one.quorum} members exist"

@@ -1,7 +1,7 @@
-"""The meaning of a scheduling cycle, slow and obvious: one pod at a time over plain dicts.
+"""The oracle: a scheduling cycle that is slow and obvious, one pod at a time over plain dicts.
 
-`decide` must come to the same result with its arrays, views, heaps and headcounts. What is about
-other pods is in `oracle_peers.py`.
+`decide` must reach the same result with its arrays, cached scores, heaps and counts. Affinity and
+spread are in `oracle_peer_constraints.py`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Reasons = dict[str, int]
 
 @dataclass
 class OracleAnswer:
-    """Which pod goes where (nothing at all if the group fails), and why the others do not.
+    """The node of each pod (none if the group fails), and why the others have none.
 
-    A refused pod may be told what is true now, or what the first pod of its shape was told.
+    A refused pod may have the reasons of now, or those of the first refused pod of its shape.
     """
 
     bindings: dict[str, str]
@@ -51,13 +51,13 @@ def place(
     scheduled: int,
     within: dict[str, OracleNode] | None = None,
 ) -> OracleAnswer:
-    """Every pod that the entity needs, or none, on all nodes or on some."""
+    """Place all members that the entity needs, or none, on all nodes or on some."""
     members = sorted(
         entity.members,
         key=lambda m: (-m.pod.spec.priority, -m.attempts, m.timestamp, m.pod.metadata.name),
     )
     answer = OracleAnswer({})
-    told: dict[PodShape, Reasons] = {}
+    first_reasons: dict[PodShape, Reasons] = {}
     for done, member in enumerate(members):
         if scheduled + len(members) - done < entity.quorum:
             break
@@ -71,20 +71,20 @@ def place(
             scheduled += 1
         else:
             counts = dict(Counter(reason for refused in reasons.values() for reason in refused))
-            first = told.setdefault(member.shape, counts)
+            first = first_reasons.setdefault(member.shape, counts)
             answer.refusals[pod.metadata.name] = (counts, first)
     return answer if scheduled >= entity.quorum else OracleAnswer({}, answer.refusals)
 
 
 def choose(pod: Pod, names: list[str], cluster: OracleCluster) -> str:
-    """The best of several nodes, of equal ones the first by name."""
+    """Return the best of several nodes, of equal ones the first by name."""
     totals = scores(pod, names, cluster)
     return min(names, key=lambda name: (-totals[name], name))
 
 
 def scores(pod: Pod, names: list[str], cluster: OracleCluster) -> dict[str, int]:
     machines, settings = {name: cluster.nodes[name] for name in names}, cluster.settings
-    opinions = {
+    by_plugin = {
         "NodeResourcesFit": {n: allocation(pod, m, settings) for n, m in machines.items()},
         "NodeResourcesBalancedAllocation": {
             n: balanced_allocation(pod, m, settings) for n, m in machines.items()
@@ -96,13 +96,13 @@ def scores(pod: Pod, names: list[str], cluster: OracleCluster) -> dict[str, int]
         "InterPodAffinity": peers.affinity_scores(pod, machines, cluster),
     }
     return {
-        name: sum(settings.weight(opinion) * found[name] for opinion, found in opinions.items())
+        name: sum(settings.weight(plugin) * found[name] for plugin, found in by_plugin.items())
         for name in names
     }
 
 
 def refusals(pod: Pod, node: OracleNode, cluster: OracleCluster) -> list[str]:
-    """What the first filter that is asked and minds has to say, with and without the promised."""
+    """Return the reasons of the first filter that rejects, with or without nominated pods."""
     filters = {
         "NodeUnschedulable": reject_cordoned,
         "TaintToleration": reject_tainted,
@@ -112,17 +112,17 @@ def refusals(pod: Pod, node: OracleNode, cluster: OracleCluster) -> list[str]:
         "PodTopologySpread": peers.spread_refusal,
         "InterPodAffinity": peers.affinity_refusal,
     }
-    asked = [filters[name] for name in cluster.settings.filters()]
-    worlds = [(node, cluster)]
+    enabled = [filters[name] for name in cluster.settings.filters()]
+    variants = [(node, cluster)]
     if node.without_nominated and cluster.without_nominated:
-        worlds.append((node.without_nominated, cluster.without_nominated))
-    return next(filter(None, (refuses(pod, *one) for refuses in asked for one in worlds)), [])
+        variants.append((node.without_nominated, cluster.without_nominated))
+    return next(filter(None, (reject(pod, *one) for reject in enabled for one in variants)), [])
 
 
 def reject_cordoned(pod: Pod, node: OracleNode, cluster: OracleCluster) -> list[str]:
     cordon = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
-    minds = node.node.spec.unschedulable and not is_tolerated(cordon, pod.spec.tolerations)
-    return ["node(s) were unschedulable"] if minds else []
+    is_rejected = node.node.spec.unschedulable and not is_tolerated(cordon, pod.spec.tolerations)
+    return ["node(s) were unschedulable"] if is_rejected else []
 
 
 def reject_tainted(pod: Pod, node: OracleNode, cluster: OracleCluster) -> list[str]:
@@ -139,13 +139,13 @@ def reject_unmatched_affinity(pod: Pod, node: OracleNode, cluster: OracleCluster
 
 
 def added_affinity(settings: OracleSettings) -> NodeAffinity:
-    """The node affinity that all pods get."""
+    """Return the node affinity that the profile adds to all pods."""
     return convert(settings.plugin_args("NodeAffinity").get("addedAffinity", {}), NodeAffinity)
 
 
 def reject_port_conflicts(pod: Pod, node: OracleNode, cluster: OracleCluster) -> list[str]:
-    clashing = any(ports_conflict(mine, theirs) for mine in ports(pod) for theirs in node.ports())
-    return ["node(s) didn't have free ports for the requested pod ports"] if clashing else []
+    conflicts = any(ports_conflict(mine, theirs) for mine in ports(pod) for theirs in node.ports())
+    return ["node(s) didn't have free ports for the requested pod ports"] if conflicts else []
 
 
 def reject_insufficient(pod: Pod, node: OracleNode, cluster: OracleCluster) -> list[str]:
@@ -223,35 +223,35 @@ def ports_conflict(one: tuple[str, str, int], other: tuple[str, str, int]) -> bo
     return one[1:] == other[1:] and (len(addresses) == 1 or "0.0.0.0" in addresses)
 
 
-def is_scored(name: str, asked: Mapping[str, int], node: OracleNode) -> bool:
-    """Whether a resource counts: the node has it, and the pod asks for it if it is an odd one."""
+def is_scored(name: str, requests: Mapping[str, int], node: OracleNode) -> bool:
+    """Whether a resource is scored: the node has it, and the pod requests an extended resource."""
     ordinary = name in ("cpu", "memory", "ephemeral-storage")
-    odd = "/" in name or name.startswith("hugepages-")
-    return bool(node.allocatable.get(name)) and (ordinary or (odd and name in asked))
+    extended = "/" in name or name.startswith("hugepages-")
+    return bool(node.allocatable.get(name)) and (ordinary or (extended and name in requests))
 
 
 def allocation(pod: Pod, node: OracleNode, settings: OracleSettings) -> int:
-    """How full a node would be, and what that is worth."""
-    strategy, asked = settings.strategy(), {**pod_requests(pod), **nonzero_requests(pod)}
-    taken = {**node.requested, **node.nonzero_requested}
-    worths = []
+    """Score a node by the utilization that it would have."""
+    strategy, requests = settings.strategy(), {**pod_requests(pod), **nonzero_requests(pod)}
+    used = {**node.requested, **node.nonzero_requested}
+    scored = []
     for one in strategy.get("resources") or CPU_AND_MEMORY:
         name, weight = one["name"], one.get("weight") or 1
         if is_scored(name, pod_requests(pod), node):
-            total = taken.get(name, 0) + asked.get(name, 0)
-            worths.append((weight, strategy_score(strategy, total, node.allocatable[name])))
+            total = used.get(name, 0) + requests.get(name, 0)
+            scored.append((weight, strategy_score(strategy, total, node.allocatable[name])))
     if strategy["type"] != "RequestedToCapacityRatio":
-        weights = sum(weight for weight, _ in worths)
-        return sum(weight * one for weight, one in worths) // weights if weights else 0
-    worths = [(weight, one) for weight, one in worths if one]
-    weights = sum(weight for weight, _ in worths)
-    return floor(sum(w * one for w, one in worths) / weights + 0.5) if weights else 0
+        weights = sum(weight for weight, _ in scored)
+        return sum(weight * one for weight, one in scored) // weights if weights else 0
+    scored = [(weight, one) for weight, one in scored if one]
+    weights = sum(weight for weight, _ in scored)
+    return floor(sum(w * one for w, one in scored) / weights + 0.5) if weights else 0
 
 
-def strategy_score(strategy: dict[str, Any], taken: int, room: int) -> int:
+def strategy_score(strategy: dict[str, Any], requested: int, allocatable: int) -> int:
     if strategy["type"] == "LeastAllocated":
-        return max(room - taken, 0) * 100 // room
-    used = min(taken, room) * 100 // room
+        return max(allocatable - requested, 0) * 100 // allocatable
+    used = min(requested, allocatable) * 100 // allocatable
     if strategy["type"] == "MostAllocated":
         return used
     points = strategy["requestedToCapacityRatio"]["shape"]
@@ -267,14 +267,14 @@ def strategy_score(strategy: dict[str, Any], taken: int, room: int) -> int:
 
 
 def balanced_allocation(pod: Pod, node: OracleNode, settings: OracleSettings) -> int:
-    told = settings.plugin_args("NodeResourcesBalancedAllocation")
-    asked = {name: amount for name, amount in pod_requests(pod).items() if name != "pods"}
-    listed = [one["name"] for one in told.get("resources") or CPU_AND_MEMORY]
-    if not any(asked.get(name) for name in listed):
+    args = settings.plugin_args("NodeResourcesBalancedAllocation")
+    requests = {name: amount for name, amount in pod_requests(pod).items() if name != "pods"}
+    listed = [one["name"] for one in args.get("resources") or CPU_AND_MEMORY]
+    if not any(requests.get(name) for name in listed):
         return 0
-    names = [name for name in listed if is_scored(name, asked, node)]
+    names = [name for name in listed if is_scored(name, requests, node)]
     nothing: dict[str, int] = {}
-    return 50 + (50 + balance(node, names, asked) - balance(node, names, nothing)) // 2
+    return 50 + (50 + balance(node, names, requests) - balance(node, names, nothing)) // 2
 
 
 def balance(node: OracleNode, names: list[str], more: dict[str, int]) -> int:

@@ -1,4 +1,4 @@
-"""A decision held against the oracle's."""
+"""Compares a decision with that of the oracle."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from tests.scheduler.strategies import Situation
 def assert_matches_oracle(
     situation: Situation, policy: SchedulerPolicy, settings: OracleSettings
 ) -> None:
-    """What is decided by the policy is what comes of placing one pod at a time by the settings."""
+    """Assert that the decision equals placing one pod at a time with the oracle."""
     decision = decide(situation.entity, situation.cache().snapshot(), policy)
     members = [one for one in situation.running if one.group == key("g")]
-    living = sum(not one.metadata.deletion_timestamp for one in members)
-    scheduled = living if situation.entity.group else 0
-    world = situation.world()
-    world.settings = settings
-    answer = oracle.place(situation.entity, world, scheduled)
+    live = sum(not one.metadata.deletion_timestamp for one in members)
+    scheduled = live if situation.entity.group else 0
+    oracle_cluster = situation.oracle_cluster()
+    oracle_cluster.settings = settings
+    answer = oracle.place(situation.entity, oracle_cluster, scheduled)
     assert isinstance(decision, Placed | Waiting)
     bindings = decision.bindings if isinstance(decision, Placed) else ()
     if bindings and not answer.bindings:
-        # Placing one at a time is not enough here, but there is another way.
+        # Greedy placement fails here, but the search found a placement.
         assert scheduled + len(bindings) >= situation.entity.quorum
-        fresh = situation.world()
+        fresh = situation.oracle_cluster()
         fresh.settings = settings
         assert_bindings_allowed(bindings, situation.entity, fresh)
         return
     assert {name.name: node for name, _, node in bindings} == answer.bindings
-    left = decision.leftovers if isinstance(decision, Placed) else decision.pods
-    said = {one.pod.name: dict(one.refusal.counts) for one in left if one.refusal}
+    unplaced = decision.leftovers if isinstance(decision, Placed) else decision.pods
+    counts = {one.pod.name: dict(one.refusal.counts) for one in unplaced if one.refusal}
     for name, allowed in answer.refusals.items():
-        assert said[name] in allowed
+        assert counts[name] in allowed
 
 
 def assert_bindings_allowed(
     bindings: Iterable[Binding], entity: Entity, cluster: OracleCluster
 ) -> None:
-    """Every pod may be where it is put, one after the other."""
+    """Assert that the filters allow the bindings, one after the other."""
     pods = {member.pod.metadata.uid: member.pod for member in entity.members}
     for _, uid, node in bindings:
         machine = cluster.nodes[node]

@@ -1,4 +1,4 @@
-"""The cluster of the oracle: nodes with lists of pods on them."""
+"""The cluster of the oracle: nodes with lists of pods."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.scheduler.oracle_settings import OracleSettings
 
 @dataclass
 class OracleNode:
-    """A node and what is on it."""
+    """A node and its pods."""
 
     node: Node
     allocatable: dict[str, int]
     pods: list[Pod] = field(default_factory=list)
     requested: Counter[str] = field(default_factory=Counter)
     nonzero_requested: Counter[str] = field(default_factory=Counter)
-    #: The same without those who were only promised a place, if there are any.
+    #: The same node without nominated pods, if there are any.
     without_nominated: OracleNode | None = None
 
     @property
@@ -47,10 +47,10 @@ class OracleNode:
 
 @dataclass
 class OracleCluster:
-    """All nodes by name, the labels of namespaces, the selectors of services; how to place.
+    """All nodes by name, the labels of namespaces, the selectors of Services, the settings.
 
-    `bare` is the same without those who were only promised a place: whoever comes must be allowed
-    in both.
+    `without_nominated` is the same cluster without nominated pods: filters must allow a pod in
+    both.
     """
 
     nodes: dict[str, OracleNode]
@@ -59,14 +59,14 @@ class OracleCluster:
     settings: OracleSettings = field(default_factory=OracleSettings)
     without_nominated: OracleCluster | None = None
 
-    def with_alternative(self, bare: OracleCluster) -> OracleCluster:
-        """This world, which has some more pods than another that is kept along with it."""
-        self.without_nominated = bare
-        for name, machine in self.nodes.items():
-            machine.without_nominated = bare.nodes[name]
+    def with_alternative(self, without_nominated: OracleCluster) -> OracleCluster:
+        """Attach the same cluster without nominated pods."""
+        self.without_nominated = without_nominated
+        for name, node in self.nodes.items():
+            node.without_nominated = without_nominated.nodes[name]
         return self
 
     def assigned_pods(self) -> Iterator[tuple[OracleNode, Pod]]:
-        for machine in self.nodes.values():
-            for pod in machine.pods:
-                yield machine, pod
+        for node in self.nodes.values():
+            for pod in node.pods:
+                yield node, pod

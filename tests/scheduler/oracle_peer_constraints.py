@@ -1,4 +1,4 @@
-"""The part of the oracle that is about other pods: affinity both ways, and even spreading."""
+"""The part of the oracle about other pods: affinity, anti-affinity and topology spread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOSTNAME = "kubernetes.io/hostname"
 
 
 def extended_selector(selector: dict[str, Any] | None, pod: Pod, same: tuple[str, ...]) -> Any:
-    """A selector that also asks for some of the pod's own labels."""
+    """Extend a selector by `matchLabelKeys`."""
     if selector is None:
         return None
     labels = pod.metadata.labels
@@ -27,15 +27,17 @@ def extended_selector(selector: dict[str, Any] | None, pod: Pod, same: tuple[str
 
 
 def term_selects(term: PodAffinityTerm, owner: Pod, other: Pod, cluster: OracleCluster) -> bool:
-    """Whether the term of one pod is about another."""
-    space = other.metadata.namespace
+    """Whether the term of one pod selects another pod."""
+    namespace = other.metadata.namespace
     if not term.namespaces and term.namespace_selector is None:
-        here = space == owner.metadata.namespace
+        is_covered = namespace == owner.metadata.namespace
     else:
-        labels = cluster.namespaces.get(space, {})
-        here = space in term.namespaces or selector_matches(term.namespace_selector, labels)
+        labels = cluster.namespaces.get(namespace, {})
+        is_covered = namespace in term.namespaces or selector_matches(
+            term.namespace_selector, labels
+        )
     selector = extended_selector(term.label_selector, owner, term.match_label_keys)
-    return here and selector_matches(selector, other.metadata.labels)
+    return is_covered and selector_matches(selector, other.metadata.labels)
 
 
 def required(pod: Pod, *, anti: bool) -> tuple[PodAffinityTerm, ...]:
@@ -78,24 +80,24 @@ def affinity_refusal(pod: Pod, node: OracleNode, cluster: OracleCluster) -> list
 
 def meets_affinity(pod: Pod, node: OracleNode, cluster: OracleCluster) -> bool:
     terms = required(pod, anti=False)
-    friends = [
+    hosts = [
         host
         for host, other in cluster.assigned_pods()
         if all(term_selects(term, pod, other, cluster) for term in terms)
     ]
-    if all(any(shares_domain(t.topology_key, node, host) for host in friends) for t in terms):
+    if all(any(shares_domain(t.topology_key, node, host) for host in hosts) for t in terms):
         return True
-    anywhere = any(t.topology_key in host.labels for t in terms for host in friends)
-    alike = all(term_selects(term, pod, pod, cluster) for term in terms)
+    anywhere = any(t.topology_key in host.labels for t in terms for host in hosts)
+    selects_itself = all(term_selects(term, pod, pod, cluster) for term in terms)
     labelled = all(term.topology_key in node.labels for term in terms)
-    return not anywhere and alike and labelled
+    return not anywhere and selects_itself and labelled
 
 
 def affinity_scores(
     pod: Pod, nodes: dict[str, OracleNode], cluster: OracleCluster
 ) -> dict[str, int]:
-    told = cluster.settings.plugin_args("InterPodAffinity")
-    if told.get("ignorePreferredTermsOfExistingPods") and not preferred(pod):
+    args = cluster.settings.plugin_args("InterPodAffinity")
+    if args.get("ignorePreferredTermsOfExistingPods") and not preferred(pod):
         return dict.fromkeys(nodes, 0)
     raw = {name: preferred_affinity_score(pod, machine, cluster) for name, machine in nodes.items()}
     least, most = min(raw.values()), max(raw.values())
@@ -116,8 +118,7 @@ def preferred_affinity_score(pod: Pod, node: OracleNode, cluster: OracleCluster)
             ):
                 total += weight
         hard = [(near_weight, term) for term in required(other, anti=False)]
-        theirs = [*preferred(other), *hard]
-        for weight, term in theirs:
+        for weight, term in [*preferred(other), *hard]:
             if term_selects(term, other, pod, cluster) and shares_domain(
                 term.topology_key, node, host
             ):
@@ -143,31 +144,31 @@ def matching(one: TopologySpreadConstraint, pod: Pod, node: OracleNode) -> int:
 
 
 def constraints(pod: Pod, cluster: OracleCluster, *, hard: bool) -> list[TopologySpreadConstraint]:
-    wanted = "DoNotSchedule" if hard else "ScheduleAnyway"
+    action = "DoNotSchedule" if hard else "ScheduleAnyway"
     own = pod.spec.topology_spread_constraints or defaults(pod, cluster)
-    return [one for one in own if one.when_unsatisfiable == wanted]
+    return [one for one in own if one.when_unsatisfiable == action]
 
 
 def defaults(pod: Pod, cluster: OracleCluster) -> list[TopologySpreadConstraint]:
-    chosen: dict[str, str] = {}
-    for space, selector in cluster.services:
-        mine = space == pod.metadata.namespace and selector
-        if mine and selector.items() <= pod.metadata.labels.items():
-            chosen |= selector
-    if not chosen:
+    merged: dict[str, str] = {}
+    for namespace, selector in cluster.services:
+        is_ours = namespace == pod.metadata.namespace and selector
+        if is_ours and selector.items() <= pod.metadata.labels.items():
+            merged |= selector
+    if not merged:
         return []
     return [
-        replace(one, label_selector={"matchLabels": chosen}) for one in default_constraints(cluster)
+        replace(one, label_selector={"matchLabels": merged}) for one in default_constraints(cluster)
     ]
 
 
 def default_constraints(cluster: OracleCluster) -> list[TopologySpreadConstraint]:
-    """How pods are spread that do not say how."""
-    told = cluster.settings.plugin_args("PodTopologySpread")
-    if told.get("defaultingType") == "List":
-        return convert(told.get("defaultConstraints", []), list[TopologySpreadConstraint])
-    usual = ((HOSTNAME, 3), ("topology.kubernetes.io/zone", 5))
-    return [TopologySpreadConstraint(key, "ScheduleAnyway", skew) for key, skew in usual]
+    """Return the default spread constraints of the profile."""
+    args = cluster.settings.plugin_args("PodTopologySpread")
+    if args.get("defaultingType") == "List":
+        return convert(args.get("defaultConstraints", []), list[TopologySpreadConstraint])
+    system = ((HOSTNAME, 3), ("topology.kubernetes.io/zone", 5))
+    return [TopologySpreadConstraint(key, "ScheduleAnyway", skew) for key, skew in system]
 
 
 def spread_refusal(pod: Pod, node: OracleNode, cluster: OracleCluster) -> list[str]:

@@ -1,4 +1,4 @@
-"""How pods are to be placed, as the oracle reads it: straight from a profile of the file."""
+"""The scheduler settings as the oracle reads them, straight from a profile of the file."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ CPU_AND_MEMORY: list[dict[str, Any]] = [
 
 @dataclass
 class OracleSettings:
-    """One profile, as it stands in the file."""
+    """One profile of the configuration file."""
 
     profile: dict[str, Any] = field(default_factory=dict)
 
     def filters(self) -> list[str]:
-        """The filters that are asked, in order: what is taken away and named again comes last."""
-        gone, again = self._names("multiPoint", "disabled"), self._names("multiPoint", "enabled")
-        usual = [name for name in FILTERS if name not in gone]
-        back = [name for name in again if name in gone and name in FILTERS]
-        off = self._names("filter", "disabled")
-        return [name for name in (*usual, *back) if name not in off]
+        """Return the filters in order; a filter that is disabled and enabled again comes last."""
+        disabled = self._names("multiPoint", "disabled")
+        default = [name for name in FILTERS if name not in disabled]
+        enabled = self._names("multiPoint", "enabled")
+        restored = [name for name in enabled if name in disabled and name in FILTERS]
+        without = self._names("filter", "disabled")
+        return [name for name in (*default, *restored) if name not in without]
 
     def weight(self, name: str) -> int:
-        """What an opinion weighs, nothing if it is not asked."""
+        """Return the weight of a score; 0 if it is disabled."""
         plugins = self.profile.get("plugins", {})
         for point in ("score", "multiPoint"):
             for one in plugins.get(point, {}).get("enabled", []):
@@ -45,15 +46,15 @@ class OracleSettings:
         return WEIGHTS[name]
 
     def plugin_args(self, name: str) -> dict[str, Any]:
-        """What a plugin is told."""
+        """Return the arguments of a plugin."""
         configs = self.profile.get("pluginConfig", [])
         found: dict[str, Any] = next((one["args"] for one in configs if one["name"] == name), {})
         return found
 
     def strategy(self) -> dict[str, Any]:
-        """How full nodes should be."""
-        usual = {"type": "LeastAllocated"}
-        found: dict[str, Any] = self.plugin_args("NodeResourcesFit").get("scoringStrategy", usual)
+        """Return the scoring strategy of NodeResourcesFit."""
+        default = {"type": "LeastAllocated"}
+        found: dict[str, Any] = self.plugin_args("NodeResourcesFit").get("scoringStrategy", default)
         return found
 
     def _names(self, point: str, what: str) -> list[str]:

@@ -1,6 +1,6 @@
 """Small tight clusters with a group of differing members, by family and seed.
 
-Each is so small that everything can be tried out, and so tight that often nothing fits.
+Each is so small that every assignment can be tried, and so tight that often nothing fits.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class PlacementInstance:
     def snapshot(self) -> Snapshot:
         return cluster(self.nodes, self.running).snapshot()
 
-    def world(self) -> OracleCluster:
+    def oracle_cluster(self) -> OracleCluster:
         return oracle.build_cluster(self.nodes, self.running)
 
 
-#: What a family adds to the pods of one sort.
+#: What a family adds to the pods of one kind.
 Trait = Callable[[Random, str], dict[str, Any]]
 
 
@@ -78,10 +78,10 @@ def near(draw: Random, app: str) -> dict[str, Any]:
     return {"affinity": Affinity(pod_affinity=PodAffinity(tuple(terms)))} if terms else {}
 
 
-def even(draw: Random, app: str) -> dict[str, Any]:
-    wanted = draw.choice([app, app, draw.choice(APPS)])
+def spread(draw: Random, app: str) -> dict[str, Any]:
+    selected = draw.choice([app, app, draw.choice(APPS)])
     constraint = TopologySpreadConstraint(
-        draw.choice([HOST, RACK]), "DoNotSchedule", draw.choice([1, 1, 2]), selector(wanted),
+        draw.choice([HOST, RACK]), "DoNotSchedule", draw.choice([1, 1, 2]), selector(selected),
         draw.choice([1, 1, 3]), draw.choice(["Honor", "Ignore"]), draw.choice(["Honor", "Ignore"]),
     )  # fmt: skip
     return {"spreads": (constraint,) * draw.choice([0, 1, 1])}
@@ -100,7 +100,7 @@ def places(draw: Random, app: str) -> dict[str, Any]:
 
 def mixture(draw: Random, app: str) -> dict[str, Any]:
     traits = dict[str, Any]()
-    for trait in draw.sample([apart, near, even, places], 2):
+    for trait in draw.sample([apart, near, spread, places], 2):
         for name, value in trait(draw, app).items():
             if name == "affinity" and "affinity" in traits:
                 value = replace(traits["affinity"], pod_affinity=value.pod_affinity)
@@ -113,14 +113,14 @@ FAMILIES: Mapping[str, Trait] = {
     "places": places,
     "apart": apart,
     "near": near,
-    "even": even,
+    "even": spread,
     "topology": plain,
     "mixture": mixture,
 }
 
 
 def build_instance(family: str, seed: int) -> PlacementInstance:
-    """The same for the same family and seed."""
+    """Build the instance of a family and seed; always the same one."""
     draw = Random(f"{family} {seed}")
     trait = FAMILIES[family]
     racks = "ab" if draw.random() < 0.7 else "abc"
@@ -129,8 +129,8 @@ def build_instance(family: str, seed: int) -> PlacementInstance:
         _pod(draw, f"r{i}", trait, on=draw.choice(nodes).metadata.name)
         for i in range(draw.choice([0, 0, 1, 2, 3]))
     ]
-    sorts = [_pod(draw, f"m{i}", trait) for i in range(draw.randint(2, 4))]
-    chosen = [draw.choice(sorts) for _ in range(draw.randint(3, 7))]
+    kinds = [_pod(draw, f"m{i}", trait) for i in range(draw.randint(2, 4))]
+    chosen = [draw.choice(kinds) for _ in range(draw.randint(3, 7))]
     pods = [
         pod_like(one, f"{one.metadata.name}-{i}", uid=f"uid-{i}") for i, one in enumerate(chosen)
     ]
@@ -143,7 +143,7 @@ def build_instance(family: str, seed: int) -> PlacementInstance:
 
 
 def build_plain_instance(seed: int) -> PlacementInstance:
-    """A group of equal members that mind nobody; some must be in one rack."""
+    """Build a group of equal members without peer constraints; some must be in one rack."""
     draw = Random(f"plain {seed}")
     nodes = [_node(draw, i, "ab", "places") for i in range(draw.randint(1, 5))]
     one = _pod(draw, "m", places if draw.random() < 0.5 else plain)
@@ -165,15 +165,17 @@ def _node(draw: Random, number: int, racks: str, family: str) -> Node:
     tainted = family in ("places", "mixture") and draw.random() < 0.3
     return node(
         name, labels, taints=(DEDICATED,) if tainted else (), cpu=str(draw.randint(2, 6)),
-        memory=f"{draw.randint(2, 6)}Gi", room={"gpu.com/one": draw.choice([0, 1, 2])},
+        memory=f"{draw.randint(2, 6)}Gi", allocatable={"gpu.com/one": draw.choice([0, 1, 2])},
     )  # fmt: skip
 
 
 def _pod(draw: Random, name: str, trait: Trait, on: str = "") -> Pod:
     app = draw.choice(APPS)
-    asks = {"cpu": f"{draw.choice([500, 1000, 1500, 2000, 3000])}m"}
+    requests = {"cpu": f"{draw.choice([500, 1000, 1500, 2000, 3000])}m"}
     if draw.random() < 0.6:
-        asks["memory"] = f"{draw.choice([512, 1024, 1536, 3072])}Mi"
+        requests["memory"] = f"{draw.choice([512, 1024, 1536, 3072])}Mi"
     if draw.random() < 0.2:
-        asks["gpu.com/one"] = "1"
-    return pod(name, "" if on else "g", on=on, labels={"app": app}, asks=asks, **trait(draw, app))
+        requests["gpu.com/one"] = "1"
+    return pod(
+        name, "" if on else "g", on=on, labels={"app": app}, requests=requests, **trait(draw, app)
+    )

@@ -1,4 +1,4 @@
-"""Whether pods may be where they are put, all together, and whether that is enough of them."""
+"""Verifies a set of bindings: the filters allow them together, and they meet the quorum."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from tests.scheduler.oracle_cluster import OracleCluster, OracleNode
 def placement_violations(
     entity: Entity, cluster: OracleCluster, bindings: Iterable[Binding]
 ) -> Iterator[str]:
-    """There is an order in which each pod may take its node, those before it being there."""
+    """Find an order in which the filters allow every binding after the previous ones."""
     pods = {member.pod.metadata.uid: member.pod for member in entity.members}
-    left = list(bindings)
-    while left:
-        reasons = {uid: _reasons(cluster, pods, uid, node) for _, uid, node in left}
-        ready = next((one for one in left if not reasons[one.uid]), None)
-        if ready is None:
-            key, uid, node = left[0]
+    remaining = list(bindings)
+    while remaining:
+        reasons = {uid: _reasons(cluster, pods, uid, node=node) for _, uid, node in remaining}
+        allowed = next((one for one in remaining if not reasons[one.uid]), None)
+        if allowed is None:
+            key, uid, node = remaining[0]
             yield f"{key} may not be on {node}: {', '.join(reasons[uid])}"
             return
-        cluster.nodes[ready.node].add(pods[ready.uid])
-        left.remove(ready)
+        cluster.nodes[allowed.node].add(pods[allowed.uid])
+        remaining.remove(allowed)
 
 
-def _reasons(cluster: OracleCluster, pods: Mapping[str, Pod], uid: str, node: str) -> list[str]:
+def _reasons(cluster: OracleCluster, pods: Mapping[str, Pod], uid: str, *, node: str) -> list[str]:
     if uid not in pods:
-        return ["it is no member that waits"]
-    machine = cluster.nodes.get(node)
-    return ["no such node"] if machine is None else oracle.refusals(pods[uid], machine, cluster)
+        return ["not a pending member"]
+    found = cluster.nodes.get(node)
+    return ["no such node"] if found is None else oracle.refusals(pods[uid], found, cluster)
 
 
 def quorum_violations(
     membership: GroupMembership, entity: Entity, bindings: Iterable[Binding]
 ) -> Iterator[str]:
-    """Wherever somebody gets a node, his group has enough members, and so has all above it."""
-    homes = {uid for _, uid, _ in bindings}
-    new = Counter(m.pod.group for m in entity.members if m.pod.metadata.uid in homes)
-    if not homes:
-        yield "nobody would have a node"
+    """Check that every group with a new binding, and every group above it, meets its quorum."""
+    bound = {uid for _, uid, _ in bindings}
+    new = Counter(m.pod.group for m in entity.members if m.pod.metadata.uid in bound)
+    if not bound:
+        yield "no pod would have a node"
     yield from _group_quorum_violations(membership, entity, new)
 
 
@@ -55,77 +55,76 @@ def _group_quorum_violations(
     if one.group is None or not any(new.get(leaf.key) for leaf in one.leaves):
         return
     if one.is_composite:
-        there = sum(_meets_quorum(membership, part, new) for part in one.children)
-        if there < one.quorum:
-            yield f"only {there} of {one.quorum} groups of {one.key} would have what they need"
-        for part in one.children:
-            yield from _group_quorum_violations(membership, part, new)
-    elif (there := membership.count_placed(one.key) + new.get(one.key, 0)) < one.quorum:
-        yield f"only {there} of {one.quorum} would have a node"
+        complete = sum(_meets_quorum(membership, child, new) for child in one.children)
+        if complete < one.quorum:
+            yield f"only {complete} of {one.quorum} groups of {one.key} would have enough members"
+        for child in one.children:
+            yield from _group_quorum_violations(membership, child, new)
+    elif (placed := membership.count_placed(one.key) + new.get(one.key, 0)) < one.quorum:
+        yield f"only {placed} of {one.quorum} would have a node"
 
 
 def _meets_quorum(membership: GroupMembership, one: Entity, new: Mapping[Key | None, int]) -> bool:
     if one.is_composite:
-        return sum(_meets_quorum(membership, part, new) for part in one.children) >= one.quorum
+        return sum(_meets_quorum(membership, child, new) for child in one.children) >= one.quorum
     return membership.count_placed(one.key) + new.get(one.key, 0) >= one.quorum
 
 
 def topology_violations(
     membership: GroupMembership, nodes: Iterable[Node], entity: Entity, bindings: Iterable[Binding]
 ) -> Iterator[str]:
-    """Every group that names a topology has all its pods in one domain of it."""
+    """Check that every group with a topology constraint has all its pods in one domain."""
     labels = {node.metadata.name: node.metadata.labels for node in nodes}
-    homes = {uid: node for _, uid, node in bindings}
+    node_by_uid = {uid: node for _, uid, node in bindings}
     for one in entity.groups:
         uids = [member.pod.metadata.uid for member in one.members]
-        new = [homes[uid] for uid in uids if uid in homes]
+        new = [node_by_uid[uid] for uid in uids if uid in node_by_uid]
         if one.topology_key and new:
-            hosts = [*new, *membership.nodes_of(one)]
-            domains = {labels.get(host, {}).get(one.topology_key) for host in hosts}
+            names = [*new, *membership.nodes_of(one)]
+            domains = {labels.get(name, {}).get(one.topology_key) for name in names}
             if len(domains) > 1 or None in domains:
                 yield "it would not be in one domain"
 
 
 def possible_domains(membership: GroupMembership, nodes: Iterable[Node], one: Entity) -> list[str]:
-    """The domains that all members of a group could be in."""
+    """Return the domains that all members of a group could be in."""
     labels = {node.metadata.name: node.metadata.labels for node in nodes}
-    homes = {labels.get(host, {}).get(one.topology_key) for host in membership.nodes_of(one)}
+    occupied = {labels.get(name, {}).get(one.topology_key) for name in membership.nodes_of(one)}
     values = {found[one.topology_key] for found in labels.values() if one.topology_key in found}
-    return sorted(value for value in values if not homes or value in homes)
+    return sorted(value for value in values if not occupied or value in occupied)
 
 
 def spans_domains(membership: GroupMembership, nodes: Iterable[Node], one: Entity) -> bool:
-    """Whether the members of a group that have nodes are not in one domain."""
+    """Whether the placed members of a group are not all in one domain."""
     labels = {node.metadata.name: node.metadata.labels for node in nodes}
-    homes = {labels.get(host, {}).get(one.topology_key) for host in membership.nodes_of(one)}
-    return bool(one.topology_key) and (len(homes) > 1 or None in homes)
+    occupied = {labels.get(name, {}).get(one.topology_key) for name in membership.nodes_of(one)}
+    return bool(one.topology_key) and (len(occupied) > 1 or None in occupied)
 
 
 def copy_cluster(cluster: OracleCluster) -> OracleCluster:
-    """The same world, to try something out in."""
-    machines = {
+    """Copy a cluster of the oracle, to try placements on it."""
+    nodes = {
         name: OracleNode(
             m.node, m.allocatable, list(m.pods), Counter(m.requested), Counter(m.nonzero_requested)
         )
         for name, m in cluster.nodes.items()
     }
-    twin = OracleCluster(machines, cluster.namespaces, cluster.services, cluster.settings)
-    return (
-        twin.with_alternative(copy_cluster(cluster.without_nominated))
-        if cluster.without_nominated
-        else twin
-    )
+    copied = OracleCluster(nodes, cluster.namespaces, cluster.services, cluster.settings)
+    if cluster.without_nominated:
+        copied.with_alternative(copy_cluster(cluster.without_nominated))
+    return copied
 
 
 def place_minimums(
     membership: GroupMembership, one: Entity, cluster: OracleCluster, inside: set[str]
 ) -> bool | None:
-    """Place what each group needs, one after the other; whether all of them get it, and anybody
-    something. None: all have what they need without.
+    """Place the minimum of each group, one after the other; return whether all succeed.
+
+    None: all groups have their minimum already.
     """
     if not one.is_composite:
         return _place_group_minimum(membership, one, cluster, inside)
-    found = [place_minimums(membership, part, cluster, inside) for part in one.children]
+    found = [place_minimums(membership, child, cluster, inside) for child in one.children]
     if not found or False in found:
         return False
     return True if True in found else None
@@ -137,9 +136,9 @@ def _place_group_minimum(
     before = membership.count_placed(one.key)
     if before >= one.quorum:
         return None
-    draft = copy_cluster(cluster)
-    within = {name: machine for name, machine in draft.nodes.items() if name in inside}
-    answer = oracle.place(one, draft, before, within)
+    copied = copy_cluster(cluster)
+    within = {name: node for name, node in copied.nodes.items() if name in inside}
+    answer = oracle.place(one, copied, before, within)
     pods = {member.pod.metadata.name: member.pod for member in one.members}
     for name, node in list(answer.bindings.items())[: one.quorum - before]:
         cluster.nodes[node].add(pods[name])

@@ -1,6 +1,6 @@
-"""The smallest shell: queue, cache and cycle in one thread, every binding succeeds at once.
+"""A minimal scheduler: queue, cache and cycle in one thread, where every binding succeeds at once.
 
-Lets a test tell a story in virtual time: who comes, what happens, who is bound where.
+A test adds and deletes objects in virtual time and reads which pods are bound where.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from tests.scheduler.builders import key, pod_like
 
 
 class SchedulerLoop:
-    """A cluster that is scheduled whenever something happens."""
+    """A cluster that is scheduled after every change."""
 
-    def __init__(self, *things: Node | Pod | PodGroup) -> None:
+    def __init__(self, *objects: Node | Pod | PodGroup) -> None:
         self.queue, self.cache = SchedulingQueue(), SchedulerCache()
         self.now = 0.0
         self.bound: dict[str, str] = {}
-        self.said: dict[str, str] = {}
+        self.messages: dict[str, str] = {}
         self.attempts = 0
         self._pods: dict[Key, Pod] = {}
-        self.add(*things)
+        self.add(*objects)
 
-    def add(self, *things: Node | Pod | PodGroup) -> None:
-        """These come or change, together."""
-        for thing in things:
-            match thing:
+    def add(self, *objects: Node | Pod | PodGroup) -> None:
+        """Add or change objects at once."""
+        for one in objects:
+            match one:
                 case Node():
-                    self._wake_waiting(self.cache.update_node(thing.metadata.name, thing))
+                    self._wake_waiting(self.cache.update_node(one.metadata.name, one))
                 case PodGroup():
-                    self.cache.update_group(group_ref(thing), thing)
-                    self.queue.observe_group(thing, self.now)
+                    self.cache.update_group(group_ref(one), one)
+                    self.queue.observe_group(one, self.now)
                 case Pod():
-                    self._observe(thing)
+                    self._observe(one)
         self._run()
 
     def delete(self, *names: str) -> None:
-        """These pods are deleted."""
+        """Delete pods."""
         for name in names:
             del self._pods[key(name)]
             self.bound.pop(name, None)
@@ -54,13 +54,13 @@ class SchedulerLoop:
         self._run()
 
     def advance(self, seconds: float) -> None:
-        """Time goes by."""
+        """Advance the time."""
         self.now += seconds
         self._run()
 
     def waiting(self) -> dict[str, str]:
-        """Who is not even tried, and why."""
-        held = self.queue.held_back_entities()
+        """Return the entities that are not tried, and why."""
+        held = self.queue.list_held_back()
         return {place.key.name: describe_unready(place.unready) for place in held if place.unready}
 
     def _observe(self, one: Pod) -> None:
@@ -84,8 +84,8 @@ class SchedulerLoop:
     def _attempt(self, entity: Entity) -> None:
         decision = decide(entity, self.cache.snapshot(), DEFAULT_POLICY)
         explanation = explain(decision)
-        self.said[entity.key.name] = explanation.message
-        self.said.update({sentence.pod.name: sentence.message for sentence in explanation.pods})
+        self.messages[entity.key.name] = explanation.message
+        self.messages.update({one.pod.name: one.message for one in explanation.pods})
         if isinstance(decision, Placed):
             self._wake_waiting(*self.cache.assume(decision.bindings))
         self.queue.done(entity, decision, self.now)

@@ -1,4 +1,4 @@
-"""Small clusters of every sort, for properties."""
+"""Small clusters of every kind, for property tests."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def nodes(draw: st.DrawFn, name: str) -> Node:
         images=draw(st.sampled_from(IMAGES)),
         taints=tuple(draw(st.lists(st.sampled_from(TAINTS), max_size=2))),
         cordoned=draw(st.integers(0, 5)) == 0,
-        room=draw(st.sampled_from(CAPACITIES)),
+        allocatable=draw(st.sampled_from(CAPACITIES)),
     )
 
 
@@ -163,21 +163,21 @@ def nodes(draw: st.DrawFn, name: str) -> Node:
 def pods(
     draw: st.DrawFn, name: str, group: str = "", on: str = "", *, constraints: bool = False
 ) -> Pod:
-    """A pod of any sort; with `peers` it may ask something of others, and be leaving."""
-    wish = node_affinities.map(Affinity)
+    """A pod of any kind; with `constraints` it may have peer constraints and be terminating."""
+    node_affinity = node_affinities.map(Affinity)
     return pod(
         name,
         group,
         on=on,
         deleting=bool(on) and constraints and draw(st.integers(0, 4)) == 0,
         labels=draw(st.sampled_from(POD_LABELS)),
-        affinity=draw(st.one_of(st.none(), affinities if constraints else wish)),
+        affinity=draw(st.one_of(st.none(), affinities if constraints else node_affinity)),
         spreads=tuple(draw(st.lists(spread_constraints, max_size=2))) if constraints else (),
         ports=tuple(draw(st.lists(st.sampled_from(PORTS), max_size=1))),
         image=draw(st.sampled_from(["", "web", "web:1"])),
         selector=draw(st.sampled_from(SELECTORS)),
         tolerations=tuple(draw(st.lists(st.sampled_from(TOLERATIONS), max_size=2))),
-        asks=draw(st.sampled_from(REQUESTS)),
+        requests=draw(st.sampled_from(REQUESTS)),
     )
 
 
@@ -189,7 +189,7 @@ class Situation:
     running: list[Pod]
     entity: Entity
     namespaces: dict[str, dict[str, str]]
-    #: The selectors of the services of the default namespace.
+    #: The selectors of the Services of the default namespace.
     services: list[dict[str, str]]
 
     def cache(self) -> SchedulerCache:
@@ -200,16 +200,16 @@ class Situation:
             cache.update_service(key(f"s{i}"), selector)
         return cache
 
-    def world(self) -> OracleCluster:
-        world = oracle.build_cluster(self.nodes, self.running)
-        world.namespaces = self.namespaces
-        world.services = [(NAMESPACE, selector) for selector in self.services]
-        return world
+    def oracle_cluster(self) -> OracleCluster:
+        found = oracle.build_cluster(self.nodes, self.running)
+        found.namespaces = self.namespaces
+        found.services = [(NAMESPACE, selector) for selector in self.services]
+        return found
 
 
 @st.composite
 def situations(draw: st.DrawFn, *, constraints: bool = True) -> Situation:
-    """Nodes with pods on them (also pods on nodes that are not there), and somebody new."""
+    """Nodes with pods on them (also pods on unknown nodes), and an entity to place."""
     constraints = constraints and draw(st.booleans())
     names = draw(st.lists(st.sampled_from(NODE_NAMES), unique=True))
     running = [
@@ -238,6 +238,6 @@ def situations(draw: st.DrawFn, *, constraints: bool = True) -> Situation:
             [entity(group, repeated), alone(draw(pods("solo", constraints=constraints)))]
         )
     )
-    spaces = draw(st.sampled_from([{}, {"default": {"team": "a"}, "other": {}}]))
+    namespaces = draw(st.sampled_from([{}, {"default": {"team": "a"}, "other": {}}]))
     services = draw(st.sampled_from([[], [], [{"app": "web"}], [{"app": "web"}, {"tier": "a"}]]))
-    return Situation([draw(nodes(name)) for name in names], running, one, spaces, services)
+    return Situation([draw(nodes(name)) for name in names], running, one, namespaces, services)

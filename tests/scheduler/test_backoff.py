@@ -1,4 +1,4 @@
-"""How long what was refused is left alone."""
+"""Back-off: how long a rejected entity waits."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def test_back_off_doubles_up_to_a_limit_that_grows_with_the_group(
     assert DEFAULT_BACKOFF.delay_after(failures, pods) == pytest.approx(seconds)
 
 
-def test_both_ends_can_be_set() -> None:
+def test_initial_and_maximum_back_off_can_be_set() -> None:
     assert [BackOff(2, 5).delay_after(n, 1) for n in (1, 2, 3)] == [2, 4, 5]
 
 
-def test_without_pauses_only_patience_is_left() -> None:
+def test_without_back_off_only_the_maximum_unschedulable_time_applies() -> None:
     assert BackOff(1, 0).delay_after(9, 4) == MAX_UNSCHEDULABLE_SECONDS

@@ -1,4 +1,4 @@
-"""What makes an entity impossible whatever the cluster looks like."""
+"""Entities that no cluster can place are rejected before placement."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def with_resource_claim(one: Pod) -> Pod:
     return replace(one, spec=replace(one.spec, resource_claims=(PodResourceClaim("c"),)))
 
 
-def test_an_ordinary_group_meets_no_objection() -> None:
+def test_an_ordinary_group_is_not_rejected() -> None:
     assert validate_entity(entity(gang("g", 2), [pod("a", "g"), pod("b", "g")])) is None
     assert validate_entity(alone(pod("a", priority=7, preemption="Never"))) is None
     assert (
@@ -63,13 +63,15 @@ def test_an_ordinary_group_meets_no_objection() -> None:
         ),
     ],
 )
-def test_unequal_members_are_an_error_in_the_words_of_kubernetes(one: Entity, message: str) -> None:
+def test_unequal_members_are_rejected_with_the_messages_of_kubernetes(
+    one: Entity, message: str
+) -> None:
     found = rejection_of(one)
     assert (found.reason, found.message, found.group) == (SCHEDULER_ERROR, message, key("g"))
     assert found.cure
 
 
-def test_members_that_have_a_node_already_must_agree_too() -> None:
+def test_members_with_a_node_must_agree_with_their_group() -> None:
     elsewhere = pod("b", "g", scheduler="other", on="n")
     found = rejection_of(entity(gang("g", 2), [pod("a", "g")], [elsewhere]))
     assert found.message.endswith('got: "other" and "default-scheduler"')
@@ -80,21 +82,21 @@ def test_members_that_have_a_node_already_must_agree_too() -> None:
     [
         (
             alone(with_resource_claim(pod("a"))),
-            "pod asks for resource claims, which is not supported yet",
+            "pod uses resource claims, which are not supported yet",
         ),
         (
             entity(gang("g", 1), [pod("a", "g"), with_resource_claim(pod("b", "g"))]),
-            "pod asks for resource claims, which is not supported yet",
+            "pod uses resource claims, which are not supported yet",
         ),
     ],
 )
-def test_what_is_not_supported_is_refused_and_never_ignored(one: Entity, message: str) -> None:
+def test_an_unsupported_feature_is_rejected_and_never_ignored(one: Entity, message: str) -> None:
     found = rejection_of(one)
     assert (found.reason, found.message) == (UNSCHEDULABLE, message)
     assert [refused.pod for refused in found.pods] == [m.pod.metadata.key for m in one.members]
 
 
-def test_only_an_edit_of_the_objects_wakes_it() -> None:
+def test_only_entity_events_wake_an_impossible_entity() -> None:
     found = rejection_of(alone(with_resource_claim(pod("a"))))
     assert found.wakes_on == {
         ClusterEvent.GROUP_CHANGED,
@@ -103,20 +105,22 @@ def test_only_an_edit_of_the_objects_wakes_it() -> None:
     }
 
 
-Sort = tuple[str, int, str, bool]
-SORTS: list[Sort] = [*product(("a", "b"), (0, 5), ("Never", "PreemptLowerPriority"), (False, True))]
+MemberFields = tuple[str, int, str, bool]
+MEMBER_FIELDS: list[MemberFields] = [
+    *product(("a", "b"), (0, 5), ("Never", "PreemptLowerPriority"), (False, True))
+]
 
 
-def pod_of_sort(name: str, sort: Sort) -> Pod:
-    scheduler, priority, policy, claims = sort
+def pod_with_fields(name: str, fields: MemberFields) -> Pod:
+    scheduler, priority, policy, claims = fields
     one = pod(name, "g", scheduler=scheduler, priority=priority, preemption=policy)
     return with_resource_claim(one) if claims else one
 
 
 @pytest.mark.parametrize("own", [gang("g", 1), gang("g", 1, priority=5)])
-def test_whatever_a_row_objects_to_is_objected_to(own: PodGroup) -> None:
-    for one, other in product(SORTS, SORTS):
-        pods = [pod_of_sort("x", one), pod_of_sort("y", other)]
+def test_the_consistency_check_covers_every_entity_check(own: PodGroup) -> None:
+    for one, other in product(MEMBER_FIELDS, MEMBER_FIELDS):
+        pods = [pod_with_fields("x", one), pod_with_fields("y", other)]
         group, specs = entity(own, pods), [each.spec for each in pods]
-        objects = any(row(group, specs) for row in GROUP_CHECKS)
-        assert (validate_entity(group) is not None) == objects
+        is_rejected = any(check(group, specs) for check in GROUP_CHECKS)
+        assert (validate_entity(group) is not None) == is_rejected

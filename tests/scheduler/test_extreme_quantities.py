@@ -1,4 +1,4 @@
-"""Amounts that no machine has: whoever asks for them waits, and nobody else minds."""
+"""Amounts that no node has: such pods wait, and other pods are not affected."""
 
 from __future__ import annotations
 
@@ -21,49 +21,51 @@ HUGE: list[Amounts] = [
     {GPU: "1e19"},
     {GPU: str(2**63 - 1)},
 ]
-#: More than arrays of integers can add up.
+#: So many that the sum of their requests exceeds 64-bit integers.
 MANY = 200
 
 
-@pytest.mark.parametrize("asks", HUGE, ids=str)
+@pytest.mark.parametrize("requests", HUGE, ids=str)
 @pytest.mark.parametrize("members", [1, 2])
-def test_what_asks_for_more_than_there_is_waits_and_says_for_what(
-    asks: Amounts, members: int
+def test_an_unsatisfiable_request_waits_and_names_the_resource(
+    requests: Amounts, members: int
 ) -> None:
-    busy = pod("busy", on="n", cpu="1", memory="1Gi", asks={GPU: "1"})
-    snapshot = cluster([node("n", room={GPU: "4"})], [busy]).snapshot()
+    busy = pod("busy", on="n", cpu="1", memory="1Gi", requests={GPU: "1"})
+    snapshot = cluster([node("n", allocatable={GPU: "4"})], [busy]).snapshot()
     group = gang("g", members)
     decision = decide(
-        entity(group, [pod(f"p{n}", "g", asks=asks) for n in range(members)]),
+        entity(group, [pod(f"p{n}", "g", requests=requests) for n in range(members)]),
         snapshot,
         DEFAULT_POLICY,
     )
     assert isinstance(decision, Waiting)
     refusal = decision.pods[0].refusal
     assert refusal is not None
-    assert refusal.counts == ((f"Insufficient {next(iter(asks))}", 1),)
+    assert refusal.counts == ((f"Insufficient {next(iter(requests))}", 1),)
 
 
-@pytest.mark.parametrize("room", HUGE, ids=str)
-def test_a_node_may_say_that_it_has_any_amount(room: Amounts) -> None:
-    snapshot = cluster([node("a"), node("b", room=room)]).snapshot()
+@pytest.mark.parametrize("allocatable", HUGE, ids=str)
+def test_a_node_may_report_any_amount(allocatable: Amounts) -> None:
+    snapshot = cluster([node("a"), node("b", allocatable=allocatable)]).snapshot()
     assert isinstance(decide(alone(pod("p", cpu="1")), snapshot, DEFAULT_POLICY), Placed)
-    view = NodeScores(snapshot, DEFAULT_POLICY, shape_of(pod("p", cpu="1")))
-    each = [view.key_of(i, snapshot.node_class(i)) for i in range(2)]
-    assert each == view.keys.tolist()
+    scores = NodeScores(snapshot, DEFAULT_POLICY, shape_of(pod("p", cpu="1")))
+    each = [scores.key_of(i, snapshot.node_class(i)) for i in range(2)]
+    assert each == scores.keys.tolist()
 
 
-@pytest.mark.parametrize("asks", HUGE, ids=str)
-def test_whoever_was_put_on_a_node_by_hand_is_counted_and_may_go_again(asks: Amounts) -> None:
-    giants = [pod(f"g{n}", on="a", asks=asks) for n in range(MANY)]
-    cache = cluster([node("a", room={GPU: "4"}), node("b", room={GPU: "4"})], giants)
-    wanted = pod("p", cpu="1", memory="1Gi", asks={GPU: "1"})
-    decision = decide(alone(wanted), cache.snapshot(), DEFAULT_POLICY)
+@pytest.mark.parametrize("requests", HUGE, ids=str)
+def test_manually_bound_pods_beyond_capacity_are_counted_and_removed(requests: Amounts) -> None:
+    huge_pods = [pod(f"g{n}", on="a", requests=requests) for n in range(MANY)]
+    cache = cluster(
+        [node("a", allocatable={GPU: "4"}), node("b", allocatable={GPU: "4"})], huge_pods
+    )
+    pending = pod("p", cpu="1", memory="1Gi", requests={GPU: "1"})
+    decision = decide(alone(pending), cache.snapshot(), DEFAULT_POLICY)
     assert isinstance(decision, Placed)
     assert [binding.node for binding in decision.bindings] == ["b"]
     assert cache.check() == []
-    for giant in giants:
-        cache.update_pod(giant.metadata.key, None)
+    for huge_pod in huge_pods:
+        cache.update_pod(huge_pod.metadata.key, None)
     cache.update_node("b", None)
-    assert isinstance(decide(alone(wanted), cache.snapshot(), DEFAULT_POLICY), Placed)
+    assert isinstance(decide(alone(pending), cache.snapshot(), DEFAULT_POLICY), Placed)
     assert cache.check() == []

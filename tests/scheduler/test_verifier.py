@@ -1,4 +1,4 @@
-"""The verifier itself: it lets right decisions pass and finds each sort of wrong one."""
+"""The verifier itself: it accepts right decisions and finds each kind of wrong one."""
 
 from __future__ import annotations
 
@@ -34,19 +34,21 @@ def cluster(nodes: list[Node], pods: list[Pod], *groups: PodGroup) -> ClusterObj
 
 
 def violations_of(seen: ClusterObjects, one: Entity, decision: Decision | None = None) -> list[str]:
-    """What is wrong about a decision, or about the one that the scheduler itself takes."""
+    """Verify a decision, or (None) the decision of the scheduler."""
     if decision is None:
         decision = decide(one, load_state(seen).cache.snapshot(), DEFAULT_POLICY)
     return Verifier().violations(seen, one, decision)
 
 
-def placed(**homes: str) -> Placed:
-    bindings = [Binding(key(name), f"uid-{name}", on) for name, on in homes.items()]
+def placed(**nodes: str) -> Placed:
+    bindings = [Binding(key(name), f"uid-{name}", on) for name, on in nodes.items()]
     return Placed(None, tuple(bindings))
 
 
 @given(situations(), st.sets(st.integers(0, 3)))
-def test_what_the_scheduler_decides_is_right(situation: Situation, waiting: set[int]) -> None:
+def test_verifier_accepts_the_decisions_of_the_scheduler(
+    situation: Situation, waiting: set[int]
+) -> None:
     running = [
         nominated(one, one.occupied_node) if number in waiting and one.group is None else one
         for number, one in enumerate(situation.running)
@@ -64,7 +66,7 @@ def test_what_the_scheduler_decides_is_right(situation: Situation, waiting: set[
     assert violations_of(seen, one) == []
 
 
-def test_a_pod_where_it_may_not_be_is_found() -> None:
+def test_verifier_finds_a_pod_on_a_node_that_rejects_it() -> None:
     tainted = node("n", taints=(Taint("a", "", "NoSchedule"),))
     one = pod("p", cpu="1")
     assert violations_of(cluster([tainted], [one]), alone(one), placed(p="n")) == [
@@ -78,7 +80,7 @@ def test_a_pod_where_it_may_not_be_is_found() -> None:
 WEB: dict[str, object] = {"matchLabels": {"app": "web"}}
 
 
-def test_a_pod_that_relies_on_one_who_is_only_promised_a_place_is_found() -> None:
+def test_verifier_finds_a_pod_whose_affinity_relies_on_a_nominated_pod() -> None:
     zones = [node(name, {"zone": name}) for name in "ab"]
     web = pod("web", on="a", labels={"app": "web"})
     near = PodAffinity((PodAffinityTerm("zone", WEB),))
@@ -91,20 +93,20 @@ def test_a_pod_that_relies_on_one_who_is_only_promised_a_place_is_found() -> Non
     assert not Verifier().fits(seen, alone(one))
 
 
-def test_a_spread_that_is_even_only_with_what_is_promised_is_found() -> None:
+def test_verifier_finds_a_spread_that_is_even_only_with_nominated_pods() -> None:
     zones = [node(name, {"zone": name}) for name in "ab"]
     webs = [pod(f"web-{name}", on=name, labels={"app": "web"}) for name in "ab"]
     even = (TopologySpreadConstraint("zone", label_selector=WEB),)
     one = pod("p", labels={"app": "web"}, spreads=even)
     seen = cluster(zones, [webs[0], nominated(webs[1], "b"), one])
-    (sentence,) = violations_of(seen, alone(one), placed(p="a"))
-    assert "default/p may not be on a: node(s) didn't match pod topology spread" in sentence
+    (message,) = violations_of(seen, alone(one), placed(p="a"))
+    assert "default/p may not be on a: node(s) didn't match pod topology spread" in message
     assert violations_of(seen, alone(one), placed(p="b")) == []
     away = cluster([zones[0], node("b", {"zone": "b"}, cordoned=True)], list(seen.pods))
     assert violations_of(away, alone(one)) == []
 
 
-def test_pods_that_do_not_fit_together_are_found() -> None:
+def test_verifier_finds_pods_that_do_not_fit_together() -> None:
     pair = [pod(f"m{i}", "g", cpu="3") for i in range(2)]
     seen = cluster([node("n")], pair, gang("g", 2))
     assert violations_of(seen, entity(gang("g", 2), pair), placed(m0="n", m1="n")) == [
@@ -112,7 +114,7 @@ def test_pods_that_do_not_fit_together_are_found() -> None:
     ]
 
 
-def test_too_few_for_the_quorum_are_found() -> None:
+def test_verifier_finds_bindings_below_the_quorum() -> None:
     pair = [pod(f"m{i}", "g", cpu="1") for i in range(2)]
     seen = cluster([node("n")], pair, gang("g", 2))
     assert violations_of(seen, entity(gang("g", 2), pair), placed(m0="n")) == [
@@ -120,7 +122,7 @@ def test_too_few_for_the_quorum_are_found() -> None:
     ]
 
 
-def test_a_worse_node_than_the_best_is_found() -> None:
+def test_verifier_finds_a_placement_on_a_worse_node() -> None:
     one = pod("p", cpu="1")
     seen = cluster([node("a", cpu="2"), node("b")], [one])
     assert violations_of(seen, alone(one), placed(p="a")) == [
@@ -133,17 +135,17 @@ def waiting(name: str, refusal: Refusal) -> Waiting:
     return Waiting(None, pods, 1, 0, 0, 0, frozenset())
 
 
-def test_a_pod_that_is_refused_although_it_fits_is_found() -> None:
+def test_verifier_finds_a_refused_pod_that_fits() -> None:
     one = pod("p", cpu="1")
-    (sentence,) = violations_of(cluster([node("n")], [one]), alone(one), waiting("p", Refusal(1)))
-    assert "it is placed on {}, but pod by pod it would be on {'p': 'n'}" in sentence
+    (message,) = violations_of(cluster([node("n")], [one]), alone(one), waiting("p", Refusal(1)))
+    assert "it is placed on {}, but pod by pod it would be on {'p': 'n'}" in message
 
 
-def test_a_refusal_for_the_wrong_reason_is_found() -> None:
+def test_verifier_finds_a_refusal_for_the_wrong_reason() -> None:
     one = pod("p", cpu="9")
     refusal = Refusal(1, (("Too many pods", 1),))
-    (sentence,) = violations_of(cluster([node("n")], [one]), alone(one), waiting("p", refusal))
-    assert "p was refused for {'Too many pods': 1}" in sentence
+    (message,) = violations_of(cluster([node("n")], [one]), alone(one), waiting("p", refusal))
+    assert "p was refused for {'Too many pods': 1}" in message
 
 
 @pytest.mark.parametrize(
@@ -156,49 +158,49 @@ def test_a_refusal_for_the_wrong_reason_is_found() -> None:
         ("label node n with disk=ssd", False),
     ],
 )
-def test_a_cure_that_does_not_help_is_found(cure: str, helps: bool) -> None:
+def test_verifier_finds_a_cure_that_does_not_help(cure: str, helps: bool) -> None:
     one = pod("p", cpu="9")
     refusal = Refusal(1, (("Insufficient cpu", 1),), (cure,))
     found = violations_of(cluster([node("n")], [one]), alone(one), waiting("p", refusal))
     assert (found == []) is helps
 
 
-def test_an_entity_that_is_not_what_the_objects_say_is_found() -> None:
+def test_verifier_finds_an_entity_that_differs_from_the_objects() -> None:
     pair = [pod(f"m{i}", "g") for i in range(2)]
     seen = cluster([node("n")], pair, gang("g", 2))
     assert violations_of(seen, entity(gang("g", 1), pair)) == [
-        "default/g: its group is another one"
+        "default/g: its group differs from the object"
     ]
     assert violations_of(seen, entity(gang("g", 2), pair[:1])) == [
-        "default/g: its pending members are others than those that wait"
+        "default/g: its pending members differ from the pending pods"
     ]
     assert violations_of(seen, entity(gang("g", 2), pair, [pod("m2", "g", on="n")])) == [
-        "default/g: its other members are others than those that are there"
+        "default/g: its other members differ from the live pods"
     ]
 
 
-def test_an_entity_that_should_not_be_tried_is_found() -> None:
+def test_verifier_finds_an_entity_that_should_not_be_tried() -> None:
     gated = [pod("m0", "g", gates=["later"])]
     assert violations_of(cluster([node("n")], gated, basic("g")), entity(basic("g"), gated)) == [
-        "default/g: it was tried although a gate holds it back"
+        "default/g: it was tried although a member has a scheduling gate"
     ]
     single = [pod("m0", "g")]
     assert violations_of(
         cluster([node("n")], single, gang("g", 2)), entity(gang("g", 2), single)
-    ) == ["default/g: it was tried although only 1 of 2 members are there"]
+    ) == ["default/g: it was tried although only 1 of 2 members exist"]
 
 
-def test_an_old_version_of_a_member_is_found() -> None:
+def test_verifier_finds_an_old_version_of_a_member() -> None:
     one = pod("p")
     newer = msgspec.structs.replace(
         one, metadata=msgspec.structs.replace(one.metadata, resource_version="2")
     )
     assert violations_of(cluster([node("n")], [newer]), alone(one)) == [
-        "default/p: its pending members are others than those that wait"
+        "default/p: its pending members differ from the pending pods"
     ]
 
 
-def test_whether_something_fits_is_asked_of_what_is_there_now() -> None:
+def test_verifier_fits_reads_the_current_objects() -> None:
     one = pod("p", cpu="3")
     verifier = Verifier()
     assert verifier.fits(cluster([node("n")], [one]), alone(one))
@@ -206,7 +208,7 @@ def test_whether_something_fits_is_asked_of_what_is_there_now() -> None:
     assert not verifier.fits(cluster([node("n")], []), alone(one))
 
 
-def test_one_in_so_many_decisions_is_judged_thoroughly() -> None:
+def test_every_nth_decision_is_compared_with_the_oracle() -> None:
     verifier, one = Verifier(share=2), pod("p", cpu="1")
     seen = cluster([node("a", cpu="2"), node("b")], [one])
     found = [bool(verifier.violations(seen, alone(one), placed(p="a"))) for _ in range(4)]

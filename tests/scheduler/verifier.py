@@ -1,11 +1,10 @@
-"""Judges a decision by the oracle, given the same cluster as plain objects.
+"""Verifier: verifies a decision with the oracle, given the same cluster as plain objects.
 
-Whatever the scheduler's caches, snapshots and views made of the cluster is not looked at: the
-entity must be what the objects say (`kinship.py`), the quorum must be met at every level, every
-placement must be allowed (`seating.py`), whoever is evicted must have to go (`evictions.py`); and,
-where there is time for it, what is decided must be what placing pod by pod gives, with the same
-refusals. What others were promised counts as taken for whoever is not more important, but nobody
-may be where he may only be because they will come: he must be allowed with them and without.
+The scheduler's caches, snapshots and scores are not read. The entity must equal the objects
+(`group_membership.py`), every group must meet its quorum, the filters must allow every placement
+(`placement_verifier.py`), and every victim must be necessary (`preemption_verifier.py`). A share of
+the decisions is also compared with placing pod by pod, refusals included. Nominated pods of the
+same or a higher priority count, but filters must allow a pod with and without them.
 """
 
 from __future__ import annotations
@@ -36,42 +35,42 @@ from tests.scheduler.placement_verifier import (
 
 
 class Verifier:
-    """Checks every decision; every `share`-th against all that the oracle has to say."""
+    """Verifies every decision, and every `share`-th against the oracle's own decision."""
 
     def __init__(self, share: int = 1) -> None:
         self._share, self._number = share, 0
-        self.judged: Counter[str] = Counter()
+        self.verified_counts: Counter[str] = Counter()
         self._amounts: dict[str, tuple[dict[str, int], dict[str, int]]] = {}
 
     def violations(self, seen: ClusterObjects, entity: Entity, decision: Decision) -> list[str]:
-        """What is wrong about a decision; nothing, if it is right."""
+        """Return what is wrong about a decision; empty if it is right."""
         self._number += 1
-        self.judged[type(decision).__name__] += 1
-        kin = GroupMembership(seen)
+        self.verified_counts[type(decision).__name__] += 1
+        membership = GroupMembership(seen)
         wrong = [
-            *entity_differences(kin, entity, versions=True),
-            *_impossible_violations(kin, list(seen.nodes), entity, decision),
+            *entity_differences(membership, entity, versions=True),
+            *_impossible_violations(membership, list(seen.nodes), entity, decision),
         ]
         if not wrong and not isinstance(decision, Impossible):
-            wrong = [*self._rule_violations(seen, kin, entity, decision)]
+            wrong = [*self._rule_violations(seen, membership, entity, decision)]
             if not wrong and self._number % self._share == 0:
-                self.judged["thoroughly"] += 1
-                wrong = [*self._explanation_violations(seen, kin, entity, decision)]
-        return [f"{entity.key}: {sentence}" for sentence in wrong]
+                self.verified_counts["thoroughly"] += 1
+                wrong = [*self._explanation_violations(seen, membership, entity, decision)]
+        return [f"{entity.key}: {message}" for message in wrong]
 
     def fits(self, seen: ClusterObjects, entity: Entity) -> bool:
-        """Whether placing pod by pod places it."""
-        kin = GroupMembership(seen)
-        if [*entity_differences(kin, entity, versions=False)]:
+        """Whether placing pod by pod places the entity."""
+        membership = GroupMembership(seen)
+        if [*entity_differences(membership, entity, versions=False)]:
             return False
-        if _is_inconsistent(entity) or spans_domains(kin, list(seen.nodes), entity):
+        if _is_inconsistent(entity) or spans_domains(membership, list(seen.nodes), entity):
             return False
-        return bool(self._fits(seen, kin, entity))
+        return bool(self._fits(seen, membership, entity))
 
     def _rule_violations(
         self, seen: ClusterObjects, membership: GroupMembership, entity: Entity, decision: Decision
     ) -> Iterator[str]:
-        """Whoever gets a node, or is promised one, may be there, and enough do; so may who goes."""
+        """Verify that bindings, nominations and victims are allowed and meet the quorum."""
         nodes = list(seen.nodes)
         if isinstance(decision, Placed):
             yield from quorum_violations(membership, entity, decision.bindings)
@@ -91,12 +90,12 @@ class Verifier:
     def _explanation_violations(
         self, seen: ClusterObjects, membership: GroupMembership, entity: Entity, decision: Decision
     ) -> Iterator[str]:
-        """The decision is that of placing one pod at a time, in the domain that was chosen."""
+        """Verify that the decision equals placing one pod at a time, in the chosen domain."""
         if isinstance(decision, Placed):
             yield from _unaccounted_members(entity, decision)
         if entity.is_composite:
             if not isinstance(decision, Placed) and self._fits(seen, membership, entity):
-                yield "it gets nothing, but group by group it would be placed"
+                yield "it is not placed, but group by group it would be"
         else:
             yield from self._pod_by_pod(seen, membership, entity, decision)
         yield from evictions.missed_preemption_violations(
@@ -110,7 +109,7 @@ class Verifier:
         found = {key.name: node for key, _, node in bindings}
         answers = list(self._answers(seen, membership, entity))
         if found and not any(answer.bindings for _, answer in answers):
-            # Pod by pod it would not be placed; that it may be where it is was judged already.
+            # Only the search finds this placement, and the filters allow it: verified before.
             return
         for inside, answer in answers:
             if found and not inside.keys() & set(found.values()):
@@ -129,8 +128,9 @@ class Verifier:
         entity: Entity,
         gone: Collection[str] = (),
     ) -> bool | None:
-        """Whether placing pod by pod, or group by group, places it if some pods are gone. None:
-        its groups choose among places, and which is best is not asked here.
+        """Whether placing pod by pod, or group by group, places the entity without some pods.
+
+        None: its groups have topology constraints, which are not decided here.
         """
         if not entity.is_composite:
             answers = self._answers(seen, membership, entity, gone)
@@ -149,7 +149,7 @@ class Verifier:
         entity: Entity,
         gone: Collection[str] = (),
     ) -> Iterator[tuple[dict[str, OracleNode], oracle.OracleAnswer]]:
-        """What placing pod by pod comes to: in each domain that all members could be in."""
+        """Yield the result of placing pod by pod in each domain that all members could be in."""
         before = membership.count_placed(entity.key) if entity.group else 0
         for world, names in self._places(seen, membership, entity, gone):
             inside = {name: one for name, one in world.nodes.items() if name in names}
@@ -162,7 +162,7 @@ class Verifier:
         entity: Entity,
         gone: Collection[str],
     ) -> Iterator[tuple[OracleCluster, set[str]]]:
-        """A world for each domain that all members could be in, and the nodes of that domain."""
+        """Yield a cluster for each domain that all members could be in, and its node names."""
         key = entity.topology_key
         for value in possible_domains(membership, list(seen.nodes), entity) if key else [None]:
             world = self._oracle_cluster(seen, entity, gone)
@@ -170,107 +170,107 @@ class Verifier:
             yield world, {n for n, one in machines if value is None or one.labels.get(key) == value}
 
     def _cures(self, seen: ClusterObjects, entity: Entity, decision: Waiting) -> Iterator[str]:
-        """What is said to let a pod alone in does, where that can be tried out."""
+        """Verify that the cures of a pod without a group help, as far as they can be applied."""
         pod, (refused,) = entity.members[0].pod, decision.pods
         for cure in refused.refusal.cures if refused.refusal else ():
             for pattern, change in CURES:
                 if match := re.fullmatch(pattern, cure):
-                    self.judged["cures"] += 1
+                    self.verified_counts["cures"] += 1
                     world = self._oracle_cluster(seen, entity)
                     change(world, match)
                     reasons = oracle.refusals(pod, world.nodes[match["node"]], world)
-                    # A node with another label is in another domain, where others may object.
+                    # A node with another label is in another domain, with other peers.
                     if reasons and not (change is _label and _PEER_REASONS.search(reasons[0])):
                         yield f"to {cure} would not help: {', '.join(reasons)}"
 
     def _oracle_cluster(
         self, seen: ClusterObjects, entity: Entity, gone: Collection[str] = ()
     ) -> OracleCluster:
-        """The oracle's cluster, without some pods, with and without those who have a claim that
-        counts.
-        """
+        """Build the cluster of the oracle without some pods, with and without nominated pods."""
         own = {member.pod.metadata.uid for member in entity.members}
-        left = [pod for pod in seen.pods if pod.metadata.uid not in gone]
-        homes = [(pod, pod.occupied_node) for pod in left if pod.occupied_node]
-        waiting = [
-            (pod, _nominated_node(pod, entity, own)) for pod in left if not pod.occupied_node
+        pods = [pod for pod in seen.pods if pod.metadata.uid not in gone]
+        assigned = [(pod, pod.occupied_node) for pod in pods if pod.occupied_node]
+        pending = [
+            (pod, _nominated_node(pod, entity, own)) for pod in pods if not pod.occupied_node
         ]
-        claims = [(pod, node) for pod, node in waiting if node]
-        bare = self._with_pods(seen, homes)
-        return self._with_pods(seen, homes + claims).with_alternative(bare) if claims else bare
+        nominated = [(pod, node) for pod, node in pending if node]
+        cluster = self._with_pods(seen, assigned)
+        if not nominated:
+            return cluster
+        return self._with_pods(seen, assigned + nominated).with_alternative(cluster)
 
-    def _with_pods(self, seen: ClusterObjects, homes: Iterable[tuple[Pod, str]]) -> OracleCluster:
-        """The oracle's cluster with these pods on these nodes."""
+    def _with_pods(self, seen: ClusterObjects, pods: Iterable[tuple[Pod, str]]) -> OracleCluster:
+        """Build the cluster of the oracle with these pods on these nodes."""
         machines = {
             node.metadata.name: OracleNode(node, node_allocatable(node)) for node in seen.nodes
         }
-        for pod, node in homes:
+        for pod, node in pods:
             uid, machine = pod.metadata.uid, machines.get(node)
             if machine is not None:
                 if uid not in self._amounts:
                     self._amounts[uid] = pod_requests(pod), nonzero_requests(pod)
-                used, scored = self._amounts[uid]
-                machine.pods.append(_leaving(pod) if uid in seen.evicting else pod)
-                machine.requested.update(used)
-                machine.nonzero_requested.update(scored)
+                requested, nonzero_requested = self._amounts[uid]
+                machine.pods.append(_terminating(pod) if uid in seen.evicting else pod)
+                machine.requested.update(requested)
+                machine.nonzero_requested.update(nonzero_requested)
         services = [(s.metadata.namespace, dict(s.spec.selector)) for s in seen.services]
-        spaces = {name: dict(labels) for name, labels in seen.namespaces.items()}
-        return OracleCluster(dict(sorted(machines.items())), spaces, services)
+        namespaces = {name: dict(labels) for name, labels in seen.namespaces.items()}
+        return OracleCluster(dict(sorted(machines.items())), namespaces, services)
 
 
-def _leaving(pod: Pod) -> Pod:
-    """A pod that is as good as being deleted."""
+def _terminating(pod: Pod) -> Pod:
     return replace(pod, metadata=replace(pod.metadata, deletion_timestamp="soon"))
 
 
 def _nominated_node(pod: Pod, entity: Entity, own: Collection[str]) -> str:
-    """The node that is kept for a pod, if that concerns an entity."""
+    """Return the nominated node of a pod if it counts for an entity; "" otherwise."""
     if pod.is_terminal or pod.metadata.uid in own or pod.spec.priority < entity.priority:
         return ""
     return pod.status.nominated_node_name
 
 
 def _refusal_violations(decision: Decision, answer: oracle.OracleAnswer) -> Iterator[str]:
-    """Who is refused is refused for what is true."""
-    said = {
+    """Verify the reasons of refused pods."""
+    counts = {
         one.pod.name: dict(one.refusal.counts) for one in _unplaced_pods(decision) if one.refusal
     }
     for name, allowed in answer.refusals.items():
-        if said.get(name) not in allowed:
-            yield f"{name} was refused for {said.get(name)}, but true is {allowed}"
+        if counts.get(name) not in allowed:
+            yield f"{name} was refused for {counts.get(name)}, but the oracle has {allowed}"
 
 
 def _impossible_violations(
     membership: GroupMembership, nodes: list[Node], entity: Entity, decision: Decision
 ) -> Iterator[str]:
-    """Impossible is what contradicts itself, and nothing else. Groups of a tree that contradict
-    themselves are noticed when it is their turn.
+    """Verify that exactly inconsistent entities are Impossible.
+
+    An inconsistent group of a tree is only found when it is placed.
     """
     must = _is_inconsistent(entity) or spans_domains(membership, nodes, entity)
     may = must or any(spans_domains(membership, nodes, one) for one in entity.groups)
-    said = isinstance(decision, Impossible)
-    if (said and not may) or (must and not said):
-        yield f"{type(decision).__name__} is the wrong word for it"
+    is_impossible = isinstance(decision, Impossible)
+    if (is_impossible and not may) or (must and not is_impossible):
+        yield f"the decision must not be {type(decision).__name__}"
 
 
 def _is_inconsistent(entity: Entity) -> bool:
-    """Whether its members are not of one scheduler, priority and policy, as its group says."""
+    """Whether members differ from their group in scheduler, priority or preemption policy."""
     if entity.group is None:
         return False
     spec, pods = entity.group.spec, [*(m.pod for m in entity.members), *entity.other_members]
-    alike = {(p.spec.scheduler_name, p.spec.priority, p.spec.preemption_policy) for p in pods}
-    return alike != {(pods[0].spec.scheduler_name, spec.priority, spec.preemption_policy)}
+    values = {(p.spec.scheduler_name, p.spec.priority, p.spec.preemption_policy) for p in pods}
+    return values != {(pods[0].spec.scheduler_name, spec.priority, spec.preemption_policy)}
 
 
 def _unaccounted_members(entity: Entity, decision: Placed) -> Iterator[str]:
-    """Whoever gets no node is told why."""
-    told = {uid for _, uid, _ in decision.bindings}
-    told |= {one.uid for one in decision.leftovers}
+    """Verify that every member without a node has a reason."""
+    accounted = {uid for _, uid, _ in decision.bindings}
+    accounted |= {one.uid for one in decision.leftovers}
     for part in decision.parts:
-        told |= {one.uid for one in part.waiting.pods} if part.waiting else set()
+        accounted |= {one.uid for one in part.waiting.pods} if part.waiting else set()
     for member in entity.members:
-        if member.pod.metadata.uid not in told:
-            yield f"{member.pod.metadata.key} gets no node and is not told why"
+        if member.pod.metadata.uid not in accounted:
+            yield f"{member.pod.metadata.key} has neither a node nor a reason"
 
 
 def _unplaced_pods(decision: Decision) -> tuple[UnplacedPod, ...]:
@@ -283,7 +283,7 @@ def _change(cluster: OracleCluster, name: str, change: Callable[[Node], Node]) -
 
 
 def _versions(cluster: OracleCluster, name: str) -> list[OracleNode]:
-    """A node with those who were promised a place on it, and without."""
+    """Return a node with and without nominated pods."""
     machine = cluster.nodes[name]
     return [one for one in (machine, machine.without_nominated) if one]
 
@@ -297,16 +297,16 @@ def _untaint(cluster: OracleCluster, match: re.Match[str]) -> None:
 
 
 def _label(cluster: OracleCluster, match: re.Match[str]) -> None:
-    more = dict(pair.split("=") for pair in match["labels"].split(", "))
+    labels = dict(pair.split("=") for pair in match["labels"].split(", "))
 
-    def labelled(node: Node) -> Node:
+    def add_labels(node: Node) -> Node:
         meta = node.metadata
-        return replace(node, metadata=replace(meta, labels=meta.labels | more))
+        return replace(node, metadata=replace(meta, labels=meta.labels | labels))
 
-    _change(cluster, match["node"], labelled)
+    _change(cluster, match["node"], add_labels)
 
 
-def _make_room(cluster: OracleCluster, match: re.Match[str]) -> None:
+def _add_capacity(cluster: OracleCluster, match: re.Match[str]) -> None:
     for machine in _versions(cluster, match["node"]):
         for need in match["amounts"].split(", "):
             name, quantity = need.split(" ")
@@ -314,10 +314,10 @@ def _make_room(cluster: OracleCluster, match: re.Match[str]) -> None:
 
 
 _PEER_REASONS = re.compile("affinity rules|topology spread")
-#: What can be tried out of what a refusal says would help.
+#: The cures of a refusal that can be applied.
 CURES: tuple[tuple[str, Callable[[OracleCluster, re.Match[str]], None]], ...] = (
     (r"uncordon node (?P<node>\S+)", _uncordon),
     (r"tolerate .* of node (?P<node>\S+), or remove it", _untaint),
     (r"label node (?P<node>\S+) with (?P<labels>\S+=.*)", _label),
-    (r"free or add (?P<amounts>.*) on node (?P<node>\S+)", _make_room),
+    (r"free or add (?P<amounts>.*) on node (?P<node>\S+)", _add_capacity),
 )

@@ -1,22 +1,24 @@
 """The scheduling cycle: start reading here.
 
 `decide` takes an entity from the queue, a snapshot from the cache and a policy, and returns a
-Decision: everything that the entity needs has a node, or nothing gets one. All of it happens on
-paper, and the snapshot stays as it was; the shell assumes and binds what is Placed, and evicts for
-what is Preempting.
+Decision: all members that the entity needs have a node, or none gets one. The snapshot stays
+unchanged. The caller in `controllers/scheduling/` assumes and binds what is Placed and evicts the
+victims of Preempting.
 
-    objections ─▶ attempt, or branches of them ─▶ rescue ─▶ Placed
-    Impossible                                          └─▶ preemption ─▶ Preempting, Waiting
+    validate_entity ─▶ place_entity (greedy, then search) ─▶ Placed
+        Impossible                                       └─▶ preempt ─▶ Preempting, Waiting
 
-What it promises about a group: members are tried one after the other, best node first; as soon as
-the quorum is out of reach it gives up, and where members differ or mind each other tries harder, up
-to an exact search: then there is a placement, there is none, or it says that it does not know;
-members beyond the quorum are tried too, and those without a
-node are left over; members that already have a node count; where a topology is asked for all of
-them are in one placement. A pod alone is a group of one; a tree of groups is one entity.
+How a group is placed:
+- Members are tried one after the other, each on its best node. Members that have a node count.
+- When the quorum is out of reach the greedy attempt ends. Where members differ or constrain each
+  other, a search follows, up to an exact one: it finds a placement, proves that there is none, or
+  reports that the question is undecided.
+- Members beyond the quorum are tried too; those without a node are leftovers.
+- With a topology constraint all members are in one placement.
+- A pod without a group is a group of one. A tree of groups is one entity.
 
-Who is no less important and was promised a node while others leave it takes up room there. Whom he
-keeps away stays away, but who must be near somebody, or evenly spread, must be so without him too.
+Nominated pods of the same or a higher priority count on their nominated nodes for resources and
+anti-affinity. Affinity and spread must hold with and without them.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from phalanx.scheduler.search.solver import (
 def decide(
     entity: Entity, snapshot: Snapshot, policy: SchedulerPolicy, solver: SolverFunction = no_solver
 ) -> Decision:
-    """Place every pod that the entity needs, or none."""
+    """Decide about an entity: place all members that it needs, or none."""
     cycle = run_cycle(entity, snapshot, policy)
     state = resume_cycle(cycle)
     while isinstance(state, SolverRequest):
@@ -55,7 +57,10 @@ def decide(
 def resume_cycle(
     cycle: Steps[Decision], answer: SolverAnswer | None = None
 ) -> SolverRequest | Decision:
-    """What a cycle comes to next: a question, or its decision. Takes the answer to its last one."""
+    """Run a cycle to its next solver request or to its decision.
+
+    `answer` is the answer to the solver request that the cycle returned last.
+    """
     while True:
         try:
             step = cycle.send(answer)
@@ -68,31 +73,31 @@ def resume_cycle(
 
 
 def run_cycle(entity: Entity, snapshot: Snapshot, policy: SchedulerPolicy) -> Steps[Decision]:
-    """The same in steps: yields every so often, so that whoever drives it can do something else.
+    """Decide in steps: yields now and then, so that the caller can do other work in between.
 
-    What it yields may be a question to an exact solver, whose answer it must be sent.
-    The snapshot must not change between two steps: whoever drives this asks the cache for no other.
+    A yielded SolverRequest must be answered by sending a SolverAnswer. The snapshot must not change
+    between two steps, so the caller must not request another one from the cache.
     """
-    if objection := validate_entity(entity):
-        return objection
-    ground = PlacementContext(
-        _with_nominated_pods(entity, snapshot) if snapshot.nominations else snapshot, policy
-    )
-    result = yield from place_entity(entity, ground)
+    if impossible := validate_entity(entity):
+        return impossible
+    if snapshot.nominations:
+        snapshot = _with_nominated_pods(entity, snapshot)
+    context = PlacementContext(snapshot, policy)
+    result = yield from place_entity(entity, context)
     if isinstance(result, EntityRejection):
         return reject_entity(entity, result)
     if result.is_feasible:
         return result.build_placed()
-    waiting = replace(result.build_waiting(), relaxes=seconds_until_relaxed(entity))
-    return (yield from preempt(entity, ground, waiting))
+    waiting = replace(result.build_waiting(), relaxation_delay=seconds_until_relaxed(entity))
+    return (yield from preempt(entity, context, waiting))
 
 
 def _with_nominated_pods(entity: Entity, snapshot: Snapshot) -> Snapshot:
-    """The cluster as it is when all have come to whom no less important a place was promised."""
+    """Add the nominated pods of the same or a higher priority, except the entity's own."""
     own = {member.pod.metadata.key for member in entity.members}
     others = [
-        claim
-        for key, claim in snapshot.nominations.items()
-        if claim.priority >= entity.priority and key not in own
+        nomination
+        for key, nomination in snapshot.nominations.items()
+        if nomination.priority >= entity.priority and key not in own
     ]
     return with_changes(snapshot, added=others, nominated=True)

@@ -1,12 +1,13 @@
-"""What may happen in a cluster that lets a refused entity run after all.
+"""Decisions of the scheduling cycle, the events that wake pending entities, and unready reasons.
 
-Filters and decisions name the events that could cure them, the cache says which one took place, the
-queue wakes whoever waits for it.
+A cycle returns Placed, Preempting, Waiting or Impossible. `controllers/scheduling/` matches on the
+class and acts; `explain.py` turns each into messages. A rejected entity is an ordinary result here,
+never an exception.
 
-What a cycle decides, as values: Placed, Preempting, Waiting or Impossible. And what is unready.
+Filters and decisions name the events that may make a rejected entity schedulable. The cache returns
+which event a change causes, and the queue wakes the entities that wait for it:
 
-The shell in `controllers/` matches on the class and acts; `explain.py` turns any of them into
-sentences. A refusal is an ordinary answer here, never an exception.
+    Waiting(wakes_on={NODE_ADDED, ...}) ... cache.update_node(...) -> NODE_ADDED ... queue.wake
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from phalanx.api.meta import Key
+from phalanx.api.meta import Key, Ref
 
 
 class ClusterEvent(StrEnum):
-    """One kind of event. The first four concern everybody, the next three one group or pod."""
+    """A kind of event. The first four concern every entity, the next three one group or pod.
+
+    The values stand in decision logs.
+    """
 
     NODE_ADDED = "a node came"
     NODE_UPDATED = "a node changed"
@@ -33,15 +37,15 @@ class ClusterEvent(StrEnum):
     SEARCH_ENDED = "a long search came to an end"
 
 
-#: Events that can make or free room.
+#: Events that can add or free resources.
 CAPACITY_EVENTS = frozenset(
     {ClusterEvent.NODE_ADDED, ClusterEvent.NODE_UPDATED, ClusterEvent.POD_GONE}
 )
 #: Events that can change what a node accepts.
 NODE_EVENTS = frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.NODE_UPDATED})
-#: Events that can change whom a pod would be near.
+#: Events that can change which pods share a topology domain.
 PEER_EVENTS = frozenset({*NODE_EVENTS, ClusterEvent.POD_GONE, ClusterEvent.POD_PLACED})
-#: Events that can change what an entity asks for.
+#: Events that can change what an entity requires.
 ENTITY_EVENTS = frozenset(
     {ClusterEvent.GROUP_CHANGED, ClusterEvent.MEMBER_CHANGED, ClusterEvent.MEMBER_GONE}
 )
@@ -49,12 +53,12 @@ ENTITY_EVENTS = frozenset(
 
 UNSCHEDULABLE = "Unschedulable"
 SCHEDULER_ERROR = "SchedulerError"
-#: No placement was found, and none was shown not to exist.
+#: No placement was found, and it is not proven that there is none.
 UNDECIDED = "SchedulingUndecided"
 
 
 class Binding(NamedTuple):
-    """A pod, known by name and uid, and the node that it gets."""
+    """A pod, by key and uid, and its node."""
 
     pod: Key
     uid: str
@@ -67,19 +71,22 @@ new_binding = tuple.__new__
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why no node takes a pod: of `total` nodes, how many gave which reason."""
+    """Why no node takes a pod: how many of `total` nodes were rejected for which reason."""
 
     total: int
     counts: tuple[tuple[str, int], ...] = ()
-    #: Small changes, as sentences, each of which would let the pod in.
+    #: Small changes, as sentences, each of which would make some node fit.
     cures: tuple[str, ...] = ()
     wakes_on: frozenset[ClusterEvent] = frozenset()
-    #: The names of the filters that refused any node.
+    #: The names of the filters that rejected any node.
     filters: tuple[str, ...] = ()
 
 
 class UnplacedPod(NamedTuple):
-    """A pod without a node. No refusal of its own: it fitted or was not tried, its group failed."""
+    """A pod without a node.
+
+    `refusal` is None if the pod fitted or was not tried, and only its group was rejected.
+    """
 
     pod: Key
     uid: str
@@ -87,17 +94,16 @@ class UnplacedPod(NamedTuple):
 
 
 class GroupOutcome(NamedTuple):
-    """One group of a tree: why it gets nothing; None if it has what it needs."""
+    """One group of a tree: why it is not placed; None if it has the members that it needs."""
 
-    ref: Key
-    is_composite: bool
+    ref: Ref
     waiting: Waiting | None
 
 
 class PlacementChoice(NamedTuple):
-    """Among how many placements a group could choose, how many it tried, how many held enough.
+    """How many placements a group could choose from, how many were tried, how many were feasible.
 
-    Of a tree it is the choice of its root.
+    For a tree this is the choice of its root.
     """
 
     placements: int
@@ -106,19 +112,22 @@ class PlacementChoice(NamedTuple):
 
 
 class Placed(Struct, frozen=True):
-    """Enough members have a node: bind them. Leftovers are members beyond the quorum without."""
+    """Enough members have a node: bind them.
+
+    `leftovers` are members beyond the quorum that have no node.
+    """
 
     group: Key | None
     bindings: tuple[Binding, ...]
     leftovers: tuple[UnplacedPod, ...] = ()
-    #: What is to be said of each group of a tree; none for a group by itself.
+    #: The outcome of each group of a tree; empty for a PodGroup without parent.
     parts: tuple[GroupOutcome, ...] = ()
-    #: The placements that it was chosen from; None where it may be anywhere.
+    #: The placements that it was chosen from; None without topology constraint.
     choice: PlacementChoice | None = None
 
     @property
     def lacks_quorum(self) -> bool:
-        """Whether the group lacks members that it needs."""
+        """Whether the group has fewer placed members than it needs."""
         return False
 
 
@@ -127,7 +136,7 @@ class Waiting:
     """No placement now; an event of `wakes_on` may change that.
 
     `scheduled` counts the members that had or found a node, `remaining` those that were not tried
-    any more when the attempt was given up, `unknown` those among them that might have fitted.
+    after the attempt had failed, `unknown` those of them that might have fitted.
     """
 
     group: Key | None
@@ -138,92 +147,91 @@ class Waiting:
     unknown: int
     wakes_on: frozenset[ClusterEvent]
     reason: str = UNSCHEDULABLE
-    #: Among how many placements it could choose; None where it may be anywhere.
+    #: How many placements it could choose from; None without topology constraint.
     placements: int | None = None
-    #: Why it is not known whether there is a placement; "" if there is none.
+    #: Why it is undecided whether a placement exists; "" if there is none.
     undecided: str = ""
-    #: What came of thinking about whom to evict, in words; "" if nothing did.
+    #: The result of preemption as a message; "" if preemption was not tried.
     preemption: str = ""
-    #: The nodes that the members are kept while others leave.
+    #: The nominated nodes of the members while victims terminate.
     nominated: tuple[Binding, ...] = ()
-    #: Seconds after which it would be content with less; None if it never is.
-    relaxes: float | None = None
-    #: What is to be said of each group of a tree; none for a group by itself.
+    #: Seconds until a wider topology level is allowed; None if none ever is.
+    relaxation_delay: float | None = None
+    #: The outcome of each group of a tree; empty for a PodGroup without parent.
     parts: tuple[GroupOutcome, ...] = ()
-    #: In how many of the placements it was tried.
+    #: How many of the placements were tried.
     tried: int = 0
 
     @property
     def choice(self) -> PlacementChoice | None:
-        """The placements of which none held enough; None where it may be anywhere."""
+        """The placements, none of them feasible; None without topology constraint."""
         return None if self.placements is None else PlacementChoice(self.placements, self.tried, 0)
 
     @property
     def lacks_quorum(self) -> bool:
-        """Whether the group lacks members that it needs, and not only others."""
+        """Whether the group has fewer placed members than it needs."""
         return self.scheduled < self.quorum
 
 
 class Victim(NamedTuple):
-    """A pod that is to make way, and the group that loses it as a whole, if one does."""
+    """A pod to evict, and the group that is evicted as a whole with it, if any."""
 
     pod: Key
     uid: str
     node: str
-    group: Key | None = None
-    is_composite: bool = False
+    group: Ref | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Preempting:
-    """There is room once the victims are gone: evict them, and keep the nodes for the members."""
+    """The entity fits once the victims are gone: evict them and nominate the nodes."""
 
     waiting: Waiting
     victims: tuple[Victim, ...]
-    #: How many units of groups are lost: whole groups and trees, and pods that go alone from one.
+    #: How many groups are disrupted: whole groups and trees, and single pods of groups.
     disruptions: int = 0
-    #: How many pods go beyond what disruption budgets allow.
+    #: How many evictions exceed PodDisruptionBudgets.
     violations: int = 0
 
     @property
     def choice(self) -> PlacementChoice | None:
-        """The placements of which none held enough; None where it may be anywhere."""
+        """The placements, none of them feasible; None without topology constraint."""
         return self.waiting.choice
 
     @property
     def group(self) -> Key | None:
-        """The group that it is about."""
+        """The group of the entity."""
         return self.waiting.group
 
     @property
     def pods(self) -> tuple[UnplacedPod, ...]:
-        """Those who have no node yet."""
+        """The pods without a node."""
         return self.waiting.pods
 
     @property
     def reason(self) -> str:
-        """Why there is nothing yet."""
+        """The reason code of the pending entity."""
         return self.waiting.reason
 
     @property
     def wakes_on(self) -> frozenset[ClusterEvent]:
-        """What may change that."""
+        """The events that may make the entity schedulable."""
         return self.waiting.wakes_on
 
     @property
-    def relaxes(self) -> float | None:
-        """Seconds after which it would be content with less."""
-        return self.waiting.relaxes
+    def relaxation_delay(self) -> float | None:
+        """Seconds until a wider topology level is allowed; None if none ever is."""
+        return self.waiting.relaxation_delay
 
     @property
     def lacks_quorum(self) -> bool:
-        """Whether the group lacks members that it needs, and not only others."""
+        """Whether the group has fewer placed members than it needs."""
         return self.waiting.lacks_quorum
 
 
 @dataclass(frozen=True, slots=True)
 class Impossible:
-    """No room that comes free, only an edit of the objects themselves can help."""
+    """Unschedulable whatever resources become free: the objects themselves must be edited."""
 
     group: Key | None
     pods: tuple[UnplacedPod, ...]
@@ -231,28 +239,28 @@ class Impossible:
     message: str
     cure: str
     wakes_on: frozenset[ClusterEvent]
-    #: The groups of a tree; none for a group by itself.
+    #: The groups of a tree; empty for a PodGroup without parent.
     parts: tuple[GroupOutcome, ...] = ()
-    relaxes: float | None = None
+    relaxation_delay: float | None = None
 
     @property
     def choice(self) -> PlacementChoice | None:
-        """There was none: it was not tried."""
+        """None: no placement was tried."""
         return None
 
     @property
     def lacks_quorum(self) -> bool:
-        """Whether the group lacks members that it needs: it is wrong as it is."""
+        """Whether the group has fewer placed members than it needs: always true."""
         return True
 
 
-#: Decisions that leave the entity waiting.
+#: Decisions that leave the entity pending.
 PendingDecision = Preempting | Waiting | Impossible
 Decision = Placed | PendingDecision
 
 
 def nominations_of(decision: Decision) -> tuple[Binding, ...]:
-    """The nodes that are kept for members while others leave."""
+    """Return the nominated nodes of a decision."""
     match decision:
         case Preempting():
             return decision.waiting.nominated
@@ -271,7 +279,7 @@ class MissingGroup:
 
 @dataclass(frozen=True, slots=True)
 class MissingMembers:
-    """The gang has fewer live members than it needs."""
+    """The gang has fewer live members than minCount."""
 
     quorum: int
     present: int
@@ -279,7 +287,7 @@ class MissingMembers:
 
 @dataclass(frozen=True, slots=True)
 class MissingGroups:
-    """Of the groups below, fewer have the members that they need than are needed."""
+    """Fewer child groups have enough live members than minGroupCount."""
 
     quorum: int
     present: int
@@ -287,7 +295,7 @@ class MissingGroups:
 
 @dataclass(frozen=True, slots=True)
 class IncompleteGroupTree:
-    """The tree that the group is in is not whole yet, or (`invalid`) is none."""
+    """The tree of the group is not complete yet, or (`is_invalid`) is not a valid tree."""
 
     message: str
     is_invalid: bool = False
@@ -295,13 +303,13 @@ class IncompleteGroupTree:
 
 @dataclass(frozen=True, slots=True)
 class SchedulingGated:
-    """Somebody holds these pods of the entity back by scheduling gates."""
+    """These pods of the entity have scheduling gates."""
 
     pods: tuple[str, ...]
     gates: tuple[str, ...]
 
 
-#: Why an entity is not even tried.
+#: Why an entity is not tried.
 UnreadyReason = (
     MissingGroup | MissingMembers | MissingGroups | IncompleteGroupTree | SchedulingGated
 )

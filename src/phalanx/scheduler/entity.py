@@ -1,13 +1,13 @@
-"""Entity: what the queue hands to the cycle. A tree of groups and its pending pods, or a pod alone.
+"""Entity: what the queue passes to the cycle, and the checks that need no cluster.
 
-pod alone            members (pod)
-PodGroup             members (its pods)
-CompositePodGroup    members (all pods below), parts (the groups below, each an entity itself)
+An entity is a tree of groups with its pending pods, or a pod without a group:
 
-What makes an entity impossible whatever the cluster looks like. Asked before any placing.
+    Pod without a group    members (the pod)
+    PodGroup               members (its pods)
+    CompositePodGroup      members (all pods below), children (its groups, each an Entity)
 
-A row looks at the entity alone and returns an objection or nothing. The sentences about unequal
-members are those of Kubernetes.
+`validate_entity` runs before any placement and rejects entities that no cluster can place. A check
+reads the entity alone. The messages about unequal members are those of Kubernetes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from phalanx.api.core import Pod, PodSpec
-from phalanx.api.meta import Key
-from phalanx.api.scheduling import CompositePodGroup
+from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND, Key, Ref
 from phalanx.scheduler.cluster.group_tree import Group
 from phalanx.scheduler.cluster.pod_shape import PodShape
 from phalanx.scheduler.decision import (
@@ -32,12 +31,12 @@ from phalanx.scheduler.decision import (
     UnplacedPod,
 )
 
-#: The preemption policy by which nobody is evicted.
+#: The preemption policy of pods that never preempt.
 PREEMPTION_NEVER = "Never"
 
 
 class Member(Struct, frozen=True):
-    """A pod that waits for a node, and how long and how often it has been tried."""
+    """A pending pod, how often it has been tried, and since when it is pending."""
 
     pod: Pod
     shape: PodShape
@@ -47,30 +46,35 @@ class Member(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """One thing to place. A pod without a group is a group of one."""
+    """One unit of scheduling. A pod without a group counts as a group of one."""
 
-    key: Key
+    ref: Ref
     group: Group | None
     members: tuple[Member, ...]
-    #: Live members that are not to be placed: bound, assumed, or another scheduler's.
+    #: Live members that are not placed here: bound, assumed, or of another scheduler.
     other_members: tuple[Pod, ...] = ()
     attempts: int = 0
     timestamp: float = 0.0
-    #: Since when nothing has been missing that it needs to be tried.
+    #: Since when the entity has been ready to be tried.
     ready_since: float = 0.0
-    #: The groups that hang from this one, the oldest first.
+    #: The child groups, the oldest first.
     children: tuple[Entity, ...] = ()
-    #: For how many seconds nothing has been missing that it needs to be tried.
+    #: For how many seconds the entity has been ready to be tried.
     waited_seconds: float = 0.0
 
     @property
+    def key(self) -> Key:
+        """The namespace and name of the group, or of the pod that has none."""
+        return self.ref.key
+
+    @property
     def is_composite(self) -> bool:
-        """Whether it is a group of groups."""
-        return isinstance(self.group, CompositePodGroup)
+        """Whether the entity is a CompositePodGroup."""
+        return self.ref.kind == COMPOSITE_POD_GROUP_KIND
 
     @property
     def groups(self) -> Iterator[Entity]:
-        """Itself and all groups below it, if it is one; parents before children."""
+        """The entity and all groups below it, parents before children; empty for a pod."""
         if self.group is not None:
             yield self
         for part in self.children:
@@ -78,40 +82,38 @@ class Entity:
 
     @property
     def leaves(self) -> Iterator[Entity]:
-        """The groups of pods in it."""
+        """The PodGroups of the entity."""
         return (one for one in self.groups if not one.is_composite)
 
     @property
     def priority(self) -> int:
-        """How important it is: what its group says, or the pod that has none."""
+        """The priority of the group, or of the pod without a group."""
         return self.group.spec.priority if self.group else self.members[0].pod.spec.priority
 
     @property
     def may_preempt(self) -> bool:
-        """Whether others may be evicted for it: what its group says, or else its pods."""
+        """Whether the preemption policy of the group, or else of its pods, allows preemption."""
         own = self.group.spec.preemption_policy if self.group else ""
         return (own or self.members[0].pod.spec.preemption_policy) != PREEMPTION_NEVER
 
     @property
     def kind(self) -> str:
-        """What it is, as Kubernetes calls it in messages."""
-        if self.group is None:
-            return "pod"
-        return "compositepodgroup" if self.is_composite else "podgroup"
+        """The kind as Kubernetes spells it in messages: pod, podgroup, compositepodgroup."""
+        return self.ref.kind.lower()
 
     @property
     def uid(self) -> str:
-        """The uid of its group, or of the pod that has none."""
+        """The uid of the group, or of the pod without a group."""
         return (self.group or self.members[0].pod).metadata.uid
 
     @property
     def group_key(self) -> Key | None:
-        """The key of the group, if it is one."""
+        """The key of the group; None for a pod without a group."""
         return self.key if self.group else None
 
     @property
     def scheduler_name(self) -> str:
-        """The name of the scheduler that is to place it: what its first member says."""
+        """The scheduler name of the first member."""
         return self.members[0].pod.spec.scheduler_name
 
     @property
@@ -122,18 +124,18 @@ class Entity:
 
     @property
     def quorum(self) -> int:
-        """How many members must have a node for any to get one."""
+        """How many members (of a CompositePodGroup: groups) must be placed for any to be."""
         return self.group.quorum if self.group else 1
 
 
 @dataclass(frozen=True, slots=True)
 class EntityRejection:
-    """The reason code, the sentence, and what to edit."""
+    """Why an entity is rejected: reason code, message, and what to edit."""
 
     reason: str
     message: str
     cure: str
-    #: What may make it groundless.
+    #: The events that may change the result.
     wakes_on: frozenset[ClusterEvent] = ENTITY_EVENTS
 
 
@@ -180,13 +182,13 @@ def _check_preemption_policies(entity: Entity, specs: list[PodSpec]) -> EntityRe
 
 def _check_supported_features(entity: Entity, specs: list[PodSpec]) -> EntityRejection | None:
     for member in entity.members:
-        if what := member.shape.unsupported:
-            message = f"pod asks for {what}, which is not supported yet"
-            return EntityRejection(UNSCHEDULABLE, message, f"take {what} out of the pod")
+        if feature := member.shape.unsupported:
+            message = f"pod uses {feature}, which are not supported yet"
+            return EntityRejection(UNSCHEDULABLE, message, f"remove {feature} from the pod")
     return None
 
 
-#: What each row objects to `_is_sound` must know of: rows are asked only of what is not sound.
+#: `_is_consistent` must cover every check: checks run only for entities that are not consistent.
 POD_CHECKS = (_check_supported_features,)
 GROUP_CHECKS = (
     _check_scheduler_names,
@@ -197,20 +199,20 @@ GROUP_CHECKS = (
 
 
 def validate_entity(entity: Entity) -> Impossible | None:
-    """The first objection to an entity as a decision about it."""
+    """Run the checks; return the first rejection as a decision, None if there is none."""
     if _is_consistent(entity):
         return None
     specs = [member.pod.spec for member in entity.members] + [
         pod.spec for pod in entity.other_members
     ]
-    for row in GROUP_CHECKS if entity.group else POD_CHECKS:
-        if found := row(entity, specs):
-            return reject_entity(entity, found)
+    for check in GROUP_CHECKS if entity.group else POD_CHECKS:
+        if rejection := check(entity, specs):
+            return reject_entity(entity, rejection)
     return None
 
 
 def _is_consistent(entity: Entity) -> bool:
-    """Whether all pods are as their group wants them; mostly they are, and no row need be asked."""
+    """Whether all pods agree with their group. They almost always do, and then no check runs."""
     pods = [
         (spec.scheduler_name, spec.priority, spec.preemption_policy, member.shape.unsupported)
         for member in entity.members
@@ -228,11 +230,17 @@ def _is_consistent(entity: Entity) -> bool:
     return pods.count((name, priority, policy, "")) == len(pods)
 
 
-def reject_entity(entity: Entity, found: EntityRejection) -> Impossible:
-    """An objection to an entity as a decision about it."""
+def reject_entity(entity: Entity, rejection: EntityRejection) -> Impossible:
+    """Turn a rejection into a decision."""
     pods = tuple(UnplacedPod(m.pod.metadata.key, m.pod.metadata.uid, None) for m in entity.members)
     groups = entity.groups if entity.is_composite else ()
-    parts = tuple(GroupOutcome(one.key, one.is_composite, None) for one in groups)
+    parts = tuple(GroupOutcome(one.ref, None) for one in groups)
     return Impossible(
-        entity.group_key, pods, found.reason, found.message, found.cure, found.wakes_on, parts
+        entity.group_key,
+        pods,
+        rejection.reason,
+        message=rejection.message,
+        cure=rejection.cure,
+        wakes_on=rejection.wakes_on,
+        parts=parts,
     )

@@ -1,19 +1,20 @@
-"""Remedy: one change that lets a refused entity be placed. A value; `remedies.py` finds them.
+"""Explanations: decisions as messages, and hints about what would help.
 
-One sentence explains everything: Decision -> the words that everybody prints.
+Pod conditions, PodGroup conditions, events, `phalanx why` and the web page take their texts from
+here and from nowhere else. Texts that Kubernetes also prints read as they do there.
 
-Pod condition, PodGroup condition, event, `phalanx why` and the page take their text from here and
-from nowhere else. Texts that Kubernetes also prints read as they do there.
+A `VerifiedCure` is a change with which the entity was placed when it was tried; `diagnosis/` finds
+those. Filters give hints that were not tried. `rank_cures` combines both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple, assert_never
 
-from phalanx.api.meta import Key
+from phalanx.api.meta import Key, Ref
 from phalanx.scheduler.decision import (
     UNSCHEDULABLE,
     Decision,
@@ -34,7 +35,7 @@ from phalanx.scheduler.decision import (
 
 
 class CureKind(IntEnum):
-    """What is changed, in the order of what it costs."""
+    """What a cure changes, the cheapest first. The names stand in JSON output."""
 
     SMALLER = 1
     NODES = 2
@@ -44,34 +45,12 @@ class CureKind(IntEnum):
 
 
 class VerifiedCure(NamedTuple):
-    """A change with which the entity was placed when it was tried out."""
+    """A change with which the entity was placed when it was tried."""
 
     kind: CureKind
-    #: How much of it: members or groups fewer, nodes more, pods that end.
+    #: How much is changed: fewer members or groups, more nodes, pods that end.
     size: int
     text: str
-
-
-def find_smallest(works: Callable[[int], bool], guess: int, most: int, low: int = 0) -> int | None:
-    """The least number above `low` and up to `most` that works, sought from a guess outwards.
-
-    What works is taken to work for all larger numbers too; what does not is not tried twice.
-    """
-    if most <= low:
-        return None
-    number, step = min(max(guess, low + 1), most), 1
-    while not works(number):
-        if number == most:
-            return None
-        low, number, step = number, min(number + step, most), 2 * step
-    high, step = number, 1
-    while high - low > 1:
-        number = max(high - step, (low + high) // 2)
-        if works(number):
-            high, step = number, 2 * step
-        else:
-            low = number
-    return high
 
 
 SCHEDULED = "Scheduled"
@@ -79,7 +58,7 @@ GROUP_FAILED = "pod group is unschedulable"
 
 
 class PodMessage(NamedTuple):
-    """What a pod without a node is told."""
+    """The reason and message for a pod without a node."""
 
     pod: Key
     uid: str
@@ -88,17 +67,16 @@ class PodMessage(NamedTuple):
 
 
 class GroupMessage(NamedTuple):
-    """What a group is told, and whether it has what it needs."""
+    """The reason and message for a group, and whether it has the members that it needs."""
 
-    ref: Key
-    is_composite: bool
+    ref: Ref
     is_placed: bool
     reason: str
     message: str
 
 
 class Cure(NamedTuple):
-    """A change that would help: tried out, with its sort and extent, or a hint of the filters."""
+    """A change that would help: verified, with kind and size, or a hint from the filters."""
 
     text: str
     is_verified: bool = False
@@ -106,7 +84,7 @@ class Cure(NamedTuple):
     size: int = 0
 
 
-#: How hints begin that say no more than a remedy of some sort.
+#: Prefixes of hints that add nothing to a verified cure of the same kind.
 _HINT_PREFIXES = (
     (CureKind.SMALLER, "lower minCount "),
     (CureKind.NODES, "add a node "),
@@ -117,7 +95,7 @@ _HINT_PREFIXES = (
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What the entity is told, each group of it, and each of its pods that got no node."""
+    """The message for the entity, for each of its groups, and for each pod without a node."""
 
     reason: str
     message: str
@@ -126,7 +104,7 @@ class Explanation:
 
 
 def explain(decision: Decision) -> Explanation:
-    """A decision in words."""
+    """Turn a decision into messages."""
     match decision:
         case Placed():
             return _explain_placed(decision)
@@ -137,10 +115,12 @@ def explain(decision: Decision) -> Explanation:
         case Impossible():
             pods = _refusal_messages(decision.pods, decision.reason, decision.message)
             groups = [
-                GroupMessage(part.ref, part.is_composite, False, decision.reason, decision.message)
+                GroupMessage(
+                    part.ref, is_placed=False, reason=decision.reason, message=decision.message
+                )
                 for part in decision.parts
             ]
-            return Explanation(decision.reason, decision.message, pods, tuple(groups))
+            return Explanation(decision.reason, decision.message, pods, groups=tuple(groups))
         case _:
             assert_never(decision)
 
@@ -151,25 +131,25 @@ def _explain_placed(decision: Placed) -> Explanation:
         if part.waiting:
             pods |= {one.pod: one for one in _pod_messages(part.waiting) if one.pod not in pods}
     groups = tuple(_group_message(part, SCHEDULED, "") for part in decision.parts)
-    return Explanation(SCHEDULED, "", tuple(pods.values()), groups)
+    return Explanation(SCHEDULED, "", tuple(pods.values()), groups=groups)
 
 
 def _explain_waiting(decision: Waiting) -> Explanation:
     message = _describe_waiting(decision)
-    # What the whole tree lacks is said of its groups together with what came of thinking about it.
-    bare = replace(decision, preemption="", promised=(), relaxes=None, parts=())
+    # A group that waits for the whole tree gets the message of the tree, preemption included.
+    own = replace(decision, preemption="", nominated=(), relaxation_delay=None, parts=())
     parts = [
-        part._replace(waiting=None) if part.waiting == bare else part for part in decision.parts
+        part._replace(waiting=None) if part.waiting == own else part for part in decision.parts
     ]
     groups = tuple(_group_message(part, decision.reason, message) for part in parts)
-    return Explanation(decision.reason, message, _pod_messages(decision), groups)
+    return Explanation(decision.reason, message, _pod_messages(decision), groups=groups)
 
 
 def _pod_messages(decision: Waiting) -> tuple[PodMessage, ...]:
     if decision.group is None:
         message = _describe_waiting(decision)
         return tuple(
-            PodMessage(pod, uid, decision.reason, message) for pod, uid, _ in decision.pods
+            PodMessage(pod, uid, decision.reason, message=message) for pod, uid, _ in decision.pods
         )
     otherwise = f"{GROUP_FAILED}, {_describe_waiting(decision)}"
     return _refusal_messages(decision.pods, decision.reason, otherwise)
@@ -178,11 +158,11 @@ def _pod_messages(decision: Waiting) -> tuple[PodMessage, ...]:
 def _group_message(part: GroupOutcome, reason: str, message: str) -> GroupMessage:
     if part.waiting:
         reason, message = part.waiting.reason, _describe_waiting(part.waiting)
-    return GroupMessage(part.ref, part.is_composite, reason == SCHEDULED, reason, message)
+    return GroupMessage(part.ref, is_placed=reason == SCHEDULED, reason=reason, message=message)
 
 
 def describe_refusal(refusal: Refusal) -> str:
-    """Why no node takes a pod: `0/5 nodes are available: 2 Insufficient cpu, 3 node(s) …`."""
+    """Say why no node takes a pod: `0/5 nodes are available: 2 Insufficient cpu, 3 node(s) …`."""
     if not refusal.total:
         return "no nodes available to schedule pods"
     reasons = ", ".join(sorted(f"{count} {reason}" for reason, count in refusal.counts))
@@ -190,14 +170,15 @@ def describe_refusal(refusal: Refusal) -> str:
 
 
 def describe_unready(unready: UnreadyReason) -> str:
-    """Why the queue does not even try an entity."""
+    """Say why the queue does not try an entity."""
     match unready:
         case MissingGroup(name):
             return f'waiting for PodGroup "{name}" to appear'
-        case MissingMembers(quorum, there):
-            return f"waiting for {quorum} members, {there} {_is_or_are(there)} there"
-        case MissingGroups(quorum, there):
-            return f"waiting for {quorum} groups with all their members, {there} {_is_or_are(there)} there"
+        case MissingMembers(quorum, present):
+            return f"waiting for {quorum} members, {present} {_is_or_are(present)} there"
+        case MissingGroups(quorum, present):
+            found = f"{present} {_is_or_are(present)} there"
+            return f"waiting for {quorum} groups with all their members, {found}"
         case IncompleteGroupTree(message, _):
             return message
         case SchedulingGated(pods, gates):
@@ -207,7 +188,7 @@ def describe_unready(unready: UnreadyReason) -> str:
 
 
 def suggest_cures(decision: Decision) -> list[str]:
-    """Small changes, each of which would let the entity run or bring it nearer; the best first."""
+    """Return hints: small changes that make the entity schedulable or help; the best first."""
     match decision:
         case Placed():
             return _deduplicate(_refusal_cures(decision.leftovers))
@@ -221,13 +202,14 @@ def suggest_cures(decision: Decision) -> list[str]:
             assert_never(decision)
 
 
-def rank_cures(decision: Decision, remedies: Iterable[VerifiedCure]) -> list[Cure]:
-    """What was tried out and helps, the cheapest first, and then what was not."""
-    found = sorted(set(remedies))
-    verified = [Cure(text, True, sort, size) for sort, size, text in found]
-    said = tuple(start for sort, start in _HINT_PREFIXES if any(one.kind is sort for one in found))
+def rank_cures(decision: Decision, verified: Iterable[VerifiedCure]) -> list[Cure]:
+    """Return verified cures, the cheapest first, followed by hints that add to them."""
+    found = sorted(set(verified))
+    cures = [Cure(text, is_verified=True, kind=kind, size=size) for kind, size, text in found]
+    kinds = {one.kind for one in found}
+    covered = tuple(prefix for kind, prefix in _HINT_PREFIXES if kind in kinds)
     hints = suggest_cures(decision) if not isinstance(decision, Preempting) else ()
-    return [*verified, *(Cure(text) for text in hints if not text.startswith(said))]
+    return [*cures, *(Cure(text) for text in hints if not text.startswith(covered))]
 
 
 def _describe_waiting(decision: Waiting) -> str:
@@ -236,7 +218,7 @@ def _describe_waiting(decision: Waiting) -> str:
         return f"{text} preemption: {decision.preemption}" if decision.preemption else text
     text = _describe_waiting_group(decision)
     if decision.undecided:
-        text += f"; there may be a placement all the same: {decision.undecided}"
+        text += f"; a placement may exist: {decision.undecided}"
     return f"{text}, pod group preemption: {decision.preemption}" if decision.preemption else text
 
 
@@ -259,18 +241,16 @@ def _describe_waiting_group(decision: Waiting) -> str:
 def _refusal_messages(
     pods: tuple[UnplacedPod, ...], reason: str, otherwise: str
 ) -> tuple[PodMessage, ...]:
-    """A sentence per pod; pods of one shape share their refusal, so each is spelled once."""
-    spelled: dict[int, str] = {}
-    sentences = []
+    """Build a message per pod. Pods of one shape share a refusal, which is described once."""
+    described: dict[int, str] = {}
+    messages = []
     for pod, uid, refusal in pods:
-        if refusal is None:
-            message = otherwise
-        else:
-            message = spelled.get(id(refusal)) or spelled.setdefault(
-                id(refusal), describe_refusal(refusal)
-            )
-        sentences.append(PodMessage(pod, uid, reason, message))
-    return tuple(sentences)
+        message = otherwise
+        if refusal is not None:
+            message = described.get(id(refusal)) or describe_refusal(refusal)
+            described[id(refusal)] = message
+        messages.append(PodMessage(pod, uid, reason, message=message))
+    return tuple(messages)
 
 
 def _quorum_cures(decision: Waiting) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Events and assumptions in, snapshots out."""
+"""The cache: observed objects and assumed bindings in, snapshots out."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace as but
+from msgspec.structs import replace
 
 from phalanx.api.core import Node, Pod
-from phalanx.api.meta import Key
+from phalanx.api.meta import Key, pod_group_ref
 from phalanx.scheduler.cluster.cache import SchedulerCache
-from phalanx.scheduler.cluster.group_tree import GroupRef
 from phalanx.scheduler.cluster.snapshot import CPU, Snapshot
 from phalanx.scheduler.decision import Binding, ClusterEvent
 from tests.scheduler.builders import cluster, gang, key, node, pod
@@ -31,14 +30,14 @@ def binding(one: Pod, on: str) -> Binding:
 # ---- nodes ---------------------------------------------------------------------------------------
 
 
-def test_nodes_come_change_and_go() -> None:
+def test_nodes_are_added_changed_and_removed() -> None:
     cache = SchedulerCache()
     assert cache.update_node("a", node("a")) is ClusterEvent.NODE_ADDED
     assert cache.snapshot().names == ["a"]
     assert cache.update_node("a", node("a", cordoned=True)) is ClusterEvent.NODE_UPDATED
     assert cache.snapshot().cordoned.tolist() == [True]
     assert cache.update_node("a", None) is ClusterEvent.POD_PLACED, (
-        "nobody sees the pods there any more"
+        "affinity and spread no longer count its pods"
     )
     assert cache.snapshot().names == []
     assert cache.update_node("a", None) is None
@@ -52,7 +51,7 @@ def test_a_heartbeat_changes_nothing() -> None:
     assert before.epoch == 0
 
 
-def test_a_changed_node_keeps_the_snapshot_and_a_new_one_replaces_it() -> None:
+def test_a_changed_node_keeps_the_snapshot_and_a_new_node_replaces_it() -> None:
     cache = cluster([node("a")])
     first = cache.snapshot()
     cache.update_node("a", node("a", cpu="16"))
@@ -62,7 +61,7 @@ def test_a_changed_node_keeps_the_snapshot_and_a_new_one_replaces_it() -> None:
     assert cache.snapshot() is not first
 
 
-def test_a_node_that_changed_and_went_before_anybody_looked_is_gone() -> None:
+def test_a_node_changed_and_deleted_between_two_snapshots_is_gone() -> None:
     cache = cluster([node("a"), node("b")])
     cache.snapshot()
     cache.update_node("a", node("a", cordoned=True))
@@ -71,9 +70,9 @@ def test_a_node_that_changed_and_went_before_anybody_looked_is_gone() -> None:
     assert cache.check() == []
 
 
-def test_a_new_resource_gets_a_column_everywhere() -> None:
-    cache = cluster([node("a")], [pod("p", on="a", asks={"example.com/odd": "3"})])
-    cache.update_node("b", node("b", room={"example.com/gpu": "8"}))
+def test_a_new_resource_gets_a_column_in_every_row() -> None:
+    cache = cluster([node("a")], [pod("p", on="a", requests={"example.com/odd": "3"})])
+    cache.update_node("b", node("b", allocatable={"example.com/gpu": "8"}))
     snapshot = cache.snapshot()
     assert snapshot.allocatable[:, snapshot.columns["example.com/gpu"]].tolist() == [0, 8]
     assert snapshot.requested[:, snapshot.columns["example.com/odd"]].tolist() == [3, 0]
@@ -83,7 +82,7 @@ def test_a_new_resource_gets_a_column_everywhere() -> None:
 # ---- pods ----------------------------------------------------------------------------------------
 
 
-def test_a_bound_pod_takes_room_until_it_has_ended() -> None:
+def test_a_bound_pod_uses_resources_until_it_has_ended() -> None:
     cache = cluster([node("a")])
     assert cache.update_pod(key("p"), pod("p", on="a", cpu="1")) == (ClusterEvent.POD_PLACED,)
     assert used(cache, "a") == 1000
@@ -93,7 +92,7 @@ def test_a_bound_pod_takes_room_until_it_has_ended() -> None:
     assert used(cache, "a") == 0
 
 
-def test_a_pod_that_is_being_deleted_takes_room_but_is_no_member() -> None:
+def test_a_terminating_pod_uses_resources_but_is_no_live_member() -> None:
     cache = cluster([node("a")], [pod("p", "g", on="a", cpu="1")])
     assert cache.snapshot().member_counts == {key("g"): 1}
     assert cache.update_pod(key("p"), pod("p", "g", on="a", cpu="1", deleting=True)) == (
@@ -104,7 +103,7 @@ def test_a_pod_that_is_being_deleted_takes_room_but_is_no_member() -> None:
     assert cache.update_pod(key("p"), None) == (ClusterEvent.POD_GONE,)
 
 
-def test_a_pod_on_a_node_that_is_not_there_yet_counts_when_it_comes() -> None:
+def test_a_pod_on_an_unknown_node_counts_when_the_node_is_added() -> None:
     cache = cluster([], [pod("p", on="late", cpu="1")])
     assert cache.snapshot().names == []
     cache.update_node("late", node("late"))
@@ -123,20 +122,20 @@ def test_pods_outlive_their_node() -> None:
     assert used(cache, "a") == 0
 
 
-def test_a_status_change_of_a_running_pod_touches_no_row() -> None:
+def test_a_status_change_of_a_running_pod_changes_no_row() -> None:
     cache = cluster([node("a")], [pod("p", on="a", cpu="1")])
     snapshot = cache.snapshot()
     assert cache.update_pod(key("p"), pod("p", on="a", cpu="1", phase="Running")) == ()
     assert cache.snapshot().changed_rows == snapshot.changed_rows == []
 
 
-def test_a_running_pod_that_grows_takes_its_new_room() -> None:
+def test_a_resized_running_pod_uses_its_new_requests() -> None:
     cache = cluster([node("a")], [pod("p", on="a", cpu="1")])
     cache.update_pod(key("p"), pod("p", on="a", cpu="3"))
     assert used(cache, "a") == 3000
 
 
-def test_a_namesake_takes_the_place_of_the_pod_that_went() -> None:
+def test_a_recreated_pod_replaces_the_deleted_one() -> None:
     cache = cluster([node("a"), node("b")], [pod("p", uid="1", on="a", cpu="1")])
     assert cache.update_pod(key("p"), pod("p", uid="2", cpu="1")) == (ClusterEvent.POD_GONE,)
     assert used(cache, "a") == 0
@@ -145,7 +144,7 @@ def test_a_namesake_takes_the_place_of_the_pod_that_went() -> None:
 # ---- assumptions ---------------------------------------------------------------------------------
 
 
-def test_an_assumed_pod_takes_room_and_counts_for_its_group() -> None:
+def test_an_assumed_pod_uses_resources_and_counts_for_its_group() -> None:
     one = pod("p", "g", cpu="1")
     cache = cluster([node("a")], [one])
     cache.assume([binding(one, "a")])
@@ -160,14 +159,14 @@ def test_an_assumption_is_confirmed_by_the_bound_pod() -> None:
     cache.assume([binding(one, "a")])
     cache.update_pod(key("p"), one)
     assert cache.assumed_pods() == [key("p")]
-    journal = len(cache.snapshot().changed_rows)
+    changes = len(cache.snapshot().changed_rows)
     cache.update_pod(key("p"), pod("p", "g", on="a", cpu="1"))
     assert cache.assumed_pods() == []
     assert used(cache, "a") == 1000
-    assert len(cache.snapshot().changed_rows) == journal
+    assert len(cache.snapshot().changed_rows) == changes
 
 
-def test_an_assumption_is_corrected_by_what_really_happened() -> None:
+def test_an_assumption_is_corrected_by_the_observed_binding() -> None:
     one = pod("p", cpu="1")
     cache = cluster([node("a"), node("b")], [one])
     cache.assume([binding(one, "a")])
@@ -175,7 +174,7 @@ def test_an_assumption_is_corrected_by_what_really_happened() -> None:
     assert (used(cache, "a"), used(cache, "b")) == (0, 1000)
 
 
-def test_an_assumption_that_is_forgotten_frees_its_room() -> None:
+def test_forgetting_an_assumption_frees_its_resources() -> None:
     one = pod("p", "g", cpu="1")
     cache = cluster([node("a")], [one])
     cache.assume([binding(one, "a")])
@@ -186,22 +185,22 @@ def test_an_assumption_that_is_forgotten_frees_its_room() -> None:
     assert used(cache, "a") == 1000
 
 
-def test_a_confirmed_pod_is_not_forgotten() -> None:
+def test_a_bound_pod_is_not_forgotten() -> None:
     one = pod("p", on="a", cpu="1")
     cache = cluster([node("a")], [one])
     assert cache.forget([binding(one, "a")]) == ()
     assert used(cache, "a") == 1000
 
 
-@pytest.mark.parametrize("there", [None, pod("p", uid="other"), pod("p", on="a")])
-def test_only_a_pending_pod_of_that_uid_is_assumed(there: Pod | None) -> None:
-    cache = cluster([node("a"), node("b")], [there] if there else [])
+@pytest.mark.parametrize("existing", [None, pod("p", uid="other"), pod("p", on="a")])
+def test_only_a_pending_pod_of_that_uid_is_assumed(existing: Pod | None) -> None:
+    cache = cluster([node("a"), node("b")], [existing] if existing else [])
     cache.assume([binding(pod("p"), "b")])
     assert cache.assumed_pods() == []
     assert used(cache, "b") == 0
 
 
-def test_an_assumed_pod_that_is_deleted_frees_its_room() -> None:
+def test_deleting_an_assumed_pod_frees_its_resources() -> None:
     one = pod("p", cpu="1")
     cache = cluster([node("a")], [one])
     cache.assume([binding(one, "a")])
@@ -209,12 +208,12 @@ def test_an_assumed_pod_that_is_deleted_frees_its_room() -> None:
     assert used(cache, "a") == 0
 
 
-def test_nothing_reaches_the_snapshot_before_the_next_one_is_asked_for() -> None:
+def test_changes_reach_the_snapshot_only_when_the_next_one_is_requested() -> None:
     one = pod("p", "g", cpu="1")
     cache = cluster([node("a")], [one])
     snapshot = cache.snapshot()
     cache.assume([binding(one, "a")])
-    cache.update_group(GroupRef(False, key("g")), gang("g", 1))
+    cache.update_group(pod_group_ref(key("g")), gang("g", 1))
     cache.update_node("a", node("a", cordoned=True))
     assert snapshot.requested[0, CPU] == 0
     assert (snapshot.member_counts, snapshot.group_trees.groups) == ({}, {})
@@ -224,8 +223,8 @@ def test_nothing_reaches_the_snapshot_before_the_next_one_is_asked_for() -> None
 # ---- groups --------------------------------------------------------------------------------------
 
 
-def test_groups_come_change_and_go() -> None:
-    cache, name = SchedulerCache(), GroupRef(False, key("g"))
+def test_groups_are_added_changed_and_removed() -> None:
+    cache, name = SchedulerCache(), pod_group_ref(key("g"))
     cache.update_group(name, gang("g", 2))
     cache.update_group(name, gang("g", 1))
     assert cache.snapshot().group_trees.groups == {name: gang("g", 1)}
@@ -236,7 +235,7 @@ def test_groups_come_change_and_go() -> None:
 # ---- invariants ----------------------------------------------------------------------------------
 
 
-def broken() -> SchedulerCache:
+def build_cache() -> SchedulerCache:
     one = pod("p", "g", cpu="1")
     cache = cluster([node("a"), node("b")], [one, pod("q", on="b", cpu="1")])
     cache.assume([binding(one, "a")])
@@ -261,7 +260,7 @@ def vanish(cache: SchedulerCache) -> None:
 
 
 def hover(cache: SchedulerCache) -> None:
-    cache._pod_states[key("p")] = but(cache._pod_states[key("p")], node="")
+    cache._pod_states[key("p")] = replace(cache._pod_states[key("p")], node="")
 
 
 def overlook(cache: SchedulerCache) -> None:
@@ -273,25 +272,25 @@ def multiply(cache: SchedulerCache) -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "sentence"),
+    ("break_cache", "message"),
     [
         (miscount, "node a counts [1001, 0, 1], its pods add up to [1000, 0, 1]"),
-        (undercount, "node b counts less than nothing: [-1, 0, 1]"),
+        (undercount, "node b counts a negative amount: [-1, 0, 1]"),
         (lose, "pod default/p is not counted on its node a"),
         (vanish, "node b counts pod default/q, which is not there"),
-        (hover, "pod default/p is assumed to be nowhere"),
+        (hover, "pod default/p is assumed without a node"),
         (hover, "groups count {Key(namespace='default', name='g'): 1}, their members add up to {}"),
         (overlook, "the snapshot of node a differs from the cache"),
         (multiply, "the snapshot counts other members than the cache"),
     ],
 )
-def test_every_broken_invariant_is_told(
-    harm: Callable[[SchedulerCache], None], sentence: str
+def test_check_reports_every_broken_invariant(
+    break_cache: Callable[[SchedulerCache], None], message: str
 ) -> None:
-    cache = broken()
+    cache = build_cache()
     assert cache.check() == []
-    harm(cache)
-    assert sentence in cache.check()
+    break_cache(cache)
+    assert message in cache.check()
 
 
 Step = tuple[str, Key, Node | Pod | str | None]
@@ -299,13 +298,13 @@ Step = tuple[str, Key, Node | Pod | str | None]
 
 @st.composite
 def steps(draw: st.DrawFn) -> list[Step]:
-    """A history of events: any node and any pod, in any order, with assumptions in between."""
+    """A history of changes of nodes and pods in any order, with assumptions in between."""
     history: list[Step] = []
     for _ in range(draw(st.integers(1, 30))):
         name = draw(st.sampled_from(["p0", "p1", "p2", "p3"]))
         machine = draw(st.sampled_from(NODE_NAMES))
         match draw(
-            st.sampled_from(["node", "no node", "pod", "no pod", "assume", "forget", "look"])
+            st.sampled_from(["node", "no node", "pod", "no pod", "assume", "forget", "snapshot"])
         ):
             case "node":
                 history.append(("node", Key("", machine), draw(nodes(machine))))
@@ -322,7 +321,7 @@ def steps(draw: st.DrawFn) -> list[Step]:
     return history
 
 
-def play(cache: SchedulerCache, step: Step) -> None:
+def apply_step(cache: SchedulerCache, step: Step) -> None:
     act, where, what = step
     if act == "node":
         cache.update_node(where.name, what if isinstance(what, Node) else None)
@@ -337,7 +336,7 @@ def play(cache: SchedulerCache, step: Step) -> None:
 
 
 def content(snapshot: Snapshot) -> dict[str, object]:
-    """What a snapshot says, whatever its columns and classes are numbered."""
+    """The content of a snapshot, independent of the numbers of columns and classes."""
     classes = list(snapshot.taints)
 
     def row(i: int) -> object:
@@ -363,26 +362,26 @@ def content(snapshot: Snapshot) -> dict[str, object]:
 
 
 @given(steps())
-def test_a_cache_that_lived_through_it_all_equals_one_made_of_the_result(
+def test_a_cache_after_many_events_equals_a_cache_of_the_final_objects(
     history: list[Step],
 ) -> None:
     cache = SchedulerCache()
     for step in history:
-        play(cache, step)
+        apply_step(cache, step)
     fresh = SchedulerCache()
-    for name, host in cache._nodes.items():
-        fresh.update_node(name, host.node)
-    for pod_key, held in cache._pod_states.items():
+    for name, info in cache._nodes.items():
+        fresh.update_node(name, info.node)
+    for pod_key, state in cache._pod_states.items():
         last = [s[2] for s in history if s[0] == "pod" and s[1] == pod_key][-1]
         assert isinstance(last, Pod)
         fresh.update_pod(pod_key, last)
-        if held.assumed:
-            fresh.assume([Binding(pod_key, held.uid, held.node)])
+        if state.assumed:
+            fresh.assume([Binding(pod_key, state.uid, state.node)])
     assert content(cache.snapshot()) == content(fresh.snapshot())
     assert cache.check() == []
 
 
-def test_who_is_bound_elsewhere_than_promised_leaves_room_where_it_was_promised() -> None:
+def test_binding_a_pod_elsewhere_frees_its_nominated_node() -> None:
     cache = cluster([node("a"), node("b")], [pod("p", cpu="1")])
     cache.nominate([Binding(key("p"), "uid-p", "a")])
     assert ClusterEvent.POD_GONE in cache.nominate([Binding(key("p"), "uid-p", "b")])
@@ -392,7 +391,7 @@ def test_who_is_bound_elsewhere_than_promised_leaves_room_where_it_was_promised(
     assert ClusterEvent.POD_GONE in other.assume([Binding(key("p"), "uid-p", "b")])
 
 
-def test_whatever_happens_to_any_pod_of_a_gang_is_told() -> None:
+def test_events_of_all_pods_of_a_gang_are_returned() -> None:
     pair = [pod("p", cpu="1"), pod("q", cpu="1")]
     cache = cluster([node("a"), node("b")], pair)
     cache.nominate([Binding(key("p"), "uid-p", "a")])
@@ -403,7 +402,7 @@ def test_whatever_happens_to_any_pod_of_a_gang_is_told() -> None:
     assert cache.forget(placed) == ()
 
 
-def test_a_victim_that_is_seen_to_leave_is_news_to_other_pods() -> None:
+def test_a_victim_observed_to_terminate_causes_an_event() -> None:
     cache = cluster([node("a")], [pod("p", on="a", cpu="1")])
     cache.mark_evicting([(key("p"), "uid-p")])
     assert cache.evicting_pods() == [(key("p"), "uid-p")]

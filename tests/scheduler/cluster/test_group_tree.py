@@ -1,15 +1,15 @@
-"""How groups hang together."""
+"""Trees of PodGroups and CompositePodGroups."""
 
 from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
 
+from phalanx.api.meta import composite_pod_group_ref, pod_group_ref
 from phalanx.api.scheduling import WorkloadReference
 from phalanx.scheduler.cluster.group_tree import (
     MAX_DEPTH,
     Group,
-    GroupRef,
     GroupTreeProblem,
     GroupTrees,
     group_ref,
@@ -24,10 +24,10 @@ def group_trees(*groups: Group) -> GroupTrees:
     return found
 
 
-LEAF, ROOT = GroupRef(False, key("g")), GroupRef(True, key("t"))
+LEAF, ROOT = pod_group_ref(key("g")), composite_pod_group_ref(key("t"))
 
 
-def test_a_group_by_itself_is_its_own_root() -> None:
+def test_a_group_without_parent_is_its_own_root() -> None:
     assert group_trees(gang("g", 1)).root(LEAF) == LEAF
 
 
@@ -37,12 +37,12 @@ def test_the_root_is_found_through_all_levels() -> None:
     assert [name.key.name for name in one.subtree(ROOT)] == ["t", "s", "g"]
 
 
-def test_a_pod_group_and_a_composite_may_share_a_name() -> None:
+def test_a_pod_group_and_a_composite_pod_group_may_share_a_name() -> None:
     one = group_trees(composite("g", 1), gang("g", 1, parent="g"))
-    assert one.root(LEAF) == GroupRef(True, key("g"))
+    assert one.root(LEAF) == composite_pod_group_ref(key("g"))
 
 
-def test_what_is_missing_is_told_by_name() -> None:
+def test_a_missing_group_is_reported_by_name() -> None:
     gone = group_trees().root(LEAF)
     orphan = group_trees(gang("g", 1, parent="t")).root(LEAF)
     assert isinstance(gone, GroupTreeProblem)
@@ -51,33 +51,33 @@ def test_what_is_missing_is_told_by_name() -> None:
     assert orphan.message == 'waiting for CompositePodGroup "t" to appear'
 
 
-def test_a_tree_that_is_too_deep_or_runs_in_a_circle_is_none() -> None:
+def test_a_tree_that_is_too_deep_or_cyclic_is_invalid() -> None:
     chain = [composite(f"c{i}", 1, parent=f"c{i + 1}") for i in range(MAX_DEPTH)]
     deep = group_trees(*chain, composite(f"c{MAX_DEPTH}", 1), gang("g", 1, parent="c0"))
     circle = group_trees(
         composite("a", 1, parent="b"), composite("b", 1, parent="a"), gang("g", 1, parent="a")
     )
     for one in (deep, circle):
-        flaw = one.root(LEAF)
-        assert isinstance(flaw, GroupTreeProblem)
-        assert (flaw.missing_group, "more than 4 levels" in flaw.message) == ("", True)
-    assert len(list(circle.subtree(GroupRef(True, key("a"))))) < 2**MAX_DEPTH
+        problem = one.root(LEAF)
+        assert isinstance(problem, GroupTreeProblem)
+        assert (problem.missing_group, "more than 4 levels" in problem.message) == ("", True)
+    assert len(list(circle.subtree(composite_pod_group_ref(key("a"))))) < 2**MAX_DEPTH
 
 
 def with_workload(group: Group, workload: str) -> Group:
     return replace(group, spec=replace(group.spec, workload_ref=WorkloadReference(workload)))
 
 
-def test_a_tree_of_different_workloads_is_none() -> None:
-    flaw = group_trees(
+def test_a_tree_of_different_workloads_is_invalid() -> None:
+    problem = group_trees(
         with_workload(composite("t", 1), "a"), with_workload(gang("g", 1, parent="t"), "b")
     ).root(LEAF)
-    assert isinstance(flaw, GroupTreeProblem)
-    assert flaw.message == "its tree is of different Workloads: a, b"
+    assert isinstance(problem, GroupTreeProblem)
+    assert problem.message == "the groups of the tree belong to different Workloads: a, b"
 
 
 @pytest.mark.parametrize("order", [("x", "y"), ("y", "x")])
-def test_children_are_in_the_order_in_which_they_were_made(order: tuple[str, str]) -> None:
+def test_children_are_ordered_by_creation_time(order: tuple[str, str]) -> None:
     made = []
     for hour, name in enumerate(order):
         group = gang(name, 1, parent="t")
@@ -87,7 +87,7 @@ def test_children_are_in_the_order_in_which_they_were_made(order: tuple[str, str
     assert [name.key.name for name in found] == list(order)
 
 
-def test_what_went_is_not_a_child_any_more() -> None:
+def test_a_removed_group_is_no_longer_a_child() -> None:
     one = group_trees(composite("t", 1), gang("g", 1, parent="t"))
     one.update(LEAF, None)
     assert one.children(ROOT) == []

@@ -1,9 +1,9 @@
-"""The cluster without some pods, and with others."""
+"""Snapshots without some pods and with others."""
 
 from __future__ import annotations
 
 import numpy as np
-from msgspec.structs import replace as but
+from msgspec.structs import replace
 
 from phalanx.api.core import ContainerPort
 from phalanx.scheduler.cluster.hypothetical import BULK_THRESHOLD, with_changes
@@ -18,12 +18,12 @@ def assigned_pod(name: str, on: str, cpu: str = "1", **labels: str) -> AssignedP
     return AssignedPod(key(name), f"uid-{name}", on, labels, shape_of(made))
 
 
-def test_without_a_change_it_is_the_same_snapshot() -> None:
+def test_without_changes_the_snapshot_is_returned() -> None:
     snapshot = cluster([node("a")]).snapshot()
     assert with_changes(snapshot) is snapshot
 
 
-def test_who_goes_leaves_what_it_took_and_who_comes_takes_it() -> None:
+def test_removed_pods_free_resources_and_added_pods_use_them() -> None:
     cache = cluster([node("a"), node("b")], [pod("x", on="a", cpu="2")])
     snapshot = cache.snapshot()
     other = with_changes(
@@ -38,7 +38,7 @@ def test_who_goes_leaves_what_it_took_and_who_comes_takes_it() -> None:
     assert np.array_equal(other.nonzero_requested, fresh.nonzero_requested)
 
 
-def test_many_come_and_go_as_a_few_do() -> None:
+def test_bulk_changes_equal_single_changes() -> None:
     snapshot = cluster([node("a"), node("b")], [pod("x", on="a", cpu="9")]).snapshot()
     pods = [assigned_pod(f"p{n}", "abc"[n % 3], str(1 + n % 4)) for n in range(2 * BULK_THRESHOLD)]
     few = snapshot
@@ -50,7 +50,7 @@ def test_many_come_and_go_as_a_few_do() -> None:
     assert np.array_equal(with_changes(many, removed=pods).requested, snapshot.requested)
 
 
-def test_pods_on_nodes_that_are_not_there_change_nothing() -> None:
+def test_pods_on_unknown_nodes_change_nothing() -> None:
     snapshot = cluster([node("a")]).snapshot()
     other = with_changes(
         snapshot, removed=[assigned_pod("x", "gone")], added=[assigned_pod("y", "gone")]
@@ -58,41 +58,41 @@ def test_pods_on_nodes_that_are_not_there_change_nothing() -> None:
     assert np.array_equal(other.requested, snapshot.requested)
 
 
-def test_ports_come_free_and_are_taken() -> None:
+def test_ports_are_freed_and_used() -> None:
     port = (ContainerPort(container_port=80, host_port=80),)
     web = pod("web", on="a", ports=port)
     snapshot = cluster([node("a"), node("b")], [web]).snapshot()
     gone = AssignedPod(key("web"), "uid-web", "a", {}, shape_of(web))
-    other = with_changes(snapshot, removed=[gone], added=[but(gone, node="b")])
+    other = with_changes(snapshot, removed=[gone], added=[replace(gone, node="b")])
     assert (list(snapshot.used_ports), list(other.used_ports)) == ([0], [1])
 
 
-def test_who_was_only_promised_a_place_is_counted_with_the_others_and_left_out() -> None:
+def test_nominated_pods_are_counted_and_can_be_left_out() -> None:
     web = {"app": "web"}
     nodes = [node("a"), node("b")]
     snapshot = cluster(nodes, [pod("x", on="a", labels=web)]).snapshot()
-    crowd = PodSelection((PodSelector((), ("default",)),))
+    selection = PodSelection((PodSelector((), ("default",)),))
     kept = with_changes(snapshot, added=[assigned_pod("y", "b", app="web")], nominated=True)
     assert (snapshot.pod_index.without_nominated, kept.pod_index.without_nominated) == (
         snapshot.pod_index,
         snapshot.pod_index,
     )
-    assert kept.pod_index.count_per_node(crowd).tolist() == [1, 1]
-    beside = with_changes(kept, added=[assigned_pod("z", "b", app="web")])
-    assert beside.pod_index.count_per_node(crowd).tolist() == [1, 2]
-    assert beside.pod_index.without_nominated.count_per_node(crowd).tolist() == [1, 1]
-    everybody = with_changes(beside, removed=list(kept.pod_index.assigned_pods()))
-    assert everybody.pod_index.count_per_node(crowd).tolist() == [0, 1]
-    assert everybody.pod_index.without_nominated.count_per_node(crowd).tolist() == [0, 1]
+    assert kept.pod_index.count_per_node(selection).tolist() == [1, 1]
+    with_third = with_changes(kept, added=[assigned_pod("z", "b", app="web")])
+    assert with_third.pod_index.count_per_node(selection).tolist() == [1, 2]
+    assert with_third.pod_index.without_nominated.count_per_node(selection).tolist() == [1, 1]
+    without_assigned = with_changes(with_third, removed=list(kept.pod_index.assigned_pods()))
+    assert without_assigned.pod_index.count_per_node(selection).tolist() == [0, 1]
+    assert without_assigned.pod_index.without_nominated.count_per_node(selection).tolist() == [0, 1]
 
 
-def test_crowds_are_counted_anew_and_the_old_ones_stay() -> None:
+def test_counts_of_a_fork_differ_and_those_of_its_origin_stay() -> None:
     web = {"app": "web"}
     snapshot = cluster([node("a"), node("b")], [pod("x", on="a", labels=web)]).snapshot()
-    crowd = PodSelection((PodSelector((), ("default",)),))
-    gone, come = assigned_pod("x", "a", app="web"), assigned_pod("y", "b", app="web")
-    other = with_changes(snapshot, removed=[gone], added=[come])
-    assert other.pod_index.count_per_node(crowd).tolist() == [0, 1]
-    assert snapshot.pod_index.count_per_node(crowd).tolist() == [1, 0]
+    selection = PodSelection((PodSelector((), ("default",)),))
+    removed, added = assigned_pod("x", "a", app="web"), assigned_pod("y", "b", app="web")
+    other = with_changes(snapshot, removed=[removed], added=[added])
+    assert other.pod_index.count_per_node(selection).tolist() == [0, 1]
+    assert snapshot.pod_index.count_per_node(selection).tolist() == [1, 0]
     assert [other.pod_index.node_of(key(name)) for name in "xy"] == ["", "b"]
     assert [one.key.name for one in other.pod_index.assigned_pods()] == ["y"]

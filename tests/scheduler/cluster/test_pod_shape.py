@@ -1,4 +1,4 @@
-"""Shapes: what makes pods interchangeable."""
+"""Pod shapes: what makes pods interchangeable."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def test_the_same_amount_written_otherwise_is_the_same_shape() -> None:
         pod("b", cpu="1", tolerations=(Toleration("x"),)),
     ],
 )
-def test_whatever_filters_or_scores_read_makes_another_shape(other: Pod) -> None:
+def test_every_field_that_filters_or_scores_read_changes_the_shape(other: Pod) -> None:
     assert shape_of(other) != shape_of(pod("a", cpu="1"))
 
 
-def test_a_pod_that_states_nothing_takes_a_slot_and_is_scored_as_a_small_one() -> None:
+def test_a_pod_without_requests_uses_a_pod_slot_and_is_scored_with_defaults() -> None:
     shape = shape_of(pod("a"))
     assert shape.requests == (("pods", 1),)
     assert shape.nonzero_requests == (100, 200 * 1024 * 1024)
 
 
 def test_a_resource_without_a_column_is_unknown() -> None:
-    shape = shape_of(pod("a", cpu="1", asks={"example.com/gpu": "1"}))
+    shape = shape_of(pod("a", cpu="1", requests={"example.com/gpu": "1"}))
     columns = {"cpu": 0, "memory": 1, "pods": 2}
     assert shape.request_vector(columns).has_unknown_resource
     assert shape.request_vector({**columns, "example.com/gpu": 3}).amounts == (
@@ -50,7 +50,7 @@ def test_a_resource_without_a_column_is_unknown() -> None:
     )
 
 
-def test_the_memo_is_bounded_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clearing_the_full_memo_changes_no_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shapes, "_MEMO_LIMIT", 4)
     monkeypatch.setattr(shapes, "_memo", {})
     seen = [shape_of(pod("a", cpu=f"{n}m")) for n in range(1, 10)]
@@ -58,7 +58,7 @@ def test_the_memo_is_bounded_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) 
     assert len(shapes._memo) <= 4
 
 
-def test_shapes_read_as_people_write_them() -> None:
+def test_shapes_are_formatted_as_people_write_quantities() -> None:
     assert str(shape_of(pod("a", cpu="1500m", memory="2Gi"))) == "cpu 1500m, memory 2Gi"
     assert str(PodShape((("pods", 1),), (0, 0))) == "one pod"
 
@@ -74,5 +74,5 @@ def test_shapes_read_as_people_write_them() -> None:
         ("example.com/gpu", 1024, "example.com/gpu 1024"),
     ],
 )
-def test_amounts_are_spelled_with_their_units(name: str, amount: int, text: str) -> None:
+def test_amounts_are_formatted_with_their_units(name: str, amount: int, text: str) -> None:
     assert format_amount(name, amount) == text

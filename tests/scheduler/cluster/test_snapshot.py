@@ -1,4 +1,4 @@
-"""The snapshot by itself: rows, labels, taints, and how changes are noted."""
+"""The snapshot: rows, labels, taints, and how changes are recorded."""
 
 from __future__ import annotations
 
@@ -7,20 +7,27 @@ import pytest
 from phalanx.api.core import Taint
 from phalanx.api.selectors import LabelRequirement
 from phalanx.scheduler.cluster import snapshot as snapshots
-from phalanx.scheduler.cluster.snapshot import CPU, FIRST_COLUMNS, MEMORY, PODS, Snapshot
+from phalanx.scheduler.cluster.snapshot import (
+    CPU,
+    FIRST_COLUMNS,
+    MEMORY,
+    PODS,
+    Snapshot,
+    SnapshotCache,
+)
 from tests.scheduler.builders import cluster, node, pod
 
 SSD = LabelRequirement("disk", "in", frozenset({"ssd"}))
 
 
-def test_rows_are_nodes_in_the_order_of_their_names() -> None:
+def test_rows_are_nodes_sorted_by_name() -> None:
     snapshot = cluster([node("b"), node("c"), node("a")]).snapshot()
     assert snapshot.names == ["a", "b", "c"]
     assert [snapshot.index[name] for name in snapshot.names] == [0, 1, 2]
 
 
 def test_amounts_are_exact_integers_in_the_columns_of_their_resources() -> None:
-    machine = node("n", cpu="1500m", memory="1Gi", room={"example.com/gpu": "2"})
+    machine = node("n", cpu="1500m", memory="1Gi", allocatable={"example.com/gpu": "2"})
     snapshot = cluster([machine], [pod("p", on="n", cpu="250m")]).snapshot()
     gpu = snapshot.columns["example.com/gpu"]
     assert snapshot.allocatable[0, [CPU, MEMORY, PODS, gpu]].tolist() == [1500, 1024**3, 110, 2]
@@ -28,13 +35,13 @@ def test_amounts_are_exact_integers_in_the_columns_of_their_resources() -> None:
     assert snapshot.nonzero_requested[0].tolist() == [250, 200 * 1024**2]
 
 
-def test_a_cluster_without_nodes_has_a_snapshot_too() -> None:
+def test_a_cluster_without_nodes_has_a_snapshot() -> None:
     snapshot = Snapshot((), dict.fromkeys(FIRST_COLUMNS, 0))
     assert len(snapshot) == 0
     assert snapshot.nodes_matching(LabelRequirement("a", "in", frozenset("b"))).tolist() == []
 
 
-def test_labels_are_looked_up_once_until_a_node_changes() -> None:
+def test_label_masks_are_cached_until_a_node_changes() -> None:
     cache = cluster([node("a", {"disk": "ssd"}), node("b")])
     snapshot = cache.snapshot()
     mask = snapshot.nodes_matching(SSD)
@@ -44,7 +51,7 @@ def test_labels_are_looked_up_once_until_a_node_changes() -> None:
     assert cache.snapshot().nodes_matching(SSD).tolist() == [True, True]
 
 
-def test_the_memory_of_labels_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_label_masks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "_MASKS_LIMIT", 2)
     snapshot = cluster([node("a", {"k": "1"})]).snapshot()
     needs = [LabelRequirement("k", "in", frozenset(str(i))) for i in range(5)]
@@ -54,14 +61,14 @@ def test_the_memory_of_labels_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(snapshot._masks) <= 2
 
 
-def test_nodes_with_equal_taints_are_one_class() -> None:
+def test_nodes_with_equal_taints_share_a_taint_class() -> None:
     taint = Taint("a", "b", "NoSchedule")
     snapshot = cluster([node("a", taints=(taint,)), node("b"), node("c", taints=(taint,))])
     classes = snapshot.snapshot().taint_class.tolist()
     assert classes[0] == classes[2] != classes[1]
 
 
-def test_a_spot_is_that_of_the_row_as_it_is_now() -> None:
+def test_the_node_class_of_a_row_is_current() -> None:
     cache = cluster([node("a"), node("b")])
     idle = cache.snapshot().node_class(0)
     cache.update_pod(pod("p").metadata.key, pod("p", on="a", cpu="1"))
@@ -73,7 +80,7 @@ def test_a_spot_is_that_of_the_row_as_it_is_now() -> None:
     )
 
 
-def test_the_tables_show_what_was_put_on_nodes_last() -> None:
+def test_the_arrays_show_the_latest_load() -> None:
     cache = cluster([node("a"), node("b")])
     for cpu in ("1", "3"):
         cache.update_pod(pod("p").metadata.key, pod("p", on="b", cpu=cpu))
@@ -92,7 +99,7 @@ def test_the_tables_show_what_was_put_on_nodes_last() -> None:
     assert cache.check() == []
 
 
-def test_the_images_of_a_node_are_those_that_it_has_now() -> None:
+def test_image_sizes_follow_changed_nodes() -> None:
     cache = cluster([node("a", images={"web": 7, "db": 5}), node("b", images={"web": 9})])
     assert cache.snapshot().image_sizes("web").tolist() == [7, 9]
     cache.update_node("a", node("a", images={"db": 6}))
@@ -100,7 +107,7 @@ def test_the_images_of_a_node_are_those_that_it_has_now() -> None:
     assert found == [[0, 9], [6, 0], [0, 0]]
 
 
-def test_load_is_noted_in_the_journal_and_a_changed_node_begins_an_epoch() -> None:
+def test_load_changes_are_recorded_and_a_changed_node_begins_an_epoch() -> None:
     cache = cluster([node("a"), node("b")])
     epoch = cache.snapshot().epoch
     cache.update_pod(pod("p").metadata.key, pod("p", on="b"))
@@ -109,9 +116,25 @@ def test_load_is_noted_in_the_journal_and_a_changed_node_begins_an_epoch() -> No
     assert (cache.snapshot().epoch, cache.snapshot().changed_rows) == (epoch + 1, [])
 
 
-def test_a_journal_that_grew_too_long_begins_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "_JOURNAL_LIMIT", 3)
+def test_too_many_changed_rows_begin_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "_CHANGED_ROWS_LIMIT", 3)
     snapshot = cluster([node("a")]).snapshot()
     for _ in range(4):
         snapshot.update_load(0, [0, 0, 0], [0, 0], ())
     assert (snapshot.epoch, snapshot.changed_rows) == (1, [])
+
+
+def test_a_snapshot_cache_keeps_one_value_per_snapshot() -> None:
+    cache: SnapshotCache[list[str]] = SnapshotCache(list)
+    first, second = cluster([node("a")]).snapshot(), cluster([node("a")]).snapshot()
+    cache.of(first).append("derived")
+    assert (cache.of(first), cache.of(second)) == (["derived"], [])
+    assert SnapshotCache[list[str]](list).of(first) == []
+
+
+def test_a_fork_starts_without_the_cached_values_of_its_origin() -> None:
+    cache: SnapshotCache[list[str]] = SnapshotCache(list)
+    snapshot = cluster([node("a")]).snapshot()
+    cache.of(snapshot).append("derived")
+    assert cache.of(snapshot.fork()) == []
+    assert cache.of(snapshot) == ["derived"]

@@ -1,4 +1,4 @@
-"""What is not supported yet is noticed; what is only a wish is not."""
+"""Pods that use an unsupported feature are recognized; others are not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PODS = [
 
 
 @pytest.mark.parametrize(("spec", "what"), PODS)
-def test_a_pod_that_asks_for_it_is_told_its_name(spec: PodSpec, what: str) -> None:
+def test_the_message_names_the_unsupported_feature(spec: PodSpec, what: str) -> None:
     assert find_unsupported_feature(spec) == what
 
 
@@ -39,9 +39,9 @@ def test_a_pod_that_asks_for_it_is_told_its_name(spec: PodSpec, what: str) -> No
         PodSpec(volumes=(PodVolume("scratch"),)),
     ],
 )
-def test_wishes_and_ordinary_things_are_not_refused(spec: PodSpec) -> None:
+def test_supported_features_are_not_rejected(spec: PodSpec) -> None:
     assert find_unsupported_feature(spec) == ""
 
 
-def test_every_row_has_a_case_here() -> None:
+def test_every_unsupported_feature_has_a_case() -> None:
     assert {row.name for row in UNSUPPORTED_FEATURES} == {what for _, what in PODS}

@@ -1,4 +1,4 @@
-"""One queue for several schedulers: who is whose, and by which policy it is placed."""
+"""Several profiles share one queue; each places its pods by its own policy."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from phalanx.scheduler.configuration.profiles import DEFAULT_PROFILES, apply_fea
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import ClusterEvent, Impossible, Placed, Waiting
 from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.placement.node_scores import NODE_SCORES
 from phalanx.scheduler.queue.scheduling_queue import SchedulingQueue
 from tests.scheduler.builders import cluster, entity, gang, key, node, pod
 from tests.scheduler.configurations import load_configuration
@@ -32,7 +33,7 @@ def pop_entity(one: SchedulingQueue, now: float = 0.0) -> Entity:
     return found
 
 
-def test_a_pod_is_placed_by_the_policy_of_the_scheduler_that_it_names() -> None:
+def test_pod_is_placed_by_the_policy_of_its_scheduler_name() -> None:
     snapshot = cluster([node("a"), node("b")], [pod("q", on="b", cpu="1", memory="2Gi")]).snapshot()
     where = {}
     for name in ("default-scheduler", "packer"):
@@ -41,19 +42,19 @@ def test_a_pod_is_placed_by_the_policy_of_the_scheduler_that_it_names() -> None:
         assert isinstance(decision, Placed)
         where[name] = decision.bindings[0].node
     assert where == {"default-scheduler": "a", "packer": "b"}
-    assert len(snapshot.node_scores) == 2
+    assert len(NODE_SCORES.of(snapshot)) == 2
 
 
-def test_the_pods_of_all_profiles_wait_in_one_queue() -> None:
+def test_pods_of_all_profiles_wait_in_one_queue() -> None:
     one = queue()
     one.observe_pod(pod("a", scheduler="packer"), 0.0)
     one.observe_pod(pod("b", priority=1), 0.0)
-    one.observe_pod(pod("c", scheduler="somebody-else"), 0.0)
+    one.observe_pod(pod("c", scheduler="other-scheduler"), 0.0)
     assert [pop_entity(one).key.name for _ in range(2)] == ["b", "a"]
     assert one.pop(0.0) is None
 
 
-def test_a_gang_whose_pods_name_two_profiles_is_impossible() -> None:
+def test_gang_whose_pods_name_two_profiles_is_impossible() -> None:
     one = queue()
     one.observe_group(gang("g", 2), 0.0)
     one.observe_pod(pod("a", "g", scheduler="packer"), 0.0)
@@ -65,7 +66,7 @@ def test_a_gang_whose_pods_name_two_profiles_is_impossible() -> None:
     )
 
 
-def test_a_queue_without_names_is_that_of_the_usual_scheduler() -> None:
+def test_queue_without_names_serves_the_default_scheduler() -> None:
     one = SchedulingQueue()
     one.observe_pod(pod("a", scheduler="packer"), 0.0)
     one.observe_pod(pod("b"), 0.0)
@@ -73,24 +74,24 @@ def test_a_queue_without_names_is_that_of_the_usual_scheduler() -> None:
     assert one.pop(0.0) is None
 
 
-def test_gates_say_whether_groups_count() -> None:
+def test_feature_gate_disables_groups() -> None:
     assert apply_feature_gates(GATES) == DEFAULT_PROFILES
     loose = apply_feature_gates(resolve_gates({"GangScheduling": False}), BOTH)
     assert not loose.groups
     assert loose.policies is BOTH.policies
 
 
-# ---- pauses --------------------------------------------------------------------------------------
+# ---- back-off ------------------------------------------------------------------------------------
 
 
 def pop_and_refuse(one: SchedulingQueue, now: float) -> Entity:
-    """The next entity, after it was refused for want of a node."""
+    """Pop the next entity and report that no node takes it."""
     tried = pop_entity(one, now)
     one.done(tried, Waiting(None, (), 1, 0, 0, 0, frozenset({ClusterEvent.NODE_ADDED})), now)
     return tried
 
 
-def test_the_pauses_are_those_that_the_queue_was_given() -> None:
+def test_queue_uses_the_configured_back_off() -> None:
     one = queue(back_off=BackOff(3, 4))
     one.observe_pod(pod("p"), 0.0)
     pop_and_refuse(one, 0.0)
@@ -99,7 +100,7 @@ def test_the_pauses_are_those_that_the_queue_was_given() -> None:
     assert one.next_backoff_end() == 7.0
 
 
-def test_without_pauses_what_was_refused_waits_for_its_cure() -> None:
+def test_without_back_off_a_refused_pod_waits_for_an_event() -> None:
     one = queue(back_off=BackOff(1, 0))
     one.observe_pod(pod("p"), 0.0)
     pop_and_refuse(one, 0.0)
@@ -109,7 +110,7 @@ def test_without_pauses_what_was_refused_waits_for_its_cure() -> None:
     assert one.next_backoff_end() == 1.0 + MAX_UNSCHEDULABLE_SECONDS
 
 
-def test_without_pauses_what_could_not_be_bound_is_tried_again_at_once() -> None:
+def test_without_back_off_a_failed_binding_is_retried_at_once() -> None:
     one = queue(back_off=BackOff(1, 0))
     one.observe_pod(pod("p"), 0.0)
     tried = pop_entity(one)

@@ -1,4 +1,4 @@
-"""What a KubeSchedulerConfiguration asks for, and what is wrong with one."""
+"""What a KubeSchedulerConfiguration configures, and which files are invalid."""
 
 from __future__ import annotations
 
@@ -22,14 +22,12 @@ from tests.scheduler.configurations import (
 )
 
 
-def rows(one: SchedulerPolicy) -> list[tuple[str, int]]:
-    found = [(row.name, row.weight) for row in one.scores]
-    found += [(row.name, row.weight) for row in one.static_scores]
-    return found + [(row.name, row.weight) for row in one.normalized_scores]
+def weights(one: SchedulerPolicy) -> dict[str, int]:
+    return {score.name: score.weight for score in one.scores}
 
 
 def profile_with_args(plugin: str, **args: Any) -> Profile:
-    """A profile that tells one plugin something."""
+    """A profile with arguments for one plugin."""
     return {"pluginConfig": [{"name": plugin, "args": args}]}
 
 
@@ -40,21 +38,21 @@ def error_messages(found: object) -> list[str]:
 
 
 def error_message(*profiles: Profile, **fields: Any) -> str:
-    """The only thing that is wrong with a file."""
+    """The only error of a file."""
     (found,) = error_messages(configuration_file(*profiles, **fields))
     return found
 
 
-# ---- what it asks for ----------------------------------------------------------------------------
+# ---- valid files ---------------------------------------------------------------------------------
 
 
-def test_a_file_that_says_nothing_asks_for_what_is_usual() -> None:
+def test_empty_file_configures_the_defaults() -> None:
     found = load_configuration()
     assert (found.profiles.back_off, found.profiles.groups) == (DEFAULT_PROFILES.back_off, True)
     ((name, one),) = found.profiles.policies.items()
     assert name == "default-scheduler"
-    assert [row.name for row in one.filters] == [row.name for row in DEFAULT_POLICY.filters]
-    assert rows(one) == rows(DEFAULT_POLICY)
+    assert list(one.filters) == list(DEFAULT_POLICY.filters)
+    assert weights(one) == weights(DEFAULT_POLICY)
     assert (one.hard_pod_affinity_weight, one.honors_existing_preferences, one.spread_defaults) == (
         1,
         True,
@@ -62,28 +60,28 @@ def test_a_file_that_says_nothing_asks_for_what_is_usual() -> None:
     )
 
 
-def test_no_profile_is_the_usual_one() -> None:
+def test_file_without_profiles_configures_the_default_scheduler() -> None:
     nothing: tuple[object, ...] = (None, [], [{}])
     for none in nothing:
         assert list(load_configuration(profiles=none).profiles.policies) == ["default-scheduler"]
 
 
-def test_every_profile_is_a_scheduler_of_its_own() -> None:
+def test_every_profile_is_a_scheduler() -> None:
     off = {"score": {"disabled": [{"name": "*"}]}}
     found = load_configuration({"schedulerName": "a"}, {"schedulerName": "b", "plugins": off})
-    assert [(name, len(rows(one))) for name, one in found.profiles.policies.items()] == [
+    assert [(name, len(weights(one))) for name, one in found.profiles.policies.items()] == [
         ("a", 7),
         ("b", 0),
     ]
 
 
-def test_the_pauses_are_set_for_all_profiles() -> None:
+def test_back_off_applies_to_all_profiles() -> None:
     found = load_configuration(podInitialBackoffSeconds=2, podMaxBackoffSeconds=60)
     assert found.profiles.back_off == BackOff(2, 60)
     assert load_configuration(podMaxBackoffSeconds=0).profiles.back_off == BackOff(1, 0)
 
 
-def test_plugins_are_told_what_they_are_to_do() -> None:
+def test_plugin_arguments_reach_the_policy() -> None:
     near = policy(profile_with_args("InterPodAffinity", hardPodAffinityWeight=7,
                        ignorePreferredTermsOfExistingPods=True))  # fmt: skip
     assert (near.hard_pod_affinity_weight, near.honors_existing_preferences) == (7, False)
@@ -103,7 +101,7 @@ def test_plugins_are_told_what_they_are_to_do() -> None:
     )
 
 
-def test_what_the_scheduler_on_its_own_needs_is_kept() -> None:
+def test_leader_election_and_client_connection_are_kept() -> None:
     found = load_configuration(
         leaderElection={"leaderElect": False, "leaseDuration": "1m30s"},
         clientConnection={"kubeconfig": "somewhere", "qps": 12.5},
@@ -115,12 +113,12 @@ def test_what_the_scheduler_on_its_own_needs_is_kept() -> None:
     assert (found.client_connection.kubeconfig, found.client_connection.qps) == ("somewhere", 12.5)
 
 
-def test_plugins_that_are_not_there_yet_may_be_named() -> None:
+def test_plugins_that_are_not_implemented_may_be_named() -> None:
     volumes = [{"name": name} for name in ("VolumeBinding", "DynamicResources", "VolumeZone")]
     for points in ({"multiPoint": {"disabled": volumes}}, {"filter": {"enabled": volumes}}):
         found = load_configuration({"plugins": points})
         (one,) = found.profiles.policies.values()
-        assert [row.name for row in one.filters] == [row.name for row in DEFAULT_POLICY.filters]
+        assert list(one.filters) == list(DEFAULT_POLICY.filters)
         assert found.notes == ()
     assert load_configuration(
         profile_with_args("DefaultPreemption", minCandidateNodesPercentage=20),
@@ -128,7 +126,7 @@ def test_plugins_that_are_not_there_yet_may_be_named() -> None:
     ).notes == ()  # fmt: skip
 
 
-def test_what_makes_no_difference_is_noted() -> None:
+def test_fields_without_effect_are_noted() -> None:
     gates = {"multiPoint": {"disabled": [{"name": "SchedulingGates"}]}}
     found = load_configuration(
         {"percentageOfNodesToScore": 50, "plugins": gates},
@@ -136,17 +134,17 @@ def test_what_makes_no_difference_is_noted() -> None:
         percentageOfNodesToScore=0,
     )
     assert found.notes == (
-        "parallelism has no effect: a decision looks at all nodes at once",
+        "parallelism has no effect: every decision evaluates all nodes at once",
         "percentageOfNodesToScore has no effect: all nodes are always considered",
         "profiles[0].percentageOfNodesToScore has no effect: all nodes are always considered",
         "profiles[0].plugins: SchedulingGates is always on",
     )
 
 
-# ---- what is wrong with it -----------------------------------------------------------------------
+# ---- invalid files -------------------------------------------------------------------------------
 
 
-def test_it_must_say_what_it_is() -> None:
+def test_api_version_and_kind_are_required() -> None:
     assert error_messages({}) == ["apiVersion: Required value", "kind: Required value"]
     assert error_messages(
         {"apiVersion": "kubescheduler.config.k8s.io/v1beta3", "kind": "Policy"}
@@ -157,20 +155,20 @@ def test_it_must_say_what_it_is() -> None:
     ]
 
 
-def test_it_must_end() -> None:
+def test_file_that_contains_itself_is_rejected() -> None:
     endless: list[Any] = []
     endless.append(endless)
-    assert error_messages(endless) == ['Invalid value: "…": is nested without end']
+    assert error_messages(endless) == ['Invalid value: "…": contains itself']
 
 
 @pytest.mark.parametrize("found", [None, [], "text", 7])
-def test_it_must_be_names_with_values(found: object) -> None:
-    (said,) = error_messages(found)
-    assert said.startswith("expected names with values, got ")
+def test_file_must_be_an_object(found: object) -> None:
+    (message,) = error_messages(found)
+    assert message.startswith("expected an object, got ")
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"profile": []}, "profile: there is no such field"),
         ({"parallelism": 0}, "parallelism: Invalid value: 0: must be greater than or equal to 1"),
@@ -184,12 +182,12 @@ def test_it_must_be_names_with_values(found: object) -> None:
         ),
         (
             {"podInitialBackoffSeconds": 20},
-            "podMaxBackoffSeconds: Invalid value: 10: must be 0, for no pauses, or not less than "
+            "podMaxBackoffSeconds: Invalid value: 10: must be 0 (no back-off) or not less than "
             "podInitialBackoffSeconds",
         ),
         (
             {"extenders": [{"urlPrefix": "http://x"}]},
-            "extenders: Forbidden: is not supported: nobody else is asked while deciding",
+            "extenders: Forbidden: is not supported: a scheduling decision calls no other service",
         ),
         (
             {"leaderElection": {"leaseDuration": "soon"}},
@@ -198,15 +196,15 @@ def test_it_must_be_names_with_values(found: object) -> None:
         ({"clientConnection": {"host": "x"}}, "clientConnection.host: there is no such field"),
     ],
 )
-def test_what_is_wrong_with_the_whole(fields: dict[str, Any], said: str) -> None:
-    assert error_message(**fields) == said
+def test_invalid_field_is_reported(fields: dict[str, Any], message: str) -> None:
+    assert error_message(**fields) == message
 
 
 def test_several_profiles_need_different_names() -> None:
     assert error_messages(
         configuration_file({"schedulerName": "a"}, {}, {"schedulerName": "a"})
     ) == [
-        "profiles[1].schedulerName: Required value: several profiles are told apart by their names",
+        "profiles[1].schedulerName: Required value: several profiles need different names",
         'profiles[2].schedulerName: Duplicate value: "a"',
     ]
 
@@ -222,7 +220,7 @@ SCORES = ", ".join(
 
 
 @pytest.mark.parametrize(
-    ("plugins", "said"),
+    ("plugins", "message"),
     [
         ({"scores": {}}, "scores: there is no such field"),
         (
@@ -240,16 +238,16 @@ SCORES = ", ".join(
         ),
     ],
 )
-def test_what_is_wrong_with_the_choice_of_plugins(plugins: dict[str, Any], said: str) -> None:
-    assert error_message({"plugins": plugins}) == f"profiles[0].plugins.{said}"
+def test_invalid_plugin_set_is_reported(plugins: dict[str, Any], message: str) -> None:
+    assert error_message({"plugins": plugins}) == f"profiles[0].plugins.{message}"
 
 
 @pytest.mark.parametrize(
     ("point", "what"), [("multiPoint", "enabled"), ("filter", "disabled"), ("permit", "enabled")]
 )
-def test_a_plugin_that_nobody_knows_is_refused(point: str, what: str) -> None:
-    said = error_message({"plugins": {point: {what: [{"name": "Coscheduling"}]}}})
-    assert said.startswith(
+def test_unknown_plugin_is_reported(point: str, what: str) -> None:
+    message = error_message({"plugins": {point: {what: [{"name": "Coscheduling"}]}}})
+    assert message.startswith(
         f"profiles[0].plugins.{point}.{what}[0].name: "
         'Unsupported value: "Coscheduling": supported values: '
     )
@@ -259,7 +257,7 @@ RATIO = "RequestedToCapacityRatio"
 
 
 @pytest.mark.parametrize(
-    ("plugin", "args", "said"),
+    ("plugin", "args", "message"),
     [
         ("NodeResourcesFit", {"strategy": {}}, "strategy: there is no such field"),
         (
@@ -284,7 +282,8 @@ RATIO = "RequestedToCapacityRatio"
         (
             "NodeResourcesFit",
             {"scoringStrategy": {"type": "MostAllocated", "requestedToCapacityRatio": {}}},
-            f"scoringStrategy.requestedToCapacityRatio: Forbidden: is for the type {RATIO} alone",
+            "scoringStrategy.requestedToCapacityRatio: Forbidden: is only allowed for the type "
+            f"{RATIO}",
         ),
         (
             "NodeResourcesFit",
@@ -296,8 +295,8 @@ RATIO = "RequestedToCapacityRatio"
         (
             "NodeResourcesFit",
             {"ignoredResourceGroups": ["example.com"]},
-            "ignoredResourceGroups: Forbidden: is not supported: the API server checks room of "
-            "every resource when it binds a pod",
+            "ignoredResourceGroups: Forbidden: is not supported: the API server checks the "
+            "capacity of every resource when it binds a pod",
         ),
         (
             "NodeResourcesBalancedAllocation",
@@ -331,8 +330,8 @@ RATIO = "RequestedToCapacityRatio"
             {"defaultingType": "List", "defaultConstraints": [
                 {"maxSkew": 1, "topologyKey": "a", "whenUnsatisfiable": "ScheduleAnyway",
                  "labelSelector": {}}]},
-            "defaultConstraints[0].labelSelector: Forbidden: it is that of the services of each "
-            "pod",
+            "defaultConstraints[0].labelSelector: Forbidden: the selectors of the pod's Services "
+            "are used",
         ),
         (
             "PodTopologySpread",
@@ -355,12 +354,12 @@ RATIO = "RequestedToCapacityRatio"
          'kind: Unsupported value: "PodArgs": supported values: "VolumeBindingArgs"'),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_what_a_plugin_is_told(
-    plugin: str, args: dict[str, Any], said: str
+def test_invalid_plugin_argument_is_reported(
+    plugin: str, args: dict[str, Any], message: str
 ) -> None:
     assert (
         error_message(profile_with_args(plugin, **args))
-        == f"profiles[0].pluginConfig[0].args.{said}"
+        == f"profiles[0].pluginConfig[0].args.{message}"
     )
 
 
@@ -372,7 +371,7 @@ anything = st.recursive(
 
 @st.composite
 def corrupted(draw: st.DrawFn, found: Any) -> Any:
-    """The same with something else somewhere in it."""
+    """The same value with another value somewhere in it."""
     if isinstance(found, dict) and found and draw(st.integers(0, 5)):
         key = draw(st.sampled_from(sorted(found)))
         return {**found, key: draw(corrupted(found[key]))}
@@ -387,12 +386,12 @@ def corrupted(draw: st.DrawFn, found: Any) -> Any:
         lambda one: corrupted(configuration_file(one, parallelism=1, leaderElection={}))
     )
 )
-def test_whatever_it_holds_there_is_an_answer(found: Any) -> None:
+def test_any_content_gives_a_configuration_or_causes(found: Any) -> None:
     assert parse_configuration(found) != []
 
 
 @pytest.mark.parametrize("huge", [10**30, -(10**30)])
-def test_a_number_out_of_all_bounds_is_told_too(huge: int) -> None:
+def test_number_out_of_range_is_reported(huge: int) -> None:
     spread = {"topologyKey": "a", "whenUnsatisfiable": "ScheduleAnyway", "maxSkew": huge}
     for one in (
         profile_with_args("InterPodAffinity", hardPodAffinityWeight=huge),
@@ -401,7 +400,7 @@ def test_a_number_out_of_all_bounds_is_told_too(huge: int) -> None:
         assert error_message(one).startswith("profiles[0].pluginConfig[0].args.")
 
 
-def test_no_part_of_a_file_is_lost_when_several_are_wrong() -> None:
+def test_errors_of_all_profiles_are_reported() -> None:
     bad = profile_with_args("InterPodAffinity", hardPodAffinityWeight=-1)
     both = profile_with_args("NodeAffinity", addedAffinity={"preferred": []})
     assert error_messages(
@@ -413,7 +412,7 @@ def test_no_part_of_a_file_is_lost_when_several_are_wrong() -> None:
     ]
 
 
-def test_a_plugin_that_takes_no_arguments_cannot_be_told_anything() -> None:
+def test_arguments_of_a_plugin_without_arguments_are_rejected() -> None:
     assert error_message(profile_with_args("NodePorts")).startswith(
         'profiles[0].pluginConfig[0].name: Unsupported value: "NodePorts": supported values: '
     )
@@ -423,10 +422,10 @@ def test_a_plugin_that_takes_no_arguments_cannot_be_told_anything() -> None:
     )
 
 
-def test_both_numbers_of_candidates_cannot_be_zero() -> None:
+def test_candidate_minimums_cannot_both_be_zero() -> None:
     none = profile_with_args(
         "DefaultPreemption", minCandidateNodesPercentage=0, minCandidateNodesAbsolute=0
     )
-    assert [said.partition(": ")[2] for said in error_messages(configuration_file(none))] == [
+    assert [message.partition(": ")[2] for message in error_messages(configuration_file(none))] == [
         "Invalid value: 0: cannot both be zero"
     ] * 2

@@ -1,4 +1,4 @@
-"""The table of where there is how much room, and what is short."""
+"""The evidence of a diagnosis: how many members fit where, and what limits them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def members(count: int, *, cpu: str) -> list[Pod]:
     return [pod(f"m{i}", "g", cpu=cpu) for i in range(count)]
 
 
-def test_nodes_with_the_same_room_are_told_of_together() -> None:
+def test_nodes_with_the_same_capacity_share_a_row() -> None:
     nodes = [node("a"), node("b", {"rack": "r"}), node("c", cpu="8")]
     found = evidence_for(
         entity(gang("g", 6), members(6, cpu="3")), nodes, [pod("r", on="a", cpu="2")]
@@ -39,7 +39,7 @@ def test_nodes_with_the_same_room_are_told_of_together() -> None:
     )
 
 
-def test_domains_are_told_of_where_a_topology_is_asked_for() -> None:
+def test_rows_are_domains_if_the_group_has_a_topology() -> None:
     nodes = [node(f"n{i}", {"rack": f"r{i // 2}"}) for i in range(4)]
     one = entity(gang("g", 3, topology="rack"), members(3, cpu="3"))
     found = evidence_for(one, nodes, [pod("r", on="n3", cpu="2")])
@@ -49,14 +49,14 @@ def test_domains_are_told_of_where_a_topology_is_asked_for() -> None:
     ]  # fmt: skip
 
 
-def test_the_resource_that_is_short_is_named() -> None:
+def test_scarcest_resource_is_named() -> None:
     found = evidence_for(alone(pod("p", cpu="1", memory="9Gi")), [node("a")])
     assert [row.limit for row in found.rows] == ["memory"]
-    found = evidence_for(alone(pod("p", asks={"gpu.com/one": "1"})), [node("a")])
+    found = evidence_for(alone(pod("p", requests={"gpu.com/one": "1"})), [node("a")])
     assert [row.limit for row in found.rows] == ["gpu.com/one"]
 
 
-def test_what_keeps_members_off_nodes_is_named() -> None:
+def test_reason_why_nodes_reject_members_is_named() -> None:
     nodes = [
         node("a", cordoned=True),
         node("b", taints=(Taint("ours", "", "NoSchedule"),)),
@@ -69,12 +69,12 @@ def test_what_keeps_members_off_nodes_is_named() -> None:
     }  # fmt: skip
 
 
-def test_a_place_that_holds_all_members_lacks_nothing() -> None:
+def test_place_that_holds_all_members_has_no_limit() -> None:
     found = evidence_for(entity(gang("g", 2), members(2, cpu="1")), [node("a")])
     assert [row.limit for row in found.rows] == [""]
 
 
-def test_members_of_different_sorts_have_rows_of_their_own() -> None:
+def test_each_shape_of_member_has_its_rows() -> None:
     pods = [*members(2, cpu="3"), pod("z", "g", cpu="1")]
     found = evidence_for(entity(gang("g", 3), pods), [node("a")])
     assert [(row.asks, row.members, row.fit) for row in found.rows] == [
@@ -82,7 +82,7 @@ def test_members_of_different_sorts_have_rows_of_their_own() -> None:
     ]  # fmt: skip
 
 
-def test_only_the_best_places_are_told() -> None:
+def test_only_the_places_with_most_capacity_are_listed() -> None:
     nodes = [node(f"n{i:02}", {"rack": f"r{i:02}"}, cpu=str(i + 1)) for i in range(20)]
     one = entity(gang("g", 30, topology="rack"), members(30, cpu="1"))
     found = evidence_for(one, nodes)

@@ -1,4 +1,4 @@
-"""Why something is pending, asked from outside, and what the answer holds."""
+"""Why a pod or group is pending, from the objects of a cluster."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace as but
 
 from phalanx.api.core import Node, Pod, Taint
+from phalanx.api.meta import Ref, composite_pod_group_ref, pod_group_ref, pod_ref
 from phalanx.api.scheduling import TOPOLOGY_ANNOTATION
 from phalanx.scheduler.cluster.group_tree import Group
 from phalanx.scheduler.configuration.profiles import Profiles
@@ -19,22 +20,20 @@ from phalanx.scheduler.diagnosis.diagnosis import (
     diagnose,
 )
 from phalanx.scheduler.explain import CureKind
-from phalanx.scheduler.plugins.filters import FILTER_PLUGINS
-from phalanx.scheduler.policy import SchedulerPolicy
+from phalanx.scheduler.policy import DEFAULT_POLICY, SchedulerPolicy
 from phalanx.scheduler.queue.cluster_objects import ClusterObjects
-from phalanx.scheduler.queue.queued_entity import EntityId
 from tests.scheduler.builders import composite, gang, key, node, pod
 
 
 def diagnose_objects(
-    subject: EntityId, nodes: Iterable[Node], pods: Iterable[Pod], groups: Iterable[Group] = (),
+    subject: Ref, nodes: Iterable[Node], pods: Iterable[Pod], groups: Iterable[Group] = (),
     now: float = 0.0,
 ) -> Diagnosis:  # fmt: skip
     return diagnose(subject, ClusterObjects(list(nodes), list(groups), list(pods)), now=now)
 
 
-def group_id(name: str) -> EntityId:
-    return EntityId(True, key(name))
+def group_id(name: str) -> Ref:
+    return pod_group_ref(key(name))
 
 
 def members(count: int, group: str = "g", *, cpu: str = "1") -> list[Pod]:
@@ -45,7 +44,7 @@ def with_creation_time(one: Pod, at: str) -> Pod:
     return but(one, metadata=but(one.metadata, creation_timestamp=at))
 
 
-def test_a_gang_that_waits_has_a_reason_evidence_and_what_would_help() -> None:
+def test_waiting_gang_has_reason_evidence_and_cures() -> None:
     found = diagnose_objects(group_id("g"), [node("a", cpu="2")], members(3), [gang("g", 3)])
     assert (found.state, found.bound, found.pending) == ("Unschedulable", 0, 3)
     assert found.message == "minCount (3) cannot be satisfied: 2 scheduled, 0 remaining"
@@ -57,42 +56,42 @@ def test_a_gang_that_waits_has_a_reason_evidence_and_what_would_help() -> None:
     ]
 
 
-def test_what_was_tried_comes_first_and_is_not_said_twice() -> None:
+def test_verified_cures_come_first_and_are_not_repeated() -> None:
     found = diagnose_objects(group_id("g"), [node("a", cpu="2")], members(3), [gang("g", 3)])
     assert [cure.kind for cure in found.cures] == [CureKind.SMALLER, CureKind.NODES, None]
     assert found.cures[-1].text == "free or add cpu 1 on node a"
 
 
-def test_a_gang_that_fits_needs_no_cure() -> None:
+def test_gang_that_fits_has_no_cures() -> None:
     found = diagnose_objects(group_id("g"), [node("a")], members(3), [gang("g", 3)])
     assert (found.state, found.cures, found.evidence) == (FITS, (), None)
 
 
-def test_a_gang_that_is_placed_or_has_nobody_says_so() -> None:
+def test_placed_gang_and_empty_gang_are_reported() -> None:
     bound = [pod("g-0", "g", on="a")]
     assert diagnose_objects(group_id("g"), [node("a")], bound, [gang("g", 1)]).state == PLACED
     assert diagnose_objects(group_id("g"), [node("a")], [], [gang("g", 1)]).state == EMPTY
 
 
-def test_a_gang_that_is_incomplete_is_not_ready() -> None:
+def test_incomplete_gang_is_not_ready() -> None:
     found = diagnose_objects(group_id("g"), [node("a")], members(1), [gang("g", 2)])
     assert (found.state, found.message) == (NOT_READY, "waiting for 2 members, 1 is there")
 
 
-def test_a_pod_of_a_group_that_does_not_exist_waits_for_it() -> None:
+def test_pod_of_missing_group_waits_for_the_group() -> None:
     found = diagnose_objects(group_id("g"), [node("a")], members(1))
     assert (found.state, found.pending) == (NOT_READY, 1)
     assert found.message == 'waiting for PodGroup "g" to appear'
 
 
-def test_a_group_of_a_tree_is_decided_about_with_all_of_it() -> None:
+def test_group_of_a_tree_is_decided_with_the_whole_tree() -> None:
     groups: list[Group] = [composite("t", 2), gang("x", 2, parent="t"), gang("y", 2, parent="t")]
     pods = [*members(2, "x"), *members(2, "y")]
     found = diagnose_objects(group_id("y"), [node("a", cpu="3")], pods, groups)
     assert (found.tree, found.pending) == (key("t"), 2)
     assert {one.ref.name for one in found.groups} == {"t", "x", "y"}
     assert {one.pod.name for one in found.pods} == {"y-0", "y-1"}
-    whole = diagnose_objects(EntityId(True, key("t"), True), [node("a", cpu="3")], pods, groups)
+    whole = diagnose_objects(composite_pod_group_ref(key("t")), [node("a", cpu="3")], pods, groups)
     assert (whole.tree, whole.pending) == (None, 4)
     assert whole.cures == found.cures
     assert [cure.text for cure in whole.cures if cure.kind is CureKind.SMALLER] == [
@@ -102,7 +101,7 @@ def test_a_group_of_a_tree_is_decided_about_with_all_of_it() -> None:
     ]
 
 
-def test_a_tree_that_is_not_whole_says_what_is_missing() -> None:
+def test_incomplete_tree_names_the_missing_group() -> None:
     found = diagnose_objects(
         group_id("x"), [node("a")], members(1, "x"), [gang("x", 1, parent="t")]
     )
@@ -111,34 +110,32 @@ def test_a_tree_that_is_not_whole_says_what_is_missing() -> None:
     )  # fmt: skip
 
 
-def test_whoever_evicts_others_needs_no_cure() -> None:
+def test_preempting_pod_has_no_cures() -> None:
     pods = [pod("low", on="a", cpu="4"), pod("p", cpu="4", priority=5)]
-    found = diagnose_objects(EntityId(False, key("p")), [node("a")], pods)
+    found = diagnose_objects(pod_ref(key("p")), [node("a")], pods)
     assert "preempting 1 victims" in found.message
     assert found.cures == ()
 
 
-def test_pods_of_any_scheduler_are_explained() -> None:
-    found = diagnose_objects(
-        EntityId(False, key("p")), [node("a")], [pod("p", cpu="9", scheduler="other")]
-    )
+def test_pods_of_any_scheduler_are_diagnosed() -> None:
+    found = diagnose_objects(pod_ref(key("p")), [node("a")], [pod("p", cpu="9", scheduler="other")])
     assert found.message == "0/1 nodes are available: 1 Insufficient cpu."
 
 
-def test_the_policy_of_the_profile_counts() -> None:
+def test_policy_of_the_profile_is_used() -> None:
     tolerant = SchedulerPolicy(
-        filters=tuple(row for row in FILTER_PLUGINS if row.name != "TaintToleration")
+        filters={n: f for n, f in DEFAULT_POLICY.filters.items() if n != "TaintToleration"}
     )
     nodes = [node("a", taints=(Taint("ours", "", "NoSchedule"),))]
     cluster = ClusterObjects(nodes, [], [pod("p", cpu="1", scheduler="tolerant")])
-    subject = EntityId(False, key("p"))
+    subject = pod_ref(key("p"))
     assert diagnose(subject, cluster).state == "Unschedulable"
     assert diagnose(subject, cluster, Profiles({"tolerant": tolerant})).state == FITS
 
 
-def test_who_has_waited_long_enough_is_content_with_less() -> None:
-    wish = {TOPOLOGY_ANNOTATION: "rack, * after 1m"}
-    group = but(gang("g", 2), metadata=but(gang("g", 2).metadata, annotations=wish))
+def test_topology_is_relaxed_after_the_waiting_time() -> None:
+    annotations = {TOPOLOGY_ANNOTATION: "rack, * after 1m"}
+    group = but(gang("g", 2), metadata=but(gang("g", 2).metadata, annotations=annotations))
     nodes = [node("a", {"rack": "r"}, cpu="1"), node("b", {"rack": "s"}, cpu="1")]
     pods = [with_creation_time(one, "1970-01-01T00:01:40Z") for one in members(2)]
     early, late = (
@@ -151,7 +148,7 @@ def test_who_has_waited_long_enough_is_content_with_less() -> None:
     )
 
 
-def test_a_group_that_contradicts_itself_needs_an_edit_and_no_room() -> None:
+def test_contradictory_group_needs_an_edit_and_has_no_evidence() -> None:
     found = diagnose_objects(group_id("g"), [node("a")], members(2), [gang("g", 2, priority=5)])
     assert (found.state, found.evidence) == ("SchedulerError", None)
     assert [cure.text for cure in found.cures] == [
@@ -159,14 +156,14 @@ def test_a_group_that_contradicts_itself_needs_an_edit_and_no_room() -> None:
     ]
 
 
-def test_without_nodes_there_is_little_to_say() -> None:
+def test_diagnosis_without_nodes_has_no_evidence_rows() -> None:
     found = diagnose_objects(group_id("g"), [], members(2), [gang("g", 2)])
     assert found.evidence is not None
     assert found.evidence.rows == ()
-    assert [cure.text for cure in found.cures] == ["add a node with room for cpu 1"]
+    assert [cure.text for cure in found.cures] == ["add a node with capacity for cpu 1"]
 
 
-def test_where_no_node_has_the_label_the_members_could_be_anywhere() -> None:
+def test_removal_of_the_topology_is_suggested_if_no_node_has_the_label() -> None:
     found = diagnose_objects(
         group_id("g"), [node("a")], members(2), [gang("g", 2, topology="rack")]
     )

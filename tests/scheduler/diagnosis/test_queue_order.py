@@ -30,7 +30,7 @@ def cluster(*objects: Object) -> ClusterObjects:
 
 
 def with_creation_time(objects: list[Object], when: str = EARLY, **status: Any) -> list[Object]:
-    """Objects that came about then; pods with this status."""
+    """Objects with this creation time; pods with this status."""
     for one in objects:
         one["metadata"] |= {"uid": one["metadata"]["name"], "creationTimestamp": when}
         if one["kind"] == "Pod" and status:
@@ -52,7 +52,7 @@ def states(lines: list[WorkloadRow]) -> list[tuple[str, WorkloadState, int]]:
     return [(one.ref.key.name, one.state, one.position) for one in lines]
 
 
-def test_who_runs_comes_before_who_waits_and_age_counts() -> None:
+def test_running_workloads_precede_waiting_ones_in_order_of_age() -> None:
     urgent = with_creation_time(gang("urgent", 1), LATE)
     urgent[0]["spec"]["priority"] = 5
     seen = cluster(
@@ -71,17 +71,17 @@ def test_who_runs_comes_before_who_waits_and_age_counts() -> None:
     ]
 
 
-def test_reasons_are_what_the_scheduler_wrote() -> None:
-    told, new = (
-        with_condition(with_creation_time(gang("told", 1)), "False", "Unschedulable", "no room"),
+def test_reasons_are_read_from_conditions() -> None:
+    refused, new = (
+        with_condition(with_creation_time(gang("refused", 1)), "False", "Unschedulable", "no room"),
         with_creation_time(gang("x", 1)),
     )
-    first, second = list_workloads(cluster(*told, *new))
+    first, second = list_workloads(cluster(*refused, *new))
     assert (first.reason, first.message) == ("Unschedulable", "no room")
     assert second.reason == "NotTriedYet"
 
 
-def test_late_members_of_a_placed_gang_are_spoken_of_themselves() -> None:
+def test_late_members_of_a_placed_gang_have_their_own_reason() -> None:
     group, first, second = with_condition(
         with_creation_time(gang("grown", 2, minimum=1)), "True", "Scheduled"
     )
@@ -93,7 +93,7 @@ def test_late_members_of_a_placed_gang_are_spoken_of_themselves() -> None:
     assert (line.reason, line.has_run) == ("Unschedulable", True)
 
 
-def test_who_runs_does_so_since_it_was_placed() -> None:
+def test_running_time_starts_at_placement() -> None:
     [line] = list_workloads(
         cluster(
             *with_condition(
@@ -104,7 +104,7 @@ def test_who_runs_does_so_since_it_was_placed() -> None:
     assert (line.since, line.started, line.nodes) == (parse_timestamp(LATE), 2, ("a",))
 
 
-def test_a_tree_is_one_line() -> None:
+def test_tree_of_groups_is_one_row() -> None:
     root: Object = {
         "kind": "CompositePodGroup", "metadata": {"name": "root", "namespace": "default"},
         "spec": {"schedulingPolicy": {"gang": {"minGroupCount": 2}}},
@@ -118,7 +118,7 @@ def test_a_tree_is_one_line() -> None:
     assert entity_title(line.ref) == "CompositePodGroup default/root"
 
 
-def test_those_at_their_end_are_listed_only_for_those_who_ask_for_everybody() -> None:
+def test_ended_workloads_are_listed_only_on_request() -> None:
     ended = with_creation_time(gang("done", 2), phase="Succeeded")
     ended[2]["status"] = {"phase": "Failed"}
     seen = cluster(*ended, *with_creation_time([pod("alone")], phase="Running"))
@@ -128,7 +128,7 @@ def test_those_at_their_end_are_listed_only_for_those_who_ask_for_everybody() ->
     assert (alone.kind, alone.state, alone.has_run) == ("Pod", WorkloadState.RUNNING, True)
 
 
-def test_a_group_is_known_by_what_it_was_made_for() -> None:
+def test_group_is_named_by_its_owner() -> None:
     objects = with_creation_time(gang("train-x", 1))
     objects[0]["metadata"]["ownerReferences"] = [
         {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "1", "controller": True}
@@ -137,7 +137,7 @@ def test_a_group_is_known_by_what_it_was_made_for() -> None:
     assert (line.owner, line.title) == ("Job/train", "Job/train")
 
 
-def test_one_namespace_keeps_its_turns_among_all() -> None:
+def test_positions_count_all_namespaces() -> None:
     seen = cluster(
         *with_creation_time(gang("a", 1)),
         *with_creation_time(gang("b", 1, namespace="other"), LATE),

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from phalanx.api.core import Node, Pod
-from phalanx.api.meta import Key
+from phalanx.api.meta import Key, Ref, composite_pod_group_ref, pod_group_ref, pod_ref
 from phalanx.api.scheduling import CompositePodGroup, PodGroup
 from phalanx.api.wire import Object
 from phalanx.scheduler.diagnosis.what_if import (
@@ -21,7 +21,6 @@ from phalanx.scheduler.diagnosis.what_if import (
     without_node,
 )
 from phalanx.scheduler.queue.cluster_objects import ClusterObjects
-from phalanx.scheduler.queue.queued_entity import EntityId
 from tests.builders import gang, node, pod
 
 EARLY, LATE = "2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z"
@@ -61,8 +60,8 @@ def cluster(*objects: Object) -> ClusterObjects:
     return ClusterObjects(of("Node", Node), [*of("PodGroup", PodGroup), *trees], of("Pod", Pod))
 
 
-def group_id(name: str) -> EntityId:
-    return EntityId(True, Key("default", name))
+def group_id(name: str) -> Ref:
+    return pod_group_ref(Key("default", name))
 
 
 def forecasts(seen: ClusterObjects, *names: str) -> list[Forecast]:
@@ -73,14 +72,14 @@ def waited_for(one: Forecast) -> list[tuple[str, int]]:
     return [(holder.ref.key.name, holder.pods) for holder in one.waits_for]
 
 
-def test_what_fits_is_told_where() -> None:
+def test_forecast_of_fitting_gang_names_its_nodes() -> None:
     seen = cluster(node("a"), node("b"), *with_creation_time(gang("new", 2, cpu="3")))
     [found] = forecasts(seen, "new")
     assert (found.verdict, found.message) == (ForecastVerdict.FITS, "2 of 2 members get a node now")
     assert sorted(binding.node for binding in found.bindings) == ["a", "b"]
 
 
-def test_what_must_wait_is_told_for_whom_and_for_nobody_else() -> None:
+def test_forecast_of_waiting_gang_names_only_the_necessary_workloads() -> None:
     seen = cluster(
         node("a"), node("b"), node("c"),
         *running("first", "a", "b", cpu="3"),
@@ -92,7 +91,7 @@ def test_what_must_wait_is_told_for_whom_and_for_nobody_else() -> None:
     assert found.details == ("0/3 nodes are available: 3 Insufficient cpu.",)
 
 
-def test_several_may_have_to_end() -> None:
+def test_several_workloads_may_have_to_end() -> None:
     seen = cluster(
         node("a"), node("b"), node("c"),
         *running("first", "a", cpu="3"),
@@ -104,7 +103,7 @@ def test_several_may_have_to_end() -> None:
     assert waited_for(found) == [("first", 1), ("second", 1)]
 
 
-def test_what_fits_not_even_alone_never_fits() -> None:
+def test_gang_that_does_not_fit_alone_never_fits() -> None:
     seen = cluster(
         node("a"), *running("old", "a", cpu="3"), *with_creation_time(gang("new", 2, cpu="3"))
     )
@@ -113,7 +112,7 @@ def test_what_fits_not_even_alone_never_fits() -> None:
     assert found.message.startswith("even if nothing else ran: minCount (2) cannot be satisfied")
 
 
-def test_who_waits_already_comes_first() -> None:
+def test_waiting_gang_precedes_a_new_one() -> None:
     seen = cluster(
         node("a"),
         *with_creation_time(gang("early", 1, cpu="3")),
@@ -124,7 +123,7 @@ def test_who_waits_already_comes_first() -> None:
     assert waited_for(new) == [("early", 1)]
 
 
-def test_who_is_less_important_is_driven_off() -> None:
+def test_less_important_workload_is_preempted() -> None:
     urgent = with_creation_time(gang("new", 1, cpu="3"), LATE)
     for one in urgent:
         one["spec"]["priority"] = 100
@@ -134,7 +133,7 @@ def test_who_is_less_important_is_driven_off() -> None:
     assert [(one.ref, one.pods) for one in found.victims] == [(group_id("old"), 1)]
 
 
-def test_a_gang_without_all_of_its_members_waits_for_them() -> None:
+def test_incomplete_gang_waits_for_its_members() -> None:
     seen = cluster(node("a"), *with_creation_time(gang("new", 1, minimum=3, cpu="1")))
     [found] = forecasts(seen, "new")
     assert (found.verdict, found.message) == (
@@ -142,13 +141,13 @@ def test_a_gang_without_all_of_its_members_waits_for_them() -> None:
     )  # fmt: skip
 
 
-def test_a_pod_alone_is_asked_about_as_well() -> None:
+def test_pod_without_group_is_forecast() -> None:
     seen = cluster(node("a"), *with_creation_time([pod("one", cpu="1")]))
-    [found] = forecast([EntityId(False, Key("default", "one"))], seen)
+    [found] = forecast([pod_ref(Key("default", "one"))], seen)
     assert found.verdict is ForecastVerdict.FITS
 
 
-def test_more_nodes_of_a_sort_that_there_is() -> None:
+def test_new_nodes_copy_an_existing_shape() -> None:
     seen = cluster(node("a", labels={"rack": "r"}), *with_creation_time(gang("new", 2, cpu="3")))
     like = node_template(seen)
     assert isinstance(like, NewNodeTemplate)
@@ -158,12 +157,12 @@ def test_more_nodes_of_a_sort_that_there_is() -> None:
     assert forecasts(more, "new")[0].verdict is ForecastVerdict.FITS
 
 
-def test_new_nodes_are_like_what_is_there_or_nothing() -> None:
+def test_missing_node_template_is_reported() -> None:
     assert isinstance(node_template(cluster()), UnknownObject)
     assert isinstance(node_template(cluster(node("a")), "b"), UnknownObject)
 
 
-def test_pods_of_a_drained_node_wait_if_somebody_makes_them_again() -> None:
+def test_pods_of_a_drained_node_wait_if_a_controller_recreates_them() -> None:
     seen = cluster(
         node("a"), node("b"), *running("mine", "a", owned=True, cpu="3"),
         *running("lost", "a", cpu="1"),
@@ -176,7 +175,7 @@ def test_pods_of_a_drained_node_wait_if_somebody_makes_them_again() -> None:
     assert isinstance(without_node(seen, "nowhere"), UnknownObject)
 
 
-def test_a_gang_that_needs_fewer() -> None:
+def test_min_count_can_be_changed() -> None:
     seen = cluster(node("a"), *with_creation_time(gang("new", 2, cpu="3")))
     fewer = with_min_count(seen, "default", "new", 1)
     assert not isinstance(fewer, UnknownObject)
@@ -185,7 +184,7 @@ def test_a_gang_that_needs_fewer() -> None:
 
 
 def tree(name: str, *leaves: list[Object]) -> list[Object]:
-    """Gangs that are to be placed together."""
+    """Gangs that are placed together."""
     root: Object = {
         "kind": "CompositePodGroup", "metadata": {"name": name, "namespace": "default"},
         "spec": {"schedulingPolicy": {"gang": {"minGroupCount": len(leaves)}}},
@@ -197,8 +196,8 @@ def tree(name: str, *leaves: list[Object]) -> list[Object]:
     return with_creation_time([root, *objects], LATE)
 
 
-def test_a_tree_fits_or_waits_as_a_whole() -> None:
-    root = EntityId(True, Key("default", "root"), True)
+def test_tree_fits_or_waits_as_a_whole() -> None:
+    root = composite_pod_group_ref(Key("default", "root"))
     leaves = (gang("x", 1, cpu="3"), gang("y", 1, cpu="3"))
     nodes, held = (node("a"), node("b")), running("old", "b", cpu="3")
     [fits] = forecast([root], cluster(*nodes, *tree("root", *leaves)))

@@ -1,4 +1,4 @@
-"""How many members there may be room for, by place."""
+"""Capacity estimates: how many members may fit, by node and by domain."""
 
 from __future__ import annotations
 
@@ -18,31 +18,37 @@ BUSY = [pod(f"busy-{name}", on=name, cpu="3", phase="Running") for name in "abc"
 
 
 def capacity_estimate(members: int, topology: str = "") -> CapacityEstimate:
-    """Of a gang on nodes where there is room for one member each."""
+    """The estimate of a gang on nodes that hold one member each."""
     pods = [pod(f"p{n}", "g", cpu="1") for n in range(members)]
     one = entity(gang("g", members, topology=topology), pods)
     return CapacityEstimate(one, cluster(NODES, BUSY).snapshot(), DEFAULT_POLICY)
 
 
-def test_room_is_counted_over_all_nodes_or_in_each_place() -> None:
+def test_capacity_is_estimated_over_all_nodes_or_per_domain() -> None:
     assert capacity_estimate(3).is_sufficient()
     assert not capacity_estimate(4).is_sufficient()
     assert capacity_estimate(2, "rack").is_sufficient()
     assert not capacity_estimate(3, "rack").is_sufficient()
 
 
-def test_who_leaves_makes_room_where_it_was() -> None:
-    leaver = shape_of(BUSY[0])
-    assert capacity_estimate(5, "rack").is_sufficient_after_freeing(sum_requests([(0, leaver)]))
-    assert not capacity_estimate(6, "rack").is_sufficient_after_freeing(sum_requests([(0, leaver)]))
-    assert not capacity_estimate(5, "rack").is_sufficient_after_freeing(sum_requests([(2, leaver)]))
+def test_freed_resources_count_in_the_domain_of_their_node() -> None:
+    freed_shape = shape_of(BUSY[0])
+    assert capacity_estimate(5, "rack").is_sufficient_after_freeing(
+        sum_requests([(0, freed_shape)])
+    )
+    assert not capacity_estimate(6, "rack").is_sufficient_after_freeing(
+        sum_requests([(0, freed_shape)])
+    )
+    assert not capacity_estimate(5, "rack").is_sufficient_after_freeing(
+        sum_requests([(2, freed_shape)])
+    )
     assert capacity_estimate(8, "rack").is_sufficient_after_freeing(
-        sum_requests([(0, leaver), (1, leaver)])
+        sum_requests([(0, freed_shape), (1, freed_shape)])
     )
 
 
 def leaf(name: str, quorum: int, *cpus: str, topology: str = "") -> Entity:
-    """A group of pods that ask for so much each."""
+    """A gang of pods with these CPU requests."""
     pods = [pod(f"{name}{n}", name, cpu=cpu) for n, cpu in enumerate(cpus)]
     return entity(gang(name, quorum, topology=topology), pods)
 
@@ -53,14 +59,14 @@ def tree_estimate(quorum: int, *parts: Entity) -> CapacityEstimate:
     )
 
 
-def test_in_a_tree_each_of_enough_groups_must_have_room() -> None:
+def test_enough_groups_of_a_tree_must_fit() -> None:
     small, large = leaf("a", 2, "1", "1"), leaf("b", 1, "2")
     assert tree_estimate(1, small, large).is_sufficient()
     assert not tree_estimate(2, small, large).is_sufficient()
     assert not tree_estimate(1, leaf("c", 3, "1", "1", "1", topology="rack"), large).is_sufficient()
 
 
-def test_in_a_tree_who_leaves_makes_room_for_some_group() -> None:
+def test_freed_resources_count_for_the_groups_of_a_tree() -> None:
     one = tree_estimate(2, leaf("a", 2, "1", "1"), leaf("b", 1, "2"))
     assert one.is_sufficient_after_freeing(sum_requests([(0, shape_of(BUSY[0]))]))
     assert not tree_estimate(1, leaf("b", 1, "5")).is_sufficient_after_freeing(
@@ -68,10 +74,10 @@ def test_in_a_tree_who_leaves_makes_room_for_some_group() -> None:
     )
 
 
-def test_where_room_is_not_asked_for_there_is_always_enough() -> None:
+def test_the_estimate_is_sufficient_without_the_resource_filter() -> None:
     one = leaf("a", 4, "9", "9", "9", "9")
-    careless = SchedulerPolicy(filters=())
-    assert CapacityEstimate(one, cluster(NODES, BUSY).snapshot(), careless).is_sufficient()
+    without_filters = SchedulerPolicy(filters={})
+    assert CapacityEstimate(one, cluster(NODES, BUSY).snapshot(), without_filters).is_sufficient()
 
 
 @st.composite
@@ -89,10 +95,10 @@ def trees(draw: st.DrawFn) -> Entity:
 
 
 @given(one=trees(), busy=st.lists(st.integers(0, 2), max_size=3))
-def test_what_is_placed_has_room_however_it_is_counted(one: Entity, busy: list[int]) -> None:
-    """An estimate that is too low would keep from a gang what it can have."""
+def test_the_estimate_is_never_below_what_is_placed(one: Entity, busy: list[int]) -> None:
+    """An estimate that is too low would hide cures that help."""
     snapshot = cluster(NODES, [BUSY[n] for n in set(busy)]).snapshot()
-    headroom = CapacityEstimate(one, snapshot, DEFAULT_POLICY)
+    estimate = CapacityEstimate(one, snapshot, DEFAULT_POLICY)
     decision = decide(one, snapshot, DEFAULT_POLICY)
     if isinstance(decision, Placed):
-        assert headroom.is_sufficient(len(decision.bindings))
+        assert estimate.is_sufficient(len(decision.bindings))

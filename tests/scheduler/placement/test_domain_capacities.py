@@ -1,4 +1,4 @@
-"""What whole racks hold, kept from one cycle to the next."""
+"""Capacities of topology domains, kept from one cycle to the next."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ import pytest
 from phalanx.api.core import ContainerPort
 from phalanx.scheduler.cluster.cache import SchedulerCache
 from phalanx.scheduler.cluster.pod_shape import PodShape, shape_of
-from phalanx.scheduler.placement import topology_domains as module
-from phalanx.scheduler.placement.topology_domains import DomainCapacities, domain_capacities_of
+from phalanx.scheduler.placement import topology_domains
+from phalanx.scheduler.placement.topology_domains import (
+    DOMAIN_CAPACITIES,
+    DomainCapacities,
+    domain_capacities_of,
+)
 from phalanx.scheduler.policy import DEFAULT_POLICY
 from tests.scheduler.builders import cluster, node, pod
 
 SMALL = shape_of(pod("s", cpu="1"))
 WEB = shape_of(pod("w", cpu="1", ports=(ContainerPort(host_port=80),)))
-STRANGE = shape_of(pod("x", asks={"moon.com/dust": "1"}))
+UNKNOWN = shape_of(pod("x", requests={"moon.com/dust": "1"}))
 
 
 def racks(count: int, size: int) -> SchedulerCache:
-    """So many racks of so many nodes, and a node that is in none."""
+    """Racks with equally many nodes, and a node without a rack."""
     names = [(f"r{r}", f"n{r}-{i}") for r in range(count) for i in range(size)]
     return cluster([node("lone"), *(node(name, {"rack": rack}) for rack, name in names)])
 
@@ -28,7 +32,11 @@ def racks(count: int, size: int) -> SchedulerCache:
 def cached_capacities(cache: SchedulerCache, shape: PodShape = SMALL) -> DomainCapacities:
     snapshot = cache.snapshot()
     return domain_capacities_of(
-        snapshot, DEFAULT_POLICY, shape, snapshot.domains("rack").placements, "rack"
+        snapshot,
+        DEFAULT_POLICY,
+        shape,
+        placements=snapshot.domains("rack").placements,
+        key="rack",
     )
 
 
@@ -47,12 +55,12 @@ def rebuilt_sums(cache: SchedulerCache, shape: PodShape) -> list[list[int]]:
 
 
 def run(cache: SchedulerCache, name: str, on: str, **amounts: str) -> None:
-    one = pod(name, on=on, asks=amounts, phase="Running")
+    one = pod(name, on=on, requests=amounts, phase="Running")
     cache.update_pod(one.metadata.key, one)
 
 
-def test_a_pod_moves_the_sums_of_its_own_rack(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PATCH_SHARE", 0)
+def test_a_pod_changes_the_sums_of_its_own_rack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topology_domains, "_PATCH_SHARE", 0)
     cache = racks(3, 2)
     first = cached_capacities(cache)
     assert first.pod_capacity.tolist() == [8, 8, 8]
@@ -62,25 +70,25 @@ def test_a_pod_moves_the_sums_of_its_own_rack(monkeypatch: pytest.MonkeyPatch) -
     assert first.pod_capacity.tolist() == [8, 5, 8]
 
 
-@pytest.mark.parametrize("shape", [SMALL, WEB, STRANGE])
+@pytest.mark.parametrize("shape", [SMALL, WEB, UNKNOWN])
 @pytest.mark.parametrize("seed", range(5))
-def test_what_is_kept_is_what_would_be_found_anew(
+def test_updated_capacities_equal_recomputed_ones(
     seed: int, shape: PodShape, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_PATCH_SHARE", 0)
-    chance, cache = random.Random(seed), racks(4, 3)
+    monkeypatch.setattr(topology_domains, "_PATCH_SHARE", 0)
+    rng, cache = random.Random(seed), racks(4, 3)
     for number in range(40):
-        name = f"n{chance.randrange(4)}-{chance.randrange(3)}"
-        ports = (ContainerPort(host_port=80),) if chance.random() < 0.3 else ()
-        one = pod(f"p{number % 12}", on=name, cpu=chance.choice(("0", "1", "3")), ports=ports)
-        cache.update_pod(one.metadata.key, one if chance.random() < 0.7 else None)
-        if chance.random() < 0.1:
-            rack = f"r{chance.randrange(4)}"
-            cache.update_node(name, node(name, {"rack": rack}, cordoned=chance.random() < 0.5))
+        name = f"n{rng.randrange(4)}-{rng.randrange(3)}"
+        ports = (ContainerPort(host_port=80),) if rng.random() < 0.3 else ()
+        one = pod(f"p{number % 12}", on=name, cpu=rng.choice(("0", "1", "3")), ports=ports)
+        cache.update_pod(one.metadata.key, one if rng.random() < 0.7 else None)
+        if rng.random() < 0.1:
+            rack = f"r{rng.randrange(4)}"
+            cache.update_node(name, node(name, {"rack": rack}, cordoned=rng.random() < 0.5))
         assert sums(cached_capacities(cache, shape)) == rebuilt_sums(cache, shape)
 
 
-def test_they_are_made_anew_when_a_node_is_another_or_too_much_has_changed() -> None:
+def test_capacities_are_recomputed_when_a_node_or_too_many_loads_changed() -> None:
     cache = racks(2, 2)
     first = cached_capacities(cache)
     cache.update_node("n0-0", node("n0-0", {"rack": "r0"}, cordoned=True))
@@ -91,20 +99,21 @@ def test_they_are_made_anew_when_a_node_is_another_or_too_much_has_changed() -> 
     assert cached_capacities(cache) is not second
 
 
-def test_some_of_the_racks_are_not_kept() -> None:
+def test_capacities_of_some_racks_are_not_cached() -> None:
     snapshot = racks(3, 1).snapshot()
     some = snapshot.domains("rack").placements[1:]
     assert domain_capacities_of(
-        snapshot, DEFAULT_POLICY, SMALL, some, "rack"
+        snapshot, DEFAULT_POLICY, SMALL, placements=some, key="rack"
     ).pod_capacity.tolist() == [4, 4]
-    assert snapshot.domain_capacities == {}
+    assert DOMAIN_CAPACITIES.of(snapshot) == {}
 
 
-def test_the_memory_of_shapes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_DOMAIN_CAPACITIES_LIMIT", 2)
+def test_the_cache_of_capacities_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topology_domains, "_DOMAIN_CAPACITIES_LIMIT", 2)
     cache = racks(2, 1)
     for cpu in ("1", "2", "3"):
         cached_capacities(cache, shape_of(pod("p", cpu=cpu)))
     assert [
-        sites.pod_capacity.tolist() for sites in cache.snapshot().domain_capacities.values()
+        capacities.pod_capacity.tolist()
+        for capacities in DOMAIN_CAPACITIES.of(cache.snapshot()).values()
     ] == [[2, 2], [1, 1]]

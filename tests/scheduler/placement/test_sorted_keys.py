@@ -1,4 +1,4 @@
-"""Rankings: the best first, sorted only as far as somebody has looked."""
+"""Sorted keys: the best first, sorted on demand."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.scheduler.placement import node_scores as rankings
+from phalanx.scheduler.placement import node_scores as node_scores_module
 from phalanx.scheduler.placement.node_scores import NO_NODE, SortedKeys
 
 keys = st.one_of(st.integers(-50, 50), st.just(NO_NODE))
 
 
-def ranking(*of: int) -> SortedKeys:
+def sorted_keys(*of: int) -> SortedKeys:
     return SortedKeys(np.array(of, np.int64))
 
 
-def whole(one: SortedKeys) -> list[int]:
+def sort_all(one: SortedKeys) -> list[int]:
     while one.sort_more():
         pass
     return one.best
@@ -25,32 +25,32 @@ def whole(one: SortedKeys) -> list[int]:
 
 @pytest.fixture(autouse=True)
 def _small_strides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rankings, "_STRIDE", 2)
+    monkeypatch.setattr(node_scores_module, "_STRIDE", 2)
 
 
-def test_nothing_is_sorted_before_somebody_looks_and_then_no_more_than_a_stride() -> None:
-    one = ranking(7, 3, 9, 1, 5)
+def test_keys_are_sorted_on_demand_one_stride_at_a_time() -> None:
+    one = sorted_keys(7, 3, 9, 1, 5)
     assert one.best == []
     assert one.sort_more()
     assert one.best == [1, 3]
 
 
-def test_each_extension_is_as_long_as_what_is_there() -> None:
-    one = ranking(*range(9, 0, -1))
+def test_each_extension_doubles_the_sorted_keys() -> None:
+    one = sorted_keys(*range(9, 0, -1))
     lengths = []
     while one.sort_more():
         lengths.append(len(one.best))
     assert (lengths, one.best) == ([2, 4, 8, 9], list(range(1, 10)))
 
 
-def test_nodes_that_refuse_are_not_in_it() -> None:
-    assert whole(ranking(NO_NODE, 4, NO_NODE)) == [4]
-    assert not ranking(NO_NODE).sort_more()
-    assert not ranking().sort_more()
+def test_rejected_nodes_are_not_among_the_sorted_keys() -> None:
+    assert sort_all(sorted_keys(NO_NODE, 4, NO_NODE)) == [4]
+    assert not sorted_keys(NO_NODE).sort_more()
+    assert not sorted_keys().sort_more()
 
 
-def test_a_node_moves_inside_what_is_sorted_into_it_and_out_of_it() -> None:
-    one = ranking(10, 20, 30, 40)
+def test_a_changed_key_moves_within_into_and_out_of_the_sorted_keys() -> None:
+    one = sorted_keys(10, 20, 30, 40)
     one.sort_more()
     one.update([(0, 15)])
     assert one.best == [15, 20]
@@ -58,11 +58,11 @@ def test_a_node_moves_inside_what_is_sorted_into_it_and_out_of_it() -> None:
     assert one.best == [12, 15, 20]
     one.update([(1, 50)])
     assert one.best == [12, 15]
-    assert whole(one) == [12, 15, 40, 50]
+    assert sort_all(one) == [12, 15, 40, 50]
 
 
-def test_a_node_that_refuses_may_take_pods_again() -> None:
-    one = ranking(10, 20, 30)
+def test_a_rejected_node_may_take_pods_again() -> None:
+    one = sorted_keys(10, 20, 30)
     one.sort_more()
     one.update([(0, NO_NODE)])
     assert one.best == [20]
@@ -71,12 +71,12 @@ def test_a_node_that_refuses_may_take_pods_again() -> None:
 
 
 @given(st.lists(keys, min_size=1, max_size=12), st.data())
-def test_whatever_moves_and_whoever_looks_it_is_the_order_of_the_keys(
+def test_sorted_keys_equal_a_full_sort_after_any_updates(
     numbers: list[int], data: st.DataObject
 ) -> None:
-    # The low bits make keys differ, as the index of the node does in a view.
+    # The low bits make keys differ, as the index of the node does in node scores.
     present = [key * 16 + i if key != NO_NODE else key for i, key in enumerate(numbers)]
-    one = ranking(*present)
+    one = sorted_keys(*present)
     for _ in range(data.draw(st.integers(0, 8))):
         if data.draw(st.booleans()):
             one.sort_more()
@@ -86,11 +86,11 @@ def test_whatever_moves_and_whoever_looks_it_is_the_order_of_the_keys(
         one.update([(i, present[i])])
         expected = sorted(key for key in present if key != NO_NODE)
         assert one.best == expected[: len(one.best)]
-    assert whole(one) == sorted(key for key in present if key != NO_NODE)
+    assert sort_all(one) == sorted(key for key in present if key != NO_NODE)
 
 
-def test_a_part_of_it_is_sorted_as_far_as_it_goes() -> None:
-    one = ranking(7, 3, 9, 1, 5)
+def test_keys_between_returns_fewer_keys_at_the_end() -> None:
+    one = sorted_keys(7, 3, 9, 1, 5)
     assert one.keys_between(0, 1) == [1]
     assert one.best == [1, 3]
     assert one.keys_between(1, 4) == [3, 5, 7]

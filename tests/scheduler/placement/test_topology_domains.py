@@ -1,4 +1,4 @@
-"""All members in one rack, and in which."""
+"""Groups with a topology constraint: all members in one domain, and in which."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace as changed
+from msgspec.structs import replace as replace_fields
 
 from phalanx.api.core import Node, Pod
 from phalanx.api.scheduling import PodGroup, SchedulingConstraints, TopologyConstraint
@@ -36,15 +36,17 @@ RACK = SchedulingConstraints((TopologyConstraint("rack"),))
 
 def with_topology(group: PodGroup, key: str = "rack") -> PodGroup:
     constraints = SchedulingConstraints((TopologyConstraint(key),))
-    return changed(group, spec=changed(group.spec, scheduling_constraints=constraints))
+    return replace_fields(
+        group, spec=replace_fields(group.spec, scheduling_constraints=constraints)
+    )
 
 
 def rack(name: str, count: int, **amounts: str) -> list[Node]:
-    return [node(f"{name}{i}", {"rack": name}, room=amounts) for i in range(count)]
+    return [node(f"{name}{i}", {"rack": name}, allocatable=amounts) for i in range(count)]
 
 
 def members(count: int, **amounts: str) -> list[Pod]:
-    return [pod(f"p{i}", "g", asks=amounts) for i in range(count)]
+    return [pod(f"p{i}", "g", requests=amounts) for i in range(count)]
 
 
 def decide_on(
@@ -65,35 +67,35 @@ def test_all_members_are_in_one_rack() -> None:
     assert len(racks_of(decide_on(with_topology(gang("g", 3)), members(3, cpu="2"), nodes))) == 1
 
 
-def test_the_rack_that_holds_it_is_found_though_others_look_better() -> None:
+def test_the_only_feasible_rack_is_chosen_although_another_scores_higher() -> None:
     nodes = rack("a", 1, cpu="3") + rack("b", 4, cpu="1")
     assert racks_of(decide_on(with_topology(gang("g", 4)), members(4, cpu="1"), nodes)) == {"b"}
 
 
-def test_of_racks_that_hold_it_the_fuller_one_is_taken() -> None:
+def test_of_feasible_racks_the_fuller_one_is_chosen() -> None:
     nodes = rack("a", 4) + rack("b", 2)
     assert racks_of(decide_on(with_topology(gang("g", 2)), members(2, cpu="1"), nodes)) == {"b"}
 
 
 GPU = "nvidia.com/gpu"
-#: A rack whose GPUs are fuller, and one whose CPU and memory are.
+#: Rack a has a higher utilization of GPUs, rack b of CPU and memory.
 DEVICES = [
-    node(f"{name}{i}", {"rack": name}, room={"cpu": "64", "memory": "64Gi", GPU: "8"})
+    node(f"{name}{i}", {"rack": name}, allocatable={"cpu": "64", "memory": "64Gi", GPU: "8"})
     for name in "ab"
     for i in range(2)
 ]
 TAKEN = [
-    pod("on-a", on="a0", cpu="1", asks={GPU: "4"}),
-    pod("on-b", on="b0", cpu="40", asks={"memory": "40Gi"}),
+    pod("on-a", on="a0", cpu="1", requests={GPU: "4"}),
+    pod("on-b", on="b0", cpu="40", requests={"memory": "40Gi"}),
 ]
-ALIKE = [pod(f"p{i}", "g", cpu="1", asks={GPU: "1"}) for i in range(2)]
-UNLIKE = [ALIKE[0], pod("p1", "g", cpu="2", asks={GPU: "1"})]
+ALIKE = [pod(f"p{i}", "g", cpu="1", requests={GPU: "1"}) for i in range(2)]
+UNLIKE = [ALIKE[0], pod("p1", "g", cpu="2", requests={GPU: "1"})]
 
 
 def packing(*resources: Mapping[str, object]) -> SchedulerPolicy:
     strategy = {"type": "LeastAllocated", "resources": resources}
-    told = {"name": "NodeResourcesFit", "args": {"scoringStrategy": strategy}}
-    return policy_of({"pluginConfig": [told]})
+    config = {"name": "NodeResourcesFit", "args": {"scoringStrategy": strategy}}
+    return policy_of({"pluginConfig": [config]})
 
 
 @pytest.mark.parametrize("pods", [ALIKE, UNLIKE])
@@ -104,11 +106,11 @@ def packing(*resources: Mapping[str, object]) -> SchedulerPolicy:
         ((GPU, 1), "a"),
         (("cpu", 9, GPU, 1), "b"),
         (("cpu", 1, GPU, 9), "a"),
-        # No node has it: all racks are alike.
+        # No node has the resource: all racks are equal.
         (("moon.com/dust", 1), "a"),
     ],
 )
-def test_racks_are_full_of_what_the_profile_names(
+def test_racks_are_compared_by_the_resources_of_the_profile(
     packed: tuple[str | int, ...], where: str, pods: list[Pod]
 ) -> None:
     named = [{"name": n, "weight": w} for n, w in zip(packed[::2], packed[1::2], strict=True)]
@@ -117,13 +119,16 @@ def test_racks_are_full_of_what_the_profile_names(
     ) == {where}
 
 
-@pytest.mark.parametrize("asks", [{}, {GPU: "1"}])
-def test_what_nobody_of_the_group_asks_for_does_not_count(asks: dict[str, str]) -> None:
+@pytest.mark.parametrize("requests", [{}, {GPU: "1"}])
+def test_resources_that_no_member_requests_do_not_count(requests: dict[str, str]) -> None:
     policy = packing({"name": "cpu"}, {"name": GPU, "weight": 9})
     for first in ("1", "2"):
-        pods = [pod("p0", "g", cpu=first, asks=asks), pod("p1", "g", cpu="1", asks=asks)]
+        pods = [
+            pod("p0", "g", cpu=first, requests=requests),
+            pod("p1", "g", cpu="1", requests=requests),
+        ]
         where = racks_of(decide_on(with_topology(gang("g", 2)), pods, DEVICES, TAKEN, policy))
-        assert where == ({"a"} if asks else {"b"})
+        assert where == ({"a"} if requests else {"b"})
 
 
 def test_nodes_without_the_label_do_not_count() -> None:
@@ -133,7 +138,7 @@ def test_nodes_without_the_label_do_not_count() -> None:
     assert explain(decision).message == "no feasible placements found"
 
 
-def test_a_gang_that_no_rack_holds_waits_and_says_how_near_it_came() -> None:
+def test_a_gang_that_fits_in_no_rack_reports_its_best_placement() -> None:
     nodes = rack("a", 1, cpu="1") + rack("b", 2, cpu="1")
     decision = decide_on(with_topology(gang("g", 3)), members(3, cpu="1"), nodes)
     assert explain(decision).message == (
@@ -143,7 +148,7 @@ def test_a_gang_that_no_rack_holds_waits_and_says_how_near_it_came() -> None:
     assert {one.refusal.total for one in decision.pods if one.refusal} == {2}  # type: ignore[union-attr]
 
 
-def test_members_with_a_node_leave_only_their_rack() -> None:
+def test_members_with_a_node_restrict_the_placement_to_their_rack() -> None:
     nodes = rack("a", 1) + rack("b", 3)
     there = pod("old", "g", on="a0", cpu="1")
     assert racks_of(decide_on(with_topology(gang("g", 2)), members(1), nodes, [there])) == {"a"}
@@ -157,7 +162,7 @@ def test_members_with_a_node_leave_only_their_rack() -> None:
         (["gone"], "node gone of pod default/old0 has no label rack"),
     ],
 )
-def test_members_that_contradict_each_other_are_an_error(where: list[str], why: str) -> None:
+def test_placed_members_in_different_domains_are_an_error(where: list[str], why: str) -> None:
     nodes = rack("a", 1) + rack("b", 1) + [node("x")]
     there = [pod(f"old{i}", "g", on=name) for i, name in enumerate(where)]
     decision = decide_on(with_topology(gang("g", 3)), members(1), nodes, there)
@@ -166,7 +171,7 @@ def test_members_that_contradict_each_other_are_an_error(where: list[str], why: 
     assert decision.message == f"cannot determine domain for already scheduled pods: {why}"
 
 
-def test_a_basic_group_takes_the_rack_that_holds_most() -> None:
+def test_a_basic_group_is_placed_in_the_rack_that_holds_most_members() -> None:
     nodes = rack("a", 1, cpu="2") + rack("b", 3, cpu="1")
     decision = decide_on(with_topology(basic("g")), members(3, cpu="1"), nodes)
     assert racks_of(decision) == {"b"}
@@ -174,33 +179,35 @@ def test_a_basic_group_takes_the_rack_that_holds_most() -> None:
     assert len(decision.bindings) == 3
 
 
-def by_hand(situation: Situation, key: str) -> tuple[dict[str, str], int]:
-    """Every placement tried one pod at a time, and the best of those that hold enough."""
+def place_with_oracle(situation: Situation, key: str) -> tuple[dict[str, str], int]:
+    """Try every placement with the oracle; return the best feasible one and their number."""
     values = sorted({n.metadata.labels[key] for n in situation.nodes if key in n.metadata.labels})
     offers: list[tuple[str, dict[str, str], int]] = []
     for value in values:
-        world = situation.world()
-        inside = {n: m for n, m in world.nodes.items() if m.labels.get(key) == value}
-        answer = oracle.place(situation.entity, world, 0, inside)
+        oracle_cluster = situation.oracle_cluster()
+        inside = {n: m for n, m in oracle_cluster.nodes.items() if m.labels.get(key) == value}
+        answer = oracle.place(situation.entity, oracle_cluster, 0, inside)
         if answer.bindings:
-            offers.append((value, answer.bindings, _fullness(OracleCluster(inside))))
+            offers.append((value, answer.bindings, _utilization(OracleCluster(inside))))
     most = max((len(bindings) for _, bindings, _ in offers), default=0)
     ranked = sorted(offers, key=lambda o: (-(len(o[1]) * 100 // most + o[2]), o[0]))
     return (ranked[0][1] if ranked else {}), len(values)
 
 
-def _fullness(world: OracleCluster) -> int:
+def _utilization(cluster: OracleCluster) -> int:
     shares = []
     for name in ("cpu", "memory"):
-        room = sum(machine.allocatable.get(name, 0) for machine in world.nodes.values())
-        used = sum(machine.nonzero_requested[name] for machine in world.nodes.values())
-        if room:
-            shares.append(min(used, room) * 100 // room)
+        allocatable = sum(node.allocatable.get(name, 0) for node in cluster.nodes.values())
+        requested = sum(node.nonzero_requested[name] for node in cluster.nodes.values())
+        if allocatable:
+            shares.append(min(requested, allocatable) * 100 // allocatable)
     return sum(shares) // len(shares) if shares else 0
 
 
 @given(situations(), st.sampled_from(["zone", "disk"]))
-def test_the_placement_is_that_of_trying_each_by_hand(situation: Situation, key: str) -> None:
+def test_the_placement_equals_trying_each_domain_with_the_oracle(
+    situation: Situation, key: str
+) -> None:
     one: Entity = situation.entity
     if not isinstance(one.group, PodGroup):
         return
@@ -209,20 +216,20 @@ def test_the_placement_is_that_of_trying_each_by_hand(situation: Situation, key:
         situation, running=running, entity=replace(one, group=with_topology(one.group, key))
     )
     decision = decide(situation.entity, situation.cache().snapshot(), DEFAULT_POLICY)
-    bindings, number = by_hand(situation, key)
+    bindings, number = place_with_oracle(situation, key)
     if bindings:
         assert isinstance(decision, Placed)
         assert {b.pod.name: b.node for b in decision.bindings} == bindings
     elif isinstance(decision, Placed):
-        # No placement takes them one after the other, but there is another way.
-        assert_bindings_allowed(decision.bindings, situation.entity, situation.world())
+        # Greedy placement fails in every domain, but the search found a placement.
+        assert_bindings_allowed(decision.bindings, situation.entity, situation.oracle_cluster())
     else:
         assert isinstance(decision, Waiting)
         assert decision.placements == number
 
 
 @pytest.mark.parametrize("sizes", [("2", "2"), ("2", "3")])
-def test_what_leaves_one_rack_may_help_though_another_rack_was_nearer(
+def test_a_pod_leaving_another_rack_than_the_best_wakes_the_gang(
     sizes: tuple[str, ...],
 ) -> None:
     nodes = [
@@ -237,7 +244,7 @@ def test_what_leaves_one_rack_may_help_though_another_rack_was_nearer(
 
 
 @pytest.mark.parametrize("nodes", [[], [node("a", {}, cpu="4")]])
-def test_a_node_may_bring_the_label_that_none_has_yet(nodes: list[Node]) -> None:
+def test_a_gang_wakes_when_a_node_may_bring_a_missing_topology_label(nodes: list[Node]) -> None:
     decision = decide_on(with_topology(gang("g", 1)), [pod("p", "g")], nodes)
     assert isinstance(decision, Waiting)
     assert {ClusterEvent.NODE_ADDED, ClusterEvent.NODE_UPDATED} <= decision.wakes_on

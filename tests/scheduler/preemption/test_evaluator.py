@@ -1,4 +1,4 @@
-"""Whom a refused entity may evict, whom it does, and when it does not."""
+"""Which pods a refused entity may evict, which it does, and when it evicts none."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 from msgspec.structs import replace as altered
 
 from phalanx.api.core import ContainerPort, Node, Pod
-from phalanx.api.meta import ObjectMeta
+from phalanx.api.meta import ObjectMeta, pod_group_ref
 from phalanx.api.policy import (
     PodDisruptionBudget,
     PodDisruptionBudgetSpec,
     PodDisruptionBudgetStatus,
 )
 from phalanx.scheduler.cluster.cache import SchedulerCache
-from phalanx.scheduler.cluster.group_tree import Group, group_ref
+from phalanx.scheduler.cluster.group_tree import Group
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Binding, Decision, Placed, Preempting, Waiting
 from phalanx.scheduler.entity import Entity
@@ -24,6 +24,7 @@ from phalanx.scheduler.placement.group_placement import PlacementContext
 from phalanx.scheduler.policy import DEFAULT_POLICY, SchedulerPolicy
 from phalanx.scheduler.preemption import evaluator as preemption
 from phalanx.scheduler.preemption.evaluator import NOT_ALLOWED, NOT_HELPFUL, VICTIMS_TERMINATING
+from phalanx.scheduler.queue.cluster_objects import ClusterObjects, load_state
 from phalanx.scheduler.search.solver import Steps
 from tests.scheduler.builders import (
     alone,
@@ -42,16 +43,7 @@ def build_cache(
     nodes: Iterable[Node], pods: Iterable[Pod], groups: Iterable[Group] = (),
     budgets: Iterable[PodDisruptionBudget] = (),
 ) -> SchedulerCache:  # fmt: skip
-    cache = SchedulerCache()
-    for one in nodes:
-        cache.update_node(one.metadata.name, one)
-    for group in groups:
-        cache.update_group(group_ref(group), group)
-    for budget in budgets:
-        cache.update_budget(budget.metadata.key, budget)
-    for running in pods:
-        cache.update_pod(running.metadata.key, running)
-    return cache
+    return load_state(ClusterObjects(nodes, groups, list(pods), budgets=budgets)).cache
 
 
 def low_priority_pod(
@@ -102,22 +94,22 @@ def with_labels(one: Pod, **labels: str) -> Pod:
     return altered(one, metadata=altered(one.metadata, labels=labels))
 
 
-# ---- whether -------------------------------------------------------------------------------------
+# ---- when pods are evicted -----------------------------------------------------------------------
 
 
-def test_free_room_is_used_before_anybody_is_evicted() -> None:
+def test_free_resources_are_used_before_pods_are_evicted() -> None:
     cache = build_cache([node("a", cpu="1"), node("b", cpu="1")], [low_priority_pod("x", "a")])
     assert isinstance(decide_for(cache, high_priority_pod()), Placed)
 
 
-def test_a_gang_evicts_no_more_than_it_needs_and_is_promised_their_nodes() -> None:
+def test_gang_evicts_no_more_than_it_needs_and_nominates_their_nodes() -> None:
     cache = build_cache([node("a", cpu="4")], [low_priority_pod(f"x{i}", "a") for i in range(4)])
     decision = decide_for(cache, high_priority_gang(2))
     assert len(victim_names(decision)) == 2
     assert nominated_nodes(decision) == {"high-0": "a", "high-1": "a"}
 
 
-def test_nobody_goes_if_the_gang_does_not_fit_even_then() -> None:
+def test_no_pod_is_evicted_if_the_gang_does_not_fit_afterwards() -> None:
     cache = build_cache(
         [node("a", cpu="2")], [low_priority_pod("x", "a"), low_priority_pod("y", "a", priority=100)]
     )
@@ -127,14 +119,14 @@ def test_nobody_goes_if_the_gang_does_not_fit_even_then() -> None:
 
 
 @pytest.mark.parametrize("priority", [100, 101])
-def test_only_who_is_less_important_goes(priority: int) -> None:
+def test_only_pods_of_lower_priority_are_evicted(priority: int) -> None:
     cache = build_cache([node("a", cpu="1")], [low_priority_pod("x", "a", priority=priority)])
     decision = decide_for(cache, high_priority_pod())
     assert isinstance(decision, Waiting)
     assert decision.preemption == ""
 
 
-def test_who_may_never_preempt_does_not() -> None:
+def test_preemption_policy_never_is_respected() -> None:
     cache = build_cache([node("a", cpu="1")], [low_priority_pod("x", "a")])
     one = alone(pod("vip", cpu="1", priority=100, preemption="Never"))
     decision = decide_for(cache, one)
@@ -150,7 +142,7 @@ def test_who_may_never_preempt_does_not() -> None:
         (SchedulerPolicy(pods_preempt=False), False, True),
     ],
 )
-def test_a_policy_may_keep_pods_from_it_or_groups(
+def test_policy_may_disable_preemption_for_pods_or_groups(
     policy: SchedulerPolicy, for_pod: bool, for_group: bool
 ) -> None:
     cache = build_cache([node("a", cpu="1")], [low_priority_pod("x", "a")])
@@ -158,7 +150,7 @@ def test_a_policy_may_keep_pods_from_it_or_groups(
     assert isinstance(decide_for(cache, high_priority_gang(1), policy), Preempting) is for_group
 
 
-def test_nobody_is_evicted_for_a_node_that_the_pod_may_not_use_anyway() -> None:
+def test_no_pod_is_evicted_from_a_node_that_filters_reject() -> None:
     cache = build_cache([node("a", cpu="1"), node("b", cpu="1", labels={"disk": "ssd"})], [
         low_priority_pod("x", "a"), low_priority_pod("y", "b", priority=50),
     ])  # fmt: skip
@@ -166,7 +158,7 @@ def test_nobody_is_evicted_for_a_node_that_the_pod_may_not_use_anyway() -> None:
     assert victim_names(decide_for(cache, one)) == ["y"]
 
 
-def test_extra_members_evict_too_as_many_as_find_room() -> None:
+def test_members_beyond_the_quorum_preempt_too() -> None:
     cache = build_cache(
         [node("a", cpu="3")], [low_priority_pod("x", "a"), low_priority_pod("y", "a", priority=200)]
     )
@@ -186,10 +178,10 @@ def test_extra_members_evict_too_as_many_as_find_room() -> None:
     assert len(nominated_nodes(second)) == 1
 
 
-# ---- whom ----------------------------------------------------------------------------------------
+# ---- which pods are evicted ----------------------------------------------------------------------
 
 
-def test_the_lowest_priority_goes_first_even_if_these_are_more_pods() -> None:
+def test_lowest_priority_is_evicted_first_even_if_more_pods_go() -> None:
     cache = build_cache(
         [node("a", cpu="2"), node("b", cpu="2")],
         [
@@ -201,14 +193,14 @@ def test_the_lowest_priority_goes_first_even_if_these_are_more_pods() -> None:
     assert victim_names(decide_for(cache, high_priority_pod("2"))) == ["x", "y"]
 
 
-def test_of_equal_priority_fewer_pods_go() -> None:
+def test_fewer_pods_are_evicted_at_equal_priority() -> None:
     cache = build_cache([node("a", cpu="2"), node("b", cpu="2")], [
         low_priority_pod("x", "a"), low_priority_pod("y", "a"), low_priority_pod("z", "b", cpu="2"),
     ])  # fmt: skip
     assert victim_names(decide_for(cache, high_priority_pod("2"))) == ["z"]
 
 
-def test_of_equal_numbers_the_youngest_goes() -> None:
+def test_youngest_pod_is_evicted_at_equal_numbers() -> None:
     cache = build_cache([node("a", cpu="1"), node("b", cpu="1")], [
         with_start_time(low_priority_pod("old", "b"), "2026-01-01T00:00:00Z"),
         with_start_time(low_priority_pod("young", "a"), "2026-01-02T00:00:00Z"),
@@ -216,7 +208,7 @@ def test_of_equal_numbers_the_youngest_goes() -> None:
     assert victim_names(decide_for(cache, high_priority_pod())) == ["young"]
 
 
-def test_a_pod_without_a_group_goes_before_a_member() -> None:
+def test_pod_without_group_is_evicted_before_a_group_member() -> None:
     cache = build_cache(
         [node("a", cpu="1"), node("b", cpu="1")],
         [low_priority_pod("member", "a", "g"), low_priority_pod("plain", "b")],
@@ -225,21 +217,21 @@ def test_a_pod_without_a_group_goes_before_a_member() -> None:
     assert victim_names(decide_for(cache, high_priority_pod())) == ["plain"]
 
 
-def test_a_group_of_mode_all_goes_whole_wherever_its_members_are() -> None:
+def test_group_of_mode_all_is_evicted_as_a_whole() -> None:
     cache = build_cache(
         [node("a", cpu="1"), node("b", cpu="1", labels={"only": "here"})],
         [low_priority_pod("m0", "a", "g"), low_priority_pod("m1", "b", "g")],
-        [gang("g", 2, priority=10, goes_whole=True)],
+        [gang("g", 2, priority=10, disrupted_as_unit=True)],
     )
     decision = decide_for(
         cache, alone(pod("vip", cpu="1", priority=100, selector={"only": "here"}))
     )
     assert victim_names(decision) == ["m0", "m1"]
     assert isinstance(decision, Preempting)
-    assert {victim.group for victim in decision.victims} == {key("g")}
+    assert {victim.group for victim in decision.victims} == {pod_group_ref(key("g"))}
 
 
-def test_a_member_of_a_group_of_mode_single_goes_alone() -> None:
+def test_member_of_mode_single_is_evicted_alone() -> None:
     cache = build_cache(
         [node("a", cpu="1"), node("b", cpu="1")],
         [low_priority_pod("m0", "a", "g"), low_priority_pod("m1", "b", "g")],
@@ -252,9 +244,7 @@ def test_a_member_of_a_group_of_mode_single_goes_alone() -> None:
 
 
 @pytest.mark.parametrize(("mode", "number"), [(True, 3), (False, 1)])
-def test_the_highest_ancestor_of_mode_all_decides_who_goes_together(
-    mode: bool, number: int
-) -> None:
+def test_highest_ancestor_of_mode_all_is_the_eviction_unit(mode: bool, number: int) -> None:
     cache = build_cache(
         [node("a", cpu="1"), node("b", cpu="1"), node("c", cpu="1")],
         [
@@ -263,7 +253,7 @@ def test_the_highest_ancestor_of_mode_all_decides_who_goes_together(
             low_priority_pod("m2", "c", "h"),
         ],
         [
-            composite("t", 2, priority=10, goes_whole=mode),
+            composite("t", 2, priority=10, disrupted_as_unit=mode),
             gang("g", 2, priority=10, parent="t"),
             gang("h", 1, priority=10, parent="t"),
         ],
@@ -271,7 +261,7 @@ def test_the_highest_ancestor_of_mode_all_decides_who_goes_together(
     assert len(victim_names(decide_for(cache, high_priority_pod()))) == number
 
 
-def test_what_counts_is_the_priority_of_the_root_not_of_the_pod() -> None:
+def test_priority_of_the_root_counts_not_of_the_pod() -> None:
     cache = build_cache(
         [node("a", cpu="1"), node("b", cpu="1")],
         [low_priority_pod("m", "a", "g", priority=1), low_priority_pod("x", "b", priority=50)],
@@ -280,12 +270,12 @@ def test_what_counts_is_the_priority_of_the_root_not_of_the_pod() -> None:
     assert victim_names(decide_for(cache, high_priority_pod())) == ["x"]
 
 
-def test_a_member_whose_group_is_gone_counts_by_itself() -> None:
+def test_member_of_a_deleted_group_counts_as_single_pod() -> None:
     cache = build_cache([node("a", cpu="1")], [low_priority_pod("m", "a", "g", priority=1)])
     assert victim_names(decide_for(cache, high_priority_pod())) == ["m"]
 
 
-def test_a_budget_is_respected_if_somebody_else_can_go() -> None:
+def test_disruption_budget_is_respected_if_others_can_be_evicted() -> None:
     cache = build_cache(
         [node("a", cpu="1"), node("b", cpu="1")],
         [
@@ -297,7 +287,7 @@ def test_a_budget_is_respected_if_somebody_else_can_go() -> None:
     assert victim_names(decide_for(cache, high_priority_pod())) == ["other"]
 
 
-def test_a_budget_does_not_save_those_who_alone_can_make_room() -> None:
+def test_disruption_budget_is_violated_if_no_other_eviction_helps() -> None:
     cache = build_cache(
         [node("a", cpu="1")],
         [with_labels(low_priority_pod("safe", "a"), app="db")],
@@ -306,7 +296,7 @@ def test_a_budget_does_not_save_those_who_alone_can_make_room() -> None:
     assert victim_names(decide_for(cache, high_priority_pod())) == ["safe"]
 
 
-def test_a_budget_is_spent_no_further_than_it_allows_if_that_will_do() -> None:
+def test_disruption_budget_is_not_exceeded_without_need() -> None:
     nodes = [node(name, cpu="1") for name in "abc"]
     pods = [with_labels(low_priority_pod(f"db-{n}", n, priority=1), app="db") for n in "ab"]
     cache = build_cache(
@@ -317,7 +307,7 @@ def test_a_budget_is_spent_no_further_than_it_allows_if_that_will_do() -> None:
     assert len(found) == 2
 
 
-def test_who_is_in_the_way_by_a_port_goes_however_small() -> None:
+def test_pod_with_conflicting_host_port_is_evicted() -> None:
     port = (ContainerPort(container_port=80, host_port=80),)
     cache = build_cache([node("a", cpu="4")], [
         pod("web", on="a", cpu="100m", priority=10, ports=port), low_priority_pod("x", "a"),
@@ -327,7 +317,7 @@ def test_who_is_in_the_way_by_a_port_goes_however_small() -> None:
     ) == ["web"]
 
 
-def test_all_of_a_gang_in_one_rack_evicts_only_there() -> None:
+def test_gang_with_topology_evicts_in_one_rack_only() -> None:
     racks = {"a": "r1", "b": "r1", "c": "r2", "d": "r2"}
     nodes = [node(name, {"rack": rack}, cpu="1") for name, rack in racks.items()]
     pods = [low_priority_pod("x", "a"), low_priority_pod("y", "b"), low_priority_pod("z", "c")]
@@ -338,7 +328,7 @@ def test_all_of_a_gang_in_one_rack_evicts_only_there() -> None:
     assert set(nominated_nodes(decision).values()) == {"c", "d"}
 
 
-def test_a_tree_evicts_for_all_of_its_groups_or_for_none() -> None:
+def test_tree_preempts_for_all_of_its_groups_or_none() -> None:
     def branch(name: str, cpu: str) -> Entity:
         group = gang(name, 1, priority=100, parent="t")
         return entity(group, [pod(f"{name}-0", name, cpu=cpu, priority=100)])
@@ -353,10 +343,10 @@ def test_a_tree_evicts_for_all_of_its_groups_or_for_none() -> None:
     assert isinstance(too_large, Waiting)
 
 
-# ---- while others leave --------------------------------------------------------------------------
+# ---- while victims terminate ---------------------------------------------------------------------
 
 
-def test_while_victims_leave_nobody_else_has_to_and_the_promise_holds() -> None:
+def test_nomination_holds_and_no_other_pod_is_evicted_while_victims_terminate() -> None:
     cache = build_cache([node("a", cpu="2"), node("b", cpu="2")], [
         low_priority_pod("x", "a", cpu="2"), low_priority_pod("y", "b", cpu="2"),
     ])  # fmt: skip
@@ -372,7 +362,7 @@ def test_while_victims_leave_nobody_else_has_to_and_the_promise_holds() -> None:
     assert again.nominated == first.waiting.nominated
 
 
-def test_who_was_to_be_evicted_and_was_not_may_be_chosen_again() -> None:
+def test_victim_of_a_failed_eviction_may_be_chosen_again() -> None:
     cache = build_cache([node("a", cpu="1")], [low_priority_pod("x", "a")])
     chosen = [(key("x"), "uid-x")]
     cache.mark_evicting(chosen)
@@ -381,7 +371,7 @@ def test_who_was_to_be_evicted_and_was_not_may_be_chosen_again() -> None:
     assert victim_names(decide_for(cache, high_priority_pod())) == ["x"]
 
 
-def test_those_who_leave_anyway_make_room_enough_without_a_promise() -> None:
+def test_terminating_pods_free_enough_without_a_nomination() -> None:
     leaving = pod("x", on="a", cpu="1", priority=500, deleting=True)
     cache = build_cache(
         [node("a", cpu="1"), node("b", cpu="1")], [leaving, low_priority_pod("y", "b")]
@@ -398,7 +388,7 @@ def nominate(cache: SchedulerCache, name: str, on: str, priority: int) -> None:
 
 
 @pytest.mark.parametrize(("priority", "is_kept"), [(5, True), (10, True), (11, False)])
-def test_what_is_promised_is_kept_from_whoever_is_not_more_important(
+def test_nominated_node_is_reserved_against_pods_of_no_higher_priority(
     priority: int, is_kept: bool
 ) -> None:
     cache = build_cache([node("a", cpu="1")], [])
@@ -407,14 +397,14 @@ def test_what_is_promised_is_kept_from_whoever_is_not_more_important(
     assert isinstance(decision, Waiting) is is_kept
 
 
-def test_a_promise_ends_with_the_pod_and_frees_its_room() -> None:
+def test_nomination_ends_with_the_pod() -> None:
     cache = build_cache([node("a", cpu="1")], [])
     nominate(cache, "first", "a", 10)
     assert cache.update_pod(key("first"), None)
     assert isinstance(decide_for(cache, alone(pod("second", cpu="1"))), Placed)
 
 
-def test_a_promise_is_not_kept_where_the_group_may_not_be_any_more() -> None:
+def test_nomination_is_replaced_if_the_topology_forbids_it() -> None:
     zones = [node("a", {"zone": "a"}, cpu="1"), node("b", {"zone": "b"}, cpu="2")]
     leaving = [
         altered(low_priority_pod(name, name), metadata=pod(name, deleting=True).metadata)
@@ -429,15 +419,15 @@ def test_a_promise_is_not_kept_where_the_group_may_not_be_any_more() -> None:
     assert nominated_nodes(decision) == {"high-1": "b"}
 
 
-# ---- at what price -------------------------------------------------------------------------------
+# ---- cost ----------------------------------------------------------------------------------------
 
 
-def test_sets_that_leave_too_little_room_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_subsets_that_free_too_little_are_not_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
 
-    def counting(one: Entity, ground: PlacementContext) -> Steps[PlacementResult]:
+    def counting(one: Entity, context: PlacementContext) -> Steps[PlacementResult]:
         tried.append(len(one.members))
-        return (yield from place_entity(one, ground))
+        return (yield from place_entity(one, context))
 
     monkeypatch.setattr(preemption, "place_entity", counting)
     names = "abcdefgh"
@@ -446,5 +436,5 @@ def test_sets_that_leave_too_little_room_are_not_tried(monkeypatch: pytest.Monke
     )
     decision = decide_for(cache, high_priority_gang(6))
     assert len(victim_names(decision)) == 6
-    # Of 8 there are 218 sets of up to 5, which cannot be enough for 6.
+    # The 218 subsets of up to 5 of 8 pods cannot free enough for 6.
     assert len(tried) < 20

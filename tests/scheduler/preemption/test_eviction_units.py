@@ -1,4 +1,4 @@
-"""Whom a gang evicts, row by row of the unit tests that Kubernetes has for it."""
+"""Which pods a gang evicts: the cases of the unit tests of Kubernetes."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from tests.scheduler.preemption.test_evaluator import (
 
 
 class VictimCase(NamedTuple):
-    """Who is there, and who goes for one member of priority 100."""
+    """A cluster, and the victims of a gang of one with priority 100."""
 
     nodes: Sequence[Node]
     pods: Sequence[Pod]
     victims: list[str]
     groups: Sequence[Group] = ()
     budgets: Sequence[PodDisruptionBudget] = ()
-    #: How many units of groups are lost, and how many pods beyond a budget.
+    #: How many units of groups are evicted, and how many pods beyond a budget.
     disruptions: int = 0
     violations: int = 0
 
 
 def sized_nodes(*sizes: int) -> list[Node]:
-    """Nodes a, b … that have room for so many pods."""
+    """Nodes a, b … that hold so many pods."""
     return [node(name, cpu=str(size)) for name, size in zip("abc", sizes, strict=False)]
 
 
 OLD, YOUNG = "2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z"
 SINGLE = [gang("g", 1, priority=10)]
-WHOLE = [gang("g", 2, priority=10, goes_whole=True)]
+WHOLE = [gang("g", 2, priority=10, disrupted_as_unit=True)]
 MEMBERS = [low_priority_pod("m0", "a", "g"), low_priority_pod("m1", "b", "g")]
 
 ROWS = {
@@ -109,14 +109,14 @@ ROWS = {
         sized_nodes(1, 1),
         [low_priority_pod(f"m{n}", "ab"[n], "g", priority=200) for n in range(2)],
         ["m0", "m1"],
-        [gang("g", 2, priority=50, goes_whole=True)],
+        [gang("g", 2, priority=50, disrupted_as_unit=True)],
         disruptions=1,
     ),
 }
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_those_go_who_are_lost_most_lightly(row: VictimCase) -> None:
+def test_least_costly_victims_are_chosen(row: VictimCase) -> None:
     decision = decide_for(
         build_cache(row.nodes, row.pods, row.groups, row.budgets), high_priority_gang(1)
     )
@@ -133,13 +133,13 @@ def test_those_go_who_are_lost_most_lightly(row: VictimCase) -> None:
         ([low_priority_pod("m", "a", "g", priority=10)], [gang("g", 1, priority=100)]),
     ],
 )
-def test_nobody_goes_who_is_not_less_important(pods: list[Pod], groups: list[Group]) -> None:
+def test_pods_of_equal_priority_are_not_evicted(pods: list[Pod], groups: list[Group]) -> None:
     assert isinstance(
         decide_for(build_cache(sized_nodes(1), pods, groups), high_priority_gang(1)), Waiting
     )
 
 
-def test_nobody_goes_from_a_node_that_is_empty_and_too_small() -> None:
+def test_no_eviction_from_an_empty_node_that_is_too_small() -> None:
     assert isinstance(
         decide_for(build_cache(sized_nodes(1), []), high_priority_gang(1, cpu="2")), Waiting
     )

@@ -1,4 +1,4 @@
-"""The verifier on victims, promises and trees: right ones pass, each sort of wrong one is found."""
+"""The verifier accepts correct victims, nominations and trees, and reports wrong ones."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace as altered
 
 from phalanx.api.core import Pod
+from phalanx.api.meta import pod_group_ref
 from phalanx.scheduler.cluster.group_tree import Group
 from phalanx.scheduler.cycle import decide
 from phalanx.scheduler.decision import Binding, Decision, Placed, Preempting, Victim, Waiting
@@ -20,7 +21,7 @@ from tests.scheduler.preemption_instances import FAMILIES, build_instance
 from tests.scheduler.verifier import Verifier
 
 NODES = [node("a", cpu="2"), node("b", cpu="1")]
-WHOLE = gang("low", 1, priority=1, goes_whole=True)
+WHOLE = gang("low", 1, priority=1, disrupted_as_unit=True)
 LOW = [pod(f"low-{i}", "low", on="a", cpu="1", priority=1, phase="Running") for i in range(2)]
 EQUAL = pod("equal", on="b", cpu="1", priority=10, phase="Running")
 VIP = pod("vip", cpu="1", priority=10)
@@ -41,21 +42,22 @@ def decide_for(seen: ClusterObjects, one: Entity) -> Decision:
 def preempting_decision(victims: list[Pod], on: str = "a") -> Preempting:
     decision = decide_for(cluster(VIP), alone(VIP))
     assert isinstance(decision, Preempting)
-    promised = (Binding(key("vip"), "uid-vip", on),)
+    nominated = (Binding(key("vip"), "uid-vip", on),)
     found = tuple(
-        Victim(p.metadata.key, p.metadata.uid, p.occupied_node, p.group, False) for p in victims
+        Victim(p.metadata.key, p.metadata.uid, p.occupied_node, p.group and pod_group_ref(p.group))
+        for p in victims
     )
-    return Preempting(replace(decision.waiting, promised=promised), found)
+    return Preempting(replace(decision.waiting, nominated=nominated), found)
 
 
-def test_what_the_scheduler_decides_is_right() -> None:
+def test_decisions_of_the_scheduler_pass() -> None:
     decision = decide_for(cluster(VIP), alone(VIP))
     assert isinstance(decision, Preempting)
     assert objections(cluster(VIP), alone(VIP), decision) == []
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_whom_the_scheduler_evicts_in_many_hunts_may_go(family: str) -> None:
+def test_victims_in_many_instances_pass(family: str) -> None:
     for seed in range(25):
         one = build_instance(seed, family)
         cache, wanted = one.cache(), one.entity()
@@ -70,21 +72,21 @@ def _pods(one: Entity) -> list[Pod]:
 
 
 @pytest.mark.parametrize(
-    ("victims", "on", "said"),
+    ("victims", "on", "expected"),
     [
-        (LOW[:1], "a", "default/low-0 would go without others of its group"),
-        ([EQUAL], "b", "default/equal is no less important"),
+        (LOW[:1], "a", "default/low-0 would be evicted without others of its disruption unit"),
+        ([EQUAL], "b", "default/equal does not have a lower priority"),
         (LOW, "b", "default/vip may not be on b: Insufficient cpu"),
-        ([], "a", "it evicts, but nobody"),
-        ([pod("ghost", on="a")], "a", "default/ghost is not there to be evicted"),
+        ([], "a", "it preempts without victims"),
+        ([pod("ghost", on="a")], "a", "default/ghost does not run where it is to be evicted"),
     ],
 )
-def test_a_wrong_victim_is_found(victims: list[Pod], on: str, said: str) -> None:
+def test_wrong_victim_is_reported(victims: list[Pod], on: str, expected: str) -> None:
     found = objections(cluster(VIP), alone(VIP), preempting_decision(victims, on))
-    assert any(said in sentence for sentence in found), found
+    assert any(expected in sentence for sentence in found), found
 
 
-def test_an_eviction_that_is_not_needed_is_found() -> None:
+def test_unnecessary_eviction_is_reported() -> None:
     small = altered(LOW[0], spec=altered(LOW[0].spec, scheduling_group=None))
     other = pod("other", on="a", cpu="1", priority=1, phase="Running")
     seen = ClusterObjects(NODES, [], [small, other, EQUAL, VIP])
@@ -92,21 +94,21 @@ def test_an_eviction_that_is_not_needed_is_found() -> None:
     assert "default/vip: default/other is evicted, but could stay" in found
 
 
-def test_an_eviction_while_others_leave_who_make_room_is_found() -> None:
+def test_eviction_while_terminating_pods_free_enough_is_reported() -> None:
     leaving = altered(LOW[0], metadata=pod("low-0", deleting=True).metadata)
     seen = ClusterObjects(NODES, [WHOLE], [leaving, LOW[1], EQUAL, VIP])
     assert objections(seen, alone(VIP), decide_for(seen, alone(VIP))) == []
     (sentence,) = objections(seen, alone(VIP), preempting_decision([LOW[1]]))
-    assert "could stay" in sentence or "make room enough" in sentence
+    assert "could stay" in sentence or "fits once terminating pods are gone" in sentence
 
 
-def test_who_may_not_evict_and_does_is_found() -> None:
+def test_forbidden_preemption_is_reported() -> None:
     polite = altered(VIP, spec=altered(VIP.spec, preemption_policy="Never"))
     (sentence,) = objections(cluster(polite), alone(polite), preempting_decision(LOW))
-    assert sentence == "default/vip: nobody may be evicted for it"
+    assert sentence == "default/vip: its preemption policy allows no victims"
 
 
-def test_what_was_promised_to_another_is_taken() -> None:
+def test_use_of_a_node_nominated_for_another_pod_is_reported() -> None:
     claimed = altered(EQUAL, spec=altered(EQUAL.spec, node_name=""))
     claimed = altered(claimed, status=altered(claimed.status, nominated_node_name="b"))
     seen = ClusterObjects(NODES, [WHOLE], [*LOW, claimed, VIP])
@@ -116,12 +118,12 @@ def test_what_was_promised_to_another_is_taken() -> None:
     ]
 
 
-def test_a_promise_without_anybody_who_leaves_is_found() -> None:
+def test_nomination_without_terminating_pods_is_reported() -> None:
     polite = altered(VIP, spec=altered(VIP.spec, preemption_policy="Never"))
     waiting = decide_for(cluster(polite), alone(polite))
     assert isinstance(waiting, Waiting)
-    promising = replace(waiting, promised=(Binding(key("vip"), "uid-vip", "a"),))
-    assert "it is promised nodes, but waits for nobody to leave" in str(
+    promising = replace(waiting, nominated=(Binding(key("vip"), "uid-vip", "a"),))
+    assert "it has nominations, but waits for no pod to terminate" in str(
         objections(cluster(polite), alone(polite), promising)
     )
 
@@ -134,7 +136,7 @@ MEMBERS = {name: pod(f"{name}-0", name, cpu="1") for name in "xy"}
 
 
 def tree_with_members(*names: str) -> tuple[ClusterObjects, Entity]:
-    """A tree, of which the members of some groups are there."""
+    """A tree in which the named groups have members."""
     parts = [
         entity(group, [MEMBERS[group.metadata.name]] if group.metadata.name in names else [])
         for group in LEAVES
@@ -152,33 +154,33 @@ def placed_decision(**homes: str) -> Placed:
     )
 
 
-def test_a_tree_that_is_placed_as_a_whole_is_well() -> None:
+def test_tree_that_is_placed_as_a_whole_passes() -> None:
     seen, one = tree_with_members("x", "y")
     assert objections(seen, one, decide_for(seen, one)) == []
 
 
-def test_a_tree_below_its_quorum_of_groups_is_found() -> None:
+def test_tree_below_min_group_count_is_reported() -> None:
     seen, one = tree_with_members("x", "y")
     assert objections(seen, one, placed_decision(x_0="n")) == [
-        "default/t: only 1 of 2 groups of default/t would have what they need"
+        "default/t: only 1 of 2 groups of default/t would have enough members"
     ]
 
 
-def test_a_tree_that_is_tried_without_its_members_is_found() -> None:
+def test_attempt_of_an_incomplete_tree_is_reported() -> None:
     seen, one = tree_with_members("x")
     (sentence,) = objections(seen, one, placed_decision(x_0="n"))
-    assert "too few of its groups have the members that they need" in sentence
+    assert "too few of its groups have enough members" in sentence
 
 
-def test_a_tree_that_is_refused_although_it_fits_is_found() -> None:
+def test_refusal_of_a_fitting_tree_is_reported() -> None:
     seen, one = tree_with_members("x", "y")
     waiting = Waiting(key("t"), (), 2, 0, 0, 0, frozenset())
     assert objections(seen, one, waiting) == [
-        "default/t: it gets nothing, but group by group it would be placed"
+        "default/t: it is not placed, but group by group it would be"
     ]
 
 
-def test_a_tree_that_is_scattered_is_found() -> None:
+def test_tree_outside_its_topology_is_reported() -> None:
     seen, one = tree_with_members("x", "y")
     root = composite("t", 2, topology="zone")
     seen = replace(seen, groups=[root, *LEAVES])
@@ -188,15 +190,15 @@ def test_a_tree_that_is_scattered_is_found() -> None:
     )
 
 
-def test_a_group_that_is_tried_without_its_tree_is_found() -> None:
+def test_attempt_of_a_group_without_its_tree_is_reported() -> None:
     seen, _ = tree_with_members("x", "y")
     one = entity(LEAVES[0], [MEMBERS["x"]])
-    assert "default/x: it was tried without the tree that it is in" in objections(
+    assert "default/x: it was tried without its tree" in objections(
         seen, one, placed_decision(x_0="n")
     )
 
 
-def test_trees_are_walked_as_far_as_they_are_there() -> None:
+def test_incomplete_ancestry_is_walked_to_its_end() -> None:
     trees = GroupTreeOracle({one.metadata.key: one for one in LEAVES}, {})
     assert [one.metadata.name for one in trees.ancestors(key("x"))] == ["x"]
     assert not trees.is_valid(key("x"))

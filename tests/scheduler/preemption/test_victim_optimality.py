@@ -1,4 +1,4 @@
-"""Victims against all possible choices of them, family by family."""
+"""The choice of victims against all possible choices, in families of random instances."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.scheduler.preemption_instances import FAMILIES, Cost, PreemptionInsta
 
 
 def chosen_victims(one: PreemptionInstance) -> tuple[Cost | None, list[str]]:
-    """What the scheduler's choice costs, and who goes; no cost if nobody does."""
+    """The cost and the names of the victims that the scheduler chooses; None for no eviction."""
     decision = decide(one.entity(), one.cache().snapshot(), DEFAULT_POLICY)
     if isinstance(decision, Placed):
         return one.cost([]), []
@@ -22,39 +22,39 @@ def chosen_victims(one: PreemptionInstance) -> tuple[Cost | None, list[str]]:
     names = {victim.pod.name for victim in decision.victims}
     units = [unit for unit in one.units() if unit[0].name in names]
     assert {pod.name for unit in units for pod in unit} == names, "a unit goes whole"
-    assert one.fits(units), "nobody goes in vain"
+    assert one.fits(units), "no pod is evicted without effect"
     return one.cost(units), sorted(names)
 
 
 def compare_with_optimum(family: str, seeds: range) -> tuple[int, int, list[str]]:
-    """Of how many hunts there were, in how many the choice was the best, and where it was not."""
+    """The number of instances, of optimal choices, and the other choices."""
     best, all_of_them, worse = 0, 0, []
     for seed in seeds:
         one = build_instance(seed, family)
-        wanted, (got, who) = one.lowest_cost(), chosen_victims(one)
+        lowest, (cost, names) = one.lowest_cost(), chosen_victims(one)
         all_of_them += 1
-        best += wanted == got
-        if wanted != got:
-            worse.append(f"{family} {seed}: {got} by evicting {who}, best is {wanted}")
+        best += lowest == cost
+        if lowest != cost:
+            worse.append(f"{family} {seed}: {cost} by evicting {names}, best is {lowest}")
     return best, all_of_them, worse
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_victims_are_the_best_in_nearly_all_hunts(family: str) -> None:
+def test_victims_are_optimal_in_nearly_all_instances(family: str) -> None:
     best, all_of_them, worse = compare_with_optimum(family, range(60))
     assert best >= 0.95 * all_of_them, "\n".join(worse)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("family", FAMILIES)
-def test_victims_are_the_best_in_nearly_all_of_many_hunts(family: str) -> None:
+def test_victims_are_optimal_in_nearly_all_of_many_instances(family: str) -> None:
     best, all_of_them, worse = compare_with_optimum(family, range(2000))
     sys.stdout.write("\n".join([f"{family}: the best in {best} of {all_of_them}", *worse[:20], ""]))
     assert best >= 0.95 * all_of_them
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_nobody_goes_who_could_stay_where_the_members_are_promised_to_be(family: str) -> None:
+def test_no_victim_could_stay_beside_the_nominated_members(family: str) -> None:
     for seed in range(60):
         one = build_instance(seed, family)
         decision = decide(one.entity(), one.cache().snapshot(), DEFAULT_POLICY)
@@ -68,11 +68,11 @@ def test_nobody_goes_who_could_stay_where_the_members_are_promised_to_be(family:
 
 
 def _still_fits(one: PreemptionInstance, decision: Preempting, gone: set[str]) -> bool:
-    """Whether all members may be where they are promised to be with only these gone."""
+    """Whether all members fit on their nominated nodes if only these pods are evicted."""
     free = list(one.nodes)
-    for resident in one.residents:
-        if resident.name not in gone:
-            free[resident.node] -= resident.cpu
+    for running in one.running_pods:
+        if running.name not in gone:
+            free[running.node] -= running.cpu
     for pod, _, node in decision.waiting.nominated:
         free[int(node[1:])] -= one.wanted[int(pod.name.removeprefix("high-"))]
     concerned = {int(node[1:]) for _, _, node in decision.waiting.nominated}

@@ -1,4 +1,4 @@
-"""A queue with pods in it, and what becomes of an attempt, in one line each."""
+"""Queues with pods in them, and outcomes of attempts, in one line each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def bindings(one: Entity) -> tuple[Binding, ...]:
 
 
 def success(one: Entity, *names: str) -> Placed:
-    """All members got a node, or those of these names."""
+    """A decision that places all members, or those of these names."""
     chosen = [b for b in bindings(one) if not names or b.pod.name in names]
     return Placed(one.group_key, tuple(chosen))
 

@@ -4,8 +4,9 @@ from typing import get_args
 
 import msgspec
 import pytest
+from msgspec import json
 
-from phalanx.api.meta import Key, ObjectMeta
+from phalanx.api.meta import Key, ObjectMeta, Ref, composite_pod_group_ref, pod_group_ref, pod_ref
 from phalanx.api.policy import PodDisruptionBudget, PodDisruptionBudgetSpec
 from phalanx.scheduler.decision import (
     CAPACITY_EVENTS,
@@ -50,10 +51,12 @@ from phalanx.scheduler.queue.decision_log import (
     read_records,
 )
 from phalanx.scheduler.queue.queued_entity import (
-    EntityId,
+    EncodedRef,
     MemberAttempts,
     QueuedEntityCheckpoint,
     QueueSortKey,
+    decode_ref,
+    encode_ref,
 )
 from phalanx.scheduler.search.solver import Solved, SolverGaveUp, SolverPending, Unsolvable
 from tests.scheduler.builders import alone, composite, entity, gang, key, node, pod
@@ -76,13 +79,16 @@ DECISIONS: list[Decision] = [
             PEER_EVENTS,
             preemption="helps",
             nominated=(Binding(key("a"), "uid-a", "n"),),
-            parts=(GroupOutcome(key("t"), True, None), GroupOutcome(key("g"), False, None)),
+            parts=(
+                GroupOutcome(composite_pod_group_ref(key("t")), None),
+                GroupOutcome(pod_group_ref(key("g")), None),
+            ),
         ),
-        (Victim(key("v"), "uid-v", "n", key("w"), True),),
+        (Victim(key("v"), "uid-v", "n", composite_pod_group_ref(key("w"))),),
     ),
 ]
 MEMORY = QueuedEntityCheckpoint(
-    id=EntityId(True, key("g")),
+    id=encode_ref(pod_group_ref(key("g"))),
     state="BACKING_OFF",
     timestamp=1.5,
     sequence=3,
@@ -102,7 +108,7 @@ RECORDS: list[DecisionLogRecord] = [
     NamespaceObserved(1.0, "default", {"team": "a"}),
     NamespaceObserved(1.0, "gone", None),
     ServiceObserved(1.0, key("s"), {"app": "web"}),
-    NodeObserved(1.0, "n", node("n", {"zone": "a"}, room={"cpu": 1.5})),
+    NodeObserved(1.0, "n", node("n", {"zone": "a"}, allocatable={"cpu": 1.5})),
     PodGroupObserved(1.0, key("g"), gang("g", 2)),
     CompositePodGroupObserved(1.0, key("t"), composite("t", 2)),
     DisruptionBudgetObserved(
@@ -131,51 +137,80 @@ RECORDS: list[DecisionLogRecord] = [
 ]
 
 
-def test_what_is_written_is_read_again() -> None:
+def test_decisions_are_spelled_as_in_earlier_versions() -> None:
+    fields = encode_decision(DECISIONS[-1])["Preempting"]
+    victim = [["default", "v"], "uid-v", "n", ["default", "w"], True]
+    groups = [[["default", "t"], True, None], [["default", "g"], False, None]]
+    assert json.decode(json.encode([fields["victims"], fields["waiting"]["parts"]])) == [
+        [victim],
+        groups,
+    ]
+    assert fields["waiting"]["promised"] == ((("default", "a"), "uid-a", "n"),)
+    assert not {"nominated", "relaxation_delay"} & fields["waiting"].keys()
+
+
+@pytest.mark.parametrize(
+    ("ref", "encoded"),
+    [
+        (pod_ref(key("a")), (False, key("a"), False)),
+        (pod_group_ref(key("a")), (True, key("a"), False)),
+        (composite_pod_group_ref(key("a")), (True, key("a"), True)),
+    ],
+)
+def test_references_are_spelled_as_in_earlier_versions(ref: Ref, encoded: EncodedRef) -> None:
+    assert encode_ref(ref) == encoded
+    assert decode_ref(encoded) == ref
+
+
+def test_records_survive_encoding() -> None:
     assert list(read_records(RecordEncoder().encode(RECORDS))) == list(enumerate(RECORDS, 1))
 
 
-def test_a_beginning_that_says_less_is_of_a_scheduler_that_had_no_more_to_say() -> None:
+def test_begin_record_of_an_older_version_gets_defaults() -> None:
     line = b'{"is":"begin","at":0.0,"format":1,"version":"1.2","schedulers":["packer"]}'
     beginning = msgspec.json.decode(line, type=LogStarted)
     assert beginning == LogStarted(0.0, FORMAT, "1.2", ("packer",), None, 0, groups_preempt=True)
 
 
-def test_every_sort_of_record_is_among_those() -> None:
+def test_examples_contain_every_type_of_record() -> None:
     assert {type(record) for record in RECORDS} == set(get_args(DecisionLogRecord))
 
 
 @pytest.mark.parametrize("decision", DECISIONS, ids=lambda one: type(one).__name__)
-def test_what_is_spoken_is_understood(decision: Decision) -> None:
+def test_decisions_survive_encoding(decision: Decision) -> None:
     assert decode_decision(encode_decision(decision)) == decision
 
 
-def test_every_sort_of_decision_can_be_spoken() -> None:
+def test_examples_contain_every_type_of_decision() -> None:
     assert {type(decision) for decision in DECISIONS} == set(get_args(Decision))
 
 
-def test_what_has_no_order_is_always_spoken_in_the_same() -> None:
-    said = encode_decision(DECISIONS[1])["Waiting"]
-    assert said["wakes_on"] == sorted(PEER_EVENTS)
-    assert said["pods"][0][2]["wakes_on"] == sorted(CAPACITY_EVENTS)
+def test_sets_are_encoded_in_a_fixed_order() -> None:
+    encoded = encode_decision(DECISIONS[1])["Waiting"]
+    assert encoded["wakes_on"] == sorted(PEER_EVENTS)
+    assert encoded["pods"][0][2]["wakes_on"] == sorted(CAPACITY_EVENTS)
 
 
-@pytest.mark.parametrize("said", [{}, {"Guessed": {}}, {"Placed": {"bindings": 3}}])
-def test_what_is_no_decision_is_not_understood(said: dict[str, object]) -> None:
+@pytest.mark.parametrize("encoded", [{}, {"Guessed": {}}, {"Placed": {"bindings": 3}}])
+def test_invalid_decision_is_rejected(encoded: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"decision|Expected|missing"):
-        decode_decision(said)
+        decode_decision(encoded)
 
 
-def test_a_line_can_be_read_by_anybody() -> None:
+def test_line_is_a_json_object() -> None:
     (line,) = RecordEncoder().encode([NamespaceObserved(1.0, "default", {"team": "a"})])
     text = b'{"is":"namespace","at":1.0,"name":"default","labels":{"team":"a"},"seal":"'
     assert line.startswith(text)
     assert line.endswith(b'"}\n')
 
 
-def test_entities_are_told_by_what_was_seen_of_them() -> None:
-    told = entity_version(entity(gang("g", 1), [pod("a", "g")], [pod("b", "g", on="n")]))
-    assert (told.key, told.group, told.scheduler) == (Key("default", "g"), "", "default-scheduler")
-    assert [(seat.name, seat.uid) for seat in told.members] == [("a", "uid-a")]
-    assert told.others == (("b", "uid-b"),)
+def test_entity_version_contains_the_observed_objects() -> None:
+    version = entity_version(entity(gang("g", 1), [pod("a", "g")], [pod("b", "g", on="n")]))
+    assert (version.key, version.group, version.scheduler) == (
+        Key("default", "g"),
+        "",
+        "default-scheduler",
+    )
+    assert [(one.name, one.uid) for one in version.members] == [("a", "uid-a")]
+    assert version.others == (("b", "uid-b"),)
     assert entity_version(alone(pod("a"))).group is None

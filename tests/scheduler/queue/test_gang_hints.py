@@ -1,4 +1,4 @@
-"""What lets a gang go that waits for members, and what does not."""
+"""Which changes activate a gang that waits for members."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def with_other_scheduler(one: Pod) -> Pod:
 
 
 @pytest.mark.parametrize(
-    ("news", "goes"),
+    ("news", "activates"),
     [
         (lambda queue: queue.observe_pod(pod("g-2", "g"), 1.0), True),
         (lambda queue: queue.observe_pod(pod("h-0", "h"), 1.0), False),
@@ -33,7 +33,9 @@ def with_other_scheduler(one: Pod) -> Pod:
         (lambda queue: queue.observe_group(basic("h"), 1.0), False),
     ],
 )
-def test_a_gang_goes_when_a_member_comes_or_fewer_are_needed(news: News, goes: bool) -> None:
+def test_gang_becomes_active_with_more_members_or_lower_min_count(
+    news: News, activates: bool
+) -> None:
     queue = SchedulingQueue()
     queue.observe_group(gang("g", 3), 0.0)
     for number in range(2):
@@ -41,11 +43,11 @@ def test_a_gang_goes_when_a_member_comes_or_fewer_are_needed(news: News, goes: b
     assert queue.pop(0.0) is None
     news(queue)
     tried = names(queue.pop(1.0))
-    assert ("g-0" in tried) is goes
+    assert ("g-0" in tried) is activates
 
 
 @pytest.mark.parametrize(
-    ("news", "goes"),
+    ("news", "activates"),
     [
         (lambda queue: queue.observe_pod(pod("b-0", "b"), 1.0), True),
         (lambda queue: queue.observe_group(composite("t", 1), 1.0), True),
@@ -53,11 +55,11 @@ def test_a_gang_goes_when_a_member_comes_or_fewer_are_needed(news: News, goes: b
         (lambda queue: queue.observe_pod(pod("c-0", "c"), 1.0), False),
     ],
 )
-def test_a_tree_goes_when_enough_of_its_groups_can(news: News, goes: bool) -> None:
+def test_tree_becomes_active_with_enough_complete_groups(news: News, activates: bool) -> None:
     queue = SchedulingQueue()
     for group in (composite("t", 2), gang("a", 1, parent="t"), gang("b", 1, parent="t")):
         queue.observe_group(group, 0.0)
     queue.observe_pod(pod("a-0", "a"), 0.0)
     assert queue.pop(0.0) is None
     news(queue)
-    assert ("a-0" in names(queue.pop(1.0))) is goes
+    assert ("a-0" in names(queue.pop(1.0))) is activates

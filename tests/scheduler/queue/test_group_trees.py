@@ -1,10 +1,11 @@
-"""Trees of groups in the queue: when one is tried, and as what."""
+"""Trees of groups in the scheduling queue."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
 from phalanx.api.core import Pod
+from phalanx.api.meta import composite_pod_group_ref
 from phalanx.api.scheduling import WorkloadReference
 from phalanx.scheduler.cluster.group_tree import Group
 from phalanx.scheduler.decision import IncompleteGroupTree, MissingGroups, Placed
@@ -40,11 +41,11 @@ def popped_entity(one: SchedulingQueue) -> Entity:
     return entity
 
 
-def test_a_tree_is_one_entity_however_its_parts_arrive() -> None:
+def test_tree_is_one_entity_in_any_order_of_arrival() -> None:
     for order in ((ROOT, *LEAVES, *PODS), (*PODS, *LEAVES, ROOT), (*PODS, ROOT, *LEAVES)):
         one = queue(*order)
         entity = popped_entity(one)
-        assert (entity.key, entity.is_composite) == (key("t"), True)
+        assert entity.ref == composite_pod_group_ref(key("t"))
         assert [part.key.name for part in entity.children] == ["a", "b"]
         assert [[m.pod.metadata.name for m in part.members] for part in entity.children] == [
             ["a-0"], ["b-0"],
@@ -52,17 +53,15 @@ def test_a_tree_is_one_entity_however_its_parts_arrive() -> None:
         assert one.pop(0.0) is None
 
 
-def test_groups_wait_for_their_root_by_themselves() -> None:
+def test_groups_wait_separately_for_their_root() -> None:
     one = queue(*LEAVES, *PODS)
     message = 'waiting for CompositePodGroup "t" to appear'
-    assert [place.unready for place in one.held_back_entities()] == [
-        IncompleteGroupTree(message)
-    ] * 2
+    assert [place.unready for place in one.list_held_back()] == [IncompleteGroupTree(message)] * 2
     one.observe_group(ROOT, 1.0)
     assert only_entity(one).state is QueueState.ACTIVE
 
 
-def test_a_tree_waits_for_the_members_of_enough_groups() -> None:
+def test_tree_waits_for_the_members_of_enough_groups() -> None:
     one = queue(ROOT, *LEAVES, PODS[0])
     assert (only_entity(one).state, only_entity(one).unready) == (
         QueueState.INCOMPLETE,
@@ -72,7 +71,7 @@ def test_a_tree_waits_for_the_members_of_enough_groups() -> None:
     assert only_entity(one).state is QueueState.ACTIVE
 
 
-def test_levels_count_their_own() -> None:
+def test_each_level_counts_its_children() -> None:
     sub = composite("s", 2, parent="t")
     leaves = [gang("a", 1, parent="s"), gang("b", 1, parent="s")]
     one = queue(composite("t", 1), sub, *leaves, PODS[0])
@@ -82,14 +81,14 @@ def test_levels_count_their_own() -> None:
     assert [leaf.key.name for leaf in part.children] == ["a", "b"]
 
 
-def test_a_gate_on_one_pod_holds_back_the_whole_tree() -> None:
+def test_scheduling_gate_of_one_pod_gates_the_whole_tree() -> None:
     one = queue(ROOT, *LEAVES, PODS[0], pod("b-0", "b", gates=["quota"]))
     assert only_entity(one).state is QueueState.GATED
 
 
-def test_a_root_that_goes_sends_its_groups_back_to_waiting() -> None:
+def test_groups_are_incomplete_after_deletion_of_their_root() -> None:
     one = queue(ROOT, *LEAVES, *PODS)
-    one.remove_group(key("t"), 1.0, is_composite=True)
+    one.remove_group(composite_pod_group_ref(key("t")), 1.0)
     assert {place.key.name: place.state for place in one.list_entities()} == {
         "a": QueueState.INCOMPLETE, "b": QueueState.INCOMPLETE,
     }  # fmt: skip
@@ -97,16 +96,16 @@ def test_a_root_that_goes_sends_its_groups_back_to_waiting() -> None:
     assert only_entity(one).state is QueueState.ACTIVE
 
 
-def test_the_attempts_of_a_pod_move_with_it() -> None:
+def test_attempts_of_a_pod_move_with_it() -> None:
     one = queue(ROOT, *LEAVES, *PODS)
     entity = popped_entity(one)
     one.done(entity, refusal(entity), 0.0)
-    one.remove_group(key("t"), 1.0, is_composite=True)
+    one.remove_group(composite_pod_group_ref(key("t")), 1.0)
     one.observe_group(ROOT, 2.0)
     assert [member.attempts for member in popped_entity(one).members] == [2, 2]
 
 
-def test_what_was_found_is_not_wanted_once_the_tree_has_another_group() -> None:
+def test_decision_is_outdated_if_the_tree_gets_another_group() -> None:
     one = queue(ROOT, *LEAVES, *PODS)
     entity = popped_entity(one)
     assert one.is_current(entity, bindings(entity))
@@ -114,16 +113,16 @@ def test_what_was_found_is_not_wanted_once_the_tree_has_another_group() -> None:
     assert not one.is_current(entity, bindings(entity))
 
 
-def test_what_was_found_is_not_wanted_once_its_root_is_gone() -> None:
+def test_decision_is_outdated_if_the_root_is_deleted() -> None:
     one = queue(ROOT, *LEAVES, *PODS)
     entity = popped_entity(one)
-    one.remove_group(key("t"), 1.0, is_composite=True)
+    one.remove_group(composite_pod_group_ref(key("t")), 1.0)
     assert not one.is_current(entity, bindings(entity))
     one.requeue(entity, 1.0)
     assert {place.key.name for place in one.list_entities()} == {"a", "b"}
 
 
-def test_a_late_group_of_a_placed_tree_is_tried_with_it() -> None:
+def test_late_group_of_a_placed_tree_is_attempted_with_the_tree() -> None:
     one = queue(composite("t", 1), LEAVES[0], PODS[0])
     entity = popped_entity(one)
     one.done(entity, Placed(key("t"), bindings(entity)), 0.0)
@@ -134,7 +133,7 @@ def test_a_late_group_of_a_placed_tree_is_tried_with_it() -> None:
     assert [p.metadata.name for p in again.other_members] == ["a-0"]
 
 
-def test_groups_of_groups_that_hang_wrong_are_named() -> None:
+def test_broken_trees_are_listed() -> None:
     one = queue(composite("s", 1, parent="t"))
     message = 'waiting for CompositePodGroup "t" to appear'
     assert list(one.broken_trees()) == [(key("s"), IncompleteGroupTree(message))]
@@ -142,7 +141,7 @@ def test_groups_of_groups_that_hang_wrong_are_named() -> None:
     assert [what.is_invalid for _, what in one.broken_trees()] == [True, True]
 
 
-def test_a_pod_group_without_pods_leaves_nothing_behind() -> None:
+def test_deleted_pod_group_without_pods_leaves_no_entry() -> None:
     one = queue(ROOT, *LEAVES, *PODS)
     for gone in PODS:
         one.remove_pod(gone.metadata.key, 1.0)
@@ -150,13 +149,13 @@ def test_a_pod_group_without_pods_leaves_nothing_behind() -> None:
     assert one.pop(2.0) is None
 
 
-def test_a_group_of_another_workload_waits_by_itself_and_is_no_part_of_the_tree() -> None:
+def test_group_of_another_workload_is_not_part_of_the_tree() -> None:
     root, stranger = of_workload(composite("t", 1), "one"), of_workload(LEAVES[1], "other")
     one = queue(root, of_workload(LEAVES[0], "one"), stranger, *PODS)
     entity = popped_entity(one)
     assert [part.key.name for part in entity.children] == ["a"]
     assert one.is_current(entity, bindings(entity))
-    assert [place.key.name for place in one.held_back_entities()] == ["b"]
+    assert [place.key.name for place in one.list_held_back()] == ["b"]
 
 
 def of_workload(group: Group, name: str) -> Group:

@@ -1,4 +1,4 @@
-"""What becomes of an entity after an attempt, and of what happens meanwhile."""
+"""The state of an entity after an attempt, and events during one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.scheduler.queue.queue_helpers import (
 )
 
 
-def test_a_refused_entity_backs_off_and_is_tried_again_when_time_is_up() -> None:
+def test_refused_entity_is_attempted_again_after_its_back_off() -> None:
     queue = queue_with(pod("p"))
     one = pop(queue)
     queue.done(one, refusal(one), 10.0)
@@ -35,7 +35,7 @@ def test_a_refused_entity_backs_off_and_is_tried_again_when_time_is_up() -> None
     assert queue.next_backoff_end() == 13.0
 
 
-def test_an_event_that_may_cure_it_wakes_it_at_once_and_another_does_not() -> None:
+def test_only_awaited_events_wake_a_refused_entity() -> None:
     queue = queue_with(pod("p"))
     one = pop(queue)
     queue.done(one, refusal(one), 0.0)
@@ -47,7 +47,7 @@ def test_an_event_that_may_cure_it_wakes_it_at_once_and_another_does_not() -> No
     assert (queue.pop(0.2), queue.next_backoff_end()) == (None, None)
 
 
-def test_a_cure_that_comes_while_it_is_in_flight_is_remembered() -> None:
+def test_awaited_event_during_the_cycle_is_remembered() -> None:
     queue = queue_with(pod("p"))
     one = pop(queue)
     queue.wake(ClusterEvent.NODE_ADDED, 0.1)
@@ -55,7 +55,7 @@ def test_a_cure_that_comes_while_it_is_in_flight_is_remembered() -> None:
     assert names(queue.pop(0.2)) == ["p"]
 
 
-def test_a_late_member_waits_for_the_end_of_the_attempt_and_then_wakes_the_group() -> None:
+def test_late_member_wakes_the_group_after_its_cycle() -> None:
     queue = queue_with(pod("a", "g"))
     queue.observe_group(gang("g", 1), 0.0)
     one = pop(queue)
@@ -65,7 +65,7 @@ def test_a_late_member_waits_for_the_end_of_the_attempt_and_then_wakes_the_group
     assert names(queue.pop(0.2)) == ["a", "b"]
 
 
-def test_our_own_status_updates_do_not_wake_a_refused_group() -> None:
+def test_status_updates_do_not_wake_a_refused_group() -> None:
     queue = queue_with(pod("a", "g"))
     queue.observe_group(gang("g", 1), 0.0)
     one = pop(queue)
@@ -75,7 +75,7 @@ def test_our_own_status_updates_do_not_wake_a_refused_group() -> None:
     assert queue.pop(0.1) is None
 
 
-def test_a_member_that_goes_leaves_the_others_backing_off_or_incomplete() -> None:
+def test_members_back_off_or_are_incomplete_after_another_is_deleted() -> None:
     queue = queue_with(pod("a", "g"), pod("b", "g"), pod("c", "g"))
     queue.observe_group(gang("g", 2), 0.0)
     one = pop(queue)
@@ -88,7 +88,7 @@ def test_a_member_that_goes_leaves_the_others_backing_off_or_incomplete() -> Non
     assert (queue.list_entities(), queue.next_backoff_end()) == ([], None)
 
 
-def test_a_gated_member_stops_a_group_that_backs_off() -> None:
+def test_gated_member_ends_the_back_off_of_its_group() -> None:
     queue = queue_with(pod("a", "g"))
     queue.observe_group(gang("g", 1), 0.0)
     one = pop(queue)
@@ -97,7 +97,7 @@ def test_a_gated_member_stops_a_group_that_backs_off() -> None:
     assert (state(queue, "g"), queue.pop(99.0)) == (QueueState.GATED, None)
 
 
-def test_a_group_that_loses_members_in_flight_is_incomplete_when_it_lands() -> None:
+def test_group_that_loses_members_during_its_cycle_is_incomplete_afterwards() -> None:
     queue = queue_with(pod("a", "g"), pod("b", "g"))
     queue.observe_group(gang("g", 2), 0.0)
     one = pop(queue)
@@ -106,7 +106,7 @@ def test_a_group_that_loses_members_in_flight_is_incomplete_when_it_lands() -> N
     assert (state(queue, "g"), queue.next_backoff_end()) == (QueueState.INCOMPLETE, None)
 
 
-def test_leftovers_of_a_placed_group_keep_their_turn() -> None:
+def test_leftovers_of_a_placed_group_keep_their_position() -> None:
     queue = queue_with(pod("a", "g"), pod("b", "g"))
     queue.observe_group(gang("g", 1), 0.0)
     one = pop(queue)
@@ -115,7 +115,7 @@ def test_leftovers_of_a_placed_group_keep_their_turn() -> None:
     assert [names(queue.pop(2.0)), names(queue.pop(2.0))] == [["b"], ["other"]]
 
 
-def test_late_members_of_a_placed_group_queue_up_behind() -> None:
+def test_late_members_of_a_placed_group_start_a_new_wait() -> None:
     queue = queue_with(pod("a", "g"))
     queue.observe_group(gang("g", 1), 0.0)
     one = pop(queue)
@@ -125,7 +125,7 @@ def test_late_members_of_a_placed_group_queue_up_behind() -> None:
     assert [names(queue.pop(2.0)), names(queue.pop(2.0))] == [["other"], ["b"]]
 
 
-def test_placed_members_count_for_those_that_come_later() -> None:
+def test_placed_members_count_for_later_members() -> None:
     queue = queue_with(pod("a", "g"), pod("b", "g"))
     queue.observe_group(gang("g", 2), 0.0)
     one = pop(queue)
@@ -136,7 +136,7 @@ def test_placed_members_count_for_those_that_come_later() -> None:
     assert names(queue.pop(0.2)) == ["c"]
 
 
-def test_a_placed_pod_does_not_come_back_by_news_from_before_its_binding() -> None:
+def test_stale_update_does_not_queue_a_placed_pod_again() -> None:
     queue = queue_with(pod("p"), pod("a", "g"))
     queue.observe_group(basic("g"), 0.0)
     for _ in range(2):
@@ -148,7 +148,7 @@ def test_a_placed_pod_does_not_come_back_by_news_from_before_its_binding() -> No
 
 
 @pytest.mark.parametrize("group", ["", "g"])
-def test_a_pod_whose_binding_failed_waits_again_after_a_back_off(group: str) -> None:
+def test_pod_is_queued_after_a_back_off_if_its_binding_fails(group: str) -> None:
     queue = queue_with(pod("p", group))
     queue.observe_group(basic("g"), 0.0)
     one = pop(queue)
@@ -160,7 +160,7 @@ def test_a_pod_whose_binding_failed_waits_again_after_a_back_off(group: str) -> 
     assert names(queue.pop(2.0)) == ["p"]
 
 
-def test_a_pod_that_went_does_not_return() -> None:
+def test_deleted_pod_is_not_returned_to_the_queue() -> None:
     queue = queue_with(pod("p"))
     one = pop(queue)
     queue.done(one, success(one), 0.0)
@@ -169,7 +169,7 @@ def test_a_pod_that_went_does_not_return() -> None:
     assert queue.list_entities() == []
 
 
-def test_a_pod_that_was_bound_after_all_does_not_return() -> None:
+def test_bound_pod_is_not_returned_to_the_queue() -> None:
     queue = queue_with(pod("a", "g"))
     queue.observe_group(basic("g"), 0.0)
     one = pop(queue)
@@ -179,7 +179,7 @@ def test_a_pod_that_was_bound_after_all_does_not_return() -> None:
     assert queue.list_entities() == []
 
 
-def test_members_return_to_a_group_that_is_in_any_state() -> None:
+def test_members_are_returned_to_a_group_in_any_state() -> None:
     queue = queue_with(pod("a", "g"), pod("b", "g"))
     queue.observe_group(gang("g", 1), 0.0)
     one = pop(queue)
@@ -195,21 +195,21 @@ def test_members_return_to_a_group_that_is_in_any_state() -> None:
 
 
 @pytest.mark.parametrize("placed", [True, False])
-def test_members_that_return_in_flight_make_the_group_back_off_when_it_lands(placed: bool) -> None:
+def test_group_backs_off_after_its_cycle_if_bindings_fail_meanwhile(placed: bool) -> None:
     queue = queue_with(pod("a", "g"), pod("b", "g"))
     queue.observe_group(basic("g"), 0.0)
     one = pop(queue)
     queue.done(one, success(one, "a"), 0.0)
     flying = pop(queue)
     queue.return_unbound([Binding(key("a"), "uid-a", "n")], 0.0)
-    # The room that was never there seems to come free.
+    # The failed binding seems to free resources that were never used.
     queue.wake(ClusterEvent.NODE_ADDED, 0.0)
     queue.done(flying, success(flying) if placed else refusal(flying), 0.0)
     assert (state(queue, "g"), queue.pop(0.0)) == (QueueState.BACKING_OFF, None)
     assert "a" in names(queue.pop(99.0))
 
 
-def test_errors_back_off_by_themselves() -> None:
+def test_errors_have_their_own_back_off() -> None:
     queue = queue_with(pod("p"))
     for now, wait in ((0.0, 1.0), (1.0, 2.0), (3.0, 4.0)):
         one = pop(queue, now)
@@ -220,7 +220,7 @@ def test_errors_back_off_by_themselves() -> None:
         assert queue.next_backoff_end() == now + wait
 
 
-def test_an_impossible_group_is_woken_when_the_odd_member_goes() -> None:
+def test_impossible_group_is_woken_by_deletion_of_the_inconsistent_member() -> None:
     queue = queue_with(pod("a", "g"), pod("b", "g", priority=4))
     queue.observe_group(basic("g"), 0.0)
     one = pop(queue)
@@ -232,7 +232,7 @@ def test_an_impossible_group_is_woken_when_the_odd_member_goes() -> None:
     assert names(queue.pop(0.1)) == ["a"]
 
 
-def test_an_entity_that_vanishes_in_flight_is_forgotten_when_it_lands() -> None:
+def test_entity_deleted_during_its_cycle_leaves_no_entry() -> None:
     queue = queue_with(pod("p"))
     one = pop(queue)
     queue.remove_pod(key("p"), 0.1)

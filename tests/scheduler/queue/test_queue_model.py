@@ -1,7 +1,7 @@
-"""The queue against a model that only knows which pods and groups there are.
+"""The scheduling queue against a model that only knows which pods and groups exist.
 
-Whatever happens in whatever order: no pod is lost or doubled, nothing is tried twice at a time,
-nobody is tried who is not ready, and everybody who can be tried is, in the end.
+After any events in any order: every pod is queued once, no entity is in two attempts at a time, no
+entity is attempted that is not ready, and every entity that can be attempted is attempted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from phalanx.api.core import Pod
-from phalanx.api.meta import Key
+from phalanx.api.meta import Key, pod_group_ref
 from phalanx.scheduler.decision import Binding, ClusterEvent, Placed, UnplacedPod, Waiting
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.queue.queued_entity import QueueState
@@ -28,15 +28,15 @@ PRIORITY = {"": 1, "g": 0, "h": 2}
 
 @dataclass
 class KnownPod:
-    """What the model remembers of a pod."""
+    """A pod in the model."""
 
     pod: Pod
-    #: pending, placed (its binding is under way) or bound
+    #: pending, placed (its binding is in progress) or bound
     where: str = "pending"
 
 
 class QueueModel(RuleBasedStateMachine):
-    """Drives a Queue with random events and looks at it after each."""
+    """Drives a queue with random events and checks it after each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,18 +47,18 @@ class QueueModel(RuleBasedStateMachine):
         self.quorums: dict[str, int] = {}
         self.flying: dict[Key, Entity] = {}
 
-    # ---- what happens ----------------------------------------------------------------------------
+    # ---- events ----------------------------------------------------------------------------------
 
     @initialize(quorum=st.integers(1, 2))
-    def a_gang_and_a_pod_are_there(self, quorum: int) -> None:
-        self.a_group_changes("g", quorum)
-        self.a_pod_comes("p0", "g", False, False)
-        self.a_pod_comes("p1", "g", False, False)
-        self.a_pod_comes("p2", "", False, False)
+    def create_gang_and_pod(self, quorum: int) -> None:
+        self.change_group("g", quorum)
+        self.create_pod("p0", "g", False, False)
+        self.create_pod("p1", "g", False, False)
+        self.create_pod("p2", "", False, False)
 
     @rule(name=PODS, group=GROUPS, gated=ONE_IN_FIVE, foreign=ONE_IN_FIVE)
-    def a_pod_comes(self, name: str, group: str, gated: bool, foreign: bool) -> None:
-        """Also over a namesake whose end was not seen."""
+    def create_pod(self, name: str, group: str, gated: bool, foreign: bool) -> None:
+        """Also replaces a pod of the same name whose deletion was not observed."""
         self.serial += 1
         one = pod(
             name,
@@ -72,8 +72,8 @@ class QueueModel(RuleBasedStateMachine):
         self.queue.observe_pod(one, self.now)
 
     @precondition(lambda self: self.pods)
-    @rule(data=st.data(), how=st.sampled_from(["is seen", "is ungated", "is bound", "goes"]))
-    def a_pod(self, data: st.DataObject, how: str) -> None:
+    @rule(data=st.data(), how=st.sampled_from(["is observed", "is ungated", "is bound", "goes"]))
+    def change_pod(self, data: st.DataObject, how: str) -> None:
         name = data.draw(st.sampled_from(sorted(self.pods)))
         known = self.pods[name]
         if how == "goes":
@@ -88,29 +88,29 @@ class QueueModel(RuleBasedStateMachine):
             self.queue.observe_pod(known.pod, self.now)
 
     @rule(name=st.sampled_from(["g", "h"]), quorum=st.sampled_from([1, 1, 2, 3, 0]))
-    def a_group_changes(self, name: str, quorum: int) -> None:
-        """It comes, gets another quorum, or goes."""
+    def change_group(self, name: str, quorum: int) -> None:
+        """Create it, change its minCount, or delete it."""
         if quorum:
             self.quorums[name] = quorum
             self.queue.observe_group(gang(name, quorum, priority=PRIORITY[name]), self.now)
         else:
             self.quorums.pop(name, None)
-            self.queue.remove_group(key(name), self.now)
+            self.queue.remove_group(pod_group_ref(key(name)), self.now)
 
     @rule(
         seconds=st.sampled_from([0.0, 1.0, 7.0]),
         event=st.sampled_from([ClusterEvent.NODE_ADDED, ClusterEvent.POD_GONE, None]),
     )
-    def the_world_moves(self, seconds: float, event: ClusterEvent | None) -> None:
+    def pass_time(self, seconds: float, event: ClusterEvent | None) -> None:
         self.now += seconds
         if event:
             self.queue.wake(event, self.now)
 
-    # ---- what the shell does ---------------------------------------------------------------------
+    # ---- steps of the scheduler ------------------------------------------------------------------
 
     @precondition(lambda self: self.ours())
     @rule()
-    def the_next_is_taken(self) -> None:
+    def pop_next_entity(self) -> None:
         best = [place for place in self.queue.list_entities() if place.state is QueueState.ACTIVE][
             :1
         ]
@@ -121,14 +121,14 @@ class QueueModel(RuleBasedStateMachine):
         assert one.key not in self.flying
         self.expect_ready(one)
         if best and best[0].key != one.key:
-            # Only somebody whose back-off has just ended may overtake.
+            # Only an entity whose back-off has just ended may come earlier.
             assert self.rank(one) <= (-best[0].priority, best[0].timestamp)
         self.flying[one.key] = one
 
     @precondition(lambda self: self.flying)
     @rule(data=st.data(), count=st.integers(0, 3))
-    def an_attempt_ends(self, data: st.DataObject, count: int) -> None:
-        """So many members got a node."""
+    def end_attempt(self, data: st.DataObject, count: int) -> None:
+        """Place so many members."""
         one = self.flying.pop(data.draw(st.sampled_from(sorted(self.flying))))
         if count:
             self.place(one, count)
@@ -142,39 +142,39 @@ class QueueModel(RuleBasedStateMachine):
 
     @precondition(lambda self: any(known.where == "placed" for known in self.pods.values()))
     @rule(data=st.data())
-    def a_binding_fails(self, data: st.DataObject) -> None:
+    def fail_binding(self, data: st.DataObject) -> None:
         placed = sorted(name for name, known in self.pods.items() if known.where == "placed")
         known = self.pods[data.draw(st.sampled_from(placed))]
         known.where = "pending"
         meta = known.pod.metadata
         self.queue.return_unbound([Binding(meta.key, meta.uid, "n")], self.now)
 
-    # ---- what must hold --------------------------------------------------------------------------
+    # ---- invariants ------------------------------------------------------------------------------
 
     @invariant()
-    def no_pod_is_lost_or_doubled(self) -> None:
+    def every_pod_is_queued_once(self) -> None:
         listed = [name.name for place in self.queue.list_entities() for name in place.pods]
         assert sorted(listed) == sorted(self.ours())
 
     @invariant()
-    def in_flight_is_what_was_taken(self) -> None:
+    def popped_entities_are_in_flight(self) -> None:
         states = {p.key: p.state for p in self.queue.list_entities()}
         known = {name for name, state in states.items() if state is QueueState.IN_FLIGHT}
         assert known == set(self.flying)
 
     @invariant()
-    def whoever_is_active_is_ready(self) -> None:
+    def active_entities_are_ready(self) -> None:
         for place in self.queue.list_entities():
             if place.state in (QueueState.ACTIVE, QueueState.BACKING_OFF):
                 assert self.ready(place.key.name if place.is_group else "", place.pods)
 
     @invariant()
-    def whoever_is_held_back_is_not_ready(self) -> None:
-        for place in self.queue.held_back_entities():
+    def held_back_entities_are_not_ready(self) -> None:
+        for place in self.queue.list_held_back():
             assert not self.ready(place.key.name if place.is_group else "", place.pods)
 
     def teardown(self) -> None:
-        """In the end everybody who is ready is tried, and placed when it works."""
+        """Every ready entity is attempted in the end, and placed if possible."""
         for flying in self.flying.values():
             self.place(flying, len(flying.members))
         self.flying.clear()
@@ -183,7 +183,7 @@ class QueueModel(RuleBasedStateMachine):
             self.expect_ready(one)
             self.place(one, len(one.members))
         assert all(place.unready for place in self.queue.list_entities())
-        self.no_pod_is_lost_or_doubled()
+        self.every_pod_is_queued_once()
 
     # ---- the model -------------------------------------------------------------------------------
 

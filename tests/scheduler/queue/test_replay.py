@@ -1,9 +1,10 @@
-"""Whatever a scheduler was told: told again, it decides the same, from any beginning on."""
+"""A replay of a decision log makes the same decisions, from any beginning."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from phalanx.scheduler.configuration.scheduler_configuration import (
 from phalanx.scheduler.cycle import resume_cycle
 from phalanx.scheduler.decision import Binding, Decision, Placed, Preempting, Waiting
 from phalanx.scheduler.entity import Entity
+from phalanx.scheduler.plugins.plugin import Plugin, StaticScore
 from phalanx.scheduler.queue.decision_log import (
     FORMAT,
     CompositePodGroupObserved,
@@ -67,7 +69,7 @@ Thing = Node | Pod | PodGroup | CompositePodGroup
 
 
 class RecordedScheduler:
-    """A desk, and all that it is told."""
+    """A scheduler state, and the records of all its steps."""
 
     def __init__(self, profiles: Profiles = DEFAULT_PROFILES) -> None:
         self.records: list[DecisionLogRecord] = []
@@ -100,16 +102,18 @@ def observation_of(at: float, thing: Thing) -> Observation:
             return PodObserved(at, thing.metadata.key, thing)
 
 
-# ---- stories -------------------------------------------------------------------------------------
+# ---- examples ------------------------------------------------------------------------------------
 
 
-def test_a_record_tells_every_decision_with_what_is_decided_of_it_today() -> None:
-    told = RecordedScheduler()
-    told.observe(node("n", cpu="2"), gang("g", 2), pod("a", "g", cpu="1"), pod("b", "g", cpu="1"))
-    told.observe(pod("late", cpu="1"), at=1.0)
-    told.attempt(2.0)
-    told.attempt(3.0)
-    first, second = replay_records(told.records)
+def test_replay_repeats_every_decision() -> None:
+    scheduler = RecordedScheduler()
+    scheduler.observe(
+        node("n", cpu="2"), gang("g", 2), pod("a", "g", cpu="1"), pod("b", "g", cpu="1")
+    )
+    scheduler.observe(pod("late", cpu="1"), at=1.0)
+    scheduler.attempt(2.0)
+    scheduler.attempt(3.0)
+    first, second = replay_records(scheduler.records)
     assert isinstance(first, ReplayedDecision)
     assert isinstance(second, ReplayedDecision)
     assert (first.at, first.entity.key, second.entity.key) == (2.0, key("g"), key("late"))
@@ -119,84 +123,84 @@ def test_a_record_tells_every_decision_with_what_is_decided_of_it_today() -> Non
     assert isinstance(second.recorded, Waiting)
 
 
-def test_a_decision_that_would_be_another_today_is_told_and_the_next_ones_are_compared() -> None:
-    told = RecordedScheduler()
-    told.observe(node("n", cpu="2"), pod("a", cpu="1"), pod("b", cpu="1"))
-    told.attempt(1.0)
-    told.attempt(2.0)
-    at = next(i for i, one in enumerate(told.records) if isinstance(one, DecisionMade))
-    decided = told.records[at]
+def test_replay_continues_after_a_decision_that_differs() -> None:
+    scheduler = RecordedScheduler()
+    scheduler.observe(node("n", cpu="2"), pod("a", cpu="1"), pod("b", cpu="1"))
+    scheduler.attempt(1.0)
+    scheduler.attempt(2.0)
+    at = next(i for i, one in enumerate(scheduler.records) if isinstance(one, DecisionMade))
+    decided = scheduler.records[at]
     assert isinstance(decided, DecisionMade)
     elsewhere = {"Placed": {"group": None, "bindings": [[key("a"), "uid-a", "m"]], "leftovers": []}}
-    told.records[at] = replace(decided, decision=elsewhere)
-    first, second = replay_records(told.records)
+    scheduler.records[at] = replace(decided, decision=elsewhere)
+    first, second = replay_records(scheduler.records)
     assert isinstance(first, ReplayedDecision)
     assert isinstance(second, ReplayedDecision)
     assert first.differs
     assert not second.differs
 
 
-def test_a_change_of_what_was_seen_is_noticed_by_its_seal_and_by_what_follows() -> None:
-    told = RecordedScheduler()
-    told.observe(node("n", cpu="2"), pod("a", cpu="1"))
-    told.attempt(1.0)
-    lines = encode_records(told.records)
+def test_changed_line_is_detected_by_its_digest_and_by_the_decision() -> None:
+    scheduler = RecordedScheduler()
+    scheduler.observe(node("n", cpu="2"), pod("a", cpu="1"))
+    scheduler.attempt(1.0)
+    lines = encode_records(scheduler.records)
     lines[1] = lines[1].replace(b'"cpu":"2"', b'"cpu":"0"')
     fault, decision = replay(lines)
-    assert fault == RecordFault(2, "is not what was written, or does not belong here")
+    assert fault == RecordFault(2, "was changed, or a line before it is missing or moved")
     assert isinstance(decision, ReplayedDecision)
     assert decision.differs
 
 
-def test_a_line_that_is_missing_is_noticed() -> None:
-    told = RecordedScheduler()
-    told.observe(node("n"), node("m"), pod("a"))
-    told.attempt(1.0)
-    lines = encode_records(told.records)
+def test_missing_line_is_detected() -> None:
+    scheduler = RecordedScheduler()
+    scheduler.observe(node("n"), node("m"), pod("a"))
+    scheduler.attempt(1.0)
+    lines = encode_records(scheduler.records)
     faults = [one for one in replay([*lines[:2], *lines[3:]]) if isinstance(one, RecordFault)]
-    assert faults[0] == RecordFault(3, "is not what was written, or does not belong here")
+    assert faults[0] == RecordFault(3, "was changed, or a line before it is missing or moved")
 
 
-def test_a_line_that_is_no_record_is_told_and_left_out() -> None:
-    told = RecordedScheduler()
-    told.observe(node("n"), pod("a"))
-    told.attempt(1.0)
-    lines = encode_records(told.records)
-    lines[1] = b"who am I?\n"
+def test_invalid_line_is_reported_and_skipped() -> None:
+    scheduler = RecordedScheduler()
+    scheduler.observe(node("n"), pod("a"))
+    scheduler.attempt(1.0)
+    lines = encode_records(scheduler.records)
+    lines[1] = b"not a record\n"
     assert [one.line for one in replay(lines) if isinstance(one, RecordFault)][:1] == [2]
 
 
-def test_a_last_line_that_was_not_written_to_its_end_does_not_matter() -> None:
-    told = RecordedScheduler()
-    told.observe(node("n"), pod("a"))
-    told.attempt(1.0)
-    lines = encode_records(told.records)
+def test_truncated_last_line_is_ignored() -> None:
+    scheduler = RecordedScheduler()
+    scheduler.observe(node("n"), pod("a"))
+    scheduler.attempt(1.0)
+    lines = encode_records(scheduler.records)
     for length in (1, 20, len(lines[-1]) - 1):
         assert list(replay([*lines[:-1], lines[-1][:length]])) == []
 
 
-def test_where_the_queue_gives_another_entity_the_story_is_another_until_the_next_beginning() -> (
-    None
-):
-    told = RecordedScheduler()
-    told.observe(node("n"), pod("a"), pod("b"))
-    told.attempt(1.0)
+def test_diverged_replay_compares_nothing_until_the_next_beginning() -> None:
+    scheduler = RecordedScheduler()
+    scheduler.observe(node("n"), pod("a"), pod("b"))
+    scheduler.attempt(1.0)
     other = [
-        one for one in told.records if not (isinstance(one, PodObserved) and one.key == key("a"))
+        one
+        for one in scheduler.records
+        if not (isinstance(one, PodObserved) and one.key == key("a"))
     ]
-    told.attempt(2.0)
-    fault, decision = replay_records([*other, *told.records[-2:], *told.records[:-2]])
+    scheduler.attempt(2.0)
+    fault, decision = replay_records([*other, *scheduler.records[-2:], *scheduler.records[:-2]])
     assert isinstance(fault, RecordFault)
-    assert "takes default/a, but now the queue gives default/b" in fault.why
+    assert "pops default/a, but the queue returns default/b" in fault.why
     assert isinstance(decision, ReplayedDecision)
     assert not decision.differs
 
 
-def test_nonsense_that_nobody_wrote_is_told_and_ends_nothing() -> None:
-    told = RecordedScheduler()
-    told.observe(node("n"), pod("a", cpu="1"))
-    told.attempt(1.0)
-    good = told.records
+def test_record_that_cannot_be_applied_is_reported() -> None:
+    scheduler = RecordedScheduler()
+    scheduler.observe(node("n"), pod("a", cpu="1"))
+    scheduler.attempt(1.0)
+    good = scheduler.records
     bad = [*good[:2], PodObserved(0.0, key("x"), pod("x", cpu="much")), *good[2:]]
     fault, decision = replay_records([*bad, *good])
     assert isinstance(fault, RecordFault)
@@ -204,13 +208,36 @@ def test_nonsense_that_nobody_wrote_is_told_and_ends_nothing() -> None:
     assert isinstance(decision, ReplayedDecision)
 
 
-def test_a_record_of_another_format_is_refused() -> None:
+def test_other_format_is_rejected() -> None:
     (fault,) = replay_records([LogStarted(0.0, FORMAT + 1, "later", ())])
     assert isinstance(fault, RecordFault)
     assert f"format {FORMAT + 1}" in fault.why
 
 
-def test_the_configuration_of_the_scheduler_is_part_of_its_record() -> None:
+def test_log_of_a_scheduler_with_a_plugin_is_replayed_with_the_plugin() -> None:
+    last = StaticScore(lambda snapshot, shape: np.arange(len(snapshot)))
+    plugin = Plugin("LastNode", score=last, weight=100)
+    found = read_configuration({
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "profiles": [{"plugins": {"score": {"enabled": [{"name": "LastNode"}]}}}],
+    }, [plugin])  # fmt: skip
+    assert isinstance(found, SchedulerConfiguration)
+    scheduler = RecordedScheduler(found.profiles)
+    scheduler.observe(node("a"), node("b"), pod("new", cpu="1"))
+    scheduler.attempt(1.0)
+    lines = encode_records(scheduler.records)
+    (decision,) = replay(lines, [plugin])
+    assert isinstance(decision, ReplayedDecision)
+    assert not decision.differs
+    assert isinstance(decision.replayed, Placed)
+    assert decision.replayed.bindings[0].node == "b"
+    (fault, *_) = replay(lines)
+    assert isinstance(fault, RecordFault)
+    assert '"LastNode"' in fault.why
+
+
+def test_log_contains_the_scheduler_configuration() -> None:
     found = read_configuration({
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
@@ -222,28 +249,30 @@ def test_the_configuration_of_the_scheduler_is_part_of_its_record() -> None:
         }],
     })  # fmt: skip
     assert isinstance(found, SchedulerConfiguration)
-    told = RecordedScheduler(found.profiles)
-    told.observe(node("a"), node("b"), pod("old", on="b", cpu="2"))
-    told.observe(pod("new", scheduler="packer", cpu="1"))
-    told.attempt(1.0)
-    (decision,) = replay_records(told.records)
+    scheduler = RecordedScheduler(found.profiles)
+    scheduler.observe(node("a"), node("b"), pod("old", on="b", cpu="2"))
+    scheduler.observe(pod("new", scheduler="packer", cpu="1"))
+    scheduler.attempt(1.0)
+    (decision,) = replay_records(scheduler.records)
     assert isinstance(decision, ReplayedDecision)
     assert not decision.differs
     assert isinstance(decision.replayed, Placed)
     assert decision.replayed.bindings[0].node == "b"
-    told.records[0] = replace(log_started(told.state, 0.0), configuration={"kind": "Nonsense"})
-    faults = replay_records(told.records)
+    scheduler.records[0] = replace(
+        log_started(scheduler.state, 0.0), configuration={"kind": "Nonsense"}
+    )
+    faults = replay_records(scheduler.records)
     assert isinstance(faults[0], RecordFault)
     assert "configuration" in faults[0].why
 
 
 @pytest.mark.parametrize("gate", ["", "WorkloadAwarePreemption", "DelayedPreemption"])
-def test_that_nobody_is_evicted_for_groups_is_part_of_the_record(gate: str) -> None:
-    told = RecordedScheduler(apply_feature_gates(resolve_gates({gate: False} if gate else {})))
-    told.observe(node("n", cpu="2"), pod("victim", cpu="2", on="n", priority=1))
-    told.observe(gang("g", 1, priority=10), pod("g-0", "g", cpu="2", priority=10))
-    told.attempt()
-    (found,) = replay_records(told.records)
+def test_log_contains_whether_groups_preempt(gate: str) -> None:
+    scheduler = RecordedScheduler(apply_feature_gates(resolve_gates({gate: False} if gate else {})))
+    scheduler.observe(node("n", cpu="2"), pod("victim", cpu="2", on="n", priority=1))
+    scheduler.observe(gang("g", 1, priority=10), pod("g-0", "g", cpu="2", priority=10))
+    scheduler.attempt()
+    (found,) = replay_records(scheduler.records)
     assert isinstance(found, ReplayedDecision)
     assert not found.differs
     assert isinstance(found.recorded, Waiting if gate else Preempting)
@@ -253,16 +282,16 @@ def test_that_nobody_is_evicted_for_groups_is_part_of_the_record(gate: str) -> N
 
 
 def scheduler_with_solver_answer() -> RecordedScheduler:
-    """A gang about which a solver was asked, that shows that it fits nowhere."""
-    told = RecordedScheduler()
-    told.solver = lambda program: Unsolvable()
-    told.observe(node("a", cpu="9"), node("b", cpu="9"), gang("g", 5))
-    told.observe(*(pod(f"p{n}", "g", cpu=cpu) for n, cpu in enumerate("44442")))
-    told.attempt()
-    return told
+    """A gang for which the solver proves that no placement exists."""
+    scheduler = RecordedScheduler()
+    scheduler.solver = lambda program: Unsolvable()
+    scheduler.observe(node("a", cpu="9"), node("b", cpu="9"), gang("g", 5))
+    scheduler.observe(*(pod(f"p{n}", "g", cpu=cpu) for n, cpu in enumerate("44442")))
+    scheduler.attempt()
+    return scheduler
 
 
-def test_what_a_solver_said_is_recorded_and_said_again() -> None:
+def test_solver_answers_are_recorded_and_replayed() -> None:
     records = scheduler_with_solver_answer().records
     assert [one.answer for one in records if isinstance(one, SolverAnswered)] == [Unsolvable()]
     (found,) = replay_records(records)
@@ -272,7 +301,7 @@ def test_what_a_solver_said_is_recorded_and_said_again() -> None:
     assert found.recorded.reason == "Unschedulable"
 
 
-def test_without_what_a_solver_said_the_decision_is_another() -> None:
+def test_decision_differs_without_the_recorded_solver_answer() -> None:
     (found,) = replay_records(
         [
             one
@@ -285,12 +314,12 @@ def test_without_what_a_solver_said_the_decision_is_another() -> None:
     assert (found.differs, found.replayed.reason) == (True, "SchedulingUndecided")
 
 
-def test_what_a_solver_said_unasked_is_not_heeded() -> None:
-    told = RecordedScheduler()
-    told.observe(node("a"), pod("p"))
-    told.attempt()
-    told.records.insert(-1, SolverAnswered(0.0, Unsolvable()))
-    (found,) = replay_records(told.records)
+def test_solver_answer_without_a_request_is_ignored() -> None:
+    scheduler = RecordedScheduler()
+    scheduler.observe(node("a"), pod("p"))
+    scheduler.attempt()
+    scheduler.records.insert(-1, SolverAnswered(0.0, Unsolvable()))
+    (found,) = replay_records(scheduler.records)
     assert isinstance(found, ReplayedDecision)
     assert not found.differs
 
@@ -298,7 +327,7 @@ def test_what_a_solver_said_unasked_is_not_heeded() -> None:
 def decide_with_solver(
     scheduler_state: SchedulerState, cycle: Steps[Decision], solver: SolverFunction, at: float
 ) -> Decision:
-    """What a cycle of a desk comes to, its questions being answered."""
+    """Run a cycle and answer its solver requests."""
     state = resume_cycle(cycle)
     while isinstance(state, SolverRequest):
         answer = solver(state.program)
@@ -307,12 +336,12 @@ def decide_with_solver(
     return state
 
 
-#: Objects by (kind, name), as they were last seen.
+#: Objects by (kind, name), as they were last observed.
 Things = dict[tuple[str, str], Node | Pod | PodGroup]
 
 
 class ReplayMachine(RuleBasedStateMachine):
-    """A desk that is told this and that, and several records of it, each with its own beginning."""
+    """A scheduler state with random steps, and several logs of it that begin at different times."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -322,27 +351,27 @@ class ReplayMachine(RuleBasedStateMachine):
         self.things: Things = {}
         self.spaces: dict[str, dict[str, str]] = {}
         self.services: dict[Key, dict[str, str]] = {}
-        #: What is being decided: the entity, and what was made of the moment when it was taken.
+        #: The entity in the current cycle, and its decision.
         self.in_flight: tuple[Entity, Steps[Decision]] | None = None
         self.placed: list[Binding] = []
 
     def record(self, record: DecisionLogRecord) -> None:
-        for story in self.logs:
-            story.append(record)
+        for log in self.logs:
+            log.append(record)
 
     @initialize(data=st.data())
-    def there_is_something(self, data: st.DataObject) -> None:
-        self.a_new_record_begins()
+    def create_objects(self, data: st.DataObject) -> None:
+        self.begin_log()
         self.observe(node("n0", {"zone": "a"}))
         self.observe(node("n1", {"zone": "b"}, cpu="2"))
         self.observe(data.draw(strategies.nodes("n2")))
         self.observe(gang("g", 2))
         for name in ("p0", "p1", "p2"):
-            self.a_pod_comes(data, name, "g", plain=True, gated=False)
+            self.create_pod(data, name, "g", plain=True, gated=False)
 
     @precondition(lambda self: not self.in_flight)
     @rule()
-    def a_new_record_begins(self) -> None:
+    def begin_log(self) -> None:
         self.logs.append([log_started(self.state, self.now), *self.checkpoint()])
 
     def checkpoint(self) -> Iterator[DecisionLogRecord]:
@@ -353,30 +382,30 @@ class ReplayMachine(RuleBasedStateMachine):
             yield from (observation_of(self.now, thing) for thing in things)
         yield from self.state.checkpoint(self.now)
 
-    # ---- what is seen ----------------------------------------------------------------------------
+    # ---- observations ----------------------------------------------------------------------------
 
     def observe(self, thing: Node | Pod | PodGroup) -> None:
         self.serial += 1
         meta = replace(thing.metadata, resource_version=str(self.serial))
-        told = replace(thing, metadata=meta)
-        self.things[type(thing).__name__, meta.name] = told
-        self.state.observe(observation_of(self.now, told))
+        changed = replace(thing, metadata=meta)
+        self.things[type(thing).__name__, meta.name] = changed
+        self.state.observe(observation_of(self.now, changed))
 
     @rule(data=st.data(), name=st.sampled_from(strategies.NODE_NAMES))
-    def a_node_comes_or_changes(self, data: st.DataObject, name: str) -> None:
+    def update_node(self, data: st.DataObject, name: str) -> None:
         self.observe(data.draw(strategies.nodes(name)))
 
     @rule(name=st.sampled_from(strategies.NODE_NAMES))
-    def a_node_goes(self, name: str) -> None:
+    def delete_node(self, name: str) -> None:
         self.things.pop(("Node", name), None)
         self.state.observe(NodeObserved(self.now, name, None))
 
     @rule(group=st.sampled_from([gang("g", 2), gang("g", 3), basic("g"), gang("h", 1)]))
-    def a_group_comes_or_changes(self, group: PodGroup) -> None:
+    def update_group(self, group: PodGroup) -> None:
         self.observe(group)
 
     @rule(name=st.sampled_from(["g", "h"]))
-    def a_group_goes(self, name: str) -> None:
+    def delete_group(self, name: str) -> None:
         self.things.pop(("PodGroup", name), None)
         self.state.observe(PodGroupObserved(self.now, key(name), None))
 
@@ -387,7 +416,7 @@ class ReplayMachine(RuleBasedStateMachine):
         plain=st.booleans(),
         gated=st.integers(0, 4).map(lambda n: not n),
     )
-    def a_pod_comes(
+    def create_pod(
         self, data: st.DataObject, name: str, group: str, plain: bool, gated: bool
     ) -> None:
         self.serial += 1
@@ -398,8 +427,10 @@ class ReplayMachine(RuleBasedStateMachine):
         meta = replace(one.metadata, uid=f"uid-{self.serial}")
         self.observe(replace(one, metadata=meta, spec=spec))
 
-    @rule(data=st.data(), how=st.sampled_from(["is seen", "is bound", "ends", "goes", "leaves"]))
-    def a_pod(self, data: st.DataObject, how: str) -> None:
+    @rule(
+        data=st.data(), how=st.sampled_from(["is observed", "is bound", "ends", "goes", "leaves"])
+    )
+    def change_pod(self, data: st.DataObject, how: str) -> None:
         pods = [one for one in self.things.values() if isinstance(one, Pod)]
         if not pods:
             return
@@ -419,42 +450,42 @@ class ReplayMachine(RuleBasedStateMachine):
             self.observe(one)
 
     @rule(name=st.sampled_from(["default", "other"]), team=st.sampled_from(["a", "b"]))
-    def a_namespace_comes_or_changes(self, name: str, team: str) -> None:
+    def update_namespace(self, name: str, team: str) -> None:
         self.spaces[name] = {"team": team}
         self.state.observe(NamespaceObserved(self.now, name, self.spaces[name]))
 
     @rule(name=st.sampled_from(["s", "t"]), app=st.sampled_from(["web", "db", ""]))
-    def a_service_comes_changes_or_goes(self, name: str, app: str) -> None:
+    def update_service(self, name: str, app: str) -> None:
         self.services.pop(key(name), None)
         if app:
             self.services[key(name)] = {"app": app}
         self.state.observe(ServiceObserved(self.now, key(name), self.services.get(key(name))))
 
     @rule(seconds=st.sampled_from([0.0, 0.5, 1.0, 7.0]))
-    def time_passes(self, seconds: float) -> None:
+    def pass_time(self, seconds: float) -> None:
         self.now += seconds
 
-    # ---- what is done ----------------------------------------------------------------------------
+    # ---- steps of the scheduler ------------------------------------------------------------------
 
     @precondition(lambda self: not self.in_flight)
     @rule(soon=st.booleans())
-    def the_next_is_taken(self, soon: bool) -> None:
+    def pop_next_entity(self, soon: bool) -> None:
         entity = self.state.pop(self.now)
         self.in_flight = (entity, self.state.cycle(entity)) if entity else None
         if self.in_flight and soon:
-            self.what_was_taken_is_settled()
+            self.commit_decision()
 
     @precondition(lambda self: not self.in_flight)
     @rule()
-    def everybody_is_tried(self) -> None:
-        self.the_next_is_taken(soon=False)
+    def attempt_all(self) -> None:
+        self.pop_next_entity(soon=False)
         while self.in_flight:
-            self.what_was_taken_is_settled()
-            self.the_next_is_taken(soon=False)
+            self.commit_decision()
+            self.pop_next_entity(soon=False)
 
     @precondition(lambda self: self.in_flight)
     @rule()
-    def what_was_taken_is_settled(self) -> None:
+    def commit_decision(self) -> None:
         assert self.in_flight is not None
         (entity, cycle), self.in_flight = self.in_flight, None
         decision = decide_with_solver(self.state, cycle, SOLVER, self.now)
@@ -463,7 +494,7 @@ class ReplayMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.placed)
     @rule(bound=st.booleans())
-    def a_binding_succeeds_or_does_not(self, bound: bool) -> None:
+    def finish_binding(self, bound: bool) -> None:
         binding = self.placed.pop(0)
         one = self.things.get(("Pod", binding.pod.name))
         if not bound:
@@ -472,11 +503,11 @@ class ReplayMachine(RuleBasedStateMachine):
             self.observe(pod_like(one, binding.pod.name, on=binding.node))
 
     def teardown(self) -> None:
-        """Every record is replayed: all decisions are in it, and all are the same."""
-        for story in self.logs:
-            found = replay_records(story)
+        """Every log is replayed; it contains all decisions, and all are the same."""
+        for log in self.logs:
+            found = replay_records(log)
             assert [one for one in found if isinstance(one, RecordFault) or one.differs] == []
-            assert len(found) == sum(isinstance(one, DecisionMade) for one in story)
+            assert len(found) == sum(isinstance(one, DecisionMade) for one in log)
 
 
 TestEveryRecordCanBeReplayed = ReplayMachine.TestCase

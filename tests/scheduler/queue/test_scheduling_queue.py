@@ -1,4 +1,4 @@
-"""Which entity is tried next, and when."""
+"""Which entity is attempted next, and when."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from phalanx.api.core import Pod
-from phalanx.api.meta import Key
+from phalanx.api.meta import Key, pod_group_ref
 from phalanx.api.scheduling import MEMBERS_TO_RUN_ANNOTATION, TOPOLOGY_ANNOTATION
 from phalanx.scheduler.decision import ClusterEvent, MissingGroup, MissingMembers, SchedulingGated
 from phalanx.scheduler.queue.queued_entity import QueueState
@@ -19,44 +19,44 @@ from phalanx.scheduler.queue.scheduling_queue import (
 from tests.scheduler.builders import basic, gang, key, pod
 from tests.scheduler.queue.queue_helpers import names, pop, queue_with, refusal, success
 
-# ---- getting ready -------------------------------------------------------------------------------
+# ---- readiness -----------------------------------------------------------------------------------
 
 
-def test_a_pod_alone_is_tried_once() -> None:
+def test_pod_without_group_is_attempted_once() -> None:
     queue = queue_with(pod("p"))
     one = pop(queue)
     assert (one.key, one.group, names(one), one.attempts) == (key("p"), None, ["p"], 1)
     assert queue.pop(0.0) is None
 
 
-def test_a_gang_waits_until_its_last_member_arrives() -> None:
+def test_gang_waits_until_its_last_member_arrives() -> None:
     queue = queue_with(pod("a", "g"), pod("b", "g"))
     queue.observe_group(gang("g", 3), 0.0)
     assert queue.pop(0.0) is None
-    assert [place.unready for place in queue.held_back_entities()] == [MissingMembers(3, 2)]
+    assert [place.unready for place in queue.list_held_back()] == [MissingMembers(3, 2)]
     queue.observe_pod(pod("c", "g"), 1.0)
     assert names(queue.pop(1.0)) == ["a", "b", "c"]
 
 
 def test_members_wait_for_their_group_to_appear() -> None:
     queue = queue_with(pod("a", "g"))
-    assert [place.unready for place in queue.held_back_entities()] == [MissingGroup("g")]
+    assert [place.unready for place in queue.list_held_back()] == [MissingGroup("g")]
     queue.observe_group(basic("g"), 1.0)
     assert names(queue.pop(1.0)) == ["a"]
 
 
-def test_one_gate_holds_back_the_whole_group() -> None:
+def test_one_scheduling_gate_gates_the_whole_group() -> None:
     queue = queue_with(pod("a", "g"), pod("b", "g", gates=["quota"]), pod("c", "g"))
     queue.observe_group(gang("g", 2), 0.0)
     assert queue.pop(0.0) is None
-    assert [place.unready for place in queue.held_back_entities()] == [
+    assert [place.unready for place in queue.list_held_back()] == [
         SchedulingGated(("b",), ("quota",))
     ]
     queue.observe_pod(pod("b", "g"), 1.0)
     assert names(queue.pop(1.0)) == ["a", "b", "c"]
 
 
-def test_members_that_have_a_node_count_for_the_quorum() -> None:
+def test_bound_members_count_for_the_quorum() -> None:
     queue = queue_with(pod("a", "g", on="n"), pod("b", "g"))
     queue.observe_group(gang("g", 2), 0.0)
     one = pop(queue)
@@ -65,15 +65,15 @@ def test_members_that_have_a_node_count_for_the_quorum() -> None:
 
 
 @pytest.mark.parametrize("gone", [pod("a", "g", phase="Failed"), pod("a", "g", deleting=True)])
-def test_members_that_ended_or_are_being_deleted_do_not_count(gone: Pod) -> None:
+def test_ended_and_terminating_members_do_not_count(gone: Pod) -> None:
     queue = queue_with(pod("a", "g"), pod("b", "g"))
     queue.observe_group(gang("g", 2), 0.0)
     queue.observe_pod(gone, 1.0)
     assert queue.pop(1.0) is None
-    assert [place.unready for place in queue.held_back_entities()] == [MissingMembers(2, 1)]
+    assert [place.unready for place in queue.list_held_back()] == [MissingMembers(2, 1)]
 
 
-def test_lowering_the_quorum_lets_a_gang_go() -> None:
+def test_lower_min_count_activates_a_gang() -> None:
     queue = queue_with(pod("a", "g"))
     queue.observe_group(gang("g", 2), 0.0)
     queue.observe_group(gang("g", 1), 1.0)
@@ -84,7 +84,7 @@ def test_lowering_the_quorum_lets_a_gang_go() -> None:
     ("left", "quorum"),
     [("2", 2), ("1", 1), ("0", 1), ("9", 3), ("", 3), ("two", 3), ("-1", 3), ("9" * 5000, 3)],
 )
-def test_a_gang_needs_no_more_members_than_are_still_to_run(left: str, quorum: int) -> None:
+def test_gang_needs_no_more_members_than_are_still_to_run(left: str, quorum: int) -> None:
     group = gang("g", 3)
     marked = replace(
         group, metadata=replace(group.metadata, annotations={MEMBERS_TO_RUN_ANNOTATION: left})
@@ -97,7 +97,7 @@ def test_a_gang_needs_no_more_members_than_are_still_to_run(left: str, quorum: i
     assert short.pop(0.0) is None
 
 
-def test_saying_that_fewer_members_are_to_run_lets_the_last_ones_go() -> None:
+def test_smaller_number_of_members_to_run_activates_the_gang() -> None:
     group = gang("g", 2)
     queue = queue_with(pod("ended", "g", on="n", phase="Succeeded"), pod("last", "g"))
     queue.observe_group(group, 0.0)
@@ -107,7 +107,7 @@ def test_saying_that_fewer_members_are_to_run_lets_the_last_ones_go() -> None:
     assert names(queue.pop(1.0)) == ["last"]
 
 
-def test_members_to_run_mean_nothing_to_a_basic_group() -> None:
+def test_basic_group_ignores_the_number_of_members_to_run() -> None:
     group = basic("g")
     marked = replace(group.metadata, annotations={MEMBERS_TO_RUN_ANNOTATION: "5"})
     queue = queue_with(pod("a", "g"))
@@ -115,7 +115,7 @@ def test_members_to_run_mean_nothing_to_a_basic_group() -> None:
     assert names(queue.pop(0.0)) == ["a"]
 
 
-def test_a_group_made_again_under_its_name_wakes_its_members() -> None:
+def test_recreated_group_wakes_its_members() -> None:
     queue = queue_with(pod("a", "g"))
     queue.observe_group(gang("g", 1), 0.0)
     one = pop(queue)
@@ -127,7 +127,7 @@ def test_a_group_made_again_under_its_name_wakes_its_members() -> None:
     assert names(queue.pop(0.2)) == ["a"]
 
 
-def test_a_group_whose_wish_to_be_near_is_mended_wakes_its_members() -> None:
+def test_corrected_topology_annotation_wakes_the_members() -> None:
     group = gang("g", 1)
     wishing = replace(
         group, metadata=replace(group.metadata, annotations={TOPOLOGY_ANNOTATION: "a after"})
@@ -145,33 +145,33 @@ def test_a_group_whose_wish_to_be_near_is_mended_wakes_its_members() -> None:
     assert not queue.is_current(one, ())
 
 
-def test_a_group_that_is_deleted_sends_its_members_back_to_waiting() -> None:
+def test_members_are_incomplete_after_deletion_of_their_group() -> None:
     queue = queue_with(pod("a", "g"))
     queue.observe_group(basic("g"), 0.0)
-    queue.remove_group(key("g"), 1.0)
+    queue.remove_group(pod_group_ref(key("g")), 1.0)
     assert queue.pop(1.0) is None
-    assert [place.unready for place in queue.held_back_entities()] == [MissingGroup("g")]
-    queue.remove_group(key("never"), 1.0)
+    assert [place.unready for place in queue.list_held_back()] == [MissingGroup("g")]
+    queue.remove_group(pod_group_ref(key("never")), 1.0)
 
 
-# ---- whose pods ----------------------------------------------------------------------------------
+# ---- pods of other schedulers and recreated pods -------------------------------------------------
 
 
-def test_the_pods_of_another_scheduler_are_left_alone() -> None:
+def test_pods_of_another_scheduler_are_ignored() -> None:
     queue = queue_with(pod("p", scheduler="other"), pod("m", "g", scheduler="other"))
     queue.observe_group(basic("g"), 0.0)
     assert queue.pop(0.0) is None
     assert queue.list_entities() == []
 
 
-def test_a_group_of_two_schedulers_is_tried_so_that_somebody_says_so() -> None:
+def test_group_with_pods_of_two_schedulers_is_attempted() -> None:
     queue = queue_with(pod("a", "g"), pod("b", "g", scheduler="other"))
     queue.observe_group(gang("g", 2), 0.0)
     one = pop(queue)
     assert (names(one), len(one.other_members)) == (["a"], 1)
 
 
-def test_a_pod_that_somebody_else_bound_is_not_tried_any_more() -> None:
+def test_pod_bound_by_another_client_is_not_attempted() -> None:
     queue = queue_with(pod("p"), pod("a", "g"))
     queue.observe_group(basic("g"), 0.0)
     queue.observe_pod(pod("p", on="n"), 1.0)
@@ -179,7 +179,7 @@ def test_a_pod_that_somebody_else_bound_is_not_tried_any_more() -> None:
     assert queue.pop(1.0) is None
 
 
-def test_a_namesake_is_another_pod() -> None:
+def test_recreated_pod_is_another_pod() -> None:
     queue = queue_with(pod("p", uid="1"))
     one = pop(queue)
     queue.observe_pod(pod("p", uid="2"), 1.0)
@@ -187,7 +187,7 @@ def test_a_namesake_is_another_pod() -> None:
     assert [m.pod.metadata.uid for m in pop(queue, 2.0).members] == ["2"]
 
 
-def test_a_namesake_in_another_group_leaves_the_first_group() -> None:
+def test_pod_recreated_in_another_group_leaves_the_first_group() -> None:
     queue = queue_with(pod("p", "g", uid="1"))
     queue.observe_group(basic("g"), 0.0)
     queue.observe_group(basic("h"), 0.0)
@@ -199,7 +199,7 @@ def test_a_namesake_in_another_group_leaves_the_first_group() -> None:
 # ---- order ---------------------------------------------------------------------------------------
 
 
-def test_higher_priority_goes_first_then_whoever_came_first() -> None:
+def test_higher_priority_comes_first_then_earlier_arrival() -> None:
     queue = SchedulingQueue()
     queue.observe_group(gang("low", 1, priority=1), 0.0)
     queue.observe_group(gang("high", 1, priority=9), 0.0)
@@ -210,14 +210,14 @@ def test_higher_priority_goes_first_then_whoever_came_first() -> None:
     assert [pop(queue, 5.0).key.name for _ in range(4)] == ["high", "first", "second", "low"]
 
 
-def test_the_group_whose_first_pod_came_first_wins_though_their_pods_interleave() -> None:
+def test_groups_are_ordered_by_their_first_pod() -> None:
     queue = queue_with(pod("b2", "b"), pod("a1", "a"), pod("b1", "b"), pod("a2", "a"))
     queue.observe_group(gang("a", 2), 0.0)
     queue.observe_group(gang("b", 2), 0.0)
     assert pop(queue).key == key("b")
 
 
-def test_a_group_whose_priority_changes_moves_in_the_queue() -> None:
+def test_higher_priority_of_a_group_moves_it_forward() -> None:
     queue = SchedulingQueue()
     for name in ("a", "b"):
         queue.observe_group(basic(name), 0.0)
@@ -227,7 +227,7 @@ def test_a_group_whose_priority_changes_moves_in_the_queue() -> None:
     assert queue.pop(1.0) is None
 
 
-def test_a_group_whose_priority_falls_loses_its_turn() -> None:
+def test_lower_priority_of_a_group_moves_it_back() -> None:
     queue = SchedulingQueue()
     for name in ("a", "b"):
         queue.observe_group(basic(name, priority=2), 0.0)
@@ -236,7 +236,7 @@ def test_a_group_whose_priority_falls_loses_its_turn() -> None:
     assert [pop(queue, 1.0).key.name for _ in range(2)] == ["b", "a"]
 
 
-def test_a_refused_entity_goes_behind_those_that_came_meanwhile() -> None:
+def test_refused_entity_queues_behind_later_arrivals() -> None:
     queue = queue_with(pod("first"))
     one = pop(queue)
     queue.observe_pod(pod("second"), 1.0)
@@ -245,10 +245,10 @@ def test_a_refused_entity_goes_behind_those_that_came_meanwhile() -> None:
     assert [names(queue.pop(3.0)), names(queue.pop(3.0))] == [["second"], ["first"]]
 
 
-# ---- the table -----------------------------------------------------------------------------------
+# ---- transitions ---------------------------------------------------------------------------------
 
 
-def test_an_attempt_that_was_not_begun_cannot_end_and_nothing_changes() -> None:
+def test_illegal_transition_raises_and_changes_nothing() -> None:
     queue = queue_with(pod("p"))
     one = pop(queue)
     queue.done(one, refusal(one), 0.0)
@@ -260,12 +260,12 @@ def test_an_attempt_that_was_not_begun_cannot_end_and_nothing_changes() -> None:
     assert queue.list_entities() == before
 
 
-def test_every_state_knows_what_to_do_when_something_about_it_changes() -> None:
+def test_every_state_has_a_transition_for_changes() -> None:
     for stimulus in (QueueTrigger.CHANGED, QueueTrigger.RETURNED):
         assert all((state, stimulus) in TRANSITIONS for state in QueueState)
 
 
-def test_the_listing_shows_who_is_next_and_why_the_others_wait() -> None:
+def test_listing_shows_the_order_and_the_reasons() -> None:
     queue = queue_with(pod("flying"), now=0.0)
     pop(queue, 0.0)
     queue.observe_pod(pod("resting"), 1.0)

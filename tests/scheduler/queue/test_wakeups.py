@@ -1,4 +1,4 @@
-"""Whoever was refused is tried again the moment that something happens which lets it run."""
+"""A refused entity is attempted again as soon as a change lets it fit."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ NEAR_WEB = PodAffinityTerm(HOSTNAME, {"matchLabels": WEB})
 APART = Affinity(pod_anti_affinity=PodAffinity((NEAR_WEB,)))
 
 
-#: When all back-offs are over.
+#: A time after the end of all back-offs.
 LATER = 1e6
 
 
 class ImmediateScheduler:
-    """A desk at which whoever can be tried is tried at once, without that any time passes."""
+    """A scheduler that attempts every active entity at once, without passing time."""
 
     def __init__(self, *things: Thing, profiles: Profiles = DEFAULT_PROFILES) -> None:
         self.state = SchedulerState(profiles)
@@ -46,11 +46,11 @@ class ImmediateScheduler:
         self.run()
 
     def run(self, now: float = 0.0) -> None:
-        desk = self.state
-        while entity := desk.pop(now):
-            snapshot = desk.cache.snapshot()
-            decision = decide(entity, snapshot, desk.profiles.policy(entity), SOLVER)
-            desk.commit(entity, decision, now)
+        state = self.state
+        while entity := state.pop(now):
+            snapshot = state.cache.snapshot()
+            decision = decide(entity, snapshot, state.profiles.policy(entity), SOLVER)
+            state.commit(entity, decision, now)
             if isinstance(decision, Placed):
                 self.placed |= {pod.name: on for pod, _, on in decision.bindings}
             elif isinstance(decision, Preempting):
@@ -65,28 +65,28 @@ def host(name: str, cpu: str = "4", **labels: str) -> Thing:
     return node(name, {HOSTNAME: name, **labels}, cpu=cpu)
 
 
-def test_a_pod_whose_labels_a_resident_minds_is_tried_when_it_loses_them() -> None:
-    story = ImmediateScheduler(
+def test_pod_wakes_when_it_loses_labels_that_existing_anti_affinity_matches() -> None:
+    scheduler = ImmediateScheduler(
         host("a"), pod("loner", on="a", affinity=APART), pod("p", labels=WEB)
     )
-    assert story.placed == {}
-    story.observe(pod("p"))
-    assert story.placed == {"p": "a"}
+    assert scheduler.placed == {}
+    scheduler.observe(pod("p"))
+    assert scheduler.placed == {"p": "a"}
 
 
-def test_a_namespace_that_comes_to_be_meant_wakes_who_must_be_near_its_pods() -> None:
+def test_namespace_labels_wake_pods_with_matching_affinity() -> None:
     spaces = replace(NEAR_WEB, namespace_selector={"matchLabels": {"team": "x"}})
     near = Affinity(pod_affinity=PodAffinity((spaces,)))
-    resident = pod("web", on="a", labels=WEB)
-    there = replace(resident, metadata=replace(resident.metadata, namespace="other"))
-    story = ImmediateScheduler(host("a"), there, pod("p", affinity=near))
-    assert story.placed == {}
-    story.state.observe(NamespaceObserved(0.0, "other", {"team": "x"}))
-    story.run()
-    assert story.placed == {"p": "a"}
+    web_pod = pod("web", on="a", labels=WEB)
+    there = replace(web_pod, metadata=replace(web_pod.metadata, namespace="other"))
+    scheduler = ImmediateScheduler(host("a"), there, pod("p", affinity=near))
+    assert scheduler.placed == {}
+    scheduler.state.observe(NamespaceObserved(0.0, "other", {"team": "x"}))
+    scheduler.run()
+    assert scheduler.placed == {"p": "a"}
 
 
-def test_a_service_that_goes_wakes_who_had_to_be_spread_with_its_pods() -> None:
+def test_deleted_service_wakes_pods_that_were_spread_by_default() -> None:
     even = {"topologyKey": HOSTNAME, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
     found = parse_configuration({
         "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
@@ -96,99 +96,99 @@ def test_a_service_that_goes_wakes_who_had_to_be_spread_with_its_pods() -> None:
         }]}],
     })  # fmt: skip
     assert isinstance(found, SchedulerConfiguration)
-    story = ImmediateScheduler(profiles=found.profiles)
-    story.state.observe(ServiceObserved(0.0, key("s"), WEB))
-    story.observe(host("a"), host("b", cpu="0"), pod("web", on="a", labels=WEB))
-    story.observe(pod("p", cpu="1", labels=WEB))
-    assert story.placed == {}
-    story.state.observe(ServiceObserved(0.0, key("s"), None))
-    story.run()
-    assert story.placed == {"p": "a"}
+    scheduler = ImmediateScheduler(profiles=found.profiles)
+    scheduler.state.observe(ServiceObserved(0.0, key("s"), WEB))
+    scheduler.observe(host("a"), host("b", cpu="0"), pod("web", on="a", labels=WEB))
+    scheduler.observe(pod("p", cpu="1", labels=WEB))
+    assert scheduler.placed == {}
+    scheduler.state.observe(ServiceObserved(0.0, key("s"), None))
+    scheduler.run()
+    assert scheduler.placed == {"p": "a"}
 
 
-def test_a_wish_to_be_near_that_is_mended_wakes_the_group() -> None:
+def test_corrected_topology_annotation_wakes_the_group() -> None:
     group = gang("g", 1)
-    wishing = replace(
+    annotated = replace(
         group, metadata=replace(group.metadata, annotations={TOPOLOGY_ANNOTATION: "a after"})
     )
-    story = ImmediateScheduler(host("a"), wishing, pod("p", "g"))
-    assert story.placed == {}
-    story.observe(group)
-    assert story.placed == {"p": "a"}
+    scheduler = ImmediateScheduler(host("a"), annotated, pod("p", "g"))
+    assert scheduler.placed == {}
+    scheduler.observe(group)
+    assert scheduler.placed == {"p": "a"}
 
 
 def anti_affine_and_bound_pods() -> list[Pod]:
-    """Members that both fit only if the first, which avoids web, need not be where the other is."""
+    """Members that fit only if the first, with anti-affinity to web, has another node."""
     return [
         pod("aloof", "g", cpu="2", affinity=APART),
         pod("bound", "g", cpu="2", selector={HOSTNAME: "a"}),
     ]
 
 
-def test_a_member_that_could_sit_elsewhere_now_makes_room_for_another() -> None:
-    story = ImmediateScheduler(host("a", cpu="2"), host("b"), pod("web", on="b", labels=WEB))
-    story.observe(gang("g", 2), *anti_affine_and_bound_pods())
-    assert story.placed == {}
-    story.observe(pod("web", on="b"))
-    assert story.placed == {"aloof": "b", "bound": "a"}
+def test_changed_labels_wake_a_gang_whose_member_fits_elsewhere() -> None:
+    scheduler = ImmediateScheduler(host("a", cpu="2"), host("b"), pod("web", on="b", labels=WEB))
+    scheduler.observe(gang("g", 2), *anti_affine_and_bound_pods())
+    assert scheduler.placed == {}
+    scheduler.observe(pod("web", on="b"))
+    assert scheduler.placed == {"aloof": "b", "bound": "a"}
 
 
-def test_a_group_of_a_tree_that_could_sit_elsewhere_now_makes_room_for_another() -> None:
-    story = ImmediateScheduler(host("a", cpu="2"), host("b"), pod("web", on="b", labels=WEB))
+def test_changed_labels_wake_a_tree_whose_group_fits_elsewhere() -> None:
+    scheduler = ImmediateScheduler(host("a", cpu="2"), host("b"), pod("web", on="b", labels=WEB))
     aloof, bound = (
         replace(one, spec=replace(one.spec, scheduling_group=pod("x", name).spec.scheduling_group))
         for one, name in zip(anti_affine_and_bound_pods(), ("g", "h"), strict=True)
     )
-    story.observe(
+    scheduler.observe(
         composite("t", 2), gang("g", 1, parent="t"), gang("h", 1, parent="t"), aloof, bound
     )
-    assert story.placed == {}
-    story.observe(pod("web", on="b"))
-    assert story.placed == {"aloof": "b", "bound": "a"}
+    assert scheduler.placed == {}
+    scheduler.observe(pod("web", on="b"))
+    assert scheduler.placed == {"aloof": "b", "bound": "a"}
 
 
-def test_members_may_be_elsewhere_once_the_one_that_was_there_is_gone() -> None:
-    story = ImmediateScheduler(
+def test_deleted_member_releases_the_topology_domain() -> None:
+    scheduler = ImmediateScheduler(
         node("a", {"rack": "a"}), node("b", {"rack": "b"}), basic("g", topology="rack")
     )
-    story.observe(pod("first", "g", on="a"), node("a", {"rack": "a"}, cordoned=True))
-    story.observe(pod("second", "g"))
-    assert story.placed == {}
-    story.delete_pod("first")
-    assert story.placed == {"second": "b"}
+    scheduler.observe(pod("first", "g", on="a"), node("a", {"rack": "a"}, cordoned=True))
+    scheduler.observe(pod("second", "g"))
+    assert scheduler.placed == {}
+    scheduler.delete_pod("first")
+    assert scheduler.placed == {"second": "b"}
 
 
-def test_a_node_that_gets_its_label_says_where_the_members_on_it_are() -> None:
-    story = ImmediateScheduler(node("a"), node("b", {"rack": "r"}), basic("g", topology="rack"))
-    story.observe(pod("first", "g", on="a"), pod("second", "g"))
-    assert story.placed == {}
-    story.observe(node("a", {"rack": "r"}))
-    assert list(story.placed) == ["second"]
+def test_new_node_label_reveals_the_domain_of_members() -> None:
+    scheduler = ImmediateScheduler(node("a"), node("b", {"rack": "r"}), basic("g", topology="rack"))
+    scheduler.observe(pod("first", "g", on="a"), pod("second", "g"))
+    assert scheduler.placed == {}
+    scheduler.observe(node("a", {"rack": "r"}))
+    assert list(scheduler.placed) == ["second"]
 
 
-def test_what_was_kept_for_a_gang_that_went_elsewhere_is_given_to_others() -> None:
+def test_nominated_nodes_are_released_if_the_gang_is_placed_elsewhere() -> None:
     taint, tolerates = Taint("x", "", "NoSchedule"), (Toleration("x", "Exists"),)
-    story = ImmediateScheduler(host("a", cpu="2"), host("b", cpu="2"))
-    story.observe(node("c", {HOSTNAME: "c"}, taints=(taint,), cpu="6"))
+    scheduler = ImmediateScheduler(host("a", cpu="2"), host("b", cpu="2"))
+    scheduler.observe(node("c", {HOSTNAME: "c"}, taints=(taint,), cpu="6"))
     low = {name: pod(f"low-{name}", on=name, cpu="2", priority=1) for name in "ab"}
-    story.observe(*low.values(), gang("g", 2, priority=9))
-    story.observe(*(pod(f"g-{n}", "g", cpu="2", priority=9) for n in range(2)))
-    assert sorted(story.evicted) == ["low-a", "low-b"]
-    story.delete_pod("low-a")
-    story.observe(pod("late", cpu="2"))
-    assert story.placed == {}
+    scheduler.observe(*low.values(), gang("g", 2, priority=9))
+    scheduler.observe(*(pod(f"g-{n}", "g", cpu="2", priority=9) for n in range(2)))
+    assert sorted(scheduler.evicted) == ["low-a", "low-b"]
+    scheduler.delete_pod("low-a")
+    scheduler.observe(pod("late", cpu="2"))
+    assert scheduler.placed == {}
     only = {HOSTNAME: "c"}
     extra = pod("g-2", "g", cpu="1", priority=9, tolerations=tolerates, selector=only)
     moved = [pod(f"g-{n}", "g", cpu="2", priority=9, tolerations=tolerates) for n in range(2)]
     for one in (*moved, extra):
-        story.state.observe(observation_of(0.0, one))
-    story.run()
-    assert story.placed == {"g-0": "c", "g-1": "c", "g-2": "c", "late": "a"}
+        scheduler.state.observe(observation_of(0.0, one))
+    scheduler.run()
+    assert scheduler.placed == {"g-0": "c", "g-1": "c", "g-2": "c", "late": "a"}
 
 
 @st.composite
 def changes(draw: st.DrawFn, situation: Situation) -> Thing:
-    """A node that comes or becomes another, or a pod that does, or has other labels."""
+    """A new or changed node, or a new or changed pod."""
     sort = draw(st.sampled_from(["node", "pod", "labels"]))
     if sort == "node":
         return draw(nodes(draw(st.sampled_from(NODE_NAMES))))
@@ -202,17 +202,17 @@ def changes(draw: st.DrawFn, situation: Situation) -> Thing:
 
 
 @given(situations(), st.sampled_from(["", "zone"]), st.data())
-def test_whatever_happens_nobody_sleeps_who_could_run(
+def test_no_entity_that_fits_keeps_waiting_after_any_change(
     situation: Situation, topology: str, data: st.DataObject
 ) -> None:
     quorum = situation.entity.quorum
-    story = ImmediateScheduler(
+    scheduler = ImmediateScheduler(
         gang("g", quorum, topology=topology), *situation.nodes, *situation.running
     )
     for name, labels in situation.namespaces.items():
-        story.state.observe(NamespaceObserved(0.0, name, labels))
-    story.observe(*(member.pod for member in situation.entity.members))
-    story.observe(data.draw(changes(situation)))
-    awake = dict(story.placed)
-    story.run(LATER)
-    assert story.placed == awake
+        scheduler.state.observe(NamespaceObserved(0.0, name, labels))
+    scheduler.observe(*(member.pod for member in situation.entity.members))
+    scheduler.observe(data.draw(changes(situation)))
+    awake = dict(scheduler.placed)
+    scheduler.run(LATER)
+    assert scheduler.placed == awake

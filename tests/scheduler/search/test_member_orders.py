@@ -1,4 +1,4 @@
-"""In which order members are tried when the usual one led nowhere; and moving who is in the way."""
+"""Orders in which members are tried after the greedy attempt, and moves of placed members."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def place_all(one: PlacementProblem, order: MemberOrder) -> list[KindAssignment]
             return found
 
 
-def test_the_largest_goes_first_then_all_in_turns() -> None:
+def test_largest_kind_comes_first_then_kinds_alternate() -> None:
     found = candidate_orders(problem(sized_pods(1, 1, 2, 2), hosts(3, 3)))
     assert list(found) == [(1, 1, 0, 0), (1, 0, 1, 0)]
 
 
-def test_whoever_has_fewest_nodes_goes_first() -> None:
+def test_kind_with_fewest_feasible_nodes_comes_first() -> None:
     nodes = [*hosts(9, 9), node("red", {"red": "y"}, cpu="3")]
     pods = [
         *sized_pods(4),
@@ -67,7 +67,7 @@ def test_whoever_has_fewest_nodes_goes_first() -> None:
     assert next(candidate_orders(problem(pods, nodes))) == (1, 2, 0)
 
 
-def test_whom_others_must_be_near_goes_before_them_however_small() -> None:
+def test_affinity_target_comes_before_kinds_that_depend_on_it() -> None:
     pods = [
         affine_pod("a", "a", "b", "3"),
         affine_pod("b", "b", "c", "2"),
@@ -76,24 +76,24 @@ def test_whom_others_must_be_near_goes_before_them_however_small() -> None:
     assert next(candidate_orders(problem(pods))) == (2, 1, 0)
 
 
-def test_those_who_need_each_other_are_tried_all_the_same() -> None:
+def test_kinds_with_mutual_affinity_are_still_tried() -> None:
     pods = [affine_pod("a", "a", "b", "3"), affine_pod("b", "b", "a", "2")]
     assert sorted(next(candidate_orders(problem(pods)))) == [0, 1]
 
 
-def test_who_is_in_the_way_moves() -> None:
+def test_placed_member_moves_to_make_space_for_another() -> None:
     nodes = [*hosts(4), node("n1", {"red": "y"}, cpu="4")]
     pods = [pod("a", "g", cpu="2"), pod("b", "g", selector={"red": "y"}, cpu="4")]
     one = problem(pods, nodes)
-    pieces = place_all(one, (0, 1))
-    assert sorted(pieces) == [(0, 0), (1, 1)]
+    found = place_all(one, (0, 1))
+    assert sorted(found) == [(0, 0), (1, 1)]
 
 
-def test_what_cannot_be_placed_leaves_the_others_where_they_are() -> None:
+def test_failed_move_leaves_other_members_in_place() -> None:
     one = problem(sized_pods(3, 3, 4), hosts(4, 4), needed=2)
-    pieces = place_all(one, (0, 0, 1))
-    assert [piece.kind for piece in pieces] == [0, 0]
-    board = PartialPlacement(one)
-    for piece in pieces:
-        assert board.allows(piece)
-        board.assign(piece)
+    assignments = place_all(one, (0, 0, 1))
+    assert [assignment.kind for assignment in assignments] == [0, 0]
+    placement = PartialPlacement(one)
+    for assignment in assignments:
+        assert placement.allows(assignment)
+        placement.assign(assignment)

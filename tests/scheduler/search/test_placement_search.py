@@ -1,4 +1,4 @@
-"""Placement that does not give up: a way is found whenever there is one, or none is shown to be."""
+"""The search finds a placement whenever one exists, or proves that none does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from phalanx.scheduler.entity import EntityRejection
 from phalanx.scheduler.explain import explain
 from phalanx.scheduler.placement.group_placement import PlacementContext
 from phalanx.scheduler.placement.topology_domains import find_placements
-from phalanx.scheduler.plugins.filters import FilterDependency, FilterPlugin
+from phalanx.scheduler.plugins.plugin import Filter, FilterDependency
 from phalanx.scheduler.policy import DEFAULT_POLICY
 from phalanx.scheduler.search.placement_problem import PlacementProblem, build_problem
 from phalanx.scheduler.search.placement_search import (
@@ -60,7 +60,7 @@ SOLVER = HighsSolver()
 
 
 class ScriptedSolver:
-    """A solver that says what it is told, and remembers how often it was asked."""
+    """A solver that gives scripted answers first, and records the programs that it gets."""
 
     def __init__(self, *answers: SolverAnswer) -> None:
         self.answers, self.programs = list(answers), list[IntegerProgram]()
@@ -71,7 +71,7 @@ class ScriptedSolver:
 
 
 def run_search(steps: Steps[SearchOutcome]) -> SearchOutcome:
-    """What a search comes to, with the exact solver at hand."""
+    """Run a search to its end with the exact solver."""
     answer: SolverAnswer | None = None
     while True:
         try:
@@ -83,31 +83,31 @@ def run_search(steps: Steps[SearchOutcome]) -> SearchOutcome:
 
 
 def search_exactly_alone(one: PlacementInstance) -> Iterator[SearchOutcome]:
-    """What the exact search alone says of a group, placement by placement."""
+    """The outcome of the exact search alone, per topology placement."""
     snapshot, quorum = one.snapshot(), one.entity.quorum
     found = find_placements(one.entity, snapshot)
     assert not isinstance(found, EntityRejection)
     for nodes in [None] if found is None else [placement.nodes for placement in found]:
-        ground = PlacementContext(snapshot, DEFAULT_POLICY, nodes)
-        puzzle = build_problem(ground, one.entity.members, quorum)
-        assert isinstance(puzzle, PlacementProblem)
-        assert lacks_resources(puzzle) or not lacks_capacity(one.entity.members, ground, quorum)
+        context = PlacementContext(snapshot, DEFAULT_POLICY, nodes)
+        problem = build_problem(context, one.entity.members, quorum)
+        assert isinstance(problem, PlacementProblem)
+        assert lacks_resources(problem) or not lacks_capacity(one.entity.members, context, quorum)
         yield (
             NoPlacement()
-            if lacks_resources(puzzle)
-            else run_search(search_exactly(CandidateVerifier(puzzle, ground)))
+            if lacks_resources(problem)
+            else run_search(search_exactly(CandidateVerifier(problem, context)))
         )
 
 
 def compare_with_brute_force(family: str, seed: int) -> None:
-    """The whole cycle, and the exact search alone, know what trying everything knows."""
+    """The cycle and the exact search find a placement if and only if brute force does."""
     one = build_instance(family, seed)
-    possible = can_be_placed(one.entity, one.world(), one.entity.quorum)
+    possible = can_be_placed(one.entity, one.oracle_cluster(), one.entity.quorum)
     decision = decide(one.entity, one.snapshot(), DEFAULT_POLICY, SOLVER)
     assert isinstance(decision, Placed) is possible
     if isinstance(decision, Placed):
         assert len(decision.bindings) >= one.entity.quorum
-        assert_bindings_allowed(decision.bindings, one.entity, one.world())
+        assert_bindings_allowed(decision.bindings, one.entity, one.oracle_cluster())
     else:
         assert decision.reason == "Unschedulable"
     outcomes = list(search_exactly_alone(one))
@@ -116,14 +116,14 @@ def compare_with_brute_force(family: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_it_knows_what_trying_everything_knows(family: str) -> None:
+def test_search_agrees_with_brute_force(family: str) -> None:
     for seed in range(SEEDS):
         compare_with_brute_force(family, seed)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("family", FAMILIES)
-def test_it_knows_what_trying_everything_knows_of_thousands(family: str) -> None:
+def test_search_agrees_with_brute_force_on_thousands_of_instances(family: str) -> None:
     for seed in range(SEEDS, MANY):
         compare_with_brute_force(family, seed)
 
@@ -131,11 +131,11 @@ def test_it_knows_what_trying_everything_knows_of_thousands(family: str) -> None
 @pytest.mark.parametrize(
     "seeds", [range(60), pytest.param(range(60, 4_000), marks=[pytest.mark.soak])]
 )
-def test_equal_members_that_mind_nobody_need_no_search(seeds: range) -> None:
+def test_equal_members_without_peer_constraints_need_no_solver(seeds: range) -> None:
     for seed in seeds:
         one, asked = build_plain_instance(seed), ScriptedSolver()
         decision = decide(one.entity, one.snapshot(), DEFAULT_POLICY, asked)
-        possible = can_be_placed(one.entity, one.world(), one.entity.quorum)
+        possible = can_be_placed(one.entity, one.oracle_cluster(), one.entity.quorum)
         assert isinstance(decision, Placed) is possible
         assert asked.programs == []
 
@@ -170,14 +170,14 @@ def hosts(*cpus: int) -> list[Node]:
     return [node(f"n{i}", {HOST: f"n{i}"}, cpu=str(cpu)) for i, cpu in enumerate(cpus)]
 
 
-def test_the_largest_member_goes_first_if_the_usual_order_leaves_no_room_for_it() -> None:
+def test_largest_member_is_placed_first_if_the_default_order_fails() -> None:
     asked = ScriptedSolver()
     found = placed_nodes(decide_gang(sized_pods(a=1, b=1, c=4), hosts(4, 4), asked))
     assert found["a"] == found["b"] != found["c"]
     assert asked.programs == []
 
 
-def test_whom_others_must_be_near_goes_before_them() -> None:
+def test_affinity_target_is_placed_first() -> None:
     pods = [
         pod("a", "g", labels={"app": "worker"}, affinity=affinity_to("leader")),
         pod("b", "g", labels={"app": "leader"}),
@@ -188,61 +188,61 @@ def test_whom_others_must_be_near_goes_before_them() -> None:
     assert asked.programs == []
 
 
-#: What no order packs, one after the other, into two nodes of ten.
+#: CPU requests that greedy packing fits into two nodes of ten in no order.
 HARD = {"a": 4, "b": 4, "c": 3, "d": 3, "e": 3, "f": 3}
 
 
-def test_what_no_order_packs_is_packed_by_moving_or_by_the_solver() -> None:
+def test_members_that_no_order_packs_are_packed_by_moves_or_the_solver() -> None:
     found = placed_nodes(decide_gang(sized_pods(**HARD), hosts(10, 10), ScriptedSolver()))
     loads = [sum(HARD[name] for name, on in found.items() if on == n) for n in ("n0", "n1")]
     assert loads == [10, 10]
 
 
-#: Just enough room in all, and yet no way.
-NO_WAY = {"a": 4, "b": 4, "c": 4, "d": 4}
+#: CPU requests for which the total is sufficient and yet no placement exists.
+INFEASIBLE = {"a": 4, "b": 4, "c": 4, "d": 4}
 
 
-def test_what_fits_nowhere_is_shown_to_fit_nowhere() -> None:
+def test_solver_proves_that_no_placement_exists() -> None:
     asked = ScriptedSolver()
-    decision = decide_gang([*sized_pods(**NO_WAY), *sized_pods(e=2)], hosts(9, 9), asked)
+    decision = decide_gang([*sized_pods(**INFEASIBLE), *sized_pods(e=2)], hosts(9, 9), asked)
     assert isinstance(decision, Waiting)
     assert (decision.reason, decision.undecided, len(asked.programs)) == ("Unschedulable", "", 1)
 
 
-def test_a_lack_of_room_is_seen_without_asking() -> None:
+def test_insufficient_capacity_is_detected_without_the_solver() -> None:
     asked = ScriptedSolver()
     assert isinstance(decide_gang(sized_pods(a=4, b=5), hosts(4, 4), asked), Waiting)
     assert asked.programs == []
 
 
-def test_what_the_solver_does_not_know_is_said_to_be_unknown() -> None:
+def test_decision_is_undecided_if_the_solver_gives_up() -> None:
     asked = ScriptedSolver(SolverGaveUp("it is hard"))
-    decision = decide_gang([*sized_pods(**NO_WAY), *sized_pods(e=2)], hosts(9, 9), asked)
+    decision = decide_gang([*sized_pods(**INFEASIBLE), *sized_pods(e=2)], hosts(9, 9), asked)
     assert isinstance(decision, Waiting)
     assert (decision.reason, decision.undecided) == (UNDECIDED, "it is hard")
-    told = explain(decision)
-    assert told.reason == "SchedulingUndecided"
-    assert told.message.endswith("; there may be a placement all the same: it is hard")
-    assert {one.reason for one in told.pods} == {"SchedulingUndecided"}
+    explanation = explain(decision)
+    assert explanation.reason == "SchedulingUndecided"
+    assert explanation.message.endswith("; a placement may exist: it is hard")
+    assert {one.reason for one in explanation.pods} == {"SchedulingUndecided"}
 
 
-def test_without_a_solver_nothing_is_claimed() -> None:
-    one = entity(gang("g", 5), [*sized_pods(**NO_WAY), *sized_pods(e=2)])
+def test_decision_is_undecided_without_a_solver() -> None:
+    one = entity(gang("g", 5), [*sized_pods(**INFEASIBLE), *sized_pods(e=2)])
     decision = decide(one, cluster(hosts(9, 9)).snapshot(), DEFAULT_POLICY)
     assert isinstance(decision, Waiting)
     assert decision.undecided == NO_SOLVER_ANSWER.why
 
 
 @pytest.mark.parametrize("values", [(), (9,) * 40, (0,) * 40])
-def test_a_solver_that_talks_nonsense_places_nobody(values: tuple[int, ...]) -> None:
+def test_invalid_solver_values_place_no_member(values: tuple[int, ...]) -> None:
     decision = decide_gang(
-        [*sized_pods(**NO_WAY), *sized_pods(e=2)], hosts(9, 9), ScriptedSolver(Solved(values))
+        [*sized_pods(**INFEASIBLE), *sized_pods(e=2)], hosts(9, 9), ScriptedSolver(Solved(values))
     )
     assert isinstance(decision, Waiting)
     assert (decision.reason, decision.undecided) == (UNDECIDED, NO_VALID_ORDER)
 
 
-def test_members_to_spare_are_placed_too_where_there_is_room() -> None:
+def test_members_beyond_the_quorum_are_placed_where_they_fit() -> None:
     found = decide_gang(sized_pods(a=1, b=1, c=4, d=9), hosts(4, 4), ScriptedSolver(), quorum=3)
     assert sorted(placed_nodes(found)) == ["a", "b", "c"]
     assert isinstance(found, Placed)
@@ -250,7 +250,7 @@ def test_members_to_spare_are_placed_too_where_there_is_room() -> None:
     assert found.leftovers[0].refusal is not None
 
 
-def test_members_that_keep_apart_are_not_many_more_than_domains() -> None:
+def test_more_anti_affine_members_than_domains_need_no_solver() -> None:
     pods = [
         pod(f"p{n}", "g", labels={"app": "x"}, affinity=anti_affinity_to("x")) for n in range(3)
     ]
@@ -259,35 +259,35 @@ def test_members_that_keep_apart_are_not_many_more_than_domains() -> None:
     assert asked.programs == []
 
 
-def test_a_cycle_in_haste_does_not_ask() -> None:
-    one = entity(gang("g", 5), [*sized_pods(**NO_WAY), *sized_pods(e=2)])
-    ground = PlacementContext(cluster(hosts(9, 9)).snapshot(), DEFAULT_POLICY, allows_search=False)
-    steps = search_placement(one.members, ground, 5)
+def test_solver_is_not_asked_if_search_is_not_allowed() -> None:
+    one = entity(gang("g", 5), [*sized_pods(**INFEASIBLE), *sized_pods(e=2)])
+    context = PlacementContext(cluster(hosts(9, 9)).snapshot(), DEFAULT_POLICY, allows_search=False)
+    steps = search_placement(one.members, context, 5)
     assert not any(isinstance(step, SolverRequest) for step in steps)
 
 
-def test_a_filter_that_it_does_not_know_leaves_it_undecided() -> None:
-    odd = FilterPlugin(
-        "Odd", lambda scene: iter(()), lambda *_: "", FilterDependency.LOAD, frozenset()
-    )
-    policy = replace(DEFAULT_POLICY, filters=(*DEFAULT_POLICY.filters, odd))
+def test_unknown_filter_leaves_the_decision_undecided() -> None:
+    odd = Filter(reject=lambda context: iter(()), depends_on=FilterDependency.LOAD)
+    policy = replace(DEFAULT_POLICY, filters={**DEFAULT_POLICY.filters, "Odd": odd})
     one = entity(gang("g", 3), sized_pods(a=1, b=1, c=4))
     outcome = run_search(
         search_placement(one.members, PlacementContext(cluster(hosts(4, 4)).snapshot(), policy), 3)
     )
-    assert outcome == SearchUndecided("an exact search cannot heed filter Odd")
+    assert outcome == SearchUndecided("the exact search does not support filter Odd")
 
 
-def test_what_is_too_large_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_solver_is_not_asked_about_too_large_problems(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("phalanx.scheduler.search.placement_search.MAX_COLUMNS", 1)
-    decision = decide_gang([*sized_pods(**NO_WAY), *sized_pods(e=2)], hosts(9, 9), ScriptedSolver())
+    decision = decide_gang(
+        [*sized_pods(**INFEASIBLE), *sized_pods(e=2)], hosts(9, 9), ScriptedSolver()
+    )
     assert isinstance(decision, Waiting)
     assert decision.undecided == TOO_LARGE
 
 
-def test_the_rack_that_takes_all_is_found_though_no_order_shows_it() -> None:
-    rooms = {"a0": ("a", "9"), "a1": ("a", "10"), "b0": ("b", "10"), "b1": ("b", "10")}
-    nodes = [node(name, {RACK: rack}, cpu=cpu) for name, (rack, cpu) in rooms.items()]
+def test_solver_finds_the_rack_that_holds_all_members() -> None:
+    cpus = {"a0": ("a", "9"), "a1": ("a", "10"), "b0": ("b", "10"), "b1": ("b", "10")}
+    nodes = [node(name, {RACK: rack}, cpu=cpu) for name, (rack, cpu) in cpus.items()]
     one = entity(with_rack_topology(gang("g", len(HARD))), sized_pods(**HARD))
     decision = decide(one, cluster(nodes).snapshot(), DEFAULT_POLICY, SOLVER)
     assert {on[0] for on in placed_nodes(decision).values()} == {"b"}

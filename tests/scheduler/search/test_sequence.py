@@ -1,4 +1,4 @@
-"""Pieces in an order in which each may be put when its turn comes."""
+"""Orders in which every assignment is feasible when its turn comes."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ def app_pods(app: str, count: int, wants: str = "", *, even: bool = False) -> li
 
 
 def find_valid_sequence(
-    one: PlacementProblem, pieces: list[KindAssignment], limit: int = 100
+    one: PlacementProblem, assignments: list[KindAssignment], limit: int = 100
 ) -> list[KindAssignment] | SequenceFailure:
-    found = find_sequence(one, Counter(pieces), len(pieces), limit)
+    found = find_sequence(one, Counter(assignments), len(assignments), limit)
     if not isinstance(found, SequenceFailure):
-        board = PartialPlacement(one)
-        for piece in found:
-            assert board.allows(piece)
-            board.assign(piece)
-        assert sorted(found) == sorted(pieces)
+        placement = PartialPlacement(one)
+        for assignment in found:
+            assert placement.allows(assignment)
+            placement.assign(assignment)
+        assert sorted(found) == sorted(assignments)
     return found
 
 
-def test_who_must_be_near_others_comes_after_them() -> None:
+def test_member_with_affinity_comes_after_its_target() -> None:
     one = problem([*app_pods("worker", 2, "leader"), *app_pods("leader", 1)])
     leader = KindAssignment(1, 0)
     found = find_valid_sequence(one, [KindAssignment(0, 0), KindAssignment(0, 0), leader])
@@ -61,7 +61,7 @@ def test_who_must_be_near_others_comes_after_them() -> None:
     assert found[0] == leader
 
 
-def test_nobody_is_far_from_those_that_he_must_be_near() -> None:
+def test_member_with_affinity_needs_its_target_in_the_domain() -> None:
     one = problem([*app_pods("worker", 1, "leader"), *app_pods("leader", 1)])
     assert (
         find_valid_sequence(one, [KindAssignment(0, 0), KindAssignment(1, 1)])
@@ -69,7 +69,7 @@ def test_nobody_is_far_from_those_that_he_must_be_near() -> None:
     )
 
 
-def test_who_needs_each_other_can_neither_be_first() -> None:
+def test_mutual_affinity_has_no_valid_sequence() -> None:
     one = problem([*app_pods("a", 1, "b"), *app_pods("b", 1, "a")])
     assert (
         find_valid_sequence(one, [KindAssignment(0, 0), KindAssignment(1, 0)])
@@ -77,7 +77,7 @@ def test_who_needs_each_other_can_neither_be_first() -> None:
     )
 
 
-def test_the_first_of_a_crowd_needs_nobody_if_nobody_came_before() -> None:
+def test_first_member_with_affinity_to_itself_needs_no_other_pod() -> None:
     one = problem([*app_pods("x", 2, "x"), *app_pods("y", 1)])
     assert isinstance(
         find_valid_sequence(
@@ -91,7 +91,7 @@ def test_the_first_of_a_crowd_needs_nobody_if_nobody_came_before() -> None:
     )
 
 
-def test_no_domain_gets_ahead_on_the_way() -> None:
+def test_spread_holds_after_every_assignment() -> None:
     one = problem(app_pods("x", 6, "x", even=True))
     assert isinstance(
         find_valid_sequence(one, [KindAssignment(0, n) for n in (0, 0, 1, 1, 2, 2)]), list
@@ -102,20 +102,20 @@ def test_no_domain_gets_ahead_on_the_way() -> None:
     )
 
 
-def test_who_is_counted_but_does_not_count_may_come_last() -> None:
+def test_matching_members_without_spread_constraint_may_come_last() -> None:
     loose = [pod(name, "g", labels={"app": "x"}) for name in "yz"]
     one = problem([*app_pods("x", 3, "x", even=True), *loose])
-    pieces = [
+    assignments = [
         KindAssignment(0, 0),
         KindAssignment(0, 1),
         KindAssignment(0, 2),
         KindAssignment(1, 0),
         KindAssignment(1, 0),
     ]
-    assert isinstance(find_valid_sequence(one, pieces), list)
+    assert isinstance(find_valid_sequence(one, assignments), list)
 
 
-def test_it_gives_up_after_so_many_steps() -> None:
+def test_sequence_search_stops_at_its_step_limit() -> None:
     one = problem(app_pods("x", 6, "x", even=True))
     assert (
         find_valid_sequence(one, [KindAssignment(0, n) for n in (0, 0, 1, 1, 2, 2)], limit=3)

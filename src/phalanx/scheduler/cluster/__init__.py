@@ -1,1 +1,15 @@
-"""The cluster as it is seen here: nodes and what is on them, groups, and what pods ask for."""
+"""The cluster as the scheduler knows it: observed objects in, snapshots out. No decisions here.
+
+A cycle reads one snapshot from start to end; only the cache writes to it, between cycles.
+Modules, each importing only those below it (`node_constraints` names `Snapshot` as a type):
+
+    cache.py               SchedulerCache: observed objects and assumed bindings, makes snapshots
+    hypothetical.py        snapshots without some pods, or with some more
+    snapshot.py            Snapshot: nodes as arrays, one row each
+    pod_index.py           PodIndex: which pods run where, counted by selector
+    node_class.py          NodeClass: resources and ports of equal nodes as plain integers
+    group_tree.py          GroupTrees: PodGroups below CompositePodGroups
+    pod_shape.py           PodShape: all that filters and scores read of a pod
+    node_constraints.py    what a pod requires or prefers of nodes
+    peer_constraints.py    what a pod requires or prefers of other pods
+"""

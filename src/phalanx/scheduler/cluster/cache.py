@@ -1,14 +1,15 @@
-"""Cache: events and assumptions in, snapshots out.
+"""SchedulerCache: observed objects and assumed bindings in, snapshots out.
 
-The shell tells it everything that it sees of nodes, pods and groups, and what it assumes between a
-decision and the event that confirms it. A pod takes room from the moment it is assumed:
+The event handlers pass in every change of nodes, pods and groups. The scheduler passes in what it
+assumes between a decision and the event that confirms it. A pod uses the resources of its node from
+the moment it is assumed:
 
-    pending --assume--> assumed --its bound version arrives--> bound --ends or goes--> gone
+    pending --assume--> assumed --bound version observed--> bound --ended or deleted--> gone
        ^------forget------'
 
-Changes are gathered on the side and reach the snapshot only when the next one is asked for, so that
-a cycle can be suspended; then only changed rows are rewritten, unless nodes came or went. Does not
-read the API and decides nothing.
+Changes are collected and reach the snapshot only when the next one is requested, so that a cycle
+can be suspended while events arrive. Then only changed rows are rewritten, unless nodes were added
+or removed. The cache never calls the API and decides nothing.
 """
 
 from __future__ import annotations
@@ -19,25 +20,18 @@ from typing import TypeVar
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace as but
+from msgspec.structs import replace
 
 from phalanx.api.core import Node, Pod
-from phalanx.api.meta import Key
+from phalanx.api.meta import Key, Ref
 from phalanx.api.policy import PodDisruptionBudget
 from phalanx.api.resources import node_allocatable
-from phalanx.scheduler.cluster.group_tree import Group, GroupRef
+from phalanx.scheduler.cluster.group_tree import Group
 from phalanx.scheduler.cluster.node_class import clamp_row
 from phalanx.scheduler.cluster.peer_constraints import Labels
 from phalanx.scheduler.cluster.pod_index import AssignedPod, PodIndex
-from phalanx.scheduler.cluster.pod_shape import PodShape, shape_of
-from phalanx.scheduler.cluster.snapshot import (
-    CPU,
-    FIRST_COLUMNS,
-    MEMORY,
-    UNSATISFIABLE_AMOUNT,
-    HostPorts,
-    Snapshot,
-)
+from phalanx.scheduler.cluster.pod_shape import UNSATISFIABLE_AMOUNT, HostPorts, PodShape, shape_of
+from phalanx.scheduler.cluster.snapshot import CPU, FIRST_COLUMNS, MEMORY, Snapshot
 from phalanx.scheduler.decision import Binding, ClusterEvent
 
 _K = TypeVar("_K")
@@ -46,80 +40,86 @@ _V = TypeVar("_V")
 
 @dataclass(slots=True)
 class _NodeInfo:
-    """What is known of a node by name; without a node, pods that were bound to it wait for it."""
+    """A node and its pods. `node` is None while only pods that are bound to the name are known."""
 
     node: Node | None
     allocatable: list[int]
     requested: list[int]
     nonzero_requested: list[int]
     pods: dict[Key, PodShape] = field(default_factory=dict)
-    #: The ports that some of them take.
+    #: The host ports of the pods that use any.
     ports_by_pod: dict[Key, HostPorts] = field(default_factory=dict)
 
     @property
     def used_ports(self) -> HostPorts:
-        """All ports that are taken."""
+        """The host ports in use."""
         return tuple(port for ports in self.ports_by_pod.values() for port in ports)
 
 
 class _PodState(Struct, frozen=True):
-    """A pod that has not ended: where it is ("": nowhere yet) and whether that is only assumed."""
+    """A pod that has not ended. `node` is "" while the pod is pending."""
 
     key: Key
     uid: str
     node: str
     shape: PodShape
     labels: Labels
-    #: The group that it names.
+    #: The PodGroup that the pod names.
     group: Key | None
     priority: int
     start_time: str
     terminating: bool
     assumed: bool = False
-    #: The node that it was promised once others have left, and whether the API does not say so yet.
+    #: The nominated node, and whether the API does not show the nomination yet.
     nominated_node: str = ""
     is_nomination_unreported: bool = False
-    #: Whether it is to be evicted, and the API does not say so yet.
+    #: Whether the pod is a victim whose eviction the API does not show yet.
     evicting: bool = False
 
     @property
     def live_group(self) -> Key | None:
-        """The group that it is a live member of."""
+        """The PodGroup that counts the pod as a live member."""
         return None if self.terminating or self.evicting else self.group
 
     def with_node(self, node: str) -> _PodState:
-        """The same pod, assumed to be on a node, or on none any more."""
-        return but(self, node=node, assumed=bool(node))
+        """Assume the pod on a node, or ("") make it pending again."""
+        return replace(self, node=node, assumed=bool(node))
 
     @property
     def nomination(self) -> AssignedPod | None:
-        """The pod as if it were where it was promised to be, if it was and has no node yet."""
-        return (
-            self.as_assigned(self.nominated_node) if self.nominated_node and not self.node else None
-        )
+        """The pod as if it ran on its nominated node; None if it has a node or no nomination."""
+        is_nominated = bool(self.nominated_node) and not self.node
+        return self.as_assigned(self.nominated_node) if is_nominated else None
 
     def as_assigned(self, node: str) -> AssignedPod:
-        """The pod as others see it that is on a node."""
+        """Describe the pod as one that runs on a node."""
         return AssignedPod(
-            self.key, self.uid, node, self.labels, self.shape, self.terminating or self.evicting,
-            self.group, self.priority, self.start_time,
-        )  # fmt: skip
+            self.key,
+            self.uid,
+            node,
+            labels=self.labels,
+            shape=self.shape,
+            terminating=self.terminating or self.evicting,
+            group=self.group,
+            priority=self.priority,
+            start_time=self.start_time,
+        )
 
 
 class SchedulerCache:
-    """The cluster as the scheduler believes it to be."""
+    """The cluster as the scheduler knows it: observed objects and assumed bindings."""
 
     def __init__(self) -> None:
         self._columns = {name: i for i, name in enumerate(FIRST_COLUMNS)}
         self._nodes: dict[str, _NodeInfo] = {}
         self._pod_states: dict[Key, _PodState] = {}
-        self._groups: dict[GroupRef, Group] = {}
+        self._groups: dict[Ref, Group] = {}
         self._member_counts: dict[Key, int] = {}
         self._services: dict[Key, Labels] = {}
         self._pod_index = PodIndex()
         self._snapshot = Snapshot((), self._columns)
         self._needs_rebuild = False
-        #: What the snapshot has not seen yet of pods,
+        #: Changes of pods that are not in the snapshot yet,
         self._changed_loads: dict[str, None] = {}
         self._changed_members: dict[Key, None] = {}
         self._changed_pods: dict[Key, AssignedPod | None] = {}
@@ -130,29 +130,32 @@ class SchedulerCache:
             self._changed_pods,
             self._changed_nominations,
         )
-        #: and of all else.
+        #: and changes of everything else.
         self._changed_nodes: dict[str, Node] = {}
-        self._changed_groups: dict[GroupRef, None] = {}
+        self._changed_groups: dict[Ref, None] = {}
         self._changed_budgets: dict[Key, PodDisruptionBudget | None] = {}
         self._changed_namespaces: dict[str, Labels | None] = {}
         self._changed_services: dict[str, None] = {}
         self._rare_changes = (
-            self._changed_nodes, self._changed_groups, self._changed_budgets,
-            self._changed_namespaces, self._changed_services,
-        )  # fmt: skip
+            self._changed_nodes,
+            self._changed_groups,
+            self._changed_budgets,
+            self._changed_namespaces,
+            self._changed_services,
+        )
 
     def update_node(self, name: str, node: Node | None) -> ClusterEvent | None:
-        """A node came, changed or went (None). Says what that may cure."""
-        host = self._nodes.get(name)
-        old = host.node if host else None
+        """Add, replace or (None) remove a node. Returns the event that this causes."""
+        info = self._nodes.get(name)
+        old = info.node if info else None
         if node is None:
-            self._remove_node(name, host)
-            # Whoever minds other pods sees none there any more.
+            self._remove_node(name, info)
+            # Affinity and spread no longer count the pods of the node.
             return ClusterEvent.POD_PLACED if old else None
         if old is not None and _is_equivalent_node(old, node):
             return None
-        host = self._node_info(name)
-        host.node, host.allocatable = node, self._resource_row(node_allocatable(node))
+        info = self._node_info(name)
+        info.node, info.allocatable = node, self._resource_row(node_allocatable(node))
         if old is None:
             self._needs_rebuild = True
             return ClusterEvent.NODE_ADDED
@@ -160,107 +163,112 @@ class SchedulerCache:
         return ClusterEvent.NODE_UPDATED
 
     def update_pod(self, key: Key, pod: Pod | None) -> tuple[ClusterEvent, ...]:
-        """A pod came, changed or went (None). Says what that may cure."""
+        """Add, replace or (None) remove a pod. Returns the events that this causes."""
         old = self._pod_states.get(key)
         new = None if pod is None or pod.is_terminal else _build_pod_state(pod, old)
         return self._replace_pod(key, old, new)
 
     def nominate(self, bindings: Iterable[Binding]) -> tuple[ClusterEvent, ...]:
-        """Keep these nodes ("": none) for these pods, which wait for others to leave."""
+        """Nominate nodes ("": none) for pending pods that wait until victims have terminated."""
         events: tuple[ClusterEvent, ...] = ()
         for key, uid, node in bindings:
-            held = self._pod_states.get(key)
-            if held and held.uid == uid and held.nominated_node != node:
+            state = self._pod_states.get(key)
+            if state and state.uid == uid and state.nominated_node != node:
                 events += self._replace_pod(
-                    key, held, but(held, nominated_node=node, is_nomination_unreported=True)
+                    key, state, replace(state, nominated_node=node, is_nomination_unreported=True)
                 )
         return events
 
     def mark_evicting(self, pods: Iterable[tuple[Key, str]], *, evicting: bool = True) -> None:
-        """Count these pods, by name and uid, as leaving, or (they were spared) not any more.
+        """Count pods, by key and uid, as terminating, or (their eviction failed) not any more.
 
-        What that may cure is said when they are seen to leave: else whoever evicts in vain would
-        wake others who do, and these him.
+        Pending entities wake when the pods are observed to leave, not now: otherwise two failing
+        preemptors would wake each other forever.
         """
         for key, uid in pods:
-            held = self._pod_states.get(key)
-            if held and held.uid == uid:
-                self._replace_pod(key, held, but(held, evicting=evicting))
+            state = self._pod_states.get(key)
+            if state and state.uid == uid:
+                self._replace_pod(key, state, replace(state, evicting=evicting))
 
     def update_namespace(self, name: str, labels: Labels | None) -> ClusterEvent | None:
-        """A namespace came, changed or went (None). Says what that may cure."""
+        """Set or (None) remove the labels of a namespace. Returns the event that this causes."""
         self._changed_namespaces[name] = labels
         return ClusterEvent.POD_PLACED
 
     def update_service(self, key: Key, selector: Labels | None) -> None:
-        """A Service came, changed or went (None): its pods are spread if they ask nothing else."""
+        """Set or (None) remove the selector of a Service, by which default spreads select pods."""
         _set_or_remove(self._services, key, selector)
         self._changed_services[key.namespace] = None
 
-    def update_group(self, name: GroupRef, group: Group | None) -> None:
-        """A group, of pods or of groups, came, changed or went (None)."""
-        _set_or_remove(self._groups, name, group)
-        self._changed_groups[name] = None
+    def update_group(self, ref: Ref, group: Group | None) -> None:
+        """Add, replace or (None) remove a PodGroup or CompositePodGroup."""
+        _set_or_remove(self._groups, ref, group)
+        self._changed_groups[ref] = None
 
     def update_budget(self, key: Key, budget: PodDisruptionBudget | None) -> None:
-        """A disruption budget came, changed or went (None)."""
+        """Add, replace or (None) remove a PodDisruptionBudget."""
         self._changed_budgets[key] = budget
 
     def assume(self, bindings: Iterable[Binding]) -> tuple[ClusterEvent, ...]:
-        """Count these pods on these nodes from now on, but none that is gone or has a node."""
+        """Count pods on nodes before the API shows their bindings.
+
+        Pods that are gone or have a node already are skipped.
+        """
         events: tuple[ClusterEvent, ...] = ()
         for key, uid, node in bindings:
-            held = self._pod_states.get(key)
-            if held and held.uid == uid and not held.node:
-                events = _merge_events(events, self._replace_pod(key, held, held.with_node(node)))
+            state = self._pod_states.get(key)
+            if state and state.uid == uid and not state.node:
+                events = _merge_events(events, self._replace_pod(key, state, state.with_node(node)))
         return events
 
     def forget(self, bindings: Iterable[Binding]) -> tuple[ClusterEvent, ...]:
-        """Take assumptions back that did not come true. Says what that may cure."""
+        """Take back assumed bindings that failed. Returns the events that this causes."""
         events: tuple[ClusterEvent, ...] = ()
         for key, uid, node in bindings:
-            held = self._pod_states.get(key)
-            if held and held.assumed and (held.uid, held.node) == (uid, node):
-                events = _merge_events(events, self._replace_pod(key, held, held.with_node("")))
+            state = self._pod_states.get(key)
+            if state and state.assumed and (state.uid, state.node) == (uid, node):
+                events = _merge_events(events, self._replace_pod(key, state, state.with_node("")))
         return events
 
     def count_placed_members(self, group: Key) -> int:
-        """How many live members of a group have a node, bound or assumed."""
+        """Count the live members of a PodGroup that have a node, bound or assumed."""
         return self._member_counts.get(group, 0)
 
     def assumed_pods(self) -> list[Key]:
-        """The pods whose binding was not seen yet: none at quiet."""
+        """Return the pods whose bindings are assumed and not observed yet, sorted."""
         return [binding.pod for binding in self.assumed_bindings()]
 
     def assumed_bindings(self) -> list[Binding]:
-        """The same pods, each with the node that it is counted on."""
+        """Return the assumed bindings, sorted."""
         found = [
-            Binding(k, held.uid, held.node) for k, held in self._pod_states.items() if held.assumed
+            Binding(k, state.uid, state.node)
+            for k, state in self._pod_states.items()
+            if state.assumed
         ]
         return sorted(found)
 
     def evicting_pods(self) -> list[tuple[Key, str]]:
-        """The pods, by name and uid, that are to be evicted and are not seen leaving yet."""
-        return sorted((key, held.uid) for key, held in self._pod_states.items() if held.evicting)
+        """Return the victims, by key and uid, that are not observed to terminate yet."""
+        return sorted((key, state.uid) for key, state in self._pod_states.items() if state.evicting)
 
     def unreported_nominations(self) -> list[Binding]:
-        """What pods were promised ("": nothing any more) that the API does not say yet."""
+        """Return the nominations ("": none any more) that the API does not show yet."""
         pods = self._pod_states.items()
         return sorted(
-            Binding(k, held.uid, held.nominated_node)
-            for k, held in pods
-            if held.is_nomination_unreported
+            Binding(k, state.uid, state.nominated_node)
+            for k, state in pods
+            if state.is_nomination_unreported
         )
 
     def object_counts(self) -> dict[str, int]:
-        """How many nodes there are, pods on nodes, and pods that are only assumed to be there."""
-        pods = sum(bool(held.node) for held in self._pod_states.values())
-        assumed = sum(held.assumed for held in self._pod_states.values())
-        nodes = sum(host.node is not None for host in self._nodes.values())
+        """Count nodes, pods on nodes, and pods whose binding is only assumed."""
+        pods = sum(bool(state.node) for state in self._pod_states.values())
+        assumed = sum(state.assumed for state in self._pod_states.values())
+        nodes = sum(info.node is not None for info in self._nodes.values())
         return {"nodes": nodes, "pods": pods, "assumed_pods": assumed}
 
     def snapshot(self) -> Snapshot:
-        """The cluster now. There is one at a time: the last one is brought up to date."""
+        """Return the current snapshot. There is only one: each call brings it up to date."""
         if self._needs_rebuild:
             self._rebuild()
         if any(self._rare_changes):
@@ -270,9 +278,9 @@ class SchedulerCache:
         return self._snapshot
 
     def check(self) -> list[str]:
-        """Sentences about every invariant that does not hold; none in a healthy cache.
+        """Return a message for every invariant that does not hold.
 
-        Looks at the snapshot too and so brings it up to date: not to be called during a cycle.
+        Brings the snapshot up to date, so it must not be called during a cycle.
         """
         return [*self._check_nodes(), *self._check_pods(), *self._check_snapshot()]
 
@@ -286,7 +294,7 @@ class SchedulerCache:
     def _replace_pod(
         self, key: Key, old: _PodState | None, new: _PodState | None
     ) -> tuple[ClusterEvent, ...]:
-        """One version of a pod takes the place of another, wherever each is."""
+        """Replace one version of a pod with another and return the events that this causes."""
         moved = not (old and new and old.node == new.node and old.shape == new.shape)
         before = old.as_assigned(old.node) if old and old.node else None
         after = new.as_assigned(new.node) if new and new.node else None
@@ -299,33 +307,34 @@ class SchedulerCache:
             if moved:
                 self._add_to_node(key, new)
         _set_or_remove(self._pod_states, key, new)
-        claimed, claims = old.nomination if old else None, new.nomination if new else None
-        is_news = before != after
-        if is_news:
+        old_nomination = old.nomination if old else None
+        new_nomination = new.nomination if new else None
+        is_changed = before != after
+        if is_changed:
             self._changed_pods[key] = after
-        if claimed != claims:
-            self._changed_nominations[key] = claims
-        home = after or claims
-        released = claimed and (home is None or home.node != claimed.node)
-        gone = (ClusterEvent.POD_GONE,) if (moved and before) or released else ()
-        is_news = is_news or bool(old and new and old.terminating != new.terminating)
-        return (*gone, ClusterEvent.POD_PLACED) if after and is_news else gone
+        if old_nomination != new_nomination:
+            self._changed_nominations[key] = new_nomination
+        now_on = after or new_nomination
+        is_released = old_nomination and (now_on is None or now_on.node != old_nomination.node)
+        gone = (ClusterEvent.POD_GONE,) if (moved and before) or is_released else ()
+        is_changed = is_changed or bool(old and new and old.terminating != new.terminating)
+        return (*gone, ClusterEvent.POD_PLACED) if after and is_changed else gone
 
     def _add_to_node(self, key: Key, state: _PodState) -> None:
-        host = self._node_info(state.node)
-        host.pods[key] = state.shape
+        info = self._node_info(state.node)
+        info.pods[key] = state.shape
         if state.shape.ports:
-            host.ports_by_pod[key] = state.shape.ports
-        self._add_requests(host, state.shape, +1)
+            info.ports_by_pod[key] = state.shape.ports
+        self._add_requests(info, state.shape, +1)
         self._changed_loads[state.node] = None
 
     def _remove_from_node(self, key: Key, state: _PodState) -> None:
-        host = self._nodes[state.node]
-        del host.pods[key]
-        host.ports_by_pod.pop(key, None)
-        self._add_requests(host, state.shape, -1)
+        info = self._nodes[state.node]
+        del info.pods[key]
+        info.ports_by_pod.pop(key, None)
+        self._add_requests(info, state.shape, -1)
         self._changed_loads[state.node] = None
-        self._drop_if_empty(state.node, host)
+        self._drop_if_empty(state.node, info)
 
     def _add_requests(self, node: _NodeInfo, shape: PodShape, sign: int) -> None:
         used, columns = node.requested, self._columns
@@ -343,11 +352,13 @@ class SchedulerCache:
             self._changed_members[group] = None
 
     def _node_info(self, name: str) -> _NodeInfo:
-        host = self._nodes.get(name)
-        if host is None:
+        info = self._nodes.get(name)
+        if info is None:
             width = len(self._columns)
-            host = self._nodes[name] = _NodeInfo(None, [0] * width, [0] * width, [0, 0])
-        return host
+            info = self._nodes[name] = _NodeInfo(
+                None, [0] * width, [0] * width, nonzero_requested=[0, 0]
+            )
+        return info
 
     def _drop_if_empty(self, name: str, node: _NodeInfo) -> None:
         if not node.node and not node.pods:
@@ -363,22 +374,22 @@ class SchedulerCache:
     def _add_column(self, name: str) -> None:
         self._columns[name] = len(self._columns)
         self._needs_rebuild = True
-        for host in self._nodes.values():
-            host.allocatable.append(0)
-            host.requested.append(0)
+        for info in self._nodes.values():
+            info.allocatable.append(0)
+            info.requested.append(0)
 
     def _rebuild(self) -> None:
         old = self._snapshot
         nodes, loads = [], []
-        for _, host in sorted(self._nodes.items(), key=lambda item: item[0]):
-            if host.node:
-                nodes.append(host.node)
+        for _, info in sorted(self._nodes.items(), key=lambda item: item[0]):
+            if info.node:
+                nodes.append(info.node)
                 loads.append(
                     (
-                        host.allocatable,
-                        host.requested,
-                        host.nonzero_requested,
-                        host.used_ports if host.ports_by_pod else (),
+                        info.allocatable,
+                        info.requested,
+                        info.nonzero_requested,
+                        info.used_ports if info.ports_by_pod else (),
                     )
                 )
         self._snapshot = new = Snapshot(nodes, self._columns, loads)
@@ -394,8 +405,8 @@ class SchedulerCache:
         self._changed_loads.clear()
 
     def _apply_rare_changes(self) -> None:
-        """Have the snapshot see what changes seldom."""
-        snapshot, census = self._snapshot, self._pod_index
+        """Apply changes of nodes, groups, budgets, namespaces and Services to the snapshot."""
+        snapshot, pod_index = self._snapshot, self._pod_index
         for name, node in self._changed_nodes.items():
             snapshot.update_node(snapshot.index[name], node, self._nodes[name].allocatable)
         for group in self._changed_groups:
@@ -403,106 +414,108 @@ class SchedulerCache:
         for key, budget in self._changed_budgets.items():
             _set_or_remove(snapshot.budgets, key, budget)
         for name, labels in self._changed_namespaces.items():
-            census.update_namespace(name, labels)
-        for space in self._changed_services:
-            mine = [labels for key, labels in self._services.items() if key.namespace == space]
-            _set_or_remove(census.services, space, tuple(mine))
+            pod_index.update_namespace(name, labels)
+        for namespace in self._changed_services:
+            selectors = [one for key, one in self._services.items() if key.namespace == namespace]
+            _set_or_remove(pod_index.services, namespace, tuple(selectors))
         for changed in self._rare_changes:
             changed.clear()
 
     def _apply_pod_changes(self) -> None:
-        """Have the snapshot see which pods are where: after every decision."""
-        snapshot, hosts, put_resident = self._snapshot, self._nodes, self._pod_index.update
+        """Apply changes of pods to the snapshot; there are some after every decision."""
+        snapshot, nodes, update_pod = self._snapshot, self._nodes, self._pod_index.update
         index = snapshot.index
         for name in self._changed_loads:
             if name in index:
-                host = hosts[name]
-                ports = host.used_ports if host.ports_by_pod else ()
-                snapshot.update_load(index[name], host.requested, host.nonzero_requested, ports)
+                info = nodes[name]
+                ports = info.used_ports if info.ports_by_pod else ()
+                snapshot.update_load(
+                    index[name], info.requested, info.nonzero_requested, ports=ports
+                )
         for group in self._changed_members:
             _set_or_remove(snapshot.member_counts, group, self._member_counts.get(group))
-        for key, resident in self._changed_pods.items():
-            put_resident(key, resident)
-        for key, claim in self._changed_nominations.items():
-            _set_or_remove(snapshot.nominations, key, claim)
+        for key, pod in self._changed_pods.items():
+            update_pod(key, pod)
+        for key, nomination in self._changed_nominations.items():
+            _set_or_remove(snapshot.nominations, key, nomination)
         for changed in self._pod_changes:
             changed.clear()
 
     def _check_nodes(self) -> Iterator[str]:
-        for name, host in self._nodes.items():
-            fresh = _NodeInfo(None, [], [0] * len(self._columns), [0, 0])
-            for shape in host.pods.values():
+        for name, info in self._nodes.items():
+            fresh = _NodeInfo(None, [], [0] * len(self._columns), nonzero_requested=[0, 0])
+            for shape in info.pods.values():
                 self._add_requests(fresh, shape, +1)
             if (fresh.requested, fresh.nonzero_requested) != (
-                host.requested,
-                host.nonzero_requested,
+                info.requested,
+                info.nonzero_requested,
             ):
-                yield f"node {name} counts {host.requested}, its pods add up to {fresh.requested}"
-            if min(*host.requested, *host.nonzero_requested) < 0:
-                yield f"node {name} counts less than nothing: {host.requested}"
+                yield f"node {name} counts {info.requested}, its pods add up to {fresh.requested}"
+            if min(*info.requested, *info.nonzero_requested) < 0:
+                yield f"node {name} counts a negative amount: {info.requested}"
 
     def _check_pods(self) -> Iterator[str]:
         members: dict[Key, int] = {}
-        for key, held in self._pod_states.items():
-            host = self._nodes.get(held.node)
-            if held.node and (host is None or key not in host.pods):
-                yield f"pod {key} is not counted on its node {held.node}"
-            if held.assumed and not held.node:
-                yield f"pod {key} is assumed to be nowhere"
-            if held.node and (group := held.live_group):
+        for key, state in self._pod_states.items():
+            info = self._nodes.get(state.node)
+            if state.node and (info is None or key not in info.pods):
+                yield f"pod {key} is not counted on its node {state.node}"
+            if state.assumed and not state.node:
+                yield f"pod {key} is assumed without a node"
+            if state.node and (group := state.live_group):
                 members[group] = members.get(group, 0) + 1
         if members != self._member_counts:
             yield f"groups count {self._member_counts}, their members add up to {members}"
-        for name, host in self._nodes.items():
-            for key in host.pods:
+        for name, info in self._nodes.items():
+            for key in info.pods:
                 if key not in self._pod_states or self._pod_states[key].node != name:
                     yield f"node {name} counts pod {key}, which is not there"
 
     def _check_snapshot(self) -> Iterator[str]:
         snapshot = self.snapshot()
         for name, i in snapshot.index.items():
-            host, spot = self._nodes[name], snapshot.node_class(i)
-            tables = np.concatenate(
+            info, row = self._nodes[name], snapshot.node_class(i)
+            arrays = np.concatenate(
                 (snapshot.allocatable[i], snapshot.requested[i], snapshot.nonzero_requested[i])
             )
-            cells = [*spot.allocatable, *spot.requested, *spot.nonzero_requested]
-            known = [*clamp_row((*host.allocatable, *host.requested, *host.nonzero_requested))]
-            if not known == cells == tables.tolist():
+            cells = [*row.allocatable, *row.requested, *row.nonzero_requested]
+            known = [*clamp_row((*info.allocatable, *info.requested, *info.nonzero_requested))]
+            if not known == cells == arrays.tolist():
                 yield f"the snapshot of node {name} differs from the cache"
-            if spot.used_ports != host.used_ports:
-                yield f"the snapshot of node {name} has other ports taken than the cache"
+            if row.used_ports != info.used_ports:
+                yield f"the snapshot of node {name} has other host ports than the cache"
         if snapshot.member_counts != self._member_counts:
             yield "the snapshot counts other members than the cache"
         yield from snapshot.pod_index.check()
 
 
 def _build_pod_state(pod: Pod, old: _PodState | None) -> _PodState:
-    """How a live pod is held: as the API says it is, but for what it does not say yet."""
-    meta, promised = pod.metadata, pod.status.nominated_node_name
-    held = _PodState(
+    """Combine the observed version of a live pod with what the API does not show yet."""
+    meta, nominated_node = pod.metadata, pod.status.nominated_node_name
+    state = _PodState(
         meta.key,
         meta.uid,
         pod.occupied_node,
-        shape_of(pod),
-        meta.labels,
-        pod.group,
-        pod.spec.priority,
-        pod.status.start_time or "",
-        bool(meta.deletion_timestamp),
-        nominated_node=promised,
+        shape=shape_of(pod),
+        labels=meta.labels,
+        group=pod.group,
+        priority=pod.spec.priority,
+        start_time=pod.status.start_time or "",
+        terminating=bool(meta.deletion_timestamp),
+        nominated_node=nominated_node,
     )
-    if old is None or old.uid != held.uid:
-        return held
-    if old.is_nomination_unreported and old.nominated_node != promised:
-        held = but(held, nominated_node=old.nominated_node, is_nomination_unreported=True)
-    doomed = old.evicting and not held.terminating
-    if not held.node and old.assumed:
-        return but(held, node=old.node, assumed=True, evicting=doomed)
-    return but(held, evicting=doomed) if doomed else held
+    if old is None or old.uid != state.uid:
+        return state
+    if old.is_nomination_unreported and old.nominated_node != nominated_node:
+        state = replace(state, nominated_node=old.nominated_node, is_nomination_unreported=True)
+    evicting = old.evicting and not state.terminating
+    if not state.node and old.assumed:
+        return replace(state, node=old.node, assumed=True, evicting=evicting)
+    return replace(state, evicting=evicting) if evicting else state
 
 
 def _is_equivalent_node(one: Node, other: Node) -> bool:
-    """Whether nothing changed that a filter or score reads: heartbeats change nothing."""
+    """Whether two versions are equal in all that filters and scores read, as after a heartbeat."""
     return (
         one.spec == other.spec
         and one.metadata.labels == other.metadata.labels
@@ -514,13 +527,13 @@ def _is_equivalent_node(one: Node, other: Node) -> bool:
 def _merge_events(
     events: tuple[ClusterEvent, ...], more: tuple[ClusterEvent, ...]
 ) -> tuple[ClusterEvent, ...]:
-    """Events of several pods, each once; what happens to a gang mostly is the same for all."""
+    """Merge the events of several pods; mostly those of all members of a gang are the same."""
     return events if events == more else tuple(dict.fromkeys(events + more))
 
 
-def _set_or_remove(where: dict[_K, _V], key: _K, value: _V | None) -> None:
-    """Set, or remove what has become nothing."""
+def _set_or_remove(values: dict[_K, _V], key: _K, value: _V | None) -> None:
+    """Set a value; remove the key if the value is falsy."""
     if value:
-        where[key] = value
+        values[key] = value
     else:
-        where.pop(key, None)
+        values.pop(key, None)

@@ -1,8 +1,16 @@
-"""Forest: how groups hang together. PodGroups are leaves, CompositePodGroups what they hang from.
+"""GroupTrees: the trees that PodGroups (leaves) and CompositePodGroups (inner nodes) form.
 
-A group names its parent; the one that names none is the root, and the whole tree below it is placed
-and, where its mode says so, evicted as one. Trees are walked with a bound: what names itself as its
-own ancestor, or is too deep, is as bad as a parent that is not there.
+A group names its parent; a group without a parent is a root. The whole tree below a root is placed
+as one entity and, where its disruption mode says so, evicted as one:
+
+    CompositePodGroup train               the root: one entity of the queue
+    ├── PodGroup driver                   parent: train
+    └── CompositePodGroup workers         parent: train
+        ├── PodGroup worker-0             parent: workers
+        └── PodGroup worker-1             parent: workers
+
+Every walk is bounded by MAX_DEPTH: a tree that is too deep or contains itself is a problem just as
+a missing parent is.
 """
 
 from __future__ import annotations
@@ -10,136 +18,132 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from phalanx.api.meta import Key
+from phalanx.api.meta import (
+    COMPOSITE_POD_GROUP_KIND,
+    Key,
+    Ref,
+    composite_pod_group_ref,
+    pod_group_ref,
+)
 from phalanx.api.scheduling import CompositePodGroup, PodGroup
 
 Group = PodGroup | CompositePodGroup
 
-#: Levels that a tree has at most, the groups of pods included.
+#: The maximum number of levels of a tree, PodGroups included.
 MAX_DEPTH = 4
 
 
-class GroupRef(NamedTuple):
-    """A group by name: the two kinds may share one."""
-
-    is_composite: bool
-    key: Key
-
-
 class GroupTreeProblem(NamedTuple):
-    """What is wrong with where a group hangs: it cannot be placed before that is mended."""
+    """Why a group cannot be placed: its parent is missing, or its tree is invalid."""
 
-    group: GroupRef
-    #: The name of the parent that is missing; "" if the tree itself is wrong.
+    group: Ref
+    #: The name of the missing group; "" if the tree itself is invalid.
     missing_group: str
     message: str
 
 
 class GroupTrees:
-    """All groups, by name and by parent."""
+    """All groups by reference and by parent."""
 
     def __init__(self) -> None:
-        self._groups: dict[GroupRef, Group] = {}
-        self._children: dict[GroupRef, dict[GroupRef, None]] = {}
+        self._groups: dict[Ref, Group] = {}
+        self._children: dict[Ref, dict[Ref, None]] = {}
 
-    def update(self, name: GroupRef, group: Group | None) -> None:
-        """A group came, changed or went (None)."""
-        old = self._groups.pop(name, None)
+    def update(self, ref: Ref, group: Group | None) -> None:
+        """Add, replace or (None) remove a group."""
+        old = self._groups.pop(ref, None)
         if old is not None and (parent := parent_ref(old)):
-            self._children[parent].pop(name)
+            self._children[parent].pop(ref)
             if not self._children[parent]:
                 del self._children[parent]
         if group is not None:
-            self._groups[name] = group
+            self._groups[ref] = group
             if parent := parent_ref(group):
-                self._children.setdefault(parent, {})[name] = None
+                self._children.setdefault(parent, {})[ref] = None
 
     @property
-    def groups(self) -> Mapping[GroupRef, Group]:
-        """All groups that are there."""
+    def groups(self) -> Mapping[Ref, Group]:
+        """All groups."""
         return self._groups
 
-    def get(self, name: GroupRef) -> Group | None:
-        """A group, if it is there."""
-        return self._groups.get(name)
+    def get(self, ref: Ref) -> Group | None:
+        """Return a group; None if there is no such group."""
+        return self._groups.get(ref)
 
     def pod_group(self, key: Key) -> PodGroup | None:
-        """A PodGroup, if it is there."""
-        found = self._groups.get(GroupRef(False, key))
+        """Return a PodGroup; None if there is no such group."""
+        found = self._groups.get(pod_group_ref(key))
         return found if isinstance(found, PodGroup) else None
 
-    def children(self, name: GroupRef) -> list[GroupRef]:
-        """The groups that hang from one, the oldest first."""
-        return sorted(self._children.get(name, ()), key=self._age_key)
+    def children(self, ref: Ref) -> list[Ref]:
+        """Return the groups that name this one as their parent, the oldest first."""
+        return sorted(self._children.get(ref, ()), key=self._age_key)
 
-    def ancestry(self, name: GroupRef) -> list[Group]:
-        """A group and what it hangs from, up to the root or to what is missing."""
+    def ancestry(self, ref: Ref) -> list[Group]:
+        """Return a group and its ancestors, up to the root or to a missing parent."""
         found: list[Group] = []
-        group = self._groups.get(name)
+        group = self._groups.get(ref)
         while group is not None and len(found) <= MAX_DEPTH:
             found.append(group)
             parent = parent_ref(group)
             group = self._groups.get(parent) if parent else None
         return found
 
-    def root(self, name: GroupRef) -> GroupRef | GroupTreeProblem:
-        """The root of the tree that a group is in, or what is wrong with that tree."""
-        line = self.ancestry(name)
+    def root(self, ref: Ref) -> Ref | GroupTreeProblem:
+        """Return the root of the tree of a group, or what is wrong with that tree."""
+        line = self.ancestry(ref)
         if not line:
-            return GroupTreeProblem(
-                name, name.key.name, f'waiting for PodGroup "{name.key.name}" to appear'
-            )
+            return GroupTreeProblem(ref, ref.name, f'waiting for PodGroup "{ref.name}" to appear')
         if len(line) > MAX_DEPTH:
             return GroupTreeProblem(
-                name, "", f"its tree has more than {MAX_DEPTH} levels, or runs in a circle"
+                ref, "", f"the tree has more than {MAX_DEPTH} levels or contains a cycle"
             )
         top = line[-1]
         if parent := parent_ref(top):
-            missing = parent.key.name
             return GroupTreeProblem(
-                name, missing, f'waiting for CompositePodGroup "{missing}" to appear'
+                ref, parent.name, f'waiting for CompositePodGroup "{parent.name}" to appear'
             )
-        return _check_single_workload(name, line) or group_ref(top)
+        workloads = {one.spec.workload_ref.workload_name for one in line if one.spec.workload_ref}
+        if len(workloads) > 1:
+            names = ", ".join(sorted(workloads))
+            return GroupTreeProblem(
+                ref, "", f"the groups of the tree belong to different Workloads: {names}"
+            )
+        return group_ref(top)
 
-    def subtree(self, name: GroupRef) -> Iterator[GroupRef]:
-        """A group and everything that hangs from it, parents before children."""
-        yield from self._subtree([name], MAX_DEPTH)
+    def subtree(self, ref: Ref) -> Iterator[Ref]:
+        """Iterate over a group and all groups below it, parents before children."""
+        yield from self._subtree([ref], MAX_DEPTH)
 
-    def valid_children(self, name: GroupRef) -> list[GroupRef]:
-        """The groups that hang from one and belong there: a stranger waits by itself."""
-        return [one for one in self.children(name) if isinstance(self.root(one), GroupRef)]
+    def valid_children(self, ref: Ref) -> list[Ref]:
+        """Return the children that are placed with a group.
 
-    def valid_subtree(self, name: GroupRef) -> Iterator[GroupRef]:
-        """A group and everything that is placed with it, parents before children."""
-        return (one for one in self.subtree(name) if isinstance(self.root(one), GroupRef))
+        A child whose path to the root is invalid, for instance of another Workload, waits alone.
+        """
+        return [one for one in self.children(ref) if isinstance(self.root(one), Ref)]
 
-    def _subtree(self, names: Iterable[GroupRef], levels: int) -> Iterator[GroupRef]:
-        for name in names:
-            yield name
+    def valid_subtree(self, ref: Ref) -> Iterator[Ref]:
+        """Iterate over a group and all groups that are placed with it, parents before children."""
+        return (one for one in self.subtree(ref) if isinstance(self.root(one), Ref))
+
+    def _subtree(self, refs: Iterable[Ref], levels: int) -> Iterator[Ref]:
+        for ref in refs:
+            yield ref
             if levels > 1:
-                yield from self._subtree(self.children(name), levels - 1)
+                yield from self._subtree(self.children(ref), levels - 1)
 
-    def _age_key(self, name: GroupRef) -> tuple[str, str, bool]:
-        meta = self._groups[name].metadata
-        return meta.creation_timestamp or "", meta.name, name.is_composite
-
-
-def group_ref(group: Group) -> GroupRef:
-    """The name of a group."""
-    return GroupRef(isinstance(group, CompositePodGroup), group.metadata.key)
+    def _age_key(self, ref: Ref) -> tuple[str, str, bool]:
+        meta = self._groups[ref].metadata
+        return meta.creation_timestamp or "", meta.name, ref.kind == COMPOSITE_POD_GROUP_KIND
 
 
-def parent_ref(group: Group) -> GroupRef | None:
-    """The name of what a group hangs from."""
+def group_ref(group: Group) -> Ref:
+    """Refer to a group."""
+    is_composite = isinstance(group, CompositePodGroup)
+    return (composite_pod_group_ref if is_composite else pod_group_ref)(group.metadata.key)
+
+
+def parent_ref(group: Group) -> Ref | None:
+    """Refer to the parent of a group; None for a root."""
     parent = group.spec.parent_composite_pod_group_name
-    return GroupRef(True, Key(group.metadata.namespace, parent)) if parent else None
-
-
-def _check_single_workload(name: GroupRef, points: list[Group]) -> GroupTreeProblem | None:
-    """A tree is of one Workload."""
-    workloads = {one.spec.workload_ref.workload_name for one in points if one.spec.workload_ref}
-    if len(workloads) < 2:
-        return None
-    return GroupTreeProblem(
-        name, "", f"its tree is of different Workloads: {', '.join(sorted(workloads))}"
-    )
+    return composite_pod_group_ref(Key(group.metadata.namespace, parent)) if parent else None

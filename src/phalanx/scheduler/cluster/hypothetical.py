@@ -1,11 +1,14 @@
-"""Variation: the cluster as it would be without some pods, or with some more. For one cycle only.
+"""Hypothetical snapshots: the cluster without some pods, or with some more, within one cycle.
 
-What preemption asks ("and if these were gone?"), what is promised to others, and what a sibling in
-a tree of groups has just taken are one thing: a snapshot with other loads. Nothing here decides;
-the snapshot that it is made from stays as it was.
+Preemption asks what would fit without the victims. Nominated pods count on their nodes before they
+are bound. The groups of a tree see what their siblings have just been assigned. All three are forks
+of a snapshot with other loads. The origin of a fork stays unchanged, and nothing here decides.
 
-Those who were only promised a place take up room, but nobody can rely on their company yet: the
-census says who is there with them, and `bare` who is there without.
+Nominated pods use resources, but affinity and spread must hold without them too: the pod index of
+the fork counts them, and its `without_nominated` does not.
+
+    with_changes(snapshot, removed=[victim])                    as if the victim had terminated
+    with_changes(snapshot, added=nominated, nominated=True)     as if nominated pods were bound
 """
 
 from __future__ import annotations
@@ -24,113 +27,119 @@ from phalanx.scheduler.cluster.pod_index import (
     PodSelection,
     existing_pod_terms,
 )
-from phalanx.scheduler.cluster.pod_shape import PodShape
-from phalanx.scheduler.cluster.snapshot import CPU, MEMORY, HostPorts, IntArray, Snapshot
+from phalanx.scheduler.cluster.pod_shape import HostPorts, PodShape
+from phalanx.scheduler.cluster.snapshot import CPU, MEMORY, IntArray, Snapshot
 
 _NODE, _SHAPE = attrgetter("node"), attrgetter("shape")
-#: So few pods are put somewhere faster one by one.
+#: Up to this many pods are applied one by one, which is faster.
 BULK_THRESHOLD = 16
 
 
 def with_changes(
-    snapshot: Snapshot, removed: Sequence[AssignedPod] = (), added: Sequence[AssignedPod] = (),
-    *, nominated: bool = False,
-) -> Snapshot:  # fmt: skip
-    """The snapshot without some pods and with others; pods on nodes that are not there are not.
+    snapshot: Snapshot,
+    removed: Sequence[AssignedPod] = (),
+    added: Sequence[AssignedPod] = (),
+    *,
+    nominated: bool = False,
+) -> Snapshot:
+    """Return the snapshot without the removed pods and with the added pods.
 
-    `promised`: who comes was promised a place and is not there yet.
+    Pods on nodes that are not in the snapshot are ignored. `nominated`: the added pods are only
+    nominated, not bound.
     """
     if not removed and not added:
         return snapshot
-    twin = snapshot.fork()
+    forked = snapshot.fork()
     for pods, sign in ((removed, -1), (added, +1)):
-        _apply_pods(twin, pods, sign)
-    twin.pod_index = HypotheticalPodIndex(
-        snapshot.pod_index, snapshot.index, removed, added, nominated=nominated
+        _apply_pods(forked, pods, sign)
+    forked.pod_index = HypotheticalPodIndex(
+        snapshot.pod_index, snapshot.index, removed=removed, added=added, nominated=nominated
     )
-    return twin
+    return forked
 
 
 def _apply_pods(snapshot: Snapshot, pods: Sequence[AssignedPod], sign: int) -> None:
-    """Put pods on their nodes, or take them off."""
     if len(pods) > BULK_THRESHOLD:
         _apply_pods_in_bulk(snapshot, pods, sign)
     else:
         for pod in pods:
             if (i := snapshot.index.get(pod.node)) is not None:
-                _apply_pod(snapshot, i, pod.shape, sign)
+                _apply_pod(snapshot, i, pod.shape, sign=sign)
 
 
-def _apply_pod(snapshot: Snapshot, i: int, shape: PodShape, sign: int) -> None:
-    ask, used, scored = (
-        shape.request_vector(snapshot.columns),
-        snapshot.requested,
-        snapshot.nonzero_requested,
-    )
+def _apply_pod(snapshot: Snapshot, i: int, shape: PodShape, *, sign: int) -> None:
+    request, requested = shape.request_vector(snapshot.columns), snapshot.requested
+    nonzero_requested = snapshot.nonzero_requested
     if shape.ports:
-        _apply_ports(snapshot, i, shape.ports, sign)
-    for column, amount in ask.amounts:
-        used[i, column] += sign * amount
-    scored[i, CPU] += sign * ask.nonzero_cpu
-    scored[i, MEMORY] += sign * ask.nonzero_memory
+        _apply_ports(snapshot, i, shape.ports, sign=sign)
+    for column, amount in request.amounts:
+        requested[i, column] += sign * amount
+    nonzero_requested[i, CPU] += sign * request.nonzero_cpu
+    nonzero_requested[i, MEMORY] += sign * request.nonzero_memory
 
 
 def _apply_pods_in_bulk(snapshot: Snapshot, pods: Sequence[AssignedPod], sign: int) -> None:
-    """The same shape by shape."""
     index, size = snapshot.index, len(pods)
-    # By identity: pods of one sort mostly share their shape, and hashing it takes longer.
-    shapes = {id(shape): shape for shape in map(_SHAPE, pods)}
-    sorts = np.fromiter(map(id, map(_SHAPE, pods)), np.int64, size)
+    # By identity: equal pods mostly share one shape object, and hashing shapes takes longer.
+    shapes: dict[int, PodShape] = {id(shape): shape for shape in map(_SHAPE, pods)}
+    shape_ids = np.fromiter(map(id, map(_SHAPE, pods)), np.int64, size)
     nodes = np.fromiter(map(index.get, map(_NODE, pods), repeat(-1)), np.int64, size)
-    for sort, shape in shapes.items():
-        found = nodes[(sorts == sort) & (nodes >= 0)]
-        ask, times = shape.request_vector(snapshot.columns), np.bincount(found, minlength=len(snapshot))
+    for shape_id, shape in shapes.items():
+        found = nodes[(shape_ids == shape_id) & (nodes >= 0)]
+        request = shape.request_vector(snapshot.columns)
+        counts = np.bincount(found, minlength=len(snapshot))
         for i in found.tolist() if shape.ports else ():
-            _apply_ports(snapshot, i, shape.ports, sign)
-        for column, amount in ask.amounts:
-            snapshot.requested[:, column] += sign * amount * times
-        for column, amount in ((CPU, ask.nonzero_cpu), (MEMORY, ask.nonzero_memory)):
-            snapshot.nonzero_requested[:, column] += sign * amount * times
+            _apply_ports(snapshot, i, shape.ports, sign=sign)
+        for column, amount in request.amounts:
+            snapshot.requested[:, column] += sign * amount * counts
+        for column, amount in ((CPU, request.nonzero_cpu), (MEMORY, request.nonzero_memory)):
+            snapshot.nonzero_requested[:, column] += sign * amount * counts
 
 
-def _apply_ports(snapshot: Snapshot, i: int, ports: HostPorts, sign: int) -> None:
-    taken = list(snapshot.used_ports.get(i, ()))
+def _apply_ports(snapshot: Snapshot, i: int, ports: HostPorts, *, sign: int) -> None:
+    used = list(snapshot.used_ports.get(i, ()))
     for port in ports:
         if sign > 0:
-            taken.append(port)
-        elif port in taken:
-            taken.remove(port)
-    snapshot.update_ports(i, tuple(taken))
+            used.append(port)
+        elif port in used:
+            used.remove(port)
+    snapshot.update_ports(i, tuple(used))
 
 
 class HypotheticalPodIndex(PodIndex):
-    """A census of which some pods are gone, and to which others have come. Only to be read."""
+    """A read-only pod index without some pods of its base and with others added."""
 
     def __init__(
-        self, base: PodIndex, index: Mapping[str, int], removed: Sequence[AssignedPod],
-        added: Sequence[AssignedPod], *, nominated: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        base: PodIndex,
+        index: Mapping[str, int],
+        *,
+        removed: Sequence[AssignedPod],
+        added: Sequence[AssignedPod],
+        nominated: bool = False,
+    ) -> None:
         super().__init__()
         self._base, self._index, self._nominated = base, index, nominated
         self.namespaces, self.services = base.namespaces, base.services
         self._removed, self._added = removed, added
-        self.existing_terms = {one: dict(nodes) for one, nodes in base.existing_terms.items()}
+        self.existing_terms = {term: dict(nodes) for term, nodes in base.existing_terms.items()}
         for pods, change in ((removed if base.existing_terms else (), -1), (added, +1)):
             for pod in pods:
-                for carried in (
-                    existing_pod_terms(pod.peer_constraints) if pod.peer_constraints else ()
-                ):
-                    self._add_existing_term(carried, pod.node, change)
+                if pod.peer_constraints:
+                    for term in existing_pod_terms(pod.peer_constraints):
+                        self._add_existing_term(term, pod.node, change)
 
     @cached_property
     def without_nominated(self) -> PodIndex:
-        """The same without those who were only promised a place."""
+        """The index without nominated pods; itself if it has none."""
         base = self._base.without_nominated
         if base is self._base and not self._nominated:
             return self
-        gone = [pod for pod in self._removed if base.node_of(pod.key)]
-        come = () if self._nominated else self._added
-        return HypotheticalPodIndex(base, self._index, gone, come) if gone or come else base
+        removed = [pod for pod in self._removed if base.node_of(pod.key)]
+        added = () if self._nominated else self._added
+        if not removed and not added:
+            return base
+        return HypotheticalPodIndex(base, self._index, removed=removed, added=added)
 
     @cached_property
     def _added_by_key(self) -> dict[Key, AssignedPod]:
@@ -141,18 +150,18 @@ class HypotheticalPodIndex(PodIndex):
         return {pod.key for pod in self._removed}
 
     def assigned_pods(self) -> Iterable[AssignedPod]:
-        """All pods on nodes, those who have come last."""
-        stayed = (pod for pod in self._base.assigned_pods() if pod.key not in self._removed_keys)
-        return (*stayed, *self._added_by_key.values())
+        """Return all pods on nodes, the added ones last."""
+        kept = (pod for pod in self._base.assigned_pods() if pod.key not in self._removed_keys)
+        return (*kept, *self._added_by_key.values())
 
     def node_of(self, key: Key) -> str:
-        """The node that a pod is on; "" for none."""
+        """Return the node of a pod; "" for none."""
         if key in self._added_by_key:
             return self._added_by_key[key].node
         return "" if key in self._removed_keys else self._base.node_of(key)
 
     def count_per_node(self, selection: PodSelection) -> IntArray:
-        """How many of a crowd there are on each node."""
+        """Count the pods of a selection on each node."""
         counts = self._pod_counts.get(selection)
         if counts is None:
             counts = self._pod_counts[selection] = self._base.count_per_node(selection).copy()

@@ -1,50 +1,49 @@
-"""Spot: one node as plain integers, what it has and what is on it. A value, for the inner loop.
+"""NodeClass: the resources and host ports of one node as plain integers, for the inner loop.
 
-Nodes that are equal and equally full share one spot, as pods that ask for the same share one shape:
-what has been found out about a spot is true of all of them. Rows are many nodes at once.
+Nodes with equal allocatable amounts and equal load share one NodeClass, as pods with equal requests
+share one PodShape: what a filter or score computes for a class holds for all of its nodes.
+`NodeTable` is the same information about many nodes as arrays.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from phalanx.scheduler.cluster.pod_shape import RequestVector
-    from phalanx.scheduler.cluster.snapshot import HostPorts
+from phalanx.scheduler.cluster.pod_shape import HostPorts, RequestVector
 
 _LIMIT = 65_536
-#: No row counts more than this of anything, whoever was put on a node by hand: arrays hold it.
+#: The largest amount in a row. Manually bound pods may request more in sum than an array
+#: can hold.
 _MAX_AMOUNT = 1 << 61
 
 
 class NodeClass:
-    """Room and load in the columns of a snapshot, and taken ports. Never changed.
+    """Allocatable and requested amounts in the columns of a snapshot, and host ports in use.
 
-    There is one for each value, so it is compared and hashed by identity.
+    Immutable. There is one object for each value, so it is compared and hashed by identity.
     """
 
     __slots__ = ("allocatable", "nonzero_requested", "requested", "used_ports")
 
     def __init__(
         self,
-        room: tuple[int, ...],
-        used: tuple[int, ...],
-        scored: tuple[int, ...],
-        ports: HostPorts,
+        allocatable: tuple[int, ...],
+        requested: tuple[int, ...],
+        nonzero_requested: tuple[int, ...],
+        used_ports: HostPorts,
     ) -> None:
-        self.allocatable, self.requested, self.nonzero_requested, self.used_ports = (
-            room,
-            used,
-            scored,
-            ports,
-        )
+        self.allocatable, self.requested = allocatable, requested
+        self.nonzero_requested, self.used_ports = nonzero_requested, used_ports
 
 
 class NodeClassPool:
-    """The spots of one snapshot, each made once; or again, after too many were made."""
+    """The node classes of one snapshot, one object for each value.
+
+    When the pool is full it is cleared, and later classes are new objects.
+    """
 
     __slots__ = ("_known",)
 
@@ -52,32 +51,34 @@ class NodeClassPool:
         self._known: dict[tuple[object, ...], NodeClass] = {}
 
     def intern(self, cells: tuple[int, ...], width: int, ports: HostPorts) -> NodeClass:
-        """The spot of a row: the room, what is used of it, and what scores count as used."""
+        """Return the class of a row.
+
+        `cells` holds `width` allocatable amounts, `width` requested amounts, then the nonzero
+        requested CPU and memory.
+        """
         key = cells + ports
-        spot = self._known.get(key)
-        if spot is None:
+        node_class = self._known.get(key)
+        if node_class is None:
             if len(self._known) >= _LIMIT:
                 self._known.clear()
             row = clamp_row(cells)
-            spot = NodeClass(row[:width], row[width:-2], row[-2:], ports)
-            self._known[key] = spot
-        return spot
+            node_class = NodeClass(row[:width], row[width:-2], row[-2:], used_ports=ports)
+            self._known[key] = node_class
+        return node_class
 
     def after_adding(self, node_class: NodeClass, request: RequestVector) -> NodeClass:
-        """What becomes of a spot when a pod is put there."""
-        room, used, (cpu, memory) = (
-            node_class.allocatable,
-            list(node_class.requested),
-            node_class.nonzero_requested,
-        )
+        """Return the class of a node of this class after one more pod is placed on it."""
+        allocatable, requested = node_class.allocatable, list(node_class.requested)
+        cpu, memory = node_class.nonzero_requested
         for column, amount in request.amounts:
-            used[column] += amount
-        cells = (*room, *used, cpu + request.nonzero_cpu, memory + request.nonzero_memory)
-        return self.intern(cells, len(room), node_class.used_ports + request.ports)
+            requested[column] += amount
+        cpu, memory = cpu + request.nonzero_cpu, memory + request.nonzero_memory
+        cells = (*allocatable, *requested, cpu, memory)
+        return self.intern(cells, len(allocatable), node_class.used_ports + request.ports)
 
 
 def clamp_row(cells: tuple[int, ...]) -> tuple[int, ...]:
-    """A row as an array can hold it."""
+    """Cap the amounts of a row so that an array can hold them."""
     return cells if max(cells) <= _MAX_AMOUNT else tuple([min(n, _MAX_AMOUNT) for n in cells])
 
 
@@ -86,15 +87,15 @@ class NodeTable(Protocol):
 
     @property
     def allocatable(self) -> NDArray[np.int64]:
-        """What they have, a column per resource."""
+        """The allocatable amounts, a column per resource."""
         ...
 
     @property
     def requested(self) -> NDArray[np.int64]:
-        """What is used of it."""
+        """The requested amounts, a column per resource."""
         ...
 
     @property
     def nonzero_requested(self) -> NDArray[np.int64]:
-        """What scores count as used of CPU and memory."""
+        """The CPU and memory that scores count as requested."""
         ...

@@ -1,7 +1,8 @@
-"""Wishes: what a pod asks of nodes for what they are: labels, names, taints, images.
+"""NodeConstraints: what a pod requires or prefers of nodes: labels, names, taints, images.
 
-Part of a pod's shape, with the masks of nodes that each wish allows. What a node is changes seldom,
-so the snapshot remembers the masks. Knows nothing of load or of other pods.
+Part of a pod's shape, with the functions that compute which nodes meet a constraint. These read
+only what nodes *are*, which changes rarely, so the snapshot caches the mask of each requirement.
+Constraints know nothing of load or of other pods.
 """
 
 from __future__ import annotations
@@ -18,35 +19,45 @@ from phalanx.api.selectors import LabelRequirement
 if TYPE_CHECKING:
     from phalanx.scheduler.cluster.snapshot import BoolArray, Snapshot
 
-#: Effects that keep a new pod away; the third one, PreferNoSchedule, is a preference.
+#: Taint effects that reject a new pod; the third one, PreferNoSchedule, is a preference.
 HARD_EFFECTS = ("NoSchedule", "NoExecute")
 SOFT_EFFECT = "PreferNoSchedule"
 
 _OPERATORS = {
-    "In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "absent", "Gt": "gt",
+    "In": "in",
+    "NotIn": "notin",
+    "Exists": "exists",
+    "DoesNotExist": "absent",
+    "Gt": "gt",
     "Lt": "lt",
-}  # fmt: skip
+}
 
 
 class NodeSelectorTerm(NamedTuple):
-    """Conditions on the labels and the name of a node that must all hold; none hold for none."""
+    """Requirements on the labels and the name of a node, all of which must hold.
+
+    A term without requirements matches no node, as in Kubernetes.
+    """
 
     label_requirements: tuple[LabelRequirement, ...]
     name_requirements: tuple[LabelRequirement, ...] = ()
 
 
 class NodeConstraints(NamedTuple):
-    """What a pod insists on (every selector label, one of the places) and what it would rather."""
+    """The constraints of a pod on nodes.
+
+    Required are every label of the node selector and one of the required terms.
+    """
 
     node_selector: tuple[tuple[str, str], ...] = ()
-    #: None: anywhere.
+    #: None: every node.
     required_terms: tuple[NodeSelectorTerm, ...] | None = None
     preferred_terms: tuple[tuple[int, NodeSelectorTerm], ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     images: tuple[str, ...] = ()
 
     def matching_nodes(self, snapshot: Snapshot) -> BoolArray:
-        """The nodes that its selector and node affinity allow."""
+        """Return the nodes that the node selector and the node affinity allow."""
         mask = np.ones(len(snapshot), bool)
         for key, value in self.node_selector:
             mask &= snapshot.nodes_matching(LabelRequirement(key, "in", frozenset({value})))
@@ -55,34 +66,34 @@ class NodeConstraints(NamedTuple):
         return mask
 
     def tolerates(self, taint: Taint) -> bool:
-        """Whether it does not mind a taint."""
+        """Whether some toleration covers a taint."""
         return any(tolerates(one, taint) for one in self.tolerations)
 
     def untolerated_taints(self, taints: tuple[Taint, ...]) -> list[Taint]:
-        """The taints that keep it away."""
+        """Return the taints that reject the pod."""
         return [t for t in taints if t.effect in HARD_EFFECTS and not self.tolerates(t)]
 
     def count_untolerated_soft_taints(self, taints: tuple[Taint, ...]) -> int:
-        """How many taints it would rather not meet, and does not tolerate in so many words."""
-        ours = [t for t in self.tolerations if t.effect in ("", SOFT_EFFECT)]
+        """Count the PreferNoSchedule taints that no toleration covers."""
+        soft = [t for t in self.tolerations if t.effect in ("", SOFT_EFFECT)]
         return sum(
-            taint.effect == SOFT_EFFECT and not any(tolerates(one, taint) for one in ours)
+            taint.effect == SOFT_EFFECT and not any(tolerates(one, taint) for one in soft)
             for taint in taints
         )
 
     def tolerated_nodes(self, snapshot: Snapshot) -> BoolArray:
-        """The nodes whose taints do not keep it away."""
-        minded = np.array(
+        """Return the nodes whose taints do not reject the pod."""
+        rejects = np.array(
             [bool(self.untolerated_taints(taints)) for taints in snapshot.taints], bool
         )
-        return ~minded[snapshot.taint_class] if len(minded) else np.ones(len(snapshot), bool)
+        return ~rejects[snapshot.taint_class] if len(rejects) else np.ones(len(snapshot), bool)
 
 
 NO_NODE_CONSTRAINTS = NodeConstraints()
 
 
 def node_constraints_of(pod: Pod) -> NodeConstraints:
-    """What a pod asks of nodes."""
+    """Read the constraints of a pod on nodes."""
     spec = pod.spec
     affinity = spec.affinity.node_affinity if spec.affinity else None
     return NodeConstraints(
@@ -95,32 +106,31 @@ def node_constraints_of(pod: Pod) -> NodeConstraints:
 
 
 def required_terms_of(affinity: NodeAffinity | None) -> tuple[NodeSelectorTerm, ...] | None:
-    """The places that an affinity insists on; None: anywhere."""
+    """Return the required terms of a node affinity; None: every node."""
     required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
     return tuple(map(_selector_term, required.node_selector_terms)) if required else None
 
 
 def preferred_terms_of(affinity: NodeAffinity | None) -> tuple[tuple[int, NodeSelectorTerm], ...]:
-    """The places that an affinity prefers, with weights."""
+    """Return the preferred terms of a node affinity with their weights."""
     preferred = affinity.preferred_during_scheduling_ignored_during_execution if affinity else ()
     return tuple((one.weight, _selector_term(one.preference)) for one in preferred if one.weight)
 
 
-def nodes_matching_any(snapshot: Snapshot, placements: tuple[NodeSelectorTerm, ...]) -> BoolArray:
-    """The nodes that are in one of some places."""
-    nowhere = np.zeros(len(snapshot), bool)
-    return reduce(
-        np.logical_or, (nodes_matching_term(snapshot, place) for place in placements), nowhere
-    )
+def nodes_matching_any(snapshot: Snapshot, terms: tuple[NodeSelectorTerm, ...]) -> BoolArray:
+    """Return the nodes that match one of some terms."""
+    masks = (nodes_matching_term(snapshot, term) for term in terms)
+    return reduce(np.logical_or, masks, np.zeros(len(snapshot), bool))
 
 
 def nodes_matching_term(snapshot: Snapshot, term: NodeSelectorTerm) -> BoolArray:
-    """The nodes for which all conditions of a place hold."""
+    """Return the nodes that meet all requirements of a term."""
     mask = np.full(len(snapshot), bool(term.label_requirements or term.name_requirements))
-    for need in term.label_requirements:
-        mask &= snapshot.nodes_matching(need)
-    for need in term.name_requirements:
-        mask &= np.array([need.matches({need.key: name}) for name in snapshot.names], bool)
+    for requirement in term.label_requirements:
+        mask &= snapshot.nodes_matching(requirement)
+    for requirement in term.name_requirements:
+        matches = [requirement.matches({requirement.key: name}) for name in snapshot.names]
+        mask &= np.array(matches, bool)
     return mask
 
 
@@ -145,7 +155,7 @@ def _requirement(one: NodeRequirement) -> LabelRequirement:
 
 
 def _image_names(pod: Pod) -> Iterator[str]:
-    """The images of all containers and volumes, each under the name that nodes list it by."""
+    """Iterate over the images of containers and volumes, named as nodes list them."""
     run = [container.image for container in (*pod.spec.init_containers, *pod.spec.containers)]
     mounted = [volume.image.reference for volume in pod.spec.volumes if volume.image]
     for image in run + mounted:

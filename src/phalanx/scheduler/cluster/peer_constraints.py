@@ -1,12 +1,12 @@
-"""Selection: pods by namespace and labels. What affinity terms and spread constraints are about.
+"""PeerConstraints: what a pod requires or prefers of other pods: affinity, anti-affinity, spread.
 
-A value without a cluster: who looks passes in the pod's namespace and labels, and the labels of all
-namespaces. Says nothing about where pods are; `census.py` counts them.
+Part of a pod's shape. All classes are values without a cluster: a selector is evaluated against the
+namespace and labels of a pod and the labels of all namespaces, which the caller passes in.
+`pod_index.py` counts the matching pods, and the plugins filter and score by these counts.
 
-Peers: what a pod asks of other pods. Near whom, apart from whom, spread how evenly.
-
-Part of a pod's shape. The counting is `census.py`'s and `company.py`'s, the judging `filters.py`'s
-and `comparisons.py`'s.
+    affinity:       AffinityTerm(app=cache, topology_key=zone)     share a zone with app=cache
+    anti_affinity:  AffinityTerm(app=web, topology_key=hostname)   share no node with app=web
+    spreads:        TopologySpread(app=web, zone, max_skew=1)      spread app=web over zones
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from phalanx.api.selectors import LabelRequirement, selector_requirements
 
 Labels = Mapping[str, str]
 
-#: A condition that nothing meets: what an absent selector selects.
+#: A requirement that no pod meets: an absent selector selects nothing.
 _MATCHES_NOTHING = (LabelRequirement("", "in"),)
 
 
 @dataclass(frozen=True, slots=True)
 class PodSelector:
-    """Pods that meet all of `needs` in some namespaces; hashable, the hash being computed once."""
+    """Pods in some namespaces that meet all requirements. The hash is computed once."""
 
     requirements: tuple[LabelRequirement, ...]
     namespaces: tuple[str, ...] = ()
-    #: Also those in namespaces whose labels meet these; None: in no other namespace.
+    #: Also pods in namespaces whose labels meet these; None: in no other namespace.
     namespace_requirements: tuple[LabelRequirement, ...] | None = None
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
@@ -44,13 +44,13 @@ class PodSelector:
 
     @property
     def label_keys(self) -> Iterable[str]:
-        """The labels of a pod that decide whether it is selected."""
-        return (need.key for need in self.requirements)
+        """The label keys that the requirements read."""
+        return (one.key for one in self.requirements)
 
     def matches(self, namespace: str, labels: Labels, namespaces: Mapping[str, Labels]) -> bool:
-        """Whether a pod is among them."""
+        """Whether a pod with these labels in this namespace is selected."""
         return self._covers_namespace(namespace, namespaces) and all(
-            need.matches(labels) for need in self.requirements
+            one.matches(labels) for one in self.requirements
         )
 
     def _covers_namespace(self, namespace: str, namespaces: Mapping[str, Labels]) -> bool:
@@ -59,7 +59,7 @@ class PodSelector:
         if self.namespace_requirements is None:
             return False
         labels = namespaces.get(namespace, {})
-        return all(need.matches(labels) for need in self.namespace_requirements)
+        return all(one.matches(labels) for one in self.namespace_requirements)
 
     def __str__(self) -> str:
         return ",".join(map(_format_requirement, self.requirements)) or "anything"
@@ -71,15 +71,16 @@ def pod_label_requirements(
     same: Iterable[str] = (),
     other: Iterable[str] = (),
 ) -> tuple[LabelRequirement, ...]:
-    """What a selector requires, given the labels of the pod that says it.
+    """Combine a label selector with `matchLabelKeys` (`same`) and `mismatchLabelKeys` (`other`).
 
-    `same` names labels whose value must be the pod's own, `other` those whose value must not.
+    `own` are the labels of the pod that has the selector: for each key of `same` the value must be
+    the pod's own, for each key of `other` it must not.
     """
     if selector is None:
         return _MATCHES_NOTHING
-    ours = [LabelRequirement(k, "in", frozenset({own[k]})) for k in same if k in own]
-    theirs = [LabelRequirement(k, "notin", frozenset({own[k]})) for k in other if k in own]
-    return (*selector_requirements(selector), *ours, *theirs)
+    equal = [LabelRequirement(k, "in", frozenset({own[k]})) for k in same if k in own]
+    different = [LabelRequirement(k, "notin", frozenset({own[k]})) for k in other if k in own]
+    return (*selector_requirements(selector), *equal, *different)
 
 
 def _format_requirement(requirement: LabelRequirement) -> str:
@@ -100,21 +101,21 @@ ZONE = "topology.kubernetes.io/zone"
 
 
 class AffinityTerm(NamedTuple):
-    """Some pods, and the label of nodes by which to share a domain with them or not."""
+    """Selected pods and the topology key by which to share a domain with them, or to avoid it."""
 
     selector: PodSelector
     topology_key: str
 
 
 class WeightedAffinityTerm(NamedTuple):
-    """A term that had better hold, or, with a negative weight, had better not."""
+    """A preferred term; a negative weight means that it is preferred not to hold."""
 
     weight: int
     term: AffinityTerm
 
 
 class TopologySpread(NamedTuple):
-    """Pods to be spread evenly over the domains of a key."""
+    """Selected pods that are spread evenly over the domains of a topology key."""
 
     selector: PodSelector
     topology_key: str
@@ -127,7 +128,7 @@ class TopologySpread(NamedTuple):
 
 
 class PeerConstraints(NamedTuple):
-    """All that one pod asks of others. Falsy if it asks nothing."""
+    """All constraints of a pod on other pods. Falsy if there are none."""
 
     affinity: tuple[AffinityTerm, ...] = ()
     anti_affinity: tuple[AffinityTerm, ...] = ()
@@ -139,9 +140,9 @@ class PeerConstraints(NamedTuple):
 
     @property
     def selectors(self) -> Iterator[PodSelector]:
-        """Every crowd that it mentions."""
+        """Every selector of the constraints."""
         yield from (term.selector for term in (*self.affinity, *self.anti_affinity))
-        yield from (like.term.selector for like in self.preferred)
+        yield from (weighted.term.selector for weighted in self.preferred)
         yield from (spread.selector for spread in self.spreads)
 
 
@@ -149,10 +150,10 @@ NO_PEER_CONSTRAINTS = PeerConstraints()
 
 
 class SpreadDefaults(NamedTuple):
-    """How pods of services are spread that do not say how; the selection is that of the services.
+    """How pods of Services are spread that have no spread constraints of their own.
 
-    Without any they are not. If `strict`, nodes without one of the keys count as they do for pods
-    that ask for spreading themselves.
+    The selector is that of the Services. If `strict`, nodes without one of the topology keys count
+    as they do for pods with constraints of their own.
     """
 
     spreads: tuple[TopologySpread, ...] = ()
@@ -169,7 +170,7 @@ SYSTEM_DEFAULTS = SpreadDefaults(
 
 
 def peer_constraints_of(pod: Pod) -> PeerConstraints:
-    """What a pod asks of others."""
+    """Read the constraints of a pod on other pods."""
     affinity, spreads = pod.spec.affinity, pod.spec.topology_spread_constraints
     near = affinity.pod_affinity if affinity else None
     apart = affinity.pod_anti_affinity if affinity else None
@@ -184,15 +185,15 @@ def peer_constraints_of(pod: Pod) -> PeerConstraints:
 
 
 def default_spreads(
-    wanted: Iterable[TopologySpread], namespace: str, labels: Labels, services: Iterable[Labels]
+    defaults: Iterable[TopologySpread], namespace: str, labels: Labels, services: Iterable[Labels]
 ) -> tuple[TopologySpread, ...]:
-    """How a pod that says nothing is spread: with the pods of the services that it belongs to."""
-    chosen = [service for service in services if service and service.items() <= labels.items()]
-    if not chosen:
+    """Return the default spreads of a pod, over the pods of the Services that select it."""
+    selecting = [service for service in services if service and service.items() <= labels.items()]
+    if not selecting:
         return ()
-    together = {key: value for service in chosen for key, value in sorted(service.items())}
-    selection = PodSelector(selector_requirements({"matchLabels": together}), (namespace,))
-    return tuple(one._replace(selector=selection) for one in wanted)
+    merged = {key: value for service in selecting for key, value in sorted(service.items())}
+    selector = PodSelector(selector_requirements({"matchLabels": merged}), (namespace,))
+    return tuple(one._replace(selector=selector) for one in defaults)
 
 
 def _required_terms(pod: Pod, affinity: PodAffinity | None) -> tuple[AffinityTerm, ...]:
@@ -209,32 +210,36 @@ def _preferred_terms(
 
 
 def _affinity_term(pod: Pod, term: PodAffinityTerm) -> AffinityTerm:
-    """Without any namespaces a term is about the pod's own."""
-    meta, spaces = pod.metadata, term.namespace_selector
-    own = () if term.namespaces or spaces is not None else (meta.namespace,)
-    wanted = pod_label_requirements(
-        term.label_selector, meta.labels, term.match_label_keys, term.mismatch_label_keys
+    meta, namespace_selector = pod.metadata, term.namespace_selector
+    requirements = pod_label_requirements(
+        term.label_selector,
+        meta.labels,
+        same=term.match_label_keys,
+        other=term.mismatch_label_keys,
     )
-    elsewhere = None if spaces is None else selector_requirements(spaces)
-    return AffinityTerm(
-        PodSelector(wanted, (*own, *sorted(term.namespaces)), elsewhere), term.topology_key
-    )
+    namespaces = tuple(sorted(term.namespaces))
+    if namespace_selector is None:
+        # A term without namespaces is about the pod's own namespace.
+        selector = PodSelector(requirements, namespaces or (meta.namespace,))
+    else:
+        selector = PodSelector(requirements, namespaces, selector_requirements(namespace_selector))
+    return AffinityTerm(selector, term.topology_key)
 
 
 def _pod_spread(pod: Pod, one: TopologySpreadConstraint) -> TopologySpread:
     meta = pod.metadata
-    wanted = pod_label_requirements(one.label_selector, meta.labels, one.match_label_keys)
-    return topology_spread_of(PodSelector(wanted, (meta.namespace,)), one)
+    requirements = pod_label_requirements(one.label_selector, meta.labels, one.match_label_keys)
+    return topology_spread_of(PodSelector(requirements, (meta.namespace,)), one)
 
 
-def topology_spread_of(selection: PodSelector, one: TopologySpreadConstraint) -> TopologySpread:
-    """A constraint about these pods."""
+def topology_spread_of(selector: PodSelector, one: TopologySpreadConstraint) -> TopologySpread:
+    """Build a spread of the selected pods from a constraint of a pod spec."""
     return TopologySpread(
-        selection,
+        selector,
         one.topology_key,
         one.max_skew,
-        one.when_unsatisfiable == "DoNotSchedule",
-        one.min_domains,
-        one.node_affinity_policy == "Honor",
-        one.node_taints_policy == "Honor",
+        is_hard=one.when_unsatisfiable == "DoNotSchedule",
+        min_domains=one.min_domains,
+        honors_node_affinity=one.node_affinity_policy == "Honor",
+        honors_taints=one.node_taints_policy == "Honor",
     )

@@ -1,17 +1,18 @@
-"""Census: which pods are on which nodes, as far as other pods ask about them.
+"""PodIndex: which pods run on which nodes, counted as other pods' constraints need it.
 
-Part of the snapshot, kept across cycles and moved along with every pod that comes, changes or goes.
-Counts per node of a crowd that somebody once asked for stay up to date; terms that residents carry
-against (or in favour of) newcomers are known from the start. The cache alone writes here.
+Part of the snapshot, kept across cycles and updated with every pod that is added, changed or
+removed. A count per node stays up to date once a cycle has asked for it. The affinity terms that
+running pods hold against (or in favour of) incoming pods are indexed from the start. Only the cache
+writes here.
 
-    crowd(app=web)          [0, 2, 1, 0]       pods that match, per node
-    carried[apart app=web]  {n1: 2}            pods that refuse to share a domain with app=web
+    count_per_node(app=web)                          [0, 2, 1, 0]    pods that match, per node
+    existing_terms[anti-affinity towards app=web]    {n1: 2}         pods that reject app=web
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -25,9 +26,7 @@ from phalanx.scheduler.cluster.peer_constraints import (
     PeerConstraints,
     PodSelector,
 )
-
-if TYPE_CHECKING:
-    from phalanx.scheduler.cluster.pod_shape import PodShape
+from phalanx.scheduler.cluster.pod_shape import PodShape
 
 IntArray = NDArray[np.int64]
 
@@ -35,7 +34,7 @@ _COUNTS_LIMIT = 256
 
 
 class AssignedPod(Struct, frozen=True, order=True):
-    """A pod on a node, as those see it who would be near it or want its room."""
+    """A pod on a node, with what affinity, spread and preemption read of it."""
 
     key: Key
     uid: str
@@ -43,38 +42,42 @@ class AssignedPod(Struct, frozen=True, order=True):
     labels: Labels
     shape: PodShape
     terminating: bool = False
-    #: The group that it belongs to, also while it is leaving.
+    #: The PodGroup of the pod, also while the pod terminates.
     group: Key | None = None
     priority: int = 0
-    #: Since when it runs, as the API says it; "" if it does not yet.
+    #: `status.startTime`; "" if the pod has not started.
     start_time: str = ""
 
     @property
     def namespace(self) -> str:
-        """The namespace that it is in."""
+        """The namespace of the pod."""
         return self.key.namespace
 
     @property
     def peer_constraints(self) -> PeerConstraints:
-        """What it holds towards other pods."""
+        """The constraints of the pod on other pods."""
         return self.shape.peer_constraints
 
 
 class PodSelection(NamedTuple):
-    """Pods that are in all of some selections, those that are leaving included or not."""
+    """The pods that match all of some selectors, with or without terminating pods."""
 
     selectors: tuple[PodSelector, ...]
     excludes_terminating: bool = False
 
     def contains(self, pod: AssignedPod, namespaces: Mapping[str, Labels]) -> bool:
-        """Whether a pod is one of them."""
+        """Whether a pod is in the selection."""
         if self.excludes_terminating and pod.terminating:
             return False
         return all(s.matches(pod.namespace, pod.labels, namespaces) for s in self.selectors)
 
 
 class ExistingPodTerm(NamedTuple):
-    """A term that residents hold towards newcomers: `apart`, `near`, or a weight to score with."""
+    """A term that running pods hold towards incoming pods.
+
+    `kind` is `apart` (required anti-affinity), `near` (required affinity) or `like` (preferred,
+    with a weight).
+    """
 
     kind: str
     weight: int
@@ -82,18 +85,18 @@ class ExistingPodTerm(NamedTuple):
 
 
 def existing_pod_terms(constraints: PeerConstraints) -> Iterator[ExistingPodTerm]:
-    """What a pod with such wishes holds towards those who come after it."""
+    """Iterate over the terms that a pod with these constraints holds towards incoming pods."""
     yield from (ExistingPodTerm("apart", 0, term) for term in constraints.anti_affinity)
     yield from (ExistingPodTerm("near", 0, term) for term in constraints.affinity)
     yield from (ExistingPodTerm("like", weight, term) for weight, term in constraints.preferred)
 
 
 class PodIndex:
-    """All residents, and who counts as what where."""
+    """All pods on nodes, and counts of them per node."""
 
     def __init__(self) -> None:
         self.namespaces: dict[str, Labels] = {}
-        #: The selectors of the services of each namespace.
+        #: The selectors of the Services of each namespace.
         self.services: dict[str, tuple[Labels, ...]] = {}
         self.existing_terms: dict[ExistingPodTerm, dict[str, int]] = {}
         self._assigned_pods: dict[Key, AssignedPod] = {}
@@ -101,12 +104,12 @@ class PodIndex:
         self._index: Mapping[str, int] = {}
 
     def set_node_index(self, index: Mapping[str, int]) -> None:
-        """Nodes came or went: rows have other numbers."""
+        """Set the row of each node, after nodes were added or removed."""
         self._index = index
         self._pod_counts.clear()
 
     def update_namespace(self, name: str, labels: Labels | None) -> None:
-        """A namespace came, changed or went: selections by namespace may mean others now."""
+        """Set or (None) remove the labels of a namespace, which namespace selectors read."""
         if labels is None:
             self.namespaces.pop(name, None)
         else:
@@ -114,7 +117,7 @@ class PodIndex:
         self._pod_counts.clear()
 
     def update(self, key: Key, new: AssignedPod | None) -> None:
-        """A pod is on a node now, or on none any more."""
+        """Set where a pod is: on a node, or (None) on no node any more."""
         old = self._assigned_pods.pop(key, None)
         if new is not None:
             self._assigned_pods[key] = new
@@ -127,20 +130,20 @@ class PodIndex:
 
     @property
     def without_nominated(self) -> PodIndex:
-        """The same without those who were only promised a place."""
+        """The index without nominated pods; itself if it has none."""
         return self
 
     def assigned_pods(self) -> Iterable[AssignedPod]:
-        """All pods on nodes."""
+        """Return all pods on nodes."""
         return self._assigned_pods.values()
 
     def node_of(self, key: Key) -> str:
-        """The node that a pod is on, bound or assumed; "" for none."""
-        resident = self._assigned_pods.get(key)
-        return resident.node if resident else ""
+        """Return the node of a pod, bound or assumed; "" for none."""
+        pod = self._assigned_pods.get(key)
+        return pod.node if pod else ""
 
     def count_per_node(self, selection: PodSelection) -> IntArray:
-        """How many of a crowd there are on each node. Not to be changed."""
+        """Count the pods of a selection on each node. The caller must not change the array."""
         counts = self._pod_counts.pop(selection, None)
         if counts is None:
             counts = self._count_from_scratch(selection)
@@ -150,7 +153,7 @@ class PodIndex:
         return counts
 
     def count_term_holders(self, term: ExistingPodTerm) -> IntArray:
-        """How many residents of each node carry a term."""
+        """Count the pods on each node that hold a term."""
         counts = np.zeros(len(self._index), np.int64)
         for node, count in self.existing_terms.get(term, {}).items():
             if node in self._index:
@@ -159,12 +162,12 @@ class PodIndex:
 
     def _add_to_counts(self, pod: AssignedPod, change: int) -> None:
         if pod.shape.peer_constraints is not NO_PEER_CONSTRAINTS:
-            for carried in existing_pod_terms(pod.peer_constraints):
-                self._add_existing_term(carried, pod.node, change)
+            for term in existing_pod_terms(pod.peer_constraints):
+                self._add_existing_term(term, pod.node, change)
         if self._pod_counts and pod.node in self._index:
             i = self._index[pod.node]
-            for crowd, counts in self._pod_counts.items():
-                if crowd.contains(pod, self.namespaces):
+            for selection, counts in self._pod_counts.items():
+                if selection.contains(pod, self.namespaces):
                     counts[i] += change
 
     def _add_existing_term(self, term: ExistingPodTerm, node: str, change: int) -> None:
@@ -183,14 +186,14 @@ class PodIndex:
         return counts
 
     def check(self) -> Iterator[str]:
-        """Sentences about counts that do not add up; none in a healthy census."""
-        for crowd, counts in self._pod_counts.items():
-            if (self._count_from_scratch(crowd) != counts).any():
-                yield f"the counts of {crowd} differ from its pods"
-        carried: dict[ExistingPodTerm, dict[str, int]] = {}
+        """Iterate over messages about counts that are wrong; none in a consistent index."""
+        for selection, counts in self._pod_counts.items():
+            if (self._count_from_scratch(selection) != counts).any():
+                yield f"the counts of {selection} differ from its pods"
+        terms: dict[ExistingPodTerm, dict[str, int]] = {}
         for pod in self._assigned_pods.values():
             for one in existing_pod_terms(pod.peer_constraints):
-                nodes = carried.setdefault(one, {})
+                nodes = terms.setdefault(one, {})
                 nodes[pod.node] = nodes.get(pod.node, 0) + 1
-        if carried != self.existing_terms:
-            yield "the terms that residents carry differ from what is counted"
+        if terms != self.existing_terms:
+            yield "the terms that pods hold differ from the indexed terms"

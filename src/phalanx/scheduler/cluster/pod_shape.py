@@ -1,12 +1,15 @@
-"""What pods may ask for that this scheduler does not give yet.
+"""PodShape: everything about a pod that filters and scores read.
 
-Such a pod is refused with a reason and never placed as if it had not asked. A row goes when the
-feature comes.
+Pods of equal shape are interchangeable, so the scheduler computes node scores once per shape. A
+shape knows nothing of nodes; `RequestVector` is the same request in the columns of one snapshot:
 
-Shape: everything about a pod that filters and scores read.
+    shape     requests (("cpu", 1000), ("memory", 2**30), ("pods", 1))
+    columns   {"cpu": 0, "memory": 1, "pods": 2}
+    vector    amounts ((0, 1000), (1, 2**30), (2, 1))
 
-Pods of equal shape are interchangeable and are placed as a class: one `View` serves them all.
-A shape knows nothing of nodes; `Ask` is what it asks for in the columns of one snapshot.
+`UNSUPPORTED_FEATURES` lists what pods may ask for and this scheduler does not implement yet. Such a
+pod is rejected with a reason and never placed as if it had not asked. A row is removed when its
+feature is implemented.
 """
 
 from __future__ import annotations
@@ -30,35 +33,10 @@ from phalanx.scheduler.cluster.peer_constraints import (
     PeerConstraints,
     peer_constraints_of,
 )
-from phalanx.scheduler.cluster.snapshot import (
-    ANY_ADDRESS,
-    UNSATISFIABLE_AMOUNT,
-    HostPort,
-    HostPorts,
-)
 
-
-class UnsupportedFeature(NamedTuple):
-    """Whether a pod asks for it, and how it is called."""
-
-    is_used: Callable[[PodSpec], bool]
-    name: str
-
-
-def _uses_volume_claims(spec: PodSpec) -> bool:
-    return any(v.persistent_volume_claim or v.ephemeral for v in spec.volumes)
-
-
-UNSUPPORTED_FEATURES = (
-    UnsupportedFeature(_uses_volume_claims, "volume claims"),
-    UnsupportedFeature(lambda spec: bool(spec.resource_claims), "resource claims"),
-)
-
-
-def find_unsupported_feature(spec: PodSpec) -> str:
-    """The first thing that a pod asks for and does not get, or nothing."""
-    return next((row.name for row in UNSUPPORTED_FEATURES if row.is_used(spec)), "")
-
+#: An amount that no node has: 64Pi of memory. A hundred times as much still fits the arrays, which
+#: scores need.
+UNSATISFIABLE_AMOUNT = 1 << 56
 
 #: Resources that are counted in bytes.
 _BYTES = ("memory", "ephemeral-storage", "hugepages-")
@@ -68,39 +46,79 @@ _memo: dict[bytes, PodShape] = {}
 _encode = msgspec.msgpack.Encoder().encode
 
 
+class UnsupportedFeature(NamedTuple):
+    """A feature of pods that is not implemented: whether a pod uses it, and its name."""
+
+    is_used: Callable[[PodSpec], bool]
+    name: str
+
+
+UNSUPPORTED_FEATURES = (
+    UnsupportedFeature(
+        lambda spec: any(v.persistent_volume_claim or v.ephemeral for v in spec.volumes),
+        "volume claims",
+    ),
+    UnsupportedFeature(lambda spec: bool(spec.resource_claims), "resource claims"),
+)
+
+
+def find_unsupported_feature(spec: PodSpec) -> str:
+    """Return the name of the first unsupported feature that a pod uses; "" for none."""
+    return next((row.name for row in UNSUPPORTED_FEATURES if row.is_used(spec)), "")
+
+
+class HostPort(NamedTuple):
+    """A port of the node that a pod uses."""
+
+    address: str
+    protocol: str
+    number: int
+
+    def conflicts_with(self, other: HostPort) -> bool:
+        """Whether two pods cannot have these ports on one node."""
+        if (self.protocol, self.number) != (other.protocol, other.number):
+            return False
+        return self.address == other.address or ANY_ADDRESS in (self.address, other.address)
+
+
+#: The address that conflicts with every address.
+ANY_ADDRESS = "0.0.0.0"
+HostPorts = tuple[HostPort, ...]
+
+
 class RequestVector(NamedTuple):
-    """A shape in the columns of one snapshot: what the inner loop adds and compares."""
+    """The requests of a shape in the columns of one snapshot, for the inner loop."""
 
     amounts: tuple[tuple[int, int], ...]
     nonzero_cpu: int
     nonzero_memory: int
-    #: Whether it names a resource that no node of the snapshot has.
+    #: Whether the shape requests a resource that no node of the snapshot has.
     has_unknown_resource: bool
     ports: HostPorts
 
 
 class PodShape(msgspec.Struct, frozen=True, cache_hash=True):
-    """What a pod takes, and what it asks of nodes and of other pods."""
+    """The requests of a pod and its constraints on nodes and on other pods."""
 
     requests: tuple[tuple[str, int], ...]
     nonzero_requests: tuple[int, int]
     node_constraints: NodeConstraints = NO_NODE_CONSTRAINTS
     peer_constraints: PeerConstraints = NO_PEER_CONSTRAINTS
     ports: HostPorts = ()
-    #: What it asks for and does not get yet ("" for nothing): such a pod is refused outright.
+    #: The unsupported feature that the pod uses; "" for none.
     unsupported: str = ""
-    #: Whether it asks anything of other pods.
+    #: Whether there are any peer constraints.
     has_peer_constraints: bool = False
 
     def __post_init__(self) -> None:
         force_setattr(self, "has_peer_constraints", bool(self.peer_constraints))
 
     def __str__(self) -> str:
-        stated = [format_amount(name, count) for name, count in self.requests if name != "pods"]
-        return ", ".join(stated) or "one pod"
+        amounts = [format_amount(name, count) for name, count in self.requests if name != "pods"]
+        return ", ".join(amounts) or "one pod"
 
     def request_vector(self, columns: Mapping[str, int]) -> RequestVector:
-        """The same in the columns of a snapshot."""
+        """Translate the requests to the columns of a snapshot."""
         known = tuple((columns[name], n) for name, n in self.requests if name in columns)
         return RequestVector(
             known, *self.nonzero_requests, len(known) < len(self.requests), self.ports
@@ -108,31 +126,13 @@ class PodShape(msgspec.Struct, frozen=True, cache_hash=True):
 
 
 def shape_of(pod: Pod) -> PodShape:
-    """The shape of a pod, remembered by the text of what it is made from.
+    """Return the shape of a pod, memoized by the encoded fields that it is computed from.
 
-    The members of a gang differ in little more than their names, so nearly every call finds the
-    answer of an earlier one; nobody may rely on getting the same object.
+    The members of a gang differ in little more than their names, so nearly every call is a hit.
+    Equal pods do not always get the same object: the memo is cleared when it is full.
     """
-    text = _encode(_spec_key(pod.spec) + _peer_key(pod))
-    shape = _memo.get(text)
-    if shape is None:
-        if len(_memo) >= _MEMO_LIMIT:
-            _memo.clear()
-        shape = _memo[text] = _build_shape(pod)
-    return shape
-
-
-def format_amount(name: str, count: int) -> str:
-    """An amount of a resource as people write it: `cpu 1500m`, `memory 2Gi`."""
-    if name == "cpu":
-        return f"cpu {canonical_quantity(f'{count}m')}"
-    if name.startswith(_BYTES) and count % 1024 == 0:
-        return f"{name} {canonical_quantity(f'{count // 1024}Ki')}"
-    return f"{name} {count}"
-
-
-def _spec_key(spec: PodSpec) -> tuple[object, ...]:
-    return (
+    spec = pod.spec
+    fields: tuple[object, ...] = (
         spec.containers,
         spec.init_containers,
         spec.resources,
@@ -144,18 +144,29 @@ def _spec_key(spec: PodSpec) -> tuple[object, ...]:
         spec.volumes,
         spec.resource_claims,
     )
+    if spec.affinity or spec.topology_spread_constraints:
+        # Selectors of other pods may refer to the namespace and labels of this one.
+        fields += (pod.metadata.namespace, sorted(pod.metadata.labels.items()))
+    text = _encode(fields)
+    shape = _memo.get(text)
+    if shape is None:
+        if len(_memo) >= _MEMO_LIMIT:
+            _memo.clear()
+        shape = _memo[text] = _build_shape(pod)
+    return shape
 
 
-def _peer_key(pod: Pod) -> tuple[object, ...]:
-    """What its wishes about other pods take from the pod itself."""
-    spec = pod.spec
-    if not (spec.affinity or spec.topology_spread_constraints):
-        return ()
-    return pod.metadata.namespace, sorted(pod.metadata.labels.items())
+def format_amount(name: str, count: int) -> str:
+    """Format an amount of a resource as people write it: `cpu 1500m`, `memory 2Gi`."""
+    if name == "cpu":
+        return f"cpu {canonical_quantity(f'{count}m')}"
+    if name.startswith(_BYTES) and count % 1024 == 0:
+        return f"{name} {canonical_quantity(f'{count // 1024}Ki')}"
+    return f"{name} {count}"
 
 
 def _host_ports(pod: Pod) -> HostPorts:
-    """The ports of the node that it takes as long as it runs."""
+    """Return the host ports of all containers that run as long as the pod does."""
     spec = pod.spec
     sidecars = [one for one in spec.init_containers if one.restart_policy == "Always"]
     found = {
@@ -168,17 +179,17 @@ def _host_ports(pod: Pod) -> HostPorts:
 
 
 def _cap_amount(amount: int) -> int:
-    """Of more than any node has, as much as none has: it is refused all the same."""
+    """Cap an amount at one that no node has, so that it fits the arrays and is still rejected."""
     return min(amount, UNSATISFIABLE_AMOUNT)
 
 
 def _build_shape(pod: Pod) -> PodShape:
-    scored = nonzero_requests(pod)
+    nonzero = nonzero_requests(pod)
     return PodShape(
         requests=tuple(
             sorted((name, _cap_amount(count)) for name, count in pod_requests(pod).items())
         ),
-        nonzero_requests=(_cap_amount(scored["cpu"]), _cap_amount(scored["memory"])),
+        nonzero_requests=(_cap_amount(nonzero["cpu"]), _cap_amount(nonzero["memory"])),
         node_constraints=node_constraints_of(pod),
         peer_constraints=peer_constraints_of(pod),
         ports=_host_ports(pod),

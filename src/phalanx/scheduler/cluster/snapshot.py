@@ -1,22 +1,28 @@
-"""Snapshot: the cluster at one moment as a struct of arrays.
+"""Snapshot: the cluster at one moment as arrays, one row per node.
 
-Row i of every array is the node `names[i]`; names are sorted, so that of two equal nodes the lower
-index is the lower name. Columns are resources: cpu, memory and pods first, then whatever nodes and
-pods name. The cache alone writes here, between cycles; a cycle reads, and places on a `Trial`.
+Row i of every array is the node `names[i]`. Names are sorted, so of two equal nodes the lower index
+is the lower name. Columns are resources: cpu, memory and pods first, then every other resource that
+a node or a pod names. The cache alone writes to its snapshot, between cycles. A cycle reads it, and
+places pods on a fork (`hypothetical.py`) or in a simulation (`placement/`).
 
-What a node *is* (room, labels, taints, cordon) changes seldom and starts a new `epoch`. What is
-*on* it changes all the time and is noted in `journal`, from which views are patched:
+What a node *is* (allocatable, labels, taints, cordon) changes rarely and starts a new `epoch`. What
+runs *on* it changes all the time and is appended to `changed_rows`, from which values derived from
+the snapshot are patched instead of rebuilt:
 
-    epoch 3, journal []        a view is built                      seen 0
-    a gang lands on 7 and 9    journal [7, 9]                       the view repeats rows 7 and 9
-    node 9 is cordoned         epoch 4, journal []                  the view is built anew
+    epoch 3, changed_rows []        scores are computed                 position 0
+    a gang lands on rows 7 and 9    changed_rows [7, 9]                 rows 7 and 9 are recomputed
+    node 9 is cordoned              epoch 4, changed_rows []            scores are computed anew
+
+A snapshot does not know what is derived from it: the module that derives values keeps them in a
+`SnapshotCache` of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import pairwise
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +34,7 @@ from phalanx.api.selectors import LabelRequirement
 from phalanx.scheduler.cluster.group_tree import GroupTrees
 from phalanx.scheduler.cluster.node_class import NodeClass, NodeClassPool, clamp_row
 from phalanx.scheduler.cluster.pod_index import AssignedPod, PodIndex
-
-if TYPE_CHECKING:
-    from phalanx.scheduler.cluster.pod_shape import PodShape
-    from phalanx.scheduler.placement.node_scores import NodeScores
-    from phalanx.scheduler.placement.topology_domains import DomainCapacities
-    from phalanx.scheduler.policy import SchedulerPolicy
+from phalanx.scheduler.cluster.pod_shape import HostPorts
 
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
@@ -42,68 +43,70 @@ BoolArray = NDArray[np.bool_]
 CPU, MEMORY, PODS = 0, 1, 2
 FIRST_COLUMNS = ("cpu", "memory", "pods")
 
-#: So much of anything no node counts as having: 64Pi of memory. A hundred times as much is still a
-#: number of the tables, as scores need it.
-UNSATISFIABLE_AMOUNT = 1 << 56
-
-_JOURNAL_LIMIT = 4096
+_CHANGED_ROWS_LIMIT = 4096
 _MASKS_LIMIT = 1024
 
-
-class HostPort(NamedTuple):
-    """A port of the node itself that a pod takes."""
-
-    address: str
-    protocol: str
-    number: int
-
-    def conflicts_with(self, other: HostPort) -> bool:
-        """Whether two pods cannot have both on one node."""
-        if (self.protocol, self.number) != (other.protocol, other.number):
-            return False
-        return self.address == other.address or ANY_ADDRESS in (self.address, other.address)
-
-
-#: The address that stands for all others.
-ANY_ADDRESS = "0.0.0.0"
-HostPorts = tuple[HostPort, ...]
+_T = TypeVar("_T")
 
 
 class Placement(NamedTuple):
-    """Nodes that share a label, by index, lowest first."""
+    """A topology domain: the nodes, by index in ascending order, that share a label value."""
 
     value: str
     nodes: IntArray
 
 
 class TopologyDomains(NamedTuple):
-    """The domains of a key: the number of the one that each node is in, -1 for none."""
+    """All domains of a topology key: `ids` holds the domain number of each node, -1 for none."""
 
     ids: IntArray
-    #: What the label says in each of them.
+    #: The label value of each domain.
     values: tuple[str, ...]
-    #: The nodes in each of them; None where each node is one.
+    #: The nodes of each domain; None where each node is a domain of its own.
     members: tuple[IntArray, ...] | None = None
-    #: The same as placements, by value.
+    #: The domains as placements, sorted by value.
     placements: tuple[Placement, ...] = ()
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """The number of domains."""
         return len(self.values)
 
     def nodes(self, number: int) -> IntArray:
-        """The nodes in one of them."""
+        """Return the nodes of one domain."""
         return np.array([number]) if self.members is None else self.members[number]
 
     @property
     def labelled(self) -> BoolArray:
-        """The nodes that are in one."""
+        """The nodes that are in some domain."""
         return self.ids >= 0
 
 
+class SnapshotCache(Generic[_T]):
+    """A value that one module keeps with every snapshot, for as long as the snapshot lives.
+
+    The module that derives the value owns the cache, as a constant; the snapshot only carries it.
+    A fork starts without the values of its origin.
+
+        NODE_SCORES: SnapshotCache[dict[PodShape, NodeScores]] = SnapshotCache(dict)
+        NODE_SCORES.of(snapshot)[shape] = scores
+    """
+
+    __slots__ = ("_create",)
+
+    def __init__(self, create: Callable[[], _T]) -> None:
+        self._create = create
+
+    def of(self, snapshot: Snapshot) -> _T:
+        """Return the value that is kept with a snapshot; create it on the first call."""
+        found: _T | None = snapshot.derived.get(self)
+        if found is None:
+            found = snapshot.derived[self] = self._create()
+        return found
+
+
 class NodeClassByRow(dict[int, NodeClass]):
-    """The rows of a snapshot as they are now; what is missing is read when it is asked for."""
+    """The node class of every row, read from the arrays on first use."""
 
     __slots__ = ("_snapshot",)
 
@@ -112,12 +115,16 @@ class NodeClassByRow(dict[int, NodeClass]):
         self._snapshot = snapshot
 
     def __missing__(self, i: int) -> NodeClass:
-        spot = self[i] = self._snapshot.read_row(i)
-        return spot
+        node_class = self[i] = self._snapshot.read_row(i)
+        return node_class
 
 
 class Snapshot:
-    """The cluster at one moment. `used` is exact; `scored` counts silent pods as small ones."""
+    """The cluster at one moment.
+
+    `requested` is exact. `nonzero_requested`, which scores read, counts a small default amount for
+    pods that request no CPU or memory.
+    """
 
     def __init__(
         self,
@@ -125,14 +132,20 @@ class Snapshot:
         columns: Mapping[str, int],
         loads: Sequence[tuple[list[int], list[int], list[int], HostPorts]] = (),
     ) -> None:
-        """Of nodes sorted by name, and of each its room, what is used, what scores count, ports."""
+        """Build rows from nodes sorted by name.
+
+        `loads` has for each node: allocatable, requested, nonzero requested, host ports in use.
+        """
         self.names = [node.metadata.name for node in nodes]
         self.index = {name: i for i, name in enumerate(self.names)}
         self.columns = dict(columns)
         width = self._width = len(columns)
-        rows = [clamp_row((*room, *used, *scored)) for room, used, scored, _ in loads]
+        rows = [
+            clamp_row((*allocatable, *requested, *nonzero))
+            for allocatable, requested, nonzero, _ in loads
+        ]
         self._set_cells(np.array(rows, np.int64).reshape(len(nodes), 2 * width + 2))
-        #: The node ports that are taken, of the nodes where any is.
+        #: The host ports in use, of the nodes that have any.
         self.used_ports: dict[int, HostPorts] = {
             i: load[3] for i, load in enumerate(loads) if load[3]
         }
@@ -143,7 +156,7 @@ class Snapshot:
             )
         self.labels: list[Mapping[str, str]] = [node.metadata.labels for node in nodes]
         self.cordoned: BoolArray = np.array([node.spec.unschedulable for node in nodes], bool)
-        #: The different sets of taints, numbered; nodes have few different ones.
+        #: The distinct sets of taints, numbered: a cluster has few of them.
         self.taints: dict[tuple[Taint, ...], int] = {}
         self.taint_class: IntArray = np.array(
             [self._taint_class_of(n.spec.taints) for n in nodes], np.int64
@@ -153,20 +166,18 @@ class Snapshot:
         self.group_trees = GroupTrees()
         self.budgets: dict[Key, PodDisruptionBudget] = {}
         self.pod_index = PodIndex()
-        #: Pods without a node, as if they were where they are promised to be once others have left.
+        #: Pending pods as if they ran on their nominated nodes.
         self.nominations: dict[Key, AssignedPod] = {}
-        #: The images that are on any node: of each on which, and how many bytes of it.
+        #: Image name -> node index -> bytes of the image on that node.
         self._images: dict[str, dict[int, int]] = {}
         for i, node in enumerate(nodes):
             self._record_images(i, node)
-        #: The cluster whose twin this is, if it is one: their nodes are the same.
+        #: The snapshot that this one is a fork of; both have the same nodes.
         self.origin: Snapshot | None = None
         self.epoch = 0
         self.changed_rows: list[int] = []
-        #: What `view.py` derived from this snapshot, the least recently used first.
-        self.node_scores: dict[tuple[SchedulerPolicy, PodShape], NodeScores] = {}
-        #: What `sites.py` derived from it, likewise.
-        self.domain_capacities: dict[tuple[SchedulerPolicy, PodShape, str], DomainCapacities] = {}
+        #: The values of each `SnapshotCache`.
+        self.derived: dict[SnapshotCache[Any], Any] = {}
         self._masks: dict[LabelRequirement, BoolArray] = {}
         self._domains: dict[str, TopologyDomains] = {}
         self._image_sizes: dict[str, IntArray] = {}
@@ -175,7 +186,7 @@ class Snapshot:
         return len(self.names)
 
     def nodes_matching(self, requirement: LabelRequirement) -> BoolArray:
-        """Which nodes' labels meet a requirement; remembered until a node changes."""
+        """Return which nodes' labels meet a requirement; cached until a node changes."""
         mask = self._masks.get(requirement)
         if mask is None:
             if len(self._masks) >= _MASKS_LIMIT:
@@ -185,8 +196,9 @@ class Snapshot:
         return mask
 
     def domains(self, key: str) -> TopologyDomains:
-        """The domains that a label, or several joined by `+`, divides the nodes into; remembered
-        until a node changes.
+        """Return the domains of a topology key; cached until a node changes.
+
+        Several label keys joined by `+` make one key: nodes of a domain share all of the labels.
         """
         found = self._domains.get(key)
         if found is None:
@@ -197,7 +209,7 @@ class Snapshot:
         return found
 
     def image_sizes(self, image: str) -> IntArray:
-        """How many bytes of an image each node has; remembered until a node changes."""
+        """Return how many bytes of an image each node has; cached until a node changes."""
         found = self._image_sizes.get(image)
         if found is None:
             if len(self._image_sizes) >= _MASKS_LIMIT:
@@ -208,68 +220,65 @@ class Snapshot:
         return found
 
     def fork(self) -> Snapshot:
-        """The same cluster, to be changed by whoever asks, within one cycle."""
+        """Copy the snapshot, so that the caller can change loads within one cycle."""
         self._flush_rows()
-        twin = copy(self)
-        twin.origin = self
-        twin._set_cells(self._cells.copy("F"))
-        twin.used_ports, twin.changed_rows, twin.node_scores, twin.domain_capacities = (
-            dict(self.used_ports),
-            [],
-            {},
-            {},
-        )
-        return twin
+        forked = copy(self)
+        forked.origin = self
+        forked._set_cells(self._cells.copy("F"))
+        forked.used_ports, forked.changed_rows, forked.derived = dict(self.used_ports), [], {}
+        return forked
 
     @property
     def allocatable(self) -> IntArray:
-        """What nodes have."""
+        """The allocatable amounts, a column per resource."""
         return self._cells[:, : self._width]
 
     @property
     def requested(self) -> IntArray:
-        """What is used of it."""
+        """The requested amounts, a column per resource."""
         self._flush_rows()
         return self._cells[:, self._width : 2 * self._width]
 
     @property
     def nonzero_requested(self) -> IntArray:
-        """What scores count as used of CPU and memory."""
+        """The CPU and memory that scores count as requested."""
         self._flush_rows()
         return self._cells[:, 2 * self._width :]
 
     def node_class(self, i: int) -> NodeClass:
-        """One row as it is now."""
+        """Return the class of one node as it is now."""
         return self.node_classes[i]
 
     def read_row(self, i: int) -> NodeClass:
-        """One row as the tables show it."""
+        """Build the class of one node from the arrays."""
         cells, ports = tuple(self._cells[i].tolist()), self.used_ports.get(i, ())
         return self.node_class_pool.intern(cells, self._width, ports)
 
-    def update_load(self, i: int, used: list[int], scored: list[int], ports: HostPorts) -> None:
-        """Rewrite what is on a node. Only the cache calls this."""
-        by_row, journal = self.node_classes, self.changed_rows
+    def update_load(
+        self, i: int, requested: list[int], nonzero_requested: list[int], ports: HostPorts
+    ) -> None:
+        """Rewrite what runs on a node. Only the cache calls this."""
+        by_row, changed = self.node_classes, self.changed_rows
         before = by_row[i]
-        cells = (*before.allocatable, *used, *scored)
+        cells = (*before.allocatable, *requested, *nonzero_requested)
         by_row[i] = self._unflushed_rows[i] = self.node_class_pool.intern(cells, self._width, ports)
         if ports or before.used_ports:
             self.update_ports(i, ports)
-        journal.append(i)
-        if len(journal) > _JOURNAL_LIMIT and len(journal) > 2 * len(self.names):
+        changed.append(i)
+        if len(changed) > _CHANGED_ROWS_LIMIT and len(changed) > 2 * len(self.names):
             self._new_epoch()
 
     def update_ports(self, i: int, ports: HostPorts) -> None:
-        """Rewrite which ports of a node are taken. Only the cache calls this."""
+        """Rewrite which host ports of a node are in use. Only the cache and forks call this."""
         if ports:
             self.used_ports[i] = ports
         else:
             self.used_ports.pop(i, None)
 
-    def update_node(self, i: int, node: Node, room: list[int]) -> None:
+    def update_node(self, i: int, node: Node, allocatable: list[int]) -> None:
         """Rewrite what a node is. Only the cache calls this."""
         self._flush_rows()
-        self.allocatable[i] = room
+        self.allocatable[i] = allocatable
         self.node_classes.pop(i, None)
         self.labels[i] = node.metadata.labels
         self.cordoned[i] = node.spec.unschedulable
@@ -277,25 +286,24 @@ class Snapshot:
         for nodes in self._images.values():
             nodes.pop(i, None)
         self._record_images(i, node)
-        for remembered in (self._masks, self._domains, self._image_sizes):
-            remembered.clear()
+        for cached in (self._masks, self._domains, self._image_sizes):
+            cached.clear()
         self._new_epoch()
 
     def _set_cells(self, cells: IntArray) -> None:
-        """One block, so that a row is copied out at once; the three tables are windows on it.
+        """Set the one array that `allocatable`, `requested` and `nonzero_requested` are views of.
 
-        Columns lie in one piece: whatever looks at all nodes goes through them one by one.
+        One array, so that a row is copied out at once. In column order, since filters and scores
+        read whole columns.
         """
         self._cells = np.asfortranarray(cells)
         self.node_classes = NodeClassByRow(self)
-        #: Those of them whose load is not in the tables yet: mostly nobody looks before the next.
+        #: Rows whose load is not in the array yet: most rows change again before they are read.
         self._unflushed_rows: dict[int, NodeClass] = {}
 
     def _flush_rows(self) -> None:
         if self._unflushed_rows:
-            loads = [
-                spot.requested + spot.nonzero_requested for spot in self._unflushed_rows.values()
-            ]
+            loads = [row.requested + row.nonzero_requested for row in self._unflushed_rows.values()]
             self._cells[list(self._unflushed_rows), self._width :] = loads
             self._unflushed_rows.clear()
 
@@ -313,14 +321,14 @@ class Snapshot:
 
 
 def mask_of(nodes: IntArray, size: int) -> BoolArray:
-    """Some nodes, given by index, as a mask over all."""
+    """Convert node indexes to a mask over all nodes."""
     mask = np.zeros(size, bool)
     mask[nodes] = True
     return mask
 
 
 def label_value(labels: Mapping[str, str], key: str) -> str | None:
-    """What labels say to a key, or to several joined by `+`; None if one of them is not there."""
+    """Return the value of a topology key, or of several joined by `+`; None if one is missing."""
     if "+" not in key:
         return labels.get(key)
     values = [labels.get(one) for one in key.split("+")]
@@ -330,7 +338,6 @@ def label_value(labels: Mapping[str, str], key: str) -> str | None:
 def _build_domains(ids: IntArray, values: tuple[str, ...]) -> TopologyDomains:
     order = np.argsort(ids, kind="stable")
     starts = np.searchsorted(ids[order], np.arange(len(values) + 1))
-    ends = starts[1:]
-    members = [order[start:end] for start, end in zip(starts[:-1], ends, strict=True)]
-    places = sorted(map(Placement, values, members), key=lambda place: place.value)
-    return TopologyDomains(ids, values, tuple(members), tuple(places))
+    members = [order[start:end] for start, end in pairwise(starts)]
+    placements = sorted(map(Placement, values, members), key=lambda placement: placement.value)
+    return TopologyDomains(ids, values, tuple(members), placements=tuple(placements))

@@ -1,4 +1,4 @@
-"""Configuration: what is wanted of the scheduler, in the form of a KubeSchedulerConfiguration.
+"""Parses a KubeSchedulerConfiguration into profiles.
 
     apiVersion: kubescheduler.config.k8s.io/v1
     kind: KubeSchedulerConfiguration
@@ -8,14 +8,15 @@
       - name: NodeResourcesFit
         args: {scoringStrategy: {type: MostAllocated}}
 
-`read` takes what a YAML file holds and gives the profiles that it asks for, or what is wrong with
-it: never an exception, never half of it. What is accepted and makes no difference here is noted.
-Does not read files; `cli/scheduler_configuration.py` does.
+`parse_configuration` takes the parsed YAML and returns the profiles, or every cause for which the
+file is invalid; it never raises and never applies a part of a file. Fields that are accepted and
+have no effect are noted. Reads no files (`cli/scheduler_configuration.py` does) and loads no
+plugins: out-of-tree plugins are passed in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,33 +42,34 @@ from phalanx.api.validation.checks import (
     unique_field,
 )
 from phalanx.scheduler.backoff import DEFAULT_BACKOFF, BackOff
-from phalanx.scheduler.configuration import plugin_args as arguments
-from phalanx.scheduler.configuration.plugin_args import API_VERSION, PluginArgs, not_supported
-from phalanx.scheduler.configuration.profiles import (
-    ALWAYS_ON_PLUGIN_NAMES,
-    PLUGINS_RULES,
+from phalanx.scheduler.configuration.plugin_selection import (
     Plugins,
     PluginSet,
-    Profiles,
     build_policy,
+    plugins_rules,
 )
-from phalanx.scheduler.configuration.strict_decoding import Int32, decode_strictly, drop_nulls
+from phalanx.scheduler.configuration.profiles import Profiles
+from phalanx.scheduler.configuration.strict_decoding import decode_strictly, drop_nulls
+from phalanx.scheduler.plugins.arguments import Int32, not_supported
+from phalanx.scheduler.plugins.plugin import Plugin, PluginSupport
+from phalanx.scheduler.plugins.registry import PluginRegistry, build_registry
 from phalanx.scheduler.policy import SchedulerPolicy
 
+API_VERSION = "kubescheduler.config.k8s.io/v1"
 KIND = "KubeSchedulerConfiguration"
 _ALL_NODES = "has no effect: all nodes are always considered"
-_ONE_THREAD = "has no effect: a decision looks at all nodes at once"
+_ONE_THREAD = "has no effect: every decision evaluates all nodes at once"
 
 
-# ---------------------------------------------------------------------------------- what it says
+# ---- fields --------------------------------------------------------------------------------------
 
 
 class _ConfigurationPart(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """A part of the file."""
+    """The base of an object of the file."""
 
 
 class LeaderElectionConfiguration(_ConfigurationPart, frozen=True):
-    """How one of several equal schedulers is chosen; of use to a scheduler on its own."""
+    """Leader election of `phalanx scheduler`."""
 
     leader_elect: bool = True
     lease_duration: str = "15s"
@@ -79,7 +81,7 @@ class LeaderElectionConfiguration(_ConfigurationPart, frozen=True):
 
 
 class ClientConnectionConfiguration(_ConfigurationPart, frozen=True):
-    """How to reach the API server; of use to a scheduler on its own."""
+    """The connection to the API server; checked and without effect."""
 
     kubeconfig: str = ""
     accept_content_types: str = ""
@@ -120,7 +122,7 @@ class _ConfigurationFile(_ConfigurationPart, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfiguration:
-    """What a file asks for, and a sentence for everything in it that makes no difference."""
+    """What a file configures, and a note for each field that has no effect."""
 
     profiles: Profiles
     leader_election: LeaderElectionConfiguration
@@ -128,14 +130,14 @@ class SchedulerConfiguration:
     notes: tuple[str, ...] = ()
 
 
-# --------------------------------------------------------------------------------- what it may not
+# ---- rules ---------------------------------------------------------------------------------------
 
 
 def _check_profile_names(new: Any, old: Any) -> Causes:
-    """One profile may go without a name, several must be told apart."""
+    """A single profile may be nameless; several must have names."""
     if len(new) < 2:
         return ()
-    why = "several profiles are told apart by their names"
+    why = "several profiles need different names"
     nameless = [at for at, profile in enumerate(new) if not profile.get("schedulerName")]
     return [required(f"[{at}].schedulerName", why) for at in nameless]
 
@@ -145,7 +147,7 @@ def _check_backoff(new: Any, old: Any) -> Causes:
     longest = new.get("podMaxBackoffSeconds", int(DEFAULT_BACKOFF.max_seconds))
     if longest == 0 or longest >= first:
         return ()
-    detail = "must be 0, for no pauses, or not less than podInitialBackoffSeconds"
+    detail = "must be 0 (no back-off) or not less than podInitialBackoffSeconds"
     return [invalid("podMaxBackoffSeconds", longest, detail)]
 
 
@@ -158,101 +160,126 @@ _PERCENTAGES = (
     ("percentageOfNodesToScore", optional(in_range(0, 100))),
     ("percentageOfPlacementsToScore", optional(in_range(0, 100))),
 )
-_PROFILE = struct(
-    ("plugins", optional(PLUGINS_RULES)),
-    (
-        "pluginConfig",
-        optional(
-            all_of(
-                each(struct(("name", mandatory(one_of(*arguments.CONFIGURABLE_PLUGINS))))),
-                unique_field("name"),
-            )
-        ),
-    ),
-    *_PERCENTAGES,
-)
-_RULES: Check = all_of(
-    struct(
-        ("apiVersion", mandatory(one_of(API_VERSION))),
-        ("kind", mandatory(one_of(KIND))),
-        ("parallelism", optional(minimum(1))),
+
+
+def _configuration_rules(registry: PluginRegistry) -> Check:
+    with_arguments = [plugin.name for plugin in registry if plugin.arguments is not None]
+    plugin_config = all_of(
+        each(struct(("name", mandatory(one_of(*with_arguments))))), unique_field("name")
+    )
+    profile = struct(
+        ("plugins", optional(plugins_rules(registry))),
+        ("pluginConfig", optional(plugin_config)),
         *_PERCENTAGES,
-        ("podInitialBackoffSeconds", optional(minimum(1))),
-        ("podMaxBackoffSeconds", optional(minimum(0))),
-        (
-            "profiles",
-            optional(all_of(each(_PROFILE), _check_profile_names, unique_field("schedulerName"))),
-        ),
-        ("extenders", not_supported("nobody else is asked while deciding")),
-        (
-            "leaderElection",
-            optional(
-                struct(*((f, _DURATION) for f in ("leaseDuration", "renewDeadline", "retryPeriod")))
+    )
+    leader_election = struct(
+        *((field, _DURATION) for field in ("leaseDuration", "renewDeadline", "retryPeriod"))
+    )
+    return all_of(
+        struct(
+            ("apiVersion", mandatory(one_of(API_VERSION))),
+            ("kind", mandatory(one_of(KIND))),
+            ("parallelism", optional(minimum(1))),
+            *_PERCENTAGES,
+            ("podInitialBackoffSeconds", optional(minimum(1))),
+            ("podMaxBackoffSeconds", optional(minimum(0))),
+            (
+                "profiles",
+                optional(
+                    all_of(each(profile), _check_profile_names, unique_field("schedulerName"))
+                ),
             ),
+            ("extenders", not_supported("a scheduling decision calls no other service")),
+            ("leaderElection", optional(leader_election)),
         ),
-    ),
-    _check_backoff,
-)
+        _check_backoff,
+    )
 
 
-# ------------------------------------------------------------------------------------ reading it
+# ---- parsing -------------------------------------------------------------------------------------
 
 
-def parse_configuration(found: object) -> SchedulerConfiguration | list[Cause]:
-    """What a file holds as a configuration, or everything that is wrong with it."""
+def parse_configuration(
+    found: object, plugins: Iterable[Plugin] = ()
+) -> SchedulerConfiguration | list[Cause]:
+    """Parse what a file holds, or return every cause for which it is invalid.
+
+    `plugins` are the out-of-tree plugins that the file may name.
+    """
     try:
-        said = drop_nulls(found)
+        fields = drop_nulls(found)
     except RecursionError:
-        return [invalid("", "…", "is nested without end")]
-    file = decode_strictly(said, _ConfigurationFile)
+        return [invalid("", "…", "contains itself")]
+    file = decode_strictly(fields, _ConfigurationFile)
     if isinstance(file, list):
         return file
-    if causes := _RULES(said, CREATED):
+    registry = build_registry(plugins)
+    if causes := _configuration_rules(registry)(fields, CREATED):
         return list(causes)
     policies: dict[str, SchedulerPolicy] = {}
     wrong: list[Cause] = []
     for at, profile in enumerate(file.profiles or (_Profile(),)):
-        told = _parse_plugin_args(profile)
-        if isinstance(told, list):
-            wrong += prefix_causes(f"profiles[{at}]", told)
+        configured = _configure_plugins(registry, profile.plugin_config)
+        if isinstance(configured, list):
+            wrong += prefix_causes(f"profiles[{at}]", configured)
         else:
-            policies[profile.scheduler_name or DEFAULT_SCHEDULER] = build_policy(
-                profile.plugins, told
-            )
+            name = profile.scheduler_name or DEFAULT_SCHEDULER
+            policies[name] = build_policy(configured, profile.plugins)
     if wrong:
         return wrong
-    pauses = BackOff(file.pod_initial_backoff_seconds, file.pod_max_backoff_seconds)
+    back_off = BackOff(file.pod_initial_backoff_seconds, file.pod_max_backoff_seconds)
     return SchedulerConfiguration(
-        Profiles(policies, pauses, configuration=said),
+        Profiles(policies, back_off, configuration=fields),
         file.leader_election,
         file.client_connection,
-        tuple(_notes(file)),
+        notes=tuple(_notes(file, registry)),
     )
 
 
-def _parse_plugin_args(profile: _Profile) -> PluginArgs | list[Cause]:
-    """What the plugins of a profile are told, or what is wrong with that."""
-    by_name = {one.name: one.args for one in profile.plugin_config}
-    place = {one.name: f"pluginConfig[{at}].args" for at, one in enumerate(profile.plugin_config)}
-    told = decode_strictly(by_name, PluginArgs)
-    if isinstance(told, list):
-        return [_at_args_path(cause, place) for cause in told]
-    wrong = [
-        cause
-        for name, args in by_name.items()
-        for cause in prefix_causes(place[name], arguments.validate_plugin_args(name, args))
-    ]
-    return wrong or told
+def _configure_plugins(
+    registry: PluginRegistry, configs: tuple[_PluginConfig, ...]
+) -> PluginRegistry | list[Cause]:
+    """The registry with the arguments of a profile, or every cause for which they are invalid."""
+    by_name = {plugin.name: plugin for plugin in registry}
+    wrong: list[Cause] = []
+    for at, config in enumerate(configs):
+        found = _configure_plugin(by_name[config.name], config.args)
+        if isinstance(found, Plugin):
+            by_name[config.name] = found
+        else:
+            wrong += prefix_causes(f"pluginConfig[{at}].args", found)
+    if wrong:
+        return wrong
+    return replace(
+        registry,
+        in_tree=tuple(by_name[plugin.name] for plugin in registry.in_tree),
+        out_of_tree=tuple(by_name[plugin.name] for plugin in registry.out_of_tree),
+    )
 
 
-def _at_args_path(cause: Cause, paths: Mapping[str, str]) -> Cause:
-    """A cause below the name of a plugin, told where the plugin's arguments are."""
-    name, dot, rest = cause.field.partition(".")
-    return replace(cause, field=f"{paths[name]}{dot}{rest}")
+def _configure_plugin(plugin: Plugin, args: dict[str, Any]) -> Plugin | list[Cause]:
+    assert plugin.arguments is not None
+    decoded = decode_strictly(args, plugin.arguments.type)
+    if isinstance(decoded, list):
+        return decoded
+    version = struct(
+        ("kind", optional(one_of(f"{plugin.name}Args"))),
+        ("apiVersion", optional(one_of(API_VERSION))),
+    )
+    if causes := [*version(args, CREATED), *plugin.arguments.rules(args, CREATED)]:
+        return causes
+    try:
+        return plugin.configure(decoded)
+    except ValueError as error:
+        return [Cause("", "FieldValueInvalid", str(error))]
+    except Exception as error:
+        # Out-of-tree code: name the plugin instead of failing with a traceback.
+        text = f"plugin {plugin.name} failed: {type(error).__name__}: {error}"
+        return [Cause("", "FieldValueInvalid", text)]
 
 
-def _notes(file: _ConfigurationFile) -> Iterator[str]:
-    """A sentence for everything that is accepted and makes no difference."""
+def _notes(file: _ConfigurationFile, registry: PluginRegistry) -> Iterator[str]:
+    """A note for each field that is accepted and has no effect."""
     if file.parallelism is not None:
         yield f"parallelism {_ONE_THREAD}"
     if file.percentage_of_nodes_to_score is not None:
@@ -260,12 +287,8 @@ def _notes(file: _ConfigurationFile) -> Iterator[str]:
     for at, profile in enumerate(file.profiles):
         if profile.percentage_of_nodes_to_score is not None:
             yield f"profiles[{at}].percentageOfNodesToScore {_ALL_NODES}"
-        for name in _disabled_always_on(profile.plugins):
-            yield f"profiles[{at}].plugins: {name} is always on"
-
-
-def _disabled_always_on(plugins: Plugins) -> list[str]:
-    """The plugins that are disabled by name and cannot be."""
-    sets: list[PluginSet] = list(asdict(plugins).values())
-    named = {choice.name for one in sets for choice in one.disabled}
-    return [name for name in ALWAYS_ON_PLUGIN_NAMES if name in named]
+        sets: list[PluginSet] = list(asdict(profile.plugins).values())
+        disabled = {one.name for plugin_set in sets for one in plugin_set.disabled}
+        for plugin in registry:
+            if plugin.support is PluginSupport.ALWAYS_ON and plugin.name in disabled:
+                yield f"profiles[{at}].plugins: {plugin.name} is always on"

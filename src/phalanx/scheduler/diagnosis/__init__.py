@@ -1,1 +1,11 @@
-"""Asking: why something waits, what would cure it, and what if. Whoever asks changes nothing."""
+"""Answers questions about a cluster that is given as objects: why is a pod pending, and what if?
+
+    diagnosis.py          why a pod or group is pending, with evidence and cures (`phalanx why`)
+    cures.py              the smallest changes that let it be placed, each verified
+    relax_constraints.py  cures that edit the group or its pods
+    experiment.py         decides about an entity after a change, and undoes the change
+    what_if.py            forecasts on a changed cluster (`phalanx what-if`)
+    queue_order.py        running and waiting workloads in queue order (`phalanx queue`, `top`)
+
+The same queue and cycle decide as in the running scheduler. Nothing is bound, evicted or written.
+"""

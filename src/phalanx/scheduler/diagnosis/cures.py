@@ -1,22 +1,15 @@
-"""Additions: nodes that would help. More of a shape that there is, or one that is let in again.
+"""Finds the smallest changes that let a refused entity be placed. Each of them is verified.
 
-Nodes of one shape have the same room, the same labels but for their own name, and the same taints.
-What says how a node is at the moment (a cordon, the taints of the node controller) is not part of
-its shape: a new one is ready.
+    lower minCount, wider topology, fewer constraints of pods    relax_constraints.py
+    more nodes, an uncordoned node, the end of a workload        here
 
-Departures: who would make room enough by ending. One pod, one group or one tree; the smallest.
+A cure is reported only if the scheduling cycle places the entity after the change. Each source of
+cures has a budget of decisions; `is_cut_short` says that a budget was used up, so that smaller
+changes may exist.
 
-Nobody is told to end anything: it says for whom the entity is waiting. Pods that are leaving, and
-those of daemons, which would come back at once, are not asked for.
-
-Remedies: the smallest changes that let a refused entity be placed, each tried out.
-
-    what a group could do without     concessions.py
-    nodes that would help             additions.py
-    who would make room by ending     departures.py
-
-Every remedy was verified: the cycle placed the entity after the change (`experiment.py`). So many
-decisions at most are made for all of them; then `is_cut_short` says that there may be smaller ones.
+New nodes copy the shape of an existing node: allocatable resources, labels except the hostname, and
+taints. A cordon and the taints of the node controller describe the state of a node and are not
+copied. Terminating pods and pods of DaemonSets, which would return at once, are never asked to end.
 """
 
 from __future__ import annotations
@@ -29,30 +22,30 @@ from typing import NamedTuple
 from msgspec.structs import replace as but
 
 from phalanx.api.core import Node, NodeSpec, NodeStatus, Pod, Taint
-from phalanx.api.meta import Key
+from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND, Key, pod_group_ref
 from phalanx.api.resources import node_allocatable
-from phalanx.scheduler.cluster.group_tree import GroupRef, GroupTreeProblem
+from phalanx.scheduler.cluster.group_tree import GroupTreeProblem
 from phalanx.scheduler.cluster.pod_shape import format_amount, shape_of
 from phalanx.scheduler.cluster.snapshot import Snapshot
-from phalanx.scheduler.diagnosis.experiment import ClusterChange, Experiment
+from phalanx.scheduler.diagnosis.experiment import ClusterChange, Experiment, find_smallest
 from phalanx.scheduler.diagnosis.relax_constraints import (
     NODE_STATE_TAINT_PREFIX,
     suggest_lower_minimum,
     suggest_relaxed_pods,
     suggest_wider_topology,
 )
-from phalanx.scheduler.explain import CureKind, VerifiedCure, find_smallest
+from phalanx.scheduler.explain import CureKind, VerifiedCure
 from phalanx.scheduler.placement.capacity_estimate import CapacityEstimate, sum_requests
 
 HOSTNAME = "kubernetes.io/hostname"
-#: How many shapes are told, how many are tried, and how many nodes that are cordoned.
+#: How many shapes are reported and tried, and how many cordoned nodes are tried.
 MAX_REPORTED, MAX_SHAPES_TRIED, MAX_CORDONED_TRIED = 3, 8, 6
-#: What is left out when a node is described.
+#: Resources that the description of a node leaves out.
 _UNREPORTED_RESOURCES = ("pods", "ephemeral-storage")
 
 
 class NodeShape(NamedTuple):
-    """What some nodes have in common."""
+    """What nodes of one sort have in common."""
 
     allocatable: tuple[tuple[str, int], ...]
     labels: tuple[tuple[str, str], ...]
@@ -67,7 +60,7 @@ class NodeShape(NamedTuple):
 
 
 def node_shape(node: Node) -> NodeShape:
-    """The shape of a node."""
+    """Return the shape of a node."""
     labels = {k: v for k, v in node.metadata.labels.items() if k != HOSTNAME}
     return NodeShape(
         tuple(sorted(node_allocatable(node).items())),
@@ -77,7 +70,7 @@ def node_shape(node: Node) -> NodeShape:
 
 
 def group_by_shape(nodes: Iterable[Node]) -> dict[NodeShape, list[Node]]:
-    """Nodes of one shape together, by name."""
+    """Group nodes by shape, each group in the order of names."""
     found: dict[NodeShape, list[Node]] = {}
     for node in sorted(nodes, key=lambda node: node.metadata.name):
         found.setdefault(node_shape(node), []).append(node)
@@ -85,18 +78,18 @@ def group_by_shape(nodes: Iterable[Node]) -> dict[NodeShape, list[Node]]:
 
 
 def suggest_more_nodes(experiment: Experiment) -> Iterator[VerifiedCure]:
-    """The fewest more nodes of each shape; the shape of which it takes fewest first.
+    """Suggest how many nodes of each shape to add; the shape that takes the fewest first.
 
-    Of shapes that have the same room, the one of which it takes fewest is told alone.
+    Of shapes with the same description only the one that takes the fewest is suggested.
     """
-    models = {
+    templates = {
         shape: nodes[0] for shape, nodes in group_by_shape(experiment.known.nodes.values()).items()
     }
     found: dict[str, VerifiedCure] = {}
     tried = 0
-    for least, shape in _candidate_shapes(experiment, models):
-        model, rival = models[shape], found.get(str(shape))
-        if rival and rival.size <= least:
+    for least, shape in _candidate_shapes(experiment, templates):
+        template, known = templates[shape], found.get(str(shape))
+        if known and known.size <= least:
             continue
         if (
             tried == MAX_SHAPES_TRIED
@@ -104,27 +97,29 @@ def suggest_more_nodes(experiment: Experiment) -> Iterator[VerifiedCure]:
         ):
             break
         tried += 1
-        most = rival.size - 1 if rival else len(experiment.entity.members)
-        guess = most if rival else least
-        count = find_smallest(partial(_nodes_suffice, experiment, model), guess, most, least - 1)
+        most = known.size - 1 if known else len(experiment.entity.members)
+        guess = most if known else least
+        count = find_smallest(partial(_nodes_suffice, experiment, template), guess, most, least - 1)
         if count is not None:
             found[str(shape)] = VerifiedCure(
-                CureKind.NODES, count, _describe_nodes(experiment, count, model)
+                CureKind.NODES, count, _describe_nodes(experiment, count, template)
             )
     yield from sorted(found.values())[:MAX_REPORTED]
 
 
 def suggest_uncordon(experiment: Experiment) -> Iterator[VerifiedCure]:
-    """One cordoned node that would be enough, the one with most room first."""
-    closed = [node for node in experiment.known.nodes.values() if node.spec.unschedulable]
-    opened = {node.metadata.name: _uncordon(node) for node in closed}
-    if not opened:
+    """Suggest one cordoned node to uncordon, the one with the most capacity first."""
+    cordoned = [node for node in experiment.known.nodes.values() if node.spec.unschedulable]
+    uncordoned = {node.metadata.name: _uncordon(node) for node in cordoned}
+    if not uncordoned:
         return
-    with experiment.apply_change(ClusterChange(nodes=tuple(opened.values()))) as snapshot:
+    with experiment.apply_change(ClusterChange(nodes=tuple(uncordoned.values()))) as snapshot:
         each = CapacityEstimate(experiment.entity, snapshot, experiment.policy).capacity_per_node
-        room = {name: int(each[snapshot.index[name]]) for name in opened}
-    for name in sorted(opened, key=lambda name: (-room[name], name))[:MAX_CORDONED_TRIED]:
-        if room[name] and experiment.is_placed_after(ClusterChange(nodes=(opened[name],))):
+        capacity = {name: int(each[snapshot.index[name]]) for name in uncordoned}
+    for name in sorted(capacity, key=lambda name: (-capacity[name], name))[:MAX_CORDONED_TRIED]:
+        if not capacity[name]:
+            continue
+        if experiment.is_placed_after(ClusterChange(nodes=(uncordoned[name],))):
             yield VerifiedCure(CureKind.LOOSER, 1, f"uncordon node {name}")
             return
 
@@ -132,14 +127,14 @@ def suggest_uncordon(experiment: Experiment) -> Iterator[VerifiedCure]:
 def _candidate_shapes(
     experiment: Experiment, templates: dict[NodeShape, Node]
 ) -> list[tuple[int, NodeShape]]:
-    """Shapes that hold a member at all, with how many nodes it takes at least; the fewest first."""
+    """Shapes that can hold a member, each with a lower limit of the nodes that are necessary."""
     snapshot = experiment.known.cache.snapshot()
     now = CapacityEstimate(experiment.entity, snapshot, experiment.policy)
     missing = {
         s: now.missing_in_domain(snapshot.index[node.metadata.name])
         for s, node in templates.items()
     }
-    new = {shape: _copy_nodes(experiment, model, 1)[0] for shape, model in templates.items()}
+    new = {shape: _copy_nodes(experiment, template, 1)[0] for shape, template in templates.items()}
     with experiment.apply_change(ClusterChange(nodes=tuple(new.values()))) as snapshot:
         each = CapacityEstimate(experiment.entity, snapshot, experiment.policy).capacity_per_node
         holds = {s: int(each[snapshot.index[node.metadata.name]]) for s, node in new.items()}
@@ -152,7 +147,7 @@ def _nodes_suffice(experiment: Experiment, template: Node, count: int) -> bool:
 
 
 def _copy_nodes(experiment: Experiment, template: Node, count: int) -> tuple[Node, ...]:
-    """New and empty nodes like one that there is."""
+    """New, empty nodes with the shape of an existing node."""
     names: list[str] = []
     number = 0
     while len(names) < count:
@@ -192,12 +187,12 @@ def _describe_nodes(experiment: Experiment, count: int, template: Node) -> str:
     return f"add {what} like {name}{where} ({node_shape(template)})"
 
 
-#: So many are tried; if there are more, only those whose room may be enough.
+#: How many workloads are tried; of more, only those that may free enough resources.
 MAX_WORKLOADS_TRIED = 14
 
 
 class EndingWorkload(NamedTuple):
-    """Pods that would end together, and what they are called."""
+    """A workload that runs, and the pods that would end with it."""
 
     size: int
     title: str
@@ -205,10 +200,10 @@ class EndingWorkload(NamedTuple):
 
 
 def suggest_ending(experiment: Experiment) -> Iterator[VerifiedCure]:
-    """The smallest whose end is enough."""
+    """Suggest the end of the smallest workload that frees enough resources."""
     found = sorted(_running_workloads(experiment))
     if len(found) > MAX_WORKLOADS_TRIED:
-        found = _with_enough_room(experiment, found)
+        found = _with_enough_resources(experiment, found)
     for size, title, pods in found:
         if experiment.is_placed_after(ClusterChange(ended_pods=pods)):
             members = f" and its {size} pods" if size > 1 else ""
@@ -219,7 +214,7 @@ def suggest_ending(experiment: Experiment) -> Iterator[VerifiedCure]:
 
 
 def _running_workloads(experiment: Experiment) -> Iterator[EndingWorkload]:
-    """All that runs and may end."""
+    """All running pods, groups and trees that may end."""
     snapshot, own = (
         experiment.known.cache.snapshot(),
         {pod.metadata.key for pod in experiment.entity.other_members},
@@ -238,30 +233,32 @@ def _may_end(pod: Pod) -> bool:
 
 
 def _workload_titles(pod: Pod, snapshot: Snapshot) -> Iterator[str]:
-    """What would have to end for a pod to: itself, its group, or the tree that it is in."""
+    """The workloads that a pod belongs to: itself, or its group and its tree."""
     if pod.group is None:
         yield f"Pod {pod.metadata.key}"
         return
     yield f"PodGroup {pod.group}"
-    root = snapshot.group_trees.root(GroupRef(False, pod.group))
-    if not isinstance(root, GroupTreeProblem) and root.is_composite:
-        yield f"CompositePodGroup {root.key}"
+    root = snapshot.group_trees.root(pod_group_ref(pod.group))
+    if not isinstance(root, GroupTreeProblem) and root.kind == COMPOSITE_POD_GROUP_KIND:
+        yield str(root)
 
 
-def _with_enough_room(experiment: Experiment, found: list[EndingWorkload]) -> list[EndingWorkload]:
-    """Those whose room may be enough."""
+def _with_enough_resources(
+    experiment: Experiment, found: list[EndingWorkload]
+) -> list[EndingWorkload]:
+    """The workloads whose resources may be sufficient for the entity."""
     snapshot, pods = experiment.known.cache.snapshot(), experiment.known.pods
-    headroom = CapacityEstimate(experiment.entity, snapshot, experiment.policy)
+    estimate = CapacityEstimate(experiment.entity, snapshot, experiment.policy)
 
-    def may_do(one: EndingWorkload) -> bool:
+    def may_suffice(one: EndingWorkload) -> bool:
         ended = [pods[key] for key in one.pods if pods[key].occupied_node in snapshot.index]
         freed = sum_requests((snapshot.index[pod.occupied_node], shape_of(pod)) for pod in ended)
-        return headroom.is_sufficient_after_freeing(freed)
+        return estimate.is_sufficient_after_freeing(freed)
 
-    return [one for one in found if may_do(one)]
+    return [one for one in found if may_suffice(one)]
 
 
-#: Who knows changes of which sort, and how many decisions they may make; the cheapest sort first.
+#: The kinds of cures with their sources and budgets of decisions; the cheapest kind first.
 CURE_SOURCES: tuple[tuple[CureKind, Callable[[Experiment], Iterator[VerifiedCure]], int], ...] = (
     (CureKind.SMALLER, suggest_lower_minimum, 10),
     (CureKind.NODES, suggest_more_nodes, 26),
@@ -270,13 +267,13 @@ CURE_SOURCES: tuple[tuple[CureKind, Callable[[Experiment], Iterator[VerifiedCure
     (CureKind.LOOSER, suggest_relaxed_pods, 5),
     (CureKind.LOOSER, suggest_uncordon, 3),
 )
-#: How many decisions that is in all.
+#: The sum of all budgets.
 MAX_DECISIONS = sum(decisions for _, _, decisions in CURE_SOURCES)
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedCures:
-    """What helps, and how thoroughly that was looked for."""
+    """The cures that were found, and whether the search was complete."""
 
     found: tuple[VerifiedCure, ...] = ()
     decisions: int = 0
@@ -284,7 +281,7 @@ class VerifiedCures:
 
 
 def find_cures(experiment: Experiment) -> VerifiedCures:
-    """The smallest changes of every sort, in no order that means anything."""
+    """Find the smallest change of every kind; `rank_cures` puts them in order."""
     found: list[VerifiedCure] = []
     for _, source, decisions in CURE_SOURCES:
         experiment.allow_decisions(decisions)

@@ -1,13 +1,17 @@
-"""Experiment: would it be placed if something were otherwise? Changes are tried and taken back.
+"""Decides about an entity on a changed cluster, and undoes the change.
 
-Nothing is guessed: the cycle decides about the changed entity on the changed cluster. Nobody is
-evicted for it, since that is no change that anybody would have to make. Bounded by counts, so that
-the same question has the same answer everywhere.
+    experiment = Experiment(entity, waiting, known, policy)
+    experiment.allow_decisions(10)
+    experiment.is_placed_after(ClusterChange(nodes=(new_node,)))
+
+The scheduling cycle decides; nothing is estimated. Preemption is off: an eviction would answer
+whether the entity can displace other pods, not whether the change helps. Experiments are bounded by
+counts, never by time, so the same question has the same answer on every machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -27,16 +31,16 @@ from phalanx.scheduler.search.solver import (
     no_solver,
 )
 
-#: How many questions an exact solver is asked in all, and of how many columns at most.
+#: How many programs the exact solver gets in one experiment, and their largest number of columns.
 MAX_SOLVER_CALLS, MAX_SOLVER_COLUMNS = 8, 800
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterChange:
-    """What is otherwise."""
+    """A hypothetical change of the cluster, of the entity, or of both."""
 
     entity: Entity | None = None
-    #: Nodes that come, or that are like this from now on.
+    #: Nodes that are added or replaced.
     nodes: tuple[Node, ...] = ()
     #: Pods that have ended.
     ended_pods: tuple[Key, ...] = ()
@@ -44,7 +48,7 @@ class ClusterChange:
 
 @dataclass(frozen=True, slots=True)
 class KnownCluster:
-    """A cluster: what a scheduler believes, and the objects that it believes it from."""
+    """The cache of a scheduler, and the nodes and pods that it was loaded from."""
 
     cache: SchedulerCache
     nodes: Mapping[str, Node]
@@ -52,7 +56,7 @@ class KnownCluster:
 
 
 class Experiment:
-    """A refused entity, the cluster that refuses it, and how much may still be tried."""
+    """A refused entity, the cluster that refuses it, and a budget of decisions."""
 
     def __init__(
         self, entity: Entity, waiting: Waiting, known: KnownCluster, policy: SchedulerPolicy,
@@ -64,15 +68,15 @@ class Experiment:
         self._decisions_left = 0
         #: How many decisions were made.
         self.decisions = 0
-        #: Whether something was not tried any more.
+        #: Whether the budget ended the search.
         self.is_cut_short = False
 
     def allow_decisions(self, decisions: int) -> None:
-        """From here on so many decisions may be made."""
+        """Set the number of decisions that may still be made."""
         self._decisions_left = decisions
 
     def is_placed_after(self, change: ClusterChange) -> bool:
-        """Whether the entity is placed after a change; False also if it may not be tried."""
+        """Whether the entity is placed after a change; False if the budget is used up."""
         if not self._decisions_left:
             self.is_cut_short = True
             return False
@@ -84,7 +88,7 @@ class Experiment:
 
     @contextmanager
     def apply_change(self, change: ClusterChange) -> Iterator[Snapshot]:
-        """The cluster after a change. It is as before at the end."""
+        """Yield the snapshot of the changed cluster, and undo the change afterwards."""
         cache, nodes, pods = self.known.cache, self.known.nodes, self.known.pods
         for node in change.nodes:
             cache.update_node(node.metadata.name, node)
@@ -99,9 +103,34 @@ class Experiment:
                 cache.update_pod(key, pods[key])
 
     def _solve(self, program: IntegerProgram) -> SolverAnswer:
-        """Exact searches are long, and there may be one in every decision."""
+        """Ask the exact solver within the budget: exact searches are slow."""
         if not self._solver_calls_left or len(program.limits) > MAX_SOLVER_COLUMNS:
             self.is_cut_short = True
             return NO_SOLVER_ANSWER
         self._solver_calls_left -= 1
         return self._solver(program)
+
+
+def find_smallest(
+    suffices: Callable[[int], bool], guess: int, most: int, low: int = 0
+) -> int | None:
+    """Find the smallest number above `low` and up to `most` that suffices; None if none does.
+
+    Searches outwards from the guess. If a number suffices, larger numbers are taken to suffice too.
+    No number is tried twice.
+    """
+    if most <= low:
+        return None
+    number, step = min(max(guess, low + 1), most), 1
+    while not suffices(number):
+        if number == most:
+            return None
+        low, number, step = number, min(number + step, most), 2 * step
+    high, step = number, 1
+    while high - low > 1:
+        number = max(high - step, (low + high) // 2)
+        if suffices(number):
+            high, step = number, 2 * step
+        else:
+            low = number
+    return high

@@ -1,8 +1,8 @@
-"""Lineup: who waits and who runs, in order, read from what the API shows.
+"""Lists the workloads that run and wait, in queue order, from the objects of the API.
 
-`phalanx queue` and `phalanx top` print it. The order is that of a queue that has seen everything
-when it came about: what was begun, the higher priority, the longer wait. Reasons are those that the
-scheduler wrote down; nothing is decided anew.
+`phalanx queue` and `phalanx top` print the rows. The order is that of a scheduling queue that has
+observed every object at its creation time: gangs whose binding has begun, then higher priority,
+then longer wait. Reasons are read from the conditions that the scheduler wrote.
 """
 
 from __future__ import annotations
@@ -12,31 +12,34 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from phalanx.api.core import Pod
-from phalanx.api.meta import Condition, find_condition, parse_timestamp
+from phalanx.api.meta import (
+    POD_KIND,
+    Condition,
+    Key,
+    Ref,
+    find_condition,
+    parse_timestamp,
+    pod_group_ref,
+    pod_ref,
+)
 from phalanx.api.scheduling import (
     COMPOSITE_INITIALLY_SCHEDULED,
     POD_GROUP_INITIALLY_SCHEDULED,
     CompositePodGroup,
 )
-from phalanx.scheduler.cluster.group_tree import (
-    Group,
-    GroupRef,
-    GroupTreeProblem,
-    GroupTrees,
-    group_ref,
-)
+from phalanx.scheduler.cluster.group_tree import Group, GroupTreeProblem, GroupTrees, group_ref
 from phalanx.scheduler.diagnosis.diagnosis import NOT_READY
 from phalanx.scheduler.explain import describe_unready
 from phalanx.scheduler.queue.cluster_objects import ClusterObjects, creation_time, load_state
-from phalanx.scheduler.queue.queued_entity import EntityId, QueuedEntityInfo
+from phalanx.scheduler.queue.queued_entity import QueuedEntityInfo
 
-#: What is said of somebody whom no scheduler has spoken of yet.
+#: The reason of a workload that no scheduler has attempted yet.
 NOT_TRIED_YET = "NotTriedYet"
 _POD_SCHEDULED = "PodScheduled"
 
 
 class WorkloadState(Enum):
-    """How it is about a gang."""
+    """The state of a workload."""
 
     RUNNING = "running"
     WAITING = "waiting"
@@ -46,14 +49,14 @@ class WorkloadState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRow:
-    """One line: a gang, a tree of them, or a pod alone that waits."""
+    """A gang, a tree of groups, or a pod without a group."""
 
-    ref: EntityId
+    ref: Ref
     state: WorkloadState
-    #: Its turn among those that wait, from 1; 0 if it has none.
+    #: Its position in the queue, from 1; 0 if it is not queued.
     position: int
     priority: int
-    #: Since when it waits, or runs.
+    #: Since when it waits or runs.
     since: float
     placed: int
     pending: int
@@ -63,33 +66,31 @@ class WorkloadRow:
     message: str
     nodes: tuple[str, ...]
     scheduler: str
-    #: Of those with a node, how many have started; of those that have ended, how many badly.
+    #: How many pods with a node are running, and how many ended pods have failed.
     started: int
     failed: int
-    #: What it was made for, such as `Job/train`; "" if for nothing.
+    #: The controller that owns it, such as `Job/train`; "" for none.
     owner: str = ""
 
     @property
     def members(self) -> int:
-        """All that there are of it, the ended ones included."""
+        """The number of its pods, including those that have ended."""
         return self.placed + self.pending + self.ended
 
     @property
     def title(self) -> str:
-        """What people call it: what it was made for, or else its name."""
-        return self.owner or self.ref.key.name
+        """The name for users: its owner, or else its own name."""
+        return self.owner or self.ref.name
 
     @property
     def has_run(self) -> bool:
-        """Whether as many members as it needs run, or have run to a good end."""
+        """Whether as many members as it needs are running or have succeeded."""
         return self.started + self.ended - self.failed >= self.needed
 
     @property
     def kind(self) -> str:
         """The name of the kind."""
-        if not self.ref.is_group:
-            return "Pod"
-        return "CompositePodGroup" if self.ref.is_composite else "PodGroup"
+        return self.ref.kind
 
 
 @dataclass(slots=True)
@@ -102,97 +103,101 @@ class _EntityPods:
 
 
 def list_workloads(cluster: ClusterObjects, *, include_all: bool = False) -> list[WorkloadRow]:
-    """Those that run, the longest first, and then those that wait, the next one first.
+    """List running workloads, the oldest first, then waiting ones in queue order.
 
-    With `everybody` also gangs that have ended, before all others, and pods alone that wait for
-    nothing.
+    `include_all` adds ended workloads, before all others, and running pods without a group.
     """
-    forest = _build_group_tree(cluster.groups)
-    wholes = _pods_by_entity(cluster.pods, forest)
-    places = load_state(cluster).queue.list_entities()
-    waiting = {place.id for place in places}
+    group_trees = _build_group_tree(cluster.groups)
+    pods_by_entity = _pods_by_entity(cluster.pods, group_trees)
+    infos = load_state(cluster).queue.list_entities()
+    waiting = {info.ref for info in infos}
     rest = [
-        _settled_row(id_, whole, forest)
-        for id_, whole in wholes.items()
-        if id_ not in waiting and (id_.is_group or include_all) and (whole.placed or whole.ended)
+        _build_settled_row(ref, pods, group_trees)
+        for ref, pods in pods_by_entity.items()
+        if ref not in waiting
+        and (ref.kind != POD_KIND or include_all)
+        and (pods.placed or pods.ended)
     ]
     ended = [one for one in rest if one.state is WorkloadState.ENDED and include_all]
     running = [one for one in rest if one.state is WorkloadState.RUNNING]
     first = [*sorted(ended, key=_age_key), *sorted(running, key=_age_key)]
-    return [*first, *_waiting_rows(places, wholes, forest)]
+    return [*first, *_waiting_rows(infos, pods_by_entity, group_trees)]
 
 
-def _age_key(one: WorkloadRow) -> tuple[float, EntityId]:
-    return one.since, one.ref
+def _age_key(one: WorkloadRow) -> tuple[float, bool, Key, str]:
+    ref = one.ref
+    return one.since, ref.kind != POD_KIND, ref.key, ref.kind
 
 
 def _build_group_tree(groups: Iterable[Group]) -> GroupTrees:
-    forest = GroupTrees()
+    group_trees = GroupTrees()
     for group in groups:
-        forest.update(group_ref(group), group)
-    return forest
+        group_trees.update(group_ref(group), group)
+    return group_trees
 
 
-def _pods_by_entity(pods: Iterable[Pod], group_tree: GroupTrees) -> dict[EntityId, _EntityPods]:
-    found: dict[EntityId, _EntityPods] = {}
+def _pods_by_entity(pods: Iterable[Pod], group_tree: GroupTrees) -> dict[Ref, _EntityPods]:
+    found: dict[Ref, _EntityPods] = {}
     for pod in pods:
-        whole = found.setdefault(entity_of_pod(pod, group_tree), _EntityPods())
+        entity_pods = found.setdefault(entity_of_pod(pod, group_tree), _EntityPods())
         if pod.is_terminal:
-            whole.ended.append(pod)
+            entity_pods.ended.append(pod)
         elif pod.occupied_node:
-            whole.placed.append(pod)
+            entity_pods.placed.append(pod)
         elif not pod.metadata.deletion_timestamp:
-            whole.pending.append(pod)
+            entity_pods.pending.append(pod)
     return found
 
 
-def entity_of_pod(pod: Pod, group_tree: GroupTrees) -> EntityId:
-    """The entity that a pod is of: itself, its group, or the tree that it is in."""
+def entity_of_pod(pod: Pod, group_tree: GroupTrees) -> Ref:
+    """Return the entity that schedules a pod: itself, its group, or the tree of its group."""
     if pod.group is None:
-        return EntityId(False, pod.metadata.key)
-    own = GroupRef(False, pod.group)
+        return pod_ref(pod.metadata.key)
+    own = pod_group_ref(pod.group)
     root = group_tree.root(own)
-    name = own if isinstance(root, GroupTreeProblem) else root
-    return EntityId(True, name.key, name.is_composite)
+    return own if isinstance(root, GroupTreeProblem) else root
 
 
-def pods_with_entities(cluster: ClusterObjects) -> list[tuple[EntityId, Pod]]:
-    """All pods, each with the entity that it is of."""
-    forest = _build_group_tree(cluster.groups)
-    return [(entity_of_pod(pod, forest), pod) for pod in cluster.pods]
+def pods_with_entities(cluster: ClusterObjects) -> list[tuple[Ref, Pod]]:
+    """Return all pods, each with the entity that schedules it."""
+    group_trees = _build_group_tree(cluster.groups)
+    return [(entity_of_pod(pod, group_trees), pod) for pod in cluster.pods]
 
 
-def _settled_row(id_: EntityId, pods: _EntityPods, group_tree: GroupTrees) -> WorkloadRow:
-    """The line of somebody who waits for nothing."""
-    group = group_tree.get(id_.name) if id_.is_group else None
-    said, some = _scheduled_condition(group), (pods.placed or pods.ended)[0]
+def _build_settled_row(ref: Ref, pods: _EntityPods, group_tree: GroupTrees) -> WorkloadRow:
+    group = group_tree.get(ref)
+    condition, some = _find_scheduled_condition(group), (pods.placed or pods.ended)[0]
     since = creation_time(group.metadata if group else some.metadata)
-    if said is not None and said.status == "True" and said.last_transition_time:
-        since = parse_timestamp(said.last_transition_time)
-    standing = WorkloadState.RUNNING if pods.placed else WorkloadState.ENDED
-    return _row(id_, standing, 0, since, pods, group)
+    if condition is not None and condition.status == "True" and condition.last_transition_time:
+        since = parse_timestamp(condition.last_transition_time)
+    state = WorkloadState.RUNNING if pods.placed else WorkloadState.ENDED
+    return _build_row(ref, state, position=0, since=since, pods=pods, group=group)
 
 
 def _waiting_rows(
     infos: Iterable[QueuedEntityInfo],
-    pods_by_entity: dict[EntityId, _EntityPods],
+    pods_by_entity: dict[Ref, _EntityPods],
     group_tree: GroupTrees,
 ) -> Iterator[WorkloadRow]:
     position = 0
-    for place in infos:
-        standing = WorkloadState.HELD if place.unready else WorkloadState.WAITING
-        position += standing is WorkloadState.WAITING
-        turn = position if standing is WorkloadState.WAITING else 0
-        whole, group = (
-            pods_by_entity[place.ref],
-            group_tree.get(place.ref.name) if place.is_group else None,
+    for info in infos:
+        state = WorkloadState.HELD if info.unready else WorkloadState.WAITING
+        position += state is WorkloadState.WAITING
+        yield _build_row(
+            info.ref,
+            state,
+            position=position if state is WorkloadState.WAITING else 0,
+            since=info.timestamp,
+            pods=pods_by_entity[info.ref],
+            group=group_tree.get(info.ref),
+            info=info,
         )
-        yield _row(place.ref, standing, turn, place.timestamp, whole, group, place)
 
 
-def _row(
-    id_: EntityId,
+def _build_row(
+    ref: Ref,
     state: WorkloadState,
+    *,
     position: int,
     since: float,
     pods: _EntityPods,
@@ -202,40 +207,45 @@ def _row(
     reason, message = _waiting_reason(info, pods, group) if info else ("", "")
     some = (pods.pending or pods.placed or pods.ended)[0]
     return WorkloadRow(
-        id_, state, position,
+        ref,
+        state,
+        position,
         priority=group.spec.priority if group else some.spec.priority,
         since=since,
-        placed=len(pods.placed), pending=len(pods.pending), ended=len(pods.ended),
+        placed=len(pods.placed),
+        pending=len(pods.pending),
+        ended=len(pods.ended),
         needed=group.quorum if group else 1,
-        reason=reason, message=message,
+        reason=reason,
+        message=message,
         nodes=tuple(sorted({pod.occupied_node for pod in pods.placed})),
         scheduler=some.spec.scheduler_name,
         started=sum(pod.status.phase == "Running" for pod in pods.placed),
         failed=sum(pod.status.phase == "Failed" for pod in pods.ended),
         owner=owner_of(group or some),
-    )  # fmt: skip
+    )
 
 
 def _waiting_reason(
     info: QueuedEntityInfo, pods: _EntityPods, group: Group | None
 ) -> tuple[str, str]:
-    """Why it has no place, in a word and in a sentence."""
+    """Why a workload is not placed: a reason and a message."""
     if info.unready is not None:
         return NOT_READY, describe_unready(info.unready)
-    said = _scheduled_condition(group) if group else None
-    if said is None or said.status == "True":
-        # Members that come after their group was placed are spoken of one by one.
-        told = (find_condition(pod.status.conditions, _POD_SCHEDULED) for pod in pods.pending)
-        said = next((one for one in told if one is not None and one.status == "False"), None)
-    return (
-        (said.reason, said.message)
-        if said
-        else (NOT_TRIED_YET, "no scheduler has spoken of it yet")
-    )
+    condition = _find_scheduled_condition(group) if group else None
+    if condition is None or condition.status == "True":
+        # Members that are created after their group was placed have conditions of their own.
+        conditions = (find_condition(pod.status.conditions, _POD_SCHEDULED) for pod in pods.pending)
+        condition = next(
+            (one for one in conditions if one is not None and one.status == "False"), None
+        )
+    if condition is None:
+        return NOT_TRIED_YET, "no scheduler has attempted it yet"
+    return condition.reason, condition.message
 
 
-def _scheduled_condition(group: Group | None) -> Condition | None:
-    """What the scheduler said of a group."""
+def _find_scheduled_condition(group: Group | None) -> Condition | None:
+    """The condition that says whether a group was placed."""
     if group is None:
         return None
     kind = (
@@ -247,17 +257,16 @@ def _scheduled_condition(group: Group | None) -> Condition | None:
 
 
 def owner_of(one: Group | Pod) -> str:
-    """Who made a group or a pod, such as `Job/train`; "" if nobody says so."""
-    makers = [ref for ref in one.metadata.owner_references if ref.controller]
-    return f"{makers[0].kind}/{makers[0].name}" if makers else ""
+    """Return the controller of a group or pod, such as `Job/train`; "" for none."""
+    controllers = [ref for ref in one.metadata.owner_references if ref.controller]
+    return f"{controllers[0].kind}/{controllers[0].name}" if controllers else ""
 
 
 def in_namespace(rows: Iterable[WorkloadRow], namespace: str) -> list[WorkloadRow]:
-    """Those of one namespace, in their turns among all; "" for all."""
-    return [one for one in rows if not namespace or one.ref.key.namespace == namespace]
+    """Keep the rows of one namespace; "" keeps all. Positions still count all namespaces."""
+    return [one for one in rows if not namespace or one.ref.namespace == namespace]
 
 
-def entity_title(id_: EntityId) -> str:
+def entity_title(ref: Ref) -> str:
     """An entity as a phrase: `PodGroup default/train`."""
-    kind = "CompositePodGroup" if id_.is_composite else "PodGroup"
-    return f"{kind if id_.is_group else 'Pod'} {id_.key}"
+    return str(ref)

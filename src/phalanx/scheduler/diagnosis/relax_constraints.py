@@ -1,7 +1,7 @@
-"""Concessions: what a group or its pods could do without. Smaller, wider and looser, each tried.
+"""Cures that edit the refused entity: lower minimum, wider topology, fewer constraints of pods.
 
-Each function yields the remedies of one sort, the smallest that helps of every way there is; it
-edits the entity and has the experiment decide.
+Each function yields the cures of one kind. It edits a copy of the entity and lets the experiment
+decide (`experiment.py`); the smallest edit that helps is yielded. `cures.py` combines the kinds.
 """
 
 from __future__ import annotations
@@ -26,30 +26,32 @@ from phalanx.scheduler.cluster.group_tree import Group, group_ref
 from phalanx.scheduler.cluster.node_constraints import HARD_EFFECTS
 from phalanx.scheduler.cluster.pod_shape import shape_of
 from phalanx.scheduler.cluster.snapshot import Snapshot
-from phalanx.scheduler.diagnosis.experiment import ClusterChange, Experiment
+from phalanx.scheduler.diagnosis.experiment import ClusterChange, Experiment, find_smallest
 from phalanx.scheduler.entity import Entity, EntityRejection, Member
-from phalanx.scheduler.explain import CureKind, VerifiedCure, find_smallest
+from phalanx.scheduler.explain import CureKind, VerifiedCure
 from phalanx.scheduler.placement.topology_domains import ANYWHERE, topology_levels
 
-#: How many groups of a tree are looked at, those nearest to the root first.
+#: How many groups of a tree are considered, composite groups first.
 MAX_GROUPS = 6
-#: Taints that say how a node is and not whom it is for: nobody should tolerate them.
+#: Taints that describe the state of a node; pods should not tolerate them.
 NODE_STATE_TAINT_PREFIX = "node.kubernetes.io/"
 
 PodEdit = Callable[[Pod], Pod]
-#: What to say, and what it would make of the entity.
+#: The text of a cure, and the edited entity.
 Alternative = tuple[str, Entity]
 
 
 def suggest_lower_minimum(experiment: Experiment) -> Iterator[VerifiedCure]:
-    """A lower minimum, of members or of groups."""
+    """Suggest a lower minCount or minGroupCount."""
     entity = experiment.entity
-    got = {part.waiting.group: part.waiting for part in experiment.waiting.parts if part.waiting}
+    waiting_by_group = {
+        part.waiting.group: part.waiting for part in experiment.waiting.parts if part.waiting
+    }
     for one in _composites_first(one for one in entity.groups if _is_gang(one.group)):
-        told = got.get(one.key, experiment.waiting)
+        waiting = waiting_by_group.get(one.key, experiment.waiting)
         now = one.quorum
         fewer = find_smallest(
-            partial(_lower_minimum_suffices, experiment, one), now - told.scheduled, now - 1
+            partial(_lower_minimum_suffices, experiment, one), now - waiting.scheduled, now - 1
         )
         if fewer is not None:
             field = "minGroupCount" if one.is_composite else "minCount"
@@ -58,7 +60,7 @@ def suggest_lower_minimum(experiment: Experiment) -> Iterator[VerifiedCure]:
 
 
 def suggest_wider_topology(experiment: Experiment) -> Iterator[VerifiedCure]:
-    """A topology of larger domains, or none."""
+    """Suggest a topology key with larger domains, or none."""
     entity = experiment.entity
     for one in _composites_first(
         one for one in entity.groups if one.topology_key or _topology_annotation(one)
@@ -77,7 +79,7 @@ def suggest_wider_topology(experiment: Experiment) -> Iterator[VerifiedCure]:
 
 
 def suggest_relaxed_pods(experiment: Experiment) -> Iterator[VerifiedCure]:
-    """One toleration more, or one label less that nodes must have."""
+    """Suggest one more toleration, or one node label less that the pods require."""
     for ways in (
         _toleration_edits(experiment),
         _selector_edits(experiment.entity),
@@ -90,15 +92,15 @@ def suggest_relaxed_pods(experiment: Experiment) -> Iterator[VerifiedCure]:
 
 
 def _composites_first(found: Iterable[Entity]) -> list[Entity]:
-    """Composites before their leaves."""
+    """Sort composite groups before PodGroups."""
     return sorted(found, key=lambda one: not one.is_composite)[:MAX_GROUPS]
 
 
 def _group_suffix(one: Entity, entity: Entity) -> str:
-    """Which group of a tree it is; nothing for the one that is asked about."""
-    if one.key == entity.key and one.is_composite == entity.is_composite:
+    """Name a group of a tree; "" for the entity itself."""
+    if one.ref == entity.ref:
         return ""
-    return f" of {'CompositePodGroup' if one.is_composite else 'PodGroup'} {one.key.name}"
+    return f" of {one.ref.kind} {one.ref.name}"
 
 
 def _is_gang(group: Group | None) -> bool:
@@ -106,14 +108,13 @@ def _is_gang(group: Group | None) -> bool:
 
 
 def _replace_group(entity: Entity, group: Group) -> Entity:
-    """The entity with another version of one of its groups."""
+    """Copy the entity with one of its groups replaced."""
     if entity.group is not None and group_ref(entity.group) == group_ref(group):
         return replace(entity, group=group)
     return replace(entity, children=tuple(_replace_group(part, group) for part in entity.children))
 
 
 def _lower_minimum_suffices(experiment: Experiment, one: Entity, fewer: int) -> bool:
-    """Whether it would do if one of the groups needed so many fewer."""
     return experiment.is_placed_after(
         ClusterChange(_replace_group(experiment.entity, _with_minimum(one, one.quorum - fewer)))
     )
@@ -131,37 +132,39 @@ def _with_minimum(one: Entity, quorum: int) -> Group:
 
 
 def _topology_annotation(one: Entity) -> str:
-    """What the annotation says about topology."""
     return one.group.metadata.annotations.get(TOPOLOGY_ANNOTATION, "") if one.group else ""
 
 
 def _wider_topologies(experiment: Experiment, one: Entity) -> Iterator[Alternative]:
-    """Wider and wider, to no topology at all."""
-    entity, key, ladder = experiment.entity, one.topology_key, _topology_annotation(one)
-    whose = _group_suffix(one, entity)
-    if ladder:
+    """Yield wider and wider topologies, the last without any constraint."""
+    entity, key, annotation = experiment.entity, one.topology_key, _topology_annotation(one)
+    suffix = _group_suffix(one, entity)
+    if annotation:
         yield from _later_levels(entity, one)
-        text = f'end the annotation {TOPOLOGY_ANNOTATION}{whose} with "{ANYWHERE}"'
-        yield text, _replace_group(entity, _with_topology_annotation(one, f"{ladder}, {ANYWHERE}"))
+        text = f'end the annotation {TOPOLOGY_ANNOTATION}{suffix} with "{ANYWHERE}"'
+        yield (
+            text,
+            _replace_group(entity, _with_topology_annotation(one, f"{annotation}, {ANYWHERE}")),
+        )
     elif key:
         for other in wider_topology_keys(experiment.known.cache.snapshot(), key):
-            text = f"widen the topology{whose} from {key} to {other}"
+            text = f"widen the topology{suffix} from {key} to {other}"
             yield text, _replace_group(entity, _with_topology(one, other))
     if key:
-        text = f"let the members{whose} be anywhere, not in one {key}"
+        text = f"let the members{suffix} be anywhere, not in one {key}"
         free = replace(one, group=_with_topology(one, ""))
         yield text, _replace_group(entity, _with_topology_annotation(free, ""))
 
 
 def _later_levels(entity: Entity, one: Entity) -> Iterator[Alternative]:
-    """What it will be content with in time, without anybody's doing."""
-    rungs = topology_levels(replace(one, waited_seconds=inf))
-    whose = _group_suffix(one, entity).replace(" of ", " for ")
-    for key, after in () if isinstance(rungs, EntityRejection) else rungs:
+    """The levels of the topology annotation that come into force by waiting."""
+    levels = topology_levels(replace(one, waited_seconds=inf))
+    suffix = _group_suffix(one, entity).replace(" of ", " for ")
+    for key, after in () if isinstance(levels, EntityRejection) else levels:
         if after > entity.waited_seconds:
             place = f"one {key} will do" if key else "any nodes will do"
             since = f"wait until {after:g} s have passed since it was complete"
-            yield f"{since}: then {place}{whose}", _with_wait(entity, after)
+            yield f"{since}: then {place}{suffix}", _with_wait(entity, after)
 
 
 def _with_wait(entity: Entity, seconds: float) -> Entity:
@@ -170,7 +173,7 @@ def _with_wait(entity: Entity, seconds: float) -> Entity:
 
 
 def _with_topology_annotation(one: Entity, text: str) -> Group:
-    """The group with another annotation, or ("") without."""
+    """Copy the group with another topology annotation, or ("") without one."""
     group = one.group
     assert group is not None
     others = {k: v for k, v in group.metadata.annotations.items() if k != TOPOLOGY_ANNOTATION}
@@ -179,7 +182,7 @@ def _with_topology_annotation(one: Entity, text: str) -> Group:
 
 
 def _with_topology(one: Entity, key: str) -> Group:
-    """The group with another topology, or ("") without."""
+    """Copy the group with another topology constraint, or ("") without one."""
     group = one.group
     assert group is not None
     constraints = SchedulingConstraints((TopologyConstraint(key),)) if key else None
@@ -189,26 +192,26 @@ def _with_topology(one: Entity, key: str) -> Group:
 
 
 def wider_topology_keys(snapshot: Snapshot, key: str) -> list[str]:
-    """Labels whose domains are made of whole domains of another, and fewer; the next wider first.
+    """Labels suffix domains consist of whole domains of `key`; the next wider first.
 
-    A label that says the same everywhere divides nothing and is none of them.
+    A label with the same value on every node is not a topology.
     """
-    homes: dict[str, dict[str, str]] = {}
+    coarser: dict[str, dict[str, str]] = {}
     inside = [labels for labels in snapshot.labels if key in labels]
     for other in dict.fromkeys(name for labels in inside for name in labels if name != key):
-        home = homes[other] = {}
+        values = coarser[other] = {}
         if not all(
-            other in labels and home.setdefault(labels[key], labels[other]) == labels[other]
+            other in labels and values.setdefault(labels[key], labels[other]) == labels[other]
             for labels in inside
         ):
-            del homes[other]
-    sizes = {other: len(set(home.values())) for other, home in homes.items()}
+            del coarser[other]
+    sizes = {other: len(set(values.values())) for other, values in coarser.items()}
     finest = len({labels[key] for labels in inside})
     return sorted((o for o, n in sizes.items() if 1 < n < finest), key=lambda o: (-sizes[o], o))
 
 
 def _edit_pods(entity: Entity, edit: PodEdit) -> Entity:
-    """The entity with all its pending members edited."""
+    """Copy the entity with an edit applied to all pending members."""
     members = tuple(_edit_member(member, edit) for member in entity.members)
     parts = tuple(_edit_pods(part, edit) for part in entity.children)
     return replace(entity, members=members, children=parts)
@@ -220,7 +223,7 @@ def _edit_member(member: Member, edit: PodEdit) -> Member:
 
 
 def _toleration_edits(experiment: Experiment) -> Iterator[tuple[str, PodEdit]]:
-    """The taints that keep members away, those of most nodes first."""
+    """One toleration for each taint that excludes members, the most frequent taint first."""
     entity = experiment.entity
     nodes: dict[Taint, int] = {}
     for node in experiment.known.nodes.values():
@@ -233,7 +236,7 @@ def _toleration_edits(experiment: Experiment) -> Iterator[tuple[str, PodEdit]]:
 
 
 def format_taint(taint: Taint) -> str:
-    """A taint as kubectl writes it."""
+    """Format a taint as kubectl does."""
     return f"{taint.key}{'=' if taint.value else ''}{taint.value}:{taint.effect}"
 
 
@@ -243,7 +246,7 @@ def _add_toleration(taint: Taint) -> PodEdit:
 
 
 def _selector_edits(entity: Entity) -> Iterator[tuple[str, PodEdit]]:
-    """The labels that members want nodes to have."""
+    """One edit for each label of a node selector."""
     wanted = {
         pair for member in entity.members for pair in member.shape.node_constraints.node_selector
     }
@@ -260,7 +263,7 @@ def _drop_selector(key: str) -> PodEdit:
 
 
 def _affinity_edits(entity: Entity) -> Iterator[tuple[str, PodEdit]]:
-    """The conditions that members make on nodes."""
+    """One edit for each expression of a required node affinity."""
     found: dict[NodeRequirement, None] = {}
     for member in entity.members:
         for term in _node_affinity_terms(member.pod):
@@ -282,7 +285,7 @@ def _drop_requirement(requirement: NodeRequirement) -> PodEdit:
         if affinity is None or affinity.node_affinity is None or not _node_affinity_terms(pod):
             return pod
         terms = tuple(_term_without(term, requirement) for term in _node_affinity_terms(pod))
-        # A term without conditions would hold for no node: who asks for nothing has no terms.
+        # A term without expressions matches no node, so the affinity is removed instead.
         asks = all(term.match_expressions or term.match_fields for term in terms)
         nodes = but(
             affinity.node_affinity,

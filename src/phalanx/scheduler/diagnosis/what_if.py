@@ -1,13 +1,15 @@
-"""Forecast: what would become of somebody if the schedulers went through their queue now.
+"""Forecasts what becomes of pending pods and groups, and changes a cluster hypothetically.
 
-`phalanx what-if` hands in a cluster that holds what is asked about, and gets one of three answers:
-it fits, it must wait (for whom, or whom it would drive off), or it never fits, even if nothing else
-ran. Whoever comes first is placed first, on the same paper. Nothing is guessed: the cycle decides.
+    ClusterObjects ─▶ with_nodes, without_node, with_min_count ─▶ ClusterObjects ─▶ forecast
 
-Supposition: the same cluster, if something were otherwise. Nodes more, a node less, a quorum.
+`forecast` lets a scheduler work through its queue once, on a copy of the cluster. Entities ahead in
+the queue are placed first. The answer for each subject is one of three:
 
-Each takes a Cluster and gives another; what cannot be supposed is an Absent with its sentence.
-`phalanx what-if` puts them together and has `forecast.py` judge. Changes nothing that is there.
+    FITS    the subject gets nodes now; the bindings say which
+    WAITS   it waits for workloads to end, would preempt others, or is not ready
+    NEVER   it does not fit even if nothing else runs
+
+`phalanx what-if` prints forecasts. Nothing is bound, evicted or written.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import NamedTuple
 from msgspec.structs import replace as but
 
 from phalanx.api.core import Node, NodeSpec, NodeStatus, Pod, PodStatus, Taint
-from phalanx.api.meta import Key, ObjectMeta
+from phalanx.api.meta import Key, ObjectMeta, Ref
 from phalanx.api.scheduling import MEMBERS_TO_RUN_ANNOTATION, CompositePodGroup, PodGroup
 from phalanx.scheduler.cluster.group_tree import Group, GroupTrees
 from phalanx.scheduler.configuration.profiles import DEFAULT_PROFILES, Profiles
@@ -37,21 +39,25 @@ from phalanx.scheduler.decision import (
 )
 from phalanx.scheduler.diagnosis.cures import HOSTNAME, group_by_shape, node_shape
 from phalanx.scheduler.diagnosis.diagnosis import NOT_READY
-from phalanx.scheduler.diagnosis.experiment import ClusterChange, Experiment, KnownCluster
+from phalanx.scheduler.diagnosis.experiment import (
+    ClusterChange,
+    Experiment,
+    KnownCluster,
+    find_smallest,
+)
 from phalanx.scheduler.diagnosis.queue_order import entity_of_pod
 from phalanx.scheduler.entity import Entity
-from phalanx.scheduler.explain import describe_refusal, describe_unready, explain, find_smallest
+from phalanx.scheduler.explain import describe_refusal, describe_unready, explain
 from phalanx.scheduler.queue.cluster_objects import ClusterObjects, creation_time, load_state
-from phalanx.scheduler.queue.queued_entity import EntityId
 from phalanx.scheduler.search.solver import SolverFunction, no_solver
 
 FITS, NEVER, PREEMPTS = "Fits", "NeverFits", "Preempts"
-#: How many decisions may be made to find out who must end.
+#: How many decisions may be made to find the workloads that must end.
 MAX_DECISIONS = 150
 
 
 class ForecastVerdict(IntEnum):
-    """The answer in one number: the exit code of `phalanx what-if`."""
+    """The answer in a word. The value is the exit code of `phalanx what-if`."""
 
     FITS = 0
     WAITS = 3
@@ -59,56 +65,56 @@ class ForecastVerdict(IntEnum):
 
 
 class RunningWorkload(NamedTuple):
-    """Somebody who runs, and how many pods of it are meant."""
+    """A workload that runs, and the number of its pods."""
 
-    ref: EntityId
+    ref: Ref
     pods: int
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The answer about one entity."""
+    """What becomes of one pod, group or tree of groups."""
 
-    subject: EntityId
+    subject: Ref
     verdict: ForecastVerdict
     reason: str
     message: str
-    #: Who gets which node, if it fits.
+    #: The node of each member, if it fits.
     bindings: tuple[Binding, ...] = ()
-    #: Whose end would let it in, all of them; and whom it would drive off.
+    #: The workloads that must all end before it fits, and those that it would preempt.
     waits_for: tuple[RunningWorkload, ...] = ()
     victims: tuple[RunningWorkload, ...] = ()
-    #: Whether fewer might have to end.
+    #: Whether the search was cut short: fewer workloads may have to end.
     is_cut_short: bool = False
-    #: What stands in the way of single members, each sentence once.
+    #: Why nodes refuse members, each sentence once.
     details: tuple[str, ...] = ()
 
 
-class TriedEntity(NamedTuple):
-    """What an entity came to when its turn was."""
+class AttemptedEntity(NamedTuple):
+    """An entity, and the decision of its last cycle."""
 
     entity: Entity
     decision: Decision
 
 
 def forecast(
-    subjects: Sequence[EntityId], cluster: ClusterObjects, profiles: Profiles = DEFAULT_PROFILES,
+    subjects: Sequence[Ref], cluster: ClusterObjects, profiles: Profiles = DEFAULT_PROFILES,
     solver: SolverFunction = no_solver, now: float = 0.0,
 ) -> list[Forecast]:  # fmt: skip
-    """What would become of each, in this order."""
-    told = _QueueSimulation(cluster, profiles, solver, now)
-    told.run(subjects)
-    return [told.forecast_for(subject) for subject in subjects]
+    """Forecast each subject, in the given order."""
+    simulation = _QueueSimulation(cluster, profiles, solver=solver, now=now)
+    simulation.run(subjects)
+    return [simulation.forecast_for(subject) for subject in subjects]
 
 
 class _QueueSimulation:
-    """One walk through the queue, and what is to be said of it."""
+    """One pass through the scheduling queue."""
 
     def __init__(
-        self, cluster: ClusterObjects, profiles: Profiles, solver: SolverFunction, now: float
+        self, cluster: ClusterObjects, profiles: Profiles, *, solver: SolverFunction, now: float
     ) -> None:
         self._cluster, self._solver, self._now = cluster, solver, now
-        self._tried: dict[EntityId, TriedEntity] = {}
+        self._attempted: dict[Ref, AttemptedEntity] = {}
         self._bound: dict[Key, str] = {}
         self._state = load_state(cluster, profiles)
         self._profiles = self._state.profiles
@@ -116,38 +122,38 @@ class _QueueSimulation:
             one.ref: one.unready for one in self._state.queue.list_entities() if one.unready
         }
 
-    def run(self, subjects: Sequence[EntityId]) -> None:
-        """Have everybody tried in turn until all have been who are asked about."""
-        listed = [place.ref for place in self._state.queue.list_entities()]
-        left = {id_ for id_ in subjects if id_ in listed and id_ not in self._unready}
-        # Whoever was refused is tried again when others are placed; that must come to an end.
+    def run(self, subjects: Sequence[Ref]) -> None:
+        """Run cycles in queue order until every subject has been attempted."""
+        listed = [info.ref for info in self._state.queue.list_entities()]
+        left = {ref for ref in subjects if ref in listed and ref not in self._unready}
+        # A refused entity is attempted again after others are placed: bound the number of cycles.
         for _ in range(3 * len(listed)):
             entity = self._state.pop(self._now) if left else None
             if entity is None:
                 return
-            id_ = EntityId(entity.group is not None, entity.key, entity.is_composite)
-            self._try_entity(id_, entity, self._solver if id_ in subjects else no_solver)
-            left.discard(id_)
+            solver = self._solver if entity.ref in subjects else no_solver
+            self._attempt(entity, solver)
+            left.discard(entity.ref)
 
-    def _try_entity(self, id_: EntityId, entity: Entity, solver: SolverFunction) -> None:
+    def _attempt(self, entity: Entity, solver: SolverFunction) -> None:
         policy = self._profiles.policy(entity)
         decision = decide(entity, self._state.cache.snapshot(), policy, solver)
         self._state.commit(entity, decision, self._now)
         if isinstance(decision, Placed):
             self._bound |= {one.pod: one.node for one in decision.bindings}
-        known = self._tried.get(id_)
+        known = self._attempted.get(entity.ref)
         if known is None or not isinstance(known.decision, Placed):
-            self._tried[id_] = TriedEntity(entity, decision)
+            self._attempted[entity.ref] = AttemptedEntity(entity, decision)
 
-    def forecast_for(self, subject: EntityId) -> Forecast:
-        """The answer about one of them."""
+    def forecast_for(self, subject: Ref) -> Forecast:
+        """Return the forecast for one subject, after `run`."""
         if unready := self._unready.get(subject):
             return _forecast_not_ready(subject, unready)
-        if subject not in self._tried:
-            message = "no pod of it waits for a node"
+        if subject not in self._attempted:
+            message = "no pod waits for a node"
             verdict = ForecastVerdict.FITS if self._is_running(subject) else ForecastVerdict.WAITS
             return Forecast(subject, verdict, NOT_READY, message)
-        entity, decision = self._tried[subject]
+        entity, decision = self._attempted[subject]
         match decision:
             case Placed(bindings=bindings):
                 message = f"{len(bindings)} of {len(entity.members)} members get a node now"
@@ -159,76 +165,83 @@ class _QueueSimulation:
             case Waiting():
                 return self._forecast_waiting(subject, entity, decision)
 
-    def _is_running(self, subject: EntityId) -> bool:
-        forest = self._state.cache.snapshot().group_trees
+    def _is_running(self, subject: Ref) -> bool:
+        group_trees = self._state.cache.snapshot().group_trees
         return any(
-            pod.occupied_node and entity_of_pod(pod, forest) == subject
+            pod.occupied_node and entity_of_pod(pod, group_trees) == subject
             for pod in self._cluster.pods
         )
 
-    def _forecast_preempting(self, subject: EntityId, decision: Preempting) -> Forecast:
+    def _forecast_preempting(self, subject: Ref, decision: Preempting) -> Forecast:
         pods = {pod.metadata.key: pod for pod in self._cluster.pods}
         victims = [pods[victim.pod] for victim in decision.victims if victim.pod in pods]
-        holders = _pods_by_workload(victims, self._state.cache.snapshot().group_trees)
-        found = tuple(RunningWorkload(id_, len(keys)) for id_, keys in holders.items())
+        workloads = _pods_by_workload(victims, self._state.cache.snapshot().group_trees)
+        found = tuple(RunningWorkload(ref, len(keys)) for ref, keys in workloads.items())
         message = explain(decision).message
         return Forecast(subject, ForecastVerdict.WAITS, PREEMPTS, message, victims=found)
 
-    def _forecast_waiting(self, subject: EntityId, entity: Entity, decision: Waiting) -> Forecast:
-        """Who keeps it waiting, or that it would not help if everybody left."""
-        trial = self._new_experiment(entity, decision)
-        forest = trial.known.cache.snapshot().group_trees
-        own = {pod.metadata.key for pod in entity.other_members}
-        runs = [
-            pod for key, pod in trial.known.pods.items() if pod.occupied_node and key not in own
+    def _forecast_waiting(self, subject: Ref, entity: Entity, decision: Waiting) -> Forecast:
+        """Find the workloads that must end, or find that it does not fit even without them."""
+        experiment = self._new_experiment(entity, decision)
+        members = {pod.metadata.key for pod in entity.other_members}
+        running = [
+            pod
+            for key, pod in experiment.known.pods.items()
+            if pod.occupied_node and key not in members and not pod.is_daemon
         ]
-        holders = _pods_by_workload([pod for pod in runs if not pod.is_daemon], forest)
-        everyone = ClusterChange(ended_pods=tuple(key for keys in holders.values() for key in keys))
-        with trial.apply_change(everyone) as snapshot:
-            alone = decide(entity, snapshot, trial.policy, self._solver)
+        workloads = _pods_by_workload(running, experiment.known.cache.snapshot().group_trees)
+        all_ended = ClusterChange(ended_pods=tuple(pod.metadata.key for pod in running))
+        with experiment.apply_change(all_ended) as snapshot:
+            alone = decide(entity, snapshot, experiment.policy, self._solver)
         if not isinstance(alone, Placed):
             return _forecast_never_fits(subject, alone)
-        needed = _minimal_blockers(trial, list(holders.items()))
-        waits_for = tuple(RunningWorkload(id_, len(keys)) for id_, keys in needed)
+        blockers = _minimal_blockers(experiment, list(workloads.items()))
+        waits_for = tuple(RunningWorkload(ref, len(keys)) for ref, keys in blockers)
         return Forecast(
             subject,
             ForecastVerdict.WAITS,
             decision.reason,
             explain(decision).message,
             waits_for=waits_for,
-            is_cut_short=trial.is_cut_short,
+            is_cut_short=experiment.is_cut_short,
             details=_refusal_details(decision),
         )
 
     def _new_experiment(self, entity: Entity, decision: Waiting) -> Experiment:
-        """The cluster as it is then: those who came first have their nodes."""
+        """Experiments run on the cluster in which entities ahead in the queue have their nodes."""
         pods = [self._with_binding(pod) for pod in self._cluster.pods]
         cluster = replace(self._cluster, pods=pods)
         nodes = {node.metadata.name: node for node in cluster.nodes}
         by_key = {pod.metadata.key: pod for pod in pods if not pod.is_terminal}
         known = KnownCluster(load_state(cluster, self._profiles).cache, nodes, by_key)
-        trial = Experiment(entity, decision, known, self._profiles.policy(entity), self._solver)
-        trial.allow_decisions(MAX_DECISIONS)
-        return trial
+        policy = self._profiles.policy(entity)
+        experiment = Experiment(entity, decision, known, policy, solver=self._solver)
+        experiment.allow_decisions(MAX_DECISIONS)
+        return experiment
 
     def _with_binding(self, pod: Pod) -> Pod:
         node = self._bound.get(pod.metadata.key, "")
         return but(pod, spec=but(pod.spec, node_name=node)) if node else pod
 
 
-def _forecast_not_ready(subject: EntityId, unready: UnreadyReason) -> Forecast:
+def _forecast_not_ready(subject: Ref, unready: UnreadyReason) -> Forecast:
     is_wrong = isinstance(unready, IncompleteGroupTree) and unready.is_invalid
     verdict = ForecastVerdict.NEVER if is_wrong else ForecastVerdict.WAITS
     return Forecast(subject, verdict, NOT_READY, describe_unready(unready))
 
 
-def _forecast_never_fits(subject: EntityId, alone: Decision) -> Forecast:
-    """It is refused by a cluster in which nothing else runs: it never fits, if that is sure."""
+def _forecast_never_fits(subject: Ref, alone: Decision) -> Forecast:
+    """The forecast of an entity that is refused although nothing else runs."""
     message = explain(alone).message
     if isinstance(alone, Waiting) and alone.undecided:
         return Forecast(subject, ForecastVerdict.WAITS, alone.reason, message, is_cut_short=True)
-    told = f"even if nothing else ran: {message}"
-    return Forecast(subject, ForecastVerdict.NEVER, NEVER, told, details=_refusal_details(alone))
+    return Forecast(
+        subject,
+        ForecastVerdict.NEVER,
+        NEVER,
+        f"even if nothing else ran: {message}",
+        details=_refusal_details(alone),
+    )
 
 
 def _refusal_details(decision: Decision) -> tuple[str, ...]:
@@ -236,36 +249,34 @@ def _refusal_details(decision: Decision) -> tuple[str, ...]:
     return tuple(dict.fromkeys(describe_refusal(one) for one in refusals if one))
 
 
-def _pods_by_workload(
-    pods: Iterable[Pod], group_tree: GroupTrees
-) -> dict[EntityId, tuple[Key, ...]]:
-    """Those who run, with their pods; the one that has been there longest first."""
-    found: dict[EntityId, tuple[Key, ...]] = {}
+def _pods_by_workload(pods: Iterable[Pod], group_tree: GroupTrees) -> dict[Ref, tuple[Key, ...]]:
+    """Running workloads with their pods, the oldest first."""
+    found: dict[Ref, tuple[Key, ...]] = {}
     for pod in sorted(pods, key=lambda one: (creation_time(one.metadata), one.metadata.key)):
-        home = entity_of_pod(pod, group_tree)
-        found[home] = (*found.get(home, ()), pod.metadata.key)
+        ref = entity_of_pod(pod, group_tree)
+        found[ref] = (*found.get(ref, ()), pod.metadata.key)
     return found
 
 
-_WorkloadPods = tuple[EntityId, tuple[Key, ...]]
+_WorkloadPods = tuple[Ref, tuple[Key, ...]]
 
 
 def _minimal_blockers(
     experiment: Experiment, workloads: list[_WorkloadPods]
 ) -> list[_WorkloadPods]:
-    """Those who must all end, and none of whom need not; who is there longest is thought to first.
+    """A minimal set of workloads whose end lets the entity be placed; old ones preferred.
 
-    The last of the shortest run of them that is enough is always needed; then again with the rest.
+    The last workload of the shortest sufficient prefix is necessary. Repeat with those before it.
     """
     needed: list[_WorkloadPods] = []
     rest = workloads
 
-    def works(count: int) -> bool:
+    def suffices(count: int) -> bool:
         keys = tuple(key for _, keys in (*needed, *rest[:count]) for key in keys)
         return experiment.is_placed_after(ClusterChange(ended_pods=keys))
 
-    while not works(0):
-        count = find_smallest(works, 1, len(rest))
+    while not suffices(0):
+        count = find_smallest(suffices, 1, len(rest))
         if count is None:
             return [*needed, *rest]
         needed.append(rest[count - 1])
@@ -274,13 +285,13 @@ def _minimal_blockers(
 
 
 class UnknownObject(NamedTuple):
-    """What was named and is not there."""
+    """A change names an object that does not exist."""
 
     message: str
 
 
 class NewNodeTemplate(NamedTuple):
-    """What new nodes are like."""
+    """The resources, labels and taints of new nodes."""
 
     allocatable: Mapping[str, str]
     labels: Mapping[str, str] = {}
@@ -288,22 +299,22 @@ class NewNodeTemplate(NamedTuple):
 
 
 def node_template(cluster: ClusterObjects, name: str = "") -> NewNodeTemplate | UnknownObject:
-    """A node that is there, or else one of the sort that there is most of."""
+    """Describe new nodes like the named one, or like the most frequent shape of node."""
     nodes = {node.metadata.name: node for node in cluster.nodes}
     if name and name not in nodes:
-        return UnknownObject(f"there is no node {name} that new ones could be like")
+        return UnknownObject(f"there is no node {name} to copy; see kubectl get nodes")
     if not nodes:
         return UnknownObject(
-            "there is no node yet that new ones could be like; say --add-nodes N:cpu=8"
+            "the cluster has no node to copy; give the resources of new nodes, such as cpu=8"
         )
     most = max(group_by_shape(nodes.values()).values(), key=len)[0]
     shape = node_shape(nodes[name] if name else most)
-    room = {what: f"{n}m" if what == "cpu" else str(n) for what, n in shape.allocatable}
-    return NewNodeTemplate(room, dict(shape.labels), shape.taints)
+    amounts = {what: f"{n}m" if what == "cpu" else str(n) for what, n in shape.allocatable}
+    return NewNodeTemplate(amounts, dict(shape.labels), shape.taints)
 
 
 def with_nodes(cluster: ClusterObjects, count: int, template: NewNodeTemplate) -> ClusterObjects:
-    """So many more nodes, empty and ready."""
+    """Add empty, ready nodes."""
     there = {node.metadata.name for node in cluster.nodes}
     names = (f"new-{n}" for n in range(len(there) + count))
     free = [name for name in names if name not in there][:count]
@@ -319,16 +330,16 @@ def _new_node(name: str, template: NewNodeTemplate) -> Node:
 
 
 def without_node(cluster: ClusterObjects, name: str) -> ClusterObjects | UnknownObject:
-    """One node less. Its pods wait again if somebody would make them again, and are gone if not."""
+    """Remove a node. Its pods wait again if a controller would recreate them."""
     nodes = [node for node in cluster.nodes if node.metadata.name != name]
     if len(nodes) == len(list(cluster.nodes)):
         return UnknownObject(f"there is no node {name} to drain; see kubectl get nodes")
-    pods = [_recreated_pod(pod) if pod.occupied_node == name else pod for pod in cluster.pods]
+    pods = [_recreate_pod(pod) if pod.occupied_node == name else pod for pod in cluster.pods]
     return replace(cluster, nodes=nodes, pods=[pod for pod in pods if pod is not None])
 
 
-def _recreated_pod(pod: Pod) -> Pod | None:
-    """What comes in place of a pod that was evicted."""
+def _recreate_pod(pod: Pod) -> Pod | None:
+    """The pod that its controller creates after an eviction; None if there is none."""
     meta = pod.metadata
     is_lost = pod.is_daemon or meta.deletion_timestamp
     if is_lost or not any(one.controller for one in meta.owner_references):
@@ -339,9 +350,9 @@ def _recreated_pod(pod: Pod) -> Pod | None:
 def with_min_count(
     cluster: ClusterObjects, namespace: str, name: str, count: int
 ) -> ClusterObjects | UnknownObject:
-    """Another `minCount` for a gang, by its name, its Workload's, or that of what it was made for.
+    """Change minCount of a gang, or minGroupCount of a gang of groups.
 
-    For a gang of groups it is `minGroupCount`.
+    The gang is named by itself, by its Workload, or by the object that owns it.
     """
     changed = [
         _group_with_min_count(group, count) if _matches_name(group, namespace, name) else group

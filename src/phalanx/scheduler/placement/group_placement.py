@@ -1,7 +1,8 @@
-"""Attempt: the members of one group, placed one after the other on a `Trial`. Greedy and cheap.
+"""GroupPlacement: one attempt to place the members of one group, greedily.
 
-Members are tried in order, each on its best node; as soon as the quorum is out of reach the rest is
-not tried. `branches.py` does the same for a group of groups, with one attempt for each below it.
+Members are tried in order, each on its best node. As soon as the quorum is out of reach the rest is
+not tried. `group_tree_placement.py` places a CompositePodGroup, with one attempt for each PodGroup
+below it.
 """
 
 from __future__ import annotations
@@ -43,37 +44,37 @@ from phalanx.scheduler.policy import SchedulerPolicy
 
 #: How many pods are tried between two yields.
 YIELD_INTERVAL = 256
-#: Nowhere at all: where those are tried who have no placement to choose.
+#: A placement without nodes, for groups that have no placement to choose.
 EMPTY_PLACEMENT = Placement("", np.array([], np.int64))
 
 
 class PlacementContext(Struct, frozen=True):
-    """Where members may be put, and by what rules. `nodes` are indexes; None means all."""
+    """The snapshot, the policy and the node indexes (None: all) to place members with."""
 
     snapshot: Snapshot
     policy: SchedulerPolicy
     nodes: IntArray | None = None
-    #: Whether a placement is worth a long search.
+    #: Whether to run the search where the greedy attempt fails.
     allows_search: bool = True
 
 
 class Assignment(Struct, frozen=True):
-    """A member and the node that it found."""
+    """A member and the index of its node."""
 
     member: Member
     node: int
 
 
 class GroupPlacement:
-    """The running account of placing one group, or a pod alone."""
+    """An attempt to place one group, or a pod without a group, in one placement."""
 
-    #: Among how many placements it could choose; None where it may be anywhere.
+    #: How many placements the group could choose from; None without topology constraint.
     placement_count: int | None = None
-    #: In how many of them it was tried, and how many held enough.
+    #: How many of them were tried, and how many were feasible.
     tried_count = feasible_count = 0
-    #: Why it is not known whether there is a way; "" if there is none.
+    #: Why it is undecided whether a placement exists; "" if there is none.
     undecided = ""
-    #: Whether it will be known when a search has come to its end.
+    #: Whether a search that is still running will decide it.
     awaits_search = False
 
     def __init__(
@@ -83,26 +84,26 @@ class GroupPlacement:
         self._names = context.snapshot.names
         self._nodes = placement.nodes if placement else context.nodes
         self._simulation = PlacementSimulation(
-            context.snapshot, context.policy, entity.members, self._nodes
+            context.snapshot, context.policy, entity.members, nodes=self._nodes
         )
         self.assignments: list[Assignment] = []
-        #: The members that found no node, and why.
+        #: The members without a node, and why.
         self._refused: list[tuple[Member, LazyRefusal]] = []
         self.members = sort_members(entity.members)
         self._quorum, self._remaining = entity.quorum, len(self.members)
         self._already_scheduled = self.scheduled = count_scheduled(entity, context.snapshot)
-        #: The members that were left out for the sake of siblings.
+        #: The members beyond the quorum that wait until siblings have their minimum.
         self._deferred: list[Member] = []
         self._is_full = False
 
     @property
     def meets_quorum(self) -> bool:
-        """Whether the quorum is met."""
+        """Whether enough members have a node."""
         return self.scheduled >= self._quorum
 
     @property
     def is_feasible(self) -> bool:
-        """Whether the quorum is met and this adds to it."""
+        """Whether the quorum is met and the attempt assigns at least one member."""
         return bool(self.assignments) and self.scheduled >= self._quorum
 
     @property
@@ -115,111 +116,113 @@ class GroupPlacement:
         """What the placement of this attempt holds."""
         assert self.placement is not None
         return PlacementCandidate(
-            self.placement, self.scheduled, [seat.member.shape for seat in self.assignments]
+            self.placement, self.scheduled, [one.member.shape for one in self.assignments]
         )
 
     @property
     def choice(self) -> PlacementChoice | None:
-        """What the placement of this attempt was chosen from, if from any."""
+        """What the placement of this attempt was chosen from; None without topology constraint."""
         return placement_choice(self.placement_count, self.tried_count, self.feasible_count)
 
     @property
     def cannot_meet_quorum(self) -> bool:
-        """Whether the quorum is out of reach even if all that remain find a node."""
+        """Whether the quorum is out of reach even if all members that remain fit."""
         return self.scheduled + self._remaining < self._quorum
 
     def place(self, members: Sequence[Member]) -> None:
-        """Try members, as long as there is hope, and note what came of each."""
-        trial = self._simulation
-        for run in trial.group_alike(members):
+        """Assign members to nodes, as long as the quorum is in reach."""
+        simulation = self._simulation
+        for run in simulation.group_alike(members):
             if self.cannot_meet_quorum:
                 return
-            nodes = trial.place_alike(run)
+            nodes = simulation.place_alike(run)
             self.assignments += map(Assignment, run, nodes)
             self.scheduled += len(nodes)
             self._remaining -= len(nodes)
-            if len(nodes) < len(run):
-                self._record_refusals(run[len(nodes) :])
-
-    def _record_refusals(self, members: Iterable[Member]) -> None:
-        for member in members:
-            if self.cannot_meet_quorum:
-                return
-            excuse = self._simulation.lazy_refusal_of(member)
-            assert excuse is not None
-            self._remaining -= 1
-            self._refused.append((member, excuse))
+            for member in run[len(nodes) :]:
+                if self.cannot_meet_quorum:
+                    return
+                refusal = simulation.lazy_refusal_of(member)
+                assert refusal is not None
+                self._remaining -= 1
+                self._refused.append((member, refusal))
 
     @property
     def unplaced_pods(self) -> list[UnplacedPod]:
-        """The members that found no node."""
-        return [_unplaced(member, excuse()) for member, excuse in self._refused]
+        """The members without a node, and why."""
+        return [_unplaced_pod(member, build_refusal()) for member, build_refusal in self._refused]
 
     def trim_to_quorum(self) -> None:
-        """Keep no more members than are needed: the others come after what siblings need."""
+        """Keep only the members that are needed; `place_deferred` places the others later."""
         if not self.meets_quorum:
             return
         self._is_full = self.is_complete
         needed = max(self._quorum - self._already_scheduled, 0)
-        kept, given_back = self.assignments[:needed], self.assignments[needed:]
-        tried_in_vain = {member.pod.metadata.uid for member, _ in self._refused}
-        refused = [m for m in self.members if m.pod.metadata.uid in tried_in_vain]
-        self.assignments, self._deferred = kept, [seat.member for seat in given_back] + refused
+        surplus = [one.member for one in self.assignments[needed:]]
+        refused_uids = {member.pod.metadata.uid for member, _ in self._refused}
+        refused = [m for m in self.members if m.pod.metadata.uid in refused_uids]
+        self.assignments, self._deferred = self.assignments[:needed], surplus + refused
         self.scheduled, self._refused = self._already_scheduled + needed, []
 
     @property
     def is_order_independent(self) -> bool:
-        """Whether no other order could place more: all members are alike, or too few anyway."""
+        """Whether no other order of members could place more of them.
+
+        That is so if all members are equal, or if there are fewer than the quorum needs.
+        """
         first, shape = self.members[0], self.members[0].shape
         if len(self.members) == 1 or self._already_scheduled + len(self.members) < self._quorum:
             return True
-        return all(
-            m.shape == shape for m in self.members
-        ) and self._simulation.depends_on_load_only(first)
+        are_equal = all(member.shape == shape for member in self.members)
+        return are_equal and self._simulation.depends_on_load_only(first)
 
     @property
     def needed(self) -> int:
-        """How many members must find a node for any to get one."""
+        """How many more members must be placed for any to be."""
         return max(self._quorum - self._already_scheduled, 1)
 
     def adopt_solution(
-        self, assignments: Iterable[Assignment], left: Iterable[tuple[Member, Refusal]],
+        self,
+        assignments: Iterable[Assignment],
+        refused: Iterable[tuple[Member, Refusal]],
         placement: Placement | None,
-    ) -> None:  # fmt: skip
-        """Take over what was found in another way, in this placement."""
+    ) -> None:
+        """Take over the assignments that the search found in a placement."""
         self.placement, self.assignments, self._remaining = placement, list(assignments), 0
         self._nodes = placement.nodes if placement else self._nodes
-        self._refused = [(member, known_refusal(refusal)) for member, refusal in left]
+        self._refused = [(member, known_refusal(refusal)) for member, refusal in refused]
         self.scheduled = self._already_scheduled + len(self.assignments)
 
     @property
     def has_deferred(self) -> bool:
-        """Whether members were left out."""
+        """Whether members wait for `place_deferred`."""
         return bool(self._deferred)
 
     def place_deferred(self, context: PlacementContext) -> None:
-        """Try those members that were left out, where the others are."""
-        more, self._deferred = sort_members(self._deferred), []
-        self._simulation = PlacementSimulation(context.snapshot, context.policy, more, self._nodes)
-        self._remaining = len(more)
-        self.place(more)
+        """Place the deferred members, on the nodes of the same placement."""
+        members, self._deferred = sort_members(self._deferred), []
+        self._simulation = PlacementSimulation(
+            context.snapshot, context.policy, members, nodes=self._nodes
+        )
+        self._remaining = len(members)
+        self.place(members)
 
     @property
     def bindings(self) -> tuple[Binding, ...]:
-        """Who would be bound where."""
+        """The assignments as bindings."""
         return to_bindings(self.assignments, self._names)
 
     def build_placed(self) -> Placed:
-        """What was found, as a decision."""
+        """Build the decision of a feasible attempt."""
         leftovers = tuple(self.unplaced_pods) if self._refused else ()
         return Placed(self.entity.group_key, self.bindings, leftovers, choice=self.choice)
 
     def build_waiting(self) -> Waiting:
-        """Why it is not enough, as a decision."""
+        """Build the decision of a failed attempt."""
         untried = self.members[len(self.members) - self._remaining :]
         refused = [
             *self.unplaced_pods,
-            *(_unplaced(m, self._simulation.refusal_of(m)) for m in untried),
+            *(_unplaced_pod(m, self._simulation.refusal_of(m)) for m in untried),
         ]
         fitted = [UnplacedPod(pod, uid, None) for pod, uid, _ in self.bindings]
         return Waiting(
@@ -237,22 +240,24 @@ class GroupPlacement:
         )
 
     def _wake_events(self, refused: Iterable[UnplacedPod]) -> Iterator[ClusterEvent]:
-        """What may change that these have no node."""
+        """Yield the events that may give the members a node."""
         yield from (ClusterEvent.MEMBER_CHANGED, ClusterEvent.GROUP_CHANGED)
         for one in refused:
             yield from one.refusal.wakes_on if one.refusal else ()
         if self._may_fit_differently:
             yield from PEER_EVENTS if self._simulation.has_peer_constraints else CAPACITY_EVENTS
         if self.entity.other_members:
-            # Who has a node may be why the others must be near to it.
+            # Members with a node restrict the placements of the others.
             yield ClusterEvent.MEMBER_GONE
         if self.awaits_search:
             yield ClusterEvent.SEARCH_ENDED
 
     @property
     def _may_fit_differently(self) -> bool:
-        """Whether more may help than what mends a refusal: that another placement is mended, or
-        comes; or that who has a node finds another, and leaves this one to somebody unlike him.
+        """Whether events beyond those of the refusals may help.
+
+        Another placement may become feasible. Or members that fitted may get other nodes and leave
+        theirs to members of another shape.
         """
         if self.placement_count not in (None, 1) or self.is_feasible:
             return True
@@ -260,7 +265,7 @@ class GroupPlacement:
 
 
 def place_members(attempt: GroupPlacement) -> Generator[int, None, GroupPlacement]:
-    """Try all members, as long as there is hope."""
+    """Place all members, as long as the quorum is in reach; yields every YIELD_INTERVAL pods."""
     members = attempt.members
     attempt.place(members[:YIELD_INTERVAL])
     for begin in range(YIELD_INTERVAL, len(members) + 1, YIELD_INTERVAL):
@@ -272,85 +277,91 @@ def place_members(attempt: GroupPlacement) -> Generator[int, None, GroupPlacemen
 
 
 def place_in_best_domain(
-    entity: Entity, context: PlacementContext, found: Sequence[Placement], key: str
+    entity: Entity, context: PlacementContext, placements: Sequence[Placement], key: str
 ) -> Generator[int, None, GroupPlacement]:
-    """All members in the best placement that holds enough of them, or in the nearest to it."""
+    """Place all members in the best feasible placement, or else where most of them fit."""
     attempts = []
-    for placement in _candidate_placements(entity, context, found, key):
+    for placement in _candidate_placements(entity, context, placements, key=key):
         attempt = yield from place_members(GroupPlacement(entity, context, placement))
         attempts.append(attempt)
-    enough = [attempt for attempt in attempts if attempt.is_feasible]
+    feasible = [attempt for attempt in attempts if attempt.is_feasible]
     if not attempts:
         return GroupPlacement(entity, context, EMPTY_PLACEMENT)
-    chosen = max(enough or attempts, key=lambda attempt: attempt.scheduled)
-    if len(enough) > 1:
-        offer = choose_best_candidate(
-            [attempt.candidate for attempt in enough], context.snapshot, context.policy
+    chosen = max(feasible or attempts, key=lambda attempt: attempt.scheduled)
+    if len(feasible) > 1:
+        best = choose_best_candidate(
+            [attempt.candidate for attempt in feasible], context.snapshot, context.policy
         )
-        chosen = next(one for one in enough if one.placement is offer.placement)
-    chosen.tried_count, chosen.feasible_count = len(attempts), len(enough)
+        chosen = next(one for one in feasible if one.placement is best.placement)
+    chosen.tried_count, chosen.feasible_count = len(attempts), len(feasible)
     return chosen
 
 
 def _candidate_placements(
-    entity: Entity, context: PlacementContext, found: Sequence[Placement], key: str
+    entity: Entity, context: PlacementContext, placements: Sequence[Placement], *, key: str
 ) -> Sequence[Placement]:
-    """The placements to try: of equal members only the one that will win, or comes nearest."""
+    """Return the placements to try: for equal members only the one that will be chosen."""
     shape, snapshot, policy = entity.members[0].shape, context.snapshot, context.policy
-    plain = PlacementSimulation(snapshot, policy, entity.members).depends_on_load_only(
-        entity.members[0]
-    )
-    if not plain or len(found) < 2 or any(m.shape != shape for m in entity.members):
-        return found
-    sites = domain_capacities_of(snapshot, policy, shape, found, key)
-    return [predict_best_placement(entity, sites, count_scheduled(entity, snapshot))]
+    simulation = PlacementSimulation(snapshot, policy, entity.members)
+    is_predictable = simulation.depends_on_load_only(entity.members[0])
+    if not is_predictable or len(placements) < 2 or any(m.shape != shape for m in entity.members):
+        return placements
+    capacities = domain_capacities_of(snapshot, policy, shape, placements=placements, key=key)
+    return [predict_best_placement(entity, capacities, count_scheduled(entity, snapshot))]
 
 
 def placement_choice(placements: int | None, tried: int, feasible: int) -> PlacementChoice | None:
-    """What a placement that holds enough was chosen from; it may be found after all were tried."""
+    """Describe what a placement was chosen from; the search may find one after all were tried."""
     return None if placements is None else PlacementChoice(placements, tried, max(feasible, 1))
 
 
 def sort_members(members: Iterable[Member]) -> list[Member]:
-    """The members of one group in the order in which they are tried."""
+    """Sort the members of one group in the order in which they are tried.
+
+    The highest priority first, then the most attempts, then the longest wait.
+    """
     return sorted(members, key=_sort_key)
 
 
 def _sort_key(member: Member) -> tuple[int, int, float, str]:
-    """The most urgent come first, of equals the one that came first."""
     pod = member.pod
     return -pod.spec.priority, -member.attempts, member.timestamp, pod.metadata.name
 
 
 def to_bindings(assignments: Iterable[Assignment], names: Sequence[str]) -> tuple[Binding, ...]:
-    """Seats by name."""
+    """Convert assignments to bindings."""
     return tuple(
         [
-            new_binding(Binding, (meta.key, meta.uid, names[seat.node]))
-            for seat in assignments
-            for meta in (seat.member.pod.metadata,)
+            new_binding(Binding, (meta.key, meta.uid, names[one.node]))
+            for one in assignments
+            for meta in (one.member.pod.metadata,)
         ]
     )
 
 
 def to_assigned_pods(assignments: Iterable[Assignment], names: Sequence[str]) -> list[AssignedPod]:
-    """Members as if they were on the nodes that they found."""
+    """Describe assigned members as pods that run on their nodes."""
     return [
         AssignedPod(
-            meta.key, meta.uid, names[seat.node], meta.labels, seat.member.shape, group=pod.group,
+            meta.key,
+            meta.uid,
+            names[one.node],
+            labels=meta.labels,
+            shape=one.member.shape,
+            group=pod.group,
             priority=pod.spec.priority,
         )
-        for seat in assignments
-        for pod in (seat.member.pod,)
+        for one in assignments
+        for pod in (one.member.pod,)
         for meta in (pod.metadata,)
-    ]  # fmt: skip
+    ]
 
 
 def count_scheduled(entity: Entity, snapshot: Snapshot) -> int:
-    """How many members have a node already."""
+    """Count the members of a group that have a node already."""
     return snapshot.member_counts.get(entity.key, 0) if entity.group else 0
 
 
-def _unplaced(member: Member, refusal: Refusal | None) -> UnplacedPod:
+def _unplaced_pod(member: Member, refusal: Refusal | None) -> UnplacedPod:
     meta = member.pod.metadata
     return UnplacedPod(meta.key, meta.uid, refusal)

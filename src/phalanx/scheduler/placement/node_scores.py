@@ -1,23 +1,20 @@
-"""Ranking: the keys of a view in order, sorted only as far as somebody has looked.
+"""NodeScores: which nodes of a snapshot take a pod of one shape, the best first.
 
-A cycle needs the best few nodes of thousands. `best` holds all keys up to a bound, sorted; when a
-trial comes to its end, `extend` moves the bound. A node whose key changes moves inside `best`, into
-it or out of it; the others are not even looked at.
+Kept with the snapshot across cycles (`NODE_SCORES`) and patched when loads change. A cycle reads
+them through a `PlacementSimulation` and changes nothing.
 
-    keys [7, 3, 9, 1, 5]     best [1, 3], bound 3      two were enough so far
-    node 3: 1 -> 8           best [3]                  it is beyond the bound now
-    extended                 best [3, 5, 7], bound 7
+Every node has a key: score and index in one integer, so that the smallest key is the best node, and
+of equal nodes the one with the lower name. `SortedKeys` sorts the keys of the nodes that take the
+pod, but only as far as they are read: a cycle needs the best few nodes of thousands.
 
-View: how the nodes of a snapshot look to one shape. Kept across cycles and patched.
+    score 175 on node 4      key = 4 - (175 << 32)
 
-Every node has a key: its score and index in one integer, so that the smallest key is the best node
-and of equal nodes the one with the lower name. The `ranking` has those of the nodes that take the
-pod in order. A cycle reads them through a `Trial` and changes nothing.
+    keys [7, 3, 9, 1, 5]     best [1, 3], bound 3        two keys were enough so far
+    node 3: key 1 -> 8       best [3]                    the key is beyond the bound now
+    sort_more                best [3, 5, 7], bound 7
 
-    score 175 on node 4     key = 4 - (175 << 32)
-    ranking [k4, k0, k7]    node 4 is best, then 0, then 7; the others refuse
-
-What a node is worth depends on its spot, and many nodes share one: it is asked once per spot.
+The score of a node depends on its NodeClass, which many nodes share, so it is computed once per
+class.
 """
 
 from __future__ import annotations
@@ -30,36 +27,41 @@ import numpy as np
 
 from phalanx.scheduler.cluster.node_class import NodeClass, NodeTable
 from phalanx.scheduler.cluster.pod_shape import PodShape
-from phalanx.scheduler.cluster.snapshot import IntArray, Snapshot
+from phalanx.scheduler.cluster.snapshot import IntArray, Snapshot, SnapshotCache
 from phalanx.scheduler.decision import Refusal
-from phalanx.scheduler.plugins.filters import FilterDependency, build_refusal, rejected_nodes
+from phalanx.scheduler.plugins.load_scoring import MANY_NODES, ONE_NODE, columns_of
+from phalanx.scheduler.plugins.plugin import (
+    FilterDependency,
+    LoadScore,
+    NormalizedScore,
+    StaticScore,
+)
 from phalanx.scheduler.plugins.plugin_context import PluginContext, initial_context
-from phalanx.scheduler.plugins.scores import NormalizedScorePlugin
+from phalanx.scheduler.plugins.refusal import build_refusal, rejected_nodes
 from phalanx.scheduler.policy import SchedulerPolicy
 
-#: From here on keys are those of nodes that refuse, behind all others; and what a refusal adds to a
-#: key, so much that nothing it is worth brings it back.
+#: Keys from NO_NODE on are those of rejected nodes, behind all others. REJECTED_KEY is what a
+#: rejection adds to a key: no score outweighs it.
 NO_NODE, REJECTED_KEY = 1 << 60, 1 << 61
 
-#: How many keys are sorted at first; each time as many again as there are.
+#: How many keys are sorted at first; each further time the number doubles.
 _STRIDE = 256
 
 
 class SortedKeys:
-    """The nodes that take a pod, the best first."""
+    """The keys of the nodes that take a pod, sorted as far as they were read."""
 
     __slots__ = ("_bound", "_key_buffer", "best", "keys")
 
     def __init__(self, keys: IntArray) -> None:
-        """Of one key per node."""
         self.keys = keys
-        #: The same, which is faster one by one.
+        #: The same memory; single elements are read and written faster.
         self._key_buffer = keys.data
         self.best: list[int] = []
         self._bound = -NO_NODE
 
     def sort_more(self) -> bool:
-        """Sort some more; False if there are none."""
+        """Sort some more keys; return whether there were any."""
         keys = self.keys
         beyond = keys[(keys > self._bound) & (keys < NO_NODE)]
         size = max(_STRIDE, len(self.best))
@@ -73,13 +75,13 @@ class SortedKeys:
         return bool(more)
 
     def keys_between(self, begin: int, end: int) -> list[int]:
-        """The keys from one place in the order to another, as far as there are any."""
+        """Return the sorted keys from one position to another, fewer if there are fewer."""
         while len(self.best) < end and self.sort_more():
             pass
         return self.best[begin:end]
 
     def update(self, changes: Iterable[tuple[int, int]]) -> None:
-        """Nodes have other keys from now on."""
+        """Change the keys of nodes, given as pairs of index and key."""
         keys, best, bound = self._key_buffer, self.best, self._bound
         for i, key in changes:
             old = keys[i]
@@ -100,18 +102,18 @@ _V = TypeVar("_V")
 
 _NODE_SCORES_LIMIT = 64
 _NODE_CLASSES_LIMIT = 16_384
-#: From this share of changed nodes on it is cheaper to start anew.
+#: If more than one in so many nodes changed, recomputing all is cheaper than patching.
 _PATCH_SHARE = 16
 
 
 class NodeClassMemo(dict[NodeClass, _V]):
-    """What has been found out about spots; all of it is forgotten when it gets too much."""
+    """A memo of a function of node classes; cleared when it is full."""
 
     __slots__ = ("_compute",)
 
-    def __init__(self, find: Callable[[NodeClass], _V]) -> None:
+    def __init__(self, compute: Callable[[NodeClass], _V]) -> None:
         super().__init__()
-        self._compute = find
+        self._compute = compute
 
     def __missing__(self, node_class: NodeClass) -> _V:
         if len(self) >= _NODE_CLASSES_LIMIT:
@@ -121,14 +123,13 @@ class NodeClassMemo(dict[NodeClass, _V]):
 
 
 class NodeScores:
-    """Mask, scores and order of one shape on one snapshot."""
+    """Mask, scores and order of the nodes of one snapshot for one shape and policy."""
 
     __slots__ = (
         "_base_keys",
-        "_bulk_scorers",
         "_class_keys",
         "_load_filters",
-        "_node_scorers",
+        "_load_scorers",
         "_position",
         "_refusal",
         "_static_scores",
@@ -141,7 +142,7 @@ class NodeScores:
         "shape",
         "snapshot",
         "sorted_keys",
-    )  # fmt: skip
+    )
 
     def __init__(
         self,
@@ -150,45 +151,49 @@ class NodeScores:
         shape: PodShape,
         base: NodeScores | None = None,
     ) -> None:
-        """`kin` is the view of a cluster of the same nodes with other loads, if there is one."""
+        """`base` has the scores of the same nodes with other loads, if there are any."""
         self.snapshot, self.policy, self.shape = snapshot, policy, shape
         self._refusal: Refusal | None = None
         self.epoch, self._position = snapshot.epoch, len(snapshot.changed_rows)
-        scene = initial_context(snapshot, shape)
+        context = initial_context(snapshot, shape)
         if base is None:
-            self._evaluate_nodes(scene)
+            self._evaluate_nodes(context)
         else:
             self._inherit_from(base)
-        self.sorted_keys = self._rank_nodes(scene)
+        self.sorted_keys = self._rank_nodes(context)
 
     def _evaluate_nodes(self, context: PluginContext) -> None:
-        """Find out all that does not depend on how nodes are loaded."""
+        """Compute everything that does not depend on the load of nodes."""
         snapshot, policy, shape = self.snapshot, self.policy, self.shape
         self.request = shape.request_vector(snapshot.columns)
-        loaded = [row for row in policy.filters if row.applies_to(shape)]
-        self._load_filters = tuple(row.admits_node_class for row in loaded if row.admits_node_class)
-        opinions = [(s.weight, s.build_scorer(shape, snapshot.columns)) for s in policy.scores]
-        self._node_scorers = tuple((weight, opinion.score_node) for weight, opinion in opinions)
-        self._bulk_scorers = tuple((weight, opinion.score_nodes) for weight, opinion in opinions)
-        #: What spots are worth, as the part of a key that does not depend on the node.
+        self._load_filters = tuple(
+            filter_.admits_node_class
+            for filter_ in policy.filters.values()
+            if filter_.admits_node_class and filter_.applies_to(shape)
+        )
+        self._load_scorers = tuple(
+            (weight, score.build_scorer(shape, snapshot.columns))
+            for weight, score in policy.scores_of(LoadScore)
+        )
+        #: The score of each node class, as the part of a key that does not depend on the node.
         self._class_keys = NodeClassMemo(self._compute_class_key)
-        #: What becomes of spots when a pod of this shape is put there, and how their keys grow.
+        #: The class that a node class becomes when a pod of this shape is placed, and how much the
+        #: key grows.
         self.after_placement = NodeClassMemo(self._compute_after_placement)
         self.normalized_scores = applicable_normalized_scores(policy, context)
         self.allowed_nodes = np.ones(len(snapshot), bool)
-        for row in policy.filters:
-            if row.depends_on is FilterDependency.NODES:
-                self.allowed_nodes &= ~rejected_nodes(row, context)
+        for filter_ in policy.filters.values():
+            if filter_.depends_on is FilterDependency.NODES:
+                self.allowed_nodes &= ~rejected_nodes(filter_, context)
         self._static_scores = self._sum_static_scores()
-        #: What the key of a node is but for its load, as plain integers, which are read faster.
+        #: The part of each key that does not depend on load, as plain integers: faster to read.
         self._base_keys = np.where(
             self.allowed_nodes, self._build_keys(self._static_scores), REJECTED_KEY
         ).data
 
     def _inherit_from(self, base: NodeScores) -> None:
-        """Take over the same."""
         self.request, self._load_filters = base.request, base._load_filters
-        self._node_scorers, self._bulk_scorers = base._node_scorers, base._bulk_scorers
+        self._load_scorers = base._load_scorers
         self._class_keys, self.after_placement = base._class_keys, base.after_placement
         self.normalized_scores, self._static_scores = base.normalized_scores, base._static_scores
         self.allowed_nodes, self._base_keys = base.allowed_nodes, base._base_keys
@@ -199,12 +204,12 @@ class NodeScores:
         return self.sorted_keys.keys
 
     def key_of(self, i: int, node_class: NodeClass) -> int:
-        """The key of a node that is such a spot."""
+        """Compute the key of a node of some class."""
         return self._class_keys[node_class] + self._base_keys[i]
 
     def update(self) -> None:
-        """Repeat the rows whose load changed since the last look."""
-        snapshot, ranking = self.snapshot, self.sorted_keys
+        """Recompute the keys of the nodes whose load changed since the last update."""
+        snapshot = self.snapshot
         changed = snapshot.changed_rows[self._position :]
         if not changed:
             return
@@ -212,11 +217,11 @@ class NodeScores:
         if len(changed) * _PATCH_SHARE > len(snapshot):
             self.sorted_keys = self._rank_nodes(initial_context(snapshot, self.shape))
             return
-        by_row, worths, bases = snapshot.node_classes, self._class_keys, self._base_keys
-        ranking.update([(i, worths[by_row[i]] + bases[i]) for i in changed])
+        by_row, class_keys, base_keys = snapshot.node_classes, self._class_keys, self._base_keys
+        self.sorted_keys.update([(i, class_keys[by_row[i]] + base_keys[i]) for i in changed])
 
     def refusal(self) -> Refusal:
-        """Why no node takes a pod of this shape, as the snapshot stands and others left out."""
+        """Say why no node takes a pod of this shape, leaving other pods' constraints out."""
         if self._refusal is None:
             self._refusal = build_refusal(
                 self.policy.filters, initial_context(self.snapshot, self.shape)
@@ -224,78 +229,87 @@ class NodeScores:
         return self._refusal
 
     def score_nodes(self, rows: NodeTable) -> IntArray:
-        """What many nodes are worth by their load."""
+        """Score many nodes by their load."""
         total = np.zeros(len(rows.allocatable), np.int64)
-        for weight, everywhere in self._bulk_scorers:
-            total += weight * everywhere(rows)
+        columns = columns_of(rows)
+        for weight, score in self._load_scorers:
+            total += weight * score(columns, MANY_NODES)
         return total
 
     def _compute_class_key(self, node_class: NodeClass) -> int:
         for admits in self._load_filters:
             if not admits(self.request, node_class):
                 return REJECTED_KEY
-        score = 0
-        for weight, here in self._node_scorers:
-            score += weight * here(node_class)
-        return -score << SCORE_SHIFT
+        total: int = 0
+        for weight, score in self._load_scorers:
+            total += weight * score(node_class, ONE_NODE)
+        return -total << SCORE_SHIFT
 
     def _compute_after_placement(self, node_class: NodeClass) -> tuple[NodeClass, int]:
         after = self.snapshot.node_class_pool.after_adding(node_class, self.request)
         return after, self._class_keys[after] - self._class_keys[node_class]
 
     def _sum_static_scores(self) -> IntArray | None:
-        """What nodes are worth whatever is on them."""
-        merits = [
-            (row.weight, row.score_nodes(self.snapshot, self.shape))
-            for row in self.policy.static_scores
+        found = [
+            weight * scores
+            for weight, score in self.policy.scores_of(StaticScore)
+            if (scores := score.score_nodes(self.snapshot, self.shape)) is not None
         ]
-        found = [weight * merit for weight, merit in merits if merit is not None]
         return np.sum(found, axis=0) if found else None
 
     def _rank_nodes(self, context: PluginContext) -> SortedKeys:
-        """Ask what depends on load of all nodes, and rank those that pass."""
+        """Filter and score all nodes by their load."""
         snapshot = self.snapshot
         passing = self.allowed_nodes.copy()
-        for row in self.policy.filters:
-            if row.depends_on is FilterDependency.LOAD:
-                passing &= ~rejected_nodes(row, context)
+        for filter_ in self.policy.filters.values():
+            if filter_.depends_on is FilterDependency.LOAD:
+                passing &= ~rejected_nodes(filter_, context)
         scores = self.score_nodes(snapshot)
         if self._static_scores is not None:
             scores += self._static_scores
         return SortedKeys(np.where(passing, self._build_keys(scores), REJECTED_KEY))
 
     def _build_keys(self, scores: IntArray | None) -> IntArray:
-        numbers = np.arange(len(self.snapshot))
-        return numbers if scores is None else numbers - (scores << SCORE_SHIFT)
+        indexes = np.arange(len(self.snapshot))
+        return indexes if scores is None else indexes - (scores << SCORE_SHIFT)
+
+
+#: The scores of each snapshot, the least recently used first.
+NODE_SCORES: SnapshotCache[dict[tuple[SchedulerPolicy, PodShape], NodeScores]] = SnapshotCache(dict)
 
 
 def applicable_normalized_scores(
     policy: SchedulerPolicy, context: PluginContext
-) -> tuple[NormalizedScorePlugin, ...]:
-    """The comparisons that matter to a shape."""
-    return tuple(row for row in policy.normalized_scores if row.applies_to(context))
+) -> tuple[tuple[int, NormalizedScore], ...]:
+    """Return the normalized scores that apply to a pod, with their weights."""
+    return tuple(
+        (weight, score)
+        for weight, score in policy.scores_of(NormalizedScore)
+        if score.applies_to(context)
+    )
 
 
 def node_scores_of(snapshot: Snapshot, policy: SchedulerPolicy, shape: PodShape) -> NodeScores:
-    """The view of a shape, brought up to date; the least recently used one makes way for a new."""
-    views, key = snapshot.node_scores, (policy, shape)
-    view = views.pop(key, None)
-    if view is None or view.epoch != snapshot.epoch:
-        view = NodeScores(snapshot, policy, shape, _find_base(snapshot, policy, shape))
+    """Return the up-to-date scores of a shape; the least recently used ones are dropped."""
+    cached, key = NODE_SCORES.of(snapshot), (policy, shape)
+    scores = cached.pop(key, None)
+    if scores is None or scores.epoch != snapshot.epoch:
+        base = _find_base(snapshot, policy, shape) if snapshot.origin is not None else None
+        scores = NodeScores(snapshot, policy, shape, base=base)
     else:
-        view.update()
-    views[key] = view
-    if len(views) > _NODE_SCORES_LIMIT:
-        del views[next(iter(views))]
-    return view
+        scores.update()
+    cached[key] = scores
+    if len(cached) > _NODE_SCORES_LIMIT:
+        del cached[next(iter(cached))]
+    return scores
 
 
 def _find_base(snapshot: Snapshot, policy: SchedulerPolicy, shape: PodShape) -> NodeScores | None:
-    """The view of a cluster from which this one was made by changing loads alone."""
+    """Find the scores of a snapshot that this one was forked from, directly or not."""
     origin = snapshot.origin
     while origin is not None:
-        view = origin.node_scores.get((policy, shape))
-        if view is not None and view.epoch == snapshot.epoch:
-            return view
+        scores = NODE_SCORES.of(origin).get((policy, shape))
+        if scores is not None and scores.epoch == snapshot.epoch:
+            return scores
         origin = origin.origin
     return None

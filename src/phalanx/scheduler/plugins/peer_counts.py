@@ -1,14 +1,13 @@
-"""Headcount: how many of some pods there are in each domain, kept up as a trial places more.
+"""Counts of pods per topology domain, kept up to date while a simulation places more pods.
 
-key rack, ids [0, 0, 1, -1]      nodes 0 and 1 share a rack, node 3 has none
-counts [3, 1, 0]                 three pods in rack 0; the last place stands for "no rack"
-here() [3, 3, 1, 0]              the same seen from each node
+`DomainCounts` is one count. `PeerCounts` holds all counts of one simulation: the selectors that the
+members' constraints mention, numbered as bits, the terms of running pods that may select a member,
+and the pods placed so far. `add_pod` updates every count that the placed pod changes. A simulation
+whose members have no such constraints and match none has no PeerCounts and takes the fast path.
 
-Company: the other pods, as far as the members of one trial mind them or are minded by them.
-
-Made once per trial from the census and the members' own wishes; `settle` tells it of every
-placement, so that the next member sees it. A trial whose members concern nobody and whom nobody
-concerns has no company, and takes the fast path.
+    key rack, ids [0, 0, 1, -1]      nodes 0 and 1 share a rack, node 3 has none
+    counts [3, 1, 0]                 three pods in rack 0; the last entry stands for "no rack"
+    counts_per_node() [3, 3, 1, 0]   the same as seen from each node
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from phalanx.scheduler.entity import Member
 
 
 class DomainCounts:
-    """Pods per domain, counted on all nodes or on eligible ones."""
+    """The number of pods per domain, on all nodes or on eligible ones."""
 
     __slots__ = ("_counted", "_present_domains", "added_domains", "counts", "domains", "total")
 
@@ -41,7 +40,7 @@ class DomainCounts:
         self._counted = domains.ids if eligible is None else np.where(eligible, domains.ids, -1)
         inside = self._counted >= 0
         weights = per_node[inside]
-        # One more than there are domains: the index -1 of nodes without one leads to a zero.
+        # One more entry than there are domains: nodes without a domain read it at index -1.
         counts = np.bincount(self._counted[inside], weights, domains.size + 1)
         self.counts: IntArray = counts.astype(np.int64)
         self.total = int(weights.sum())
@@ -51,7 +50,7 @@ class DomainCounts:
 
     @property
     def present_domains(self) -> IntArray:
-        """The domains that have a counted node; only spreading asks for them."""
+        """The domains that have a counted node."""
         if self._present_domains is None:
             self._present_domains = np.unique(self._counted[self._counted >= 0])
         return self._present_domains
@@ -62,7 +61,7 @@ class DomainCounts:
         return self._counted >= 0
 
     def add(self, node: int) -> None:
-        """One more on a node."""
+        """Count one more pod on a node."""
         domain = self._counted.item(node)
         if domain >= 0:
             self.counts[domain] += 1
@@ -70,19 +69,19 @@ class DomainCounts:
             self.added_domains.append(domain)
 
     def counts_per_node(self) -> IntArray:
-        """How many there are in the domain of each node."""
+        """The number of pods in the domain of each node."""
         return self.counts[self.domains.ids]
 
 
 class PeerProfile(NamedTuple):
-    """How a member stands to others: what it asks of them, and which crowds it is in, as bits."""
+    """A member's constraints on other pods, and the selectors that it matches, as bits."""
 
     selector_bits: int
     peer_constraints: PeerConstraints
 
 
 class _TrackedCounts(NamedTuple):
-    """A headcount and whom it counts: pods in all crowds of these bits, or carriers of a term."""
+    """A count and what it counts: pods that match all these selectors, or holders of a term."""
 
     domain_counts: DomainCounts
     selector_bits: int
@@ -90,7 +89,7 @@ class _TrackedCounts(NamedTuple):
 
 
 class PeerCounts:
-    """The crowds and terms in play, and what the trial has placed so far."""
+    """The selectors and terms that matter to some members, and the pods placed so far."""
 
     def __init__(
         self, snapshot: Snapshot, members: Iterable[Member], defaults: tuple[TopologySpread, ...]
@@ -105,7 +104,7 @@ class PeerCounts:
         )
         self._profiles: dict[tuple[object, ...], PeerProfile] = {}
         self._collect_selectors(members)
-        keys = {key for selection in self._selector_bits for key in selection.label_keys}
+        keys = {key for selector in self._selector_bits for key in selector.label_keys}
         self._label_keys = sorted(keys | self._service_label_keys())
 
     def __bool__(self) -> bool:
@@ -113,90 +112,83 @@ class PeerCounts:
 
     @property
     def assigned_count(self) -> int:
-        """How many have been placed; what was found out before may be wrong after another."""
+        """The number of pods placed so far."""
         return len(self._assigned)
 
     def profile_of(self, member: Member) -> PeerProfile:
-        """How a member stands to others; the members of a gang mostly stand alike."""
+        """The profile of a member; most members of a gang share one."""
         meta, labels = member.pod.metadata, member.pod.metadata.labels
-        memo = (member.shape.peer_constraints, meta.namespace, *map(labels.get, self._label_keys))
-        found = self._profiles.get(memo)
+        key = (member.shape.peer_constraints, meta.namespace, *map(labels.get, self._label_keys))
+        found = self._profiles.get(key)
         if found is None:
             bits = 0
-            for selection, bit in self._selector_bits.items():
-                if selection.matches(meta.namespace, labels, self._pod_index.namespaces):
+            for selector, bit in self._selector_bits.items():
+                if selector.matches(meta.namespace, labels, self._pod_index.namespaces):
                     bits |= bit
-            found = self._profiles[memo] = PeerProfile(bits, self._constraints_of(member))
+            found = self._profiles[key] = PeerProfile(bits, self._constraints_of(member))
         return found
 
     def add_pod(self, profile: PeerProfile, node: int) -> None:
-        """A member is on a node from now on."""
+        """Count a member on the node that it was placed on."""
         self._assigned.append((profile, node))
-        for watched in self._tracked:
-            if _is_counted(watched, profile):
-                watched.domain_counts.add(node)
+        for tracked in self._tracked:
+            if _is_counted(tracked, profile):
+                tracked.domain_counts.add(node)
 
     def count_pods(
         self, selection: PodSelection, domains: TopologyDomains, eligible: BoolArray | None = None
     ) -> DomainCounts:
-        """How many of a crowd there are per domain, from now on to the end of the trial."""
-        return self._track(
-            domains,
-            self._pod_index.count_per_node(selection),
-            self._bits_of(selection),
-            None,
-            eligible,
-        )
+        """Count the pods of a selection per domain, from now on to the end of the simulation."""
+        per_node = self._pod_index.count_per_node(selection)
+        return self._track(domains, per_node, bits=self._bits_of(selection), eligible=eligible)
 
     def count_pods_with_and_without_nominated(
         self, selection: PodSelection, domains: TopologyDomains, eligible: BoolArray | None = None
     ) -> list[DomainCounts]:
-        """The same, and also without those who were only promised a place, if some of them were."""
-        found, census = [self.count_pods(selection, domains, eligible)], self._pod_index
-        if (bare := census.without_nominated) is not census:
-            counts = bare.count_per_node(selection)
-            if not np.array_equal(counts, census.count_per_node(selection)):
-                found.append(self._track(domains, counts, self._bits_of(selection), None, eligible))
+        """The same counts, and counts without nominated pods where these differ."""
+        found, index = [self.count_pods(selection, domains, eligible)], self._pod_index
+        if (without := index.without_nominated) is not index:
+            counts = without.count_per_node(selection)
+            if not np.array_equal(counts, index.count_per_node(selection)):
+                bits = self._bits_of(selection)
+                found.append(self._track(domains, counts, bits=bits, eligible=eligible))
         return found
 
     def existing_terms_towards(
         self, profile: PeerProfile, kind: str
     ) -> Iterator[tuple[ExistingPodTerm, DomainCounts]]:
-        """The terms that others hold towards a pod of that standing, with where they are."""
-        for carried in self._existing_terms:
+        """The terms of this kind by which other pods select a pod of this profile, with counts."""
+        for existing in self._existing_terms:
             if (
-                carried.kind == kind
-                and profile.selector_bits & self._selector_bits[carried.term.selector]
+                existing.kind == kind
+                and profile.selector_bits & self._selector_bits[existing.term.selector]
             ):
-                domains = self._snapshot.domains(carried.term.topology_key)
-                counts = self._pod_index.count_term_holders(carried)
-                yield carried, self._track(domains, counts, 0, carried, None)
+                domains = self._snapshot.domains(existing.term.topology_key)
+                counts = self._pod_index.count_term_holders(existing)
+                yield existing, self._track(domains, counts, bits=0, term=existing)
 
-    def matches_selectors(self, profile: PeerProfile, selections: Iterable[PodSelector]) -> bool:
-        """Whether a pod of that standing is in all of these."""
-        return all(
-            profile.selector_bits & self._selector_bits[selection] for selection in selections
-        )
+    def matches_selectors(self, profile: PeerProfile, selectors: Iterable[PodSelector]) -> bool:
+        """Whether a pod of this profile matches all of these selectors."""
+        return all(profile.selector_bits & self._selector_bits[selector] for selector in selectors)
 
     def has_existing_terms(self, profile: PeerProfile) -> bool:
-        """Whether somebody holds a term towards a pod of that standing."""
+        """Whether a term of another pod selects a pod of this profile."""
         return any(
             profile.selector_bits & self._selector_bits[one.term.selector]
             for one in self._existing_terms
         )
 
     def _collect_selectors(self, members: Iterable[Member]) -> None:
-        """Number every crowd that somebody mentions."""
         seen: dict[PeerConstraints, None] = {}
         for member in members:
             if member.shape.peer_constraints or self._defaults:
                 seen[self._constraints_of(member)] = None
         for peers in seen:
             self._existing_terms.update(dict.fromkeys(existing_pod_terms(peers)))
-        mentioned = [selection for peers in seen for selection in peers.selectors]
-        mentioned += [carried.term.selector for carried in self._existing_terms]
-        for selection in mentioned:
-            self._selector_bits.setdefault(selection, 1 << len(self._selector_bits))
+        mentioned = [selector for peers in seen for selector in peers.selectors]
+        mentioned += [existing.term.selector for existing in self._existing_terms]
+        for selector in mentioned:
+            self._selector_bits.setdefault(selector, 1 << len(self._selector_bits))
 
     def _constraints_of(self, member: Member) -> PeerConstraints:
         peers = member.shape.peer_constraints
@@ -210,37 +202,42 @@ class PeerCounts:
     def _service_label_keys(self) -> set[str]:
         if not self._defaults:
             return set()
-        every = self._pod_index.services.values()
-        return {key for services in every for wanted in services for key in wanted}
+        return {
+            key
+            for services in self._pod_index.services.values()
+            for selector in services
+            for key in selector
+        }
 
-    def _bits_of(self, crowd: PodSelection) -> int:
+    def _bits_of(self, selection: PodSelection) -> int:
         bits = 0
-        for selection in crowd.selectors:
-            bits |= self._selector_bits[selection]
+        for selector in selection.selectors:
+            bits |= self._selector_bits[selector]
         return bits
 
     def _track(
         self,
         domains: TopologyDomains,
         per_node: IntArray,
+        *,
         bits: int,
-        term: ExistingPodTerm | None,
-        eligible: BoolArray | None,
+        term: ExistingPodTerm | None = None,
+        eligible: BoolArray | None = None,
     ) -> DomainCounts:
-        watched = _TrackedCounts(DomainCounts(domains, per_node, eligible), bits, term)
-        for standing, node in self._assigned:
-            if _is_counted(watched, standing):
-                watched.domain_counts.add(node)
-        self._tracked.append(watched)
-        return watched.domain_counts
+        tracked = _TrackedCounts(DomainCounts(domains, per_node, eligible), bits, term)
+        for profile, node in self._assigned:
+            if _is_counted(tracked, profile):
+                tracked.domain_counts.add(node)
+        self._tracked.append(tracked)
+        return tracked.domain_counts
 
 
-def _is_counted(watched: _TrackedCounts, profile: PeerProfile) -> bool:
-    if watched.existing_term is not None:
-        return watched.existing_term in existing_pod_terms(profile.peer_constraints)
-    return profile.selector_bits & watched.selector_bits == watched.selector_bits
+def _is_counted(tracked: _TrackedCounts, profile: PeerProfile) -> bool:
+    if tracked.existing_term is not None:
+        return tracked.existing_term in existing_pod_terms(profile.peer_constraints)
+    return profile.selector_bits & tracked.selector_bits == tracked.selector_bits
 
 
 def domain_per_node(snapshot: Snapshot) -> TopologyDomains:
-    """Each node a domain of its own, whatever its labels."""
+    """Domains of one node each, whatever the labels of the nodes."""
     return TopologyDomains(np.arange(len(snapshot)), tuple(snapshot.names))

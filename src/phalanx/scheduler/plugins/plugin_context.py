@@ -1,17 +1,11 @@
-"""Evenness: how full the domains are that a pod is to be spread over, hard or rather.
+"""What filters and scores read: a pod shape, a snapshot, and the pods that matter to the shape.
 
-What it must keep to is judged in `peerfilters.py`. What it had rather is ranked here, and kept up
-as a trial goes on: one more pod changes what the nodes of its domain see and nothing else. Only
-when other nodes pass the filters all of it is asked anew.
+`PluginContext` is the read-only input of filters and normalized scores. Its `affinity_state` counts
+the pods of every affinity term and spread constraint per domain, and follows a simulation as it
+places more pods (see `peer_counts.py`). `SoftSpread` keeps the score of soft spread constraints up
+to date the same way: one more pod changes only the nodes of its domain.
 
-Among: one pod's view of the others, prepared once per shape and standing in a trial.
-
-The headcounts that the filters and comparisons about other pods read, live as the trial goes on.
-Judges nothing itself.
-
-Scene: everything that a filter or a comparison may look at. A view of things, changed by nobody.
-
-One shape on one snapshot, with the load that a trial has put on top of it, and among which others.
+Nothing here rejects a node; the filters do.
 """
 
 from __future__ import annotations
@@ -25,8 +19,8 @@ from numpy.typing import NDArray
 from phalanx.scheduler.cluster.node_constraints import NodeConstraints
 from phalanx.scheduler.cluster.peer_constraints import HOSTNAME, TopologySpread
 from phalanx.scheduler.cluster.pod_index import PodSelection
-from phalanx.scheduler.cluster.pod_shape import PodShape
-from phalanx.scheduler.cluster.snapshot import BoolArray, HostPorts, IntArray, Snapshot
+from phalanx.scheduler.cluster.pod_shape import HostPorts, PodShape
+from phalanx.scheduler.cluster.snapshot import BoolArray, IntArray, Snapshot
 from phalanx.scheduler.plugins.peer_counts import (
     DomainCounts,
     PeerCounts,
@@ -39,63 +33,60 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class SpreadState:
-    """A spread constraint and where the pods are that it is about."""
+    """A spread constraint and the number of matching pods per domain."""
 
     spread: TopologySpread
     domain_counts: DomainCounts
-    #: Whether the pod itself is one of them.
+    #: Whether the pod matches the selector of its own constraint.
     matches_itself: bool
 
 
 class SoftSpread:
-    """What nodes are worth to a pod that had rather be spread, by all its constraints together."""
+    """The score of nodes under all soft spread constraints of a pod together."""
 
     __slots__ = ("_constraints", "_counted", "_explicit", "_passed", "_raw")
 
     def __init__(
         self, snapshot: Snapshot, constraints: Sequence[SpreadState], *, explicit: bool
     ) -> None:
-        """`explicit`: a node that is in none of the domains counts last."""
+        """With `explicit`, a node that lacks a topology label scores 0."""
         self._constraints = [_SoftSpreadConstraint(snapshot, one) for one in constraints]
         self._explicit = explicit
         self._passed: BoolArray | None = None
 
     def score_nodes(self, passed: BoolArray) -> IntArray:
-        """Emptier domains are better, in per cent, among the nodes that passed."""
+        """Score nodes, 0 to 100, among those that passed; emptier domains score higher."""
         if self._passed is not None and np.array_equal(passed, self._passed):
-            self._update()
+            for constraint in self._constraints:
+                for nodes in constraint.update():
+                    self._raw[nodes] = self._total_loads(nodes)
         else:
             self._reset(passed)
         counted, raw = self._counted, self._raw
-        chosen = raw if counted is None else raw[counted]
-        most, least = (int(chosen.max()), int(chosen.min())) if chosen.size else (0, 0)
-        ranked = 100 * (most + least - raw) // most if most else np.full_like(raw, 100)
-        return ranked if counted is None else np.where(counted, ranked, 0)
+        compared = raw if counted is None else raw[counted]
+        most, least = (int(compared.max()), int(compared.min())) if compared.size else (0, 0)
+        scores = 100 * (most + least - raw) // most if most else np.full_like(raw, 100)
+        return scores if counted is None else np.where(counted, scores, 0)
 
     def _reset(self, passed: BoolArray) -> None:
         counted = passed
-        for slope in self._constraints if self._explicit else ():
-            counted = counted & slope.labelled
-        for slope in self._constraints:
-            slope.reset(counted)
+        for constraint in self._constraints if self._explicit else ():
+            counted = counted & constraint.labelled
+        for constraint in self._constraints:
+            constraint.reset(counted)
         self._passed = passed
-        #: The nodes that count; None: all.
+        #: The nodes that are compared; None: all.
         self._counted = None if counted.all() else counted
-        self._raw = self._round_loads(slice(None))
+        self._raw = self._total_loads(slice(None))
 
-    def _update(self) -> None:
-        for slope in self._constraints:
-            for nodes in slope.update():
-                self._raw[nodes] = self._round_loads(nodes)
-
-    def _round_loads(self, nodes: IntArray | slice) -> IntArray:
-        """How full it is around some nodes, as a whole number."""
-        total = sum(slope.loads[nodes] for slope in self._constraints)
+    def _total_loads(self, nodes: IntArray | slice) -> IntArray:
+        """The loads of all constraints on some nodes, rounded to integers."""
+        total = sum(constraint.loads[nodes] for constraint in self._constraints)
         return np.asarray(np.floor(total + 0.5), np.int64)
 
 
 class _SoftSpreadConstraint:
-    """One constraint: how full the domain of each node is, more domains weighing more."""
+    """One constraint: the number of pods in each node's domain; more domains weigh more."""
 
     __slots__ = ("_domains", "_seen", "_state", "_weight", "labelled", "loads")
 
@@ -104,25 +95,25 @@ class _SoftSpreadConstraint:
         self.labelled = self._domains.labelled
 
     def reset(self, counted: BoolArray) -> None:
-        """Look at all nodes, of which these count."""
-        heads, spread = self._state.domain_counts, self._state.spread
+        """Compute the loads of all nodes; `counted` are the nodes that are compared."""
+        counts, spread = self._state.domain_counts, self._state.spread
         if spread.topology_key == HOSTNAME:
             size = int(np.count_nonzero(counted))
         else:
             # Nodes without the label count together as one more domain.
             size = int(np.count_nonzero(np.bincount(self._domains.ids[counted] + 1)))
-        self._weight, self._seen = np.log(size + 2), len(heads.added_domains)
-        loads = self._load(heads.counts)[heads.domains.ids]
+        self._weight, self._seen = np.log(size + 2), len(counts.added_domains)
+        loads = self._load(counts.counts)[counts.domains.ids]
         self.loads: FloatArray = np.where(self.labelled, loads, 0.0)
 
     def update(self) -> Iterator[IntArray]:
-        """Look at the domains where pods have come since; yields their nodes."""
-        heads = self._state.domain_counts
-        moved = dict.fromkeys(heads.added_domains[self._seen :])
-        self._seen = len(heads.added_domains)
-        for domain in moved:
-            nodes = heads.domains.nodes(domain)
-            self.loads[nodes] = np.where(self.labelled[nodes], self._load(heads.counts[domain]), 0)
+        """Recompute the domains to which pods were added since; yields their nodes."""
+        counts = self._state.domain_counts
+        changed = dict.fromkeys(counts.added_domains[self._seen :])
+        self._seen = len(counts.added_domains)
+        for domain in changed:
+            nodes = counts.domains.nodes(domain)
+            self.loads[nodes] = np.where(self.labelled[nodes], self._load(counts.counts[domain]), 0)
             yield nodes
 
     def _load(self, counts: IntArray) -> FloatArray:
@@ -130,7 +121,9 @@ class _SoftSpreadConstraint:
 
 
 class PodAffinityState:
-    """Whom a pod wants near, apart or evenly spread, and who wants it near or apart."""
+    """The pods that a pod's affinity, anti-affinity and spread constraints select, per domain, and
+    the terms of other pods that select this pod.
+    """
 
     __slots__ = (
         "affinity",
@@ -154,20 +147,16 @@ class PodAffinityState:
         honors_existing_preferences: bool = True,
     ) -> None:
         peers, domains = profile.peer_constraints, snapshot.domains
-        near = tuple(term.selector for term in peers.affinity)
-        #: Whom it must be near, by every key; with those who were promised a place, and without.
-        self.affinity = list(
-            zip(
-                *(
-                    peer_counts.count_pods_with_and_without_nominated(
-                        PodSelection(near), domains(t.topology_key)
-                    )
-                    for t in peers.affinity
-                ),
-                strict=True,
+        selectors = tuple(term.selector for term in peers.affinity)
+        per_term = [
+            peer_counts.count_pods_with_and_without_nominated(
+                PodSelection(selectors), domains(term.topology_key)
             )
-        )
-        self.matches_own_affinity = peer_counts.matches_selectors(profile, near)
+            for term in peers.affinity
+        ]
+        #: The counts of all required terms: with nominated pods and, if that differs, without them.
+        self.affinity: list[tuple[DomainCounts, ...]] = list(zip(*per_term, strict=True))
+        self.matches_own_affinity = peer_counts.matches_selectors(profile, selectors)
         self.anti_affinity = [
             (
                 term,
@@ -185,67 +174,74 @@ class PodAffinityState:
         ]
         if honors_existing_preferences or peers.preferred:
             self.preferred += [
-                (one.weight, heads)
-                for one, heads in peer_counts.existing_terms_towards(profile, "like")
+                (one.weight, counts)
+                for one, counts in peer_counts.existing_terms_towards(profile, "like")
             ]
-            nearby = (
-                peer_counts.existing_terms_towards(profile, "near")
-                if hard_pod_affinity_weight
-                else ()
-            )
-            self.preferred += [(hard_pod_affinity_weight, heads) for _, heads in nearby]
-        hard = [one for one in peers.spreads if one.is_hard]
-        soft = [one for one in peers.spreads if not one.is_hard]
-        self.hard_spreads = [
-            SpreadState(one, heads, peer_counts.matches_selectors(profile, (one.selector,)))
-            for one in hard
-            for heads in peer_counts.count_pods_with_and_without_nominated(
-                _spread_pods(one),
-                domains(one.topology_key),
-                _eligible_nodes(snapshot, constraints, one, hard),
-            )
-        ]
-        keyed = soft if explicit else []
-        rather = [
-            _soft_spread_state(
-                snapshot,
-                peer_counts,
-                profile,
-                one,
-                _eligible_nodes(snapshot, constraints, one, keyed),
-            )
-            for one in soft
-        ]
-        #: What it had rather have even, if anything.
-        self.soft_spread = SoftSpread(snapshot, rather, explicit=explicit) if rather else None
+            if hard_pod_affinity_weight:
+                required = peer_counts.existing_terms_towards(profile, "near")
+                self.preferred += [(hard_pod_affinity_weight, counts) for _, counts in required]
+        self.hard_spreads = _hard_spread_states(snapshot, peer_counts, profile, constraints)
+        soft_spreads = _soft_spread_states(
+            snapshot, peer_counts, profile, constraints, explicit=explicit
+        )
+        #: The soft constraints; None if there are none.
+        self.soft_spread = (
+            SoftSpread(snapshot, soft_spreads, explicit=explicit) if soft_spreads else None
+        )
 
 
-def _spread_pods(spread: TopologySpread) -> PodSelection:
-    return PodSelection((spread.selector,), excludes_terminating=True)
+def _hard_spread_states(
+    snapshot: Snapshot, peer_counts: PeerCounts, profile: PeerProfile, constraints: NodeConstraints
+) -> list[SpreadState]:
+    hard = [one for one in profile.peer_constraints.spreads if one.is_hard]
+    return [
+        SpreadState(one, counts, peer_counts.matches_selectors(profile, (one.selector,)))
+        for one in hard
+        for counts in peer_counts.count_pods_with_and_without_nominated(
+            PodSelection((one.selector,), excludes_terminating=True),
+            snapshot.domains(one.topology_key),
+            _eligible_nodes(snapshot, constraints, one, labelled_by=hard),
+        )
+    ]
 
 
-def _soft_spread_state(
+def _soft_spread_states(
     snapshot: Snapshot,
     peer_counts: PeerCounts,
     profile: PeerProfile,
-    spread: TopologySpread,
-    eligible: BoolArray,
-) -> SpreadState:
-    per_node = spread.topology_key == HOSTNAME
-    domains = domain_per_node(snapshot) if per_node else snapshot.domains(spread.topology_key)
-    heads = peer_counts.count_pods(_spread_pods(spread), domains, None if per_node else eligible)
-    return SpreadState(spread, heads, peer_counts.matches_selectors(profile, (spread.selector,)))
+    constraints: NodeConstraints,
+    *,
+    explicit: bool,
+) -> list[SpreadState]:
+    soft = [one for one in profile.peer_constraints.spreads if not one.is_hard]
+    labelled_by = soft if explicit else []
+    found = []
+    for one in soft:
+        selection = PodSelection((one.selector,), excludes_terminating=True)
+        if one.topology_key == HOSTNAME:
+            counts = peer_counts.count_pods(selection, domain_per_node(snapshot))
+        else:
+            eligible = _eligible_nodes(snapshot, constraints, one, labelled_by=labelled_by)
+            counts = peer_counts.count_pods(selection, snapshot.domains(one.topology_key), eligible)
+        matches_itself = peer_counts.matches_selectors(profile, (one.selector,))
+        found.append(SpreadState(one, counts, matches_itself))
+    return found
 
 
 def _eligible_nodes(
     snapshot: Snapshot,
     constraints: NodeConstraints,
     spread: TopologySpread,
-    keyed: list[TopologySpread],
+    *,
+    labelled_by: Sequence[TopologySpread],
 ) -> BoolArray:
-    """The nodes whose pods count: in a domain of every key, and allowed if that is honoured."""
+    """The nodes whose pods a constraint counts.
+
+    They have the topology labels of all of `labelled_by`, and match the pod's node affinity and
+    tolerations if the constraint honors those.
+    """
     mask = np.ones(len(snapshot), bool)
-    for other in keyed:
+    for other in labelled_by:
         mask &= snapshot.domains(other.topology_key).labelled
     if spread.honors_node_affinity:
         mask &= constraints.matching_nodes(snapshot)
@@ -256,26 +252,27 @@ def _eligible_nodes(
 
 @dataclass(frozen=True, slots=True)
 class PluginContext:
-    """A shape and the cluster around it. Without `among` nobody minds it and it minds nobody."""
+    """A pod shape on a snapshot, with the load that a simulation has added to it."""
 
     snapshot: Snapshot
     shape: PodShape
+    #: Requests per node and resource column, including simulated pods.
     requested: IntArray
+    #: The host ports in use, by node index.
     used_ports: Mapping[int, HostPorts]
+    #: None if no affinity term or spread constraint concerns the pod.
     affinity_state: PodAffinityState | None = None
-    #: The nodes that count; None: all.
+    #: The nodes that may be chosen; None: all.
     candidate_mask: BoolArray | None = None
 
     @property
     def candidates(self) -> BoolArray:
-        """The nodes that count."""
-        return (
-            np.ones(len(self.snapshot), bool)
-            if self.candidate_mask is None
-            else self.candidate_mask
-        )
+        """The nodes that may be chosen."""
+        if self.candidate_mask is None:
+            return np.ones(len(self.snapshot), bool)
+        return self.candidate_mask
 
 
 def initial_context(snapshot: Snapshot, shape: PodShape) -> PluginContext:
-    """The scene before anything is placed, others left out of account."""
+    """The context before any pod is placed, without affinity terms and spread constraints."""
     return PluginContext(snapshot, shape, snapshot.requested, snapshot.used_ports)

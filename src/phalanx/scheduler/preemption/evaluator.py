@@ -1,15 +1,17 @@
-"""Preemption: whom to evict so that a refused entity fits after all, if that helps at all.
+"""Decides whether evictions let a refused entity fit, and which evictions cost least.
 
-One step for the whole entity, after its cycle has failed. Nobody is evicted unless everything that
-it needs then has a node. While others leave who make room enough, nobody else has to.
+`preempt` runs after the cycle of an entity has failed, for the entity as a whole:
 
-    all who may go, gone ─▶ fits? ─▶ as few priorities as will do ─▶ plans ─▶ the cheapest
-                            no: nobody goes
+    evict every candidate ─▶ fits? ─▶ narrow the priorities ─▶ plans ─▶ the cheapest plan
+                             no: evict none
 
-A plan is a set of units (`units.py`) and the seats that are found without them, less those who may
-stay where the seats are (`sparing.py`). Plans come from the greedy cycle itself, from the nodes
-that are cheapest to clear (`clearing.py`) and, where few may go, from all sets in the order of
-their cost. Each costs a cycle, so there is a limit.
+No pod is evicted unless everything that the entity needs then has a node. While terminating pods
+will free enough resources, no other pod is evicted.
+
+A plan is a set of eviction units (`eviction_units.py`) and the assignments that are possible
+without them; units that need not go are reprieved (`victim_search.py`). Plans come from the greedy
+cycle, from the nodes that are cheapest to clear and, if there are few candidates, from all subsets
+in the order of their cost. Each plan costs one cycle, so their number is limited.
 """
 
 from __future__ import annotations
@@ -51,9 +53,9 @@ from phalanx.scheduler.preemption.victim_search import (
 )
 from phalanx.scheduler.search.solver import Steps
 
-#: Of so few units all sets are gone through, and how many sets at most.
+#: With at most so many units all subsets are searched, up to so many subsets.
 MAX_EXHAUSTIVE_UNITS, MAX_SUBSETS = 12, 600
-#: Of so few victims of the best plan each is tried to be spared by moving somebody.
+#: With at most so many victims a plan is searched for victims that another placement spares.
 MAX_REPRIEVES = 12
 
 NOT_ALLOWED = "not eligible due to preemptionPolicy=Never."
@@ -62,7 +64,7 @@ NOT_HELPFUL = "not helpful for scheduling"
 
 
 class PreemptionPlan(NamedTuple):
-    """Who goes, and where everybody sits then."""
+    """The units to evict, and the placement that is possible without them."""
 
     cost: EvictionCost
     units: tuple[EvictionUnit, ...]
@@ -70,24 +72,24 @@ class PreemptionPlan(NamedTuple):
 
     @property
     def assignments(self) -> Sequence[Assignment]:
-        """Who sits where."""
+        """The node of each member."""
         return self.result.assignments
 
 
 def preempt(
     entity: Entity, context: PlacementContext, waiting: Waiting
 ) -> Steps[Placed | Waiting | Preempting]:
-    """What to do about a refusal: evict somebody, wait for those who are leaving, or just wait.
+    """Decide about a refused entity: evict pods, wait for terminating pods, or wait.
 
-    Who looks for room that others leave may find some that is there: then it is placed.
+    Returns Placed if the search finds a placement that needs no eviction.
     """
     snapshot = context.snapshot
-    if not context.policy.allows_preemption(entity.group is not None):
+    if not context.policy.allows_preemption(is_group=entity.group is not None):
         return waiting
     if not entity.may_preempt:
         return replace(waiting, preemption=NOT_ALLOWED)
     leaving = [pod for pod in snapshot.pod_index.assigned_pods() if pod.terminating]
-    # Many plans are tried, so none of them gets a long search.
+    # Many plans are evaluated, so none of them gets an exact search.
     free = but(context, snapshot=with_changes(snapshot, removed=leaving), allows_search=False)
     if leaving:
         result = yield from _place_if_fits(entity, free)
@@ -103,17 +105,17 @@ def preempt(
         return plan.result.build_placed()
     victims = tuple(victim for unit in plan.units for victim in unit.victims)
     text = f"found a placement for {entity.kind}, preempting {len(victims)} victims"
-    promised = to_bindings(plan.assignments, snapshot.names)
+    nominated = to_bindings(plan.assignments, snapshot.names)
     if not victims:
-        return replace(waiting, preemption=VICTIMS_TERMINATING, promised=promised)
-    held, cost = replace(waiting, preemption=text, promised=promised), plan.cost
+        return replace(waiting, preemption=VICTIMS_TERMINATING, nominated=nominated)
+    held, cost = replace(waiting, preemption=text, nominated=nominated), plan.cost
     return Preempting(held, victims, cost.trees + cost.groups, cost.violations)
 
 
 def _place_if_fits(
     entity: Entity, context: PlacementContext
 ) -> Steps[GroupPlacement | GroupTreePlacement | None]:
-    """The whole entity, placed, if it can be; mostly arithmetic tells that it cannot."""
+    """Place the whole entity if possible; a capacity estimate excludes most cases first."""
     if not CapacityEstimate(entity, context.snapshot, context.policy).is_sufficient():
         return None
     return _sufficient_or_none((yield from place_entity(entity, context)))
@@ -131,27 +133,27 @@ def _wait_for_victims(
     waiting: Waiting,
     result: GroupPlacement | GroupTreePlacement,
 ) -> Waiting:
-    """Nobody else is evicted; who was promised a node keeps it, or gets another for it."""
+    """Evict no further pod; nominated members keep their node or get another one."""
     snapshot, held = context.snapshot, replace(waiting, preemption=VICTIMS_TERMINATING)
-    claims = {key: claim.node for key, claim in snapshot.nominations.items()}
-    if not any(member.pod.metadata.key in claims for member in entity.members):
+    nominations = {key: pod.node for key, pod in snapshot.nominations.items()}
+    if not any(member.pod.metadata.key in nominations for member in entity.members):
         return held
     kept = [
         Assignment(member, snapshot.index[node])
-        for member in (seat.member for seat in result.assignments)
-        if (node := claims.get(member.pod.metadata.key)) in snapshot.index
+        for member in (assignment.member for assignment in result.assignments)
+        if (node := nominations.get(member.pod.metadata.key)) in snapshot.index
     ]
     may_stay = len(kept) == len(result.assignments) and _assignments_allowed(entity, context, kept)
     return replace(
-        held, promised=to_bindings(kept if may_stay else result.assignments, snapshot.names)
+        held, nominated=to_bindings(kept if may_stay else result.assignments, snapshot.names)
     )
 
 
 def _assignments_allowed(
     entity: Entity, context: PlacementContext, assignments: Sequence[Assignment]
 ) -> bool:
-    """Whether members may be there, and every group that must be in one place is."""
-    nodes = {seat.member.pod.metadata.key: seat.node for seat in assignments}
+    """Whether the filters accept the assignments and every group keeps its topology."""
+    nodes = {one.member.pod.metadata.key: one.node for one in assignments}
     for one in entity.groups:
         keys = [member.pod.metadata.key for member in one.members]
         if not _share_a_domain(one, context, {nodes[key] for key in keys if key in nodes}):
@@ -168,7 +170,7 @@ def _share_a_domain(one: Entity, context: PlacementContext, nodes: Set[int]) -> 
 
 
 class _Evaluator:
-    """The search for the cheapest plan. The ground is free of those who are leaving anyway."""
+    """Searches the cheapest plan. In its context terminating pods are already gone."""
 
     def __init__(
         self, entity: Entity, context: PlacementContext, candidates: Sequence[EvictionUnit]
@@ -176,20 +178,20 @@ class _Evaluator:
         self._entity, self._context = entity, context
         self._costs = EvictionCostModel(disruption_allowances(context.snapshot.budgets.values()))
         self._units = self._costs.order_units(candidates)
-        #: How many members find a node if everybody goes: no plan seats fewer.
+        #: How many members get a node if every candidate goes; no plan places fewer.
         self._required_members = 1
 
     def find_plan(self) -> PlanSteps:
-        """The cheapest plan that was found; None if it does not help that all go."""
+        """Return the cheapest plan; None if evicting every candidate is not sufficient."""
         result = yield from _place_if_fits(self._entity, self._context_without(self._units))
         if result is None:
             return None
         self._required_members = len(result.assignments)
         pool = yield from self._narrow_candidates()
         plan = yield from self._evaluate(pool)
-        few = self._units if len(self._units) <= MAX_EXHAUSTIVE_UNITS else pool
-        if len(few) <= MAX_EXHAUSTIVE_UNITS:
-            plan = _cheaper_plan(plan, (yield from self._search_subsets(few)))
+        searchable = self._units if len(self._units) <= MAX_EXHAUSTIVE_UNITS else pool
+        if len(searchable) <= MAX_EXHAUSTIVE_UNITS:
+            plan = _cheaper_plan(plan, (yield from self._search_subsets(searchable)))
         else:
             for chosen in propose_victims(
                 self._entity, self._context, pool, self._required_members
@@ -198,21 +200,20 @@ class _Evaluator:
         return (yield from self._reprieve_units(plan)) if plan else None
 
     def _context_without(self, evicted: Sequence[EvictionUnit]) -> PlacementContext:
-        """The ground as if these were gone."""
         pods = [pod for unit in evicted for pod in unit.pods]
         return but(self._context, snapshot=with_changes(self._context.snapshot, removed=pods))
 
     def _place_without(
         self, evicted: Sequence[EvictionUnit]
     ) -> Steps[GroupPlacement | GroupTreePlacement | None]:
-        """As many members as can be, placed as if these were gone; None for fewer."""
+        """Place the entity without these units; None if too few members get a node."""
         result = _sufficient_or_none(
             (yield from place_entity(self._entity, self._context_without(evicted)))
         )
         return result if result and len(result.assignments) >= self._required_members else None
 
     def _evaluate(self, evicted: Sequence[EvictionUnit]) -> PlanSteps:
-        """The plan that comes of letting no others go than these."""
+        """The plan that evicts at most these units."""
         result = yield from self._place_without(evicted)
         if result is None:
             return None
@@ -220,7 +221,7 @@ class _Evaluator:
         return PreemptionPlan(self._costs.cost(chosen), chosen, result)
 
     def _narrow_candidates(self) -> Steps[list[EvictionUnit]]:
-        """Those who may go, but for the priorities, and the budgets, that can be left in peace."""
+        """The candidates without the highest priorities, as far as the entity still fits."""
         ends = self._costs.priority_boundaries(self._units)
         low, high = 0, len(ends) - 1
         while low < high:
@@ -232,23 +233,23 @@ class _Evaluator:
         return self._units[: ends[high]]
 
     def _search_subsets(self, candidates: Sequence[EvictionUnit]) -> PlanSteps:
-        """The first set that makes room, of all sets in the order of what they cost.
+        """The first subset that is sufficient, in the order of cost.
 
-        A set never costs less than a part of it, so that each is made from one that was tried.
+        A set never costs less than its subsets, so each set is derived from one visited before.
         """
         sets: list[tuple[EvictionCost, tuple[int, ...]]] = [
             (self._costs.cost([unit]), (number,)) for number, unit in enumerate(candidates)
         ]
         heapify(sets)
-        ground, least = self._context, self._required_members
-        headroom = CapacityEstimate(self._entity, ground.snapshot, ground.policy)
+        context, needed = self._context, self._required_members
+        estimate = CapacityEstimate(self._entity, context.snapshot, context.policy)
         for _ in range(MAX_SUBSETS):
             if not sets:
                 break
             _, numbers = heappop(sets)
             chosen = [candidates[number] for number in numbers]
-            if headroom.is_sufficient(least) or headroom.is_sufficient_after_freeing(
-                self._freed_resources(chosen), least
+            if estimate.is_sufficient(needed) or estimate.is_sufficient_after_freeing(
+                self._sum_freed_resources(chosen), needed
             ):
                 plan = yield from self._evaluate(chosen)
                 if plan is not None:
@@ -258,14 +259,13 @@ class _Evaluator:
                 heappush(sets, (self._costs.cost(candidates[n] for n in larger), larger))
         return None
 
-    def _freed_resources(self, evicted: Iterable[EvictionUnit]) -> FreedRequests:
-        """What units leave behind."""
+    def _sum_freed_resources(self, evicted: Iterable[EvictionUnit]) -> FreedRequests:
         index = self._context.snapshot.index
         pods = (pod for unit in evicted for pod in unit.pods)
         return sum_requests((index[pod.node], pod.shape) for pod in pods if pod.node in index)
 
     def _reprieve_units(self, plan: PreemptionPlan) -> Steps[PreemptionPlan]:
-        """The plan without those who can be spared if somebody sits elsewhere."""
+        """Leave out victims that are not necessary if members are placed differently."""
         for unit in reversed(plan.units) if len(plan.units) <= MAX_REPRIEVES else ():
             others = [one for one in plan.units if one is not unit]
             better = (yield from self._evaluate(others)) if unit in plan.units and others else None

@@ -1,10 +1,13 @@
-"""Units: what can be evicted as one, and what that costs. Read from a snapshot; decides nothing.
+"""Eviction units: the pods that are evicted together, and the cost of evicting them.
 
-A pod goes alone, or with its whole group, or with a whole tree of groups: the highest ancestor of
-disruption mode `all` goes as one. What counts is the priority of the root, not the pod's own.
+A pod is evicted alone, with its group, or with a whole tree of groups: the highest ancestor with
+disruption mode `all` is evicted as one unit. The priority of the root counts, not that of the pod.
 
-A set of victims is the better of two by the first of these in which they differ: fewer pods beyond
-a disruption budget, a lower highest priority, fewer trees, fewer groups, fewer pods, later starts.
+    PodGroup a (mode single)  pods a-0, a-1  ─▶ two units of scope GROUP, one pod each
+    PodGroup b (mode all)     pods b-0, b-1  ─▶ one unit of scope GROUP, two pods
+
+Of two sets of victims the better one has, in this order: fewer pods beyond disruption budgets, a
+lower highest priority, fewer trees, fewer groups, fewer pods, a later start.
 """
 
 from __future__ import annotations
@@ -14,20 +17,20 @@ from enum import IntEnum
 from operator import attrgetter
 from typing import NamedTuple
 
-from phalanx.api.meta import Key
+from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND, Key, Ref, pod_group_ref
 from phalanx.api.policy import PodDisruptionBudget
 from phalanx.api.selectors import LabelRequirement, selector_requirements
-from phalanx.scheduler.cluster.group_tree import Group, GroupRef, GroupTrees, group_ref
+from phalanx.scheduler.cluster.group_tree import Group, GroupTrees, group_ref
 from phalanx.scheduler.cluster.pod_index import AssignedPod
 from phalanx.scheduler.cluster.snapshot import Snapshot
 from phalanx.scheduler.decision import Victim
 
-#: Later than any start: of pods that do not run yet.
+#: The start time of pods that have not started: sorts after every timestamp.
 _NOT_STARTED = "~"
 
 
 class EvictionScope(IntEnum):
-    """How much is lost with a unit besides pods."""
+    """What an eviction disrupts: a pod without a group, a group or a tree of groups."""
 
     POD = 0
     GROUP = 1
@@ -35,7 +38,7 @@ class EvictionScope(IntEnum):
 
 
 class EvictionUnit:
-    """Pods of which all go or none. Never changed; the equal of a unit is only itself."""
+    """Pods that are evicted together. Immutable; compared by identity."""
 
     __slots__ = ("first", "pods", "priority", "rank", "size", "started", "whole")
 
@@ -44,43 +47,40 @@ class EvictionUnit:
         pods: tuple[AssignedPod, ...],
         priority: int,
         rank: EvictionScope,
-        whole: GroupRef | None = None,
+        whole: Ref | None = None,
     ) -> None:
-        """Of pods in order; `whole` is the group that goes as a whole, if one does."""
+        """`pods` are sorted; `whole` is the group that is evicted as a whole, if any."""
         self.pods, self.priority, self.rank, self.whole = pods, priority, rank, whole
-        #: The first of them by name, and how many they are.
+        #: The key of the first pod, and the number of pods.
         self.first, self.size = pods[0].key, len(pods)
-        #: When the one that has run longest started.
+        #: The start time of the oldest pod.
         self.started = min([pod.start_time or _NOT_STARTED for pod in pods])
 
     @property
     def victims(self) -> Iterator[Victim]:
-        """Its pods as victims."""
-        group, is_composite = (
-            (self.whole.key, self.whole.is_composite) if self.whole else (None, False)
-        )
+        """Its pods as victims of a decision."""
         for pod in self.pods:
-            yield Victim(pod.key, pod.uid, pod.node, group, is_composite)
+            yield Victim(pod.key, pod.uid, pod.node, self.whole)
 
 
 class DisruptionAllowance(NamedTuple):
-    """A disruption budget: how many of the pods that it selects may go."""
+    """A PodDisruptionBudget: how many of the pods that it selects may be evicted."""
 
     namespace: str
     requirements: tuple[LabelRequirement, ...]
     allowed: int
-    #: Pods whose going is accounted for already.
+    #: The names of pods whose eviction is counted already.
     disrupted: frozenset[str]
 
     def covers(self, pod: AssignedPod) -> bool:
-        """Whether a pod counts against it."""
+        """Whether the eviction of a pod counts against the budget."""
         if pod.namespace != self.namespace or pod.key.name in self.disrupted:
             return False
         return all(need.matches(pod.labels) for need in self.requirements)
 
 
 def disruption_allowances(budgets: Iterable[PodDisruptionBudget]) -> list[DisruptionAllowance]:
-    """Budgets as they count here; one that selects nothing in particular counts nobody."""
+    """Read budgets; one without a selector covers no pod."""
     return [
         DisruptionAllowance(
             budget.metadata.namespace, selector_requirements(budget.spec.selector),
@@ -92,19 +92,19 @@ def disruption_allowances(budgets: Iterable[PodDisruptionBudget]) -> list[Disrup
 
 
 class EvictionCost(NamedTuple):
-    """What a set of victims costs; the least is the best."""
+    """The cost of a set of victims; lower is better."""
 
     violations: int
     priority: int
     trees: int
     groups: int
     pods: int
-    #: The start of the one that has run longest, the later the better.
+    #: The start time of the oldest pod; later is better.
     earliest_start: ReversedOrderStr
 
 
 class ReversedOrderStr(str):
-    """A text that is the less the greater it is."""
+    """A string with the reversed order."""
 
     __slots__ = ()
 
@@ -116,14 +116,14 @@ class ReversedOrderStr(str):
 
 
 class EvictionCostModel:
-    """Adds up what victims cost."""
+    """Computes the cost of victims under the disruption budgets."""
 
     def __init__(self, budgets: Sequence[DisruptionAllowance]) -> None:
         self._budgets = budgets
         self._covering_by_pod: dict[Key, tuple[int, ...]] = {}
 
     def cost(self, units: Iterable[EvictionUnit]) -> EvictionCost:
-        """What it costs to evict all of these."""
+        """Return the cost of evicting all of these units."""
         chosen = list(units)
         ranks = [unit.rank for unit in chosen]
         return EvictionCost(
@@ -136,7 +136,7 @@ class EvictionCostModel:
         )
 
     def violations(self, units: Iterable[EvictionUnit]) -> int:
-        """How many pods go beyond what budgets allow."""
+        """Count the evictions that exceed disruption budgets."""
         if not self._budgets:
             return 0
         spent = [0] * len(self._budgets)
@@ -147,7 +147,7 @@ class EvictionCostModel:
         return sum(max(n - b.allowed, 0) for n, b in zip(spent, self._budgets, strict=True))
 
     def order_units(self, units: Iterable[EvictionUnit]) -> list[EvictionUnit]:
-        """Units, the one that is lost most lightly first; those beyond a budget come last."""
+        """Sort units, the least important first; those that exceed a budget come last."""
         ordered = least_important_first(units)
         if not self._budgets:
             return ordered
@@ -163,7 +163,7 @@ class EvictionCostModel:
         return within + beyond
 
     def priority_boundaries(self, ordered: Sequence[EvictionUnit]) -> list[int]:
-        """Where in such an order a priority ends, or what is within budgets."""
+        """The positions in such an order after which the priority changes."""
         changes = [
             n for n in range(1, len(ordered)) if ordered[n].priority != ordered[n - 1].priority
         ]
@@ -177,8 +177,8 @@ class EvictionCostModel:
         return found
 
 
-#: By what units are put in order, the least important first, and whether the greater comes first.
-#: One key after the other: there are many units, and most of them agree in most of these.
+#: Sort keys for the least important unit first, the last key most significant, each with the flag
+#: for a descending order. One stable sort per key is faster than building a tuple for every unit.
 _EVICTION_ORDER = (
     (attrgetter("first.name"), True),
     (attrgetter("first.namespace"), True),
@@ -193,7 +193,7 @@ _BELOW_ALL_PRIORITIES = -(2**31) - 1
 
 
 def least_important_first(units: Iterable[EvictionUnit]) -> list[EvictionUnit]:
-    """Units in the order of how lightly each is lost by itself."""
+    """Sort units, the least important first, without disruption budgets."""
     ordered = list(units)
     for key, is_descending in _EVICTION_ORDER:
         ordered.sort(key=key, reverse=is_descending)
@@ -201,58 +201,58 @@ def least_important_first(units: Iterable[EvictionUnit]) -> list[EvictionUnit]:
 
 
 def find_eviction_units(snapshot: Snapshot, below_priority: int) -> list[EvictionUnit]:
-    """What may be evicted for somebody of a priority: all that is staying and less important."""
-    ties = _GroupEvictions(snapshot.group_trees)
-    together: dict[GroupRef, list[AssignedPod]] = {}
+    """Return the units of lower priority that are not terminating."""
+    evictions = _GroupEvictions(snapshot.group_trees)
+    together: dict[Ref, list[AssignedPod]] = {}
     found: list[EvictionUnit] = []
     for pod in snapshot.pod_index.without_nominated.assigned_pods():
         if pod.terminating:
             continue
-        tie = ties.lookup(pod) if pod.group else None
-        if tie is None:
+        eviction = evictions.lookup(pod) if pod.group else None
+        if eviction is None:
             if pod.priority < below_priority:
                 found.append(EvictionUnit((pod,), pod.priority, EvictionScope.POD))
-        elif tie.priority < below_priority:
-            if tie.unit_group is None:
-                found.append(EvictionUnit((pod,), tie.priority, EvictionScope.GROUP))
+        elif eviction.priority < below_priority:
+            if eviction.unit_group is None:
+                found.append(EvictionUnit((pod,), eviction.priority, EvictionScope.GROUP))
             else:
-                together.setdefault(tie.unit_group, []).append(pod)
+                together.setdefault(eviction.unit_group, []).append(pod)
     for whole, pods in together.items():
-        rank = EvictionScope.TREE if whole.is_composite else EvictionScope.GROUP
-        found.append(EvictionUnit(tuple(sorted(pods)), ties.priorities[whole], rank, whole))
+        rank = EvictionScope.TREE if whole.kind == COMPOSITE_POD_GROUP_KIND else EvictionScope.GROUP
+        found.append(EvictionUnit(tuple(sorted(pods)), evictions.priorities[whole], rank, whole))
     return found
 
 
 class _GroupEviction(NamedTuple):
-    """What a pod of a group shares with others."""
+    """How the pods of one group are evicted."""
 
     priority: int
-    unit_group: GroupRef | None
+    unit_group: Ref | None
 
 
 class _GroupEvictions:
-    """What the pods of each group share, looked up once per group."""
+    """How the pods of each group are evicted, computed once per group."""
 
     def __init__(self, group_tree: GroupTrees) -> None:
         self._group_tree = group_tree
         self._by_group: dict[Key, _GroupEviction | None] = {}
-        self.priorities: dict[GroupRef, int] = {}
+        self.priorities: dict[Ref, int] = {}
 
     def lookup(self, pod: AssignedPod) -> _GroupEviction | None:
-        """What a pod shares; nothing if its group is not there."""
+        """How a pod is evicted; None if its group does not exist."""
         assert pod.group is not None
         if pod.group not in self._by_group:
             self._by_group[pod.group] = self._compute(pod.group)
         return self._by_group[pod.group]
 
     def _compute(self, key: Key) -> _GroupEviction | None:
-        line = self._group_tree.ancestry(GroupRef(False, key))
-        if not line:
+        ancestry = self._group_tree.ancestry(pod_group_ref(key))
+        if not ancestry:
             return None
         whole = next(
-            (group_ref(group) for group in reversed(line) if _is_evicted_as_unit(group)), None
+            (group_ref(group) for group in reversed(ancestry) if _is_evicted_as_unit(group)), None
         )
-        priority = line[-1].spec.priority
+        priority = ancestry[-1].spec.priority
         if whole is not None:
             self.priorities[whole] = priority
         return _GroupEviction(priority, whole)

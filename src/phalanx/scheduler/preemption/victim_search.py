@@ -1,14 +1,13 @@
-"""Clearing: the nodes that are cheapest to clear for so many members, and who would have to go.
+"""Proposes victims, and reprieves victims that need not be evicted.
 
-For a member of a shape every node has a price: the lightest units that must leave it. The cheapest
-node is cleared, its member seated, and so on; a unit that has gone once costs nothing more. One
-proposal for the whole cluster, or one for each place that all members must share. Proposals are
-guesses, made by adding up room alone: `preemption.py` has each tried by the cycle.
+`propose_victims` clears nodes in the order of price: for a member of some shape, the price of a
+node is that of the least important units that must leave it. The cheapest node is cleared and the
+member placed, then the next member; a unit that is evicted once costs nothing more. There is one
+proposal for the whole cluster, or one per topology domain that all members must share. Proposals
+only add up resources; `evaluator.py` verifies each with a cycle.
 
-Sparing: who of those that were to be evicted may stay after all, the placement being what it is.
-
-Asked of every plan of `preemption.py`, the one that is lost hardest first; what is left cannot be
-spared without moving somebody.
+`necessary_units` takes a placement as given and returns the units that must go for it, trying to
+keep the most important unit first. The result cannot be reduced without moving a member.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from phalanx.scheduler.cluster.hypothetical import with_changes
-from phalanx.scheduler.cluster.pod_shape import PodShape
-from phalanx.scheduler.cluster.snapshot import HostPort, IntArray, Snapshot
+from phalanx.scheduler.cluster.pod_shape import HostPort, PodShape
+from phalanx.scheduler.cluster.snapshot import IntArray, Snapshot
 from phalanx.scheduler.entity import Entity, EntityRejection
 from phalanx.scheduler.placement.group_placement import Assignment, PlacementContext, sort_members
 from phalanx.scheduler.placement.node_scores import node_scores_of
@@ -27,55 +26,52 @@ from phalanx.scheduler.placement.placement_simulation import PlacementSimulation
 from phalanx.scheduler.placement.topology_domains import find_placements
 from phalanx.scheduler.preemption.eviction_units import EvictionScope, EvictionUnit
 
-#: How many places are proposed at most.
+#: How many proposals are made at most.
 MAX_PLACEMENTS = 3
 
-#: Trees, groups and pods that are lost.
+#: The number of trees, groups and pods that are evicted.
 VictimPrice = tuple[int, int, int]
 
 
 def propose_victims(
     entity: Entity, context: PlacementContext, units: Sequence[EvictionUnit], members: int
 ) -> Iterator[list[EvictionUnit]]:
-    """Those who would have to go, the cheapest proposals first."""
+    """Yield sets of units whose eviction may be sufficient, the cheapest first."""
     found = find_placements(entity, context.snapshot, context.nodes)
     if isinstance(found, EntityRejection):
         return
     places = [context.nodes] if found is None else [placement.nodes for placement in found]
-    yard, shapes, proposals = (
-        _EvictableCapacity(context, units),
-        _member_shapes(entity, members),
-        [],
-    )
+    capacity, shapes = _EvictableCapacity(context, units), _member_shapes(entity, members)
+    proposals: list[tuple[VictimPrice, int, set[int]]] = []
     for number, nodes in enumerate(places):
-        clearing = _VictimSearch(yard, nodes)
-        if clearing.place_members(shapes):
-            proposals.append((clearing.price, number, clearing.evicted))
-    for _, _, gone in sorted(proposals)[:MAX_PLACEMENTS]:
-        yield [unit for number, unit in enumerate(units) if number in gone]
+        search = _VictimSearch(capacity, nodes)
+        if search.place_members(shapes):
+            proposals.append((search.price, number, search.evicted))
+    for _, _, evicted in sorted(proposals)[:MAX_PLACEMENTS]:
+        yield [unit for number, unit in enumerate(units) if number in evicted]
 
 
 def _member_shapes(entity: Entity, members: int) -> list[PodShape]:
-    """What the members ask for, the largest first."""
+    """The shapes of the members, the largest first."""
     shapes = [member.shape for member in sort_members(entity.members)[:members]]
     return sorted(shapes, key=lambda shape: shape.nonzero_requests, reverse=True)
 
 
-#: What something takes of a node, by column.
+#: Amounts of resources, by column of the snapshot.
 ResourceAmounts = tuple[tuple[int, int], ...]
 
 
 class _EvictablePod(NamedTuple):
-    """A pod that could go, by the number of its unit, and what it would leave behind."""
+    """A pod that may be evicted, the index of its unit, and the resources that it frees."""
 
     unit_index: int
     amounts: ResourceAmounts
-    #: The same for pods that leave the same at the same price.
+    #: Equal for pods that free the same resources at the same price.
     equivalence: int
 
 
 class _EvictableCapacity:
-    """All nodes before anything is cleared: what is free, and who could leave what behind."""
+    """The free resources of all nodes, and the pods on them that may be evicted."""
 
     def __init__(self, context: PlacementContext, units: Sequence[EvictionUnit]) -> None:
         self.context, self.units = context, units
@@ -85,9 +81,9 @@ class _EvictableCapacity:
             (int(unit.rank is EvictionScope.TREE), int(unit.rank is EvictionScope.GROUP), unit.size)
             for unit in units
         ]
-        #: By identity, since hashing takes longer; the units keep the shapes alive.
+        #: Keyed by identity, which is faster than hashing; the units keep the shapes alive.
         self._amounts_by_shape: dict[int, ResourceAmounts] = {}
-        #: For each node the units on it, the lightest first, with what each would leave there.
+        #: The evictable pods of each node, the least important unit first.
         self.pods_by_node: dict[int, list[_EvictablePod]] = {}
         sorts: dict[tuple[int, VictimPrice], int] = {}
         for number, unit in enumerate(units):
@@ -97,7 +93,7 @@ class _EvictableCapacity:
                 self.pods_by_node.setdefault(i, []).append(_EvictablePod(number, amounts, sort))
 
     def request_amounts(self, shape: PodShape) -> ResourceAmounts:
-        """What a shape takes."""
+        """The resources that a shape requests."""
         found = self._amounts_by_shape.get(id(shape))
         if found is None:
             found = self._amounts_by_shape[id(shape)] = shape.request_vector(
@@ -107,18 +103,18 @@ class _EvictableCapacity:
 
 
 class _VictimSearch:
-    """Nodes being cleared, one member after the other."""
+    """Clears nodes for one member after the other."""
 
     def __init__(self, capacity: _EvictableCapacity, nodes: IntArray | None) -> None:
         self._capacity = capacity
         self._nodes = range(len(capacity.free)) if nodes is None else nodes.tolist()
-        #: What is free now where that has changed.
+        #: The free resources of nodes that have changed.
         self._free: dict[int, list[int]] = {}
         self.evicted: set[int] = set()
         self.price: VictimPrice = (0, 0, 0)
 
     def place_members(self, shapes: Iterable[PodShape]) -> bool:
-        """Seat one member of each shape, wherever that is cheapest; whether all found a seat."""
+        """Place one member of each shape on the cheapest node; whether all were placed."""
         heap: list[tuple[VictimPrice, int]] = []
         last: PodShape | None = None
         for shape in shapes:
@@ -129,23 +125,23 @@ class _VictimSearch:
         return True
 
     def _node_prices(self, shape: PodShape) -> list[tuple[VictimPrice, int]]:
-        ground = self._capacity.context
-        allowed = node_scores_of(ground.snapshot, ground.policy, shape).allowed_nodes.tolist()
+        context = self._capacity.context
+        allowed = node_scores_of(context.snapshot, context.policy, shape).allowed_nodes.tolist()
         known: dict[object, VictimPrice | None] = {}
         heap = []
         for i in self._nodes:
             if allowed[i]:
                 sort = self._equivalence_key(i)
                 if sort not in known:
-                    who = self._victims_on_node(shape, i)
-                    known[sort] = None if who is None else self._total_price(who)
+                    victims = self._victims_on_node(shape, i)
+                    known[sort] = None if victims is None else self._total_price(victims)
                 if (price := known[sort]) is not None:
                     heap.append((price, i))
         heapify(heap)
         return heap
 
     def _equivalence_key(self, i: int) -> object:
-        """What nodes have in common that are cleared at the same price."""
+        """Nodes with equal keys have the same price."""
         return tuple(self._free_on(i)), tuple([one.equivalence for one in self._remaining_pods(i)])
 
     def _free_on(self, i: int) -> list[int]:
@@ -158,22 +154,22 @@ class _VictimSearch:
     def _place_one(self, shape: PodShape, heap: list[tuple[VictimPrice, int]]) -> bool:
         while heap:
             price, i = heappop(heap)
-            who = self._victims_on_node(shape, i)
-            if who is None:
+            victims = self._victims_on_node(shape, i)
+            if victims is None:
                 continue
-            now = self._total_price(who)
+            now = self._total_price(victims)
             if now > price:
                 heappush(heap, (now, i))
                 continue
-            self._evict(who, now)
-            self._adjust_free(i, self._capacity.request_amounts(shape), -1)
+            self._evict(victims, now)
+            self._adjust_free(i, self._capacity.request_amounts(shape), sign=-1)
             if (more := self._victims_on_node(shape, i)) is not None:
                 heappush(heap, (self._total_price(more), i))
             return True
         return False
 
     def _victims_on_node(self, shape: PodShape, i: int) -> list[int] | None:
-        """Who must leave a node for a member of a shape: as few of the lightest as will do."""
+        """The least important units that must leave a node for a member; None if none suffice."""
         free = self._free_on(i)
         lacking = [
             (c, amount - free[c])
@@ -191,7 +187,7 @@ class _VictimSearch:
     def _minimal_victims(
         self, pods: Sequence[_EvictablePod], count: int, lacking: Sequence[tuple[int, int]]
     ) -> list[int]:
-        """Of those who suffice together no more than needed, or one who suffices alone."""
+        """The cheaper of a minimal subset of the first pods and a single sufficient pod."""
         chosen = list(pods[:count])
         for one in reversed(chosen[:-1]):
             fewer = [other for other in chosen if other is not one]
@@ -209,15 +205,16 @@ class _VictimSearch:
         return trees, groups, pods
 
     def _evict(self, numbers: Iterable[int], price: VictimPrice) -> None:
-        yard, index = self._capacity, self._capacity.context.snapshot.index
+        capacity, index = self._capacity, self._capacity.context.snapshot.index
         trees, groups, pods = (a + b for a, b in zip(self.price, price, strict=True))
         self.price = trees, groups, pods
         for number in numbers:
             self.evicted.add(number)
-            for pod in yard.units[number].pods:
-                self._adjust_free(index.get(pod.node, -1), yard.request_amounts(pod.shape), +1)
+            for pod in capacity.units[number].pods:
+                amounts = capacity.request_amounts(pod.shape)
+                self._adjust_free(index.get(pod.node, -1), amounts, sign=+1)
 
-    def _adjust_free(self, i: int, amounts: ResourceAmounts, sign: int) -> None:
+    def _adjust_free(self, i: int, amounts: ResourceAmounts, *, sign: int) -> None:
         free = self._free.get(i)
         if free is None:
             free = self._free[i] = list(self._capacity.free[i])
@@ -226,7 +223,6 @@ class _VictimSearch:
 
 
 def _frees_enough(pods: Iterable[_EvictablePod], lacking: Sequence[tuple[int, int]]) -> bool:
-    """Whether these leave enough behind."""
     for column, amount in lacking:
         left = sum(n for one in pods for c, n in one.amounts if c == column)
         if left < amount:
@@ -237,11 +233,11 @@ def _frees_enough(pods: Iterable[_EvictablePod], lacking: Sequence[tuple[int, in
 def necessary_units(
     context: PlacementContext, units: Sequence[EvictionUnit], assignments: Sequence[Assignment]
 ) -> list[EvictionUnit]:
-    """Those of the units, the lightest first, that must go for these members to have their seats.
+    """Return the units that must be evicted for these assignments, the least important first.
 
-    `ground` is the cluster with all of them still there.
+    In `context` all of the units are still present.
     """
-    members = [seat.member for seat in assignments]
+    members = [assignment.member for assignment in assignments]
     trial = PlacementSimulation(context.snapshot, context.policy, members)
     if all(trial.depends_on_load_only(member) for member in members):
         return _necessary_by_resources(context.snapshot, units, assignments)
@@ -251,22 +247,22 @@ def necessary_units(
 def _necessary_by_resources(
     snapshot: Snapshot, units: Sequence[EvictionUnit], assignments: Sequence[Assignment]
 ) -> list[EvictionUnit]:
-    """Where members mind nothing but room it is enough to add up."""
-    tables = _nodes_with_members(snapshot, units, assignments)
-    kept: list[EvictionUnit] = []
+    """Add up resources: sufficient if the filters of all members depend on the load only."""
+    nodes = _nodes_with_members(snapshot, units, assignments)
+    necessary: list[EvictionUnit] = []
     for unit in reversed(units):
-        concerned = [(tables[pod.node], pod.shape) for pod in unit.pods if pod.node in tables]
-        for number, (table, shape) in enumerate(concerned):
-            if not table.try_keep_pod(shape):
-                kept.append(unit)
-                for undone, one in concerned[:number]:
-                    undone.release_pod(one)
+        pods = [(nodes[pod.node], pod.shape) for pod in unit.pods if pod.node in nodes]
+        for number, (node, shape) in enumerate(pods):
+            if not node.try_keep_pod(shape):
+                necessary.append(unit)
+                for kept_on, kept_shape in pods[:number]:
+                    kept_on.release_pod(kept_shape)
                 break
-    return kept[::-1]
+    return necessary[::-1]
 
 
 class _NodeReprieve:
-    """One node with members seated, and what room is left to those who would like to stay."""
+    """A node with its new members, and the free resources for pods that may stay."""
 
     def __init__(self, snapshot: Snapshot, i: int) -> None:
         self._columns = snapshot.columns
@@ -275,7 +271,7 @@ class _NodeReprieve:
         self._ports: list[HostPort] = []
 
     def add_member(self, shape: PodShape) -> None:
-        """A member sits down here."""
+        """Count a member of the entity on this node."""
         ask = shape.request_vector(self._columns)
         for column, amount in ask.amounts:
             self._free[column] -= amount
@@ -283,12 +279,12 @@ class _NodeReprieve:
         self._ports += ask.ports
 
     def release_pod(self, shape: PodShape) -> None:
-        """Somebody leaves."""
+        """Free the resources of a pod."""
         for column, amount in shape.request_vector(self._columns).amounts:
             self._free[column] += amount
 
     def try_keep_pod(self, shape: PodShape) -> bool:
-        """Have somebody stay, if the members still have what they asked for."""
+        """Keep a pod if the members still fit; whether it stays."""
         ask = shape.request_vector(self._columns)
         if any(port.conflicts_with(mine) for port in ask.ports for mine in self._ports):
             return False
@@ -303,44 +299,44 @@ class _NodeReprieve:
 def _nodes_with_members(
     snapshot: Snapshot, units: Sequence[EvictionUnit], assignments: Sequence[Assignment]
 ) -> dict[str, _NodeReprieve]:
-    """The nodes on which members sit, without those who are to go."""
-    tables: dict[str, _NodeReprieve] = {}
-    for seat in assignments:
-        name = snapshot.names[seat.node]
-        if name not in tables:
-            tables[name] = _NodeReprieve(snapshot, seat.node)
-        tables[name].add_member(seat.member.shape)
+    """The nodes of the assignments with their members, after the eviction of all units."""
+    nodes: dict[str, _NodeReprieve] = {}
+    for assignment in assignments:
+        name = snapshot.names[assignment.node]
+        if name not in nodes:
+            nodes[name] = _NodeReprieve(snapshot, assignment.node)
+        nodes[name].add_member(assignment.member.shape)
     for unit in units:
         for pod in unit.pods:
-            if pod.node in tables:
-                tables[pod.node].release_pod(pod.shape)
-    return tables
+            if pod.node in nodes:
+                nodes[pod.node].release_pod(pod.shape)
+    return nodes
 
 
 def _necessary_by_filters(
     context: PlacementContext, units: Sequence[EvictionUnit], assignments: Sequence[Assignment]
 ) -> list[EvictionUnit]:
-    """Ask the filters of every member anew, for as many units at once as can be spared together."""
-    kept = list(units)
-    heaps = [list(reversed(units))]
-    while heaps:
-        heap = heaps.pop()
-        spared = {id(unit) for unit in heap}
-        left = [unit for unit in kept if id(unit) not in spared]
-        if assignments_hold(context, left, assignments):
-            kept = left
-        elif len(heap) > 1:
-            half = len(heap) // 2
-            heaps += [heap[half:], heap[:half]]
-    return kept
+    """Ask the filters of every member, bisecting the units so that many are spared at once."""
+    necessary = list(units)
+    batches = [list(reversed(units))]
+    while batches:
+        batch = batches.pop()
+        spared = {id(unit) for unit in batch}
+        rest = [unit for unit in necessary if id(unit) not in spared]
+        if assignments_hold(context, rest, assignments):
+            necessary = rest
+        elif len(batch) > 1:
+            half = len(batch) // 2
+            batches += [batch[half:], batch[:half]]
+    return necessary
 
 
 def assignments_hold(
     context: PlacementContext, evicted: Sequence[EvictionUnit], assignments: Sequence[Assignment]
 ) -> bool:
-    """Whether members may sit where they do, in their order, with only these gone."""
+    """Whether the filters accept the assignments, in order, if only these units are evicted."""
     snapshot = with_changes(
         context.snapshot, removed=[pod for unit in evicted for pod in unit.pods]
     )
-    trial = PlacementSimulation(snapshot, context.policy, [seat.member for seat in assignments])
-    return all(trial.place_on(seat.member, seat.node) for seat in assignments)
+    trial = PlacementSimulation(snapshot, context.policy, [one.member for one in assignments])
+    return all(trial.place_on(one.member, one.node) for one in assignments)

@@ -1,32 +1,33 @@
-"""Record: everything that reached a scheduler's cache and queue, and what it decided, as lines.
+"""The records of a decision log: everything that reaches a scheduler, and every decision.
 
-    begin                                  what the scheduler is; a story of its own starts here
-    namespace service node composite       something was seen, or (without a value) is gone
-    group budget pod
-    assumed promised entry                 after a beginning in the middle: how things stood
-    take                                   an entity was taken from the queue
-    answer                                 what an exact solver said about it, if it was asked
-    searched                               a search that it did not wait for came to an end
-    decide                                 what was decided about it
-    undo                                   placements that could not be bound
-    spare                                  pods that could not be evicted
+    begin                                     the scheduler: version, profiles, configuration
+    namespace service node composite group    an object was observed, or (without a value) deleted
+    budget pod
+    assumed promised entry                    the state at a beginning that is not the start
+    take                                      an entity was popped from the queue
+    answer                                    the answer of the exact solver, if it was asked
+    searched                                  a search ended for which the cycle did not wait
+    decide                                    the decision
+    undo                                      bindings that failed
+    spare                                     evictions that failed
 
-`desk.py` makes these values as it works, `replay.py` feeds them to another desk. Each line is a
-JSON object that ends with a seal: a digest of itself and of all lines since the beginning, so that
-a line that was changed, lost or moved is noticed. Does not read or write files.
+`scheduler_state.py` creates the records, `controllers/scheduling/decision_log.py` writes them, and
+`replay.py` applies them to another state. Each line is a JSON object that ends with a digest of
+itself and of all lines since the beginning, so that a changed, lost or moved line is detected.
+Nothing here reads or writes files.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, get_args
 
 import msgspec
 from msgspec import Struct
 
 from phalanx.api.core import Node, Pod
-from phalanx.api.meta import Key
+from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND, POD_GROUP_KIND, Key
 from phalanx.api.policy import PodDisruptionBudget
 from phalanx.api.scheduling import CompositePodGroup, PodGroup
 from phalanx.scheduler.decision import Binding, Decision
@@ -34,45 +35,45 @@ from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.queue.queued_entity import QueuedEntityCheckpoint
 from phalanx.scheduler.search.solver import SolverAnswer
 
-#: Raised when lines come to mean something else.
+#: The version of the format; it changes when records change their meaning.
 FORMAT = 1
 
 
 class TimedRecord(Struct, frozen=True, tag_field="is"):
-    """Something that happened at a moment."""
+    """An event with its time, in seconds since the epoch."""
 
     at: float
 
 
 class LogStarted(TimedRecord, frozen=True, tag="begin"):
-    """What the scheduler is: the version of its code, its names, its configuration if any."""
+    """The beginning of a log: the scheduler and its configuration."""
 
     format: int
     version: str
     schedulers: tuple[str, ...]
     configuration: dict[str, Any] | None = None
-    #: How many turns its queue had given away.
+    #: The next sequence number of its queue.
     sequence: int = 0
-    #: Whether anybody is evicted for groups; if not, for those of no profile.
+    #: Whether any profile preempts for groups.
     groups_preempt: bool = True
 
 
 class NamespaceObserved(TimedRecord, frozen=True, tag="namespace"):
-    """A namespace's labels."""
+    """The labels of a namespace."""
 
     name: str
     labels: dict[str, str] | None
 
 
 class ServiceObserved(TimedRecord, frozen=True, tag="service"):
-    """Whom a Service selects."""
+    """The selector of a Service."""
 
     key: Key
     selector: dict[str, str] | None
 
 
 class NodeObserved(TimedRecord, frozen=True, tag="node"):
-    """A node."""
+    """A Node."""
 
     name: str
     node: Node | None
@@ -100,35 +101,41 @@ class DisruptionBudgetObserved(TimedRecord, frozen=True, tag="budget"):
 
 
 class PodObserved(TimedRecord, frozen=True, tag="pod"):
-    """A pod."""
+    """A Pod."""
 
     key: Key
     pod: Pod | None
 
 
 class PodsAssumed(TimedRecord, frozen=True, tag="assumed"):
-    """Pods that were placed before the beginning and whose binding had not been seen."""
+    """Pods that were placed before the beginning and whose binding was not observed yet."""
 
     bindings: tuple[Binding, ...]
 
 
-class PodsNominated(TimedRecord, frozen=True, tag="promised"):
-    """What pods had been promised ("": nothing any more), and who was to be evicted, by name and
-    uid, before the beginning, without that it had been seen.
+class PodsNominated(
+    TimedRecord,
+    frozen=True,
+    tag="promised",
+    rename={"nominations": "promises", "evicting": "doomed"},
+):
+    """Nominations ("" ends one) and pods to be evicted, by key and uid, at the beginning.
+
+    Only those that the API did not show yet.
     """
 
-    promises: tuple[Binding, ...]
-    doomed: tuple[tuple[Key, str], ...]
+    nominations: tuple[Binding, ...]
+    evicting: tuple[tuple[Key, str], ...]
 
 
-class EntityRestored(TimedRecord, frozen=True, tag="entry"):
-    """How an entity stood in the queue at the beginning."""
+class EntityRestored(TimedRecord, frozen=True, tag="entry", rename={"checkpoint": "memory"}):
+    """The state of an entity in the queue at the beginning."""
 
-    memory: QueuedEntityCheckpoint
+    checkpoint: QueuedEntityCheckpoint
 
 
 class MemberVersion(NamedTuple):
-    """One pod of an entity, in the version that was seen."""
+    """One pending pod of an entity, with its resourceVersion and attempts."""
 
     name: str
     uid: str
@@ -138,7 +145,7 @@ class MemberVersion(NamedTuple):
 
 
 class EntityVersion(Struct, frozen=True):
-    """An entity: the pod alone, or the group in the version that was seen, and its pods."""
+    """The identity of an entity in a cycle: resourceVersions of its group and its pods."""
 
     key: Key
     group: str | None
@@ -146,43 +153,43 @@ class EntityVersion(Struct, frozen=True):
     attempts: int
     timestamp: float
     members: tuple[MemberVersion, ...]
-    #: The names and uids of the live members that are not to be placed.
+    #: The names and uids of live members that are not pending.
     others: tuple[tuple[str, str], ...]
-    #: The names and versions of the groups that hang from it.
+    #: The names and resourceVersions of the groups below it.
     below: tuple[tuple[str, str], ...] = ()
 
 
 class EntityPopped(TimedRecord, frozen=True, tag="take"):
-    """An entity was taken from the queue, and decided about from what had been seen by then."""
+    """An entity was popped; its cycle uses everything that was observed until then."""
 
     entity: EntityVersion
 
 
 class SolverAnswered(TimedRecord, frozen=True, tag="answer"):
-    """What an exact solver said when it was asked about the entity that was taken last."""
+    """The answer of the exact solver in the cycle of the entity that was popped last."""
 
     answer: SolverAnswer
 
 
 class SearchFinished(TimedRecord, frozen=True, tag="searched"):
-    """A search came to an end for which there was an answer only later."""
+    """An exact search ended for which the cycle did not wait."""
 
 
 class DecisionMade(TimedRecord, frozen=True, tag="decide"):
-    """The answer: `decision` is a map of one entry, the name of its class and its fields."""
+    """The decision of a cycle: a map of one entry, the name of its class and its fields."""
 
     key: Key
     decision: dict[str, Any]
 
 
 class BindingsRolledBack(TimedRecord, frozen=True, tag="undo"):
-    """Placements that could not be bound."""
+    """Bindings that failed."""
 
     bindings: tuple[Binding, ...]
 
 
 class EvictionsCancelled(TimedRecord, frozen=True, tag="spare"):
-    """Pods that were to be evicted and were not, by name and uid."""
+    """Evictions that failed, by key and uid of the pod."""
 
     pods: tuple[tuple[Key, str], ...]
 
@@ -211,55 +218,108 @@ DecisionLogRecord = (
 )
 
 _DECISIONS: dict[str, type[Decision]] = {one.__name__: one for one in get_args(Decision)}
+#: Fields of a decision that the log spells otherwise.
+_FIELD_NAMES = {"nominated": "promised", "relaxation_delay": "relaxes"}
+_ENCODED_NAMES = {encoded: name for name, encoded in _FIELD_NAMES.items()}
 _START_PREFIX, _DIGEST_FIELD = b'{"is":"begin"', b',"seal":"'
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(DecisionLogRecord).decode
 
 
 def entity_version(entity: Entity) -> EntityVersion:
-    """An entity, in the few words that tell it from any other."""
-    seats = [
+    """Return the identity of an entity in this cycle."""
+    members = tuple(
         MemberVersion(meta.name, meta.uid, meta.resource_version, member.attempts, member.timestamp)
         for member in entity.members
         for meta in (member.pod.metadata,)
-    ]
+    )
     version = entity.group.metadata.resource_version if entity.group else None
     others = tuple((pod.metadata.name, pod.metadata.uid) for pod in entity.other_members)
+    below = tuple(
+        (one.key.name, one.group.metadata.resource_version)
+        for child in entity.children
+        for one in child.groups
+        if one.group is not None
+    )
     return EntityVersion(
-        entity.key, version, entity.scheduler_name, entity.attempts, entity.timestamp, tuple(seats),
-        others, tuple(_group_versions(entity)),
-    )  # fmt: skip
-
-
-def _group_versions(entity: Entity) -> Iterator[tuple[str, str]]:
-    for part in entity.children:
-        for one in part.groups:
-            if one.group is not None:
-                yield one.key.name, one.group.metadata.resource_version
+        entity.key,
+        version,
+        scheduler=entity.scheduler_name,
+        attempts=entity.attempts,
+        timestamp=entity.timestamp,
+        members=members,
+        others=others,
+        below=below,
+    )
 
 
 def encode_decision(decision: Decision) -> dict[str, Any]:
-    """A decision as plain values, always in the same order."""
-    return {type(decision).__name__: msgspec.to_builtins(decision, order="deterministic")}
+    """Encode a decision as plain values, always in the same order."""
+    fields = msgspec.to_builtins(decision, order="deterministic")
+    return {type(decision).__name__: _encode_fields(fields)}
 
 
 def decode_decision(encoded: dict[str, Any]) -> Decision:
-    """What was spoken. Raises ValueError, as msgspec does, if it makes no sense."""
+    """Decode a decision. Raises ValueError (or its subclass of msgspec) if it is invalid."""
     for name, fields in encoded.items():
         if name in _DECISIONS:
-            decision: Decision = msgspec.convert(fields, _DECISIONS[name])
+            decision: Decision = msgspec.convert(_decode_fields(fields), _DECISIONS[name])
             return decision
-    raise ValueError(f"there is no decision in {', '.join(encoded) or 'nothing'}")
+    raise ValueError(f"unknown decision {', '.join(encoded) or '{}'}")
+
+
+def _encode_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    """Spell the fields of a decision as FORMAT 1 does."""
+    encoded = {_FIELD_NAMES.get(name, name): value for name, value in fields.items()}
+    if waiting := fields.get("waiting"):
+        encoded["waiting"] = _encode_fields(waiting)
+    if parts := fields.get("parts"):
+        encoded["parts"] = [
+            [*_encode_group(ref), waiting and _encode_fields(waiting)] for ref, waiting in parts
+        ]
+    if victims := fields.get("victims"):
+        encoded["victims"] = [
+            [pod, uid, node, *(_encode_group(group) if group else (None, False))]
+            for pod, uid, node, group in victims
+        ]
+    return encoded
+
+
+def _encode_group(ref: Sequence[str]) -> tuple[list[str], bool]:
+    kind, *key = ref
+    return key, kind == COMPOSITE_POD_GROUP_KIND
+
+
+def _decode_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    """Read the fields of a decision as FORMAT 1 spells them."""
+    decoded = {_ENCODED_NAMES.get(name, name): value for name, value in fields.items()}
+    if waiting := fields.get("waiting"):
+        decoded["waiting"] = _decode_fields(waiting)
+    if parts := fields.get("parts"):
+        decoded["parts"] = [
+            [_decode_group(key, is_composite), waiting and _decode_fields(waiting)]
+            for key, is_composite, waiting in parts
+        ]
+    if victims := fields.get("victims"):
+        decoded["victims"] = [
+            [pod, uid, node, _decode_group(key, is_composite) if key else None]
+            for pod, uid, node, key, is_composite in victims
+        ]
+    return decoded
+
+
+def _decode_group(key: Sequence[str], is_composite: bool) -> list[str]:
+    return [COMPOSITE_POD_GROUP_KIND if is_composite else POD_GROUP_KIND, *key]
 
 
 class RecordEncoder:
-    """Writes records as lines, each sealed with those before it."""
+    """Encodes records as lines, each with the digest of all lines since the beginning."""
 
     def __init__(self) -> None:
         self._digest = b""
 
     def encode(self, records: Iterable[DecisionLogRecord]) -> Iterator[bytes]:
-        """The line of each record."""
+        """Yield the line of each record."""
         for record in records:
             if isinstance(record, LogStarted):
                 self._digest = b""
@@ -269,35 +329,35 @@ class RecordEncoder:
 
 
 class RecordFault(NamedTuple):
-    """A line that is not as it was written."""
+    """A line that is damaged, or cannot be replayed."""
 
     line: int
     why: str
 
 
 def read_records(lines: Iterable[bytes]) -> Iterator[tuple[int, DecisionLogRecord] | RecordFault]:
-    """What lines say, each with its number, and which of them are not as they were written.
+    """Decode lines: records with their line number, and faults.
 
-    A last line without an end was being written when the writer died: it is left out.
+    A last line without a newline is ignored: the writer was stopped while writing it.
     """
-    seal = b""
+    digest = b""
     for number, line in enumerate(lines, 1):
         if not line.endswith(b"\n"):
             return
-        body, _, told = line.rstrip(b'"}\n').rpartition(_DIGEST_FIELD)
+        body, _, recorded = line.rstrip(b'"}\n').rpartition(_DIGEST_FIELD)
         body += b"}"
         if body.startswith(_START_PREFIX):
-            seal = b""
+            digest = b""
         try:
             found = _decode(body)
         except msgspec.MsgspecError as error:
-            yield RecordFault(number, f"makes no sense: {error}")
+            yield RecordFault(number, f"cannot be decoded: {error}")
         else:
-            if told != _chain_digest(seal, body):
-                yield RecordFault(number, "is not what was written, or does not belong here")
+            if recorded != _chain_digest(digest, body):
+                yield RecordFault(number, "was changed, or a line before it is missing or moved")
             yield number, found
-        # The next is held against what stands here, so that each change is told once.
-        seal = told
+        # The next line is checked against the recorded digest, so each change is reported once.
+        digest = recorded
 
 
 def _chain_digest(previous: bytes, body: bytes) -> bytes:

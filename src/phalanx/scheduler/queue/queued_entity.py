@@ -1,10 +1,13 @@
-"""Entry: what the queue knows about one entity, and the arithmetic of it. Moves nothing itself.
+"""What the scheduling queue knows about one entity: its pods, its state and its attempts.
 
-The lines that entities stand in while they wait, for whoever counts them. Values only.
+An entity is a pod without a group, a PodGroup, or a tree of CompositePodGroups, scheduled as one.
 
-`Entry.line` says which line that is, `queue.Queue` who stands there and who has come.
+    QueuedEntity            the mutable entry of an entity in the queue
+    QueueState, SubQueue    its state, and the queue of kube-scheduler that corresponds to it
+    QueuedEntityInfo        an immutable description for commands, metrics and diagnosis
+    QueuedEntityCheckpoint  what a decision log stores of it
 
-Place: one line of the queue as people see it. Values only; `queue.py` moves the entities.
+`scheduling_queue.py` moves entries between states; nothing here does.
 """
 
 from __future__ import annotations
@@ -19,15 +22,9 @@ from msgspec import Struct
 from msgspec.structs import replace as but
 
 from phalanx.api.core import Pod
-from phalanx.api.meta import Key
+from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND, POD_GROUP_KIND, POD_KIND, Key, Ref
 from phalanx.api.scheduling import PodGroup
-from phalanx.scheduler.cluster.group_tree import (
-    MAX_DEPTH,
-    Group,
-    GroupRef,
-    GroupTreeProblem,
-    GroupTrees,
-)
+from phalanx.scheduler.cluster.group_tree import MAX_DEPTH, Group, GroupTreeProblem, GroupTrees
 from phalanx.scheduler.cluster.pod_shape import shape_of
 from phalanx.scheduler.decision import (
     SCHEDULER_ERROR,
@@ -45,31 +42,18 @@ from phalanx.scheduler.entity import Entity, Member
 
 
 class QueueState(Enum):
-    """Where an entity stands."""
+    """The state of an entity in the queue."""
 
     IDLE = "nothing to place"
-    INCOMPLETE = "its group or some members are missing"
+    INCOMPLETE = "its group or members are missing"
     GATED = "held back by a scheduling gate"
-    ACTIVE = "to be tried next"
-    BACKING_OFF = "failed, to be tried later or when woken"
-    IN_FLIGHT = "being tried"
-
-
-class EntityId(NamedTuple):
-    """An entity by name: a pod, a group and a group of groups may share a key."""
-
-    is_group: bool
-    key: Key
-    is_composite: bool = False
-
-    @property
-    def name(self) -> GroupRef:
-        """The name of the group that it is."""
-        return GroupRef(self.is_composite, self.key)
+    ACTIVE = "ready to be attempted"
+    BACKING_OFF = "refused; attempted again after a time or an event"
+    IN_FLIGHT = "in a scheduling cycle"
 
 
 class QueueSortKey(NamedTuple):
-    """Who goes first: what was begun, the higher priority, the longer wait, the earlier arrival."""
+    """The queue order: a begun binding, a higher priority, a longer wait, an earlier arrival."""
 
     is_new: bool
     negated_priority: int
@@ -78,17 +62,33 @@ class QueueSortKey(NamedTuple):
 
 
 class MemberAttempts(NamedTuple):
-    """How often and since when a pending pod has been tried."""
+    """How often and since when a pending pod has been attempted."""
 
     pod: Key
     attempts: int
     timestamp: float
 
 
-class QueuedEntityCheckpoint(Struct, frozen=True):
-    """What an entry knows beyond the objects that it is made of. A value that can be written."""
+#: A Ref as decision logs of FORMAT 1 spell it: whether it is a group, its key, whether composite.
+EncodedRef = tuple[bool, Key, bool]
 
-    id: EntityId
+
+def encode_ref(ref: Ref) -> EncodedRef:
+    """Spell a reference as the decision log does."""
+    return ref.kind != POD_KIND, ref.key, ref.kind == COMPOSITE_POD_GROUP_KIND
+
+
+def decode_ref(encoded: EncodedRef) -> Ref:
+    """Read a reference as the decision log spells it."""
+    is_group, key, is_composite = encoded
+    kind = COMPOSITE_POD_GROUP_KIND if is_composite else POD_GROUP_KIND if is_group else POD_KIND
+    return Ref(kind, *key)
+
+
+class QueuedEntityCheckpoint(Struct, frozen=True):
+    """The state of an entity that does not follow from its objects, for the decision log."""
+
+    id: EncodedRef
     state: str
     timestamp: float
     sequence: int
@@ -105,40 +105,45 @@ class QueuedEntityCheckpoint(Struct, frozen=True):
 
 @dataclass(slots=True)
 class QueuedEntity:
-    """One entity: its members by name, its counters. Its group is in the `forest`."""
+    """One entity: its pods, its state and its counters. `group_tree` has its groups."""
 
-    ref: EntityId
+    ref: Ref
     group_tree: GroupTrees = field(default_factory=GroupTrees)
     pending: dict[Key, Member] = field(default_factory=dict)
-    #: Live members not to be placed by us: bound, assumed, or another scheduler's.
+    #: Live members that are not pending here: bound, assumed, or of another scheduler.
     others: dict[Key, Pod] = field(default_factory=dict)
     gated: dict[Key, None] = field(default_factory=dict)
     state: QueueState = QueueState.IDLE
     timestamp: float = 0.0
     sequence: int = 0
-    #: Since when nothing has been missing that it needs to be tried.
+    #: Since when it is ready: complete and without scheduling gates.
     ready_since: float = 0.0
     attempts: int = 0
     failures: int = 0
     errors: int = 0
     backoff_until: float = 0.0
     wakes_on: frozenset[ClusterEvent] = frozenset()
-    #: What happened while it was in flight.
+    #: The events that occurred during its cycle.
     missed_events: set[ClusterEvent] = field(default_factory=set)
-    #: Whether members came back unbound while it was in flight.
+    #: Whether bindings of its members failed during its cycle.
     has_returned_pods: bool = False
     outcome: PendingDecision | None = None
-    #: Its item in the heap of active entities, if there is one.
+    #: The key of its item in the heap of active entities, if there is one.
     heap_key: QueueSortKey | None = None
 
     @property
+    def is_group(self) -> bool:
+        """Whether it is a PodGroup or a CompositePodGroup, not a pod without a group."""
+        return self.ref.kind != POD_KIND
+
+    @property
     def group(self) -> Group | None:
-        """The group, or the root of the tree, that it is."""
-        return self.group_tree.get(self.ref.name) if self.ref.is_group else None
+        """The group, or the root of the tree."""
+        return self.group_tree.get(self.ref) if self.is_group else None
 
     @property
     def sort_key(self) -> QueueSortKey:
-        """Its place in the order. A gang of which members may be bound already comes first."""
+        """Its position in the queue order. A gang whose binding has begun comes first."""
         group = self.group
         is_begun = isinstance(group, PodGroup) and bool(group.binding_intent)
         return QueueSortKey(not is_begun, -self.priority, self.timestamp, self.sequence)
@@ -146,40 +151,40 @@ class QueuedEntity:
     @property
     def priority(self) -> int:
         """The priority of the group, or of the pod that has none."""
-        if self.ref.is_group:
+        if self.is_group:
             group = self.group
             return group.spec.priority if group else 0
         return next((member.pod.spec.priority for member in self.pending.values()), 0)
 
     @property
     def target_state(self) -> QueueState:
-        """Where it belongs by what is there of it: ACTIVE if nothing is in its way."""
+        """The state that follows from its objects: ACTIVE if it can be attempted."""
         if not self.pending:
             return QueueState.IDLE
-        if not self.ref.is_group:
+        if not self.is_group:
             return QueueState.GATED if self.gated else QueueState.ACTIVE
-        if self.flaw:
+        if self.problem:
             return QueueState.INCOMPLETE
         if self.gated:
             return QueueState.GATED
         return QueueState.ACTIVE if self.is_complete else QueueState.INCOMPLETE
 
     @property
-    def flaw(self) -> GroupTreeProblem | None:
-        """What is wrong with where its group hangs, if anything is."""
-        root = self.group_tree.root(self.ref.name)
+    def problem(self) -> GroupTreeProblem | None:
+        """The problem of the tree that its group belongs to, if there is one."""
+        root = self.group_tree.root(self.ref)
         return root if isinstance(root, GroupTreeProblem) else None
 
     @property
     def is_complete(self) -> bool:
-        """Whether as many members, or groups with enough of them, are there as are needed."""
+        """Whether it has enough members, or enough groups with enough members."""
         group = self.group
         if isinstance(group, PodGroup):
             return self.live_count >= group.quorum
         counts = Counter(pod.group for pod in self.pods)
-        return self._is_ready(self.ref.name, counts, MAX_DEPTH)
+        return self._is_ready(self.ref, counts, MAX_DEPTH)
 
-    def _is_ready(self, name: GroupRef, counts: Mapping[Key | None, int], levels: int) -> bool:
+    def _is_ready(self, name: Ref, counts: Mapping[Key | None, int], levels: int) -> bool:
         group = self.group_tree.get(name)
         if group is None or not levels:
             return False
@@ -187,35 +192,33 @@ class QueuedEntity:
             return counts.get(name.key, 0) >= group.quorum
         return self._count_ready_below(name, counts, levels) >= group.quorum
 
-    def _count_ready_below(
-        self, name: GroupRef, counts: Mapping[Key | None, int], levels: int
-    ) -> int:
+    def _count_ready_below(self, name: Ref, counts: Mapping[Key | None, int], levels: int) -> int:
         children = self.group_tree.valid_children(name)
         return sum(self._is_ready(child, counts, levels - 1) for child in children)
 
     @property
     def queue_name(self) -> str:
-        """The line that it stands in, as Kubernetes names them; "" if in none."""
+        """The name of its queue in the metrics of kube-scheduler; "" for none."""
         if self.state is QueueState.BACKING_OFF:
             return "backoff" if self.errors else "unschedulable"
         if self.state is QueueState.INCOMPLETE:
-            return "incomplete" if self.flaw else "gated"
+            return "incomplete" if self.problem else "gated"
         return {QueueState.ACTIVE: "active", QueueState.GATED: "gated"}.get(self.state, "")
 
     @property
     def live_count(self) -> int:
-        """How many live members were seen."""
+        """The number of live members."""
         return len(self.pending) + len(self.others)
 
     @property
     def pods(self) -> Iterator[Pod]:
-        """The live members that were seen."""
+        """The live members."""
         yield from (member.pod for member in self.pending.values())
         yield from self.others.values()
 
     @property
     def unready(self) -> UnreadyReason | None:
-        """What keeps it from being tried, in full."""
+        """Why it cannot be attempted; None if it can."""
         if self.state is QueueState.GATED:
             pods = [self.pending[key].pod for key in self.gated]
             gates = {gate.name for pod in pods for gate in pod.spec.scheduling_gates}
@@ -223,20 +226,18 @@ class QueuedEntity:
             return SchedulingGated(tuple(names), tuple(sorted(gates)))
         if self.state is not QueueState.INCOMPLETE:
             return None
-        if flaw := self.flaw:
-            misplaced = IncompleteGroupTree(flaw.message, not flaw.missing_group)
-            return misplaced if self.group else MissingGroup(self.ref.key.name)
+        if problem := self.problem:
+            incomplete = IncompleteGroupTree(problem.message, not problem.missing_group)
+            return incomplete if self.group else MissingGroup(self.ref.name)
         group = self.group
         assert group is not None
         if isinstance(group, PodGroup):
             return MissingMembers(group.quorum, self.live_count)
         counts = Counter(pod.group for pod in self.pods)
-        return MissingGroups(
-            group.quorum, self._count_ready_below(self.ref.name, counts, MAX_DEPTH)
-        )
+        return MissingGroups(group.quorum, self._count_ready_below(self.ref, counts, MAX_DEPTH))
 
     def upsert_pod(self, pod: Pod, now: float, *, pending: bool) -> bool:
-        """Take a pod in, or its new version; whether that changes anything for the queue."""
+        """Add a pod or its new version; whether that may change the state of the entity."""
         key = pod.metadata.key
         if not pending:
             known = key in self.others
@@ -256,7 +257,7 @@ class QueuedEntity:
         return old is None or _affects_scheduling(old, self.pending[key])
 
     def adopt_pod(self, key: Key, old: QueuedEntity) -> None:
-        """Take a pod over from the entity that it was in."""
+        """Move a pod here from another entity."""
         if member := old.pending.get(key):
             self.pending[key] = member
             if key in old.gated:
@@ -266,24 +267,24 @@ class QueuedEntity:
         old.remove_pod(key)
 
     def remove_pod(self, key: Key) -> None:
-        """A pod is not there any more."""
+        """Remove a pod."""
         self.pending.pop(key, None)
         self.others.pop(key, None)
         self.gated.pop(key, None)
 
     def is_pending(self, key: Key, uid: str) -> bool:
-        """Whether this very pod is still to be placed."""
+        """Whether the pod with this uid is pending."""
         member = self.pending.get(key)
         return member is not None and member.pod.metadata.uid == uid
 
     def contains(self, key: Key, uid: str) -> bool:
-        """Whether it holds this very pod, not a namesake."""
+        """Whether the pod with this uid is a member."""
         member = self.pending.get(key)
         pod = member.pod if member else self.others.get(key)
         return pod is not None and pod.metadata.uid == uid
 
     def record_failure(self, outcome: PendingDecision) -> None:
-        """Note a failed attempt."""
+        """Count a failed attempt."""
         self.outcome = outcome
         if outcome.reason == SCHEDULER_ERROR:
             self.errors += 1
@@ -291,45 +292,42 @@ class QueuedEntity:
             self.failures, self.errors = self.failures + 1, 0
 
     def start_attempt(self, now: float) -> Entity:
-        """Begin an attempt: what the cycle gets to see."""
+        """Count an attempt and return the input of the cycle."""
         waited = max(now - self.ready_since, 0.0)
         self.attempts += 1
         self.pending = {
             key: but(member, attempts=member.attempts + 1) for key, member in self.pending.items()
         }
         parts: tuple[Entity, ...] = ()
-        if self.ref.is_composite:
-            parts = self._build_parts(self.ref.name, _by_group(self.pending.values()), MAX_DEPTH)
+        if self.ref.kind == COMPOSITE_POD_GROUP_KIND:
+            parts = self._build_parts(self.ref, _by_group(self.pending.values()), MAX_DEPTH)
             parts = tuple(_with_wait(part, waited) for part in parts)
         return Entity(
-            self.ref.key, self.group, tuple(self.pending.values()), tuple(self.others.values()),
+            self.ref, self.group, tuple(self.pending.values()), tuple(self.others.values()),
             self.attempts, self.timestamp, self.ready_since, parts, waited,
         )  # fmt: skip
 
-    def _build_parts(
-        self, name: GroupRef, pending: PendingByGroup, levels: int
-    ) -> tuple[Entity, ...]:
-        """What hangs from a group, as entities."""
+    def _build_parts(self, name: Ref, pending: PendingByGroup, levels: int) -> tuple[Entity, ...]:
         children = self.group_tree.valid_children(name) if levels else ()
         return tuple(self._build_part(child, pending, levels - 1) for child in children)
 
-    def _build_part(self, name: GroupRef, pending: PendingByGroup, levels: int) -> Entity:
+    def _build_part(self, name: Ref, pending: PendingByGroup, levels: int) -> Entity:
         group, parts = self.group_tree.get(name), self._build_parts(name, pending, levels)
-        if parts or name.is_composite:
+        if name.kind == COMPOSITE_POD_GROUP_KIND:
             members = tuple(member for part in parts for member in part.members)
             others = tuple(pod for part in parts for pod in part.other_members)
         else:
             members = tuple(pending.get(name.key, ()))
             others = tuple(pod for pod in self.others.values() if pod.group == name.key)
-        return Entity(name.key, group, members, others, children=parts)
+        return Entity(name, group, members, others, children=parts)
 
     def checkpoint(self) -> QueuedEntityCheckpoint:
-        """What is to be kept of it, so that it can be recalled."""
-        turns = [
+        """Return what `restore` needs to bring another entry to this state."""
+        attempts = tuple(
             MemberAttempts(key, one.attempts, one.timestamp) for key, one in self.pending.items()
-        ]
+        )
         return QueuedEntityCheckpoint(
-            self.ref,
+            encode_ref(self.ref),
             self.state.name,
             self.timestamp,
             self.sequence,
@@ -340,12 +338,12 @@ class QueuedEntity:
             self.backoff_until,
             tuple(e for e in ClusterEvent if e in self.wakes_on),
             self.heap_key,
-            tuple(turns),
+            attempts,
             tuple(self.others),
         )
 
     def restore(self, checkpoint: QueuedEntityCheckpoint) -> None:
-        """Know again what was kept, but for where it stood."""
+        """Restore everything but the state, which the queue sets."""
         self.timestamp, self.sequence = checkpoint.timestamp, checkpoint.sequence
         self.ready_since, self.heap_key = checkpoint.ready, checkpoint.queued
         self.attempts, self.failures = checkpoint.attempts, checkpoint.failures
@@ -358,7 +356,7 @@ class QueuedEntity:
 
     @property
     def consecutive_failures(self) -> int:
-        """How often it failed for the same sort of reason."""
+        """How often it failed in a row, by error or by refusal."""
         return self.errors or self.failures
 
 
@@ -366,7 +364,7 @@ PendingByGroup = Mapping[Key | None, Sequence[Member]]
 
 
 def _with_wait(entity: Entity, waited: float) -> Entity:
-    """A part of a tree that has waited as long as the whole."""
+    """Copy a part of a tree with the waiting time of the whole."""
     parts = tuple(_with_wait(part, waited) for part in entity.children)
     return replace(entity, children=parts, waited_seconds=waited)
 
@@ -379,7 +377,7 @@ def _by_group(members: Iterable[Member]) -> PendingByGroup:
 
 
 def _affects_scheduling(old: Member, new: Member) -> bool:
-    """Whether the queue or a cycle would treat the new version otherwise."""
+    """Whether the queue or a cycle reads a field that has changed."""
     one, other = old.pod.spec, new.pod.spec
     return (
         old.shape != new.shape
@@ -391,21 +389,21 @@ def _affects_scheduling(old: Member, new: Member) -> bool:
 
 
 class SubQueue(NamedTuple):
-    """A line, and of what sort those are who stand in it."""
+    """A queue of kube-scheduler, separately for pods and for groups."""
 
     name: str
     is_group: bool
 
 
 class QueueArrival(NamedTuple):
-    """Somebody came to stand in a line: because of an Event, or of another Stimulus."""
+    """The arrival of an entity in a queue, and the ClusterEvent or QueueTrigger that caused it."""
 
     queue: SubQueue
     cause: Enum
 
 
 class PendingEntity(NamedTuple):
-    """Somebody who stands in a line: how many pods, for which scheduler, and why if refused."""
+    """An entity in a queue: its pods, its scheduler, and the refusal if there was one."""
 
     queue: SubQueue
     state: QueueState
@@ -425,45 +423,46 @@ _LISTING_ORDER = (
 
 @dataclass(frozen=True, slots=True)
 class QueuedEntityInfo:
-    """One line of the queue, for people: an entity, where it stands and why."""
+    """An entity in the queue, its state and the reason for it."""
 
-    key: Key
-    is_group: bool
+    ref: Ref
     state: QueueState
     priority: int
     pods: tuple[Key, ...]
     attempts: int
     timestamp: float
-    #: When it is tried again at the latest, if it is backing off.
+    #: When its back-off ends, if it is backing off.
     until: float | None
     unready: UnreadyReason | None
     outcome: Decision | None
-    is_composite: bool = False
 
     @property
-    def ref(self) -> EntityId:
-        """The entity by name."""
-        return EntityId(self.is_group, self.key, self.is_composite)
+    def key(self) -> Key:
+        """The namespace and name of the entity."""
+        return self.ref.key
+
+    @property
+    def is_group(self) -> bool:
+        """Whether it is a PodGroup or a CompositePodGroup, not a pod without a group."""
+        return self.ref.kind != POD_KIND
 
 
 def listing_key(entry: QueuedEntity) -> tuple[int, QueueSortKey]:
-    """Where an entity stands in the queue as a whole."""
+    """The sort key of an entity in a listing of the whole queue."""
     return _LISTING_ORDER.index(entry.state), entry.sort_key
 
 
 def entity_info(entry: QueuedEntity) -> QueuedEntityInfo:
-    """The line of an entity."""
-    resting = entry.state is QueueState.BACKING_OFF
+    """Describe an entity."""
+    is_backing_off = entry.state is QueueState.BACKING_OFF
     return QueuedEntityInfo(
-        key=entry.ref.key,
-        is_group=entry.ref.is_group,
+        ref=entry.ref,
         state=entry.state,
         priority=entry.priority,
         pods=tuple(entry.pending),
         attempts=entry.attempts,
         timestamp=entry.timestamp,
-        until=entry.backoff_until if resting else None,
+        until=entry.backoff_until if is_backing_off else None,
         unready=entry.unready,
         outcome=entry.outcome,
-        is_composite=entry.ref.is_composite,
     )

@@ -1,24 +1,25 @@
-"""Replay: a record is told to another desk, and every decision made again and compared.
+"""Replays a decision log: applies its records to a new state and repeats every decision.
 
-    lines ─▶ record.read ─▶ desk ─▶ what is decided now, beside what was decided then
+    lines ─▶ read_records ─▶ SchedulerState ─▶ the decision now, beside the recorded one
 
-A decision that differs is told and then taken as it was, so that the next ones can be compared too.
-Where the queue gives another entity than it did, the story is another one from there on; nothing
-more is compared until the next beginning. Does not read files.
+A decision that differs is reported; then the recorded one is committed, so that the following ones
+can be compared too. If the queue returns another entity than the recorded one, the replay has
+diverged: nothing is compared until the next beginning. Nothing here reads files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from phalanx.scheduler.configuration.profiles import Profiles
-from phalanx.scheduler.configuration.scheduler_configuration import SchedulerConfiguration
 from phalanx.scheduler.configuration.scheduler_configuration import (
-    parse_configuration as read_configuration,
+    SchedulerConfiguration,
+    parse_configuration,
 )
 from phalanx.scheduler.cycle import resume_cycle
 from phalanx.scheduler.decision import Decision
+from phalanx.scheduler.plugins.plugin import Plugin
 from phalanx.scheduler.policy import DEFAULT_POLICY
 from phalanx.scheduler.queue.decision_log import (
     FORMAT,
@@ -45,7 +46,7 @@ from phalanx.scheduler.search.solver import NO_SOLVER_ANSWER, SolverAnswer, Solv
 
 @dataclass(frozen=True, slots=True)
 class ReplayedDecision:
-    """A decision that was made, and what is decided of the same today (None: nobody asked)."""
+    """A recorded decision, and the decision for the same input now (None: not repeated)."""
 
     line: int
     at: float
@@ -55,30 +56,35 @@ class ReplayedDecision:
 
     @property
     def differs(self) -> bool:
-        """Whether they are not the same to the last bit."""
+        """Whether the two decisions differ in any field."""
         return self.replayed is not None and self.recorded != self.replayed
 
 
 class _ReplayDiverged(Exception):
-    """The story cannot be followed any further."""
+    """The state no longer matches the log."""
 
 
-def replay(lines: Iterable[bytes]) -> Iterator[ReplayedDecision | RecordFault]:
-    """Every decision of a record, made again; and every line that is not as it was written."""
-    story = _ReplaySession()
+def replay(
+    lines: Iterable[bytes], plugins: Sequence[Plugin] = ()
+) -> Iterator[ReplayedDecision | RecordFault]:
+    """Repeat every decision of a log, and report every line that is damaged.
+
+    `plugins` are the out-of-tree plugins that the recorded configuration may name.
+    """
+    session = _ReplaySession(plugins)
     for found in read_records(lines):
         if isinstance(found, RecordFault):
             yield found
             continue
         number, record = found
         try:
-            answer = story.apply(number, record)
+            answer = session.apply(number, record)
         except _ReplayDiverged as error:
-            story = _ReplaySession()
+            session = _ReplaySession(plugins)
             yield RecordFault(number, str(error))
         except Exception as error:
-            # Nobody wrote that: what was tampered with can be any nonsense.
-            story = _ReplaySession()
+            # A log that was edited can contain anything.
+            session = _ReplaySession(plugins)
             yield RecordFault(number, f"cannot be replayed: {type(error).__name__}: {error}")
         else:
             if answer is not None:
@@ -86,7 +92,7 @@ def replay(lines: Iterable[bytes]) -> Iterator[ReplayedDecision | RecordFault]:
 
 
 def list_decisions(lines: Iterable[bytes]) -> Iterator[ReplayedDecision | RecordFault]:
-    """The same without making any decision again."""
+    """List the recorded decisions without repeating them."""
     taken: EntityVersion | None = None
     for found in read_records(lines):
         if isinstance(found, RecordFault):
@@ -105,27 +111,28 @@ def _decode_recorded(
     try:
         return ReplayedDecision(line, record.at, entity, decode_decision(record.decision))
     except ValueError as error:
-        return RecordFault(line, f"makes no sense: {error}")
+        return RecordFault(line, f"cannot be decoded: {error}")
 
 
 class _ReplaySession:
-    """A desk, and the decision that is being compared; without a desk nothing is compared."""
+    """The state since the last beginning, and the entity that was popped last."""
 
-    def __init__(self) -> None:
+    def __init__(self, plugins: Sequence[Plugin]) -> None:
+        self._plugins = plugins
         self._state: SchedulerState | None = None
         self._popped: _PoppedEntity | None = None
 
     def apply(self, line: int, record: DecisionLogRecord) -> ReplayedDecision | None:
-        """The next record; a decision if it was one. Raises _Lost."""
+        """Apply a record; returns the comparison of a decision. Raises _ReplayDiverged."""
         if isinstance(record, LogStarted):
-            self._state, self._popped = _start_state(record), None
+            self._state, self._popped = _start_state(record, self._plugins), None
         elif self._state is None:
             return None
         elif isinstance(record, EntityPopped):
             self._popped = _PoppedEntity(self._state, record)
         elif isinstance(record, SolverAnswered):
             if self._popped is not None:
-                self._popped.send_answer(record.answer)
+                self._popped.resume(record.answer)
         elif isinstance(record, DecisionMade):
             return self._compare(self._state, line, record)
         elif isinstance(record, BindingsRolledBack):
@@ -141,56 +148,59 @@ class _ReplaySession:
         return None
 
     def _compare(self, state: SchedulerState, line: int, record: DecisionMade) -> ReplayedDecision:
-        taken, then = self._popped, decode_decision(record.decision)
-        if taken is None or taken.entity.key != record.key:
-            raise _ReplayDiverged(f"decides about {record.key}, which was not taken")
-        self._popped, now = None, taken.decide()
-        state.commit(taken.entity, then, record.at)
-        return ReplayedDecision(line, record.at, entity_version(taken.entity), then, now)
+        popped, recorded = self._popped, decode_decision(record.decision)
+        if popped is None or popped.entity.key != record.key:
+            raise _ReplayDiverged(f"decides about {record.key}, which was not popped")
+        self._popped, replayed = None, popped.decide()
+        state.commit(popped.entity, recorded, record.at)
+        version = entity_version(popped.entity)
+        return ReplayedDecision(line, record.at, version, recorded=recorded, replayed=replayed)
 
 
-def _start_state(started: LogStarted) -> SchedulerState:
+def _start_state(started: LogStarted, plugins: Sequence[Plugin]) -> SchedulerState:
     if started.format != FORMAT:
         raise _ReplayDiverged(
-            f"is of format {started.format}; this version of phalanx reads {FORMAT}"
+            f"has format {started.format}; this version of phalanx reads format {FORMAT}"
         )
-    profiles = _recorded_profiles(started)
-    desk = SchedulerState(profiles if started.groups_preempt else profiles.without_group_preemption)
-    desk.queue.sequence = started.sequence
-    return desk
+    profiles = _load_profiles(started, plugins)
+    state = SchedulerState(
+        profiles if started.groups_preempt else profiles.without_group_preemption
+    )
+    state.queue.sequence = started.sequence
+    return state
 
 
-def _recorded_profiles(started: LogStarted) -> Profiles:
+def _load_profiles(started: LogStarted, plugins: Sequence[Plugin]) -> Profiles:
     if started.configuration is None:
         return Profiles(dict.fromkeys(started.schedulers, DEFAULT_POLICY))
-    found = read_configuration(started.configuration)
+    found = parse_configuration(started.configuration, plugins)
     if not isinstance(found, SchedulerConfiguration):
-        raise _ReplayDiverged(
-            f"has a configuration that is no good here: {'; '.join(map(str, found))}"
-        )
+        raise _ReplayDiverged(f"has an invalid configuration: {'; '.join(map(str, found))}")
     return found.profiles
 
 
 class _PoppedEntity:
-    """An entity that was taken, and how far it is decided about: up to the next question."""
+    """A popped entity, and its cycle up to the next solver request."""
 
     def __init__(self, state: SchedulerState, record: EntityPopped) -> None:
         entity = state.pop(record.at)
         found = entity_version(entity) if entity else None
         if entity is None or found != record.entity:
             got = found.key if found else "nothing"
-            taken = record.entity.key
-            raise _ReplayDiverged(f"takes {taken}, but now the queue gives {got} or another state")
+            expected = record.entity.key
+            raise _ReplayDiverged(
+                f"pops {expected}, but the queue returns {got} or another version"
+            )
         self.entity, self._cycle = entity, state.cycle(entity)
         self._step = resume_cycle(self._cycle)
 
-    def send_answer(self, answer: SolverAnswer) -> None:
-        """What was answered then; nothing is done with it if nothing is asked now."""
+    def resume(self, answer: SolverAnswer) -> None:
+        """Send the recorded answer; ignored if the cycle asks nothing now."""
         if isinstance(self._step, SolverRequest):
             self._step = resume_cycle(self._cycle, answer)
 
     def decide(self) -> Decision:
-        """What is decided; to what was not asked then there is no answer."""
+        """Return the decision; requests without a recorded answer get NO_SOLVER_ANSWER."""
         while isinstance(self._step, SolverRequest):
-            self.send_answer(NO_SOLVER_ANSWER)
+            self.resume(NO_SOLVER_ANSWER)
         return self._step

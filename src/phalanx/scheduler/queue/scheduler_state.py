@@ -1,11 +1,12 @@
-"""Desk: cache and queue together. What is seen goes in, what is to be tried next comes out.
+"""The state of one scheduler: cache and queue, and every step that changes them.
 
-    seen ─▶ feed ─▶ cache, queue ─▶ take ─▶ cycle ─▶ settle ─▶ (bound elsewhere) ─▶ undo
-                                           └─▶ (asked elsewhere) ─▶ answered
+    observe ─▶ cache, queue ─▶ pop ─▶ cycle ─▶ commit ─▶ (bind) ─▶ rollback if binding fails
+                                        └─▶ (exact solver) ─▶ record_answer
 
-Nothing else reaches cache or queue, and each step is a value that can be written down: a desk that
-is told the same steps at the same times does the same. The shell in `controllers/` drives one as
-things happen, `replay.py` another from a record. `now` is always an argument.
+Nothing else changes the cache or the queue. Each step is recorded as a value of the decision log; a
+state to which the same records are applied makes the same decisions. The controller in
+`controllers/scheduling/` drives a state from informers, `replay.py` from a decision log, and
+`cluster_objects.py` loads one from a list of objects. `now` is always an argument.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from phalanx.api.meta import Key
+from phalanx.api.meta import Key, composite_pod_group_ref, pod_group_ref
 from phalanx.scheduler.cluster.cache import SchedulerCache
-from phalanx.scheduler.cluster.group_tree import GroupRef
 from phalanx.scheduler.configuration.profiles import Profiles
 from phalanx.scheduler.cycle import decide, run_cycle
 from phalanx.scheduler.decision import (
@@ -54,7 +54,7 @@ from phalanx.scheduler.search.solver import SolverAnswer, Steps
 
 
 class SchedulerState:
-    """What one scheduler knows and has to do. `note` is told every step, if there is one."""
+    """What one scheduler knows and has to schedule. `recorder` gets a record of every step."""
 
     def __init__(
         self, profiles: Profiles, recorder: Callable[[DecisionLogRecord], None] | None = None
@@ -64,39 +64,39 @@ class SchedulerState:
         self.queue = SchedulingQueue(*profiles.policies, back_off=profiles.back_off)
 
     def observe(self, observation: Observation) -> None:
-        """Something was seen, or is gone."""
+        """Apply an observation: an object was created, changed or deleted."""
         if self._recorder:
             self._recorder(observation)
         _OBSERVERS[type(observation)](self, observation)
 
     def pop(self, now: float) -> Entity | None:
-        """The next entity to try; `settle` must follow before another is taken."""
+        """Return the next entity to attempt; `commit` must follow before the next `pop`."""
         entity = self.queue.pop(now)
         if entity and self._recorder:
             self._recorder(EntityPopped(now, entity_version(entity)))
         return entity
 
     def cycle(self, entity: Entity) -> Steps[Decision]:
-        """The steps that decide about it, over the cluster as it is known at the first of them."""
+        """Return the steps of the scheduling cycle, on a snapshot taken now."""
         return run_cycle(entity, self.cache.snapshot(), self.profiles.policy(entity))
 
     def decide(self, entity: Entity) -> Decision:
-        """The same at one go."""
+        """Run the scheduling cycle at once, without an exact solver."""
         return decide(entity, self.cache.snapshot(), self.profiles.policy(entity))
 
     def record_answer(self, answer: SolverAnswer, now: float) -> None:
-        """What the cycle that is under way was told when it asked."""
+        """Record the answer of the exact solver that the current cycle got."""
         if self._recorder:
             self._recorder(SolverAnswered(now, answer))
 
     def finish_search(self, now: float) -> None:
-        """A search came to an end that a cycle did not wait for: who asked may ask again."""
+        """An exact search ended that no cycle waits for: wake the entities that asked for it."""
         if self._recorder:
             self._recorder(SearchFinished(now))
         self.queue.wake(ClusterEvent.SEARCH_ENDED, now)
 
     def commit(self, entity: Entity, decision: Decision, now: float) -> bool:
-        """What was decided counts from now on. False: it is not wanted any more and tried anew."""
+        """Apply a decision. Returns False if it is outdated; the entity is then queued again."""
         if self._recorder:
             self._recorder(DecisionMade(now, entity.key, encode_decision(decision)))
         if isinstance(decision, Placed):
@@ -114,7 +114,7 @@ class SchedulerState:
         return True
 
     def _nominate(self, entity: Entity, decision: Decision, now: float) -> None:
-        """Keep for the members what they were promised, and nothing else."""
+        """Replace the nominations of all members by those of the decision."""
         nodes = {pod: node for pod, _, node in nominations_of(decision)}
         metas = [member.pod.metadata for member in entity.members]
         self._wake(
@@ -125,41 +125,41 @@ class SchedulerState:
         )
 
     def cancel_evictions(self, victims: Iterable[tuple[Key, str]], now: float) -> None:
-        """These were to be evicted and were not: they stay."""
-        spared = tuple(victims)
+        """Evictions failed: count these pods as staying."""
+        pods = tuple(victims)
         if self._recorder:
-            self._recorder(EvictionsCancelled(now, spared))
-        self.cache.mark_evicting(spared, evicting=False)
+            self._recorder(EvictionsCancelled(now, pods))
+        self.cache.mark_evicting(pods, evicting=False)
 
     def rollback(self, bindings: Iterable[Binding], now: float) -> None:
-        """These placements did not come about: the pods wait again."""
-        undone = tuple(bindings)
+        """Bindings failed: forget them and queue the pods again."""
+        failed = tuple(bindings)
         if self._recorder:
-            self._recorder(BindingsRolledBack(now, undone))
-        freed = self.cache.forget(undone)
-        self.queue.return_unbound(undone, now)
-        self._wake(freed, now)
+            self._recorder(BindingsRolledBack(now, failed))
+        events = self.cache.forget(failed)
+        self.queue.return_unbound(failed, now)
+        self._wake(events, now)
 
     def checkpoint(self, now: float) -> Iterator[DecisionLogRecord]:
-        """What another desk must be told to stand like this one, after all objects."""
+        """Yield the records that bring another state, with the same objects, to this one."""
         if assumptions := self.cache.assumed_bindings():
             yield PodsAssumed(now, tuple(assumptions))
-        promises, doomed = self.cache.unreported_nominations(), self.cache.evicting_pods()
-        if promises or doomed:
-            yield PodsNominated(now, tuple(promises), tuple(doomed))
-        for memory in self.queue.checkpoint():
-            yield EntityRestored(now, memory)
+        nominations, evicting = self.cache.unreported_nominations(), self.cache.evicting_pods()
+        if nominations or evicting:
+            yield PodsNominated(now, tuple(nominations), tuple(evicting))
+        for checkpoint in self.queue.checkpoint():
+            yield EntityRestored(now, checkpoint)
 
     def restore(self, record: PodsAssumed | PodsNominated | EntityRestored) -> None:
-        """Stand as another did: what its `standing` says, in that order."""
+        """Apply a record of `checkpoint`; the records must come in their order."""
         if isinstance(record, PodsAssumed):
             self.cache.assume(record.bindings)
             self.queue.assume(record.bindings, record.at)
         elif isinstance(record, PodsNominated):
-            self.cache.nominate(record.promises)
-            self.cache.mark_evicting(record.doomed)
+            self.cache.nominate(record.nominations)
+            self.cache.mark_evicting(record.evicting)
         else:
-            self.queue.restore(record.memory)
+            self.queue.restore(record.checkpoint)
 
     def _wake(self, events: Iterable[ClusterEvent | None], now: float) -> None:
         for event in events:
@@ -171,7 +171,7 @@ class SchedulerState:
 
     def _observe_service(self, observed: ServiceObserved) -> None:
         self.cache.update_service(observed.key, observed.selector)
-        # Whoever says nothing of where it is to be is spread with others than before.
+        # The default spread constraints of pods select the pods of their Services.
         self.queue.wake(ClusterEvent.POD_PLACED, observed.at)
 
     def _observe_node(self, observed: NodeObserved) -> None:
@@ -179,9 +179,10 @@ class SchedulerState:
 
     def _observe_group(self, observed: PodGroupObserved | CompositePodGroupObserved) -> None:
         is_composite = isinstance(observed, CompositePodGroupObserved)
-        self.cache.update_group(GroupRef(is_composite, observed.key), observed.group)
+        ref = (composite_pod_group_ref if is_composite else pod_group_ref)(observed.key)
+        self.cache.update_group(ref, observed.group)
         if observed.group is None:
-            self.queue.remove_group(observed.key, observed.at, is_composite=is_composite)
+            self.queue.remove_group(ref, observed.at)
         else:
             self.queue.observe_group(observed.group, observed.at)
 
@@ -189,12 +190,12 @@ class SchedulerState:
         self.cache.update_budget(observed.key, observed.budget)
 
     def _observe_pod(self, observed: PodObserved) -> None:
-        freed = self.cache.update_pod(observed.key, observed.pod)
+        events = self.cache.update_pod(observed.key, observed.pod)
         if observed.pod is None:
             self.queue.remove_pod(observed.key, observed.at)
         else:
             self.queue.observe_pod(observed.pod, observed.at)
-        self._wake(freed, observed.at)
+        self._wake(events, observed.at)
 
 
 _OBSERVERS: Mapping[type[Observation], Callable[[SchedulerState, Any], None]] = {

@@ -1,14 +1,16 @@
-"""Queue: which entity is tried next. Pods alone and PodGroups, each in one of six states.
+"""The scheduling queue: decides which entity is attempted next.
+
+Entities are pods without a group, PodGroups and trees of groups. Each is in one of six states:
 
     IDLE ──▶ INCOMPLETE / GATED ──▶ ACTIVE ──pop──▶ IN_FLIGHT ──placed──▶ IDLE
                                       ▲                 │ refused
                                       └── BACKING_OFF ◀─┘
-                                       time, or an event that may cure the refusal
+                                       a time, or an event that may end the refusal
 
-The shell feeds it every pod and PodGroup and the events of the cluster, pops an entity, lets the
-cycle decide and reports with `done`. What a stimulus does in a state is one row of TRANSITIONS; a
-pair without a row is a bug and raises, leaving everything as it was. `now` is always an argument.
-Does not look at nodes and knows nothing about room.
+`SchedulerState` passes on every pod, group and cluster event, pops an entity, runs its cycle and
+reports with `done`. TRANSITIONS says what a trigger does in a state. A pair without a row is a bug
+and raises IllegalTransition before anything changes. `now` is always an argument. The queue does
+not read nodes and knows nothing about resources.
 """
 
 from __future__ import annotations
@@ -19,16 +21,18 @@ from enum import Enum
 from heapq import heappop, heappush
 
 from phalanx.api.core import DEFAULT_SCHEDULER, Pod
-from phalanx.api.meta import Key
+from phalanx.api.meta import (
+    COMPOSITE_POD_GROUP_KIND,
+    POD_GROUP_KIND,
+    POD_KIND,
+    Key,
+    Ref,
+    pod_group_ref,
+    pod_ref,
+)
 from phalanx.api.scheduling import TOPOLOGY_ANNOTATION
 from phalanx.scheduler.backoff import DEFAULT_BACKOFF, BackOff
-from phalanx.scheduler.cluster.group_tree import (
-    Group,
-    GroupRef,
-    GroupTreeProblem,
-    GroupTrees,
-    group_ref,
-)
+from phalanx.scheduler.cluster.group_tree import Group, GroupTreeProblem, GroupTrees, group_ref
 from phalanx.scheduler.decision import (
     ENTITY_EVENTS,
     Binding,
@@ -39,7 +43,6 @@ from phalanx.scheduler.decision import (
 )
 from phalanx.scheduler.entity import Entity
 from phalanx.scheduler.queue.queued_entity import (
-    EntityId,
     PendingEntity,
     QueueArrival,
     QueuedEntity,
@@ -48,52 +51,53 @@ from phalanx.scheduler.queue.queued_entity import (
     QueueSortKey,
     QueueState,
     SubQueue,
+    decode_ref,
     entity_info,
     listing_key,
 )
 
 
 class QueueTrigger(Enum):
-    """What can happen to an entity."""
+    """A reason for an entity to change its state."""
 
-    CHANGED = "its group or a member came, changed or went"
-    WOKEN = "something happened that its last refusal waits for"
-    EXPIRED = "its back-off is over"
-    POPPED = "it is taken"
+    CHANGED = "its group or a member was created, changed or deleted"
+    WOKEN = "an event occurred that may end its refusal"
+    EXPIRED = "its back-off has ended"
+    POPPED = "it was popped"
     PLACED = "members got nodes"
     REFUSED = "it was refused"
-    OVERTAKEN = "what was decided is not asked for any more"
-    RETURNED = "members that had got nodes could not be bound"
+    OUTDATED = "its decision is outdated"
+    RETURNED = "bindings of members failed"
 
 
 class IllegalTransition(Exception):
-    """A stimulus that cannot happen in a state did."""
+    """A trigger occurred in a state in which it is impossible."""
 
 
 class SchedulingQueue:
-    """All entities that schedulers of these names have to place; without names, the usual one."""
+    """The entities of these schedulers; without names, of the default scheduler."""
 
     def __init__(self, *names: str, back_off: BackOff = DEFAULT_BACKOFF) -> None:
         self._scheduler_names, self._back_off = names or (DEFAULT_SCHEDULER,), back_off
         self._group_tree = GroupTrees()
-        self._entries: dict[EntityId, QueuedEntity] = {}
+        self._entries: dict[Ref, QueuedEntity] = {}
         self._entry_by_pod: dict[Key, QueuedEntity] = {}
-        #: Pods that were placed and whose binding was not seen yet.
+        #: Pods that were placed and whose binding was not observed yet.
         self._assumed: dict[Key, Pod] = {}
-        self._active: list[tuple[QueueSortKey, EntityId]] = []
-        self._backing_off: list[tuple[float, EntityId]] = []
-        self._waiting_for_event: dict[ClusterEvent, dict[EntityId, QueuedEntity]] = {
+        self._active: list[tuple[QueueSortKey, Ref]] = []
+        self._backing_off: list[tuple[float, Ref]] = []
+        self._waiting_for_event: dict[ClusterEvent, dict[Ref, QueuedEntity]] = {
             event: {} for event in ClusterEvent
         }
-        self._in_flight: dict[EntityId, QueuedEntity] = {}
-        #: How many turns were given away so far.
+        self._in_flight: dict[Ref, QueuedEntity] = {}
+        #: The next sequence number: the order of entities with equal timestamps.
         self.sequence = 0
-        #: How many entities, and pods with them, have come to stand in which line, and why.
+        #: How many entities, and pods of theirs, arrived in which queue, and why.
         self.arrivals: Counter[QueueArrival] = Counter()
         self.pod_arrivals: Counter[QueueArrival] = Counter()
 
     def observe_pod(self, pod: Pod, now: float) -> None:
-        """A pod came or changed."""
+        """Add a pod, or its new version."""
         key = pod.metadata.key
         self._drop_replaced_pod(pod, now)
         if not _is_alive(pod) or (pod.group is None and not self._is_ours(pod)):
@@ -105,7 +109,7 @@ class SchedulingQueue:
             self._upsert_pod(pod, now)
 
     def remove_pod(self, key: Key, now: float) -> None:
-        """A pod was deleted, has ended, or is no business of this queue any more."""
+        """Remove a pod that was deleted, has ended, or belongs to another scheduler."""
         self._assumed.pop(key, None)
         entry = self._entry_by_pod.pop(key, None)
         if entry:
@@ -113,35 +117,34 @@ class SchedulingQueue:
             self._notify(entry, ClusterEvent.MEMBER_GONE, now)
 
     def observe_group(self, group: Group, now: float) -> None:
-        """A group came or changed."""
+        """Add a group, or its new version."""
         name = group_ref(group)
         if _is_same_group(self._group_tree.get(name), group):
             self._group_tree.update(name, group)
         else:
             self._update_tree(name, group, now)
 
-    def remove_group(self, ref: Key, now: float, *, is_composite: bool = False) -> None:
-        """A group was deleted."""
-        name = GroupRef(is_composite, ref)
-        if self._group_tree.get(name) is not None:
-            self._update_tree(name, None, now)
+    def remove_group(self, ref: Ref, now: float) -> None:
+        """Remove a group."""
+        if self._group_tree.get(ref) is not None:
+            self._update_tree(ref, None, now)
 
-    def _update_tree(self, name: GroupRef, group: Group | None, now: float) -> None:
-        """Take a group in, or out; whoever belongs to another tree now goes there."""
+    def _update_tree(self, name: Ref, group: Group | None, now: float) -> None:
+        """Add, replace or remove (None) a group; move pods whose tree changes with it."""
         before = {one: self._entity_of_group(one) for one in self._group_tree.subtree(name)}
         self._group_tree.update(name, group)
-        homes = dict.fromkeys(before.values())
+        entities = dict.fromkeys(before.values())
         for one, old in before.items():
-            home = self._entity_of_group(one)
-            homes[home] = None
-            if home != old and not one.is_composite:
-                self._move_pods(one.key, old, home)
-        for id_ in homes:
-            if entry := self._entries.get(id_):
+            new = self._entity_of_group(one)
+            entities[new] = None
+            if new != old and one.kind == POD_GROUP_KIND:
+                self._move_pods(one.key, old, new)
+        for ref in entities:
+            if entry := self._entries.get(ref):
                 self._notify(entry, ClusterEvent.GROUP_CHANGED, now)
 
-    def _move_pods(self, group: Key, old: EntityId, new: EntityId) -> None:
-        """Bring the pods of a group to the entry of the tree that it is in."""
+    def _move_pods(self, group: Key, old: Ref, new: Ref) -> None:
+        """Move the pods of a group to the entry of another entity."""
         source = self._entries.get(old)
         pods = [pod for pod in source.pods if pod.group == group] if source else []
         for pod in pods:
@@ -149,36 +152,35 @@ class SchedulingQueue:
             target = self._entry_by_pod[pod.metadata.key] = self._get_or_create(new)
             target.adopt_pod(pod.metadata.key, source)
 
-    def _entity_of_group(self, name: GroupRef) -> EntityId:
-        """Who is tried with a group: the root of its tree, or it waits by itself."""
+    def _entity_of_group(self, name: Ref) -> Ref:
+        """The entity of a group: the root of its tree, or itself if the tree has a problem."""
         root = self._group_tree.root(name)
-        found = name if isinstance(root, GroupTreeProblem) else root
-        return EntityId(True, found.key, found.is_composite)
+        return name if isinstance(root, GroupTreeProblem) else root
 
-    def _entity_of_pod(self, pod: Pod) -> EntityId:
+    def _entity_of_pod(self, pod: Pod) -> Ref:
         return (
-            self._entity_of_group(GroupRef(False, pod.group))
+            self._entity_of_group(pod_group_ref(pod.group))
             if pod.group
-            else EntityId(False, pod.metadata.key)
+            else pod_ref(pod.metadata.key)
         )
 
     def wake(self, event: ClusterEvent, now: float) -> None:
-        """Something happened in the cluster: whoever waits for it is tried at once."""
+        """A cluster event occurred: activate the entities that wait for it."""
         for entry in self._in_flight.values():
             entry.missed_events.add(event)
         for entry in list(self._waiting_for_event[event].values()):
-            self._apply(entry, QueueTrigger.WOKEN, now, event)
+            self._apply(entry, QueueTrigger.WOKEN, now, event=event)
 
     def pop(self, now: float) -> Entity | None:
-        """Take the next entity; it is in flight until `done`."""
+        """Return the next entity; it is in flight until `done`."""
         while self._backing_off and self._backing_off[0][0] <= now:
-            until, id_ = heappop(self._backing_off)
-            if self._is_backing_off(id_, until):
-                self._apply(self._entries[id_], QueueTrigger.EXPIRED, now)
+            until, ref = heappop(self._backing_off)
+            if self._is_backing_off(ref, until):
+                self._apply(self._entries[ref], QueueTrigger.EXPIRED, now)
         while self._active:
-            rank, id_ = heappop(self._active)
-            entry = self._entries.get(id_)
-            if entry and entry.heap_key == rank:
+            sort_key, ref = heappop(self._active)
+            entry = self._entries.get(ref)
+            if entry and entry.heap_key == sort_key:
                 entry.heap_key = None
                 if entry.state is QueueState.ACTIVE:
                     self._apply(entry, QueueTrigger.POPPED, now)
@@ -186,34 +188,34 @@ class SchedulingQueue:
         return None
 
     def done(self, entity: Entity, outcome: Decision, now: float) -> None:
-        """An attempt has ended. Placed pods are out of the queue until bound or returned."""
+        """End an attempt. Placed pods leave the queue until they are bound or returned."""
         entry = self._entry_in_flight(entity)
-        stimulus = QueueTrigger.PLACED if isinstance(outcome, Placed) else QueueTrigger.REFUSED
-        self._transition(entry, stimulus)
+        trigger = QueueTrigger.PLACED if isinstance(outcome, Placed) else QueueTrigger.REFUSED
+        self._transition(entry, trigger)
         if isinstance(outcome, Placed):
             self._assume(entry, outcome.bindings)
         else:
             entry.record_failure(outcome)
-        self._apply(entry, stimulus, now)
+        self._apply(entry, trigger, now)
 
     def is_current(self, entity: Entity, bindings: Iterable[Binding]) -> bool:
-        """Whether what was found is still wanted: for these pods, by the groups that were read."""
+        """Whether these pods are still pending and the groups of the entity are unchanged."""
         entry = self._entry_in_flight(entity)
-        wanted = all(entry.is_pending(pod, uid) for pod, uid, _ in bindings)
+        is_pending = all(entry.is_pending(pod, uid) for pod, uid, _ in bindings)
         tree = [one.group for one in entity.groups]
         now = [self._group_tree.get(name) for name in self._groups_of(entry.ref)]
-        return wanted and len(tree) == len(now) and all(map(_is_same_group, tree, now))
+        return is_pending and len(tree) == len(now) and all(map(_is_same_group, tree, now))
 
-    def _groups_of(self, id_: EntityId) -> Iterator[GroupRef]:
-        return self._group_tree.valid_subtree(id_.name) if id_.is_group else iter(())
+    def _groups_of(self, ref: Ref) -> Iterator[Ref]:
+        return self._group_tree.valid_subtree(ref) if ref.kind != POD_KIND else iter(())
 
     def requeue(self, entity: Entity, now: float) -> None:
-        """What an attempt ended in is not wanted any more: have it tried anew, in its old turn."""
-        self._apply(self._entry_in_flight(entity), QueueTrigger.OVERTAKEN, now)
+        """End an attempt whose decision is outdated; the entity keeps its position."""
+        self._apply(self._entry_in_flight(entity), QueueTrigger.OUTDATED, now)
 
     def return_unbound(self, bindings: Iterable[Binding], now: float) -> None:
-        """These placements could not be bound: the pods wait again, after a back-off."""
-        entries: dict[EntityId, QueuedEntity] = {}
+        """Bindings failed: queue the pods again, after a back-off."""
+        entries: dict[Ref, QueuedEntity] = {}
         for key, uid, _ in bindings:
             pod = self._assumed.get(key)
             if pod and pod.metadata.uid == uid:
@@ -226,48 +228,48 @@ class SchedulingQueue:
             self._apply(entry, QueueTrigger.RETURNED, now)
 
     def next_backoff_end(self) -> float | None:
-        """When the next back-off ends; nothing happens by itself before."""
+        """Return when the next back-off ends; None if no entity is backing off."""
         while self._backing_off:
-            until, id_ = self._backing_off[0]
-            if self._is_backing_off(id_, until):
+            until, ref = self._backing_off[0]
+            if self._is_backing_off(ref, until):
                 return until
             heappop(self._backing_off)
         return None
 
-    def held_back_entities(self) -> list[QueuedEntityInfo]:
-        """The entities that are not even tried, each with what keeps it back."""
+    def list_held_back(self) -> list[QueuedEntityInfo]:
+        """The entities that are incomplete or gated."""
         return [entity_info(entry) for entry in self._entries.values() if entry.state in _HELD_BACK]
 
     def broken_trees(self) -> Iterator[tuple[Key, IncompleteGroupTree]]:
-        """The groups of groups whose tree is not whole, or is none."""
+        """Yield the CompositePodGroups whose tree is incomplete or invalid."""
         for name in self._group_tree.groups:
-            if name.is_composite and isinstance(
-                flaw := self._group_tree.root(name), GroupTreeProblem
+            if name.kind == COMPOSITE_POD_GROUP_KIND and isinstance(
+                problem := self._group_tree.root(name), GroupTreeProblem
             ):
-                yield name.key, IncompleteGroupTree(flaw.message, not flaw.missing_group)
+                yield name.key, IncompleteGroupTree(problem.message, not problem.missing_group)
 
     def list_entities(self) -> list[QueuedEntityInfo]:
-        """Everything there is to place, the next one first."""
+        """All entities with pending pods, the next one first."""
         entries = [entry for entry in self._entries.values() if entry.state is not QueueState.IDLE]
         return [entity_info(entry) for entry in sorted(entries, key=listing_key)]
 
     def pending_entities(self) -> Iterator[PendingEntity]:
-        """Everybody who stands in a line, in no order."""
+        """Yield the entities in the queues of kube-scheduler, in no order."""
         for entry in self._entries.values():
             if line := entry.queue_name:
                 first = next(iter(entry.pending.values())).pod.spec.scheduler_name
                 outcome = entry.outcome if entry.state is QueueState.BACKING_OFF else None
-                where, pods = SubQueue(line, entry.ref.is_group), len(entry.pending)
+                where, pods = SubQueue(line, entry.is_group), len(entry.pending)
                 yield PendingEntity(where, entry.state, pods, first, outcome)
 
     @property
     def late_member_count(self) -> int:
-        """How many pods have come while their group is being tried, and wait for that to end."""
-        flying = (entry for entry in self._in_flight.values() if entry.ref.is_group)
+        """How many pods were created during the cycle of their group, and wait for its end."""
+        flying = (entry for entry in self._in_flight.values() if entry.is_group)
         return sum(not one.attempts for entry in flying for one in entry.pending.values())
 
     def checkpoint(self) -> list[QueuedEntityCheckpoint]:
-        """All that a queue must be told to go on like this one, besides pods and groups."""
+        """Return what a queue with the same pods and groups needs to continue like this one."""
         return [
             entry.checkpoint()
             for entry in self._entries.values()
@@ -275,8 +277,8 @@ class SchedulingQueue:
         ]
 
     def restore(self, checkpoint: QueuedEntityCheckpoint) -> None:
-        """Have an entity stand where it once stood; its pods and group were told before."""
-        entry = self._entries[checkpoint.id]
+        """Restore the state of an entity whose pods and groups were observed before."""
+        entry = self._entries[decode_ref(checkpoint.id)]
         entry.restore(checkpoint)
         if entry.heap_key:
             heappush(self._active, (entry.heap_key, entry.ref))
@@ -286,7 +288,7 @@ class SchedulingQueue:
             self._enter_state(entry, QueueState[checkpoint.state])
 
     def assume(self, bindings: Iterable[Binding], now: float) -> None:
-        """These pods were placed before anybody told: they are out of the queue."""
+        """Take pods out of the queue that were placed before the decision log began."""
         for binding in bindings:
             if entry := self._entry_by_pod.get(binding.pod):
                 self._assume(entry, [binding])
@@ -301,13 +303,13 @@ class SchedulingQueue:
             self._notify(entry, ClusterEvent.MEMBER_CHANGED, now)
 
     def _drop_replaced_pod(self, pod: Pod, now: float) -> None:
-        """A pod may be deleted and made again between two looks at it."""
+        """Remove the old pod if a pod was deleted and recreated between two observations."""
         key, uid = pod.metadata.key, pod.metadata.uid
         entry, assumed = self._entry_by_pod.get(key), self._assumed.get(key)
-        strange = entry is not None and not (
+        is_replaced = entry is not None and not (
             entry.ref == self._entity_of_pod(pod) and entry.contains(key, uid)
         )
-        if strange or (assumed and assumed.metadata.uid != uid):
+        if is_replaced or (assumed and assumed.metadata.uid != uid):
             self.remove_pod(key, now)
 
     def _assume(self, entry: QueuedEntity, bindings: Iterable[Binding]) -> None:
@@ -316,22 +318,22 @@ class SchedulingQueue:
             if member and member.pod.metadata.uid == uid:
                 self._assumed[key] = member.pod
                 entry.remove_pod(key)
-                if entry.ref.is_group:
+                if entry.is_group:
                     entry.others[key] = member.pod
                 else:
                     del self._entry_by_pod[key]
 
-    def _get_or_create(self, id_: EntityId) -> QueuedEntity:
-        entry = self._entries.get(id_)
+    def _get_or_create(self, ref: Ref) -> QueuedEntity:
+        entry = self._entries.get(ref)
         if entry is None:
-            entry = self._entries[id_] = QueuedEntity(id_, self._group_tree)
+            entry = self._entries[ref] = QueuedEntity(ref, self._group_tree)
         return entry
 
     def _entry_in_flight(self, entity: Entity) -> QueuedEntity:
-        return self._entries[EntityId(entity.group is not None, entity.key, entity.is_composite)]
+        return self._entries[entity.ref]
 
-    def _is_backing_off(self, id_: EntityId, until: float) -> bool:
-        entry = self._entries.get(id_)
+    def _is_backing_off(self, ref: Ref, until: float) -> bool:
+        entry = self._entries.get(ref)
         return (
             entry is not None
             and entry.state is QueueState.BACKING_OFF
@@ -339,10 +341,11 @@ class SchedulingQueue:
         )
 
     def _notify(self, entry: QueuedEntity, event: ClusterEvent, now: float) -> None:
-        """Something happened to this entity alone."""
+        """An event occurred that concerns this entity alone."""
         entry.missed_events.add(event)
-        cured = event in entry.wakes_on
-        self._apply(entry, QueueTrigger.WOKEN if cured else QueueTrigger.CHANGED, now, event)
+        is_awaited = event in entry.wakes_on
+        trigger = QueueTrigger.WOKEN if is_awaited else QueueTrigger.CHANGED
+        self._apply(entry, trigger, now, event=event)
 
     def _apply(
         self,
@@ -358,7 +361,7 @@ class SchedulingQueue:
         if before in _UNREADY and entry.state is QueueState.ACTIVE:
             entry.ready_since = now
         if line := entry.queue_name:
-            arrival = QueueArrival(SubQueue(line, entry.ref.is_group), event or trigger)
+            arrival = QueueArrival(SubQueue(line, entry.is_group), event or trigger)
             self.arrivals[arrival] += 1
             self.pod_arrivals[arrival] += len(entry.pending)
 
@@ -369,20 +372,20 @@ class SchedulingQueue:
         return transition
 
     def _ignore(self, entry: QueuedEntity, now: float) -> None:
-        """Nothing to do."""
+        """Change nothing."""
 
     def _reclassify(self, entry: QueuedEntity, now: float) -> None:
-        """Go where it belongs by what is there of it."""
+        """Enter the state that follows from the objects of the entity."""
         self._enter_state(entry, entry.target_state)
 
     def _start_waiting(self, entry: QueuedEntity, now: float) -> None:
-        """The first pods to place begin a new wait."""
+        """The first pending pods start a new wait."""
         entry.attempts = entry.failures = entry.errors = 0
         self._renew_timestamp(entry, now)
         self._reclassify(entry, now)
 
     def _recheck_backoff(self, entry: QueuedEntity, now: float) -> None:
-        """Go on backing off, unless it cannot be tried at all any more."""
+        """Continue the back-off unless the entity can no longer be attempted."""
         if entry.target_state is not QueueState.ACTIVE:
             self._reclassify(entry, now)
 
@@ -392,7 +395,7 @@ class SchedulingQueue:
         self._enter_state(entry, QueueState.IN_FLIGHT)
 
     def _on_placed(self, entry: QueuedEntity, now: float) -> None:
-        """Leftovers are tried again at once and keep their turn; late members queue up."""
+        """Attempt leftover members again at once; members created meanwhile start a new wait."""
         entry.failures, entry.outcome = 0, None
         if entry.has_returned_pods:
             self._on_returned(entry, now)
@@ -403,7 +406,7 @@ class SchedulingQueue:
         self._reclassify(entry, now)
 
     def _on_refused(self, entry: QueuedEntity, now: float) -> None:
-        """Back off, unless the cure came while it was being tried."""
+        """Back off, unless an event that may end the refusal occurred during the cycle."""
         self._renew_timestamp(entry, now)
         wakes_on = entry.outcome.wakes_on if entry.outcome else frozenset()
         if entry.has_returned_pods:
@@ -414,11 +417,11 @@ class SchedulingQueue:
             self._start_backoff(entry, now, wakes_on)
 
     def _on_returned_in_flight(self, entry: QueuedEntity, now: float) -> None:
-        """Back off once it has landed: the room that its members leave is not there."""
+        """Back off after the cycle: its snapshot counted the pods that are pending again."""
         entry.has_returned_pods = True
 
     def _on_returned(self, entry: QueuedEntity, now: float) -> None:
-        """Back off; room that comes free does not help against a refused binding."""
+        """Back off; freed resources do not help against a failed binding."""
         if entry.state is QueueState.IDLE:
             self._renew_timestamp(entry, now)
         if self._back_off.max_seconds:
@@ -433,9 +436,9 @@ class SchedulingQueue:
             self._reclassify(entry, now)
             return
         seconds = self._back_off.delay_after(entry.consecutive_failures, len(entry.pending))
-        relaxes = entry.outcome.relaxes if entry.outcome else None
-        if relaxes is not None:
-            seconds = min(seconds, relaxes)
+        delay = entry.outcome.relaxation_delay if entry.outcome else None
+        if delay is not None:
+            seconds = min(seconds, delay)
         self._back_off_until(entry, now + seconds, wakes_on)
 
     def _back_off_until(
@@ -448,7 +451,7 @@ class SchedulingQueue:
             self._waiting_for_event[event][entry.ref] = entry
 
     def _enter_state(self, entry: QueuedEntity, state: QueueState) -> None:
-        """Leave one state, enter another, keep the books."""
+        """Leave one state, enter another, and update the indexes."""
         for event in entry.wakes_on:
             del self._waiting_for_event[event][entry.ref]
         entry.wakes_on = frozenset()
@@ -486,28 +489,28 @@ TRANSITIONS: Mapping[tuple[QueueState, QueueTrigger], Transition] = {
     (QueueState.IN_FLIGHT, QueueTrigger.CHANGED): SchedulingQueue._ignore,
     (QueueState.IN_FLIGHT, QueueTrigger.PLACED): SchedulingQueue._on_placed,
     (QueueState.IN_FLIGHT, QueueTrigger.REFUSED): SchedulingQueue._on_refused,
-    (QueueState.IN_FLIGHT, QueueTrigger.OVERTAKEN): SchedulingQueue._reclassify,
+    (QueueState.IN_FLIGHT, QueueTrigger.OUTDATED): SchedulingQueue._reclassify,
     (QueueState.IN_FLIGHT, QueueTrigger.RETURNED): SchedulingQueue._on_returned_in_flight,
 }
 
-#: Where those stand who cannot be tried, and those of them who have pods to place.
+#: The states without an attempt, and those of them with pending pods.
 _UNREADY = (QueueState.IDLE, QueueState.INCOMPLETE, QueueState.GATED)
 _HELD_BACK = (QueueState.INCOMPLETE, QueueState.GATED)
 
 
 def _is_same_group(one: Group | None, other: Group | None) -> bool:
-    """Whether it is the same group and asks for the same: a namesake is another."""
+    """Whether two versions are of one group (same uid) and equal for scheduling."""
     if one is None or other is None:
         return one is other
     return _scheduling_fields(one) == _scheduling_fields(other)
 
 
 def _scheduling_fields(group: Group) -> tuple[object, ...]:
-    """What a cycle reads of a group."""
+    """The fields of a group that a cycle reads."""
     meta = group.metadata
     return meta.uid, group.spec, group.quorum, meta.annotations.get(TOPOLOGY_ANNOTATION, "")
 
 
 def _is_alive(pod: Pod) -> bool:
-    """Whether a pod is still a member: not ended and not being deleted."""
+    """Whether a pod is a live member: not ended and not terminating."""
     return not pod.is_terminal and not pod.metadata.deletion_timestamp

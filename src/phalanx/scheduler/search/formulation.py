@@ -1,18 +1,15 @@
-"""Slots: the nodes of a puzzle as a program sees them. Nodes that are all the same come together.
+"""Translates a placement problem into an integer program, and its values back into assignments.
 
-Nodes are the same if they have the same room, take the same kinds and are in the same domains.
-Where each of them holds one piece at most, or one kind only, it is enough to count what is on all
-of them. Else every node is a slot of its own; of equal ones no more are needed than there are
-members, and one if it has room for all.
+A column counts the members of one kind in one slot. A slot is a node, or several nodes with the
+same free resources, allowed kinds and domains. Equal nodes share a slot if each of them holds one
+member, or members of one kind only: then the total count describes them completely. Otherwise every
+node is a slot, and of equal nodes only as many are used as there are members.
 
-Formulation: a puzzle as an integer program, and the program's values as pieces again.
+An integer program does not know the order in which members are placed, but affinity and spread
+depend on it. So there are two readings:
 
-A column counts how many of a kind are in a slot: on one node, or on any of several that no kind can
-tell apart, where counting them together loses nothing. Nearness and evenness are about the order in
-which pods come, of which a program knows nothing; hence two readings:
-
-    generous    what every order must meet: a program without solution is a proof
-    strict      what is met whatever comes last: a solution nearly always has an order
+    relaxed   what every order must satisfy: without a solution, no placement exists
+    strict    what holds whichever member is placed last: a solution nearly always has a valid order
 """
 
 from __future__ import annotations
@@ -35,37 +32,37 @@ from phalanx.scheduler.search.placement_problem import (
 )
 from phalanx.scheduler.search.solver import IntegerProgram, IntegerProgramBuilder
 
-#: The domain of a node that it has for itself.
+#: The domain id of a node that is alone in its domain.
 _OWN_DOMAIN = -2
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class NodeSlot:
-    """Nodes that are filled as one, and how many of each kind they hold together."""
+    """Nodes that are counted together, and how many members of each kind they hold in total."""
 
     nodes: tuple[int, ...]
     limits: tuple[tuple[int, int], ...]
-    #: How many pieces each node takes where they are several; else rows say.
+    #: How many members each node holds if there are several nodes; 0 if rows limit it.
     per_node: int = 0
 
     @property
     def is_shared(self) -> bool:
-        """Whether it is several nodes."""
+        """Whether it stands for several nodes."""
         return self.per_node > 0
 
     @property
     def size(self) -> int:
-        """How many pieces it takes where it is several nodes."""
+        """How many members a shared slot holds."""
         return self.per_node * len(self.nodes)
 
     def next_node(self, taken: dict[NodeSlot, int]) -> int:
-        """The node of the next piece in this slot; `taken` counts those before, of all slots."""
+        """The node of the next member in this slot; `taken` counts earlier members per slot."""
         number = taken[self] = taken.get(self, -1) + 1
         return self.nodes[number // max(self.per_node, 1) % len(self.nodes)]
 
 
 def build_slots(problem: PlacementProblem) -> list[NodeSlot]:
-    """All slots of a puzzle."""
+    """Divide the nodes of a problem into slots."""
     found: dict[tuple[object, ...], list[int]] = {}
     for node, sort in enumerate(zip(*_node_features(problem), strict=True)):
         found.setdefault(sort, []).append(node)
@@ -73,14 +70,14 @@ def build_slots(problem: PlacementProblem) -> list[NodeSlot]:
 
 
 def _node_features(problem: PlacementProblem) -> Iterator[list[object]]:
-    """What tells nodes apart, question by question."""
+    """Yield, feature by feature, the values that distinguish nodes."""
     yield [tuple(row) for row in problem.free.tolist()]
     yield [tuple(row) for row in problem.allowed.T.tolist()]
-    for layer in _all_domains(problem):
-        yield list(_domain_ids(layer).tolist())
+    for domains in _all_domains(problem):
+        yield list(_domain_ids(domains).tolist())
     for near in problem.affinities:
-        for reach in near.terms:
-            yield list((reach.assigned_counts[reach.domains.ids] > 0).tolist())
+        for term in near.terms:
+            yield list((term.assigned_counts[term.domains.ids] > 0).tolist())
     for even in problem.spreads:
         yield list(even.counted_nodes.tolist())
         yield list(even.assigned_counts[even.domains.ids].tolist())
@@ -88,18 +85,17 @@ def _node_features(problem: PlacementProblem) -> Iterator[list[object]]:
 
 def _all_domains(problem: PlacementProblem) -> Iterator[NodeDomains]:
     yield from (row.domains for row in problem.conflicts)
-    yield from (reach.domains for row in problem.affinities for reach in row.terms)
+    yield from (term.domains for row in problem.affinities for term in row.terms)
     yield from (row.domains for row in problem.spreads)
 
 
 def _domain_ids(domains: NodeDomains) -> IntArray:
-    """The domain of each node, or that it has one for itself."""
+    """The domain of each node; _OWN_DOMAIN if the node is alone in it."""
     sizes = np.bincount(domains.ids[domains.labelled], minlength=domains.size + 1)
     return np.where(domains.labelled & (sizes[domains.ids] == 1), _OWN_DOMAIN, domains.ids)
 
 
 def _slots_of_equal_nodes(problem: PlacementProblem, equal_nodes: list[int]) -> Iterator[NodeSlot]:
-    """The slots that equal nodes make up."""
     members, node = sum(problem.counts), equal_nodes[0]
     most = _max_per_kind(problem, node)
     if (per_node := _max_per_node(problem, node, most)) and len(equal_nodes) > 1:
@@ -112,20 +108,20 @@ def _slots_of_equal_nodes(problem: PlacementProblem, equal_nodes: list[int]) -> 
 
 
 def _max_per_kind(problem: PlacementProblem, node: int) -> dict[int, int]:
-    """How many of each kind one node holds, were it for that kind alone."""
+    """How many members of each kind one node holds if it holds no other kind."""
     most = {}
     for kind, count in enumerate(problem.counts):
         if problem.allowed[kind, node]:
-            asks = problem.requests[kind]
-            room = problem.free[node][asks > 0] // asks[asks > 0]
+            requests = problem.requests[kind]
+            capacity = problem.free[node][requests > 0] // requests[requests > 0]
             alone = 1 if _are_in_conflict(problem, kind, kind, node) else count
-            if held := min(count, alone, int(room.min(initial=count))):
+            if held := min(count, alone, int(capacity.min(initial=count))):
                 most[kind] = held
     return most
 
 
 def _max_per_node(problem: PlacementProblem, node: int, max_per_kind: dict[int, int]) -> int:
-    """How many pieces such a node holds, where these are of one kind or only one; else 0."""
+    """How many members a node holds if only one, or one kind, fits; otherwise 0."""
     if any(_needs_own_slot(problem, kind, node) for kind in max_per_kind):
         return 0
     if len(max_per_kind) == 1:
@@ -137,14 +133,14 @@ def _max_per_node(problem: PlacementProblem, node: int, max_per_kind: dict[int, 
 
 
 def _needs_own_slot(problem: PlacementProblem, kind: int, node: int) -> bool:
-    """Whether it matters which of several equal nodes has a domain for itself."""
+    """Whether a constraint of the kind depends on a domain that only this node is in."""
     near = [
-        (row.kinds + row.matching_kinds, reach.domains)
+        (row.kinds + row.matching_kinds, term.domains)
         for row in problem.affinities
-        for reach in row.terms
+        for term in row.terms
     ]
     even = [(row.kinds + row.matching_kinds, row.domains) for row in problem.spreads]
-    return any(kind in kinds and _has_own_domain(layer, node) for kinds, layer in near + even)
+    return any(kind in kinds and _has_own_domain(domains, node) for kinds, domains in near + even)
 
 
 def _has_own_domain(domains: NodeDomains, node: int) -> bool:
@@ -160,34 +156,36 @@ def _can_share_node(problem: PlacementProblem, one: int, other: int, node: int) 
 
 
 def _are_in_conflict(problem: PlacementProblem, one: int, other: int, node: int) -> bool:
-    """Whether two kinds may not both be on a node."""
+    """Whether two kinds may not share a node."""
     return any(
         row.domains.ids[node] >= 0 and (one, other) in row.pairs for row in problem.conflicts
     )
 
 
 def _holds_all_members(problem: PlacementProblem, node: int, max_per_kind: dict[int, int]) -> bool:
-    """Whether one node takes all that such nodes could."""
+    """Whether one node holds every member that may use such nodes."""
     if any(_needs_own_slot(problem, kind, node) for kind in max_per_kind):
         return False
-    rivals = any(_are_in_conflict(problem, a, b, node) for a in max_per_kind for b in max_per_kind)
+    has_conflicts = any(
+        _are_in_conflict(problem, a, b, node) for a in max_per_kind for b in max_per_kind
+    )
     counts, kinds = np.array(problem.counts), list(max_per_kind)
     wanted = counts[kinds] @ problem.requests[kinds]
-    return not rivals and bool((wanted <= problem.free[node]).all())
+    return not has_conflicts and bool((wanted <= problem.free[node]).all())
 
 
-#: Amounts are counted in units so large that none exceeds this, in the puzzle's favour.
+#: Amounts are rounded to units so that none exceeds this; rounding never excludes a placement.
 _MAX_UNITS = 1 << 20
 
 
 class Formulation(NamedTuple):
-    """A program, and of which kind in which slot its first columns count members."""
+    """A program, and the kind and slot that each of its first columns counts."""
 
     program: IntegerProgram
     columns: tuple[tuple[int, NodeSlot], ...]
 
     def assignments(self, values: Sequence[int]) -> Iterator[KindAssignment]:
-        """What values mean."""
+        """Translate values of the program into assignments."""
         taken: dict[NodeSlot, int] = {}
         for (kind, slot), count in zip(self.columns, values, strict=False):
             for _ in range(count):
@@ -195,14 +193,12 @@ class Formulation(NamedTuple):
 
 
 def formulate_program(problem: PlacementProblem, *, strict: bool = False) -> Formulation:
-    """The program of a puzzle."""
-    return _FormulationBuilder(problem, strict).build()
+    """Build the relaxed or the strict program of a problem."""
+    return _FormulationBuilder(problem, strict=strict).build()
 
 
 class _FormulationBuilder:
-    """Writes a puzzle down, question by question."""
-
-    def __init__(self, problem: PlacementProblem, strict: bool) -> None:
+    def __init__(self, problem: PlacementProblem, *, strict: bool) -> None:
         self._problem, self._strict, self._program = problem, strict, IntegerProgramBuilder()
         self._slots = build_slots(problem)
         self._columns: dict[tuple[int, NodeSlot], int] = {}
@@ -222,29 +218,28 @@ class _FormulationBuilder:
         return Formulation(self._program.build(), tuple(self._columns))
 
     def _add_member_counts(self) -> None:
-        puzzle, everything = self._problem, dict.fromkeys(self._columns.values(), 1)
-        for kind, count in enumerate(puzzle.counts):
+        problem, everything = self._problem, dict.fromkeys(self._columns.values(), 1)
+        for kind, count in enumerate(problem.counts):
             mine = [column for (k, _), column in self._columns.items() if k == kind]
             self._program.add_at_most(dict.fromkeys(mine, 1), count)
-        self._program.add_at_least(everything, puzzle.needed)
+        self._program.add_at_least(everything, problem.needed)
 
     def _add_resource_limits(self) -> None:
-        asks, free = _scale_to_units(self._problem)
+        requests, free = _scale_to_units(self._problem)
         for slot in self._slots:
             mine = {kind: self._columns[kind, slot] for kind, _ in slot.limits}
             if slot.is_shared:
                 self._program.add_at_most(dict.fromkeys(mine.values(), 1), slot.size)
             else:
                 for resource, high in enumerate(free[slot.nodes[0]]):
-                    terms = {mine[k]: asks[k][resource] for k in mine if asks[k][resource]}
+                    terms = {mine[k]: requests[k][resource] for k in mine if requests[k][resource]}
                     self._program.add_at_most(terms, high)
 
     def _slots_by_domain(self, domains: NodeDomains) -> dict[int, list[NodeSlot]]:
-        """The slots in each domain."""
         found = defaultdict[int, list[NodeSlot]](list)
         for slot in self._slots:
             domain = int(domains.ids[slot.nodes[0]])
-            # Slots of several nodes keep rivals apart by holding one on each.
+            # A shared slot over several domains holds one member per node: no conflict is possible.
             if domain >= 0 and not (slot.is_shared and self._spans_domains(domains, slot)):
                 found[domain].append(slot)
         return found
@@ -253,7 +248,6 @@ class _FormulationBuilder:
         return len(set(domains.ids[list(slot.nodes)].tolist())) > 1
 
     def _columns_of(self, kinds: Sequence[int], inside: Sequence[NodeSlot]) -> list[int]:
-        """The columns of kinds in some slots."""
         keys = ((kind, slot) for kind in kinds for slot in inside)
         return [self._columns[key] for key in keys if key in self._columns]
 
@@ -276,7 +270,7 @@ class _FormulationBuilder:
         alone: set[int],
         marks: dict[int, dict[int, int]],
     ) -> dict[int, int]:
-        """Columns whose sum is 1 if one of a kind is in some slots."""
+        """Columns whose sum is at least 1 if a member of the kind is in one of the slots."""
         if kind not in marks:
             columns = self._columns_of([kind], inside)
             is_one = len(columns) == 1 and self._program.limits[columns[0]] == 1
@@ -287,7 +281,7 @@ class _FormulationBuilder:
         return marks[kind]
 
     def _indicator_column(self, columns: Sequence[int]) -> dict[int, int]:
-        """A column that must be 1 if any of some is not zero."""
+        """A column that must be 1 if any of the given columns is not zero."""
         if not columns:
             return {}
         mark = {self._program.add_column(1): 1}
@@ -295,7 +289,10 @@ class _FormulationBuilder:
         return mark
 
     def _add_affinity(self, rule: AffinityRule) -> dict[int, int]:
-        """Nobody is where nobody else is, but for the first. Returns the columns of who that is."""
+        """Require a matching pod in the domain of each member, except for the first member.
+
+        Returns the columns that say in which slot the first member is.
+        """
         firsts: dict[NodeSlot, int] = {}
         for slot in self._slots if rule.may_be_first else ():
             if mine := self._columns_of(rule.kinds, [slot]):
@@ -303,16 +300,16 @@ class _FormulationBuilder:
                 self._program.add_at_most({first: 1} | dict.fromkeys(mine, -1), 0)
         self._program.add_at_most(dict.fromkeys(firsts.values(), 1), 1)
         others = [kind for kind in rule.matching_kinds if kind not in rule.kinds]
-        for reach in rule.terms:
-            for domain, inside in self._slots_by_domain(reach.domains).items():
-                if not reach.assigned_counts[domain]:
+        for term in rule.terms:
+            for domain, inside in self._slots_by_domain(term.domains).items():
+                if not term.assigned_counts[domain]:
                     support = dict.fromkeys(self._columns_of(others, inside), 1)
                     support |= {firsts[slot]: 1 for slot in inside if slot in firsts}
                     self._program.add_only_if(self._columns_of(rule.kinds, inside), support)
         return dict.fromkeys(firsts.values(), 1)
 
     def _allow_single_first(self, firsts: Sequence[tuple[AffinityRule, dict[int, int]]]) -> None:
-        """Of kinds that are in each other's crowds only one can be where nobody is."""
+        """Of kinds that match each other's terms, only one can have the first member."""
         for number, (one, mine) in enumerate(firsts):
             for other, theirs in firsts[:number]:
                 mutual = {*one.kinds} <= {*other.matching_kinds} and {*other.kinds} <= {
@@ -322,32 +319,32 @@ class _FormulationBuilder:
                     self._program.add_at_most(mine | theirs, 1)
 
     def _always_matches(self, one: AffinityRule, other: AffinityRule) -> bool:
-        """Whether the other counts one of the first wherever that is."""
+        """Whether members of the first rule match the terms of the other on every node."""
         where = self._problem.allowed[list(one.kinds)].any(axis=0)
-        counted = np.any([reach.domains.labelled for reach in other.terms], axis=0)
+        counted = np.any([term.domains.labelled for term in other.terms], axis=0)
         return bool(counted[where].all())
 
     def _add_spread(self, rule: SpreadRule) -> None:
-        """Where one of the kinds is, there are not too many more than where there are fewest."""
-        draft, domains = self._program, self._slots_by_domain(rule.domains)
+        """Limit the skew of every domain that has a member of the kinds."""
+        program, domains = self._program, self._slots_by_domain(rule.domains)
         counted = {
             d: [s for s in found if rule.counted_nodes[s.nodes[0]]] for d, found in domains.items()
         }
-        emptiest = self._min_domain_column(rule, counted)
-        rising = rule.matching_kinds if self._strict else rule.kinds if rule.matches_itself else ()
+        minimum = self._min_domain_column(rule, counted)
+        growing = rule.matching_kinds if self._strict else rule.kinds if rule.matches_itself else ()
         for domain, found in domains.items():
             if columns := self._columns_of(rule.kinds, found):
                 there = int(rule.assigned_counts[domain])
                 slack = max(there + sum(self._problem.counts) - rule.max_skew, 0)
-                terms = dict.fromkeys(self._columns_of(rising, counted[domain]), 1) | {emptiest: -1}
+                terms = dict.fromkeys(self._columns_of(growing, counted[domain]), 1) | {minimum: -1}
                 terms |= dict.fromkeys(self._indicator_column(columns), slack)
-                draft.add_at_most(terms, rule.max_skew - there + slack)
+                program.add_at_most(terms, rule.max_skew - there + slack)
 
     def _min_domain_column(
         self, rule: SpreadRule, counted: Mapping[int, Sequence[NodeSlot]]
     ) -> int:
-        """A column for how many of the crowd are at least in every domain."""
-        rising: list[tuple[int, list[int]]] = []
+        """A column for the smallest number of matching pods in any domain."""
+        growing: list[tuple[int, list[int]]] = []
         lowest = (
             int(rule.assigned_counts.max(initial=0)) + sum(self._problem.counts)
             if rule.has_min_domains
@@ -356,35 +353,35 @@ class _FormulationBuilder:
         for domain in rule.eligible_domains.tolist() if rule.has_min_domains else ():
             there = int(rule.assigned_counts[domain])
             if columns := self._columns_of(rule.matching_kinds, counted.get(domain, ())):
-                rising.append((there, columns))
+                growing.append((there, columns))
             else:
                 lowest = min(lowest, there)
-        emptiest = self._program.add_column(lowest)
-        for there, columns in rising:
-            self._program.add_at_most({emptiest: 1} | dict.fromkeys(columns, -1), there)
-        return emptiest
+        minimum = self._program.add_column(lowest)
+        for there, columns in growing:
+            self._program.add_at_most({minimum: 1} | dict.fromkeys(columns, -1), there)
+        return minimum
 
 
 def _scale_to_units(problem: PlacementProblem) -> tuple[list[list[int]], list[list[int]]]:
-    """Asks and free room in whole units: exactly, or if that takes too long numbers nearly."""
-    asks, free = problem.requests, problem.free
-    if not asks.size or not free.size:
-        return asks.tolist(), free.tolist()
-    units = np.maximum(np.gcd.reduce(asks, axis=0), 1)
+    """Requests and free amounts in whole units: exact, or rounded if the numbers are too large."""
+    requests, free = problem.requests, problem.free
+    if not requests.size or not free.size:
+        return requests.tolist(), free.tolist()
+    units = np.maximum(np.gcd.reduce(requests, axis=0), 1)
     units = np.maximum(units, -(-free.max(axis=0) // _MAX_UNITS))
-    return (asks // units).tolist(), (free // units).tolist()
+    return (requests // units).tolist(), (free // units).tolist()
 
 
 def _cliques(pairs: Sequence[tuple[int, int]], alone: set[int]) -> Iterator[list[int]]:
-    """Kinds of which a domain takes one piece at most, so that every pair of them is covered."""
-    rivals = set(pairs)
+    """Sets of kinds of which a domain holds at most one member; they cover every pair."""
+    conflicting = set(pairs)
     covered: set[tuple[int, int]] = set()
     for one, other in pairs:
         if (one, other) in covered or not alone.issuperset((one, other)):
             continue
         clique = [one] if one == other else [one, other]
         for kind in sorted(alone - {one, other}):
-            if all((min(kind, k), max(kind, k)) in rivals for k in clique):
+            if all((min(kind, k), max(kind, k)) in conflicting for k in clique):
                 clique.append(kind)
         covered |= {(min(a, b), max(a, b)) for a in clique for b in clique}
         yield clique

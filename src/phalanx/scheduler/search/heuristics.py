@@ -1,24 +1,15 @@
-"""Board: a puzzle being played. Who may go where as it stands; pieces are put and taken back.
+"""Heuristics on a placement problem: partial placements, member orders, moves and valid sequences.
 
-The same answers as the filters give in a `Trial`, for kinds instead of pods, and reversible. What
-depends on the other members is kept by one rule each; a kind that no rule concerns is asked nothing
-but whether there is room.
+    PartialPlacement   assigns and unassigns members; knows which nodes remain feasible
+    candidate_orders   a few orders in which to try members of different kinds
+    place_with_moves   greedy packing that may move one placed member to make space for another
+    find_sequence      an order in which every assignment is allowed when its turn comes
 
-Orders: in which to try members of different kinds, when the usual order led nowhere.
-
-Whom others must be near comes before them; of the rest the scarcest first, by one measure or
-another. A few orders, always the same ones. Places nothing.
-
-Repair: placing on a board with second thoughts. Who does not fit may move somebody who does.
-
-Packs tightly, and where a piece has no place takes one other piece away that then goes elsewhere.
-A bounded number of moves is tried, always in the same order. May miss a way; never invents one.
-
-Sequence: pieces in an order in which each may be put when its turn comes.
-
-Nearness and evenness are judged as pods come, so that where everybody ends up is not enough: who
-must be near others comes after them, and no domain gets ahead of the others on the way. Looks for
-an order with backtracking, up to a number of steps.
+A PartialPlacement gives the same answers as the filters of the policy, for kinds of members instead
+of pods, and every assignment can be undone. Affinity and spread depend on the members that are
+placed earlier, so a valid set of assignments may have no valid order; `find_sequence` searches one
+with backtracking. All functions are deterministic and bounded by counts. They may miss a placement
+but never return an invalid one.
 """
 
 from __future__ import annotations
@@ -42,14 +33,14 @@ from phalanx.scheduler.search.placement_problem import (
 
 
 class KindAssignment(NamedTuple):
-    """One of a kind on a node, both by their numbers in the puzzle."""
+    """One member of a kind on a node, both by their index in the problem."""
 
     kind: int
     node: int
 
 
 class PartialPlacement:
-    """What has been placed so far, and what that leaves open."""
+    """The assignments made so far, and the nodes that remain feasible for each kind."""
 
     def __init__(self, problem: PlacementProblem) -> None:
         self.problem = problem
@@ -70,36 +61,36 @@ class PartialPlacement:
         ]
 
     def feasible_nodes(self, kind: int) -> BoolArray:
-        """The nodes where one more of a kind may go."""
-        puzzle = self.problem
-        mask: BoolArray = puzzle.allowed[kind] & (self.free >= puzzle.requests[kind]).all(axis=1)
+        """The nodes that accept one more member of a kind."""
+        problem = self.problem
+        mask: BoolArray = problem.allowed[kind] & (self.free >= problem.requests[kind]).all(axis=1)
         for rule in self._constraints_on[kind]:
             mask &= rule.feasible_nodes(kind)
         return mask
 
     def allows(self, assignment: KindAssignment) -> bool:
-        """Whether a piece may be put."""
+        """Whether an assignment is feasible now."""
         return bool(self.feasible_nodes(assignment.kind)[assignment.node])
 
     def assign(self, assignment: KindAssignment) -> None:
-        """Place one more; where it may be is not asked."""
+        """Add an assignment without checking that it is feasible."""
         self.assignments.append(assignment)
         self.free[assignment.node] -= self.problem.requests[assignment.kind]
         for rule in self._constraints_counting[assignment.kind]:
             rule.adjust(assignment, +1)
 
     def unassign(self, assignment: KindAssignment) -> None:
-        """Take one back: of equal pieces the last."""
-        pieces = self.assignments
-        del pieces[len(pieces) - 1 - pieces[::-1].index(assignment)]
+        """Remove an assignment; of equal ones the last."""
+        placed = self.assignments
+        del placed[len(placed) - 1 - placed[::-1].index(assignment)]
         self.free[assignment.node] += self.problem.requests[assignment.kind]
         for rule in self._constraints_counting[assignment.kind]:
             rule.adjust(assignment, -1)
 
     def domain_load(self, assignment: KindAssignment) -> int:
-        """How many there are already where it would count; whoever is lowest had better go first.
+        """The largest pod count of the domains in which the assignment would count; 0 for none.
 
-        Of pieces that nobody is counted with it is zero.
+        Assignments to domains with a low count should come first.
         """
         return max(
             (rule.domain_load(assignment) for rule in self._constraints_counting[assignment.kind]),
@@ -108,27 +99,27 @@ class PartialPlacement:
 
 
 class _ConstraintState(ABC):
-    """Something about members among each other."""
+    """A constraint between members, kept up to date as members are assigned and unassigned."""
 
-    #: The kinds that it may keep from nodes, and those whose placing changes what it says.
+    #: The kinds that it constrains, and the kinds whose assignments change its answer.
     constrained_kinds: frozenset[int]
     counted_kinds: frozenset[int]
 
     @abstractmethod
     def feasible_nodes(self, kind: int) -> BoolArray:
-        """The nodes where it allows one more of a kind."""
+        """The nodes on which the constraint allows one more member of a kind."""
 
     @abstractmethod
     def adjust(self, assignment: KindAssignment, change: int) -> None:
-        """A piece came or went."""
+        """Count an assignment that was added (+1) or removed (-1)."""
 
     def domain_load(self, assignment: KindAssignment) -> int:
-        """How many are counted where a piece would be."""
+        """The count of the domain that an assignment belongs to."""
         return 0
 
 
 class _DomainCounts:
-    """How many of each kind are in each domain; the last place, of nodes without one, stays 0."""
+    """Counts per kind and domain. The last column, for nodes without a domain, stays 0."""
 
     def __init__(self, layer: NodeDomains, kinds: int) -> None:
         self.domain_ids = layer.ids
@@ -141,16 +132,14 @@ class _DomainCounts:
 
 
 class _ConflictState(_ConstraintState):
-    """Rivals keep out of each other's domains."""
-
     def __init__(self, rule: ConflictRule, kinds: int) -> None:
         self._counts = _DomainCounts(rule.domains, kinds)
-        rivals: list[list[int]] = [[] for _ in range(kinds)]
+        conflicting: list[list[int]] = [[] for _ in range(kinds)]
         for one, other in rule.pairs:
-            rivals[one].append(other)
+            conflicting[one].append(other)
             if one != other:
-                rivals[other].append(one)
-        self._conflicting_kinds = [np.array(found, np.int64) for found in rivals]
+                conflicting[other].append(one)
+        self._conflicting_kinds = [np.array(found, np.int64) for found in conflicting]
         self.constrained_kinds = self.counted_kinds = frozenset(
             kind for pair in rule.pairs for kind in pair
         )
@@ -165,33 +154,36 @@ class _ConflictState(_ConstraintState):
 
 
 class _AffinityState(_ConstraintState):
-    """Somebody of the crowd is near, or nobody is anywhere and one is the first."""
+    """A matching pod is in the domain, or no matching pod exists and the first is placed."""
 
     def __init__(self, rule: AffinityRule, kinds: int) -> None:
         self._rule, self._matching_kinds = rule, np.array(rule.matching_kinds, np.int64)
-        self._term_counts = [_DomainCounts(reach.domains, kinds) for reach in rule.terms]
+        self._term_counts = [_DomainCounts(term.domains, kinds) for term in rule.terms]
         self.constrained_kinds, self.counted_kinds = (
             frozenset(rule.kinds),
             frozenset(rule.matching_kinds),
         )
 
     def feasible_nodes(self, kind: int) -> BoolArray:
-        found = [heads.counts[self._matching_kinds].sum(axis=0) for heads in self._term_counts]
-        reaches = self._rule.terms
+        found = [
+            term_counts.counts[self._matching_kinds].sum(axis=0)
+            for term_counts in self._term_counts
+        ]
+        terms = self._rule.terms
         first = self._rule.may_be_first and not any(counts.any() for counts in found)
-        mask = np.ones(len(reaches[0].domains.ids), bool)
-        for reach, counts in zip(reaches, found, strict=True):
-            ids = reach.domains.ids
-            mask &= reach.domains.labelled if first else (counts + reach.assigned_counts)[ids] > 0
+        mask = np.ones(len(terms[0].domains.ids), bool)
+        for term, counts in zip(terms, found, strict=True):
+            ids = term.domains.ids
+            mask &= term.domains.labelled if first else (counts + term.assigned_counts)[ids] > 0
         return mask
 
     def adjust(self, assignment: KindAssignment, change: int) -> None:
-        for heads in self._term_counts:
-            heads.add(assignment, change)
+        for term_counts in self._term_counts:
+            term_counts.add(assignment, change)
 
 
 class _SpreadState(_ConstraintState):
-    """No domain gets too far ahead of the emptiest."""
+    """No domain exceeds the domain with the fewest matching pods by more than maxSkew."""
 
     def __init__(self, rule: SpreadRule) -> None:
         self._rule, self._domain_ids = rule, rule.domains.ids
@@ -220,12 +212,12 @@ class _SpreadState(_ConstraintState):
         return int(self._counts[self._domain_ids[assignment.node]])
 
 
-#: The kinds of a puzzle, each as often as it has members.
+#: The kinds of a problem, each repeated once per member.
 MemberOrder = tuple[int, ...]
 
 
 def candidate_orders(problem: PlacementProblem) -> Iterator[MemberOrder]:
-    """Different orders of all members, by their kinds; the most promising first."""
+    """Yield distinct orders of all members, by kind; the most promising first."""
     seen: dict[MemberOrder, None] = {}
     for measure in _SORT_KEYS:
         scarcity = measure(problem)
@@ -239,27 +231,27 @@ def candidate_orders(problem: PlacementProblem) -> Iterator[MemberOrder]:
 
 
 def _fewest_nodes_key(problem: PlacementProblem) -> list[tuple[float, ...]]:
-    """Fewest nodes first, then the largest."""
-    board, shares = PartialPlacement(problem), _dominant_shares(problem)
+    """The kind with the fewest feasible nodes first, then the largest."""
+    placement, shares = PartialPlacement(problem), _dominant_shares(problem)
     places = [
-        int(np.count_nonzero(board.feasible_nodes(kind))) for kind in range(len(problem.kinds))
+        int(np.count_nonzero(placement.feasible_nodes(kind))) for kind in range(len(problem.kinds))
     ]
     return [(float(place), -share) for place, share in zip(places, shares, strict=True)]
 
 
 def _size_key(problem: PlacementProblem) -> list[tuple[float, ...]]:
-    """The largest first."""
+    """The largest kind first."""
     return [(-share,) for share in _dominant_shares(problem)]
 
 
 def _constraint_count_key(problem: PlacementProblem) -> list[tuple[float, ...]]:
-    """Those who mind most first, then the largest."""
-    minds = [0] * len(problem.kinds)
+    """The kind with the most constraints first, then the largest."""
+    counts = [0] * len(problem.kinds)
     pairs = [pair for row in problem.conflicts for pair in row.pairs]
     for kind in (*problem.order_dependent_kinds, *(kind for pair in pairs for kind in pair)):
-        minds[kind] += 1
+        counts[kind] += 1
     shares = _dominant_shares(problem)
-    return [(-float(mind), -share) for mind, share in zip(minds, shares, strict=True)]
+    return [(-float(count), -share) for count, share in zip(counts, shares, strict=True)]
 
 
 _SORT_KEYS: tuple[Callable[[PlacementProblem], list[tuple[float, ...]]], ...] = (
@@ -270,7 +262,7 @@ _SORT_KEYS: tuple[Callable[[PlacementProblem], list[tuple[float, ...]]], ...] = 
 
 
 def _dominant_shares(problem: PlacementProblem) -> list[float]:
-    """What share of all that is free each kind takes of its scarcest resource."""
+    """The largest share of the free amount of any resource that a member of each kind requests."""
     if not problem.requests.size:
         return [0.0] * len(problem.kinds)
     shares: list[float] = (
@@ -280,7 +272,7 @@ def _dominant_shares(problem: PlacementProblem) -> list[float]:
 
 
 def _affinity_targets_first(problem: PlacementProblem, kinds: list[int]) -> list[int]:
-    """The same, but whoever must be near others after those; where all need each other as given."""
+    """Move each kind behind the kinds that its affinity targets; cycles keep the given order."""
     needs: dict[int, set[int]] = {kind: set() for kind in kinds}
     for row in problem.affinities:
         for kind in row.kinds:
@@ -301,64 +293,62 @@ def _kind_after_kind(problem: PlacementProblem, kinds: list[int]) -> MemberOrder
 
 
 def _round_robin(problem: PlacementProblem, kinds: list[int]) -> MemberOrder:
-    """One of each, again and again: for those that are to be near each other, or even."""
+    """One member of each kind in turn; suits kinds with affinity or spread constraints."""
     counts = problem.counts
     return tuple(kind for turn in range(max(counts)) for kind in kinds if turn < counts[kind])
 
 
-#: How many moves are tried for one order.
+#: How many moves are tried for one order of members.
 MAX_MOVES = 256
-#: How many members are tried between two yields.
+#: How many members are placed between two yields.
 MEMBERS_PER_STEP = 64
 
 
 def place_with_moves(
     problem: PlacementProblem, order: MemberOrder
 ) -> Generator[int, None, list[KindAssignment]]:
-    """As many members as can be placed this way, tried in this order."""
-    board, moves = PartialPlacement(problem), _MoveBudget(MAX_MOVES)
+    """Place members in this order on the fullest feasible node, moving others if necessary."""
+    placement, moves = PartialPlacement(problem), _MoveBudget(MAX_MOVES)
     spare = len(order) - problem.needed
     for number, kind in enumerate(order, 1):
         if number % MEMBERS_PER_STEP == 0:
             yield number
-        node = _tightest_node(board, kind)
+        node = _tightest_node(placement, kind)
         if node is not None:
-            board.assign(KindAssignment(kind, node))
-        elif not moves.place_by_moving(board, kind):
+            placement.assign(KindAssignment(kind, node))
+        elif not moves.place_by_moving(placement, kind):
             spare -= 1
             if spare < 0:
                 break
-    return board.assignments
+    return placement.assignments
 
 
 class _MoveBudget:
-    """Moves, as long as there are any left to try."""
-
     def __init__(self, budget: int) -> None:
         self._moves_left = budget
 
     def place_by_moving(self, placement: PartialPlacement, kind: int) -> bool:
-        """Place one of a kind by moving another piece; nothing has changed if that fails."""
-        for piece in dict.fromkeys(reversed(placement.assignments)):
-            if piece.kind == kind:
+        """Place one member of a kind by moving one other member; change nothing on failure."""
+        for other in dict.fromkeys(reversed(placement.assignments)):
+            if other.kind == kind:
                 continue
             if not self._moves_left:
                 return False
             self._moves_left -= 1
-            placement.unassign(piece)
+            placement.unassign(other)
             for node in np.flatnonzero(placement.feasible_nodes(kind)).tolist():
                 placement.assign(KindAssignment(kind, node))
-                elsewhere = _tightest_node(placement, piece.kind)
+                elsewhere = _tightest_node(placement, other.kind)
                 if elsewhere is not None:
-                    placement.assign(KindAssignment(piece.kind, elsewhere))
+                    placement.assign(KindAssignment(other.kind, elsewhere))
                     return True
                 placement.unassign(KindAssignment(kind, node))
-            placement.assign(piece)
+            placement.assign(other)
         return False
 
 
 def _tightest_node(placement: PartialPlacement, kind: int) -> int | None:
-    """The open node with least left, each resource measured by what all nodes have of it."""
+    """The feasible node with the least free resources, relative to the free total of all nodes."""
     mask = placement.feasible_nodes(kind)
     if not mask.any():
         return None
@@ -368,34 +358,35 @@ def _tightest_node(placement: PartialPlacement, kind: int) -> int | None:
 
 
 class SequenceFailure(Enum):
-    """Why there is no sequence: there cannot be one, or none was found in time."""
+    """Why no sequence was returned."""
 
-    IMPOSSIBLE = "there is none"
-    LIMIT_REACHED = "none was found"
+    IMPOSSIBLE = "no valid sequence exists"
+    LIMIT_REACHED = "the step limit was reached"
 
 
 def find_sequence(
     problem: PlacementProblem, max_counts: Mapping[KindAssignment, int], needed: int, limit: int
 ) -> list[KindAssignment] | SequenceFailure:
-    """So many of these pieces, each at most so often, one after the other.
+    """Find `needed` assignments, each feasible after those before it, by backtracking.
 
-    Every set of pieces is visited once, in whatever order it came about; `limit` is how many.
+    Each assignment is used at most as often as `max_counts` says. Every multiset of assignments is
+    visited once; `limit` bounds how many are visited.
     """
-    board, seen, counts = PartialPlacement(problem), set[tuple[int, ...]](), problem.counts
-    numbers = {piece: number for number, piece in enumerate(max_counts)}
+    placement, seen, counts = PartialPlacement(problem), set[tuple[int, ...]](), problem.counts
+    numbers = {assignment: number for number, assignment in enumerate(max_counts)}
     placed = [0] * len(numbers)
-    turns = [_next_assignments(board, max_counts, counts)]
-    while len(board.assignments) < needed:
-        if not turns[-1]:
-            turns.pop()
-            if not turns:
+    alternatives = [_next_assignments(placement, max_counts, counts)]
+    while len(placement.assignments) < needed:
+        if not alternatives[-1]:
+            alternatives.pop()
+            if not alternatives:
                 return SequenceFailure.IMPOSSIBLE
-            last = board.assignments[-1]
-            board.unassign(last)
+            last = placement.assignments[-1]
+            placement.unassign(last)
             placed[numbers[last]] -= 1
             continue
-        piece = turns[-1].pop()
-        number = numbers[piece]
+        assignment = alternatives[-1].pop()
+        number = numbers[assignment]
         placed[number] += 1
         if tuple(placed) in seen:
             placed[number] -= 1
@@ -403,18 +394,18 @@ def find_sequence(
         if len(seen) >= limit:
             return SequenceFailure.LIMIT_REACHED
         seen.add(tuple(placed))
-        board.assign(piece)
-        turns.append(_next_assignments(board, max_counts, counts))
-    return board.assignments
+        placement.assign(assignment)
+        alternatives.append(_next_assignments(placement, max_counts, counts))
+    return placement.assignments
 
 
 def _next_assignments(
     placement: PartialPlacement, max_counts: Mapping[KindAssignment, int], counts: list[int]
 ) -> list[KindAssignment]:
-    """The pieces that may be put now, the most promising last."""
+    """The assignments that are feasible now, the most promising last."""
     placed, kinds = (
         Counter(placement.assignments),
-        Counter(piece.kind for piece in placement.assignments),
+        Counter(assignment.kind for assignment in placement.assignments),
     )
     masks = {
         kind: placement.feasible_nodes(kind)
@@ -422,11 +413,13 @@ def _next_assignments(
         if kinds[kind] < count
     }
     free = [
-        piece
-        for piece, count in max_counts.items()
-        if placed[piece] < count and piece.kind in masks and masks[piece.kind][piece.node]
+        one
+        for one, count in max_counts.items()
+        if placed[one] < count and one.kind in masks and masks[one.kind][one.node]
     ]
-    picky = frozenset(placement.problem.order_dependent_kinds)
+    order_dependent = frozenset(placement.problem.order_dependent_kinds)
     return sorted(
-        free, key=lambda p: (placement.domain_load(p), p.kind not in picky, p), reverse=True
+        free,
+        key=lambda p: (placement.domain_load(p), p.kind not in order_dependent, p),
+        reverse=True,
     )

@@ -1,13 +1,14 @@
-"""Puzzle: where the members of one group could go, as plain numbers. Made when greedy has failed.
+"""The placement of one group as arrays: the input of the heuristics and of the exact solver.
 
-Members that no filter can tell apart are one kind; only nodes that some kind may use are left, and
-all that filters say is turned into arrays: what is free, who may be where as the cluster stands,
-and what depends on where the other members are. `board.py` plays it, `program.py` writes it down
-for a solver. Scores have no say here.
+Built after the greedy attempt has failed. Members that no filter distinguishes form one kind. Only
+nodes that some kind may use are kept. The filters become arrays: free resources, the nodes that
+each kind may use in the current cluster, and constraints between members.
 
-    kinds   [3 x cpu 2, 1 x cpu 4 near the others]
-    free    [[4], [5]]                  per node
+    kinds   [3 x cpu 2, 1 x cpu 4 with affinity to the others]
+    free    [[4], [5]]                  per node and resource
     allowed [[T, T], [F, T]]            per kind and node
+
+Scores are not part of the problem: any placement that satisfies it is a solution.
 """
 
 from __future__ import annotations
@@ -23,54 +24,58 @@ from phalanx.scheduler.cluster.pod_shape import PodShape
 from phalanx.scheduler.cluster.snapshot import BoolArray, IntArray
 from phalanx.scheduler.entity import Member
 from phalanx.scheduler.placement.group_placement import PlacementContext
-from phalanx.scheduler.plugins.filters import FilterDependency, rejected_nodes
+from phalanx.scheduler.plugins.inter_pod_affinity import INTER_POD_AFFINITY
+from phalanx.scheduler.plugins.node_ports import NODE_PORTS
+from phalanx.scheduler.plugins.node_resources_fit import NODE_RESOURCES_FIT
 from phalanx.scheduler.plugins.peer_counts import PeerCounts, PeerProfile
+from phalanx.scheduler.plugins.plugin import FilterDependency
 from phalanx.scheduler.plugins.plugin_context import PodAffinityState, SpreadState, initial_context
+from phalanx.scheduler.plugins.pod_topology_spread import POD_TOPOLOGY_SPREAD
+from phalanx.scheduler.plugins.refusal import rejected_nodes
 
-_FIT, _PORTS, _SPREAD, _AFFINITY = (
-    "NodeResourcesFit", "NodePorts", "PodTopologySpread", "InterPodAffinity",
-)  # fmt: skip
-_MODELLED_FILTERS = (_FIT, _PORTS, _SPREAD, _AFFINITY)
+# The filters whose results change as members are placed. Each has `is_modelled`.
+_FIT, _PORTS = NODE_RESOURCES_FIT.name, NODE_PORTS.name
+_SPREAD, _AFFINITY = POD_TOPOLOGY_SPREAD.name, INTER_POD_AFFINITY.name
 
 
 class MemberKind(NamedTuple):
-    """Members that can stand in for one another."""
+    """Members that no filter distinguishes."""
 
     members: tuple[Member, ...]
     standing: PeerProfile
 
     @property
     def shape(self) -> PodShape:
-        """The shape of one of them: preferences apart, that of all."""
+        """The shape of its members, except for preferences."""
         return self.members[0].shape
 
     @property
     def peers(self) -> PeerConstraints:
-        """What they ask of others."""
+        """The affinity, anti-affinity and spread constraints of its members."""
         return self.standing.peer_constraints
 
 
 class NodeDomains(NamedTuple):
-    """The domains of a key: the number of the one that each node of the puzzle is in, or -1."""
+    """The domains of a topology key: for each node of the problem its domain number, or -1."""
 
     ids: IntArray
     size: int
 
     @property
     def labelled(self) -> BoolArray:
-        """The nodes that are in one."""
+        """The nodes that have the topology key."""
         return self.ids >= 0
 
 
 class ConflictRule(NamedTuple):
-    """Pairs of kinds (of a kind with itself, too) that may not share a domain."""
+    """Pairs of kinds, possibly the same kind twice, that may not share a domain."""
 
     domains: NodeDomains
     pairs: tuple[tuple[int, int], ...]
 
 
 class AffinityTermCounts(NamedTuple):
-    """A key by which to be near, and how many of the crowd are in each domain from the start."""
+    """An affinity term: its domains, and how many assigned pods each domain has that match it."""
 
     domains: NodeDomains
     assigned_counts: IntArray
@@ -78,27 +83,27 @@ class AffinityTermCounts(NamedTuple):
 
 
 class AffinityRule(NamedTuple):
-    """Kinds that must share a domain, of every key, with somebody of a crowd."""
+    """Kinds that must share a domain of every term with a pod that matches all terms."""
 
     kinds: tuple[int, ...]
     terms: tuple[AffinityTermCounts, ...]
-    #: The kinds that are in the crowd.
+    #: The kinds whose members match the terms.
     matching_kinds: tuple[int, ...]
-    #: Whether these kinds are, so that the first of all needs nobody.
+    #: Whether these kinds match their own terms, so that the first member needs no other pod.
     matches_itself: bool
 
     @property
     def may_be_first(self) -> bool:
-        """Whether one of them may be where nobody of the crowd is yet."""
-        return self.matches_itself and not any(reach.total for reach in self.terms)
+        """Whether the first member may be placed while no pod matches the terms yet."""
+        return self.matches_itself and not any(term.total for term in self.terms)
 
 
 class SpreadRule(NamedTuple):
-    """Kinds that may only go where the crowd does not get too uneven over the domains of a key."""
+    """Kinds with a topology spread constraint that may not be violated."""
 
     kinds: tuple[int, ...]
     domains: NodeDomains
-    #: How many of the crowd are in each domain from the start, and which domains are compared.
+    #: How many assigned pods match in each domain, and the domains whose minimum counts.
     assigned_counts: IntArray
     eligible_domains: IntArray
     #: The nodes whose pods count.
@@ -106,21 +111,21 @@ class SpreadRule(NamedTuple):
     matching_kinds: tuple[int, ...]
     matches_itself: bool
     max_skew: int
-    #: Whether there are so many domains that the emptiest counts; else zero is compared with.
+    #: Whether there are at least minDomains domains; otherwise the global minimum is zero.
     has_min_domains: bool
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PlacementProblem:
-    """So many of these kinds on these nodes (by their numbers in the snapshot)."""
+    """Place `needed` members of these kinds on these nodes, given by index in the snapshot."""
 
     kinds: tuple[MemberKind, ...]
     needed: int
     nodes: IntArray
-    #: Kinds by resources, and nodes by resources.
+    #: Requests per kind and resource; free amounts per node and resource.
     requests: IntArray
     free: IntArray
-    #: Kinds by nodes.
+    #: Whether a kind may use a node, per kind and node.
     allowed: BoolArray
     conflicts: tuple[ConflictRule, ...] = ()
     affinities: tuple[AffinityRule, ...] = ()
@@ -128,39 +133,36 @@ class PlacementProblem:
 
     @property
     def counts(self) -> list[int]:
-        """How many there are of each kind."""
+        """The number of members of each kind."""
         return [len(kind.members) for kind in self.kinds]
 
     @property
     def is_order_dependent(self) -> bool:
-        """Whether it matters who is placed first."""
+        """Whether the order of placement matters: affinity and spread depend on earlier members."""
         return bool(self.affinities or self.spreads)
 
     @property
     def order_dependent_kinds(self) -> list[int]:
-        """The kinds that ask something of the order, once for everything that they ask."""
+        """The kinds with order dependent constraints, once per constraint."""
         near = [kind for row in self.affinities for kind in row.kinds]
         return near + [kind for row in self.spreads for kind in row.kinds]
 
     @property
     def is_simple(self) -> bool:
-        """Whether placing one after the other finds a way if there is one."""
+        """Whether greedy placement finds a placement if one exists."""
         return len(self.kinds) == 1 and not (self.is_order_dependent or self.conflicts)
 
 
 def build_problem(
     context: PlacementContext, members: Sequence[Member], needed: int
 ) -> PlacementProblem | str:
-    """The puzzle of placing so many of some members, or why there is none, in words."""
-    for row in context.policy.filters:
-        if row.depends_on is not FilterDependency.NODES and row.name not in _MODELLED_FILTERS:
-            return f"an exact search cannot heed filter {row.name}"
+    """Build the problem, or return a sentence that says why it cannot be modelled."""
+    for name in context.policy.unmodelled_filters:
+        return f"the exact search does not support filter {name}"
     return _ProblemBuilder(context, members).build(needed)
 
 
 class _ProblemBuilder:
-    """Gathers what the filters of a policy say about members."""
-
     def __init__(self, context: PlacementContext, members: Sequence[Member]) -> None:
         self._snapshot, self._policy, self._node_subset = (
             context.snapshot,
@@ -168,7 +170,7 @@ class _ProblemBuilder:
             context.nodes,
         )
         snapshot, policy = context.snapshot, context.policy
-        self._filter_names = {row.name for row in policy.filters}
+        self._filter_names = set(policy.filters)
         self._peer_counts = PeerCounts(snapshot, members, policy.spread_defaults.spreads)
         self._kinds = tuple(self._group_members(members))
         self._affinity_states = [self._affinity_state(kind) for kind in self._kinds]
@@ -179,14 +181,14 @@ class _ProblemBuilder:
         if self._node_subset is not None:
             inside[:] = False
             inside[self._node_subset] = True
-        allowed = np.array([self._allowed_nodes(k) & inside for k in range(len(self._kinds))])
+        allowed = np.array([self._find_allowed_nodes(k) & inside for k in range(len(self._kinds))])
         self._nodes = np.flatnonzero(allowed.any(axis=0))
-        asks, free = self._resource_matrices()
+        requests, free = self._resource_matrices()
         return PlacementProblem(
             self._kinds,
             needed,
             self._nodes,
-            asks,
+            requests,
             free,
             allowed[:, self._nodes],
             conflicts=tuple(self._conflict_rules()),
@@ -195,20 +197,23 @@ class _ProblemBuilder:
         )
 
     def _group_members(self, members: Sequence[Member]) -> Iterator[MemberKind]:
+        # Filters of out-of-tree plugins may distinguish pods by any part of the shape.
+        knows_all = all(filter_.is_modelled for filter_ in self._policy.filters.values())
         found: dict[tuple[object, ...], list[Member]] = {}
         for member in members:
             shape, standing = member.shape, self._peer_counts.profile_of(member)
             peers = standing.peer_constraints
             hard = tuple(spread for spread in peers.spreads if spread.is_hard)
-            wishes = shape.node_constraints._replace(preferred_terms=(), images=())
+            required = shape.node_constraints._replace(preferred_terms=(), images=())
             key = (
                 shape.requests,
                 shape.ports,
-                wishes,
+                required,
                 standing.selector_bits,
                 peers.affinity,
                 peers.anti_affinity,
                 hard,
+                None if knows_all else shape,
             )
             found.setdefault(key, []).append(member)
         for alike in found.values():
@@ -222,39 +227,39 @@ class _ProblemBuilder:
             explicit=False, hard_pod_affinity_weight=0, honors_existing_preferences=False,
         )  # fmt: skip
 
-    def _allowed_nodes(self, number: int) -> BoolArray:
-        """Where one of a kind could be if none of the others were placed, near whom apart."""
+    def _find_allowed_nodes(self, number: int) -> BoolArray:
+        """The nodes that a kind may use if no other member is placed, affinity not considered."""
         kind, among, snapshot = self._kinds[number], self._affinity_states[number], self._snapshot
         scene, mask = initial_context(snapshot, kind.shape), np.ones(len(snapshot), bool)
-        for row in self._policy.filters:
-            if row.depends_on is not FilterDependency.PEERS:
-                mask &= ~rejected_nodes(row, scene)
+        for filter_ in self._policy.filters.values():
+            if filter_.depends_on is not FilterDependency.PEERS:
+                mask &= ~rejected_nodes(filter_, scene)
         if among is None:
             return mask
         if _AFFINITY in self._filter_names:
-            for _, heads in (*among.anti_affinity, *among.existing_anti_affinity):
-                mask &= heads.counts_per_node() == 0
-            for heads in among.affinity[0] if among.affinity else ():
-                mask &= heads.domains.labelled
+            for _, peers in (*among.anti_affinity, *among.existing_anti_affinity):
+                mask &= peers.counts_per_node() == 0
+            for peers in among.affinity[0] if among.affinity else ():
+                mask &= peers.domains.labelled
         if _SPREAD in self._filter_names:
             for one in among.hard_spreads:
                 mask &= one.domain_counts.domains.labelled
         return mask
 
     def _resource_matrices(self) -> tuple[IntArray, IntArray]:
-        """What is asked and what is free of every resource that may run out."""
+        """Requests per kind and free amounts per node, for each resource that may run out."""
         snapshot = self._snapshot
-        asks = np.zeros((len(self._kinds), len(snapshot.columns)), np.int64)
+        requests = np.zeros((len(self._kinds), len(snapshot.columns)), np.int64)
         for number, kind in enumerate(self._kinds):
             for column, amount in kind.shape.request_vector(snapshot.columns).amounts:
-                asks[number, column] = amount
+                requests[number, column] = amount
         counts = np.array([len(kind.members) for kind in self._kinds])
         free = snapshot.allocatable[self._nodes] - snapshot.requested[self._nodes]
-        free = np.clip(free, 0, counts @ asks)
-        scarce = (free < counts @ asks).any(axis=0)
+        free = np.clip(free, 0, counts @ requests)
+        scarce = (free < counts @ requests).any(axis=0)
         if _FIT not in self._filter_names:
             scarce[:] = False
-        return asks[:, scarce], free[:, scarce]
+        return requests[:, scarce], free[:, scarce]
 
     def _node_domains(self, key: str) -> NodeDomains:
         domains = self._snapshot.domains(key)
@@ -293,18 +298,20 @@ class _ProblemBuilder:
         for alike in found.values():
             terms, among = self._kinds[alike[0]].peers.affinity, self._affinity_states[alike[0]]
             assert among is not None
-            crowd = self._matching_kinds([term.selector for term in terms])
+            matching = self._matching_kinds([term.selector for term in terms])
             counted = {
-                tuple(heads.counts.tobytes() for heads in near): near for near in among.affinity
+                tuple(peers.counts.tobytes() for peers in near): near for near in among.affinity
             }
             for near in counted.values():
-                reaches = [
+                term_counts = [
                     AffinityTermCounts(
-                        self._node_domains(term.topology_key), heads.counts, heads.total
+                        self._node_domains(term.topology_key), peers.counts, peers.total
                     )
-                    for term, heads in zip(terms, near, strict=True)
+                    for term, peers in zip(terms, near, strict=True)
                 ]
-                yield AffinityRule(tuple(alike), tuple(reaches), crowd, among.matches_own_affinity)
+                yield AffinityRule(
+                    tuple(alike), tuple(term_counts), matching, among.matches_own_affinity
+                )
 
     def _spread_rules(self) -> Iterator[SpreadRule]:
         found: dict[tuple[object, ...], tuple[SpreadState, dict[int, None]]] = {}
@@ -312,22 +319,22 @@ class _ProblemBuilder:
             for one in (
                 among.hard_spreads if among is not None and _SPREAD in self._filter_names else ()
             ):
-                heads = one.domain_counts
-                counts, counted = heads.counts.tobytes(), heads.counted_nodes.tobytes()
+                peers = one.domain_counts
+                counts, counted = peers.counts.tobytes(), peers.counted_nodes.tobytes()
                 alike = found.setdefault(
                     (one.spread, one.matches_itself, counts, counted), (one, {})
                 )
                 alike[1][number] = None
         for one, kinds in found.values():
-            spread, heads = one.spread, one.domain_counts
+            spread, peers = one.spread, one.domain_counts
             yield SpreadRule(
                 tuple(kinds),
                 self._node_domains(spread.topology_key),
-                heads.counts,
-                heads.present_domains,
-                heads.counted_nodes[self._nodes],
+                peers.counts,
+                peers.present_domains,
+                peers.counted_nodes[self._nodes],
                 self._matching_kinds([spread.selector]),
                 one.matches_itself,
                 spread.max_skew,
-                0 < len(heads.present_domains) >= spread.min_domains,
+                0 < len(peers.present_domains) >= spread.min_domains,
             )

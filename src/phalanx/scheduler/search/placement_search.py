@@ -1,20 +1,16 @@
-"""Stage: where a placement on paper is performed before the filters, each on a trial of its own.
+"""Searches a placement for members that the greedy attempt could not place.
 
-What was thought out on a board or by a solver counts only once it has been shown here: every member
-is put on its node while the filters watch, those before it being there. Members to spare then go
-where they are best, or nowhere.
+    lacks_capacity ─▶ other orders ─▶ moves of placed members ─▶ exact solver
+    NoPlacement       PlacementFound  PlacementFound             PlacementFound, NoPlacement
 
-Inquiry: what a solver is asked about a puzzle, and what its answers are worth.
+The steps go from cheap to exhaustive. Each may find a placement; only the capacity check and the
+exact solver can prove that there is none. A candidate counts only after `CandidateVerifier` has
+placed every member under the filters of the policy, in order.
 
-A generous program first: if it has no solution there is no placement. What is found is performed on
-the stage. If it cannot be put in order a strict program is asked for another, and where there is
-little to try everything is tried.
+The exact solver first gets a relaxed program: if that has no solution, no placement exists. If its
+solution has no valid order, a strict program is solved, and small problems are enumerated.
 
-Rescue: a placement for members of which placing one after the other did not place enough.
-
-From the cheap to the thorough: is there room at all; other orders; moving who is in the way; and
-the questions to an exact solver. Each step may find a placement; only the first and the last can
-show that there is none. Nothing here depends on time or chance, and all of it is bounded.
+The search is deterministic, uses no randomness and is bounded by counts, never by time.
 """
 
 from __future__ import annotations
@@ -55,24 +51,24 @@ from phalanx.scheduler.search.solver import (
     Unsolvable,
 )
 
-#: How many steps are taken to find an order for what is placed, beyond one for each.
+#: The number of backtracking steps to find a valid order, in addition to one per assignment.
 MAX_SEQUENCE_STEPS = 2_000
 
 
 class CandidateVerifier:
-    """One puzzle, with the cluster that it is about."""
+    """Verifies candidate placements of one problem by placing every member under the filters."""
 
     def __init__(self, problem: PlacementProblem, context: PlacementContext) -> None:
         self.problem, self._context = problem, context
         self._members = [member for kind in problem.kinds for member in kind.members]
 
     def try_greedy(self, order: MemberOrder) -> PlacementFound | None:
-        """Members one after the other, each where it is best."""
+        """Place members one after the other in the given order, each on its best node."""
         kinds = [iter(kind.members) for kind in self.problem.kinds]
         return self._place_remaining(self._new_trial(), [], (next(kinds[kind]) for kind in order))
 
     def try_assignment(self, assignments: Sequence[KindAssignment]) -> PlacementFound | None:
-        """Members on given nodes, in some order that there is; then the others."""
+        """Verify an assignment in the first valid order that is found, then place the rest."""
         if len(assignments) < self.problem.needed:
             return None
         if not self.problem.is_order_dependent:
@@ -86,19 +82,19 @@ class CandidateVerifier:
         return None if isinstance(found, SequenceFailure) else self.verify_in_order(found)
 
     def verify_in_order(self, assignments: Iterable[KindAssignment]) -> PlacementFound | None:
-        """Members on given nodes in this order; then the others where they are best."""
-        trial, seats = self._new_trial(), []
+        """Verify an assignment in the given order, then place the rest on their best nodes."""
+        trial, assigned = self._new_trial(), list[Assignment]()
         kinds = [iter(kind.members) for kind in self.problem.kinds]
         for kind, node in assignments:
             member, place = next(kinds[kind], None), int(self.problem.nodes[node])
             if member is None or not trial.place_on(member, place):
                 return None
-            seats.append(Assignment(member, place))
-        return self._place_remaining(trial, seats, (member for left in kinds for member in left))
+            assigned.append(Assignment(member, place))
+        return self._place_remaining(trial, assigned, (member for left in kinds for member in left))
 
     def _new_trial(self) -> PlacementSimulation:
-        ground = self._context
-        return PlacementSimulation(ground.snapshot, ground.policy, self._members, ground.nodes)
+        context = self._context
+        return PlacementSimulation(context.snapshot, context.policy, self._members, context.nodes)
 
     def _place_remaining(
         self, trial: PlacementSimulation, assignments: list[Assignment], others: Iterator[Member]
@@ -115,18 +111,18 @@ class CandidateVerifier:
         return PlacementFound(tuple(assignments), tuple(left))
 
 
-#: In how many ways members of each kind and slots may be combined.
+#: The largest number of columns that an exact program may have.
 MAX_COLUMNS = 5_000
-#: Up to how many different pieces all that can be placed is tried out, and in how many steps.
+#: Problems with at most so many (kind, node) pairs are enumerated, in so many steps.
 MAX_EXHAUSTIVE_ASSIGNMENTS, MAX_EXHAUSTIVE_STEPS = 80, 6_000
 
-TOO_LARGE = "it is too large for an exact search"
-SEARCH_RUNNING = "an exact search is under way"
-NO_VALID_ORDER = "a node for every member was found, but no order in which they may get there"
+TOO_LARGE = "the problem is too large for an exact search"
+SEARCH_RUNNING = "an exact search is running"
+NO_VALID_ORDER = "nodes for all members were found, but no order in which they can be placed"
 
 
 def search_exactly(verifier: CandidateVerifier) -> Steps[SearchOutcome]:
-    """A placement, proof that there is none, or neither."""
+    """Find a placement or prove that none exists, with the exact solver."""
     if sum(len(slot.limits) for slot in build_slots(verifier.problem)) > MAX_COLUMNS:
         return SearchUndecided(TOO_LARGE)
     outcome = yield from _ask_solver(verifier, formulate_program(verifier.problem))
@@ -139,7 +135,6 @@ def search_exactly(verifier: CandidateVerifier) -> Steps[SearchOutcome]:
 def _ask_solver(
     verifier: CandidateVerifier, formulation: Formulation
 ) -> Steps[SearchOutcome | None]:
-    """What the solver says; None if what it found cannot be put in order."""
     answer = yield SolverRequest(formulation.program)
     match answer:
         case Solved(values):
@@ -155,30 +150,33 @@ def _ask_solver(
 
 
 def _try_everything(verifier: CandidateVerifier) -> SearchOutcome | None:
-    """Try everything there is, where that is not much."""
-    puzzle, counts = verifier.problem, verifier.problem.counts
-    kinds, nodes = np.nonzero(puzzle.allowed)
+    """Enumerate the placements of a small problem; None if it is too large."""
+    problem, counts = verifier.problem, verifier.problem.counts
+    kinds, nodes = np.nonzero(problem.allowed)
     if len(kinds) > MAX_EXHAUSTIVE_ASSIGNMENTS:
         return None
     most = {
         KindAssignment(k, n): counts[k] for k, n in zip(kinds.tolist(), nodes.tolist(), strict=True)
     }
-    pieces = find_sequence(puzzle, most, puzzle.needed, MAX_EXHAUSTIVE_STEPS)
-    if isinstance(pieces, SequenceFailure):
-        return NoPlacement() if pieces is SequenceFailure.IMPOSSIBLE else None
-    return verifier.verify_in_order(pieces)
+    found = find_sequence(problem, most, problem.needed, MAX_EXHAUSTIVE_STEPS)
+    if isinstance(found, SequenceFailure):
+        return NoPlacement() if found is SequenceFailure.IMPOSSIBLE else None
+    return verifier.verify_in_order(found)
 
 
-#: How many orders are tried, and in how many placements there may be a long search.
+#: How many orders are tried, and in how many topology placements an exact search may run.
 MAX_ORDERS, MAX_THOROUGH_PLACEMENTS = 6, 64
 
-NOT_THOROUGH = "there was no time for a long search"
+NOT_THOROUGH = "no exact search was made"
 
 
 def complete_attempt(
     attempt: GroupPlacement, context: PlacementContext, placements: Sequence[Placement] | None
 ) -> Steps[GroupPlacement]:
-    """An attempt that failed, with what it needs after all, or with why that is not known."""
+    """Search a placement for a failed attempt, in each topology placement that it may use.
+
+    Completes the attempt if a placement is found; otherwise notes why it is undecided.
+    """
     if attempt.is_order_independent:
         return attempt
     for number, placement in enumerate([None] if placements is None else placements):
@@ -189,49 +187,49 @@ def complete_attempt(
         )  # fmt: skip
         outcome = yield from search_placement(attempt.members, inside, attempt.needed)
         match outcome:
-            case PlacementFound(seats, left):
-                attempt.adopt_solution(seats, left, placement)
+            case PlacementFound(assignments, unplaced):
+                attempt.adopt_solution(assignments, unplaced, placement)
                 return attempt
-            case SearchUndecided(why, is_passing):
+            case SearchUndecided(why, is_pending):
                 attempt.undecided = attempt.undecided or why
-                attempt.awaits_search |= is_passing
+                attempt.awaits_search |= is_pending
     return attempt
 
 
 def search_placement(
     members: Sequence[Member], context: PlacementContext, needed: int
 ) -> Steps[SearchOutcome]:
-    """Place so many of some members. Those to spare may be left over."""
+    """Place `needed` of the members, and as many of the others as possible."""
     if lacks_capacity(members, context, needed):
         return NoPlacement()
-    puzzle = build_problem(context, members, needed)
-    if isinstance(puzzle, str):
-        return SearchUndecided(puzzle)
-    if lacks_resources(puzzle):
+    problem = build_problem(context, members, needed)
+    if isinstance(problem, str):
+        return SearchUndecided(problem)
+    if lacks_resources(problem):
         return NoPlacement()
-    stage = CandidateVerifier(puzzle, context)
-    some = list(islice(candidate_orders(puzzle), MAX_ORDERS if context.allows_search else 1))
-    for number, order in enumerate(some, 1):
-        if found := stage.try_greedy(order):
+    verifier = CandidateVerifier(problem, context)
+    orders = list(islice(candidate_orders(problem), MAX_ORDERS if context.allows_search else 1))
+    for number, order in enumerate(orders, 1):
+        if found := verifier.try_greedy(order):
             return found
         yield number
-    if puzzle.is_simple:
+    if problem.is_simple:
         return NoPlacement()
-    for order in some:
-        pieces = yield from place_with_moves(puzzle, order)
-        if found := stage.try_assignment(pieces):
+    for order in orders:
+        assignments = yield from place_with_moves(problem, order)
+        if found := verifier.try_assignment(assignments):
             return found
     return (
-        (yield from search_exactly(stage))
+        (yield from search_exactly(verifier))
         if context.allows_search
         else SearchUndecided(NOT_THOROUGH)
     )
 
 
 def lacks_capacity(members: Sequence[Member], context: PlacementContext, needed: int) -> bool:
-    """Whether there are too few places even if no shape were in the way of another.
+    """Whether too few members fit even if each shape had the free resources for itself.
 
-    What `lacks_room` would find too, but mostly found before there is a puzzle.
+    `lacks_resources` finds this too; here it is found before the problem is built.
     """
     if not context.policy.checks_capacity:
         return False
@@ -244,13 +242,13 @@ def lacks_capacity(members: Sequence[Member], context: PlacementContext, needed:
 
 
 def lacks_resources(problem: PlacementProblem) -> bool:
-    """Whether there are too few places even if no member were in the way of another kind."""
+    """Whether too few members fit even if each kind had the free resources for itself."""
     asks, counts = problem.requests, problem.counts
     reachable = 0
     for kind, count in enumerate(counts):
         needs = asks[kind] > 0
-        room = problem.free[problem.allowed[kind]][:, needs] // asks[kind][needs]
-        places = room.min(axis=1, initial=count)
+        capacities = problem.free[problem.allowed[kind]][:, needs] // asks[kind][needs]
+        places = capacities.min(axis=1, initial=count)
         reachable += min(count, int(places.sum()), *_conflict_limits(problem, kind, places))
     if reachable < problem.needed:
         return True
@@ -260,7 +258,7 @@ def lacks_resources(problem: PlacementProblem) -> bool:
 
 
 def _conflict_limits(problem: PlacementProblem, kind: int, places: IntArray) -> Iterator[int]:
-    """How many of a kind that keeps apart from itself there can be, by every key that it does."""
+    """Upper limits for a kind with anti-affinity to itself, one per topology key."""
     for row in problem.conflicts:
         if (kind, kind) in row.pairs:
             ids = row.domains.ids[problem.allowed[kind]]

@@ -1,14 +1,15 @@
-"""Program: an integer program as a value. Whole numbers from 0 to a limit, and rows about sums.
+"""Integer programs, the requests and answers of an exact solver, and the outcome of a search.
 
-What a puzzle becomes for a solver (`formulation.py`), and all that a solver knows. There is nothing
-to minimise: any values that meet all rows will do. What comes back is an `Answer`, as a value too,
-so that it can be written down and read again.
+An integer program has columns (whole numbers from 0 to a limit) and rows (limits of weighted sums).
+There is no objective: any values that satisfy all rows are a solution.
 
-Search: a problem for the exact solver, and what a search for a placement came to.
+    columns  x0 <= 3, x1 <= 2
+    rows     2*x0 + 4*x1 <= 8
+             x0 + x1 >= 3                 Solved((3, 0))
 
-The core is pure and holds no solver: a cycle yields a `Search` and is sent an `Answer`, by the
-shell in `controllers/`, by a replay from its record, or by nobody, which is an answer too. Whatever
-the answer, a placement counts only once the filters have allowed every step of it.
+The scheduler core holds no solver. A cycle yields a SolverRequest and is sent a SolverAnswer by the
+solver in `controllers/scheduling/exact_solver.py` or by a replay from the decision log. Without a
+solver the answer is NO_SOLVER_ANSWER. Requests and answers are values that the log can store.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from phalanx.scheduler.placement.group_placement import Assignment
 
 
 class LinearConstraint(NamedTuple):
-    """A sum of columns, each times a number, that lies between two limits; None: no such limit."""
+    """A weighted sum of columns that lies between two limits; None means no limit."""
 
     terms: tuple[tuple[int, int], ...]
     low: int | None = None
@@ -34,30 +35,30 @@ class LinearConstraint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IntegerProgram:
-    """The upper limits of the columns, and the rows."""
+    """An integer program: the upper limit of each column, and the rows."""
 
     limits: tuple[int, ...]
     rows: tuple[LinearConstraint, ...]
 
 
 class Solved(Struct, frozen=True, tag_field="is", tag="solved"):
-    """Values that meet all rows; what they mean is checked by whoever asked."""
+    """Values that satisfy all rows. The caller verifies the placement that they describe."""
 
     values: tuple[int, ...]
 
 
 class Unsolvable(Struct, frozen=True, tag_field="is", tag="unsolvable"):
-    """No values meet all rows."""
+    """A proof that no values satisfy all rows."""
 
 
 class SolverGaveUp(Struct, frozen=True, tag_field="is", tag="gave up"):
-    """Neither was found out, and why, in the words that people read."""
+    """The solver found neither a solution nor a proof; `why` is a sentence for users."""
 
     why: str
 
 
 class SolverPending(Struct, frozen=True, tag_field="is", tag="later"):
-    """That takes longer than anybody should wait; ask again when a search has come to its end."""
+    """The solver is still working. Ask again after the event SEARCH_ENDED."""
 
 
 SolverAnswer = Solved | Unsolvable | SolverGaveUp | SolverPending
@@ -65,27 +66,27 @@ SolverAnswer = Solved | Unsolvable | SolverGaveUp | SolverPending
 
 @dataclass(slots=True)
 class IntegerProgramBuilder:
-    """A program while it is written. Rows without columns to speak of are left out."""
+    """Collects columns and rows of an integer program. Leaves out rows that always hold."""
 
     limits: list[int] = field(default_factory=list)
     rows: list[LinearConstraint] = field(default_factory=list)
 
     def add_column(self, limit: int) -> int:
-        """A new column, by number."""
+        """Add a column and return its number."""
         self.limits.append(limit)
         return len(self.limits) - 1
 
     def add_at_most(self, terms: Mapping[int, int], high: int) -> None:
-        """A sum that must not exceed a limit; left out if it never could."""
+        """Require that a sum is at most `high`, unless it always is."""
         if sum(factor * self.limits[c] for c, factor in terms.items() if factor > 0) > high:
             self.rows.append(LinearConstraint(tuple(terms.items()), high=high))
 
     def add_at_least(self, terms: Mapping[int, int], low: int) -> None:
-        """A sum that must reach a limit."""
+        """Require that a sum is at least `low`."""
         self.rows.append(LinearConstraint(tuple(terms.items()), low=low))
 
     def add_only_if(self, columns: Iterable[int], conditions: Mapping[int, int]) -> None:
-        """Columns that are zero unless the conditions add up to something."""
+        """Require that columns are zero unless the weighted conditions have a positive sum."""
         for column in columns:
             limit = self.limits[column]
             row = {column: 1}
@@ -97,50 +98,50 @@ class IntegerProgramBuilder:
                 self.add_at_most(row, 0)
 
     def build(self) -> IntegerProgram:
-        """What has been written."""
+        """Return the program."""
         return IntegerProgram(tuple(self.limits), tuple(self.rows))
 
 
 @dataclass(frozen=True, slots=True)
 class SolverRequest:
-    """Please find values for this program, or show that there are none."""
+    """A request to solve a program, yielded by a cycle."""
 
     program: IntegerProgram
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementFound:
-    """A placement, each member being allowed where it is when those before it are there."""
+    """A placement that the filters accept when its members are placed in this order."""
 
     assignments: tuple[Assignment, ...]
-    #: Members to spare, and why there is no node for them.
+    #: Members beyond the quorum that no node accepts, each with the refusal.
     unplaced: tuple[tuple[Member, Refusal], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class NoPlacement:
-    """There is no placement."""
+    """A proof that no placement exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchUndecided:
-    """None was found, though there may be one: why, in the words that people read."""
+    """No placement was found, and none was proven impossible; `why` is a sentence for users."""
 
     why: str
-    #: Whether the answer is being looked for.
+    #: Whether a solver is still working on it.
     is_pending: bool = False
 
 
 SearchOutcome = PlacementFound | NoPlacement | SearchUndecided
 
 _Result = TypeVar("_Result")
-#: Work in steps: yields how far it is, or a question; is sent the answer to a question.
+#: A computation in steps. Yields progress or a SolverRequest; is sent the answer to a request.
 Steps: TypeAlias = Generator[int | SolverRequest, SolverAnswer | None, _Result]
 SolverFunction = Callable[[IntegerProgram], SolverAnswer]
 
-NO_SOLVER_ANSWER = SolverGaveUp("there is no exact solver at hand")
+NO_SOLVER_ANSWER = SolverGaveUp("no exact solver is available")
 
 
 def no_solver(program: IntegerProgram) -> SolverAnswer:
-    """The solver of those who have none."""
+    """Answer every program with NO_SOLVER_ANSWER."""
     return NO_SOLVER_ANSWER

@@ -1,7 +1,4 @@
-"""A policy does what its configuration says.
-
-Which plugins are on, in which order, with which weights.
-"""
+"""Which plugins a configuration enables, in which order, with which weights."""
 
 from __future__ import annotations
 
@@ -11,15 +8,9 @@ import pytest
 from hypothesis import given
 from msgspec import convert
 
-from phalanx.scheduler.configuration.profiles import (
-    FILTER_PLUGIN_NAMES,
-    PLUGINS,
-    SCORE_PLUGIN_NAMES,
-    Plugins,
-    PluginSupport,
-    enabled_plugins,
-)
-from phalanx.scheduler.plugins.filters import FILTER_PLUGINS
+from phalanx.scheduler.configuration.plugin_selection import Plugins, enabled_plugins
+from phalanx.scheduler.plugins.plugin import FILTER, SCORE
+from phalanx.scheduler.plugins.registry import IN_TREE_PLUGINS, PluginRegistry
 from phalanx.scheduler.policy import DEFAULT_POLICY
 from tests.scheduler.configurations import Profile, policy, profiles
 from tests.scheduler.oracle_agreement import assert_matches_oracle
@@ -28,51 +19,43 @@ from tests.scheduler.strategies import Situation, situations
 
 
 @given(situations(), profiles())
-def test_under_any_configuration_pods_are_placed_as_one_at_a_time(
+def test_policy_places_pods_like_the_oracle_under_any_configuration(
     situation: Situation, profile: Profile
 ) -> None:
     assert_matches_oracle(situation, policy(profile), OracleSettings(profile))
 
 
-DEFAULT_WEIGHTS = {plugin.name: plugin.weight for plugin in PLUGINS if plugin.weight}
+REGISTRY = PluginRegistry()
+FILTER_NAMES = list(DEFAULT_POLICY.filters)
+DEFAULT_WEIGHTS = {
+    plugin.name: plugin.weight for plugin in IN_TREE_PLUGINS if plugin.default_weight
+}
 
 
 def enabled_filters(**points: Any) -> list[str]:
     plugins = convert(points, Plugins)
     return [
         name
-        for name in enabled_plugins(plugins, plugins.filter, FILTER_PLUGIN_NAMES)
+        for name in enabled_plugins(REGISTRY, plugins, plugins.filter, point=FILTER)
         if name in FILTER_NAMES
     ]
 
 
 def enabled_scores(**points: Any) -> dict[str, int]:
     plugins = convert(points, Plugins)
-    return enabled_plugins(plugins, plugins.score, SCORE_PLUGIN_NAMES)
+    return enabled_plugins(REGISTRY, plugins, plugins.score, point=SCORE)
 
 
 def plugin_references(*of: str) -> list[dict[str, str]]:
     return [{"name": name} for name in of]
 
 
-FILTER_NAMES = [row.name for row in FILTER_PLUGINS]
-
-
-def test_the_table_names_every_row_that_there_is() -> None:
-    ours = [plugin for plugin in PLUGINS if plugin.support is PluginSupport.CONFIGURABLE]
-    assert [plugin.name for plugin in ours if plugin.filters] == FILTER_NAMES
-    weights = {row.name: row.weight for row in DEFAULT_POLICY.scores}
-    weights |= {row.name: row.weight for row in DEFAULT_POLICY.static_scores}
-    weights |= {row.name: row.weight for row in DEFAULT_POLICY.normalized_scores}
-    assert {one.name: one.weight for one in ours if one.weight} == weights
-
-
-def test_without_a_word_everything_is_usual() -> None:
+def test_empty_configuration_enables_the_defaults() -> None:
     assert enabled_filters() == FILTER_NAMES
     assert enabled_scores() == DEFAULT_WEIGHTS
 
 
-def test_a_plugin_is_taken_away_at_one_point_or_at_all() -> None:
+def test_plugin_is_disabled_at_one_point_or_at_all() -> None:
     assert "NodeAffinity" not in enabled_filters(
         filter={"disabled": plugin_references("NodeAffinity")}
     )
@@ -84,7 +67,7 @@ def test_a_plugin_is_taken_away_at_one_point_or_at_all() -> None:
     }
 
 
-def test_a_weight_replaces_the_usual_one_and_none_is_one() -> None:
+def test_weight_replaces_the_default_and_a_missing_weight_is_one() -> None:
     heavy = [{"name": "ImageLocality", "weight": 9}, {"name": "TaintToleration"}]
     for point in ("score", "multiPoint"):
         assert enabled_scores(**{point: {"enabled": heavy}}) == {
@@ -94,7 +77,7 @@ def test_a_weight_replaces_the_usual_one_and_none_is_one() -> None:
         }
 
 
-def test_the_weight_at_the_point_counts_before_that_of_all_points() -> None:
+def test_weight_at_score_takes_precedence_over_multi_point() -> None:
     points = {
         "score": {"enabled": [{"name": "ImageLocality", "weight": 5}]},
         "multiPoint": {"enabled": [{"name": "ImageLocality", "weight": 7}]},
@@ -103,7 +86,7 @@ def test_the_weight_at_the_point_counts_before_that_of_all_points() -> None:
 
 
 @pytest.mark.parametrize("point", ["score", "multiPoint"])
-def test_a_star_takes_everything_away_but_what_is_named(point: str) -> None:
+def test_wildcard_disables_all_but_the_named_plugins(point: str) -> None:
     only = {
         "disabled": plugin_references("*"),
         "enabled": [{"name": "NodeResourcesFit", "weight": 2}],
@@ -111,7 +94,7 @@ def test_a_star_takes_everything_away_but_what_is_named(point: str) -> None:
     assert enabled_scores(**{point: only}) == {"NodeResourcesFit": 2}
 
 
-def test_naming_a_plugin_weighs_more_than_taking_it_away() -> None:
+def test_enabling_takes_precedence_over_disabling() -> None:
     both = {"disabled": plugin_references("NodePorts"), "enabled": plugin_references("NodePorts")}
     assert enabled_filters(filter=both) == [
         *(name for name in FILTER_NAMES if name != "NodePorts"),
@@ -120,13 +103,13 @@ def test_naming_a_plugin_weighs_more_than_taking_it_away() -> None:
     assert enabled_filters(multiPoint=both) == enabled_filters(filter=both)
 
 
-def test_what_a_point_names_again_is_asked_first() -> None:
+def test_default_plugins_that_a_point_enables_again_run_first() -> None:
     again = plugin_references("InterPodAffinity", "NodePorts")
     rest = [name for name in FILTER_NAMES if name not in ("InterPodAffinity", "NodePorts")]
     assert enabled_filters(filter={"enabled": again}) == ["InterPodAffinity", "NodePorts", *rest]
 
 
-def test_what_all_points_name_again_keeps_its_place() -> None:
+def test_default_plugins_that_multi_point_enables_again_keep_their_place() -> None:
     assert (
         enabled_filters(multiPoint={"enabled": plugin_references("InterPodAffinity", "NodePorts")})
         == FILTER_NAMES

@@ -1,0 +1,76 @@
+"""Runs filters over all nodes: which nodes a filter rejects, and why no node takes a pod.
+
+A node counts under the first filter that rejects it. `build_refusal` is called only after no node
+was found; it also collects the smallest changes ("cures") that would let the pod run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import reduce
+from operator import or_
+
+import numpy as np
+
+from phalanx.scheduler.cluster.pod_shape import PodShape
+from phalanx.scheduler.cluster.snapshot import BoolArray
+from phalanx.scheduler.decision import ClusterEvent, Refusal
+from phalanx.scheduler.plugins.node_affinity import constraint_names, format_labels, missing_labels
+from phalanx.scheduler.plugins.plugin import Filter
+from phalanx.scheduler.plugins.plugin_context import PluginContext
+
+
+def rejected_nodes(filter_: Filter, context: PluginContext) -> BoolArray:
+    """The nodes that one filter rejects, for any reason. The result must not be modified."""
+    masks = [mask for _, mask in filter_.reject(context)]
+    return reduce(or_, masks) if masks else np.zeros(len(context.snapshot), bool)
+
+
+def build_refusal(filters: Mapping[str, Filter], context: PluginContext) -> Refusal:
+    """Explain why no candidate node takes a pod."""
+    counts: dict[str, int] = {}
+    candidates = context.candidates
+    remaining = candidates.copy()
+    rejected_by: dict[str, BoolArray] = {}
+    rejecting: dict[str, None] = {}
+    wakes_on = {ClusterEvent.NODE_ADDED}
+    for name, filter_ in filters.items():
+        rejected = None
+        for reason, mask in filter_.reject(context):
+            rejected = mask if rejected is None else rejected | mask
+            if count := int(np.count_nonzero(mask & remaining)):
+                counts[reason] = count
+                rejecting[name] = None
+                wakes_on |= filter_.wakes_on
+        if rejected is not None:
+            remaining &= ~rejected
+            rejected_by[name] = rejected
+    obstacles = np.zeros(len(candidates), np.int64)
+    for nodes in rejected_by.values():
+        obstacles += nodes
+    cures: list[str] = []
+    for name, nodes in rejected_by.items():
+        suggest_cure = filters[name].suggest_cure
+        rejected_alone = nodes & (obstacles == 1) & candidates
+        if suggest_cure is not None and rejected_alone.any():
+            cures.append(suggest_cure(context, rejected_alone))
+    return Refusal(
+        int(np.count_nonzero(candidates)),
+        tuple(counts.items()),
+        (*cures, *_cure_with_new_node(context.shape)),
+        wakes_on=frozenset(wakes_on),
+        filters=tuple(rejecting),
+    )
+
+
+def _cure_with_new_node(shape: PodShape) -> Iterator[str]:
+    """Describe a node that would take the pod, unless its affinity allows no node at all."""
+    constraints, text = shape.node_constraints, f"add a node with capacity for {shape}"
+    labels = missing_labels(constraints, {}, "")
+    if labels is not None:
+        yield text + (f" and the label {format_labels(labels)}" if labels else "")
+    elif any(
+        term.label_requirements or term.name_requirements
+        for term in constraints.required_terms or ()
+    ):
+        yield f"{text} that the pod's {constraint_names(constraints)} would allow"
