@@ -1,4 +1,4 @@
-"""The whole control plane with features switched off, and on again."""
+"""The control plane with features switched off, and on again."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ GROUP = Key("default", "g")
 
 
 @asynccontextmanager
-async def running(
+async def running_plane(
     gates: FeatureGates, store: MemoryStore | None = None, without: tuple[str, ...] = (), *,
     basic_workloads: bool = True,
 ) -> AsyncIterator[Client]:  # fmt: skip
-    """A user of a control plane with one node."""
+    """A client of a control plane with one node."""
     clock = LoopClock(asyncio.get_running_loop(), EPOCH)
-    staff = ComponentConfig([NODE], without, gates, basic_workloads=basic_workloads)
-    plane = ControlPlane(store or MemoryStore(), clock, SeededRandom(1), staff)
+    config = ComponentConfig([NODE], without, gates, basic_workloads=basic_workloads)
+    plane = ControlPlane(store or MemoryStore(), clock, SeededRandom(1), config)
     async with plane.running():
         yield plane.client("user")
 
 
-async def until(there: Callable[[], Awaitable[bool]]) -> None:
+async def wait_until(there: Callable[[], Awaitable[bool]]) -> None:
     for _ in range(600):
         if await there():
             return
@@ -49,55 +49,55 @@ async def until(there: Callable[[], Awaitable[bool]]) -> None:
     raise AssertionError("it did not come about in time")
 
 
-async def placed(client: Client) -> list[str]:
+async def placed_pods(client: Client) -> list[str]:
     pods = (await client.list(POD, Pod)).items
     return sorted(pod.metadata.name for pod in pods if pod.spec.node_name)
 
 
-async def wait_for(client: Client, *pods: str) -> None:
+async def wait_until_placed(client: Client, *pods: str) -> None:
     async def are_placed() -> bool:
-        return await placed(client) == list(pods)
+        return await placed_pods(client) == list(pods)
 
-    await until(are_placed)
+    await wait_until(are_placed)
 
 
 @in_virtual_time
 async def test_members_of_a_gang_are_placed_one_by_one_without_gang_scheduling() -> None:
-    async with running(resolve_gates({"GangScheduling": False})) as client:
+    async with running_plane(resolve_gates({"GangScheduling": False})) as client:
         group, first, second = gang("g", 2, minimum=3)
         await client.create(POD_GROUP, group)
         await client.create(POD, first)
-        await wait_for(client, "g-0")
+        await wait_until_placed(client, "g-0")
         await client.create(POD, second)
-        await wait_for(client, "g-0", "g-1")
-        said = await client.get(POD_GROUP, GROUP)
-        assert not said.get("status", {}).get("conditions")
+        await wait_until_placed(client, "g-0", "g-1")
+        group = await client.get(POD_GROUP, GROUP)
+        assert not group.get("status", {}).get("conditions")
 
 
 @in_virtual_time
-async def test_pods_are_placed_one_by_one_while_there_are_no_groups() -> None:
+async def test_pods_are_placed_one_by_one_while_pod_groups_are_off() -> None:
     store = MemoryStore()
-    async with running(DEFAULT_GATES, store) as client:
+    async with running_plane(DEFAULT_GATES, store) as client:
         group, *members = gang("g", 2, minimum=3)
         await client.create(POD_GROUP, group)
         for member in members:
             await client.create(POD, member)
         await asyncio.sleep(10)
-        assert await placed(client) == []
-    async with running(resolve_gates({"GenericWorkload": False}), store) as client:
-        await wait_for(client, "g-0", "g-1")
+        assert await placed_pods(client) == []
+    async with running_plane(resolve_gates({"GenericWorkload": False}), store) as client:
+        await wait_until_placed(client, "g-0", "g-1")
 
 
 @in_virtual_time
-async def test_a_group_that_was_to_go_goes_when_groups_are_back() -> None:
+async def test_a_deleted_group_is_removed_when_pod_groups_are_on_again() -> None:
     store = MemoryStore()
-    async with running(DEFAULT_GATES, store, without=("controllers",)) as client:
+    async with running_plane(DEFAULT_GATES, store, without=("controllers",)) as client:
         await client.create(POD_GROUP, pod_group("g", 2))
         await client.delete(POD_GROUP, GROUP)
         assert (await client.get(POD_GROUP, GROUP))["metadata"]["deletionTimestamp"]
-    async with running(resolve_gates({"GenericWorkload": False}), store):
+    async with running_plane(resolve_gates({"GenericWorkload": False}), store):
         await asyncio.sleep(10)
-    async with running(DEFAULT_GATES, store) as client:
+    async with running_plane(DEFAULT_GATES, store) as client:
 
         async def is_gone() -> bool:
             try:
@@ -106,13 +106,13 @@ async def test_a_group_that_was_to_go_goes_when_groups_are_back() -> None:
                 return True
             return False
 
-        await until(is_gone)
+        await wait_until(is_gone)
 
 
 @in_virtual_time
-async def test_what_belongs_to_a_kind_that_is_switched_off_is_not_garbage() -> None:
+async def test_dependents_of_a_kind_that_is_off_are_not_garbage() -> None:
     store = MemoryStore()
-    async with running(DEFAULT_GATES, store) as client:
+    async with running_plane(DEFAULT_GATES, store) as client:
         made = await client.create(POD_GROUP, pod_group("g", 2))
         (_, owned) = gang("g", 1)
         owned["metadata"]["ownerReferences"] = [{
@@ -120,24 +120,24 @@ async def test_what_belongs_to_a_kind_that_is_switched_off_is_not_garbage() -> N
             "uid": made["metadata"]["uid"],
         }]  # fmt: skip
         await client.create(POD, owned)
-    async with running(resolve_gates({"GenericWorkload": False}), store) as client:
-        await wait_for(client, "g-0")
+    async with running_plane(resolve_gates({"GenericWorkload": False}), store) as client:
+        await wait_until_placed(client, "g-0")
         await asyncio.sleep(60)
-        assert await placed(client) == ["g-0"]
+        assert await placed_pods(client) == ["g-0"]
 
 
 @pytest.mark.parametrize(("wanted", "names"), [(True, ["gang", "plain"]), (False, ["gang"])])
 @in_virtual_time
-async def test_jobs_that_are_no_gangs_get_workloads_unless_that_is_not_wanted(
+async def test_basic_workloads_decides_whether_plain_jobs_get_workloads(
     wanted: bool, names: list[str]
 ) -> None:
-    async with running(DEFAULT_GATES, basic_workloads=wanted) as client:
+    async with running_plane(DEFAULT_GATES, basic_workloads=wanted) as client:
 
         async def both_run() -> bool:
-            return len(await placed(client)) == 2
+            return len(await placed_pods(client)) == 2
 
         await client.create(JOB, job("plain"))
         await client.create(JOB, job("gang", gang=True))
-        await until(both_run)
+        await wait_until(both_run)
         made = (await client.list(WORKLOAD)).items
         assert sorted(one["spec"]["controllerRef"]["name"] for one in made) == names

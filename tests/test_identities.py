@@ -1,21 +1,21 @@
-"""Each part of a control plane is somebody, and may no more than it does."""
+"""Every component has its own identity and only the permissions that it uses."""
 
 from __future__ import annotations
 
 import asyncio
 
-from phalanx import components as crew
+from phalanx import components as components
 from phalanx.api.kinds import CRON_JOB, EVENT, JOB, NAMESPACE, NODE, POD
 from phalanx.api.meta import Key
 from phalanx.api.wire import Object, UserInfo
-from phalanx.controllers.registry import CONTROLLERS as ROSTER
+from phalanx.controllers.registry import CONTROLLERS as CONTROLLERS
 from phalanx.server.security.bootstrap_policy import CLUSTER_BINDINGS, CONTROLLER_RULES
 from phalanx.server.security.rbac import ALL, AuthorizationAttributes
 from phalanx.server.security.users import authenticated_user, service_account_user
 from tests.builders import gang, in_virtual_time, pod
 from tests.controllers.cluster import Cluster, cluster, simulated_nodes
 from tests.controllers.foreign_cluster import ScriptedTransport, foreign_cluster, running_scheduler
-from tests.server.security.test_audit import Pad
+from tests.server.security.test_audit import MemoryAuditLog
 
 TEMPLATE = {
     "spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "i"}]},
@@ -31,8 +31,8 @@ def high() -> Object:
     }  # fmt: skip
 
 
-async def a_busy_hour(c: Cluster) -> None:
-    """A gang, a Job that cleans up after itself, a CronJob, a namespace that goes, a dead node."""
+async def run_busy_hour(c: Cluster) -> None:
+    """Run a gang, a Job with a TTL, a CronJob, a deleted namespace, and a lost node."""
     await c.create(*gang("g", 2))
     client = c.client
     done = {**WORK, "ttlSecondsAfterFinished": 1}
@@ -51,11 +51,11 @@ async def a_busy_hour(c: Cluster) -> None:
 
 
 @in_virtual_time
-async def test_no_part_asks_for_what_it_may_not_and_none_is_a_master() -> None:
+async def test_no_component_is_denied_a_request_and_none_is_a_cluster_admin() -> None:
     async with cluster(nodes=simulated_nodes(3)) as c:
-        c.plane.server.audit = pad = Pad(c.clock)
-        await a_busy_hour(c)
-    parts = [row for row in pad.rows if row["user"] != "user"]
+        c.plane.server.audit = audit_log = MemoryAuditLog(c.clock)
+        await run_busy_hour(c)
+    parts = [row for row in audit_log.rows if row["user"] != "user"]
     assert [row for row in parts if row["decision"] == "forbid"] == []
     assert not [row for row in parts if "system:masters" in row["groups"]]
     prefix = "system:serviceaccount:kube-system:"
@@ -68,9 +68,9 @@ async def test_no_part_asks_for_what_it_may_not_and_none_is_a_master() -> None:
 
 
 @in_virtual_time
-async def test_a_simulated_node_speaks_for_itself_and_touches_its_own_pods_alone() -> None:
+async def test_a_simulated_node_writes_only_its_own_pods_and_lease() -> None:
     async with cluster(nodes=simulated_nodes(3, cpu="1")) as c:
-        c.plane.server.audit = pad = Pad(c.clock)
+        c.plane.server.audit = audit_log = MemoryAuditLog(c.clock)
         await c.create(*gang("g", 3, cpu="1"))
         await c.until_placed("g-0", "g-1", "g-2")
         placed = await c.node_by_pod()
@@ -79,17 +79,17 @@ async def test_a_simulated_node_speaks_for_itself_and_touches_its_own_pods_alone
             await c.delete(POD, name)
         await asyncio.sleep(60)
         assert await c.node_by_pod() == {}
-    nodes = [row for row in pad.rows if row["user"].startswith("system:node:")]
+    nodes = [row for row in audit_log.rows if row["user"].startswith("system:node:")]
     touched = {(row["user"], row["name"]) for row in nodes if row["resource"] == "pods"}
     assert touched == {(f"system:node:{node}", name) for name, node in placed.items()}
     leases = {(row["user"], row["name"]) for row in nodes if row["resource"] == "leases"}
     assert leases <= {(f"system:node:{name}", name) for name in placed.values()}
-    together = [row for row in pad.rows if row["user"] == "system:phalanx:simulated-nodes"]
+    together = [row for row in audit_log.rows if row["user"] == "system:phalanx:simulated-nodes"]
     assert {row["resource"] for row in together} == {"leaserenewals"}
 
 
 @in_virtual_time
-async def test_whoever_registers_the_nodes_may_neither_touch_pods_nor_leases_of_others() -> None:
+async def test_the_registering_client_may_not_write_pods_or_other_leases() -> None:
     async with cluster(nodes=simulated_nodes(1)) as c:
         access = c.plane.server.access
         for name in ("system:phalanx:simulated-nodes", "system:phalanx:process-nodes"):
@@ -116,21 +116,23 @@ async def test_whoever_registers_the_nodes_may_neither_touch_pods_nor_leases_of_
 
 
 def accounts() -> list[UserInfo]:
-    """Whom the controllers ask as."""
-    names = [crew._SERVICE_ACCOUNTS.get(row.name, f"{row.name}-controller") for row in ROSTER]
+    """The service accounts of the controllers."""
+    names = [
+        components._SERVICE_ACCOUNTS.get(row.name, f"{row.name}-controller") for row in CONTROLLERS
+    ]
     return [service_account_user("kube-system", name) for name in names]
 
 
-def test_every_controller_has_a_role_of_its_own_and_every_role_a_controller() -> None:
+def test_every_controller_has_its_own_role_and_every_role_a_controller() -> None:
     assert {user.name.rpartition(":")[2] for user in accounts()} == set(CONTROLLER_RULES)
     assert {f"system:controller:{name}" for name in CONTROLLER_RULES} <= set(CLUSTER_BINDINGS)
 
 
-#: Who cleans up after everybody must be able to touch everything.
+#: The controllers that delete objects of any kind.
 SWEEPERS = ("generic-garbage-collector", "namespace-controller")
 
 
-def test_only_those_who_clean_up_may_touch_everything() -> None:
+def test_only_garbage_collection_controllers_may_access_all_kinds() -> None:
     wide = {
         name for name, rules in CONTROLLER_RULES.items() if any(ALL in r.resources for r in rules)
     }
@@ -138,7 +140,7 @@ def test_only_those_who_clean_up_may_touch_everything() -> None:
 
 
 @in_virtual_time
-async def test_no_part_may_read_or_write_what_is_none_of_its_business() -> None:
+async def test_no_component_has_permissions_that_it_does_not_need() -> None:
     async with cluster() as c:
         access = c.plane.server.access
         for user in accounts():
@@ -156,49 +158,54 @@ async def test_no_part_may_read_or_write_what_is_none_of_its_business() -> None:
 
 
 @in_virtual_time
-async def test_one_number_leads_from_a_bind_to_its_events() -> None:
+async def test_a_bind_and_its_events_share_a_request_id() -> None:
     async with cluster(nodes=simulated_nodes(2)) as c:
-        c.plane.server.audit = pad = Pad(c.clock)
+        c.plane.server.audit = audit_log = MemoryAuditLog(c.clock)
         await c.create(*gang("g", 2))
         await c.until_placed("g-0", "g-1")
         events = (await c.client.list(EVENT)).items
-    told = [one for one in events if one["reason"] == "Scheduled"]
-    numbers = {one["metadata"]["annotations"]["phalanx.dev/request"] for one in told}
-    binds = {row["id"] for row in pad.rows if row.get("resource") == "groupbindings"}
-    assert len(told) == 2
-    assert numbers == binds
+    matching = [one for one in events if one["reason"] == "Scheduled"]
+    request_ids = {one["metadata"]["annotations"]["phalanx.dev/request"] for one in matching}
+    binds = {row["id"] for row in audit_log.rows if row.get("resource") == "groupbindings"}
+    assert len(matching) == 2
+    assert request_ids == binds
 
 
 @in_virtual_time
-async def test_one_number_leads_from_an_eviction_to_its_events() -> None:
+async def test_an_eviction_and_its_events_share_a_request_id() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="2")) as c:
         await c.create(high(), *gang("low", 2, cpu="1"))
         await c.until_placed("low-0", "low-1")
-        c.plane.server.audit = pad = Pad(c.clock)
+        c.plane.server.audit = audit_log = MemoryAuditLog(c.clock)
         await c.create(pod("vip", cpu="2", spec={"priorityClassName": "high"}))
         await c.until_placed("vip")
         await asyncio.sleep(5)
         events = (await c.client.list(EVENT)).items
-    told = [one for one in events if one["reason"] == "Preempted"]
-    numbers = {one["metadata"]["annotations"]["phalanx.dev/request"] for one in told}
-    evictions = {row["id"] for row in pad.rows if row.get("resource") == "groupevictions"}
-    assert len(told) == 2
-    assert numbers == evictions
+    matching = [one for one in events if one["reason"] == "Preempted"]
+    request_ids = {one["metadata"]["annotations"]["phalanx.dev/request"] for one in matching}
+    evictions = {row["id"] for row in audit_log.rows if row.get("resource") == "groupevictions"}
+    assert len(matching) == 2
+    assert request_ids == evictions
 
 
 @in_virtual_time
-async def test_on_a_foreign_server_too_one_number_leads_to_the_events() -> None:
-    async with foreign_cluster(1, cpu="2") as c, running_scheduler(c, way := ScriptedTransport(c)):
+async def test_on_a_foreign_server_binds_and_events_share_a_request_id() -> None:
+    async with (
+        foreign_cluster(1, cpu="2") as c,
+        running_scheduler(c, transport := ScriptedTransport(c)),
+    ):
         await c.create(high(), *gang("low", 2, cpu="1"))
         await c.until_placed("low-0", "low-1")
         await c.create(pod("vip", cpu="2", spec={"priorityClassName": "high"}))
         await c.until_placed("vip")
         await asyncio.sleep(5)
         events = (await c.client.list(EVENT)).items
-    sent = {(one.path.rpartition("pods/")[2], one.headers.get("audit-id")) for one in way.writes}
-    for told in events:
-        name, reason = told["involvedObject"]["name"], told["reason"]
+    sent = {
+        (one.path.rpartition("pods/")[2], one.headers.get("audit-id")) for one in transport.writes
+    }
+    for event in events:
+        name, reason = event["involvedObject"]["name"], event["reason"]
         act = {"Scheduled": f"{name}/binding", "Preempted": name}.get(reason)
         if act is not None:
-            assert (act, told["metadata"]["annotations"]["phalanx.dev/request"]) in sent
-    assert {told["reason"] for told in events} >= {"Scheduled", "Preempted"}
+            assert (act, event["metadata"]["annotations"]["phalanx.dev/request"]) in sent
+    assert {event["reason"] for event in events} >= {"Scheduled", "Preempted"}

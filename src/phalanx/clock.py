@@ -1,7 +1,7 @@
-"""What time it is: the one place that reads the wall clock.
+"""The current time: the only module that reads the wall clock.
 
-Waiting is not done here but by the event loop, so that under the simulator's loop, whose time
-jumps, nothing ever sleeps. Does not format dates (`api.meta` does).
+Waiting is the event loop's task, not this module's: under the simulator's loop, whose time jumps,
+nothing ever sleeps. `api.meta` formats timestamps.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Seconds since the epoch."""
+    """Returns seconds since the Unix epoch."""
 
     def now(self) -> float:
-        """The present moment."""
+        """Return the current time."""
         ...
 
 
@@ -23,16 +23,16 @@ class WallClock:
     """The clock of the machine."""
 
     def now(self) -> float:
-        """The present moment, as the machine tells it."""
+        """Return the machine's current time."""
         return time.time()
 
 
 class LoopClock:
-    """A clock that follows an event loop's own time, from a chosen epoch: the simulator's clock."""
+    """A clock that follows an event loop's own time from a chosen epoch: the simulator's clock."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, epoch: float) -> None:
         self._loop, self._epoch = loop, epoch
 
     def now(self) -> float:
-        """The epoch plus what the loop has lived through."""
+        """Return the epoch plus the time that has passed on the loop."""
         return self._epoch + self._loop.time()

@@ -1,8 +1,9 @@
-"""Everything of a control plane but its server: informers, scheduler, controllers, nodes.
+"""The components of a control plane except its server: informers, scheduler, controllers, nodes.
 
-Stands below `control_plane.py`, which puts it on one event loop with a server, and `cli/up.py`,
-which gives it a process of its own. Each part has a client of its own, may what its role says and
-no more, and meets the others only through the API: where the server is, the crew cannot tell.
+Stands below `control_plane.py`, which runs them on one event loop with a server, and `cli/up.py`,
+which runs them in a process of their own. Each component has its own client with the permissions of
+its role and exchanges data with the others only through the API, so that it makes no difference
+where the server runs.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from phalanx import logs
 from phalanx.api.conversion.hub import STORED_KINDS
 from phalanx.api.feature_gates import DEFAULT_GATES, FeatureGates
 from phalanx.api.kinds import KINDS, Kind
@@ -35,14 +37,16 @@ from phalanx.randomness import Random
 from phalanx.scheduler.configuration.profiles import DEFAULT_PROFILES, Profiles, apply_feature_gates
 from phalanx.server.security.users import authenticated_user, node_user, service_account_user
 
-#: Whom the shared informers, the scheduler, and whoever registers the nodes ask as.
+LOG = logs.component("components")
+
+#: The users of the shared informers, of the scheduler, and of the clients that register nodes.
 _INFORMER_USER, _SCHEDULER_USER = (
     authenticated_user("system:kube-controller-manager"),
     authenticated_user("system:kube-scheduler"),
 )
 _SIMULATED_NODES_USER = authenticated_user("system:phalanx:simulated-nodes")
 _PROCESS_NODES_USER = authenticated_user("system:phalanx:process-nodes")
-#: Controllers whose account is not called after them, as `NAME-controller`.
+#: Controllers whose service account is not named `NAME-controller`.
 _SERVICE_ACCOUNTS = {
     "composite-groups": "composite-group-controller",
     "garbage": "generic-garbage-collector",
@@ -57,11 +61,12 @@ _SERVICE_ACCOUNTS = {
 
 @dataclass(frozen=True, slots=True)
 class ComponentConfig:
-    """Who is in the crew, and how they work.
+    """Which components run, and how.
 
-    `without` names parts to leave out, `gates` say which features are on, `profiles` how pods are
-    placed, `kinds` what the server knows at all, `stages` how simulated pods live. With a `host`
-    the nodes are of processes. The scheduler's decisions go to the `log`.
+    `without` names components to leave out ("nodes", "scheduler", "controllers"). `kinds` are the
+    kinds that the server serves. `stage_rules` say how long simulated pods start, run and stop.
+    With a `host` the nodes run the pods' commands as processes instead of simulating them. The
+    scheduler writes its decisions to the `decision_log`.
     """
 
     nodes: Sequence[SimulatedNode] = ()
@@ -77,7 +82,7 @@ class ComponentConfig:
 
 
 class Components:
-    """The staff at work, each with the client that `client` makes for its user."""
+    """Builds and runs the components, each with its own client from `client_for`."""
 
     def __init__(
         self,
@@ -86,69 +91,71 @@ class Components:
         random: Random,
         config: ComponentConfig,
     ) -> None:
-        self._client_for, self._clock, self._random, self._config = (
-            client_for,
-            clock,
-            random,
-            config,
-        )
+        self._client_for, self._clock = client_for, clock
+        self._random, self._config = random, config
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Have every part run while the context lasts; a part that breaks breaks the whole.
+        """Run all components while the context lasts; if one fails, the context fails.
 
-        It begins when every part sees all there is, so that whoever asks then is served at once.
+        The context is entered once all caches are filled, so that every request made inside it is
+        acted upon at once.
         """
         informers = Informers(self._client_for(_INFORMER_USER), self._random)
         async with asyncio.TaskGroup() as group:
-            parts = [informers.run, *await self._build_runnables(informers)]
-            tasks = [group.create_task(run()) for run in parts]
+            runnables = [informers.run, *await self._build_runnables(informers)]
+            tasks = [group.create_task(run()) for run in runnables]
             try:
                 await informers.wait_for_sync()
+                LOG.debug("caches synced", runnables=len(runnables))
                 yield
             finally:
                 for task in tasks:
                     task.cancel()
 
     async def _build_runnables(self, informers: Informers) -> list[Runnable]:
-        """What is to run beside the informers, ready to run."""
-        parts: list[Runnable] = []
-        staff = self._config
-        if "nodes" not in staff.without:
+        runnables: list[Runnable] = []
+        config = self._config
+        if "nodes" not in config.without:
             nodes = HostedNodePool(
                 self._client_for(
-                    _SIMULATED_NODES_USER if staff.host is None else _PROCESS_NODES_USER
+                    _SIMULATED_NODES_USER if config.host is None else _PROCESS_NODES_USER
                 ),
                 informers,
                 self._clock,
-                staff.nodes,
-                staff.stage_rules,
-                staff.host,
-                lambda name: self._client_for(node_user(name)),
+                nodes=config.nodes,
+                rules=config.stage_rules,
+                host=config.host,
+                node_client=lambda name: self._client_for(node_user(name)),
             )
             await nodes.register()
-            parts.append(nodes.run)
-        if "scheduler" not in staff.without:
-            scheduling = Scheduler(
+            runnables.append(nodes.run)
+        if "scheduler" not in config.without:
+            scheduler = Scheduler(
                 self._client_for(_SCHEDULER_USER),
                 informers,
                 self._clock,
-                self._random,
-                apply_feature_gates(staff.gates, staff.profiles),
-                decision_log=staff.decision_log,
-                solver=staff.solver,
+                random=self._random,
+                profiles=apply_feature_gates(config.gates, config.profiles),
+                decision_log=config.decision_log,
+                solver=config.solver,
             )
-            parts.append(scheduling.run)
-        if "controllers" not in staff.without:
+            runnables.append(scheduler.run)
+        if "controllers" not in config.without:
             for row in ControllerSelection().select(is_foreign=False):
-                parts += build_controllers(self._controller_context(row.name, informers), [row])
-        return parts
+                runnables += build_controllers(self._controller_context(row.name, informers), [row])
+        return runnables
 
     def _controller_context(self, name: str, informers: Informers) -> ControllerContext:
-        """What a controller is made with: all the same, but for whom it asks as."""
-        account, staff = _SERVICE_ACCOUNTS.get(name, f"{name}-controller"), self._config
-        kinds = staff.gates.filter_served(kind for kind in STORED_KINDS if kind in staff.kinds)
+        """Return the context of one controller: contexts differ only in the service account."""
+        account, config = _SERVICE_ACCOUNTS.get(name, f"{name}-controller"), self._config
+        kinds = config.gates.filter_served(kind for kind in STORED_KINDS if kind in config.kinds)
         return ControllerContext(
-            self._client_for(service_account_user("kube-system", account)), informers, self._clock,
-            self._random, staff.gates, kinds, basic_workloads=staff.basic_workloads,
-        )  # fmt: skip
+            self._client_for(service_account_user("kube-system", account)),
+            informers,
+            self._clock,
+            random=self._random,
+            gates=config.gates,
+            kinds=kinds,
+            basic_workloads=config.basic_workloads,
+        )

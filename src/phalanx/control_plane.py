@@ -1,7 +1,7 @@
-"""The whole control plane on one event loop: a server and its crew.
+"""The control plane on one event loop: an API server and its components.
 
-Stands above `server/` and `crew.py`, and below `sim/` and `cli/`, which run it in virtual time or
-on the network.
+Stands above `server/` and `components.py`, and below `sim/` and `cli/`, which run it in virtual
+time or on the network.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DEFAULT_CONFIG = ComponentConfig()
 
 
 class ControlPlane:
-    """Everything that makes a cluster, wired together."""
+    """An API server over a store, with the informers, scheduler, controllers and nodes."""
 
     def __init__(
         self,
@@ -33,11 +33,16 @@ class ControlPlane:
         config: ComponentConfig = _DEFAULT_CONFIG,
         tokens: Tokens | None = None,
     ) -> None:
-        self.server = Server(store, clock, random, config.kinds, tokens, config.gates)
-        self._components, self._store = Components(self._client_for, clock, random, config), store
+        self.server = Server(
+            store, clock, random, kinds=config.kinds, tokens=tokens, gates=config.gates
+        )
+        self._components, self._store = (
+            Components(self._client_for, clock, random, config=config),
+            store,
+        )
 
     def client(self, name: str) -> Client:
-        """A client in this process that may do everything, for a test or a tool of that name."""
+        """Return an in-process client with all permissions, for a test or tool of this name."""
         return self._client_for(UserInfo(name, (MASTERS,)))
 
     def _client_for(self, user: UserInfo) -> Client:
@@ -45,7 +50,7 @@ class ControlPlane:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Have server and crew run while the context lasts; a part that breaks breaks the whole."""
+        """Run server and components while the context lasts; if one fails, the context fails."""
         await self.server.start()
         async with self._components.running():
             yield

@@ -4,12 +4,16 @@ Every component that acts holds one `Log` (`LOG = component("job-controller")`) 
 changes at INFO, retries with back-off at WARNING, bugs with their traceback at ERROR, and single
 decisions and requests at DEBUG. The pure packages (`api`, `builder`, `scheduler`) never log.
 
-    LOG.info("PodGroup placed", group="default/train", pods=3)
+    LOG.info("PodGroup placed", kind="PodGroup", key="default/train", pods=3)
 
-    2027-01-15T08:00:00.000Z INFO scheduler: PodGroup placed group=default/train pods=3
+    2027-01-15T08:00:00.000Z INFO scheduler: PodGroup placed kind=PodGroup key=default/train pods=3
+
+Every component uses the same field names: `kind` and `key` ("namespace/name") of the object,
+`attempt`, `backoff` and `duration` (seconds), `reason` (an error or a condition reason).
 
 `configure` is called once, by the command line; a program that embeds Phalanx configures `logging`
-itself and finds the fields in the attribute `fields` of each record.
+itself and finds the fields in the attribute `fields` of each record. Without either, nothing is
+written.
 """
 
 from __future__ import annotations
@@ -26,6 +30,9 @@ ROOT = "phalanx"
 Format = Literal["text", "json"]
 _NEEDS_QUOTES = frozenset(' "=\n\t')
 
+# Without a handler `logging` would print warnings of a program that embeds us on its stderr.
+logging.getLogger(ROOT).addHandler(logging.NullHandler())
+
 
 class Log:
     """The log of one component. Fields are only formatted when the level is enabled."""
@@ -38,6 +45,10 @@ class Log:
     def is_debug(self) -> bool:
         """Whether DEBUG lines are written: guards fields that are costly to compute."""
         return self._logger.isEnabledFor(logging.DEBUG)
+
+    def is_info(self) -> bool:
+        """Whether INFO lines are written: guards fields that are costly to compute."""
+        return self._logger.isEnabledFor(logging.INFO)
 
     def debug(self, message: str, /, **fields: object) -> None:
         """Write a line about a single decision, request or action."""
@@ -106,11 +117,11 @@ class JsonFormatter(_Formatter):
             "level": record.levelname,
             "component": self._component(record),
             "message": record.getMessage(),
-            **self._fields(record),
+            **{key: _to_json(value) for key, value in self._fields(record).items()},
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        return json.dumps(line)
 
 
 def configure(
@@ -134,8 +145,18 @@ def configure(
     return handler
 
 
+def _to_json(value: object) -> object:
+    # Only exact types: a Key is a tuple too, but is written as "namespace/name".
+    if type(value) in (str, int, float, bool, type(None)):
+        return value
+    if type(value) in (list, tuple):
+        return [_to_json(item) for item in value]  # type: ignore[attr-defined]
+    return str(value)
+
+
 def _quote(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.3f}"
-    text = str(value)
+    # Only exact types: a Key is a tuple too, but is written as "namespace/name".
+    text = ",".join(map(str, value)) if type(value) in (list, tuple) else str(value)  # type: ignore[call-overload]
     return json.dumps(text) if not text or _NEEDS_QUOTES & set(text) else text

@@ -1,12 +1,12 @@
-"""What is measured: rows of a table, the numbers of each by its labels, all as Prometheus text.
+"""Metrics in the Prometheus exposition format, and the id that connects requests and events.
 
-    Row(Counter, "requests_total", "…", ("code",))      what there is to measure, and its labels
-    metrics.of(row, "200").add()                        one series of it
-    metrics.text()                                      what `/metrics` answers
+    spec = MetricSpec(Counter, "requests_total", "…", ("code",))    declares a metric and its labels
+    metrics.series(spec, "200").add()                               updates one series of it
+    metrics.render()                                                the body of `/metrics`
 
-Whoever measures holds its Metrics and, where it measures often, the series itself. What is merely
-read (how long is the queue?) is read when somebody asks. Imports nothing of ours. Measures; never
-decides. What is done under one `NUMBER` is found again by it, in the audit log and in events.
+A component holds a `Metrics` and, on hot paths, the series itself. Values that can be read at any
+time (the length of a queue) are read when the metrics are rendered (`on_collect`). Imports no other
+module of Phalanx. Everything done under one `REQUEST_ID` carries it in the audit log and in events.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from __future__ import annotations
 import time
 import weakref
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 #: The content type of `Metrics.text`.
 METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-#: Under which number a task asks and tells at present, the header that carries it, and where an
-#: event has it.
-REQUEST_ID: ContextVar[str] = ContextVar("number", default="")
+#: The id under which the current task sends requests and records events, the header that carries
+#: it, and the annotation by which an event refers to it.
+REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
 AUDIT_ID_HEADER, REQUEST_ANNOTATION = "audit-id", "phalanx.dev/request"
 
 
 class MetricSeries(Protocol):
-    """The numbers of one row under one set of labels."""
+    """The values of one metric under one set of label values."""
 
     type: ClassVar[str]
 
     def __init__(self, buckets: tuple[float, ...]) -> None: ...
 
     def samples(self) -> Iterator[tuple[str, str, float]]:
-        """What it has come to: (end of the name, a label of its own, number)."""
+        """Yield the samples: (suffix of the metric name, additional label, value)."""
         ...
 
 
 class Counter:
-    """Something that only grows."""
+    """A value that only grows."""
 
     __slots__ = ("value",)
     type: ClassVar[str] = "counter"
@@ -49,16 +49,16 @@ class Counter:
         self.value = 0.0
 
     def add(self, count: float = 1) -> None:
-        """So many more."""
+        """Increase the counter."""
         self.value += count
 
     def samples(self) -> Iterator[tuple[str, str, float]]:
-        """The count."""
+        """Yield the count."""
         yield "", "", self.value
 
 
 class Gauge:
-    """Something that is now so much."""
+    """A current value."""
 
     __slots__ = ("value",)
     type: ClassVar[str] = "gauge"
@@ -67,12 +67,12 @@ class Gauge:
         self.value = 0.0
 
     def samples(self) -> Iterator[tuple[str, str, float]]:
-        """The amount."""
+        """Yield the value."""
         yield "", "", self.value
 
 
 class Summary:
-    """How often something was measured, and what that adds up to."""
+    """The number and the sum of observations."""
 
     __slots__ = ("count", "total")
     type: ClassVar[str] = "summary"
@@ -81,18 +81,18 @@ class Summary:
         self.count, self.total = 0, 0.0
 
     def observe(self, value: float) -> None:
-        """One measurement."""
+        """Add one observation."""
         self.total += value
         self.count += 1
 
     def samples(self) -> Iterator[tuple[str, str, float]]:
-        """Sum and count."""
+        """Yield sum and count."""
         yield "_sum", "", self.total
         yield "_count", "", self.count
 
 
 class Histogram:
-    """How often something was measured, and how often it was no more than each bound."""
+    """The number and the sum of observations, and how many are within each bucket."""
 
     __slots__ = ("_bounds", "_counts", "total")
     type: ClassVar[str] = "histogram"
@@ -102,12 +102,12 @@ class Histogram:
         self.total = 0.0
 
     def observe(self, value: float, times: int = 1) -> None:
-        """One measurement, or several that are equal."""
+        """Add one observation, or several equal ones."""
         self._counts[bisect_left(self._bounds, value)] += times
         self.total += value * times
 
     def samples(self) -> Iterator[tuple[str, str, float]]:
-        """The bounds, each with all that is below it; sum and count."""
+        """Yield the cumulative buckets, then sum and count."""
         below = 0
         for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):
             below += count
@@ -123,7 +123,7 @@ N = TypeVar("N", Counter, Gauge)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MetricSpec(Generic[S]):
-    """One thing that is measured. Its equal is only itself."""
+    """The declaration of one metric; compared by identity."""
 
     series_type: type[S]
     name: str
@@ -133,14 +133,14 @@ class MetricSpec(Generic[S]):
 
 
 class Metrics:
-    """Everything that is measured in one process."""
+    """All metrics of one process."""
 
     def __init__(self) -> None:
         self._series: dict[MetricSpec[Any], dict[tuple[str, ...], MetricSeries]] = {}
         self._collectors: list[tuple[weakref.ref[Any], Callable[[Any], None]]] = []
 
     def series(self, spec: MetricSpec[S], *values: str) -> S:
-        """The series of a row with these values of its labels."""
+        """Return the series of a metric with these label values; creates it at first use."""
         known: dict[tuple[str, ...], Any] = self._series.setdefault(spec, {})
         series: S | None = known.get(values)
         if series is None:
@@ -151,17 +151,17 @@ class Metrics:
     def replace_series(
         self, spec: MetricSpec[N], values_by_labels: Mapping[tuple[str, ...], float]
     ) -> None:
-        """Say anew what all series of a row are; those that are not mentioned are no more."""
+        """Replace all series of a metric; series that are not in the mapping disappear."""
         self._series[spec] = {}
         for values, value in values_by_labels.items():
             self.series(spec, *values).value = value
 
     def on_collect(self, subject: T, read: Callable[[T], None]) -> None:
-        """Have something looked at before anything is told, as long as it is there."""
+        """Call `read(subject)` before each rendering, as long as the subject is alive."""
         self._collectors.append((weakref.ref(subject), read))
 
     def render(self) -> str:
-        """All of it in the exposition format of Prometheus."""
+        """Return all metrics in the Prometheus exposition format."""
         for known, read in self._collectors:
             if (subject := known()) is not None:
                 read(subject)
@@ -174,7 +174,7 @@ class Metrics:
 
 
 def exponential_buckets(first: float, factor: float, count: int) -> tuple[float, ...]:
-    """Bounds of a histogram, each so many times the one before."""
+    """Return bucket bounds, each `factor` times the one before."""
     bounds = [first]
     while len(bounds) < count:
         bounds.append(bounds[-1] * factor)
@@ -187,16 +187,13 @@ def _render_metric(
     if series_by_labels:
         yield f"# HELP {spec.name} {spec.help}\n# TYPE {spec.name} {spec.series_type.type}\n"
     for values, series in sorted(series_by_labels.items(), key=lambda item: item[0]):
-        own = [
+        labels = [
             f'{name}="{_escape_label(value)}"'
             for name, value in zip(spec.labels, values, strict=True)
         ]
         for end, label, number in series.samples():
-            yield f"{spec.name}{end}{_format_labels([*own, label] if label else own)} {_format_number(number)}\n"
-
-
-def _format_labels(labels: Sequence[str]) -> str:
-    return f"{{{','.join(labels)}}}" if labels else ""
+            text = ",".join([*labels, label] if label else labels)
+            yield f"{spec.name}{end}{f'{{{text}}}' if text else ''} {_format_number(number)}\n"
 
 
 def _escape_label(value: str) -> str:
@@ -208,12 +205,12 @@ def _format_number(number: float) -> str:
 
 
 STAGE_SECONDS = MetricSpec(
-    Summary, "phalanx_stage_seconds", "Seconds per stage of a request.", ("stage",)
+    Summary, "phalanx_stage_seconds", "Seconds per stage of a request.", labels=("stage",)
 )
 
 
 class StageTimer:
-    """One pass of a stage of the work: what happens inside is measured."""
+    """A context manager that observes the seconds spent inside it."""
 
     __slots__ = ("_begin", "_series")
 
@@ -228,14 +225,14 @@ class StageTimer:
 
 
 class StageMeter:
-    """Seconds and counts per stage of the work, since the start."""
+    """Seconds and counts per stage of request processing."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._series: dict[str, Summary] = {}
 
     def stage(self, name: str) -> StageTimer:
-        """Measure what happens inside as one pass of a stage."""
+        """Return a context manager that measures one pass of a stage."""
         series = self._series.get(name)
         if series is None:
             series = self._series[name] = self._metrics.series(STAGE_SECONDS, name)

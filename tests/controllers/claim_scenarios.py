@@ -1,10 +1,10 @@
-"""What users do with resource claims while the controllers of those are on trial."""
+"""User actions on ResourceClaims in fault trials of the resource claim controllers."""
 
 from __future__ import annotations
 
 from phalanx.api.kinds import POD, RESOURCE_CLAIM
 from phalanx.api.wire import Object
-from phalanx.controllers.resource_claims.claims import PROTECTION_FINALIZER
+from phalanx.controllers.resource_claims.reservations import PROTECTION_FINALIZER
 from tests.builders import node, pod, pod_group
 from tests.controllers.scenarios import patch_status
 from tests.controllers.trial_cluster import TrialCluster
@@ -25,13 +25,13 @@ def _claim_spec(**how: str) -> Object:
     return {"resourceClaims": [{"name": "gpu", **(how or {"resourceClaimTemplateName": "gpus"})}]}
 
 
-async def makes_claims(stage: TrialCluster) -> None:
+async def creates_claims(stage: TrialCluster) -> None:
     await stage.create(_template(), *(pod(f"p{n}", spec=_claim_spec()) for n in range(2)))
     await stage.wait_until_idle()
     await stage.finish("Succeeded")
 
 
-async def makes_claims_when_it_is_known_how(stage: TrialCluster) -> None:
+async def creates_claims_once_the_template_exists(stage: TrialCluster) -> None:
     await stage.create(pod("p", spec=_claim_spec()))
     await stage.wait_until_idle()
     await stage.create(_template())
@@ -41,7 +41,7 @@ async def makes_claims_when_it_is_known_how(stage: TrialCluster) -> None:
     await stage.delete(POD, "p")
 
 
-async def makes_claims_for_a_group(stage: TrialCluster) -> None:
+async def creates_claims_for_a_group(stage: TrialCluster) -> None:
     group = pod_group("train", 2)
     group["spec"] |= _claim_spec()
     await stage.create(_template(), group)
@@ -62,7 +62,7 @@ async def _allocate(stage: TrialCluster, name: str = "r") -> None:
     await patch_status(stage, RESOURCE_CLAIM, name, {"allocation": {"devices": {}}})
 
 
-async def reserves_for_those_who_run(stage: TrialCluster) -> None:
+async def reserves_for_running_pods(stage: TrialCluster) -> None:
     await stage.create(node("n"), _claim())
     await _allocate(stage)
     await stage.create(
@@ -72,7 +72,7 @@ async def reserves_for_those_who_run(stage: TrialCluster) -> None:
     await stage.delete(POD, "p0")
 
 
-async def gives_back_what_nobody_uses(stage: TrialCluster) -> None:
+async def deallocates_an_unused_claim(stage: TrialCluster) -> None:
     await stage.create(node("n"), _claim())
     await _allocate(stage)
     await stage.create(pod("p", on="n", spec=_claim_spec(resourceClaimName="r")))
@@ -82,7 +82,7 @@ async def gives_back_what_nobody_uses(stage: TrialCluster) -> None:
     await stage.finish("Succeeded")
 
 
-async def deletes_claims_of_those_who_are_done(stage: TrialCluster) -> None:
+async def deletes_claims_of_finished_pods(stage: TrialCluster) -> None:
     await stage.create(_template(), node("n"))
     await stage.create(*(pod(f"p{n}", on="n", spec=_claim_spec()) for n in range(2)))
     await stage.wait_until_idle()

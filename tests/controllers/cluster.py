@@ -1,4 +1,4 @@
-"""A whole control plane in virtual time, and a user who looks at it."""
+"""A control plane in virtual time, and a user of it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from phalanx.sim.invariants import InvariantAuditor, check_cluster
 from phalanx.sim.observer import ApiObserver
 from phalanx.store.memory import MemoryStore
 
-#: When virtual time begins: 2027-01-15T08:00:00Z.
+#: The start of virtual time: 2027-01-15T08:00:00Z.
 EPOCH = 1_800_000_000.0
 KIND_OF = {kind.name: kind for kind in STORED_KINDS}
 
 
 class Cluster:
-    """What a user of a control plane does and sees."""
+    """A running control plane and the requests of a user."""
 
     def __init__(self, plane: ControlPlane, store: MemoryStore, clock: LoopClock) -> None:
         self.plane, self.store, self.clock = plane, store, clock
@@ -45,13 +45,13 @@ class Cluster:
             await self.client.create(KIND_OF[obj["kind"]], obj)
 
     async def add_node(self, node: Object) -> None:
-        """A node that is ready: it loses the mark that every new one gets."""
+        """Create a ready node: removes the taint that admission adds."""
         await self.create(node)
         key = Key("", node["metadata"]["name"])
         await self.client.patch(NODE, key, {"spec": {"taints": None}})
 
     async def bind(self, pod: str, node: str, namespace: str = "default") -> None:
-        """Bind by hand, without asking any scheduler."""
+        """Bind a pod without a scheduler."""
         path = POD.url_path(namespace, pod, "binding")
         await self.client.post(path, {"target": {"kind": "Node", "name": node}})
 
@@ -63,7 +63,7 @@ class Cluster:
         return {pod.metadata.name: pod for pod in found}
 
     async def node_by_pod(self) -> dict[str, str]:
-        """Where each pod that has a node is."""
+        """The node of each bound pod."""
         pods = await self.pods()
         return {name: pod.spec.node_name for name, pod in pods.items() if pod.spec.node_name}
 
@@ -76,7 +76,7 @@ class Cluster:
         return find_condition(group.status.conditions, kind)
 
     async def events(self, reason: str) -> list[tuple[str, str]]:
-        """The objects and messages of the events of a reason, in the order of names."""
+        """Object names and messages of the events with a reason, sorted."""
         found = (await self.client.list(EVENT)).items
         return sorted(
             (event["involvedObject"]["name"], event["message"])
@@ -85,7 +85,7 @@ class Cluster:
         )
 
     async def violations(self) -> list[str]:
-        """What must never be the case, and is."""
+        """Violated invariants."""
         nodes = (await self.client.list(NODE, Node)).items
         try:
             groups = (await self.client.list(POD_GROUP, PodGroup)).items
@@ -93,20 +93,20 @@ class Cluster:
             groups = ()
         return check_cluster((await self.pods()).values(), nodes, groups)
 
-    async def until(self, there: Callable[[], Awaitable[bool]], seconds: float = 60.0) -> float:
-        """Wait for something; how long that took."""
+    async def until(self, is_true: Callable[[], Awaitable[bool]], seconds: float = 60.0) -> float:
+        """Wait for a condition; returns the seconds that this took."""
         loop = asyncio.get_running_loop()
         begin = loop.time()
-        while not await there():
-            assert loop.time() - begin < seconds, "it did not come about in time"
+        while not await is_true():
+            assert loop.time() - begin < seconds, "the condition did not become true in time"
             await asyncio.sleep(0.01)
         return loop.time() - begin
 
     async def until_placed(self, *pods: str, seconds: float = 60.0) -> float:
-        async def are_there() -> bool:
+        async def are_placed() -> bool:
             return set(pods) <= set(await self.node_by_pod())
 
-        return await self.until(are_there, seconds)
+        return await self.until(are_placed, seconds)
 
 
 @asynccontextmanager
@@ -120,11 +120,11 @@ async def cluster(
     gates: FeatureGates = DEFAULT_GATES,
     solver: AsyncSolver | None = None,
 ) -> AsyncIterator[Cluster]:
-    """A control plane that runs while the context lasts; at its end nothing may be wrong."""
+    """Run a control plane while the context lasts; at its end all invariants must hold."""
     clock = LoopClock(asyncio.get_running_loop(), EPOCH)
     store = MemoryStore(latency)
-    staff = ComponentConfig(nodes, without, gates, profiles, kinds, solver=solver)
-    plane = ControlPlane(store, clock, SeededRandom(1), staff)
+    config = ComponentConfig(nodes, without, gates, profiles, kinds, solver=solver)
+    plane = ControlPlane(store, clock, SeededRandom(1), config)
     async with plane.running():
         found = Cluster(plane, store, clock)
         yield found
@@ -133,11 +133,11 @@ async def cluster(
 
 @asynccontextmanager
 async def audit_transactions(c: Cluster) -> AsyncIterator[None]:
-    """Every transaction is held against what must never be the case."""
+    """Check the invariants after every transaction."""
     observer = ApiObserver(c.plane.client("auditor"))
     auditor = InvariantAuditor(observer.pods, observer.nodes, observer.groups)
-    wrong: list[str] = []
-    observer.on_batch.append(lambda revision: wrong.extend(auditor.audit()))
+    violations: list[str] = []
+    observer.on_batch.append(lambda revision: violations.extend(auditor.audit()))
     observing = asyncio.create_task(observer.run())
     await asyncio.sleep(0)
     try:
@@ -145,17 +145,17 @@ async def audit_transactions(c: Cluster) -> AsyncIterator[None]:
     finally:
         observing.cancel()
         await asyncio.gather(observing, return_exceptions=True)
-    assert wrong == []
+    assert violations == []
     assert len(observer.pods) == len(await c.pods())
 
 
-def simulated_nodes(count: int, **room: str) -> list[SimulatedNode]:
+def simulated_nodes(count: int, **capacity: str) -> list[SimulatedNode]:
     """Simulated nodes n0, n1, …"""
-    return [SimulatedNode(f"n{n}", {"pods": "110", **room}) for n in range(count)]
+    return [SimulatedNode(f"n{n}", {"pods": "110", **capacity}) for n in range(count)]
 
 
 class LaggingTransport:
-    """A way to the server on which all that is watched comes late, and what is asked is noted."""
+    """A transport that delays watch events and records requests."""
 
     def __init__(self, plane: ControlPlane, lag: float = 0.0) -> None:
         self._inner, self._lag = InProcessTransport(plane.server.handle, ADMIN), lag
@@ -169,37 +169,37 @@ class LaggingTransport:
         return StreamReply(answer.code, self._delay(answer.chunks))
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
     async def _delay(self, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-        loop, on_the_way = asyncio.get_running_loop(), asyncio.Queue[tuple[float, bytes]]()
+        loop, queue = asyncio.get_running_loop(), asyncio.Queue[tuple[float, bytes]]()
 
-        async def carry() -> None:
+        async def receive() -> None:
             async with aclosing(chunks):
                 async for chunk in chunks:
-                    on_the_way.put_nowait((loop.time() + self._lag, chunk))
-            on_the_way.put_nowait((loop.time() + self._lag, b""))
+                    queue.put_nowait((loop.time() + self._lag, chunk))
+            queue.put_nowait((loop.time() + self._lag, b""))
 
-        carrying = asyncio.create_task(carry())
+        receiver = asyncio.create_task(receive())
         try:
             while True:
-                due, chunk = await on_the_way.get()
+                due, chunk = await queue.get()
                 await asyncio.sleep(due - loop.time())
                 if not chunk:
                     return
                 yield chunk
         finally:
-            carrying.cancel()
+            receiver.cancel()
 
 
 def lagging_client(cluster: Cluster, lag: float = 0.0) -> tuple[Client, LaggingTransport]:
-    """A client on such a way, and the way."""
-    way = LaggingTransport(cluster.plane, lag)
-    return Client(way), way
+    """A client with such a transport, and the transport."""
+    transport = LaggingTransport(cluster.plane, lag)
+    return Client(transport), transport
 
 
 class HeldTransport:
-    """A way to the server on which all news of one kind can be held up."""
+    """A transport that can hold back the list and watch of one kind."""
 
     def __init__(self, c: Cluster, kind: Kind) -> None:
         self._inner, self._path = InProcessTransport(c.plane.server.handle, ADMIN), kind.url_path()
@@ -222,4 +222,4 @@ class HeldTransport:
                 yield chunk
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""

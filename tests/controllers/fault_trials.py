@@ -1,13 +1,12 @@
-"""Trials: a controller is put through what happens to controllers, and must come to the same end.
+"""Fault trials: a controller must reach the same result under faults as without.
 
-    crash      it is killed after its n-th write, which is carried out; another one takes over …
-    past       … and that at first sees everything as it was some changes ago
-    gap        from its n-th event on a watch is silent for a while; then all is to be listed anew
-    babble     every event comes twice, old ones come again, and kinds lag behind each other
+    crash            it is killed after its n-th write, which is carried out; another one starts …
+    stale_changes    … and its first lists are that many changes old
+    gap              from its n-th event on a watch is silent for a while, then expires
+    repeats_events   every event comes twice, old ones come again, and kinds lag behind each other
 
-A scenario is acted out by users who wait between acts until nothing happens any more. Its end is
-held against that of a run in which nothing goes wrong; then the controller is started again some
-times, and must find nothing to do.
+A scenario acts as a user and waits until the cluster is idle. Its result is compared with that of a
+run without faults; then the controller is restarted a few times and must write nothing.
 """
 
 from __future__ import annotations
@@ -30,21 +29,21 @@ from phalanx.sim import virtual_time as loop
 from phalanx.store.kv import StoreChange
 from tests.controllers.trial_cluster import PartBuilder, TrialCluster, cancel_and_wait, run_parts
 
-#: Seconds until another one takes over, and for which the past or a gap lasts.
+#: Seconds until another controller starts, and for which stale lists or a gap last.
 TAKEOVER_SECONDS, STALE_SECONDS = 1.0, 2.0
-#: How often a controller is started again at the end of a calm run, and of one with trouble.
+#: Restarts at the end of a run without faults, and of one with a fault.
 CALM_RESYNCS, FAULT_RESYNCS = 10, 2
 
 
-#: Says what is wrong about what was committed together.
+#: Returns the violations in the changes of one transaction.
 Invariant = Callable[[Sequence[StoreChange]], list[str]]
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """What users do, who else is there, and which kinds the end is judged by.
+    """The actions of users, the other components, and the kinds that are compared.
 
-    `laws` makes somebody who is told of all that is committed and says what is wrong about it.
+    `invariants` returns a check that is called with every transaction.
     """
 
     name: str
@@ -56,7 +55,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong: after which write, on which event; 0 means not at all."""
+    """A fault: after which write or at which event; 0 means never."""
 
     crash: int = 0
     stale_changes: int = 0
@@ -66,7 +65,7 @@ class Fault:
 
 @dataclass
 class RequestTally:
-    """What a controller has asked for and heard so far, over all its lives."""
+    """The writes and events of a controller so far, over all restarts."""
 
     writes: int = 0
     events: int = 0
@@ -74,7 +73,7 @@ class RequestTally:
 
 
 class FaultyTransport:
-    """The way of a controller to the server. One life long."""
+    """The transport of one run of a controller, with a fault."""
 
     def __init__(
         self, inner: Transport, fault: Fault, tally: RequestTally, *, past: int = 0
@@ -98,10 +97,10 @@ class FaultyTransport:
         return answer
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
     def _list_in_the_past(self, request: Request) -> Request:
-        """A first list as it would have been answered some changes ago."""
+        """Change a first list request to one of an older revision."""
         if not self._past or "limit=" not in request.query or "continue=" in request.query:
             return request
         query = f"{request.query}&resourceVersion={self._past}&resourceVersionMatch=Exact"
@@ -119,7 +118,7 @@ class FaultyTransport:
         if self._past:
             await asyncio.sleep(STALE_SECONDS)
             self._past = 0
-        heard: list[bytes] = []
+        received: list[bytes] = []
         async with aclosing(source):
             async for chunk in source:
                 for line in chunk.splitlines(keepends=True):
@@ -128,30 +127,30 @@ class FaultyTransport:
                         await asyncio.sleep(STALE_SECONDS)
                         yield _EXPIRED
                         return
-                    heard.append(line)
+                    received.append(line)
                 await asyncio.sleep(lag)
                 yield chunk
                 if self._fault.repeats_events:
-                    yield chunk + heard[len(heard) // 2] + heard[0]
+                    yield chunk + received[len(received) // 2] + received[0]
 
 
-_STATUS = Expired("too old resource version: the trial wants it so").status()
+_STATUS = Expired("too old resource version: fault of the trial").status()
 _EXPIRED = orjson.dumps({"type": "ERROR", "object": _STATUS}) + b"\n"
 
 
 @dataclass
 class TrialResult:
-    """What a trial came to."""
+    """The result of a trial."""
 
     objects: dict[str, list[Object]]
     violations: list[str]
     tally: RequestTally
-    #: What was still written when the controller was started again and again.
+    #: The writes after restarts in the steady state.
     late_writes: list[str]
 
 
 class Trial:
-    """One run of a scenario with one controller in one sort of trouble."""
+    """One run of a scenario with one controller and one fault."""
 
     def __init__(self, scenario: Scenario, subject: PartBuilder, fault: Fault) -> None:
         self._scenario, self._subject, self._fault = scenario, subject, fault
@@ -159,75 +158,76 @@ class Trial:
         self._resyncs = CALM_RESYNCS if fault == Fault() else FAULT_RESYNCS
 
     async def run(self) -> TrialResult:
-        """Act it out."""
-        stage = TrialCluster()
-        await stage.server.start()
-        wrongs: list[str] = []
-        law = self._scenario.invariants()
-        stage.store.subscribe(lambda changes: wrongs.extend(law(changes)))
+        """Run the scenario."""
+        cluster = TrialCluster()
+        await cluster.server.start()
+        violations: list[str] = []
+        check = self._scenario.invariants()
+        cluster.store.subscribe(lambda changes: violations.extend(check(changes)))
         async with asyncio.TaskGroup() as group:
-            cast = group.create_task(
-                run_parts(stage.client_for("cast"), stage, self._scenario.other_parts)
+            others = group.create_task(
+                run_parts(cluster.client_for("others"), cluster, self._scenario.other_parts)
             )
-            life = group.create_task(self._run_lives(stage))
-            await self._scenario.run(stage)
-            await stage.wait_until_idle()
-            picture = await stage.normalized_objects(self._scenario.kinds)
-            await cancel_and_wait(life)
-            unrest = [word for _ in range(self._resyncs) for word in await self._resync(stage)]
-            await cancel_and_wait(cast)
-        return TrialResult(picture, wrongs, self._tally, unrest)
+            running = group.create_task(self._run_with_restart(cluster))
+            await self._scenario.run(cluster)
+            await cluster.wait_until_idle()
+            objects = await cluster.normalized_objects(self._scenario.kinds)
+            await cancel_and_wait(running)
+            late_writes = [x for _ in range(self._resyncs) for x in await self._resync(cluster)]
+            await cancel_and_wait(others)
+        return TrialResult(objects, violations, self._tally, late_writes)
 
-    async def _run_lives(self, stage: TrialCluster) -> None:
-        """One life; and another, if that ended too soon."""
-        way = FaultyTransport(stage.transport("subject"), self._fault, self._tally)
-        life = asyncio.create_task(run_parts(Client(way), stage, [self._subject]))
+    async def _run_with_restart(self, cluster: TrialCluster) -> None:
+        """Run the controller; after a crash run another one."""
+        transport = FaultyTransport(cluster.transport("subject"), self._fault, self._tally)
+        running = asyncio.create_task(run_parts(Client(transport), cluster, [self._subject]))
         try:
-            await way.killed.wait()
+            await transport.killed.wait()
         finally:
-            await cancel_and_wait(life)
+            await cancel_and_wait(running)
         await asyncio.sleep(TAKEOVER_SECONDS)
         back = self._fault.stale_changes
-        past = max(stage.store.revision - back, 1) if back else 0
-        next_way = FaultyTransport(stage.transport("subject"), self._fault, self._tally, past=past)
-        await run_parts(Client(next_way), stage, [self._subject])
+        past = max(cluster.store.revision - back, 1) if back else 0
+        inner = cluster.transport("subject")
+        transport = FaultyTransport(inner, self._fault, self._tally, past=past)
+        await run_parts(Client(transport), cluster, [self._subject])
 
-    async def _resync(self, stage: TrialCluster) -> list[str]:
-        """Let the controller hear of everything anew; what it writes."""
+    async def _resync(self, cluster: TrialCluster) -> list[str]:
+        """Restart the controller with duplicate events; returns its writes."""
         tally = RequestTally()
-        way = FaultyTransport(stage.transport("subject"), Fault(repeats_events=True), tally)
-        life = asyncio.create_task(run_parts(Client(way), stage, [self._subject]))
+        transport = FaultyTransport(cluster.transport("subject"), Fault(repeats_events=True), tally)
+        running = asyncio.create_task(run_parts(Client(transport), cluster, [self._subject]))
         await asyncio.sleep(30.0)
-        await cancel_and_wait(life)
+        await cancel_and_wait(running)
         return tally.requests
 
 
 def run_trial(scenario: Scenario, subject: PartBuilder, fault: Fault | None = None) -> TrialResult:
-    """Run one trial from beginning to end, in virtual time."""
+    """Run one trial in virtual time."""
     return loop.run_virtual(lambda: Trial(scenario, subject, fault or Fault()).run())
 
 
 def compare_trials(
     scenario: Scenario, subject: PartBuilder, faults: Sequence[Fault], calm: TrialResult
 ) -> list[str]:
-    """Where trials end otherwise than a calm run does, in words."""
+    """Return how the results under faults differ from the run without."""
     found: list[str] = []
-    for trouble in faults:
-        end = run_trial(scenario, subject, trouble)
-        found += [f"{trouble}: {word}" for word in (*end.violations, *end.late_writes)]
-        found += [f"{trouble}: {word}" for word in _differences(calm.objects, end.objects)]
+    for fault in faults:
+        end = run_trial(scenario, subject, fault)
+        found += [f"{fault}: {word}" for word in (*end.violations, *end.late_writes)]
+        found += [f"{fault}: {word}" for word in _differences(calm.objects, end.objects)]
     return found
 
 
 def crashes(calm: TrialResult, *, past: int = 0, most: int = 40) -> list[Fault]:
-    """A crash after every write of a calm run, or after so many of them, evenly chosen."""
+    """Return crashes after up to `most` writes of the run without faults, evenly spread."""
     total = calm.tally.writes
     step = max(-(-total // most), 1)
     return [Fault(crash=number, stale_changes=past) for number in range(1, total + 1, step)]
 
 
 def gaps(calm: TrialResult, *, most: int = 40) -> list[Fault]:
-    """A gap at every event of a calm run, or at so many of them."""
+    """Return gaps at up to `most` events of the run without faults, evenly spread."""
     total = calm.tally.events
     step = max(-(-total // most), 1)
     return [Fault(gap=number) for number in range(1, total + 1, step)]
@@ -246,7 +246,7 @@ def _differences(wanted: dict[str, list[Object]], got: dict[str, list[Object]]) 
 
 
 def _value_differences(one: Any, other: Any, at: str) -> list[str]:
-    """Where two values differ."""
+    """Return where two values differ."""
     if isinstance(one, dict) and isinstance(other, dict):
         keys = sorted({**one, **other})
         return [w for k in keys for w in _value_differences(one.get(k), other.get(k), f"{at}.{k}")]

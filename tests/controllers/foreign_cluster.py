@@ -1,4 +1,4 @@
-"""A cluster whose server is not one of ours, schedulers that die, and a controller of pods."""
+"""A cluster on a foreign server, schedulers that crash, and a controller of pods."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from phalanx.server.security.authorization import ADMIN
 from tests.builders import gang
 from tests.controllers.cluster import Cluster, cluster, simulated_nodes
 
-#: What a server knows that is not one of ours.
+#: The kinds of a foreign server.
 FOREIGN_KINDS = tuple(kind for kind in KINDS if kind.group != GROUP_BINDING.group)
 _OWNER = {
     "apiVersion": "batch/v1", "kind": "Job", "name": "job", "uid": "1-2-3", "controller": True,
@@ -33,26 +33,30 @@ _OWNER = {
 
 
 @asynccontextmanager
-async def foreign_cluster(nodes: int, **room: str) -> AsyncIterator[Cluster]:
-    """Such a cluster, without any scheduler or controller."""
+async def foreign_cluster(nodes: int, **capacity: str) -> AsyncIterator[Cluster]:
+    """A cluster on a foreign server, without scheduler and controllers."""
     without = ("scheduler", "controllers")
     async with cluster(
-        nodes=simulated_nodes(nodes, **room), without=without, kinds=FOREIGN_KINDS
+        nodes=simulated_nodes(nodes, **capacity), without=without, kinds=FOREIGN_KINDS
     ) as c:
         yield c
 
 
 class ScriptedTransport:
-    """A way to the server on which things happen: to writes, in the order they come.
+    """A transport that records writes, refuses some, and ends after a given one.
 
-    The one with the number `end` is the last: it arrives or not, no answer comes to it, and nothing
-    goes either way afterwards. What `refuse` has an answer to does not arrive either.
+    The write number `last_write` is the last: it arrives or not, gets no answer, and every later
+    request hangs. A request for which `refuse` returns an error does not arrive.
     """
 
     def __init__(
-        self, c: Cluster, *, last_write: int | None = None, last_arrives: bool = True,
+        self,
+        c: Cluster,
+        *,
+        last_write: int | None = None,
+        last_arrives: bool = True,
         refuse: Callable[[Request], ApiError | None] = lambda request: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._inner = InProcessTransport(c.plane.server.handle, ADMIN)
         self._last_write, self._last_arrives, self._refuse = last_write, last_arrives, refuse
         self.writes: list[Request] = []
@@ -76,11 +80,11 @@ class ScriptedTransport:
             await asyncio.Event().wait()
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
     @property
     def bound_pods(self) -> list[str]:
-        """The pods of the binds that were asked for, in that order."""
+        """The pods of the bind requests, in order."""
         return [r.path.split("/")[-2] for r in self.writes if r.path.endswith("/binding")]
 
 
@@ -88,13 +92,13 @@ class ScriptedTransport:
 async def running_scheduler(
     c: Cluster, transport: Transport, seed: int = 1
 ) -> AsyncIterator[Scheduler]:
-    """A scheduler that asks this way and is gone without a farewell at the end."""
-    client, chance = Client(transport), SeededRandom(seed)
-    informers = Informers(client, chance)
-    shell = Scheduler(client, informers, c.clock, chance, is_foreign=True)
-    tasks = [asyncio.create_task(informers.run()), asyncio.create_task(shell.run())]
+    """Run a scheduler with this transport; it ends without releasing anything."""
+    client, random = Client(transport), SeededRandom(seed)
+    informers = Informers(client, random)
+    scheduler = Scheduler(client, informers, c.clock, random, is_foreign=True)
+    tasks = [asyncio.create_task(informers.run()), asyncio.create_task(scheduler.run())]
     try:
-        yield shell
+        yield scheduler
     finally:
         for task in tasks:
             task.cancel()
@@ -104,9 +108,9 @@ async def running_scheduler(
 
 @asynccontextmanager
 async def pod_controller(c: Cluster, *pods: Object) -> AsyncIterator[None]:
-    """Makes these pods, and each of them again once it is gone."""
+    """Create these pods, and each of them again once it is deleted."""
 
-    async def make(manifest: Object) -> None:
+    async def maintain(manifest: Object) -> None:
         key = Key("default", manifest["metadata"]["name"])
         while True:
             try:
@@ -115,7 +119,7 @@ async def pod_controller(c: Cluster, *pods: Object) -> AsyncIterator[None]:
                 await c.create(deepcopy(manifest))
             await asyncio.sleep(0.5)
 
-    tasks = [asyncio.create_task(make(manifest)) for manifest in pods]
+    tasks = [asyncio.create_task(maintain(manifest)) for manifest in pods]
     try:
         yield
     finally:
@@ -138,14 +142,14 @@ async def group_of(c: Cluster, name: str) -> PodGroup:
 
 
 async def annotation_values(c: Cluster, annotation: str) -> dict[str, str]:
-    """What an annotation says on each pod that has it."""
+    """The value of an annotation by pod."""
     pods = await c.pods()
     found = {name: pod.metadata.annotations.get(annotation, "") for name, pod in pods.items()}
     return {name: value for name, value in found.items() if value}
 
 
 def bound_uids(c: Cluster) -> list[str]:
-    """The uids of the pods that got a node, once for each time that one did."""
+    """The uid of a pod for each time that a pod got a node."""
     found = []
     for change in c.store.changes(0, POD.store_prefix()):
         before, after = (

@@ -1,4 +1,4 @@
-"""What becomes of nodes, and of the pods on them, while the controllers of those are on trial."""
+"""Fault trial scenarios of the node controllers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.controllers.trial_cluster import TrialCluster
 
 
 async def _renew_lease(stage: TrialCluster, name: str) -> None:
-    """A sign of life."""
+    """Renew the lease of a node."""
     spec = {"holderIdentity": "kubelet", "renewTime": micro_timestamp(stage.clock.now())}
     key = Key(LEASE_NAMESPACE, name)
     known = [one["metadata"]["name"] for one in await stage.list_objects(LEASE)]
@@ -24,7 +24,7 @@ async def _renew_lease(stage: TrialCluster, name: str) -> None:
         await stage.client.create(LEASE, {"metadata": meta, "spec": spec})
 
 
-async def notices_silence(stage: TrialCluster) -> None:
+async def marks_silent_node(stage: TrialCluster) -> None:
     await stage.create(node("a"), node("b"), pod("p", on="a"))
     for name in ("a", "b"):
         await _renew_lease(stage, name)
@@ -34,7 +34,7 @@ async def notices_silence(stage: TrialCluster) -> None:
     await stage.wait(10)
 
 
-async def notices_who_speaks_again(stage: TrialCluster) -> None:
+async def unmarks_node_with_heartbeats(stage: TrialCluster) -> None:
     await stage.create(node("a"), pod("p", on="a"))
     await _renew_lease(stage, "a")
     await stage.wait_until_idle()
@@ -43,12 +43,15 @@ async def notices_who_speaks_again(stage: TrialCluster) -> None:
     await stage.wait(20)
 
 
-async def marks_what_nodes_say(stage: TrialCluster) -> None:
+async def taints_by_conditions(stage: TrialCluster) -> None:
     await stage.create(node("a"))
     await _renew_lease(stage, "a")
     await stage.patch(NODE, "a", {"spec": {"unschedulable": True}})
-    said = [{"type": "MemoryPressure", "status": "True"}, {"type": "Ready", "status": "False"}]
-    await patch_status(stage, NODE, "a", {"conditions": said})
+    conditions = [
+        {"type": "MemoryPressure", "status": "True"},
+        {"type": "Ready", "status": "False"},
+    ]
+    await patch_status(stage, NODE, "a", {"conditions": conditions})
     await stage.wait(20)
     await stage.patch(NODE, "a", {"spec": {"unschedulable": None}})
     await stage.wait(20)
@@ -62,20 +65,20 @@ def _tolerating(seconds: int | None = None) -> Object:
     return {"tolerations": [{"key": "broken", "effect": "NoExecute", "operator": "Exists", **more}]}
 
 
-async def drives_out(stage: TrialCluster) -> None:
+async def evicts(stage: TrialCluster) -> None:
     await stage.create(node("a"), pod("p", on="a"), pod("q", on="a", spec=_tolerating()))
     await stage.wait_until_idle()
     await stage.patch(NODE, "a", {"spec": {"taints": [_BROKEN]}})
 
 
-async def drives_out_in_time(stage: TrialCluster) -> None:
+async def evicts_after_toleration(stage: TrialCluster) -> None:
     await stage.create(node("a"), pod("p", on="a", spec=_tolerating(30)))
     await stage.create(pod("q", on="a", spec=_tolerating(60)))
     await stage.patch(NODE, "a", {"spec": {"taints": [_BROKEN]}})
     await stage.wait(100)
 
 
-async def drives_out_nobody_when_all_is_well_again(stage: TrialCluster) -> None:
+async def cancels_eviction(stage: TrialCluster) -> None:
     await stage.create(node("a"), pod("p", on="a", spec=_tolerating(60)))
     await stage.patch(NODE, "a", {"spec": {"taints": [_BROKEN]}})
     await stage.wait(20)
@@ -85,13 +88,13 @@ async def drives_out_nobody_when_all_is_well_again(stage: TrialCluster) -> None:
     await stage.patch(NODE, "a", {"spec": {"taints": [_BROKEN]}})
 
 
-async def gives_up_pods_of_a_lost_node(stage: TrialCluster) -> None:
+async def collects_pods_of_a_lost_node(stage: TrialCluster) -> None:
     await stage.create(node("a"), node("b"), pod("p", on="a"), pod("q", on="b"))
     await stage.wait_until_idle()
     await stage.delete(NODE, "a")
 
 
-async def gives_up_pods_of_a_broken_node(stage: TrialCluster) -> None:
+async def collects_pods_of_an_out_of_service_node(stage: TrialCluster) -> None:
     held: Object = {"finalizers": ["example.com/stay"]}
     await stage.create(node("a"), pod("p", on="a", meta=held), pod("q", on="a"))
     await stage.wait_until_idle()
@@ -102,7 +105,7 @@ async def gives_up_pods_of_a_broken_node(stage: TrialCluster) -> None:
     await stage.patch(NODE, "a", {"spec": {"taints": [taint]}})
 
 
-async def thins_out_what_has_ended(stage: TrialCluster) -> None:
+async def collects_terminated_pods(stage: TrialCluster) -> None:
     for number in range(4):
         await stage.create(pod(f"p{number}"))
         await stage.wait(2)

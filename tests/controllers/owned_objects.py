@@ -1,4 +1,4 @@
-"""Config maps that belong to each other, and a collector beside the cluster."""
+"""ConfigMaps that own each other, and a garbage collector of its own for a test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HELD_FINALIZERS = ("example.com/stay",)
 
 
 def owner_reference(found: Object, *, blocks: bool = False, **changes: str) -> Object:
-    """A reference to an object that was read."""
+    """Build an owner reference to an object."""
     meta = found["metadata"]
     return {
         "apiVersion": found["apiVersion"], "kind": found["kind"], "name": meta["name"],
@@ -49,8 +49,10 @@ async def object_names(c: Cluster, kind: Kind = CONFIG_MAP) -> list[str]:
     return sorted(item["metadata"]["name"] for item in found)
 
 
-async def delete_object(c: Cluster, name: str, how: str = "", *, kind: Kind = CONFIG_MAP) -> None:
-    await c.client.delete(kind, Key("default", name), propagation=how)
+async def delete_object(
+    c: Cluster, name: str, policy: str = "", *, kind: Kind = CONFIG_MAP
+) -> None:
+    await c.client.delete(kind, Key("default", name), propagation=policy)
 
 
 async def change_metadata(c: Cluster, name: str, kind: Kind = CONFIG_MAP, **meta: object) -> None:
@@ -68,24 +70,24 @@ async def is_terminating(c: Cluster, name: str) -> bool:
 
 
 def deleted_names(c: Cluster, since: int = 0) -> list[str]:
-    """Which pods and config maps have left for good, in that order."""
-    gone = [change.key for change in c.store.changes(since) if change.after is None]
+    """Return the names of the removed pods and ConfigMaps, in order of removal."""
+    removed = [change.key for change in c.store.changes(since) if change.after is None]
     kinds = (CONFIG_MAP.store_prefix(), POD.store_prefix())
-    return [key.rpartition("/")[2] for key in gone if key.startswith(kinds)]
+    return [key.rpartition("/")[2] for key in removed if key.startswith(kinds)]
 
 
 @asynccontextmanager
 async def running_collector(
     c: Cluster,
     transport: Transport | None = None,
-    record: Callable[[ObjectEvent], None] = lambda note: None,
+    record: Callable[[ObjectEvent], None] = lambda event: None,
 ) -> AsyncIterator[None]:
-    """Another collector, with caches of its own, on a way of its own to the server."""
+    """Run a garbage collector with its own caches, and with its own transport if given."""
     client = Client(transport) if transport else c.plane.client("collector")
     informers = Informers(client, SeededRandom(2))
-    garbage = GarbageCollector(client, informers, record)
+    collector = GarbageCollector(client, informers, record)
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(informers.run()), group.create_task(garbage.run())]
+        tasks = [group.create_task(informers.run()), group.create_task(collector.run())]
         try:
             yield
         finally:

@@ -1,4 +1,4 @@
-"""What users do while a controller is on trial: three acts for each, played by `trials.py`."""
+"""Fault trial scenarios of controllers, three for each; see `fault_trials.py`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def owner_reference(stage: TrialCluster, name: str, **more: bool) -> Objec
 
 
 async def patch_status(stage: TrialCluster, kind: Kind, name: str, status: Object) -> None:
-    """Have somebody else say how an object is."""
+    """Write the status of an object as another component."""
     key = Key("default" if kind.namespaced else "", name)
     await stage.client.patch(
         kind, key, {"status": status}, subresource="status", content=STRATEGIC_PATCH
@@ -78,7 +78,7 @@ async def protects_a_group_that_gains_a_member(stage: TrialCluster) -> None:
     await stage.finish("Failed")
 
 
-async def lets_go_of_groups_that_nobody_is_in(stage: TrialCluster) -> None:
+async def releases_groups_without_members(stage: TrialCluster) -> None:
     held = pod_group("held", 1)
     held["metadata"]["finalizers"] = ["example.com/hold"]
     await stage.create(pod_group("empty", 2), held, *gang("other", 1))
@@ -95,7 +95,7 @@ async def lets_go_of_groups_that_nobody_is_in(stage: TrialCluster) -> None:
 def _true_conditions(*more: str) -> list[Object]:
     return [
         {
-            "type": one, "status": "True", "reason": "Told", "message": "",
+            "type": one, "status": "True", "reason": "Test", "message": "",
             "lastTransitionTime": "2027-01-15T08:00:00Z",
         }
         for one in more
@@ -108,7 +108,7 @@ async def _create_tree(stage: TrialCluster) -> None:
     await stage.wait_until_idle()
 
 
-async def counts_groups_of_groups(stage: TrialCluster) -> None:
+async def counts_children_of_composites(stage: TrialCluster) -> None:
     await _create_tree(stage)
     for name in ("left", "alone"):
         status = {"conditions": _true_conditions(POD_GROUP_INITIALLY_SCHEDULED), "scheduledPods": 2}
@@ -117,7 +117,7 @@ async def counts_groups_of_groups(stage: TrialCluster) -> None:
     await patch_status(stage, POD_GROUP, "right", {"pendingPods": 3, "failedPods": 1})
 
 
-async def says_what_groups_of_groups_have_lost(stage: TrialCluster) -> None:
+async def marks_degraded_composites(stage: TrialCluster) -> None:
     await _create_tree(stage)
     for name in ("left", "alone"):
         await patch_status(
@@ -129,7 +129,7 @@ async def says_what_groups_of_groups_have_lost(stage: TrialCluster) -> None:
     await patch_status(stage, POD_GROUP, "alone", {"conditions": _true_conditions("Degraded")})
 
 
-async def lets_groups_of_groups_go_from_below(stage: TrialCluster) -> None:
+async def removes_composites_from_the_leaves(stage: TrialCluster) -> None:
     held = {"finalizers": [POD_GROUP_PROTECTION_FINALIZER]}
     await stage.create(composite("root", 1, meta=held))
     await stage.create(composite("branch", 1, parent="root", meta=held), leaf("left", "branch"))
@@ -148,7 +148,7 @@ def _replica(name: str, key: str) -> Object:
     return pod(name, spec={"workloadRef": reference})
 
 
-async def makes_replica_groups(stage: TrialCluster) -> None:
+async def creates_replica_groups(stage: TrialCluster) -> None:
     await stage.create(_replica("a", "0"))
     await stage.wait_until_idle()
     await stage.create(workload("w", 1))
@@ -158,7 +158,7 @@ async def makes_replica_groups(stage: TrialCluster) -> None:
     await stage.delete(POD_GROUP, "w-workers-0-1")
 
 
-async def makes_replica_groups_again(stage: TrialCluster) -> None:
+async def recreates_replica_groups(stage: TrialCluster) -> None:
     await stage.create(workload("w", 1), _replica("a", "0"), _replica("b", "1"))
     await stage.wait_until_idle()
     await stage.delete(WORKLOAD, "w")
@@ -167,7 +167,7 @@ async def makes_replica_groups_again(stage: TrialCluster) -> None:
     await stage.create(workload("w", 2), _replica("c", "0"))
 
 
-async def makes_no_replica_groups_for_those_who_are_done(stage: TrialCluster) -> None:
+async def creates_no_replica_groups_for_finished_pods(stage: TrialCluster) -> None:
     await stage.create(_replica("a", "0"))
     await stage.wait_until_idle()
     await stage.finish("Succeeded")
@@ -179,7 +179,7 @@ async def makes_no_replica_groups_for_those_who_are_done(stage: TrialCluster) ->
 # ---- garbage -------------------------------------------------------------------------------------
 
 
-async def collects(stage: TrialCluster) -> None:
+async def collects_dependents(stage: TrialCluster) -> None:
     await stage.create(*(config_map(name) for name in ("root", "kept", "last", "free")))
     root, kept = await owner_reference(stage, "root"), await owner_reference(stage, "kept")
     last = await owner_reference(stage, "last", blockOwnerDeletion=True)
@@ -194,7 +194,7 @@ async def collects(stage: TrialCluster) -> None:
     await stage.delete(CONFIG_MAP, "free", "Orphan")
 
 
-async def collects_from_below(stage: TrialCluster) -> None:
+async def collects_foreground_deletions(stage: TrialCluster) -> None:
     await stage.create(config_map("root"))
     await stage.create(
         config_map("child", await owner_reference(stage, "root", blockOwnerDeletion=True))
@@ -208,7 +208,7 @@ async def collects_from_below(stage: TrialCluster) -> None:
     await stage.patch(CONFIG_MAP, "grandchild", {"metadata": {"finalizers": None}})
 
 
-async def takes_nobody_for_a_namesake(stage: TrialCluster) -> None:
+async def distinguishes_recreated_owners(stage: TrialCluster) -> None:
     await stage.create(config_map("root"))
     first = await owner_reference(stage, "root")
     await stage.create(config_map("child", first))
@@ -245,7 +245,7 @@ async def empties_two_namespaces(stage: TrialCluster) -> None:
         await stage.delete(NAMESPACE, space)
 
 
-async def empties_a_namespace_and_its_namesake_stays(stage: TrialCluster) -> None:
+async def empties_a_namespace_that_is_recreated(stage: TrialCluster) -> None:
     await stage.create(namespace("team"))
     await stage.create(config_map("a", space="team"))
     await stage.wait_until_idle()
@@ -278,7 +278,7 @@ async def counts_for_a_budget(stage: TrialCluster) -> None:
     await stage.patch(POD_DISRUPTION_BUDGET, "b", {"spec": {"minAvailable": 2}})
 
 
-async def counts_for_a_budget_that_comes_late(stage: TrialCluster) -> None:
+async def counts_for_a_late_budget(stage: TrialCluster) -> None:
     await stage.create(*(pod(f"p{n}", meta=_LABELLED) for n in range(3)))
     await stage.wait_until_idle()
     await stage.create(_budget(minAvailable="50%"))
@@ -287,7 +287,7 @@ async def counts_for_a_budget_that_comes_late(stage: TrialCluster) -> None:
     await stage.create(pod("p9", meta=_LABELLED))
 
 
-async def counts_for_a_budget_that_is_made_again(stage: TrialCluster) -> None:
+async def counts_for_a_recreated_budget(stage: TrialCluster) -> None:
     await stage.create(_budget(minAvailable=0), pod("p", meta=_LABELLED))
     await stage.wait_until_idle()
     await stage.delete(POD_DISRUPTION_BUDGET, "b")
@@ -308,7 +308,7 @@ async def _create_cron_job(stage: TrialCluster, **spec: object) -> None:
     })  # fmt: skip
 
 
-async def starts_by_the_clock(stage: TrialCluster) -> None:
+async def starts_jobs_on_schedule(stage: TrialCluster) -> None:
     await _create_cron_job(stage, successfulJobsHistoryLimit=1)
     for _ in range(3):
         await stage.wait(50)
@@ -317,7 +317,7 @@ async def starts_by_the_clock(stage: TrialCluster) -> None:
     await stage.patch(CRON_JOB, "tick", {"spec": {"suspend": True}})
 
 
-async def starts_nothing_while_it_runs(stage: TrialCluster) -> None:
+async def forbids_concurrent_jobs(stage: TrialCluster) -> None:
     await _create_cron_job(stage, concurrencyPolicy="Forbid")
     await stage.wait(200)
     await stage.finish("Succeeded")
@@ -325,7 +325,7 @@ async def starts_nothing_while_it_runs(stage: TrialCluster) -> None:
     await stage.patch(CRON_JOB, "tick", {"spec": {"suspend": True}})
 
 
-async def starts_in_place_of_what_runs(stage: TrialCluster) -> None:
+async def replaces_running_jobs(stage: TrialCluster) -> None:
     await _create_cron_job(stage, concurrencyPolicy="Replace")
     await stage.wait(200)
     await stage.patch(CRON_JOB, "tick", {"spec": {"suspend": True}})
@@ -334,14 +334,14 @@ async def starts_in_place_of_what_runs(stage: TrialCluster) -> None:
 # ---- time to live --------------------------------------------------------------------------------
 
 
-async def clears_away_in_time(stage: TrialCluster) -> None:
+async def deletes_jobs_after_their_ttl(stage: TrialCluster) -> None:
     await stage.create(job(ttlSecondsAfterFinished=30), job("kept"))
     await stage.wait_until_idle()
     await stage.finish("Succeeded")
     await stage.wait_until_idle()
 
 
-async def clears_away_at_once(stage: TrialCluster) -> None:
+async def deletes_jobs_with_zero_ttl(stage: TrialCluster) -> None:
     await stage.create(job(ttlSecondsAfterFinished=0, backoffLimit=0))
     await stage.wait_until_idle()
     await stage.finish("Failed")
@@ -349,7 +349,7 @@ async def clears_away_at_once(stage: TrialCluster) -> None:
     await stage.create(job())
 
 
-async def clears_away_when_that_is_said_later(stage: TrialCluster) -> None:
+async def deletes_jobs_whose_ttl_is_set_later(stage: TrialCluster) -> None:
     await stage.create(job(), job("long", ttlSecondsAfterFinished=100_000))
     await stage.wait_until_idle()
     await stage.finish("Succeeded")
@@ -362,20 +362,20 @@ async def clears_away_when_that_is_said_later(stage: TrialCluster) -> None:
 # ---- service accounts ----------------------------------------------------------------------------
 
 
-async def gives_accounts(stage: TrialCluster) -> None:
+async def creates_service_accounts(stage: TrialCluster) -> None:
     await stage.create(namespace("team"))
     await stage.wait_until_idle()
     await stage.client.delete(SERVICE_ACCOUNT, Key("team", "default"))
 
 
-async def gives_accounts_to_many(stage: TrialCluster) -> None:
+async def creates_service_accounts_in_many_namespaces(stage: TrialCluster) -> None:
     await stage.create(*(namespace(f"team-{n}") for n in range(4)))
     await stage.wait_until_idle()
     for number in (1, 3):
         await stage.client.delete(SERVICE_ACCOUNT, Key(f"team-{number}", "default"))
 
 
-async def gives_no_account_to_who_goes(stage: TrialCluster) -> None:
+async def creates_no_service_account_in_a_deleted_namespace(stage: TrialCluster) -> None:
     await stage.create(namespace("team"), config_map("a", space="default"))
     await stage.wait_until_idle()
     await stage.delete(NAMESPACE, "team")
@@ -387,7 +387,7 @@ async def gives_no_account_to_who_goes(stage: TrialCluster) -> None:
 
 
 def _role(name: str, *, gathers: str = "", gathered: str = "", verb: str = "get") -> Object:
-    """A cluster role that has the rules of others by their label, or is one of those."""
+    """A ClusterRole that aggregates others by label, or is one of these."""
     meta: Object = {"name": name, "labels": {"part-of": gathered} if gathered else {}}
     role: Object = {
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": meta,
@@ -398,13 +398,13 @@ def _role(name: str, *, gathers: str = "", gathered: str = "", verb: str = "get"
     return {**role, "rules": [{"apiGroups": [""], "resources": [name], "verbs": [verb]}]}
 
 
-async def gathers_rules(stage: TrialCluster) -> None:
+async def aggregates_rules(stage: TrialCluster) -> None:
     await stage.create(_role("whole", gathers="w"), _role("one", gathered="w"))
     await stage.wait_until_idle()
     await stage.create(_role("two", gathered="w"), _role("other", gathered="x"))
 
 
-async def gathers_rules_no_more(stage: TrialCluster) -> None:
+async def removes_aggregated_rules(stage: TrialCluster) -> None:
     await stage.create(_role("one", gathered="w"), _role("two", gathered="w"))
     await stage.create(_role("whole", gathers="w"))
     await stage.wait_until_idle()
@@ -413,7 +413,7 @@ async def gathers_rules_no_more(stage: TrialCluster) -> None:
     await stage.patch(CLUSTER_ROLE, "two", {"metadata": {"labels": {"part-of": None}}})
 
 
-async def gathers_rules_of_those_who_gather(stage: TrialCluster) -> None:
+async def aggregates_aggregated_rules(stage: TrialCluster) -> None:
     await stage.create(_role("top", gathers="t"), _role("one", gathered="w"))
     middle = _role("middle", gathers="w")
     middle["metadata"]["labels"] = {"part-of": "t"}

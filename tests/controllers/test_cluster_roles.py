@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from pathlib import Path
 
@@ -23,8 +24,6 @@ from phalanx.api.wire import Object, UserInfo
 from phalanx.client.client import Client
 from phalanx.client.leader_election import LeaseTimings
 from phalanx.client.transports import DenialReportingTransport, InProcessTransport
-from phalanx.controllers import controller_manager as bureau
-from phalanx.controllers import scheduler_runner as office
 from phalanx.controllers.controller_manager import ControllerManager, ControllerManagerConfig
 from phalanx.controllers.leadership import ElectionConfig
 from phalanx.controllers.registry import ControllerSelection
@@ -34,20 +33,19 @@ from tests.builders import gang, in_virtual_time
 from tests.controllers.cluster import Cluster, cluster, simulated_nodes
 from tests.controllers.foreign_cluster import FOREIGN_KINDS
 from tests.controllers.jobs.job_controller_harness import indexed
+from tests.recording_log import RecordingLog
 
 PAGE = Path(__file__).parents[2] / "docs" / "running-on-a-cluster.md"
-BOUND_ONE_BY_ONE = "the API server has no GroupBinding"
-NOT_OURS = "the API server has no groupbindings.phalanx.dev"
 
 
 def manifests(name: str) -> list[Object]:
-    """The objects of a block of the page."""
+    """The objects of a code block of the page."""
     (text,) = re.findall(rf"```yaml {name}\n(.*?)```", PAGE.read_text(), re.DOTALL)
     return list(yaml.safe_load_all(text))
 
 
-async def allowed(c: Cluster, account: str, said: list[str]) -> Client:
-    """A client that may do what the page says, and nothing else; what is forbidden is told."""
+async def account_client(c: Cluster, account: str, denials: list[str]) -> Client:
+    """A client with exactly the permissions of the page; denials are appended to the list."""
     for one in manifests(f"{account}.yaml"):
         kind = CLUSTER_ROLE if one["kind"] == "ClusterRole" else CLUSTER_ROLE_BINDING
         await c.client.create(kind, one)
@@ -55,31 +53,31 @@ async def allowed(c: Cluster, account: str, said: list[str]) -> Client:
     groups = ("system:serviceaccounts", "system:serviceaccounts:phalanx", "system:authenticated")
     return Client(
         DenialReportingTransport(
-            InProcessTransport(c.plane.server.handle, UserInfo(name, groups)), said.append
+            InProcessTransport(c.plane.server.handle, UserInfo(name, groups)), denials.append
         )
     )
 
 
-async def ended(task: asyncio.Task[None]) -> None:
+async def stop(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
 @in_virtual_time
-async def test_the_rights_of_the_controllers_are_enough_to_run_jobs() -> None:
+async def test_the_permissions_of_the_controllers_suffice_to_run_jobs() -> None:
     async with cluster(without=("controllers", "scheduler"), kinds=FOREIGN_KINDS) as c:
-        said: list[str] = []
-        client = await allowed(c, "controllers", said)
-        voice = bureau.ControllerManagerCallbacks(said.append, lambda names: None)
-        clerks = ControllerManager(
+        denials, log = list[str](), RecordingLog()
+        client = await account_client(c, "controllers", denials)
+        manager = ControllerManager(
             client,
             c.clock,
             SeededRandom(1),
-            voice,
-            ControllerManagerConfig(ControllerSelection()),
-            ElectionConfig("me", LeaseTimings()),
+            on_ready=lambda names: None,
+            config=ControllerManagerConfig(ControllerSelection()),
+            election=ElectionConfig("me", LeaseTimings()),
+            log=log,
         )
-        task = asyncio.create_task(clerks.run())
+        task = asyncio.create_task(manager.run())
         high = {"metadata": {"name": "high"}, "value": 5}
         await c.client.create(PRIORITY_CLASS, high)
         work = indexed(2, gang=True, managedBy="phalanx.dev/job-controller")
@@ -96,23 +94,27 @@ async def test_the_rights_of_the_controllers_are_enough_to_run_jobs() -> None:
         assert len((await c.client.list(WORKLOAD)).items) == 1
         await c.client.patch(JOB, key, {"spec": {"suspend": True}})
         await asyncio.sleep(30)
-        await ended(task)
-        assert [text for text in said if not text.startswith(NOT_OURS)] == []
+        await stop(task)
+        assert (denials, log.messages(logging.WARNING)) == ([], [])
 
 
 @pytest.mark.parametrize("kinds", [FOREIGN_KINDS, KINDS], ids=["foreign", "ours"])
 @in_virtual_time
-async def test_the_rights_of_the_scheduler_are_enough_to_place_gangs(
+async def test_the_permissions_of_the_scheduler_suffice_to_place_gangs(
     kinds: tuple[Kind, ...],
 ) -> None:
     async with cluster(nodes=simulated_nodes(2, cpu="4"), without=("scheduler",), kinds=kinds) as c:
-        said: list[str] = []
-        client = await allowed(c, "scheduler", said)
-        voice = office.SchedulerRunnerCallbacks(said.append, lambda names: None)
-        clerk = SchedulerRunner(
-            client, c.clock, SeededRandom(1), voice, election=ElectionConfig("me", LeaseTimings())
+        denials, log = list[str](), RecordingLog()
+        client = await account_client(c, "scheduler", denials)
+        runner = SchedulerRunner(
+            client,
+            c.clock,
+            SeededRandom(1),
+            on_ready=lambda names: None,
+            election=ElectionConfig("me", LeaseTimings()),
+            log=log,
         )
-        task = asyncio.create_task(clerk.run())
+        task = asyncio.create_task(runner.run())
         members = gang("fits", 4, cpu="2") + gang("waits", 4, cpu="2")
         for one in members:
             if kinds is FOREIGN_KINDS and one["kind"] == "Pod":
@@ -120,5 +122,5 @@ async def test_the_rights_of_the_scheduler_are_enough_to_place_gangs(
         await c.create(*members)
         await c.until_placed(*(f"fits-{n}" for n in range(4)))
         await asyncio.sleep(60)
-        await ended(task)
-        assert [text for text in said if not text.startswith(BOUND_ONE_BY_ONE)] == []
+        await stop(task)
+        assert (denials, log.messages(logging.WARNING)) == ([], [])

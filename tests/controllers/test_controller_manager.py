@@ -1,4 +1,4 @@
-"""Controllers beside a server: one of ours, a foreign one, and one that lacks kinds."""
+"""Controllers beside a server: Phalanx, a foreign one, and one that lacks kinds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from phalanx.client.leader_election import LeaseTimings
 from phalanx.client.transports import InProcessTransport, Transport
 from phalanx.controllers.controller_manager import (
     ControllerManager,
-    ControllerManagerCallbacks,
     ControllerManagerConfig,
 )
 from phalanx.controllers.leadership import ElectionConfig
@@ -40,16 +39,17 @@ from tests.controllers.cluster import Cluster, cluster
 from tests.controllers.foreign_cluster import FOREIGN_KINDS, foreign_cluster
 from tests.controllers.jobs.job_controller_harness import conditions_of, job
 from tests.controllers.test_scheduler_runner import BlockableTransport
+from tests.recording_log import RecordingLog
 
 SERVER_ONLY = ("scheduler", "controllers", "nodes")
 ALL = [row.name for row in CONTROLLERS]
 UNGROUPED = tuple(kind for kind in FOREIGN_KINDS if kind.name not in ("Workload", "PodGroup"))
-#: Longer than anything that is to happen takes.
+#: Seconds after which all controllers are idle.
 SETTLE_SECONDS = 20.0
 
 
 class RunningControllers:
-    """A bureau, as another identity than anybody else's, and all that it said."""
+    """A running ControllerManager with its own identity, and its log lines."""
 
     def __init__(
         self,
@@ -59,17 +59,28 @@ class RunningControllers:
         gates: str = "",
         transport: Transport | None = None,
     ) -> None:
-        self.messages: list[str] = []
+        self.log = RecordingLog()
         self.ready_names: list[Sequence[str]] = []
-        user = UserInfo(f"clerk-{name}", (MASTERS,))
+        user = UserInfo(f"controllers-{name}", (MASTERS,))
         client = Client(transport or InProcessTransport(c.plane.server.handle, user))
-        wishes = ControllerManagerConfig(
+        config = ControllerManagerConfig(
             ControllerSelection(words or ("*",)), resolve_gates({gates: False} if gates else {})
         )
-        candidacy = ElectionConfig(name, LeaseTimings()) if name else None
-        voice = ControllerManagerCallbacks(self.messages.append, self.ready_names.append)
-        self.manager = ControllerManager(client, c.clock, SeededRandom(1), voice, wishes, candidacy)
+        self.manager = ControllerManager(
+            client,
+            c.clock,
+            SeededRandom(1),
+            on_ready=self.ready_names.append,
+            config=config,
+            election=ElectionConfig(name, LeaseTimings()) if name else None,
+            log=self.log,
+        )
         self.task = asyncio.create_task(self.manager.run())
+
+    @property
+    def messages(self) -> list[str]:
+        """The log messages at info level and above, with their reasons."""
+        return self.log.messages()
 
     async def stop(self) -> None:
         self.task.cancel()
@@ -80,12 +91,12 @@ class RunningControllers:
 async def running_controllers(
     c: Cluster, *words: str, **more: Any
 ) -> AsyncIterator[RunningControllers]:
-    clerks = RunningControllers(c, *words, **more)
+    controllers = RunningControllers(c, *words, **more)
     try:
         await asyncio.sleep(SETTLE_SECONDS)
-        yield clerks
+        yield controllers
     finally:
-        await clerks.stop()
+        await controllers.stop()
 
 
 def managed(name: str, by: str = OWN_JOB_CONTROLLER, **spec: Any) -> Object:
@@ -93,7 +104,7 @@ def managed(name: str, by: str = OWN_JOB_CONTROLLER, **spec: Any) -> Object:
 
 
 async def owners(c: Cluster) -> list[str]:
-    """The Jobs that have pods, one word for each pod."""
+    """The names of the Jobs that own pods, once per pod."""
     pods = (await c.client.list(POD)).items
     return sorted(pod["metadata"]["ownerReferences"][0]["name"] for pod in pods)
 
@@ -103,10 +114,11 @@ async def events(c: Cluster, reason: str) -> list[str]:
 
 
 @in_virtual_time
-async def test_beside_a_server_of_ours_all_of_them_run_and_every_job_is_theirs() -> None:
-    async with cluster(without=SERVER_ONLY) as c, running_controllers(c) as clerks:
-        assert clerks.ready_names == [ALL]
-        assert (clerks.messages, clerks.manager.not_ready_reason) == ([], "")
+async def test_on_a_phalanx_server_all_controllers_run_and_reconcile_every_job() -> None:
+    async with cluster(without=SERVER_ONLY) as c, running_controllers(c) as controllers:
+        assert controllers.ready_names == [ALL]
+        assert controllers.messages == ["controllers started"]
+        assert controllers.manager.not_ready_reason == ""
         await c.create(job("plain", gang=True, parallelism=2, completions=2), managed("ours"))
         await c.create(managed("theirs", "example.com/controller"))
         await asyncio.sleep(SETTLE_SECONDS)
@@ -118,13 +130,14 @@ async def test_beside_a_server_of_ours_all_of_them_run_and_every_job_is_theirs()
 
 
 @in_virtual_time
-async def test_on_a_foreign_server_only_jobs_that_ask_for_it_are_touched() -> None:
-    async with foreign_cluster(0) as c, running_controllers(c) as clerks:
-        assert clerks.ready_names == [["job"]]
-        assert clerks.messages == [
-            "the API server has no groupbindings.phalanx.dev, so it is not Phalanx: only Jobs with "
-            "managedBy phalanx.dev/job-controller are run"
+async def test_on_a_foreign_server_only_jobs_with_our_managed_by_are_reconciled() -> None:
+    async with foreign_cluster(0) as c, running_controllers(c) as controllers:
+        assert controllers.ready_names == [["job"]]
+        assert controllers.messages == [
+            "the API server is not Phalanx: only Jobs with this managedBy are reconciled",
+            "controllers started",
         ]
+        assert controllers.log.lines[0].fields["managed_by"] == "phalanx.dev/job-controller"
         before = c.store.revision
         await c.create(job("plain"), managed("native", "kubernetes.io/job-controller"))
         await asyncio.sleep(SETTLE_SECONDS)
@@ -136,7 +149,7 @@ async def test_on_a_foreign_server_only_jobs_that_ask_for_it_are_touched() -> No
 
 
 @in_virtual_time
-async def test_on_a_foreign_server_nothing_is_cleared_away_unless_that_is_asked_for() -> None:
+async def test_on_a_foreign_server_nothing_is_deleted_unless_a_controller_is_selected() -> None:
     async with foreign_cluster(0) as c:
         owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "1-2-3"}
         meta = {"name": "left", "namespace": "default", "ownerReferences": [owner]}
@@ -150,8 +163,8 @@ async def test_on_a_foreign_server_nothing_is_cleared_away_unless_that_is_asked_
         async with running_controllers(c):
             await asyncio.sleep(600)
             assert c.store.revision == before
-        async with running_controllers(c, "*", "garbage", "namespace", "node") as clerks:
-            assert clerks.ready_names == [["namespace", "job", "node", "garbage"]]
+        async with running_controllers(c, "*", "garbage", "namespace", "node") as controllers:
+            assert controllers.ready_names == [["namespace", "job", "node", "garbage"]]
             await asyncio.sleep(600)
             names = [n["metadata"]["name"] for n in (await c.client.list(NAMESPACE)).items]
             assert "old" not in names
@@ -160,40 +173,47 @@ async def test_on_a_foreign_server_nothing_is_cleared_away_unless_that_is_asked_
 
 
 @in_virtual_time
-async def test_without_workloads_plain_jobs_run_and_gangs_say_why_they_do_not() -> None:
-    async with cluster(without=SERVER_ONLY, kinds=UNGROUPED) as c, running_controllers(c) as clerks:
-        assert clerks.ready_names == [["job"]]
+async def test_without_workloads_plain_jobs_run_and_gangs_record_why_they_do_not() -> None:
+    async with (
+        cluster(without=SERVER_ONLY, kinds=UNGROUPED) as c,
+        running_controllers(c) as controllers,
+    ):
+        assert controllers.ready_names == [["job"]]
         gang = managed("gang", gang=True, parallelism=2, completions=2)
         await c.create(managed("plain"), gang)
         await asyncio.sleep(SETTLE_SECONDS)
         assert await owners(c) == ["plain"]
-        (told,) = await events(c, "FailedWorkloadCreate")
-        assert told == (
+        (message,) = await events(c, "FailedWorkloadCreate")
+        assert message == (
             "Failed to create Workload for Job gang: "
             'no matches for kind "Workload" in version "scheduling.k8s.io/v1beta1"'
         )
 
 
 @in_virtual_time
-async def test_a_part_of_a_parent_without_workloads_goes_on_one_by_one() -> None:
+async def test_without_workloads_a_job_of_a_parent_is_scheduled_pod_by_pod() -> None:
     async with cluster(without=SERVER_ONLY, kinds=UNGROUPED) as c, running_controllers(c):
-        part = managed("part")
-        part["metadata"]["annotations"] = {"scheduling.k8s.io/group-template-name": "workers"}
-        await c.create(part)
+        child = managed("child")
+        child["metadata"]["annotations"] = {"scheduling.k8s.io/group-template-name": "workers"}
+        await c.create(child)
         await asyncio.sleep(SETTLE_SECONDS)
-        assert await owners(c) == ["part"]
-        found = await c.client.get(JOB, Key("default", "part"))
+        assert await owners(c) == ["child"]
+        found = await c.client.get(JOB, Key("default", "child"))
         assert conditions_of(found)["SchedulingFallback"] == ("True", "ParentWorkloadNotFound")
 
 
 @in_virtual_time
-async def test_where_the_gate_is_off_jobs_run_and_what_cannot_is_named() -> None:
-    off = resolve_gates({"GenericWorkload": False})
-    async with cluster(without=SERVER_ONLY, gates=off) as c, running_controllers(c) as clerks:
-        assert clerks.messages == [
-            "podgroup-protection is off: there are no podgroups.scheduling.k8s.io",
-            "composite-groups is off: there are no compositepodgroups.scheduling.k8s.io",
-            "replica-groups is off: there are no podgroups.scheduling.k8s.io",
+async def test_controllers_whose_kinds_are_off_do_not_run_and_are_logged() -> None:
+    gates = resolve_gates({"GenericWorkload": False})
+    async with (
+        cluster(without=SERVER_ONLY, gates=gates) as c,
+        running_controllers(c) as controllers,
+    ):
+        off = [line.fields for line in controllers.log.lines if line.level == "WARNING"]
+        assert [(fields["controller"], fields["missing"]) for fields in off] == [
+            ("podgroup-protection", "podgroups.scheduling.k8s.io"),
+            ("composite-groups", "compositepodgroups.scheduling.k8s.io"),
+            ("replica-groups", "podgroups.scheduling.k8s.io"),
         ]
         await c.create(job("plain"))
         await asyncio.sleep(SETTLE_SECONDS)
@@ -201,14 +221,14 @@ async def test_where_the_gate_is_off_jobs_run_and_what_cannot_is_named() -> None
 
 
 @in_virtual_time
-async def test_of_two_only_one_works_and_the_other_takes_over() -> None:
+async def test_only_the_leader_works_and_the_other_takes_over() -> None:
     async with (
         cluster(without=SERVER_ONLY) as c,
         running_controllers(c, name="first") as first,
         running_controllers(c, name="second") as second,
     ):
         assert (first.ready_names, second.ready_names) == ([ALL], [])
-        assert second.messages == ["lease kube-system/phalanx-controllers: first leads"]
+        assert second.messages == ["another candidate leads"]
         assert second.manager.not_ready_reason == ""
         await first.stop()
         await asyncio.sleep(SETTLE_SECONDS)
@@ -218,17 +238,18 @@ async def test_of_two_only_one_works_and_the_other_takes_over() -> None:
 
 
 @in_virtual_time
-async def test_it_says_why_it_is_not_ready() -> None:
+async def test_not_ready_reason_names_the_cause() -> None:
     async with cluster(without=SERVER_ONLY) as c:
-        road = BlockableTransport(c.plane.server)
-        road.block()
-        async with running_controllers(c, transport=road) as clerks:
-            assert clerks.manager.not_ready_reason == "waiting for the API server"
-            road.clear()
+        transport = BlockableTransport(c.plane.server)
+        transport.block()
+        async with running_controllers(c, transport=transport) as controllers:
+            assert controllers.manager.not_ready_reason == "waiting for the API server"
+            transport.clear()
             await asyncio.sleep(SETTLE_SECONDS)
-            assert clerks.manager.not_ready_reason == ""
-            road.block()
+            assert controllers.manager.not_ready_reason == ""
+            transport.block()
             await asyncio.sleep(SETTLE_SECONDS)
             assert (
-                clerks.manager.not_ready_reason == "cannot reach https://there: Connection refused"
+                controllers.manager.not_ready_reason
+                == "cannot reach https://there: Connection refused"
             )

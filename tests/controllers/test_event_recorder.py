@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -14,16 +15,17 @@ from phalanx.controllers.event_recorder import EventRecorder, ObjectEvent
 from phalanx.randomness import SeededRandom
 from tests.builders import in_virtual_time
 from tests.controllers.cluster import Cluster, cluster
+from tests.recording_log import captured_lines
 
-ABOUT = ObjectMeta(name="a", namespace="default", uid="u", resource_version="7")
+REGARDING = ObjectMeta(name="a", namespace="default", uid="u", resource_version="7")
 
 
-def note(message: str = "hello", about: ObjectMeta = ABOUT) -> ObjectEvent:
+def event_of(message: str = "hello", about: ObjectMeta = REGARDING) -> ObjectEvent:
     return ObjectEvent(POD, about, "Testing", message, "Warning")
 
 
 @asynccontextmanager
-async def recording(
+async def running_recorder(
     is_busy: Callable[[], bool] = lambda: False,
 ) -> AsyncIterator[tuple[Cluster, EventRecorder]]:
     async with cluster(without=["scheduler", "controllers", "nodes"]) as c:
@@ -40,9 +42,9 @@ async def events(c: Cluster) -> list[Object]:
 
 
 @in_virtual_time
-async def test_an_event_says_what_happened_to_whom_and_who_says_so() -> None:
-    async with recording() as (c, recorder):
-        recorder.record(note())
+async def test_an_event_has_object_reason_message_and_source() -> None:
+    async with running_recorder() as (c, recorder):
+        recorder.record(event_of())
         await asyncio.sleep(1)
         (event,) = await events(c)
         assert event["metadata"]["name"].startswith("a.")
@@ -57,12 +59,12 @@ async def test_an_event_says_what_happened_to_whom_and_who_says_so() -> None:
 
 
 @in_virtual_time
-async def test_what_happens_again_is_counted_and_not_written_again() -> None:
-    async with recording() as (c, recorder):
+async def test_a_repeated_event_increases_the_count() -> None:
+    async with running_recorder() as (c, recorder):
         for _ in range(3):
-            recorder.record(note())
+            recorder.record(event_of())
             await asyncio.sleep(10)
-        recorder.record(note("something else"))
+        recorder.record(event_of("something else"))
         await asyncio.sleep(1)
         first, second = sorted(await events(c), key=lambda event: event["count"], reverse=True)
         assert (first["count"], second["count"]) == (3, 1)
@@ -71,19 +73,19 @@ async def test_what_happens_again_is_counted_and_not_written_again() -> None:
 
 
 @in_virtual_time
-async def test_what_happens_twice_before_it_is_written_is_written_once() -> None:
-    async with recording() as (c, recorder):
+async def test_an_event_repeated_before_it_is_written_is_written_once() -> None:
+    async with running_recorder() as (c, recorder):
         for _ in range(2):
-            recorder.record(note())
+            recorder.record(event_of())
         await asyncio.sleep(1)
         assert [event["count"] for event in await events(c)] == [2]
 
 
 @in_virtual_time
 async def test_many_events_share_a_commit() -> None:
-    async with recording() as (c, recorder):
+    async with running_recorder() as (c, recorder):
         for number in range(20):
-            recorder.record(note(str(number)))
+            recorder.record(event_of(str(number)))
         commits: list[int] = []
         c.store.subscribe(lambda changes: commits.append(len(changes)))
         await asyncio.sleep(1)
@@ -91,10 +93,10 @@ async def test_many_events_share_a_commit() -> None:
 
 
 @in_virtual_time
-async def test_events_are_dated_when_it_happened_however_late_they_are_written() -> None:
+async def test_an_event_has_the_time_at_which_it_was_recorded() -> None:
     busy = True
-    async with recording(lambda: busy) as (c, recorder):
-        recorder.record(note())
+    async with running_recorder(lambda: busy) as (c, recorder):
+        recorder.record(event_of())
         await asyncio.sleep(1.5)
         busy = False
         await asyncio.sleep(1)
@@ -103,10 +105,10 @@ async def test_events_are_dated_when_it_happened_however_late_they_are_written()
 
 
 @in_virtual_time
-async def test_as_long_as_more_comes_events_wait_but_each_not_longer_than_others() -> None:
-    async with recording() as (c, recorder):
+async def test_events_wait_while_more_are_recorded_up_to_a_limit() -> None:
+    async with running_recorder() as (c, recorder):
         for number in range(300):
-            recorder.record(note(str(number)))
+            recorder.record(event_of(str(number)))
             await asyncio.sleep(0.01)
         written = [int(event["message"]) for event in await events(c)]
         assert max(written) in range(99, 128)
@@ -115,32 +117,32 @@ async def test_as_long_as_more_comes_events_wait_but_each_not_longer_than_others
 
 
 @in_virtual_time
-async def test_the_same_news_of_a_namesake_is_other_news() -> None:
-    async with recording() as (c, recorder):
-        recorder.record(note())
-        recorder.record(note(about=ObjectMeta(name="a", namespace="default", uid="another")))
+async def test_events_of_another_uid_are_not_aggregated() -> None:
+    async with running_recorder() as (c, recorder):
+        recorder.record(event_of())
+        recorder.record(event_of(about=ObjectMeta(name="a", namespace="default", uid="another")))
         await asyncio.sleep(1)
         assert [event["count"] for event in await events(c)] == [1, 1]
 
 
 @in_virtual_time
-async def test_an_event_that_was_deleted_is_written_anew() -> None:
-    async with recording() as (c, recorder):
-        recorder.record(note())
+async def test_a_deleted_event_is_created_again() -> None:
+    async with running_recorder() as (c, recorder):
+        recorder.record(event_of())
         await asyncio.sleep(1)
         (event,) = await events(c)
         await c.client.delete(EVENT, Key("default", event["metadata"]["name"]))
         for _ in range(2):
-            recorder.record(note())
+            recorder.record(event_of())
             await asyncio.sleep(1)
         assert [event["count"] for event in await events(c)] == [1]
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "\U0001f600"])
 @in_virtual_time
-async def test_a_long_message_is_cut(letter: str) -> None:
-    async with recording() as (c, recorder):
-        recorder.record(note(letter * 5000))
+async def test_a_long_message_is_truncated(letter: str) -> None:
+    async with running_recorder() as (c, recorder):
+        recorder.record(event_of(letter * 5000))
         await asyncio.sleep(1)
         (event,) = await events(c)
         assert event["message"].endswith(f"{letter} ...")
@@ -148,8 +150,8 @@ async def test_a_long_message_is_cut(letter: str) -> None:
 
 
 @in_virtual_time
-async def test_an_event_about_what_has_no_namespace_goes_to_the_default_one() -> None:
-    async with recording() as (c, recorder):
+async def test_an_event_of_a_cluster_scoped_object_is_in_the_default_namespace() -> None:
+    async with running_recorder() as (c, recorder):
         recorder.record(ObjectEvent(NODE, ObjectMeta(name="n1", uid="u"), "Testing", "hello"))
         await asyncio.sleep(1)
         (event,) = await events(c)
@@ -159,36 +161,47 @@ async def test_an_event_about_what_has_no_namespace_goes_to_the_default_one() ->
 
 
 @in_virtual_time
-async def test_what_cannot_be_written_is_dropped_and_the_rest_goes_on() -> None:
-    async with recording() as (c, recorder):
-        recorder.record(note(about=ObjectMeta(name="a", namespace="nowhere", uid="u")))
-        recorder.record(note("after"))
+async def test_a_failed_event_is_dropped_and_the_others_are_written(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "phalanx")
+    async with running_recorder() as (c, recorder):
+        recorder.record(event_of(about=ObjectMeta(name="a", namespace="nowhere", uid="u")))
+        recorder.record(event_of("after"))
         await asyncio.sleep(1)
         assert [event["message"] for event in await events(c)] == ["after"]
+    (line,) = captured_lines(caplog, "events")
+    assert (line.level, line.message) == ("DEBUG", "event dropped")
+    assert (line.fields["key"], line.fields["reason"]) == (
+        "nowhere/a",
+        'namespaces "nowhere" not found',
+    )
 
 
 @in_virtual_time
-async def test_no_more_events_wait_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_beyond_the_limit_the_oldest_events_are_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "MAX_PENDING_EVENTS", 10)
-    async with recording(lambda: True) as (c, recorder):
+    async with running_recorder(lambda: True) as (c, recorder):
         for number in range(1000):
-            recorder.record(note(str(number)))
+            recorder.record(event_of(str(number)))
         await asyncio.sleep(100)
         messages = sorted(int(event["message"]) for event in await events(c))
         assert messages == list(range(990, 1000))
 
 
 @in_virtual_time
-async def test_events_wait_for_a_quiet_moment_but_not_for_ever() -> None:
+async def test_events_wait_while_the_component_is_busy_up_to_a_limit() -> None:
     busy = True
-    async with recording(lambda: busy) as (c, recorder):
-        recorder.record(note("patient"))
+    async with running_recorder(lambda: busy) as (c, recorder):
+        recorder.record(event_of("patient"))
         await asyncio.sleep(1)
         assert await events(c) == []
         busy = False
         await asyncio.sleep(0.1)
         assert len(await events(c)) == 1
         busy = True
-        recorder.record(note("impatient"))
+        recorder.record(event_of("impatient"))
         await asyncio.sleep(3)
         assert len(await events(c)) == 2

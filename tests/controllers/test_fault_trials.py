@@ -1,4 +1,4 @@
-"""Every controller in trouble: killed, blind, misled, and always with the same end."""
+"""Every controller under faults: crashes, missed, stale and duplicate events; same result."""
 
 from __future__ import annotations
 
@@ -42,9 +42,7 @@ from phalanx.controllers.role_aggregation import ClusterRoleAggregationControlle
 from phalanx.controllers.service_accounts import ServiceAccountController
 from phalanx.controllers.ttl_after_finished import TTLAfterFinishedController
 from phalanx.randomness import Random
-from tests.controllers import claim_scenarios as claimacts
-from tests.controllers import node_scenarios as nodeacts
-from tests.controllers import scenarios as acts
+from tests.controllers import claim_scenarios, node_scenarios, scenarios
 from tests.controllers.fault_trials import (
     Fault,
     Scenario,
@@ -59,22 +57,20 @@ from tests.controllers.trial_cluster import PartBuilder, Runnable, TrialCluster,
 
 
 def controller_part(make: Callable[[Client, Informers, Clock], Any]) -> PartBuilder:
-    """A controller as a part of a control plane."""
+    """Return a builder of one controller."""
 
-    def started(
-        client: Client, informers: Informers, clock: Clock, chance: Random
-    ) -> list[Runnable]:
+    def build(client: Client, informers: Informers, clock: Clock, random: Random) -> list[Runnable]:
         return [make(client, informers, clock).run]
 
-    return started
+    return build
 
 
-#: What users do.
+#: The actions of users in a scenario.
 ScenarioFunction = Callable[[TrialCluster], Coroutine[Any, Any, None]]
 
 
 class TrialCase(NamedTuple):
-    """A controller, and a scenario that it is put through."""
+    """A controller and a scenario."""
 
     subject: PartBuilder
     scenario: Scenario
@@ -98,7 +94,7 @@ lifecycle = controller_part(lambda c, i, t: NodeLifecycle(c, i, t))
 eviction = controller_part(lambda c, i, t: TaintEviction(c, i, t))
 pod_garbage = controller_part(lambda c, i, t: PodGarbageCollector(c, i, t, threshold=2))
 
-#: A controller, the kinds that its end is judged by, who else is there, and its acts.
+#: A controller, the kinds that are compared, the other components, and the scenarios.
 TRIALS: list[
     tuple[PartBuilder, tuple[Kind, ...], tuple[PartBuilder, ...], tuple[ScenarioFunction, ...]]
 ] = [
@@ -107,9 +103,9 @@ TRIALS: list[
         (POD_GROUP, POD),
         (kubelets,),
         (
-            acts.protects_a_group,
-            acts.protects_a_group_that_gains_a_member,
-            acts.lets_go_of_groups_that_nobody_is_in,
+            scenarios.protects_a_group,
+            scenarios.protects_a_group_that_gains_a_member,
+            scenarios.releases_groups_without_members,
         ),
     ),
     (
@@ -117,9 +113,9 @@ TRIALS: list[
         (COMPOSITE_POD_GROUP, POD_GROUP),
         (),
         (
-            acts.counts_groups_of_groups,
-            acts.says_what_groups_of_groups_have_lost,
-            acts.lets_groups_of_groups_go_from_below,
+            scenarios.counts_children_of_composites,
+            scenarios.marks_degraded_composites,
+            scenarios.removes_composites_from_the_leaves,
         ),
     ),
     (
@@ -127,9 +123,9 @@ TRIALS: list[
         GROUPS,
         (kubelets, garbage_collectors),
         (
-            acts.makes_replica_groups,
-            acts.makes_replica_groups_again,
-            acts.makes_no_replica_groups_for_those_who_are_done,
+            scenarios.creates_replica_groups,
+            scenarios.recreates_replica_groups,
+            scenarios.creates_no_replica_groups_for_finished_pods,
         ),
     ),
     (
@@ -137,9 +133,9 @@ TRIALS: list[
         (CONFIG_MAP,),
         (),
         (
-            acts.collects,
-            acts.collects_from_below,
-            acts.takes_nobody_for_a_namesake,
+            scenarios.collects_dependents,
+            scenarios.collects_foreground_deletions,
+            scenarios.distinguishes_recreated_owners,
         ),
     ),
     (
@@ -147,9 +143,9 @@ TRIALS: list[
         (NAMESPACE, CONFIG_MAP, POD),
         (kubelets, protection),
         (
-            acts.empties_a_namespace,
-            acts.empties_two_namespaces,
-            acts.empties_a_namespace_and_its_namesake_stays,
+            scenarios.empties_a_namespace,
+            scenarios.empties_two_namespaces,
+            scenarios.empties_a_namespace_that_is_recreated,
         ),
     ),
     (
@@ -157,9 +153,9 @@ TRIALS: list[
         (POD_DISRUPTION_BUDGET, POD),
         (kubelets,),
         (
-            acts.counts_for_a_budget,
-            acts.counts_for_a_budget_that_comes_late,
-            acts.counts_for_a_budget_that_is_made_again,
+            scenarios.counts_for_a_budget,
+            scenarios.counts_for_a_late_budget,
+            scenarios.counts_for_a_recreated_budget,
         ),
     ),
     (
@@ -167,9 +163,9 @@ TRIALS: list[
         (CRON_JOB, JOB),
         JOB_PARTS,
         (
-            acts.starts_by_the_clock,
-            acts.starts_nothing_while_it_runs,
-            acts.starts_in_place_of_what_runs,
+            scenarios.starts_jobs_on_schedule,
+            scenarios.forbids_concurrent_jobs,
+            scenarios.replaces_running_jobs,
         ),
     ),
     (
@@ -177,9 +173,9 @@ TRIALS: list[
         (JOB, POD, WORKLOAD),
         JOB_PARTS,
         (
-            acts.clears_away_in_time,
-            acts.clears_away_at_once,
-            acts.clears_away_when_that_is_said_later,
+            scenarios.deletes_jobs_after_their_ttl,
+            scenarios.deletes_jobs_with_zero_ttl,
+            scenarios.deletes_jobs_whose_ttl_is_set_later,
         ),
     ),
     (
@@ -187,9 +183,9 @@ TRIALS: list[
         (SERVICE_ACCOUNT, NAMESPACE),
         (namespaces,),
         (
-            acts.gives_accounts,
-            acts.gives_accounts_to_many,
-            acts.gives_no_account_to_who_goes,
+            scenarios.creates_service_accounts,
+            scenarios.creates_service_accounts_in_many_namespaces,
+            scenarios.creates_no_service_account_in_a_deleted_namespace,
         ),
     ),
     (
@@ -197,9 +193,9 @@ TRIALS: list[
         (CLUSTER_ROLE,),
         (),
         (
-            acts.gathers_rules,
-            acts.gathers_rules_no_more,
-            acts.gathers_rules_of_those_who_gather,
+            scenarios.aggregates_rules,
+            scenarios.removes_aggregated_rules,
+            scenarios.aggregates_aggregated_rules,
         ),
     ),
     (
@@ -207,9 +203,9 @@ TRIALS: list[
         (RESOURCE_CLAIM, POD),
         (kubelets,),
         (
-            claimacts.makes_claims,
-            claimacts.makes_claims_when_it_is_known_how,
-            claimacts.makes_claims_for_a_group,
+            claim_scenarios.creates_claims,
+            claim_scenarios.creates_claims_once_the_template_exists,
+            claim_scenarios.creates_claims_for_a_group,
         ),
     ),
     (
@@ -217,9 +213,9 @@ TRIALS: list[
         (RESOURCE_CLAIM, POD),
         (kubelets, claims),
         (
-            claimacts.reserves_for_those_who_run,
-            claimacts.gives_back_what_nobody_uses,
-            claimacts.deletes_claims_of_those_who_are_done,
+            claim_scenarios.reserves_for_running_pods,
+            claim_scenarios.deallocates_an_unused_claim,
+            claim_scenarios.deletes_claims_of_finished_pods,
         ),
     ),
     (
@@ -227,9 +223,9 @@ TRIALS: list[
         (NODE, POD),
         (kubelets,),
         (
-            nodeacts.notices_silence,
-            nodeacts.notices_who_speaks_again,
-            nodeacts.marks_what_nodes_say,
+            node_scenarios.marks_silent_node,
+            node_scenarios.unmarks_node_with_heartbeats,
+            node_scenarios.taints_by_conditions,
         ),
     ),
     (
@@ -237,9 +233,9 @@ TRIALS: list[
         (POD,),
         (kubelets,),
         (
-            nodeacts.drives_out,
-            nodeacts.drives_out_in_time,
-            nodeacts.drives_out_nobody_when_all_is_well_again,
+            node_scenarios.evicts,
+            node_scenarios.evicts_after_toleration,
+            node_scenarios.cancels_eviction,
         ),
     ),
     (
@@ -247,22 +243,22 @@ TRIALS: list[
         (POD,),
         (),
         (
-            nodeacts.gives_up_pods_of_a_lost_node,
-            nodeacts.gives_up_pods_of_a_broken_node,
+            node_scenarios.collects_pods_of_a_lost_node,
+            node_scenarios.collects_pods_of_an_out_of_service_node,
         ),
     ),
-    (pod_garbage, (POD,), (kubelets,), (nodeacts.thins_out_what_has_ended,)),
+    (pod_garbage, (POD,), (kubelets,), (node_scenarios.collects_terminated_pods,)),
 ]
 CASES = [
-    TrialCase(subject, Scenario(act.__name__, act, kinds, cast))
-    for subject, kinds, cast, played in TRIALS
-    for act in played
+    TrialCase(subject, Scenario(run.__name__, run, kinds, others))
+    for subject, kinds, others, scenarios_of_subject in TRIALS
+    for run in scenarios_of_subject
 ]
 EACH = pytest.mark.parametrize("one", CASES, ids=lambda one: one.scenario.name)
 
 
 def run_calm(one: TrialCase) -> TrialResult:
-    """The end where nothing goes wrong; there must be one."""
+    """Run a scenario without faults; it must write something and keep all invariants."""
     calm = run_trial(one.scenario, one.subject)
     assert calm.tally.writes > 0
     assert (calm.violations, calm.late_writes) == ([], [])
@@ -270,13 +266,13 @@ def run_calm(one: TrialCase) -> TrialResult:
 
 
 @EACH
-def test_whatever_write_it_is_killed_after_the_end_is_the_same(one: TrialCase) -> None:
+def test_a_crash_after_any_write_leads_to_the_same_result(one: TrialCase) -> None:
     calm = run_calm(one)
     assert compare_trials(one.scenario, one.subject, crashes(calm, most=4), calm) == []
 
 
 @EACH
-def test_whoever_takes_over_may_at_first_see_the_past(one: TrialCase) -> None:
+def test_a_restart_with_a_stale_list_leads_to_the_same_result(one: TrialCase) -> None:
     calm = run_calm(one)
     for past in (1, 8):
         assert (
@@ -285,7 +281,7 @@ def test_whoever_takes_over_may_at_first_see_the_past(one: TrialCase) -> None:
 
 
 @EACH
-def test_what_was_never_seen_does_not_matter(one: TrialCase) -> None:
+def test_missed_events_lead_to_the_same_result(one: TrialCase) -> None:
     calm = run_calm(one)
     assert compare_trials(one.scenario, one.subject, gaps(calm, most=3), calm) == []
 
@@ -293,7 +289,7 @@ def test_what_was_never_seen_does_not_matter(one: TrialCase) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @EACH
-def test_every_write_and_every_event_may_be_the_one(one: TrialCase) -> None:
+def test_a_fault_at_every_write_and_event_leads_to_the_same_result(one: TrialCase) -> None:
     calm = run_calm(one)
     for past in (0, 1, 2, 3, 5, 8):
         assert (
@@ -304,7 +300,7 @@ def test_every_write_and_every_event_may_be_the_one(one: TrialCase) -> None:
 
 
 @EACH
-def test_events_may_come_twice_and_out_of_order(one: TrialCase) -> None:
+def test_duplicate_and_reordered_events_lead_to_the_same_result(one: TrialCase) -> None:
     assert (
         compare_trials(one.scenario, one.subject, [Fault(repeats_events=True)], run_calm(one)) == []
     )

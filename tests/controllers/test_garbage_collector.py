@@ -1,4 +1,4 @@
-"""Garbage collection in virtual time: in the background, in the foreground, leaving orphans."""
+"""Garbage collection in virtual time: background, foreground and orphan deletion."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.controllers.owned_objects import (
     owner_reference,
 )
 
-# ---- in the background ---------------------------------------------------------------------------
+# ---- background ----------------------------------------------------------------------------------
 
 
 @in_virtual_time
-async def test_what_nobody_owns_any_more_follows_its_owner_down_to_the_last() -> None:
+async def test_background_deletion_deletes_all_levels_of_dependents() -> None:
     async with cluster() as c:
         first = await create_config(c, "first")
         second = await create_config(c, "second", owner_reference(first))
@@ -43,7 +43,7 @@ async def test_what_nobody_owns_any_more_follows_its_owner_down_to_the_last() ->
 
 
 @in_virtual_time
-async def test_the_owner_does_not_wait_in_the_background() -> None:
+async def test_owner_in_background_deletion_does_not_wait() -> None:
     async with cluster() as c:
         first = await create_config(c, "first")
         await create_config(c, "second", owner_reference(first), finalizers=HELD_FINALIZERS)
@@ -54,7 +54,7 @@ async def test_the_owner_does_not_wait_in_the_background() -> None:
 
 
 @in_virtual_time
-async def test_one_of_two_owners_is_enough_to_stay_and_the_other_is_forgotten() -> None:
+async def test_dependent_with_a_remaining_owner_is_kept_and_the_absent_owner_removed() -> None:
     async with cluster() as c:
         one, other = await create_config(c, "one"), await create_config(c, "other")
         await create_config(c, "child", owner_reference(one), owner_reference(other))
@@ -70,12 +70,12 @@ async def test_one_of_two_owners_is_enough_to_stay_and_the_other_is_forgotten() 
 
 
 @in_virtual_time
-async def test_a_reference_that_is_kept_is_kept_as_it_was() -> None:
+async def test_remaining_owner_references_are_not_changed() -> None:
     async with cluster() as c:
         one, other = await create_config(c, "one"), await create_config(c, "other")
         kept: Object = {**owner_reference(other, blocks=True), "controller": True}
         plain = {key: kept[key] for key in ("apiVersion", "kind", "name", "uid")}
-        plain["uid"], plain["kind"] = "u", "Dragon"
+        plain["uid"], plain["kind"] = "u", "Unknown"
         await create_config(c, "child", owner_reference(one), kept, plain)
         await delete_object(c, "one")
         await asyncio.sleep(2)
@@ -84,7 +84,7 @@ async def test_a_reference_that_is_kept_is_kept_as_it_was() -> None:
 
 
 @in_virtual_time
-async def test_who_wishes_to_leave_orphans_does_so_when_collected() -> None:
+async def test_collected_object_with_orphan_finalizer_orphans_its_dependents() -> None:
     async with cluster() as c:
         first = await create_config(c, "first")
         second = await create_config(c, "second", owner_reference(first), finalizers=["orphan"])
@@ -94,11 +94,11 @@ async def test_who_wishes_to_leave_orphans_does_so_when_collected() -> None:
         assert (await object_names(c), await owner_names(c, "third")) == (["third"], [])
 
 
-# ---- in the foreground ---------------------------------------------------------------------------
+# ---- foreground ----------------------------------------------------------------------------------
 
 
 @in_virtual_time
-async def test_in_the_foreground_the_owner_leaves_last() -> None:
+async def test_owner_in_foreground_deletion_is_removed_last() -> None:
     async with cluster() as c:
         first = await create_config(c, "first")
         second = await create_config(c, "second", owner_reference(first, blocks=True))
@@ -115,7 +115,7 @@ async def test_in_the_foreground_the_owner_leaves_last() -> None:
 
 
 @in_virtual_time
-async def test_who_does_not_block_does_not_hold_the_owner_in_the_foreground() -> None:
+async def test_dependent_without_block_owner_deletion_does_not_block_the_owner() -> None:
     async with cluster() as c:
         first = await create_config(c, "first")
         await create_config(c, "second", owner_reference(first), finalizers=HELD_FINALIZERS)
@@ -125,9 +125,9 @@ async def test_who_does_not_block_does_not_hold_the_owner_in_the_foreground() ->
         assert await is_terminating(c, "second")
 
 
-@pytest.mark.parametrize("meta", ["unblocked", "forgotten"])
+@pytest.mark.parametrize("change", ["unblocked", "removed"])
 @in_virtual_time
-async def test_who_ceases_to_block_lets_the_owner_go(meta: str) -> None:
+async def test_owner_is_removed_when_its_dependent_stops_blocking(change: str) -> None:
     async with cluster() as c:
         first = await create_config(c, "first")
         await create_config(
@@ -135,14 +135,14 @@ async def test_who_ceases_to_block_lets_the_owner_go(meta: str) -> None:
         )
         await delete_object(c, "first", "Foreground")
         await asyncio.sleep(2)
-        references = [owner_reference(first)] if meta == "unblocked" else None
+        references = [owner_reference(first)] if change == "unblocked" else None
         await change_metadata(c, "second", ownerReferences=references)
         await asyncio.sleep(2)
         assert await object_names(c) == ["second"]
 
 
 @in_virtual_time
-async def test_who_has_another_owner_survives_the_foreground_and_holds_nobody() -> None:
+async def test_dependent_with_another_owner_survives_and_does_not_block() -> None:
     async with cluster() as c:
         one, other = await create_config(c, "one"), await create_config(c, "other")
         await create_config(
@@ -158,7 +158,7 @@ async def test_who_has_another_owner_survives_the_foreground_and_holds_nobody() 
 
 
 @in_virtual_time
-async def test_a_dependent_that_comes_while_its_owner_waits_goes_too() -> None:
+async def test_dependent_created_during_foreground_deletion_is_deleted() -> None:
     async with cluster() as c:
         first = await create_config(c, "first")
         await create_config(
@@ -172,7 +172,7 @@ async def test_a_dependent_that_comes_while_its_owner_waits_goes_too() -> None:
 
 
 @in_virtual_time
-async def test_who_has_nobody_below_goes_in_one_write() -> None:
+async def test_dependent_without_dependents_is_deleted_in_one_write() -> None:
     async with cluster() as c:
         first = await create_config(c, "first")
         for number in range(5):
@@ -184,7 +184,7 @@ async def test_who_has_nobody_below_goes_in_one_write() -> None:
 
 
 @in_virtual_time
-async def test_a_pod_that_runs_is_given_its_time_and_its_owner_waits_for_it() -> None:
+async def test_owner_waits_for_the_grace_period_of_a_running_pod() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="4"), without=["scheduler"]) as c:
         first = await create_config(c, "first")
         references = {"ownerReferences": [owner_reference(first, blocks=True)]}
@@ -203,7 +203,7 @@ async def test_a_pod_that_runs_is_given_its_time_and_its_owner_waits_for_it() ->
 
 
 @in_virtual_time
-async def test_orphans_stay_and_forget_their_owner() -> None:
+async def test_orphans_are_kept_without_reference_to_their_owner() -> None:
     async with cluster() as c:
         first, other = await create_config(c, "first"), await create_config(c, "other")
         second = await create_config(c, "second", owner_reference(first, blocks=True))
@@ -212,15 +212,15 @@ async def test_orphans_stay_and_forget_their_owner() -> None:
         await delete_object(c, "first", "Orphan")
         await asyncio.sleep(2)
         assert await object_names(c) == ["other", "second", "shared", "third"]
-        forgotten = [await owner_names(c, name) for name in ("second", "shared", "third")]
-        assert forgotten == [[], ["other"], ["second"]]
+        owners = [await owner_names(c, name) for name in ("second", "shared", "third")]
+        assert owners == [[], ["other"], ["second"]]
 
 
 @in_virtual_time
-async def test_an_orphan_stays_even_if_its_other_owners_go_at_the_same_time() -> None:
+async def test_orphan_is_kept_even_if_its_other_owners_are_deleted_at_the_same_time() -> None:
     async with cluster() as c:
-        ends = [await create_config(c, f"owner-{number}") for number in range(3)]
-        await create_config(c, "child", *(owner_reference(end, blocks=True) for end in ends))
+        owners = [await create_config(c, f"owner-{number}") for number in range(3)]
+        await create_config(c, "child", *(owner_reference(owner, blocks=True) for owner in owners))
         policies = ("Background", "Orphan", "Foreground")
         await asyncio.gather(*(delete_object(c, f"owner-{n}", p) for n, p in enumerate(policies)))
         await asyncio.sleep(2)
@@ -228,7 +228,7 @@ async def test_an_orphan_stays_even_if_its_other_owners_go_at_the_same_time() ->
 
 
 @in_virtual_time
-async def test_who_is_leaving_anyway_does_not_hold_an_owner_that_leaves_orphans() -> None:
+async def test_terminating_dependent_does_not_block_an_orphaning_owner() -> None:
     async with cluster() as c:
         first = await create_config(c, "first")
         await create_config(c, "second", owner_reference(first), finalizers=HELD_FINALIZERS)

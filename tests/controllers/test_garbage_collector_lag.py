@@ -1,4 +1,4 @@
-"""Garbage collection with caches that lag behind and collectors that end."""
+"""Garbage collection with stale caches and crashed collectors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from phalanx.randomness import SeededRandom
 from phalanx.server.security.authorization import ADMIN
 from tests.builders import in_virtual_time, pod
 from tests.controllers.cluster import Cluster, HeldTransport, cluster, lagging_client
-from tests.controllers.crash_stories import SERVER_ONLY
+from tests.controllers.crash_recovery import SERVER_ONLY
 from tests.controllers.owned_objects import (
     HELD_FINALIZERS,
     change_metadata,
@@ -28,100 +28,100 @@ from tests.controllers.owned_objects import (
     running_collector,
 )
 
-# ---- caches that lag -----------------------------------------------------------------------------
+# ---- stale caches --------------------------------------------------------------------------------
 
 
 @in_virtual_time
-async def test_an_owner_that_came_back_while_nobody_heard_of_it_is_found() -> None:
+async def test_owner_that_was_recreated_while_the_cache_was_stale_is_found() -> None:
     async with cluster(without=SERVER_ONLY) as c:
-        way = HeldTransport(c, SECRET)
-        async with running_collector(c, way):
+        transport = HeldTransport(c, SECRET)
+        async with running_collector(c, transport):
             await create_config(c, "first", kind=SECRET)
             await asyncio.sleep(1)
-            way.is_flowing.clear()
+            transport.is_flowing.clear()
             await delete_object(c, "first", kind=SECRET)
             again = await create_config(c, "first", kind=SECRET)
             await create_config(c, "child", owner_reference(again))
             await asyncio.sleep(5)
-            way.is_flowing.set()
+            transport.is_flowing.set()
             await asyncio.sleep(5)
             assert (await object_names(c), await object_names(c, SECRET)) == (["child"], ["first"])
 
 
 @in_virtual_time
-async def test_who_has_forgotten_the_owner_unheard_is_not_deleted_with_it() -> None:
+async def test_dependent_that_lost_its_reference_while_the_cache_was_stale_is_kept() -> None:
     async with cluster(without=SERVER_ONLY) as c:
-        way = HeldTransport(c, SECRET)
-        async with running_collector(c, way):
+        transport = HeldTransport(c, SECRET)
+        async with running_collector(c, transport):
             first = await create_config(c, "first")
             await create_config(c, "child", owner_reference(first), kind=SECRET)
             await asyncio.sleep(1)
-            way.is_flowing.clear()
+            transport.is_flowing.clear()
             await change_metadata(c, "child", SECRET, ownerReferences=None)
             await delete_object(c, "first")
             await asyncio.sleep(30)
             assert await object_names(c, SECRET) == ["child"]
-            way.is_flowing.set()
+            transport.is_flowing.set()
             await asyncio.sleep(60)
             assert await object_names(c, SECRET) == ["child"]
 
 
 @in_virtual_time
-async def test_a_namesake_of_what_was_to_go_is_not_deleted_in_its_place() -> None:
+async def test_recreated_dependent_of_the_same_name_is_kept() -> None:
     async with cluster(without=SERVER_ONLY) as c:
-        way = HeldTransport(c, SECRET)
-        async with running_collector(c, way):
+        transport = HeldTransport(c, SECRET)
+        async with running_collector(c, transport):
             first = await create_config(c, "first")
             await create_config(c, "child", owner_reference(first), kind=SECRET)
             await asyncio.sleep(1)
-            way.is_flowing.clear()
+            transport.is_flowing.clear()
             await delete_object(c, "child", kind=SECRET)
             await create_config(c, "child", kind=SECRET)
             await delete_object(c, "first")
             await asyncio.sleep(30)
-            way.is_flowing.set()
+            transport.is_flowing.set()
             await asyncio.sleep(60)
             assert await object_names(c, SECRET) == ["child"]
 
 
 @in_virtual_time
-async def test_an_owner_that_was_added_unheard_is_not_forgotten() -> None:
+async def test_owner_that_was_added_while_the_cache_was_stale_is_kept() -> None:
     async with cluster(without=SERVER_ONLY) as c:
-        way = HeldTransport(c, SECRET)
-        async with running_collector(c, way):
-            made = [await create_config(c, name) for name in ("one", "other", "new")]
-            references = [owner_reference(found) for found in made]
+        transport = HeldTransport(c, SECRET)
+        async with running_collector(c, transport):
+            owners = [await create_config(c, name) for name in ("one", "other", "new")]
+            references = [owner_reference(owner) for owner in owners]
             await create_config(c, "child", *references[:2], kind=SECRET)
             await asyncio.sleep(1)
-            way.is_flowing.clear()
+            transport.is_flowing.clear()
             await change_metadata(c, "child", SECRET, ownerReferences=references)
             await delete_object(c, "one")
             await asyncio.sleep(5)
-            way.is_flowing.set()
+            transport.is_flowing.set()
             await asyncio.sleep(60)
             assert await owner_names(c, "child", SECRET) == ["other", "new"]
 
 
 @in_virtual_time
-async def test_an_orphan_of_which_nobody_had_heard_is_spared() -> None:
+async def test_orphan_that_the_cache_lacks_is_kept() -> None:
     async with cluster(without=SERVER_ONLY) as c:
-        way = HeldTransport(c, SECRET)
-        async with running_collector(c, way):
+        transport = HeldTransport(c, SECRET)
+        async with running_collector(c, transport):
             first = await create_config(c, "first")
             await asyncio.sleep(1)
-            way.is_flowing.clear()
+            transport.is_flowing.clear()
             await create_config(c, "child", owner_reference(first), kind=SECRET)
             await delete_object(c, "first", "Orphan")
             await asyncio.sleep(5)
             assert await object_names(c) == ["first"]
-            way.is_flowing.set()
+            transport.is_flowing.set()
             await asyncio.sleep(5)
             assert (await object_names(c), await object_names(c, SECRET)) == ([], ["child"])
             assert await owner_names(c, "child", SECRET) == []
 
 
 @in_virtual_time
-async def test_nobody_is_let_go_before_everything_is_known() -> None:
+async def test_no_owner_is_finalized_before_all_caches_are_synced() -> None:
     async with cluster(without=SERVER_ONLY) as c:
         first, second = await create_config(c, "first"), await create_config(c, "second")
         await create_config(c, "of-first", owner_reference(first), kind=SECRET)
@@ -134,12 +134,12 @@ async def test_nobody_is_let_go_before_everything_is_known() -> None:
         )
         await delete_object(c, "first", "Orphan")
         await delete_object(c, "second", "Foreground")
-        way = HeldTransport(c, SECRET)
-        way.is_flowing.clear()
-        async with running_collector(c, way):
+        transport = HeldTransport(c, SECRET)
+        transport.is_flowing.clear()
+        async with running_collector(c, transport):
             await asyncio.sleep(5)
             assert await object_names(c) == ["first", "second"]
-            way.is_flowing.set()
+            transport.is_flowing.set()
             await asyncio.sleep(5)
             assert (await object_names(c), await owner_names(c, "of-first", SECRET)) == (
                 ["second"],
@@ -147,11 +147,11 @@ async def test_nobody_is_let_go_before_everything_is_known() -> None:
             )
 
 
-# ---- ends and quiet ------------------------------------------------------------------------------
+# ---- crashes and idle collectors -----------------------------------------------------------------
 
 
 class LimitedWritesTransport:
-    """A way to the server on which only so many writes go through."""
+    """Forwards a limited number of writes and blocks the others."""
 
     def __init__(self, c: Cluster, writes: int) -> None:
         self._inner, self._left = InProcessTransport(c.plane.server.handle, ADMIN), writes
@@ -164,12 +164,12 @@ class LimitedWritesTransport:
         return await self._inner.send(request)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
 
 @pytest.mark.parametrize("writes", range(12))
 @in_virtual_time
-async def test_what_one_collector_began_the_next_one_finishes(writes: int) -> None:
+async def test_next_collector_finishes_what_a_crashed_one_started(writes: int) -> None:
     async with cluster(without=SERVER_ONLY) as c:
         tops = {
             how: await create_config(c, how.lower())
@@ -198,12 +198,12 @@ async def test_what_one_collector_began_the_next_one_finishes(writes: int) -> No
 
 
 @in_virtual_time
-async def test_what_neither_owns_nor_is_owned_is_never_looked_at() -> None:
+async def test_object_without_owners_and_dependents_is_never_queued() -> None:
     async with cluster(without=SERVER_ONLY) as c:
         client = c.plane.client("collector")
         informers = Informers(client, SeededRandom(2))
-        looked = GarbageCollector(client, informers).queue
-        following = asyncio.create_task(informers.run())
+        queue = GarbageCollector(client, informers).queue
+        task = asyncio.create_task(informers.run())
         await informers.wait_for_sync()
         running: Object = {"status": {"phase": "Running"}}
         for name in ("p0", "p1", "p2"):
@@ -211,22 +211,22 @@ async def test_what_neither_owns_nor_is_owned_is_never_looked_at() -> None:
             await c.client.patch(POD, Key("default", name), running, subresource="status")
             await c.delete(POD, name)
         await asyncio.sleep(1)
-        assert len(looked) == 0
-        following.cancel()
+        assert len(queue) == 0
+        task.cancel()
 
 
 @in_virtual_time
-async def test_an_owner_whom_one_knows_is_not_asked_about() -> None:
+async def test_cached_owner_is_not_read_from_the_api() -> None:
     async with cluster(without=SERVER_ONLY) as c:
-        _, way = lagging_client(c)
-        async with running_collector(c, way):
+        _, transport = lagging_client(c)
+        async with running_collector(c, transport):
             first = await create_config(c, "first")
             await asyncio.sleep(1)
-            known = len(way.requests)
+            known = len(transport.requests)
             for number in range(20):
                 await c.create(
                     pod(f"p{number}", meta={"ownerReferences": [owner_reference(first)]})
                 )
                 await c.delete(POD, f"p{number}")
             await asyncio.sleep(1)
-            assert way.requests[known:] == []
+            assert transport.requests[known:] == []

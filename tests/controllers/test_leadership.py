@@ -1,4 +1,4 @@
-"""Terms beside a server that changes; finding it and being elected are told of in `test_office`."""
+"""Terms beside a server that changes; `test_scheduler_runner` tests waiting and election."""
 
 from __future__ import annotations
 
@@ -15,32 +15,38 @@ from tests.controllers.test_scheduler_runner import BlockableTransport
 _GROUP_PATH = f"/apis/{POD_GROUP.api_version}"
 
 
-def hidden(request: Request) -> ApiError | None:
-    """A server that does not show a version of a group."""
+def hide_groups(request: Request) -> ApiError | None:
+    """Do not serve one API group version."""
     return NotFound("404 page not found") if request.path.startswith(_GROUP_PATH) else None
 
 
 @in_virtual_time
-async def test_kinds_that_come_later_begin_another_term() -> None:
+async def test_new_kinds_start_another_term() -> None:
     async with cluster(without=SERVER_ONLY) as c:
-        road = BlockableTransport(c.plane.server)
-        road.refuse = hidden
-        async with running_controllers(c, transport=road) as clerks:
+        transport = BlockableTransport(c.plane.server)
+        transport.refuse = hide_groups
+        async with running_controllers(c, transport=transport) as controllers:
             without = ("podgroup-protection", "composite-groups", "replica-groups")
-            assert clerks.ready_names == [[name for name in ALL if name not in without]]
+            assert controllers.ready_names == [[name for name in ALL if name not in without]]
             await asyncio.sleep(300)
-            assert len(clerks.ready_names) == 1
-            road.refuse = lambda request: None
+            assert len(controllers.ready_names) == 1
+            transport.refuse = lambda request: None
             await asyncio.sleep(70)
-            assert clerks.ready_names[1:] == [ALL]
-            assert clerks.messages[-1] == "the API server offers other kinds than before"
+            assert controllers.ready_names[1:] == [ALL]
+            message = "the API server serves other kinds than before; starting over"
+            assert message in controllers.messages
 
 
 @in_virtual_time
-async def test_a_question_without_an_answer_ends_no_term() -> None:
+async def test_a_failed_discovery_does_not_end_the_term() -> None:
     async with cluster(without=SERVER_ONLY) as c:
-        road = BlockableTransport(c.plane.server)
-        async with running_controllers(c, transport=road) as clerks:
-            road.refuse = lambda request: ApiError("later") if request.path == "/api/v1" else None
+        transport = BlockableTransport(c.plane.server)
+        async with running_controllers(c, transport=transport) as controllers:
+            transport.refuse = lambda request: (
+                ApiError("later") if request.path == "/api/v1" else None
+            )
             await asyncio.sleep(300)
-            assert (len(clerks.ready_names), clerks.messages) == (1, [])
+            assert len(controllers.ready_names) == 1
+            assert controllers.messages == ["controllers started"]
+            (failed, *_) = [x for x in controllers.log.lines if x.message == "discovery failed"]
+            assert (failed.level, failed.fields) == ("DEBUG", {"reason": "later"})

@@ -1,3 +1,5 @@
+"""The namespace controller: deleted namespaces are emptied, then removed."""
+
 from __future__ import annotations
 
 import asyncio
@@ -12,11 +14,11 @@ from tests.builders import gang, in_virtual_time, pod
 from tests.controllers.cluster import Cluster, cluster, simulated_nodes
 
 
-def named(kind: str, name: str, **more: object) -> Object:
+def namespaced(kind: str, name: str, **more: object) -> Object:
     return {"kind": kind, "metadata": {"name": name, "namespace": "x"}, **more}
 
 
-async def is_there(c: Cluster, name: str = "x") -> bool:
+async def namespace_exists(c: Cluster, name: str = "x") -> bool:
     try:
         await c.client.get(NAMESPACE, Key("", name))
     except NotFound:
@@ -25,31 +27,31 @@ async def is_there(c: Cluster, name: str = "x") -> bool:
 
 
 async def contents(c: Cluster, namespace: str) -> dict[str, int]:
-    """How many objects of each kind a namespace holds."""
+    """Return the number of objects of each kind in a namespace."""
     kinds = [kind for kind in KINDS if kind.namespaced and "watch" in kind.verbs]
     found = {kind.plural: (await c.client.list(kind, namespace=namespace)).items for kind in kinds}
     return {name: len(items) for name, items in found.items() if items}
 
 
 @in_virtual_time
-async def test_a_deleted_namespace_is_emptied_and_then_gone() -> None:
+async def test_deleted_namespace_is_emptied_and_removed() -> None:
     async with cluster(nodes=simulated_nodes(2, cpu="4")) as c:
         await c.create({"kind": "Namespace", "metadata": {"name": "x"}})
         await c.create(
             *gang("a", 3, namespace="x", cpu="1"), *gang("big", 9, namespace="x", cpu="3")
         )
-        await c.create(named("ConfigMap", "c"), named("Lease", "l"))
+        await c.create(namespaced("ConfigMap", "c"), namespaced("Lease", "l"))
         await asyncio.sleep(5)
         assert set(await contents(c, "x")) >= {
             CONFIG_MAP.plural, EVENT.plural, LEASE.plural, POD.plural, POD_GROUP.plural,
         }  # fmt: skip
         await c.delete(NAMESPACE, "x")
         await asyncio.sleep(10)
-        assert (await is_there(c), await contents(c, "x")) == (False, {})
+        assert (await namespace_exists(c), await contents(c, "x")) == (False, {})
 
 
 @in_virtual_time
-async def test_nothing_else_is_touched() -> None:
+async def test_other_namespaces_are_not_changed() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="4")) as c:
         await c.create({"kind": "Namespace", "metadata": {"name": "x"}})
         await c.create({"kind": "Namespace", "metadata": {"name": "xx"}})
@@ -57,40 +59,42 @@ async def test_nothing_else_is_touched() -> None:
         await asyncio.sleep(5)
         await c.delete(NAMESPACE, "x")
         await asyncio.sleep(10)
-        assert await is_there(c, "xx")
+        assert await namespace_exists(c, "xx")
         assert (await contents(c, "xx"))["pods"] == (await contents(c, "default"))["pods"] == 1
 
 
 @in_virtual_time
-async def test_what_holds_on_holds_the_namespace() -> None:
+async def test_finalizer_of_an_object_keeps_the_namespace() -> None:
     async with cluster() as c:
         await c.create({"kind": "Namespace", "metadata": {"name": "x"}})
-        held = named("ConfigMap", "c")
+        held = namespaced("ConfigMap", "c")
         held["metadata"]["finalizers"] = ["example.com/stay"]
         await c.create(held)
         await c.delete(NAMESPACE, "x")
         await asyncio.sleep(60)
-        assert await is_there(c)
+        assert await namespace_exists(c)
         with pytest.raises(Forbidden):
-            await c.create(named("ConfigMap", "late"))
+            await c.create(namespaced("ConfigMap", "late"))
         await c.client.patch(CONFIG_MAP, Key("x", "c"), {"metadata": {"finalizers": []}})
         await asyncio.sleep(2)
-        assert not await is_there(c)
+        assert not await namespace_exists(c)
 
 
 @in_virtual_time
-async def test_an_empty_namespace_is_gone_at_once_and_can_be_made_again() -> None:
+async def test_empty_namespace_is_removed_at_once_and_can_be_created_again() -> None:
     async with cluster() as c:
         for _ in range(3):
             await c.create({"kind": "Namespace", "metadata": {"name": "x"}})
             await c.delete(NAMESPACE, "x")
             await asyncio.sleep(0.5)
-            assert not await is_there(c)
+            assert not await namespace_exists(c)
 
 
 @in_virtual_time
-async def test_a_namespace_that_nobody_deletes_stays() -> None:
+async def test_namespace_that_is_not_deleted_stays() -> None:
     async with cluster() as c:
-        await c.create({"kind": "Namespace", "metadata": {"name": "x"}}, named("ConfigMap", "c"))
+        await c.create(
+            {"kind": "Namespace", "metadata": {"name": "x"}}, namespaced("ConfigMap", "c")
+        )
         await asyncio.sleep(100)
         assert (await contents(c, "x"))["configmaps"] == 1

@@ -1,4 +1,4 @@
-"""What users of other schedulers met, and must not meet here."""
+"""Bugs of other schedulers that must not occur here."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from tests.scheduler import builders
 
 
 class RefusingTransport(LaggingTransport):
-    """A way to the server on which no bind arrives that is about a certain gang."""
+    """A transport that refuses the binds of one gang."""
 
     async def send(self, request: Request) -> Reply | StreamReply:
         if request.path.endswith(GROUP_BINDING.plural) and isinstance(request.body, dict):
             names = [row["name"] for row in request.body["bindings"]]
             if any(name.startswith("bad") for name in names):
-                return error_reply(Conflict("somebody does not want it"))
+                return error_reply(Conflict("refused by the test"))
         return await super().send(request)
 
 
 @in_virtual_time
-async def test_a_bind_that_is_refused_for_ever_starves_nobody_else() -> None:
+async def test_a_gang_whose_bind_always_fails_does_not_starve_others() -> None:
     """KAI 2074."""
     async with cluster(nodes=simulated_nodes(2, cpu="4"), without=["scheduler"]) as c:
-        client, chance = Client(RefusingTransport(c.plane)), SeededRandom(3)
-        informers = Informers(client, chance)
-        scheduling = Scheduler(client, informers, c.clock, chance)
+        client, random = Client(RefusingTransport(c.plane)), SeededRandom(3)
+        informers = Informers(client, random)
+        scheduling = Scheduler(client, informers, c.clock, random)
         tasks = [asyncio.create_task(run()) for run in (informers.run, scheduling.run)]
         await c.create(*gang("bad", 2, cpu="1"))
         await asyncio.sleep(5)
@@ -52,7 +52,7 @@ async def test_a_bind_that_is_refused_for_ever_starves_nobody_else() -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def test_a_promise_outlives_an_old_view_of_its_pod() -> None:
+def test_a_nomination_survives_a_stale_update_of_its_pod() -> None:
     """KAI 1103."""
     waiting = builders.pod("first", cpu="1", priority=10)
     cache = builders.cluster([builders.node("a", cpu="1")], [waiting])

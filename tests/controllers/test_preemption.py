@@ -1,4 +1,4 @@
-"""Somebody makes way: what users see of it, on our server and on a foreign one."""
+"""Preemption as users see it, on a Phalanx server and on a foreign one."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def composite(name: str, minimum: int, importance: str, **spec: object) -> Objec
 
 
 async def filled(c: Cluster, cpu: str = "2") -> None:
-    """One node that two less important pods fill."""
+    """Fill one node with two pods of lower priority."""
     await classes(c)
     await c.add_node(node("n", cpu=cpu))
     await c.create(*(important(pod(f"low-{i}", cpu="1"), "low") for i in range(2)))
@@ -57,7 +57,7 @@ async def filled(c: Cluster, cpu: str = "2") -> None:
 
 
 async def end(c: Cluster, *names: str) -> None:
-    """Those who are going are gone."""
+    """Remove pods that are being deleted."""
     for name in names:
         await c.client.delete(POD, Key("default", name), grace=0)
 
@@ -70,23 +70,23 @@ async def nominated(c: Cluster) -> dict[str, str]:
 
 
 @in_virtual_time
-async def test_victims_are_told_and_go_and_then_the_gang_is_bound() -> None:
+async def test_victims_get_a_condition_and_are_deleted_and_then_the_gang_is_bound() -> None:
     async with cluster(without=["nodes"]) as c, audit_transactions(c):
         await filled(c)
         await c.create(gang("g", 2, "high"), *(member(f"g-{i}", "g", "high") for i in range(2)))
         await asyncio.sleep(5)
         pods = await c.pods()
         assert all(pods[f"low-{i}"].metadata.deletion_timestamp for i in range(2))
-        told = find_condition(pods["low-0"].status.conditions, "DisruptionTarget")
-        assert told is not None
-        assert (told.reason, told.message) == (
+        condition = find_condition(pods["low-0"].status.conditions, "DisruptionTarget")
+        assert condition is not None
+        assert (condition.reason, condition.message) == (
             "PreemptionByScheduler",
             "default-scheduler: preempting to accommodate a higher priority podgroup",
         )
         assert await nominated(c) == {"g-0": "n", "g-1": "n"}
-        said = await c.group_condition("g", "PodGroupInitiallyScheduled")
-        assert said is not None
-        assert "waiting for pods that are leaving" in said.message
+        condition = await c.group_condition("g", "PodGroupInitiallyScheduled")
+        assert condition is not None
+        assert "waiting for pods that are leaving" in condition.message
         await end(c, "low-0", "low-1")
         await c.until_placed("g-0", "g-1")
         group = await c.client.get(POD_GROUP, Key("default", "g"))
@@ -95,7 +95,7 @@ async def test_victims_are_told_and_go_and_then_the_gang_is_bound() -> None:
 
 
 @in_virtual_time
-async def test_a_pod_alone_names_the_node_that_it_is_after() -> None:
+async def test_a_preempting_pod_gets_a_nominated_node() -> None:
     async with cluster(without=["nodes"]) as c:
         await filled(c)
         await c.create(important(pod("vip", cpu="1"), "high"))
@@ -106,7 +106,7 @@ async def test_a_pod_alone_names_the_node_that_it_is_after() -> None:
 
 
 @in_virtual_time
-async def test_nobody_else_gets_what_was_promised() -> None:
+async def test_a_nominated_node_is_not_given_to_other_pods() -> None:
     async with cluster(without=["nodes"]) as c:
         await filled(c)
         await c.create(gang("g", 2, "high"), *(member(f"g-{i}", "g", "high") for i in range(2)))
@@ -122,7 +122,7 @@ async def test_nobody_else_gets_what_was_promised() -> None:
 
 
 @in_virtual_time
-async def test_a_gang_that_goes_while_others_make_way_for_it_leaves_the_room_to_others() -> None:
+async def test_a_preemptor_deleted_while_victims_leave_frees_its_nominations() -> None:
     async with cluster(without=["nodes"]) as c:
         await filled(c)
         await c.create(gang("g", 2, "high"), *(member(f"g-{i}", "g", "high") for i in range(2)))
@@ -134,7 +134,7 @@ async def test_a_gang_that_goes_while_others_make_way_for_it_leaves_the_room_to_
 
 @pytest.mark.parametrize("gate", ["DelayedPreemption=false", "WorkloadAwarePreemption=false"])
 @in_virtual_time
-async def test_with_the_gate_off_groups_evict_nobody_and_pods_still_do(gate: str) -> None:
+async def test_with_the_gate_off_only_pods_without_a_group_preempt(gate: str) -> None:
     gates = resolve_gates(parse_gates(gate))
     async with cluster(without=["nodes"], gates=gates) as c:
         await filled(c)
@@ -147,7 +147,7 @@ async def test_with_the_gate_off_groups_evict_nobody_and_pods_still_do(gate: str
 
 
 @in_virtual_time
-async def test_a_group_that_goes_whole_says_so_until_it_is_back() -> None:
+async def test_a_preempted_group_is_a_disruption_target_until_it_is_placed_again() -> None:
     async with cluster(without=["nodes"]) as c:
         await classes(c)
         await c.add_node(node("n", cpu="2"))
@@ -158,9 +158,9 @@ async def test_a_group_that_goes_whole_says_so_until_it_is_back() -> None:
         await c.until_placed("g-0", "g-1")
         await c.create(important(pod("vip", cpu="1"), "high"))
         await asyncio.sleep(5)
-        told = await c.group_condition("g", "DisruptionTarget")
-        assert told is not None
-        assert (told.status, told.reason) == ("True", "PreemptionByScheduler")
+        condition = await c.group_condition("g", "DisruptionTarget")
+        assert condition is not None
+        assert (condition.status, condition.reason) == ("True", "PreemptionByScheduler")
         await end(c, "g-0", "g-1")
         await c.until_placed("vip")
         await end(c, "vip")
@@ -171,7 +171,7 @@ async def test_a_group_that_goes_whole_says_so_until_it_is_back() -> None:
 
 
 @in_virtual_time
-async def test_a_tree_goes_whole_in_one_transaction_and_every_group_of_it_says_so() -> None:
+async def test_a_group_tree_is_evicted_in_one_transaction_with_conditions_on_all_groups() -> None:
     async with cluster(without=["nodes"]) as c:
         await classes(c)
         await c.add_node(node("n", cpu="2"))
@@ -202,7 +202,7 @@ async def test_a_tree_goes_whole_in_one_transaction_and_every_group_of_it_says_s
 
 
 @in_virtual_time
-async def test_a_tree_that_cannot_be_placed_says_so_on_all_of_its_groups() -> None:
+async def test_an_unschedulable_tree_has_conditions_on_all_of_its_groups() -> None:
     async with cluster(without=["nodes"]) as c:
         await classes(c)
         await c.add_node(node("n", cpu="1"))
@@ -216,17 +216,17 @@ async def test_a_tree_that_cannot_be_placed_says_so_on_all_of_its_groups() -> No
         )  # fmt: skip
         await asyncio.sleep(8)
         tree = await c.client.get(COMPOSITE_POD_GROUP, Key("default", "t"), CompositePodGroup)
-        said = find_condition(tree.status.conditions, "CompositePodGroupInitiallyScheduled")
-        assert said is not None
-        assert said.message == "waiting for 2 groups with all their members, 1 is there"
+        condition = find_condition(tree.status.conditions, "CompositePodGroupInitiallyScheduled")
+        assert condition is not None
+        assert condition.message == "waiting for 2 groups with all their members, 1 is there"
         await c.create(member("h-0", "h", "low"))
         await asyncio.sleep(5)
         tree = await c.client.get(COMPOSITE_POD_GROUP, Key("default", "t"), CompositePodGroup)
-        said = find_condition(tree.status.conditions, "CompositePodGroupInitiallyScheduled")
-        assert said is not None
-        assert (said.status, said.reason) == ("False", "Unschedulable")
+        condition = find_condition(tree.status.conditions, "CompositePodGroupInitiallyScheduled")
+        assert condition is not None
+        assert (condition.status, condition.reason) == ("False", "Unschedulable")
         for name in ("g", "h"):
-            told = await c.group_condition(name, "PodGroupInitiallyScheduled")
-            assert told is not None
-            assert (told.status, told.reason) == ("False", "Unschedulable")
+            condition = await c.group_condition(name, "PodGroupInitiallyScheduled")
+            assert condition is not None
+            assert (condition.status, condition.reason) == ("False", "Unschedulable")
         assert await c.node_by_pod() == {}

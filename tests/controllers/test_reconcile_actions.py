@@ -24,7 +24,7 @@ async def data(c: Cluster) -> object:
 
 
 @in_virtual_time
-async def test_what_is_to_be_made_is_made_once() -> None:
+async def test_create_leaves_an_existing_object_unchanged() -> None:
     async with cluster(without=NOTHING_ELSE) as c:
         await perform(c.client, Create(CONFIG_MAP, config(by="first")))
         await perform(c.client, Create(CONFIG_MAP, config(by="second")))
@@ -32,7 +32,7 @@ async def test_what_is_to_be_made_is_made_once() -> None:
 
 
 @in_virtual_time
-async def test_a_patch_changes_what_is_there_and_leaves_what_is_gone() -> None:
+async def test_patch_changes_an_existing_object_and_ignores_a_missing_one() -> None:
     async with cluster(without=NOTHING_ELSE) as c:
         change = Patch(CONFIG_MAP, KEY, {"data": {"new": "value"}})
         await perform(c.client, change)
@@ -42,7 +42,7 @@ async def test_a_patch_changes_what_is_there_and_leaves_what_is_gone() -> None:
 
 
 @in_virtual_time
-async def test_a_patch_may_be_of_another_sort() -> None:
+async def test_patch_sends_its_content_type() -> None:
     async with cluster(without=NOTHING_ELSE) as c:
         await c.client.create(CONFIG_MAP, config(old="value"))
         with pytest.raises(Exception, match="rejected"):
@@ -50,7 +50,7 @@ async def test_a_patch_may_be_of_another_sort() -> None:
 
 
 @in_virtual_time
-async def test_a_put_replaces_and_needs_something_to_replace() -> None:
+async def test_update_replaces_an_object_and_fails_without_one() -> None:
     async with cluster(without=NOTHING_ELSE) as c:
         with pytest.raises(NotFound):
             await perform(c.client, Update(CONFIG_MAP, config(new="value")))
@@ -60,7 +60,7 @@ async def test_a_put_replaces_and_needs_something_to_replace() -> None:
 
 
 @in_virtual_time
-async def test_a_deletion_is_of_that_very_object_and_leaves_what_is_gone() -> None:
+async def test_delete_checks_the_uid_and_ignores_a_missing_object() -> None:
     async with cluster(without=NOTHING_ELSE) as c:
         uid = (await c.client.create(CONFIG_MAP, config()))["metadata"]["uid"]
         with pytest.raises(Conflict):
@@ -72,7 +72,7 @@ async def test_a_deletion_is_of_that_very_object_and_leaves_what_is_gone() -> No
 
 
 @in_virtual_time
-async def test_what_cannot_be_made_for_want_of_its_namespace_is_told() -> None:
+async def test_create_in_a_missing_namespace_fails() -> None:
     async with cluster(without=NOTHING_ELSE) as c:
         lost = {"metadata": {"name": "a", "namespace": "nowhere"}}
         with pytest.raises(NotFound):
@@ -81,7 +81,7 @@ async def test_what_cannot_be_made_for_want_of_its_namespace_is_told() -> None:
 
 
 @in_virtual_time
-async def test_a_deletion_may_be_of_one_version_alone_and_wait_for_what_is_below() -> None:
+async def test_delete_sends_resource_version_and_propagation_policy() -> None:
     async with cluster(without=NOTHING_ELSE) as c:
         meta = (await c.client.create(CONFIG_MAP, config()))["metadata"]
         uid, version = meta["uid"], meta["resourceVersion"]
@@ -94,12 +94,12 @@ async def test_a_deletion_may_be_of_one_version_alone_and_wait_for_what_is_below
 
 
 @in_virtual_time
-async def test_what_is_to_be_told_is_told() -> None:
-    note, told = (
+async def test_record_event_calls_the_recorder() -> None:
+    event, recorded = (
         ObjectEvent(CONFIG_MAP, ObjectMeta(name="a"), "Because", "of this"),
         list[ObjectEvent](),
     )
     async with cluster(without=NOTHING_ELSE) as c:
-        await perform(c.client, RecordEvent(note), told.append)
-        await perform(c.client, RecordEvent(note))
-    assert told == [note]
+        await perform(c.client, RecordEvent(event), recorded.append)
+        await perform(c.client, RecordEvent(event))
+    assert recorded == [event]

@@ -1,4 +1,4 @@
-"""Which controllers run where, by what is asked for and what a server has."""
+"""Which controllers are selected, and which kinds they require."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALL = [row.name for row in CONTROLLERS]
 
 
 @pytest.mark.parametrize(
-    ("words", "is_foreign", "wanted"),
+    ("words", "is_foreign", "selected"),
     [
         (["*"], False, ALL),
         (["*"], True, ["job"]),
@@ -29,26 +29,27 @@ ALL = [row.name for row in CONTROLLERS]
         (["-garbage"], False, []),
     ],
 )
-def test_the_usual_ones_run_and_those_that_are_named(
-    words: list[str], is_foreign: bool, wanted: list[str]
+def test_selection_contains_the_defaults_and_the_named_controllers(
+    words: list[str], is_foreign: bool, selected: list[str]
 ) -> None:
-    assert [row.name for row in ControllerSelection(words).select(is_foreign=is_foreign)] == wanted
+    rows = ControllerSelection(words).select(is_foreign=is_foreign)
+    assert [row.name for row in rows] == selected
 
 
 @pytest.mark.parametrize("word", ["nonsense", "-nonsense"])
-def test_a_controller_that_there_is_not_is_refused_with_those_that_there_are(word: str) -> None:
+def test_an_unknown_controller_is_an_error_that_lists_the_available_ones(word: str) -> None:
     with pytest.raises(
-        UnknownController, match=r"'nonsense' is no controller; there are .*garbage"
+        UnknownController, match=r'unknown controller "nonsense"; available: .*garbage'
     ):
         ControllerSelection(["*", word])
 
 
-def test_names_are_of_one_controller_each() -> None:
+def test_names_and_aliases_are_unique() -> None:
     names = [name for row in CONTROLLERS for name in (row.name, *row.aliases)]
     assert len(set(names)) == len(names)
 
 
-def test_what_every_controller_needs_is_served_by_a_server_of_ours() -> None:
+def test_a_phalanx_server_serves_the_kinds_of_every_controller() -> None:
     assert [row.name for row in CONTROLLERS if missing_kinds(STORED_KINDS, row)] == []
     without = [kind for kind in STORED_KINDS if kind is not POD_GROUP]
     assert [row.name for row in CONTROLLERS if missing_kinds(without, row)] == [

@@ -1,4 +1,4 @@
-"""What the recorded Kubernetes gets wrong about gangs, and ours must not, end to end."""
+"""Bugs of Kubernetes' gang scheduling that must not occur here, end to end."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def members(name: str, count: int) -> list[str]:
     return [f"{name}-{n}" for n in range(count)]
 
 
-# ---- a group that was placed says so for ever ----------------------------------------------------
+# ---- the scheduled condition stays ---------------------------------------------------------------
 
 
 def conditions_over_time(c: Cluster, kind: str) -> Iterator[str]:
-    """What the only group has said under a name, each thing once as long as it did not change."""
+    """The successive states of a condition of the only group."""
     last = ""
     for change in c.store.changes(0, POD_GROUP.store_prefix()):
         group: Object = json.loads(change.after.value) if change.after else {}
@@ -37,27 +37,27 @@ def conditions_over_time(c: Cluster, kind: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("seed", range(8))
 @in_virtual_time
-async def test_members_left_over_that_are_refused_at_once_do_not_unsay_that_the_gang_was_placed(
+async def test_unschedulable_leftover_members_do_not_reset_the_scheduled_condition(
     seed: int,
 ) -> None:
-    chance = SeededRandom(seed)
-    room, latency = simulated_nodes(1, cpu="3"), lambda: chance.between(0.0001, 0.02)
-    async with cluster(nodes=room, latency=latency) as c:
+    random = SeededRandom(seed)
+    nodes, latency = simulated_nodes(1, cpu="3"), lambda: random.between(0.0001, 0.02)
+    async with cluster(nodes=nodes, latency=latency) as c:
         await c.create(*gang("a", 6, minimum=2, cpu="1"))
         await asyncio.sleep(30)
         assert len(await c.node_by_pod()) == 3
         for kind in (POD_GROUP_INITIALLY_SCHEDULED, POD_GROUP_SCHEDULED):
             assert [*conditions_over_time(c, kind)] in (["True"], ["False", "True"])
-            said = await c.group_condition("a", kind)
-            assert said is not None
-            assert said.status == "True"
+            condition = await c.group_condition("a", kind)
+            assert condition is not None
+            assert condition.status == "True"
 
 
 # ---- without nodes -------------------------------------------------------------------------------
 
 
 @in_virtual_time
-async def test_in_a_cluster_without_nodes_a_gang_is_unschedulable_and_no_error() -> None:
+async def test_in_a_cluster_without_nodes_a_gang_is_unschedulable_and_not_an_error() -> None:
     async with cluster() as c:
         await c.create(*gang("a", 2, cpu="1"))
         await asyncio.sleep(3)
@@ -73,13 +73,11 @@ async def test_in_a_cluster_without_nodes_a_gang_is_unschedulable_and_no_error()
         )  # fmt: skip
 
 
-# ---- woken by what cures -------------------------------------------------------------------------
+# ---- wake-ups ------------------------------------------------------------------------------------
 
 
 @in_virtual_time
-async def test_a_gang_that_failed_often_is_placed_as_fast_as_a_plain_pod_when_a_node_comes() -> (
-    None
-):
+async def test_a_new_node_places_a_gang_with_many_attempts_as_fast_as_a_pod() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="1")) as c:
         await c.create(*gang("a", 3, cpu="2"), pod("plain", cpu="2"))
         await asyncio.sleep(200)
@@ -101,7 +99,7 @@ async def nominated(c: Cluster, *names: str) -> list[str]:
 
 
 @in_virtual_time
-async def test_a_higher_gang_that_takes_a_node_voids_what_a_lower_one_was_promised_there() -> None:
+async def test_a_bind_of_higher_priority_voids_lower_nominations_of_the_node() -> None:
     async with cluster(nodes=simulated_nodes(2, cpu="4")) as c:
         await c.create({
             "apiVersion": PRIORITY_CLASS.api_version, "kind": PRIORITY_CLASS.name,
@@ -135,7 +133,7 @@ async def test_a_gang_that_fails_keeps_no_nomination() -> None:
         assert await nominated(c, *members("a", 2)) == ["", ""]
 
 
-# ---- nobody waits silently -----------------------------------------------------------------------
+# ---- conditions of waiting pods ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -151,15 +149,21 @@ async def test_a_gang_that_fails_keeps_no_nomination() -> None:
     ids=["no group", "too few members", "a gate"],
 )
 @in_virtual_time
-async def test_members_that_are_not_even_tried_say_why(objects: list[Object], why: str) -> None:
+async def test_members_that_cannot_be_tried_have_a_condition_with_the_reason(
+    objects: list[Object], why: str
+) -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="4")) as c:
-        # The gated one comes first: alone, the other would be placed at once.
+        # The gated pod comes first: alone, the other one would be placed at once.
         await c.create(*(one for one in objects if one["spec"].get("schedulingGates")))
         await c.create(*(one for one in objects if not one["spec"].get("schedulingGates")))
         await asyncio.sleep(4)
         assert await c.pod_condition("a-0") is None
         await asyncio.sleep(3)
-        said = await c.pod_condition("a-0")
-        assert said is not None
-        assert (said.status, said.reason, said.message) == ("False", "NotReadyForScheduling", why)
+        condition = await c.pod_condition("a-0")
+        assert condition is not None
+        assert (condition.status, condition.reason, condition.message) == (
+            "False",
+            "NotReadyForScheduling",
+            why,
+        )
         assert await c.events("NotReadyForScheduling") == [("a-0", why)]

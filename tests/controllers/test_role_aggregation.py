@@ -1,3 +1,5 @@
+"""The aggregation of ClusterRoles."""
+
 from __future__ import annotations
 
 from phalanx.api.kinds import CLUSTER_ROLE
@@ -9,7 +11,7 @@ from tests.controllers.cluster import Cluster, cluster
 ALL = {"clusterRoleSelectors": [{"matchLabels": {"for": "all"}}]}
 
 
-def part(name: str, resource: str) -> Object:
+def labelled_role(name: str, resource: str) -> Object:
     rule = {"apiGroups": [""], "resources": [resource], "verbs": ["get"]}
     return {"metadata": {"name": name, "labels": {"for": "all"}}, "rules": [rule]}
 
@@ -20,11 +22,11 @@ async def rules(c: Cluster, name: str) -> list[str]:
 
 
 @in_virtual_time
-async def test_an_aggregated_role_shows_the_rules_of_what_its_selectors_find() -> None:
+async def test_aggregated_role_has_the_rules_of_the_selected_roles() -> None:
     async with cluster() as c:
         await c.client.create(CLUSTER_ROLE, {"metadata": {"name": "all"}, "aggregationRule": ALL})
-        await c.client.create(CLUSTER_ROLE, part("b", "pods"))
-        await c.client.create(CLUSTER_ROLE, part("a", "nodes"))
+        await c.client.create(CLUSTER_ROLE, labelled_role("b", "pods"))
+        await c.client.create(CLUSTER_ROLE, labelled_role("a", "nodes"))
 
         async def has_both() -> bool:
             return await rules(c, "all") == ["nodes", "pods"]
@@ -39,7 +41,7 @@ async def test_an_aggregated_role_shows_the_rules_of_what_its_selectors_find() -
 
 
 @in_virtual_time
-async def test_what_somebody_writes_into_an_aggregated_role_is_put_right() -> None:
+async def test_changed_rules_of_an_aggregated_role_are_restored() -> None:
     async with cluster() as c:
         before = await rules(c, "view")
         await c.client.patch(CLUSTER_ROLE, Key("", "view"), {"rules": []})
@@ -51,7 +53,7 @@ async def test_what_somebody_writes_into_an_aggregated_role_is_put_right() -> No
 
 
 @in_virtual_time
-async def test_the_roles_that_every_cluster_has_need_no_putting_right() -> None:
+async def test_default_roles_need_no_update() -> None:
     async with cluster() as c:
         before = (await c.client.get(CLUSTER_ROLE, Key("", "admin")))["metadata"]
 

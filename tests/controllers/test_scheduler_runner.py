@@ -1,4 +1,4 @@
-"""A scheduler beside a server: finding it, being elected, losing either, and beginning again."""
+"""A scheduler beside an API server: waiting for it, leader election, losing either, recovery."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ from phalanx.controllers.leadership import ElectionConfig
 from phalanx.controllers.scheduler_runner import (
     FOREIGN_SCHEDULER,
     SchedulerRunner,
-    SchedulerRunnerCallbacks,
 )
 from phalanx.randomness import SeededRandom, SystemRandom
 from phalanx.scheduler.configuration.profiles import Profiles
@@ -45,17 +44,15 @@ from phalanx.store.memory import MemoryStore
 from tests.builders import gang, in_virtual_time, node, pod
 from tests.controllers.cluster import Cluster, cluster, simulated_nodes
 from tests.controllers.foreign_cluster import FOREIGN_KINDS, foreign_cluster, group_of
+from tests.recording_log import RecordingLog
 
 LOST = Unreachable("https://there", "Connection refused")
-BOUND_ONE_BY_ONE = (
-    "the API server has no GroupBinding: pods are bound one by one, "
-    "and only those whose schedulerName is phalanx-scheduler"
-)
+BOUND_ONE_BY_ONE = "the API server has no GroupBinding: pods are bound one by one"
 LEASE_KEY = Key("kube-system", "default-scheduler")
 
 
 class BlockableTransport:
-    """A way to a server that can be blocked, or on which requests are refused."""
+    """A transport that can be blocked, or that refuses requests."""
 
     def __init__(self, server: Server) -> None:
         self._inner = InProcessTransport(server.handle, ADMIN)
@@ -65,7 +62,7 @@ class BlockableTransport:
         self.bind_seconds = 0.0
 
     def block(self) -> None:
-        """Nothing gets through any more, and what comes in pieces breaks off."""
+        """Fail all requests and break open watches."""
         self._blocked.set()
 
     def clear(self) -> None:
@@ -85,7 +82,7 @@ class BlockableTransport:
         )
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
     async def _chunks(self, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
         async with aclosing(chunks):
@@ -106,30 +103,39 @@ class BlockableTransport:
 
 
 class RunningScheduler:
-    """An office, the way to its server, and all that it said."""
+    """A running SchedulerRunner, its transport and its log lines."""
 
     def __init__(
         self, c: Cluster, name: str = "", *, profiles: Profiles | None = None, gates: str = ""
     ) -> None:
-        self.transport, self.messages = BlockableTransport(c.plane.server), list[str]()
+        self.transport, self.log = BlockableTransport(c.plane.server), RecordingLog()
         self.ready_names: list[Sequence[str]] = []
-        voice = SchedulerRunnerCallbacks(self.messages.append, self.ready_names.append)
-        candidacy = ElectionConfig(name, LeaseTimings()) if name else None
         self.runner = SchedulerRunner(
-            Client(self.transport), c.clock, SeededRandom(len(name)), voice, profiles, candidacy,
-            resolve_gates({gates: False} if gates else {}),
-        )  # fmt: skip
+            Client(self.transport),
+            c.clock,
+            SeededRandom(len(name)),
+            on_ready=self.ready_names.append,
+            profiles=profiles,
+            election=ElectionConfig(name, LeaseTimings()) if name else None,
+            gates=resolve_gates({gates: False} if gates else {}),
+            log=self.log,
+        )
         self.task = asyncio.create_task(self.runner.run())
 
     @property
+    def messages(self) -> list[str]:
+        """The log messages at info level and above, with their reasons."""
+        return self.log.messages()
+
+    @property
     def bind_paths(self) -> list[str]:
-        """Where binds were sent to: the last two words of each path."""
+        """The last two segments of the path of each bind request."""
         paths = [request.path for request in self.transport.requests if request.method == "POST"]
         short = ["/".join(path.split("/")[-2:]) for path in paths]
         return [path for path in short if "binding" in path]
 
     async def wait_until_leading(self, terms: int = 1) -> float:
-        """Wait until it schedules; how long that took."""
+        """Wait until it schedules; returns the seconds that this took."""
         loop = asyncio.get_running_loop()
         begin = loop.time()
         while len(self.ready_names) < terms:
@@ -137,8 +143,8 @@ class RunningScheduler:
             await asyncio.sleep(0.05)
         return loop.time() - begin
 
-    async def die(self) -> None:
-        """End without a farewell."""
+    async def crash(self) -> None:
+        """Stop without releasing the lease."""
         self.transport.block()
         await self.stop()
 
@@ -148,9 +154,9 @@ class RunningScheduler:
 
 
 @asynccontextmanager
-async def phalanx_cluster(count: int = 2, **room: str) -> AsyncIterator[Cluster]:
-    """A cluster on a server of ours, without a scheduler."""
-    nodes = simulated_nodes(count, **{"cpu": "4", **room})
+async def phalanx_cluster(count: int = 2, **capacity: str) -> AsyncIterator[Cluster]:
+    """A cluster on a Phalanx server, without a scheduler."""
+    nodes = simulated_nodes(count, **{"cpu": "4", **capacity})
     async with cluster(nodes=nodes, without=["scheduler", "controllers"]) as c:
         yield c
 
@@ -168,7 +174,7 @@ async def running_scheduler(
 
 
 def foreign_gang(name: str, pods: int) -> list[Object]:
-    """A gang for the scheduler of a server that is not one of ours."""
+    """A gang whose pods name the scheduler of a foreign server."""
     group, *members = gang(name, pods, cpu="1")
     for member in members:
         member["spec"]["schedulerName"] = FOREIGN_SCHEDULER
@@ -176,27 +182,27 @@ def foreign_gang(name: str, pods: int) -> list[Object]:
 
 
 def hide_kind(kind: Kind) -> Callable[[Request], ApiError | None]:
-    """Nothing of the group version of a kind is there."""
-    return lambda request: NotFound("not there") if kind.api_version in request.path else None
+    """Do not serve the API group version of a kind."""
+    return lambda request: NotFound("not served") if kind.api_version in request.path else None
 
 
-# ---- what a server offers ------------------------------------------------------------------------
+# ---- capabilities of a server --------------------------------------------------------------------
 
 
 @in_virtual_time
-async def test_on_a_server_of_ours_gangs_are_bound_whole_for_everybody() -> None:
+async def test_on_a_phalanx_server_gangs_are_bound_in_one_request() -> None:
     async with phalanx_cluster() as c, running_scheduler(c) as one:
         await c.create(*gang("a", 3, cpu="1"))
         await c.until_placed("a-0", "a-1", "a-2")
         assert one.bind_paths == ["default/groupbindings"]
-        assert (one.ready_names, one.messages) == ([("default-scheduler",)], [])
+        assert (one.ready_names, one.messages) == ([("default-scheduler",)], ["scheduling"])
         await asyncio.sleep(3)
         found = await c.client.get(POD_GROUP, Key("default", "a"))
         assert found["status"]["scheduledPods"] == 3
 
 
 @in_virtual_time
-async def test_on_another_server_pods_are_bound_one_by_one_and_only_its_own() -> None:
+async def test_on_a_foreign_server_pods_of_its_scheduler_name_are_bound_one_by_one() -> None:
     async with foreign_cluster(2, cpu="4") as c, running_scheduler(c) as one:
         mine = foreign_gang("a", 2)
         await c.create(*mine, pod("theirs"))
@@ -204,12 +210,14 @@ async def test_on_another_server_pods_are_bound_one_by_one_and_only_its_own() ->
         await asyncio.sleep(10)
         assert sorted(await c.node_by_pod()) == ["a-0", "a-1"]
         assert one.bind_paths == ["a-0/binding", "a-1/binding"]
-        assert (one.ready_names, one.messages) == ([(FOREIGN_SCHEDULER,)], [BOUND_ONE_BY_ONE])
+        assert one.ready_names == [(FOREIGN_SCHEDULER,)]
+        assert one.messages == [BOUND_ONE_BY_ONE, "scheduling"]
+        assert one.log.lines[0].fields == {"schedulers": f"('{FOREIGN_SCHEDULER}',)"}
         assert not (await group_of(c, "a")).binding_intent
 
 
 @in_virtual_time
-async def test_the_name_can_be_chosen() -> None:
+async def test_profiles_choose_the_scheduler_name() -> None:
     profiles = Profiles({"mine": DEFAULT_POLICY})
     async with foreign_cluster(1, cpu="4") as c, running_scheduler(c, profiles=profiles) as one:
         await c.create(pod("a", spec={"schedulerName": "mine"}))
@@ -218,32 +226,33 @@ async def test_the_name_can_be_chosen() -> None:
 
 
 @in_virtual_time
-async def test_where_there_are_no_groups_pods_are_placed_without() -> None:
+async def test_on_a_server_without_pod_groups_pods_are_placed_alone() -> None:
     async with foreign_cluster(1, cpu="4") as c, running_scheduler(c) as one:
         one.transport.refuse = hide_kind(POD_GROUP)
         await c.create(pod("a", spec={"schedulerName": FOREIGN_SCHEDULER}))
         await c.until_placed("a")
         assert one.messages == [
             BOUND_ONE_BY_ONE,
-            "the API server has no podgroups.scheduling.k8s.io: there are no gangs",
+            "the API server has no PodGroups: gang scheduling is off",
+            "scheduling",
         ]
 
 
 @in_virtual_time
-async def test_gangs_can_be_switched_off() -> None:
+async def test_a_feature_gate_switches_gang_scheduling_off() -> None:
     async with phalanx_cluster() as c, running_scheduler(c, gates="GangScheduling") as one:
         await c.create(*gang("a", 2, minimum=2, cpu="1")[:2])
         await c.until_placed("a-0")
-        assert one.messages == []
+        assert one.messages == ["scheduling"]
         await c.create(pod("a-1", "a"))
         await c.until_placed("a-1")
 
 
-# ---- a server that is not there ------------------------------------------------------------------
+# ---- an unreachable server ----------------------------------------------------------------------
 
 
 @in_virtual_time
-async def test_it_waits_for_a_server_and_says_so_once() -> None:
+async def test_waiting_for_a_server_is_one_warning() -> None:
     async with phalanx_cluster() as c:
         late = RunningScheduler(c)
         late.transport.block()
@@ -251,13 +260,17 @@ async def test_it_waits_for_a_server_and_says_so_once() -> None:
         assert late.messages == [
             "waiting for the API server: cannot reach https://there: Connection refused"
         ]
+        waits = [line for line in late.log.lines if line.message == "waiting for the API server"]
+        assert [line.level for line in waits[:3]] == ["WARNING", "DEBUG", "DEBUG"]
+        assert [line.fields["attempt"] for line in waits[:3]] == ["1", "2", "3"]
+        assert all(0.5 <= float(line.fields["backoff"]) <= 10 for line in waits)
         late.transport.clear()
         assert await late.wait_until_leading() < 12
         await late.stop()
 
 
 @in_virtual_time
-async def test_a_server_that_does_not_know_the_credential_is_given_up() -> None:
+async def test_a_rejected_credential_ends_the_runner() -> None:
     async with phalanx_cluster() as c:
         one = RunningScheduler(c)
         one.transport.refuse = lambda request: Unauthorized()
@@ -266,7 +279,7 @@ async def test_a_server_that_does_not_know_the_credential_is_given_up() -> None:
 
 
 @in_virtual_time
-async def test_after_an_outage_it_goes_on_where_it_was_and_says_so() -> None:
+async def test_after_an_outage_it_continues_in_the_same_term() -> None:
     async with phalanx_cluster() as c, running_scheduler(c) as one:
         await one.wait_until_leading()
         one.transport.block()
@@ -278,14 +291,15 @@ async def test_after_an_outage_it_goes_on_where_it_was_and_says_so() -> None:
         await c.until_placed("a-0", "a-1", "a-2")
         await asyncio.sleep(40)
         assert one.messages == [
-            "lost the API server: cannot reach https://there: Connection refused",
-            "the API server is back",
+            "scheduling",
+            "API server unreachable: cannot reach https://there: Connection refused",
+            "API server reachable again",
         ]
         assert len(one.ready_names) == 1
 
 
 @in_virtual_time
-async def test_after_an_outage_it_binds_as_the_server_does_by_then() -> None:
+async def test_after_an_outage_it_discovers_how_the_server_binds() -> None:
     async with phalanx_cluster() as c, running_scheduler(c) as one:
         await one.wait_until_leading()
         await c.create(*gang("a", 2, cpu="1"))
@@ -301,11 +315,11 @@ async def test_after_an_outage_it_binds_as_the_server_does_by_then() -> None:
         assert one.bind_paths == ["default/groupbindings", "b-0/binding", "b-1/binding"]
 
 
-# ---- what may not be read ------------------------------------------------------------------------
+# ---- forbidden resources ------------------------------------------------------------------------
 
 
 @in_virtual_time
-async def test_namespaces_and_services_need_not_be_readable_and_that_is_said() -> None:
+async def test_forbidden_namespaces_and_services_are_logged_with_their_effect() -> None:
     async with phalanx_cluster() as c:
         one = RunningScheduler(c)
         places = (NAMESPACE.url_path(), SERVICE.url_path())
@@ -319,24 +333,27 @@ async def test_namespaces_and_services_need_not_be_readable_and_that_is_said() -
         await c.create(*gang("a", 2, cpu="1"))
         await c.until_placed("a-0", "a-1")
         await asyncio.sleep(60)
-        assert sorted(one.messages) == [
-            "namespaces is forbidden; namespaces are taken to have no labels",
-            "services is forbidden; pods are not spread for the sake of services",
+        forbidden = [line for line in one.log.lines if line.message == "cannot read a resource"]
+        assert sorted((line.fields["reason"], line.fields["effect"]) for line in forbidden) == [
+            ("namespaces is forbidden", "namespaceSelectors see namespaces without labels"),
+            ("services is forbidden", "pods are not spread by service"),
         ]
+        assert {line.level for line in forbidden} == {"WARNING"}
         await one.stop()
 
 
 @in_virtual_time
-async def test_without_pods_and_nodes_nothing_begins_and_that_is_said() -> None:
+async def test_forbidden_nodes_keep_it_from_scheduling() -> None:
     async with phalanx_cluster() as c, running_scheduler(c) as one:
         one.transport.refuse = lambda request: (
             Forbidden("nodes is forbidden") if request.path == NODE.url_path() else None
         )
         await asyncio.sleep(60)
-        assert (one.messages, one.ready_names) == (["nodes is forbidden"], [])
+        assert one.messages == ["cannot read a resource: nodes is forbidden"]
+        assert one.ready_names == []
 
 
-# ---- one of two ----------------------------------------------------------------------------------
+# ---- leader election -----------------------------------------------------------------------------
 
 
 async def holder(c: Cluster) -> str:
@@ -346,7 +363,7 @@ async def holder(c: Cluster) -> str:
 
 
 @in_virtual_time
-async def test_of_two_one_schedules_and_the_other_knows_who() -> None:
+async def test_only_the_leader_schedules_and_the_other_logs_its_name() -> None:
     async with phalanx_cluster() as c, running_scheduler(c, "first") as first:
         await first.wait_until_leading()
         async with running_scheduler(c, "second") as second:
@@ -354,12 +371,13 @@ async def test_of_two_one_schedules_and_the_other_knows_who() -> None:
             await c.until_placed("a-0", "a-1")
             await asyncio.sleep(30)
             assert (len(first.bind_paths), second.bind_paths, second.ready_names) == (1, [], [])
-            assert second.messages == ["lease kube-system/default-scheduler: first leads"]
-            assert first.messages == []
+            assert second.messages == ["another candidate leads"]
+            assert second.log.lines[-1].fields == {"lease": str(LEASE_KEY), "holder": "first"}
+            assert first.messages == ["leadership acquired", "scheduling"]
 
 
 @in_virtual_time
-async def test_who_stops_hands_over_at_once() -> None:
+async def test_a_stopped_leader_releases_the_lease() -> None:
     async with phalanx_cluster() as c, running_scheduler(c, "first") as first:
         await first.wait_until_leading()
         async with running_scheduler(c, "second") as second:
@@ -371,7 +389,7 @@ async def test_who_stops_hands_over_at_once() -> None:
 
 
 @in_virtual_time
-async def test_who_loses_the_server_stops_scheduling_and_begins_anew_when_it_is_back() -> None:
+async def test_a_leader_without_a_server_stops_scheduling_and_starts_over() -> None:
     async with phalanx_cluster() as c, running_scheduler(c, "first") as first:
         await first.wait_until_leading()
         async with running_scheduler(c, "second") as second:
@@ -384,13 +402,13 @@ async def test_who_loses_the_server_stops_scheduling_and_begins_anew_when_it_is_
             await c.create(*gang("a", 2, cpu="1"))
             await c.until_placed("a-0", "a-1")
             assert (len(first.bind_paths), len(second.bind_paths)) == (before, 1)
-            assert "lease kube-system/default-scheduler: the leadership is lost" in first.messages
+            assert "leadership lost" in first.messages
             await second.stop()
             await first.wait_until_leading(terms=2)
 
 
 @in_virtual_time
-async def test_a_gang_that_the_dead_leader_began_is_finished_by_the_next() -> None:
+async def test_a_gang_that_a_crashed_leader_began_is_completed_by_the_next() -> None:
     async with foreign_cluster(3, cpu="1") as c:
         first = RunningScheduler(c, "first")
         await first.wait_until_leading()
@@ -401,7 +419,7 @@ async def test_a_gang_that_the_dead_leader_began_is_finished_by_the_next() -> No
         mine = foreign_gang("a", 3)
         await c.create(*mine)
         await c.until_placed("a-0", "a-1")
-        await first.die()
+        await first.crash()
         assert (await group_of(c, "a")).binding_intent
         await second.wait_until_leading()
         await c.until_placed("a-2")
@@ -412,7 +430,7 @@ async def test_a_gang_that_the_dead_leader_began_is_finished_by_the_next() -> No
 
 
 @in_virtual_time
-async def test_what_is_under_way_at_the_end_is_waited_for_and_nothing_more_is_begun() -> None:
+async def test_drain_waits_for_binds_in_progress_and_starts_no_cycle() -> None:
     async with foreign_cluster(3, cpu="1") as c:
         one = RunningScheduler(c)
         await one.wait_until_leading()
@@ -433,8 +451,8 @@ async def test_what_is_under_way_at_the_end_is_waited_for_and_nothing_more_is_be
 
 
 @asynccontextmanager
-async def on_the_network(folder: Path) -> AsyncIterator[tuple[Client, Client]]:
-    """A server that is not one of ours, over TLS: a user of it, and the scheduler's client."""
+async def network_server(folder: Path) -> AsyncIterator[tuple[Client, Client]]:
+    """A foreign server over TLS: a client of a user, and the client of the scheduler."""
     clock, tokens, sock = WallClock(), Tokens({"secret": ADMIN}), bind_socket("127.0.0.1", 0)
     tls, authority = server_tls_context(folder, [], clock.now())
     server = Server(MemoryStore(), clock, SystemRandom(), FOREIGN_KINDS, tokens)
@@ -452,20 +470,17 @@ async def on_the_network(folder: Path) -> AsyncIterator[tuple[Client, Client]]:
 
 def test_a_gang_is_bound_one_by_one_over_the_network(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with on_the_network(tmp_path) as (user, client):
-            said: list[str] = []
+        async with network_server(tmp_path) as (user, client):
             ready = asyncio.Event()
-            voice = SchedulerRunnerCallbacks(said.append, lambda names: ready.set())
-            candidacy = ElectionConfig("me", LeaseTimings())
-            office = SchedulerRunner(
+            runner = SchedulerRunner(
                 client,
                 WallClock(),
                 SystemRandom(),
-                voice,
-                Profiles({"me": DEFAULT_POLICY}),
-                candidacy,
+                on_ready=lambda names: ready.set(),
+                profiles=Profiles({"me": DEFAULT_POLICY}),
+                election=ElectionConfig("me", LeaseTimings()),
             )
-            running = asyncio.create_task(office.run())
+            running = asyncio.create_task(runner.run())
             for name in ("n1", "n2"):
                 await user.create(NODE, node(name, cpu="2"))
                 await user.patch(NODE, Key("", name), {"spec": {"taints": None}})
@@ -476,8 +491,8 @@ def test_a_gang_is_bound_one_by_one_over_the_network(tmp_path: Path) -> None:
                 await user.create(
                     POD, {**member, "spec": {**member["spec"], "schedulerName": "me"}}
                 )
-            await asyncio.wait_for(whole(user), 10)
-            await office.drain()
+            await asyncio.wait_for(wait_until_bound(user), 10)
+            await runner.drain()
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             lease = await user.get(LEASE, Key("kube-system", "me"))
@@ -486,7 +501,7 @@ def test_a_gang_is_bound_one_by_one_over_the_network(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-async def whole(user: Client) -> None:
+async def wait_until_bound(user: Client) -> None:
     """Wait until the gang is bound and its intent closed."""
     while True:
         pods = (await user.list(POD)).items

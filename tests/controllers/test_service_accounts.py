@@ -1,4 +1,4 @@
-"""The service account that every namespace has."""
+"""The ServiceAccount `default` of every namespace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phalanx.controllers.reconcile_loop import Informers
 from phalanx.controllers.service_accounts import ServiceAccountController
 from tests.builders import in_virtual_time
 from tests.controllers.cluster import Cluster, cluster
-from tests.controllers.crash_stories import (
+from tests.controllers.crash_recovery import (
     SERVER_ONLY,
     Runnable,
     assert_quiet,
@@ -24,7 +24,7 @@ from tests.controllers.crash_stories import (
     running_controller,
 )
 
-LASTING = ["default", "kube-node-lease", "kube-public", "kube-system"]
+INITIAL_NAMESPACES = ["default", "kube-node-lease", "kube-public", "kube-system"]
 
 
 def build(client: Client, informers: Informers, c: Cluster) -> Sequence[Runnable]:
@@ -32,13 +32,13 @@ def build(client: Client, informers: Informers, c: Cluster) -> Sequence[Runnable
 
 
 async def accounts(c: Cluster) -> list[str]:
-    """The namespaces of all accounts, each of which must be called `default`."""
+    """Return the namespaces of all accounts; each account must have the name `default`."""
     metas = [found["metadata"] for found in (await c.client.list(SERVICE_ACCOUNT)).items]
     assert {meta["name"] for meta in metas} <= {"default"}
     return sorted(meta["namespace"] for meta in metas)
 
 
-def space(name: str, **spec: object) -> Object:
+def namespace(name: str, **spec: object) -> Object:
     meta = {"name": name}
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": meta, "spec": spec}
 
@@ -47,14 +47,14 @@ def space(name: str, **spec: object) -> Object:
 async def test_every_namespace_has_a_service_account() -> None:
     async with bare_cluster(build) as c:
         await asyncio.sleep(1)
-        assert await accounts(c) == LASTING
-        await c.create(space("new"))
+        assert await accounts(c) == INITIAL_NAMESPACES
+        await c.create(namespace("new"))
         await asyncio.sleep(1)
-        assert await accounts(c) == [*LASTING, "new"]
+        assert await accounts(c) == [*INITIAL_NAMESPACES, "new"]
 
 
 @in_virtual_time
-async def test_it_is_made_again_when_it_is_deleted() -> None:
+async def test_deleted_account_is_created_again() -> None:
     async with bare_cluster(build) as c:
         await asyncio.sleep(1)
         before = await c.client.get(SERVICE_ACCOUNT, Key("default", "default"))
@@ -65,7 +65,7 @@ async def test_it_is_made_again_when_it_is_deleted() -> None:
 
 
 @in_virtual_time
-async def test_what_somebody_has_made_of_it_is_left_alone() -> None:
+async def test_existing_account_is_not_changed() -> None:
     async with cluster(without=SERVER_ONLY) as c:
         meta = {"name": "default", "namespace": "default", "labels": {"mine": "yes"}}
         made = await c.client.create(SERVICE_ACCOUNT, {"metadata": meta})
@@ -75,40 +75,40 @@ async def test_what_somebody_has_made_of_it_is_left_alone() -> None:
 
 
 @in_virtual_time
-async def test_a_namespace_that_goes_gets_none_any_more_and_is_gone_at_once() -> None:
+async def test_terminating_namespace_gets_no_account_and_is_removed_at_once() -> None:
     async with cluster(without=["scheduler", "nodes"]) as c:
-        await c.create(space("short"))
+        await c.create(namespace("short"))
         await asyncio.sleep(1)
         assert "short" in await accounts(c)
         await c.delete(NAMESPACE, "short")
         await asyncio.sleep(0.5)
-        assert await accounts(c) == LASTING
+        assert await accounts(c) == INITIAL_NAMESPACES
         try:
             await c.client.get(NAMESPACE, Key("", "short"))
         except NotFound:
             return
-        raise AssertionError("the namespace is still there")
+        raise AssertionError("the namespace still exists")
 
 
-async def a_while(c: Cluster) -> object:
-    await c.create(space("new"), space("other"))
+async def create_and_delete(c: Cluster) -> object:
+    await c.create(namespace("new"), namespace("other"))
     await asyncio.sleep(5)
     await c.delete(SERVICE_ACCOUNT, "default", "new")
     await asyncio.sleep(5)
     return await accounts(c)
 
 
-def test_whenever_the_controller_ends_another_one_goes_on() -> None:
-    assert assert_survives_every_crash(build, a_while) == len(LASTING) + 3
+def test_crash_after_any_write_leads_to_the_same_end() -> None:
+    assert assert_survives_every_crash(build, create_and_delete) == len(INITIAL_NAMESPACES) + 3
 
 
-def test_news_that_come_twice_and_late_change_nothing() -> None:
-    assert_survives_bad_watches(build, a_while)
+def test_repeated_late_and_missed_events_lead_to_the_same_end() -> None:
+    assert_survives_bad_watches(build, create_and_delete)
 
 
 @in_virtual_time
-async def test_when_all_are_there_nothing_is_written() -> None:
+async def test_nothing_is_written_when_all_accounts_exist() -> None:
     async with cluster(without=SERVER_ONLY) as c:
         async with running_controller(c, build):
-            await a_while(c)
+            await create_and_delete(c)
         await assert_quiet(c, build)

@@ -1,4 +1,4 @@
-"""What is said of objects by somebody who sees them late."""
+"""Status patches computed from a stale cache."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ NOTHING_ELSE = ["scheduler", "controllers", "nodes"]
 
 
 class StatusFixture:
-    """Has one pod say something, in the version that it is told of, and counts how often it tries.
+    """Patches the status of one pod from a cache and counts the attempts.
 
-    `show` tells it of the pod as it is.
+    `refresh` updates the cache.
     """
 
     def __init__(self, c: Cluster) -> None:
@@ -51,7 +51,7 @@ class StatusFixture:
 
 
 async def with_stale_cache(fixture: StatusFixture, c: Cluster) -> asyncio.Task[None]:
-    """Somebody changes the pod after it was shown; then there is something to say of it."""
+    """Change the pod after the cache has it; then request a patch."""
     await c.client.create(POD, pod("a"))
     await fixture.refresh()
     await c.client.patch(POD, KEY, {"metadata": {"labels": {"x": "y"}}})
@@ -62,7 +62,7 @@ async def with_stale_cache(fixture: StatusFixture, c: Cluster) -> asyncio.Task[N
 
 
 @in_virtual_time
-async def test_what_was_said_of_an_old_version_is_not_repeated_before_a_newer_is_seen() -> None:
+async def test_after_a_conflict_a_patch_waits_for_a_newer_version() -> None:
     async with cluster(without=NOTHING_ELSE) as c:
         speaker = StatusFixture(c)
         running = await with_stale_cache(speaker, c)
@@ -74,7 +74,7 @@ async def test_what_was_said_of_an_old_version_is_not_repeated_before_a_newer_is
 
 
 @in_virtual_time
-async def test_it_is_said_as_soon_as_the_newer_version_is_seen() -> None:
+async def test_a_newer_version_in_the_cache_triggers_the_patch() -> None:
     async with cluster(without=NOTHING_ELSE) as c:
         speaker = StatusFixture(c)
         running = await with_stale_cache(speaker, c)
@@ -86,7 +86,7 @@ async def test_it_is_said_as_soon_as_the_newer_version_is_seen() -> None:
 
 
 @in_virtual_time
-async def test_who_is_never_shown_a_newer_version_says_it_again_after_a_while() -> None:
+async def test_without_a_newer_version_the_patch_is_repeated_after_a_timeout() -> None:
     async with cluster(without=NOTHING_ELSE) as c:
         speaker = StatusFixture(c)
         running = await with_stale_cache(speaker, c)

@@ -1,4 +1,4 @@
-"""A scheduler takes over: what another left undone or said wrongly is put right, by itself."""
+"""A scheduler that takes over corrects what another left undone or wrote wrongly."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ GROUP = Key("default", "a")
 
 @asynccontextmanager
 async def scheduler(c: Cluster) -> AsyncIterator[None]:
-    """One life of a scheduler."""
-    client, chance = c.plane.client("scheduler"), SeededRandom(1)
-    informers = Informers(client, chance)
-    shell = Scheduler(client, informers, c.clock, chance)
+    """Run a scheduler."""
+    client, random = c.plane.client("scheduler"), SeededRandom(1)
+    informers = Informers(client, random)
+    shell = Scheduler(client, informers, c.clock, random)
     tasks = [asyncio.create_task(informers.run()), asyncio.create_task(shell.run())]
     yield
     for task in tasks:
@@ -37,7 +37,7 @@ async def counts(c: Cluster) -> tuple[int, int]:
 
 
 @in_virtual_time
-async def test_counts_that_nobody_lived_to_mend_are_mended_by_the_next() -> None:
+async def test_counts_that_a_crashed_scheduler_left_wrong_are_corrected() -> None:
     async with cluster(without=["scheduler", "nodes"]) as c:
         await c.create(*gang("a", 3, cpu="1"))
         async with scheduler(c):
@@ -51,15 +51,15 @@ async def test_counts_that_nobody_lived_to_mend_are_mended_by_the_next() -> None
 
 
 @in_virtual_time
-async def test_what_a_rival_with_a_late_view_says_of_a_group_is_put_right() -> None:
+async def test_a_condition_written_from_a_stale_cache_is_corrected() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="4"), without=["scheduler"]) as c, scheduler(c):
         await c.create(*gang("a", 3, cpu="1"))
         await asyncio.sleep(5)
         lost = {"type": DEGRADED, "status": "True", "reason": "MembersLost", "message": "",
                 "lastTransitionTime": "2027-01-15T08:00:00Z"}  # fmt: skip
         group = await c.client.get(POD_GROUP, GROUP)
-        said = {"conditions": [*group["status"]["conditions"], lost], "scheduledPods": 0}
-        await c.client.patch(POD_GROUP, GROUP, {"status": said}, subresource="status")
+        condition = {"conditions": [*group["status"]["conditions"], lost], "scheduledPods": 0}
+        await c.client.patch(POD_GROUP, GROUP, {"status": condition}, subresource="status")
         await asyncio.sleep(5)
         found = await c.client.get(POD_GROUP, GROUP, PodGroup)
         degraded = find_condition(found.status.conditions, DEGRADED)

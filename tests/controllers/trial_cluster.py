@@ -1,7 +1,7 @@
-"""Where trials take place: a server, users who act, kubelets, and what one can see of it all.
+"""The cluster of fault trials: a server, a user, kubelets, and normalized objects to compare.
 
-A picture of the whole is what a trial is judged by: everything that the API shows, but for times,
-revisions and the parts of names that nobody chose.
+Normalized objects are everything that the API shows except times, revisions and generated parts of
+names.
 """
 
 from __future__ import annotations
@@ -35,41 +35,41 @@ from phalanx.server.app import Server
 from phalanx.server.security.authorization import MASTERS
 from phalanx.store.memory import MemoryStore
 
-#: When virtual time begins: 2027-01-15T08:00:00Z.
+#: The start of virtual time: 2027-01-15T08:00:00Z.
 EPOCH = 1_800_000_000.0
-#: Seconds that a commit takes, and in which nothing may happen for all to be at rest.
+#: Seconds of a commit, and seconds without a write after which the cluster is idle.
 COMMIT_LATENCY, IDLE_SECONDS = (0.0005, 0.004), 75.0
-#: Seconds in which everything must come to rest.
+#: Seconds in which the cluster must become idle.
 _MAX_SECONDS = 3600.0
 _INDEX = "batch.kubernetes.io/job-completion-index"
-#: What a hash at the end of a name looks like.
+#: A hash at the end of a name.
 _HASH = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{6,10}(?=-|$)")
 _IGNORED_FIELDS = (
     "uid", "resourceVersion", "managedFields", "generation", "creationTimestamp", "timeAdded",
 )  # fmt: skip
 
-#: Something that runs until it is cancelled.
+#: A coroutine function that runs until it is cancelled.
 Runnable = Callable[[], Coroutine[Any, Any, None]]
-#: A part of a control plane, given what it needs: what is to run of it.
+#: Builds a component; returns what to run.
 PartBuilder = Callable[[Client, Informers, Clock, Random], list[Runnable]]
 
 
 class TrialCluster:
-    """A server, and a user who does this and that."""
+    """A server and a user."""
 
     def __init__(self, gates: FeatureGates = DEFAULT_GATES) -> None:
-        chance = SeededRandom(1)
+        random = SeededRandom(1)
         self.clock = LoopClock(asyncio.get_running_loop(), EPOCH)
-        self.store = MemoryStore(lambda: chance.between(*COMMIT_LATENCY))
-        self.server = Server(self.store, self.clock, chance, gates=gates)
+        self.store = MemoryStore(lambda: random.between(*COMMIT_LATENCY))
+        self.server = Server(self.store, self.clock, random, gates=gates)
         self.client = self.client_for("user")
 
     def transport(self, name: str) -> InProcessTransport:
-        """A way to the server."""
+        """Return a transport to the server."""
         return InProcessTransport(self.server.handle, UserInfo(name, (MASTERS,)))
 
     def client_for(self, name: str) -> Client:
-        """A client to whom nothing bad happens."""
+        """Return a client without faults."""
         return Client(self.transport(name))
 
     async def create(self, *objects: Object) -> None:
@@ -85,11 +85,11 @@ class TrialCluster:
     async def finish(
         self, phase: str, *, indexes: Collection[int] | None = None, code: int = 1
     ) -> None:
-        """End pods that run, as their kubelets would: all of them, or those of some indexes."""
+        """Finish running pods as their kubelets would: all of them, or those of some indexes."""
         for pod in (await self.client.list(POD)).items:
             index = int((pod["metadata"].get("annotations") or {}).get(_INDEX, -1))
-            is_meant = indexes is None or index in indexes
-            if is_meant and pod.get("status", {}).get("phase") == "Running":
+            is_selected = indexes is None or index in indexes
+            if is_selected and pod.get("status", {}).get("phase") == "Running":
                 key = Key(pod["metadata"]["namespace"], pod["metadata"]["name"])
                 now = timestamp(self.clock.now())
                 status = _terminated_status(pod, phase, 0 if phase == "Succeeded" else code, now)
@@ -98,11 +98,11 @@ class TrialCluster:
                 )
 
     async def wait_until_idle(self) -> None:
-        """Wait until nothing has happened for a while."""
+        """Wait until nothing was written for `IDLE_SECONDS`."""
         loop = asyncio.get_running_loop()
         end, last, since = loop.time() + _MAX_SECONDS, -1, loop.time()
         while loop.time() - since < IDLE_SECONDS:
-            assert loop.time() < end, "it does not come to rest"
+            assert loop.time() < end, "the cluster does not become idle"
             if self.store.revision != last:
                 last, since = self.store.revision, loop.time()
             await asyncio.sleep(1.0)
@@ -112,7 +112,7 @@ class TrialCluster:
         await asyncio.sleep(seconds)
 
     async def normalized_objects(self, kinds: Iterable[Kind]) -> dict[str, list[Object]]:
-        """All there is of some kinds, without what nobody chose."""
+        """All objects of some kinds, without generated values."""
         found = {kind: list((await self.client.list(kind)).items) for kind in STORED_KINDS}
         known = {}
         for kind, objects in found.items():
@@ -127,11 +127,11 @@ class TrialCluster:
         }
 
     async def list_objects(self, kind: Kind) -> list[Object]:
-        """All there is of a kind, the oldest first."""
+        """All objects of a kind, the oldest first."""
         return sorted((await self.client.list(kind)).items, key=_age)
 
     async def get_only(self, kind: Kind) -> Object:
-        """The only one that there is of a kind."""
+        """The only object of a kind."""
         (found,) = await self.list_objects(kind)
         return found
 
@@ -144,7 +144,7 @@ class TrialCluster:
 async def running_parts(
     cluster: TrialCluster, *parts: PartBuilder, client: Client | None = None
 ) -> AsyncIterator[None]:
-    """Have parts of a control plane run on a stage while the context lasts."""
+    """Run components while the context lasts."""
     task = asyncio.create_task(run_parts(client or cluster.client_for("parts"), cluster, parts))
     try:
         yield
@@ -153,10 +153,10 @@ async def running_parts(
 
 
 async def run_parts(client: Client, cluster: TrialCluster, parts: Iterable[PartBuilder]) -> None:
-    """Run parts with informers of their own until cancelled."""
-    chance = SeededRandom(3)
-    informers = Informers(client, chance)
-    runs = [run for part in parts for run in part(client, informers, cluster.clock, chance)]
+    """Run components with their own informers until cancelled."""
+    random = SeededRandom(3)
+    informers = Informers(client, random)
+    runs = [run for part in parts for run in part(client, informers, cluster.clock, random)]
     async with asyncio.TaskGroup() as group:
         group.create_task(informers.run())
         for run in runs:
@@ -164,15 +164,15 @@ async def run_parts(client: Client, cluster: TrialCluster, parts: Iterable[PartB
 
 
 async def cancel_and_wait(task: asyncio.Task[Any]) -> None:
-    """End a task; what it failed of is raised."""
+    """Cancel a task; raises its error if it failed."""
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
 
 
 def kubelets(client: Client, informers: Informers, clock: Clock, random: Random) -> list[Runnable]:
-    """Pods run at once on some node, and go when they are told to."""
-    pods = informers.of(POD, Pod).cache
+    """Kubelets: pods run at once on some node and are removed when deleted."""
+    pods = informers.of(Pod).cache
 
     def report(pod: Pod, phase: str, ready: str) -> Patch:
         status = {"phase": phase, "conditions": [{"type": "Ready", "status": ready}]}
@@ -192,11 +192,11 @@ def kubelets(client: Client, informers: Informers, clock: Clock, random: Random)
 
     loop: ReconcileLoop[Key] = ReconcileLoop(client, reconcile)
 
-    def changed(old: Pod | None, new: Pod | None) -> None:
+    def on_change(old: Pod | None, new: Pod | None) -> None:
         if new is not None:
             loop.queue.add(new.metadata.key)
 
-    pods.subscribe(changed)
+    pods.subscribe(on_change)
     return [loop.run]
 
 
@@ -213,7 +213,7 @@ def _age(obj: Object) -> tuple[str, int, str]:
 
 
 def _stable_name(meta: Object) -> str:
-    """The part of a name that somebody chose; "" if that is all of it."""
+    """The part of a name that was not generated; "" if that is all of it."""
     if "generateName" in meta:
         return f"{meta['generateName']}*"
     plain = _HASH.sub("-#", meta["name"])

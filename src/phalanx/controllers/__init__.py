@@ -1,14 +1,20 @@
-"""The loops that act: the scheduler's shell, nodes, Jobs, groups, and what keeps a cluster tidy.
+"""Controllers and the scheduler's control loop: everything that acts on a cluster through the API.
 
-    loop.py, actions.py      informers → work queue → reconcile → actions: what every controller is
-    roster.py, bureau.py     the controllers, a row each, and whoever runs them beside an API server
-    office.py, tenure.py     a scheduler beside an API server, and leading there or standing by
-    shell/                   pop, decide, assume, bind or evict, report
-    nodes/                   our own nodes and their kubelets; nodes that fall silent
-    jobs/, cron/, groups/    what makes pods and groups, and counts them
-    claims/, upkeep/         claims on devices; garbage, namespaces, budgets, roles
+Each learns the state of the cluster from informers, decides with pure functions, and acts through a
+`Client`: the same code runs inside `phalanx up`, against any API server, and in virtual time. A
+controller never touches a store.
 
-Each learns what there is from informers, decides with pure functions, and acts through a Client:
-the same code inside `phalanx up`, against a real API server, and in virtual time. Never touches
-a store.
+    reconcile_loop.py        informers → work queue → reconcile → actions, shared by all controllers
+    event_recorder.py        Events, written at low priority and aggregated
+    registry.py              the table of controllers: names, required kinds, constructors
+    leadership.py            waits for an API server, fills caches, leads, and starts over
+    controller_manager.py    the controllers beside an API server
+    scheduler_runner.py      the scheduler beside an API server
+    scheduling/              the scheduler: pop, decide, assume, bind or evict, write status
+    nodes/                   hosted nodes with their kubelets; node lifecycle; taint eviction
+    pod_groups/              PodGroup protection, CompositePodGroup status, replica groups
+    jobs/, cronjobs/         Jobs with their pods and Workloads; CronJobs
+    resource_claims/         ResourceClaims of pods and groups
+    garbage_collector.py, pod_garbage_collector.py, namespaces.py, disruption.py,
+    role_aggregation.py, service_accounts.py, ttl_after_finished.py
 """

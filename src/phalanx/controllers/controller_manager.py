@@ -1,11 +1,11 @@
-"""The controllers beside an API server, wherever that is, for as many terms as it takes.
+"""Runs the controllers beside an API server, in this process or elsewhere.
 
-Above `roster`, which makes controllers, and `tenure`, which finds the server and has us elected;
-below the command line. The peer of `office`, the scheduler's.
+Stands above `registry`, which builds controllers, and `leadership`, which waits for the server and
+holds the lease; below the command line.
 
-A server is foreign if discovery does not show the GroupBinding of `phalanx.dev`: then it has
-controllers of its own. There only Jobs that ask for ours by `managedBy` are run, and every other
-loop is off unless it is named.
+A server is foreign if discovery does not show the GroupBinding of `phalanx.dev`. A foreign server
+has controllers of its own: there only Jobs whose `managedBy` names our controller are reconciled,
+and every other controller is off unless it is selected by name.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from phalanx import logs
 from phalanx.api.batch import OWN_JOB_CONTROLLER
 from phalanx.api.conversion.hub import STORED_KINDS
 from phalanx.api.feature_gates import DEFAULT_GATES as GATES
@@ -37,29 +38,23 @@ from phalanx.controllers.registry import (
 )
 from phalanx.randomness import Random
 
-#: The lease of those who run controllers, where nobody chooses another.
+LOG = logs.component("controllers")
+
+#: The default name of the lease.
 LEASE_NAME = "phalanx-controllers"
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerCapabilities:
-    """What a server is and knows, in the order of discovery."""
+    """Whether a server is foreign, and the kinds that it serves, in the order of discovery."""
 
     is_foreign: bool
     kinds: tuple[Kind, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ControllerManagerCallbacks:
-    """How it is told what is going on, and, once, which controllers run."""
-
-    report: Callable[[str], None]
-    on_ready: Callable[[Sequence[str]], None]
-
-
-@dataclass(frozen=True, slots=True)
 class ControllerManagerConfig:
-    """Which controllers are to run, and how."""
+    """Which controllers run, and how."""
 
     selection: ControllerSelection
     gates: FeatureGates = GATES
@@ -67,9 +62,10 @@ class ControllerManagerConfig:
 
 
 class ControllerManager:
-    """Controllers that run against a server until they are cancelled.
+    """Runs controllers against a server until cancelled.
 
-    Without a candidacy they run without asking whether others do.
+    Without an `election` they run without holding a lease. `on_ready` is called with the names of
+    the controllers each time that they start.
     """
 
     def __init__(
@@ -77,18 +73,21 @@ class ControllerManager:
         client: Client,
         clock: Clock,
         random: Random,
-        callbacks: ControllerManagerCallbacks,
+        on_ready: Callable[[Sequence[str]], None],
         config: ControllerManagerConfig,
         election: ElectionConfig | None = None,
+        log: logs.Log = LOG,
     ) -> None:
         self._client, self._clock, self._random = client, clock, random
-        self._callbacks, self._config = callbacks, config
-        place = RunnerSpec(self._discover, self._build_task, {})
-        self._runner = LeaderElectedRunner(client, clock, random, callbacks.report, place, election)
+        self._on_ready, self._config, self._log = on_ready, config, log
+        spec = RunnerSpec(self._discover, self._build_task, {})
+        self._runner = LeaderElectedRunner(
+            client, clock, random, log=log, spec=spec, election=election
+        )
 
     @property
     def not_ready_reason(self) -> str:
-        """Why it is not ready to lead, if it is not."""
+        """Why the controllers are not ready to lead; "" if they are."""
         return self._runner.not_ready_reason
 
     async def run(self) -> None:
@@ -96,44 +95,56 @@ class ControllerManager:
         await self._runner.run()
 
     async def drain(self) -> None:
-        """Nothing is under way that could not be left where it is."""
+        """Do nothing: every reconcile can be interrupted at any point."""
 
     async def _discover(self) -> ControllerCapabilities:
         known = await served_kinds(self._client, (GROUP_BINDING, *STORED_KINDS))
         return ControllerCapabilities(GROUP_BINDING not in known, tuple(known))
 
     def _build_task(self, capabilities: ControllerCapabilities, informers: Informers) -> LeaderTask:
-        wishes = self._config
-        kinds = wishes.gates.filter_served(capabilities.kinds)
-        chosen = self._select_controllers(capabilities, kinds)
-        bench = ControllerContext(
-            self._client, informers, self._clock, self._random, wishes.gates, kinds,
-            basic_workloads=wishes.basic_workloads, is_foreign=capabilities.is_foreign,
-        )  # fmt: skip
-        parts = build_controllers(bench, chosen)
+        config = self._config
+        kinds = config.gates.filter_served(capabilities.kinds)
+        selected = self._select_controllers(capabilities, kinds)
+        context = ControllerContext(
+            self._client,
+            informers,
+            self._clock,
+            random=self._random,
+            gates=config.gates,
+            kinds=kinds,
+            basic_workloads=config.basic_workloads,
+            is_foreign=capabilities.is_foreign,
+        )
+        runnables = build_controllers(context, selected)
 
-        async def control() -> None:
-            self._callbacks.on_ready([row.name for row in chosen])
+        async def run_controllers() -> None:
+            names = [row.name for row in selected]
+            self._log.info("controllers started", controllers=names)
+            self._on_ready(names)
             async with asyncio.TaskGroup() as group:
-                for run in parts:
+                for run in runnables:
                     group.create_task(run())
 
-        return LeaderTask(LEASE_NAME, control)
+        return LeaderTask(LEASE_NAME, run_controllers)
 
     def _select_controllers(
         self, capabilities: ControllerCapabilities, kinds: Sequence[Kind]
     ) -> list[ControllerDescriptor]:
-        """Those that are to run beside such a server; says which of the wanted cannot."""
+        """Return the controllers for such a server, and log which selected ones cannot run."""
         if capabilities.is_foreign:
-            self._callbacks.report(
-                f"the API server has no {GROUP_BINDING.resource}, so it is not Phalanx: only Jobs "
-                f"with managedBy {OWN_JOB_CONTROLLER} are run"
+            self._log.info(
+                "the API server is not Phalanx: only Jobs with this managedBy are reconciled",
+                managed_by=OWN_JOB_CONTROLLER,
+                missing=GROUP_BINDING.resource,
             )
-        chosen: list[ControllerDescriptor] = []
+        selected: list[ControllerDescriptor] = []
         for row in self._config.selection.select(is_foreign=capabilities.is_foreign):
-            missing = missing_kinds(kinds, row)
-            if missing:
-                self._callbacks.report(f"{row.name} is off: there are no {missing[0].resource}")
+            if missing := missing_kinds(kinds, row):
+                self._log.warning(
+                    "controller off: the API server does not serve a required resource",
+                    controller=row.name,
+                    missing=missing[0].resource,
+                )
             else:
-                chosen.append(row)
-        return chosen
+                selected.append(row)
+        return selected

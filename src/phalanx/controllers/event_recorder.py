@@ -1,8 +1,8 @@
-"""Events: what happened to an object, told to whoever reads `kubectl describe`.
+"""Writes Events about objects, as `kubectl describe` shows them.
 
-Written at low priority: they wait in a bounded queue until nothing more urgent is under way, then
-some go side by side, so that they share a commit. An event that repeats is counted instead of
-written again. Losing one is no harm; holding up a bind is.
+Events have low priority. They wait in a bounded queue until their component is idle; then a batch
+is written concurrently, so that the writes share a commit. An event that repeats increases the
+count of the first one. An event may be lost; it must never delay a bind.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from phalanx import logs
 from phalanx.api.errors import ApiError
 from phalanx.api.kinds import EVENT, Kind
 from phalanx.api.meta import Key, ObjectMeta, timestamp
@@ -22,80 +23,86 @@ from phalanx.clock import Clock
 from phalanx.randomness import Random
 from phalanx.telemetry import REQUEST_ANNOTATION, REQUEST_ID
 
-#: Events that may wait to be written; more are dropped, the oldest first.
+LOG = logs.component("events")
+
+#: Events that may wait to be written; beyond that the oldest are dropped.
 MAX_PENDING_EVENTS = 50_000
-#: Events that are remembered, to count their repetitions.
+#: Written events that are remembered, to count their repetitions.
 _MAX_AGGREGATED = 4096
 _MAX_MESSAGE_LENGTH = 1024
-#: Seconds that an event waits at most for a quiet moment, and how long such a moment is.
+#: Maximum seconds that an event waits for its component to be idle, and between two checks.
 _MAX_DELAY, _IDLE_SECONDS = 2.0, 0.02
-#: Events that are written side by side before looking again whether something is more urgent.
+#: Events that are written concurrently before the next check whether the component is busy.
 _BATCH_SIZE = 32
 
-#: What makes two events the same one, happening again.
+#: Events with the same identity are repetitions of one another: uid, reason, message.
 _EventIdentity = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectEvent:
-    """One thing to tell about one object."""
+    """An event about one object."""
 
     kind: Kind
     regarding: ObjectMeta
     reason: str
     message: str
     type: str = "Normal"
-    #: Under which number it was done, if under any.
+    #: The id of the request that caused the event, if any.
     request_id: str = ""
 
     @property
     def identity(self) -> _EventIdentity:
-        """The same for the same news of the same object."""
+        """The identity by which repetitions are recognized."""
         return self.regarding.uid, self.reason, self.message
 
 
 class EventRecorder:
-    """Writes events for one component. `is_busy` says whether something more urgent is going on."""
+    """Writes the events of one component; waits while `is_busy` returns True."""
 
     def __init__(
-        self, client: Client, clock: Clock, random: Random, component: str,
+        self,
+        client: Client,
+        clock: Clock,
+        random: Random,
+        component: str,
         is_busy: Callable[[], bool] = lambda: False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._client, self._clock, self._random = client, clock, random
         self._component, self._is_busy = component, is_busy
         self._pending: deque[tuple[float, ObjectEvent]] = deque(maxlen=MAX_PENDING_EVENTS)
-        # How many there ever were, and had been when it was last looked for a quiet moment.
+        # Events recorded so far, and at the time of the last check whether the component is idle.
         self._recorded_count = self._seen_count = 0
         self._wakeup = asyncio.Event()
         self._written: OrderedDict[_EventIdentity, tuple[Key, int]] = OrderedDict()
 
     def record(self, event: ObjectEvent) -> None:
-        """Have something told."""
-        if number := REQUEST_ID.get():
-            event = replace(event, request_id=number)
+        """Queue an event for writing."""
+        if request_id := REQUEST_ID.get():
+            event = replace(event, request_id=request_id)
         self._pending.append((self._clock.now(), event))
         self._recorded_count += 1
         self._wakeup.set()
 
     async def run(self) -> None:
-        """Write until cancelled."""
+        """Write events until cancelled."""
         while True:
             await self._wakeup.wait()
             await self._wait_until_idle()
-            await asyncio.gather(*(self._write(*told) for told in self._next_batch()))
+            await asyncio.gather(*(self._write(*entry) for entry in self._next_batch()))
             if not self._pending:
                 self._wakeup.clear()
 
     def _next_batch(self) -> list[tuple[ObjectEvent, str, int]]:
-        """Some of the waiting, when each has happened last, and how often."""
-        count = min(len(self._pending), _BATCH_SIZE)
-        told = [self._pending.popleft() for _ in range(count)]
-        times = Counter(note.identity for _, note in told)
-        last = {note.identity: (note, timestamp(at)) for at, note in told}
-        return [(*last[identity], number) for identity, number in times.items()]
+        """Take events off the queue: each with its last timestamp and number of repetitions."""
+        size = min(len(self._pending), _BATCH_SIZE)
+        batch = [self._pending.popleft() for _ in range(size)]
+        counts = Counter(event.identity for _, event in batch)
+        last = {event.identity: (event, timestamp(at)) for at, event in batch}
+        return [(*last[identity], count) for identity, count in counts.items()]
 
     async def _wait_until_idle(self) -> None:
-        """Wait for a moment without anything urgent or new, unless somebody has waited enough."""
+        """Wait until the component is idle and records nothing, but not beyond `_MAX_DELAY`."""
         while self._is_busy() or self._recorded_count > self._seen_count:
             if self._clock.now() - self._pending[0][0] >= _MAX_DELAY:
                 return
@@ -114,7 +121,14 @@ class EventRecorder:
                 meta = event["metadata"]
                 key = Key(meta["namespace"], meta["name"])
                 await self._client.create(EVENT, event)
-        except (ApiError, Unreachable):
+        except (ApiError, Unreachable) as error:
+            LOG.debug(
+                "event dropped",
+                kind=object_event.kind.name,
+                key=object_event.regarding.key,
+                event=object_event.reason,
+                reason=error,
+            )
             self._written.pop(identity, None)
             return
         self._written[identity] = key, count
@@ -123,21 +137,31 @@ class EventRecorder:
             self._written.popitem(last=False)
 
     def _event_object(self, event: ObjectEvent, at: str, times: int) -> Object:
-        about, message = event.regarding, event.message
+        regarding, message = event.regarding, event.message
         if len(message) > _MAX_MESSAGE_LENGTH:
             message = message[: _MAX_MESSAGE_LENGTH - 4] + " ..."
-        space = about.namespace or "default"
-        meta: Object = {"name": f"{about.name}.{self._random.suffix(10)}", "namespace": space}
+        meta: Object = {
+            "name": f"{regarding.name}.{self._random.suffix(10)}",
+            "namespace": regarding.namespace or "default",
+        }
         if event.request_id:
             meta["annotations"] = {REQUEST_ANNOTATION: event.request_id}
         return {
             "metadata": meta,
             "involvedObject": {
-                "kind": event.kind.name, "apiVersion": event.kind.api_version, "name": about.name,
-                "namespace": about.namespace, "uid": about.uid,
-                "resourceVersion": about.resource_version,
+                "kind": event.kind.name,
+                "apiVersion": event.kind.api_version,
+                "name": regarding.name,
+                "namespace": regarding.namespace,
+                "uid": regarding.uid,
+                "resourceVersion": regarding.resource_version,
             },
-            "reason": event.reason, "message": message, "type": event.type,
-            "source": {"component": self._component}, "reportingComponent": self._component,
-            "firstTimestamp": at, "lastTimestamp": at, "count": times,
-        }  # fmt: skip
+            "reason": event.reason,
+            "message": message,
+            "type": event.type,
+            "source": {"component": self._component},
+            "reportingComponent": self._component,
+            "firstTimestamp": at,
+            "lastTimestamp": at,
+            "count": times,
+        }

@@ -1,17 +1,18 @@
-"""Garbage collection: what nobody owns any more goes, as its owners' deletions asked for.
+"""The garbage collector: deletes objects whose owners are gone, by the owners' propagation policy.
 
-Every object judges itself by what has become of its owners; an owner that waits for its dependents
-(the server gave it a finalizer for that) only watches them leave.
+Each dependent is reconciled by the state of its owners. An owner that is deleted with the policy
+Foreground or Orphan has a finalizer, which the collector removes once its dependents are gone or
+orphaned.
 
-    its owners          what a dependent does
-    all gone            goes too
-    one is there        stays, and forgets the others
-    one is orphaning    stays, and forgets all that are not there
-    one is awaiting     goes before that one, and after what depends on itself
+    state of the owners             action on the dependent
+    all absent                      delete it
+    one present                     keep it, remove the references to absent owners
+    one orphaning its dependents    keep it, remove the references to owners that are not present
+    one in foreground deletion      delete it before that owner, and after its own dependents
 
-An owner counts as gone only when the API itself says so, by name and uid: caches may lag, and a
-namesake is somebody else. Whatever is done is done to the very version that was judged. On a
-foreign API server this loop is off: it has one of its own.
+An owner is absent only if the API confirms it, by name and uid: caches may be stale, and another
+object may have the same name. Every write is conditional on the version that was examined. The
+controller is disabled on a foreign API server, which has its own.
 """
 
 from __future__ import annotations
@@ -23,157 +24,161 @@ from typing import NamedTuple
 
 import msgspec
 
+from phalanx import logs
 from phalanx.api.conversion.hub import STORED_KINDS, hub_kind
 from phalanx.api.errors import NotFound
 from phalanx.api.kinds import EVENT, KINDS, NAMESPACE, Kind
-from phalanx.api.meta import Key, ObjectMeta, OwnerReference
+from phalanx.api.meta import Key, ObjectMeta, OwnerReference, PartialObjectMetadata
 from phalanx.client.cache import ObjectCache
 from phalanx.client.client import Client
 from phalanx.client.protocol import HasMetadata, parse_revision
 from phalanx.client.work_queue import WorkQueue
 from phalanx.controllers.event_recorder import ObjectEvent
-from phalanx.controllers.reconcile_loop import (
-    Informers,
-    PartialObjectMetadata,
-    new_work_queue,
-    run_workers,
-)
+from phalanx.controllers.reconcile_loop import Informers, new_work_queue, run_workers
 
-#: Finalizer -> the policy by which an object that has it is deleted.
+LOG = logs.component("garbage-collector")
+#: The propagation policy that each finalizer stands for.
 _POLICIES = {"orphan": "Orphan", "foregroundDeletion": "Foreground"}
 _ORPHAN, _FOREGROUND = _POLICIES
 _WORKERS = 16
-#: Seconds between looks at an owner not all of whose dependents have been heard of.
+#: Seconds until an owner is reconciled again whose dependents the caches do not all show yet.
 _RETRY_INTERVAL = 1.0
 
 
 class ObjectKey(NamedTuple):
-    """An object of some kind, by name."""
+    """An object by kind and key."""
 
     kind: Kind
     key: Key
 
+    def __str__(self) -> str:
+        return f"{self.kind.name} {self.key}"
+
 
 class OwnerKey(NamedTuple):
-    """An item that others may name as theirs: that very one and no namesake."""
+    """An owner by key and uid: a later object of the same name is another owner."""
 
     object_key: ObjectKey
     uid: str
 
 
 class OwnerState(Enum):
-    """What has become of an object, in the eyes of its dependents."""
+    """The state of an owner, as far as its dependents are concerned."""
 
-    PRESENT = "there"
-    ORPHANING = "being deleted once they have forgotten it"
-    FOREGROUND = "being deleted once they are gone"
-    ABSENT = "gone"
+    PRESENT = "present"
+    ORPHANING = "deleted once its dependents have removed their references"
+    FOREGROUND = "deleted once its dependents are deleted"
+    ABSENT = "absent"
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it waits for its dependents."""
+        """Whether the deletion of the owner waits for its dependents."""
         return self in (OwnerState.ORPHANING, OwnerState.FOREGROUND)
 
 
 class OwnershipGraph:
-    """Who belongs to whom, as the caches have it."""
+    """The dependents of every owner, over all kinds, as the caches show them.
+
+    Pod p with an owner reference to Job j: `dependents(j)` yields p, `resolve_owners(p)` is [j].
+    """
 
     def __init__(self, caches: Mapping[Kind, ObjectCache[HasMetadata]]) -> None:
         self._caches = caches
         served = [*caches, *(kind for kind in KINDS if hub_kind(kind) in caches)]
         self._kinds = {(kind.api_version, kind.name): hub_kind(kind) for kind in served}
-        # Over all kinds, so that one look tells who has no dependents.
+        # One map for all kinds, so that a single lookup finds an owner without dependents.
         self._dependents: dict[OwnerKey, dict[ObjectKey, None]] = {}
 
     def add(self, kind: Kind, meta: ObjectMeta) -> None:
-        """Note whom an object belongs to."""
+        """Add an object to the dependents of its owners."""
         for owner in self.resolve_owners(meta):
             self._dependents.setdefault(owner, {})[ObjectKey(kind, meta.key)] = None
 
     def remove(self, kind: Kind, meta: ObjectMeta) -> None:
-        """Forget whom an object belonged to."""
+        """Remove an object from the dependents of its owners."""
         for owner in self.resolve_owners(meta):
-            items = self._dependents.get(owner, {})
-            items.pop(ObjectKey(kind, meta.key), None)
-            if not items:
+            dependents = self._dependents.get(owner, {})
+            dependents.pop(ObjectKey(kind, meta.key), None)
+            if not dependents:
                 self._dependents.pop(owner, None)
 
     def cached_meta(self, owner: OwnerKey) -> ObjectMeta | None:
-        """The metadata of an owner, if it is known."""
+        """Return the metadata of an owner from the cache; None if it is not there."""
         found = self._caches[owner.object_key.kind].get(owner.object_key.key)
         return found.metadata if found and found.metadata.uid == owner.uid else None
 
     def resolve_owner(self, reference: OwnerReference, namespace: str) -> OwnerKey | None:
-        """Whom an object in a namespace means. None: of a kind that we do not know, or cannot be.
+        """Resolve an owner reference of an object in `namespace` ("": cluster-scoped).
 
-        Any version will do that is served; in another the kind is unknown.
+        Any served version of the kind resolves. None if the kind is unknown, or if a cluster-scoped
+        object names a namespaced owner.
         """
         kind = self._kinds.get((reference.api_version, reference.kind))
         if kind is None or (kind.namespaced and not namespace):
             return None
-        space = namespace if kind.namespaced else ""
-        return OwnerKey(ObjectKey(kind, Key(space, reference.name)), reference.uid)
+        owner_namespace = namespace if kind.namespaced else ""
+        return OwnerKey(ObjectKey(kind, Key(owner_namespace, reference.name)), reference.uid)
 
     def resolve_owners(self, meta: ObjectMeta) -> list[OwnerKey]:
-        """Those whom an object names, as far as we know their kinds."""
-        named = [
+        """Resolve all owner references of an object, without those that cannot be resolved."""
+        owners = [
             self.resolve_owner(reference, meta.namespace) for reference in meta.owner_references
         ]
-        return [owner for owner in named if owner is not None]
+        return [owner for owner in owners if owner is not None]
 
     def dependents(self, owner: OwnerKey) -> Iterator[tuple[ObjectKey, ObjectMeta]]:
-        """The objects that name an owner."""
-        for item in tuple(self._dependents.get(owner, ())):
-            yield item, self._caches[item.kind][item.key].metadata
+        """Yield the objects that have a reference to an owner."""
+        for dependent in tuple(self._dependents.get(owner, ())):
+            yield dependent, self._caches[dependent.kind][dependent.key].metadata
 
     def is_blocked(self, owner: OwnerKey) -> bool:
-        """Whether somebody has to go before an owner that waits for its dependents.
+        """Whether a dependent blocks the foreground deletion of an owner.
 
-        Owners that wait for each other in a ring, and for nobody else, would wait for ever: of them
-        whoever is asked for is not blocked.
+        Owners in foreground deletion that block each other in a cycle would wait for ever: an owner
+        that is blocked by nothing but such a cycle of its own is not blocked.
         """
         reached: set[OwnerKey] = set()
-        ahead = [owner]
-        while ahead:
-            for blocker, meta in self._blockers(ahead.pop()):
+        remaining = [owner]
+        while remaining:
+            for blocker, meta in self._blockers(remaining.pop()):
                 if _deletion_state(meta) is not OwnerState.FOREGROUND:
                     return True
                 if blocker not in reached:
                     reached.add(blocker)
-                    ahead.append(blocker)
+                    remaining.append(blocker)
         return bool(reached) and owner not in reached
 
     def _blockers(self, owner: OwnerKey) -> Iterator[tuple[OwnerKey, ObjectMeta]]:
-        for item, meta in self.dependents(owner):
+        for dependent, meta in self.dependents(owner):
             if any(o.uid == owner.uid and o.block_owner_deletion for o in meta.owner_references):
-                yield OwnerKey(item, meta.uid), meta
+                yield OwnerKey(dependent, meta.uid), meta
 
     def is_in_other_namespace(self, owner: OwnerKey) -> bool:
-        """Whether somebody who is not where he should be is in another namespace."""
+        """Whether an owner that is absent from its namespace is in another one."""
         kind, name = owner.object_key.kind, owner.object_key.key.name
         return kind.namespaced and any(
-            self.cached_meta(OwnerKey(ObjectKey(kind, Key(space.name, name)), owner.uid))
+            self.cached_meta(OwnerKey(ObjectKey(kind, Key(namespace.name, name)), owner.uid))
             is not None
-            for space in self._caches.get(NAMESPACE, ())
+            for namespace in self._caches.get(NAMESPACE, ())
         )
 
 
 class GarbageCollector:
-    """Deletes, orphans and lets go of objects. `tell` hears what people should know of that.
+    """Deletes and orphans dependents and finalizes owners; `record` receives the events.
 
-    `queue` holds those at whom to look; what neither owns nor is owned never comes to be there.
+    `queue` holds the objects to reconcile. An object without owners and dependents is never queued.
     """
 
     def __init__(
         self,
         client: Client,
         informers: Informers,
-        record: Callable[[ObjectEvent], None] = lambda note: None,
+        record: Callable[[ObjectEvent], None] = lambda event: None,
         kinds: Sequence[Kind] = STORED_KINDS,
     ) -> None:
         self._client, self._record = client, record
         self.queue: WorkQueue[ObjectKey] = new_work_queue(client, "garbage")
-        # Events are many, own nothing and go by themselves.
+        # Events are many, own nothing and expire.
         collected = [kind for kind in kinds if "delete" in kind.verbs and kind is not EVENT]
         self._informers = [informers.metadata_informer(kind) for kind in collected]
         self._caches = {kind: informers.metadata_informer(kind).cache for kind in collected}
@@ -182,45 +187,45 @@ class GarbageCollector:
             cache.subscribe(partial(self._on_change, kind))
 
     async def run(self) -> None:
-        """Collect until cancelled."""
-        # Who has no dependents is known only when everything is.
+        """Collect garbage until cancelled."""
+        # Whether an owner has dependents is known only when all caches are synced.
         for informer in self._informers:
             await informer.synced.wait()
         await run_workers(self.queue, self._reconcile, _WORKERS)
 
     async def _reconcile(self, item: ObjectKey) -> float | None:
-        """Do what is due about one object, as it is now."""
         found = self._caches[item.kind].get(item.key)
         if found is None:
             return None
-        meta, fate = found.metadata, _deletion_state(found.metadata)
-        if fate is OwnerState.ORPHANING:
-            return await self._orphan_dependents(item, meta)
-        if fate is OwnerState.FOREGROUND:
-            await self._finish_foreground_deletion(item, meta)
+        meta, state = found.metadata, _deletion_state(found.metadata)
+        if state is OwnerState.ORPHANING:
+            return await self._finish_orphaning(item, meta)
+        if state is OwnerState.FOREGROUND:
+            # The deletion of the last blocking dependent enqueues the owner again.
+            if not self._ownership.is_blocked(OwnerKey(item, meta.uid)):
+                await self._remove_finalizer(item, meta, _FOREGROUND)
         elif meta.owner_references and not meta.deletion_timestamp:
             await self._process_owners(item, meta)
         return None
 
-    async def _orphan_dependents(self, item: ObjectKey, meta: ObjectMeta) -> float | None:
-        """Let an owner go once it is forgotten; the last to forget it brings us back here."""
+    async def _finish_orphaning(self, item: ObjectKey, meta: ObjectMeta) -> float | None:
+        """Remove the finalizer of an owner once no dependent has a reference to it.
+
+        The change of the last dependent enqueues the owner again.
+        """
         owner = OwnerKey(item, meta.uid)
-        if any(_is_not_deleted(below) for _, below in self._ownership.dependents(owner)):
+        dependents = self._ownership.dependents(owner)
+        if any(not dependent.deletion_timestamp for _, dependent in dependents):
             return None
         if await self._has_unseen_dependents(owner, parse_revision(meta.resource_version)):
             return _RETRY_INTERVAL
         await self._remove_finalizer(item, meta, _ORPHAN)
         return None
 
-    async def _finish_foreground_deletion(self, item: ObjectKey, meta: ObjectMeta) -> None:
-        """Let an owner go once nobody has to go first; the last one gone brings us back here."""
-        if not self._ownership.is_blocked(OwnerKey(item, meta.uid)):
-            await self._remove_finalizer(item, meta, _FOREGROUND)
-
     async def _has_unseen_dependents(self, owner: OwnerKey, since: int) -> bool:
-        """Whether there is a dependent that its cache, being behind, has not heard of.
+        """Whether the API has a dependent that a cache older than `since` does not show.
 
-        Asked of the API: once the owner is gone, nobody knows that the dependent was to be spared.
+        Once the owner is gone, nothing tells that this dependent was to be orphaned.
         """
         item = owner.object_key
         for kind, cache in self._caches.items():
@@ -228,25 +233,29 @@ class GarbageCollector:
                 listing = await self._client.list(
                     kind, PartialObjectMetadata, namespace=item.key.namespace
                 )
-                staying = [f.metadata for f in listing.items if _is_not_deleted(f.metadata)]
-                if any(owner in self._ownership.resolve_owners(meta) for meta in staying):
-                    return True
+                for found in listing.items:
+                    meta = found.metadata
+                    if meta.deletion_timestamp:
+                        continue
+                    if owner in self._ownership.resolve_owners(meta):
+                        return True
         return False
 
     async def _process_owners(self, item: ObjectKey, meta: ObjectMeta) -> None:
-        """Go with the last owner; forget those that are gone or want to be forgotten."""
-        fates = [await self._owner_state(item, meta, owner) for owner in meta.owner_references]
-        if OwnerState.PRESENT not in fates and OwnerState.ORPHANING not in fates:
-            await self._delete(item, meta, is_awaited=OwnerState.FOREGROUND in fates)
-        elif set(fates) != {OwnerState.PRESENT}:
-            judged = zip(meta.owner_references, fates, strict=True)
-            kept = [owner for owner, fate in judged if fate is OwnerState.PRESENT]
+        """Delete a dependent without owners, or remove its references to absent owners."""
+        states = [await self._owner_state(item, meta, owner) for owner in meta.owner_references]
+        if OwnerState.PRESENT not in states and OwnerState.ORPHANING not in states:
+            await self._delete(item, meta, is_awaited=OwnerState.FOREGROUND in states)
+        elif set(states) != {OwnerState.PRESENT}:
+            owners = zip(meta.owner_references, states, strict=True)
+            kept = [owner for owner, state in owners if state is OwnerState.PRESENT]
             await self._patch(item, meta, {"ownerReferences": msgspec.to_builtins(kept) or None})
+            LOG.debug("Owner references removed", kind=item.kind.name, key=item.key)
 
     async def _owner_state(
         self, item: ObjectKey, meta: ObjectMeta, reference: OwnerReference
     ) -> OwnerState:
-        """What has become of an owner; one of whom nothing can be known is left in peace."""
+        """The state of an owner. An owner that cannot be resolved counts as present."""
         owner = self._ownership.resolve_owner(reference, item.key.namespace)
         if owner is None:
             return OwnerState.PRESENT
@@ -258,7 +267,7 @@ class GarbageCollector:
         return OwnerState.ABSENT
 
     async def _read_owner(self, owner: OwnerKey) -> ObjectMeta | None:
-        """The metadata of an owner, as the API has it."""
+        """Read the metadata of an owner from the API; None if it is absent."""
         try:
             found = await self._client.get(
                 owner.object_key.kind, owner.object_key.key, PartialObjectMetadata
@@ -268,7 +277,11 @@ class GarbageCollector:
         return found.metadata if found.metadata.uid == owner.uid else None
 
     async def _delete(self, item: ObjectKey, meta: ObjectMeta, *, is_awaited: bool) -> None:
-        """Delete an object as it wishes, unless an owner waits and there is more below."""
+        """Delete a dependent by the policy of its finalizers.
+
+        If an owner in foreground deletion waits for it (`is_awaited`) and it has dependents itself,
+        it is deleted in the foreground too.
+        """
         policy = next((_POLICIES[f] for f in _POLICIES if f in meta.finalizers), "Background")
         if is_awaited and any(self._ownership.dependents(OwnerKey(item, meta.uid))):
             policy = _POLICIES[_FOREGROUND]
@@ -279,49 +292,45 @@ class GarbageCollector:
             )
         except NotFound:
             return
+        LOG.debug("Dependent deleted", kind=item.kind.name, key=item.key, propagation=policy)
 
     async def _remove_finalizer(self, item: ObjectKey, meta: ObjectMeta, finalizer: str) -> None:
-        kept = [name for name in meta.finalizers if name != finalizer]
-        await self._patch(item, meta, {"finalizers": kept or None})
+        remaining = [name for name in meta.finalizers if name != finalizer]
+        await self._patch(item, meta, {"finalizers": remaining or None})
+        LOG.debug("Finalizer removed", kind=item.kind.name, key=item.key, finalizer=finalizer)
 
     async def _patch(self, item: ObjectKey, meta: ObjectMeta, change: dict[str, object]) -> None:
-        known = {"uid": meta.uid, "resourceVersion": meta.resource_version}
+        preconditions = {"uid": meta.uid, "resourceVersion": meta.resource_version}
         try:
-            await self._client.patch(item.kind, item.key, {"metadata": {**known, **change}})
+            await self._client.patch(item.kind, item.key, {"metadata": {**preconditions, **change}})
         except NotFound:
             return
 
     def _on_change(self, kind: Kind, old: HasMetadata | None, new: HasMetadata | None) -> None:
-        """Have those looked at whom a change concerns: those above, those below, itself."""
+        """Enqueue the object and those of its owners and dependents that the change concerns."""
         if _relevant_fields(old) == _relevant_fields(new):
             return
         if old is not None:
-            self._ownership.remove(kind, old.metadata)
-            self._enqueue_owners(old.metadata)
+            meta = old.metadata
+            self._ownership.remove(kind, meta)
+            for owner in self._ownership.resolve_owners(meta):
+                cached = self._ownership.cached_meta(owner)
+                if cached is not None and _deletion_state(cached).is_waiting:
+                    self.queue.add(owner.object_key)
             if new is None:
-                self._enqueue_dependents(
-                    OwnerKey(ObjectKey(kind, old.metadata.key), old.metadata.uid)
-                )
+                self._enqueue_dependents(OwnerKey(ObjectKey(kind, meta.key), meta.uid))
         if new is not None:
-            self._ownership.add(kind, new.metadata)
-            self._enqueue(ObjectKey(kind, new.metadata.key), new.metadata)
-
-    def _enqueue_owners(self, meta: ObjectMeta) -> None:
-        for owner in self._ownership.resolve_owners(meta):
-            held = self._ownership.cached_meta(owner)
-            if held is not None and _deletion_state(held).is_waiting:
-                self.queue.add(owner.object_key)
+            item, meta = ObjectKey(kind, new.metadata.key), new.metadata
+            self._ownership.add(kind, meta)
+            is_waiting = _deletion_state(meta).is_waiting
+            if is_waiting or meta.owner_references:
+                self.queue.add(item)
+            if is_waiting:
+                self._enqueue_dependents(OwnerKey(item, meta.uid))
 
     def _enqueue_dependents(self, owner: OwnerKey) -> None:
         for item, _ in self._ownership.dependents(owner):
             self.queue.add(item)
-
-    def _enqueue(self, item: ObjectKey, meta: ObjectMeta) -> None:
-        is_leaving = _deletion_state(meta).is_waiting
-        if is_leaving or meta.owner_references:
-            self.queue.add(item)
-        if is_leaving:
-            self._enqueue_dependents(OwnerKey(item, meta.uid))
 
 
 def _deletion_state(meta: ObjectMeta) -> OwnerState:
@@ -333,20 +342,16 @@ def _deletion_state(meta: ObjectMeta) -> OwnerState:
 
 
 def _relevant_fields(found: HasMetadata | None) -> tuple[object, ...]:
-    """As much of an object as matters here: most changes leave it as it is."""
+    """The fields of an object that garbage collection reads; most changes leave them alone."""
     if found is None:
         return ()
     meta = found.metadata
     return meta.owner_references, meta.deletion_timestamp, _deletion_state(meta)
 
 
-def _is_not_deleted(meta: ObjectMeta) -> bool:
-    return not meta.deletion_timestamp
-
-
 def _wrong_namespace_event(item: ObjectKey, meta: ObjectMeta, owner: OwnerReference) -> ObjectEvent:
-    space = item.key.namespace
-    where = f"namespace: {space}, name: {owner.name}, uid: {owner.uid}"
-    meant = f"[{owner.api_version}/{owner.kind}, {where}]"
-    message = f'ownerRef {meant} does not exist in namespace "{space}"'
-    return ObjectEvent(item.kind, meta, "OwnerRefInvalidNamespace", message, "Warning")
+    namespace = item.key.namespace
+    where = f"namespace: {namespace}, name: {owner.name}, uid: {owner.uid}"
+    reference = f"[{owner.api_version}/{owner.kind}, {where}]"
+    message = f'ownerRef {reference} does not exist in namespace "{namespace}"'
+    return ObjectEvent(item.kind, meta, "OwnerRefInvalidNamespace", message=message, type="Warning")

@@ -1,13 +1,13 @@
-"""Standing beside an API server, wherever that is: from finding it to leading and back.
+"""Runs a task beside an API server while this process is the leader.
 
-    server there? ─▶ what does it offer? ─▶ caches filled ─▶ elected ─▶ the duty
-          ▲                                                              │
-          └── the leadership was lost, or the server offers something else
+    API server reachable? ─▶ discovery ─▶ caches filled ─▶ elected ─▶ task
+          ▲                                                            │
+          └──── leadership lost, or discovery returns something else ──┘
 
-Each such round is a term: nothing of one is carried into the next, so that what is believed is
-never older than the leadership. Below `office` (the scheduler) and `bureau` (the controllers),
-which say what a duty is. Says in words what it waits for. Gives up on nothing but a credential that
-the server does not know.
+Each such round is a term. No state is carried from one term into the next, so that a cache is never
+older than the leadership under which it is used. Stands below `scheduler_runner`,
+`controller_manager` and `nodes.node_pool`, which say what the task is. Logs what it waits for.
+Retries every failure except a credential that the server does not accept.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from phalanx.client.leader_election import LeaderElector, LeaseTimings
 from phalanx.client.transports import Unreachable
 from phalanx.clock import Clock
 from phalanx.controllers.reconcile_loop import Informers
+from phalanx.logs import Log
 from phalanx.randomness import Random
 
-#: Seconds between two looks for a server that is not there, at least and at most.
+#: Bounds of the seconds between two attempts to reach a server.
 _MIN_RETRY_SECONDS, _MAX_RETRY_SECONDS = 0.5, 10.0
-#: Seconds between two looks at how the informers and the election are.
+#: Seconds between two checks of the informers and of the election.
 _POLL_SECONDS = 0.5
-#: Seconds after which it is asked again what the server offers: kinds come and go.
+#: Seconds between two discoveries: custom kinds come and go.
 _REDISCOVERY_SECONDS = 60.0
 
 T = TypeVar("T")
@@ -39,10 +40,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ElectionConfig:
-    """As whom the leadership is stood for, on what terms, and for which lease.
-
-    A lease that nobody names is called as the duty is.
-    """
+    """The identity of a candidate, its timings, and the lease; None: a lease named as the task."""
 
     identity: str
     timing: LeaseTimings
@@ -51,7 +49,7 @@ class ElectionConfig:
 
 @dataclass(frozen=True, slots=True)
 class LeaderTask:
-    """What is done while leading, and the name of the lease for it."""
+    """What the leader runs, and the name of the lease for it."""
 
     name: str
     run: Callable[[], Coroutine[Any, Any, None]]
@@ -59,9 +57,9 @@ class LeaderTask:
 
 @dataclass(frozen=True, slots=True)
 class RunnerSpec(Generic[T]):
-    """What a tenure is of: how it is found out what the server offers, and what is done then.
+    """How to discover the capabilities of a server, and how to build the task from them.
 
-    `without` says what it means that a kind may not be read.
+    `missing_kind_effects` says, by kind, what follows if reading the kind is forbidden.
     """
 
     discover: Callable[[], Awaitable[T]]
@@ -70,139 +68,166 @@ class RunnerSpec(Generic[T]):
 
 
 class LeaderElectedRunner(Generic[T]):
-    """Does a duty beside a server, term after term, until it is cancelled.
+    """Runs a task beside a server, term after term, until cancelled.
 
-    `say` hears what is going on. Without a candidacy it leads without asking.
+    Without an election it runs the task without holding a lease.
     """
 
     def __init__(
-        self, client: Client, clock: Clock, random: Random, report: Callable[[str], None],
-        spec: RunnerSpec[T], election: ElectionConfig | None = None,
-    ) -> None:  # fmt: skip
-        self._client, self._clock, self._random, self._report = client, clock, random, report
+        self,
+        client: Client,
+        clock: Clock,
+        random: Random,
+        log: Log,
+        spec: RunnerSpec[T],
+        election: ElectionConfig | None = None,
+    ) -> None:
+        self._client, self._clock, self._random, self._log = client, clock, random, log
         self._spec, self._election = spec, election
         self._informers: Informers | None = None
 
     @property
     def not_ready_reason(self) -> str:
-        """Why it is not ready to lead: "" if its caches are filled and follow the server."""
+        """Why the runner is not ready to lead; "" once its caches are filled and up to date."""
         informers = self._informers
         if informers is None:
             return "waiting for the API server"
-        lost = [error for error in informers.failures.values() if isinstance(error, Unreachable)]
-        if lost:
-            return str(lost[0])
-        return "" if informers.have_synced else "caches are being filled"
+        for error in informers.failures.values():
+            if isinstance(error, Unreachable):
+                return str(error)
+        return "" if informers.have_synced else "caches are not synced yet"
 
     async def run(self) -> None:
-        """Serve term after term."""
+        """Run term after term."""
         while True:
             await self._run_term(await self._wait_for_server())
 
     async def _wait_for_server(self) -> T:
-        """What the server offers, as soon as there is one."""
-        ceiling, said = _MIN_RETRY_SECONDS, ""
+        """Return the capabilities of the server as soon as it answers."""
+        ceiling, reported, attempt = _MIN_RETRY_SECONDS, "", 0
         while True:
+            attempt += 1
             try:
                 return await self._spec.discover()
             except Unauthorized:
                 raise
             except (ApiError, Unreachable) as error:
-                if str(error) != said:
-                    said = str(error)
-                    self._report(f"waiting for the API server: {said}")
-            await asyncio.sleep(self._random.between(_MIN_RETRY_SECONDS, ceiling))
+                delay = self._random.between(_MIN_RETRY_SECONDS, ceiling)
+                # The same failure is a warning once: the server may be away for hours.
+                write = self._log.debug if str(error) == reported else self._log.warning
+                reported = str(error)
+                write("waiting for the API server", reason=reported, attempt=attempt, backoff=delay)
+            await asyncio.sleep(delay)
             ceiling = min(2 * ceiling, _MAX_RETRY_SECONDS)
 
     async def _run_term(self, capabilities: T) -> None:
         informers = Informers(self._client, self._random)
-        duty = self._spec.build_task(capabilities, informers)
+        task = self._spec.build_task(capabilities, informers)
 
-        async def serve() -> None:
+        async def lead() -> None:
             await informers.wait_for_sync()
-            await self._run_when_elected(duty)
+            self._log.debug("caches synced")
+            await self._run_when_elected(task)
 
         self._informers = informers
         try:
             await _run_until_first_ends(
                 informers.run(),
-                self._report_informers(informers, capabilities),
-                self._watch_discovery(capabilities),
-                serve(),
+                self._monitor_informers(informers, capabilities),
+                self._monitor_discovery(capabilities),
+                lead(),
             )
         finally:
             self._informers = None
 
     async def _run_when_elected(self, task: LeaderTask) -> None:
-        """Do the duty when and while it is ours."""
         if self._election is None:
             await task.run()
             return
-        identity, terms = self._election.identity, self._election.timing
+        identity, timing = self._election.identity, self._election.timing
         lease = self._election.lease or Key("kube-system", task.name)
-        election = LeaderElector(self._client, lease, identity, self._clock, self._random, terms)
-        await _run_until_first_ends(
-            election.run(task.run), self._report_election(election, lease, identity)
+        elector = LeaderElector(
+            self._client,
+            lease,
+            identity,
+            clock=self._clock,
+            random=self._random,
+            timings=timing,
         )
-        self._report(f"lease {lease}: the leadership is lost")
 
-    async def _report_election(self, election: LeaderElector, lease: Key, identity: str) -> None:
-        """Say who else leads, and what is wrong with asking."""
-        said = ""
+        async def run_as_leader() -> None:
+            self._log.info("leadership acquired", lease=lease, identity=identity)
+            await task.run()
+
+        await _run_until_first_ends(
+            elector.run(run_as_leader), self._monitor_election(elector, lease, identity)
+        )
+        self._log.warning("leadership lost", lease=lease, identity=identity)
+
+    async def _monitor_election(self, elector: LeaderElector, lease: Key, identity: str) -> None:
+        """Log which other candidate leads, and failures to read or renew the lease."""
+        holder, failure = "", ""
         while True:
-            someone = election.holder not in ("", identity)
-            news = str(election.failure or (f"{election.holder} leads" if someone else ""))
-            if news and news != said:
-                self._report(f"lease {lease}: {news}")
-            said = news
+            if elector.holder not in ("", identity, holder):
+                self._log.info("another candidate leads", lease=lease, holder=elector.holder)
+            reason = str(elector.failure or "")
+            if reason and reason != failure:
+                self._log.warning("cannot acquire or renew the lease", lease=lease, reason=reason)
+            holder, failure = elector.holder, reason
             await asyncio.sleep(_POLL_SECONDS)
 
-    async def _report_informers(self, informers: Informers, capabilities: T) -> None:
-        """Say what is wrong with following the server; ends when it is another than before."""
-        said: list[str] = []
-        was_away = False
+    async def _monitor_informers(self, informers: Informers, capabilities: T) -> None:
+        """Log why informers fail; ends when the server came back with another history."""
+        reported: set[tuple[str, str]] = set()
+        was_unreachable = False
         while True:
             failures = informers.failures
-            news = list(
-                dict.fromkeys(self._describe_failure(*failure) for failure in failures.items())
-            )
-            for text in news:
-                if text not in said:
-                    self._report(text)
-            is_away = any(isinstance(error, Unreachable) for error in failures.values())
-            if was_away and not is_away:
-                self._report("the API server is back")
-                # What was seen lies in the future of one that was put back to an earlier time.
-                is_younger = any(isinstance(error, Timeout) for error in failures.values())
-                if is_younger or await self._wait_for_server() != capabilities:
+            current: set[tuple[str, str]] = set()
+            for kind, error in failures.items():
+                message, fields = self._describe_failure(kind, error)
+                # One line for all kinds while the server cannot be reached.
+                identity = message, fields["reason"]
+                if identity not in reported | current:
+                    self._log.warning(message, **fields)
+                current.add(identity)
+            is_unreachable = any(isinstance(error, Unreachable) for error in failures.values())
+            if was_unreachable and not is_unreachable:
+                self._log.info("API server reachable again")
+                # A server restored from a backup lists revisions older than the ones seen.
+                has_other_history = any(isinstance(error, Timeout) for error in failures.values())
+                if has_other_history or await self._wait_for_server() != capabilities:
                     return
-            said, was_away = news, is_away
+            reported, was_unreachable = current, is_unreachable
             await asyncio.sleep(_POLL_SECONDS)
 
-    async def _watch_discovery(self, capabilities: T) -> None:
-        """Ask from time to time what the server offers; ends when that is something else."""
+    def _describe_failure(
+        self, kind: Kind, error: ApiError | Unreachable
+    ) -> tuple[str, dict[str, str]]:
+        if isinstance(error, Unreachable):
+            return "API server unreachable", {"reason": str(error)}
+        fields = {"resource": kind.resource, "reason": str(error)}
+        if isinstance(error, NotFound):
+            return "the API server does not serve a resource", fields
+        if isinstance(error, Forbidden) and kind in self._spec.missing_kind_effects:
+            fields["effect"] = self._spec.missing_kind_effects[kind]
+        return "cannot read a resource", fields
+
+    async def _monitor_discovery(self, capabilities: T) -> None:
+        """Repeat the discovery from time to time; ends when its result changes."""
         while True:
             await asyncio.sleep(_REDISCOVERY_SECONDS)
             try:
                 if await self._spec.discover() != capabilities:
-                    self._report("the API server offers other kinds than before")
+                    self._log.info("the API server serves other kinds than before; starting over")
                     return
-            except (ApiError, Unreachable):
-                continue
-
-    def _describe_failure(self, kind: Kind, error: ApiError | Unreachable) -> str:
-        without = self._spec.missing_kind_effects
-        if isinstance(error, NotFound):
-            return f"the API server has no {kind.resource}"
-        if isinstance(error, Forbidden) and kind in without:
-            return f"{error}; {without[kind]}"
-        return f"lost the API server: {error}" if isinstance(error, Unreachable) else str(error)
+            except (ApiError, Unreachable) as error:
+                self._log.debug("discovery failed", reason=error)
 
 
 async def _run_until_first_ends(*coroutines: Coroutine[Any, Any, None]) -> None:
-    """Have these run side by side; when one ends, the others end too."""
+    """Run coroutines concurrently; when one ends, cancel the others."""
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(part) for part in coroutines]
+        tasks = [group.create_task(coroutine) for coroutine in coroutines]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()

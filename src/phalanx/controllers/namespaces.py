@@ -1,4 +1,12 @@
-"""Namespaces that are being deleted: empty them, then let them go."""
+"""The namespace controller: deletes the contents of a deleted namespace, then finalizes it.
+
+    namespace is deleted    delete every object in it, of every kind that the server serves
+    objects are left        check again after a second: finalizers may keep them
+    no object is left       remove the finalizer of the namespace, which removes the namespace
+
+The contents are read from the API, never from caches: a namespace must not be finalized while it
+contains an object.
+"""
 
 from __future__ import annotations
 
@@ -7,63 +15,62 @@ from collections.abc import Iterator
 
 import msgspec
 
+from phalanx import logs
+from phalanx.api.core import Namespace
 from phalanx.api.errors import NotFound
 from phalanx.api.kinds import NAMESPACE, Kind
-from phalanx.api.meta import Key, ObjectMeta
+from phalanx.api.meta import Key, ObjectMeta, PartialObjectMetadata
 from phalanx.client.client import Client
 from phalanx.client.work_queue import WorkQueue
-from phalanx.controllers.reconcile_loop import (
-    Informers,
-    PartialObjectMetadata,
-    new_work_queue,
-    run_workers,
-)
+from phalanx.controllers.reconcile_loop import Informers, new_work_queue, run_workers
 
-#: Seconds between looks at a namespace that is not empty yet.
+LOG = logs.component("namespace-controller")
+#: Seconds between two checks of a namespace that is not empty yet.
 _RETRY_INTERVAL = 1.0
 
 
 class NamespaceController:
-    """Deletes what is in a namespace that is to go, and finalizes it when nothing is left.
-
-    What is in it is asked of the server each time, not of caches: a namespace must not be let go
-    while it holds anything.
-    """
+    """Empties and finalizes deleted namespaces until cancelled."""
 
     def __init__(self, client: Client, informers: Informers) -> None:
         self._client = client
-        self._cache = informers.of(NAMESPACE, PartialObjectMetadata).cache
+        self._cache = informers.of(Namespace).cache
         self._queue: WorkQueue[Key] = new_work_queue(client, "namespace")
-        self._cache.subscribe(self._changed)
+        self._cache.subscribe(self._on_change)
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Empty deleted namespaces until cancelled."""
         await run_workers(self._queue, self._reconcile)
 
     async def _reconcile(self, key: Key) -> float | None:
         namespace = self._cache.get(key)
         if namespace is None or not namespace.metadata.deletion_timestamp:
             return None
-        left = [await self._delete_all(kind, key.name) for kind in await self._deletable_kinds()]
-        if any(left):
+        remaining = [
+            await self._delete_all(kind, key.name) for kind in await self._deletable_kinds()
+        ]
+        if any(remaining):
+            count = sum(remaining)
+            LOG.debug("Namespace not empty yet", kind=NAMESPACE.name, key=key.name, objects=count)
             return _RETRY_INTERVAL
-        empty = {"metadata": {"name": key.name}, "spec": {"finalizers": []}}
-        await self._client.update(NAMESPACE, empty, subresource="finalize")
+        finalized = {"metadata": {"name": key.name}, "spec": {"finalizers": []}}
+        await self._client.update(NAMESPACE, finalized, subresource="finalize")
+        LOG.info("Namespace finalized", kind=NAMESPACE.name, key=key.name)
         return None
 
     async def _deletable_kinds(self) -> list[Kind]:
-        """The kinds of which something may be in a namespace, as the server tells now."""
+        """The namespaced kinds that can be deleted, by the discovery documents of the server."""
         accept = {"accept": "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"}
         found: dict[tuple[str, str], Kind] = {}
         for path in ("/api", "/apis"):
             for kind in _parse_discovery(await self._client.get_raw(path, accept)):
                 found.setdefault((kind.group, kind.plural), kind)
-        # The same Events are served twice; once is enough.
+        # Events are served in two groups; deleting them in one is enough.
         found.pop(("events.k8s.io", "events"), None)
         return list(found.values())
 
     async def _delete_all(self, kind: Kind, namespace: str) -> int:
-        """Delete what there is of a kind; how much of it is left."""
+        """Delete all objects of a kind in a namespace; return how many are left."""
         found = (await self._client.list(kind, PartialObjectMetadata, namespace=namespace)).items
         if not found:
             return 0
@@ -78,16 +85,15 @@ class NamespaceController:
                 await self._client.delete(kind, meta.key, uid=meta.uid)
             except NotFound:
                 return
+            LOG.debug("Object deleted", kind=kind.name, key=meta.key)
 
-    def _changed(
-        self, old: PartialObjectMetadata | None, new: PartialObjectMetadata | None
-    ) -> None:
+    def _on_change(self, old: Namespace | None, new: Namespace | None) -> None:
         if new is not None and new.metadata.deletion_timestamp:
             self._queue.add(new.metadata.key)
 
 
 def _parse_discovery(document: bytes) -> Iterator[Kind]:
-    """The namespaced kinds of a discovery document that can be deleted."""
+    """Yield the namespaced kinds of a discovery document that can be listed and deleted."""
     for group in msgspec.json.decode(document)["items"]:
         name = group["metadata"].get("name", "")
         for version in group["versions"]:

@@ -1,23 +1,24 @@
-"""Pods that nobody will ever take down: forced out of the way.
+"""The pod garbage collector: force-deletes pods that no kubelet will ever terminate.
 
-    which pods                                       after   what is said of them
-    bound to a node that is gone                     40 s    DisruptionTarget, Failed
-    being deleted, on a node that is out of service  20 s    Failed
-    being deleted, and never bound                   20 s    Failed
-    ended, and more of them than are kept            20 s    -
+    pods                                                  after   status before the deletion
+    bound to a node that is gone                          40 s    DisruptionTarget, phase Failed
+    being deleted, on a node that is out of service       20 s    phase Failed
+    being deleted, and never bound                        20 s    phase Failed
+    terminated, beyond the threshold of such pods         20 s    unchanged
 
-A node counts as gone only when the API itself says so: a view may be late. On a foreign API server
-this loop is off: it has one of its own.
+A node is gone only if the API confirms it, because the cache may be stale. The controller is
+disabled on a foreign API server, which has its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 
+from phalanx import logs
 from phalanx.api.core import Node, Pod
 from phalanx.api.errors import NotFound
 from phalanx.api.kinds import NODE, POD
-from phalanx.api.meta import Key, find_condition
+from phalanx.api.meta import Key, PartialObjectMetadata, find_condition
 from phalanx.client.client import Client
 from phalanx.clock import Clock
 from phalanx.controllers.nodes.pod_status import disruption_patch, nodes_of, status_patch
@@ -25,23 +26,23 @@ from phalanx.controllers.reconcile_loop import (
     Action,
     Delete,
     Informers,
-    PartialObjectMetadata,
     ReconcileLoop,
     ReconcilePlan,
 )
 
+LOG = logs.component("pod-garbage-collector")
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
-#: Seconds that a node may be missing before its pods are taken to be lost.
+#: Seconds for which a node may be absent before its pods are deleted.
 QUARANTINE = 40.0
-#: Pods that have ended and are kept all the same.
+#: The number of terminated pods to keep.
 TERMINATED_POD_THRESHOLD = 12_500
-#: Seconds that others have for the rest, so that nothing is forced that goes by itself.
+#: Seconds for which other components may delete a pod before it is force-deleted.
 COLLECTION_DELAY = 20.0
 _WORKERS = 8
 
 
 class PodGarbageCollector:
-    """Marks such pods as failed and deletes them. `kept` is how many of those stay that ended."""
+    """Fails and deletes such pods until cancelled; keeps `threshold` terminated pods."""
 
     def __init__(
         self,
@@ -51,11 +52,11 @@ class PodGarbageCollector:
         threshold: int = TERMINATED_POD_THRESHOLD,
     ) -> None:
         self._client, self._clock, self._threshold = client, clock, threshold
-        self._informers = informers.of(NODE, Node), informers.of(POD, Pod)
+        self._informers = informers.of(Node), informers.of(Pod)
         self._nodes, self._pods = self._informers[0].cache, self._informers[1].cache
         self._pods_by_node = self._pods.index(nodes_of)
         self._terminated_count = 0
-        #: Since when nodes have been missing on which pods are.
+        #: Since when each node that has pods is absent.
         self._missing_since: dict[str, float] = {}
         self._lost_nodes: ReconcileLoop[str] = ReconcileLoop(
             client, self.collect_lost_node, _WORKERS, confirm=self._is_node_gone
@@ -66,12 +67,12 @@ class PodGarbageCollector:
         self._terminated_pods: ReconcileLoop[None] = ReconcileLoop(
             client, lambda _: self.collect_terminated_pods()
         )
-        self._nodes.subscribe(self._node_changed)
-        self._pods.subscribe(self._pod_changed)
+        self._nodes.subscribe(self._on_node_change)
+        self._pods.subscribe(self._on_pod_change)
 
     async def run(self) -> None:
-        """Clear away until cancelled."""
-        # Nodes of which one has not heard yet would be missing.
+        """Delete pods until cancelled."""
+        # A node that the cache does not show yet would count as gone.
         for informer in self._informers:
             await informer.synced.wait()
         async with asyncio.TaskGroup() as group:
@@ -79,27 +80,31 @@ class PodGarbageCollector:
                 group.create_task(loop.run())
 
     def collect_lost_node(self, node: str) -> ReconcilePlan:
-        """Give the pods of a node up that has been missing for long enough."""
+        """Plan: delete the pods of a node that has been absent for `QUARANTINE` seconds."""
         pods = self._pods_by_node[node]
         if Key("", node) in self._nodes or not pods:
             self._missing_since.pop(node, None)
             return ReconcilePlan()
         now = self._clock.now()
-        left = self._missing_since.setdefault(node, now) + QUARANTINE - now
-        if left > 0:
-            return ReconcilePlan(requeue_after=left)
-        steps = [step for pod in pods if _is_deletable(pod) for step in _fail_and_delete(pod, now)]
-        return ReconcilePlan(steps, requeue_after=QUARANTINE)
+        remaining = self._missing_since.setdefault(node, now) + QUARANTINE - now
+        if remaining > 0:
+            return ReconcilePlan(requeue_after=remaining)
+        deletable = [pod for pod in pods if _is_deletable(pod)]
+        actions = [action for pod in deletable for action in _fail_and_delete(pod, now)]
+        return ReconcilePlan(actions, requeue_after=QUARANTINE)
 
     def collect_stuck_pod(self, key: Key) -> ReconcilePlan:
-        """Let a pod go that is being deleted and that no kubelet will take down."""
+        """Plan: force-delete a pod that is being deleted and that no kubelet terminates."""
         pod = self._pods.get(key)
         if pod is None or not (self._is_stuck(pod) and _is_deletable(pod)):
             return ReconcilePlan()
-        return ReconcilePlan(_force_delete(pod))
+        delete = _force_delete(pod)
+        if pod.is_terminal:
+            return ReconcilePlan([delete])
+        return ReconcilePlan([status_patch(pod, {"phase": "Failed"}), delete])
 
     def collect_terminated_pods(self) -> ReconcilePlan:
-        """Delete the oldest of the pods that have ended, beyond those that are kept."""
+        """Plan: delete the oldest terminated pods beyond the threshold."""
         pods = [
             pod.metadata for pod in self._pods.values() if pod.is_terminal and _is_deletable(pod)
         ]
@@ -111,6 +116,8 @@ class PodGarbageCollector:
         try:
             await self._client.get(NODE, Key("", node), PartialObjectMetadata)
         except NotFound:
+            pods = len(self._pods_by_node[node])
+            LOG.info("Node is gone, deleting its pods", kind=NODE.name, key=node, pods=pods)
             return True
         return False
 
@@ -120,7 +127,7 @@ class PodGarbageCollector:
         node = self._nodes.get(Key("", pod.spec.node_name))
         return not pod.spec.node_name or (node is not None and _is_out_of_service(node))
 
-    def _node_changed(self, old: Node | None, new: Node | None) -> None:
+    def _on_node_change(self, old: Node | None, new: Node | None) -> None:
         if new is None and old is not None:
             self._lost_nodes.queue.add(old.metadata.name)
         elif new is not None:
@@ -129,7 +136,7 @@ class PodGarbageCollector:
                 for pod in self._pods_by_node[new.metadata.name]:
                     self._stuck_pods.queue.add_after(pod.metadata.key, COLLECTION_DELAY)
 
-    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+    def _on_pod_change(self, old: Pod | None, new: Pod | None) -> None:
         if old is None or new is None or old.status.phase != new.status.phase:
             self._count_terminated(old, new)
         if new is None:
@@ -149,10 +156,10 @@ class PodGarbageCollector:
 
 
 def _is_deletable(pod: Pod) -> bool:
-    """Whether there is something to do still: whoever only waits for finalizers is left to them."""
+    """Whether deleting a pod has an effect: not if it only waits for its finalizers."""
     meta = pod.metadata
-    is_going = bool(meta.deletion_timestamp) and not meta.deletion_grace_period_seconds
-    return not (pod.is_terminal and is_going and meta.finalizers)
+    is_deleted = bool(meta.deletion_timestamp) and not meta.deletion_grace_period_seconds
+    return not (pod.is_terminal and is_deleted and meta.finalizers)
 
 
 def _is_out_of_service(node: Node) -> bool:
@@ -162,14 +169,13 @@ def _is_out_of_service(node: Node) -> bool:
 
 
 def _fail_and_delete(pod: Pod, now: float) -> list[Action]:
-    """Say of a pod that was running that its node is no more, and delete it."""
-    gone = Delete(POD, pod.metadata.key, pod.metadata.uid, grace=0)
+    """Mark a pod as failed because its node is gone, unless it has terminated, and delete it."""
     if pod.is_terminal:
-        return [gone]
+        return [_force_delete(pod)]
     text = "PodGC: node no longer exists"
-    return [disruption_patch(pod, "DeletionByPodGC", text, now, phase="Failed"), gone]
+    patch = disruption_patch(pod, "DeletionByPodGC", text, now=now, phase="Failed")
+    return [patch, _force_delete(pod)]
 
 
-def _force_delete(pod: Pod) -> list[Action]:
-    gone = Delete(POD, pod.metadata.key, pod.metadata.uid, grace=0)
-    return [gone] if pod.is_terminal else [status_patch(pod, {"phase": "Failed"}), gone]
+def _force_delete(pod: Pod) -> Delete:
+    return Delete(POD, pod.metadata.key, pod.metadata.uid, grace=0)

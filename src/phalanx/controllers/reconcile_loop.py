@@ -1,16 +1,14 @@
-"""What a reconcile wants done, as values. `loop.py` alone performs them.
+"""Reconcile loops: informers → work queue → reconcile → actions → client.
 
-Informers → work queue → reconcile → actions → client: what every controller but the scheduler
-is.
+Every controller except the scheduler is such a loop. `reconcile` is a function from a key to a
+`ReconcilePlan`: it reads the caches as they are, so that a missed event delays an action but never
+makes it wrong. It does no I/O itself; the loop performs the actions of the plan in order, logs
+them, and retries the key with back-off if one fails.
 
-A reconcile is a function from a key to a Plan; it looks at the world as it is, so that a missed
-event costs time, never truth.
+    reconcile("default/train") -> ReconcilePlan([Patch(POD_GROUP, …)], requeue_after=15.0)
 
-Reports: a loop that makes objects of one cache say something, each in the version that it holds.
-
-Below the reporters of `shell/`. Where the server has a newer version than the cache, what is to be
-said waits until that is seen, a while at most: the same words about the same version would be
-refused again, however often they are repeated.
+`StatusPatchLoop` is the loop of status writers: it patches objects of one cache, each with the
+resourceVersion that the cache holds.
 """
 
 from __future__ import annotations
@@ -20,11 +18,11 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from msgspec import Struct
-
+from phalanx import logs
 from phalanx.api.errors import AlreadyExists, ApiError, Conflict, NotFound
 from phalanx.api.kinds import Kind
-from phalanx.api.meta import Key, ObjectMeta
+from phalanx.api.meta import Key
+from phalanx.api.readers import kind_of, struct_of
 from phalanx.api.wire import MERGE_PATCH, Object
 from phalanx.client.cache import ObjectCache, R
 from phalanx.client.client import Client
@@ -36,10 +34,12 @@ from phalanx.client.work_queue import WorkQueue
 from phalanx.controllers.event_recorder import ObjectEvent
 from phalanx.randomness import Random
 
+LOG = logs.component("controllers")
+
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Make an object; one that is there already is left alone."""
+    """Create an object, unless it exists."""
 
     kind: Kind
     obj: Object
@@ -47,7 +47,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """Change a part of an object; one that is gone is left alone."""
+    """Patch an object or subresource, if the object exists."""
 
     kind: Kind
     key: Key
@@ -58,7 +58,7 @@ class Patch:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Put an object, or a part of one, in place of what is there."""
+    """Replace an object or subresource."""
 
     kind: Kind
     obj: Object
@@ -67,7 +67,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete the object of that uid, in that version if one is named; one that is gone is left."""
+    """Delete the object with this uid, if it exists (in this `version`, if one is given)."""
 
     kind: Kind
     key: Key
@@ -79,7 +79,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class RecordEvent:
-    """Tell something, once what stands before it has been done."""
+    """Record an Event after the actions before it have succeeded."""
 
     event: ObjectEvent
 
@@ -89,16 +89,22 @@ Action = Create | Patch | Update | Delete | RecordEvent
 
 @dataclass(frozen=True, slots=True)
 class ReconcilePlan:
-    """What to do now, in order, and after how many seconds to look again (None: when told)."""
+    """Actions in order, and after how many seconds to reconcile again (None: on the next event)."""
 
     actions: Sequence[Action] = ()
     requeue_after: float | None = None
 
 
 async def perform(
-    client: Client, action: Action, record: Callable[[ObjectEvent], None] = lambda note: None
+    client: Client,
+    action: Action,
+    record: Callable[[ObjectEvent], None] = lambda event: None,
+    *,
+    controller: str = "",
 ) -> None:
-    """Do it. What somebody else has already done is not done twice."""
+    """Perform an action. An action whose effect is already there succeeds."""
+    if LOG.is_debug():
+        _log_action(action, controller)
     try:
         match action:
             case Create(kind, obj):
@@ -111,8 +117,8 @@ async def perform(
                 await client.delete(
                     kind, key, uid=uid, version=version, grace=grace, propagation=propagation
                 )
-            case RecordEvent(note):
-                record(note)
+            case RecordEvent(event):
+                record(event)
     except NotFound:
         if isinstance(action, (Create, Update)):
             raise
@@ -121,83 +127,98 @@ async def perform(
             raise
 
 
+def _log_action(action: Action, controller: str) -> None:
+    match action:
+        case Create(kind, obj) | Update(kind, obj):
+            meta = obj.get("metadata") or {}
+            name = meta.get("name") or f"{meta.get('generateName', '')}*"
+            key = Key(meta.get("namespace") or "", name)
+        case Patch(kind, key) | Delete(kind, key):
+            pass
+        case RecordEvent(event):
+            kind, key = event.kind, event.regarding.key
+    fields: dict[str, object] = {"action": type(action).__name__, "kind": kind.name, "key": key}
+    if isinstance(action, (Patch, Update)) and action.subresource:
+        fields["subresource"] = action.subresource
+    if controller:
+        fields["controller"] = controller
+    LOG.debug("action", **fields)
+
+
 KeyT = TypeVar("KeyT", bound=Hashable)
-#: By the name of a node, the client that asks as this node.
+#: Returns the client whose user is the node of this name.
 NodeClient = Callable[[str], Client]
-#: What is done about a key; in how many seconds to look again, if not only when told.
+#: Reconciles a key; returns after how many seconds to do it again (None: on the next event).
 KeyHandler = Callable[[KeyT], Awaitable[float | None]]
 StructT = TypeVar("StructT", bound=HasMetadata)
 
 
 class StaleCacheError(Exception):
-    """The caches have not seen yet how things are: come back later."""
+    """The caches do not show the effect of an earlier write yet: reconcile again later."""
 
 
-#: What another try may cure.
+#: Errors after which a key is reconciled again with back-off.
 _RETRYABLE_ERRORS = (ApiError, Unreachable, StaleCacheError)
 
 
-class PartialObjectMetadata(Struct, frozen=True):
-    """As much of any object as somebody needs who reads metadata alone."""
-
-    metadata: ObjectMeta
-
-
 class Informers:
-    """One informer per kind, shared by all the loops of a process."""
+    """One informer per kind, shared by all loops of a process."""
 
     def __init__(self, client: Client, random: Random) -> None:
         self._client, self._random = client, random
         self._informers: dict[Kind, Informer[Any]] = {}
 
-    def of(self, kind: Kind, struct: type[StructT], *, optional: bool = False) -> Informer[StructT]:
-        """The informer of a kind; whoever asks first says how it is decoded.
+    def of(self, struct: type[StructT], *, optional: bool = False) -> Informer[StructT]:
+        """Return the informer of the kind that a struct decodes, by its row in `api/readers.py`.
 
-        One that is optional counts as filled, with nothing, where its kind may not be read or is
-        not there.
+        An optional informer counts as synced, and empty, where the server does not serve the kind
+        or forbids reading it.
         """
+        return self._informer(kind_of(struct), struct, optional=optional)
+
+    @property
+    def failures(self) -> dict[Kind, ApiError | Unreachable]:
+        """The current failures of informers, by kind."""
+        found = {kind: informer.failure for kind, informer in self._informers.items()}
+        return {kind: failure for kind, failure in found.items() if failure is not None}
+
+    def metadata_informer(self, kind: Kind) -> Informer[HasMetadata]:
+        """Return the informer of any kind, for readers of the metadata alone."""
+        return self._informer(kind, struct_of(kind), optional=False)
+
+    def _informer(self, kind: Kind, struct: type[StructT], *, optional: bool) -> Informer[StructT]:
         if kind not in self._informers:
             self._informers[kind] = Informer(
                 self._client, kind, struct, random=self._random, optional=optional
             )
         return self._informers[kind]
 
-    @property
-    def failures(self) -> dict[Kind, ApiError | Unreachable]:
-        """What is wrong at present with following the server, by kind."""
-        found = {kind: informer.failure for kind, informer in self._informers.items()}
-        return {kind: failure for kind, failure in found.items() if failure is not None}
-
-    def metadata_informer(self, kind: Kind) -> Informer[HasMetadata]:
-        """The informer of a kind for somebody who reads metadata alone; asked for last."""
-        return self._informers.get(kind) or self.of(kind, PartialObjectMetadata)
-
     async def run(self) -> None:
-        """Follow the server in all of them."""
+        """Run all informers until cancelled."""
         async with asyncio.TaskGroup() as group:
             for informer in self._informers.values():
                 group.create_task(informer.run())
 
     @property
     def have_synced(self) -> bool:
-        """Whether all of them have been filled."""
+        """Whether all caches have been filled."""
         return all(informer.synced.is_set() for informer in self._informers.values())
 
     async def wait_for_sync(self) -> None:
-        """Wait until all of them have been filled."""
+        """Wait until all caches have been filled."""
         for informer in self._informers.values():
             await informer.synced.wait()
 
 
 def new_work_queue(client: Client, name: str) -> WorkQueue[Any]:
-    """A new queue, which is measured under that name."""
-    queue: WorkQueue[Any] = WorkQueue()
+    """Return a new work queue with metrics and log lines under this name."""
+    queue: WorkQueue[Any] = WorkQueue(name=name)
     observe_queue(client.metrics, name, queue)
     return queue
 
 
 async def run_workers(queue: WorkQueue[KeyT], handle: KeyHandler[KeyT], workers: int = 1) -> None:
-    """Act on keys until cancelled, some side by side; what fails for now is tried again later."""
+    """Handle keys until cancelled, `workers` at a time; a failed key is retried with back-off."""
     queue.start(asyncio.get_running_loop().time)
     try:
         async with asyncio.TaskGroup() as group:
@@ -211,32 +232,45 @@ async def _run_worker(queue: WorkQueue[KeyT], handle: KeyHandler[KeyT]) -> None:
     while True:
         key = await queue.get()
         try:
-            again = await handle(key)
-        except _RETRYABLE_ERRORS:
+            requeue_after = await handle(key)
+        except _RETRYABLE_ERRORS as error:
+            write = LOG.debug if isinstance(error, StaleCacheError) else LOG.warning
+            write(
+                "reconcile failed, retrying",
+                controller=queue.name,
+                key=key,
+                attempt=queue.failures(key) + 1,
+                backoff=queue.retry_delay(key),
+                reason=error,
+            )
             queue.retry(key)
         else:
             queue.forget(key)
-            if again is not None:
-                queue.add_after(key, again)
+            if requeue_after is not None:
+                queue.add_after(key, requeue_after)
         finally:
             queue.done(key)
 
 
 class ReconcileLoop(Generic[KeyT]):
-    """Works keys off: `reconcile` says what to do about each, `workers` do it side by side.
+    """Reconciles keys of a work queue, `workers` at a time.
 
-    `record` hears what a plan tells, `refused` which of its actions the server would not have.
-    Where `confirm` is given it is asked first, so that nothing is done on the word of a late view.
-    Where `speaker` is given, each key is acted on by the client that it says, else all by one.
+    `record` receives the Events of plans. `on_error` is called with each action that the server
+    rejects. `confirm`, if given, is awaited before the actions of a plan: it reads the API where a
+    cache may be stale. `client_for`, if given, returns the client for a key.
     """
 
     def __init__(
-        self, client: Client, reconcile: Callable[[KeyT], ReconcilePlan], workers: int = 1, *,
-        record: Callable[[ObjectEvent], None] = lambda note: None,
+        self,
+        client: Client,
+        reconcile: Callable[[KeyT], ReconcilePlan],
+        workers: int = 1,
+        *,
+        record: Callable[[ObjectEvent], None] = lambda event: None,
         on_error: Callable[[KeyT, Action, ApiError], None] = lambda key, action, error: None,
         confirm: Callable[[KeyT], Awaitable[bool]] | None = None,
         client_for: Callable[[KeyT], Client] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         name: str = getattr(reconcile, "__qualname__", type(reconcile).__name__)
         self.queue: WorkQueue[KeyT] = new_work_queue(client, name.partition(".__")[0])
         self._reconcile, self._workers = reconcile, workers
@@ -244,34 +278,35 @@ class ReconcileLoop(Generic[KeyT]):
         self._record, self._on_error, self._confirm = record, on_error, confirm
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Reconcile keys until cancelled."""
         await run_workers(self.queue, self._handle, self._workers)
 
     async def _handle(self, key: KeyT) -> float | None:
         plan = self._reconcile(key)
-        if plan.actions and await self._is_confirmed(key):
+        if plan.actions and (self._confirm is None or await self._confirm(key)):
             client = self._client_for(key)
             for action in plan.actions:
                 await self._perform(client, key, action)
         return plan.requeue_after
 
-    async def _is_confirmed(self, key: KeyT) -> bool:
-        return self._confirm is None or await self._confirm(key)
-
     async def _perform(self, client: Client, key: KeyT, action: Action) -> None:
         try:
-            await perform(client, action, self._record)
+            await perform(client, action, self._record, controller=self.queue.name)
         except ApiError as error:
             self._on_error(key, action, error)
             raise
 
 
-#: Seconds after which it is said again though no newer version was seen.
+#: Seconds after which a conflicting patch is repeated although the cache shows no newer version.
 CONFLICT_RETRY_SECONDS = 60.0
 
 
 class StatusPatchLoop(ReconcileLoop[Key]):
-    """Works off keys of a cache; `reconcile` plans at most one patch, of the version in there."""
+    """Patches objects of a cache; `reconcile` plans at most one patch of the cached version.
+
+    After a conflict the key waits until the cache shows a newer version: until then a retry would
+    send the same resourceVersion and conflict again.
+    """
 
     def __init__(
         self,
@@ -282,7 +317,7 @@ class StatusPatchLoop(ReconcileLoop[Key]):
     ) -> None:
         super().__init__(client, reconcile, workers)
         self._objects: Mapping[Key, HasMetadata] = objects
-        #: Of what the server has a newer version than the cache, and until when that is waited for.
+        #: Keys of which the server has a newer version than the cache, and until when each waits.
         self._stale_until: dict[Key, float] = {}
         objects.subscribe(self._on_change)
 
@@ -300,6 +335,7 @@ class StatusPatchLoop(ReconcileLoop[Key]):
         except Conflict:
             if before != self._cached_version(key):
                 raise
+            LOG.debug("status conflict, waiting for the cache", controller=self.queue.name, key=key)
             self._stale_until[key] = asyncio.get_running_loop().time() + CONFLICT_RETRY_SECONDS
             self.queue.add_after(key, CONFLICT_RETRY_SECONDS)
 

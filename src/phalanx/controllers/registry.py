@@ -1,10 +1,10 @@
-"""The controllers, one row each: what they are called, what they need, how they are made.
+"""The table of controllers: one row each with its name, required kinds and constructor.
 
     `phalanx up`            ─┐
-    `phalanx controllers`   ─┴▶ the rows that are wanted ─▶ parts, ready to run
+    `phalanx controllers`   ─┴▶ selected rows ─▶ `build_controllers` ─▶ runnables
 
-The order counts: who comes first says how a kind is decoded, and the last take it as they find it.
-Makes them and runs none. The scheduler is no row: it stands for election by itself (`office.py`).
+The rows are built in the order of the table; no row is run here. The scheduler is not a row: it has
+a lease of its own (`scheduler_runner.py`).
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ from phalanx.controllers.service_accounts import ServiceAccountController
 from phalanx.controllers.ttl_after_finished import TTLAfterFinishedController
 from phalanx.randomness import Random
 
-#: Something that runs until it is cancelled.
+#: A coroutine function that runs until it is cancelled.
 Runnable = Callable[[], Coroutine[None, None, None]]
-#: Every controller that is on where nobody says otherwise.
+#: Selects all controllers that are on by default.
 ALL_DEFAULT = "*"
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerContext:
-    """What controllers are made with.
+    """The dependencies of controllers.
 
-    `kinds` are those that the server knows, in the order of discovery; it `is_foreign` if it is not
-    one of ours.
+    `kinds` are those that the server serves, in the order of discovery. A server that is not
+    Phalanx `is_foreign`.
     """
 
     client: Client
@@ -79,20 +79,20 @@ class ControllerContext:
     is_foreign: bool = False
 
     def new_recorder(self, name: str) -> EventRecorder:
-        """Somebody who writes events under a name."""
-        return EventRecorder(self.client, self.clock, self.random, name)
+        """Return an event recorder for a component of this name."""
+        return EventRecorder(self.client, self.clock, self.random, component=name)
 
     @property
     def has_pod_groups(self) -> bool:
-        """Whether there are PodGroups."""
+        """Whether the server serves PodGroups."""
         return POD_GROUP in self.kinds
 
 
 class ControllerDescriptor(NamedTuple):
-    """One row. `also` is what kube-controller-manager calls it.
+    """One row of the table. `aliases` are the names in kube-controller-manager.
 
-    One that is at home `abroad` is on by itself on a foreign API server too, which has its own of
-    all the others.
+    A foreign API server has controllers of its own; only rows with `runs_on_foreign` are on by
+    default there.
     """
 
     name: str
@@ -106,10 +106,16 @@ def _build_job(context: ControllerContext) -> list[Runnable]:
     recorder = context.new_recorder("job-controller")
     missing = next((kind for kind in (WORKLOAD, POD_GROUP) if kind not in context.kinds), None)
     managers = (OWN_JOB_CONTROLLER,) if context.is_foreign else MANAGED_BY_NAMES
-    settings = options_from_gates(context.gates, include_basic=context.basic_workloads)
+    options = options_from_gates(context.gates, include_basic=context.basic_workloads)
     jobs = JobController(
-        context.client, context.informers, context.clock, recorder, settings, managers, missing
-    )  # fmt: skip
+        context.client,
+        context.informers,
+        context.clock,
+        recorder=recorder,
+        options=options,
+        managers=managers,
+        missing_kind=missing,
+    )
     return [recorder.run, jobs.run]
 
 
@@ -117,107 +123,121 @@ def _build_cron_job(context: ControllerContext) -> list[Runnable]:
     recorder = context.new_recorder("cronjob-controller")
     return [
         recorder.run,
-        CronJobController(context.client, context.informers, context.clock, recorder.record).run,
+        CronJobController(
+            context.client, context.informers, context.clock, record=recorder.record
+        ).run,
     ]
 
 
 def _build_node_lifecycle(context: ControllerContext) -> list[Runnable]:
     recorder = context.new_recorder("node-controller")
-    lifecycle = NodeLifecycle(context.client, context.informers, context.clock, recorder.record)
+    lifecycle = NodeLifecycle(
+        context.client, context.informers, context.clock, record=recorder.record
+    )
     return [recorder.run, lifecycle.run]
 
 
 def _build_taint_eviction(context: ControllerContext) -> list[Runnable]:
     recorder = context.new_recorder("taint-eviction-controller")
-    eviction = TaintEviction(context.client, context.informers, context.clock, recorder.record)
+    eviction = TaintEviction(
+        context.client, context.informers, context.clock, record=recorder.record
+    )
     return [recorder.run, eviction.run]
 
 
 def _build_resource_claims(context: ControllerContext) -> list[Runnable]:
     recorder = context.new_recorder("resource_claim")
     groups, shares = context.has_pod_groups, context.gates.is_enabled(WORKLOAD_RESOURCE_CLAIMS)
-    making = ResourceClaimController(
+    claims = ResourceClaimController(
         context.client, context.informers, recorder.record, groups=groups, share_claims=shares
     )
-    using = ClaimReservationController(context.client, context.informers, groups=groups and shares)
-    return [recorder.run, making.run, using.run]
+    reservations = ClaimReservationController(
+        context.client, context.informers, groups=groups and shares
+    )
+    return [recorder.run, claims.run, reservations.run]
 
 
 def _build_garbage_collector(context: ControllerContext) -> list[Runnable]:
     recorder = context.new_recorder("garbage-collector")
-    garbage = GarbageCollector(context.client, context.informers, recorder.record, context.kinds)
+    garbage = GarbageCollector(
+        context.client, context.informers, recorder.record, kinds=context.kinds
+    )
     return [recorder.run, garbage.run]
 
 
 CONTROLLERS = (
     ControllerDescriptor(
         "podgroup-protection",
-        lambda b: [PodGroupProtection(b.client, b.informers).run],
+        lambda c: [PodGroupProtection(c.client, c.informers).run],
         (POD_GROUP, POD),
-        ("podgroup-protection-controller",),
+        aliases=("podgroup-protection-controller",),
     ),
     ControllerDescriptor(
         "composite-groups",
-        lambda b: [CompositeGroups(b.client, b.informers, b.clock).run],
+        lambda c: [CompositeGroups(c.client, c.informers, c.clock).run],
         (COMPOSITE_POD_GROUP, POD_GROUP),
     ),
     ControllerDescriptor(
         "namespace",
-        lambda b: [NamespaceController(b.client, b.informers).run],
+        lambda c: [NamespaceController(c.client, c.informers).run],
         (NAMESPACE,),
-        ("namespace-controller",),
+        aliases=("namespace-controller",),
     ),
     ControllerDescriptor(
         "disruption",
-        lambda b: [DisruptionController(b.client, b.informers, b.clock).run],
+        lambda c: [DisruptionController(c.client, c.informers, c.clock).run],
         (POD_DISRUPTION_BUDGET, POD),
-        ("disruption-controller",),
+        aliases=("disruption-controller",),
     ),
-    ControllerDescriptor("job", _build_job, (JOB, POD), ("job-controller",), runs_on_foreign=True),
-    ControllerDescriptor("cronjob", _build_cron_job, (CRON_JOB, JOB), ("cronjob-controller",)),
+    ControllerDescriptor(
+        "job", _build_job, (JOB, POD), aliases=("job-controller",), runs_on_foreign=True
+    ),
+    ControllerDescriptor(
+        "cronjob", _build_cron_job, (CRON_JOB, JOB), aliases=("cronjob-controller",)
+    ),
     ControllerDescriptor(
         "ttl",
-        lambda b: [TTLAfterFinishedController(b.client, b.informers, b.clock).run],
+        lambda c: [TTLAfterFinishedController(c.client, c.informers, c.clock).run],
         (JOB,),
-        ("ttl-after-finished-controller",),
+        aliases=("ttl-after-finished-controller",),
     ),
     ControllerDescriptor(
         "serviceaccount",
-        lambda b: [ServiceAccountController(b.client, b.informers).run],
+        lambda c: [ServiceAccountController(c.client, c.informers).run],
         (SERVICE_ACCOUNT, NAMESPACE),
-        ("serviceaccount-controller",),
+        aliases=("serviceaccount-controller",),
     ),
     ControllerDescriptor(
         "role-aggregation",
-        lambda b: [ClusterRoleAggregationController(b.client, b.informers).run],
+        lambda c: [ClusterRoleAggregationController(c.client, c.informers).run],
         (CLUSTER_ROLE,),
-        ("clusterrole-aggregation-controller",),
+        aliases=("clusterrole-aggregation-controller",),
     ),
     ControllerDescriptor(
-        "node", _build_node_lifecycle, (NODE, LEASE, POD), ("node-lifecycle-controller",)
+        "node", _build_node_lifecycle, (NODE, LEASE, POD), aliases=("node-lifecycle-controller",)
     ),
     ControllerDescriptor(
-        "taint-eviction", _build_taint_eviction, (NODE, POD), ("taint-eviction-controller",)
+        "taint-eviction", _build_taint_eviction, (NODE, POD), aliases=("taint-eviction-controller",)
     ),
     ControllerDescriptor(
         "podgc",
-        lambda b: [PodGarbageCollector(b.client, b.informers, b.clock).run],
+        lambda c: [PodGarbageCollector(c.client, c.informers, c.clock).run],
         (POD, NODE),
-        ("pod-garbage-collector-controller",),
+        aliases=("pod-garbage-collector-controller",),
     ),
     ControllerDescriptor(
         "resourceclaim",
         _build_resource_claims,
         (RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, POD),
-        ("resourceclaim-controller",),
+        aliases=("resourceclaim-controller",),
     ),
     ControllerDescriptor(
         "replica-groups",
-        lambda b: [ReplicaGroups(b.client, b.informers).run],
+        lambda c: [ReplicaGroups(c.client, c.informers).run],
         (POD_GROUP, WORKLOAD, POD),
     ),
     ControllerDescriptor(
-        "garbage", _build_garbage_collector, (NAMESPACE,), ("garbage-collector-controller",)
+        "garbage", _build_garbage_collector, (NAMESPACE,), aliases=("garbage-collector-controller",)
     ),
 )
 
@@ -225,11 +245,11 @@ _BY_NAME = {name: row for row in CONTROLLERS for name in (row.name, *row.aliases
 
 
 class UnknownController(ValueError):
-    """Somebody names a controller that there is not."""
+    """A selection names a controller that does not exist."""
 
 
 class ControllerSelection:
-    """Which controllers somebody wants: `*` the usual ones, `x` this one too, `-x` not this one."""
+    """Selected controllers: `*` those on by default, `x` this one too, `-x` not this one."""
 
     def __init__(self, names: Iterable[str] = (ALL_DEFAULT,)) -> None:
         names = tuple(names)
@@ -239,10 +259,10 @@ class ControllerSelection:
         self._disabled = {_find_controller(word[1:]) for word in named if word.startswith("-")}
 
     def select(self, *, is_foreign: bool) -> list[ControllerDescriptor]:
-        """Those that are wanted beside such a server."""
-        return [row for row in CONTROLLERS if self._is_selected(row, is_foreign)]
+        """Return the rows selected for such a server, in the order of the table."""
+        return [row for row in CONTROLLERS if self._is_selected(row, is_foreign=is_foreign)]
 
-    def _is_selected(self, controller: ControllerDescriptor, is_foreign: bool) -> bool:
+    def _is_selected(self, controller: ControllerDescriptor, *, is_foreign: bool) -> bool:
         if controller in self._disabled:
             return False
         return controller in self._enabled or (
@@ -252,23 +272,23 @@ class ControllerSelection:
 
 def _find_controller(name: str) -> ControllerDescriptor:
     if name not in _BY_NAME:
-        known = ", ".join(row.name for row in CONTROLLERS)
-        raise UnknownController(f"{name!r} is no controller; there are {known}")
+        available = ", ".join(row.name for row in CONTROLLERS)
+        raise UnknownController(f'unknown controller "{name}"; available: {available}')
     return _BY_NAME[name]
 
 
 def build_controllers(
     context: ControllerContext, controllers: Iterable[ControllerDescriptor]
 ) -> list[Runnable]:
-    """The parts of all that are wanted and have what they need."""
+    """Build the selected controllers whose required kinds are served; returns what to run."""
     return [
-        part
+        runnable
         for row in controllers
         if not missing_kinds(context.kinds, row)
-        for part in row.build(context)
+        for runnable in row.build(context)
     ]
 
 
 def missing_kinds(kinds: Sequence[Kind], controller: ControllerDescriptor) -> list[Kind]:
-    """What a controller needs and a server does not know."""
+    """Return the kinds that a controller requires and the server does not serve."""
     return [kind for kind in controller.required_kinds if kind not in kinds]

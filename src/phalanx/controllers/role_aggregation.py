@@ -1,8 +1,9 @@
-"""Aggregated cluster roles: their rules are written into them, for whoever reads them.
+"""The ClusterRole aggregation controller: writes the rules of aggregated ClusterRoles.
 
-A role with an aggregation rule has the rules of all roles that its selectors find, in the order of
-their names. The server needs nobody for that: it looks the rules up when it is asked. On a foreign
-API server this loop is off: it has one of its own.
+A ClusterRole with an aggregation rule has the rules of all ClusterRoles that its selectors match,
+in the order of their names, without duplicates. The controller writes them only for readers of the
+API: the server aggregates rules itself when it authorizes a request. The controller is disabled on
+a foreign API server, which has its own.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from phalanx.controllers.reconcile_loop import Informers, Patch, ReconcileLoop, 
 
 
 class ClusterRoleAggregationController:
-    """Keeps the rules of aggregated roles. Touches no others."""
+    """Updates the rules of aggregated ClusterRoles until cancelled; never changes others."""
 
     def __init__(self, client: Client, informers: Informers) -> None:
-        informer = informers.of(CLUSTER_ROLE, ClusterRole)
+        informer = informers.of(ClusterRole)
         self._synced, self._roles = informer.synced, informer.cache
         self._loop: ReconcileLoop[Key] = ReconcileLoop(client, self.reconcile)
-        self._roles.subscribe(self._changed)
+        self._roles.subscribe(self._on_change)
 
     async def run(self) -> None:
-        """Gather rules until cancelled."""
+        """Update rules until cancelled."""
         await self._synced.wait()
         await self._loop.run()
 
     def reconcile(self, key: Key) -> ReconcilePlan:
-        """Write the rules of an aggregated role where they are not what they should be."""
+        """Plan: patch the rules of an aggregated ClusterRole if they differ."""
         role = self._roles.get(key)
         if role is None or role.aggregation_rule is None:
             return ReconcilePlan()
@@ -42,22 +43,17 @@ class ClusterRoleAggregationController:
         return ReconcilePlan([Patch(CLUSTER_ROLE, key, change)])
 
     def _aggregate_rules(self, role: ClusterRole) -> list[Object]:
-        found: list[Object] = []
+        assert role.aggregation_rule is not None
+        selectors = role.aggregation_rule.cluster_role_selectors
+        rules: list[Object] = []
         for other in sorted(self._roles.values(), key=lambda one: one.metadata.name):
-            if other is not role and _selects_role(role, other):
-                found += [rule for rule in other.rules or () if rule not in found]
-        return found
+            labels = other.metadata.labels
+            if other is not role and any(selector_matches(one, labels) for one in selectors):
+                rules += [rule for rule in other.rules or () if rule not in rules]
+        return rules
 
-    def _changed(self, old: ClusterRole | None, new: ClusterRole | None) -> None:
-        """Any role may be one that an aggregated one has, or had, the rules of."""
+    def _on_change(self, old: ClusterRole | None, new: ClusterRole | None) -> None:
+        """Enqueue all aggregated ClusterRoles: each may select the changed one, or have done so."""
         for role in self._roles.values():
             if role.aggregation_rule is not None:
                 self._loop.queue.add(role.metadata.key)
-
-
-def _selects_role(role: ClusterRole, other: ClusterRole) -> bool:
-    assert role.aggregation_rule is not None
-    labels = other.metadata.labels
-    return any(
-        selector_matches(one, labels) for one in role.aggregation_rule.cluster_role_selectors
-    )

@@ -1,7 +1,7 @@
-"""One scheduler beside an API server, wherever that is, for as many terms as it takes.
+"""Runs one scheduler beside an API server, in this process or elsewhere.
 
-Above `scheduling`, which schedules, and `tenure`, which finds the server and has it elected; below
-the command line.
+Stands above `scheduling/`, which schedules, and `leadership`, which waits for the server and holds
+the lease; below the command line.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from phalanx import logs
 from phalanx.api.core import DEFAULT_SCHEDULER
 from phalanx.api.feature_gates import DEFAULT_GATES as GATES
 from phalanx.api.feature_gates import FeatureGates
@@ -30,38 +31,33 @@ from phalanx.randomness import Random
 from phalanx.scheduler.configuration.profiles import Profiles, apply_feature_gates
 from phalanx.scheduler.policy import DEFAULT_POLICY
 
-#: Whose pods are placed where nobody says, on a server that is not one of ours.
+LOG = logs.component("scheduler")
+
+#: The default scheduler name on an API server that is not Phalanx.
 FOREIGN_SCHEDULER = "phalanx-scheduler"
-#: Seconds that what is under way at the end is waited for.
+#: Seconds that `drain` waits for binds and evictions under way.
 _DRAIN_TIMEOUT = 0.7
-#: What it means that a kind may not be read.
+#: What follows if reading a kind is forbidden.
 _MISSING_KIND_EFFECTS: Mapping[Kind, str] = {
-    NAMESPACE: "namespaces are taken to have no labels",
-    SERVICE: "pods are not spread for the sake of services",
+    NAMESPACE: "namespaceSelectors see namespaces without labels",
+    SERVICE: "pods are not spread by service",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulingCapabilities:
-    """What a server can do for a scheduler."""
+    """What a server offers a scheduler."""
 
     has_group_bindings: bool
     has_pod_groups: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerRunnerCallbacks:
-    """How it is told what is going on, and, once, that it schedules."""
-
-    report: Callable[[str], None]
-    on_ready: Callable[[Sequence[str]], None]
-
-
 class SchedulerRunner:
-    """A scheduler that runs against a server until it is cancelled.
+    """Runs a scheduler against a server until cancelled.
 
-    Without `profiles` it places what nobody else does, by the usual policy; without a candidacy it
-    leads without asking. Its decisions go to the `log`.
+    Without `profiles` it places the pods of one scheduler name with the default policy. Without an
+    `election` it schedules without holding a lease. `on_ready` is called with the scheduler names
+    each time that the scheduler starts to schedule.
     """
 
     def __init__(
@@ -69,27 +65,27 @@ class SchedulerRunner:
         client: Client,
         clock: Clock,
         random: Random,
-        callbacks: SchedulerRunnerCallbacks,
+        on_ready: Callable[[Sequence[str]], None],
         profiles: Profiles | None = None,
         election: ElectionConfig | None = None,
         gates: FeatureGates = GATES,
         decision_log: DecisionLog | None = None,
         solver: AsyncSolver | None = None,
+        log: logs.Log = LOG,
     ) -> None:
-        self._client, self._clock, self._random, self._callbacks = client, clock, random, callbacks
-        self._profiles, self._gates, self._decision_log, self._solver = (
-            profiles,
-            gates,
-            decision_log,
-            solver,
-        )
+        self._client, self._clock, self._random = client, clock, random
+        self._on_ready, self._log = on_ready, log
+        self._profiles, self._gates = profiles, gates
+        self._decision_log, self._solver = decision_log, solver
         self._scheduler: Scheduler | None = None
-        place = RunnerSpec(self._discover, self._build_task, _MISSING_KIND_EFFECTS)
-        self._runner = LeaderElectedRunner(client, clock, random, callbacks.report, place, election)
+        spec = RunnerSpec(self._discover, self._build_task, _MISSING_KIND_EFFECTS)
+        self._runner = LeaderElectedRunner(
+            client, clock, random, log=log, spec=spec, election=election
+        )
 
     @property
     def not_ready_reason(self) -> str:
-        """Why it is not ready to lead, if it is not."""
+        """Why the scheduler is not ready to lead; "" if it is."""
         return self._runner.not_ready_reason
 
     async def run(self) -> None:
@@ -97,7 +93,7 @@ class SchedulerRunner:
         await self._runner.run()
 
     async def drain(self) -> None:
-        """Begin nothing more, and wait for what is under way, but not for long."""
+        """Start no further cycle, and wait a short time for binds and evictions under way."""
         waited = 0.0
         if self._scheduler is not None:
             self._scheduler.stop_cycles()
@@ -106,46 +102,49 @@ class SchedulerRunner:
             waited += 0.01
 
     async def _discover(self) -> SchedulingCapabilities:
-        kinds = (GROUP_BINDING, POD_GROUP)
-        return SchedulingCapabilities(*[await is_served(self._client, kind) for kind in kinds])
+        return SchedulingCapabilities(
+            has_group_bindings=await is_served(self._client, GROUP_BINDING),
+            has_pod_groups=await is_served(self._client, POD_GROUP),
+        )
 
     def _build_task(self, capabilities: SchedulingCapabilities, informers: Informers) -> LeaderTask:
         profiles = self._select_profiles(capabilities)
-        scheduling = Scheduler(
+        scheduler = Scheduler(
             self._client,
             informers,
             self._clock,
-            self._random,
-            profiles,
+            random=self._random,
+            profiles=profiles,
             is_foreign=not capabilities.has_group_bindings,
             decision_log=self._decision_log,
             solver=self._solver,
         )
 
         async def schedule() -> None:
-            self._scheduler = scheduling
-            self._callbacks.on_ready(tuple(profiles.policies))
+            self._scheduler = scheduler
+            self._log.info("scheduling", schedulers=tuple(profiles.policies))
+            self._on_ready(tuple(profiles.policies))
             try:
-                await scheduling.run()
+                await scheduler.run()
             finally:
                 self._scheduler = None
 
         return LeaderTask(next(iter(profiles.policies)), schedule)
 
     def _select_profiles(self, capabilities: SchedulingCapabilities) -> Profiles:
-        """Whose pods are placed, and how, on such a server."""
+        """Return the profiles for such a server, and log what the server lacks."""
         name = DEFAULT_SCHEDULER if capabilities.has_group_bindings else FOREIGN_SCHEDULER
         profiles = apply_feature_gates(
             self._gates, self._profiles or Profiles({name: DEFAULT_POLICY})
         )
         if not capabilities.has_group_bindings:
-            names = ", ".join(profiles.policies)
-            self._callbacks.report(
-                "the API server has no GroupBinding: pods are bound one by one, "
-                f"and only those whose schedulerName is {names}"
+            self._log.info(
+                "the API server has no GroupBinding: pods are bound one by one",
+                schedulers=tuple(profiles.policies),
             )
         if profiles.groups and not capabilities.has_pod_groups:
-            self._callbacks.report(
-                f"the API server has no {POD_GROUP.resource}: there are no gangs"
+            self._log.warning(
+                "the API server has no PodGroups: gang scheduling is off",
+                resource=POD_GROUP.resource,
             )
         return replace(profiles, groups=profiles.groups and capabilities.has_pod_groups)

@@ -1,44 +1,40 @@
-"""Service accounts: every namespace that stays has the one called `default`.
+"""The service account controller: every namespace has a ServiceAccount `default`.
 
-Made again when it is deleted; whatever somebody has made of it is left alone. On a foreign API
-server this loop is off: it has one of its own.
+The account is created again if it is deleted, and an existing account is never changed. A namespace
+that is being deleted gets none. The controller is disabled on a foreign API server, which has its
+own.
 """
 
 from __future__ import annotations
 
-from phalanx.api.kinds import NAMESPACE, SERVICE_ACCOUNT
+from phalanx.api.core import Namespace, ServiceAccount
+from phalanx.api.kinds import SERVICE_ACCOUNT
 from phalanx.api.meta import Key
 from phalanx.client.client import Client
 from phalanx.client.protocol import HasMetadata
-from phalanx.controllers.reconcile_loop import (
-    Create,
-    Informers,
-    PartialObjectMetadata,
-    ReconcileLoop,
-    ReconcilePlan,
-)
+from phalanx.controllers.reconcile_loop import Create, Informers, ReconcileLoop, ReconcilePlan
 
 DEFAULT_ACCOUNT = "default"
 
 
 class ServiceAccountController:
-    """Makes what is missing. Never changes or deletes anything."""
+    """Creates missing accounts until cancelled; never changes or deletes an object."""
 
     def __init__(self, client: Client, informers: Informers) -> None:
-        self._namespaces = informers.of(NAMESPACE, PartialObjectMetadata).cache
-        informer = informers.of(SERVICE_ACCOUNT, PartialObjectMetadata)
+        self._namespaces = informers.of(Namespace).cache
+        informer = informers.of(ServiceAccount)
         self._synced, self._accounts = informer.synced, informer.cache
         self._loop: ReconcileLoop[str] = ReconcileLoop(client, self.reconcile)
-        self._namespaces.subscribe(self._namespace_changed)
-        self._accounts.subscribe(self._account_changed)
+        self._namespaces.subscribe(self._on_namespace_change)
+        self._accounts.subscribe(self._on_account_change)
 
     async def run(self) -> None:
-        """Make accounts until cancelled."""
+        """Create accounts until cancelled."""
         await self._synced.wait()
         await self._loop.run()
 
     def reconcile(self, namespace: str) -> ReconcilePlan:
-        """Make the account of a namespace that stays and has none."""
+        """Plan: create the account of a namespace that has none and is not being deleted."""
         found = self._namespaces.get(Key("", namespace))
         if found is None or found.metadata.deletion_timestamp:
             return ReconcilePlan()
@@ -47,10 +43,10 @@ class ServiceAccountController:
         meta = {"name": DEFAULT_ACCOUNT, "namespace": namespace}
         return ReconcilePlan([Create(SERVICE_ACCOUNT, {"metadata": meta})])
 
-    def _namespace_changed(self, old: HasMetadata | None, new: HasMetadata | None) -> None:
+    def _on_namespace_change(self, old: HasMetadata | None, new: HasMetadata | None) -> None:
         if new is not None:
             self._loop.queue.add(new.metadata.name)
 
-    def _account_changed(self, old: HasMetadata | None, new: HasMetadata | None) -> None:
+    def _on_account_change(self, old: HasMetadata | None, new: HasMetadata | None) -> None:
         if new is None and old is not None and old.metadata.name == DEFAULT_ACCOUNT:
             self._loop.queue.add(old.metadata.namespace)

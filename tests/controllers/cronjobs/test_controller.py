@@ -1,4 +1,4 @@
-"""CronJobs in virtual time: when Jobs begin, how many there are, and what is told of them."""
+"""The CronJob controller in virtual time: start times, concurrency, history and events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from phalanx.controllers.reconcile_loop import Informers
 from phalanx.randomness import SeededRandom
 from tests.builders import in_virtual_time
 from tests.controllers.cluster import EPOCH, Cluster, cluster, lagging_client, simulated_nodes
-from tests.controllers.crash_stories import (
+from tests.controllers.crash_recovery import (
     SERVER_ONLY,
     Runnable,
     assert_quiet,
@@ -39,7 +39,7 @@ def with_recorder(client: Client, informers: Informers, c: Cluster) -> Sequence[
 
 
 def without_recorder(client: Client, informers: Informers, c: Cluster) -> Sequence[Runnable]:
-    """The same without events."""
+    """Build the controller without an event recorder."""
     return [CronJobController(client, informers, c.clock).run]
 
 
@@ -47,10 +47,11 @@ def cron_job(schedule: str = "* * * * *", template: Object | None = None, **spec
     pod_spec = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "x"}]}
     job: Object = {"spec": {"template": {"spec": pod_spec}}, **(template or {})}
     return {
-        "apiVersion": CRON_JOB.api_version, "kind": CRON_JOB.name,
+        "apiVersion": CRON_JOB.api_version,
+        "kind": CRON_JOB.name,
         "metadata": {"name": "tick", "namespace": "default"},
         "spec": {"schedule": schedule, "jobTemplate": job, **spec},
-    }  # fmt: skip
+    }
 
 
 async def jobs(c: Cluster) -> dict[str, Object]:
@@ -59,7 +60,7 @@ async def jobs(c: Cluster) -> dict[str, Object]:
 
 
 async def starts(c: Cluster) -> list[int]:
-    """The minutes after the epoch for which there are Jobs."""
+    """Return the start times of the existing Jobs, in minutes after the epoch."""
     names = [name for name in await jobs(c) if name.startswith("tick-")]
     return sorted(int(name.removeprefix("tick-")) - MINUTE for name in names)
 
@@ -70,21 +71,28 @@ async def status(c: Cluster) -> Object:
 
 
 async def active(c: Cluster) -> list[int]:
-    """The minutes after the epoch whose Jobs are said to run."""
+    """Return the start times of the Jobs in `status.active`, in minutes after the epoch."""
     found = (await status(c)).get("active", [])
     return [int(one["name"].removeprefix("tick-")) - MINUTE for one in found]
 
 
-async def finish(c: Cluster, minute: int, how: str = "Complete", *, begun: float = 1.0) -> None:
-    """Have a Job end as the Job controller would."""
-    before = {"Complete": "SuccessCriteriaMet", "Failed": "FailureTarget"}[how]
+async def finish(
+    c: Cluster, minute: int, condition: str = "Complete", *, duration: float = 1.0
+) -> None:
+    """Finish a Job as the Job controller would."""
+    target = {"Complete": "SuccessCriteriaMet", "Failed": "FailureTarget"}[condition]
     now = timestamp(c.clock.now())
-    said = [{"type": one, "status": "True", "lastTransitionTime": now} for one in (before, how)]
-    ended: Object = {"conditions": said, "startTime": timestamp(c.clock.now() - begun)}
-    if how == "Complete":
-        ended |= {"completionTime": now, "succeeded": 1}
+    conditions = [
+        {"type": one, "status": "True", "lastTransitionTime": now} for one in (target, condition)
+    ]
+    status: Object = {
+        "conditions": conditions,
+        "startTime": timestamp(c.clock.now() - duration),
+    }
+    if condition == "Complete":
+        status |= {"completionTime": now, "succeeded": 1}
     key = Key("default", f"tick-{MINUTE + minute}")
-    await c.client.patch(JOB, key, {"status": ended}, subresource="status")
+    await c.client.patch(JOB, key, {"status": status}, subresource="status")
 
 
 async def change(c: Cluster, **spec: object) -> None:
@@ -95,11 +103,11 @@ async def event_messages(c: Cluster, reason: str) -> list[str]:
     return [message for _, message in await c.events(reason)]
 
 
-# ---- when ----------------------------------------------------------------------------------------
+# ---- start times ---------------------------------------------------------------------------------
 
 
 @in_virtual_time
-async def test_a_job_begins_at_each_time_of_the_schedule() -> None:
+async def test_job_is_created_at_each_time_of_the_schedule() -> None:
     async with bare_cluster(with_recorder) as c:
         await c.create(cron_job("*/2 * * * *"))
         await asyncio.sleep(119)
@@ -114,7 +122,7 @@ async def test_a_job_begins_at_each_time_of_the_schedule() -> None:
 
 
 @in_virtual_time
-async def test_a_job_is_what_the_template_says_and_belongs_to_its_maker() -> None:
+async def test_job_has_the_fields_of_the_template_and_is_controlled_by_the_cron_job() -> None:
     async with bare_cluster(with_recorder) as c:
         meta = {"labels": {"a": "b"}, "annotations": {"c": "d"}}
         await c.create(cron_job("@hourly", {"metadata": meta}))
@@ -128,29 +136,41 @@ async def test_a_job_is_what_the_template_says_and_belongs_to_its_maker() -> Non
             "c": "d",
             "batch.kubernetes.io/cronjob-scheduled-timestamp": "2027-01-15T09:00:00Z",
         }
-        assert found["ownerReferences"] == [{
-            "apiVersion": "batch/v1", "kind": "CronJob", "name": "tick", "uid": owner,
-            "controller": True, "blockOwnerDeletion": True,
-        }]  # fmt: skip
+        assert found["ownerReferences"] == [
+            {
+                "apiVersion": "batch/v1",
+                "kind": "CronJob",
+                "name": "tick",
+                "uid": owner,
+                "controller": True,
+                "blockOwnerDeletion": True,
+            }
+        ]
         reference = {
-            "apiVersion": "batch/v1", "kind": "Job", "namespace": "default", "name": found["name"],
-            "uid": found["uid"], "resourceVersion": found["resourceVersion"],
-        }  # fmt: skip
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "namespace": "default",
+            "name": found["name"],
+            "uid": found["uid"],
+            "resourceVersion": found["resourceVersion"],
+        }
         assert (await status(c))["active"] == [reference]
 
 
 @in_virtual_time
-async def test_clocks_are_those_of_the_time_zone() -> None:
+async def test_schedule_is_in_the_time_zone_of_the_cron_job() -> None:
     async with bare_cluster(with_recorder) as c:
         await c.create(cron_job("30 14 * * *", timeZone="Asia/Kolkata"))
         await asyncio.sleep(3601)
         (job,) = (await jobs(c)).values()
-        said = job["metadata"]["annotations"]["batch.kubernetes.io/cronjob-scheduled-timestamp"]
-        assert said == "2027-01-15T14:30:00+05:30"
+        annotation = "batch.kubernetes.io/cronjob-scheduled-timestamp"
+        assert job["metadata"]["annotations"][annotation] == "2027-01-15T14:30:00+05:30"
 
 
 @in_virtual_time
-async def test_nothing_begins_while_it_is_suspended_and_then_the_last_that_was_missed() -> None:
+async def test_suspended_cron_job_creates_no_job_and_resuming_creates_the_latest_missed_one() -> (
+    None
+):
     async with bare_cluster(with_recorder) as c:
         await c.create(cron_job("*/10 * * * *", suspend=True))
         await asyncio.sleep(3500)
@@ -161,7 +181,7 @@ async def test_nothing_begins_while_it_is_suspended_and_then_the_last_that_was_m
 
 
 @in_virtual_time
-async def test_a_new_schedule_counts_at_once() -> None:
+async def test_changed_schedule_takes_effect_at_once() -> None:
     async with bare_cluster(with_recorder) as c:
         await c.create(cron_job("0 0 1 1 *"))
         await asyncio.sleep(100)
@@ -171,7 +191,7 @@ async def test_a_new_schedule_counts_at_once() -> None:
 
 
 @in_virtual_time
-async def test_what_was_missed_for_too_long_is_not_begun_any_more() -> None:
+async def test_start_time_beyond_the_deadline_creates_no_job() -> None:
     async with bare_cluster(with_recorder) as c:
         await c.create(cron_job("0 * * * *", suspend=True, startingDeadlineSeconds=60))
         await asyncio.sleep(3700)
@@ -184,10 +204,10 @@ async def test_what_was_missed_for_too_long_is_not_begun_any_more() -> None:
         assert await starts(c) == [120]
 
 
-@pytest.mark.parametrize(("missed", "are_many"), [(100, False), (101, True)])
+@pytest.mark.parametrize(("missed", "is_over_limit"), [(100, False), (101, True)])
 @in_virtual_time
-async def test_too_many_that_were_missed_are_told_and_the_last_begins(
-    missed: int, are_many: bool
+async def test_too_many_missed_start_times_are_recorded_and_the_latest_is_started(
+    missed: int, is_over_limit: bool
 ) -> None:
     async with bare_cluster(with_recorder) as c:
         await c.create(cron_job("* * * * *", suspend=True))
@@ -195,11 +215,11 @@ async def test_too_many_that_were_missed_are_told_and_the_last_begins(
         await change(c, suspend=False)
         await asyncio.sleep(1)
         assert await starts(c) == [missed]
-        assert len(await event_messages(c, "TooManyMissedTimes")) == are_many
+        assert len(await event_messages(c, "TooManyMissedTimes")) == is_over_limit
 
 
 @in_virtual_time
-async def test_a_schedule_that_never_comes_is_told_once() -> None:
+async def test_schedule_that_never_occurs_is_recorded_once() -> None:
     async with bare_cluster(with_recorder) as c:
         await c.create(cron_job("59 23 31 2 *"))
         await asyncio.sleep(1)
@@ -212,7 +232,7 @@ async def test_a_schedule_that_never_comes_is_told_once() -> None:
 
 
 @in_virtual_time
-async def test_a_zone_that_the_machine_does_not_know_is_told(
+async def test_unknown_time_zone_is_recorded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("phalanx.api.validation.job._known_time_zones", frozenset)
@@ -225,7 +245,7 @@ async def test_a_zone_that_the_machine_does_not_know_is_told(
 
 
 @in_virtual_time
-async def test_starts_at_a_fixed_distance_count_from_the_last_one() -> None:
+async def test_interval_schedule_counts_from_the_last_start() -> None:
     async with bare_cluster(with_recorder) as c:
         await asyncio.sleep(7)
         await c.create(cron_job("@every 90s"))
@@ -235,21 +255,21 @@ async def test_starts_at_a_fixed_distance_count_from_the_last_one() -> None:
 
 
 @in_virtual_time
-async def test_a_last_start_beyond_all_reason_is_borne() -> None:
+async def test_absurd_last_schedule_time_is_tolerated() -> None:
     async with bare_cluster(with_recorder) as c:
         await c.create(cron_job())
-        for moment in ("9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z"):
-            said = {"status": {"lastScheduleTime": moment}}
-            await c.client.patch(CRON_JOB, KEY, said, subresource="status")
+        for time in ("9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z"):
+            change = {"status": {"lastScheduleTime": time}}
+            await c.client.patch(CRON_JOB, KEY, change, subresource="status")
             await asyncio.sleep(85)
         assert await starts(c) == [1, 2]
 
 
-# ---- side by side --------------------------------------------------------------------------------
+# ---- concurrency ---------------------------------------------------------------------------------
 
 
 @in_virtual_time
-async def test_jobs_may_run_side_by_side() -> None:
+async def test_policy_allow_runs_jobs_concurrently() -> None:
     async with bare_cluster(with_recorder) as c:
         await c.create(cron_job())
         await asyncio.sleep(181)
@@ -257,20 +277,20 @@ async def test_jobs_may_run_side_by_side() -> None:
 
 
 @in_virtual_time
-async def test_where_it_is_forbidden_the_next_waits_for_the_end_of_the_one_before() -> None:
+async def test_policy_forbid_waits_until_the_running_job_finishes() -> None:
     async with bare_cluster(with_recorder) as c:
         await c.create(cron_job(concurrencyPolicy="Forbid"))
         await asyncio.sleep(200)
         assert await starts(c) == [1]
-        (said,) = set(await event_messages(c, "JobAlreadyActive"))
-        assert said.startswith("Not starting job because prior execution is running")
+        (message,) = set(await event_messages(c, "JobAlreadyActive"))
+        assert message.startswith("Not starting job because prior execution is running")
         await finish(c, 1)
         await asyncio.sleep(1)
         assert await starts(c) == [1, 3]
 
 
 @in_virtual_time
-async def test_where_it_is_replaced_the_one_before_goes_with_its_pods() -> None:
+async def test_policy_replace_deletes_the_running_job_with_its_pods() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="4")) as c:
         await c.create(cron_job(concurrencyPolicy="Replace"))
         await asyncio.sleep(90)
@@ -283,11 +303,11 @@ async def test_where_it_is_replaced_the_one_before_goes_with_its_pods() -> None:
         assert await event_messages(c, "MissingJob") == []
 
 
-# ---- what is kept --------------------------------------------------------------------------------
+# ---- history -------------------------------------------------------------------------------------
 
 
 @in_virtual_time
-async def test_jobs_that_end_are_seen_and_the_oldest_are_cleared_away() -> None:
+async def test_finished_jobs_are_recorded_and_the_oldest_deleted() -> None:
     async with bare_cluster(with_recorder) as c:
         await c.create(cron_job(successfulJobsHistoryLimit=2, failedJobsHistoryLimit=1))
         for minute in range(1, 7):
@@ -298,14 +318,14 @@ async def test_jobs_that_end_are_seen_and_the_oldest_are_cleared_away() -> None:
         assert (await starts(c), await active(c)) == ([4, 5, 6], [])
         assert (await status(c))["lastSuccessfulTime"] == timestamp(EPOCH + 360)
         assert len(await event_messages(c, "SawCompletedJob")) == 6
-        seen = f"Saw completed job: tick-{MINUTE + 6}, condition: Complete"
-        assert seen in await event_messages(c, "SawCompletedJob")
-        gone = [f"Deleted job tick-{MINUTE + minute}" for minute in (1, 2, 3)]
-        assert await event_messages(c, "SuccessfulDelete") == gone
+        message = f"Saw completed job: tick-{MINUTE + 6}, condition: Complete"
+        assert message in await event_messages(c, "SawCompletedJob")
+        messages = [f"Deleted job tick-{MINUTE + minute}" for minute in (1, 2, 3)]
+        assert await event_messages(c, "SuccessfulDelete") == messages
 
 
 @in_virtual_time
-async def test_nothing_is_kept_where_nothing_is_to_be_kept() -> None:
+async def test_history_limit_zero_keeps_no_job() -> None:
     async with bare_cluster(with_recorder) as c:
         await c.create(cron_job(successfulJobsHistoryLimit=0))
         await asyncio.sleep(61)
@@ -315,7 +335,7 @@ async def test_nothing_is_kept_where_nothing_is_to_be_kept() -> None:
 
 
 @in_virtual_time
-async def test_a_job_that_somebody_deletes_is_missed_and_not_begun_again() -> None:
+async def test_deleted_job_is_recorded_as_missing_and_not_created_again() -> None:
     async with bare_cluster(with_recorder) as c:
         await c.create(cron_job("0 * * * *"))
         await asyncio.sleep(3601)
@@ -328,25 +348,28 @@ async def test_a_job_that_somebody_deletes_is_missed_and_not_begun_again() -> No
 
 
 @in_virtual_time
-async def test_a_job_that_somebody_else_makes_in_its_name_is_told_once_and_left_alone() -> None:
+async def test_job_that_a_user_creates_for_the_cron_job_is_recorded_once_and_not_changed() -> None:
     async with bare_cluster(with_recorder) as c:
         await c.create(cron_job("0 0 1 1 *"))
         found = await c.client.get(CRON_JOB, KEY)
         owner = {
-            "apiVersion": "batch/v1", "kind": "CronJob", "name": "tick", "controller": True,
+            "apiVersion": "batch/v1",
+            "kind": "CronJob",
+            "name": "tick",
+            "controller": True,
             "uid": found["metadata"]["uid"],
-        }  # fmt: skip
-        meta = {"name": "by-hand", "namespace": "default", "ownerReferences": [owner]}
+        }
+        meta = {"name": "manual", "namespace": "default", "ownerReferences": [owner]}
         spec = found["spec"]["jobTemplate"]["spec"]
         await c.client.create(JOB, {"metadata": meta, "spec": spec})
         await asyncio.sleep(1300)
         assert await active(c) == []
-        text = "Saw a job that the controller did not create or forgot: by-hand"
+        text = "Saw a job that the controller did not create or forgot: manual"
         assert await event_messages(c, "UnexpectedJob") == [text]
 
 
 @in_virtual_time
-async def test_what_is_deleted_begins_nothing_any_more() -> None:
+async def test_deleted_cron_job_creates_no_job() -> None:
     async with bare_cluster(with_recorder) as c:
         await c.create(cron_job())
         await c.client.patch(CRON_JOB, KEY, {"metadata": {"finalizers": ["example.com/stay"]}})
@@ -356,7 +379,7 @@ async def test_what_is_deleted_begins_nothing_any_more() -> None:
 
 
 @in_virtual_time
-async def test_a_job_that_may_not_be_made_is_told_and_tried_again() -> None:
+async def test_failed_creation_is_recorded_and_retried() -> None:
     async with bare_cluster(with_recorder) as c:
         hard = {"hard": {"count/jobs.batch": "0"}}
         meta = {"name": "none", "namespace": "default"}
@@ -364,15 +387,17 @@ async def test_a_job_that_may_not_be_made_is_told_and_tried_again() -> None:
         await c.create(cron_job("0 * * * *"))
         await asyncio.sleep(3610)
         assert await starts(c) == []
-        (said,) = await event_messages(c, "FailedCreate")
-        assert said.startswith(f'Error creating job: jobs.batch "tick-{MINUTE + 60}" is forbidden')
+        (message,) = await event_messages(c, "FailedCreate")
+        assert message.startswith(
+            f'Error creating job: jobs.batch "tick-{MINUTE + 60}" is forbidden'
+        )
         await c.client.delete(RESOURCE_QUOTA, Key("default", "none"))
         await asyncio.sleep(120)
         assert await starts(c) == [60]
 
 
 @in_virtual_time
-async def test_a_job_is_run_and_cleared_away_by_the_whole_control_plane() -> None:
+async def test_job_runs_and_is_deleted_by_the_whole_control_plane() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="4")) as c:
         pod_meta = {"annotations": {RUN_SECONDS: "20"}}
         pod_spec = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "x"}]}
@@ -391,11 +416,11 @@ async def test_a_job_is_run_and_cleared_away_by_the_whole_control_plane() -> Non
             assert (await c.client.list(kind)).items == []
 
 
-# ---- through thick and thin ----------------------------------------------------------------------
+# ---- crashes and stale caches --------------------------------------------------------------------
 
 
 async def a_day(c: Cluster) -> object:
-    """Jobs begin, are replaced, end and are cleared away."""
+    """Create, replace, finish and delete Jobs."""
     await c.create(cron_job("*/10 * * * *", concurrencyPolicy="Replace", failedJobsHistoryLimit=0))
     await asyncio.sleep(602)
     await finish(c, 10)
@@ -404,20 +429,20 @@ async def a_day(c: Cluster) -> object:
     await asyncio.sleep(595)
     await change(c, suspend=True)
     await asyncio.sleep(5)
-    said = await status(c)
-    return await starts(c), await active(c), said["lastScheduleTime"], "lastSuccessfulTime" in said
+    last = await status(c)
+    return await starts(c), await active(c), last["lastScheduleTime"], "lastSuccessfulTime" in last
 
 
-def test_whenever_the_controller_ends_another_one_goes_on() -> None:
+def test_crash_after_any_write_leads_to_the_same_end() -> None:
     assert assert_survives_every_crash(without_recorder, a_day) >= 10
 
 
-def test_news_that_come_twice_and_late_change_nothing() -> None:
+def test_repeated_late_and_missed_events_lead_to_the_same_end() -> None:
     assert_survives_bad_watches(without_recorder, a_day)
 
 
 @in_virtual_time
-async def test_when_nothing_is_due_nothing_is_written() -> None:
+async def test_nothing_is_written_when_nothing_is_due() -> None:
     async with cluster(without=SERVER_ONLY) as c:
         async with running_controller(c, with_recorder):
             await a_day(c)
@@ -425,11 +450,11 @@ async def test_when_nothing_is_due_nothing_is_written() -> None:
 
 
 @in_virtual_time
-async def test_a_job_that_came_and_went_unseen_is_not_begun_again() -> None:
+async def test_job_that_was_deleted_before_the_cache_showed_it_is_not_created_again() -> None:
     async with cluster(without=SERVER_ONLY) as c:
         await c.create(cron_job("0 * * * *"))
-        _, late = lagging_client(c, 5.0)
-        async with running_controller(c, without_recorder, late):
+        _, lagging = lagging_client(c, 5.0)
+        async with running_controller(c, without_recorder, lagging):
             await asyncio.sleep(3601)
             await c.client.delete(
                 JOB, Key("default", f"tick-{MINUTE + 60}"), propagation="Background"
@@ -438,12 +463,12 @@ async def test_a_job_that_came_and_went_unseen_is_not_begun_again() -> None:
             assert (await starts(c), await active(c)) == ([], [])
 
 
-def test_a_template_that_could_make_no_job_cannot_be_stored() -> None:
+def test_invalid_job_template_is_rejected() -> None:
     @in_virtual_time
-    async def ask() -> None:
+    async def create() -> None:
         async with cluster(without=SERVER_ONLY) as c:
             await c.create(cron_job(template={"spec": {}}))
 
     with pytest.raises(ExceptionGroup) as caught:
-        ask()
+        create()
     assert caught.group_contains(Invalid)

@@ -1,4 +1,4 @@
-"""Jobs and their pods in one line each, as the controller reads them."""
+"""Builders of decoded Jobs and pods, and one sync of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ START = timestamp(NOW - 100)
 def job(
     status: Object | None = None, *, name: str = "train", meta: Object | None = None, **spec: Any
 ) -> Job:
-    """A Job that began a while ago."""
+    """Build a Job that started 100 seconds ago."""
     template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main"}]}}
     defaults: Object = {"parallelism": 1, "completions": 1, "template": template}
     return msgspec.convert(
@@ -49,33 +49,44 @@ def job(
 
 
 def pod(
-    name: str, phase: str = "Running", *, of: Job | None = None, index: int | None = None,
-    ended: float = -60.0, code: int = 1, failures: int | None = None, tracked: bool = True,
-    leaving: bool = False, conditions: list[Object] | None = None, restarts: int = 0,
-    node: str = "", ignored: int = 0, group: str = "",
-) -> Pod:  # fmt: skip
-    """A pod of a Job; one that has ended did so a minute ago."""
+    name: str,
+    phase: str = "Running",
+    *,
+    of: Job | None = None,
+    index: int | None = None,
+    finished: float = -60.0,
+    code: int = 1,
+    failures: int | None = None,
+    tracked: bool = True,
+    terminating: bool = False,
+    conditions: list[Object] | None = None,
+    restarts: int = 0,
+    node: str = "",
+    ignored: int = 0,
+    group: str = "",
+) -> Pod:
+    """Build a pod of a Job; a terminated pod finished a minute ago."""
     counts = {FAILURE_COUNT: failures, IGNORED_FAILURE_COUNT: ignored or None}
-    marks = tuple((mark, str(count)) for mark, count in counts.items() if count is not None)
-    made = build_pod(of or job(), PodToCreate(index, marks), group)
-    made["spec"]["nodeName"] = node
-    meta = made["metadata"] | {"name": name, "uid": f"uid-{name}", "creationTimestamp": START}
+    annotations = tuple((name, str(n)) for name, n in counts.items() if n is not None)
+    new = build_pod(of or job(), PodToCreate(index, annotations), group)
+    new["spec"]["nodeName"] = node
+    meta = new["metadata"] | {"name": name, "uid": f"uid-{name}", "creationTimestamp": START}
     meta["finalizers"] = [TRACKING_FINALIZER] if tracked else []
-    if leaving:
+    if terminating:
         meta["deletionTimestamp"] = timestamp(NOW)
     status: Object = {"phase": phase, "conditions": conditions or []}
     state: Object = {}
     if phase in ("Succeeded", "Failed"):
-        moment = timestamp(NOW + ended)
+        moment = timestamp(NOW + finished)
         exit_code = 0 if phase == "Succeeded" else code
         state = {"terminated": {"exitCode": exit_code, "finishedAt": moment}}
     status["containerStatuses"] = [{"name": "main", "state": state, "restartCount": restarts}]
-    return msgspec.convert({**made, "metadata": meta, "status": status}, Pod)
+    return msgspec.convert({**new, "metadata": meta, "status": status}, Pod)
 
 
 @dataclass(frozen=True)
 class SyncRun:
-    """A look at a Job at which everything went well."""
+    """One sync of a Job in which every request succeeded."""
 
     plan: SyncPlan
     #: The fields of the status that change.
@@ -84,8 +95,8 @@ class SyncRun:
 
     @property
     def created(self) -> list[int | None]:
-        """The indexes of the pods that are made."""
-        return [order.index for order in self.plan.pods_to_create]
+        """The indexes of the created pods."""
+        return [new.index for new in self.plan.pods_to_create]
 
     @property
     def deleted(self) -> list[str]:
@@ -96,42 +107,44 @@ class SyncRun:
         return names(self.plan.pods_to_discard)
 
     @property
-    def released(self) -> list[str]:
-        return names(self.plan.pods_to_release)
+    def untracked(self) -> list[str]:
+        return names(self.plan.pods_to_untrack)
 
     @property
     def conditions(self) -> dict[str, tuple[str, str]]:
-        """Status and reason of the conditions that it leaves behind."""
+        """Status and reason of the changed list of conditions."""
         return {c["type"]: (c["status"], c["reason"]) for c in self.changes.get("conditions", ())}
 
     @property
     def event_reasons(self) -> list[str]:
         """The reasons of the events."""
-        return [remark.reason for remark in self.events]
+        return [event.reason for event in self.events]
 
     @property
     def is_noop(self) -> bool:
-        """Whether there was nothing to do."""
-        due = self.plan
+        """Whether the sync did nothing."""
+        plan = self.plan
         return not (
-            due.pods_to_create
-            or due.replicas.to_delete
-            or due.pods_to_release
+            plan.pods_to_create
+            or plan.replicas.to_delete
+            or plan.pods_to_untrack
             or self.changes
             or self.events
         )
 
 
-def situation(one: Job, *pods: Pod, now: float = NOW) -> JobSnapshot:
+def snapshot(one: Job, *pods: Pod, now: float = NOW) -> JobSnapshot:
     return JobSnapshot(JobPods(one, pods), now)
 
 
 def run_sync(one: Job, *pods: Pod, now: float = NOW, fallback: JobEvent | None = None) -> SyncRun:
-    due = plan_sync(situation(one, *pods, now=now))
-    report = due.build_status_update(
-        SyncResult((*due.pods_to_delete, *due.pods_to_discard), len(due.pods_to_create), fallback)
+    plan = plan_sync(snapshot(one, *pods, now=now))
+    update = plan.build_status_update(
+        SyncResult(
+            (*plan.pods_to_delete, *plan.pods_to_discard), len(plan.pods_to_create), fallback
+        )
     )
-    return SyncRun(due, report.status, report.events)
+    return SyncRun(plan, update.status, update.events)
 
 
 def condition(kind: str, reason: str = "r", status: str = "True") -> Object:
@@ -152,4 +165,4 @@ __all__ = [
     "job",
     "run_sync",
 ]
-__all__ += ["names", "pod", "situation"]
+__all__ += ["names", "pod", "snapshot"]

@@ -1,9 +1,9 @@
-"""What must never be so about a Job and its pods, at any revision of the store.
+"""Invariants of Jobs and their pods that hold at every revision of the store.
 
-a pod that has ended is let go only after the status of its Job has it
-pods come after their group, and that after its Workload
-a Job has one Workload and one PodGroup of its own at most
-no Job has more successes than it asks for
+- The finalizer of a terminated pod is removed only after the status of its Job records the pod.
+- Pods are created after their PodGroup, and the PodGroup after its Workload.
+- A Job controls at most one Workload and one PodGroup.
+- No Job has more successes than completions.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _MANY = 1 << 20
 
 
 class JobInvariants:
-    """Follows a store from its beginning."""
+    """Checks every change of a store from its beginning; returns violations."""
 
     def __init__(self) -> None:
         self._objects: dict[str, dict[str, Object]] = {kind.name: {} for kind in _KINDS.values()}
-        #: Pods whose end a status has had, by uid, and indexes that one has called complete.
+        #: Pods that a status has recorded, by uid, and completed indexes by the uid of the Job.
         self._recorded: set[str] = set()
         self._completed_indexes: set[tuple[str, int]] = set()
 
     def __call__(self, changes: Sequence[StoreChange]) -> list[str]:
-        """What is wrong about what was committed."""
-        return [word for change in changes for word in self._check_change(change)]
+        """Return the violations in committed changes."""
+        return [violation for change in changes for violation in self._check_change(change)]
 
     def _check_change(self, change: StoreChange) -> Iterator[str]:
         kind = next((k for prefix, k in _KINDS.items() if change.key.startswith(prefix)), None)
@@ -66,15 +66,15 @@ class JobInvariants:
         if old is None and group:
             names = [one["metadata"]["name"] for one in self._objects[POD_GROUP.name].values()]
             if group["podGroupName"] not in names:
-                yield f"pod {meta['name']} came before its group"
-        is_let_go = old is not None and _is_tracked(old) and not _is_tracked(new)
-        if not is_let_go or not _has_ended(new) or meta.get("deletionTimestamp"):
+                yield f"pod {meta['name']} was created before its PodGroup"
+        is_untracked = old is not None and _is_tracked(old) and not _is_tracked(new)
+        if not is_untracked or not _has_terminated(new) or meta.get("deletionTimestamp"):
             return
         owner = (meta.get("ownerReferences") or [{}])[0].get("uid", "")
         index = int((meta.get("annotations") or {}).get(COMPLETION_INDEX, -1))
-        is_known = meta["uid"] in self._recorded or (owner, index) in self._completed_indexes
-        if self._is_running(owner) and not is_known:
-            yield f"pod {meta['name']} was let go before it was written down"
+        is_recorded = meta["uid"] in self._recorded or (owner, index) in self._completed_indexes
+        if self._is_running(owner) and not is_recorded:
+            yield f"pod {meta['name']} was untracked before the status recorded it"
 
     def _is_running(self, uid: str) -> bool:
         jobs = self._objects[JOB.name].values()
@@ -84,10 +84,10 @@ class JobInvariants:
 
     def _check_created(self, kind: str, new: Object) -> Iterator[str]:
         if kind == POD_GROUP.name:
-            of = new["spec"].get("workloadRef", {}).get("workloadName")
+            workload = new["spec"].get("workloadRef", {}).get("workloadName")
             names = [one["metadata"]["name"] for one in self._objects[WORKLOAD.name].values()]
-            if of not in names:
-                yield f"PodGroup {new['metadata']['name']} came before its Workload"
+            if workload not in names:
+                yield f"PodGroup {new['metadata']['name']} was created before its Workload"
         owners = [_controller(one) for one in self._objects[kind].values()]
         for uid in {uid for uid in owners if uid and owners.count(uid) > 1}:
             yield f"Job {uid} has {owners.count(uid)} {kind}s"
@@ -97,7 +97,7 @@ def _is_tracked(pod: Object) -> bool:
     return TRACKING_FINALIZER in pod["metadata"].get("finalizers", ())
 
 
-def _has_ended(pod: Object) -> bool:
+def _has_terminated(pod: Object) -> bool:
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 

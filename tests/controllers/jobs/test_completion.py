@@ -1,4 +1,4 @@
-"""Is a Job over, and why?"""
+"""The outcome of a Job: when it completes or fails, and with which reason."""
 
 from __future__ import annotations
 
@@ -24,23 +24,29 @@ def indexed(status: Object | None = None, **more: Any) -> Job:
     return job(status, **{**spec, **more})
 
 
-def test_a_job_that_failed_too_often_says_so() -> None:
+def test_job_over_its_backoff_limit_gets_failure_target() -> None:
     one = job(parallelism=2, completions=2, backoffLimit=0)
-    seen = run_sync(one, pod("a", "Failed"), pod("b"))
-    assert seen.conditions == {"FailureTarget": ("True", "BackoffLimitExceeded")}
+    run = run_sync(one, pod("a", "Failed"), pod("b"))
+    assert run.conditions == {"FailureTarget": ("True", "BackoffLimitExceeded")}
     assert "FailureTarget" not in run_sync(job(backoffLimit=1), pod("a", "Failed")).conditions
 
 
-def test_failures_that_wait_to_be_counted_count_towards_the_limit() -> None:
+def test_uncounted_failures_count_towards_the_backoff_limit() -> None:
     known = {"failed": 1, "uncountedTerminatedPods": {"failed": ["uid-a"]}}
-    seen = run_sync(job(known, backoffLimit=2), pod("a", "Failed"), pod("b", "Failed"))
-    assert "FailureTarget" in seen.conditions
+    run = run_sync(job(known, backoffLimit=2), pod("a", "Failed"), pod("b", "Failed"))
+    assert "FailureTarget" in run.conditions
 
 
-@pytest.mark.parametrize(("limit", "restarts", "is_over"), [
-    (2, 1, False), (2, 2, True), (0, 0, False), (0, 1, True),
-])  # fmt: skip
-def test_restarts_count_where_containers_are_restarted(
+@pytest.mark.parametrize(
+    ("limit", "restarts", "is_over"),
+    [
+        (2, 1, False),
+        (2, 2, True),
+        (0, 0, False),
+        (0, 1, True),
+    ],
+)
+def test_container_restarts_count_towards_the_limit_with_restart_policy_on_failure(
     limit: int, restarts: int, is_over: bool
 ) -> None:
     one = job(template=ON_FAILURE, backoffLimit=limit)
@@ -49,60 +55,60 @@ def test_restarts_count_where_containers_are_restarted(
     assert "FailureTarget" not in run_sync(never, pod("a", restarts=restarts)).conditions
 
 
-def test_a_job_that_took_too_long_fails_and_is_looked_at_in_time() -> None:
+def test_job_fails_at_its_deadline_and_is_requeued_for_it() -> None:
     one = job({"active": 1}, activeDeadlineSeconds=130)
     assert run_sync(one, pod("a")).plan.requeue_after == 30.0
-    seen = run_sync(job(activeDeadlineSeconds=100), pod("a"))
-    assert seen.conditions == {"FailureTarget": ("True", "DeadlineExceeded")}
+    run = run_sync(job(activeDeadlineSeconds=100), pod("a"))
+    assert run.conditions == {"FailureTarget": ("True", "DeadlineExceeded")}
 
 
-def test_no_deadline_passes_while_a_job_rests() -> None:
-    rested = {"conditions": [condition("Suspended", "JobSuspended")], "startTime": None}
-    seen = run_sync(job(rested, suspend=True, activeDeadlineSeconds=1))
-    assert (seen.conditions, seen.plan.requeue_after) == ({}, None)
-    seen = run_sync(job(rested, activeDeadlineSeconds=1))
-    assert seen.conditions == {"Suspended": ("False", "JobResumed")}
-    assert seen.changes["startTime"] == timestamp(NOW)
+def test_deadline_does_not_pass_while_a_job_is_suspended() -> None:
+    suspended = {"conditions": [condition("Suspended", "JobSuspended")], "startTime": None}
+    run = run_sync(job(suspended, suspend=True, activeDeadlineSeconds=1))
+    assert (run.conditions, run.plan.requeue_after) == ({}, None)
+    run = run_sync(job(suspended, activeDeadlineSeconds=1))
+    assert run.conditions == {"Suspended": ("False", "JobResumed")}
+    assert run.changes["startTime"] == timestamp(NOW)
 
 
-def test_a_policy_fails_the_job_on_an_exit_code() -> None:
+def test_pod_failure_policy_fails_the_job_on_an_exit_code() -> None:
     one = job(podFailurePolicy=rules("FailJob", **CODES))
-    seen = run_sync(one, pod("a", "Failed", code=42))
-    assert seen.conditions == {"FailureTarget": ("True", "PodFailurePolicy")}
-    assert seen.changes["conditions"][0]["message"] == (
+    run = run_sync(one, pod("a", "Failed", code=42))
+    assert run.conditions == {"FailureTarget": ("True", "PodFailurePolicy")}
+    assert run.changes["conditions"][0]["message"] == (
         "Container main for pod default/a failed with exit code 42 matching FailJob rule at index 0"
     )
     assert "FailureTarget" not in run_sync(one, pod("a", "Failed", code=1)).conditions
 
 
-def test_the_failure_policy_speaks_before_the_limit() -> None:
+def test_pod_failure_policy_takes_precedence_over_the_backoff_limit() -> None:
     one = job(podFailurePolicy=rules("FailJob", **CODES), backoffLimit=0)
-    seen = run_sync(one, pod("a", "Failed", code=42))
-    assert seen.conditions["FailureTarget"][1] == "PodFailurePolicy"
+    run = run_sync(one, pod("a", "Failed", code=42))
+    assert run.conditions["FailureTarget"][1] == "PodFailurePolicy"
 
 
-def test_an_announced_success_is_not_undone_by_a_failure() -> None:
+def test_failure_does_not_undo_success_criteria_met() -> None:
     met = {"conditions": [condition("SuccessCriteriaMet", "SuccessPolicy")]}
     one = indexed(met, backoffLimit=0)
     assert "FailureTarget" not in run_sync(one, pod("a", "Failed", of=one, index=0)).conditions
 
 
-def test_a_job_ends_when_enough_have_succeeded_and_none_runs() -> None:
+def test_job_completes_when_completions_are_reached_and_no_pod_is_active() -> None:
     one = job({"succeeded": 1}, parallelism=2, completions=2)
     assert run_sync(one, pod("a", "Succeeded"), pod("b")).conditions == {}
-    seen = run_sync(one, pod("a", "Succeeded"))
-    assert seen.conditions == {"SuccessCriteriaMet": ("True", "CompletionsReached")}
+    run = run_sync(one, pod("a", "Succeeded"))
+    assert run.conditions == {"SuccessCriteriaMet": ("True", "CompletionsReached")}
 
 
-def test_a_queue_of_work_ends_when_one_has_succeeded_and_none_runs() -> None:
+def test_work_queue_job_completes_after_one_success_when_no_pod_is_active() -> None:
     one = job(parallelism=3, completions=None)
     assert run_sync(one, pod("a", "Succeeded"), pod("b")).conditions == {}
     assert "SuccessCriteriaMet" in run_sync(one, pod("a", "Succeeded")).conditions
 
 
-def test_more_successes_than_were_asked_for_are_told() -> None:
-    seen = run_sync(job(), pod("a", "Succeeded"), pod("b", "Succeeded"))
-    assert seen.event_reasons == ["TooManySucceededPods"]
+def test_more_successes_than_completions_are_recorded_as_event() -> None:
+    run = run_sync(job(), pod("a", "Succeeded"), pod("b", "Succeeded"))
+    assert run.event_reasons == ["TooManySucceededPods"]
 
 
 @pytest.mark.parametrize(
@@ -118,32 +124,38 @@ def test_more_successes_than_were_asked_for_are_told() -> None:
         ({"succeededIndexes": "7"}, [], False),
     ],
 )
-def test_a_success_policy_is_met(rule: Object, succeeded: list[int], is_met: bool) -> None:
+def test_success_policy_is_met_by_indexes_and_counts(
+    rule: Object, succeeded: list[int], is_met: bool
+) -> None:
     one = indexed(successPolicy={"rules": [{"succeededIndexes": "9"}, rule]})
     done = [pod(f"p{i}", "Succeeded", of=one, index=i) for i in succeeded]
-    seen = run_sync(one, *done, pod("last", of=one, index=9))
-    assert ("SuccessCriteriaMet" in seen.conditions) == is_met
+    run = run_sync(one, *done, pod("last", of=one, index=9))
+    assert ("SuccessCriteriaMet" in run.conditions) == is_met
     if is_met:
-        (said,) = seen.changes["conditions"]
-        assert (said["reason"], said["message"]) == ("SuccessPolicy", "Matched rules at index 1")
+        (target,) = run.changes["conditions"]
+        assert (target["reason"], target["message"]) == (
+            "SuccessPolicy",
+            "Matched rules at index 1",
+        )
 
 
-def test_a_job_with_a_failed_index_fails_when_the_others_are_done() -> None:
+def test_job_with_a_failed_index_fails_when_the_other_indexes_are_finished() -> None:
     one = indexed(parallelism=2, completions=2, backoffLimitPerIndex=1)
-    seen = run_sync(
-        one, pod("a", "Failed", of=one, index=0, failures=1),
+    run = run_sync(
+        one,
+        pod("a", "Failed", of=one, index=0, failures=1),
         pod("b", "Succeeded", of=one, index=1),
-    )  # fmt: skip
-    assert seen.conditions == {"FailureTarget": ("True", "FailedIndexes")}
+    )
+    assert run.conditions == {"FailureTarget": ("True", "FailedIndexes")}
 
 
-def test_too_many_failed_indexes_fail_the_job_at_once() -> None:
+def test_job_fails_at_once_over_max_failed_indexes() -> None:
     one = indexed(backoffLimitPerIndex=1, maxFailedIndexes=0)
-    seen = run_sync(one, pod("a", "Failed", of=one, index=0, failures=1), pod("b", of=one, index=1))
-    assert seen.conditions == {"FailureTarget": ("True", "MaxFailedIndexesExceeded")}
+    run = run_sync(one, pod("a", "Failed", of=one, index=0, failures=1), pod("b", of=one, index=1))
+    assert run.conditions == {"FailureTarget": ("True", "MaxFailedIndexesExceeded")}
 
 
-def test_a_job_that_began_never_fails_by_its_deadline() -> None:
-    seen = run_sync(job({"startTime": None}, activeDeadlineSeconds=0))
-    assert seen.conditions == {}
+def test_job_without_start_time_does_not_fail_at_its_deadline() -> None:
+    run = run_sync(job({"startTime": None}, activeDeadlineSeconds=0))
+    assert run.conditions == {}
     assert run_sync(job({"startTime": START}, activeDeadlineSeconds=0)).conditions

@@ -1,4 +1,4 @@
-"""The Job controller in trouble: killed, blind, misled, and always with the same end."""
+"""The Job controller with crashes, missed events and stale caches: the end is always the same."""
 
 from __future__ import annotations
 
@@ -20,155 +20,169 @@ from tests.controllers.trial_cluster import TrialCluster, kubelets
 
 KINDS = (JOB, POD, WORKLOAD, POD_GROUP)
 
-subject = job_controller()
+controller = job_controller()
 
 
-async def completes(stage: TrialCluster) -> None:
-    await stage.create(job(gang=True, parallelism=2, completions=4))
+async def completes(cluster: TrialCluster) -> None:
+    await cluster.create(job(gang=True, parallelism=2, completions=4))
     for _ in range(2):
-        await stage.wait_until_idle()
-        await stage.finish("Succeeded")
+        await cluster.wait_until_idle()
+        await cluster.finish("Succeeded")
 
 
-async def fails_and_is_replaced(stage: TrialCluster) -> None:
-    await stage.create(indexed(3, gang=True))
-    await stage.wait_until_idle()
-    await stage.finish("Succeeded", indexes=[0])
-    await stage.finish("Failed", indexes=[1])
-    await stage.wait_until_idle()
-    await stage.finish("Succeeded")
+async def fails_and_is_replaced(cluster: TrialCluster) -> None:
+    await cluster.create(indexed(3, gang=True))
+    await cluster.wait_until_idle()
+    await cluster.finish("Succeeded", indexes=[0])
+    await cluster.finish("Failed", indexes=[1])
+    await cluster.wait_until_idle()
+    await cluster.finish("Succeeded")
 
 
-async def gives_up(stage: TrialCluster) -> None:
-    await stage.create(job(parallelism=3, completions=3, backoffLimit=0))
-    await stage.wait_until_idle()
-    await stage.patch(JOB, "train", {"spec": {"parallelism": 2}})
-    await stage.wait_until_idle()
-    await stage.finish("Failed")
+async def fails(cluster: TrialCluster) -> None:
+    await cluster.create(job(parallelism=3, completions=3, backoffLimit=0))
+    await cluster.wait_until_idle()
+    await cluster.patch(JOB, "train", {"spec": {"parallelism": 2}})
+    await cluster.wait_until_idle()
+    await cluster.finish("Failed")
 
 
-async def gives_up_an_index(stage: TrialCluster) -> None:
-    await stage.create(indexed(2, backoffLimitPerIndex=1))
-    await stage.wait_until_idle()
-    await stage.finish("Failed", indexes=[0])
-    await stage.wait_until_idle()
-    await stage.finish("Failed", indexes=[0])
-    await stage.wait_until_idle()
-    await stage.finish("Succeeded")
+async def fails_an_index(cluster: TrialCluster) -> None:
+    await cluster.create(indexed(2, backoffLimitPerIndex=1))
+    await cluster.wait_until_idle()
+    await cluster.finish("Failed", indexes=[0])
+    await cluster.wait_until_idle()
+    await cluster.finish("Failed", indexes=[0])
+    await cluster.wait_until_idle()
+    await cluster.finish("Succeeded")
 
 
-async def rests_and_goes_on(stage: TrialCluster) -> None:
-    await stage.create(job(gang=True, parallelism=3, completions=3, suspend=True))
-    await stage.wait_until_idle()
-    await stage.patch(JOB, "train", {"spec": {"suspend": False}})
-    await stage.wait_until_idle()
-    await stage.patch(JOB, "train", {"spec": {"suspend": True}})
-    await stage.wait_until_idle()
-    await stage.patch(JOB, "train", {"spec": {"suspend": False}})
+async def is_suspended_and_resumed(cluster: TrialCluster) -> None:
+    await cluster.create(job(gang=True, parallelism=3, completions=3, suspend=True))
+    await cluster.wait_until_idle()
+    await cluster.patch(JOB, "train", {"spec": {"suspend": False}})
+    await cluster.wait_until_idle()
+    await cluster.patch(JOB, "train", {"spec": {"suspend": True}})
+    await cluster.wait_until_idle()
+    await cluster.patch(JOB, "train", {"spec": {"suspend": False}})
 
 
-async def is_met_early(stage: TrialCluster) -> None:
+async def meets_its_success_policy(cluster: TrialCluster) -> None:
     policy = {"rules": [{"succeededIndexes": "0"}]}
-    await stage.create(indexed(3, successPolicy=policy))
-    await stage.wait_until_idle()
-    await stage.finish("Succeeded", indexes=[0])
+    await cluster.create(indexed(3, successPolicy=policy))
+    await cluster.wait_until_idle()
+    await cluster.finish("Succeeded", indexes=[0])
 
 
-async def grows_and_shrinks(stage: TrialCluster) -> None:
-    await stage.create(indexed(2, gang=True))
-    await stage.wait_until_idle()
+async def grows_and_shrinks(cluster: TrialCluster) -> None:
+    await cluster.create(indexed(2, gang=True))
+    await cluster.wait_until_idle()
     for count in (5, 1):
-        await stage.patch(JOB, "train", {"spec": {"parallelism": count, "completions": count}})
-        await stage.wait_until_idle()
+        await cluster.patch(JOB, "train", {"spec": {"parallelism": count, "completions": count}})
+        await cluster.wait_until_idle()
 
 
-async def loses_its_objects(stage: TrialCluster) -> None:
-    await stage.create(job(gang=True, parallelism=2, completions=6))
-    await stage.wait_until_idle()
-    (workload,) = (await stage.client.list(WORKLOAD)).items
-    await stage.delete(WORKLOAD, workload["metadata"]["name"])
-    await stage.wait_until_idle()
-    await stage.patch(JOB, "train", {"spec": {"parallelism": 3}})
+async def loses_its_objects(cluster: TrialCluster) -> None:
+    await cluster.create(job(gang=True, parallelism=2, completions=6))
+    await cluster.wait_until_idle()
+    (workload,) = (await cluster.client.list(WORKLOAD)).items
+    await cluster.delete(WORKLOAD, workload["metadata"]["name"])
+    await cluster.wait_until_idle()
+    await cluster.patch(JOB, "train", {"spec": {"parallelism": 3}})
 
 
-async def brings_its_own(stage: TrialCluster) -> None:
-    await stage.create(workload("mine", 2))
-    await stage.create(job(parallelism=3, completions=3))
+async def uses_a_workload_of_the_user(cluster: TrialCluster) -> None:
+    await cluster.create(workload("mine", 2))
+    await cluster.create(job(parallelism=3, completions=3))
 
 
-async def brings_its_own_group(stage: TrialCluster) -> None:
-    await stage.create(workload("mine", 2), group("group", "mine", 2))
-    await stage.create(job(parallelism=2, completions=2))
+async def uses_a_group_of_the_user(cluster: TrialCluster) -> None:
+    await cluster.create(workload("mine", 2), group("group", "mine", 2))
+    await cluster.create(job(parallelism=2, completions=2))
 
 
-async def is_a_part(stage: TrialCluster) -> None:
+async def is_a_child(cluster: TrialCluster) -> None:
     parent = {"apiVersion": "example.com/v1", "kind": "Training", "name": "llm", "uid": "u"}
-    await stage.create(workload("whole", 2, about=("example.com", "Training", "llm")))
+    await cluster.create(workload("whole", 2, target=("example.com", "Training", "llm")))
     meta = {
         "ownerReferences": [{**parent, "controller": True}],
         "annotations": {GROUP_TEMPLATE: "workers-0"},
     }
-    await stage.create(job(parallelism=2, completions=2, meta=meta))
+    await cluster.create(job(parallelism=2, completions=2, meta=meta))
 
 
-async def is_deleted(stage: TrialCluster, propagation: str) -> None:
-    await stage.create(job(gang=True, parallelism=2, completions=2))
-    await stage.wait_until_idle()
-    await stage.delete(JOB, "train", propagation)
+async def is_deleted(cluster: TrialCluster, propagation: str) -> None:
+    await cluster.create(job(gang=True, parallelism=2, completions=2))
+    await cluster.wait_until_idle()
+    await cluster.delete(JOB, "train", propagation)
 
 
-async def is_deleted_in_the_background(stage: TrialCluster) -> None:
-    await is_deleted(stage, "Background")
+async def is_deleted_in_the_background(cluster: TrialCluster) -> None:
+    await is_deleted(cluster, "Background")
 
 
-async def is_deleted_in_the_foreground(stage: TrialCluster) -> None:
-    await is_deleted(stage, "Foreground")
+async def is_deleted_in_the_foreground(cluster: TrialCluster) -> None:
+    await is_deleted(cluster, "Foreground")
 
 
-async def is_made_again_while_its_orphans_run(stage: TrialCluster) -> None:
-    await is_deleted(stage, "Orphan")
-    await stage.wait_until_idle()
-    await stage.create(job(gang=True, parallelism=1, completions=1))
+async def is_created_again_while_its_orphans_run(cluster: TrialCluster) -> None:
+    await is_deleted(cluster, "Orphan")
+    await cluster.wait_until_idle()
+    await cluster.create(job(gang=True, parallelism=1, completions=1))
 
 
 SCENARIOS = [
     Scenario(act.__name__, act, KINDS, (kubelets, garbage_collectors), JobInvariants)
     for act in (
-        completes, fails_and_is_replaced, gives_up, gives_up_an_index, rests_and_goes_on,
-        is_met_early, grows_and_shrinks, loses_its_objects, brings_its_own,
-        brings_its_own_group, is_a_part,
-        is_deleted_in_the_background, is_deleted_in_the_foreground,
-        is_made_again_while_its_orphans_run,
+        completes,
+        fails_and_is_replaced,
+        fails,
+        fails_an_index,
+        is_suspended_and_resumed,
+        meets_its_success_policy,
+        grows_and_shrinks,
+        loses_its_objects,
+        uses_a_workload_of_the_user,
+        uses_a_group_of_the_user,
+        is_a_child,
+        is_deleted_in_the_background,
+        is_deleted_in_the_foreground,
+        is_created_again_while_its_orphans_run,
     )
-]  # fmt: skip
+]
 EACH = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.name)
 
 
 @EACH
-def test_whatever_write_it_is_killed_after_the_end_is_the_same(scenario: Scenario) -> None:
-    calm = run_trial(scenario, subject)
-    assert (calm.violations, calm.late_writes) == ([], [])
-    assert compare_trials(scenario, subject, crashes(calm, most=15), calm) == []
+def test_crash_after_any_write_leads_to_the_same_end(scenario: Scenario) -> None:
+    undisturbed = run_trial(scenario, controller)
+    assert (undisturbed.violations, undisturbed.late_writes) == ([], [])
+    assert compare_trials(scenario, controller, crashes(undisturbed, most=15), undisturbed) == []
 
 
 @EACH
-def test_whoever_takes_over_may_at_first_see_the_past(scenario: Scenario) -> None:
-    calm = run_trial(scenario, subject)
+def test_successor_may_start_with_a_stale_cache(scenario: Scenario) -> None:
+    undisturbed = run_trial(scenario, controller)
     for past in (1, 4, 12):
-        assert compare_trials(scenario, subject, crashes(calm, past=past, most=4), calm) == []
+        assert (
+            compare_trials(
+                scenario, controller, crashes(undisturbed, past=past, most=4), undisturbed
+            )
+            == []
+        )
 
 
 @EACH
-def test_what_was_never_seen_does_not_matter(scenario: Scenario) -> None:
-    calm = run_trial(scenario, subject)
-    assert compare_trials(scenario, subject, gaps(calm, most=10), calm) == []
+def test_missed_events_do_not_change_the_end(scenario: Scenario) -> None:
+    undisturbed = run_trial(scenario, controller)
+    assert compare_trials(scenario, controller, gaps(undisturbed, most=10), undisturbed) == []
 
 
 @EACH
-def test_events_may_come_twice_and_out_of_order(scenario: Scenario) -> None:
+def test_repeated_and_reordered_events_do_not_change_the_end(scenario: Scenario) -> None:
     assert (
         compare_trials(
-            scenario, subject, [Fault(repeats_events=True)], run_trial(scenario, subject)
+            scenario, controller, [Fault(repeats_events=True)], run_trial(scenario, controller)
         )
         == []
     )
@@ -177,8 +191,13 @@ def test_events_may_come_twice_and_out_of_order(scenario: Scenario) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @EACH
-def test_every_write_and_every_event_may_be_the_one(scenario: Scenario) -> None:
-    calm = run_trial(scenario, subject)
+def test_fault_at_every_write_and_every_event_leads_to_the_same_end(scenario: Scenario) -> None:
+    undisturbed = run_trial(scenario, controller)
     for past in (0, 1, 2, 3, 5, 8):
-        assert compare_trials(scenario, subject, crashes(calm, past=past, most=999), calm) == []
-    assert compare_trials(scenario, subject, gaps(calm, most=999), calm) == []
+        assert (
+            compare_trials(
+                scenario, controller, crashes(undisturbed, past=past, most=999), undisturbed
+            )
+            == []
+        )
+    assert compare_trials(scenario, controller, gaps(undisturbed, most=999), undisturbed) == []

@@ -1,4 +1,4 @@
-"""Pods that wait to be counted, and no Job is there to do it."""
+"""Removing the tracking finalizer of orphan pods."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phalanx.api.wire import Object
 from phalanx.client.cache import ObjectCache
 from phalanx.client.protocol import Listing
 from phalanx.controllers.jobs.job_pods import TRACKING_FINALIZER
-from phalanx.controllers.jobs.pod_operations import OrphanPodReleaser
+from phalanx.controllers.jobs.pod_operations import OrphanPodReconciler
 from tests.builders import in_virtual_time
 from tests.builders import pod as bare_pod
 from tests.controllers.jobs.job_controller_harness import job
@@ -23,33 +23,36 @@ def owner(api: str, kind: str, uid: str) -> Object:
 
 
 @pytest.mark.parametrize(
-    ("whose", "is_wanted", "is_freed"),
+    ("controller", "will_be_adopted", "is_untracked"),
     [
-        ("nobody's", False, True),
-        ("nobody's", True, False),
-        ("the Job's", False, False),
-        ("an earlier Job's", False, True),
-        ("another kind's", False, False),
+        ("none", False, True),
+        ("none", True, False),
+        ("the Job", False, False),
+        ("an earlier Job", False, True),
+        ("another kind", False, False),
     ],
 )
 @in_virtual_time
-async def test_a_pod_is_let_go_if_the_api_itself_says_that_it_has_nobody(
-    whose: str, is_wanted: bool, is_freed: bool
+async def test_finalizer_is_removed_if_the_api_confirms_that_the_pod_is_an_orphan(
+    controller: str, will_be_adopted: bool, is_untracked: bool
 ) -> None:
-    stage = TrialCluster()
-    await stage.server.start()
-    await stage.create(job())
-    uid = (await stage.client.get(JOB, Key("default", "train")))["metadata"]["uid"]
+    cluster = TrialCluster()
+    await cluster.server.start()
+    await cluster.create(job())
+    uid = (await cluster.client.get(JOB, Key("default", "train")))["metadata"]["uid"]
     owners = {
-        "nobody's": [], "the Job's": [owner("batch/v1", "Job", uid)],
-        "an earlier Job's": [owner("batch/v1", "Job", "before")],
-        "another kind's": [owner("x.io/v1", "Job", "u")],
-    }  # fmt: skip
-    meta = {"finalizers": [TRACKING_FINALIZER], "ownerReferences": owners[whose]}
-    await stage.create(bare_pod("p", meta=meta))
+        "none": [],
+        "the Job": [owner("batch/v1", "Job", uid)],
+        "an earlier Job": [owner("batch/v1", "Job", "before")],
+        "another kind": [owner("x.io/v1", "Job", "u")],
+    }
+    meta = {"finalizers": [TRACKING_FINALIZER], "ownerReferences": owners[controller]}
+    await cluster.create(bare_pod("p", meta=meta))
     pods: ObjectCache[Pod] = ObjectCache()
-    listing = await stage.client.list(POD, Pod)
+    listing = await cluster.client.list(POD, Pod)
     pods.replace(Listing(listing.items, listing.revision))
-    await OrphanPodReleaser(stage.client, pods, lambda pod: is_wanted).release(Key("default", "p"))
-    held = (await stage.get_only(POD))["metadata"].get("finalizers", [])
-    assert held == ([] if is_freed else [TRACKING_FINALIZER])
+    await OrphanPodReconciler(cluster.client, pods, lambda pod: will_be_adopted).reconcile(
+        Key("default", "p")
+    )
+    finalizers = (await cluster.get_only(POD))["metadata"].get("finalizers", [])
+    assert finalizers == ([] if is_untracked else [TRACKING_FINALIZER])

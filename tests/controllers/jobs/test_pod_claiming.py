@@ -1,4 +1,4 @@
-"""Which pods are a Job's."""
+"""Which pods a Job owns, adopts and releases."""
 
 from __future__ import annotations
 
@@ -29,45 +29,55 @@ def selecting(meta: Object | None = None, status: Object | None = None, **labels
 
 
 def labelled(name: str, owner: OwnerReference | None = None, **more: Any) -> Pod:
-    found = pod(name, leaving=more.pop("leaving", False))
+    found = pod(name, terminating=more.pop("terminating", False))
     owners = (owner,) if owner else ()
     meta = replace(found.metadata, labels=more, owner_references=owners)
     return replace(found, metadata=meta)
 
 
-def of(one: Job) -> OwnerReference:
+def reference_to(one: Job) -> OwnerReference:
     return OwnerReference("batch/v1", "Job", one.metadata.name, one.metadata.uid, True)
 
 
-def test_pods_that_fit_are_kept_and_others_given_up() -> None:
+def test_matching_pods_are_owned_and_others_released() -> None:
     one = selecting(app="a")
-    found = claim_pods(one, [labelled("x", of(one), app="a"), labelled("y", of(one), app="b")], [])
-    assert (names(tuple(found.owned)), names(tuple(found.to_disown))) == (["x"], ["y"])
+    found = claim_pods(
+        one,
+        [labelled("x", reference_to(one), app="a"), labelled("y", reference_to(one), app="b")],
+        [],
+    )
+    assert (names(tuple(found.owned)), names(tuple(found.to_release))) == (["x"], ["y"])
 
 
-def test_pods_of_nobody_that_fit_are_adopted() -> None:
+def test_matching_orphans_are_adopted() -> None:
     one = selecting(app="a")
-    loose = [labelled("x", app="a"), labelled("y", app="b"), labelled("z", app="a", leaving=True)]
-    assert names(tuple(claim_pods(one, [], loose).to_adopt)) == ["x"]
+    orphans = [
+        labelled("x", app="a"),
+        labelled("y", app="b"),
+        labelled("z", app="a", terminating=True),
+    ]
+    assert names(tuple(claim_pods(one, [], orphans).to_adopt)) == ["x"]
 
 
-def test_a_job_that_is_being_deleted_neither_takes_nor_gives() -> None:
+def test_deleted_job_neither_adopts_nor_releases_pods() -> None:
     one = selecting(DELETED, app="a")
-    owned = [labelled("x", of(one), app="a"), labelled("y", of(one), app="b")]
+    owned = [labelled("x", reference_to(one), app="a"), labelled("y", reference_to(one), app="b")]
     found = claim_pods(one, owned, [labelled("z", app="a")])
-    assert (names(tuple(found.owned)), found.to_adopt, found.to_disown) == (["x"], [], [])
+    assert (names(tuple(found.owned)), found.to_adopt, found.to_release) == (["x"], [], [])
 
 
-def test_a_job_without_a_selector_that_can_be_read_adopts_nobody() -> None:
+def test_job_without_a_valid_selector_adopts_no_pod() -> None:
     bad = job(selector={"matchExpressions": [{"key": "a", "operator": "Near"}]})
     for one in (job(), bad):
         assert claim_pods(one, [], [labelled("x", app="a")]).to_adopt == []
 
 
-def test_a_job_that_has_ended_wants_nobody() -> None:
-    free = labelled("x", app="a")
-    assert would_adopt(selecting(app="a"), free)
-    assert not would_adopt(selecting(status={"conditions": [condition("Complete")]}, app="a"), free)
+def test_finished_job_adopts_no_pod() -> None:
+    orphan = labelled("x", app="a")
+    assert would_adopt(selecting(app="a"), orphan)
+    assert not would_adopt(
+        selecting(status={"conditions": [condition("Complete")]}, app="a"), orphan
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,21 +89,21 @@ def test_a_job_that_has_ended_wants_nobody() -> None:
         (OwnerReference("batch/v1", "CronJob", "train", "u", True), []),
     ],
 )
-def test_a_pod_is_of_the_job_that_controls_it(
+def test_pod_belongs_to_the_job_that_controls_it(
     reference: OwnerReference, key: list[tuple[str, str]]
 ) -> None:
     assert job_keys(labelled("x", reference)) == key
 
 
-def test_a_pod_of_an_earlier_namesake_is_not_the_jobs() -> None:
+def test_pod_of_an_earlier_job_of_the_same_name_is_not_owned() -> None:
     one = job()
-    assert is_controlled_by(labelled("x", of(one)), one)
-    assert not is_controlled_by(labelled("x", replace(of(one), uid="before")), one)
+    assert is_controlled_by(labelled("x", reference_to(one)), one)
+    assert not is_controlled_by(labelled("x", replace(reference_to(one), uid="before")), one)
 
 
-def test_a_loose_pod_is_found_where_a_job_that_fits_it_looks() -> None:
-    free = labelled("x", app="a", tier="b")
-    assert selector_index_key(selecting(app="a", tier="b")) in orphan_index_keys(free)
-    assert selector_index_key(job(selector={"matchExpressions": []})) in orphan_index_keys(free)
-    assert selector_index_key(selecting(app="c")) not in orphan_index_keys(free)
-    assert orphan_index_keys(labelled("x", of(job()), app="a")) == []
+def test_orphan_is_indexed_under_the_key_of_every_matching_job() -> None:
+    orphan = labelled("x", app="a", tier="b")
+    assert selector_index_key(selecting(app="a", tier="b")) in orphan_index_keys(orphan)
+    assert selector_index_key(job(selector={"matchExpressions": []})) in orphan_index_keys(orphan)
+    assert selector_index_key(selecting(app="c")) not in orphan_index_keys(orphan)
+    assert orphan_index_keys(labelled("x", reference_to(job()), app="a")) == []

@@ -1,4 +1,4 @@
-"""What becomes of failed pods: the Job's policy, and the limits of each index."""
+"""Failed pods under the pod failure policy and the back-off limit per index."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def policy_action(policy: Object, code: int = 1, conditions: list[Object] | None
         (0, "NotIn", [42], "Count"),
     ],
 )
-def test_an_exit_code_falls_under_a_rule(
+def test_rule_matches_exit_codes_by_operator(
     code: int, operator: str, values: list[int], action: str
 ) -> None:
     rule = {"onExitCodes": {"operator": operator, "values": values}}
     assert policy_action(rules(("FailJob", rule)), code) == action
 
 
-def test_a_rule_may_be_about_one_container() -> None:
+def test_rule_may_name_one_container() -> None:
     def about(name: str) -> Object:
         codes = {"operator": "In", "values": [42], "containerName": name}
         return rules(("FailJob", {"onExitCodes": codes}))
@@ -64,82 +64,81 @@ def test_a_rule_may_be_about_one_container() -> None:
     assert policy_action(about("other"), 42) == "Count"
 
 
-def test_the_first_rule_that_fits_counts() -> None:
+def test_first_matching_rule_decides() -> None:
     policy = rules(("Ignore", DISRUPTED), ("FailJob", CODES))
     assert policy_action(policy, 42, TARGET) == "Ignore"
     assert policy_action(policy, 42) == "FailJob"
 
 
-def test_an_index_cannot_be_failed_where_none_has_a_limit() -> None:
+def test_fail_index_rule_has_no_effect_without_backoff_limit_per_index() -> None:
     assert policy_action(rules(("FailIndex", CODES)), 42) == "Count"
 
 
-def test_a_policy_ignores_pods_that_were_disrupted() -> None:
+def test_policy_ignores_disrupted_pods() -> None:
     one = job(podFailurePolicy=rules(("Ignore", DISRUPTED)), backoffLimit=0)
-    seen = run_sync(one, pod("a", "Failed", conditions=TARGET))
-    assert "FailureTarget" not in seen.conditions
-    assert "uncountedTerminatedPods" not in seen.changes
-    assert seen.released == ["a"]
+    run = run_sync(one, pod("a", "Failed", conditions=TARGET))
+    assert "FailureTarget" not in run.conditions
+    assert "uncountedTerminatedPods" not in run.changes
+    assert run.untracked == ["a"]
 
 
-def test_each_index_has_failures_of_its_own() -> None:
+def test_each_index_has_its_own_failure_count() -> None:
     one = per_index()
-    seen = run_sync(one, pod("a", "Failed", of=one, index=0, failures=0), pod("b", of=one, index=1))
-    (order,) = seen.plan.pods_to_create
-    assert (order.index, dict(order.annotations)) == (0, {FAILURE_COUNT: "1"})
-    assert seen.released == []
-    seen = run_sync(one, pod("a", "Failed", of=one, index=0, failures=1), pod("b", of=one, index=1))
-    assert (seen.created, seen.changes["failedIndexes"], seen.released) == ([], "0", ["a"])
+    run = run_sync(one, pod("a", "Failed", of=one, index=0, failures=0), pod("b", of=one, index=1))
+    (new,) = run.plan.pods_to_create
+    assert (new.index, dict(new.annotations)) == (0, {FAILURE_COUNT: "1"})
+    assert run.untracked == []
+    run = run_sync(one, pod("a", "Failed", of=one, index=0, failures=1), pod("b", of=one, index=1))
+    assert (run.created, run.changes["failedIndexes"], run.untracked) == ([], "0", ["a"])
 
 
-def test_the_last_failed_pod_of_an_index_stays_until_its_successor_is_there() -> None:
+def test_last_failed_pod_of_an_index_is_tracked_until_its_replacement_exists() -> None:
     one = per_index(backoffLimitPerIndex=5)
     first = pod("a", "Failed", of=one, index=0, failures=0)
-    assert run_sync(one, first, pod("b", of=one, index=1)).released == []
+    assert run_sync(one, first, pod("b", of=one, index=1)).untracked == []
     successor = pod("c", of=one, index=0, failures=1)
-    assert run_sync(one, first, pod("b", of=one, index=1), successor).released == ["a"]
+    assert run_sync(one, first, pod("b", of=one, index=1), successor).untracked == ["a"]
 
 
-def test_a_pod_that_does_not_know_of_a_failure_of_its_index_is_no_successor() -> None:
+def test_pod_with_a_stale_failure_count_is_no_replacement() -> None:
     one = per_index(backoffLimitPerIndex=5)
     failed = pod("a", "Failed", of=one, index=0, failures=1)
     unaware = pod("c", of=one, index=0, failures=0)
-    seen = run_sync(one, failed, unaware, pod("b", of=one, index=1))
-    assert (seen.discarded, seen.released) == (["c"], [])
+    run = run_sync(one, failed, unaware, pod("b", of=one, index=1))
+    assert (run.discarded, run.untracked) == (["c"], [])
 
 
-def test_an_ignored_failure_is_carried_on_beside_the_others() -> None:
+def test_ignored_failures_are_counted_separately() -> None:
     one = per_index(podFailurePolicy=rules(("Ignore", DISRUPTED)))
     gone = pod("a", "Failed", of=one, index=0, failures=1, ignored=2, conditions=TARGET)
-    (order,) = run_sync(
-        one, gone, pod("b", of=one, index=1), now=NOW_MUCH_LATER
-    ).plan.pods_to_create
-    assert dict(order.annotations) == {FAILURE_COUNT: "1", IGNORED_FAILURE_COUNT: "3"}
+    (new,) = run_sync(one, gone, pod("b", of=one, index=1), now=NOW_MUCH_LATER).plan.pods_to_create
+    assert dict(new.annotations) == {FAILURE_COUNT: "1", IGNORED_FAILURE_COUNT: "3"}
     successor = pod("c", of=one, index=0, failures=1, ignored=3)
-    assert run_sync(one, gone, successor, pod("b", of=one, index=1)).released == ["a"]
+    assert run_sync(one, gone, successor, pod("b", of=one, index=1)).untracked == ["a"]
 
 
 NOW_MUCH_LATER = 1_800_009_999.0
 
 
-def test_a_policy_fails_an_index_at_once() -> None:
+def test_fail_index_rule_fails_the_index_at_once() -> None:
     one = per_index(backoffLimitPerIndex=9, podFailurePolicy=rules(("FailIndex", CODES)))
-    seen = run_sync(
+    run = run_sync(
         one, pod("a", "Failed", of=one, index=0, failures=0, code=42), pod("b", of=one, index=1)
     )
-    assert (seen.changes["failedIndexes"], seen.released, seen.created) == ("0", ["a"], [])
+    assert (run.changes["failedIndexes"], run.untracked, run.created) == ("0", ["a"], [])
 
 
-def test_a_failed_pod_without_a_proper_index_is_let_go() -> None:
+def test_failed_pod_without_a_valid_index_is_untracked() -> None:
     one = per_index()
-    seen = run_sync(one, pod("a", "Failed", of=one, index=9, failures=0), pod("b", "Failed"))
-    assert seen.released == ["a", "b"]
+    run = run_sync(one, pod("a", "Failed", of=one, index=9, failures=0), pod("b", "Failed"))
+    assert run.untracked == ["a", "b"]
 
 
-def test_an_index_that_succeeded_is_not_given_up() -> None:
+def test_succeeded_index_does_not_fail() -> None:
     one = per_index()
-    seen = run_sync(
-        one, pod("a", "Failed", of=one, index=0, failures=1),
+    run = run_sync(
+        one,
+        pod("a", "Failed", of=one, index=0, failures=1),
         pod("b", "Succeeded", of=one, index=0, failures=1),
-    )  # fmt: skip
-    assert (seen.changes["completedIndexes"], seen.changes["failedIndexes"]) == ("0", "")
+    )
+    assert (run.changes["completedIndexes"], run.changes["failedIndexes"]) == ("0", "")

@@ -1,4 +1,4 @@
-"""Whose are the Workload and the PodGroup of a Job?"""
+"""The lookup of the Workload and the PodGroup of a Job, and what the builder reads of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from phalanx.api.scheduling import MANAGED_BY_ANNOTATION, PodGroup, Workload
 from phalanx.api.wire import Object
-from phalanx.builder import jobs as building
+from phalanx.builder import jobs as job_builder
 from phalanx.controllers.jobs.scheduling_intent import (
     ObjectFound,
     ObjectMissing,
@@ -20,11 +20,11 @@ from phalanx.controllers.jobs.scheduling_intent import (
     job_object,
     workload_object,
 )
-from tests.controllers.jobs import job_controller_harness as work
+from tests.controllers.jobs import job_controller_harness as harness
 from tests.controllers.jobs.job_builders import job
 
 DELETED = "2027-01-15T08:00:00Z"
-MARK = {MANAGED_BY_ANNOTATION: "job-controller"}
+MANAGED_BY = {MANAGED_BY_ANNOTATION: "job-controller"}
 
 
 def owned_by(uid: str, *, controller: bool = True) -> Object:
@@ -33,76 +33,79 @@ def owned_by(uid: str, *, controller: bool = True) -> Object:
 
 
 def workload(name: str = "w", *sizes: int, **meta: Any) -> Workload:
-    return msgspec.convert(work.workload(name, *(sizes or (2,)), meta=meta), Workload)
+    return msgspec.convert(harness.workload(name, *(sizes or (2,)), meta=meta), Workload)
 
 
 def group(name: str = "g", **meta: Any) -> PodGroup:
-    return msgspec.convert(work.group(name, "w", 2, meta=meta), PodGroup)
+    return msgspec.convert(harness.group(name, "w", 2, meta=meta), PodGroup)
 
 
 @pytest.mark.parametrize(
-    ("meta", "whose"),
+    ("meta", "owner"),
     [
-        (owned_by("uid-train"), "ours"),
-        ({**owned_by("uid-train"), "annotations": MARK}, "ours"),
-        ({}, "the user's"),
-        ({"annotations": {"note": "mine"}}, "the user's"),
-        (owned_by("uid-train", controller=False), "the user's"),
-        ({"annotations": MARK}, "nobody's"),
-        (owned_by("uid-before"), "nobody's"),
-        ({**owned_by("uid-before"), "annotations": MARK}, "nobody's"),
+        (owned_by("uid-train"), "the controller"),
+        ({**owned_by("uid-train"), "annotations": MANAGED_BY}, "the controller"),
+        ({}, "the user"),
+        ({"annotations": {"note": "mine"}}, "the user"),
+        (owned_by("uid-train", controller=False), "the user"),
+        ({"annotations": MANAGED_BY}, "none"),
+        (owned_by("uid-before"), "none"),
+        ({**owned_by("uid-before"), "annotations": MANAGED_BY}, "none"),
     ],
 )
-def test_whose_an_object_is_follows_from_its_controller_and_its_mark(
-    meta: Object, whose: str
+def test_ownership_of_an_object_follows_from_its_controller_and_annotation(
+    meta: Object, owner: str
 ) -> None:
-    wanted = {"ours": True, "the user's": False}
-    searches = find_workload(job(), [workload(**meta)]), find_pod_group(job(), [group(**meta)])
-    for found in searches:
-        if whose == "nobody's":
+    is_owned = {"the controller": True, "the user": False}
+    results = find_workload(job(), [workload(**meta)]), find_pod_group(job(), [group(**meta)])
+    for found in results:
+        if owner == "none":
             assert found == ObjectMissing()
         else:
             assert isinstance(found, ObjectFound)
-            assert found.is_owned is wanted[whose]
+            assert found.is_owned is is_owned[owner]
 
 
-def test_a_workload_on_its_way_out_is_none_but_a_group_stays_with_its_members() -> None:
+def test_deleted_workload_is_ignored_and_a_deleted_group_is_used() -> None:
     meta = {**owned_by("uid-train"), "deletionTimestamp": DELETED}
     assert find_workload(job(), [workload(**meta)]) == ObjectMissing()
     assert isinstance(find_pod_group(job(), [group(**meta)]), ObjectFound)
 
 
-def test_of_two_none_is_used_and_both_are_named() -> None:
+def test_two_objects_are_ambiguous_and_both_are_named() -> None:
     found = find_workload(job(), [workload("b"), workload("a")])
     assert isinstance(found, ObjectUnusable)
     assert found.event.reason == "AmbiguousWorkload"
-    assert found.event.message.startswith("2 Workloads are about the Job: a, b; ")
+    assert found.event.message.startswith("2 Workloads refer to the Job: a, b; ")
     groups = find_pod_group(job(), [group("g"), group("h")])
     assert isinstance(groups, ObjectUnusable)
     assert groups.event.reason == "AmbiguousPodGroup"
 
 
-def test_ours_beside_the_one_of_the_user_can_be_spared() -> None:
-    ours, theirs = workload("ours", **owned_by("uid-train")), workload("theirs")
-    found = find_workload(job(), [ours, theirs])
+def test_own_object_is_redundant_if_the_only_other_is_the_users() -> None:
+    own, users = workload("own", **owned_by("uid-train")), workload("users")
+    found = find_workload(job(), [own, users])
     assert isinstance(found, ObjectUnusable)
-    assert found.redundant is ours
-    for more in ([ours, theirs, workload("third")], [theirs, workload("third")]):
-        doubt = find_workload(job(), more)
-        assert isinstance(doubt, ObjectUnusable)
-        assert doubt.redundant is None
+    assert found.redundant is own
+    for more in ([own, users, workload("third")], [users, workload("third")]):
+        ambiguous = find_workload(job(), more)
+        assert isinstance(ambiguous, ObjectUnusable)
+        assert ambiguous.redundant is None
 
 
 @pytest.mark.parametrize("sizes", [(2, 2), (0, 3, 4)])
-def test_a_workload_with_more_than_one_template_is_malformed(sizes: tuple[int, ...]) -> None:
+def test_workload_with_more_than_one_template_is_malformed(sizes: tuple[int, ...]) -> None:
     found = find_workload(job(), [workload("w", *sizes)])
     assert isinstance(found, ObjectUnusable)
     assert found.event.reason == "MalformedWorkload"
 
 
-def test_the_workload_of_a_parent_is_that_of_the_very_parent() -> None:
-    meta: Object = {"ownerReferences": [{"apiVersion": "x/v1", "kind": "P", "name": "p", "uid": "u",
-                                 "controller": True}]}  # fmt: skip
+def test_parent_workload_is_found_by_the_uid_of_the_parent() -> None:
+    meta: Object = {
+        "ownerReferences": [
+            {"apiVersion": "x/v1", "kind": "P", "name": "p", "uid": "u", "controller": True}
+        ]
+    }
     (owner,) = job(meta=meta).metadata.owner_references
     assert isinstance(find_parent_workload(owner, [workload(**meta)]), ObjectFound)
     assert find_parent_workload(owner, [workload(**owned_by("uid-before"))]) == ObjectMissing()
@@ -125,21 +128,19 @@ SHAPE = {"parallelism": 4, "completions": 4, "completionMode": "Indexed"}
         ({**SHAPE, "gangPolicy": {"policy": "NoGang"}}, None),
     ],
 )
-def test_a_job_is_taken_for_a_gang_by_its_shape_only_where_that_is_asked_for(
-    spec: Object, size: int | None
-) -> None:
-    assert building.gang_size(job_object(job(**spec), infer_gang=True)) == size
-    plain = building.gang_size(job_object(job(**spec)))
+def test_gang_is_inferred_from_the_shape_only_if_enabled(spec: Object, size: int | None) -> None:
+    assert job_builder.gang_size(job_object(job(**spec), infer_gang=True)) == size
+    plain = job_builder.gang_size(job_object(job(**spec)))
     assert plain == (size if "schedulingPolicy" in spec.get("scheduling", {}) else None)
 
 
-def test_one_word_counts_only_where_words_do() -> None:
+def test_gang_policy_counts_only_if_enabled() -> None:
     one = job(parallelism=3, completions=3, gangPolicy={"policy": "JobAsGang"})
-    assert building.gang_size(job_object(one)) == 3
-    assert building.gang_size(job_object(one, use_gang_policy=False)) is None
+    assert job_builder.gang_size(job_object(one)) == 3
+    assert job_builder.gang_size(job_object(one, use_gang_policy=False)) is None
 
 
-def test_groups_can_be_made_of_what_is_read_of_a_workload() -> None:
-    made = building.pod_group(job_object(job()), workload_object(workload("w", 3)))
-    assert made["spec"]["schedulingPolicy"] == {"gang": {"minCount": 3}}
-    assert made["spec"]["workloadRef"] == {"workloadName": "w", "templateName": "workers-0"}
+def test_pod_group_is_built_from_a_decoded_workload() -> None:
+    built = job_builder.pod_group(job_object(job()), workload_object(workload("w", 3)))
+    assert built["spec"]["schedulingPolicy"] == {"gang": {"minCount": 3}}
+    assert built["spec"]["workloadRef"] == {"workloadName": "w", "templateName": "workers-0"}

@@ -1,4 +1,4 @@
-"""A Workload or PodGroup that somebody has made for a Job: used as it is, or told why not."""
+"""Workloads and PodGroups that a user creates for a Job: used unchanged, or a fallback."""
 
 from __future__ import annotations
 
@@ -23,159 +23,167 @@ from tests.controllers.jobs.job_controller_harness import (
 from tests.controllers.trial_cluster import TrialCluster, kubelets, running_parts
 
 
-async def owned(stage: TrialCluster) -> Object:
-    """What an object says that the Job controls."""
+async def owner_metadata(cluster: TrialCluster) -> Object:
+    """Build the metadata of an object that the Job controls."""
     reference = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "controller": True}
-    uid = (await stage.get_only(JOB))["metadata"]["uid"]
+    uid = (await cluster.get_only(JOB))["metadata"]["uid"]
     return {"ownerReferences": [{**reference, "uid": uid}]}
 
 
 @in_virtual_time
-async def test_the_workload_of_a_user_is_used_as_it_is() -> None:
-    async with running_job_controller() as stage:
-        await stage.create(workload("mine", 2))
-        before = await stage.get_only(WORKLOAD)
-        await stage.create(job(parallelism=3, completions=3))
-        await stage.wait_until_idle()
-        await stage.patch(JOB, "train", {"spec": {"parallelism": 4}})
-        await stage.wait_until_idle()
-        of = await stage.get_only(POD_GROUP)
-        assert await stage.get_only(WORKLOAD) == before
-        assert policy(of) == {"gang": {"minCount": 2}}
-        assert of["metadata"]["ownerReferences"][0]["kind"] == "Job"
-        assert groups_of(await stage.list_objects(POD)) == [of["metadata"]["name"]] * 3
-        await stage.delete(JOB, "train", "Background")
-        await stage.wait_until_idle()
-        assert (await stage.get_only(WORKLOAD), await stage.list_objects(POD_GROUP)) == (before, [])
+async def test_workload_of_the_user_is_used_unchanged() -> None:
+    async with running_job_controller() as cluster:
+        await cluster.create(workload("mine", 2))
+        before = await cluster.get_only(WORKLOAD)
+        await cluster.create(job(parallelism=3, completions=3))
+        await cluster.wait_until_idle()
+        await cluster.patch(JOB, "train", {"spec": {"parallelism": 4}})
+        await cluster.wait_until_idle()
+        pod_group = await cluster.get_only(POD_GROUP)
+        assert await cluster.get_only(WORKLOAD) == before
+        assert policy(pod_group) == {"gang": {"minCount": 2}}
+        assert pod_group["metadata"]["ownerReferences"][0]["kind"] == "Job"
+        assert groups_of(await cluster.list_objects(POD)) == [pod_group["metadata"]["name"]] * 3
+        await cluster.delete(JOB, "train", "Background")
+        await cluster.wait_until_idle()
+        assert (await cluster.get_only(WORKLOAD), await cluster.list_objects(POD_GROUP)) == (
+            before,
+            [],
+        )
 
 
 @in_virtual_time
-async def test_what_a_user_has_made_counts_more_than_what_the_job_asks_for() -> None:
-    async with running_job_controller() as stage:
-        await stage.create(workload("mine", 0), job(gang=True, parallelism=2))
-        await stage.wait_until_idle()
-        of = await stage.get_only(POD_GROUP)
-        assert (await stage.get_only(WORKLOAD))["metadata"]["name"] == "mine"
-        assert policy(of) == {"basic": {}}
-        assert groups_of(await stage.list_objects(POD)) == [of["metadata"]["name"]] * 2
+async def test_workload_of_the_user_takes_precedence_over_the_job() -> None:
+    async with running_job_controller() as cluster:
+        await cluster.create(workload("mine", 0), job(gang=True, parallelism=2))
+        await cluster.wait_until_idle()
+        pod_group = await cluster.get_only(POD_GROUP)
+        assert (await cluster.get_only(WORKLOAD))["metadata"]["name"] == "mine"
+        assert policy(pod_group) == {"basic": {}}
+        assert groups_of(await cluster.list_objects(POD)) == [pod_group["metadata"]["name"]] * 2
 
 
 @in_virtual_time
-async def test_the_group_of_a_user_is_used_as_it_is() -> None:
-    async with running_job_controller() as stage:
-        await stage.create(workload("mine", 2), group("ours", "mine", 2))
-        before = await stage.get_only(POD_GROUP)
-        await stage.create(indexed(3))
-        await stage.wait_until_idle()
-        await stage.finish("Succeeded", indexes=[0, 1])
-        await stage.wait_until_idle()
-        assert await stage.get_only(POD_GROUP) == before
-        assert groups_of(await stage.list_objects(POD)) == ["ours"] * 3
+async def test_group_of_the_user_is_used_unchanged() -> None:
+    async with running_job_controller() as cluster:
+        await cluster.create(workload("mine", 2), group("own", "mine", 2))
+        before = await cluster.get_only(POD_GROUP)
+        await cluster.create(indexed(3))
+        await cluster.wait_until_idle()
+        await cluster.finish("Succeeded", indexes=[0, 1])
+        await cluster.wait_until_idle()
+        assert await cluster.get_only(POD_GROUP) == before
+        assert groups_of(await cluster.list_objects(POD)) == ["own"] * 3
 
 
 @in_virtual_time
-async def test_what_is_left_over_from_a_namesake_is_left_alone() -> None:
-    async with running_job_controller() as stage:
-        await stage.create(job(gang=True))
-        await stage.wait_until_idle()
-        await stage.delete(JOB, "train", "Orphan")
-        await stage.wait_until_idle()
-        leftover = await stage.get_only(WORKLOAD)
+async def test_leftover_workload_of_an_earlier_job_is_ignored() -> None:
+    async with running_job_controller() as cluster:
+        await cluster.create(job(gang=True))
+        await cluster.wait_until_idle()
+        await cluster.delete(JOB, "train", "Orphan")
+        await cluster.wait_until_idle()
+        leftover = await cluster.get_only(WORKLOAD)
         assert "ownerReferences" not in leftover["metadata"]
-        await stage.create(job())
-        await stage.wait_until_idle()
-        (first, second) = await stage.list_objects(WORKLOAD)
+        await cluster.create(job())
+        await cluster.wait_until_idle()
+        (first, second) = await cluster.list_objects(WORKLOAD)
         assert first == leftover
         assert second["metadata"]["ownerReferences"][0]["kind"] == "Job"
-        assert conditions_of(await stage.get_only(JOB)) == {}
+        assert conditions_of(await cluster.get_only(JOB)) == {}
 
 
 @in_virtual_time
-async def test_of_two_workloads_none_is_used_and_the_job_says_so_until_it_is_clear() -> None:
-    async with running_job_controller() as stage:
-        await stage.create(workload("one", 2), workload("two", 2), job(parallelism=2))
-        await stage.wait_until_idle()
-        assert await fallback_condition(stage) == ("True", "AmbiguousWorkload")
-        (event,) = await stage.events("AmbiguousWorkload")
+async def test_two_workloads_are_ambiguous_until_one_is_deleted() -> None:
+    async with running_job_controller() as cluster:
+        await cluster.create(workload("one", 2), workload("two", 2), job(parallelism=2))
+        await cluster.wait_until_idle()
+        assert await fallback_condition(cluster) == ("True", "AmbiguousWorkload")
+        (event,) = await cluster.events("AmbiguousWorkload")
         assert (event["type"], event.get("count", 1)) == ("Warning", 1)
-        assert (groups_of(await stage.list_objects(POD)), await stage.list_objects(POD_GROUP)) == (
+        assert (
+            groups_of(await cluster.list_objects(POD)),
+            await cluster.list_objects(POD_GROUP),
+        ) == (
             ["", ""],
             [],
         )
-        await stage.delete(WORKLOAD, "two")
-        await stage.wait_until_idle()
-        assert await fallback_condition(stage) == ("False", "SchedulingRestored")
+        await cluster.delete(WORKLOAD, "two")
+        await cluster.wait_until_idle()
+        assert await fallback_condition(cluster) == ("False", "SchedulingRestored")
 
 
 @in_virtual_time
-async def test_a_malformed_workload_is_not_used() -> None:
-    async with running_job_controller() as stage:
-        await stage.create(workload("mine", 2, 2), job())
-        await stage.wait_until_idle()
-        assert await fallback_condition(stage) == ("True", "MalformedWorkload")
-        assert groups_of(await stage.list_objects(POD)) == [""]
+async def test_malformed_workload_is_not_used() -> None:
+    async with running_job_controller() as cluster:
+        await cluster.create(workload("mine", 2, 2), job())
+        await cluster.wait_until_idle()
+        assert await fallback_condition(cluster) == ("True", "MalformedWorkload")
+        assert groups_of(await cluster.list_objects(POD)) == [""]
 
 
 @in_virtual_time
-async def test_of_two_groups_none_is_used() -> None:
-    async with running_job_controller() as stage:
-        await stage.create(workload("mine", 2), group("a", "mine", 2), group("b", "mine", 2), job())
-        await stage.wait_until_idle()
-        assert await fallback_condition(stage) == ("True", "AmbiguousPodGroup")
-        assert groups_of(await stage.list_objects(POD)) == [""]
+async def test_two_groups_are_ambiguous() -> None:
+    async with running_job_controller() as cluster:
+        await cluster.create(
+            workload("mine", 2), group("a", "mine", 2), group("b", "mine", 2), job()
+        )
+        await cluster.wait_until_idle()
+        assert await fallback_condition(cluster) == ("True", "AmbiguousPodGroup")
+        assert groups_of(await cluster.list_objects(POD)) == [""]
 
 
-@pytest.mark.parametrize("groups", [(), ("ours-0",)])
+@pytest.mark.parametrize("groups", [(), ("own-0",)])
 @in_virtual_time
-async def test_what_was_made_too_early_gives_way_to_what_the_user_had_made(
+async def test_unused_own_workload_is_deleted_in_favour_of_the_users(
     groups: tuple[str, ...],
 ) -> None:
-    stage = TrialCluster()
-    await stage.server.start()
-    await stage.create(job(gang=True))
-    ours = await owned(stage)
-    await stage.create(workload("ours", 1, meta=ours), workload("mine", 1))
-    await stage.create(*(group(name, "ours", 1, meta=ours) for name in groups))
-    async with running_parts(stage, job_controller(), kubelets, garbage_collectors):
-        await stage.wait_until_idle()
-        of = await stage.get_only(POD_GROUP)
-        assert of["spec"]["workloadRef"]["workloadName"] == "mine"
-        assert (await stage.get_only(WORKLOAD))["metadata"]["name"] == "mine"
-        assert groups_of(await stage.list_objects(POD))[0].startswith("mine-workers-0-")
-        assert conditions_of(await stage.get_only(JOB)) == {}
+    cluster = TrialCluster()
+    await cluster.server.start()
+    await cluster.create(job(gang=True))
+    own = await owner_metadata(cluster)
+    await cluster.create(workload("own", 1, meta=own), workload("mine", 1))
+    await cluster.create(*(group(name, "own", 1, meta=own) for name in groups))
+    async with running_parts(cluster, job_controller(), kubelets, garbage_collectors):
+        await cluster.wait_until_idle()
+        pod_group = await cluster.get_only(POD_GROUP)
+        assert pod_group["spec"]["workloadRef"]["workloadName"] == "mine"
+        assert (await cluster.get_only(WORKLOAD))["metadata"]["name"] == "mine"
+        assert groups_of(await cluster.list_objects(POD))[0].startswith("mine-workers-0-")
+        assert conditions_of(await cluster.get_only(JOB)) == {}
 
 
 @in_virtual_time
-async def test_a_workload_that_a_user_has_made_a_group_of_does_not_give_way() -> None:
-    stage = TrialCluster()
-    await stage.server.start()
-    await stage.create(job(gang=True))
-    ours = await owned(stage)
-    await stage.create(workload("ours", 1, meta=ours), workload("mine", 1), group("g", "ours", 1))
-    async with running_parts(stage, job_controller(), kubelets, garbage_collectors):
-        await stage.wait_until_idle()
-        assert len(await stage.list_objects(WORKLOAD)) == 2
-        assert await fallback_condition(stage) == ("True", "AmbiguousWorkload")
+async def test_own_workload_with_a_group_of_the_user_is_not_deleted() -> None:
+    cluster = TrialCluster()
+    await cluster.server.start()
+    await cluster.create(job(gang=True))
+    own = await owner_metadata(cluster)
+    await cluster.create(workload("own", 1, meta=own), workload("mine", 1), group("g", "own", 1))
+    async with running_parts(cluster, job_controller(), kubelets, garbage_collectors):
+        await cluster.wait_until_idle()
+        assert len(await cluster.list_objects(WORKLOAD)) == 2
+        assert await fallback_condition(cluster) == ("True", "AmbiguousWorkload")
 
 
 @in_virtual_time
-async def test_what_something_has_come_of_does_not_give_way() -> None:
-    async with running_job_controller() as stage:
-        await stage.create(job(suspend=True))
-        await stage.wait_until_idle()
-        await stage.create(workload("mine", 2))
-        await stage.wait_until_idle()
-        assert len(await stage.list_objects(WORKLOAD)) == 2
-        assert await fallback_condition(stage) == ("True", "AmbiguousWorkload")
+async def test_own_workload_of_a_started_job_is_not_deleted() -> None:
+    async with running_job_controller() as cluster:
+        await cluster.create(job(suspend=True))
+        await cluster.wait_until_idle()
+        await cluster.create(workload("mine", 2))
+        await cluster.wait_until_idle()
+        assert len(await cluster.list_objects(WORKLOAD)) == 2
+        assert await fallback_condition(cluster) == ("True", "AmbiguousWorkload")
 
 
 @in_virtual_time
-async def test_a_template_of_a_class_that_no_group_can_be_of_is_left_aside() -> None:
+async def test_template_with_a_system_priority_class_is_not_used() -> None:
     mine = workload("mine", 1)
     mine["spec"]["podGroupTemplates"][0]["priorityClassName"] = "system-node-critical"
-    async with running_job_controller() as stage:
-        await stage.create(mine, job())
-        await stage.wait_until_idle()
-        assert await fallback_condition(stage) == ("True", "PriorityTooHigh")
-        assert groups_of(await stage.list_objects(POD)) == [""]
-        assert await stage.list_objects(POD_GROUP) == []
+    async with running_job_controller() as cluster:
+        await cluster.create(mine, job())
+        await cluster.wait_until_idle()
+        assert await fallback_condition(cluster) == ("True", "PriorityTooHigh")
+        assert groups_of(await cluster.list_objects(POD)) == [""]
+        assert await cluster.list_objects(POD_GROUP) == []

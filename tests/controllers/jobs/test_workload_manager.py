@@ -1,4 +1,4 @@
-"""What of a Job's scheduling is looked after, by gates and options."""
+"""The options and feature gates of the scheduling of Jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.controllers.jobs.job_controller_harness import (
 from tests.controllers.trial_cluster import TrialCluster, kubelets, running_parts
 
 
-def test_gates_say_what_is_looked_after() -> None:
+def test_feature_gates_select_the_options() -> None:
     assert options_from_gates(resolve_gates({})) == JobSchedulingOptions(
         include_basic=True, use_gang_policy=True, infer_gang=False, release_groups=False
     )
@@ -41,85 +41,89 @@ def test_gates_say_what_is_looked_after() -> None:
 
 
 @in_virtual_time
-async def test_a_word_is_not_heeded_while_its_gate_is_off() -> None:
-    async with running_job_controller(JobSchedulingOptions(use_gang_policy=False)) as stage:
-        await stage.create(job(gangPolicy={"policy": "JobAsGang"}, parallelism=2))
-        await stage.wait_until_idle()
-        assert (await stage.get_only(POD_GROUP))["spec"]["schedulingPolicy"] == {"basic": {}}
+async def test_gang_policy_is_ignored_while_its_gate_is_disabled() -> None:
+    async with running_job_controller(JobSchedulingOptions(use_gang_policy=False)) as cluster:
+        await cluster.create(job(gangPolicy={"policy": "JobAsGang"}, parallelism=2))
+        await cluster.wait_until_idle()
+        assert (await cluster.get_only(POD_GROUP))["spec"]["schedulingPolicy"] == {"basic": {}}
 
 
 @in_virtual_time
-async def test_a_job_that_rests_gives_its_group_back_and_gets_another_where_that_is_asked_for(
-) -> None:  # fmt: skip
-    async with running_job_controller(JobSchedulingOptions(release_groups=True)) as stage:
-        await stage.create(job(gang=True, parallelism=2, completions=2))
-        await stage.wait_until_idle()
-        made, of = await stage.get_only(WORKLOAD), await stage.get_only(POD_GROUP)
-        await stage.patch(JOB, "train", {"spec": {"suspend": True}})
-        await stage.wait_until_idle()
-        assert (await stage.get_only(WORKLOAD), await stage.list_objects(POD_GROUP)) == (made, [])
-        await stage.patch(JOB, "train", {"spec": {"suspend": False}})
-        await stage.wait_until_idle()
-        again = await stage.get_only(POD_GROUP)
-        assert again["metadata"]["uid"] != of["metadata"]["uid"]
-        assert groups_of(await stage.list_objects(POD)) == [again["metadata"]["name"]] * 2
-        await stage.finish("Succeeded")
-        await stage.wait_until_idle()
-        assert await stage.list_objects(POD_GROUP) == []
+async def test_suspended_job_releases_its_group_and_gets_a_new_one_if_enabled() -> None:
+    async with running_job_controller(JobSchedulingOptions(release_groups=True)) as cluster:
+        await cluster.create(job(gang=True, parallelism=2, completions=2))
+        await cluster.wait_until_idle()
+        workload, pod_group = await cluster.get_only(WORKLOAD), await cluster.get_only(POD_GROUP)
+        await cluster.patch(JOB, "train", {"spec": {"suspend": True}})
+        await cluster.wait_until_idle()
+        assert (await cluster.get_only(WORKLOAD), await cluster.list_objects(POD_GROUP)) == (
+            workload,
+            [],
+        )
+        await cluster.patch(JOB, "train", {"spec": {"suspend": False}})
+        await cluster.wait_until_idle()
+        again = await cluster.get_only(POD_GROUP)
+        assert again["metadata"]["uid"] != pod_group["metadata"]["uid"]
+        assert groups_of(await cluster.list_objects(POD)) == [again["metadata"]["name"]] * 2
+        await cluster.finish("Succeeded")
+        await cluster.wait_until_idle()
+        assert await cluster.list_objects(POD_GROUP) == []
 
 
 @in_virtual_time
-async def test_when_many_jobs_come_at_once_each_gets_its_workload_before_any_gets_more() -> None:
-    stage = TrialCluster()
-    await stage.server.start()
+async def test_with_a_long_queue_workloads_are_created_before_groups() -> None:
+    cluster = TrialCluster()
+    await cluster.server.start()
     many = [f"train-{n}" for n in range(2 * LONG_QUEUE)]
-    await stage.create(*map(job, many))
+    await cluster.create(*map(job, many))
     order: list[str] = []
-    stage.store.subscribe(lambda changes: order.extend(
-        change.key.split("/")[2] for change in changes if change.before is None
-    ))  # fmt: skip
-    async with running_parts(stage, job_controller(), kubelets):
-        await stage.wait_until_idle()
+    cluster.store.subscribe(
+        lambda changes: order.extend(
+            change.key.split("/")[2] for change in changes if change.before is None
+        )
+    )
+    async with running_parts(cluster, job_controller(), kubelets):
+        await cluster.wait_until_idle()
     assert order.count("pods") == order.count("podgroups") == len(many)
     assert order[: order.index("podgroups")].count("workloads") >= LONG_QUEUE
 
 
 @in_virtual_time
-async def test_otherwise_a_job_that_rests_or_has_ended_keeps_its_group() -> None:
-    async with running_job_controller() as stage:
-        await stage.create(job(gang=True))
-        await stage.wait_until_idle()
-        uid = (await stage.get_only(POD_GROUP))["metadata"]["uid"]
+async def test_suspended_or_finished_job_keeps_its_group_by_default() -> None:
+    async with running_job_controller() as cluster:
+        await cluster.create(job(gang=True))
+        await cluster.wait_until_idle()
+        uid = (await cluster.get_only(POD_GROUP))["metadata"]["uid"]
         for suspend in (True, False):
-            await stage.patch(JOB, "train", {"spec": {"suspend": suspend}})
-            await stage.wait_until_idle()
-        await stage.finish("Succeeded")
-        await stage.wait_until_idle()
-        assert (await stage.get_only(POD_GROUP))["metadata"]["uid"] == uid
+            await cluster.patch(JOB, "train", {"spec": {"suspend": suspend}})
+            await cluster.wait_until_idle()
+        await cluster.finish("Succeeded")
+        await cluster.wait_until_idle()
+        assert (await cluster.get_only(POD_GROUP))["metadata"]["uid"] == uid
 
 
 @in_virtual_time
-async def test_a_job_is_a_gang_by_its_shape_and_keeps_it_where_that_is_asked_for() -> None:
+async def test_inferred_gang_cannot_be_resized() -> None:
     gates = resolve_gates({"JobGangInference": True})
-    async with running_job_controller(options_from_gates(gates), gates=gates) as stage:
-        await stage.create(indexed(3))
-        await stage.wait_until_idle()
-        of = await stage.get_only(POD_GROUP)
-        assert of["spec"]["schedulingPolicy"] == {"gang": {"minCount": 3}}
-        with pytest.raises(Invalid) as refused:
-            await stage.patch(JOB, "train", {"spec": {"parallelism": 4, "completions": 4}})
-        assert [cause.field for cause in refused.value.causes] == ["spec.parallelism"]
-        # What is no gang by its shape then may change; the group goes on with what will still run.
-        await stage.patch(JOB, "train", {"spec": {"parallelism": 2}})
-        await stage.wait_until_idle()
-        of = await stage.get_only(POD_GROUP)
-        assert of["metadata"]["annotations"]["phalanx.dev/members-to-run"] == "2"
+    async with running_job_controller(options_from_gates(gates), gates=gates) as cluster:
+        await cluster.create(indexed(3))
+        await cluster.wait_until_idle()
+        pod_group = await cluster.get_only(POD_GROUP)
+        assert pod_group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 3}}
+        with pytest.raises(Invalid) as error:
+            await cluster.patch(JOB, "train", {"spec": {"parallelism": 4, "completions": 4}})
+        assert [cause.field for cause in error.value.causes] == ["spec.parallelism"]
+        # With another parallelism the Job is no gang by its shape; the group keeps its members.
+        await cluster.patch(JOB, "train", {"spec": {"parallelism": 2}})
+        await cluster.wait_until_idle()
+        pod_group = await cluster.get_only(POD_GROUP)
+        assert pod_group["metadata"]["annotations"]["phalanx.dev/members-to-run"] == "2"
 
 
 @in_virtual_time
-async def test_without_that_shape_says_nothing_and_may_change() -> None:
-    async with running_job_controller() as stage:
-        await stage.create(indexed(3))
-        await stage.wait_until_idle()
-        assert (await stage.get_only(POD_GROUP))["spec"]["schedulingPolicy"] == {"basic": {}}
-        await stage.patch(JOB, "train", {"spec": {"parallelism": 4, "completions": 4}})
+async def test_without_inference_the_shape_is_basic_and_may_change() -> None:
+    async with running_job_controller() as cluster:
+        await cluster.create(indexed(3))
+        await cluster.wait_until_idle()
+        assert (await cluster.get_only(POD_GROUP))["spec"]["schedulingPolicy"] == {"basic": {}}
+        await cluster.patch(JOB, "train", {"spec": {"parallelism": 4, "completions": 4}})

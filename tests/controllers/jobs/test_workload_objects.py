@@ -1,4 +1,4 @@
-"""A Job's Workload and PodGroup, made before its pods and kept up to date."""
+"""The Workload and PodGroup of a Job: created before its pods and kept up to date."""
 
 from __future__ import annotations
 
@@ -37,86 +37,93 @@ def owner(api: str, kind: str) -> Object:
 
 
 @in_virtual_time
-async def test_first_comes_the_workload_then_the_group_then_pods() -> None:
-    async with running_job_controller() as stage:
+async def test_workload_is_created_before_the_group_and_the_group_before_pods() -> None:
+    async with running_job_controller() as cluster:
         order: list[str] = []
-        stage.store.subscribe(lambda changes: order.extend(
-            change.key for change in changes if change.before is None
-        ))  # fmt: skip
-        await stage.create(job(gang=True, parallelism=2, completions=2))
-        await stage.wait_until_idle()
+        cluster.store.subscribe(
+            lambda changes: order.extend(change.key for change in changes if change.before is None)
+        )
+        await cluster.create(job(gang=True, parallelism=2, completions=2))
+        await cluster.wait_until_idle()
     kinds = [k for key in order for k in ("workloads", "podgroups", "pods/") if f"/{k}" in key]
     assert kinds[:2] + sorted({*kinds[2:]}) == ["workloads", "podgroups", "pods/"]
 
 
-@pytest.mark.parametrize("shape", [
-    {}, {"parallelism": 3}, {"parallelism": 2, "completions": 5},
-    {"parallelism": 2, "completions": 2, "completionMode": "Indexed"},
-    {"scheduling": {}}, {"scheduling": {"schedulingPolicy": {"basic": {}}}}, {"suspend": True},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {},
+        {"parallelism": 3},
+        {"parallelism": 2, "completions": 5},
+        {"parallelism": 2, "completions": 2, "completionMode": "Indexed"},
+        {"scheduling": {}},
+        {"scheduling": {"schedulingPolicy": {"basic": {}}}},
+        {"suspend": True},
+    ],
+)
 @in_virtual_time
-async def test_every_root_job_is_represented_as_basic_unless_it_asks_for_a_gang(
+async def test_every_root_job_has_a_basic_workload_unless_it_asks_for_a_gang(
     shape: Object,
 ) -> None:
-    async with running_job_controller() as stage:
-        await stage.create(job(**shape))
-        await stage.wait_until_idle()
-        made, of = await stage.get_only(WORKLOAD), await stage.get_only(POD_GROUP)
+    async with running_job_controller() as cluster:
+        await cluster.create(job(**shape))
+        await cluster.wait_until_idle()
+        made, pod_group = await cluster.get_only(WORKLOAD), await cluster.get_only(POD_GROUP)
         assert made["spec"]["podGroupTemplates"][0]["schedulingPolicy"] == {"basic": {}}
-        assert policy(of) == {"basic": {}}
-        name = of["metadata"]["name"]
-        pods = await stage.list_objects(POD)
+        assert policy(pod_group) == {"basic": {}}
+        name = pod_group["metadata"]["name"]
+        pods = await cluster.list_objects(POD)
         assert groups_of(pods) == [name] * len(pods)
 
 
 @in_virtual_time
-async def test_objects_say_whose_they_are_and_who_made_them() -> None:
-    async with running_job_controller() as stage:
-        await stage.create(job())
-        await stage.wait_until_idle()
-        one, made, of = (
-            await stage.get_only(JOB),
-            await stage.get_only(WORKLOAD),
-            await stage.get_only(POD_GROUP),
+async def test_objects_have_owner_references_and_the_managed_by_annotation() -> None:
+    async with running_job_controller() as cluster:
+        await cluster.create(job())
+        await cluster.wait_until_idle()
+        one, made, pod_group = (
+            await cluster.get_only(JOB),
+            await cluster.get_only(WORKLOAD),
+            await cluster.get_only(POD_GROUP),
         )
         uid = one["metadata"]["uid"]
         owners = made["metadata"]["ownerReferences"]
         assert [(o["kind"], o["uid"], o["controller"]) for o in owners] == [("Job", uid, True)]
-        assert [o["kind"] for o in of["metadata"]["ownerReferences"]] == ["Job", "Workload"]
-        for obj in (made, of):
+        assert [o["kind"] for o in pod_group["metadata"]["ownerReferences"]] == ["Job", "Workload"]
+        for obj in (made, pod_group):
             assert obj["metadata"]["annotations"] == {MANAGED_BY_ANNOTATION: "job-controller"}
         assert made["metadata"]["name"].startswith("train-")
-        assert of["metadata"]["name"].startswith(f"{made['metadata']['name']}-train-pgt-0-")
-        for kind, obj in (("Workload", made), ("PodGroup", of)):
-            (event,) = await stage.events(f"{kind}Created")
+        assert pod_group["metadata"]["name"].startswith(f"{made['metadata']['name']}-train-pgt-0-")
+        for kind, obj in (("Workload", made), ("PodGroup", pod_group)):
+            (event,) = await cluster.events(f"{kind}Created")
             name = obj["metadata"]["name"]
             assert event["message"] == f"Created {kind} {name} for Job train"
 
 
 @in_virtual_time
-async def test_how_near_the_pods_of_a_job_would_like_to_be_reaches_its_group_alone() -> None:
-    async with running_job_controller() as stage:
+async def test_topology_annotation_is_copied_to_the_group_only() -> None:
+    async with running_job_controller() as cluster:
         one = job()
         one["metadata"].setdefault("annotations", {})[TOPOLOGY_ANNOTATION] = "rack, *"
-        await stage.create(one)
-        await stage.wait_until_idle()
-        made, of = await stage.get_only(WORKLOAD), await stage.get_only(POD_GROUP)
-        assert of["metadata"]["annotations"][TOPOLOGY_ANNOTATION] == "rack, *"
+        await cluster.create(one)
+        await cluster.wait_until_idle()
+        made, pod_group = await cluster.get_only(WORKLOAD), await cluster.get_only(POD_GROUP)
+        assert pod_group["metadata"]["annotations"][TOPOLOGY_ANNOTATION] == "rack, *"
         assert TOPOLOGY_ANNOTATION not in made["metadata"]["annotations"]
 
 
 @in_virtual_time
-async def test_what_a_job_asks_for_reaches_its_group() -> None:
+async def test_scheduling_block_of_a_job_is_copied_to_its_group() -> None:
     block = {
         "schedulingPolicy": {"gang": {"minCount": 2}},
         "schedulingConstraints": {"topology": [{"key": "rack"}]},
         "disruptionMode": {"all": {}},
         "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "gpus"}],
     }
-    async with running_job_controller() as stage:
-        await stage.create(job(parallelism=3, completions=3, scheduling=block))
-        await stage.wait_until_idle()
-        spec = (await stage.get_only(POD_GROUP))["spec"]
+    async with running_job_controller() as cluster:
+        await cluster.create(job(parallelism=3, completions=3, scheduling=block))
+        await cluster.wait_until_idle()
+        spec = (await cluster.get_only(POD_GROUP))["spec"]
         assert {name: spec[name] for name in block} == block
 
 
@@ -134,298 +141,309 @@ async def test_what_a_job_asks_for_reaches_its_group() -> None:
     ],
 )
 @in_virtual_time
-async def test_who_gets_objects(one: Object, count: int) -> None:
-    stage = TrialCluster()
-    await stage.server.start()
-    async with running_parts(stage, job_controller(), kubelets):
-        await stage.create(one)
-        await stage.wait_until_idle()
-        assert len(await stage.list_objects(POD)) == 1
+async def test_management_decides_which_jobs_get_objects(one: Object, count: int) -> None:
+    cluster = TrialCluster()
+    await cluster.server.start()
+    async with running_parts(cluster, job_controller(), kubelets):
+        await cluster.create(one)
+        await cluster.wait_until_idle()
+        assert len(await cluster.list_objects(POD)) == 1
         assert (
-            len(await stage.list_objects(WORKLOAD))
-            == len(await stage.list_objects(POD_GROUP))
+            len(await cluster.list_objects(WORKLOAD))
+            == len(await cluster.list_objects(POD_GROUP))
             == count
         )
 
 
 @in_virtual_time
-async def test_a_template_that_names_a_group_keeps_it_and_gets_no_objects() -> None:
+async def test_job_whose_template_names_a_group_gets_no_objects() -> None:
     one = job(meta=child_metadata())
     one["spec"]["template"]["spec"]["schedulingGroup"] = {"podGroupName": "mine"}
-    async with running_job_controller() as stage:
-        await stage.create(workload("parent", 2, about=PARENT_TARGET), one)
-        await stage.wait_until_idle()
-        assert groups_of(await stage.list_objects(POD)) == ["mine"]
+    async with running_job_controller() as cluster:
+        await cluster.create(workload("parent", 2, target=PARENT_TARGET), one)
+        await cluster.wait_until_idle()
+        assert groups_of(await cluster.list_objects(POD)) == ["mine"]
         assert (
-            len(await stage.list_objects(WORKLOAD)) + len(await stage.list_objects(POD_GROUP)) == 1
+            len(await cluster.list_objects(WORKLOAD)) + len(await cluster.list_objects(POD_GROUP))
+            == 1
         )
 
 
 @in_virtual_time
-async def test_where_basic_workloads_are_not_wanted_only_gangs_get_objects() -> None:
-    async with running_job_controller(JobSchedulingOptions(include_basic=False)) as stage:
-        await stage.create(job("plain"), job("gang", gang=True))
-        await stage.wait_until_idle()
-        (made,) = await stage.list_objects(WORKLOAD)
+async def test_without_basic_workloads_only_gangs_get_objects() -> None:
+    async with running_job_controller(JobSchedulingOptions(include_basic=False)) as cluster:
+        await cluster.create(job("plain"), job("gang", gang=True))
+        await cluster.wait_until_idle()
+        (made,) = await cluster.list_objects(WORKLOAD)
         assert made["spec"]["controllerRef"]["name"] == "gang"
-        assert len(await stage.list_objects(POD)) == 2
+        assert len(await cluster.list_objects(POD)) == 2
 
 
 @in_virtual_time
-async def test_the_size_of_a_gang_follows_the_parallelism_unless_it_is_named() -> None:
-    named = {"schedulingPolicy": {"gang": {"minCount": 2}}}
-    for one, wanted in (
+async def test_size_of_a_gang_follows_parallelism_unless_it_is_set() -> None:
+    explicit = {"schedulingPolicy": {"gang": {"minCount": 2}}}
+    for one, expected in (
         (job(gang=True, parallelism=2), 5),
-        (job(scheduling=named, parallelism=2), 2),
+        (job(scheduling=explicit, parallelism=2), 2),
     ):
-        async with running_job_controller() as stage:
-            await stage.create(one)
-            await stage.wait_until_idle()
-            assert await gang_sizes(stage) == (2, 2)
-            await stage.patch(JOB, "train", {"spec": {"parallelism": 5}})
-            await stage.wait_until_idle()
-            assert await gang_sizes(stage) == (wanted, wanted)
+        async with running_job_controller() as cluster:
+            await cluster.create(one)
+            await cluster.wait_until_idle()
+            assert await gang_sizes(cluster) == (2, 2)
+            await cluster.patch(JOB, "train", {"spec": {"parallelism": 5}})
+            await cluster.wait_until_idle()
+            assert await gang_sizes(cluster) == (expected, expected)
 
 
 @in_virtual_time
-async def test_a_named_size_may_change_and_reaches_both() -> None:
+async def test_changed_min_count_is_copied_to_workload_and_group() -> None:
     block = {"schedulingPolicy": {"gang": {"minCount": 2}}}
-    async with running_job_controller() as stage:
-        await stage.create(job(scheduling=block, parallelism=4))
-        await stage.wait_until_idle()
+    async with running_job_controller() as cluster:
+        await cluster.create(job(scheduling=block, parallelism=4))
+        await cluster.wait_until_idle()
         change = {"spec": {"scheduling": {"schedulingPolicy": {"gang": {"minCount": 3}}}}}
-        await stage.patch(JOB, "train", change)
-        await stage.wait_until_idle()
-        assert await gang_sizes(stage) == (3, 3)
+        await cluster.patch(JOB, "train", change)
+        await cluster.wait_until_idle()
+        assert await gang_sizes(cluster) == (3, 3)
 
 
 @in_virtual_time
-async def test_a_gang_whose_end_is_near_says_how_many_will_still_run() -> None:
-    async with running_job_controller() as stage:
-        await stage.create(indexed(3, gang=True))
-        await stage.wait_until_idle()
+async def test_members_to_run_annotation_is_set_once_fewer_than_min_count_remain() -> None:
+    async with running_job_controller() as cluster:
+        await cluster.create(indexed(3, gang=True))
+        await cluster.wait_until_idle()
         assert (
             MEMBERS_TO_RUN_ANNOTATION
-            not in (await stage.get_only(POD_GROUP))["metadata"]["annotations"]
+            not in (await cluster.get_only(POD_GROUP))["metadata"]["annotations"]
         )
-        await stage.finish("Succeeded", indexes=[0])
-        await stage.wait_until_idle()
-        assert (await stage.get_only(POD_GROUP))["metadata"]["annotations"][
+        await cluster.finish("Succeeded", indexes=[0])
+        await cluster.wait_until_idle()
+        assert (await cluster.get_only(POD_GROUP))["metadata"]["annotations"][
             MEMBERS_TO_RUN_ANNOTATION
         ] == "2"
-        await stage.finish("Succeeded")
-        await stage.wait_until_idle()
+        await cluster.finish("Succeeded")
+        await cluster.wait_until_idle()
         assert (
             MEMBERS_TO_RUN_ANNOTATION
-            not in (await stage.get_only(POD_GROUP))["metadata"]["annotations"]
+            not in (await cluster.get_only(POD_GROUP))["metadata"]["annotations"]
         )
 
 
-# --------------------------------------------------------------------------- before and after
+# ---------------------------------------------------------------- feature gates and deletions
 
 
 @in_virtual_time
-async def test_a_job_that_has_pods_is_never_retrofitted() -> None:
-    stage = TrialCluster()
-    await stage.server.start()
-    async with running_parts(stage, job_controller(None), kubelets):
-        await stage.create(job(parallelism=1, completions=3))
-        await stage.wait_until_idle()
-    async with running_parts(stage, job_controller(), kubelets):
-        await stage.patch(JOB, "train", {"spec": {"parallelism": 2}})
-        await stage.wait_until_idle()
-        assert groups_of(await stage.list_objects(POD)) == ["", ""]
-        assert await stage.list_objects(WORKLOAD) + await stage.list_objects(POD_GROUP) == []
-        assert conditions_of(await stage.get_only(JOB)) == {}
+async def test_job_with_pods_gets_no_objects_later() -> None:
+    cluster = TrialCluster()
+    await cluster.server.start()
+    async with running_parts(cluster, job_controller(None), kubelets):
+        await cluster.create(job(parallelism=1, completions=3))
+        await cluster.wait_until_idle()
+    async with running_parts(cluster, job_controller(), kubelets):
+        await cluster.patch(JOB, "train", {"spec": {"parallelism": 2}})
+        await cluster.wait_until_idle()
+        assert groups_of(await cluster.list_objects(POD)) == ["", ""]
+        assert await cluster.list_objects(WORKLOAD) + await cluster.list_objects(POD_GROUP) == []
+        assert conditions_of(await cluster.get_only(JOB)) == {}
 
 
 @in_virtual_time
-async def test_a_job_without_pods_gets_objects_at_the_next_look() -> None:
-    stage = TrialCluster()
-    await stage.server.start()
-    async with running_parts(stage, job_controller(None)):
-        await stage.create(job(suspend=True))
-        await stage.wait_until_idle()
-        assert await stage.list_objects(WORKLOAD) == []
-    async with running_parts(stage, job_controller()):
-        await stage.wait_until_idle()
-        assert len(await stage.list_objects(WORKLOAD)) == 1
+async def test_job_without_pods_gets_objects_at_the_next_sync() -> None:
+    cluster = TrialCluster()
+    await cluster.server.start()
+    async with running_parts(cluster, job_controller(None)):
+        await cluster.create(job(suspend=True))
+        await cluster.wait_until_idle()
+        assert await cluster.list_objects(WORKLOAD) == []
+    async with running_parts(cluster, job_controller()):
+        await cluster.wait_until_idle()
+        assert len(await cluster.list_objects(WORKLOAD)) == 1
 
 
 @in_virtual_time
-async def test_a_gate_goes_off_and_on_again() -> None:
-    stage = TrialCluster()
-    await stage.server.start()
-    async with running_parts(stage, job_controller(), kubelets):
-        await stage.create(job(gang=True, parallelism=2, completions=9))
-        await stage.wait_until_idle()
-        made, of = await stage.get_only(WORKLOAD), await stage.get_only(POD_GROUP)
-        name = of["metadata"]["name"]
-    async with running_parts(stage, job_controller(None), kubelets):
-        await stage.patch(JOB, "train", {"spec": {"parallelism": 3}})
-        await stage.wait_until_idle()
-        assert groups_of(await stage.list_objects(POD)) == ["", name, name]
-        assert (await stage.get_only(WORKLOAD), await stage.get_only(POD_GROUP)) == (made, of)
-    async with running_parts(stage, job_controller(), kubelets):
-        await stage.patch(JOB, "train", {"spec": {"parallelism": 5}})
-        await stage.wait_until_idle()
-        assert groups_of(await stage.list_objects(POD)) == ["", name, name, name, name]
-        # One of the five runs outside, so the gang will never have more than four members.
-        of = await stage.get_only(POD_GROUP)
-        assert policy(of)["gang"]["minCount"] == 5
-        assert of["metadata"]["annotations"][MEMBERS_TO_RUN_ANNOTATION] == "4"
+async def test_feature_gate_is_disabled_and_enabled_again() -> None:
+    cluster = TrialCluster()
+    await cluster.server.start()
+    async with running_parts(cluster, job_controller(), kubelets):
+        await cluster.create(job(gang=True, parallelism=2, completions=9))
+        await cluster.wait_until_idle()
+        made, pod_group = await cluster.get_only(WORKLOAD), await cluster.get_only(POD_GROUP)
+        name = pod_group["metadata"]["name"]
+    async with running_parts(cluster, job_controller(None), kubelets):
+        await cluster.patch(JOB, "train", {"spec": {"parallelism": 3}})
+        await cluster.wait_until_idle()
+        assert groups_of(await cluster.list_objects(POD)) == ["", name, name]
+        assert (await cluster.get_only(WORKLOAD), await cluster.get_only(POD_GROUP)) == (
+            made,
+            pod_group,
+        )
+    async with running_parts(cluster, job_controller(), kubelets):
+        await cluster.patch(JOB, "train", {"spec": {"parallelism": 5}})
+        await cluster.wait_until_idle()
+        assert groups_of(await cluster.list_objects(POD)) == ["", name, name, name, name]
+        # One of the five pods is in no group, so the gang never has more than four members.
+        pod_group = await cluster.get_only(POD_GROUP)
+        assert policy(pod_group)["gang"]["minCount"] == 5
+        assert pod_group["metadata"]["annotations"][MEMBERS_TO_RUN_ANNOTATION] == "4"
 
 
 @in_virtual_time
-async def test_lost_objects_are_made_again() -> None:
-    async with running_job_controller() as stage:
-        await stage.create(job(gang=True, parallelism=2, completions=9))
-        await stage.wait_until_idle()
-        made, of = await stage.get_only(WORKLOAD), await stage.get_only(POD_GROUP)
-        await stage.delete(WORKLOAD, made["metadata"]["name"])
-        await stage.wait_until_idle()
-        again = await stage.get_only(WORKLOAD)
+async def test_deleted_objects_are_created_again() -> None:
+    async with running_job_controller() as cluster:
+        await cluster.create(job(gang=True, parallelism=2, completions=9))
+        await cluster.wait_until_idle()
+        made, pod_group = await cluster.get_only(WORKLOAD), await cluster.get_only(POD_GROUP)
+        await cluster.delete(WORKLOAD, made["metadata"]["name"])
+        await cluster.wait_until_idle()
+        again = await cluster.get_only(WORKLOAD)
         assert again["metadata"]["uid"] != made["metadata"]["uid"]
         assert again["spec"] == made["spec"]
-        assert (await stage.get_only(POD_GROUP))["metadata"]["uid"] == of["metadata"]["uid"]
-        await stage.delete(POD_GROUP, of["metadata"]["name"])
-        await stage.finish("Succeeded")
-        await stage.wait_until_idle()
-        new = await stage.get_only(POD_GROUP)
-        assert new["metadata"]["uid"] != of["metadata"]["uid"]
-        assert groups_of(await stage.list_objects(POD)) == [new["metadata"]["name"]] * 4
+        assert (await cluster.get_only(POD_GROUP))["metadata"]["uid"] == pod_group["metadata"][
+            "uid"
+        ]
+        await cluster.delete(POD_GROUP, pod_group["metadata"]["name"])
+        await cluster.finish("Succeeded")
+        await cluster.wait_until_idle()
+        new = await cluster.get_only(POD_GROUP)
+        assert new["metadata"]["uid"] != pod_group["metadata"]["uid"]
+        assert groups_of(await cluster.list_objects(POD)) == [new["metadata"]["name"]] * 4
 
 
 @in_virtual_time
-async def test_a_job_says_if_the_workload_of_its_user_is_gone() -> None:
-    async with running_job_controller() as stage:
-        await stage.create(workload("mine", 1), job(parallelism=1, completions=3))
-        await stage.wait_until_idle()
-        await stage.delete(WORKLOAD, "mine")
-        await stage.wait_until_idle()
-        assert await fallback_condition(stage) == ("True", "SchedulingObjectsLost")
-        await stage.patch(JOB, "train", {"spec": {"parallelism": 2}})
-        await stage.wait_until_idle()
-        assert groups_of(await stage.list_objects(POD))[0] == ""
+async def test_deleted_workload_of_the_user_is_reported_as_fallback() -> None:
+    async with running_job_controller() as cluster:
+        await cluster.create(workload("mine", 1), job(parallelism=1, completions=3))
+        await cluster.wait_until_idle()
+        await cluster.delete(WORKLOAD, "mine")
+        await cluster.wait_until_idle()
+        assert await fallback_condition(cluster) == ("True", "SchedulingObjectsLost")
+        await cluster.patch(JOB, "train", {"spec": {"parallelism": 2}})
+        await cluster.wait_until_idle()
+        assert groups_of(await cluster.list_objects(POD))[0] == ""
 
 
-# -------------------------------------------------------------------------------- what goes wrong
+# ----------------------------------------------------------------------------------- failures
 
 
 @in_virtual_time
-async def test_what_makes_no_workload_is_told_and_gets_no_pods() -> None:
+async def test_invalid_scheduling_is_recorded_and_creates_no_pods() -> None:
     one = job(gangPolicy={"policy": "JobAsGang"}, scheduling={"disruptionMode": {"all": {}}})
-    async with running_job_controller(JobSchedulingOptions(use_gang_policy=False)) as stage:
-        await stage.create(one)
-        await stage.wait(60)
-        (event,) = await stage.events("FailedWorkloadCompilation")
+    async with running_job_controller(JobSchedulingOptions(use_gang_policy=False)) as cluster:
+        await cluster.create(one)
+        await cluster.wait(60)
+        (event,) = await cluster.events("FailedWorkloadCompilation")
         assert event["message"].startswith("Failed to compile Workload for Job train: ")
-        assert await stage.list_objects(POD) == []
+        assert await cluster.list_objects(POD) == []
 
 
 @in_virtual_time
-async def test_a_group_of_a_class_that_never_preempts_says_so_too() -> None:
+async def test_group_inherits_the_preemption_policy_of_its_priority_class() -> None:
     quiet = priority_class("quiet", 7, preemptionPolicy="Never")
     one = job(gang=True)
     one["spec"]["template"]["spec"]["priorityClassName"] = "quiet"
-    async with running_job_controller() as stage:
-        await stage.create(one)
-        await stage.wait(60)
-        assert "no PriorityClass" in (await stage.events("FailedPodGroupCreate"))[0]["message"]
-        await stage.create(quiet)
-        await stage.wait(70)
-        spec = (await stage.get_only(POD_GROUP))["spec"]
+    async with running_job_controller() as cluster:
+        await cluster.create(one)
+        await cluster.wait(60)
+        assert "no PriorityClass" in (await cluster.events("FailedPodGroupCreate"))[0]["message"]
+        await cluster.create(quiet)
+        await cluster.wait(70)
+        spec = (await cluster.get_only(POD_GROUP))["spec"]
         assert (spec["priority"], spec["preemptionPolicy"]) == (7, "Never")
-        assert len(await stage.list_objects(POD)) == 1
+        assert len(await cluster.list_objects(POD)) == 1
 
 
 @in_virtual_time
-async def test_a_group_says_what_the_class_by_default_says() -> None:
+async def test_group_inherits_the_preemption_policy_of_the_global_default_class() -> None:
     quiet = priority_class("quiet", 7, preemptionPolicy="Never", globalDefault=True)
-    async with running_job_controller() as stage:
-        await stage.create(quiet, job(gang=True))
-        await stage.wait_until_idle()
-        spec = (await stage.get_only(POD_GROUP))["spec"]
+    async with running_job_controller() as cluster:
+        await cluster.create(quiet, job(gang=True))
+        await cluster.wait_until_idle()
+        spec = (await cluster.get_only(POD_GROUP))["spec"]
         assert (spec["priorityClassName"], spec["preemptionPolicy"]) == ("quiet", "Never")
-        assert len(await stage.list_objects(POD)) == 1
+        assert len(await cluster.list_objects(POD)) == 1
 
 
 @pytest.mark.parametrize("name", ["system-cluster-critical", "system-node-critical"])
 @pytest.mark.parametrize("gang", [False, True])
 @in_virtual_time
-async def test_pods_of_a_class_that_no_group_can_be_of_are_in_none_and_the_job_says_so(
+async def test_pods_of_a_system_priority_class_are_in_no_group_and_a_fallback_is_reported(
     name: str, gang: bool
 ) -> None:
     one = job(gang=gang, parallelism=2, completions=2)
     one["spec"]["template"]["spec"]["priorityClassName"] = name
-    async with running_job_controller() as stage:
-        await stage.create(one)
-        await stage.wait_until_idle()
-        assert groups_of(await stage.list_objects(POD)) == ["", ""]
-        assert await stage.list_objects(WORKLOAD) == await stage.list_objects(POD_GROUP) == []
-        assert await fallback_condition(stage) == ("True", "PriorityTooHigh")
-        (event,) = await stage.events("PriorityTooHigh")
+    async with running_job_controller() as cluster:
+        await cluster.create(one)
+        await cluster.wait_until_idle()
+        assert groups_of(await cluster.list_objects(POD)) == ["", ""]
+        assert await cluster.list_objects(WORKLOAD) == await cluster.list_objects(POD_GROUP) == []
+        assert await fallback_condition(cluster) == ("True", "PriorityTooHigh")
+        (event,) = await cluster.events("PriorityTooHigh")
         assert event["message"] == (
-            f"No PodGroup can be of the priority class {name}; its pods are scheduled one by one"
+            f"A PodGroup cannot have the priority class {name}; its pods are scheduled one by one"
         )
-        await stage.wait(600)
-        assert await stage.events("FailedPodGroupCreate") == []
+        await cluster.wait(600)
+        assert await cluster.events("FailedPodGroupCreate") == []
 
 
 @in_virtual_time
-async def test_no_pod_is_made_in_a_group_that_is_about_to_go() -> None:
-    async with running_job_controller() as stage:
-        await stage.create(job(gang=True, suspend=True))
-        await stage.wait_until_idle()
-        of = await stage.get_only(POD_GROUP)
-        held = {"metadata": {"finalizers": [*of["metadata"]["finalizers"], "example.com/hold"]}}
-        await stage.patch(POD_GROUP, of["metadata"]["name"], held)
-        await stage.delete(POD_GROUP, of["metadata"]["name"])
-        await stage.patch(JOB, "train", {"spec": {"suspend": False}})
-        await stage.wait(60)
-        assert await stage.list_objects(POD) == []
+async def test_no_pod_is_created_in_a_deleted_group() -> None:
+    async with running_job_controller() as cluster:
+        await cluster.create(job(gang=True, suspend=True))
+        await cluster.wait_until_idle()
+        pod_group = await cluster.get_only(POD_GROUP)
+        held = {
+            "metadata": {"finalizers": [*pod_group["metadata"]["finalizers"], "example.com/hold"]}
+        }
+        await cluster.patch(POD_GROUP, pod_group["metadata"]["name"], held)
+        await cluster.delete(POD_GROUP, pod_group["metadata"]["name"])
+        await cluster.patch(JOB, "train", {"spec": {"suspend": False}})
+        await cluster.wait(60)
+        assert await cluster.list_objects(POD) == []
         change = {"metadata": {"finalizers": None}}
-        await stage.patch(POD_GROUP, of["metadata"]["name"], change)
-        await stage.wait(70)
-        again = await stage.get_only(POD_GROUP)
-        assert again["metadata"]["uid"] != of["metadata"]["uid"]
-        assert groups_of(await stage.list_objects(POD)) == [again["metadata"]["name"]]
+        await cluster.patch(POD_GROUP, pod_group["metadata"]["name"], change)
+        await cluster.wait(70)
+        again = await cluster.get_only(POD_GROUP)
+        assert again["metadata"]["uid"] != pod_group["metadata"]["uid"]
+        assert groups_of(await cluster.list_objects(POD)) == [again["metadata"]["name"]]
 
 
 @pytest.mark.parametrize(("plural", "kind"), [("workloads", "Workload"), ("podgroups", "PodGroup")])
 @in_virtual_time
-async def test_without_its_objects_a_job_gets_no_pods_until_they_can_be_made(
-    plural: str, kind: str
-) -> None:
+async def test_job_gets_no_pods_until_its_objects_are_created(plural: str, kind: str) -> None:
     name = f"count/{plural}.scheduling.k8s.io"
     quota = {
-        "apiVersion": "v1", "kind": "ResourceQuota",
-        "metadata": {"name": "none", "namespace": "default"}, "spec": {"hard": {name: "0"}},
-    }  # fmt: skip
-    async with running_job_controller() as stage:
-        await stage.create(quota, job())
-        await stage.wait(120)
-        (event,) = await stage.events(f"Failed{kind}Create")
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "none", "namespace": "default"},
+        "spec": {"hard": {name: "0"}},
+    }
+    async with running_job_controller() as cluster:
+        await cluster.create(quota, job())
+        await cluster.wait(120)
+        (event,) = await cluster.events(f"Failed{kind}Create")
         assert event["message"].startswith(f"Failed to create {kind} for Job train: ")
         assert 2 <= event["count"] <= 20
-        one = await stage.get_only(JOB)
-        assert (await stage.list_objects(POD), one.get("status", {}).get("startTime")) == ([], None)
-        await stage.delete(RESOURCE_QUOTA, "none")
-        await stage.wait_until_idle()
-        assert len(await stage.list_objects(POD)) == 1
+        one = await cluster.get_only(JOB)
+        assert (await cluster.list_objects(POD), one.get("status", {}).get("startTime")) == (
+            [],
+            None,
+        )
+        await cluster.delete(RESOURCE_QUOTA, "none")
+        await cluster.wait_until_idle()
+        assert len(await cluster.list_objects(POD)) == 1
 
 
 @in_virtual_time
-async def test_a_name_that_is_taken_by_another_is_told_and_waited_for() -> None:
-    async with running_job_controller(None) as stage:
-        await stage.create(job(suspend=True))
-        await stage.wait_until_idle()
-        name = workload_name("train", (await stage.get_only(JOB))["metadata"]["uid"])
-        await stage.create(workload(name, 1, about=("", "Other", "other")))
-        async with running_parts(stage, job_controller()):
-            await stage.wait(60)
-            (event,) = await stage.events("FailedWorkloadCreate")
+async def test_name_conflict_is_recorded_and_retried() -> None:
+    async with running_job_controller(None) as cluster:
+        await cluster.create(job(suspend=True))
+        await cluster.wait_until_idle()
+        name = workload_name("train", (await cluster.get_only(JOB))["metadata"]["uid"])
+        await cluster.create(workload(name, 1, target=("", "Other", "other")))
+        async with running_parts(cluster, job_controller()):
+            await cluster.wait(60)
+            (event,) = await cluster.events("FailedWorkloadCreate")
             assert "already exists" in event["message"]
-            await stage.delete(WORKLOAD, name)
-            await stage.wait_until_idle()
-            assert (await stage.get_only(WORKLOAD))["spec"]["controllerRef"]["name"] == "train"
+            await cluster.delete(WORKLOAD, name)
+            await cluster.wait_until_idle()
+            assert (await cluster.get_only(WORKLOAD))["spec"]["controllerRef"]["name"] == "train"

@@ -29,7 +29,7 @@ def environment_value(**source: Any) -> str:
     return build(env=[{"name": "X", "valueFrom": source}]).env["X"]
 
 
-def test_a_program_is_a_command_with_its_arguments_and_never_a_shell() -> None:
+def test_argv_is_command_and_args_without_a_shell() -> None:
     found = build(args=["a b", "; rm", "$HOME"])
     assert found == ContainerCommand(
         ("run", "a b", "; rm", "$HOME"), USUAL, ".",
@@ -44,13 +44,13 @@ def test_a_program_is_a_command_with_its_arguments_and_never_a_shell() -> None:
         ("$A ${A}", "$A ${A}"), ("100$", "100$"), ("$()", "$()"),
     ],
 )  # fmt: skip
-def test_variables_are_put_in_as_kubernetes_does(text: str, expanded: str) -> None:
+def test_variable_references_expand_as_in_kubernetes(text: str, expanded: str) -> None:
     env = [{"name": "A", "value": "one"}, {"name": "X", "value": text}]
     found = build(args=[text], env=env)
     assert (found.argv[1], found.env["X"]) == (expanded, expanded)
 
 
-def test_a_variable_sees_only_those_before_it() -> None:
+def test_a_variable_may_refer_only_to_earlier_ones() -> None:
     env = [{"name": "X", "value": "$(A)"}, {"name": "A", "value": "one"}]
     assert build(env=env).env["X"] == "$(A)"
 
@@ -65,7 +65,7 @@ def test_a_variable_sees_only_those_before_it() -> None:
         ("status.podIP", "127.0.0.1"), ("status.hostIP", "127.0.0.1"),
     ],
 )  # fmt: skip
-def test_a_pod_is_told_about_itself(path: str, value: str) -> None:
+def test_field_refs_are_resolved(path: str, value: str) -> None:
     assert environment_value(fieldRef={"fieldPath": path}) == value
 
 
@@ -73,41 +73,47 @@ def test_a_pod_is_told_about_itself(path: str, value: str) -> None:
     ("resource", "divisor", "value"),
     [("limits.cpu", "0", "2"), ("limits.cpu", "1m", "1500"), ("requests.memory", "1Mi", "64")],
 )
-def test_a_container_is_told_what_it_has(resource: str, divisor: str, value: str) -> None:
+def test_resource_field_refs_are_resolved(resource: str, divisor: str, value: str) -> None:
     has = {"limits": {"cpu": "1500m"}, "requests": {"memory": "64Mi"}}
     source = {"resourceFieldRef": {"resource": resource, "divisor": divisor}}
     found = build(resources=has, env=[{"name": "X", "valueFrom": source}])
     assert found.env["X"] == value
 
 
-def test_limits_of_a_container_are_limits_of_its_process() -> None:
+def test_container_limits_become_process_limits() -> None:
     found = build(resources={"limits": {"memory": "64Mi", "ephemeral-storage": "1Ki", "cpu": "1"}})
     assert (found.limits["AS"], found.limits["FSIZE"]) == (64 * 2**20, 1024)
 
 
 @pytest.mark.parametrize(("given", "folder"), [("/data/in", "data/in"), ("x", "x"), ("/", ".")])
-def test_a_process_begins_within_its_folder(given: str, folder: str) -> None:
+def test_the_working_directory_is_below_the_directory_of_the_pod(given: str, folder: str) -> None:
     assert build(workingDir=given).working_directory == folder
 
 
-def test_an_optional_value_that_cannot_be_had_is_left_out() -> None:
+def test_an_optional_unsupported_value_is_left_out() -> None:
     source = {"configMapKeyRef": {"name": "c", "key": "k", "optional": True}}
     assert "X" not in build(env=[{"name": "X", "valueFrom": source}]).env
 
 
 @pytest.mark.parametrize(
-    ("container", "fault"),
+    ("container", "message"),
     [
         ({"command": []}, "it has no command"),
-        ({"workingDir": "../x"}, "its workingDir leads out"),
-        ({"workingDir": "/a/../../b"}, "its workingDir leads out"),
-        ({"volumeMounts": [{"name": "v", "mountPath": "/v"}]}, "process nodes mount no volumes"),
-        ({"envFrom": [{"configMapRef": {"name": "c"}}]}, "process nodes mount no volumes"),
-        ({"restartPolicy": "Always"}, "process nodes have no sidecars"),
-        ({"args": ["\0"]}, "a word of its command"),
+        ({"workingDir": "../x"}, "its workingDir is outside"),
+        ({"workingDir": "/a/../../b"}, "its workingDir is outside"),
+        (
+            {"volumeMounts": [{"name": "v", "mountPath": "/v"}]},
+            "process nodes support neither volumeMounts",
+        ),
+        (
+            {"envFrom": [{"configMapRef": {"name": "c"}}]},
+            "process nodes support neither volumeMounts",
+        ),
+        ({"restartPolicy": "Always"}, "process nodes do not support sidecars"),
+        ({"args": ["\0"]}, "its command or environment contains a zero byte"),
         (
             {"env": [{"name": "X", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}]},
-            "variable X: process nodes read no configMapKeyRef",
+            "variable X: process nodes do not support configMapKeyRef",
         ),
         (
             {"env": [{"name": "X", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}}]},
@@ -115,11 +121,11 @@ def test_an_optional_value_that_cannot_be_had_is_left_out() -> None:
         ),
         (
             {"env": [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "spec.priority"}}}]},
-            "there is no field spec.priority",
+            "unsupported fieldPath spec.priority",
         ),
     ],
 )
-def test_what_cannot_be_had_is_refused(container: dict[str, Any], fault: str) -> None:
-    with pytest.raises(UnsupportedContainer) as told:
+def test_unsupported_features_are_rejected(container: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedContainer) as error:
         build(**container)
-    assert str(told.value).startswith(fault)
+    assert str(error.value).startswith(message)

@@ -1,8 +1,9 @@
-"""Nodes that fall silent and come back, in virtual time, and the taints that nodes have."""
+"""Node lifecycle: silent nodes, and taints that follow from conditions, in virtual time."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -18,7 +19,7 @@ from phalanx.controllers.reconcile_loop import Informers
 from phalanx.randomness import SeededRandom
 from tests.builders import in_virtual_time, node, pod
 from tests.controllers.cluster import EPOCH, Cluster, cluster
-from tests.controllers.crash_stories import (
+from tests.controllers.crash_recovery import (
     SERVER_ONLY,
     Runnable,
     assert_quiet,
@@ -27,24 +28,25 @@ from tests.controllers.crash_stories import (
     bare_cluster,
     running_controller,
 )
+from tests.recording_log import captured_lines
 
-Marks = set[tuple[str, str]]
-UNREACHABLE: Marks = {("unreachable", "NoSchedule"), ("unreachable", "NoExecute")}
-NOT_READY: Marks = {("not-ready", "NoSchedule"), ("not-ready", "NoExecute")}
+TaintSet = set[tuple[str, str]]
+UNREACHABLE: TaintSet = {("unreachable", "NoSchedule"), ("unreachable", "NoExecute")}
+NOT_READY: TaintSet = {("not-ready", "NoSchedule"), ("not-ready", "NoExecute")}
 
 
-def telling(client: Client, informers: Informers, c: Cluster) -> Sequence[Runnable]:
+def build_with_events(client: Client, informers: Informers, c: Cluster) -> Sequence[Runnable]:
     recorder = EventRecorder(client, c.clock, SeededRandom(4), "node-controller")
     return [recorder.run, NodeLifecycle(client, informers, c.clock, recorder.record).run]
 
 
-def silent(client: Client, informers: Informers, c: Cluster) -> Sequence[Runnable]:
-    """The same without events."""
+def build(client: Client, informers: Informers, c: Cluster) -> Sequence[Runnable]:
+    """Without events."""
     return [NodeLifecycle(client, informers, c.clock).run]
 
 
 async def renew(c: Cluster, *names: str) -> None:
-    """A sign of life, by a lease of its own."""
+    """Renew the leases of these nodes."""
     spec = {"holderIdentity": "kubelet", "renewTime": micro_timestamp(c.clock.now())}
     for name in names:
         key = Key(LEASE_NAMESPACE, name)
@@ -56,15 +58,15 @@ async def renew(c: Cluster, *names: str) -> None:
 
 
 @asynccontextmanager
-async def beating(c: Cluster, *names: str) -> AsyncIterator[None]:
-    """Kubelets of these nodes, who do nothing but live."""
+async def heartbeats(c: Cluster, *names: str) -> AsyncIterator[None]:
+    """Renew the leases of these nodes while the context lasts."""
 
-    async def beat() -> None:
+    async def renew_leases() -> None:
         while True:
             await renew(c, *names)
             await asyncio.sleep(10)
 
-    task = asyncio.create_task(beat())
+    task = asyncio.create_task(renew_leases())
     await asyncio.sleep(1)
     try:
         yield
@@ -73,19 +75,19 @@ async def beating(c: Cluster, *names: str) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def says(c: Cluster, name: str, **conditions: str) -> None:
-    """What a kubelet says of its node."""
-    said = [{"type": kind, "status": status} for kind, status in conditions.items()]
-    change = {"status": {"conditions": said}}
+async def set_conditions(c: Cluster, name: str, **conditions: str) -> None:
+    """Write conditions of a node as its kubelet would."""
+    rows = [{"type": kind, "status": status} for kind, status in conditions.items()]
+    change = {"status": {"conditions": rows}}
     await c.client.patch(NODE, Key("", name), change, subresource="status", content=STRATEGIC_PATCH)
 
 
-async def said(c: Cluster, name: str) -> dict[str, str]:
+async def conditions(c: Cluster, name: str) -> dict[str, str]:
     found = (await c.client.get(NODE, Key("", name)))["status"]["conditions"]
     return {one["type"]: one["status"] for one in found}
 
 
-async def taints(c: Cluster, name: str) -> Marks:
+async def taints(c: Cluster, name: str) -> TaintSet:
     spec = (await c.client.get(NODE, Key("", name))).get("spec", {})
     short = [(one["key"].rpartition("/")[2], one["effect"]) for one in spec.get("taints", [])]
     assert len(short) == len(set(short))
@@ -105,30 +107,30 @@ async def running(c: Cluster, name: str, on: str) -> None:
     await c.client.patch(POD, key, change, subresource="status", content=STRATEGIC_PATCH)
 
 
-# ---- silence -------------------------------------------------------------------------------------
+# ---- silent nodes --------------------------------------------------------------------------------
 
 
 @in_virtual_time
-async def test_a_node_that_lives_is_left_alone() -> None:
-    async with bare_cluster(telling) as c:
+async def test_a_node_with_heartbeats_is_not_changed() -> None:
+    async with bare_cluster(build_with_events) as c:
         await c.add_node(node("a"))
-        async with beating(c, "a"):
+        async with heartbeats(c, "a"):
             await asyncio.sleep(1000)
-            assert (await said(c, "a"), await taints(c, "a")) == ({"Ready": "True"}, set())
+            assert (await conditions(c, "a"), await taints(c, "a")) == ({"Ready": "True"}, set())
 
 
 @in_virtual_time
-async def test_a_node_that_falls_silent_is_unknown_and_unreachable() -> None:
-    async with bare_cluster(telling) as c:
+async def test_a_silent_node_becomes_unknown_and_unreachable() -> None:
+    async with bare_cluster(build_with_events) as c:
         await c.add_node(node("a"))
         await c.add_node(node("b"))
-        async with beating(c, "b"):
+        async with heartbeats(c, "b"):
             await renew(c, "a")
             await asyncio.sleep(49)
-            assert await said(c, "a") == {"Ready": "True"}
+            assert await conditions(c, "a") == {"Ready": "True"}
             await asyncio.sleep(7)
             kinds = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
-            assert await said(c, "a") == dict.fromkeys(kinds, "Unknown")
+            assert await conditions(c, "a") == dict.fromkeys(kinds, "Unknown")
             assert (await taints(c, "a"), await taints(c, "b")) == (UNREACHABLE, set())
         found = await c.client.get(NODE, Key("", "a"))
         first, second = found["status"]["conditions"][:2]
@@ -145,13 +147,13 @@ async def test_a_node_that_falls_silent_is_unknown_and_unreachable() -> None:
 
 
 @in_virtual_time
-async def test_pods_on_a_silent_node_are_not_ready_and_are_told_so() -> None:
-    async with bare_cluster(telling) as c:
+async def test_pods_on_a_silent_node_become_not_ready_with_an_event() -> None:
+    async with bare_cluster(build_with_events) as c:
         await c.add_node(node("a"))
         await c.add_node(node("b"))
         await running(c, "lost", "a")
         await running(c, "well", "b")
-        async with beating(c, "b"):
+        async with heartbeats(c, "b"):
             await renew(c, "a")
             await asyncio.sleep(60)
             assert (await ready(c, "lost"), await ready(c, "well")) == ("False", "True")
@@ -159,46 +161,46 @@ async def test_pods_on_a_silent_node_are_not_ready_and_are_told_so() -> None:
 
 
 @in_virtual_time
-async def test_a_node_that_speaks_again_loses_its_taints() -> None:
-    async with bare_cluster(telling) as c:
+async def test_a_node_whose_heartbeats_resume_loses_its_taints() -> None:
+    async with bare_cluster(build_with_events) as c:
         await c.add_node(node("a"))
         await c.add_node(node("b"))
-        async with beating(c, "b"):
+        async with heartbeats(c, "b"):
             await renew(c, "a")
             await asyncio.sleep(60)
             assert await taints(c, "a") == UNREACHABLE
-        async with beating(c, "a", "b"):
+        async with heartbeats(c, "a", "b"):
             await asyncio.sleep(30)
             assert await taints(c, "a") == UNREACHABLE
-            await says(c, "a", Ready="True")
+            await set_conditions(c, "a", Ready="True")
             await asyncio.sleep(1)
             assert await taints(c, "a") == set()
             await asyncio.sleep(100)
-            assert (await said(c, "a"))["Ready"] == "True"
+            assert (await conditions(c, "a"))["Ready"] == "True"
 
 
 @in_virtual_time
-async def test_whoever_takes_over_while_all_are_silent_drives_nobody_out_either() -> None:
+async def test_a_controller_that_starts_while_all_nodes_are_silent_evicts_no_pod() -> None:
     async with cluster(without=SERVER_ONLY) as c:
         for name in ("a", "b"):
             await c.add_node(node(name))
             await renew(c, name)
-        async with running_controller(c, telling):
+        async with running_controller(c, build_with_events):
             await asyncio.sleep(100)
-            marks = await taints(c, "a")
-            assert marks == {("unreachable", "NoSchedule")}
-        async with running_controller(c, telling):
+            expected = await taints(c, "a")
+            assert expected == {("unreachable", "NoSchedule")}
+        async with running_controller(c, build_with_events):
             await asyncio.sleep(30)
-            assert (await taints(c, "a"), await taints(c, "b")) == (marks, marks)
-            async with beating(c, "b"):
-                await says(c, "b", Ready="True")
+            assert (await taints(c, "a"), await taints(c, "b")) == (expected, expected)
+            async with heartbeats(c, "b"):
+                await set_conditions(c, "b", Ready="True")
                 await asyncio.sleep(5)
                 assert (await taints(c, "a"), await taints(c, "b")) == (UNREACHABLE, set())
 
 
 @in_virtual_time
-async def test_a_node_that_never_had_a_lease_is_left_alone() -> None:
-    async with bare_cluster(telling) as c:
+async def test_a_node_without_a_lease_is_not_changed() -> None:
+    async with bare_cluster(build_with_events) as c:
         await c.create(node("a"))
         before = await c.client.get(NODE, Key("", "a"))
         await asyncio.sleep(1000)
@@ -206,11 +208,11 @@ async def test_a_node_that_never_had_a_lease_is_left_alone() -> None:
 
 
 @in_virtual_time
-async def test_a_lease_that_is_deleted_is_no_sign_of_life() -> None:
-    async with bare_cluster(telling) as c:
+async def test_the_deletion_of_a_lease_is_not_a_heartrenew_leases() -> None:
+    async with bare_cluster(build_with_events) as c:
         await c.add_node(node("a"))
         await c.add_node(node("b"))
-        async with beating(c, "b"):
+        async with heartbeats(c, "b"):
             await renew(c, "a")
             await asyncio.sleep(10)
             await c.delete(LEASE, "a", LEASE_NAMESPACE)
@@ -219,25 +221,25 @@ async def test_a_lease_that_is_deleted_is_no_sign_of_life() -> None:
 
 
 @in_virtual_time
-async def test_nobody_is_driven_out_while_all_are_silent() -> None:
-    async with bare_cluster(telling) as c:
+async def test_no_pod_is_evicted_while_all_nodes_are_silent() -> None:
+    async with bare_cluster(build_with_events) as c:
         await c.add_node(node("a"))
         await c.add_node(node("b"))
-        async with beating(c, "a", "b"):
+        async with heartbeats(c, "a", "b"):
             await asyncio.sleep(20)
         await asyncio.sleep(70)
         assert await taints(c, "a") == await taints(c, "b") == {("unreachable", "NoSchedule")}
-        async with beating(c, "b"):
+        async with heartbeats(c, "b"):
             await asyncio.sleep(10)
             assert await taints(c, "a") == UNREACHABLE
 
 
 @in_virtual_time
-async def test_whoever_falls_silent_last_saves_the_others() -> None:
-    async with bare_cluster(telling) as c:
+async def test_no_execute_taints_are_removed_when_the_last_node_becomes_silent() -> None:
+    async with bare_cluster(build_with_events) as c:
         await c.add_node(node("a"))
         await c.add_node(node("b"))
-        async with beating(c, "b"):
+        async with heartbeats(c, "b"):
             await renew(c, "a")
             await asyncio.sleep(60)
             assert await taints(c, "a") == UNREACHABLE
@@ -246,16 +248,16 @@ async def test_whoever_falls_silent_last_saves_the_others() -> None:
 
 
 @in_virtual_time
-async def test_a_new_controller_gives_everybody_time_to_be_heard() -> None:
+async def test_a_new_controller_waits_for_heartbeats_before_it_marks_nodes() -> None:
     async with cluster(without=SERVER_ONLY) as c:
         await c.add_node(node("a"))
         await renew(c, "a")
         await asyncio.sleep(1000)
-        async with running_controller(c, silent):
+        async with running_controller(c, build):
             await asyncio.sleep(45)
-            assert await said(c, "a") == {"Ready": "True"}
+            assert await conditions(c, "a") == {"Ready": "True"}
             await asyncio.sleep(15)
-            assert (await said(c, "a"))["Ready"] == "Unknown"
+            assert (await conditions(c, "a"))["Ready"] == "Unknown"
 
 
 # ---- conditions ----------------------------------------------------------------------------------
@@ -274,21 +276,21 @@ async def test_a_new_controller_gives_everybody_time_to_be_heard() -> None:
     ],
 )
 @in_virtual_time
-async def test_a_node_is_tainted_for_how_it_is(condition: dict[str, str], expected: Marks) -> None:
-    async with bare_cluster(telling) as c:
+async def test_conditions_become_taints(condition: dict[str, str], expected: TaintSet) -> None:
+    async with bare_cluster(build_with_events) as c:
         await c.add_node(node("a"))
-        async with beating(c, "a"):
-            await says(c, "a", **condition)
+        async with heartbeats(c, "a"):
+            await set_conditions(c, "a", **condition)
             await asyncio.sleep(1)
             assert await taints(c, "a") == expected
-            await says(c, "a", **{**dict.fromkeys(condition, "False"), "Ready": "True"})
+            await set_conditions(c, "a", **{**dict.fromkeys(condition, "False"), "Ready": "True"})
             await asyncio.sleep(1)
             assert await taints(c, "a") == set()
 
 
 @in_virtual_time
-async def test_a_node_that_may_not_be_used_is_tainted_and_others_taints_stay_as_they_are() -> None:
-    async with bare_cluster(telling) as c:
+async def test_an_unschedulable_node_is_tainted_and_other_taints_stay() -> None:
+    async with bare_cluster(build_with_events) as c:
         await c.add_node(node("a"))
         own: Object = {
             "key": "dedicated", "value": "train", "effect": "NoExecute",
@@ -297,7 +299,7 @@ async def test_a_node_that_may_not_be_used_is_tainted_and_others_taints_stay_as_
         first = {"key": "a", "effect": "NoSchedule"}
         spec = {"taints": [first, own], "unschedulable": True}
         await c.client.patch(NODE, Key("", "a"), {"spec": spec})
-        async with beating(c, "a"):
+        async with heartbeats(c, "a"):
             await asyncio.sleep(1)
             assert ("unschedulable", "NoSchedule") in await taints(c, "a")
             await c.client.patch(NODE, Key("", "a"), {"spec": {"unschedulable": False}})
@@ -307,62 +309,94 @@ async def test_a_node_that_may_not_be_used_is_tainted_and_others_taints_stay_as_
 
 
 @in_virtual_time
-async def test_a_new_node_is_not_ready_until_it_says_so() -> None:
-    async with bare_cluster(telling) as c:
+async def test_a_new_node_is_tainted_until_it_is_ready() -> None:
+    async with bare_cluster(build_with_events) as c:
         await c.create({**node("a"), "status": {}})
-        async with beating(c, "a"):
-            await says(c, "a", Ready="False")
+        async with heartbeats(c, "a"):
+            await set_conditions(c, "a", Ready="False")
             await asyncio.sleep(1)
             assert await taints(c, "a") == NOT_READY
-            await says(c, "a", Ready="True")
+            await set_conditions(c, "a", Ready="True")
             await asyncio.sleep(1)
             assert await taints(c, "a") == set()
 
 
 @in_virtual_time
-async def test_a_node_that_is_deleted_is_not_waited_for() -> None:
-    async with bare_cluster(telling) as c:
+async def test_a_deleted_node_is_forgotten() -> None:
+    async with bare_cluster(build_with_events) as c:
         await c.add_node(node("a"))
-        async with beating(c, "a"):
+        async with heartbeats(c, "a"):
             await asyncio.sleep(20)
         await c.delete(NODE, "a")
         await c.add_node(node("a"))
         await asyncio.sleep(200)
-        assert await said(c, "a") == {"Ready": "True"}
+        assert await conditions(c, "a") == {"Ready": "True"}
 
 
-# ---- through thick and thin ----------------------------------------------------------------------
+# ---- crashes and bad watches ---------------------------------------------------------------------
 
 
-async def an_outage(c: Cluster) -> object:
-    """One of two nodes falls silent; the other is short of memory and taken out of use."""
+async def run_outage(c: Cluster) -> object:
+    """One of two nodes becomes silent; the other has memory pressure and is cordoned."""
     await c.add_node(node("a"))
     await c.add_node(node("b"))
     await running(c, "p", "a")
     await running(c, "q", "a")
-    async with beating(c, "a", "b"):
+    async with heartbeats(c, "a", "b"):
         await asyncio.sleep(20)
-    async with beating(c, "b"):
-        await says(c, "b", MemoryPressure="True")
+    async with heartbeats(c, "b"):
+        await set_conditions(c, "b", MemoryPressure="True")
         await c.client.patch(NODE, Key("", "b"), {"spec": {"unschedulable": True}})
         await asyncio.sleep(140)
         return [
-            await taints(c, "a"), await taints(c, "b"), await said(c, "a"), await said(c, "b"),
-            await ready(c, "p"), await ready(c, "q"),
-        ]  # fmt: skip
+            *[(await taints(c, name), await conditions(c, name)) for name in ("a", "b")],
+            *[await ready(c, name) for name in ("p", "q")],
+        ]
 
 
-def test_whenever_the_controller_ends_another_one_goes_on() -> None:
-    assert assert_survives_every_crash(silent, an_outage) >= 5
+def test_after_a_crash_at_any_write_another_controller_continues() -> None:
+    assert assert_survives_every_crash(build, run_outage) >= 5
 
 
-def test_news_that_come_twice_and_late_change_nothing() -> None:
-    assert_survives_bad_watches(silent, an_outage)
+def test_duplicate_and_late_events_change_nothing() -> None:
+    assert_survives_bad_watches(build, run_outage)
 
 
 @in_virtual_time
-async def test_when_all_is_said_nothing_is_written() -> None:
+async def test_in_a_steady_state_nothing_is_written() -> None:
     async with cluster(without=SERVER_ONLY) as c:
-        async with running_controller(c, telling):
-            await an_outage(c)
-        await assert_quiet(c, telling)
+        async with running_controller(c, build_with_events):
+            await run_outage(c)
+        await assert_quiet(c, build_with_events)
+
+
+# ---- log lines -----------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_silent_and_returning_nodes_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "phalanx")
+    async with bare_cluster(build) as c:
+        for name in ("a", "b"):
+            await c.add_node(node(name))
+        async with heartbeats(c, "a", "b"):
+            await asyncio.sleep(5)
+        async with heartbeats(c, "b"):
+            await asyncio.sleep(80)
+        await asyncio.sleep(80)
+        async with heartbeats(c, "a", "b"):
+            await set_conditions(c, "a", Ready="True")
+            await asyncio.sleep(5)
+    lines = captured_lines(caplog, "node-lifecycle-controller")
+    assert [(line.level, line.message, line.fields.get("key")) for line in lines] == [
+        ("INFO", "node heartbeats stopped", "a"),
+        ("INFO", "node readiness changed", "a"),
+        ("INFO", "node heartbeats stopped", "b"),
+        ("WARNING", "all nodes are silent: no pod is evicted", None),
+        ("INFO", "node readiness changed", "b"),
+        ("INFO", "node heartbeats resumed", "a"),
+        ("INFO", "node heartbeats resumed", "b"),
+        ("INFO", "node readiness changed", "a"),
+    ]
+    assert (lines[1].fields["was"], lines[1].fields["ready"]) == ("True", "Unknown")
+    assert (lines[-1].fields["was"], lines[-1].fields["ready"]) == ("Unknown", "True")

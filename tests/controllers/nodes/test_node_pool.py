@@ -33,7 +33,7 @@ def short(run_seconds: str, name: str = "a") -> Object:
 
 
 @in_virtual_time
-async def test_nodes_register_ready_to_be_used() -> None:
+async def test_nodes_register_as_ready() -> None:
     labels = {"zone": "a"}
     nodes = [SimulatedNode("n0", {"cpu": "8", "pods": "5"}, labels)]
     async with cluster(nodes=nodes, without=WITHOUT) as c:
@@ -47,7 +47,7 @@ async def test_nodes_register_ready_to_be_used() -> None:
 
 
 @in_virtual_time
-async def test_a_pod_that_is_bound_runs_until_it_is_deleted() -> None:
+async def test_a_bound_pod_runs_until_it_is_deleted() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
         await c.create(pod("a"))
         await asyncio.sleep(10)
@@ -64,32 +64,32 @@ async def test_a_pod_that_is_bound_runs_until_it_is_deleted() -> None:
         assert await phase(c) == "Running"
 
 
-@pytest.mark.parametrize("wish", [1, 10, 3600])
+@pytest.mark.parametrize("seconds", [1, 10, 3600])
 @in_virtual_time
-async def test_a_pod_with_a_wish_ends_well_after_so_long(wish: int) -> None:
+async def test_a_pod_with_run_seconds_succeeds_after_that_time(seconds: int) -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
-        await c.create(short(str(wish)))
-        await asyncio.sleep(wish - 0.5)
+        await c.create(short(str(seconds)))
+        await asyncio.sleep(seconds - 0.5)
         assert await phase(c) == "Running"
         await asyncio.sleep(1)
         assert await phase(c) == "Succeeded"
         found = await c.client.get(POD, Key("default", "a"))
         ended = found["status"]["containerStatuses"][0]["state"]["terminated"]
         assert (ended["exitCode"], ended["reason"]) == (0, "Completed")
-        assert parse_timestamp(ended["finishedAt"]) - parse_timestamp(ended["startedAt"]) == wish
+        assert parse_timestamp(ended["finishedAt"]) - parse_timestamp(ended["startedAt"]) == seconds
 
 
-@pytest.mark.parametrize("wish", ["", "soon", "-5", "1.5", "1e3"])
+@pytest.mark.parametrize("seconds", ["", "soon", "-5", "1.5", "1e3"])
 @in_virtual_time
-async def test_a_wish_that_is_no_number_is_no_wish(wish: str) -> None:
+async def test_run_seconds_that_is_not_a_number_is_ignored(seconds: str) -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
-        await c.create(short(wish))
+        await c.create(short(seconds))
         await asyncio.sleep(2_000)
         assert await phase(c) == "Running"
 
 
 @in_virtual_time
-async def test_a_pod_without_time_ends_at_once() -> None:
+async def test_a_pod_with_zero_run_seconds_succeeds_at_once() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
         await c.create(short("0"))
         await asyncio.sleep(1)
@@ -97,7 +97,7 @@ async def test_a_pod_without_time_ends_at_once() -> None:
 
 
 @in_virtual_time
-async def test_a_deleted_pod_is_taken_down_and_gone() -> None:
+async def test_a_deleted_pod_is_terminated_and_removed() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
         await c.create(pod("a", on="n0"))
         await asyncio.sleep(1)
@@ -113,7 +113,7 @@ async def test_a_deleted_pod_is_taken_down_and_gone() -> None:
 
 
 @in_virtual_time
-async def test_a_pod_that_had_ended_is_gone_as_it_was() -> None:
+async def test_a_finished_pod_keeps_its_phase_when_deleted() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
         held = short("1")
         held["metadata"]["finalizers"] = ["example.com/stay"]
@@ -129,7 +129,7 @@ async def test_a_pod_that_had_ended_is_gone_as_it_was() -> None:
 
 
 @in_virtual_time
-async def test_pods_of_other_nodes_are_left_alone() -> None:
+async def test_pods_of_other_nodes_are_not_changed() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
         await c.create(pod("a", on="somewhere-else"))
         await asyncio.sleep(100)
@@ -140,7 +140,7 @@ async def test_pods_of_other_nodes_are_left_alone() -> None:
 
 
 @in_virtual_time
-async def test_a_namesake_that_comes_at_once_runs_its_own_time() -> None:
+async def test_a_recreated_pod_runs_for_its_own_time() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
         await c.create(short("10"))
         await asyncio.sleep(8)
@@ -153,7 +153,7 @@ async def test_a_namesake_that_comes_at_once_runs_its_own_time() -> None:
 
 
 @in_virtual_time
-async def test_a_node_that_is_there_already_stays_as_it_is() -> None:
+async def test_an_existing_node_of_ours_is_not_changed() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
         await c.client.patch(NODE, Key("", "n0"), {"spec": {"unschedulable": True}})
         before = await c.client.get(NODE, Key("", "n0"))
@@ -163,7 +163,7 @@ async def test_a_node_that_is_there_already_stays_as_it_is() -> None:
 
 
 @in_virtual_time
-async def test_a_restarted_kubelet_goes_on_where_it_was() -> None:
+async def test_a_restarted_kubelet_continues_running_pods() -> None:
     async with cluster(
         nodes=simulated_nodes(1, cpu="8"), without=["scheduler", "controllers"]
     ) as c:
@@ -176,16 +176,16 @@ async def test_a_restarted_kubelet_goes_on_where_it_was() -> None:
         assert await phase(c) == "Succeeded"
 
 
-# ---- other people's nodes ------------------------------------------------------------------------
+# ---- nodes of other owners -----------------------------------------------------------------------
 
 
 @in_virtual_time
-async def test_a_node_that_is_not_ours_is_left_alone_whatever_it_is_called() -> None:
+async def test_an_existing_node_of_another_owner_is_not_changed() -> None:
     async with cluster(without=[*WITHOUT, "nodes"]) as c:
         await c.add_node(node("n0"))
         before = await c.client.get(NODE, Key("", "n0"))
-        staff = ComponentConfig(simulated_nodes(2, cpu="8"), WITHOUT)
-        plane = ControlPlane(c.store, c.clock, SeededRandom(2), staff)
+        config = ComponentConfig(simulated_nodes(2, cpu="8"), WITHOUT)
+        plane = ControlPlane(c.store, c.clock, SeededRandom(2), config)
         async with plane.running():
             await c.create(pod("a", on="n0"), pod("b", on="n1"))
             await asyncio.sleep(60)
@@ -196,7 +196,7 @@ async def test_a_node_that_is_not_ours_is_left_alone_whatever_it_is_called() -> 
 
 
 @in_virtual_time
-async def test_nodes_keep_the_taints_that_they_are_given() -> None:
+async def test_nodes_keep_their_configured_taints() -> None:
     taint = {"key": "team", "value": "a", "effect": "NoSchedule"}
     async with cluster(nodes=[SimulatedNode("n0", taints=[taint])], without=WITHOUT) as c:
         found = await c.client.get(NODE, Key("", "n0"))

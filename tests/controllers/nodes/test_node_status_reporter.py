@@ -1,4 +1,4 @@
-"""Simulated nodes that were taken to be silent come back, with the whole control plane."""
+"""Simulated nodes that were marked as silent become ready again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phalanx.controllers.nodes.node_heartbeats import NodeStatusReporter
 from phalanx.controllers.reconcile_loop import Informers
 from tests.builders import in_virtual_time, node, pod
 from tests.controllers.cluster import Cluster, cluster, simulated_nodes
-from tests.controllers.crash_stories import (
+from tests.controllers.crash_recovery import (
     SERVER_ONLY,
     Runnable,
     assert_quiet,
@@ -28,17 +28,17 @@ def build(client: Client, informers: Informers, c: Cluster) -> Sequence[Runnable
     return [NodeStatusReporter(client, informers, c.clock, ("n0", "n1")).run]
 
 
-async def says(c: Cluster, name: str, status: str) -> None:
-    """What somebody says of a node."""
-    said: Object = {"status": {"conditions": [{"type": "Ready", "status": status}]}}
-    await c.client.patch(NODE, Key("", name), said, subresource="status", content=STRATEGIC_PATCH)
+async def set_ready(c: Cluster, name: str, status: str) -> None:
+    """Set the Ready condition of a node."""
+    change: Object = {"status": {"conditions": [{"type": "Ready", "status": status}]}}
+    await c.client.patch(NODE, Key("", name), change, subresource="status", content=STRATEGIC_PATCH)
 
 
-async def doubts(c: Cluster, name: str) -> None:
-    """Somebody says of a pod that it is not ready."""
-    said: Object = {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]}
+async def mark_not_ready(c: Cluster, name: str) -> None:
+    """Mark a running pod as not ready."""
+    change: Object = {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]}
     await c.client.patch(
-        POD, Key("default", name), {"status": said}, subresource="status", content=STRATEGIC_PATCH
+        POD, Key("default", name), {"status": change}, subresource="status", content=STRATEGIC_PATCH
     )
 
 
@@ -53,13 +53,13 @@ async def ready(c: Cluster, name: str) -> str:
 
 
 @in_virtual_time
-async def test_a_simulated_node_that_is_doubted_says_that_it_is_well_and_so_do_its_pods() -> None:
+async def test_a_simulated_node_and_its_pods_become_ready_again() -> None:
     async with cluster(nodes=simulated_nodes(2, cpu="4")) as c:
         await c.create(pod("p"))
         await c.until_placed("p")
         await asyncio.sleep(20)
         name = (await c.pods())["p"].spec.node_name
-        await says(c, name, "Unknown")
+        await set_ready(c, name, "Unknown")
         await asyncio.sleep(1)
         assert await ready(c, "p") == "False"
         assert len((await c.client.get(NODE, Key("", name), Node)).spec.taints) == 2
@@ -73,17 +73,17 @@ async def test_a_simulated_node_that_is_doubted_says_that_it_is_well_and_so_do_i
 
 
 @in_virtual_time
-async def test_nodes_of_others_are_left_to_them() -> None:
+async def test_other_nodes_are_not_changed() -> None:
     async with cluster(without=SERVER_ONLY) as c:
         await c.add_node(node("foreign"))
-        await says(c, "foreign", "Unknown")
+        await set_ready(c, "foreign", "Unknown")
         async with running_controller(c, build):
             await asyncio.sleep(100)
             assert await conditions(c, "foreign") == {"Ready": "Unknown"}
 
 
 @in_virtual_time
-async def test_simulated_nodes_live_on_for_an_hour() -> None:
+async def test_simulated_nodes_stay_ready_for_an_hour() -> None:
     async with cluster(nodes=simulated_nodes(3, cpu="4")) as c:
         await c.create(pod("p"))
         await c.until_placed("p")
@@ -94,29 +94,29 @@ async def test_simulated_nodes_live_on_for_an_hour() -> None:
         assert await ready(c, "p") == "True"
 
 
-async def an_outage(c: Cluster) -> object:
+async def run_outage(c: Cluster) -> object:
     for name in ("n0", "n1"):
         await c.add_node(node(name))
         await c.create(pod(f"on-{name}", on=name))
-        await doubts(c, f"on-{name}")
-        await says(c, name, "Unknown")
+        await mark_not_ready(c, f"on-{name}")
+        await set_ready(c, name, "Unknown")
     await asyncio.sleep(60)
     return [
         (await conditions(c, name), await ready(c, f"on-{name}")) for name in ("n0", "n1")
     ]  # fmt: skip
 
 
-def test_whenever_the_kubelets_end_others_go_on() -> None:
-    assert assert_survives_every_crash(build, an_outage) == 4
+def test_after_a_crash_at_any_write_other_kubelets_continue() -> None:
+    assert assert_survives_every_crash(build, run_outage) == 4
 
 
-def test_news_that_come_twice_and_late_change_nothing() -> None:
-    assert_survives_bad_watches(build, an_outage)
+def test_duplicate_and_late_events_change_nothing() -> None:
+    assert_survives_bad_watches(build, run_outage)
 
 
 @in_virtual_time
-async def test_when_all_are_well_nothing_is_written() -> None:
+async def test_while_all_nodes_are_ready_nothing_is_written() -> None:
     async with cluster(without=SERVER_ONLY) as c:
         async with running_controller(c, build):
-            await an_outage(c)
+            await run_outage(c)
         await assert_quiet(c, build)

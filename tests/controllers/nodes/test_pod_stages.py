@@ -22,41 +22,43 @@ from phalanx.controllers.nodes.simulated_kubelet import (
 MANY = [f"default/pod-{n}" for n in range(2_000)]
 
 
-def said(text: str, **more: str) -> ObjectMeta:
+def annotated(text: str, **more: str) -> ObjectMeta:
     return ObjectMeta("a", "default", annotations={STAGES: text, **more})
 
 
-# ---- lives ---------------------------------------------------------------------------------------
+# ---- lifetimes -----------------------------------------------------------------------------------
 
 
-def test_whoever_says_nothing_starts_at_once_and_runs_for_ever() -> None:
+def test_without_stages_a_pod_starts_at_once_and_runs_forever() -> None:
     assert stages_of(ObjectMeta("a", "default")).sample_lifetime("default/a") == PodLifetime(
         0, 0, None, 0, 0
     )
 
 
-def test_a_life_is_what_the_stages_say() -> None:
-    found = stages_of(said("{start: 2, ready: 1.5, run: 60, stop: 3}"))
+def test_a_lifetime_follows_the_stages() -> None:
+    found = stages_of(annotated("{start: 2, ready: 1.5, run: 60, stop: 3}"))
     assert found.sample_lifetime("default/a") == PodLifetime(2.0, 1.5, 60.0, 3.0, 0)
 
 
-def test_the_same_pod_lives_the_same_life_under_the_same_seed() -> None:
-    drawn = parse_stages({"run": {"exponential": 30}, "start": {"uniform": [0, 9]}, "failure": 0.5})
+def test_the_same_pod_and_seed_have_the_same_lifetime() -> None:
+    stages = parse_stages(
+        {"run": {"exponential": 30}, "start": {"uniform": [0, 9]}, "failure": 0.5}
+    )
     other = parse_stages({"run": {"exponential": 30}, "start": {"uniform": [0, 9]}, "seed": 7})
-    assert [drawn.sample_lifetime(who) for who in MANY] == [
-        drawn.sample_lifetime(who) for who in MANY
+    assert [stages.sample_lifetime(key) for key in MANY] == [
+        stages.sample_lifetime(key) for key in MANY
     ]
-    assert drawn.sample_lifetime("default/a") != drawn.sample_lifetime("default/b")
-    assert drawn.sample_lifetime("default/a").run != other.sample_lifetime("default/a").run
+    assert stages.sample_lifetime("default/a") != stages.sample_lifetime("default/b")
+    assert stages.sample_lifetime("default/a").run != other.sample_lifetime("default/a").run
 
 
-def test_a_draw_is_the_same_on_every_machine() -> None:
-    life = parse_stages({"run": {"uniform": [0, 100]}, "seed": 1}).sample_lifetime("default/a")
-    assert life.run == pytest.approx(23.5270223)
+def test_a_sample_is_the_same_on_every_machine() -> None:
+    lifetime = parse_stages({"run": {"uniform": [0, 100]}, "seed": 1}).sample_lifetime("default/a")
+    assert lifetime.run == pytest.approx(23.5270223)
 
 
 @pytest.mark.parametrize(
-    ("span", "mean", "deviation"),
+    ("duration", "mean", "deviation"),
     [
         ({"uniform": [20, 40]}, 30.0, 20 / 12**0.5),
         ({"exponential": 30}, 30.0, 30.0),
@@ -64,30 +66,30 @@ def test_a_draw_is_the_same_on_every_machine() -> None:
         ({"constant": 9}, 9.0, 0.0),
     ],
 )
-def test_what_is_drawn_is_distributed_as_asked(
-    span: dict[str, Any], mean: float, deviation: float
+def test_samples_have_the_requested_distribution(
+    duration: dict[str, Any], mean: float, deviation: float
 ) -> None:
-    drawn = [parse_stages({"start": span}).sample_lifetime(who).start for who in MANY]
-    assert statistics.mean(drawn) == pytest.approx(mean, rel=0.1)
-    assert statistics.pstdev(drawn) == pytest.approx(deviation, rel=0.1)
-    assert min(drawn) >= 0
+    stages = [parse_stages({"start": duration}).sample_lifetime(key).start for key in MANY]
+    assert statistics.mean(stages) == pytest.approx(mean, rel=0.1)
+    assert statistics.pstdev(stages) == pytest.approx(deviation, rel=0.1)
+    assert min(stages) >= 0
 
 
-def test_as_many_fail_as_the_rate_says() -> None:
-    drawn = [
-        parse_stages({"run": 1, "failure": 0.25, "exitCode": 3}).sample_lifetime(who)
-        for who in MANY
+def test_the_failure_rate_is_met() -> None:
+    stages = [
+        parse_stages({"run": 1, "failure": 0.25, "exitCode": 3}).sample_lifetime(key)
+        for key in MANY
     ]
-    codes = [life.exit_code for life in drawn]
+    codes = [lifetime.exit_code for lifetime in stages]
     assert codes.count(3) == pytest.approx(500, rel=0.15)
     assert codes.count(0) + codes.count(3) == len(MANY)
     assert parse_stages({"failure": 1}).sample_lifetime("default/a").exit_code == 1
 
 
-# ---- who says so ---------------------------------------------------------------------------------
+# ---- rules and annotations -----------------------------------------------------------------------
 
 
-def test_the_first_rule_for_a_pod_counts() -> None:
+def test_the_first_matching_rule_applies() -> None:
     found = parse_stage_rules(
         [
             {"namespace": "lab", "labels": {"app": "train"}, "run": 1},
@@ -107,57 +109,58 @@ def test_the_first_rule_for_a_pod_counts() -> None:
     assert stages_of(ObjectMeta("a", "lab"), found).sample_lifetime("x").start == 3.0
 
 
-def test_a_pods_own_word_counts_before_every_rule() -> None:
-    found = stages_of(said("{run: 5}"), parse_stage_rules([{"run": 1, "start": 9}]))
+def test_the_annotation_of_a_pod_overrides_rules() -> None:
+    found = stages_of(annotated("{run: 5}"), parse_stage_rules([{"run": 1, "start": 9}]))
     assert found.sample_lifetime("x") == PodLifetime(run=5.0)
 
 
-def test_run_seconds_is_the_short_form() -> None:
+def test_run_seconds_is_the_short_form_of_a_constant_run() -> None:
     assert (
-        stages_of(said("{start: 1, run: 5}", **{RUN_SECONDS: "8"})).sample_lifetime("x").run == 8.0
+        stages_of(annotated("{start: 1, run: 5}", **{RUN_SECONDS: "8"})).sample_lifetime("x").run
+        == 8.0
     )
     assert (
-        stages_of(said("{start: 1, run: 5}", **{RUN_SECONDS: "soon"})).sample_lifetime("x").run
+        stages_of(annotated("{start: 1, run: 5}", **{RUN_SECONDS: "soon"})).sample_lifetime("x").run
         == 5.0
     )
 
 
-# ---- what is refused -----------------------------------------------------------------------------
+# ---- invalid stages ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("text", "fault"),
+    ("text", "message"),
     [
         ("[1]", "must be a map"),
-        ("{", "is no YAML"),
-        ("{begin: 1}", "begin: there is no such field; there are start, ready, run"),
-        ("{start: soon}", "start: 'soon' is no number of seconds"),
-        ("{start: -1}", "start: -1 is no number of seconds"),
-        ("{start: true}", "start: True is no number"),
+        ("{", "invalid YAML"),
+        ("{begin: 1}", "begin: unknown field; available: start, ready, run"),
+        ("{start: soon}", "start: 'soon' is not a number of seconds"),
+        ("{start: -1}", "start: -1 is not a number of seconds"),
+        ("{start: true}", "start: True is not a number"),
         ("{run: {gamma: 1}}", "run: must be seconds, or one of constant, uniform"),
-        ("{run: {uniform: [1]}}", "run: uniform takes 2 figures: low, high"),
-        ("{run: {uniform: [3, 1]}}", "run: uniform goes from the lower"),
-        ("{run: .nan}", "run: nan is no number"),
-        ("{failure: 2}", "failure: 2 is no rate from 0 to 1"),
-        ("{exitCode: 0}", "exitCode: 0 is no whole number from 1 to 255"),
-        ("{seed: 1.5}", "seed: 1.5 is no whole number"),
+        ("{run: {uniform: [1]}}", "run: uniform takes 2 parameters: low, high"),
+        ("{run: {uniform: [3, 1]}}", "run: uniform takes the lower bound first"),
+        ("{run: .nan}", "run: nan is not a number"),
+        ("{failure: 2}", "failure: 2 is not a number from 0 to 1"),
+        ("{exitCode: 0}", "exitCode: 0 is not an integer from 1 to 255"),
+        ("{seed: 1.5}", "seed: 1.5 is not an integer"),
     ],
 )
-def test_stages_that_cannot_be_read_are_told_by_field(text: str, fault: str) -> None:
-    with pytest.raises(BadStages) as told:
-        stages_of(said(text))
-    assert str(told.value).startswith(fault)
+def test_invalid_stages_are_reported_with_their_field(text: str, message: str) -> None:
+    with pytest.raises(BadStages) as error:
+        stages_of(annotated(text))
+    assert str(error.value).startswith(message)
 
 
 @pytest.mark.parametrize(
-    ("rows", "fault"),
+    ("rows", "message"),
     [
         ({"run": 1}, "must be a list of rules"),
-        ([{"run": 1}, {"run": "x"}], "[1].run: 'x' is no number"),
+        ([{"run": 1}, {"run": "x"}], "[1].run: 'x' is not a number"),
         ([{"labels": ["x"]}], "[0].labels: must be a map"),
     ],
 )
-def test_rules_that_cannot_be_read_are_told_by_place(rows: Any, fault: str) -> None:
-    with pytest.raises(BadStages) as told:
+def test_invalid_rules_are_reported_with_their_index(rows: Any, message: str) -> None:
+    with pytest.raises(BadStages) as error:
         parse_stage_rules(rows)
-    assert str(told.value).startswith(fault)
+    assert str(error.value).startswith(message)

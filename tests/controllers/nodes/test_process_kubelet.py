@@ -1,4 +1,4 @@
-"""Process nodes as far as nothing is executed; what is, `tests/cli/test_process_nodes.py` runs."""
+"""Process nodes without processes; `tests/cli/test_process_nodes.py` runs real ones."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ HERE = Key("default", "a")
 
 @asynccontextmanager
 async def process_nodes(c: Cluster) -> AsyncIterator[None]:
-    """A process node `n0`, while the context lasts."""
+    """Run a process node `n0` while the context lasts."""
     nodes = [replace(node, node_type=PROCESS_NODE_TYPE) for node in simulated_nodes(1, cpu="8")]
-    staff = ComponentConfig(nodes, ("scheduler", "controllers"), host=ProcessHost(Path("nowhere")))
-    plane = ControlPlane(c.store, c.clock, SeededRandom(2), staff)
+    config = ComponentConfig(nodes, ("scheduler", "controllers"), host=ProcessHost(Path("nowhere")))
+    plane = ControlPlane(c.store, c.clock, SeededRandom(2), config)
     async with plane.running():
         await asyncio.sleep(1)
         yield
@@ -42,14 +42,14 @@ async def status(c: Cluster) -> Object:
 
 
 @in_virtual_time
-async def test_a_process_node_says_what_it_is() -> None:
+async def test_a_process_node_is_labelled_as_such() -> None:
     async with cluster(without=("scheduler", "controllers", "nodes")) as c, process_nodes(c):
         node = await c.client.get(NODE, Key("", "n0"))
         assert node["metadata"]["annotations"][NODE_TYPE_ANNOTATION] == PROCESS_NODE_TYPE
 
 
 @in_virtual_time
-async def test_nobody_runs_anything_who_was_not_allowed_to() -> None:
+async def test_a_service_account_without_permission_runs_nothing() -> None:
     async with cluster(without=("scheduler", "controllers", "nodes")) as c, process_nodes(c):
         await c.create(pod("a", on="n0"))
         await asyncio.sleep(1)
@@ -63,7 +63,7 @@ async def test_nobody_runs_anything_who_was_not_allowed_to() -> None:
 
 
 @in_virtual_time
-async def test_a_pod_whose_processes_are_gone_has_failed() -> None:
+async def test_a_running_pod_without_processes_fails() -> None:
     async with cluster(without=("scheduler", "controllers", "nodes")) as c:
         await c.create(pod("a", on="n0"))
         running = {"status": {"phase": "Running"}}
@@ -73,7 +73,7 @@ async def test_a_pod_whose_processes_are_gone_has_failed() -> None:
 
 
 @in_virtual_time
-async def test_pods_of_other_nodes_are_none_of_its_business() -> None:
+async def test_pods_of_other_nodes_are_ignored() -> None:
     async with cluster(without=("scheduler", "controllers", "nodes")) as c, process_nodes(c):
         await c.create(pod("a", on="elsewhere"))
         await asyncio.sleep(60)

@@ -1,4 +1,4 @@
-"""What processes use, of real ones; what is told of it, `tests/cli/test_process_nodes.py` shows."""
+"""Usage of real processes; `tests/cli/test_process_nodes.py` tests the metrics of pods."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BURN = "import time\nwhile time.process_time() < .2: pass\nprint('done', flush=T
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc")
-def test_a_session_has_spent_what_all_its_processes_have() -> None:
+def test_the_usage_of_a_session_is_that_of_all_its_processes() -> None:
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BURN!r}])"
     with subprocess.Popen(
         [sys.executable, "-c", parent],

@@ -8,7 +8,7 @@ import pytest
 from phalanx.api.annotations import USAGE_ANNOTATION
 from phalanx.api.core import Node, Pod
 from phalanx.api.errors import NotFound
-from phalanx.api.kinds import NODE, POD
+from phalanx.api.kinds import POD
 from phalanx.api.meta import Key, find_condition, parse_timestamp
 from phalanx.api.wire import Object
 from phalanx.controllers.nodes.node_pool import HostedNodePool
@@ -27,7 +27,7 @@ def staged(text: str, name: str = "a") -> Object:
 
 
 async def seen(c: Cluster, key: Key = HERE) -> tuple[str, str]:
-    """The phase of a pod and whether it is ready."""
+    """The phase of a pod and its Ready status."""
     found = await c.client.get(POD, key, Pod)
     ready = find_condition(found.status.conditions, "Ready")
     return found.status.phase, ready.status if ready else ""
@@ -41,7 +41,7 @@ async def container(c: Cluster) -> Object:
 
 
 @in_virtual_time
-async def test_a_pod_is_created_for_a_while_before_it_runs() -> None:
+async def test_a_pod_is_creating_before_it_runs() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
         await c.create(staged("{start: 5, run: 10}"))
         await asyncio.sleep(1)
@@ -61,7 +61,7 @@ async def test_a_pod_is_created_for_a_while_before_it_runs() -> None:
 
 
 @in_virtual_time
-async def test_a_pod_is_ready_only_when_it_has_warmed_up() -> None:
+async def test_a_pod_is_ready_after_its_ready_stage() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
         await c.create(staged("{start: 2, ready: 5}"))
         await asyncio.sleep(3)
@@ -74,7 +74,7 @@ async def test_a_pod_is_ready_only_when_it_has_warmed_up() -> None:
 
 
 @in_virtual_time
-async def test_a_pod_that_ends_before_it_is_ready_was_never_ready() -> None:
+async def test_a_pod_that_ends_before_its_ready_stage_is_never_ready() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
         await c.create(staged("{ready: 50, run: 5}"))
         await asyncio.sleep(6)
@@ -82,7 +82,7 @@ async def test_a_pod_that_ends_before_it_is_ready_was_never_ready() -> None:
 
 
 @in_virtual_time
-async def test_a_pod_that_fails_says_with_which_exit_code() -> None:
+async def test_a_failed_pod_has_its_exit_code() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
         await c.create(staged("{run: 3, failure: 1, exitCode: 42}"))
         await asyncio.sleep(4)
@@ -95,7 +95,7 @@ async def test_a_pod_that_fails_says_with_which_exit_code() -> None:
     ("stop", "grace", "takes", "code"), [(4, 30, 4, 143), (40, 10, 10, 137), (0, 30, 0, 143)]
 )
 @in_virtual_time
-async def test_a_deleted_pod_takes_its_time_within_its_grace_period(
+async def test_a_deleted_pod_stops_within_its_grace_period(
     stop: int, grace: int, takes: int, code: int
 ) -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
@@ -115,7 +115,7 @@ async def test_a_deleted_pod_takes_its_time_within_its_grace_period(
 
 
 @in_virtual_time
-async def test_whoever_is_deleted_without_grace_is_gone_at_once() -> None:
+async def test_a_pod_deleted_without_grace_is_removed_at_once() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
         await c.create(staged("{stop: 100}"))
         await asyncio.sleep(2)
@@ -126,7 +126,7 @@ async def test_whoever_is_deleted_without_grace_is_gone_at_once() -> None:
 
 
 @in_virtual_time
-async def test_a_pod_whose_usage_cannot_be_read_fails_and_says_why() -> None:
+async def test_a_pod_with_an_invalid_usage_annotation_fails_with_the_reason() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
         await c.create(pod("a", on="n0", meta={"annotations": {USAGE_ANNOTATION: "a lot"}}))
         await asyncio.sleep(1)
@@ -138,14 +138,14 @@ async def test_a_pod_whose_usage_cannot_be_read_fails_and_says_why() -> None:
 
 
 @in_virtual_time
-async def test_a_pod_whose_stages_cannot_be_read_fails_and_says_why() -> None:
+async def test_a_pod_with_invalid_stages_fails_with_the_reason() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
         await c.create(staged("{run: soon}"))
         await asyncio.sleep(1)
         found = (await c.client.get(POD, HERE))["status"]
         assert (found["phase"], found["reason"]) == ("Failed", "InvalidStages")
         assert found["message"] == (
-            "annotation phalanx.dev/stages: run: 'soon' is no number of seconds"
+            "annotation phalanx.dev/stages: run: 'soon' is not a number of seconds"
         )
         await c.delete(POD, "a")
         await asyncio.sleep(1)
@@ -154,7 +154,7 @@ async def test_a_pod_whose_stages_cannot_be_read_fails_and_says_why() -> None:
 
 
 @in_virtual_time
-async def test_a_restarted_kubelet_goes_on_in_every_stage() -> None:
+async def test_a_restarted_kubelet_continues_in_every_stage() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="8"), without=WITHOUT) as c:
         await c.create(staged("{start: 100, ready: 100, run: 300}"))
         await asyncio.sleep(50)
@@ -169,12 +169,12 @@ async def test_a_restarted_kubelet_goes_on_in_every_stage() -> None:
 
 
 @in_virtual_time
-async def test_rules_say_how_pods_live_that_say_nothing_themselves() -> None:
+async def test_rules_apply_to_pods_without_stages() -> None:
     async with cluster(without=("scheduler", "controllers", "nodes")) as c:
         informers = Informers(c.client, SeededRandom(1))
         found = parse_stage_rules([{"labels": {"app": "short"}, "run": 5}])
         nodes = HostedNodePool(c.client, informers, c.clock, simulated_nodes(1, cpu="8"), found)
-        informers.of(NODE, Node)
+        informers.of(Node)
         assert await nodes.register() == []
         tasks = _running([informers, nodes])
         await c.create(pod("a", on="n0", meta={"labels": {"app": "short"}}), pod("b", on="n0"))

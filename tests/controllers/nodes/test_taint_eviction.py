@@ -1,8 +1,9 @@
-"""Pods that leave tainted nodes, each when its patience ends, in virtual time."""
+"""Eviction of pods from tainted nodes, in virtual time."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
 import pytest
@@ -17,7 +18,7 @@ from phalanx.controllers.reconcile_loop import Informers
 from phalanx.randomness import SeededRandom
 from tests.builders import in_virtual_time, node, pod
 from tests.controllers.cluster import Cluster, cluster
-from tests.controllers.crash_stories import (
+from tests.controllers.crash_recovery import (
     SERVER_ONLY,
     Runnable,
     assert_quiet,
@@ -26,22 +27,23 @@ from tests.controllers.crash_stories import (
     bare_cluster,
     running_controller,
 )
+from tests.recording_log import captured_lines
 
 BROKEN: Object = {"key": "broken", "value": "yes", "effect": "NoExecute"}
 SLOW: Object = {"key": "slow", "effect": "NoExecute"}
 
 
-def telling(client: Client, informers: Informers, c: Cluster) -> Sequence[Runnable]:
+def build_with_events(client: Client, informers: Informers, c: Cluster) -> Sequence[Runnable]:
     recorder = EventRecorder(client, c.clock, SeededRandom(4), "taint-eviction-controller")
     return [recorder.run, TaintEviction(client, informers, c.clock, recorder.record).run]
 
 
-def silent(client: Client, informers: Informers, c: Cluster) -> Sequence[Runnable]:
-    """The same without events."""
+def build(client: Client, informers: Informers, c: Cluster) -> Sequence[Runnable]:
+    """Without events."""
     return [TaintEviction(client, informers, c.clock).run]
 
 
-def tolerating(key: str, seconds: int | None = None, **more: str) -> Object:
+def toleration(key: str, seconds: int | None = None, **more: str) -> Object:
     for_so_long = {} if seconds is None else {"tolerationSeconds": seconds}
     operator = "Equal" if "value" in more else "Exists"
     return {"key": key, "operator": operator, "effect": "NoExecute", **for_so_long, **more}
@@ -56,111 +58,117 @@ async def place(c: Cluster, name: str, *tolerations: Object, on: str = "a") -> N
     await c.bind(name, on)
 
 
-async def leaving(c: Cluster) -> list[str]:
-    """The pods that are being deleted: nobody takes them down here."""
+async def deleted_pods(c: Cluster) -> list[str]:
+    """The pods that are being deleted; no kubelet removes them here."""
     return sorted(n for n, found in (await c.pods()).items() if found.metadata.deletion_timestamp)
 
 
 @in_virtual_time
-async def test_a_pod_that_does_not_tolerate_a_taint_goes_at_once_and_says_why() -> None:
-    async with bare_cluster(telling) as c:
+async def test_a_pod_without_a_toleration_is_evicted_at_once_with_the_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "phalanx")
+    async with bare_cluster(build_with_events) as c:
         await c.add_node(node("a"))
         await place(c, "p")
         await taint(c, BROKEN)
         await asyncio.sleep(1)
-        assert await leaving(c) == ["p"]
+        assert await deleted_pods(c) == ["p"]
         found = await c.client.get(POD, Key("default", "p"))
-        (mark,) = (o for o in found["status"]["conditions"] if o["type"] == "DisruptionTarget")
-        assert (mark["status"], mark["reason"], mark["message"]) == (
+        (condition,) = (o for o in found["status"]["conditions"] if o["type"] == "DisruptionTarget")
+        assert (condition["status"], condition["reason"], condition["message"]) == (
             "True", "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint",
         )  # fmt: skip
-        told = [("p", "Marking for deletion Pod default/p")]
-        assert await c.events("TaintManagerEviction") == told
+        events = [("p", "Marking for deletion Pod default/p")]
+        assert await c.events("TaintManagerEviction") == events
+    (line,) = captured_lines(caplog, "taint-eviction-controller")
+    assert (line.level, line.message) == ("INFO", "evicting pod from tainted node")
+    assert line.fields == {"kind": "Pod", "key": "default/p", "node": "a"}
 
 
 @pytest.mark.parametrize(
     ("tolerations", "stays"),
     [
         ([], 0.0),
-        ([tolerating("other")], 0.0),
-        ([tolerating("broken", value="no")], 0.0),
-        ([tolerating("broken", effect="NoSchedule")], 0.0),
-        ([tolerating("broken", 0)], 0.0),
-        ([tolerating("broken", -5)], 0.0),
-        ([tolerating("broken", 30)], 30.0),
-        ([tolerating("broken", 30, value="yes")], 30.0),
-        ([tolerating("broken", 30), tolerating("broken", 60)], 30.0),
-        ([tolerating("broken", 60), tolerating("broken", 30)], 60.0),
-        ([tolerating("broken")], None),
-        ([tolerating("")], None),
+        ([toleration("other")], 0.0),
+        ([toleration("broken", value="no")], 0.0),
+        ([toleration("broken", effect="NoSchedule")], 0.0),
+        ([toleration("broken", 0)], 0.0),
+        ([toleration("broken", -5)], 0.0),
+        ([toleration("broken", 30)], 30.0),
+        ([toleration("broken", 30, value="yes")], 30.0),
+        ([toleration("broken", 30), toleration("broken", 60)], 30.0),
+        ([toleration("broken", 60), toleration("broken", 30)], 60.0),
+        ([toleration("broken")], None),
+        ([toleration("")], None),
     ],
 )
 @in_virtual_time
-async def test_a_pod_stays_as_long_as_it_tolerates(
+async def test_a_pod_stays_for_its_toleration_seconds(
     tolerations: list[Object], stays: float | None
 ) -> None:
-    async with bare_cluster(telling) as c:
+    async with bare_cluster(build_with_events) as c:
         await c.add_node(node("a"))
         await place(c, "p", *tolerations)
         await taint(c, BROKEN)
         if stays is None:
             await asyncio.sleep(10_000)
-            assert await leaving(c) == []
+            assert await deleted_pods(c) == []
             return
         if stays:
             await asyncio.sleep(stays - 2)
-            assert await leaving(c) == []
+            assert await deleted_pods(c) == []
         await asyncio.sleep(3)
-        assert await leaving(c) == ["p"]
+        assert await deleted_pods(c) == ["p"]
 
 
 @in_virtual_time
-async def test_of_several_taints_the_one_that_is_tolerated_for_the_shortest_time_counts() -> None:
-    async with bare_cluster(telling) as c:
+async def test_the_shortest_toleration_of_several_taints_counts() -> None:
+    async with bare_cluster(build_with_events) as c:
         await c.add_node(node("a"))
-        await place(c, "p", tolerating("broken", 100), tolerating("slow", 50))
+        await place(c, "p", toleration("broken", 100), toleration("slow", 50))
         await taint(c, BROKEN)
         await asyncio.sleep(30)
         await taint(c, BROKEN, SLOW)
         await asyncio.sleep(48)
-        assert await leaving(c) == []
+        assert await deleted_pods(c) == []
         await asyncio.sleep(5)
-        assert await leaving(c) == ["p"]
+        assert await deleted_pods(c) == ["p"]
 
 
 @in_virtual_time
-async def test_a_taint_that_goes_in_time_spares_the_pod_and_that_is_told() -> None:
-    async with bare_cluster(telling) as c:
+async def test_a_taint_removed_in_time_cancels_the_eviction_with_an_event() -> None:
+    async with bare_cluster(build_with_events) as c:
         await c.add_node(node("a"))
-        await place(c, "p", tolerating("broken", 100))
+        await place(c, "p", toleration("broken", 100))
         await taint(c, BROKEN)
         await asyncio.sleep(90)
         await taint(c)
         await asyncio.sleep(200)
-        assert await leaving(c) == []
-        told = [("p", "Cancelling deletion of Pod default/p")]
-        assert await c.events("TaintManagerEviction") == told
+        assert await deleted_pods(c) == []
+        events = [("p", "Cancelling deletion of Pod default/p")]
+        assert await c.events("TaintManagerEviction") == events
         await taint(c, BROKEN)
         await asyncio.sleep(90)
-        assert await leaving(c) == []
+        assert await deleted_pods(c) == []
 
 
 @in_virtual_time
-async def test_the_time_of_a_pod_that_comes_later_begins_later() -> None:
-    async with bare_cluster(telling) as c:
+async def test_toleration_seconds_start_when_a_later_pod_is_bound() -> None:
+    async with bare_cluster(build_with_events) as c:
         await c.add_node(node("a"))
         await taint(c, BROKEN)
         await asyncio.sleep(500)
-        await place(c, "p", tolerating("broken", 100))
+        await place(c, "p", toleration("broken", 100))
         await asyncio.sleep(95)
-        assert await leaving(c) == []
+        assert await deleted_pods(c) == []
         await asyncio.sleep(10)
-        assert await leaving(c) == ["p"]
+        assert await deleted_pods(c) == ["p"]
 
 
 @in_virtual_time
-async def test_only_pods_that_run_on_the_node_leave_it() -> None:
-    async with bare_cluster(telling) as c:
+async def test_only_pods_of_the_tainted_node_are_evicted() -> None:
+    async with bare_cluster(build_with_events) as c:
         await c.add_node(node("a"))
         await c.add_node(node("b"))
         await place(c, "here")
@@ -172,25 +180,25 @@ async def test_only_pods_that_run_on_the_node_leave_it() -> None:
         await taint(c, BROKEN, {"key": "x", "effect": "NoSchedule"})
         await taint(c, {"key": "x", "effect": "NoSchedule"}, name="b")
         await asyncio.sleep(100)
-        assert await leaving(c) == ["here"]
+        assert await deleted_pods(c) == ["here"]
 
 
 @in_virtual_time
-async def test_a_pod_is_given_five_minutes_when_its_node_is_lost() -> None:
-    async with bare_cluster(telling) as c:
+async def test_a_pod_of_a_lost_node_is_evicted_after_five_minutes() -> None:
+    async with bare_cluster(build_with_events) as c:
         await c.add_node(node("a"))
         await place(c, "p")
         await taint(c, {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"})
         await asyncio.sleep(298)
-        assert await leaving(c) == []
+        assert await deleted_pods(c) == []
         await asyncio.sleep(4)
-        assert await leaving(c) == ["p"]
+        assert await deleted_pods(c) == ["p"]
 
 
-async def an_outage(c: Cluster) -> object:
+async def run_outage(c: Cluster) -> object:
     await c.add_node(node("a"))
     for name, patience in (("p", 20), ("q", 40), ("r", None)):
-        await place(c, name, tolerating("broken", patience))
+        await place(c, name, toleration("broken", patience))
     await place(c, "s")
     await taint(c, BROKEN)
     await asyncio.sleep(100)
@@ -199,20 +207,20 @@ async def an_outage(c: Cluster) -> object:
         for name, found in (await c.pods()).items()
         if any(one.type == "DisruptionTarget" for one in found.status.conditions)
     ]
-    return await leaving(c), sorted(marked)
+    return await deleted_pods(c), sorted(marked)
 
 
-def test_whenever_the_controller_ends_another_one_goes_on() -> None:
-    assert assert_survives_every_crash(silent, an_outage) >= 6
+def test_after_a_crash_at_any_write_another_controller_continues() -> None:
+    assert assert_survives_every_crash(build, run_outage) >= 6
 
 
-def test_news_that_come_twice_and_late_change_nothing() -> None:
-    assert_survives_bad_watches(silent, an_outage)
+def test_duplicate_and_late_events_change_nothing() -> None:
+    assert_survives_bad_watches(build, run_outage)
 
 
 @in_virtual_time
-async def test_when_all_have_left_nothing_is_written() -> None:
+async def test_after_the_eviction_nothing_is_written() -> None:
     async with cluster(without=SERVER_ONLY) as c:
-        async with running_controller(c, telling):
-            await an_outage(c)
-        await assert_quiet(c, telling)
+        async with running_controller(c, build_with_events):
+            await run_outage(c)
+        await assert_quiet(c, build_with_events)

@@ -1,4 +1,4 @@
-"""What is said of groups of groups, from what is said of their children; and when they go."""
+"""Status of CompositePodGroups from the status of their children; and their deletion."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from phalanx.controllers.pod_groups.composite_groups import CompositeGroups
 from phalanx.controllers.reconcile_loop import Informers
 from tests.builders import in_virtual_time, pod
 from tests.controllers.cluster import Cluster, cluster, lagging_client, simulated_nodes
-from tests.controllers.crash_stories import (
+from tests.controllers.crash_recovery import (
     SERVER_ONLY,
     Runnable,
     assert_quiet,
@@ -30,7 +30,7 @@ from tests.controllers.crash_stories import (
 )
 from tests.controllers.jobs.job_controller_harness import conditions_of
 
-#: Longer than news take to climb two levels.
+#: Seconds after which changes have propagated over two levels.
 SETTLE_SECONDS = 10.0
 
 
@@ -39,7 +39,7 @@ def counting_controller(client: Client, informers: Informers, c: Cluster) -> Seq
 
 
 def composite(name: str, needs: int = 0, parent: str = "", meta: Object | None = None) -> Object:
-    """A group that needs so many of its children; 0: it is basic."""
+    """A composite group that needs this many children; 0: basic."""
     policy: Object = {"gang": {"minGroupCount": needs}} if needs else {"basic": {}}
     spec: Object = {
         "schedulingPolicy": policy, "workloadRef": {"workloadName": "w", "templateName": name},
@@ -66,10 +66,10 @@ def leaf(name: str, parent: str) -> Object:
 async def patch_conditions(
     c: Cluster, kind: Kind, name: str, *true: str, false: str = "", **counts: int
 ) -> None:
-    """Have somebody else say something of a group."""
+    """Write conditions of a group as another component."""
     conditions = [
         {
-            "type": one, "status": "False" if one == false else "True", "reason": "Told",
+            "type": one, "status": "False" if one == false else "True", "reason": "Test",
             "message": "", "lastTransitionTime": "2027-01-15T08:00:00Z",
         }
         for one in (*true, *([false] if false else []))
@@ -92,14 +92,14 @@ async def degraded(c: Cluster, name: str) -> tuple[str, str] | None:
 
 
 async def create_tree(c: Cluster) -> None:
-    """A root with a leaf and a branch of two leaves."""
+    """Create a root with a leaf and a branch of two leaves."""
     await c.create(composite("root", 2), composite("branch", 1, parent="root"))
     await c.create(leaf("alone", "root"), leaf("left", "branch"), leaf("right", "branch"))
     await asyncio.sleep(SETTLE_SECONDS)
 
 
 @in_virtual_time
-async def test_counts_of_children_climb_to_the_root() -> None:
+async def test_counts_of_children_propagate_to_the_root() -> None:
     async with bare_cluster(counting_controller) as c:
         await create_tree(c)
         assert await status(c, "root") == {"pendingGroups": 2}
@@ -125,7 +125,7 @@ async def test_counts_of_children_climb_to_the_root() -> None:
 
 
 @in_virtual_time
-async def test_one_that_was_placed_says_when_it_has_lost_groups_that_it_needs() -> None:
+async def test_a_scheduled_composite_group_is_degraded_without_its_quorum() -> None:
     async with bare_cluster(counting_controller) as c:
         await create_tree(c)
         await patch_conditions(c, POD_GROUP, "alone", POD_GROUP_INITIALLY_SCHEDULED)
@@ -138,8 +138,8 @@ async def test_one_that_was_placed_says_when_it_has_lost_groups_that_it_needs() 
         await asyncio.sleep(SETTLE_SECONDS)
         assert await degraded(c, "root") == ("True", "GroupsLost")
         found = await c.client.get(COMPOSITE_POD_GROUP, Key("default", "root"))
-        (told,) = [one for one in found["status"]["conditions"] if one["type"] == "Degraded"]
-        assert told["message"] == "1 of 2 required groups have all the members that they need"
+        (condition,) = [one for one in found["status"]["conditions"] if one["type"] == "Degraded"]
+        assert condition["message"] == "1 of 2 required groups have all the members that they need"
         await patch_conditions(
             c, POD_GROUP, "left", POD_GROUP_INITIALLY_SCHEDULED, false="Degraded"
         )
@@ -149,7 +149,7 @@ async def test_one_that_was_placed_says_when_it_has_lost_groups_that_it_needs() 
 
 
 @in_virtual_time
-async def test_one_that_was_never_placed_has_lost_nothing() -> None:
+async def test_a_composite_group_that_was_never_scheduled_is_not_degraded() -> None:
     async with bare_cluster(counting_controller) as c:
         await create_tree(c)
         await patch_conditions(c, POD_GROUP, "alone", POD_GROUP_INITIALLY_SCHEDULED, "Degraded")
@@ -158,7 +158,7 @@ async def test_one_that_was_never_placed_has_lost_nothing() -> None:
 
 
 @in_virtual_time
-async def test_a_child_that_is_gone_counts_no_more() -> None:
+async def test_a_deleted_child_is_not_counted() -> None:
     async with bare_cluster(counting_controller) as c:
         await create_tree(c)
         await patch_conditions(c, POD_GROUP, "left", POD_GROUP_INITIALLY_SCHEDULED, scheduledPods=2)
@@ -172,7 +172,7 @@ async def test_a_child_that_is_gone_counts_no_more() -> None:
 
 
 @in_virtual_time
-async def test_one_that_is_protected_goes_after_its_children() -> None:
+async def test_a_protected_composite_group_is_removed_after_its_children() -> None:
     async with bare_cluster(counting_controller) as c:
         hold = {"finalizers": [POD_GROUP_PROTECTION_FINALIZER, "example.com/other"]}
         await c.create(
@@ -205,8 +205,8 @@ async def test_one_that_is_protected_goes_after_its_children() -> None:
 
 
 @in_virtual_time
-async def test_one_is_not_let_go_on_the_word_of_a_late_view() -> None:
-    """A child comes while the controller, which hears of everything late, decides."""
+async def test_a_composite_group_is_not_removed_because_of_a_stale_cache() -> None:
+    """A child is created while the controller has a stale cache."""
     async with cluster(without=SERVER_ONLY) as c:
         await c.create(composite("root", 1, meta={"finalizers": [POD_GROUP_PROTECTION_FINALIZER]}))
         async with running_controller(c, counting_controller, lagging_client(c, 2.0)[1]):
@@ -220,7 +220,7 @@ async def test_one_is_not_let_go_on_the_word_of_a_late_view() -> None:
 
 
 @in_virtual_time
-async def test_beside_a_scheduler_a_whole_tree_says_how_it_is() -> None:
+async def test_with_a_scheduler_a_whole_tree_has_status() -> None:
     async with cluster(nodes=simulated_nodes(2, cpu="4")) as c:
         await c.create(composite("root", 2), leaf("left", "root"), leaf("right", "root"))
         pods = [f"{group}-{n}" for group in ("left", "right") for n in range(2)]
@@ -231,8 +231,8 @@ async def test_beside_a_scheduler_a_whole_tree_says_how_it_is() -> None:
         assert (found["scheduledGroups"], found["scheduledPods"]) == (2, 4)
 
 
-async def story(c: Cluster) -> object:
-    """A tree that grows, is placed, loses a group, and goes from below."""
+async def run_scenario(c: Cluster) -> object:
+    """A tree grows, is scheduled, loses a group, and is deleted from the leaves up."""
     await create_tree(c)
     for name in ("alone", "left", "right"):
         await patch_conditions(c, POD_GROUP, name, POD_GROUP_INITIALLY_SCHEDULED, scheduledPods=2)
@@ -242,7 +242,7 @@ async def story(c: Cluster) -> object:
         c, POD_GROUP, "alone", POD_GROUP_INITIALLY_SCHEDULED, "Degraded", scheduledPods=1
     )
     await asyncio.sleep(40)
-    told: list[object] = [await status(c, "root"), await degraded(c, "root")]
+    condition: list[object] = [await status(c, "root"), await degraded(c, "root")]
     hold = {"metadata": {"finalizers": [POD_GROUP_PROTECTION_FINALIZER]}}
     await c.client.patch(COMPOSITE_POD_GROUP, Key("default", "branch"), hold)
     await c.delete(COMPOSITE_POD_GROUP, "branch")
@@ -252,15 +252,15 @@ async def story(c: Cluster) -> object:
     await asyncio.sleep(40)
     try:
         await c.client.get(COMPOSITE_POD_GROUP, Key("default", "branch"))
-        told.append("still there")
+        condition.append("still there")
     except NotFound:
-        told.append("gone")
-    return told
+        condition.append("gone")
+    return condition
 
 
-def test_whenever_it_ends_another_one_brings_it_to_the_same_end() -> None:
-    assert assert_survives_every_crash(counting_controller, story) > 5
+def test_after_a_crash_at_any_write_the_result_is_the_same() -> None:
+    assert assert_survives_every_crash(counting_controller, run_scenario) > 5
 
 
-def test_news_may_come_late_twice_or_not_at_all() -> None:
-    assert_survives_bad_watches(counting_controller, story)
+def test_late_duplicate_or_missed_events_lead_to_the_same_result() -> None:
+    assert_survives_bad_watches(counting_controller, run_scenario)

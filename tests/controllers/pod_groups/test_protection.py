@@ -47,15 +47,15 @@ def elsewhere(found: Object) -> Object:
 
 
 async def lets_go(shown: Object, pods: list[Object]) -> bool:
-    """Whether protection takes its finalizer off, seeing this."""
+    """Whether the controller removes its finalizer in this state."""
     async with cluster(without=["scheduler", "controllers", "nodes"]) as c:
         client, _ = lagging_client(c)
         informers = Informers(client, SeededRandom(1))
         protection = PodGroupProtection(client, informers)
         groups = [msgspec.convert(shown, PodGroup)]
-        informers.of(POD_GROUP, PodGroup).cache.replace(Listing(groups, 9))
+        informers.of(PodGroup).cache.replace(Listing(groups, 9))
         members = [msgspec.convert(one, Pod) for one in pods]
-        informers.of(POD, Pod).cache.replace(Listing(members, 9))
+        informers.of(Pod).cache.replace(Listing(members, 9))
         plan = protection.reconcile(KEY)
         for action in plan.actions:
             assert isinstance(action, Patch)
@@ -95,12 +95,12 @@ RUNNING, DONE, BROKEN = member("r", "Running"), member("d", "Succeeded"), member
     ids=[
         "deleted without finalizer", "deleted without finalizer, in use", "not deleted",
         "not deleted, members ended",
-        "nobody needs it", "only pods without a group", "only pods of another group",
+        "no members", "only pods without a group", "only pods of another group",
         "only pods of another namespace", "all succeeded", "all failed", "all ended", "one runs",
         "one is pending", "one is being deleted", "one of several runs", "others hold it too",
     ],
 )  # fmt: skip
-def test_a_group_goes_only_when_it_is_deleted_and_nobody_needs_it(
+def test_the_finalizer_is_removed_only_from_a_deleted_group_without_live_members(
     shown: Object, pods: list[Object], goes: bool
 ) -> None:
     @in_virtual_time
@@ -110,7 +110,7 @@ def test_a_group_goes_only_when_it_is_deleted_and_nobody_needs_it(
     assert ask() == goes
 
 
-def test_a_group_that_is_not_there_needs_nothing() -> None:
+def test_a_missing_group_needs_no_action() -> None:
     @in_virtual_time
     async def ask() -> bool:
         return await lets_go(
@@ -120,7 +120,7 @@ def test_a_group_that_is_not_there_needs_nothing() -> None:
     assert not ask()
 
 
-# ---- on a running control plane ------------------------------------------------------------------
+# ---- on a control plane --------------------------------------------------------------------------
 
 
 async def is_there(c: Cluster) -> bool:
@@ -133,7 +133,7 @@ async def is_there(c: Cluster) -> bool:
 
 @asynccontextmanager
 async def protecting(c: Cluster, lag: float = 0.0) -> AsyncIterator[None]:
-    """Have groups protected, by somebody who has been there for a second."""
+    """Run the protection controller; it starts one second before the context is entered."""
     client, _ = lagging_client(c, lag)
     informers = Informers(client, SeededRandom(1))
     protection = PodGroupProtection(client, informers)
@@ -155,7 +155,7 @@ async def end(c: Cluster, phase: str) -> None:
 
 @pytest.mark.parametrize("how", ["deleted", "Succeeded", "Failed"])
 @in_virtual_time
-async def test_a_deleted_group_goes_with_its_last_live_member(how: str) -> None:
+async def test_a_deleted_group_is_removed_with_its_last_live_member(how: str) -> None:
     async with cluster(without=["scheduler", "nodes"]) as c:
         await c.create(pod_group("g", 1), pod("p", "g"))
         await c.delete(POD_GROUP, "g")
@@ -170,7 +170,7 @@ async def test_a_deleted_group_goes_with_its_last_live_member(how: str) -> None:
 
 
 @in_virtual_time
-async def test_a_group_that_is_in_use_is_held_however_its_pod_changes() -> None:
+async def test_a_group_in_use_stays_when_its_pod_changes() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="4")) as c:
         await c.create(pod_group("g", 1), pod("p", "g"))
         await c.delete(POD_GROUP, "g")
@@ -180,7 +180,7 @@ async def test_a_group_that_is_in_use_is_held_however_its_pod_changes() -> None:
 
 
 @in_virtual_time
-async def test_a_member_that_comes_while_its_group_is_going_holds_it() -> None:
+async def test_a_new_member_keeps_a_deleted_group() -> None:
     async with cluster(without=["scheduler", "nodes"]) as c:
         await c.create(pod_group("g", 1), pod("p", "g"))
         await c.delete(POD_GROUP, "g")
@@ -194,7 +194,7 @@ async def test_a_member_that_comes_while_its_group_is_going_holds_it() -> None:
 
 
 @in_virtual_time
-async def test_a_pod_that_is_replaced_by_another_lets_the_group_of_the_first_go() -> None:
+async def test_a_recreated_pod_of_another_group_releases_the_first_group() -> None:
     async with cluster(without=["scheduler", "nodes"]) as c:
         await c.create(pod_group("g", 1), pod_group("h", 1), pod("p", "g"))
         await c.delete(POD_GROUP, "g")
@@ -205,7 +205,7 @@ async def test_a_pod_that_is_replaced_by_another_lets_the_group_of_the_first_go(
 
 
 @in_virtual_time
-async def test_a_group_that_was_deleted_while_nobody_looked_goes_later() -> None:
+async def test_a_group_deleted_while_the_controller_was_down_is_removed_later() -> None:
     async with cluster(without=["scheduler", "controllers", "nodes"]) as c:
         await c.create(pod_group("g", 1))
         await c.delete(POD_GROUP, "g")
@@ -219,12 +219,12 @@ async def finalizers(c: Cluster) -> list[str]:
 
 
 async def hold(c: Cluster, *names: str) -> None:
-    """Have a group held by these alone."""
+    """Set the finalizers of a group."""
     await c.client.patch(POD_GROUP, KEY, {"metadata": {"finalizers": list(names)}})
 
 
 @in_virtual_time
-async def test_a_group_of_a_time_without_protection_is_given_it() -> None:
+async def test_a_group_without_the_finalizer_gets_it() -> None:
     async with cluster(without=["scheduler", "controllers", "nodes"]) as c:
         await c.create(pod_group("g", 1), pod("p", "g"))
         await hold(c, "example.com/more")
@@ -237,7 +237,7 @@ async def test_a_group_of_a_time_without_protection_is_given_it() -> None:
 
 
 @in_virtual_time
-async def test_who_takes_the_protection_off_may_have_the_group_gone() -> None:
+async def test_a_finalizer_that_a_user_removes_is_not_added_again() -> None:
     async with cluster(without=["scheduler", "controllers", "nodes"]) as c:
         await c.create(pod_group("g", 1), pod("p", "g"))
         async with protecting(c):
@@ -249,8 +249,8 @@ async def test_who_takes_the_protection_off_may_have_the_group_gone() -> None:
 
 
 @in_virtual_time
-async def test_a_group_is_not_let_go_on_the_word_of_a_late_view() -> None:
-    """A member comes while protection, which hears of everything late, decides."""
+async def test_a_group_is_not_removed_because_of_a_stale_cache() -> None:
+    """A member is created while the controller has a stale cache."""
     async with cluster(without=["scheduler", "controllers", "nodes"]) as c:
         await c.create(pod_group("g", 1))
         async with protecting(c, lag=2.0):

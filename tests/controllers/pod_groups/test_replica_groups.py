@@ -1,4 +1,4 @@
-"""Groups that are made for pods which name a Workload, a template and a replica."""
+"""PodGroups for pods that name a Workload, a template and a replica."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def groups(c: Cluster) -> dict[str, Object]:
 
 
 @in_virtual_time
-async def test_every_replica_gets_a_group_of_its_own() -> None:
+async def test_every_replica_gets_its_own_group() -> None:
     async with cluster(nodes=simulated_nodes(2, cpu="4")) as c:
         await c.create(workload("t"))
         pods = [f"{key}-{n}" for key in ("a", "b") for n in range(2)]
@@ -75,7 +75,7 @@ async def test_pods_wait_for_their_workload_and_for_the_rest_of_their_gang() -> 
 
 
 @in_virtual_time
-async def test_groups_are_made_for_pods_that_came_while_nobody_looked() -> None:
+async def test_groups_are_created_for_pods_that_arrived_while_the_controller_was_down() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="4"), without=["controllers"]) as c:
         await c.create(workload("t"), member("a"), member("b"))
         await asyncio.sleep(10)
@@ -90,7 +90,7 @@ async def test_groups_are_made_for_pods_that_came_while_nobody_looked() -> None:
 
 
 @in_virtual_time
-async def test_no_group_is_made_for_a_pod_that_has_ended_before_that_is_heard() -> None:
+async def test_no_group_is_created_for_a_pod_that_a_stale_cache_shows_as_active() -> None:
     async with cluster(without=["scheduler", "controllers", "nodes"]) as c:
         client, _ = lagging_client(c, 2.0)
         informers = Informers(client, SeededRandom(1))
@@ -110,7 +110,7 @@ async def test_no_group_is_made_for_a_pod_that_has_ended_before_that_is_heard() 
 
 
 @in_virtual_time
-async def test_a_template_that_is_not_there_makes_no_group() -> None:
+async def test_without_the_template_no_group_is_created() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="4")) as c:
         await c.create(workload("t"), member("a", "other"))
         await asyncio.sleep(10)
@@ -118,7 +118,7 @@ async def test_a_template_that_is_not_there_makes_no_group() -> None:
 
 
 @in_virtual_time
-async def test_a_group_of_a_class_that_never_preempts_says_so_too() -> None:
+async def test_a_group_of_a_never_preempting_class_has_that_policy() -> None:
     quiet = priority_class("quiet", 7, preemptionPolicy="Never")
     of_class = workload("t", policy={"basic": {}})
     of_class["spec"]["podGroupTemplates"][0]["priorityClassName"] = "quiet"
@@ -132,7 +132,7 @@ async def test_a_group_of_a_class_that_never_preempts_says_so_too() -> None:
 
 
 @in_virtual_time
-async def test_a_group_that_is_there_is_left_as_it_is() -> None:
+async def test_an_existing_group_is_not_changed() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="4")) as c:
         mine = pod_group("w-t", 1)
         mine["spec"] = {"schedulingPolicy": {"basic": {}}}
@@ -145,7 +145,7 @@ async def test_a_group_that_is_there_is_left_as_it_is() -> None:
 
 
 @in_virtual_time
-async def test_pods_that_name_their_group_themselves_get_none_made() -> None:
+async def test_pods_that_name_their_group_get_no_replica_group() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="4")) as c:
         named = pod("a", spec={"workloadRef": {"name": "w", "podGroupName": "w-t"}})
         await c.create(workload("t"), named)
@@ -154,12 +154,12 @@ async def test_pods_that_name_their_group_themselves_get_none_made() -> None:
 
 
 @in_virtual_time
-async def test_no_group_is_made_whose_name_does_not_come_of_the_marks() -> None:
+async def test_no_group_is_created_whose_name_does_not_match_the_annotations() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="4")) as c:
         await c.create(workload("t"), pod("a", spec={"schedulingGroup": {"podGroupName": "other"}}))
         record = c.store.get(POD.store_key("default", "a"))
         assert record is not None
-        # Our server takes stale marks off; one that does not know them would not.
+        # A Phalanx server removes stale annotations; a foreign server does not know them.
         stray = decode_record(record)
         stray["metadata"]["annotations"] = {WORKLOAD_ANNOTATION: "w", TEMPLATE_ANNOTATION: "t"}
         await c.store.commit([StoreWrite(record.key, encoder(stray), record.revision)])
@@ -168,7 +168,7 @@ async def test_no_group_is_made_whose_name_does_not_come_of_the_marks() -> None:
 
 
 @in_virtual_time
-async def test_a_group_goes_with_its_workload_once_its_pods_are_gone() -> None:
+async def test_a_group_is_deleted_with_its_workload_once_its_pods_are_gone() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="4")) as c:
         await c.create(workload("t", policy={"basic": {}}), member("a"))
         await c.until_placed("a")

@@ -1,4 +1,4 @@
-"""Resource claims that are made of templates, for pods and for groups, in virtual time."""
+"""ResourceClaims from templates, for pods and PodGroups, in virtual time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from phalanx.controllers.resource_claims.controller import ResourceClaimControll
 from phalanx.randomness import SeededRandom
 from tests.builders import in_virtual_time, pod, pod_group
 from tests.controllers.cluster import Cluster, cluster
-from tests.controllers.crash_stories import (
+from tests.controllers.crash_recovery import (
     SERVER_ONLY,
     Runnable,
     assert_quiet,
@@ -35,7 +35,7 @@ from tests.controllers.crash_stories import (
     running_controller,
 )
 
-MADE_FOR = "resource.kubernetes.io/pod-claim-name"
+CLAIM_ENTRY = "resource.kubernetes.io/pod-claim-name"
 DEVICES: Object = {
     "devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com"}}]}
 }
@@ -49,7 +49,7 @@ def with_recorder(client: Client, informers: Informers, c: Cluster) -> Sequence[
 
 
 def without_recorder(client: Client, informers: Informers, c: Cluster) -> Sequence[Runnable]:
-    """The same without events."""
+    """Build the controller without an event recorder."""
     return [ResourceClaimController(client, informers).run]
 
 
@@ -63,10 +63,11 @@ def without_groups(client: Client, informers: Informers, c: Cluster) -> Sequence
 
 def template(name: str = "t", **meta: object) -> Object:
     return {
-        "apiVersion": RESOURCE_CLAIM_TEMPLATE.api_version, "kind": RESOURCE_CLAIM_TEMPLATE.name,
+        "apiVersion": RESOURCE_CLAIM_TEMPLATE.api_version,
+        "kind": RESOURCE_CLAIM_TEMPLATE.name,
         "metadata": {"name": name, "namespace": "default"},
         "spec": {"metadata": meta, "spec": DEVICES},
-    }  # fmt: skip
+    }
 
 
 def pod_with_claims(name: str, *claims: Object, group: str = "") -> Object:
@@ -74,21 +75,21 @@ def pod_with_claims(name: str, *claims: Object, group: str = "") -> Object:
 
 
 def group_with_claims(name: str, *claims: Object) -> Object:
-    made = pod_group(name, 1)
-    made["spec"]["resourceClaims"] = list(claims)
-    return made
+    group = pod_group(name, 1)
+    group["spec"]["resourceClaims"] = list(claims)
+    return group
 
 
 async def claims(c: Cluster) -> dict[tuple[str, str], str]:
-    """The claims there are, by their owners and what they were made for."""
-    found = [one["metadata"] for one in (await c.client.list(RESOURCE_CLAIM)).items]
-    made = [
-        ((meta["ownerReferences"][0]["name"], meta["annotations"][MADE_FOR]), meta["name"])
-        for meta in found
+    """Return the names of all claims by owner and entry."""
+    metas = [one["metadata"] for one in (await c.client.list(RESOURCE_CLAIM)).items]
+    names = [
+        ((meta["ownerReferences"][0]["name"], meta["annotations"][CLAIM_ENTRY]), meta["name"])
+        for meta in metas
         if "ownerReferences" in meta
     ]
-    assert len(made) == len(dict(made)), "two claims were made for the same"
-    return dict(made)
+    assert len(names) == len(dict(names)), "two claims for the same entry"
+    return dict(names)
 
 
 async def recorded_claims(c: Cluster, name: str, kind: Kind = POD) -> dict[str, str]:
@@ -101,17 +102,17 @@ async def recorded_claims(c: Cluster, name: str, kind: Kind = POD) -> dict[str, 
 
 
 @in_virtual_time
-async def test_a_pod_gets_a_claim_for_each_template_and_notes_it() -> None:
+async def test_pod_gets_a_claim_for_each_template_and_records_it() -> None:
     async with bare_cluster(with_recorder) as c:
         await c.create(template(), pod_with_claims("p", GPU, NIC))
         await asyncio.sleep(1)
-        made = await claims(c)
-        assert list(made) == [("p", "gpu"), ("p", "nic")]
-        assert await recorded_claims(c, "p") == {"gpu": made["p", "gpu"], "nic": made["p", "nic"]}
+        names = await claims(c)
+        assert list(names) == [("p", "gpu"), ("p", "nic")]
+        assert await recorded_claims(c, "p") == {"gpu": names["p", "gpu"], "nic": names["p", "nic"]}
 
 
 @in_virtual_time
-async def test_a_claim_is_what_its_template_says_and_belongs_to_the_pod() -> None:
+async def test_claim_has_the_fields_of_its_template_and_is_controlled_by_the_pod() -> None:
     async with bare_cluster(with_recorder) as c:
         await c.create(
             template(labels={"a": "b"}, annotations={"c": "d"}), pod_with_claims("p", GPU)
@@ -122,16 +123,22 @@ async def test_a_claim_is_what_its_template_says_and_belongs_to_the_pod() -> Non
         meta = found["metadata"]
         assert (meta["generateName"], meta["name"][:6]) == ("p-gpu-", "p-gpu-")
         assert meta["labels"] == {"a": "b"}
-        assert meta["annotations"] == {"c": "d", MADE_FOR: "gpu"}
-        assert meta["ownerReferences"] == [{
-            "apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid, "controller": True,
-            "blockOwnerDeletion": True,
-        }]  # fmt: skip
+        assert meta["annotations"] == {"c": "d", CLAIM_ENTRY: "gpu"}
+        assert meta["ownerReferences"] == [
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "name": "p",
+                "uid": uid,
+                "controller": True,
+                "blockOwnerDeletion": True,
+            }
+        ]
         assert found["spec"]["devices"]["requests"][0]["name"] == "gpu"
 
 
 @in_virtual_time
-async def test_a_claim_that_the_pod_names_itself_is_not_made() -> None:
+async def test_claim_that_the_pod_names_is_not_created() -> None:
     async with bare_cluster(with_recorder) as c:
         await c.create(pod_with_claims("p", {"name": "gpu", "resourceClaimName": "mine"}))
         await asyncio.sleep(1)
@@ -139,7 +146,7 @@ async def test_a_claim_that_the_pod_names_itself_is_not_made() -> None:
 
 
 @in_virtual_time
-async def test_a_template_that_is_not_there_is_told_once_and_waited_for() -> None:
+async def test_missing_template_is_recorded_once_and_awaited() -> None:
     async with bare_cluster(with_recorder) as c:
         await c.create(pod_with_claims("p", GPU))
         await asyncio.sleep(1)
@@ -154,7 +161,7 @@ async def test_a_template_that_is_not_there_is_told_once_and_waited_for() -> Non
 
 
 @in_virtual_time
-async def test_a_claim_that_somebody_deletes_is_made_again() -> None:
+async def test_deleted_claim_is_created_again() -> None:
     async with bare_cluster(with_recorder) as c:
         await c.create(template(), pod_with_claims("p", GPU))
         await asyncio.sleep(1)
@@ -168,23 +175,23 @@ async def test_a_claim_that_somebody_deletes_is_made_again() -> None:
 
 
 @in_virtual_time
-async def test_a_name_that_a_stranger_has_is_not_taken_from_him() -> None:
+async def test_name_of_another_claim_is_not_reused() -> None:
     async with cluster(without=SERVER_ONLY) as c:
         await c.create(template(), pod_with_claims("p", GPU))
         uid = (await c.client.get(POD, Key("default", "p")))["metadata"]["uid"]
-        wanted = claim_name("p", "gpu", uid)
-        meta = {"name": wanted, "namespace": "default"}
-        stranger = await c.client.create(RESOURCE_CLAIM, {"metadata": meta, "spec": DEVICES})
+        name = claim_name("p", "gpu", uid)
+        meta = {"name": name, "namespace": "default"}
+        other = await c.client.create(RESOURCE_CLAIM, {"metadata": meta, "spec": DEVICES})
         async with running_controller(c, with_recorder):
             await asyncio.sleep(1)
-        (name,) = (await recorded_claims(c, "p")).values()
-        assert name.startswith(wanted)
-        assert name != wanted
-        assert await c.client.get(RESOURCE_CLAIM, Key("default", wanted)) == stranger
+        (recorded,) = (await recorded_claims(c, "p")).values()
+        assert recorded.startswith(name)
+        assert recorded != name
+        assert await c.client.get(RESOURCE_CLAIM, Key("default", name)) == other
 
 
 @in_virtual_time
-async def test_pods_of_the_same_name_one_after_the_other_have_claims_of_their_own() -> None:
+async def test_successive_pods_of_the_same_name_have_separate_claims() -> None:
     async with cluster(without=["scheduler", "nodes"]) as c:
         await c.create(template(), pod_with_claims("p", GPU))
         await asyncio.sleep(1)
@@ -198,11 +205,11 @@ async def test_pods_of_the_same_name_one_after_the_other_have_claims_of_their_ow
 
 
 @in_virtual_time
-async def test_a_pod_that_will_never_run_gets_none() -> None:
+async def test_pod_that_will_never_run_gets_no_claim() -> None:
     async with cluster(without=SERVER_ONLY) as c:
         await c.create(template(), pod_with_claims("p", GPU), pod_with_claims("q", GPU))
-        done = {"status": {"phase": "Failed"}}
-        await c.client.patch(POD, Key("default", "p"), done, subresource="status")
+        failed = {"status": {"phase": "Failed"}}
+        await c.client.patch(POD, Key("default", "p"), failed, subresource="status")
         stay = {"metadata": {"finalizers": ["example.com/stay"]}}
         await c.client.patch(POD, Key("default", "q"), stay)
         await c.delete(POD, "q")
@@ -212,15 +219,15 @@ async def test_a_pod_that_will_never_run_gets_none() -> None:
 
 
 @in_virtual_time
-async def test_a_claim_that_may_not_be_made_is_told() -> None:
+async def test_failed_creation_is_recorded() -> None:
     async with bare_cluster(with_recorder) as c:
         quota = {"hard": {"count/resourceclaims.resource.k8s.io": "0"}}
         meta = {"name": "none", "namespace": "default"}
         await c.client.create(RESOURCE_QUOTA, {"metadata": meta, "spec": quota})
         await c.create(template(), pod_with_claims("p", GPU))
         await asyncio.sleep(1)
-        ((about, text),) = await c.events("FailedResourceClaimCreation")
-        assert about == "p"
+        ((owner, text),) = await c.events("FailedResourceClaimCreation")
+        assert owner == "p"
         assert text.startswith("PodResourceClaim gpu: create ResourceClaim p-gpu-")
         assert "exceeded quota" in text
 
@@ -229,24 +236,26 @@ async def test_a_claim_that_may_not_be_made_is_told() -> None:
 
 
 @in_virtual_time
-async def test_what_a_pod_and_its_group_both_ask_for_is_made_once_for_the_group() -> None:
+async def test_shared_claim_is_created_once_for_the_group() -> None:
     async with bare_cluster(with_recorder) as c:
         await c.create(template(), group_with_claims("g", GPU))
         await c.create(
             pod_with_claims("p", GPU, NIC, group="g"), pod_with_claims("q", GPU, group="g")
         )
         await asyncio.sleep(1)
-        made = await claims(c)
-        assert sorted(made) == [("g", "gpu"), ("p", "nic")]
-        shared = made["g", "gpu"]
+        names = await claims(c)
+        assert sorted(names) == [("g", "gpu"), ("p", "nic")]
+        shared = names["g", "gpu"]
         assert await recorded_claims(c, "g", POD_GROUP) == {"gpu": shared}
-        assert await recorded_claims(c, "p") == {"gpu": shared, "nic": made["p", "nic"]}
+        assert await recorded_claims(c, "p") == {"gpu": shared, "nic": names["p", "nic"]}
         assert await recorded_claims(c, "q") == {"gpu": shared}
         found = await c.client.get(RESOURCE_CLAIM, Key("default", shared))
         (owner,) = found["metadata"]["ownerReferences"]
         assert (owner["apiVersion"], owner["kind"], owner["controller"]) == (
-            "scheduling.k8s.io/v1beta1", "PodGroup", True,
-        )  # fmt: skip
+            "scheduling.k8s.io/v1beta1",
+            "PodGroup",
+            True,
+        )
 
 
 @pytest.mark.parametrize(
@@ -257,7 +266,7 @@ async def test_what_a_pod_and_its_group_both_ask_for_is_made_once_for_the_group(
     ],
 )
 @in_virtual_time
-async def test_what_is_not_the_very_same_is_the_pods_own(other: Object) -> None:
+async def test_claim_that_differs_from_the_groups_is_not_shared(other: Object) -> None:
     async with bare_cluster(with_recorder) as c:
         await c.create(
             template(),
@@ -270,7 +279,7 @@ async def test_what_is_not_the_very_same_is_the_pods_own(other: Object) -> None:
 
 
 @in_virtual_time
-async def test_a_pod_waits_for_its_group_to_know_what_is_shared() -> None:
+async def test_pod_waits_until_its_group_exists() -> None:
     async with bare_cluster(with_recorder) as c:
         await c.create(template(), pod_with_claims("p", GPU, group="g"))
         await asyncio.sleep(5)
@@ -282,7 +291,7 @@ async def test_a_pod_waits_for_its_group_to_know_what_is_shared() -> None:
 
 
 @in_virtual_time
-async def test_where_nothing_is_shared_no_claim_is_made_for_what_would_be() -> None:
+async def test_without_sharing_no_claim_is_created_for_the_group() -> None:
     async with bare_cluster(without_sharing) as c:
         await c.create(
             template(), group_with_claims("g", GPU), pod_with_claims("p", GPU, NIC, group="g")
@@ -292,7 +301,7 @@ async def test_where_nothing_is_shared_no_claim_is_made_for_what_would_be() -> N
 
 
 @in_virtual_time
-async def test_where_there_are_no_groups_every_pod_has_its_own() -> None:
+async def test_without_groups_every_pod_has_its_own_claims() -> None:
     async with bare_cluster(without_groups) as c:
         await c.create(
             template(), group_with_claims("g", GPU), pod_with_claims("p", GPU, group="g")
@@ -301,10 +310,10 @@ async def test_where_there_are_no_groups_every_pod_has_its_own() -> None:
         assert list(await claims(c)) == [("p", "gpu")]
 
 
-# ---- through thick and thin ----------------------------------------------------------------------
+# ---- crashes and stale caches --------------------------------------------------------------------
 
 
-async def a_while(c: Cluster) -> object:
+async def create_claims(c: Cluster) -> object:
     await c.create(
         group_with_claims("g", GPU),
         pod_with_claims("p", GPU, NIC, group="g"),
@@ -313,24 +322,24 @@ async def a_while(c: Cluster) -> object:
     await asyncio.sleep(3)
     await c.create(template())
     await asyncio.sleep(10)
-    names = {name: who for who, name in (await claims(c)).items()}
+    owners = {name: owner for owner, name in (await claims(c)).items()}
     return [
-        {claim: names[made] for claim, made in (await recorded_claims(c, name, kind)).items()}
+        {entry: owners[name] for entry, name in (await recorded_claims(c, name, kind)).items()}
         for name, kind in (("g", POD_GROUP), ("p", POD), ("q", POD))
     ]
 
 
-def test_whenever_the_controller_ends_another_one_goes_on_and_none_is_made_twice() -> None:
-    assert assert_survives_every_crash(without_recorder, a_while) >= 7
+def test_crash_after_any_write_leads_to_the_same_end_without_duplicates() -> None:
+    assert assert_survives_every_crash(without_recorder, create_claims) >= 7
 
 
-def test_news_that_come_twice_and_late_change_nothing() -> None:
-    assert_survives_bad_watches(without_recorder, a_while)
+def test_repeated_late_and_missed_events_lead_to_the_same_end() -> None:
+    assert_survives_bad_watches(without_recorder, create_claims)
 
 
 @in_virtual_time
-async def test_when_all_are_noted_nothing_is_written() -> None:
+async def test_nothing_is_written_when_all_claims_are_recorded() -> None:
     async with cluster(without=SERVER_ONLY) as c:
         async with running_controller(c, with_recorder):
-            await a_while(c)
+            await create_claims(c)
         await assert_quiet(c, with_recorder)

@@ -1,4 +1,4 @@
-"""What groups of groups are to say, as a function of verdicts and of what is below them."""
+"""Conditions of CompositePodGroups as a function of results and children."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ LOST = ConditionUpdate("False", "SchedulerError", "no answer")
 
 
 def leaf(name: str, *, placed: bool, parent: str = "t") -> PodGroup:
-    said = (Condition(POD_GROUP_INITIALLY_SCHEDULED, "True"),) if placed else ()
+    conditions = (Condition(POD_GROUP_INITIALLY_SCHEDULED, "True"),) if placed else ()
     group = gang(name, 1, parent=parent)
-    return replace(group, status=replace(group.status, conditions=said))
+    return replace(group, status=replace(group.status, conditions=conditions))
 
 
 def written_conditions(
     *leaves: PodGroup, roots: tuple[CompositePodGroup, ...] = (composite("t", 2),),
-    verdict: ConditionUpdate | None = None, placed: int = 0, about: str = "t",
+    update: ConditionUpdate | None = None, placed: int = 0, about: str = "t",
 ) -> list[Object]:  # fmt: skip
-    """The conditions that are to be said anew."""
+    """The conditions that are written."""
     groups: ObjectCache[PodGroup] = ObjectCache()
     composites: ObjectCache[CompositePodGroup] = ObjectCache()
     groups.replace(Listing(leaves, 9))
     composites.replace(Listing(roots, 9))
     client = Client(InProcessTransport(refuse_request, ANONYMOUS))
     reporter = CompositeStatusWriter(client, groups, composites, FrozenClock(), lambda key: placed)
-    if verdict:
-        reporter.report_composite(roots[0].metadata, verdict)
+    if update:
+        reporter.report_composite(roots[0].metadata, update)
     found = []
     for action in reporter.reconcile(key(about)).actions:
         assert isinstance(action, Patch)
@@ -53,20 +53,20 @@ def written_conditions(
     return found
 
 
-def statuses(said: list[Object]) -> list[tuple[str, str]]:
-    return [(one["type"], one.get("status") or one["$patch"]) for one in said]
+def statuses(conditions: list[Object]) -> list[tuple[str, str]]:
+    return [(one["type"], one.get("status") or one["$patch"]) for one in conditions]
 
 
-def test_what_was_decided_is_said() -> None:
-    found = written_conditions(leaf("a", placed=False), verdict=LOST)
+def test_the_result_is_written() -> None:
+    found = written_conditions(leaf("a", placed=False), update=LOST)
     assert statuses(found) == [(COMPOSITE_INITIALLY_SCHEDULED, "False")]
     assert found[0]["message"] == "no answer"
 
 
-def test_groups_that_say_that_they_are_placed_speak_for_what_is_above_them() -> None:
+def test_scheduled_children_make_their_parent_scheduled() -> None:
     both = leaf("a", placed=True), leaf("b", placed=True)
-    for verdict in (None, LOST):
-        assert statuses(written_conditions(*both, verdict=verdict)) == [
+    for update in (None, LOST):
+        assert statuses(written_conditions(*both, update=update)) == [
             (COMPOSITE_INITIALLY_SCHEDULED, "True")
         ]
     one_is_too_few = leaf("a", placed=True), leaf("b", placed=False)
@@ -74,12 +74,14 @@ def test_groups_that_say_that_they_are_placed_speak_for_what_is_above_them() -> 
 
 
 @pytest.mark.parametrize(("placed", "spared"), [(0, False), (1, True)])
-def test_who_was_told_to_make_way_says_so_until_it_is_back(placed: int, spared: bool) -> None:
-    said = (
+def test_a_disruption_target_condition_is_removed_once_the_group_is_back(
+    placed: int, spared: bool
+) -> None:
+    conditions = (
         Condition(COMPOSITE_INITIALLY_SCHEDULED, "True"), Condition(DISRUPTION_TARGET, "True"),
     )  # fmt: skip
     root = composite("t", 1)
-    root = replace(root, status=replace(root.status, conditions=said))
+    root = replace(root, status=replace(root.status, conditions=conditions))
     between = composite("s", 1, parent="t")
     below = leaf("a", placed=True, parent="s")
     found = written_conditions(below, roots=(root, between), placed=placed)

@@ -1,4 +1,4 @@
-"""What the scheduler sees of pods and groups where features are switched off."""
+"""Objects that the scheduler receives, with features switched off."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from tests.builders import gang, in_virtual_time, pod
 from tests.controllers.cluster import cluster, simulated_nodes
 
 
-def polite() -> Object:
-    """The class of pods that evict nobody."""
+def never_preempting() -> Object:
+    """A PriorityClass that never preempts."""
     return {
         "apiVersion": PRIORITY_CLASS.api_version, "kind": PRIORITY_CLASS.name,
         "metadata": {"name": "polite"}, "value": 0, "preemptionPolicy": "Never",
     }  # fmt: skip
 
 
-def of_class(objects: list[Object], name: str) -> list[Object]:
+def with_class(objects: list[Object], name: str) -> list[Object]:
     for one in objects:
         one["spec"]["priorityClassName"] = name
     return objects
@@ -42,28 +42,28 @@ def service(name: str, selector: dict[str, str]) -> Object:
 
 @pytest.mark.parametrize(("own", "placed"), [(True, False), (False, True)], ids=["on", "off"])
 @in_virtual_time
-async def test_a_group_without_a_preemption_policy_of_its_own_leaves_it_to_its_pods(
+async def test_without_a_policy_of_the_group_the_policy_of_its_pods_applies(
     own: bool, placed: bool
 ) -> None:
     gates = resolve_gates({"PodGroupPreemptionPolicy": own})
     async with cluster(nodes=simulated_nodes(1, cpu="4"), gates=gates) as c:
         group, *pods = gang("a", 2, cpu="1")
-        await c.create(polite(), group, *of_class(pods, "polite"))
+        await c.create(never_preempting(), group, *with_class(pods, "polite"))
         await asyncio.sleep(3)
         assert bool(await c.node_by_pod()) == placed
 
 
 @in_virtual_time
-async def test_pods_that_disagree_about_preemption_are_an_error_whatever_their_group_says() -> None:
+async def test_pods_with_different_preemption_policies_are_an_error() -> None:
     async with cluster(
         nodes=simulated_nodes(1, cpu="4"), gates=resolve_gates({"PodGroupPreemptionPolicy": False})
     ) as c:
         group, first, second = gang("a", 2, cpu="1")
-        await c.create(polite(), group, *of_class([first], "polite"), second)
+        await c.create(never_preempting(), group, *with_class([first], "polite"), second)
         await asyncio.sleep(3)
-        said = await c.group_condition("a", POD_GROUP_SCHEDULED)
-        assert said is not None
-        assert (said.reason, said.message) == (
+        condition = await c.group_condition("a", POD_GROUP_SCHEDULED)
+        assert condition is not None
+        assert (condition.reason, condition.message) == (
             "SchedulerError",
             "all pods in a single pod group should have the same preemption policy, "
             "got PreemptLowerPriority and Never",
@@ -80,7 +80,7 @@ async def test_without_gang_scheduling_members_are_placed_one_by_one() -> None:
 
 
 @in_virtual_time
-async def test_a_namespace_that_gets_a_label_wakes_who_must_be_near_its_pods_at_once() -> None:
+async def test_a_new_namespace_label_wakes_pods_with_affinity_to_it() -> None:
     near = {
         "topologyKey": "kubernetes.io/hostname",
         "labelSelector": {"matchLabels": {"app": "web"}},
@@ -99,7 +99,7 @@ async def test_a_namespace_that_gets_a_label_wakes_who_must_be_near_its_pods_at_
 
 
 @in_virtual_time
-async def test_a_service_that_goes_wakes_who_had_to_be_spread_with_its_pods_at_once() -> None:
+async def test_a_deleted_service_wakes_pods_that_were_spread_by_it() -> None:
     even = {
         "topologyKey": "kubernetes.io/hostname", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule",
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The exact solver: values, proof that there are none, or an honest word that it is too much."""
+"""The exact solver: a solution, a proof that there is none, or the work limit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ INFEASIBLE = IntegerProgram(
 
 
 def split(*sizes: int) -> IntegerProgram:
-    """Things of these sizes in two halves; rows are sums, columns are in which half each is."""
+    """Split items of these sizes into two equal halves."""
     terms = tuple(enumerate(sizes))
     return IntegerProgram(
         (1,) * len(sizes), (LinearConstraint(terms, low=sum(sizes) // 2, high=sum(sizes) // 2),)
@@ -50,7 +50,7 @@ def split(*sizes: int) -> IntegerProgram:
 HARD = split(*(2**20 + 2 * 7919**n % 2**20 for n in range(1, 40)), 3)
 
 
-def test_values_meet_all_rows() -> None:
+def test_a_solution_satisfies_all_rows() -> None:
     answer = HighsSolver()(EASY)
     assert isinstance(answer, Solved)
     one, other = answer.values
@@ -58,14 +58,12 @@ def test_values_meet_all_rows() -> None:
     assert one + other >= 3
 
 
-def test_that_there_are_no_values_is_shown() -> None:
+def test_an_infeasible_program_is_unsolvable() -> None:
     assert HighsSolver()(INFEASIBLE) == Unsolvable()
 
 
-def test_a_search_that_is_too_much_is_given_up_after_so_many_steps() -> None:
-    assert HighsSolver(work_limit=1)(HARD) == SolverGaveUp(
-        "the exact search was given up after 1 steps"
-    )
+def test_the_search_stops_at_the_work_limit() -> None:
+    assert HighsSolver(work_limit=1)(HARD) == SolverGaveUp("the exact search stopped after 1 steps")
 
 
 def test_the_same_program_has_the_same_answer() -> None:
@@ -73,7 +71,7 @@ def test_the_same_program_has_the_same_answer() -> None:
     assert HighsSolver()(program) == HighsSolver()(program)
 
 
-def test_an_answer_is_remembered() -> None:
+def test_an_answer_is_cached() -> None:
     solver = HighsSolver()
     first = solver(EASY)
     assert solver(IntegerProgram(EASY.limits, EASY.rows)) is first
@@ -86,7 +84,7 @@ def test_without_the_library_the_answer_names_the_extra(monkeypatch: pytest.Monk
 
 
 class SlowSolver(HighsSolver):
-    """Answers when it is let."""
+    """Answers when it is released."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +102,7 @@ def test_a_quick_answer_is_waited_for() -> None:
     assert asyncio.run(ask()) == Unsolvable()
 
 
-def test_a_slow_answer_comes_later_and_is_told_when_asked_again() -> None:
+def test_a_slow_answer_is_pending_and_available_at_the_next_request() -> None:
     async def ask() -> list[SolverAnswer]:
         solver, ended = SlowSolver(), asyncio.Event()
         beside = ThreadedSolver(solver, wait_seconds=0.0)
@@ -118,7 +116,7 @@ def test_a_slow_answer_comes_later_and_is_told_when_asked_again() -> None:
     assert asyncio.run(ask()) == [SolverPending(), SolverPending(), Unsolvable()]
 
 
-def test_what_goes_wrong_beside_is_told() -> None:
+def test_an_error_in_the_thread_is_raised() -> None:
     class Broken(HighsSolver):
         def _solve(self, program: IntegerProgram) -> SolverAnswer:
             raise ZeroDivisionError
@@ -130,7 +128,7 @@ def test_what_goes_wrong_beside_is_told() -> None:
         asyncio.run(ask())
 
 
-def test_a_search_does_not_hold_up_the_end() -> None:
+def test_a_search_does_not_delay_the_end_of_the_process() -> None:
     async def ask() -> SlowSolver:
         solver = SlowSolver()
         await ThreadedSolver(solver, wait_seconds=0.0)(EASY)
@@ -146,9 +144,9 @@ async def test_in_virtual_time_there_is_no_thread() -> None:
     assert threading.active_count() == before
 
 
-# ---- through the whole control plane -------------------------------------------------------------
+# ---- with a control plane ------------------------------------------------------------------------
 
-#: In cpus: what fits into two nodes of ten in one way only, and what does not, by a hair.
+#: CPUs of pods that fit on two nodes of ten in one way only, and of pods that just do not fit.
 TIGHT, TOO_TIGHT = (3, 4, 3, 3, 4, 3), (4, 4, 4, 4, 2)
 
 
@@ -160,7 +158,7 @@ def mixed_gang(cpus: Sequence[int]) -> list[Object]:
 
 
 @in_virtual_time
-async def test_a_gang_of_different_members_is_placed_where_there_is_but_one_way() -> None:
+async def test_a_gang_of_different_members_is_placed_if_only_one_assignment_exists() -> None:
     async with cluster(nodes=simulated_nodes(2, cpu="10")) as c:
         await c.create(*mixed_gang(TIGHT))
         await c.until_placed(*(f"g-{number}" for number in range(len(TIGHT))))
@@ -169,18 +167,18 @@ async def test_a_gang_of_different_members_is_placed_where_there_is_but_one_way(
 async def _reason_and_message(c: Cluster) -> tuple[str, str]:
     await asyncio.sleep(5)
     assert await c.node_by_pod() == {}
-    said, pods = (
+    condition, pods = (
         await c.group_condition("g", POD_GROUP_INITIALLY_SCHEDULED),
         await c.pod_condition("g-0"),
     )
-    assert said is not None
+    assert condition is not None
     assert pods is not None
-    assert pods.reason == said.reason
-    return said.reason, said.message
+    assert pods.reason == condition.reason
+    return condition.reason, condition.message
 
 
 @in_virtual_time
-async def test_a_gang_that_fits_in_no_way_is_unschedulable() -> None:
+async def test_a_gang_without_an_assignment_is_unschedulable() -> None:
     async with cluster(nodes=simulated_nodes(2, cpu="9")) as c:
         await c.create(*mixed_gang(TOO_TIGHT))
         reason, message = await _reason_and_message(c)
@@ -189,11 +187,11 @@ async def test_a_gang_that_fits_in_no_way_is_unschedulable() -> None:
         assert ";" not in message
 
 
-def test_without_the_library_a_gang_is_told_that_nobody_knows(
+def test_without_the_library_the_result_is_undecided(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     @in_virtual_time
-    async def tell() -> None:
+    async def check() -> None:
         async with cluster(nodes=simulated_nodes(2, cpu="9")) as c:
             await c.create(*mixed_gang(TOO_TIGHT))
             reason, message = await _reason_and_message(c)
@@ -201,11 +199,11 @@ def test_without_the_library_a_gang_is_told_that_nobody_knows(
             assert NOT_INSTALLED in message
 
     monkeypatch.setitem(sys.modules, "highspy", None)
-    tell()
+    check()
 
 
 class DeferredSolver:
-    """Has the answer three seconds after it was asked first, and says `Later` until then."""
+    """Has the answer three seconds after the first request; pending until then."""
 
     def __init__(self) -> None:
         self.on_finished: Callable[[], None] = lambda: None
@@ -223,14 +221,14 @@ class DeferredSolver:
 
 
 @in_virtual_time
-async def test_a_gang_whose_search_takes_long_is_tried_again_when_it_has_ended() -> None:
+async def test_a_gang_with_a_pending_search_is_tried_again_when_it_finishes() -> None:
     deferred = DeferredSolver()
     async with cluster(nodes=simulated_nodes(2, cpu="9"), solver=deferred) as c:
         await c.create(*mixed_gang(TOO_TIGHT))
         await asyncio.sleep(2)
-        said = await c.group_condition("g", POD_GROUP_INITIALLY_SCHEDULED)
-        assert said is not None
-        assert said.reason == "SchedulingUndecided"
-        assert said.message.endswith("an exact search is under way")
+        condition = await c.group_condition("g", POD_GROUP_INITIALLY_SCHEDULED)
+        assert condition is not None
+        assert condition.reason == "SchedulingUndecided"
+        assert condition.message.endswith("an exact search is running")
         assert (await _reason_and_message(c))[0] == "Unschedulable"
         assert deferred.answered_at == deferred.started_at + 3.0

@@ -9,7 +9,7 @@ from msgspec import convert
 
 from phalanx.api.errors import Conflict
 from phalanx.api.kinds import GROUP_BINDING, NAMESPACE, POD, POD_GROUP
-from phalanx.api.meta import Key
+from phalanx.api.meta import Key, Ref, pod_group_ref
 from phalanx.api.scheduling import PodGroup
 from phalanx.api.wire import Reply, Request, StreamReply
 from phalanx.client.client import Client
@@ -23,7 +23,7 @@ from tests.controllers.cluster import Cluster, LaggingTransport, cluster
 
 
 class BinderFixture:
-    """A binder on a cluster without a scheduler, and what became of its attempts."""
+    """A binder on a cluster without a scheduler, and the results of its attempts."""
 
     def __init__(self, c: Cluster, transport: LaggingTransport) -> None:
         self.c, self.transport = c, transport
@@ -37,7 +37,7 @@ class BinderFixture:
     async def attempt(
         self, name: str, pods: int, *, on: str = "n1", space: str = "default"
     ) -> BindAttempt:
-        """Pods that are there, as an attempt to bind them."""
+        """Create pods and return an attempt to bind them."""
         bindings = []
         for number in range(pods):
             made = pod(f"{name}-{number}", namespace=space, cpu="1")
@@ -47,7 +47,7 @@ class BinderFixture:
 
     @property
     def transactions(self) -> list[list[str]]:
-        """The pods of each GroupBinding that was sent."""
+        """The pods of each GroupBinding request."""
         sent = [
             request for request in self.transport.requests if GROUP_BINDING.plural in request.path
         ]
@@ -59,14 +59,14 @@ class BinderFixture:
 
     @property
     def succeeded(self) -> dict[str, bool]:
-        """Whether each attempt went well."""
+        """Whether each attempt succeeded."""
         for outcome in self.results.values():
             assert (outcome.bound or tuple(outcome.failures)) == outcome.attempt.placed.bindings
         return {name: outcome.has_quorum for name, outcome in self.results.items()}
 
 
 def attempt(name: str, *bindings: Binding, space: str = "default") -> BindAttempt:
-    return BindAttempt(Entity(Key(space, name), None, ()), Placed(None, bindings))
+    return BindAttempt(Entity(Ref("Pod", space, name), None, ()), Placed(None, bindings))
 
 
 @asynccontextmanager
@@ -93,7 +93,7 @@ async def test_a_gang_is_bound_in_one_transaction() -> None:
 
 
 @in_virtual_time
-async def test_gangs_that_wait_while_one_is_bound_go_together() -> None:
+async def test_gangs_queued_during_a_transaction_share_the_next_one() -> None:
     async with running_binder() as b:
         attempts = [await b.attempt(name, 2) for name in "abcd"]
         b.binder.submit(attempts[0])
@@ -108,7 +108,7 @@ async def test_gangs_that_wait_while_one_is_bound_go_together() -> None:
 
 
 @in_virtual_time
-async def test_a_refused_transaction_is_taken_apart_so_that_only_the_guilty_one_fails() -> None:
+async def test_a_failed_transaction_is_split_so_that_only_the_invalid_gang_fails() -> None:
     async with running_binder() as b:
         attempts = [await b.attempt(name, 2) for name in "abc"]
         await b.c.delete(POD, "b-1")
@@ -122,7 +122,7 @@ async def test_a_refused_transaction_is_taken_apart_so_that_only_the_guilty_one_
 
 
 @in_virtual_time
-async def test_gangs_that_fit_only_one_by_one_are_bound_in_the_order_they_came() -> None:
+async def test_split_gangs_are_bound_in_their_original_order() -> None:
     async with running_binder() as b:
         await b.c.add_node(node("small", cpu="3"))
         attempts = [await b.attempt(name, 2, on="small") for name in "ab"]
@@ -133,7 +133,7 @@ async def test_gangs_that_fit_only_one_by_one_are_bound_in_the_order_they_came()
 
 
 @in_virtual_time
-async def test_every_namespace_has_a_transaction_of_its_own_and_the_order_is_kept() -> None:
+async def test_every_namespace_has_its_own_transaction_in_order() -> None:
     async with running_binder() as b:
         await b.c.client.create(NAMESPACE, {"metadata": {"name": "x"}})
         spaces = {"a": "default", "b": "x", "c": "x", "d": "default"}
@@ -146,7 +146,7 @@ async def test_every_namespace_has_a_transaction_of_its_own_and_the_order_is_kep
 
 
 @in_virtual_time
-async def test_a_transaction_has_not_too_many_pods_but_a_large_gang_goes_whole(
+async def test_a_transaction_is_limited_in_pods_but_never_splits_a_gang(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "BATCH", 4)
@@ -162,7 +162,7 @@ async def test_a_transaction_has_not_too_many_pods_but_a_large_gang_goes_whole(
 
 
 class BrokenTransport(LaggingTransport):
-    """A way on which answers get lost: what was asked is done, but nobody hears of it."""
+    """A transport that loses the answers of writes."""
 
     async def send(self, request: Request) -> Reply | StreamReply:
         await super().send(request)
@@ -185,7 +185,7 @@ async def test_a_lost_answer_is_a_failure_and_binds_nothing_twice() -> None:
 
 
 @in_virtual_time
-async def test_what_counted_on_members_that_were_not_bound_is_not_bound_either() -> None:
+async def test_attempts_that_depend_on_failed_members_fail_too() -> None:
     async with running_binder() as b:
         made = await b.c.client.create(POD_GROUP, pod_group("g", 3))
         gang = convert(made, PodGroup)
@@ -194,7 +194,7 @@ async def test_what_counted_on_members_that_were_not_bound_is_not_bound_either()
         finished: list[BindResult] = []
         binder = GroupBinder(Client(b.transport), finished.append)
         for placed in (Placed(gang.metadata.key, tuple(lost)), late.placed):
-            binder.submit(BindAttempt(Entity(gang.metadata.key, gang, ()), placed))
+            binder.submit(BindAttempt(Entity(pod_group_ref(gang.metadata.key), gang, ()), placed))
         binder.submit(other)
         running = asyncio.create_task(binder.run())
         await asyncio.sleep(20)

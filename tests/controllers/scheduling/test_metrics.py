@@ -19,7 +19,7 @@ from tests.scheduler import builders as build
 
 
 def samples_of(metrics: Metrics, name: str) -> dict[str, float]:
-    """The series of a name, but for those that are 0."""
+    """The series of a metric that are not 0."""
     found = re.findall(rf"^{name}(?:{{(.*)}})? (\S+)$", metrics.render(), re.MULTILINE)
     return {labels: float(number) for labels, number in found if float(number)}
 
@@ -46,7 +46,7 @@ async def test_attempts_are_counted_by_pod_and_by_group() -> None:
 
 
 @in_virtual_time
-async def test_the_seconds_of_an_attempt_include_the_binding() -> None:
+async def test_the_duration_of_an_attempt_includes_the_binding() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="4"), latency=lambda: 0.5) as c:
         await c.create(*gang("a", 2, cpu="1"))
         await c.until_placed("a-0", "a-1")
@@ -57,7 +57,7 @@ async def test_the_seconds_of_an_attempt_include_the_binding() -> None:
 
 
 @in_virtual_time
-async def test_a_pods_seconds_begin_when_nothing_is_missing_that_it_needs() -> None:
+async def test_the_sli_duration_starts_when_a_pod_is_ready_to_be_scheduled() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="4")) as c:
         group, *members = gang("a", 2, cpu="1")
         await c.create(group, members[0])
@@ -70,7 +70,7 @@ async def test_a_pods_seconds_begin_when_nothing_is_missing_that_it_needs() -> N
 
 
 @in_virtual_time
-async def test_a_pod_that_had_to_wait_for_room_tells_how_long_and_how_often_it_was_tried() -> None:
+async def test_a_bound_pod_is_observed_with_duration_and_attempts() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="4")) as c:
         await c.create(pod("old", cpu="4"))
         await c.until_placed("old")
@@ -85,7 +85,7 @@ async def test_a_pod_that_had_to_wait_for_room_tells_how_long_and_how_often_it_w
 
 
 @in_virtual_time
-async def test_who_waits_is_told_by_line() -> None:
+async def test_pending_pods_are_counted_by_queue() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="4")) as c:
         await c.create(pod("big", cpu="8"), pod("held", gates=["quota"]))
         await c.create(*gang("short", 2, minimum=3), pod("lost", "nowhere"))
@@ -101,7 +101,7 @@ async def test_who_waits_is_told_by_line() -> None:
 
 
 @in_virtual_time
-async def test_who_waits_is_told_by_the_plugins_that_keep_it_waiting() -> None:
+async def test_unschedulable_pods_are_counted_by_plugin() -> None:
     async with cluster(nodes=simulated_nodes(2, cpu="4")) as c:
         await c.create(pod("big", cpu="8"), pod("held", gates=["quota"]))
         await c.create(*gang("large", 9, cpu="1"), pod("lost", "nowhere"))
@@ -116,7 +116,7 @@ async def test_who_waits_is_told_by_the_plugins_that_keep_it_waiting() -> None:
 
 
 @in_virtual_time
-async def test_who_comes_to_a_line_is_counted_with_what_brought_it_there() -> None:
+async def test_incoming_pods_are_counted_by_queue_and_event() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="4")) as c:
         await c.create(*gang("a", 3, cpu="2"))
         await asyncio.sleep(0.5)
@@ -128,7 +128,7 @@ async def test_who_comes_to_a_line_is_counted_with_what_brought_it_there() -> No
 
 
 @in_virtual_time
-async def test_what_the_cache_holds_is_told() -> None:
+async def test_the_cache_size_is_measured() -> None:
     async with cluster(nodes=simulated_nodes(2, cpu="4")) as c:
         await c.create(*gang("a", 3, cpu="1"), pod("big", cpu="8"))
         await c.until_placed("a-0", "a-1", "a-2")
@@ -137,7 +137,7 @@ async def test_what_the_cache_holds_is_told() -> None:
 
 
 @in_virtual_time
-async def test_changes_of_the_cluster_are_counted_as_they_are_taken_in() -> None:
+async def test_informer_events_are_measured() -> None:
     async with cluster(nodes=simulated_nodes(2, cpu="4")) as c:
         await c.create(*gang("a", 3, cpu="1"))
         await c.until_placed("a-0", "a-1", "a-2")
@@ -152,7 +152,7 @@ async def test_changes_of_the_cluster_are_counted_as_they_are_taken_in() -> None
 
 
 @in_virtual_time
-async def test_the_pods_of_one_transaction_are_told() -> None:
+async def test_the_pods_of_a_bind_transaction_are_measured() -> None:
     async with cluster(nodes=simulated_nodes(2, cpu="4")) as c:
         await c.create(*gang("a", 3, cpu="1"))
         await c.until_placed("a-0", "a-1", "a-2")
@@ -162,7 +162,7 @@ async def test_the_pods_of_one_transaction_are_told() -> None:
 
 
 @in_virtual_time
-async def test_the_metrics_of_loops_and_informers_stand_beside_them() -> None:
+async def test_work_queues_and_informers_are_measured_too() -> None:
     async with cluster(nodes=simulated_nodes(2, cpu="4")) as c:
         await c.create(pod("big", cpu="8"))
         await asyncio.sleep(5)
@@ -179,7 +179,7 @@ async def test_the_metrics_of_loops_and_informers_stand_beside_them() -> None:
 
 
 async def fill_cluster(c: Cluster, *, group: Object | None = None, budget: bool = False) -> None:
-    """A node that two less important pods fill, of this group if of any."""
+    """Fill a node with two pods of lower priority, optionally of a group."""
     await c.create(priority_class("low", 10), priority_class("high", 100))
     if group is not None:
         await c.create(important(group, "low"))
@@ -205,7 +205,7 @@ BUDGET: Object = {
 
 
 @in_virtual_time
-async def test_a_gang_that_others_leave_for_waits_on_preemption() -> None:
+async def test_a_preempting_gang_waits_on_preemption() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="4")) as c:
         await fill_cluster(c)
         await c.create(*(important(one, "high") for one in gang("g", 2, cpu="2")))
@@ -219,7 +219,7 @@ async def test_a_gang_that_others_leave_for_waits_on_preemption() -> None:
 
 
 @in_virtual_time
-async def test_those_who_leave_for_a_group_are_told_apart_from_those_who_leave_for_a_pod() -> None:
+async def test_victims_of_groups_and_of_pods_are_separate_metrics() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="4")) as c:
         await fill_cluster(c)
         await c.create(*(important(one, "high") for one in gang("g", 2, cpu="2")))
@@ -232,7 +232,7 @@ async def test_those_who_leave_for_a_group_are_told_apart_from_those_who_leave_f
 
 
 @in_virtual_time
-async def test_those_who_leave_for_a_pod_are_counted_as_they_are_told_to() -> None:
+async def test_victims_of_a_pod_are_counted() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="4")) as c:
         await fill_cluster(c)
         await c.create(important(pod("p", cpu="4"), "high"))
@@ -246,7 +246,7 @@ async def test_those_who_leave_for_a_pod_are_counted_as_they_are_told_to() -> No
 
 
 @in_virtual_time
-async def test_groups_that_lose_pods_and_budgets_that_are_not_kept_are_counted() -> None:
+async def test_disrupted_groups_and_violated_budgets_are_counted() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="4")) as c:
         group = pod_group("w", 2)
         group["spec"]["disruptionMode"] = {"all": {}}
@@ -262,7 +262,7 @@ async def test_groups_that_lose_pods_and_budgets_that_are_not_kept_are_counted()
     ("priority", "result"),
     [("polite", "Unschedulable"), ("low", "UnschedulableAndUnresolvable")],
 )
-async def test_thinking_of_preemption_is_counted_where_it_does_not_help(
+async def test_preemption_attempts_are_counted_if_they_do_not_help(
     priority: str, result: str
 ) -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="4")) as c:
@@ -277,7 +277,7 @@ async def test_thinking_of_preemption_is_counted_where_it_does_not_help(
 
 
 @in_virtual_time
-async def test_placements_are_counted_and_which_of_them_hold_enough() -> None:
+async def test_generated_and_feasible_placements_are_counted() -> None:
     racks = [
         replace(one, labels={"rack": rack})
         for one, rack in zip(simulated_nodes(3, cpu="4"), "aab", strict=True)
@@ -294,7 +294,7 @@ async def test_placements_are_counted_and_which_of_them_hold_enough() -> None:
         }  # fmt: skip
 
 
-def test_pods_that_come_while_their_group_is_tried_are_pending() -> None:
+def test_pods_that_arrive_during_an_attempt_are_pending() -> None:
     metrics, queue = Metrics(), SchedulingQueue()
     watched = SchedulingMetrics(metrics, queue, SchedulerCache(), DEFAULT_PROFILES)
     queue.observe_group(build.gang("g", 1), 0.0)
@@ -306,7 +306,7 @@ def test_pods_that_come_while_their_group_is_tried_are_pending() -> None:
     assert watched is not None
 
 
-def test_whatever_brings_an_entity_into_a_line_has_a_name() -> None:
+def test_every_queue_event_has_a_label() -> None:
     metrics, queue = Metrics(), SchedulingQueue()
     watched = SchedulingMetrics(metrics, queue, SchedulerCache(), DEFAULT_PROFILES)
     queue.observe_pod(build.pod("p"), 0.0)
@@ -318,6 +318,6 @@ def test_whatever_brings_an_entity_into_a_line_has_a_name() -> None:
     assert watched is not None
 
 
-def test_every_row_has_a_name_of_its_own() -> None:
+def test_every_metric_has_its_own_name() -> None:
     names = [row.name for row in METRIC_SPECS]
     assert len(set(names)) == len(names)

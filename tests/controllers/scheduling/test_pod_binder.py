@@ -1,4 +1,4 @@
-"""Binding pod by pod, through a whole scheduler on a server that knows no GroupBinding."""
+"""Binding pod by pod with a scheduler on a server without GroupBinding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from phalanx.controllers.scheduling import binder as podbinder
 from phalanx.controllers.scheduling.bind_intents import COMPLETION_TIMEOUT
 from phalanx.randomness import SeededRandom
 from phalanx.server.security.authorization import ADMIN
-from tests.builders import gang, in_virtual_time, pod, tried
+from tests.builders import gang, in_virtual_time, pod, share_of_examples
 from tests.controllers.cluster import Cluster
 from tests.controllers.foreign_cluster import (
     ScriptedTransport,
@@ -33,7 +33,7 @@ from tools.faults.channel import FaultyChannel, RequestFault
 
 
 class SlowTransport(ScriptedTransport):
-    """A way on which a bind takes its time, and how many were on it at most."""
+    """A transport whose binds take time; counts the maximum of concurrent ones."""
 
     def __init__(
         self, c: Cluster, seconds: float,
@@ -56,21 +56,21 @@ class SlowTransport(ScriptedTransport):
 
 
 @in_virtual_time
-async def test_several_are_bound_at_a_time_but_not_too_many(
+async def test_the_number_of_concurrent_binds_is_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(podbinder, "MAX_REQUESTS", 4)
     async with foreign_cluster(2, cpu="20") as c:
-        way = SlowTransport(c, 1.0)
-        async with running_scheduler(c, way):
+        transport = SlowTransport(c, 1.0)
+        async with running_scheduler(c, transport):
             await c.create(*gang("a", 10, cpu="1"), *gang("b", 10, cpu="1"))
             took = await c.until_placed(*(f"{name}-{n}" for name in "ab" for n in range(10)))
-        assert way.most == 4
+        assert transport.most == 4
         assert 5 <= took < 6
 
 
 @in_virtual_time
-async def test_a_pod_made_again_under_its_name_is_not_bound_for_the_old_one() -> None:
+async def test_a_recreated_pod_is_not_bound_in_place_of_the_old_one() -> None:
     async with foreign_cluster(1, cpu="4") as c, running_scheduler(c, SlowTransport(c, 1.0)):
         await c.create(pod("a", cpu="1"))
         await asyncio.sleep(0.5)
@@ -83,7 +83,7 @@ async def test_a_pod_made_again_under_its_name_is_not_bound_for_the_old_one() ->
 
 
 @in_virtual_time
-async def test_a_bind_without_an_answer_is_given_up_and_tried_again() -> None:
+async def test_a_bind_without_an_answer_times_out_and_is_retried() -> None:
     silent = [True]
 
     class Silent(ScriptedTransport):
@@ -101,7 +101,7 @@ async def test_a_bind_without_an_answer_is_given_up_and_tried_again() -> None:
 
 
 @in_virtual_time
-async def test_a_bind_whose_answer_is_lost_is_looked_up_and_is_no_failure() -> None:
+async def test_a_bind_whose_answer_is_lost_is_looked_up_and_succeeds() -> None:
     async with foreign_cluster(1, cpu="4") as c:
         channel = FaultyChannel(InProcessTransport(c.plane.server.handle, ADMIN), SeededRandom(1))
         async with running_scheduler(c, channel):
@@ -118,7 +118,7 @@ async def test_a_bind_whose_answer_is_lost_is_looked_up_and_is_no_failure() -> N
 
 
 @in_virtual_time
-async def test_nothing_is_placed_while_pods_or_nodes_cannot_be_seen() -> None:
+async def test_nothing_is_placed_while_pod_or_node_caches_are_stale() -> None:
     blocked = [NODE.url_path()]
 
     class Blurred(ScriptedTransport):
@@ -136,7 +136,7 @@ async def test_nothing_is_placed_while_pods_or_nodes_cannot_be_seen() -> None:
 
 
 @in_virtual_time
-async def test_once_a_gang_is_out_of_reach_no_more_of_it_is_bound(
+async def test_binding_stops_once_the_quorum_is_unreachable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(podbinder, "MAX_REQUESTS", 1)
@@ -146,20 +146,20 @@ async def test_once_a_gang_is_out_of_reach_no_more_of_it_is_bound(
         return Forbidden("never") if request.path.endswith(tuple(refused)) else None
 
     async with foreign_cluster(1, cpu="8") as c:
-        way = ScriptedTransport(c, refuse=refuse)
-        async with running_scheduler(c, way):
+        transport = ScriptedTransport(c, refuse=refuse)
+        async with running_scheduler(c, transport):
             group, *members = owned_gang("a", 6, cpu="1")
             async with pod_controller(c, *members):
                 await c.create(group)
                 await asyncio.sleep(0.9)
-                assert way.bound_pods == ["a-0", "a-1"]
+                assert transport.bound_pods == ["a-0", "a-1"]
                 assert list(await c.node_by_pod()) == ["a-0"]
                 refused.clear()
                 await c.until_placed(*(f"a-{n}" for n in range(6)))
 
 
 @in_virtual_time
-async def test_a_member_beyond_those_that_are_needed_may_fail() -> None:
+async def test_a_member_beyond_the_quorum_may_fail() -> None:
     def refuse(request: Request) -> ApiError | None:
         return Forbidden("never") if request.path.endswith("/a-2/binding") else None
 
@@ -171,13 +171,13 @@ async def test_a_member_beyond_those_that_are_needed_may_fail() -> None:
         await asyncio.sleep(2 * COMPLETION_TIMEOUT)
         assert sorted(await c.node_by_pod()) == ["a-0", "a-1"]
         assert not (await group_of(c, "a")).binding_intent
-        said = await c.group_condition("a", POD_GROUP_INITIALLY_SCHEDULED)
-        assert said is not None
-        assert said.status == "True"
+        condition = await c.group_condition("a", POD_GROUP_INITIALLY_SCHEDULED)
+        assert condition is not None
+        assert condition.status == "True"
 
 
 @in_virtual_time
-async def test_a_late_member_that_overtakes_its_gang_does_not_make_it_whole() -> None:
+async def test_a_late_member_does_not_complete_a_gang_that_is_being_bound() -> None:
     refused = ["/a-0/binding", "/a-1/binding"]
 
     def refuse(request: Request) -> ApiError | None:
@@ -197,21 +197,21 @@ async def test_a_late_member_that_overtakes_its_gang_does_not_make_it_whole() ->
         await asyncio.sleep(3)
         assert sorted(await c.node_by_pod()) == ["a-2", "late"]
         assert (await group_of(c, "a")).binding_intent
-        said = await c.group_condition("a", POD_GROUP_INITIALLY_SCHEDULED)
-        assert said is not None
-        assert (said.status, said.message) == ("False", "not now")
+        condition = await c.group_condition("a", POD_GROUP_INITIALLY_SCHEDULED)
+        assert condition is not None
+        assert (condition.status, condition.message) == ("False", "not now")
         refused.clear()
         await c.until_placed("a-0", "a-1")
 
 
-@tried(0.15)
+@share_of_examples(0.15)
 @given(
     st.integers(0, 1000),
     st.floats(0.1, 0.9),
     st.lists(st.sampled_from(RequestFault), min_size=1, max_size=3, unique=True),
 )
 @in_virtual_time
-async def test_in_any_weather_every_gang_is_whole_in_the_end_and_nobody_is_bound_twice(
+async def test_under_random_faults_every_gang_is_complete_and_no_pod_is_bound_twice(
     seed: int, share: float, troubles: list[RequestFault]
 ) -> None:
     async with foreign_cluster(3, cpu="2") as c:

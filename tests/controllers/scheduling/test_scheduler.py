@@ -1,4 +1,4 @@
-"""The scheduler's shell end to end, in virtual time, on a whole control plane."""
+"""The scheduler end to end, on a control plane in virtual time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from phalanx.controllers.nodes.simulated_kubelet import RUN_SECONDS
 from phalanx.controllers.reconcile_loop import Informers
 from phalanx.controllers.scheduling.scheduler import Scheduler
 from phalanx.randomness import SeededRandom
-from tests.builders import gang, in_virtual_time, node, pod, pod_group, tried
+from tests.builders import gang, in_virtual_time, node, pod, pod_group, share_of_examples
 from tests.controllers.cluster import (
     Cluster,
     audit_transactions,
@@ -51,7 +51,7 @@ async def test_a_gang_is_bound_at_once_and_in_one_transaction() -> None:
 
 
 @in_virtual_time
-async def test_a_gang_that_is_placed_says_so_for_everybody_to_read() -> None:
+async def test_a_placed_gang_has_conditions_and_events() -> None:
     async with cluster(nodes=simulated_nodes(2, cpu="4")) as c:
         await c.create(*gang("a", 3, cpu="1"))
         await asyncio.sleep(5)
@@ -72,7 +72,7 @@ async def test_a_gang_that_is_placed_says_so_for_everybody_to_read() -> None:
 
 
 @in_virtual_time
-async def test_members_beyond_the_quorum_follow_when_there_is_room() -> None:
+async def test_members_beyond_the_quorum_are_placed_when_resources_are_free() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="3")) as c:
         await c.create(*gang("a", 5, minimum=2, cpu="1"))
         await asyncio.sleep(5)
@@ -82,7 +82,7 @@ async def test_members_beyond_the_quorum_follow_when_there_is_room() -> None:
 
 
 @in_virtual_time
-async def test_a_member_that_comes_late_joins_its_gang() -> None:
+async def test_a_late_member_joins_its_gang() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="8")) as c:
         await c.create(*gang("a", 2, cpu="1"))
         await c.until_placed(*members("a", 2))
@@ -91,7 +91,7 @@ async def test_a_member_that_comes_late_joins_its_gang() -> None:
 
 
 @in_virtual_time
-async def test_pods_alone_are_placed_too_and_those_of_others_are_left_alone() -> None:
+async def test_single_pods_are_placed_and_those_of_other_schedulers_are_not() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="8")) as c:
         await c.create(pod("mine"), pod("theirs", spec={"schedulerName": "another"}))
         await asyncio.sleep(30)
@@ -103,19 +103,26 @@ async def test_pods_alone_are_placed_too_and_those_of_others_are_left_alone() ->
 
 
 @in_virtual_time
-async def test_a_gang_that_does_not_fit_binds_nothing_and_says_why() -> None:
+async def test_a_gang_that_does_not_fit_binds_nothing_and_has_the_reason() -> None:
     async with cluster(nodes=simulated_nodes(2, cpu="4")) as c:
         await c.create(*gang("big", 3, cpu="3"))
         await asyncio.sleep(5)
         assert await c.node_by_pod() == {}
         why = "minCount (3) cannot be satisfied: 2 scheduled, 0 remaining"
         for kind in (POD_GROUP_INITIALLY_SCHEDULED, POD_GROUP_SCHEDULED):
-            said = await c.group_condition("big", kind)
-            assert said is not None
-            assert (said.status, said.reason, said.message) == ("False", "Unschedulable", why)
-        told = [await c.pod_condition(name) for name in members("big", 3)]
-        assert all(said is not None and said.reason == "Unschedulable" for said in told)
-        messages = [said.message for said in told if said]
+            condition = await c.group_condition("big", kind)
+            assert condition is not None
+            assert (condition.status, condition.reason, condition.message) == (
+                "False",
+                "Unschedulable",
+                why,
+            )
+        conditions = [await c.pod_condition(name) for name in members("big", 3)]
+        assert all(
+            condition is not None and condition.reason == "Unschedulable"
+            for condition in conditions
+        )
+        messages = [condition.message for condition in conditions if condition]
         assert sorted(messages) == [
             "0/2 nodes are available: 2 Insufficient cpu.",
             *[f"pod group is unschedulable, {why}"] * 2,
@@ -125,7 +132,7 @@ async def test_a_gang_that_does_not_fit_binds_nothing_and_says_why() -> None:
 
 
 @in_virtual_time
-async def test_a_gang_that_was_refused_is_placed_when_it_fits_and_says_so() -> None:
+async def test_an_unschedulable_gang_is_placed_when_it_fits() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="4")) as c:
         await c.create(*gang("a", 3, cpu="2"))
         await asyncio.sleep(20)
@@ -133,9 +140,9 @@ async def test_a_gang_that_was_refused_is_placed_when_it_fits_and_says_so() -> N
         await c.add_node(node("late", cpu="4"))
         await c.until_placed(*members("a", 3))
         await asyncio.sleep(3)
-        said = await c.group_condition("a", POD_GROUP_INITIALLY_SCHEDULED)
-        assert said is not None
-        assert (said.status, said.reason) == ("True", "Scheduled")
+        condition = await c.group_condition("a", POD_GROUP_INITIALLY_SCHEDULED)
+        assert condition is not None
+        assert (condition.status, condition.reason) == ("True", "Scheduled")
         for name in members("a", 3):
             of_pod = await c.pod_condition(name)
             assert of_pod is not None
@@ -144,7 +151,7 @@ async def test_a_gang_that_was_refused_is_placed_when_it_fits_and_says_so() -> N
 
 @pytest.mark.parametrize("after", [1.5, 17.3, 250.0])
 @in_virtual_time
-async def test_a_node_that_comes_wakes_a_waiting_gang_at_once(after: float) -> None:
+async def test_a_new_node_wakes_a_waiting_gang_at_once(after: float) -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="2")) as c:
         await c.create(*gang("a", 3, cpu="2"))
         await asyncio.sleep(after)
@@ -166,7 +173,7 @@ async def test_the_end_of_a_gang_wakes_the_next_at_once() -> None:
 
 
 @in_virtual_time
-async def test_a_deleted_gang_makes_room_at_once() -> None:
+async def test_a_deleted_gang_frees_its_resources_at_once() -> None:
     async with cluster(nodes=simulated_nodes(2, cpu="4")) as c:
         await c.create(*gang("first", 2, cpu="4"), *gang("second", 2, cpu="4"))
         await asyncio.sleep(30)
@@ -176,11 +183,11 @@ async def test_a_deleted_gang_makes_room_at_once() -> None:
         assert await c.until_placed(*members("second", 2)) < 0.5
 
 
-# ---- gangs that are not complete -----------------------------------------------------------------
+# ---- incomplete gangs ----------------------------------------------------------------------------
 
 
 @in_virtual_time
-async def test_a_gang_without_enough_members_waits_and_says_how_many_are_missing() -> None:
+async def test_an_incomplete_gang_waits_and_reports_the_missing_members() -> None:
     async with cluster(nodes=simulated_nodes(2, cpu="4")) as c:
         await c.create(*gang("a", 2, minimum=3, cpu="1"))
         await asyncio.sleep(3)
@@ -193,9 +200,9 @@ async def test_a_gang_without_enough_members_waits_and_says_how_many_are_missing
         assert await c.pod_condition("a-0") is None
         await asyncio.sleep(5)
         for name in members("a", 2):
-            said = await c.pod_condition(name)
-            assert said is not None
-            assert (said.status, said.reason, said.message) == (
+            condition = await c.pod_condition(name)
+            assert condition is not None
+            assert (condition.status, condition.reason, condition.message) == (
                 "False", "NotReadyForScheduling", "waiting for 3 members, 2 are there",
             )  # fmt: skip
         await c.create(pod("a-2", "a", cpu="1"))
@@ -203,13 +210,13 @@ async def test_a_gang_without_enough_members_waits_and_says_how_many_are_missing
 
 
 @in_virtual_time
-async def test_pods_wait_for_their_group_to_appear_and_then_go_at_once() -> None:
+async def test_pods_wait_for_their_group_and_are_then_placed_at_once() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="4")) as c:
         await c.create(*gang("a", 2, cpu="1")[1:])
         await asyncio.sleep(8)
-        said = await c.pod_condition("a-0")
-        assert said is not None
-        assert (said.reason, said.message) == (
+        condition = await c.pod_condition("a-0")
+        assert condition is not None
+        assert (condition.reason, condition.message) == (
             "NotReadyForScheduling", 'waiting for PodGroup "a" to appear',
         )  # fmt: skip
         await c.create(pod_group("a", 2))
@@ -217,7 +224,7 @@ async def test_pods_wait_for_their_group_to_appear_and_then_go_at_once() -> None
 
 
 @in_virtual_time
-async def test_a_gate_holds_the_whole_gang_and_keeps_its_own_word() -> None:
+async def test_a_gate_holds_the_whole_gang_and_its_condition_stays() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="4")) as c:
         await c.create(*gang("a", 2, minimum=3, cpu="1"), pod("a-2", "a", gates=["x"], cpu="1"))
         await asyncio.sleep(10)
@@ -234,13 +241,13 @@ async def test_a_gate_holds_the_whole_gang_and_keeps_its_own_word() -> None:
 # ---- two gangs -----------------------------------------------------------------------------------
 
 
-@tried(0.3)
+@share_of_examples(0.3)
 @given(
     st.permutations(range(8)),
     st.lists(st.sampled_from((0.0, 0.0, 0.3, 2.0)), min_size=8, max_size=8),
 )
 @in_virtual_time
-async def test_two_gangs_never_interleave_whatever_the_order_of_their_parts(
+async def test_two_gangs_never_interleave_whatever_the_order_of_their_pods(
     order: list[int], pauses: list[float]
 ) -> None:
     async with cluster(nodes=simulated_nodes(2, cpu="2")) as c, audit_transactions(c):
@@ -254,7 +261,7 @@ async def test_two_gangs_never_interleave_whatever_the_order_of_their_parts(
 
 
 @in_virtual_time
-async def test_of_two_gangs_that_exclude_each_other_the_other_goes_when_the_first_ends() -> None:
+async def test_the_second_of_two_exclusive_gangs_is_placed_when_the_first_ends() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="4")) as c:
         await c.create(*gang("a", 3, cpu="1"), *gang("b", 3, cpu="1"))
         await asyncio.sleep(30)
@@ -265,7 +272,7 @@ async def test_of_two_gangs_that_exclude_each_other_the_other_goes_when_the_firs
         await c.until_placed(*members(loser, 3))
 
 
-# ---- under several names -------------------------------------------------------------------------
+# ---- several scheduler names ---------------------------------------------------------------------
 
 PACKING = {
     "schedulerName": "packer",
@@ -276,7 +283,7 @@ PACKING = {
 
 
 @in_virtual_time
-async def test_each_pod_is_placed_as_the_scheduler_that_it_names_would() -> None:
+async def test_each_pod_is_placed_by_the_profile_of_its_scheduler_name() -> None:
     profiles = load_configuration({"schedulerName": "default-scheduler"}, PACKING).profiles
     async with cluster(nodes=simulated_nodes(2, cpu="8", memory="8Gi"), profiles=profiles) as c:
         for name in ("a", "b", "c"):
@@ -295,7 +302,7 @@ async def test_each_pod_is_placed_as_the_scheduler_that_it_names_would() -> None
 
 
 @in_virtual_time
-async def test_without_pauses_what_fits_nowhere_waits_for_room_and_takes_it_at_once() -> None:
+async def test_without_back_off_an_unschedulable_pod_is_placed_as_soon_as_it_fits() -> None:
     profiles = load_configuration(podMaxBackoffSeconds=0).profiles
     async with cluster(nodes=simulated_nodes(1, cpu="1"), profiles=profiles) as c:
         await c.create(pod("first", cpu="1"))
@@ -306,18 +313,18 @@ async def test_without_pauses_what_fits_nowhere_waits_for_room_and_takes_it_at_o
         assert await c.until_placed("a-0") < 5
 
 
-# ---- somebody else was faster --------------------------------------------------------------------
+# ---- concurrent changes --------------------------------------------------------------------------
 
 
 @asynccontextmanager
 async def schedulers(c: Cluster, *lags: float) -> AsyncIterator[None]:
-    """Schedulers that all believe to be the only one, each with its own late view of the world."""
+    """Run schedulers without leader election, each with its own watch delay."""
     tasks: list[asyncio.Task[None]] = []
     for number, lag in enumerate(lags):
         client, _ = lagging_client(c, lag)
-        chance = SeededRandom(number)
-        informers = Informers(client, chance)
-        shell = Scheduler(client, informers, c.clock, chance)
+        random = SeededRandom(number)
+        informers = Informers(client, random)
+        shell = Scheduler(client, informers, c.clock, random)
         tasks += [asyncio.create_task(informers.run()), asyncio.create_task(shell.run())]
     try:
         yield
@@ -329,20 +336,20 @@ async def schedulers(c: Cluster, *lags: float) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def late_scheduler(count: int, **room: str) -> AsyncIterator[Cluster]:
-    """A cluster whose only scheduler hears of everything two seconds late."""
+async def late_scheduler(count: int, **capacity: str) -> AsyncIterator[Cluster]:
+    """A cluster whose only scheduler receives events two seconds late."""
     without = ["scheduler"]
     async with (
-        cluster(nodes=simulated_nodes(count, **room), without=without) as c,
+        cluster(nodes=simulated_nodes(count, **capacity), without=without) as c,
         schedulers(c, 2.0),
     ):
         yield c
 
 
 @in_virtual_time
-async def test_a_gang_whose_room_was_taken_meanwhile_is_refused_whole_and_tried_again() -> None:
+async def test_a_gang_whose_resources_were_taken_fails_as_a_whole_and_is_retried() -> None:
     async with late_scheduler(1, cpu="4") as c:
-        await c.create(pod("rival", cpu="2", spec={"schedulerName": "nobody"}))
+        await c.create(pod("rival", cpu="2", spec={"schedulerName": "other"}))
         await asyncio.sleep(10)
         await c.create(*gang("a", 3, cpu="1"))
         await asyncio.sleep(1)
@@ -352,18 +359,20 @@ async def test_a_gang_whose_room_was_taken_meanwhile_is_refused_whole_and_tried_
         failures = await c.events("FailedScheduling")
         assert [name for name, _ in failures] == members("a", 3)
         assert all("no pod of the group was bound" in text for _, text in failures)
-        told = [await c.pod_condition(name) for name in members("a", 3)]
-        told.append(await c.group_condition("a", POD_GROUP_INITIALLY_SCHEDULED))
-        assert {(said.status, said.reason) for said in told if said} == {
+        conditions = [await c.pod_condition(name) for name in members("a", 3)]
+        conditions.append(await c.group_condition("a", POD_GROUP_INITIALLY_SCHEDULED))
+        assert {(condition.status, condition.reason) for condition in conditions if condition} == {
             ("False", "SchedulerError")
         }
-        assert all(said and "has not enough cpu left" in said.message for said in told)
+        assert all(
+            condition and "has insufficient cpu" in condition.message for condition in conditions
+        )
         await c.delete(POD, "rival")
         await c.until_placed(*members("a", 3))
 
 
 @in_virtual_time
-async def test_a_gang_of_which_a_member_was_bound_by_hand_meanwhile_goes_on() -> None:
+async def test_a_gang_with_a_manually_bound_member_is_completed() -> None:
     async with late_scheduler(2, cpu="4") as c:
         await c.create(*gang("a", 3, cpu="1"))
         await asyncio.sleep(1)
@@ -373,20 +382,20 @@ async def test_a_gang_of_which_a_member_was_bound_by_hand_meanwhile_goes_on() ->
 
 
 @in_virtual_time
-async def test_a_gang_whose_scheduler_did_not_live_to_say_so_is_said_to_be_placed() -> None:
+async def test_a_gang_bound_by_a_crashed_scheduler_gets_its_condition() -> None:
     async with cluster(nodes=simulated_nodes(1, cpu="2"), without=["scheduler"]) as c:
         await c.create(*gang("a", 3, minimum=2, cpu="1"))
         for name in members("a", 2):
             await c.bind(name, "n0")
         async with schedulers(c, 0.0):
             await asyncio.sleep(10)
-        said = await c.group_condition("a", POD_GROUP_INITIALLY_SCHEDULED)
-        assert said is not None
-        assert (said.status, said.reason) == ("True", "Scheduled")
+        condition = await c.group_condition("a", POD_GROUP_INITIALLY_SCHEDULED)
+        assert condition is not None
+        assert (condition.status, condition.reason) == ("True", "Scheduled")
 
 
 @in_virtual_time
-async def test_a_node_that_is_gone_when_the_gang_comes_is_not_used() -> None:
+async def test_a_deleted_node_is_not_used() -> None:
     async with cluster(without=["scheduler", "nodes"]) as c:
         await c.add_node(node("n1", cpu="4"))
         await c.add_node(node("n2", cpu="4"))
@@ -402,7 +411,7 @@ async def test_a_node_that_is_gone_when_the_gang_comes_is_not_used() -> None:
 
 
 @in_virtual_time
-async def test_a_pod_made_again_under_its_name_is_not_bound_for_the_old_one() -> None:
+async def test_a_recreated_pod_is_not_bound_in_place_of_the_old_one() -> None:
     async with late_scheduler(1, cpu="4") as c:
         await c.create(*gang("a", 2, cpu="1"))
         await asyncio.sleep(1)
@@ -417,10 +426,10 @@ sizes = st.lists(
 )
 
 
-@tried(0.25)
+@share_of_examples(0.25)
 @given(sizes, st.lists(st.sampled_from((0.0, 0.1, 1.0, 3.0)), min_size=2, max_size=3), st.data())
 @in_virtual_time
-async def test_schedulers_that_all_believe_to_lead_break_nothing(
+async def test_concurrent_schedulers_keep_all_invariants(
     sizes: list[tuple[int, str]], lags: list[float], data: st.DataObject
 ) -> None:
     without = ["scheduler"]
@@ -437,7 +446,7 @@ async def test_schedulers_that_all_believe_to_lead_break_nothing(
 
 
 async def assert_settled(c: Cluster, sizes: Sequence[tuple[int, str]]) -> None:
-    """Every gang has all or nothing, and at least one that could be placed was."""
+    """Every gang is bound wholly or not at all, and at least one that fits is bound."""
     placed = await c.node_by_pod()
     whole = 0
     for number, (count, _) in enumerate(sizes):
@@ -447,18 +456,18 @@ async def assert_settled(c: Cluster, sizes: Sequence[tuple[int, str]]) -> None:
     assert whole or all(int(cpu) * count > 12 or (cpu == "3" and count > 3) for count, cpu in sizes)
 
 
-# ---- quiet ---------------------------------------------------------------------------------------
+# ---- steady state --------------------------------------------------------------------------------
 
 
 @in_virtual_time
-async def test_a_settled_cluster_is_quiet() -> None:
+async def test_a_settled_cluster_writes_nothing() -> None:
     async with cluster(without=["nodes"]) as c:
         await c.add_node(node("n1", cpu="4"))
         await c.create(*gang("fits", 2, cpu="1"), *gang("big", 3, cpu="3"))
         await c.create(*gang("short", 1, minimum=2, cpu="1"))
         await asyncio.sleep(120)
-        told = await writes_in_a_minute(c)
-        assert told <= 10, "a few repeated events are all that a waiting gang may cost"
+        conditions = await writes_in_a_minute(c)
+        assert conditions <= 10, "a waiting gang may cost only a few repeated events"
 
 
 async def writes_in_a_minute(c: Cluster) -> int:

@@ -1,4 +1,4 @@
-"""What conditions are to say, as a function of verdicts and of what they say already."""
+"""Written conditions as a function of reported results and current conditions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ from tests import builders
 NOW = 1_800_000_000.0
 BEFORE = "2027-01-01T00:00:00Z"
 KEY = Key("default", "a")
-NO_ROOM = ConditionUpdate("False", "Unschedulable", "0/3 nodes are available: 3 Insufficient cpu.")
+UNSCHEDULABLE = ConditionUpdate(
+    "False", "Unschedulable", "0/3 nodes are available: 3 Insufficient cpu."
+)
 WAITING = ConditionUpdate(
     "False", "NotReadyForScheduling", "waiting for 3 members, 2 are there", is_pending=True
 )
@@ -45,35 +47,35 @@ class FrozenClock:
 
 
 async def refuse_request(request: Request) -> Reply:
-    raise ServerError("a reconcile asks nobody")
+    raise ServerError("a reconcile sends no request")
 
 
-def existing_condition(kind: str, verdict: ConditionUpdate, generation: int = 4) -> Object:
-    """A condition that says so already, since long."""
+def existing_condition(kind: str, update: ConditionUpdate, generation: int = 4) -> Object:
+    """An existing condition with this content."""
     return {
-        "type": kind, "status": verdict.status, "reason": verdict.reason,
-        "message": verdict.message, "lastTransitionTime": BEFORE,
+        "type": kind, "status": update.status, "reason": update.reason,
+        "message": update.message, "lastTransitionTime": BEFORE,
         "observedGeneration": generation,
     }  # fmt: skip
 
 
-def a_pod(
-    *conditions: Object, name: str = "a", uid: str = "u", promised: str = "", **more: object
+def make_pod(
+    *conditions: Object, name: str = "a", uid: str = "u", nominated: str = "", **more: object
 ) -> Pod:
     made = builders.pod(name, **more)  # type: ignore[arg-type]
     made["metadata"] |= {"uid": uid, "resourceVersion": "7"}
-    status = {"conditions": list(conditions), "nominatedNodeName": promised}
+    status = {"conditions": list(conditions), "nominatedNodeName": nominated}
     return msgspec.convert({**made, "status": status}, Pod)
 
 
-def a_group(*conditions: Object, uid: str = "u") -> PodGroup:
+def make_group(*conditions: Object, uid: str = "u") -> PodGroup:
     made = builders.pod_group("a", 3)
     made["metadata"] |= {"uid": uid, "resourceVersion": "7", "generation": 4}
     return msgspec.convert({**made, "status": {"conditions": list(conditions)}}, PodGroup)
 
 
-def judged_meta(uid: str = "u", generation: int = 4) -> ObjectMeta:
-    """What was judged, as it was then."""
+def tried_meta(uid: str = "u", generation: int = 4) -> ObjectMeta:
+    """The metadata of the object that was tried."""
     return ObjectMeta(name=KEY.name, namespace=KEY.namespace, uid=uid, generation=generation)
 
 
@@ -90,24 +92,24 @@ def reporter(
     known = pods_there if isinstance(pods_there, list) else [pods_there] if pods_there else []
     pods.replace(Listing(known, 9))
     groups.replace(Listing([group] if group else [], 9))
-    census = SchedulerView(lambda key: placed, lambda: busy, counts, ["default-scheduler"])
+    view = SchedulerView(lambda key: placed, lambda: busy, counts, ["default-scheduler"])
     return SchedulingStatusWriter(
-        Client(InProcessTransport(refuse_request, ANONYMOUS)), pods, groups, FrozenClock(), census
+        Client(InProcessTransport(refuse_request, ANONYMOUS)), pods, groups, FrozenClock(), view
     )
 
 
-def plan_for_pod(pod: Pod | None, verdict: ConditionUpdate, uid: str = "u") -> ReconcilePlan:
+def plan_for_pod(pod: Pod | None, update: ConditionUpdate, uid: str = "u") -> ReconcilePlan:
     found = reporter(pod)
-    found.report_pod(judged_meta(uid), verdict)
+    found.report_pod(tried_meta(uid), update)
     return found.reconcile_pod(KEY)
 
 
 def plan_for_group(
-    group: PodGroup | None, *verdicts: ConditionUpdate, about: ObjectMeta | None = None
+    group: PodGroup | None, *updates: ConditionUpdate, about: ObjectMeta | None = None
 ) -> ReconcilePlan:
     found = reporter(group=group)
-    for verdict in verdicts:
-        found.report_group(about or judged_meta(), verdict)
+    for update in updates:
+        found.report_group(about or tried_meta(), update)
     return found.reconcile_group(KEY)
 
 
@@ -121,7 +123,7 @@ def patched_status(plan: ReconcilePlan) -> Object:
 
 
 def conditions(plan: ReconcilePlan) -> list[Object]:
-    """The conditions among them."""
+    """The conditions that a plan writes."""
     written: list[Object] = patched_status(plan)["conditions"]
     return written
 
@@ -129,15 +131,15 @@ def conditions(plan: ReconcilePlan) -> list[Object]:
 # ---- pods ----------------------------------------------------------------------------------------
 
 
-def test_a_pod_is_told_why_it_has_no_node() -> None:
-    (patch,) = plan_for_pod(a_pod(), NO_ROOM).actions
+def test_a_pod_gets_the_reason_why_it_has_no_node() -> None:
+    (patch,) = plan_for_pod(make_pod(), UNSCHEDULABLE).actions
     assert patch == Patch(
         POD, KEY,
         {
             "metadata": {"uid": "u", "resourceVersion": "7"},
             "status": {"conditions": [{
                 "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
-                "message": NO_ROOM.message, "lastTransitionTime": timestamp(NOW),
+                "message": UNSCHEDULABLE.message, "lastTransitionTime": timestamp(NOW),
                 "lastProbeTime": None,
             }]},
         },
@@ -145,63 +147,64 @@ def test_a_pod_is_told_why_it_has_no_node() -> None:
     )  # fmt: skip
 
 
-def test_what_a_pod_says_already_is_not_written_again() -> None:
+def test_an_unchanged_pod_condition_is_not_written() -> None:
     assert (
-        plan_for_pod(a_pod(existing_condition("PodScheduled", NO_ROOM)), NO_ROOM) == ReconcilePlan()
+        plan_for_pod(make_pod(existing_condition("PodScheduled", UNSCHEDULABLE)), UNSCHEDULABLE)
+        == ReconcilePlan()
     )
 
 
 def test_a_new_reason_keeps_the_time_of_the_old_status() -> None:
     (written,) = conditions(
-        plan_for_pod(a_pod(existing_condition("PodScheduled", WAITING)), NO_ROOM)
+        plan_for_pod(make_pod(existing_condition("PodScheduled", WAITING)), UNSCHEDULABLE)
     )
     assert (written["reason"], written["lastTransitionTime"]) == ("Unschedulable", BEFORE)
 
 
 def test_a_new_status_has_a_new_time() -> None:
     (written,) = conditions(
-        plan_for_pod(a_pod(existing_condition("PodScheduled", PLACED)), NO_ROOM)
+        plan_for_pod(make_pod(existing_condition("PodScheduled", PLACED)), UNSCHEDULABLE)
     )
     assert written["lastTransitionTime"] == timestamp(NOW)
 
 
-def test_the_word_of_a_gate_stands() -> None:
+def test_the_condition_of_a_gated_pod_stays() -> None:
     gated = ConditionUpdate("False", "SchedulingGated", "Scheduling is blocked due to gates")
-    held = a_pod(existing_condition("PodScheduled", gated), gates=["wait"])
-    assert plan_for_pod(held, WAITING) == plan_for_pod(held, NO_ROOM) == ReconcilePlan()
-    free = a_pod(existing_condition("PodScheduled", gated))
-    assert conditions(plan_for_pod(free, NO_ROOM))[0]["reason"] == "Unschedulable"
+    held = make_pod(existing_condition("PodScheduled", gated), gates=["wait"])
+    assert plan_for_pod(held, WAITING) == plan_for_pod(held, UNSCHEDULABLE) == ReconcilePlan()
+    free = make_pod(existing_condition("PodScheduled", gated))
+    assert conditions(plan_for_pod(free, UNSCHEDULABLE))[0]["reason"] == "Unschedulable"
 
 
 @pytest.mark.parametrize(
-    "pod", [None, a_pod(uid="another"), a_pod(on="n1")], ids=["gone", "a namesake", "bound"]
+    "pod", [None, make_pod(uid="another"), make_pod(on="n1")], ids=["deleted", "recreated", "bound"]
 )
-def test_a_pod_that_is_not_meant_any_more_is_told_nothing(pod: Pod | None) -> None:
-    assert plan_for_pod(pod, NO_ROOM) == ReconcilePlan()
+def test_a_pod_that_is_bound_or_recreated_is_not_written(pod: Pod | None) -> None:
+    assert plan_for_pod(pod, UNSCHEDULABLE) == ReconcilePlan()
 
 
 @pytest.mark.parametrize(
-    "known", [(), (existing_condition("PodScheduled", NO_ROOM),)], ids=["news", "known"]
+    "known", [(), (existing_condition("PodScheduled", UNSCHEDULABLE),)], ids=["new", "known"]
 )
-def test_a_pod_that_is_refused_loses_the_node_that_it_was_promised(
+def test_an_unschedulable_pod_loses_its_nomination(
     known: tuple[Object, ...],
 ) -> None:
-    refused = patched_status(plan_for_pod(a_pod(*known, promised="n1"), NO_ROOM))
+    refused = patched_status(plan_for_pod(make_pod(*known, nominated="n1"), UNSCHEDULABLE))
     assert refused["nominatedNodeName"] is None
     assert ("conditions" in refused) == (not known)
 
 
-def test_a_pod_that_is_not_even_tried_keeps_the_node_that_it_was_promised() -> None:
-    assert "nominatedNodeName" not in patched_status(plan_for_pod(a_pod(promised="n1"), WAITING))
+def test_a_pod_that_cannot_be_tried_keeps_its_nomination() -> None:
+    assert "nominatedNodeName" not in patched_status(
+        plan_for_pod(make_pod(nominated="n1"), WAITING)
+    )
 
 
 @pytest.mark.parametrize(
     ("priority", "node", "loses"), [(9, "n1", True), (0, "n1", False), (9, "n2", False)]
 )
-def test_a_node_that_went_to_somebody_more_important_is_no_longer_promised_to_others(
-    priority: int, node: str, loses: bool
-) -> None:
-    found = reporter(a_pod(promised="n1"))
+def test_a_bind_of_higher_priority_voids_nominations(priority: int, node: str, loses: bool) -> None:
+    found = reporter(make_pod(nominated="n1"))
     found.void_nominations(node, priority)
     plan = found.reconcile_pod(KEY)
     assert (plan != ReconcilePlan()) == loses
@@ -209,16 +212,16 @@ def test_a_node_that_went_to_somebody_more_important_is_no_longer_promised_to_ot
         assert patched_status(plan) == {"nominatedNodeName": None}
 
 
-def test_nobody_is_told_anything_without_a_verdict() -> None:
-    assert reporter(a_pod(), a_group()).reconcile_pod(KEY) == ReconcilePlan()
-    assert reporter(a_pod(), a_group()).reconcile_group(KEY) == ReconcilePlan()
+def test_without_a_result_nothing_is_written() -> None:
+    assert reporter(make_pod(), make_group()).reconcile_pod(KEY) == ReconcilePlan()
+    assert reporter(make_pod(), make_group()).reconcile_group(KEY) == ReconcilePlan()
 
 
 # ---- groups --------------------------------------------------------------------------------------
 
 
-def test_a_group_that_does_not_fit_says_so_under_both_names() -> None:
-    plan = plan_for_group(a_group(), NO_ROOM)
+def test_an_unschedulable_group_has_both_conditions() -> None:
+    plan = plan_for_group(make_group(), UNSCHEDULABLE)
     (patch,) = plan.actions
     assert isinstance(patch, Patch)
     assert (patch.kind, patch.key, patch.subresource) == (POD_GROUP, KEY, "status")
@@ -226,154 +229,159 @@ def test_a_group_that_does_not_fit_says_so_under_both_names() -> None:
     assert patch.change["metadata"] == {"uid": "u", "resourceVersion": "7"}
     written = conditions(plan)
     assert [one["type"] for one in written] == [POD_GROUP_INITIALLY_SCHEDULED, POD_GROUP_SCHEDULED]
-    assert {one["message"] for one in written} == {NO_ROOM.message}
+    assert {one["message"] for one in written} == {UNSCHEDULABLE.message}
     assert {one["observedGeneration"] for one in written} == {4}
 
 
-def test_a_group_that_is_placed_says_how_many_it_needed() -> None:
-    initially, scheduled = conditions(plan_for_group(a_group(), PLACED))
+def test_a_placed_group_has_the_number_of_required_members() -> None:
+    initially, scheduled = conditions(plan_for_group(make_group(), PLACED))
     assert (initially["status"], initially["reason"]) == ("True", "Scheduled")
     assert (scheduled["status"], scheduled["reason"], scheduled["message"]) == (
         "True", "MinCountSatisfied", "All required pods (3/3) have been assigned to nodes",
     )  # fmt: skip
 
 
-def test_a_group_that_only_waits_says_so_under_one_name() -> None:
-    (written,) = conditions(plan_for_group(a_group(), WAITING))
+def test_a_pending_group_has_one_condition() -> None:
+    (written,) = conditions(plan_for_group(make_group(), WAITING))
     assert (written["type"], written["message"]) == (POD_GROUP_SCHEDULED, WAITING.message)
 
 
-@pytest.mark.parametrize("later", [NO_ROOM, WAITING], ids=["does not fit", "waits"])
-def test_once_placed_a_group_says_so_for_ever(later: ConditionUpdate) -> None:
-    placed = a_group(
+@pytest.mark.parametrize("later", [UNSCHEDULABLE, WAITING], ids=["does not fit", "waits"])
+def test_a_scheduled_condition_stays(later: ConditionUpdate) -> None:
+    placed = make_group(
         existing_condition(POD_GROUP_INITIALLY_SCHEDULED, PLACED),
         existing_condition(POD_GROUP_SCHEDULED, PLACED),
     )
     assert plan_for_group(placed, later) == ReconcilePlan()
 
 
-@pytest.mark.parametrize("later", [NO_ROOM, WAITING], ids=["does not fit", "waits"])
-def test_that_a_group_is_placed_is_said_whatever_comes_before_it_could_be_written(
+@pytest.mark.parametrize("later", [UNSCHEDULABLE, WAITING], ids=["does not fit", "waits"])
+def test_a_scheduled_result_is_not_replaced_before_it_is_written(
     later: ConditionUpdate,
 ) -> None:
-    written = conditions(plan_for_group(a_group(), PLACED, later))
+    written = conditions(plan_for_group(make_group(), PLACED, later))
     assert [one["status"] for one in written] == ["True", "True"]
 
 
 @builders.in_virtual_time
-async def test_what_is_bound_speaks_for_itself() -> None:
-    bound = [a_pod(name=f"a-{n}", uid=str(n), group="a", on="n1") for n in range(3)]
-    found = reporter(bound, a_group())
-    found.report_group(judged_meta(), NO_ROOM)
+async def test_a_group_with_enough_bound_members_is_scheduled() -> None:
+    bound = [make_pod(name=f"a-{n}", uid=str(n), group="a", on="n1") for n in range(3)]
+    found = reporter(bound, make_group())
+    found.report_group(tried_meta(), UNSCHEDULABLE)
     initially, scheduled = conditions(found.reconcile_group(KEY))
     assert (initially["status"], scheduled["reason"]) == ("True", "MinCountSatisfied")
-    two = reporter(bound[:2], a_group())
+    two = reporter(bound[:2], make_group())
     assert two.reconcile_group(KEY) == ReconcilePlan()
 
 
 @builders.in_virtual_time
-async def test_the_groups_of_other_schedulers_are_theirs_to_speak_of() -> None:
+async def test_groups_of_other_schedulers_are_not_written() -> None:
     other = {"schedulerName": "another"}
-    bound = [a_pod(name=f"a-{n}", uid=f"{n}", group="a", on="n1", spec=other) for n in range(3)]
-    assert reporter(bound, a_group()).reconcile_group(KEY) == ReconcilePlan()
-    assert reporter(bound[:1], a_group(DONE), placed=1).reconcile_group(KEY) == ReconcilePlan()
+    bound = [make_pod(name=f"a-{n}", uid=f"{n}", group="a", on="n1", spec=other) for n in range(3)]
+    assert reporter(bound, make_group()).reconcile_group(KEY) == ReconcilePlan()
+    assert reporter(bound[:1], make_group(DONE), placed=1).reconcile_group(KEY) == ReconcilePlan()
 
 
-def test_a_group_that_was_made_again_is_not_told_about_its_namesake() -> None:
-    assert plan_for_group(a_group(uid="new"), NO_ROOM) == ReconcilePlan()
-    found = reporter(group=a_group(uid="new"))
-    found.report_group(judged_meta(), PLACED)
-    found.report_group(judged_meta("new"), NO_ROOM)
+def test_a_recreated_group_does_not_get_the_result_of_the_old_one() -> None:
+    assert plan_for_group(make_group(uid="new"), UNSCHEDULABLE) == ReconcilePlan()
+    found = reporter(group=make_group(uid="new"))
+    found.report_group(tried_meta(), PLACED)
+    found.report_group(tried_meta("new"), UNSCHEDULABLE)
     assert [one["status"] for one in conditions(found.reconcile_group(KEY))] == ["False", "False"]
 
 
-def test_a_group_says_of_which_generation_it_was_judged() -> None:
-    written = conditions(plan_for_group(a_group(), NO_ROOM, about=judged_meta(generation=3)))
+def test_a_condition_has_the_generation_that_was_tried() -> None:
+    written = conditions(
+        plan_for_group(make_group(), UNSCHEDULABLE, about=tried_meta(generation=3))
+    )
     assert {one["observedGeneration"] for one in written} == {3}
     known = [
-        existing_condition(kind, NO_ROOM, generation=3)
+        existing_condition(kind, UNSCHEDULABLE, generation=3)
         for kind in (POD_GROUP_INITIALLY_SCHEDULED, POD_GROUP_SCHEDULED)
     ]
     assert {
-        one["observedGeneration"] for one in conditions(plan_for_group(a_group(*known), NO_ROOM))
+        one["observedGeneration"]
+        for one in conditions(plan_for_group(make_group(*known), UNSCHEDULABLE))
     } == {4}
 
 
-def test_a_group_that_was_refused_can_still_be_placed() -> None:
-    refused = a_group(
-        existing_condition(POD_GROUP_INITIALLY_SCHEDULED, NO_ROOM),
-        existing_condition(POD_GROUP_SCHEDULED, NO_ROOM),
+def test_an_unschedulable_group_can_become_scheduled() -> None:
+    refused = make_group(
+        existing_condition(POD_GROUP_INITIALLY_SCHEDULED, UNSCHEDULABLE),
+        existing_condition(POD_GROUP_SCHEDULED, UNSCHEDULABLE),
     )
     written = conditions(plan_for_group(refused, PLACED))
     assert [one["status"] for one in written] == ["True", "True"]
     assert {one["lastTransitionTime"] for one in written} == {timestamp(NOW)}
 
 
-def test_what_a_group_says_already_is_not_written_again() -> None:
-    half = a_group(existing_condition(POD_GROUP_INITIALLY_SCHEDULED, NO_ROOM))
-    assert [one["type"] for one in conditions(plan_for_group(half, NO_ROOM))] == [
+def test_an_unchanged_group_condition_is_not_written() -> None:
+    half = make_group(existing_condition(POD_GROUP_INITIALLY_SCHEDULED, UNSCHEDULABLE))
+    assert [one["type"] for one in conditions(plan_for_group(half, UNSCHEDULABLE))] == [
         POD_GROUP_SCHEDULED
     ]
-    whole = a_group(
-        existing_condition(POD_GROUP_INITIALLY_SCHEDULED, NO_ROOM),
-        existing_condition(POD_GROUP_SCHEDULED, NO_ROOM),
+    whole = make_group(
+        existing_condition(POD_GROUP_INITIALLY_SCHEDULED, UNSCHEDULABLE),
+        existing_condition(POD_GROUP_SCHEDULED, UNSCHEDULABLE),
     )
-    assert plan_for_group(whole, NO_ROOM) == ReconcilePlan()
+    assert plan_for_group(whole, UNSCHEDULABLE) == ReconcilePlan()
 
 
 def test_a_new_message_keeps_the_time_of_the_old_status() -> None:
     other = ConditionUpdate("False", "Unschedulable", "another sentence")
-    refused = a_group(
-        existing_condition(POD_GROUP_INITIALLY_SCHEDULED, NO_ROOM),
-        existing_condition(POD_GROUP_SCHEDULED, NO_ROOM),
+    refused = make_group(
+        existing_condition(POD_GROUP_INITIALLY_SCHEDULED, UNSCHEDULABLE),
+        existing_condition(POD_GROUP_SCHEDULED, UNSCHEDULABLE),
     )
     assert {one["lastTransitionTime"] for one in conditions(plan_for_group(refused, other))} == {
         BEFORE
     }
 
 
-def test_of_several_verdicts_the_last_counts() -> None:
-    (initially, _) = conditions(plan_for_group(a_group(), WAITING, NO_ROOM, PLACED))
+def test_the_latest_result_counts() -> None:
+    (initially, _) = conditions(plan_for_group(make_group(), WAITING, UNSCHEDULABLE, PLACED))
     assert initially["status"] == "True"
 
 
-def test_a_group_that_is_gone_is_told_nothing() -> None:
-    assert plan_for_group(None, NO_ROOM) == ReconcilePlan()
+def test_a_deleted_group_is_not_written() -> None:
+    assert plan_for_group(None, UNSCHEDULABLE) == ReconcilePlan()
 
 
 DONE = existing_condition(POD_GROUP_INITIALLY_SCHEDULED, ConditionUpdate("True", "Scheduled", ""))
 
 
-def test_a_placed_gang_that_loses_members_is_degraded_until_they_are_back() -> None:
-    lost = patched_status(reporter(group=a_group(DONE), placed=2).reconcile_group(KEY))
+def test_a_placed_gang_is_degraded_while_members_are_missing() -> None:
+    lost = patched_status(reporter(group=make_group(DONE), placed=2).reconcile_group(KEY))
     (degraded,) = lost["conditions"]
     assert (degraded["type"], degraded["status"]) == (DEGRADED, "True")
     assert degraded["message"] == "2 of 3 required members have a node or have succeeded"
-    assert reporter(group=a_group(DONE, degraded), placed=2).reconcile_group(KEY) == ReconcilePlan()
-    (back,) = patched_status(reporter(group=a_group(DONE, degraded)).reconcile_group(KEY))[
+    assert (
+        reporter(group=make_group(DONE, degraded), placed=2).reconcile_group(KEY) == ReconcilePlan()
+    )
+    (back,) = patched_status(reporter(group=make_group(DONE, degraded)).reconcile_group(KEY))[
         "conditions"
     ]
     assert (back["type"], back["status"]) == (DEGRADED, "False")
 
 
-def test_a_gang_that_was_never_placed_or_whole_is_not_degraded() -> None:
-    assert reporter(group=a_group(), placed=0).reconcile_group(KEY) == ReconcilePlan()
-    assert reporter(group=a_group(DONE), placed=3).reconcile_group(KEY) == ReconcilePlan()
+def test_a_gang_that_was_never_placed_is_not_degraded() -> None:
+    assert reporter(group=make_group(), placed=0).reconcile_group(KEY) == ReconcilePlan()
+    assert reporter(group=make_group(DONE), placed=3).reconcile_group(KEY) == ReconcilePlan()
 
 
 @builders.in_virtual_time
-async def test_a_group_counts_its_members_by_how_they_are() -> None:
-    member = a_pod(group="a")
-    found = reporter(member, a_group(), placed=0, counts=True).reconcile_group(KEY)
+async def test_members_are_counted_by_phase() -> None:
+    member = make_pod(group="a")
+    found = reporter(member, make_group(), placed=0, counts=True).reconcile_group(KEY)
     assert patched_status(found) == {"pendingPods": 1}
-    found = reporter(member, a_group(), placed=1, counts=True).reconcile_group(KEY)
+    found = reporter(member, make_group(), placed=1, counts=True).reconcile_group(KEY)
     assert patched_status(found) == {"scheduledPods": 1}
     ended = msgspec.structs.replace(member, status=PodStatus(phase="Failed"))
-    found = reporter(ended, a_group(), placed=0, counts=True).reconcile_group(KEY)
+    found = reporter(ended, make_group(), placed=0, counts=True).reconcile_group(KEY)
     assert patched_status(found) == {"failedPods": 1}
 
 
 @builders.in_virtual_time
-async def test_counts_alone_wait_for_a_quiet_moment() -> None:
-    plan = reporter(a_pod(group="a"), a_group(), placed=0, counts=True, busy=True)
+async def test_changed_counts_wait_until_the_scheduler_is_idle() -> None:
+    plan = reporter(make_pod(group="a"), make_group(), placed=0, counts=True, busy=True)
     assert plan.reconcile_group(KEY) == ReconcilePlan(requeue_after=COUNT_DELAY)

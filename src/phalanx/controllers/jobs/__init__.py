@@ -1,14 +1,19 @@
-"""The Job controller: pods are made, counted and replaced until a Job is over.
+"""The Job controller: creates, counts and replaces pods until a Job completes or fails.
 
-    controller ─▶ look ─▶ claiming     whose pods are these?
-                       ─▶ sync         roll (how they are) ─▶ ending (is it over?)
-                                       ─▶ count (who has ended), staffing (whom to make or delete)
-                       ─▶ groups       Workload and PodGroup come first: standing (are they as they
-                                       were?), arranging, objects
-                       ─▶ hands        pods are made, deleted and let go
-                       ─▶ writes       what was done, and do the caches show it yet?
+Every decision is a pure function of the Job, its pods and the time; `controller` performs it. A pod
+is counted exactly once: its uid is in the status before its finalizer is removed.
 
-All of a sync is a function of the Job, its pods and the time. A pod is counted once and only once:
-its uid stands in the status before its finalizer goes, and its number is added when the finalizer
-is gone. See `docs/jobs.md` for what users see of it.
+    controller           informers, queue of Jobs, one sync of a Job in order
+    job_pods             which pods the Job owns, adopts and releases; their states and indexes
+    completion           whether the Job is over, and why
+    replicas             which pods to create and delete
+    sync                 the plan of a sync, pod counts and the new status
+    pod_operations       requests for pods; orphan pods
+    scheduling_intent    what the Job asks of scheduling; lookup of its Workload and PodGroup
+    workload_objects     ensures the Workload and PodGroup of one Job before its pods
+    workload_manager     the caches of Workloads and PodGroups, and the Jobs that they concern
+    write_tracker        whether the caches show the last writes
+    metrics              what is measured
+
+`docs/jobs.md` describes what users see.
 """

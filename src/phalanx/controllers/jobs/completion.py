@@ -1,9 +1,13 @@
-"""What to do about failed pods: the Job's failure policy, and the limits of each index.
+"""Whether a Job is over, and why: pod failure policy, back-off limits, deadline, completions.
 
-Ending: is a Job over, and why? The first reason of a table counts.
+`find_outcome` runs the checks of `OUTCOME_CHECKS` in order; the first that returns an outcome
+decides. A Job first gets the target condition of the outcome (FailureTarget or SuccessCriteriaMet),
+and the final condition (Failed or Complete) once every pod is counted and gone. Pure.
 
-A Job says first that it is to end (FailureTarget, SuccessCriteriaMet), then, when every pod has
-been counted and is gone, that it has (Failed, Complete).
+    a Job with backoffLimit 1      outcome
+    one failed pod                 None: the Job goes on
+    two failed pods                FailureTarget, reason BackoffLimitExceeded
+    status has FailureTarget       the same outcome, whatever the pods do meanwhile
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from phalanx.api.batch import (
     ExitCodes,
     FailureRule,
 )
-from phalanx.api.core import ContainerStatus, Pod
+from phalanx.api.core import Pod
 from phalanx.api.meta import parse_timestamp
 from phalanx.controllers.jobs.job_pods import (
     Indexes,
@@ -36,14 +40,14 @@ COUNT, IGNORE, FAIL_INDEX, FAIL_JOB = "Count", "Ignore", "FailIndex", "FailJob"
 
 
 class PolicyMatch(NamedTuple):
-    """The rule that a failed pod falls under: what it does, and why, in words."""
+    """The action of the pod failure policy for a failed pod, and the message of the rule."""
 
     action: str
     message: str = ""
 
 
 class PodFailures:
-    """The failed pods of a roll in the light of the Job's policy; each is judged once."""
+    """The failed pods of a Job under its pod failure policy; each pod is matched once."""
 
     def __init__(self, job_pods: JobPods) -> None:
         self._job_pods = job_pods
@@ -51,34 +55,37 @@ class PodFailures:
         self._matches: dict[str, PolicyMatch] = {}
 
     def match_policy(self, pod: Pod) -> PolicyMatch:
-        """What the policy says of a failed pod; without a word from it the failure counts."""
+        """Return the action for a failed pod. A pod that no rule matches is counted."""
         uid = pod.metadata.uid
         if uid not in self._matches:
             self._matches[uid] = self._match_policy(pod)
         return self._matches[uid]
 
     def is_ignored(self, pod: Pod) -> bool:
-        """Whether the failure of a pod does not count."""
+        """Whether the policy ignores the failure of a pod."""
         return self.match_policy(pod).action == IGNORE
 
     @cached_property
     def failed_indexes(self) -> Indexes:
-        """The indexes of which no more pods are made: failed too often, or by the policy."""
-        roll, limit = self._job_pods, self._spec.backoff_limit_per_index
+        """The indexes that get no more pods: over their back-off limit, or failed by the policy."""
+        pods, limit = self._job_pods, self._spec.backoff_limit_per_index
         if limit is None:
-            return roll.recorded_failed_indexes
-        failed = (pod for pod in roll.tracked if roll.has_failed(pod) and roll.has_valid_index(pod))
-        last = {completion_index(pod) for pod in failed if self._fails_index(pod, limit)}
-        return roll.recorded_failed_indexes | (last - roll.succeeded_indexes)
+            return pods.recorded_failed_indexes
+        new = {
+            completion_index(pod)
+            for pod in pods.tracked_pods
+            if pods.has_failed(pod) and pods.has_valid_index(pod) and self._fails_index(pod, limit)
+        }
+        return pods.recorded_failed_indexes | (new - pods.succeeded_indexes)
 
     @cached_property
     def last_failed_by_index(self) -> dict[int, Pod]:
-        """Of each index the failed pod that came last, as long as it was not let go."""
-        failed = [pod for pod in self._job_pods.tracked if self._job_pods.has_failed(pod)]
+        """The latest failed pod of each index, while it has the tracking finalizer."""
+        failed = [pod for pod in self._job_pods.tracked_pods if self._job_pods.has_failed(pod)]
         return {completion_index(pod): pod for pod in sorted(failed, key=_attempt_order)}
 
     def is_needed_for_backoff(self, pod: Pod) -> bool:
-        """Whether the next pod of the index must still read from this one how often it failed."""
+        """Whether the next pod of the index still has to read its failure count from this one."""
         if self._spec.backoff_limit_per_index is None or not self._job_pods.has_valid_index(pod):
             return False
         index = completion_index(pod)
@@ -87,51 +94,49 @@ class PodFailures:
         return not is_over and is_last and self.last_failed_by_index[index] is pod
 
     def has_stale_failure_count(self, pod: Pod) -> bool:
-        """Whether a pod does not know that its index has failed before it: it was made in error."""
+        """Whether a pod was created without counting the last failure of its index."""
         last = self.last_failed_by_index.get(completion_index(pod))
         has_limit = self._spec.backoff_limit_per_index is not None
         return has_limit and last is not None and previous_attempts(pod) <= previous_attempts(last)
 
     @cached_property
     def _attempts_by_index(self) -> dict[int, int]:
-        """The most that a pod of each index knows of."""
-        known = sorted(
+        """The highest number of previous attempts that a pod of each index records."""
+        attempts = sorted(
             (previous_attempts(pod), completion_index(pod)) for pod in self._job_pods.pods
         )
-        return {index: attempts for attempts, index in known}
+        return {index: number for number, index in attempts}
 
     def _match_policy(self, pod: Pod) -> PolicyMatch:
         policy = self._spec.pod_failure_policy
         for number, rule in enumerate(policy.rules if policy else ()):
-            if why := _match_rule(rule, pod):
-                text = f"{why} matching {rule.action} rule at index {number}"
-                if rule.action != FAIL_INDEX or self._spec.backoff_limit_per_index is not None:
-                    return PolicyMatch(rule.action, text)
+            # A FailIndex rule has no effect without backoffLimitPerIndex.
+            if rule.action == FAIL_INDEX and self._spec.backoff_limit_per_index is None:
+                continue
+            if reason := _match_rule(rule, pod):
+                text = f"{reason} matching {rule.action} rule at index {number}"
+                return PolicyMatch(rule.action, text)
         return PolicyMatch(COUNT)
 
     def _fails_index(self, pod: Pod, limit: int) -> bool:
-        match self.match_policy(pod).action:
-            case "FailIndex":
-                return True
-            case "Ignore":
-                return False
-            case _:
-                return index_failure_count(pod) >= limit
+        action = self.match_policy(pod).action
+        if action in (FAIL_INDEX, IGNORE):
+            return action == FAIL_INDEX
+        return index_failure_count(pod) >= limit
 
 
 def _attempt_order(pod: Pod) -> tuple[int, str, str]:
-    """By when pods of one index came."""
     return previous_attempts(pod), pod.metadata.creation_timestamp, pod.metadata.name
 
 
 def _match_rule(rule: FailureRule, pod: Pod) -> str:
-    """Why a rule is about a pod; "" if it is not."""
+    """Return why a rule matches a pod; "" if it does not."""
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
     if rule.on_exit_codes:
         return _match_exit_code(rule.on_exit_codes, pod, name)
-    held = {(one.type, one.status) for one in pod.status.conditions}
+    conditions = {(one.type, one.status) for one in pod.status.conditions}
     for pattern in rule.on_pod_conditions:
-        if (pattern.type, pattern.status or "True") in held:
+        if (pattern.type, pattern.status or "True") in conditions:
             return f"Pod {name} has condition {pattern.type}"
     return ""
 
@@ -139,22 +144,18 @@ def _match_rule(rule: FailureRule, pod: Pod) -> str:
 def _match_exit_code(codes: ExitCodes, pod: Pod, name: str) -> str:
     status = pod.status
     for container in (*status.container_statuses, *status.init_container_statuses):
-        code = _failed_exit_code(container, codes)
+        terminated = container.state.terminated
+        if terminated is None or codes.container_name not in ("", container.name):
+            continue
+        code = terminated.exit_code
         if code and (code in codes.values) == (codes.operator == "In"):
             return f"Container {container.name} for pod {name} failed with exit code {code}"
     return ""
 
 
-def _failed_exit_code(container: ContainerStatus, codes: ExitCodes) -> int:
-    """The exit code of a container that is meant; 0 if there is none."""
-    ended = container.state.terminated
-    meant = codes.container_name in ("", container.name)
-    return ended.exit_code if ended and meant else 0
-
-
 @dataclass(frozen=True, slots=True)
 class JobOutcome:
-    """How a Job is to end."""
+    """How a Job ends: the target condition with its reason and message."""
 
     target_condition: str
     reason: str
@@ -162,46 +163,51 @@ class JobOutcome:
 
     @property
     def is_success(self) -> bool:
-        """Whether for better."""
+        """Whether the Job completes; otherwise it fails."""
         return self.target_condition == SUCCESS_CRITERIA_MET
 
     @property
     def final_condition(self) -> str:
-        """What the Job says at the very end."""
+        """The condition that the Job gets once all its pods are counted and gone."""
         return COMPLETE if self.is_success else FAILED
 
 
 class JobSnapshot:
-    """A roll, what is to be thought of its failed pods, and the moment."""
+    """The input of one sync: the pods of a Job, its pod failures, and the time."""
 
     def __init__(self, job_pods: JobPods, now: float) -> None:
         self.job_pods, self.now, self.failures = job_pods, now, PodFailures(job_pods)
 
     @cached_property
     def failed_count(self) -> int:
-        """How many pods have failed, those included that are not in the status yet."""
-        status, roll = self.job_pods.job.status, self.job_pods
-        waiting = len(status.uncounted_terminated_pods.failed)
-        fresh = sum(not self.failures.is_ignored(pod) for pod in roll.newly_failed)
-        return status.failed + waiting + fresh
+        """The number of failed pods, including those that the status does not count yet."""
+        status = self.job_pods.job.status
+        uncounted = len(status.uncounted_terminated_pods.failed)
+        unrecorded = sum(
+            not self.failures.is_ignored(pod) for pod in self.job_pods.unrecorded_failures
+        )
+        return status.failed + uncounted + unrecorded
 
     @cached_property
     def succeeded_count(self) -> int:
-        """How many pods, or indexes, have succeeded."""
-        status, roll = self.job_pods.job.status, self.job_pods
-        if roll.job.spec.is_indexed:
-            return len(roll.succeeded_indexes)
-        waiting = len(status.uncounted_terminated_pods.succeeded)
-        return status.succeeded + waiting + len(roll.newly_succeeded)
+        """The number of succeeded pods, or of succeeded indexes in an indexed Job."""
+        status, pods = self.job_pods.job.status, self.job_pods
+        if pods.job.spec.is_indexed:
+            return len(pods.succeeded_indexes)
+        uncounted = len(status.uncounted_terminated_pods.succeeded)
+        return status.succeeded + uncounted + len(pods.unrecorded_successes)
 
 
 def find_outcome(snapshot: JobSnapshot) -> JobOutcome | None:
-    """How a Job is to end, if it is."""
-    return next((found for row in OUTCOME_CHECKS if (found := row(snapshot)) is not None), None)
+    """Return how a Job ends; None while it goes on."""
+    for check in OUTCOME_CHECKS:
+        if (outcome := check(snapshot)) is not None:
+            return outcome
+    return None
 
 
 def seconds_until_deadline(snapshot: JobSnapshot) -> float | None:
-    """Seconds until the deadline of a Job, if it has one and runs."""
+    """Return the seconds until `activeDeadlineSeconds` of a running Job; None without one."""
     job = snapshot.job_pods.job
     limit, start = job.spec.active_deadline_seconds, job.status.start_time
     if limit is None or start is None or job.spec.suspend:
@@ -210,15 +216,17 @@ def seconds_until_deadline(snapshot: JobSnapshot) -> float | None:
 
 
 def _check_condition(kind: str) -> Callable[[JobSnapshot], JobOutcome | None]:
-    def found(situation: JobSnapshot) -> JobOutcome | None:
-        held = situation.job_pods.job.true_condition(kind)
-        return JobOutcome(kind, held.reason, held.message) if held else None
+    """A check for a target condition that an earlier sync has set."""
 
-    return found
+    def check(snapshot: JobSnapshot) -> JobOutcome | None:
+        condition = snapshot.job_pods.job.true_condition(kind)
+        return JobOutcome(kind, condition.reason, condition.message) if condition else None
+
+    return check
 
 
 def _check_pod_failure_policy(snapshot: JobSnapshot) -> JobOutcome | None:
-    for pod in snapshot.job_pods.newly_failed:
+    for pod in snapshot.job_pods.unrecorded_failures:
         match = snapshot.failures.match_policy(pod)
         if match.action == FAIL_JOB:
             return JobOutcome(FAILURE_TARGET, "PodFailurePolicy", match.message)
@@ -255,46 +263,45 @@ def _check_active_deadline(snapshot: JobSnapshot) -> JobOutcome | None:
 
 
 def _check_failed_indexes(snapshot: JobSnapshot) -> JobOutcome | None:
-    roll, spec = snapshot.job_pods, snapshot.job_pods.job.spec
+    pods, spec = snapshot.job_pods, snapshot.job_pods.job.spec
     if spec.backoff_limit_per_index is None:
         return None
     failed = snapshot.failures.failed_indexes
     if spec.max_failed_indexes is not None and len(failed) > spec.max_failed_indexes:
         text = "Job has exceeded the specified maximal number of failed indexes"
         return JobOutcome(FAILURE_TARGET, "MaxFailedIndexesExceeded", text)
-    if failed and len(failed) + snapshot.succeeded_count >= roll.completions:
+    if failed and len(failed) + snapshot.succeeded_count >= pods.completions:
         return JobOutcome(FAILURE_TARGET, "FailedIndexes", "Job has failed indexes")
     return None
 
 
 def _check_success_policy(snapshot: JobSnapshot) -> JobOutcome | None:
-    roll = snapshot.job_pods
-    policy = roll.job.spec.success_policy
+    pods = snapshot.job_pods
+    policy = pods.job.spec.success_policy
     for number, rule in enumerate(policy.rules if policy else ()):
-        done, wanted = roll.succeeded_indexes, None
+        succeeded, required = pods.succeeded_indexes, None
         if rule.succeeded_indexes is not None:
-            wanted = parse_index_set(rule.succeeded_indexes, roll.completions)
-            done &= wanted
-        enough = rule.succeeded_count if rule.succeeded_count is not None else len(wanted or ())
-        if len(done) >= max(enough, 1):
+            required = parse_index_set(rule.succeeded_indexes, pods.completions)
+            succeeded &= required
+        count = rule.succeeded_count if rule.succeeded_count is not None else len(required or ())
+        if len(succeeded) >= max(count, 1):
             text = f"Matched rules at index {number}"
             return JobOutcome(SUCCESS_CRITERIA_MET, "SuccessPolicy", text)
     return None
 
 
 def _check_completions(snapshot: JobSnapshot) -> JobOutcome | None:
-    roll, succeeded = snapshot.job_pods, snapshot.succeeded_count
-    if roll.job.spec.completions is None:
-        done = succeeded > 0 and not roll.active
-    else:
-        done = succeeded >= roll.completions and not roll.active
-    if not done:
+    pods, succeeded = snapshot.job_pods, snapshot.succeeded_count
+    # Without `completions` one success is enough: the pods share a work queue.
+    required = 1 if pods.job.spec.completions is None else pods.completions
+    if succeeded < required or pods.active:
         return None
     text = "Reached expected number of succeeded pods"
     return JobOutcome(SUCCESS_CRITERIA_MET, "CompletionsReached", text)
 
 
-#: Every reason to end, in the order in which they count.
+#: Every reason for which a Job ends, in order of precedence. A target condition comes first: an
+#: outcome that was announced is final.
 OUTCOME_CHECKS: tuple[Callable[[JobSnapshot], JobOutcome | None], ...] = (
     _check_condition(SUCCESS_CRITERIA_MET),
     _check_condition(FAILURE_TARGET),

@@ -1,13 +1,14 @@
-"""One look at one Job, performed: pods are claimed, made and deleted, the status is written, and
-only then are those let go that it has counted.
+"""The Job controller: informers enqueue Jobs, workers sync them.
 
-A part that is refused keeps no other part from being done, but for one: who is not written down is
-not let go.
+    Jobs, Pods ─▶ queue of Jobs ─▶ JobController.reconcile ─▶ JobReconciliation.run ─▶ requests
 
-The loop around looks at Jobs: informers tell which Job to look at, workers do so.
+A sync performs the plan of `sync.plan_sync` in this order: claim pods, ensure the PodGroup, delete
+or create pods, write the status, remove finalizers. If a part fails, the other parts are still
+performed and the Job is retried, with one exception: if the status is not written, no finalizer is
+removed, so that no pod is lost before it is counted.
 
-A Job is looked at again only when the caches have seen what the last look has done, so that nothing
-is done twice. Jobs that another controller manages are left alone.
+A Job is synced only once the caches show the writes of its last sync. Jobs that another controller
+manages (`spec.managedBy`) are never written.
 """
 
 from __future__ import annotations
@@ -18,7 +19,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from phalanx.api.batch import JOB_CONTROLLER, OWN_JOB_CONTROLLER, Job
+from phalanx import logs
+from phalanx.api.batch import (
+    COMPLETE,
+    FAILED,
+    JOB_CONTROLLER,
+    OWN_JOB_CONTROLLER,
+    SCHEDULING_FALLBACK,
+    SUSPENDED,
+    Job,
+)
 from phalanx.api.core import Pod
 from phalanx.api.errors import ApiError, Invalid
 from phalanx.api.kinds import JOB, POD, Kind
@@ -44,7 +54,7 @@ from phalanx.controllers.jobs.job_pods import (
 from phalanx.controllers.jobs.metrics import JobMetrics
 from phalanx.controllers.jobs.pod_operations import (
     OperationFailure,
-    OrphanPodReleaser,
+    OrphanPodReconciler,
     PodOperations,
     is_namespace_terminating,
 )
@@ -54,6 +64,7 @@ from phalanx.controllers.jobs.sync import (
     MAX_UNCOUNTED_PODS,
     WARNING,
     JobEvent,
+    JobStatusUpdate,
     SyncPlan,
     SyncResult,
     plan_sync,
@@ -71,10 +82,21 @@ from phalanx.controllers.reconcile_loop import (
     run_workers,
 )
 
+LOG = logs.component("job-controller")
+#: The log line for each change of a condition that an operator cares about.
+_TRANSITIONS = {
+    (SUSPENDED, "True"): "Job suspended",
+    (SUSPENDED, "False"): "Job resumed",
+    (FAILED, "True"): "Job failed",
+    (COMPLETE, "True"): "Job completed",
+    (SCHEDULING_FALLBACK, "True"): "Job falls back to pods without a PodGroup",
+    (SCHEDULING_FALLBACK, "False"): "Job uses its PodGroup again",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class JobControllerContext:
-    """What every look uses. Without groups pods are scheduled one by one."""
+    """What every sync uses. If `workloads` is None, pods get no PodGroup."""
 
     client: Client
     clock: Clock
@@ -85,10 +107,15 @@ class JobControllerContext:
 
 
 class JobReconciliation:
-    """A Job, its pods, and the pods of nobody that it may want."""
+    """One sync of a Job, given the pods that it controls and the orphans that it may adopt."""
 
     def __init__(
-        self, context: JobControllerContext, job: Job, pods: Sequence[Pod], orphans: Sequence[Pod]
+        self,
+        context: JobControllerContext,
+        job: Job,
+        pods: Sequence[Pod],
+        *,
+        orphans: Sequence[Pod],
     ) -> None:
         self._context, self._job, self._pods, self._orphans = context, job, pods, orphans
         self._record_event = partial(context.record_event, job)
@@ -98,214 +125,240 @@ class JobReconciliation:
         self._plan: SyncPlan | None = None
 
     async def run(self) -> float | None:
-        """Do what is due; in how many seconds to look again, if at all.
+        """Sync the Job; return after how many seconds to sync again, None for no time.
 
-        Raises one of the failures that another look may cure.
+        Raises the first failure that a retry may cure.
         """
-        clock, is_well = self._context.clock, False
-        since = clock.now()
+        clock, succeeded = self._context.clock, False
+        start = clock.now()
         try:
             await (self._clean_up_finished() if self._job.is_finished else self._sync())
-            pressing = [
+            retryable = [
                 failure for failure in self._failures if not is_namespace_terminating(failure)
             ]
-            is_well = all(isinstance(failure, StaleCacheError) for failure in pressing)
-            if pressing:
-                raise pressing[0]
+            succeeded = all(isinstance(failure, StaleCacheError) for failure in retryable)
+            if retryable:
+                raise retryable[0]
         finally:
-            self._context.metrics.record_sync(self._job, self._plan, is_well, clock.now() - since)
+            self._context.metrics.record_sync(
+                self._job, self._plan, succeeded=succeeded, seconds=clock.now() - start
+            )
         return self._plan.requeue_after if self._plan else None
 
     async def _clean_up_finished(self) -> None:
-        """What is left to do about a Job that has ended; what still runs came after its end."""
+        """Clean up after a finished Job: its PodGroup, late pods, and remaining finalizers."""
         if self._context.workloads is not None:
             await self._context.workloads.clean_up(self._job, self._writer)
         late = JobPods(self._job, self._pods).active[:MAX_PODS_PER_SYNC]
         self._failures += (await self._pod_operations.discard(late))[1]
-        held = [
+        tracked = [
             pod
             for pod in self._pods
             if is_tracked(pod) and (pod.is_terminal or is_terminating(pod))
         ]
-        self._failures += await self._pod_operations.remove_finalizers(held[:MAX_UNCOUNTED_PODS])
+        self._failures += await self._pod_operations.remove_finalizers(tracked[:MAX_UNCOUNTED_PODS])
 
     async def _sync(self) -> None:
-        roll = JobPods(self._job, await self._claim_pods())
-        self._plan = due = plan_sync(JobSnapshot(roll, self._context.clock.now()))
-        found = await self._ensure_group(due)
+        job_pods = JobPods(self._job, await self._claim_pods())
+        self._plan = plan = plan_sync(JobSnapshot(job_pods, self._context.clock.now()))
+        membership = await self._ensure_group(plan)
         if self._failures and self._job.status.start_time is None:
-            return  # It begins when its objects are there.
-        gone, refused = await self._pod_operations.delete(due.pods_to_delete)
-        dismissed, kept = await self._pod_operations.discard(due.pods_to_discard)
-        self._failures += [*refused, *kept]
-        made = await self._create_pods(due, found) if found else 0
-        fallback = found.fallback if found else None
-        await self._write_status(
-            due, SyncResult([*gone, *dismissed], made, fallback, found is not None)
+            return  # The Job starts when its Workload and PodGroup exist.
+        deleted, delete_failures = await self._pod_operations.delete(plan.pods_to_delete)
+        discarded, discard_failures = await self._pod_operations.discard(plan.pods_to_discard)
+        self._failures += [*delete_failures, *discard_failures]
+        created = await self._create_pods(plan, membership) if membership else 0
+        result = SyncResult(
+            deleted=[*deleted, *discarded],
+            created=created,
+            fallback=membership.fallback if membership else None,
+            is_group_known=membership is not None,
         )
-        self._failures += await self._pod_operations.remove_finalizers(due.pods_to_release)
+        await self._write_status(plan, result)
+        self._failures += await self._pod_operations.remove_finalizers(plan.pods_to_untrack)
 
     async def _claim_pods(self) -> Sequence[Pod]:
-        """The pods of the Job, once all of them are its own and none of them is not."""
-        found = claim_pods(self._job, self._pods, self._orphans)
-        if not (found.to_adopt or found.to_disown):
-            return found.owned
-        failures = await self._pod_operations.disown(found.to_disown)
-        if found.to_adopt and await self._job_exists():
-            failures += await self._pod_operations.adopt(found.to_adopt)
-        raise failures[0] if failures else StaleCacheError("its pods have changed")
+        """Return the owned pods, or adopt and release pods and raise until the cache shows it."""
+        claimed = claim_pods(self._job, self._pods, self._orphans)
+        if not (claimed.to_adopt or claimed.to_release):
+            return claimed.owned
+        failures = await self._pod_operations.release(claimed.to_release)
+        if claimed.to_adopt and await self._job_exists():
+            failures += await self._pod_operations.adopt(claimed.to_adopt)
+        raise failures[0] if failures else StaleCacheError("pods were adopted or released")
 
     async def _job_exists(self) -> bool:
-        """Whether the Job is still to stay, as the API has it."""
+        """Confirm with the API that the Job exists and is not being deleted."""
         meta = (await self._context.client.get(JOB, self._job.metadata.key, Job)).metadata
         return meta.uid == self._job.metadata.uid and not meta.deletion_timestamp
 
     async def _ensure_group(self, plan: SyncPlan) -> GroupMembership | None:
-        """Where new pods belong; None if none are to be made, or if that cannot be told now."""
-        groups = self._context.workloads
+        """Return the PodGroup for new pods; None if no pods are due, or if ensuring it failed."""
+        workloads = self._context.workloads
         if plan.outcome is not None or self._job.metadata.deletion_timestamp:
             return None
+        if workloads is None:
+            return NO_GROUP
         try:
-            return await groups.ensure_group(plan.snapshot, self._writer) if groups else NO_GROUP
+            return await workloads.ensure_group(plan.snapshot, self._writer)
         except (ApiError, Unreachable, StaleCacheError) as failure:
             self._failures.append(failure)
             return None
 
     async def _create_pods(self, plan: SyncPlan, membership: GroupMembership) -> int:
-        made, failures = await self._pod_operations.create(
+        created, failures = await self._pod_operations.create(
             plan.pods_to_create, membership.group, at_once=membership.is_gang
         )
         self._failures += failures
-        self._context.metrics.record_pod_creations(plan, made, len(failures))
-        return made
+        self._context.metrics.record_pod_creations(plan, created, len(failures))
+        return created
 
     async def _write_status(self, plan: SyncPlan, result: SyncResult) -> None:
-        """Write the status of the very Job that was looked at, then tell what there is to tell."""
-        report = plan.build_status_update(result)
-        if not report.status:
+        """Write the status to the version of the Job that was synced, then record its events."""
+        update = plan.build_status_update(result)
+        if not update.status:
             return
-        meta, change = self._job.metadata, {"status": report.status}
+        meta, change = self._job.metadata, {"status": update.status}
         try:
             await self._writer.patch(JOB, meta, change, subresource="status", exact=True)
         except Invalid as error:
             self._record_event(JobEvent("FailedStatusUpdate", str(error), WARNING))
             raise
         self._context.metrics.record_status_update(plan, result)
-        for remark in report.events:
-            self._record_event(remark)
+        for event in update.events:
+            self._record_event(event)
+        self._log_transitions(update)
+
+    def _log_transitions(self, update: JobStatusUpdate) -> None:
+        before = {(one.type, one.status, one.reason) for one in self._job.status.conditions}
+        key = self._job.metadata.key
+        for one in update.status.get("conditions", ()):
+            message = _TRANSITIONS.get((one["type"], one["status"]))
+            reason, detail = one.get("reason", ""), one.get("message", "")
+            if message is not None and (one["type"], one["status"], reason) not in before:
+                LOG.info(message, kind=JOB.name, key=key, reason=reason, detail=detail)
 
 
-#: Seconds that changes of pods wait for others of the same Job.
+#: Seconds for which changes of the pods of one Job are collected before it is synced.
 POD_EVENT_DELAY = 0.1
 _WORKERS = 16
-#: The names under which Jobs are ours where no other Job controller is.
+#: The values of `spec.managedBy` that this controller manages where it is the only one.
 MANAGED_BY_NAMES = ("", JOB_CONTROLLER, OWN_JOB_CONTROLLER)
 
 
 class JobController:
     """Runs Jobs until cancelled.
 
-    Without settings Jobs are given neither Workloads nor groups. `managers` are the names under
-    which Jobs are ours to manage; "" is for those that name nobody, whose pods are let go if they
-    outlive them. `missing` is the kind, Workload or PodGroup, that the server does not know.
+    Without `options` Jobs get neither Workloads nor PodGroups. `managers` are the values of
+    `spec.managedBy` to manage; if "" is among them, orphan pods are untracked too. `missing_kind`
+    is the kind, Workload or PodGroup, that the API server does not serve.
     """
 
     def __init__(
-        self, client: Client, informers: Informers, clock: Clock, recorder: EventRecorder,
-        options: JobSchedulingOptions | None, managers: Iterable[str] = MANAGED_BY_NAMES,
-        missing: Kind | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        client: Client,
+        informers: Informers,
+        clock: Clock,
+        recorder: EventRecorder,
+        options: JobSchedulingOptions | None,
+        managers: Iterable[str] = MANAGED_BY_NAMES,
+        missing_kind: Kind | None = None,
+    ) -> None:
         self._recorder, self._informers = recorder, informers
         self._managed_by_names = frozenset(managers)
         self._queue: WorkQueue[Key] = new_work_queue(client, "job")
-        #: Pods that wait to be counted and may have no Job to do it.
+        #: Tracked pods that may have no Job to count them.
         self._orphan_queue: WorkQueue[Key] = new_work_queue(client, "job_orphan_pod")
-        self._jobs, self._pods = informers.of(JOB, Job).cache, informers.of(POD, Pod).cache
-        self._pods_by_job, self._orphans_by_label = (
-            self._pods.index(job_keys),
-            self._pods.index(orphan_index_keys),
-        )
+        self._jobs, self._pods = informers.of(Job).cache, informers.of(Pod).cache
+        self._pods_by_job = self._pods.index(job_keys)
+        self._orphans_by_label = self._pods.index(orphan_index_keys)
         self._jobs_by_selector = self._jobs.index(lambda job: [selector_index_key(job)])
-        self._orphan_releaser = OrphanPodReleaser(
+        self._orphan_pods = OrphanPodReconciler(
             client, self._pods, lambda pod: bool(self._adopting_jobs(pod))
         )
-        self._context = self._build_context(client, clock, options, missing)
-        self._jobs.subscribe(self._job_changed)
-        self._pods.subscribe(self._pod_changed)
+        self._context = self._build_context(client, clock, options, missing_kind=missing_kind)
+        self._jobs.subscribe(self._on_job_change)
+        self._pods.subscribe(self._on_pod_change)
 
     def _build_context(
         self,
         client: Client,
         clock: Clock,
         options: JobSchedulingOptions | None,
+        *,
         missing_kind: Kind | None,
     ) -> JobControllerContext:
         metrics = JobMetrics(client.metrics)
         caches: dict[Kind, ObjectCache[Any]] = {JOB: self._jobs, POD: self._pods}
-        groups: JobWorkloadManager | MissingKindWorkloadManager | None = None
+        workloads: JobWorkloadManager | MissingKindWorkloadManager | None = None
         if options is not None and missing_kind is not None:
-            groups = MissingKindWorkloadManager(self._record_event, options, missing_kind)
+            workloads = MissingKindWorkloadManager(self._record_event, options, missing_kind)
         elif options is not None:
-            groups = JobWorkloadManager(
-                client, self._informers, self._record_event, self._queue, options
+            workloads = JobWorkloadManager(
+                client, self._informers, self._record_event, queue=self._queue, options=options
             )
-            caches |= groups.caches
-        writes = WriteTracker(client, caches, clock, metrics)
-        return JobControllerContext(client, clock, writes, groups, metrics, self._record_event)
+            caches |= workloads.caches
+        return JobControllerContext(
+            client,
+            clock,
+            WriteTracker(client, caches, clock, metrics),
+            workloads=workloads,
+            metrics=metrics,
+            record_event=self._record_event,
+        )
 
     async def run(self) -> None:
-        """Look after Jobs until cancelled."""
+        """Run Jobs until cancelled."""
         await self._informers.wait_for_sync()
         async with asyncio.TaskGroup() as group:
             if "" in self._managed_by_names:
-                group.create_task(run_workers(self._orphan_queue, self._orphan_releaser.release))
+                group.create_task(run_workers(self._orphan_queue, self._orphan_pods.reconcile))
             group.create_task(run_workers(self._queue, self.reconcile, _WORKERS))
 
     async def reconcile(self, key: Key) -> float | None:
-        """Do what is due about one Job, and say when to look again; raises what that may cure."""
+        """Sync one Job; return after how many seconds to sync again. Raises what a retry cures."""
         if not self._context.write_tracker.has_caught_up(key):
             self._context.metrics.record_stale_skip()
-            raise StaleCacheError(f"what was done about Job {key} is not seen yet")
+            raise StaleCacheError(f"the caches do not show the last writes for Job {key} yet")
         job, pods = self._jobs.get(key), self._pods_by_job[key]
-        own = [pod for pod in pods if is_controlled_by(pod, job)] if job is not None else []
-        if len(own) < len(pods):
+        owned = [pod for pod in pods if is_controlled_by(pod, job)] if job is not None else []
+        if len(owned) < len(pods):
             self._enqueue_orphans(pods)
         if job is None or job.spec.managed_by not in self._managed_by_names:
             return None
-        return await JobReconciliation(
-            self._context, job, own, self._orphans_by_label[selector_index_key(job)]
-        ).run()
+        orphans = self._orphans_by_label[selector_index_key(job)]
+        return await JobReconciliation(self._context, job, owned, orphans=orphans).run()
 
     def _record_event(self, job: Job, event: JobEvent) -> None:
-        note = ObjectEvent(JOB, job.metadata, event.reason, event.message, event.type)
-        self._recorder.record(note)
+        self._recorder.record(
+            ObjectEvent(JOB, job.metadata, event.reason, message=event.message, type=event.type)
+        )
 
     def _adopting_jobs(self, pod: Pod) -> list[Key]:
         """The Jobs that would adopt a pod."""
-        jobs = (job for at in orphan_index_keys(pod) for job in self._jobs_by_selector[at])
+        jobs = (job for index in orphan_index_keys(pod) for job in self._jobs_by_selector[index])
         return [
             job.metadata.key
             for job in jobs
             if job.spec.managed_by in self._managed_by_names and would_adopt(job, pod)
         ]
 
-    def _job_changed(self, old: Job | None, new: Job | None) -> None:
+    def _on_job_change(self, old: Job | None, new: Job | None) -> None:
         for job in (old, new):
             if job is not None:
                 self._queue.add(job.metadata.key)
         if old is not None and (new is None or new.is_finished or new.metadata.deletion_timestamp):
-            # Pods of nobody that it might have adopted, and never will now.
+            # The Job might have adopted these orphans, and cannot any more.
             self._enqueue_orphans(self._orphans_by_label[selector_index_key(old)])
         if new is None and old is not None and self._context.workloads is not None:
             self._context.workloads.forget(old.metadata.key)
 
     def _enqueue_orphans(self, pods: Iterable[Pod]) -> None:
-        """Have it looked at whether pods have nobody, if that is ours to do."""
         for pod in pods if "" in self._managed_by_names else ():
             if is_tracked(pod):
                 self._orphan_queue.add(pod.metadata.key)
 
-    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+    def _on_pod_change(self, old: Pod | None, new: Pod | None) -> None:
         for pod in (old, new):
             for key in job_keys(pod) if pod is not None else ():
                 self._queue.add_after(key, POD_EVENT_DELAY)

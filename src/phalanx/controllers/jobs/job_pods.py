@@ -1,10 +1,16 @@
-"""Indexes of an indexed Job: sets of numbers, and the text that a status holds of them.
+"""The pods of one Job: which belong to it, which state each is in, and which index it has.
 
-Roll: the pods of a Job, sorted by how they are. What the other parts of a sync read.
+The first step of a sync. `claim_pods` decides which pods the Job owns, adopts and releases;
+`JobPods` classifies the owned ones for the other modules of this package. Pure: the controller
+performs adoptions and releases.
 
-Claiming: which pods are a Job's. Its own that fit its selector, and those of nobody that do.
+    a pod of the Job         matches its selector   action
+    controlled by the Job    yes                    owned
+    controlled by the Job    no                     released: owner reference and finalizer removed
+    without a controller     yes                    adopted: owner reference and finalizer added
 
-A pod whose labels were changed so that it fits no more is let go. Pure; the controller performs it.
+    >>> format_index_set([7, 0, 1, 3, 4, 5])
+    '0,1,3-5,7'
 """
 
 from __future__ import annotations
@@ -23,7 +29,7 @@ Indexes = frozenset[int]
 
 
 def parse_index_set(text: str | None, completions: int) -> Indexes:
-    """The indexes of a text below a number; what cannot be read is as good as nothing."""
+    """Parse the index set of a status, below `completions`. Malformed text is the empty set."""
     try:
         runs = parse_indexes(text or "", 1 << 31)
     except BadIndexes:
@@ -34,29 +40,24 @@ def parse_index_set(text: str | None, completions: int) -> Indexes:
 
 
 def format_index_set(indexes: Iterable[int]) -> str:
-    """Indexes as a status has them: runs of three and more in short.
-
-    >>> written([7, 0, 1, 3, 4, 5])
-    '0,1,3-5,7'
-    """
+    """Format indexes as `status.completedIndexes` does: runs of three or more as a range."""
     runs: list[list[int]] = []
     for index in sorted(indexes):
         if runs and index == runs[-1][-1] + 1:
             runs[-1].append(index)
         else:
             runs.append([index])
-    return ",".join(_format_run(run) for run in runs)
+    return ",".join(
+        f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs
+    )
 
 
-def _format_run(run: list[int]) -> str:
-    return f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run))
-
-
-#: Keeps a pod from going before it was counted.
+#: Keeps a pod from being removed before its result is counted in the status of the Job.
 TRACKING_FINALIZER = "batch.kubernetes.io/job-tracking"
-#: The number of a pod, as annotation and label.
+#: The completion index of a pod, as annotation and label.
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
-#: How often an index has failed before this pod, with and without what is to be ignored.
+#: How many earlier pods of the index failed: counted failures, and failures that the pod failure
+#: policy ignores.
 FAILURE_COUNT = "batch.kubernetes.io/job-index-failure-count"
 IGNORED_FAILURE_COUNT = "batch.kubernetes.io/job-index-ignored-failure-count"
 
@@ -65,7 +66,7 @@ _NO_INDEX = -1
 
 
 class JobPods:
-    """The pods of one Job at one moment."""
+    """The pods that one Job owns, classified by phase, deletion and finalizer."""
 
     def __init__(self, job: Job, pods: Iterable[Pod]) -> None:
         self.job = job
@@ -78,105 +79,112 @@ class JobPods:
 
     @cached_property
     def active(self) -> list[Pod]:
-        """Pods that run or are to run."""
+        """Pods that are pending or running and not being deleted."""
         return [pod for pod in self.pods if not pod.is_terminal and not is_terminating(pod)]
 
     @cached_property
     def terminating(self) -> list[Pod]:
-        """Pods on their way out that have not ended yet."""
+        """Pods that are being deleted and have not terminated yet."""
         return [pod for pod in self.pods if not pod.is_terminal and is_terminating(pod)]
 
     @cached_property
-    def tracked(self) -> list[Pod]:
-        """Pods that wait to be counted, or run."""
+    def tracked_pods(self) -> list[Pod]:
+        """Pods with the tracking finalizer: running, or terminated and not counted yet."""
         return [pod for pod in self.pods if is_tracked(pod)]
 
     @cached_property
     def uncounted_uids(self) -> frozenset[str]:
-        """Pods whose result is in the status and not yet in its numbers, by uid."""
+        """The uids in `status.uncountedTerminatedPods`: recorded, and not yet added to a total."""
         uncounted = self.job.status.uncounted_terminated_pods
         return frozenset((*uncounted.succeeded, *uncounted.failed))
 
     @cached_property
-    def newly_succeeded(self) -> list[Pod]:
-        """Pods that succeeded and are in no count yet."""
+    def unrecorded_successes(self) -> list[Pod]:
+        """Succeeded pods that the status does not record yet."""
         return [
             pod
-            for pod in self.tracked
-            if pod.status.phase == SUCCEEDED and self.is_new(pod) and self.has_valid_index(pod)
+            for pod in self.tracked_pods
+            if pod.status.phase == SUCCEEDED
+            and self.is_unrecorded(pod)
+            and self.has_valid_index(pod)
         ]
 
     @cached_property
-    def newly_failed(self) -> list[Pod]:
-        """Pods that failed and are in no count yet."""
+    def unrecorded_failures(self) -> list[Pod]:
+        """Failed pods that the status does not record yet."""
         return [
             pod
-            for pod in self.tracked
-            if self.has_failed(pod) and self.is_new(pod) and self.has_valid_index(pod)
+            for pod in self.tracked_pods
+            if self.has_failed(pod) and self.is_unrecorded(pod) and self.has_valid_index(pod)
         ]
 
     @cached_property
     def succeeded_indexes(self) -> Indexes:
-        """The indexes of which a pod has succeeded, unless they were given up before."""
-        fresh = {completion_index(pod) for pod in self.newly_succeeded}
-        return self.recorded_succeeded_indexes | (fresh - self.recorded_failed_indexes)
+        """The indexes of which a pod succeeded, without those that failed before."""
+        new = {completion_index(pod) for pod in self.unrecorded_successes}
+        return self.recorded_succeeded_indexes | (new - self.recorded_failed_indexes)
 
-    def is_new(self, pod: Pod) -> bool:
-        """Whether a pod is in no count yet."""
+    def is_unrecorded(self, pod: Pod) -> bool:
+        """Whether the status does not record the result of a pod yet."""
         if self.job.spec.is_indexed and pod.status.phase == SUCCEEDED:
-            counted = self.recorded_succeeded_indexes | self.recorded_failed_indexes
-            return (
-                pod.metadata.uid not in self.uncounted_uids and completion_index(pod) not in counted
-            )
+            recorded = self.recorded_succeeded_indexes | self.recorded_failed_indexes
+            if completion_index(pod) in recorded:
+                return False
         return pod.metadata.uid not in self.uncounted_uids
 
     def has_valid_index(self, pod: Pod) -> bool:
-        """Whether a pod counts: in an indexed Job only those with an index that there is."""
+        """Whether a pod counts. In an indexed Job its index must be below `completions`."""
         return not self.job.spec.is_indexed or 0 <= completion_index(pod) < self.completions
 
     def has_failed(self, pod: Pod) -> bool:
-        """Whether a pod counts as failed: at its end, or as soon as it is told to go."""
+        """Whether a pod counts as failed.
+
+        A pod that is being deleted counts before it terminates, unless `podReplacementPolicy` is
+        `Failed`.
+        """
         if pod.status.phase == FAILED:
             return True
-        leaving = is_terminating(pod) and pod.status.phase != SUCCEEDED
-        return leaving and not self.job.spec.replaces_failed_only
+        if pod.status.phase == SUCCEEDED or not is_terminating(pod):
+            return False
+        return not self.job.spec.replaces_failed_only
 
 
 def is_tracked(pod: Pod) -> bool:
-    """Whether a pod waits to be counted before it may go."""
+    """Whether a pod has the tracking finalizer."""
     return TRACKING_FINALIZER in pod.metadata.finalizers
 
 
 def is_terminating(pod: Pod) -> bool:
-    """Whether a pod was told to go."""
+    """Whether a pod is being deleted."""
     return bool(pod.metadata.deletion_timestamp)
 
 
 def is_ready(pod: Pod) -> bool:
-    """Whether a pod says that it can do its work."""
+    """Whether the condition Ready of a pod is True."""
     found = find_condition(pod.status.conditions, "Ready")
     return found is not None and found.status == "True"
 
 
 def completion_index(pod: Pod) -> int:
-    """The number of a pod; -1 if it has none."""
+    """Return the completion index of a pod; -1 if it has none."""
     return _int_annotation(pod, COMPLETION_INDEX, _NO_INDEX)
 
 
 def index_failure_count(pod: Pod, annotation: str = FAILURE_COUNT) -> int:
-    """How often the index of a pod had failed before it."""
+    """Return how many counted failures the index had before this pod."""
     return _int_annotation(pod, annotation, 0)
 
 
 def previous_attempts(pod: Pod) -> int:
-    """How many pods of its index came before a pod, those included whose failures are ignored."""
+    """Return how many pods of the index failed before this pod, ignored failures included."""
     return index_failure_count(pod) + index_failure_count(pod, IGNORED_FAILURE_COUNT)
 
 
-def finished_at(pod: Pod) -> float:
-    """When a pod ended: when its last container did, it ceased to be ready, or was told to go.
+def finish_time(pod: Pod) -> float:
+    """Return when a pod finished.
 
-    Of one that says none of this, all that is known is when it began.
+    In this order: when its last container terminated, when it ceased to be ready, when it was
+    deleted, when it was created.
     """
     ends = [status.state.terminated for status in pod.status.container_statuses]
     times = [parse_timestamp(end.finished_at) for end in ends if end and end.finished_at]
@@ -199,36 +207,38 @@ _JOB_KIND = JOB.name, JOB.api_version
 
 
 class ClaimedPods(NamedTuple):
-    """The pods of a Job, those that are to become its own, and those that cease to be."""
+    """The pods that a Job owns, the pods to adopt, and the pods to release."""
 
     owned: list[Pod]
     to_adopt: list[Pod]
-    to_disown: list[Pod]
+    to_release: list[Pod]
 
 
 def claim_pods(job: Job, owned: Iterable[Pod], orphans: Iterable[Pod]) -> ClaimedPods:
-    """Sort pods that a Job controls, and pods that nobody does.
+    """Classify pods that a Job controls, and pods without a controller, by the Job's selector.
 
-    A Job that is being deleted neither takes nor gives.
+    A Job that is being deleted neither adopts nor releases pods.
     """
-    needs = _selector_requirements(job)
-    fitting: list[Pod] = []
-    others: list[Pod] = []
+    requirements = _selector_requirements(job)
+    matching: list[Pod] = []
+    mismatched: list[Pod] = []
     for pod in owned:
-        (fitting if _matches_selector(needs, pod) else others).append(pod)
+        (matching if _matches_selector(requirements, pod) else mismatched).append(pod)
     if job.metadata.deletion_timestamp:
-        return ClaimedPods(fitting, [], [])
-    adopted = [pod for pod in orphans if not is_terminating(pod) and _matches_selector(needs, pod)]
-    return ClaimedPods(fitting, adopted, others)
+        return ClaimedPods(matching, [], [])
+    to_adopt = [
+        pod for pod in orphans if not is_terminating(pod) and _matches_selector(requirements, pod)
+    ]
+    return ClaimedPods(matching, to_adopt, mismatched)
 
 
 def would_adopt(job: Job, pod: Pod) -> bool:
-    """Whether a Job would adopt a pod."""
+    """Whether a Job would adopt a pod without a controller."""
     return not job.is_finished and bool(claim_pods(job, (), [pod]).to_adopt)
 
 
 def controller_of(meta: ObjectMeta) -> OwnerReference | None:
-    """Whoever controls an object."""
+    """Return the owner reference with `controller: true`, if there is one."""
     for one in meta.owner_references:
         if one.controller:
             return one
@@ -236,25 +246,25 @@ def controller_of(meta: ObjectMeta) -> OwnerReference | None:
 
 
 def job_of(pod: Pod) -> OwnerReference | None:
-    """The Job that controls a pod."""
+    """Return the owner reference to the Job that controls a pod, if a Job does."""
     found = controller_of(pod.metadata)
     return found if found and (found.kind, found.api_version) == _JOB_KIND else None
 
 
 def job_keys(pod: Pod) -> list[Key]:
-    """Where the Job is that controls a pod, if one does."""
+    """Return the key of the Job that controls a pod, or nothing: an index function."""
     found = job_of(pod)
     return [Key(pod.metadata.namespace, found.name)] if found else []
 
 
 def is_controlled_by(pod: Pod, job: Job) -> bool:
-    """Whether a pod belongs to this very Job, not to an earlier one of the same name."""
+    """Whether a Job, identified by uid, controls a pod."""
     found = job_of(pod)
     return found is not None and found.uid == job.metadata.uid
 
 
 def orphan_index_keys(pod: Pod) -> list[Hashable]:
-    """Where to look for a pod that nobody controls: in its namespace, and by each of its labels."""
+    """Return the index keys of a pod without a controller: its namespace, and each label in it."""
     meta = pod.metadata
     if controller_of(meta) is not None:
         return []
@@ -262,18 +272,22 @@ def orphan_index_keys(pod: Pod) -> list[Hashable]:
 
 
 def selector_index_key(job: Job) -> Hashable:
-    """The place where all pods are that a Job may adopt: by one label, if it asks for any."""
+    """Return the index key under which all pods are that a Job may adopt.
+
+    By one of the labels that its selector requires, or by its namespace.
+    """
     labels = (job.spec.selector or {}).get("matchLabels") or {}
     return (job.metadata.namespace, *min(labels.items(), default=()))
 
 
 def _selector_requirements(job: Job) -> tuple[LabelRequirement, ...] | None:
-    """What labels a Job's pods have; None if that cannot be told."""
     try:
         return selector_requirements(job.spec.selector) if job.spec.selector is not None else None
     except BadSelector:
         return None
 
 
-def _matches_selector(needs: tuple[LabelRequirement, ...] | None, pod: Pod) -> bool:
-    return needs is not None and all(need.matches(pod.metadata.labels) for need in needs)
+def _matches_selector(requirements: tuple[LabelRequirement, ...] | None, pod: Pod) -> bool:
+    return requirements is not None and all(
+        requirement.matches(pod.metadata.labels) for requirement in requirements
+    )

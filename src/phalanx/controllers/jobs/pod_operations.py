@@ -1,14 +1,9 @@
-"""The pods of a Job: its template, filled in.
+"""API requests for the pods of a Job: create, adopt, release, delete, remove finalizers.
 
-Hands: does to the pods of one Job what a look at it has found due.
-
-A refusal is a value here: whatever else is due is done all the same, and the Job is looked at again
-afterwards.
-
-Orphans: pods that wait to be counted, and no Job is there to do it. They are let go.
-
-A Job counts as gone only when the API itself says so: the cache may be late. A pod that another Job
-will adopt is left to that.
+`build_pod` fills in the pod template of a Job. `PodOperations` performs the parts of one sync. A
+failed request is a return value there: the other requests of the sync are still made, and the
+controller retries the Job afterwards. `OrphanPodReconciler` removes the tracking finalizer from
+pods whose Job is gone; it confirms that with the API, because the cache may be stale.
 """
 
 from __future__ import annotations
@@ -18,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from phalanx import logs
 from phalanx.api.batch import Job
 from phalanx.api.core import Pod
 from phalanx.api.errors import ApiError, Conflict, NotFound
@@ -40,50 +36,52 @@ from phalanx.controllers.jobs.sync import WARNING, JobEvent
 from phalanx.controllers.jobs.write_tracker import TrackedWriter
 from phalanx.controllers.reconcile_loop import Patch, StaleCacheError, perform
 
+LOG = logs.component("job-controller")
+#: The longest `generateName` of an indexed pod: five random characters follow, 63 are allowed.
 _MAX_NAME_PREFIX = 58
 _INDEX_ENV = "JOB_COMPLETION_INDEX"
 
 
 def build_pod(job: Job, new: PodToCreate, group: str) -> Object:
-    """A pod of a Job, of an index if it is ordered so, in a group if there is one."""
+    """Build a pod of a Job; `group` is the name of its PodGroup, "" for none."""
     template, meta = job.spec.template, job.metadata
-    outer, spec = template.get("metadata") or {}, dict(template.get("spec") or {})
-    annotations, labels = dict(outer.get("annotations") or {}), dict(outer.get("labels") or {})
+    template_meta, spec = template.get("metadata") or {}, dict(template.get("spec") or {})
+    annotations = dict(template_meta.get("annotations") or {})
+    labels = dict(template_meta.get("labels") or {})
     prefix = f"{meta.name}-"
     if new.index is not None:
-        number = str(new.index)
-        annotations |= {COMPLETION_INDEX: number, **dict(new.annotations)}
-        labels[COMPLETION_INDEX] = number
-        prefix = f"{meta.name}-{number}-"[:_MAX_NAME_PREFIX]
-        spec |= _with_index_env(spec)
-        spec.setdefault("hostname", f"{meta.name}-{number}")
+        index = str(new.index)
+        annotations |= {COMPLETION_INDEX: index, **dict(new.annotations)}
+        labels[COMPLETION_INDEX] = index
+        prefix = f"{meta.name}-{index}-"[:_MAX_NAME_PREFIX]
+        for field in ("initContainers", "containers"):
+            if spec.get(field):
+                spec[field] = [_inject_index_env(container) for container in spec[field]]
+        spec.setdefault("hostname", f"{meta.name}-{index}")
     if group and "schedulingGroup" not in spec:
         spec["schedulingGroup"] = {"podGroupName": group}
     return {
         "metadata": {
-            "generateName": prefix, "namespace": meta.namespace, "labels": labels,
+            "generateName": prefix,
+            "namespace": meta.namespace,
+            "labels": labels,
             "annotations": annotations,
-            "finalizers": [*(outer.get("finalizers") or ()), TRACKING_FINALIZER],
+            "finalizers": [*(template_meta.get("finalizers") or ()), TRACKING_FINALIZER],
             "ownerReferences": [job_owner_reference(job)],
         },
         "spec": spec,
-    }  # fmt: skip
+    }
 
 
 def job_owner_reference(job: Job) -> Object:
-    """The Job as the controller of what it makes."""
+    """Build the owner reference by which a Job controls a pod."""
     return {
-        "apiVersion": JOB.api_version, "kind": JOB.name, "name": job.metadata.name,
-        "uid": job.metadata.uid, "controller": True, "blockOwnerDeletion": True,
-    }  # fmt: skip
-
-
-def _with_index_env(spec: Object) -> Object:
-    """The containers, each told the index of its pod."""
-    return {
-        kind: [_inject_index_env(container) for container in spec[kind]]
-        for kind in ("initContainers", "containers")
-        if spec.get(kind)
+        "apiVersion": JOB.api_version,
+        "kind": JOB.name,
+        "name": job.metadata.name,
+        "uid": job.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
     }
 
 
@@ -97,19 +95,19 @@ def _inject_index_env(container: dict[str, Any]) -> dict[str, Any]:
     return {**container, "env": [*env, {"name": _INDEX_ENV, "valueFrom": source}]}
 
 
-#: Requests of one Job under way at a time.
+#: The most concurrent requests for one Job.
 _MAX_CONCURRENT_REQUESTS = 32
-#: What takes our finalizer off a pod.
+#: The patch of the metadata that removes the tracking finalizer.
 REMOVE_TRACKING_FINALIZER: Object = {"$deleteFromPrimitiveList/finalizers": [TRACKING_FINALIZER]}
 
-#: Why something could not be done now.
+#: A failed request, or a cache that is too old to make it.
 OperationFailure = ApiError | Unreachable | StaleCacheError
 S = TypeVar("S")
 T = TypeVar("T")
 
 
 class PodOperations:
-    """Makes, adopts, deletes and lets go of the pods of one Job; `tell` hears of it."""
+    """Performs requests for the pods of one Job and records events about them."""
 
     def __init__(
         self, writer: TrackedWriter, job: Job, record_event: Callable[[JobEvent], None]
@@ -119,57 +117,65 @@ class PodOperations:
     async def create(
         self, pods: Sequence[PodToCreate], group: str, *, at_once: bool
     ) -> tuple[int, list[OperationFailure]]:
-        """Make pods: all at once, or in batches that grow, so that a bad one costs little.
+        """Create pods: all at once, or in batches that double, so that a quota costs few requests.
 
-        How many were made. After a failure no more are tried, and of several the first is told.
+        Stops after the batch with the first failure. Returns the number of pods created and the
+        failures; the first failure is recorded as an event.
         """
-        size, made = len(pods) if at_once else 1, 0
-        while made < len(pods):
-            batch = pods[made : made + size]
+        size, created = len(pods) if at_once else 1, 0
+        while created < len(pods):
+            batch = pods[created : created + size]
             done, failures = await run_concurrently(partial(self._create, group), batch)
-            made, size = made + len(done), 2 * size
+            created, size = created + len(done), 2 * size
             if failures:
                 if not is_namespace_terminating(failures[0]):
                     text = f"Error creating: {failures[0]}"
                     self._record_event(JobEvent("FailedCreate", text, WARNING))
-                return made, failures
-        return made, []
+                return created, failures
+        return created, []
 
     async def delete(self, pods: Iterable[Pod]) -> tuple[list[Pod], list[OperationFailure]]:
-        """Delete pods that are to be counted first; those that are going now."""
+        """Delete pods, which keep their finalizer until they are counted; return the deleted."""
         return await run_concurrently(self._delete, pods)
 
     async def discard(self, pods: Iterable[Pod]) -> tuple[list[Pod], list[OperationFailure]]:
-        """Delete pods that are to be counted as nothing; those that are going now."""
+        """Remove the finalizer of pods and delete them, so that they are not counted."""
         return await run_concurrently(self._discard, pods)
 
     async def remove_finalizers(self, pods: Iterable[Pod]) -> list[OperationFailure]:
-        """Take our finalizer off pods."""
-        return (await run_concurrently(self._remove_finalizer, pods))[1]
+        """Remove the tracking finalizer of pods that the status counts."""
+        remove = partial(self._patch_metadata, "Finalizer removed", REMOVE_TRACKING_FINALIZER)
+        return (await run_concurrently(remove, pods))[1]
 
     async def adopt(self, pods: Iterable[Pod]) -> list[OperationFailure]:
-        """Make pods of nobody the Job's own."""
+        """Make the Job the controller of pods, and track them."""
         change: Object = {
             "ownerReferences": [job_owner_reference(self._job)],
             "finalizers": [TRACKING_FINALIZER],
         }
-        return (await run_concurrently(partial(self._patch_metadata, change, exact=True), pods))[1]
+        adopt = partial(self._patch_metadata, "Pod adopted", change, exact=True)
+        return (await run_concurrently(adopt, pods))[1]
 
-    async def disown(self, pods: Iterable[Pod]) -> list[OperationFailure]:
-        """Give pods up, and do not hold them any longer."""
+    async def release(self, pods: Iterable[Pod]) -> list[OperationFailure]:
+        """Remove the owner reference and the finalizer from pods that match no longer."""
         reference = {"$patch": "delete", "uid": self._job.metadata.uid}
         change: Object = {"ownerReferences": [reference], **REMOVE_TRACKING_FINALIZER}
-        return (await run_concurrently(partial(self._patch_metadata, change, exact=True), pods))[1]
+        release = partial(self._patch_metadata, "Pod released", change, exact=True)
+        return (await run_concurrently(release, pods))[1]
 
     async def _create(self, group: str, new: PodToCreate) -> None:
-        made = await self._writer.create(POD, build_pod(self._job, new, group))
-        self._record_event(JobEvent("SuccessfulCreate", f"Created pod: {made['metadata']['name']}"))
+        created = await self._writer.create(POD, build_pod(self._job, new, group))
+        name = created["metadata"]["name"]
+        self._record_event(JobEvent("SuccessfulCreate", f"Created pod: {name}"))
+        self._log("Pod created", name)
 
     async def _delete(self, pod: Pod, version: str = "") -> Pod:
-        """Delete a pod as it was seen, or in a later version that is our own."""
+        """Delete a pod in the version of the cache, or in the later `version` that we wrote."""
+        name = pod.metadata.name
         try:
-            seen = version or pod.metadata.resource_version
-            await self._writer.delete(POD, pod.metadata, version=seen)
+            await self._writer.delete(
+                POD, pod.metadata, version=version or pod.metadata.resource_version
+            )
         except NotFound:
             return pod
         except Conflict:
@@ -177,43 +183,46 @@ class PodOperations:
         except ApiError as error:
             self._record_event(JobEvent("FailedDelete", f"Error deleting: {error}", WARNING))
             raise
-        self._record_event(JobEvent("SuccessfulDelete", f"Deleted pod: {pod.metadata.name}"))
+        self._record_event(JobEvent("SuccessfulDelete", f"Deleted pod: {name}"))
+        self._log("Pod deleted", name)
         return pod
 
     async def _discard(self, pod: Pod) -> Pod:
-        # As it was seen: one that has ended since is to be counted instead.
-        version = (
-            await self._patch_metadata(REMOVE_TRACKING_FINALIZER, pod, exact=True)
-            if is_tracked(pod)
-            else ""
-        )
+        version = ""
+        if is_tracked(pod):
+            # Exact: a pod that has terminated meanwhile must be counted instead.
+            version = await self._patch_metadata(
+                "Finalizer removed", REMOVE_TRACKING_FINALIZER, pod, exact=True
+            )
         return await self._delete(pod, version)
 
-    async def _remove_finalizer(self, pod: Pod) -> None:
-        await self._patch_metadata(REMOVE_TRACKING_FINALIZER, pod)
-
-    async def _patch_metadata(self, change: Object, pod: Pod, *, exact: bool = False) -> str:
-        """Change the metadata of a pod, if it is still there; the version that it has then."""
-        patch, content = {"metadata": change}, STRATEGIC_PATCH
+    async def _patch_metadata(
+        self, action: str, change: Object, pod: Pod, *, exact: bool = False
+    ) -> str:
+        """Patch the metadata of a pod and return its new version; "" if the pod is gone."""
         try:
-            changed = await self._writer.patch(
-                POD, pod.metadata, patch, content=content, exact=exact
+            patched = await self._writer.patch(
+                POD, pod.metadata, {"metadata": change}, content=STRATEGIC_PATCH, exact=exact
             )
         except NotFound:
             return ""
-        return str(changed["metadata"]["resourceVersion"])
+        self._log(action, pod.metadata.name)
+        return str(patched["metadata"]["resourceVersion"])
+
+    def _log(self, action: str, pod: str) -> None:
+        LOG.debug(action, kind=JOB.name, key=self._job.metadata.key, pod=pod)
 
 
 async def run_concurrently(
     act: Callable[[S], Awaitable[T]], items: Iterable[S]
 ) -> tuple[list[T], list[OperationFailure]]:
-    """Do the same to several, some of them at a time: what came of it, and what was refused."""
-    gate, items = asyncio.Semaphore(_MAX_CONCURRENT_REQUESTS), tuple(items)
+    """Call `act` for every item, a limited number at a time; return results and failures."""
+    semaphore, items = asyncio.Semaphore(_MAX_CONCURRENT_REQUESTS), tuple(items)
     if not items:
         return [], []
 
-    async def one(item: S) -> T | OperationFailure:
-        async with gate:
+    async def act_on(item: S) -> T | OperationFailure:
+        async with semaphore:
             try:
                 return await act(item)
             except (ApiError, Unreachable) as failure:
@@ -221,7 +230,7 @@ async def run_concurrently(
 
     done: list[T] = []
     failures: list[OperationFailure] = []
-    for result in await asyncio.gather(*map(one, items)):
+    for result in await asyncio.gather(*map(act_on, items)):
         if isinstance(result, ApiError | Unreachable | StaleCacheError):
             failures.append(result)
         else:
@@ -230,27 +239,27 @@ async def run_concurrently(
 
 
 def is_namespace_terminating(failure: OperationFailure) -> bool:
-    """Whether it is no use trying again: the namespace is on its way out."""
+    """Whether a request failed because its namespace is terminating: a retry cannot succeed."""
     causes = failure.causes if isinstance(failure, ApiError) else ()
     return any(cause.reason == "NamespaceTerminating" for cause in causes)
 
 
-class OrphanPodReleaser:
-    """Lets pods go. `has_suitor` says whether a Job will adopt a pod of nobody."""
+class OrphanPodReconciler:
+    """Removes the tracking finalizer of orphan pods, unless `will_be_adopted` by another Job."""
 
     def __init__(
         self, client: Client, pods: ObjectCache[Pod], will_be_adopted: Callable[[Pod], bool]
     ) -> None:
         self._client, self._pods, self._will_be_adopted = client, pods, will_be_adopted
 
-    async def release(self, key: Key) -> None:
-        """Let one pod go, if it is held and has nobody."""
+    async def reconcile(self, key: Key) -> None:
+        """Remove the finalizer of one pod if the API confirms that no Job counts it."""
         pod = self._pods.get(key)
-        if pod is not None and is_tracked(pod) and await self._is_orphaned(pod):
+        if pod is not None and is_tracked(pod) and await self._is_orphan(pod):
             change = {"metadata": {"uid": pod.metadata.uid, **REMOVE_TRACKING_FINALIZER}}
             await perform(self._client, Patch(POD, key, change, content=STRATEGIC_PATCH))
 
-    async def _is_orphaned(self, pod: Pod) -> bool:
+    async def _is_orphan(self, pod: Pod) -> bool:
         if controller_of(pod.metadata) is None:
             return not self._will_be_adopted(pod)
         for key in job_keys(pod):

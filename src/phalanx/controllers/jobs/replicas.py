@@ -1,4 +1,15 @@
-"""Staffing: which pods to make and which to delete, so that as many run as should."""
+"""Which pods of a Job to create and which to delete, so that the desired number runs.
+
+`plan_replicas` compares the active pods with `parallelism`, the remaining completions and, in an
+indexed Job, the free indexes. After a failure the next pod waits for a back-off that doubles up to
+`MAX_BACKOFF`; with `backoffLimitPerIndex` each index has its own back-off. Pure; used by `sync` for
+a Job that is neither over, nor suspended, nor being deleted.
+
+    parallelism 3, completions 5         plan
+    succeeded 0, active 1                create 2 pods
+    succeeded 4, active 3                delete 2 pods
+    active 2, a pod failed 4 s ago       requeue after 6 s
+"""
 
 from __future__ import annotations
 
@@ -13,9 +24,8 @@ from phalanx.controllers.jobs.job_pods import (
     FAILURE_COUNT,
     IGNORED_FAILURE_COUNT,
     SUCCEEDED,
-    JobPods,
     completion_index,
-    finished_at,
+    finish_time,
     index_failure_count,
     is_ready,
     is_terminating,
@@ -23,15 +33,15 @@ from phalanx.controllers.jobs.job_pods import (
     previous_attempts,
 )
 
-#: Pods that one sync makes or deletes at most.
+#: The most pods that one sync creates or deletes.
 MAX_PODS_PER_SYNC = 500
-#: Seconds to wait after a failure, doubled with each, up to the longest.
+#: Seconds of back-off after the first failure, and at most.
 INITIAL_BACKOFF, MAX_BACKOFF = 10.0, 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class PodToCreate:
-    """A pod to be made: its index, if it has one, and how often that has failed."""
+    """A pod to create: its completion index, and the annotations with its failure counts."""
 
     index: int | None = None
     annotations: tuple[tuple[str, str], ...] = ()
@@ -39,7 +49,7 @@ class PodToCreate:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaPlan:
-    """Pods to delete, or pods to make; and in how many seconds to look again."""
+    """The pods to delete or to create, and after how many seconds to sync again."""
 
     to_delete: tuple[Pod, ...] = ()
     to_create: tuple[PodToCreate, ...] = ()
@@ -47,144 +57,139 @@ class ReplicaPlan:
 
 
 def plan_replicas(snapshot: JobSnapshot) -> ReplicaPlan:
-    """What to do about the number of pods of a Job that goes on."""
-    roll, wanted = snapshot.job_pods, count_desired_pods(snapshot)
-    if surplus := _select_surplus_pods(snapshot, wanted):
+    """Plan the pods of a Job that goes on. Deletes surplus pods before it creates any."""
+    pods, desired = snapshot.job_pods, count_desired_pods(snapshot)
+    if surplus := _select_surplus_pods(snapshot, desired):
         return ReplicaPlan(to_delete=tuple(surplus[:MAX_PODS_PER_SYNC]))
-    leaving = len(roll.terminating) if roll.job.spec.replaces_failed_only else 0
-    missing = min(wanted - len(roll.active) - leaving, MAX_PODS_PER_SYNC)
+    terminating = len(pods.terminating) if pods.job.spec.replaces_failed_only else 0
+    missing = min(desired - len(pods.active) - terminating, MAX_PODS_PER_SYNC)
     if missing <= 0:
         return ReplicaPlan()
-    if roll.job.spec.backoff_limit_per_index is not None:
+    if pods.job.spec.backoff_limit_per_index is not None:
         return _plan_per_index(snapshot, missing)
-    pause = _remaining_backoff(snapshot)
-    if pause > 0:
-        return ReplicaPlan(requeue_after=pause)
-    return ReplicaPlan(to_create=tuple(_pods_to_create(snapshot, missing)))
+    backoff = _remaining_backoff(snapshot)
+    if backoff > 0:
+        return ReplicaPlan(requeue_after=backoff)
+    if not pods.job.spec.is_indexed:
+        return ReplicaPlan(to_create=(PodToCreate(),) * missing)
+    indexes = islice(_free_indexes(snapshot), missing)
+    return ReplicaPlan(to_create=tuple(PodToCreate(index) for index in indexes))
 
 
 def count_desired_pods(snapshot: JobSnapshot) -> int:
-    """How many pods a Job will still run at a time."""
-    roll, spec = snapshot.job_pods, snapshot.job_pods.job.spec
+    """Return how many pods of a Job should be active."""
+    pods, spec = snapshot.job_pods, snapshot.job_pods.job.spec
     if spec.completions is None:
-        return len(roll.active) if snapshot.succeeded_count else spec.parallelism
-    left = roll.completions - snapshot.succeeded_count
+        return len(pods.active) if snapshot.succeeded_count else spec.parallelism
+    remaining = pods.completions - snapshot.succeeded_count
     if spec.backoff_limit_per_index is not None:
-        left -= len(snapshot.failures.failed_indexes)
-    return max(min(spec.parallelism, left), 0)
+        remaining -= len(snapshot.failures.failed_indexes)
+    return max(min(spec.parallelism, remaining), 0)
 
 
-def _select_surplus_pods(snapshot: JobSnapshot, wanted: int) -> list[Pod]:
-    """The pods that are not wanted: strays first, then the least worth keeping."""
-    roll = snapshot.job_pods
-    strays = _select_invalid_pods(snapshot) if roll.job.spec.is_indexed else []
-    too_many = len(roll.active) - len(strays) - wanted
-    if too_many <= 0:
-        return strays
-    gone = {pod.metadata.uid for pod in strays}
-    rest = [pod for pod in roll.active if pod.metadata.uid not in gone]
-    return strays + sorted(rest, key=_keep_rank)[:too_many]
+def _select_surplus_pods(snapshot: JobSnapshot, desired: int) -> list[Pod]:
+    """The active pods to delete: first those without a valid index, then the lowest ranked."""
+    pods = snapshot.job_pods
+    invalid = _select_invalid_pods(snapshot) if pods.job.spec.is_indexed else []
+    surplus = len(pods.active) - len(invalid) - desired
+    if surplus <= 0:
+        return invalid
+    invalid_uids = {pod.metadata.uid for pod in invalid}
+    valid = [pod for pod in pods.active if pod.metadata.uid not in invalid_uids]
+    return invalid + sorted(valid, key=_keep_rank)[:surplus]
 
 
 def _select_invalid_pods(snapshot: JobSnapshot) -> list[Pod]:
-    """Pods whose index is none, too high, done, given up, or another pod's already.
+    """The active pods of an indexed Job that must not run.
 
-    And those that would make it forgotten how often their index has failed.
+    Their index is missing, too high, finished or used by another pod, or their failure count is
+    stale: the next pod would repeat attempts that the index already had.
     """
-    roll = snapshot.job_pods
+    pods = snapshot.job_pods
     seen: set[int] = set()
-    strays = []
-    over = roll.succeeded_indexes | snapshot.failures.failed_indexes
-    for pod in sorted(roll.active, key=_attempt_rank, reverse=True):
+    invalid = []
+    finished = pods.succeeded_indexes | snapshot.failures.failed_indexes
+    by_rank = sorted(
+        pods.active, key=lambda pod: (previous_attempts(pod), _keep_rank(pod)), reverse=True
+    )
+    for pod in by_rank:
         index = completion_index(pod)
-        is_wrong = not roll.has_valid_index(pod) or snapshot.failures.has_stale_failure_count(pod)
-        if is_wrong or index in seen or index in over:
-            strays.append(pod)
+        is_wrong = not pods.has_valid_index(pod) or snapshot.failures.has_stale_failure_count(pod)
+        if is_wrong or index in seen or index in finished:
+            invalid.append(pod)
         seen.add(index)
-    return strays
-
-
-def _attempt_rank(pod: Pod) -> tuple[int, tuple[bool, bool, bool, float, str]]:
-    """Which pod of an index to keep: the one that knows of more that came before it."""
-    return previous_attempts(pod), _keep_rank(pod)
+    return invalid
 
 
 def _keep_rank(pod: Pod) -> tuple[bool, bool, bool, float, str]:
-    """Which pods to keep: those with a node, that run, that are ready, that are older."""
+    """Rank pods to keep: bound before unbound, then running, then ready, then older."""
     return (
-        bool(pod.spec.node_name), pod.status.phase == "Running", is_ready(pod),
-        -parse_timestamp(pod.metadata.creation_timestamp), pod.metadata.name,
-    )  # fmt: skip
-
-
-def _pods_to_create(snapshot: JobSnapshot, missing: int) -> Iterator[PodToCreate]:
-    if not snapshot.job_pods.job.spec.is_indexed:
-        yield from (PodToCreate() for _ in range(missing))
-        return
-    yield from (PodToCreate(index) for index in islice(_free_indexes(snapshot), missing))
-
-
-def _free_indexes(snapshot: JobSnapshot) -> Iterator[int]:
-    """The lowest indexes that are neither done nor given up nor taken."""
-    roll = snapshot.job_pods
-    busy = roll.active + (roll.terminating if roll.job.spec.replaces_failed_only else [])
-    over = roll.succeeded_indexes | snapshot.failures.failed_indexes
-    taken = {completion_index(pod) for pod in busy} | over
-    return (index for index in range(roll.completions) if index not in taken)
-
-
-def _plan_per_index(snapshot: JobSnapshot, missing: int) -> ReplicaPlan:
-    """Each index waits for itself after a failure."""
-    failed = snapshot.failures.last_failed_by_index
-    make: list[PodToCreate] = []
-    soonest: float | None = None
-    for index in _free_indexes(snapshot):
-        if len(make) == missing:
-            break
-        order, pause = _next_pod_for_index(snapshot, index, failed.get(index))
-        if pause <= 0:
-            make.append(order)
-        else:
-            soonest = pause if soonest is None else min(soonest, pause)
-    return ReplicaPlan(to_create=tuple(make), requeue_after=soonest)
-
-
-def _next_pod_for_index(
-    snapshot: JobSnapshot, index: int, last: Pod | None
-) -> tuple[PodToCreate, float]:
-    """The next pod of an index after the last one, and in how many seconds it is due."""
-    if last is None:
-        return PodToCreate(index, ((FAILURE_COUNT, "0"),)), 0.0
-    is_ignored = snapshot.failures.is_ignored(last)
-    times = index_failure_count(last) + (not is_ignored)
-    ignored = index_failure_count(last, IGNORED_FAILURE_COUNT) + is_ignored
-    marks = [(FAILURE_COUNT, str(times))]
-    if ignored:
-        marks.append((IGNORED_FAILURE_COUNT, str(ignored)))
-    due = min(finished_at(last), snapshot.now) + _backoff_duration(times + ignored)
-    return PodToCreate(index, tuple(marks)), due - snapshot.now
-
-
-def _remaining_backoff(snapshot: JobSnapshot) -> float:
-    """Seconds to wait after the failures since the last success."""
-    now, roll = snapshot.now, snapshot.job_pods
-    over = [pod for pod in roll.pods if _has_finished(roll, pod)]
-    times, last = 0, 0.0
-    for moment, _, is_success in sorted(map(_finish_order, over)):
-        times, last = (0, 0.0) if is_success else (times + 1, moment)
-    return min(last, now) + _backoff_duration(times) - now if times else 0.0
-
-
-def _has_finished(job_pods: JobPods, pod: Pod) -> bool:
-    """Whether a pod is over by itself; one that was dismissed is let go first, then told to go."""
-    return (pod.is_terminal or job_pods.has_failed(pod)) and (
-        is_tracked(pod) or not is_terminating(pod)
+        bool(pod.spec.node_name),
+        pod.status.phase == "Running",
+        is_ready(pod),
+        -parse_timestamp(pod.metadata.creation_timestamp),
+        pod.metadata.name,
     )
 
 
-def _finish_order(pod: Pod) -> tuple[float, str, bool]:
-    return finished_at(pod), pod.metadata.name, pod.status.phase == SUCCEEDED
+def _free_indexes(snapshot: JobSnapshot) -> Iterator[int]:
+    """The indexes that are neither finished nor used by a pod, lowest first."""
+    pods = snapshot.job_pods
+    users = pods.active + (pods.terminating if pods.job.spec.replaces_failed_only else [])
+    finished = pods.succeeded_indexes | snapshot.failures.failed_indexes
+    taken = {completion_index(pod) for pod in users} | finished
+    return (index for index in range(pods.completions) if index not in taken)
 
 
-def _backoff_duration(times: int) -> float:
-    return min(INITIAL_BACKOFF * 2.0 ** min(times - 1, 20), MAX_BACKOFF) if times else 0.0
+def _plan_per_index(snapshot: JobSnapshot, missing: int) -> ReplicaPlan:
+    """Plan new pods where each index has its own back-off."""
+    last_failed = snapshot.failures.last_failed_by_index
+    to_create: list[PodToCreate] = []
+    requeue_after: float | None = None
+    for index in _free_indexes(snapshot):
+        if len(to_create) == missing:
+            break
+        new, backoff = _next_pod_for_index(snapshot, index, last_failed.get(index))
+        if backoff <= 0:
+            to_create.append(new)
+        else:
+            requeue_after = backoff if requeue_after is None else min(requeue_after, backoff)
+    return ReplicaPlan(to_create=tuple(to_create), requeue_after=requeue_after)
+
+
+def _next_pod_for_index(
+    snapshot: JobSnapshot, index: int, last_failed: Pod | None
+) -> tuple[PodToCreate, float]:
+    """The next pod of an index, and its remaining back-off in seconds."""
+    if last_failed is None:
+        return PodToCreate(index, ((FAILURE_COUNT, "0"),)), 0.0
+    is_ignored = snapshot.failures.is_ignored(last_failed)
+    failures = index_failure_count(last_failed) + (not is_ignored)
+    ignored = index_failure_count(last_failed, IGNORED_FAILURE_COUNT) + is_ignored
+    annotations = [(FAILURE_COUNT, str(failures))]
+    if ignored:
+        annotations.append((IGNORED_FAILURE_COUNT, str(ignored)))
+    due = min(finish_time(last_failed), snapshot.now) + _backoff_duration(failures + ignored)
+    return PodToCreate(index, tuple(annotations)), due - snapshot.now
+
+
+def _remaining_backoff(snapshot: JobSnapshot) -> float:
+    """The seconds to wait after the failures since the last success."""
+    pods = snapshot.job_pods
+    # A pod that this controller deleted as surplus loses its finalizer first; it is no failure.
+    finished = [
+        (finish_time(pod), pod.metadata.name, pod.status.phase == SUCCEEDED)
+        for pod in pods.pods
+        if (pod.is_terminal or pods.has_failed(pod))
+        and (is_tracked(pod) or not is_terminating(pod))
+    ]
+    failures, last_failure = 0, 0.0
+    for time, _, is_success in sorted(finished):
+        failures, last_failure = (0, 0.0) if is_success else (failures + 1, time)
+    if not failures:
+        return 0.0
+    return min(last_failure, snapshot.now) + _backoff_duration(failures) - snapshot.now
+
+
+def _backoff_duration(failures: int) -> float:
+    return min(INITIAL_BACKOFF * 2.0 ** min(failures - 1, 20), MAX_BACKOFF) if failures else 0.0

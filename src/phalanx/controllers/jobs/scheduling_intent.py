@@ -1,21 +1,20 @@
-"""Whose are the Workload and the PodGroup of a Job, and are they there?
+"""What a Job asks of its scheduling, and the Workload and PodGroup that provide it.
 
-    refers to the Job and is          whose it is
-    controlled by this very Job       the Job's own: made, kept up to date and made again by us
-    controlled by nobody, unmarked    its user's: used as it is
-    anything else                     nobody's here: a leftover, or another's
+Three parts, all pure; `workload_objects` performs what they find:
 
-The same holds for the groups of that Workload. Nothing is found by its name. Pure.
+- The lookup (`find_workload`, `find_pod_group`): which existing object a Job uses. Objects are
+  found by their reference to the Job, never by name.
 
-Standing: where the pods of a Job belong, and that it is still so.
+      a Workload that refers to the Job and has    is
+      this Job, by uid, as its controller          owned: created, updated and recreated by us
+      no controller and no managed-by annotation   the user's: used as it is, never changed
+      anything else                                ignored: a leftover, or another controller's
 
-Most looks at a Job are about its pods, while its Workload and its PodGroup are those of the last
-look. What `arranging.py` has found in order once is kept beside what it was read from, and holds
-as long as the caches show the very same. Pure.
-
-What Jobs ask for in the way of scheduling, read once for each version of what they say.
-
-Most looks at a Job are about its pods; what it wants of them has not changed since the last one.
+  The same holds for the PodGroups of that Workload.
+- `SchedulingIntents`: what each Job asks for, computed once per version of the Job. Most syncs are
+  about its pods.
+- `VerifiedScheduling`: that Workload and PodGroup were right at an earlier sync. It holds while the
+  caches show the same objects.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ from phalanx.api.scheduling import (
     PodGroup,
     Workload,
 )
-from phalanx.api.validation.job_scheduling import is_inferred_gang
+from phalanx.api.validation.job_policies import is_inferred_gang
 from phalanx.api.wire import Object
-from phalanx.builder import jobs as building
+from phalanx.builder import jobs as job_builder
 from phalanx.builder.ownership import Management
 from phalanx.controllers.jobs.completion import JobSnapshot
 from phalanx.controllers.jobs.job_pods import controller_of
@@ -49,7 +48,7 @@ T = TypeVar("T", Workload, PodGroup)
 
 @dataclass(frozen=True, slots=True)
 class ObjectFound(Generic[T]):
-    """The one object there is, and whether it is the Job's own."""
+    """Exactly one object is usable; `is_owned` if the Job controls it."""
 
     obj: T
     is_owned: bool
@@ -57,14 +56,14 @@ class ObjectFound(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class ObjectMissing:
-    """There is none."""
+    """No object is usable."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectUnusable(Generic[T]):
-    """There are some, but which to use, or how, is not clear: the Job goes without.
+    """The usable objects are ambiguous or malformed: the Job falls back to single pods.
 
-    `spare` is the Job's own beside the one of its user, if it is as simple as that.
+    `redundant` is the Job's own object if the only other one is the user's.
     """
 
     event: JobEvent
@@ -75,7 +74,7 @@ LookupResult = ObjectFound[T] | ObjectMissing | ObjectUnusable[T]
 
 
 def find_workload(job: Job, candidates: Sequence[Workload]) -> LookupResult[Workload]:
-    """The Workload of a root Job among those that refer to it."""
+    """Find the Workload of a root Job among those that refer to the Job."""
     found = _select_single(candidates, job.metadata.uid, "Workloads")
     if isinstance(found, ObjectFound) and (number := found.obj.pod_group_template_count) != 1:
         name = found.obj.metadata.name
@@ -87,66 +86,70 @@ def find_workload(job: Job, candidates: Sequence[Workload]) -> LookupResult[Work
 def find_parent_workload(
     owner: OwnerReference, candidates: Sequence[Workload]
 ) -> LookupResult[Workload]:
-    """The Workload of whoever controls a Job, among those that refer to it."""
+    """Find the Workload of the controller of a Job among those that refer to that controller."""
     return _select_single(candidates, owner.uid, "Workloads")
 
 
 def find_pod_group(job: Job, candidates: Sequence[PodGroup]) -> LookupResult[PodGroup]:
-    """The PodGroup of a Job among those of its Workload.
+    """Find the PodGroup of a Job among those of its Workload.
 
-    One that is being deleted stays as long as it has members, so it is gone on with.
+    A PodGroup that is being deleted counts: its finalizer keeps it as long as it has members.
     """
     return _select_single(candidates, job.metadata.uid, "PodGroups", include_terminating=True)
 
 
 def fallback_event(reason: str, message: str) -> JobEvent:
-    """Why a Job goes without its objects."""
+    """Build the event for a Job whose pods are scheduled without a PodGroup."""
     return JobEvent(reason, f"{message}; its pods are scheduled one by one", WARNING)
 
 
 def is_controlled_by_job(job: Job, meta: ObjectMeta) -> bool:
-    """Whether an object is controlled by this very Job."""
-    found = controller_of(meta)
-    return found is not None and found.uid == job.metadata.uid
+    """Whether a Job, identified by uid, controls an object."""
+    controller = controller_of(meta)
+    return controller is not None and controller.uid == job.metadata.uid
 
 
 def workload_target(job: Job) -> tuple[str, str, str]:
-    """How a Workload refers to a Job."""
+    """Return the `controllerRef` of a Job's Workload: group, kind and name."""
     return JOB.group, JOB.name, job.metadata.name
 
 
 def job_object(job: Job, *, use_gang_policy: bool = True, infer_gang: bool = False) -> Object:
-    """A Job as far as the builder reads it.
+    """Encode the fields of a Job that the builder reads.
 
-    Without `words` its `gangPolicy` does not count; `infer` takes one that looks like a gang, and
-    says nothing of it, for one.
+    Without `use_gang_policy` the field `gangPolicy` is left out. With `infer_gang` a Job that has
+    the shape of a gang, and no policy, is encoded as a gang.
     """
     meta, spec = job.metadata, job.spec
-    said = {
+    optional = {
         "scheduling": spec.scheduling,
         "gangPolicy": spec.gang_policy if use_gang_policy else None,
     }
-    shape = {
-        "parallelism": spec.parallelism, "completions": spec.completions,
-        "completionMode": spec.completion_mode, "template": spec.template,
-        **{name: block for name, block in said.items() if block is not None},
-    }  # fmt: skip
-    if infer_gang and is_inferred_gang(shape):
-        shape["scheduling"] = {**(spec.scheduling or {}), "schedulingPolicy": {"gang": {}}}
+    encoded = {
+        "parallelism": spec.parallelism,
+        "completions": spec.completions,
+        "completionMode": spec.completion_mode,
+        "template": spec.template,
+        **{name: value for name, value in optional.items() if value is not None},
+    }
+    if infer_gang and is_inferred_gang(encoded):
+        encoded["scheduling"] = {**(spec.scheduling or {}), "schedulingPolicy": {"gang": {}}}
     return {
         "apiVersion": JOB.api_version,
         "kind": JOB.name,
         "metadata": {
-            "name": meta.name, "namespace": meta.namespace, "uid": meta.uid,
+            "name": meta.name,
+            "namespace": meta.namespace,
+            "uid": meta.uid,
             "annotations": meta.annotations,
-            "ownerReferences": [_owner_object(one) for one in meta.owner_references],
+            "ownerReferences": [_owner_object(owner) for owner in meta.owner_references],
         },
-        "spec": shape,
-    }  # fmt: skip
+        "spec": encoded,
+    }
 
 
 def workload_object(workload: Workload) -> Object:
-    """A Workload as far as groups are made of it."""
+    """Encode the fields of a Workload that the builder reads."""
     meta, spec = workload.metadata, workload.spec
     return {
         "apiVersion": WORKLOAD.api_version,
@@ -160,43 +163,48 @@ def workload_object(workload: Workload) -> Object:
 
 
 def _select_single(
-    candidates: Sequence[T], owner: str, what: str, *, include_terminating: bool = False
+    candidates: Sequence[T], owner_uid: str, plural: str, *, include_terminating: bool = False
 ) -> LookupResult[T]:
-    """The one that is of an owner, by uid, or of its user."""
+    """Select the only candidate that the owner controls or that the user has created."""
     usable = [
         one
         for one in candidates
-        if _is_usable(one.metadata, owner)
+        if _is_usable(one.metadata, owner_uid)
         and (include_terminating or not one.metadata.deletion_timestamp)
     ]
     if not usable:
         return ObjectMissing()
     if len(usable) == 1:
-        return ObjectFound(usable[0], controller_of(usable[0].metadata) is not None)
-    own = [one for one in usable if controller_of(one.metadata)]
+        return ObjectFound(usable[0], is_owned=controller_of(usable[0].metadata) is not None)
+    owned = [one for one in usable if controller_of(one.metadata)]
     names = ", ".join(sorted(one.metadata.name for one in usable))
-    text = f"{len(usable)} {what} are about the Job: {names}"
-    spare = own[0] if len(own) == 1 and len(usable) == 2 else None
-    return ObjectUnusable(fallback_event(f"Ambiguous{what.removesuffix('s')}", text), spare)
+    text = f"{len(usable)} {plural} refer to the Job: {names}"
+    redundant = owned[0] if len(owned) == 1 and len(usable) == 2 else None
+    return ObjectUnusable(fallback_event(f"Ambiguous{plural.removesuffix('s')}", text), redundant)
 
 
-def _is_usable(meta: ObjectMeta, owner: str) -> bool:
-    found = controller_of(meta)
-    return found.uid == owner if found else MANAGED_BY_ANNOTATION not in meta.annotations
+def _is_usable(meta: ObjectMeta, owner_uid: str) -> bool:
+    controller = controller_of(meta)
+    if controller is not None:
+        return controller.uid == owner_uid
+    return MANAGED_BY_ANNOTATION not in meta.annotations
 
 
-def _owner_object(one: OwnerReference) -> Object:
+def _owner_object(owner: OwnerReference) -> Object:
     return {
-        "apiVersion": one.api_version, "kind": one.kind, "name": one.name, "uid": one.uid,
-        "controller": bool(one.controller),
-    }  # fmt: skip
+        "apiVersion": owner.api_version,
+        "kind": owner.kind,
+        "name": owner.name,
+        "uid": owner.uid,
+        "controller": bool(owner.controller),
+    }
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMembership:
-    """The group that the pods of a Job belong to ("": none), and whether that is a gang.
+    """The PodGroup that new pods of a Job join ("" for none), and whether it is a gang.
 
-    `fallback` says why there is none, if there should be one.
+    `fallback` is why there is none although the Job should have one.
     """
 
     group: str = ""
@@ -208,44 +216,44 @@ NO_GROUP = GroupMembership()
 
 
 class SchedulingObjectLister(Protocol):
-    """Where Workloads and PodGroups are found."""
+    """Lists Workloads and PodGroups from the caches."""
 
-    def workloads(self, namespace: str, about: tuple[str, str, str]) -> Sequence[Workload]:
-        """Those that are about an object, by its group, kind and name."""
+    def workloads(self, namespace: str, target: tuple[str, str, str]) -> Sequence[Workload]:
+        """List the Workloads whose `controllerRef` is this group, kind and name."""
         ...
 
     def groups(self, workload: Workload) -> Sequence[PodGroup]:
-        """Those that are made of a Workload."""
+        """List the PodGroups of a Workload."""
         ...
 
     @property
     def is_queue_long(self) -> bool:
-        """Whether many Jobs wait, so that no more is done about one than must be now."""
+        """Whether many Jobs wait: then one sync makes no more than the first missing object."""
         ...
 
     async def wait_until_cached(self, workload: Workload) -> None:
-        """Return when a Workload that was just made is seen; raises Behind if it is not."""
+        """Wait until the cache has a new Workload; raise StaleCacheError after a timeout."""
         ...
 
 
 class SchedulingObjects(NamedTuple):
-    """All that whoever looks for the group of a Job, given its Workload, has to choose from."""
+    """The candidates for the Workload and the PodGroup of a Job."""
 
     workloads: Sequence[Workload]
     groups: Sequence[PodGroup]
 
     @classmethod
     def from_lister(cls, lister: SchedulingObjectLister, workload: Workload) -> SchedulingObjects:
-        """Those that are there now."""
-        about, namespace = workload.controller_identity, workload.metadata.namespace
-        return cls(lister.workloads(namespace, about) if about else (), lister.groups(workload))
+        """List the candidates of the Job to which a Workload refers."""
+        target, namespace = workload.controller_identity, workload.metadata.namespace
+        return cls(lister.workloads(namespace, target) if target else (), lister.groups(workload))
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedScheduling:
-    """That a Job has its objects and they are as it asks for.
+    """The Workload and PodGroup of a Job, as an earlier sync verified them.
 
-    `size` is how many members its gang needs, if the Job is to say how many will still run.
+    `size` is the `minCount` of the Job's own gang; None if no members-to-run annotation is due.
     """
 
     membership: GroupMembership
@@ -255,25 +263,28 @@ class VerifiedScheduling:
     size: int | None
 
     def is_current(self, lister: SchedulingObjectLister, snapshot: JobSnapshot) -> bool:
-        """Whether it is still so."""
+        """Whether the caches show the same objects and the annotation is still right."""
         if SchedulingObjects.from_lister(lister, self.workload) != self.objects:
             return False
-        said = self.group.metadata.annotations.get(MEMBERS_TO_RUN_ANNOTATION)
-        return self.size is None or said == members_to_run(
+        annotated = self.group.metadata.annotations.get(MEMBERS_TO_RUN_ANNOTATION)
+        return self.size is None or annotated == members_to_run(
             snapshot, self.membership.group, self.size
         )
 
 
 def members_to_run(snapshot: JobSnapshot, group: str, size: int) -> str | None:
-    """How many members of a gang will still run, where that is fewer than it needs."""
-    own = SchedulingGroup(group)
+    """Return the members-to-run annotation of a gang: how many members will still run.
+
+    None if at least `size` will, so that the gang needs no smaller quorum.
+    """
+    member = SchedulingGroup(group)
     active = [pod.spec.scheduling_group for pod in snapshot.job_pods.active]
-    members = count_desired_pods(snapshot) - len(active) + active.count(own)
+    members = count_desired_pods(snapshot) - len(active) + active.count(member)
     return str(members) if 0 < members < size else None
 
 
 class SchedulingIntent:
-    """What one Job asks for, as the builder reads it; and where it stands, if it has that."""
+    """What one Job asks for, as the builder reads it; `verified` once its objects are right."""
 
     def __init__(self, job: Object, *, include_basic: bool) -> None:
         self.job = job
@@ -282,44 +293,38 @@ class SchedulingIntent:
 
     @cached_property
     def management(self) -> Management:
-        """What of its objects is to be made."""
-        return building.management(self.job, basic=self._include_basic)
+        """Which scheduling objects the controller manages for the Job."""
+        return job_builder.management(self.job, basic=self._include_basic)
 
     @cached_property
     def size(self) -> int | None:
-        """How many pods it needs to begin; None if it is no gang."""
-        return building.gang_size(self.job)
+        """The `minCount` that the Job asks for; None if it is not a gang."""
+        return job_builder.gang_size(self.job)
 
 
 class SchedulingIntents:
-    """What all Jobs ask for, each as it was last seen. The options are those of `Settings`."""
+    """The intents of all Jobs. The options are those of `JobSchedulingOptions`."""
 
     def __init__(self, *, include_basic: bool, use_gang_policy: bool, infer_gang: bool) -> None:
-        self._include_basic, self._use_gang_policy, self._infer_gang = (
-            include_basic,
-            use_gang_policy,
-            infer_gang,
-        )
+        self._include_basic, self._use_gang_policy = include_basic, use_gang_policy
+        self._infer_gang = infer_gang
         self._cache: dict[Key, tuple[object, SchedulingIntent]] = {}
 
     def get(self, job: Job) -> SchedulingIntent:
-        """What a Job asks for."""
-        said, known = _intent_version(job), self._cache.get(job.metadata.key)
-        if known is not None and known[0] == said:
-            return known[1]
-        wish = SchedulingIntent(
+        """Return the intent of a Job; computed again only if the Job has changed."""
+        meta = job.metadata
+        # All that an intent depends on; the generation stands for the spec.
+        version = meta.uid, meta.generation, meta.annotations, meta.owner_references
+        cached = self._cache.get(meta.key)
+        if cached is not None and cached[0] == version:
+            return cached[1]
+        intent = SchedulingIntent(
             job_object(job, use_gang_policy=self._use_gang_policy, infer_gang=self._infer_gang),
             include_basic=self._include_basic,
         )
-        self._cache[job.metadata.key] = said, wish
-        return wish
+        self._cache[meta.key] = version, intent
+        return intent
 
     def forget(self, job: Key) -> None:
-        """A Job is gone."""
+        """Drop the intent of a deleted Job."""
         self._cache.pop(job, None)
-
-
-def _intent_version(job: Job) -> object:
-    """All that a wish depends on: the spec, which has a generation, owners and annotations."""
-    meta = job.metadata
-    return meta.uid, meta.generation, meta.annotations, meta.owner_references

@@ -1,21 +1,21 @@
-"""Count: what the status says of ended pods, and whose finalizer may go.
+"""One sync of a Job as a pure function: pods to create and delete, and the new status.
 
-A uid is written down before the finalizer goes; once that is gone, the uid turns into a number.
+`plan_sync` decides from a snapshot; the controller performs the plan in this order, so that a crash
+between any two steps is harmless: delete or create pods, write the status, remove finalizers.
 
-    pod ends          uncounted: [u]         written, the finalizer goes next
-    finalizer gone    failed: 1              the uid goes, the number comes
+A pod is counted exactly once. Its uid is written to `status.uncountedTerminatedPods` before its
+finalizer is removed, and moves to the total once the finalizer is gone:
 
-Of an indexed Job the successes are indexes, which cannot be counted twice and need no uid.
+    pod fails            uncountedTerminatedPods.failed: [u]    the finalizer is removed next
+    finalizer removed    failed: 1                              the uid is removed
 
-One look at a Job: what to make, delete, write down and let go. Pure; the controller performs it.
-
-In this order: pods are deleted or made, then the status is written, then finalizers go. What is
-written before the next step makes a crash between any two of them harmless.
+Successes of an indexed Job are recorded as indexes. An index cannot be counted twice, so its pod
+needs no uid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -46,15 +46,15 @@ from phalanx.controllers.jobs.replicas import (
     plan_replicas,
 )
 
-#: Uids that wait in a status at most.
+#: The most uids in `status.uncountedTerminatedPods`.
 MAX_UNCOUNTED_PODS = 500
-#: A pod that is in no count: because it is there already, or because it is not to be.
+#: The phase of a pod that is added to no total: it is counted already, or must not be.
 _NOT_COUNTED = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PodCounts:
-    """The numbers of a status, and the pods that may go once it is written."""
+    """The totals of a status, and the pods to untrack (remove the finalizer) once it is written."""
 
     succeeded: int
     failed: int
@@ -62,105 +62,99 @@ class PodCounts:
     uncounted_failed: tuple[str, ...]
     completed_indexes: Indexes
     failed_indexes: Indexes
-    to_release: tuple[Pod, ...]
+    to_untrack: tuple[Pod, ...]
 
     @property
     def is_fully_counted(self) -> bool:
-        """Whether every pod that has ended is in the numbers."""
-        return not (self.uncounted_succeeded or self.uncounted_failed or self.to_release)
+        """Whether every terminated pod is in the totals."""
+        return not (self.uncounted_succeeded or self.uncounted_failed or self.to_untrack)
 
 
 def count_pods(snapshot: JobSnapshot, outcome: JobOutcome | None) -> PodCounts:
-    """Take in every pod that has ended."""
-    roll, tally = snapshot.job_pods, _PodCounter(snapshot.job_pods)
-    for pod in roll.tracked:
+    """Count the terminated pods of a Job."""
+    pods, counter = snapshot.job_pods, _PodCounter(snapshot.job_pods)
+    for pod in pods.tracked_pods:
         if _can_remove_finalizer(snapshot, pod, outcome):
-            tally.add(pod, _counted_phase(snapshot, pod, outcome))
+            counter.add(pod, _phase_to_count(snapshot, pod, outcome))
     return PodCounts(
-        tally.succeeded_total,
-        roll.job.status.failed + tally.newly_counted[FAILED],
-        tuple(tally.uncounted[SUCCEEDED]),
-        tuple(tally.uncounted[FAILED]),
-        frozenset(tally.completed_indexes),
-        snapshot.failures.failed_indexes,
-        tuple(tally.to_release),
+        succeeded=counter.succeeded_total,
+        failed=pods.job.status.failed + counter.newly_counted[FAILED],
+        uncounted_succeeded=tuple(counter.uncounted[SUCCEEDED]),
+        uncounted_failed=tuple(counter.uncounted[FAILED]),
+        completed_indexes=frozenset(counter.completed_indexes),
+        failed_indexes=snapshot.failures.failed_indexes,
+        to_untrack=tuple(counter.to_untrack),
     )
 
 
 class _PodCounter:
-    """Who waits to be counted; as many new ones are taken in as there is room for."""
+    """Moves uids between `uncountedTerminatedPods` and the totals; adds up to the limit of uids."""
 
     def __init__(self, job_pods: JobPods) -> None:
         self._job_pods = job_pods
-        before = job_pods.job.status.uncounted_terminated_pods
-        tracked = {pod.metadata.uid for pod in job_pods.tracked}
+        recorded = job_pods.job.status.uncounted_terminated_pods
+        tracked = {pod.metadata.uid for pod in job_pods.tracked_pods}
         self.uncounted = {
-            SUCCEEDED: _still_tracked(before.succeeded, tracked),
-            FAILED: _still_tracked(before.failed, tracked),
+            SUCCEEDED: [uid for uid in recorded.succeeded if uid in tracked],
+            FAILED: [uid for uid in recorded.failed if uid in tracked],
         }
         self.newly_counted = {
-            SUCCEEDED: len(before.succeeded) - len(self.uncounted[SUCCEEDED]),
-            FAILED: len(before.failed) - len(self.uncounted[FAILED]),
+            SUCCEEDED: len(recorded.succeeded) - len(self.uncounted[SUCCEEDED]),
+            FAILED: len(recorded.failed) - len(self.uncounted[FAILED]),
         }
         self.completed_indexes = set(job_pods.recorded_succeeded_indexes)
-        self.to_release: list[Pod] = []
+        self.to_untrack: list[Pod] = []
 
-    def add(self, pod: Pod, result: str) -> None:
-        """Let a pod go, and write down what became of it if that is to be counted."""
-        if result != _NOT_COUNTED:
-            if not self._has_room():
+    def add(self, pod: Pod, phase: str) -> None:
+        """Plan to untrack a pod, and record its phase first if that counts."""
+        if phase != _NOT_COUNTED:
+            new_indexes = len(self.completed_indexes) - len(
+                self._job_pods.recorded_succeeded_indexes
+            )
+            if sum(map(len, self.uncounted.values())) + new_indexes >= MAX_UNCOUNTED_PODS:
                 return
-            if self._job_pods.job.spec.is_indexed and result == SUCCEEDED:
+            if self._job_pods.job.spec.is_indexed and phase == SUCCEEDED:
                 self.completed_indexes.add(completion_index(pod))
             else:
-                self.uncounted[result].append(pod.metadata.uid)
-        self.to_release.append(pod)
+                self.uncounted[phase].append(pod.metadata.uid)
+        self.to_untrack.append(pod)
 
     @property
     def succeeded_total(self) -> int:
-        """How many have succeeded; fewer than before only where a Job may shrink."""
+        """The total of successes; less than before only for an elastic indexed Job."""
         spec, before = self._job_pods.job.spec, self._job_pods.job.status.succeeded
         if not spec.is_indexed:
             return before + self.newly_counted[SUCCEEDED]
-        found = len(self.completed_indexes)
-        return found if spec.completions == spec.parallelism else max(found, before)
-
-    def _has_room(self) -> bool:
-        fresh = len(self.completed_indexes) - len(self._job_pods.recorded_succeeded_indexes)
-        return sum(map(len, self.uncounted.values())) + fresh < MAX_UNCOUNTED_PODS
-
-
-def _still_tracked(uids: Iterable[str], tracked: set[str]) -> list[str]:
-    """Those whose finalizer has yet to go."""
-    return [uid for uid in uids if uid in tracked]
+        completed = len(self.completed_indexes)
+        return completed if spec.completions == spec.parallelism else max(completed, before)
 
 
 def _can_remove_finalizer(snapshot: JobSnapshot, pod: Pod, outcome: JobOutcome | None) -> bool:
-    """Whether a pod is done with: it has ended, or the Job has no use for it any more."""
-    roll = snapshot.job_pods
-    if roll.job.metadata.deletion_timestamp or outcome is not None:
+    pods = snapshot.job_pods
+    if pods.job.metadata.deletion_timestamp or outcome is not None:
         return pod.is_terminal or is_terminating(pod)
     if pod.status.phase == SUCCEEDED:
         return True
-    return roll.has_failed(pod) and not snapshot.failures.is_needed_for_backoff(pod)
+    return pods.has_failed(pod) and not snapshot.failures.is_needed_for_backoff(pod)
 
 
-def _counted_phase(snapshot: JobSnapshot, pod: Pod, outcome: JobOutcome | None) -> str:
-    """As what a pod that may go is to be counted."""
-    roll = snapshot.job_pods
-    if not (roll.has_valid_index(pod) and roll.is_new(pod)):
+def _phase_to_count(snapshot: JobSnapshot, pod: Pod, outcome: JobOutcome | None) -> str:
+    """The total to which a pod without a finalizer is added."""
+    pods = snapshot.job_pods
+    if not (pods.has_valid_index(pod) and pods.is_unrecorded(pod)):
         return _NOT_COUNTED
     if pod.status.phase == SUCCEEDED:
         return SUCCEEDED
-    is_spared = outcome is not None and outcome.is_success and is_terminating(pod)
-    return _NOT_COUNTED if is_spared or snapshot.failures.is_ignored(pod) else FAILED
+    # A pod that is deleted because the Job succeeded early is no failure.
+    is_superseded = outcome is not None and outcome.is_success and is_terminating(pod)
+    return _NOT_COUNTED if is_superseded or snapshot.failures.is_ignored(pod) else FAILED
 
 
 WARNING = "Warning"
 
 
 class JobEvent(NamedTuple):
-    """Something to tell about a Job."""
+    """An event about a Job, without the reference to it."""
 
     reason: str
     message: str
@@ -169,9 +163,10 @@ class JobEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SyncResult:
-    """What came of a sync: the pods that were told to go, and how many were made.
+    """What the controller has performed of a plan: the pods deleted, the number of pods created.
 
-    `fallback` says why pods are in no group although they should be; if that is known at all.
+    `fallback` is why pods are in no PodGroup although the Job asks for one. It is meaningful only
+    if `is_group_known`.
     """
 
     deleted: Collection[Pod] = ()
@@ -181,15 +176,21 @@ class SyncResult:
 
 
 class JobStatusUpdate(NamedTuple):
-    """The fields of the status that change, and what to tell once they are written."""
+    """The fields of the status that change, and the events to record once they are written."""
 
     status: Object
     events: tuple[JobEvent, ...] = ()
 
 
+class _ConditionChange(NamedTuple):
+    type: str
+    status: str
+    event: JobEvent
+
+
 @dataclass(frozen=True, slots=True)
 class SyncPlan:
-    """What to do about a Job now; and then, given what came of it, what to say."""
+    """What to do about a Job; `build_status_update` adds the status once that is done."""
 
     snapshot: JobSnapshot
     outcome: JobOutcome | None
@@ -198,158 +199,160 @@ class SyncPlan:
 
     @property
     def pods_to_create(self) -> tuple[PodToCreate, ...]:
-        """Pods to make."""
+        """The pods to create."""
         return self.replicas.to_create
 
     @property
     def pods_to_delete(self) -> tuple[Pod, ...]:
-        """Pods to delete that count as failed: those that a failed Job leaves behind."""
-        return (
-            self.replicas.to_delete
-            if self.outcome is not None and not self.outcome.is_success
-            else ()
-        )
+        """The pods to delete that count as failed: the active pods of a failed Job."""
+        has_failed = self.outcome is not None and not self.outcome.is_success
+        return self.replicas.to_delete if has_failed else ()
 
     @property
     def pods_to_discard(self) -> tuple[Pod, ...]:
-        """Pods to delete that are not wanted any more: they count as nothing."""
-        return self.replicas.to_delete if self.outcome is None or self.outcome.is_success else ()
+        """The pods to delete that are not counted: surplus, suspended or superseded pods."""
+        has_failed = self.outcome is not None and not self.outcome.is_success
+        return () if has_failed else self.replicas.to_delete
 
     @property
-    def pods_to_release(self) -> tuple[Pod, ...]:
-        """Pods to let go once the status is written."""
-        return self.counts.to_release
+    def pods_to_untrack(self) -> tuple[Pod, ...]:
+        """The pods whose finalizer is removed once the status is written."""
+        return self.counts.to_untrack
 
     @property
     def requeue_after(self) -> float | None:
-        """In how many seconds to look again, unless something happens before."""
-        waits = (self.replicas.requeue_after, seconds_until_deadline(self.snapshot))
-        return min((pause for pause in waits if pause is not None and pause > 0), default=None)
+        """After how many seconds to sync again if nothing changes."""
+        delays = (self.replicas.requeue_after, seconds_until_deadline(self.snapshot))
+        return min((delay for delay in delays if delay is not None and delay > 0), default=None)
 
     def build_status_update(self, result: SyncResult) -> JobStatusUpdate:
-        """What to say now that all this was done, or some of it."""
-        job = self.snapshot.job_pods.job
-        changed, remarks = self._changed_conditions(result)
-        status, said = self._build_status(result, changed), _current_status(job)
-        return JobStatusUpdate(
-            {name: value for name, value in status.items() if value != said[name]}, tuple(remarks)
-        )
+        """Build the changed fields of the status from the plan and what was performed of it."""
+        changes, events = self._change_conditions(result)
+        status = self._build_status(result, changes)
+        current = _current_status(self.snapshot.job_pods.job)
+        changed = {name: value for name, value in status.items() if value != current[name]}
+        return JobStatusUpdate(changed, tuple(events))
 
-    def _changed_conditions(self, result: SyncResult) -> tuple[list[Object], list[JobEvent]]:
-        """The conditions that come or change, and what to tell of them."""
-        job, moment = self.snapshot.job_pods.job, timestamp(self.snapshot.now)
-        news: list[tuple[str, str, JobEvent]] = []
+    def _change_conditions(self, result: SyncResult) -> tuple[list[Object], list[JobEvent]]:
+        """The conditions that are added or changed, and their events."""
+        job, now = self.snapshot.job_pods.job, timestamp(self.snapshot.now)
+        changes: list[_ConditionChange] = []
         if self.outcome is None and not job.metadata.deletion_timestamp:
-            news += _suspension_changes(job)
+            changes += _suspension_changes(job)
         if result.is_group_known:
-            news += _fallback_changes(job, result.fallback)
-        remarks = [remark for _, _, remark in news]
-        found = [_build_condition(kind, status, remark, moment) for kind, status, remark in news]
-        if self.outcome is not None and job.true_condition(self.outcome.target_condition) is None:
-            found.append(
-                _build_condition(self.outcome.target_condition, "True", self.outcome, moment)
-            )
-            remarks += self._excess_success_events()
-        elif self.outcome is not None and self.is_finished(result):
-            found.append(
-                _build_condition(self.outcome.final_condition, "True", self.outcome, moment)
-            )
-            remarks.append(_completion_event(self.outcome))
-        return found, remarks
+            changes += _fallback_changes(job, result.fallback)
+        events = [change.event for change in changes]
+        conditions = [
+            _build_condition(change.type, change.status, cause=change.event, time=now)
+            for change in changes
+        ]
+        if self.outcome is None:
+            return conditions, events
+        if job.true_condition(self.outcome.target_condition) is None:
+            final = self.outcome.target_condition
+            events += self._excess_success_events()
+        elif self.is_finished(result):
+            final = self.outcome.final_condition
+            events.append(_completion_event(self.outcome))
+        else:
+            return conditions, events
+        conditions.append(_build_condition(final, "True", cause=self.outcome, time=now))
+        return conditions, events
 
     def _excess_success_events(self) -> list[JobEvent]:
-        completions, succeeded = (
-            self.snapshot.job_pods.job.spec.completions,
-            self.snapshot.succeeded_count,
-        )
-        if completions is None or succeeded <= completions:
+        completions = self.snapshot.job_pods.job.spec.completions
+        if completions is None or self.snapshot.succeeded_count <= completions:
             return []
         text = "Too many succeeded pods running after completion count reached"
         return [JobEvent("TooManySucceededPods", text, WARNING)]
 
     def is_finished(self, result: SyncResult) -> bool:
-        """Whether the end that was announced has come: nothing is left to be counted or to go."""
-        roll = self.snapshot.job_pods
+        """Whether the Job gets its final condition: all pods are counted, and none is left."""
+        pods = self.snapshot.job_pods
         is_announced = (
             self.outcome is not None
-            and roll.job.true_condition(self.outcome.target_condition) is not None
+            and pods.job.true_condition(self.outcome.target_condition) is not None
         )
-        is_empty = not (roll.active or roll.terminating or result.deleted)
-        return is_announced and is_empty and self.counts.is_fully_counted
+        has_pods = pods.active or pods.terminating or result.deleted
+        return is_announced and not has_pods and self.counts.is_fully_counted
 
-    def _build_status(self, result: SyncResult, changed: list[Object]) -> Object:
-        roll, counted = self.snapshot.job_pods, self.counts
-        job, kinds = roll.job, {one["type"] for one in changed}
-        kept = [_encode_condition(one) for one in job.status.conditions if one.type not in kinds]
-        gone = {pod.metadata.uid for pod in result.deleted}
-        staying = [pod for pod in roll.active if pod.metadata.uid not in gone]
-        start = self._start_time(changed)
+    def _build_status(self, result: SyncResult, changes: list[Object]) -> Object:
+        pods, counts = self.snapshot.job_pods, self.counts
+        job, changed_types = pods.job, {one["type"] for one in changes}
+        unchanged = [
+            _encode_condition(one) for one in job.status.conditions if one.type not in changed_types
+        ]
+        deleted = {pod.metadata.uid for pod in result.deleted}
+        active = [pod for pod in pods.active if pod.metadata.uid not in deleted]
+        start = self._start_time(changed_types)
         return {
-            "conditions": [*kept, *changed],
+            "conditions": [*unchanged, *changes],
             "startTime": start,
-            "completionTime": _completion_time(self.snapshot, start, kinds),
-            "active": len(staying) + result.created,
-            "ready": sum(map(is_ready, staying)),
-            "terminating": len(roll.terminating) + len(gone),
-            "succeeded": counted.succeeded,
-            "failed": counted.failed,
-            "completedIndexes": format_index_set(counted.completed_indexes) or None,
+            "completionTime": _completion_time(self.snapshot, start, changed_types),
+            "active": len(active) + result.created,
+            "ready": sum(map(is_ready, active)),
+            "terminating": len(pods.terminating) + len(deleted),
+            "succeeded": counts.succeeded,
+            "failed": counts.failed,
+            "completedIndexes": format_index_set(counts.completed_indexes) or None,
             "failedIndexes": (
-                format_index_set(counted.failed_indexes)
+                format_index_set(counts.failed_indexes)
                 if job.spec.backoff_limit_per_index is not None
                 else None
             ),
             "uncountedTerminatedPods": {
-                "succeeded": list(counted.uncounted_succeeded),
-                "failed": list(counted.uncounted_failed),
+                "succeeded": list(counts.uncounted_succeeded),
+                "failed": list(counts.uncounted_failed),
             },
         }
 
-    def _start_time(self, changed: list[Object]) -> str | None:
-        """When it began to run, anew after every rest; one that ends must have begun."""
+    def _start_time(self, changed_types: Collection[str]) -> str | None:
+        """`startTime`: set anew when the Job is resumed, and set in any case when it ends."""
         job, now = self.snapshot.job_pods.job, timestamp(self.snapshot.now)
         if self.outcome is not None:
             return job.status.start_time or now
         if job.spec.suspend:
             return None if not job.metadata.deletion_timestamp else job.status.start_time
-        is_resumed = any(one["type"] == SUSPENDED for one in changed)
+        is_resumed = SUSPENDED in changed_types
         return now if is_resumed else job.status.start_time or now
 
 
 def plan_sync(snapshot: JobSnapshot) -> SyncPlan:
-    """What is due about a Job that has not ended."""
-    end = find_outcome(snapshot)
-    return SyncPlan(snapshot, end, _plan_replica_changes(snapshot, end), count_pods(snapshot, end))
-
-
-def _plan_replica_changes(snapshot: JobSnapshot, outcome: JobOutcome | None) -> ReplicaPlan:
+    """Plan one sync of a Job without a final condition."""
+    outcome = find_outcome(snapshot)
     job, active = snapshot.job_pods.job, snapshot.job_pods.active
     if outcome is not None:
-        return ReplicaPlan(to_delete=tuple(active[:MAX_PODS_PER_SYNC]))
-    if job.metadata.deletion_timestamp:
-        return ReplicaPlan()
-    if job.spec.suspend:
-        return ReplicaPlan(to_delete=tuple(active[:MAX_PODS_PER_SYNC]))
-    return plan_replicas(snapshot)
+        replicas = ReplicaPlan(to_delete=tuple(active[:MAX_PODS_PER_SYNC]))
+    elif job.metadata.deletion_timestamp:
+        replicas = ReplicaPlan()
+    elif job.spec.suspend:
+        replicas = ReplicaPlan(to_delete=tuple(active[:MAX_PODS_PER_SYNC]))
+    else:
+        replicas = plan_replicas(snapshot)
+    return SyncPlan(snapshot, outcome, replicas, count_pods(snapshot, outcome))
 
 
-def _suspension_changes(job: Job) -> list[tuple[str, str, JobEvent]]:
-    """What changes about the rest of a Job; that one rests no more is said only if it did."""
+def _suspension_changes(job: Job) -> list[_ConditionChange]:
+    """The change of the condition Suspended. A Job that was never suspended has none."""
     if bool(job.true_condition(SUSPENDED)) == job.spec.suspend:
         return []
-    word, status = ("suspended", "True") if job.spec.suspend else ("resumed", "False")
-    return [(SUSPENDED, status, JobEvent(word.capitalize(), f"Job {word}"))]
+    if job.spec.suspend:
+        return [_ConditionChange(SUSPENDED, "True", JobEvent("Suspended", "Job suspended"))]
+    return [_ConditionChange(SUSPENDED, "False", JobEvent("Resumed", "Job resumed"))]
 
 
-def _fallback_changes(job: Job, why: JobEvent | None) -> list[tuple[str, str, JobEvent]]:
-    """What changes about why pods are in no group."""
-    held = job.true_condition(SCHEDULING_FALLBACK)
-    if why is not None and (held is None or (held.reason, held.message) != why[:2]):
-        return [(SCHEDULING_FALLBACK, "True", why)]
-    if why is None and held is not None:
-        text = "New pods are scheduled as the Job asks for"
-        return [(SCHEDULING_FALLBACK, "False", JobEvent("SchedulingRestored", text))]
-    return []
+def _fallback_changes(job: Job, fallback: JobEvent | None) -> list[_ConditionChange]:
+    """The change of the condition SchedulingFallback."""
+    current = job.true_condition(SCHEDULING_FALLBACK)
+    if fallback is not None:
+        if current is not None and (current.reason, current.message) == fallback[:2]:
+            return []
+        return [_ConditionChange(SCHEDULING_FALLBACK, "True", fallback)]
+    if current is None:
+        return []
+    text = "New pods are scheduled as the Job requests"
+    restored = JobEvent("SchedulingRestored", text)
+    return [_ConditionChange(SCHEDULING_FALLBACK, "False", restored)]
 
 
 def _completion_event(outcome: JobOutcome) -> JobEvent:
@@ -358,28 +361,32 @@ def _completion_event(outcome: JobOutcome) -> JobEvent:
     return JobEvent(outcome.reason, outcome.message, WARNING)
 
 
-#: Conditions whose reason is not that of the event.
+#: Conditions whose reason differs from the reason of their event.
 _CONDITION_REASONS = {"Suspended": "JobSuspended", "Resumed": "JobResumed"}
 
 
-def _build_condition(kind: str, status: str, why: JobEvent | JobOutcome, moment: str) -> Object:
+def _build_condition(kind: str, status: str, *, cause: JobEvent | JobOutcome, time: str) -> Object:
     return {
-        "type": kind, "status": status, "reason": _CONDITION_REASONS.get(why.reason, why.reason),
-        "message": why.message, "lastProbeTime": moment, "lastTransitionTime": moment,
-    }  # fmt: skip
+        "type": kind,
+        "status": status,
+        "reason": _CONDITION_REASONS.get(cause.reason, cause.reason),
+        "message": cause.message,
+        "lastProbeTime": time,
+        "lastTransitionTime": time,
+    }
 
 
 def _completion_time(
-    snapshot: JobSnapshot, start: str | None, changed: Collection[str]
+    snapshot: JobSnapshot, start: str | None, changed_types: Collection[str]
 ) -> str | None:
-    """When it was complete: never before it began, whatever clocks say."""
-    if COMPLETE not in changed:
+    """`completionTime`: never before `startTime`, even if the clock was set back."""
+    if COMPLETE not in changed_types:
         return snapshot.job_pods.job.status.completion_time
     return timestamp(max(snapshot.now, parse_timestamp(start) if start else snapshot.now))
 
 
 def _current_status(job: Job) -> Object:
-    """The status as it is, in the form of a new one."""
+    """The present status, in the form of a new one."""
     status = job.status
     uncounted = status.uncounted_terminated_pods
     return {
@@ -394,15 +401,19 @@ def _current_status(job: Job) -> Object:
         "completedIndexes": status.completed_indexes or None,
         "failedIndexes": status.failed_indexes,
         "uncountedTerminatedPods": {
-            "succeeded": list(uncounted.succeeded), "failed": list(uncounted.failed),
+            "succeeded": list(uncounted.succeeded),
+            "failed": list(uncounted.failed),
         },
-    }  # fmt: skip
+    }
 
 
-def _encode_condition(one: JobCondition) -> Object:
-    """A condition that stays as it is."""
-    said = {
-        "type": one.type, "status": one.status, "reason": one.reason, "message": one.message,
-        "lastProbeTime": one.last_probe_time, "lastTransitionTime": one.last_transition_time,
-    }  # fmt: skip
-    return {name: value for name, value in said.items() if value}
+def _encode_condition(condition: JobCondition) -> Object:
+    fields = {
+        "type": condition.type,
+        "status": condition.status,
+        "reason": condition.reason,
+        "message": condition.message,
+        "lastProbeTime": condition.last_probe_time,
+        "lastTransitionTime": condition.last_transition_time,
+    }
+    return {name: value for name, value in fields.items() if value}

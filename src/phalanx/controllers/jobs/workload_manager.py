@@ -1,13 +1,15 @@
-"""The Workloads and PodGroups of Jobs: where they are found, and whose Job a change concerns.
+"""The Workloads and PodGroups of all Jobs: their caches, and which Job a change concerns.
 
-What of them a Job is to have, the builder says (`builder/jobs.py`); `arranging.py` sees to it.
+`JobWorkloadManager` enqueues the Jobs of changed objects and ensures the objects of a Job at a sync
+(`workload_objects`). Which objects a Job should have is decided by `phalanx.builder.jobs`.
 
-Jobs on a server that knows no Workloads or no PodGroups: the peer of `groups.Groups` there.
+`MissingKindWorkloadManager` takes its place where the API server does not serve Workloads or
+PodGroups:
 
-what a Job asks for        what becomes of it
-nothing of it              its pods are scheduled one by one
-a gang, or one domain      no pods: it says why, and goes on when the kind is there
-a part of its parent's     its pods are scheduled one by one, and it says why
+    the Job asks for             the Job gets
+    nothing                      pods that are scheduled one by one
+    a gang or a topology         no pods; an event says which kind is missing
+    a group of its parent        pods that are scheduled one by one; a condition says why
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from phalanx import logs
 from phalanx.api.batch import Job
 from phalanx.api.errors import NotFound
 from phalanx.api.feature_gates import (
@@ -28,7 +31,7 @@ from phalanx.api.feature_gates import (
     FeatureGates,
 )
 from phalanx.api.kinds import JOB, POD_GROUP, WORKLOAD, Kind
-from phalanx.api.meta import Key, ObjectMeta
+from phalanx.api.meta import Key
 from phalanx.api.scheduling import MEMBERS_TO_RUN_ANNOTATION, PodGroup, Workload
 from phalanx.builder.ownership import GROUP_TEMPLATE, ManageBoth, ManageGroups
 from phalanx.client.cache import ObjectCache
@@ -48,102 +51,106 @@ from phalanx.controllers.jobs.workload_objects import JobWorkloadReconciler
 from phalanx.controllers.jobs.write_tracker import TrackedWriter
 from phalanx.controllers.reconcile_loop import Informers, StaleCacheError
 
-#: Seconds that a look waits at most until what it has made is seen.
+LOG = logs.component("job-controller")
+#: The most seconds that a sync waits until the cache shows a Workload that it created.
 CACHE_TIMEOUT = 1.0
-#: Jobs that wait and are many.
+#: The length from which on a queue of Jobs counts as long.
 LONG_QUEUE = 16
 
 RecordJobEvent = Callable[[Job, JobEvent], None]
+#: Namespace, and group, kind and name of the object to which a Workload refers.
+TargetKey = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class JobSchedulingOptions:
-    """What of the scheduling of Jobs is looked after here."""
+    """Which scheduling objects the controller manages for Jobs."""
 
-    #: Whether Jobs that are no gangs get objects too.
+    #: Whether Jobs that are not gangs get a Workload and a PodGroup too.
     include_basic: bool = True
-    #: Whether it counts what Jobs say in the one word `gangPolicy`.
+    #: Whether the field `gangPolicy` counts.
     use_gang_policy: bool = True
-    #: Whether Jobs that say nothing of it are gangs if they look like one.
+    #: Whether a Job without a policy is a gang if it has the shape of one.
     infer_gang: bool = False
-    #: Whether Jobs that rest or have ended give their group back.
+    #: Whether the PodGroup of a suspended or finished Job is deleted.
     release_groups: bool = False
 
 
 def options_from_gates(
     gates: FeatureGates, *, include_basic: bool = True
 ) -> JobSchedulingOptions | None:
-    """What is to be looked after where these features are on; None if nothing is."""
+    """Return the options that feature gates select; None if WorkloadWithJob is disabled."""
     if not gates.is_enabled(WORKLOAD_WITH_JOB):
         return None
     return JobSchedulingOptions(
-        include_basic, gates.is_enabled(JOB_GANG_POLICY), gates.is_enabled(JOB_GANG_INFERENCE),
-        gates.is_enabled(JOB_RELEASE_SCHEDULING),
-    )  # fmt: skip
+        include_basic=include_basic,
+        use_gang_policy=gates.is_enabled(JOB_GANG_POLICY),
+        infer_gang=gates.is_enabled(JOB_GANG_INFERENCE),
+        release_groups=gates.is_enabled(JOB_RELEASE_SCHEDULING),
+    )
 
 
 class JobWorkloadManager:
-    """Looks after the objects of Jobs. Jobs that a change of them concerns go into the queue."""
+    """Ensures the Workload and the PodGroup of each Job, and enqueues Jobs when these change."""
 
     def __init__(
         self,
         client: Client,
         informers: Informers,
         record_event: RecordJobEvent,
+        *,
         queue: WorkQueue[Key],
         options: JobSchedulingOptions,
     ) -> None:
-        self._client, self._record_event, self._queue, self._options = (
-            client,
-            record_event,
-            queue,
-            options,
-        )
-        self._workloads = informers.of(WORKLOAD, Workload).cache
-        self._groups = informers.of(POD_GROUP, PodGroup).cache
-        self._jobs = informers.of(JOB, Job).cache
+        self._client, self._record_event = client, record_event
+        self._queue, self._options = queue, options
+        self._workloads = informers.of(Workload).cache
+        self._groups = informers.of(PodGroup).cache
+        self._jobs = informers.of(Job).cache
         self._workloads_by_target = self._workloads.index(_target_keys)
         self._groups_by_workload = self._groups.index(_workload_keys)
         self._groups_by_owner = self._groups.index(_owner_uids)
         self._jobs_by_parent = self._jobs.index(_parent_keys)
-        self._intents = SchedulingIntents(
-            include_basic=options.include_basic,
-            use_gang_policy=options.use_gang_policy,
-            infer_gang=options.infer_gang,
-        )
-        #: Workloads that somebody waits to see, by uid.
+        self._intents = _build_intents(options)
+        #: The Workloads for which a sync waits, by uid.
         self._awaited: dict[str, asyncio.Future[None]] = {}
         self.caches: dict[Kind, ObjectCache[Any]] = {
             WORKLOAD: self._workloads,
             POD_GROUP: self._groups,
         }
-        self._workloads.subscribe(self._workload_changed)
-        self._groups.subscribe(self._group_changed)
+        self._workloads.subscribe(self._on_workload_change)
+        self._groups.subscribe(self._on_group_change)
 
     async def ensure_group(self, snapshot: JobSnapshot, writer: TrackedWriter) -> GroupMembership:
-        """The group of a Job, made if it is missing."""
+        """Return the PodGroup for new pods of a Job; create it if it is missing."""
         job = snapshot.job_pods.job
         if self._options.release_groups and job.spec.suspend:
             await self._release_groups(job, writer)
             return NO_GROUP
-        wish = self._intents.get(job)
-        if wish.verified is not None and wish.verified.is_current(self, snapshot):
-            return wish.verified.membership
-        tell = partial(self._record_event, job)
-        arrangement = JobWorkloadReconciler(self._client, writer, self, tell, snapshot, wish)
-        match wish.management:
+        intent = self._intents.get(job)
+        if intent.verified is not None and intent.verified.is_current(self, snapshot):
+            return intent.verified.membership
+        reconciler = JobWorkloadReconciler(
+            self._client,
+            writer,
+            self,
+            partial(self._record_event, job),
+            snapshot=snapshot,
+            intent=intent,
+        )
+        match intent.management:
             case ManageBoth():
-                return await arrangement.ensure_for_root()
+                return await reconciler.ensure_for_root()
             case ManageGroups(link):
-                return await arrangement.ensure_for_child(link)
+                return await reconciler.ensure_for_child(link)
         return NO_GROUP
 
     def forget(self, job: Key) -> None:
-        """A Job is gone."""
+        """Drop the state of a deleted Job."""
         self._intents.forget(job)
 
     async def clean_up(self, job: Job, writer: TrackedWriter) -> None:
-        """See to the group of a Job that has ended: it is given back, or says nothing more."""
+        """Delete the PodGroup of a finished Job if that is enabled, or remove its annotation."""
         await self._release_groups(job, writer)
         for group in self._groups_by_owner[job.metadata.uid]:
             if MEMBERS_TO_RUN_ANNOTATION in group.metadata.annotations:
@@ -151,42 +158,43 @@ class JobWorkloadManager:
                 await writer.patch(POD_GROUP, group.metadata, change)
 
     async def _release_groups(self, job: Job, writer: TrackedWriter) -> None:
-        """Give back the group of a Job that has no use for it now, where that is asked for."""
-        for group in (
-            self._groups_by_owner[job.metadata.uid] if self._options.release_groups else ()
-        ):
+        if not self._options.release_groups:
+            return
+        for group in self._groups_by_owner[job.metadata.uid]:
             if not group.metadata.deletion_timestamp:
                 await writer.delete(POD_GROUP, group.metadata)
+                key, name = job.metadata.key, group.metadata.name
+                LOG.debug("PodGroup released", kind=JOB.name, key=key, object=name)
 
-    def workloads(self, namespace: str, about: tuple[str, str, str]) -> Sequence[Workload]:
-        """Those that are about an object, by its group, kind and name."""
-        return self._workloads_by_target[namespace, *about]
+    def workloads(self, namespace: str, target: tuple[str, str, str]) -> Sequence[Workload]:
+        """List the Workloads whose `controllerRef` is this group, kind and name."""
+        return self._workloads_by_target[namespace, *target]
 
     def groups(self, workload: Workload) -> Sequence[PodGroup]:
-        """Those that are made of a Workload."""
+        """List the PodGroups of a Workload."""
         return self._groups_by_workload[workload.metadata.key]
 
     @property
     def is_queue_long(self) -> bool:
-        """Whether many Jobs wait, so that no more is done about one than must be now."""
+        """Whether many Jobs wait: then one sync makes no more than the first missing object."""
         return len(self._queue) >= LONG_QUEUE
 
     async def wait_until_cached(self, workload: Workload) -> None:
-        """Return when a Workload that was just made is seen; raises Behind if it is not."""
+        """Wait until the cache has a new Workload; raise StaleCacheError after a timeout."""
         meta = workload.metadata
-        held = self._workloads.get(meta.key)
-        if held is not None and held.metadata.uid == meta.uid:
+        cached = self._workloads.get(meta.key)
+        if cached is not None and cached.metadata.uid == meta.uid:
             return
         self._awaited[meta.uid] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(CACHE_TIMEOUT):
                 await self._awaited[meta.uid]
         except TimeoutError:
-            raise StaleCacheError(f"Workload {meta.name} is not seen") from None
+            raise StaleCacheError(f"Workload {meta.name} is not in the cache yet") from None
         finally:
             del self._awaited[meta.uid]
 
-    def _workload_changed(self, old: Workload | None, new: Workload | None) -> None:
+    def _on_workload_change(self, old: Workload | None, new: Workload | None) -> None:
         awaited = self._awaited.get(new.metadata.uid) if new else None
         if awaited is not None and not awaited.done():
             awaited.set_result(None)
@@ -194,7 +202,7 @@ class JobWorkloadManager:
             for key in self._jobs_of_workload(workload) if workload else ():
                 self._queue.add(key)
 
-    def _group_changed(self, old: PodGroup | None, new: PodGroup | None) -> None:
+    def _on_group_change(self, old: PodGroup | None, new: PodGroup | None) -> None:
         if old and new and _relevant_fields(old) == _relevant_fields(new):
             return
         for group in (old, new):
@@ -202,7 +210,7 @@ class JobWorkloadManager:
                 self._queue.add(key)
 
     def _jobs_of_workload(self, workload: Workload) -> Iterator[Key]:
-        """The Job that a Workload is about, or those whose parent it is about."""
+        """The Job to which a Workload refers, or the Jobs whose parent it refers to."""
         for namespace, group, kind, name in _target_keys(workload):
             if (group, kind) == (JOB.group, JOB.name):
                 yield Key(namespace, name)
@@ -211,7 +219,7 @@ class JobWorkloadManager:
             )
 
     def _jobs_of_group(self, group: PodGroup) -> Iterator[Key]:
-        """The Job that controls a group, or those that the Workload of one is about."""
+        """The Job that controls a PodGroup; without a controller, the Jobs of its Workload."""
         owner = controller_of(group.metadata)
         if owner is not None:
             if (owner.api_version, owner.kind) == (JOB.api_version, JOB.name):
@@ -222,12 +230,17 @@ class JobWorkloadManager:
             yield from self._jobs_of_workload(workload) if workload else ()
 
 
-def _target_keys(workload: Workload) -> list[tuple[str, str, str, str]]:
-    return (
-        [(workload.metadata.namespace, *workload.controller_identity)]
-        if workload.controller_identity
-        else []
+def _build_intents(options: JobSchedulingOptions) -> SchedulingIntents:
+    return SchedulingIntents(
+        include_basic=options.include_basic,
+        use_gang_policy=options.use_gang_policy,
+        infer_gang=options.infer_gang,
     )
+
+
+def _target_keys(workload: Workload) -> list[TargetKey]:
+    target = workload.controller_identity
+    return [(workload.metadata.namespace, *target)] if target else []
 
 
 def _workload_keys(group: PodGroup) -> list[Key]:
@@ -240,8 +253,8 @@ def _owner_uids(group: PodGroup) -> list[str]:
     return [owner.uid] if owner else []
 
 
-def _parent_keys(job: Job) -> list[tuple[str, str, str, str]]:
-    """Whose Workload a Job is a part of."""
+def _parent_keys(job: Job) -> list[TargetKey]:
+    """The controller of a Job that is linked to its controller's Workload."""
     owner = controller_of(job.metadata)
     if owner is None or GROUP_TEMPLATE not in job.metadata.annotations:
         return []
@@ -249,47 +262,43 @@ def _parent_keys(job: Job) -> list[tuple[str, str, str, str]]:
 
 
 def _relevant_fields(group: PodGroup) -> tuple[object, ...]:
-    """As much of a group as matters to its Job."""
-    meta: ObjectMeta = group.metadata
+    """The fields of a PodGroup that a sync of its Job reads."""
+    meta = group.metadata
     return group.spec, meta.annotations, meta.owner_references, meta.deletion_timestamp
 
 
 class MissingKindWorkloadManager:
-    """Arranges nothing. `missing` is the kind that the server lacks."""
+    """Creates no objects: the API server does not serve `missing_kind`."""
 
     def __init__(
         self, record_event: RecordJobEvent, options: JobSchedulingOptions, missing_kind: Kind
     ) -> None:
         self._record_event, self._missing_kind = record_event, missing_kind
-        self._intents = SchedulingIntents(
-            include_basic=options.include_basic,
-            use_gang_policy=options.use_gang_policy,
-            infer_gang=options.infer_gang,
-        )
+        self._intents = _build_intents(options)
 
     async def ensure_group(self, snapshot: JobSnapshot, writer: TrackedWriter) -> GroupMembership:
-        """No group; raises NotFound for a Job that must not begin without one."""
+        """Return no group. Raise NotFound for a Job that must not start without one."""
         job = snapshot.job_pods.job
-        wish, missing = self._intents.get(job), self._missing_kind
-        text = f'no matches for kind "{missing.name}" in version "{missing.api_version}"'
-        match wish.management:
-            case ManageBoth() if _requires_group(wish):
-                said = f"Failed to create {missing.name} for Job {job.metadata.name}: {text}"
-                self._record_event(job, JobEvent(f"Failed{missing.name}Create", said, WARNING))
+        intent, kind = self._intents.get(job), self._missing_kind
+        text = f'no matches for kind "{kind.name}" in version "{kind.api_version}"'
+        match intent.management:
+            case ManageBoth() if _requires_group(intent):
+                message = f"Failed to create {kind.name} for Job {job.metadata.name}: {text}"
+                self._record_event(job, JobEvent(f"Failed{kind.name}Create", message, WARNING))
                 raise NotFound(text)
             case ManageGroups():
                 return GroupMembership(fallback=fallback_event("ParentWorkloadNotFound", text))
         return NO_GROUP
 
     def forget(self, job: Key) -> None:
-        """A Job is gone."""
+        """Drop the state of a deleted Job."""
         self._intents.forget(job)
 
     async def clean_up(self, job: Job, writer: TrackedWriter) -> None:
-        """There is nothing to see to."""
+        """Do nothing: a finished Job has no objects."""
 
 
 def _requires_group(intent: SchedulingIntent) -> bool:
-    """Whether a Job asks for what only a group can give."""
-    asked = intent.job["spec"].get("scheduling") or {}
-    return intent.size is not None or bool(asked.get("schedulingConstraints"))
+    """Whether a Job asks for a gang or a topology."""
+    scheduling = intent.job["spec"].get("scheduling") or {}
+    return intent.size is not None or bool(scheduling.get("schedulingConstraints"))

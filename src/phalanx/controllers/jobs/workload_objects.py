@@ -1,12 +1,14 @@
-"""Arranging: sees to it, at one look at one Job, that it has its Workload and its PodGroup.
+"""Ensures the Workload and the PodGroup of one Job, in one sync, before its pods are created.
 
     Workload ─▶ PodGroup ─▶ pods
 
-Each is looked for by reference, used as it is if it is the user's, made if it is missing, and its
-size brought up to date if it is the Job's own. A group follows its new Workload at once, unless
-many Jobs wait for theirs; pods wait until that is seen, for so is then what was there before it,
-and the user's comes first. Whatever goes wrong here keeps pods from being made; what is merely
-unclear has them scheduled one by one, and the Job says why.
+Each object is looked up by reference (`scheduling_intent`), used unchanged if it is the user's,
+created if it is missing, and resized if it is the Job's own. The PodGroup of a new Workload is
+created at once, unless the queue of Jobs is long. Pods wait until the cache shows the new Workload:
+the cache then also shows a Workload that the user created before it, and that one takes precedence.
+
+A failure here keeps pods from being created. An ambiguous or malformed object does not: the pods
+are then scheduled one by one, and the condition SchedulingFallback says why.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from phalanx import logs
 from phalanx.api.batch import Job, JobStatus
 from phalanx.api.errors import AlreadyExists, ApiError, Invalid, NotFound
 from phalanx.api.kinds import JOB, POD_GROUP, WORKLOAD, Kind
@@ -28,7 +31,7 @@ from phalanx.api.scheduling import (
     Workload,
 )
 from phalanx.api.wire import STRATEGIC_PATCH, Object
-from phalanx.builder import jobs as building
+from phalanx.builder import jobs as job_builder
 from phalanx.builder.groups import templates
 from phalanx.builder.ownership import Link
 from phalanx.client.client import Client
@@ -60,12 +63,13 @@ from phalanx.controllers.jobs.write_tracker import TrackedWriter
 from phalanx.controllers.pod_groups.replica_groups import inherit_preemption_policy
 from phalanx.controllers.reconcile_loop import StaleCacheError
 
-#: Who has made the objects, as they say themselves.
+#: The value of the managed-by annotation on objects that this controller creates.
 MANAGER_NAME = "job-controller"
+LOG = logs.component("job-controller")
 
 
 class JobWorkloadReconciler:
-    """The objects of one Job at one moment, and what it wants of them."""
+    """Ensures the scheduling objects of one Job in one sync."""
 
     def __init__(
         self,
@@ -73,36 +77,33 @@ class JobWorkloadReconciler:
         writer: TrackedWriter,
         lister: SchedulingObjectLister,
         record_event: Callable[[JobEvent], None],
+        *,
         snapshot: JobSnapshot,
         intent: SchedulingIntent,
     ) -> None:
-        self._client, self._writer, self._lister, self._record_event = (
-            client,
-            writer,
-            lister,
-            record_event,
-        )
+        self._client, self._writer, self._lister = client, writer, lister
+        self._record_event = record_event
         self._snapshot, self._intent = snapshot, intent
         self._job, self._pods = snapshot.job_pods.job, snapshot.job_pods.pods
 
     async def ensure_for_root(self) -> GroupMembership:
-        """Of a Workload that is about the Job."""
+        """Ensure the Workload and the PodGroup of a Job that is not part of another workload."""
         match self._find_own_workload():
             case ObjectFound() as workload:
                 return await self._use_workload(workload, None)
-            case ObjectUnusable(why, spare):
-                return await self._fall_back(WORKLOAD, why, spare)
+            case ObjectUnusable(event, redundant):
+                return await self._fall_back(WORKLOAD, event, redundant)
         return await self._create_workload()
 
     async def ensure_for_child(self, link: Link) -> GroupMembership:
-        """Of the Workload of whoever controls the Job."""
+        """Ensure the PodGroup of a Job in the Workload of the Job's controller."""
         owner = controller_of(self._job.metadata)
         match await self._find_parent_workload(owner) if owner else ObjectMissing():
             case ObjectFound() as workload:
                 return await self._use_workload(workload, link)
-            case ObjectUnusable(why):
-                return GroupMembership(fallback=why)
-        text = "The Workload of its parent is not there"
+            case ObjectUnusable(event):
+                return GroupMembership(fallback=event)
+        text = "The Workload of its parent was not found"
         return GroupMembership(fallback=fallback_event("ParentWorkloadNotFound", text))
 
     async def _use_workload(
@@ -116,44 +117,47 @@ class JobWorkloadReconciler:
         match find_pod_group(self._job, candidates):
             case ObjectFound() as group:
                 return await self._use_group(workload, group)
-            case ObjectUnusable(why, spare):
-                return await self._fall_back(POD_GROUP, why, spare)
-        place = await self._create_group(workload, link)
-        if link is None and place.group:
-            # The user may have made one too: that is seen when this is.
-            raise StaleCacheError(f"PodGroup {place.group} is new")
-        return place
+            case ObjectUnusable(event, redundant):
+                return await self._fall_back(POD_GROUP, event, redundant)
+        membership = await self._create_group(workload, link)
+        if link is None and membership.group:
+            # The user may have created one too: the cache shows it when it shows this one.
+            raise StaleCacheError(f"PodGroup {membership.group} is not in the cache yet")
+        return membership
 
     async def _use_group(
         self, workload: ObjectFound[Workload], group: ObjectFound[PodGroup]
     ) -> GroupMembership:
-        name = group.obj.metadata.name
-        if self._is_terminating(group.obj):
-            raise StaleCacheError(f"PodGroup {name} is going")
+        name, is_deleted = group.obj.metadata.name, bool(group.obj.metadata.deletion_timestamp)
+        if is_deleted and not any(
+            not pod.is_terminal and pod.group == group.obj.metadata.key for pod in self._pods
+        ):
+            raise StaleCacheError(f"PodGroup {name} is being deleted and has no running pod")
         objects = SchedulingObjects.from_lister(self._lister, workload.obj)
         size = await self._sync_gang_size(workload, group)
-        place = GroupMembership(name, group.obj.is_gang)
-        if workload.obj in objects.workloads and not group.obj.metadata.deletion_timestamp:
+        membership = GroupMembership(name, is_gang=group.obj.is_gang)
+        if workload.obj in objects.workloads and not is_deleted:
             self._intent.verified = VerifiedScheduling(
-                place, workload.obj, group.obj, objects, size
+                membership, workload.obj, group.obj, objects=objects, size=size
             )
-        return place
+        return membership
 
     async def _fall_back(
         self, kind: Kind, event: JobEvent, redundant: Workload | PodGroup | None
     ) -> GroupMembership:
-        """Go without; but what is ours, and nothing came of yet, gives way to the user's."""
+        """Use no group; but delete our own redundant object if the Job has not started with it."""
         groups = self._lister.groups(redundant) if isinstance(redundant, Workload) else ()
-        if redundant is None or self._pods or not all(map(self._is_unused, groups)):
+        is_started = self._job.status != JobStatus()
+        is_used = any(
+            is_started or not is_controlled_by_job(self._job, group.metadata) for group in groups
+        )
+        if redundant is None or self._pods or is_used:
             return GroupMembership(fallback=event)
-        # The Workload goes when its group is gone, so that there is no second one meanwhile.
+        # First the PodGroup, at a later sync the Workload: else a second PodGroup could be created.
         for one in groups or (redundant,):
             await self._writer.delete(POD_GROUP if groups else kind, one.metadata)
-        raise StaleCacheError(f"{kind.name} {redundant.metadata.name} gives way")
-
-    def _is_unused(self, group: PodGroup) -> bool:
-        """Whether a group is ours, and the Job has not begun with it."""
-        return is_controlled_by_job(self._job, group.metadata) and self._job.status == JobStatus()
+            self._log("Redundant object deleted", object=one.metadata.name)
+        raise StaleCacheError(f"{kind.name} {redundant.metadata.name} is redundant and was deleted")
 
     def _find_own_workload(self) -> LookupResult[Workload]:
         job = self._job
@@ -162,99 +166,97 @@ class JobWorkloadReconciler:
         )
 
     async def _find_parent_workload(self, owner: OwnerReference) -> LookupResult[Workload]:
-        """The parent's Workload. That it is not there is only believed if the API says so."""
-        space = self._job.metadata.namespace
-        about = owner.api_version.rpartition("/")[0], owner.kind, owner.name
-        found = find_parent_workload(owner, self._lister.workloads(space, about))
+        """Find the parent's Workload in the cache, or with the API if the cache has none."""
+        namespace = self._job.metadata.namespace
+        target = owner.api_version.rpartition("/")[0], owner.kind, owner.name
+        found = find_parent_workload(owner, self._lister.workloads(namespace, target))
         if isinstance(found, ObjectMissing):
-            listing = await self._client.list(WORKLOAD, Workload, namespace=space)
+            listing = await self._client.list(WORKLOAD, Workload, namespace=namespace)
             found = find_parent_workload(
-                owner, [one for one in listing.items if one.controller_identity == about]
+                owner, [one for one in listing.items if one.controller_identity == target]
             )
         return found
 
     async def _create_workload(self) -> GroupMembership:
         name = self._job.metadata.name
         try:
-            wanted = building.workload(self._intent.job)
+            new = job_builder.workload(self._intent.job)
         except Invalid as error:
             text = f"Failed to compile Workload for Job {name}: {error}"
             self._record_event(JobEvent("FailedWorkloadCompilation", text, WARNING))
             raise
-        if place := self._membership_without_group(building.pod_group(self._intent.job, wanted)):
-            return place
-        made = msgspec.convert(await self._create(WORKLOAD, wanted), Workload)
-        if self._lister.groups(made) or self._lister.is_queue_long:
-            raise StaleCacheError(f"Workload {made.metadata.name} is new")
-        place = await self._create_group(ObjectFound(made, is_owned=True), None)
-        await self._lister.wait_until_cached(made)
+        group = job_builder.pod_group(self._intent.job, new)
+        if membership := self._membership_without_group(group):
+            return membership
+        created = msgspec.convert(await self._create(WORKLOAD, new), Workload)
+        if self._lister.groups(created) or self._lister.is_queue_long:
+            raise StaleCacheError(f"Workload {created.metadata.name} is not in the cache yet")
+        membership = await self._create_group(ObjectFound(created, is_owned=True), None)
+        await self._lister.wait_until_cached(created)
         if not isinstance(self._find_own_workload(), ObjectFound):
-            raise StaleCacheError(f"Workload {made.metadata.name} is not the only one")
-        return place
+            raise StaleCacheError(f"Workload {created.metadata.name} is not the only one")
+        return membership
 
     async def _create_group(
         self, workload: ObjectFound[Workload], link: Link | None
     ) -> GroupMembership:
         try:
-            wanted = building.pod_group(self._intent.job, workload_object(workload.obj), link)
+            new = job_builder.pod_group(self._intent.job, workload_object(workload.obj), link)
         except NotFound as error:
             return GroupMembership(fallback=fallback_event("TemplateNotFound", str(error)))
-        if place := self._membership_without_group(wanted):
-            return place
+        if membership := self._membership_without_group(new):
+            return membership
         if not workload.is_owned:
-            # What is another's may stay when the Job goes; its group must not.
-            del wanted["metadata"]["ownerReferences"][1:]
-        await inherit_preemption_policy(self._client, wanted["spec"])
-        made = msgspec.convert(await self._create(POD_GROUP, wanted), PodGroup)
-        return GroupMembership(made.metadata.name, made.is_gang)
+            # A Workload that is not the Job's may outlive the Job. Its PodGroup must not.
+            del new["metadata"]["ownerReferences"][1:]
+        await inherit_preemption_policy(self._client, new["spec"])
+        created = msgspec.convert(await self._create(POD_GROUP, new), PodGroup)
+        return GroupMembership(created.metadata.name, is_gang=created.is_gang)
 
     def _membership_without_group(self, group: Object) -> GroupMembership | None:
-        """Where pods go if there can be no such group, or none is to be made."""
-        name = group["spec"].get("priorityClassName")
-        if name in SYSTEM_PRIORITY_CLASSES:
-            text = f"No PodGroup can be of the priority class {name}"
+        """Return the membership of new pods if this PodGroup must not be created; else None.
+
+        A PodGroup cannot have a system priority class. And pods cannot join a PodGroup later: if
+        the Job has pods, only the PodGroup in which they already are is created again.
+        """
+        priority_class = group["spec"].get("priorityClassName")
+        if priority_class in SYSTEM_PRIORITY_CLASSES:
+            text = f"A PodGroup cannot have the priority class {priority_class}"
             return GroupMembership(fallback=fallback_event("PriorityTooHigh", text))
-        return self._membership_of_existing_pods(group["metadata"]["name"])
-
-    def _membership_of_existing_pods(self, group: str) -> GroupMembership | None:
-        """Where pods go if no group of that name may be made: only such as they are in may."""
         groups = [pod.group.name if pod.group else "" for pod in self._pods]
-        if all(name == group for name in groups):
+        if all(name == group["metadata"]["name"] for name in groups):
             return None
-        text = "What its pods were scheduled by is gone"
-        return (
-            GroupMembership(fallback=fallback_event("SchedulingObjectsLost", text))
-            if any(groups)
-            else NO_GROUP
-        )
+        if not any(groups):
+            return NO_GROUP
+        text = "The Workload or PodGroup of its pods was deleted"
+        return GroupMembership(fallback=fallback_event("SchedulingObjectsLost", text))
 
-    async def _create(self, kind: Kind, wanted: Object) -> Object:
-        """Make an object of ours. One that is there already has only not been seen yet."""
+    async def _create(self, kind: Kind, new: Object) -> Object:
+        """Create an object that the Job owns."""
         name = self._job.metadata.name
         await self._check_job_exists()
-        wanted["metadata"]["annotations"] = {
-            MANAGED_BY_ANNOTATION: MANAGER_NAME
-        } | self._topology_annotation(kind)
+        annotations = {MANAGED_BY_ANNOTATION: MANAGER_NAME}
+        topology = self._job.metadata.annotations.get(TOPOLOGY_ANNOTATION)
+        if topology and kind is POD_GROUP:
+            annotations[TOPOLOGY_ANNOTATION] = topology
+        new["metadata"]["annotations"] = annotations
         try:
-            made = await self._writer.create(kind, wanted)
+            created = await self._writer.create(kind, new)
         except ApiError as error:
-            if isinstance(error, AlreadyExists) and await self._is_controlled(kind, wanted):
+            if isinstance(error, AlreadyExists) and await self._is_controlled(kind, new):
                 raise StaleCacheError(str(error)) from error
             if not is_namespace_terminating(error):
                 text = f"Failed to create {kind.name} for Job {name}: {error}"
                 self._record_event(JobEvent(f"Failed{kind.name}Create", text, WARNING))
             raise
-        text = f"Created {kind.name} {made['metadata']['name']} for Job {name}"
+        created_name = created["metadata"]["name"]
+        text = f"Created {kind.name} {created_name} for Job {name}"
         self._record_event(JobEvent(f"{kind.name}Created", text))
-        return made
-
-    def _topology_annotation(self, kind: Kind) -> dict[str, str]:
-        """What the Job says about its group in an annotation of its own."""
-        near = self._job.metadata.annotations.get(TOPOLOGY_ANNOTATION)
-        return {TOPOLOGY_ANNOTATION: near} if near and kind is POD_GROUP else {}
+        self._log(f"{kind.name} created", object=created_name)
+        return created
 
     async def _check_job_exists(self) -> None:
-        """Make nothing again for a Job that is gone or going: that is why it is missing."""
+        """Confirm with the API that a started Job exists: its objects may have gone with it."""
         if self._job.status == JobStatus():
             return
         try:
@@ -262,68 +264,62 @@ class JobWorkloadReconciler:
         except NotFound as error:
             raise StaleCacheError(str(error)) from error
         if meta.uid != self._job.metadata.uid or meta.deletion_timestamp:
-            raise StaleCacheError(f"Job {meta.name} is another one, or going")
+            raise StaleCacheError(f"Job {meta.name} was replaced or is being deleted")
 
-    async def _is_controlled(self, kind: Kind, wanted: Object) -> bool:
-        meta = wanted["metadata"]
+    async def _is_controlled(self, kind: Kind, new: Object) -> bool:
+        """Whether the Job controls the existing object of that name; True if it is gone again."""
+        meta = new["metadata"]
         key = Key(meta["namespace"], meta["name"])
+        struct: type[Workload | PodGroup] = Workload if kind is WORKLOAD else PodGroup
         try:
-            struct: type[Workload | PodGroup] = Workload if kind is WORKLOAD else PodGroup
-            return is_controlled_by_job(
-                self._job, (await self._client.get(kind, key, struct)).metadata
-            )
+            existing = await self._client.get(kind, key, struct)
         except NotFound:
             return True
+        return is_controlled_by_job(self._job, existing.metadata)
 
     async def _sync_gang_size(
         self, workload: ObjectFound[Workload], group: ObjectFound[PodGroup]
     ) -> int | None:
-        """Bring the size of a gang in line with its Job, the Workload first; its size if ours."""
+        """Resize the Workload, then the PodGroup; return the size if the Job owns the PodGroup."""
         if not group.obj.is_gang:
             return None
         size = await self._sync_template_size(workload, group.obj)
         if not group.is_owned:
             return None
+        meta = group.obj.metadata
         if size != group.obj.min_count:
-            change = {"spec": {"schedulingPolicy": {"gang": {"minCount": size}}}}
-            meta = group.obj.metadata
+            change: Object = {"spec": {"schedulingPolicy": {"gang": {"minCount": size}}}}
             await self._writer.patch(POD_GROUP, meta, change, content=STRATEGIC_PATCH)
-        await self._update_members_to_run(group.obj, size)
+            self._log("PodGroup resized", object=meta.name, size=size)
+        members = members_to_run(self._snapshot, meta.name, size)
+        if meta.annotations.get(MEMBERS_TO_RUN_ANNOTATION) != members:
+            change = {"metadata": {"annotations": {MEMBERS_TO_RUN_ANNOTATION: members}}}
+            await self._writer.patch(POD_GROUP, meta, change)
+            self._log("PodGroup annotated", object=meta.name, members=members)
         return size
 
     async def _sync_template_size(self, workload: ObjectFound[Workload], group: PodGroup) -> int:
-        """The size of the gang that a group is made of, or its own if it is made of none."""
+        """Resize the template of a PodGroup if the Job owns it; return the size of the gang."""
         name = group.spec.workload_ref.template_name if group.spec.workload_ref else ""
-        size = _template_gang_size(workload.obj, name)
-        wanted = self._intent.size if workload.is_owned else None
-        if size is None or wanted is None or wanted == size:
-            return size or group.min_count
-        resized = {"name": name, "schedulingPolicy": {"gang": {"minCount": wanted}}}
-        change = {"spec": {"podGroupTemplates": [resized]}}
+        current = _template_gang_size(workload.obj, name)
+        desired = self._intent.size if workload.is_owned else None
+        if current is None or desired is None or desired == current:
+            return current or group.min_count
+        template = {"name": name, "schedulingPolicy": {"gang": {"minCount": desired}}}
+        change = {"spec": {"podGroupTemplates": [template]}}
         await self._writer.patch(WORKLOAD, workload.obj.metadata, change, content=STRATEGIC_PATCH)
-        return wanted
+        self._log("Workload resized", object=workload.obj.metadata.name, size=desired)
+        return desired
 
-    async def _update_members_to_run(self, group: PodGroup, size: int) -> None:
-        """Say how many members will still run where that is fewer than the gang needs."""
-        meta = group.metadata
-        wanted = members_to_run(self._snapshot, meta.name, size)
-        if meta.annotations.get(MEMBERS_TO_RUN_ANNOTATION) != wanted:
-            change = {"metadata": {"annotations": {MEMBERS_TO_RUN_ANNOTATION: wanted}}}
-            await self._writer.patch(POD_GROUP, meta, change)
-
-    def _is_terminating(self, group: PodGroup) -> bool:
-        """Whether a group is on its way out and none of the Job's pods holds it up."""
-        live = (
-            pod for pod in self._pods if not pod.is_terminal and pod.group == group.metadata.key
-        )
-        return bool(group.metadata.deletion_timestamp) and next(live, None) is None
+    def _log(self, action: str, **fields: object) -> None:
+        LOG.debug(action, kind=JOB.name, key=self._job.metadata.key, **fields)
 
 
 def _template_gang_size(workload: Workload, name: str) -> int | None:
-    """The size of a gang that a template describes, wherever in the Workload that is."""
-    known = {one["name"]: one for one in workload.spec.pod_group_templates or ()}
-    if name not in known:
-        known = {one.name: one.value for one in templates(workload_object(workload)).values()}
-    policy: Object = known.get(name, {}).get("schedulingPolicy") or {}
+    """The `minCount` of a template on any level of a Workload; None if it is not a gang."""
+    by_name = {one["name"]: one for one in workload.spec.pod_group_templates or ()}
+    if name not in by_name:
+        by_name = {one.name: one.value for one in templates(workload_object(workload)).values()}
+    policy: Object = by_name.get(name, {}).get("schedulingPolicy") or {}
     size: int | None = (policy.get("gang") or {}).get("minCount")
     return size

@@ -1,7 +1,12 @@
-"""What was written about each Job, and whether the caches have seen it.
+"""The writes about each Job, and whether the caches show them.
 
-Whoever looks at a Job before that would do everything twice. A Pen writes for one Job and notes
-each of its writes; the controller asks before every look.
+A sync on caches that miss earlier writes would repeat them: create the same pods twice, for
+example. A `TrackedWriter` writes for one Job and records the revision of every write; the
+controller syncs a Job only if `WriteTracker.has_caught_up`.
+
+    write                       recorded           cache of Pods at    has_caught_up
+    create a Pod, revision 7    {Pod: 7}           revision 6          False
+                                                   revision 7          True
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from phalanx.controllers.jobs.metrics import JobMetrics
 
 
 class WriteTracker:
-    """The latest write of each kind about each Job, until it is seen."""
+    """The latest revision written of each kind for each Job, until the caches show it."""
 
     def __init__(
         self,
@@ -33,60 +38,72 @@ class WriteTracker:
         self._pending: dict[Key, dict[Kind, int]] = {}
 
     def writer_for(self, job: Key) -> TrackedWriter:
-        """Something to write about a Job with."""
+        """Return a writer that records its writes for a Job."""
         return TrackedWriter(self, job)
 
     def record(self, job: Key, kind: Kind, written: Object) -> None:
-        """Remember what the server answered to a write."""
+        """Record the revision of an object that the server returned for a write."""
         version = (written.get("metadata") or {}).get("resourceVersion", "")
         if version.isdecimal():
-            unseen = self._pending.setdefault(job, {})
-            unseen[kind] = max(unseen.get(kind, 0), int(version))
+            pending = self._pending.setdefault(job, {})
+            pending[kind] = max(pending.get(kind, 0), int(version))
 
     def has_caught_up(self, job: Key) -> bool:
-        """Whether the caches show all that was written about a Job."""
-        unseen = self._pending.get(job, {})
-        if any(self._caches[kind].revision < version for kind, version in unseen.items()):
+        """Whether the caches show every write for a Job."""
+        pending = self._pending.get(job, {})
+        if any(self._caches[kind].revision < version for kind, version in pending.items()):
             return False
         self._pending.pop(job, None)
         return True
 
 
 class TrackedWriter:
-    """Writes about one Job. Every change is of the very object that was meant, by its uid."""
+    """Writes for one Job. Patches and deletions are conditional on the uid of the object."""
 
     def __init__(self, tracker: WriteTracker, job: Key) -> None:
         self._client, self._tracker, self._job = tracker.client, tracker, job
 
     async def create(self, kind: Kind, new: Object) -> Object:
-        """Make an object."""
-        clock, is_well = self._tracker.clock, False
-        since = clock.now()
+        """Create an object and return it as stored."""
+        clock, succeeded = self._tracker.clock, False
+        start = clock.now()
         try:
-            made = self._record(kind, await self._client.create(kind, new))
-            is_well = True
+            created = self._record(kind, await self._client.create(kind, new))
+            succeeded = True
         finally:
-            self._tracker.metrics.record_creation(kind, new, is_well, clock.now() - since)
-        return made
+            self._tracker.metrics.record_creation(
+                kind, new, succeeded=succeeded, seconds=clock.now() - start
+            )
+        return created
 
     async def patch(
-        self, kind: Kind, about: ObjectMeta, change: Object, *, content: str = MERGE_PATCH,
-        subresource: str = "", exact: bool = False,
-    ) -> Object:  # fmt: skip
-        """Change an object; if `exact`, only as it was seen."""
-        known = {"uid": about.uid}
+        self,
+        kind: Kind,
+        target: ObjectMeta,
+        change: Object,
+        *,
+        content: str = MERGE_PATCH,
+        subresource: str = "",
+        exact: bool = False,
+    ) -> Object:
+        """Patch an object; if `exact`, only in the version of `target`."""
+        preconditions = {"uid": target.uid}
         if exact:
-            known["resourceVersion"] = about.resource_version
-        meta = {**known, **(change.get("metadata") or {})}
-        written = await self._client.patch(
-            kind, about.key, {**change, "metadata": meta}, content=content, subresource=subresource
+            preconditions["resourceVersion"] = target.resource_version
+        meta = {**preconditions, **(change.get("metadata") or {})}
+        patched = await self._client.patch(
+            kind,
+            target.key,
+            {**change, "metadata": meta},
+            content=content,
+            subresource=subresource,
         )
-        return self._record(kind, written)
+        return self._record(kind, patched)
 
-    async def delete(self, kind: Kind, about: ObjectMeta, *, version: str = "") -> None:
-        """Delete an object; if a version is named, only in that."""
-        gone = await self._client.delete(kind, about.key, uid=about.uid, version=version)
-        self._record(kind, gone)
+    async def delete(self, kind: Kind, target: ObjectMeta, *, version: str = "") -> None:
+        """Delete an object; if `version` is given, only in that version."""
+        deleted = await self._client.delete(kind, target.key, uid=target.uid, version=version)
+        self._record(kind, deleted)
 
     def _record(self, kind: Kind, written: Object) -> Object:
         self._tracker.record(self._job, kind, written)

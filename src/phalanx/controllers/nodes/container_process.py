@@ -1,16 +1,15 @@
-"""From a container to the program that it is on a process node: pure, and refuses what it cannot.
+"""Runs a container of a process node as a local process.
 
-    pod, container ─▶ argv (never a shell), environment (nothing inherited), folder, limits
+    pod, container ─▶ ContainerCommand ─▶ ContainerProcess ─▶ exit code
+                                                └─▶ ContainerOutput ─▶ pod log on the server
 
-The image is not looked at: the command runs as it is found on this machine. What would need a
-container runtime (volumes, values from ConfigMaps, sidecars) is refused with a reason and not left
-out in silence.
+`build_container_command` is pure: argv (never a shell), environment (nothing inherited), working
+directory, limits. The image is ignored: the command must exist on this machine. A container that
+needs a container runtime (volumes, values from ConfigMaps, sidecars) is rejected with a reason.
 
-Processes of pods: how one is started, heard and ended.
-
-Each has a session of its own, no descriptor but its pipe, limits that it sets itself before it is
-the command (`launch`), and a folder below a private one. When it ends, all that it started ends.
-What it writes goes to the server line by line, of a flood only the end.
+A process has its own session, no open descriptor except its pipe, limits that it sets itself before
+it executes the command (`launch.py`), and a directory below a private one. When it ends, its whole
+session is killed. Output goes to the server line by line; under a flood only the end is kept.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from phalanx import logs
 from phalanx.api.errors import ApiError
 from phalanx.api.kinds import POD
 from phalanx.api.meta import Key
@@ -36,24 +36,26 @@ from phalanx.client.client import Client
 from phalanx.client.transports import Unreachable
 from phalanx.controllers.nodes import launch
 
-#: Where all pods of process nodes are.
+LOG = logs.component("process-kubelet")
+
+#: The IP address of all pods of process nodes.
 LOOPBACK = "127.0.0.1"
 _MEGA = 1024 * 1024
-#: Limits of every process, by their names in `resource`; the pod's own come on top.
+#: Default limits by their names in the module `resource`; container limits override them.
 _DEFAULT_LIMITS = {"CORE": 0, "NOFILE": 1024, "FSIZE": 1024 * _MEGA}
-#: Resource of a container -> the limit that keeps a process to it.
+#: Resource of a container -> the process limit that enforces it.
 _LIMITS = {"memory": "AS", "ephemeral-storage": "FSIZE"}
-#: `$(NAME)` is a variable, `$$` is a dollar.
+#: `$(NAME)` refers to a variable, `$$` is a dollar sign.
 _REFERENCE = re.compile(r"\$(\$|\(([^()$]+)\))")
 
 
 class UnsupportedContainer(ValueError):
-    """What a pod asks for and a process node does not have."""
+    """A container uses a feature that process nodes do not support."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerCommand:
-    """What is run for a container. `folder` is within the pod's own."""
+    """The command of a container; `working_directory` is relative to the directory of the pod."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -64,32 +66,37 @@ class ContainerCommand:
 def build_container_command(
     pod: Object, container: Object, base_env: Mapping[str, str]
 ) -> ContainerCommand:
-    """What a container is; `usual` is the environment of every process here."""
+    """Build the command of a container; `base_env` is the environment of every process.
+
+    Raises UnsupportedContainer.
+    """
     if not container.get("command"):
-        raise UnsupportedContainer("it has no command, and images are not run on process nodes")
+        raise UnsupportedContainer("it has no command, and process nodes do not run images")
     if container.get("volumeMounts") or container.get("envFrom"):
-        raise UnsupportedContainer("process nodes mount no volumes and have no envFrom")
+        raise UnsupportedContainer("process nodes support neither volumeMounts nor envFrom")
     if container.get("restartPolicy"):
-        raise UnsupportedContainer("process nodes have no sidecars")
+        raise UnsupportedContainer("process nodes do not support sidecars")
     env = _environment(pod, container, base_env)
     words = [*container["command"], *(container.get("args") or ())]
     argv = tuple(_expand(word, env) for word in words)
-    if any("\0" in word for word in (*argv, *env.values())):
-        raise UnsupportedContainer("a word of its command or environment has a zero byte")
-    return ContainerCommand(argv, env, _working_directory(container), _limits(container))
+    if any("\0" in text for text in (*argv, *env.values())):
+        raise UnsupportedContainer("its command or environment contains a zero byte")
+    return ContainerCommand(
+        argv, env, working_directory=_working_directory(container), limits=_limits(container)
+    )
 
 
 def _environment(pod: Object, container: Object, base_env: Mapping[str, str]) -> dict[str, str]:
-    """The usual variables and the container's own, each of which may refer to those before."""
+    """Return the base variables and the container's; each may refer to the ones before it."""
     env = dict(base_env)
-    for one in container.get("env") or ():
-        source = one.get("valueFrom")
+    for variable in container.get("env") or ():
+        name, source = variable["name"], variable.get("valueFrom")
         if source:
-            found = _value_from(pod, container, one["name"], source)
+            value = _value_from(pod, container, name, source=source)
         else:
-            found = _expand(one.get("value", ""), env)
-        if found is not None:
-            env[one["name"]] = found
+            value = _expand(variable.get("value", ""), env)
+        if value is not None:
+            env[name] = value
     return env
 
 
@@ -101,10 +108,12 @@ def _value_from(pod: Object, container: Object, name: str, source: Object) -> st
     (reference,) = source.values()
     if reference.get("optional"):
         return None
-    raise UnsupportedContainer(f"variable {name}: process nodes read no {next(iter(source))}")
+    raise UnsupportedContainer(
+        f"variable {name}: process nodes do not support {next(iter(source))}"
+    )
 
 
-#: Field of a pod -> its value.
+#: Field path of a pod -> a function that returns its value.
 _FIELD_REFS: Mapping[str, Callable[[Object], str]] = {
     "metadata.name": lambda pod: str(pod["metadata"]["name"]),
     "metadata.namespace": lambda pod: str(pod["metadata"]["namespace"]),
@@ -124,89 +133,89 @@ def _field(pod: Object, path: str) -> str:
         return _FIELD_REFS[path](pod)
     entry = _MAP_ENTRY.fullmatch(path)
     if entry is None:
-        raise UnsupportedContainer(f"there is no field {path}")
+        raise UnsupportedContainer(f"unsupported fieldPath {path}")
     return str((pod["metadata"].get(entry[1]) or {}).get(entry[2], ""))
 
 
 def _resource_field(container: Object, source: Object) -> str:
-    """So much of a resource, in units of the divisor, rounded up."""
-    kind, _, name = source["resource"].partition(".")
-    asked = (container.get("resources") or {}).get(kind) or {}
-    if name not in asked:
+    """Return an amount of a resource in units of the divisor, rounded up."""
+    section, _, name = source["resource"].partition(".")
+    amounts = (container.get("resources") or {}).get(section) or {}
+    if name not in amounts:
         raise UnsupportedContainer(f"it has no {source['resource']}")
     divisor = source.get("divisor")
     unit = exact_value(divisor) if divisor and str(divisor) != "0" else 1
-    return str(math.ceil(exact_value(asked[name]) / unit))
+    return str(math.ceil(exact_value(amounts[name]) / unit))
 
 
 def service_account_of(pod: Object) -> str:
-    """The service account of a pod."""
+    """Return the name of the service account of a pod."""
     return str(pod["spec"].get("serviceAccountName") or "default")
 
 
 def _expand(text: str, env: Mapping[str, str]) -> str:
-    """`$(NAME)` as the variable says; one that is not known stays as it is."""
+    """Replace each `$(NAME)` by the variable; unknown names stay as they are."""
 
-    def one(match: re.Match[str]) -> str:
-        if match[1] == "$":
-            return "$"
-        return env.get(match[2], match[0])
+    def replacement(match: re.Match[str]) -> str:
+        return "$" if match[1] == "$" else env.get(match[2], match[0])
 
-    return _REFERENCE.sub(one, text)
+    return _REFERENCE.sub(replacement, text)
 
 
 def _working_directory(container: Object) -> str:
-    """Where it begins, below the pod's own folder, which is its root."""
-    wanted = PurePosixPath("/", container.get("workingDir") or "")
-    if ".." in wanted.parts:
-        raise UnsupportedContainer("its workingDir leads out of its folder")
-    return str(wanted.relative_to("/"))
+    """Return the working directory relative to the directory of the pod, which is its root."""
+    path = PurePosixPath("/", container.get("workingDir") or "")
+    if ".." in path.parts:
+        raise UnsupportedContainer("its workingDir is outside of the directory of the pod")
+    return str(path.relative_to("/"))
 
 
 def _limits(container: Object) -> dict[str, int]:
-    given = (container.get("resources") or {}).get("limits") or {}
-    own = {
-        _LIMITS[name]: math.ceil(exact_value(most))
-        for name, most in given.items()
+    limits = (container.get("resources") or {}).get("limits") or {}
+    enforced = {
+        _LIMITS[name]: math.ceil(exact_value(amount))
+        for name, amount in limits.items()
         if name in _LIMITS
     }
-    return {**_DEFAULT_LIMITS, **own}
+    return {**_DEFAULT_LIMITS, **enforced}
 
 
 _LAUNCH = (sys.executable, "-I", "-S", launch.__file__)
 _SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
-#: Bytes that are read at once, and that wait to be sent at most.
+#: Bytes per read, and maximum bytes that wait to be sent.
 _CHUNK, _MAX_BUFFER = 64 * 1024, 256 * 1024
-#: Seconds between two parcels of output; that a pipe is read after its process ended.
+#: Seconds between two requests with output; and to read the pipe after its process has ended.
 _SEND_INTERVAL, _DRAIN_TIMEOUT = 0.1, 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessHost:
-    """The part of this machine that processes may have: a private folder, and where programs are.
+    """A private directory for pods, and the directories in which commands are searched.
 
-    `programs` is searched first, then the folder of the Python that runs this, then the system's.
+    The `program_directory` comes first, then that of the running Python, then the system's.
     """
 
     root: Path
     program_directory: Path | None = None
 
     def environment(self, folder: Path, name: str) -> dict[str, str]:
-        """What every process finds in its environment; nothing of ours is inherited."""
-        own = [str(self.program_directory)] if self.program_directory else []
-        path = ":".join([*own, str(Path(sys.executable).parent), _SYSTEM_PATH])
+        """Return the base environment of a process; nothing is inherited from this process."""
+        first = [str(self.program_directory)] if self.program_directory else []
         return {
-            "PATH": path, "HOME": str(folder), "TMPDIR": str(folder), "LANG": "C.UTF-8",
+            "PATH": ":".join([*first, str(Path(sys.executable).parent), _SYSTEM_PATH]),
+            "HOME": str(folder),
+            "TMPDIR": str(folder),
+            "LANG": "C.UTF-8",
             "HOSTNAME": name,
-        }  # fmt: skip
+        }
 
     def pod_directory(self, uid: str) -> Path:
-        """The folder of a pod, by its uid: names are chosen by users."""
+        """Return the directory of a pod. It is named by uid because users choose names."""
         return self.root / uid
 
 
 class ContainerOutput:
-    """What one run of a container writes, on its way to the server."""
+    """Sends the output of one run of a container to the server."""
 
     def __init__(self, client: Client, key: Key, uid: str, container: str, restart: int) -> None:
         self._client, self._path = client, POD.url_path(key.namespace, key.name, "log")
@@ -214,7 +223,7 @@ class ContainerOutput:
         self._pending, self._is_closed = bytearray(), asyncio.Event()
 
     async def pump(self, pipe: asyncio.StreamReader) -> None:
-        """Read a pipe to its end, and send what comes."""
+        """Read a pipe to its end and send its content."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._send())
             while chunk := await pipe.read(_CHUNK):
@@ -229,25 +238,26 @@ class ContainerOutput:
             await self._flush(self._pending.rfind(b"\n") + 1)
 
     async def _flush(self, size: int) -> None:
-        """Send so many bytes; what the server does not take is tried again with what follows."""
+        """Send the first `size` bytes; after a failure they are sent again with the next ones."""
         if not size:
             return
-        parcel = bytes(self._pending[:size])
+        chunk = bytes(self._pending[:size])
         del self._pending[:size]
         try:
-            text = parcel.decode(errors="replace")
+            text = chunk.decode(errors="replace")
             await self._client.post(self._path, {**self._log_fields, "text": text})
-        except (ApiError, Unreachable):
-            self._enqueue(0, parcel)
+        except (ApiError, Unreachable) as error:
+            LOG.debug("output not sent, retrying", path=self._path, bytes=size, reason=error)
+            self._enqueue(0, chunk)
 
     def _enqueue(self, at: int, text: bytes) -> None:
-        """Have something wait to be sent; of too much the end."""
+        """Insert bytes into the buffer; beyond its limit the oldest are dropped."""
         self._pending[at:at] = text
         del self._pending[: max(len(self._pending) - _MAX_BUFFER, 0)]
 
 
 class ContainerProcess:
-    """A process that runs, and all that it starts."""
+    """A running process with all processes of its session."""
 
     def __init__(self, process: asyncio.subprocess.Process, output: ContainerOutput) -> None:
         self._process = process
@@ -256,26 +266,31 @@ class ContainerProcess:
 
     @classmethod
     async def start(
-        cls, program: ContainerCommand, folder: Path, output: ContainerOutput
+        cls, command: ContainerCommand, folder: Path, output: ContainerOutput
     ) -> ContainerProcess:
-        """Start a program in the folder of its pod."""
-        place = folder / program.working_directory
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Start a command in the directory of its pod."""
+        directory = folder / command.working_directory
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         process = await asyncio.create_subprocess_exec(
-            *_LAUNCH, json.dumps(dict(program.limits)), *program.argv,
-            cwd=place, env=dict(program.env), start_new_session=True,
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+            *_LAUNCH,
+            json.dumps(dict(command.limits)),
+            *command.argv,
+            cwd=directory,
+            env=dict(command.env),
+            start_new_session=True,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-        )  # fmt: skip
+        )
         return cls(process, output)
 
     @property
     def session(self) -> int:
-        """By which number all that it started is known too."""
+        """The session id, shared by all processes that it started."""
         return self._process.pid
 
     async def wait(self) -> int:
-        """Wait for its end, and see to it that nothing of it is left; its exit code."""
+        """Wait for the process to end, kill the rest of its session, and return its exit code."""
         try:
             code = await self._process.wait()
         except asyncio.CancelledError:
@@ -288,6 +303,6 @@ class ContainerProcess:
         return code if code >= 0 else 128 - code
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to all of it, if anything is left."""
+        """Send a signal to the whole session, if any process is left."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)

@@ -1,7 +1,7 @@
-"""The first moments of a process of a pod: it limits itself and then becomes the pod's command.
+"""Sets the resource limits of a new process and then executes the container's command in it.
 
-Run as a script of its own by `processes`, never imported: limits that are set in the new process
-hold before the command's first instruction, and nothing runs between fork and exec in the parent.
+`container_process` runs this file as a script: limits that the new process sets itself hold before
+the command's first instruction, and no Python code runs between fork and exec in the parent.
 
     python launch.py '{"AS": 1073741824}' COMMAND ARGUMENT …
 """
@@ -16,21 +16,21 @@ import resource
 import signal
 import sys
 
-#: Exit codes for a command that may not be executed, and for one that is not there.
+#: Exit codes of a command that may not be executed, and of one that does not exist.
 _NOT_ALLOWED, _NOT_FOUND = 126, 127
-#: "Send me this signal when my parent ends": a number that the kernel knows.
+#: The option of prctl(2) that sends this process a signal when its parent ends.
 _PR_SET_PDEATHSIG = 1
 
 
 def main(limits: str, argv: list[str]) -> int:
-    """Become the command; what comes back is why that could not be."""
-    # Not every event loop hands over the three alone.
+    """Execute the command; returns an exit code if that fails."""
+    # Some event loops leave more descriptors open than the standard three.
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-    for name, most in json.loads(limits).items():
-        what = getattr(resource, f"RLIMIT_{name}")
-        _, hard = resource.getrlimit(what)
-        least = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(what, (least, least))
+    for name, limit in json.loads(limits).items():
+        number = getattr(resource, f"RLIMIT_{name}")
+        _, hard = resource.getrlimit(number)
+        value = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(number, (value, value))
     os.umask(0o077)
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,22 +1,17 @@
-"""Silence: who has not been heard of for too long.
+"""The node lifecycle controller: nodes without heartbeats, and taints that follow from conditions.
 
-Time is when we heard, not what the other side says the time was: clocks differ. Pure and cheap:
-hearing somebody costs the same however many there are, and a sweep only looks at who is late.
+    leases ─▶ HeartbeatMonitor ─▶ queue of nodes ─▶ conditions ─▶ taints, Ready=False on pods
 
-Node lifecycle: nodes that fall silent, and the taints that nodes have for how they are.
-
-    leases ─▶ silence ─▶ queue of nodes ─▶ conditions ─▶ taints, pods that are not ready any more
-
-    what a node says        taint                                  effects
+    condition of the node   taint                                  effects
     Ready          False    node.kubernetes.io/not-ready           NoSchedule, NoExecute
     Ready          Unknown  node.kubernetes.io/unreachable         NoSchedule, NoExecute
     …Pressure      True     node.kubernetes.io/…-pressure          NoSchedule
     unschedulable           node.kubernetes.io/unschedulable       NoSchedule
 
-A node whose lease is not renewed is taken to know nothing of itself any more. While all of them are
-silent nobody is driven out: it may be us who do not hear. Nodes that never had a lease have no
-kubelet and are left alone, whatever they say. Each look writes a node once; the news of that brings
-the next look. On a foreign API server this loop is off: it has one of its own.
+The conditions of a node whose lease is not renewed become Unknown. While no node renews its lease,
+no node gets a NoExecute taint: the controller itself may be disconnected. Nodes that never had a
+lease have no kubelet and are not touched. Each reconcile writes a node once; the resulting event
+triggers the next one. Off by default on a foreign API server, which has such a controller.
 """
 
 from __future__ import annotations
@@ -25,11 +20,11 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from itertools import takewhile
 
-from msgspec import Struct
-
+from phalanx import logs
+from phalanx.api.coordination import Lease
 from phalanx.api.core import Node, Pod
-from phalanx.api.kinds import LEASE, NODE, POD
-from phalanx.api.meta import Key, ObjectMeta, find_condition, timestamp
+from phalanx.api.kinds import NODE, POD
+from phalanx.api.meta import Key, find_condition, timestamp
 from phalanx.api.wire import JSON_PATCH, STRATEGIC_PATCH, Object
 from phalanx.client.client import Client
 from phalanx.clock import Clock
@@ -46,11 +41,18 @@ from phalanx.controllers.reconcile_loop import (
 
 
 class HeartbeatMonitor:
-    """Those who have to be heard of, by name; whoever was never heard of is not known."""
+    """Finds nodes that have sent no heartbeat for `timeout` seconds.
+
+    Uses the times at which heartbeats arrive, not the times that nodes write: clocks differ. A
+    heartbeat costs the same however many nodes there are; a sweep reads only the late ones.
+
+        monitor.record_heartbeat("a", now=0); monitor.record_heartbeat("b", now=40)
+        monitor.sweep(now=60) == ["a"]                        with a timeout of 50 seconds
+    """
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
-        #: When each was heard last, the longest ago first.
+        #: The time of the last heartbeat by node, oldest first.
         self._last_seen: dict[str, float] = {}
         self._silent: dict[str, None] = {}
 
@@ -61,47 +63,49 @@ class HeartbeatMonitor:
         yield from (*self._last_seen, *self._silent)
 
     def record_heartbeat(self, name: str, now: float) -> None:
-        """Note that somebody was heard of."""
+        """Record a heartbeat of a node."""
         self.forget(name)
         self._last_seen[name] = now
 
     def mark_silent(self, name: str) -> None:
-        """Take somebody to be silent because somebody else has found so."""
+        """Treat a node as silent because its conditions already say so."""
         self.forget(name)
         self._silent[name] = None
 
     def forget(self, name: str) -> None:
-        """Expect nothing more of somebody."""
+        """Forget a node: expect no heartbeat from it."""
         self._last_seen.pop(name, None)
         self._silent.pop(name, None)
 
     def sweep(self, now: float) -> list[str]:
-        """Those who have just become silent."""
+        """Return the nodes that have become silent since the last sweep."""
         limit = now - self._timeout
-        found = list(takewhile(lambda name: self._last_seen[name] < limit, self._last_seen))
-        for name in found:
+        late = list(takewhile(lambda name: self._last_seen[name] < limit, self._last_seen))
+        for name in late:
             del self._last_seen[name]
             self._silent[name] = None
-        return found
+        return late
 
     def is_silent(self, name: str) -> bool:
-        """Whether somebody was heard of, but too long ago."""
+        """Whether the last heartbeat of a node is too old."""
         return name in self._silent
 
     @property
     def are_all_silent(self) -> bool:
-        """Whether all are silent: then it may be us who do not hear."""
+        """Whether all nodes are silent: then this controller may be disconnected itself."""
         return bool(self._silent) and not self._last_seen
 
 
+LOG = logs.component("node-lifecycle-controller")
+
 LEASE_NAMESPACE = "kube-node-lease"
-#: Seconds without a renewal after which a node is silent, and between looks for such nodes.
+#: Seconds without a renewal after which a node is silent, and between two sweeps.
 HEARTBEAT_TIMEOUT, SWEEP_INTERVAL = 50.0, 5.0
 NO_SCHEDULE, NO_EXECUTE = "NoSchedule", "NoExecute"
 _PREFIX = "node.kubernetes.io/"
 _NOT_READY, _UNREACHABLE = f"{_PREFIX}not-ready", f"{_PREFIX}unreachable"
 _UNSCHEDULABLE = f"{_PREFIX}unschedulable"
-#: Condition and its status -> the key of the taint for it.
+#: Type and status of a condition -> the key of its taint.
 _CONDITION_TAINTS = {
     ("Ready", "False"): _NOT_READY,
     ("Ready", "Unknown"): _UNREACHABLE,
@@ -110,42 +114,37 @@ _CONDITION_TAINTS = {
     ("NetworkUnavailable", "True"): f"{_PREFIX}network-unavailable",
     ("PIDPressure", "True"): f"{_PREFIX}pid-pressure",
 }
-#: Key and effect of a taint: there is one of each at most.
+#: Key and effect of a taint: a node has at most one taint with both.
 TaintKey = tuple[str, str]
-#: The taints that come and go here; all others are somebody else's.
-_MANAGED_TAINTS: frozenset[TaintKey] = frozenset({
-    *((key, NO_SCHEDULE) for key in (*_CONDITION_TAINTS.values(), _UNSCHEDULABLE)),
-    *((key, NO_EXECUTE) for key in (_NOT_READY, _UNREACHABLE)),
-})  # fmt: skip
-#: What a kubelet says of its node, and nobody knows when it is silent.
+#: The taints that this controller adds and removes; it never touches others.
+_MANAGED_TAINTS: frozenset[TaintKey] = frozenset(
+    {
+        *((key, NO_SCHEDULE) for key in (*_CONDITION_TAINTS.values(), _UNSCHEDULABLE)),
+        *((key, NO_EXECUTE) for key in (_NOT_READY, _UNREACHABLE)),
+    }
+)
+#: The conditions that only a kubelet knows: Unknown while the node is silent.
 _KUBELET_CONDITIONS = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
 _WORKERS = 8
 
 
-class LeaseSpec(Struct, frozen=True, rename="camel"):
-    """When a lease was renewed."""
-
-    renew_time: str | None = None
-
-
-class Lease(Struct, frozen=True):
-    """A sign of life."""
-
-    metadata: ObjectMeta
-    spec: LeaseSpec = LeaseSpec()
-
-
 class NodeLifecycle:
-    """Marks nodes, and the pods on silent ones. Never deletes either."""
+    """Writes conditions and taints of nodes, and Ready=False on pods of silent nodes.
+
+    Never deletes a node or a pod.
+    """
 
     def __init__(
-        self, client: Client, informers: Informers, clock: Clock,
-        record: Callable[[ObjectEvent], None] = lambda note: None,
-    ) -> None:  # fmt: skip
+        self,
+        client: Client,
+        informers: Informers,
+        clock: Clock,
+        record: Callable[[ObjectEvent], None] = lambda event: None,
+    ) -> None:
         self._clock, self._record = clock, record
-        self._informers = informers.of(NODE, Node), informers.of(LEASE, Lease)
+        self._informers = informers.of(Node), informers.of(Lease)
         self._nodes, leases = self._informers[0].cache, self._informers[1].cache
-        self._pods_by_node = informers.of(POD, Pod).cache.index(nodes_of)
+        self._pods_by_node = informers.of(Pod).cache.index(nodes_of)
         self._heartbeats, self._has_nodes = HeartbeatMonitor(HEARTBEAT_TIMEOUT), asyncio.Event()
         self._loop: ReconcileLoop[str] = ReconcileLoop(
             client, self.reconcile, _WORKERS, record=record
@@ -154,8 +153,8 @@ class NodeLifecycle:
         leases.subscribe(self._on_lease_changed)
 
     async def run(self) -> None:
-        """Watch over nodes until cancelled."""
-        # Whether all are silent is known only when all are known.
+        """Reconcile nodes until cancelled."""
+        # `are_all_silent` is only meaningful once all nodes and leases are known.
         for informer in self._informers:
             await informer.synced.wait()
         async with asyncio.TaskGroup() as group:
@@ -163,7 +162,7 @@ class NodeLifecycle:
             group.create_task(self._monitor_heartbeats())
 
     def reconcile(self, name: str) -> ReconcilePlan:
-        """Say for a node what it does not say any more; when that stands, do what follows."""
+        """Set the conditions of a silent node to Unknown; then taints and pods follow them."""
         node = self._nodes.get(Key("", name))
         if node is None or name not in self._heartbeats:
             return ReconcilePlan()
@@ -178,34 +177,46 @@ class NodeLifecycle:
         )
 
     def _desired_taints(self, node: Node) -> list[TaintKey]:
-        """The taints of ours that a node should have."""
-        said = {(one.type, one.status) for one in node.status.conditions}
-        keys = [key for fact, key in _CONDITION_TAINTS.items() if fact in said]
+        """Return the managed taints that a node should have."""
+        current = {(condition.type, condition.status) for condition in node.status.conditions}
+        keys = [key for condition, key in _CONDITION_TAINTS.items() if condition in current]
         if node.spec.unschedulable:
             keys.append(_UNSCHEDULABLE)
         effects = (NO_SCHEDULE,) if self._heartbeats.are_all_silent else (NO_SCHEDULE, NO_EXECUTE)
-        marks = [(key, effect) for effect in effects for key in keys]
-        return [mark for mark in marks if mark in _MANAGED_TAINTS]
+        taints = [(key, effect) for effect in effects for key in keys]
+        return [taint for taint in taints if taint in _MANAGED_TAINTS]
 
     def _mark_pods_not_ready(self, name: str, now: float) -> Iterator[Action]:
-        """Pods on a silent node cannot be taken to be ready."""
+        """Set Ready=False on the pods of a silent node."""
         for pod in self._pods_by_node[name]:
             ready = find_condition(pod.status.conditions, "Ready")
             if ready is not None and ready.status == "True" and not pod.is_terminal:
-                mark = {"type": "Ready", "status": "False", "lastTransitionTime": timestamp(now)}
-                yield status_patch(pod, {"conditions": [mark]})
-                note = ObjectEvent(
-                    POD, pod.metadata, "NodeNotReady", "Node is not ready", "Warning"
+                not_ready = {
+                    "type": "Ready",
+                    "status": "False",
+                    "lastTransitionTime": timestamp(now),
+                }
+                yield status_patch(pod, {"conditions": [not_ready]})
+                event = ObjectEvent(
+                    POD, pod.metadata, "NodeNotReady", message="Node is not ready", type="Warning"
                 )
-                yield RecordEvent(note)
+                yield RecordEvent(event)
 
     async def _monitor_heartbeats(self) -> None:
-        """Look now and then for nodes that have fallen silent."""
+        """Sweep periodically for nodes that have become silent."""
         while True:
             await self._has_nodes.wait()
             await asyncio.sleep(SWEEP_INTERVAL)
-            found = self._heartbeats.sweep(self._clock.now())
-            self._enqueue(self._heartbeats if found and self._heartbeats.are_all_silent else found)
+            silent = self._heartbeats.sweep(self._clock.now())
+            for name in silent:
+                LOG.info(
+                    "node heartbeats stopped", kind="Node", key=name, timeout=HEARTBEAT_TIMEOUT
+                )
+            if silent and self._heartbeats.are_all_silent:
+                LOG.warning("all nodes are silent: no pod is evicted", nodes=len(silent))
+                self._enqueue(self._heartbeats)
+            else:
+                self._enqueue(silent)
 
     def _enqueue(self, names: Iterable[str]) -> None:
         for name in names:
@@ -221,7 +232,7 @@ class NodeLifecycle:
             self._suspect_unknown(self._nodes.get(Key("", name)))
 
     def _suspect_unknown(self, node: Node | None) -> None:
-        """A node of which nothing is known since before our time is silent until it is heard."""
+        """Treat a node whose Ready condition was Unknown before our start as silent."""
         if (
             node is not None
             and _ready_status(node) == "Unknown"
@@ -230,12 +241,14 @@ class NodeLifecycle:
             self._heartbeats.mark_silent(node.metadata.name)
 
     def _record_heartbeat(self, name: str) -> None:
-        was_total, is_news = self._heartbeats.are_all_silent, name not in self._heartbeats
+        were_all_silent, is_new = self._heartbeats.are_all_silent, name not in self._heartbeats
+        if self._heartbeats.is_silent(name):
+            LOG.info("node heartbeats resumed", kind="Node", key=name)
         self._heartbeats.record_heartbeat(name, self._clock.now())
         self._has_nodes.set()
-        if was_total:
+        if were_all_silent:
             self._enqueue(self._heartbeats)
-        elif is_news:
+        elif is_new:
             self._loop.queue.add(name)
 
     def _on_node_changed(self, old: Node | None, new: Node | None) -> None:
@@ -248,9 +261,11 @@ class NodeLifecycle:
             self._suspect_unknown(new)
         if name in self._heartbeats:
             self._loop.queue.add(name)
-            if old is not None and _ready_status(old) == "True" != _ready_status(new):
-                text = f"Node {name} status is now: NodeNotReady"
-                self._record(ObjectEvent(NODE, new.metadata, "NodeNotReady", text))
+        if old is not None and (was := _ready_status(old)) != (status := _ready_status(new)):
+            LOG.info("node readiness changed", kind="Node", key=name, ready=status, was=was)
+            if name in self._heartbeats and was == "True":
+                message = f"Node {name} status is now: NodeNotReady"
+                self._record(ObjectEvent(NODE, new.metadata, "NodeNotReady", message=message))
 
 
 def _ready_status(node: Node) -> str:
@@ -259,52 +274,63 @@ def _ready_status(node: Node) -> str:
 
 
 def _unknown_conditions(node: Node, now: float) -> Iterator[Object]:
-    """The conditions that a silent node cannot vouch for, as far as they do not say so already."""
+    """Yield the kubelet conditions of a silent node that are not Unknown yet."""
     for kind in _KUBELET_CONDITIONS:
         found = find_condition(node.status.conditions, kind)
         if found is None:
             yield {
-                "type": kind, "status": "Unknown", "reason": "NodeStatusNeverUpdated",
+                "type": kind,
+                "status": "Unknown",
+                "reason": "NodeStatusNeverUpdated",
                 "message": "Kubelet never posted node status.",
                 "lastHeartbeatTime": node.metadata.creation_timestamp,
                 "lastTransitionTime": timestamp(now),
-            }  # fmt: skip
+            }
         elif found.status != "Unknown":
             yield {
-                "type": kind, "status": "Unknown", "reason": "NodeStatusUnknown",
+                "type": kind,
+                "status": "Unknown",
+                "reason": "NodeStatusUnknown",
                 "message": "Kubelet stopped posting node status.",
                 "lastTransitionTime": timestamp(now),
-            }  # fmt: skip
+            }
 
 
 def _node_status_patch(node: Node, conditions: list[Object]) -> Patch:
     meta = node.metadata
-    # With its version: a node that speaks up meanwhile is heard.
-    known = {"uid": meta.uid, "resourceVersion": meta.resource_version}
-    change = {"metadata": known, "status": {"conditions": conditions}}
-    return Patch(NODE, meta.key, change, "status", STRATEGIC_PATCH)
+    # With the resourceVersion: the patch must not overwrite a report of the kubelet.
+    change = {
+        "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version},
+        "status": {"conditions": conditions},
+    }
+    return Patch(NODE, meta.key, change, subresource="status", content=STRATEGIC_PATCH)
 
 
 def _taint_patches(node: Node, desired: list[TaintKey], now: float) -> list[Action]:
-    """The patch that gives a node the taints that it should have, unless it has them.
+    """Return the patch that adds and removes managed taints, if any is needed.
 
-    By their places in that very version: what others have put there stays as it is.
+    The JSON patch names taints by index and tests the resourceVersion, so that taints of others
+    stay as they are.
     """
-    has = [(taint.key, taint.effect) for taint in node.spec.taints]
-    gone = [at for at, mark in enumerate(has) if mark in _MANAGED_TAINTS and mark not in desired]
-    new = [_taint(mark, now) for mark in desired if mark not in has]
-    if not gone and not new:
+    current = [(taint.key, taint.effect) for taint in node.spec.taints]
+    removed = [
+        index
+        for index, taint in enumerate(current)
+        if taint in _MANAGED_TAINTS and taint not in desired
+    ]
+    added: list[Object] = [
+        {"key": key, "effect": effect, "timeAdded": timestamp(now)}
+        for key, effect in desired
+        if (key, effect) not in current
+    ]
+    if not removed and not added:
         return []
+    LOG.debug("node taints changed", kind="Node", key=node.metadata.name, taints=desired)
     version = node.metadata.resource_version
     steps: list[Object] = [{"op": "test", "path": "/metadata/resourceVersion", "value": version}]
-    steps += [{"op": "remove", "path": f"/spec/taints/{at}"} for at in reversed(gone)]
-    if has:
-        steps += [{"op": "add", "path": "/spec/taints/-", "value": taint} for taint in new]
+    steps += [{"op": "remove", "path": f"/spec/taints/{index}"} for index in reversed(removed)]
+    if current:
+        steps += [{"op": "add", "path": "/spec/taints/-", "value": taint} for taint in added]
     else:
-        steps.append({"op": "add", "path": "/spec/taints", "value": new})
+        steps.append({"op": "add", "path": "/spec/taints", "value": added})
     return [Patch(NODE, node.metadata.key, steps, content=JSON_PATCH)]
-
-
-def _taint(taint_key: TaintKey, now: float) -> Object:
-    key, effect = taint_key
-    return {"key": key, "effect": effect, "timeAdded": timestamp(now)}

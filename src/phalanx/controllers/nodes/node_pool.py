@@ -1,15 +1,11 @@
-"""Nodes of our own, simulated or of processes: their Node objects, their leases, their kubelets.
+"""Hosted nodes: registers their Node objects and runs their kubelets, leases and status reports.
 
-They register, renew their leases, and say that they are well. What is bound to them is run by
-`kubelets`, which executes nothing, or, only where that was asked for, by `processnodes`. A Node
-that is there already and does not carry our annotation is somebody else's: it is left alone,
-whatever it is called. A real cluster has real kubelets and never runs this.
-
-The nodes of our own beside an API server, wherever that is, as a process of their own.
-
-Above `nodes`, which are them, and `tenure`, which finds the server; below the command line. The
-peer of `office` (the scheduler's) and `bureau` (the controllers'). Nobody is elected: whoever says
-to have a node renews its lease, and no two should say so.
+`HostedNodePool` runs inside a control plane, `NodePoolRunner` beside any API server as a process of
+its own (`phalanx nodes`). Pods on simulated nodes are moved through their stages by
+`simulated_kubelet`, which executes nothing; pods on process nodes, which a user must ask for, are
+run by `process_kubelet`. An existing Node without our annotation is never touched. There is no
+leader election: every process renews the leases of its own nodes, and node names must not be shared
+between processes.
 """
 
 from __future__ import annotations
@@ -18,6 +14,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from phalanx import logs
 from phalanx.api.annotations import NODE_TYPE_ANNOTATION, SIMULATED_NODE_TYPE
 from phalanx.api.core import Node
 from phalanx.api.errors import AlreadyExists, ApiError, NotFound, Unauthorized
@@ -35,14 +32,16 @@ from phalanx.controllers.nodes.simulated_kubelet import SimulatedKubelets, Stage
 from phalanx.controllers.reconcile_loop import Informers, NodeClient
 from phalanx.randomness import Random
 
-#: What a node has unless told otherwise.
+LOG = logs.component("nodes")
+
+#: The default capacity of a node.
 DEFAULT_CAPACITY: Mapping[str, str] = {"cpu": "8", "memory": "32Gi", "pods": "110"}
 _MAX_CONCURRENT_REGISTRATIONS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedNode:
-    """A node that we pretend to have, or have in a manner: `sort` says which."""
+    """A hosted node; `node_type` says whether it is simulated or runs processes."""
 
     name: str
     capacity: Mapping[str, str] = field(default_factory=lambda: DEFAULT_CAPACITY)
@@ -51,13 +50,16 @@ class SimulatedNode:
     node_type: str = SIMULATED_NODE_TYPE
 
     def manifest(self, now: str) -> Object:
-        """The Node object that it registers as."""
+        """Return the Node object to register."""
         labels = {"kubernetes.io/hostname": self.name, "kubernetes.io/os": "linux", **self.labels}
         ready = {
-            "type": "Ready", "status": "True", "reason": "KubeletReady",
+            "type": "Ready",
+            "status": "True",
+            "reason": "KubeletReady",
             "message": f"{self.node_type} kubelet is posting ready status",
-            "lastHeartbeatTime": now, "lastTransitionTime": now,
-        }  # fmt: skip
+            "lastHeartbeatTime": now,
+            "lastTransitionTime": now,
+        }
         status = {
             "capacity": dict(self.capacity),
             "allocatable": dict(self.capacity),
@@ -73,10 +75,10 @@ class SimulatedNode:
 
 
 class HostedNodePool:
-    """All these nodes of a cluster: simulated, or of processes if there is a host to run them.
+    """Runs a set of hosted nodes: process nodes if there is a `host`, otherwise simulated ones.
 
-    Whoever makes the Node objects otherwise only runs it. What concerns one node is asked as this
-    node where `of_node` is given; `client` registers them and renews their leases together.
+    Call `register` first unless the Node objects exist. Requests about one node use
+    `node_client(name)` if given; `client` registers the nodes and renews their leases in bulk.
     """
 
     def __init__(
@@ -94,26 +96,28 @@ class HostedNodePool:
         self._kubelet: SimulatedKubelets | ProcessKubelets
         if host is None:
             self._kubelet = SimulatedKubelets(
-                client, informers, clock, self._nodes, rules, node_client
+                client, informers, clock, names=self._nodes, rules=rules, node_client=node_client
             )
         else:
             self._kubelet = ProcessKubelets(
-                client, informers, clock, self._nodes, host, node_client
+                client, informers, clock, names=self._nodes, host=host, node_client=node_client
             )
         self._status_reporter = NodeStatusReporter(
-            client, informers, clock, self._nodes, node_client
+            client, informers, clock, names=self._nodes, node_client=node_client
         )
 
     async def run(self) -> None:
-        """Be their kubelets until cancelled."""
+        """Run kubelets, lease renewal and status reports until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._kubelet.run())
-            leases = LeaseRenewer(self._client, self._clock, self._nodes, self._node_client)
+            leases = LeaseRenewer(
+                self._client, self._clock, self._nodes, node_client=self._node_client
+            )
             group.create_task(leases.run())
             group.create_task(self._status_reporter.run())
 
     async def register(self) -> list[str]:
-        """Make the Node objects, ready to be used; which names are other people's nodes."""
+        """Create the Node objects; returns the names of existing nodes that are not ours."""
         foreign = await register_nodes(self._client, self._clock, list(self._nodes.values()))
         for name in foreign:
             del self._nodes[name]
@@ -121,24 +125,26 @@ class HostedNodePool:
 
 
 async def register_nodes(client: Client, clock: Clock, nodes: Sequence[SimulatedNode]) -> list[str]:
-    """Make the Node objects, ready to be used; which names belong to nodes that are not ours."""
-    turn = asyncio.Semaphore(_MAX_CONCURRENT_REGISTRATIONS)
+    """Create Node objects; returns the names of existing nodes that are not ours."""
+    slots = asyncio.Semaphore(_MAX_CONCURRENT_REGISTRATIONS)
 
-    async def one(node: SimulatedNode) -> bool:
-        async with turn:
+    async def register(node: SimulatedNode) -> bool:
+        async with slots:
             return await _register_node(client, clock, node)
 
-    ours = await asyncio.gather(*map(one, nodes))
-    return [node.name for node, is_ours in zip(nodes, ours, strict=True) if not is_ours]
+    ours = await asyncio.gather(*map(register, nodes))
+    foreign = [node.name for node, is_ours in zip(nodes, ours, strict=True) if not is_ours]
+    LOG.debug("nodes registered", nodes=len(nodes) - len(foreign), foreign=len(foreign))
+    return foreign
 
 
 async def _register_node(client: Client, clock: Clock, node: SimulatedNode) -> bool:
-    """Whether there is such a node of ours now."""
+    """Create a Node object; returns False if the existing one is not ours."""
     try:
         await client.create(NODE, node.manifest(timestamp(clock.now())))
     except AlreadyExists:
         return await _is_ours(client, node)
-    # A new node is tainted until it says that it is ready, which ours is at once.
+    # Admission taints a new node until it is ready; a hosted node is ready at once.
     taints = [dict(taint) for taint in node.taints]
     await client.patch(NODE, Key("", node.name), {"spec": {"taints": taints or None}})
     return True
@@ -152,75 +158,85 @@ async def _is_ours(client: Client, node: SimulatedNode) -> bool:
     return found.metadata.annotations.get(NODE_TYPE_ANNOTATION) == node.node_type
 
 
-#: Seconds between two tries to register.
+#: Seconds between two attempts to register.
 _REGISTER_RETRY_SECONDS = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class NodePoolCallbacks:
-    """How it is told what is going on, and, once, that the nodes are there."""
-
-    report: Callable[[str], None]
-    on_ready: Callable[[Sequence[str]], None]
-
-
 class NodePoolRunner:
-    """Nodes that are there, beside a server, until they are cancelled."""
+    """Runs hosted nodes beside a server until cancelled.
+
+    `on_ready` is called with the number of nodes each time that they are registered.
+    """
 
     def __init__(
         self,
         client: Client,
         clock: Clock,
         random: Random,
-        callbacks: NodePoolCallbacks,
+        on_ready: Callable[[Sequence[str]], None],
         nodes: Sequence[SimulatedNode],
         rules: Sequence[StageRule] = (),
         host: ProcessHost | None = None,
+        log: logs.Log = LOG,
     ) -> None:
-        self._client, self._clock, self._callbacks = client, clock, callbacks
+        self._client, self._clock, self._on_ready, self._log = client, clock, on_ready, log
         self._nodes, self._rules, self._host = nodes, rules, host
-        place = RunnerSpec(self._discover, self._build_task, {})
-        self._runner = LeaderElectedRunner(client, clock, random, callbacks.report, place)
+        spec = RunnerSpec(self._discover, self._build_task, {})
+        self._runner = LeaderElectedRunner(client, clock, random, log=log, spec=spec)
 
     @property
     def not_ready_reason(self) -> str:
-        """Why it is not ready, if it is not."""
+        """Why the nodes are not ready; "" if they are."""
         return self._runner.not_ready_reason
 
     async def run(self) -> None:
-        """Be the nodes, beside one server after another if need be."""
+        """Run the nodes, term after term."""
         await self._runner.run()
 
     async def drain(self) -> None:
-        """Nothing is under way that could not be left where it is."""
+        """Do nothing: everything can be interrupted at any point."""
 
     async def _discover(self) -> tuple[Kind, ...]:
         return tuple(await served_kinds(self._client, (LEASE_RENEWAL,)))
 
     def _build_task(self, capabilities: tuple[Kind, ...], informers: Informers) -> LeaderTask:
-        nodes = HostedNodePool(
-            self._client, informers, self._clock, self._nodes, self._rules, self._host
-        )  # fmt: skip
+        pool = HostedNodePool(
+            self._client,
+            informers,
+            self._clock,
+            nodes=self._nodes,
+            rules=self._rules,
+            host=self._host,
+        )
 
-        async def be() -> None:
-            foreign = await self._register(nodes)
+        async def run_nodes() -> None:
+            foreign = await self._register(pool)
             for name in foreign:
-                self._callbacks.report(f"node {name} is not ours: it is left alone")
-            self._callbacks.on_ready([str(len(self._nodes) - len(foreign))])
-            await nodes.run()
+                self._log.warning("existing Node is not ours: not touched", kind="Node", key=name)
+            count = len(self._nodes) - len(foreign)
+            self._log.info("nodes registered", nodes=count)
+            self._on_ready([str(count)])
+            await pool.run()
 
-        return LeaderTask("phalanx-nodes", be)
+        return LeaderTask("phalanx-nodes", run_nodes)
 
     async def _register(self, nodes: HostedNodePool) -> list[str]:
-        """Register, however often it takes; which names are other people's nodes."""
-        said = ""
+        """Register until it succeeds; returns the names of existing nodes that are not ours."""
+        attempt, reported = 0, ""
         while True:
+            attempt += 1
             try:
                 return await nodes.register()
             except Unauthorized:
                 raise
             except (ApiError, Unreachable) as error:
-                if str(error) != said:
-                    said = str(error)
-                    self._callbacks.report(f"cannot register nodes: {said}")
+                # The same failure is a warning once: the server may be away for hours.
+                write = self._log.debug if str(error) == reported else self._log.warning
+                reported = str(error)
+                write(
+                    "cannot register nodes",
+                    attempt=attempt,
+                    backoff=_REGISTER_RETRY_SECONDS,
+                    reason=reported,
+                )
             await asyncio.sleep(_REGISTER_RETRY_SECONDS)

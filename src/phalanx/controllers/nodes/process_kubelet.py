@@ -1,16 +1,16 @@
-"""One pod on a process node, from its start to its end.
+"""The kubelet of process nodes: runs the containers of pods as local processes.
 
-    may it? ─▶ programs ─▶ init containers, one after another ─▶ containers, side by side ─▶ report
+`ProcessKubelets` starts a `PodRun` for each pod that is bound to one of its nodes, stops it when
+the pod is deleted, and then removes the pod object. `PodRun` is one pod from start to end:
 
-Containers that end are started again as the restart policy says, after a pause that grows. Told to
-stop, it asks its processes to end (SIGTERM) and ends them itself (SIGKILL) when their time is over.
-Reports every change of the pod's status; deletes nothing, that is `processnodes`' part.
+    permission ─▶ commands ─▶ init containers, one by one ─▶ containers, concurrently ─▶ status
 
-The kubelet of process nodes: starts a run for each pod that is bound there, and sees it off.
+Containers restart as the restart policy says, with a growing back-off. A stop sends SIGTERM, and
+SIGKILL after the grace period. Every change is written to the pod status.
 
-Never on by itself: somebody asks for such nodes by name of the option, and only pods on Nodes that
-were made for it, of service accounts that may, are run (`podruns`). A pod that was running when
-nobody ran it any more has failed: its processes are gone.
+Process nodes exist only where a user asks for them (`--run-processes`), and run only pods whose
+service account has been granted the verb "run" on "processes". A pod that was running when the
+process of its kubelet ended has failed: its processes are gone.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import signal
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from phalanx import logs
 from phalanx.api.core import Pod
 from phalanx.api.errors import ApiError, NotFound
 from phalanx.api.kinds import POD, SUBJECT_ACCESS_REVIEW
@@ -55,19 +56,21 @@ from phalanx.controllers.reconcile_loop import (
     run_workers,
 )
 
-#: Seconds before a container is started again: the first time, and at most.
+LOG = logs.component("process-kubelet")
+
+#: First and maximum back-off in seconds before a container restarts.
 _MIN_BACKOFF, _MAX_BACKOFF = 10.0, 300.0
-#: Seconds between two tries to report.
+#: Seconds between two attempts to write the status.
 _REPORT_RETRY_SECONDS = 1.0
-#: Longer than anybody waits.
+#: Seconds: practically without limit.
 _NO_DEADLINE = 1e9
-#: Exit code of what could not be started.
+#: Exit code of a container that could not be started.
 _NOT_STARTED = 128
 
 
 @dataclass(slots=True)
 class _Container:
-    """A container of the pod: what it is, and how it is at present."""
+    """A container of the pod: its command and current state."""
 
     name: str
     image: str
@@ -78,7 +81,7 @@ class _Container:
     exit_code: int | None = None
 
     def status(self) -> Object:
-        """What is reported of it."""
+        """Return the container status."""
         is_ready = "running" in self.state
         return container_status(
             self.name, self.image, self.state, ready=is_ready, restarts=self.restarts
@@ -86,7 +89,7 @@ class _Container:
 
 
 class PodRun:
-    """The run of one pod, which is this very one and no namesake."""
+    """Runs one pod, identified by its uid."""
 
     def __init__(self, host: ProcessHost, client: Client, clock: Clock, pod: Pod) -> None:
         self._host, self._client, self._clock, self._pod = host, client, clock, pod
@@ -97,26 +100,26 @@ class PodRun:
         self._policy, self._start_time = "Always", ""
         self._deadline_seconds = _NO_DEADLINE
         self._reporting = asyncio.Lock()
-        #: Why it ends, if not by itself.
+        #: Status fields that say why the pod was stopped, if it did not end by itself.
         self._termination: Object = {}
 
     @property
     def uid(self) -> str:
-        """Which pod it is."""
+        """The uid of the pod."""
         return self._pod.metadata.uid
 
     @property
     def key(self) -> Key:
-        """What it is called."""
+        """Namespace and name of the pod."""
         return self._pod.metadata.key
 
     @property
     def sessions(self) -> dict[str, int]:
-        """The sessions of the processes that run at present, by container."""
+        """The session ids of running processes, by container."""
         return {name: process.session for name, process in self._processes.items()}
 
     def stop(self, grace: float) -> None:
-        """Ask it to end within so many seconds; a shorter time may be given later."""
+        """Stop the pod within a grace period, which a later call may shorten."""
         self._grace = grace
         self._stopping.set()
         if not grace:
@@ -124,12 +127,13 @@ class PodRun:
                 process.signal(signal.SIGKILL)
 
     async def run(self) -> None:
-        """Run it to its end, and report that."""
+        """Run the pod to its end and write its final status."""
         folder = self._host.pod_directory(self.uid)
         try:
             await self._prepare()
-        except UnsupportedContainer as refusal:
-            await self._report(rejected_status("Refused", f"{refusal}"))
+        except UnsupportedContainer as error:
+            LOG.info("pod rejected", kind="Pod", key=self.key, reason=error)
+            await self._report(rejected_status("Refused", str(error)))
             return
         expiry = asyncio.create_task(self._enforce_deadline())
         try:
@@ -140,45 +144,56 @@ class PodRun:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     async def _prepare(self) -> None:
-        """Find out what is to be run, and whether it may."""
+        """Check the permission and build the commands; raises UnsupportedContainer."""
         found = await self._client.get(POD, self._pod.metadata.key)
         if found["metadata"]["uid"] != self.uid:
-            raise UnsupportedContainer("it is gone")
+            raise UnsupportedContainer("the pod was deleted")
         await self._check_permission(found)
         spec = found["spec"]
         folder = self._host.pod_directory(self.uid)
-        usual = self._host.environment(folder, spec.get("hostname") or found["metadata"]["name"])
+        base_env = self._host.environment(folder, spec.get("hostname") or found["metadata"]["name"])
         self._policy, self._start_time = spec.get("restartPolicy", "Always"), self._now()
         self._init_containers = [
-            _build_container(found, one, usual) for one in spec.get("initContainers") or ()
+            _build_container(found, container, base_env)
+            for container in spec.get("initContainers") or ()
         ]
-        self._containers = [_build_container(found, one, usual) for one in spec["containers"]]
+        self._containers = [
+            _build_container(found, container, base_env) for container in spec["containers"]
+        ]
         self._deadline_seconds = min(
             spec.get("activeDeadlineSeconds") or _NO_DEADLINE, _NO_DEADLINE
         )
 
     async def _check_permission(self, found: Object) -> None:
-        """Only a service account that was expressly allowed to has its processes run."""
-        space, name = found["metadata"]["namespace"], service_account_of(found)
-        wish = {"verb": "run", "group": "phalanx.dev", "resource": "processes", "namespace": space}
-        groups = ["system:serviceaccounts", f"system:serviceaccounts:{space}"]
-        spec = {
-            "user": f"system:serviceaccount:{space}:{name}", "resourceAttributes": wish,
-            "groups": [*groups, "system:authenticated"],
-        }  # fmt: skip
+        """Raise UnsupportedContainer unless the service account may run processes."""
+        namespace, name = found["metadata"]["namespace"], service_account_of(found)
         review = {
-            "apiVersion": SUBJECT_ACCESS_REVIEW.api_version, "kind": SUBJECT_ACCESS_REVIEW.name,
-            "spec": spec,
-        }  # fmt: skip
-        told = await self._client.post(SUBJECT_ACCESS_REVIEW.url_path(), review)
-        if not told["status"].get("allowed"):
+            "apiVersion": SUBJECT_ACCESS_REVIEW.api_version,
+            "kind": SUBJECT_ACCESS_REVIEW.name,
+            "spec": {
+                "user": f"system:serviceaccount:{namespace}:{name}",
+                "groups": [
+                    "system:serviceaccounts",
+                    f"system:serviceaccounts:{namespace}",
+                    "system:authenticated",
+                ],
+                "resourceAttributes": {
+                    "verb": "run",
+                    "group": "phalanx.dev",
+                    "resource": "processes",
+                    "namespace": namespace,
+                },
+            },
+        }
+        answer = await self._client.post(SUBJECT_ACCESS_REVIEW.url_path(), review)
+        if not answer["status"].get("allowed"):
             raise UnsupportedContainer(
-                f"service account {space}/{name} may not run processes; "
+                f"service account {namespace}/{name} may not run processes; "
                 'grant it the verb "run" on "processes" of the group phalanx.dev'
             )
 
     async def _enforce_deadline(self) -> None:
-        """End it when it has been active for too long."""
+        """Stop the pod after its activeDeadlineSeconds."""
         await asyncio.sleep(self._deadline_seconds)
         self._termination = {
             "reason": "DeadlineExceeded",
@@ -194,67 +209,94 @@ class PodRun:
             async with asyncio.TaskGroup() as group:
                 for container in self._containers:
                     group.create_task(self._run_container(container))
-        await self._report({**self._status(), "phase": self._final_phase(), **self._termination})
+        containers = [*self._init_containers, *self._containers]
+        succeeded = all(one.exit_code == 0 for one in containers) and not self._termination
+        phase = "Succeeded" if succeeded else "Failed"
+        LOG.debug("pod finished", kind="Pod", key=self.key, phase=phase)
+        await self._report({**self._status(), "phase": phase, **self._termination})
 
     async def _run_init_container(self, container: _Container) -> bool:
-        """Run an init container until it ends well; whether it did."""
+        """Run an init container until it succeeds; returns whether it did."""
         while await self._run_once(container):
             if self._policy == "Never" or not await self._back_off(container):
                 return False
         return not self._stopping.is_set()
 
     async def _run_container(self, container: _Container) -> None:
-        """Run a container for as long as the restart policy says."""
+        """Run a container as often as the restart policy says."""
         while True:
             code = await self._run_once(container)
-            over = self._policy == "Never" or (self._policy == "OnFailure" and code == 0)
-            if over or not await self._back_off(container):
+            is_final = self._policy == "Never" or (self._policy == "OnFailure" and code == 0)
+            if is_final or not await self._back_off(container):
                 break
         if any("running" in one.state for one in self._containers):
             await self._report(self._status())
 
     async def _run_once(self, container: _Container) -> int:
-        """Run a container's program to its end; its exit code."""
+        """Run the command of a container once; returns its exit code."""
         if self._stopping.is_set():
             return container.exit_code or 0
-        metadata = self._pod.metadata
         output = ContainerOutput(
-            self._client, metadata.key, self.uid, container.name, container.restarts
-        )  # fmt: skip
+            self._client,
+            self.key,
+            self.uid,
+            container=container.name,
+            restart=container.restarts,
+        )
         folder = self._host.pod_directory(self.uid)
         try:
             process = await ContainerProcess.start(container.command, folder, output)
-        except OSError:
+        except OSError as error:
+            LOG.warning(
+                "container not started",
+                kind="Pod",
+                key=self.key,
+                container=container.name,
+                reason=error,
+            )
             self._record_exit(container, _NOT_STARTED, "StartError")
             return _NOT_STARTED
+        LOG.debug("container started", kind="Pod", key=self.key, container=container.name)
         self._processes[container.name] = process
         container.started_at = self._now()
         container.state = {"running": {"startedAt": container.started_at}}
-        ending = asyncio.create_task(self._enforce_stop(process))
+        stopper = asyncio.create_task(self._enforce_stop(process))
         try:
             await self._report(self._status())
             code = await process.wait()
         finally:
-            ending.cancel()
+            stopper.cancel()
             del self._processes[container.name]
+        LOG.debug(
+            "container exited", kind="Pod", key=self.key, container=container.name, exit_code=code
+        )
         self._record_exit(container, code)
         return code
 
     async def _enforce_stop(self, process: ContainerProcess) -> None:
-        """End a process that is told to stop and takes longer than it has."""
+        """Terminate a process on stop: SIGTERM, then SIGKILL after the grace period."""
         await self._stopping.wait()
         process.signal(signal.SIGTERM)
         await asyncio.sleep(self._grace)
         process.signal(signal.SIGKILL)
 
     async def _back_off(self, container: _Container) -> bool:
-        """Wait before a container is started again; False if it is not to be."""
-        pause = min(_MIN_BACKOFF * 2**container.restarts, _MAX_BACKOFF)
-        message = f"back-off {pause:g}s restarting failed container"
+        """Wait before a container restarts; returns False if the pod was stopped meanwhile."""
+        delay = min(_MIN_BACKOFF * 2**container.restarts, _MAX_BACKOFF)
+        LOG.warning(
+            "container restarts after back-off",
+            kind="Pod",
+            key=self.key,
+            container=container.name,
+            exit_code=container.exit_code,
+            attempt=container.restarts + 1,
+            backoff=delay,
+        )
+        message = f"back-off {delay:g}s restarting failed container"
         container.state = {"waiting": {"reason": "CrashLoopBackOff", "message": message}}
         await self._report(self._status())
         try:
-            await asyncio.wait_for(self._stopping.wait(), pause)
+            await asyncio.wait_for(self._stopping.wait(), delay)
         except TimeoutError:
             container.restarts += 1
             return True
@@ -263,32 +305,35 @@ class PodRun:
 
     def _record_exit(self, container: _Container, code: int, reason: str = "") -> None:
         container.exit_code = code
-        container.state = {"terminated": {
-            "exitCode": code, "reason": reason or ("Completed" if code == 0 else "Error"),
-            "startedAt": container.started_at or self._now(), "finishedAt": self._now(),
-        }}  # fmt: skip
-
-    def _final_phase(self) -> str:
-        ended = [*self._init_containers, *self._containers]
-        well = all(one.exit_code == 0 for one in ended) and not self._termination
-        return "Succeeded" if well else "Failed"
+        terminated = {
+            "exitCode": code,
+            "reason": reason or ("Completed" if code == 0 else "Error"),
+            "startedAt": container.started_at or self._now(),
+            "finishedAt": self._now(),
+        }
+        container.state = {"terminated": terminated}
 
     def _status(self) -> Object:
-        """How it is at present."""
-        is_up = any(one.started_at for one in self._containers)
+        """Return the current pod status."""
+        has_started = any(one.started_at for one in self._containers)
         ready = all("running" in one.state for one in self._containers)
         return {
-            "phase": "Running" if is_up else "Pending", "startTime": self._start_time,
-            "podIP": LOOPBACK, "podIPs": [{"ip": LOOPBACK}], "hostIP": LOOPBACK,
+            "phase": "Running" if has_started else "Pending",
+            "startTime": self._start_time,
+            "podIP": LOOPBACK,
+            "podIPs": [{"ip": LOOPBACK}],
+            "hostIP": LOOPBACK,
             "conditions": readiness_conditions(self._now(), ready=ready),
             "initContainerStatuses": [one.status() for one in self._init_containers],
             "containerStatuses": [one.status() for one in self._containers],
-        }  # fmt: skip
+        }
 
     async def _report(self, status: Object) -> None:
-        """Say how it is, however often it takes; if it is gone, nobody needs to know."""
+        """Write the status, with retries; gives up if the pod is gone or the write is invalid."""
         async with self._reporting:
+            attempt = 0
             while True:
+                attempt += 1
                 try:
                     await perform(self._client, status_patch(self._pod, status))
                     return
@@ -296,7 +341,16 @@ class PodRun:
                     return
                 except (ApiError, Unreachable) as error:
                     if isinstance(error, ApiError) and error.code < 500 and error.code != 429:
+                        LOG.warning("status rejected", kind="Pod", key=self.key, reason=error)
                         return
+                    LOG.warning(
+                        "status not written, retrying",
+                        kind="Pod",
+                        key=self.key,
+                        attempt=attempt,
+                        backoff=_REPORT_RETRY_SECONDS,
+                        reason=error,
+                    )
                 await asyncio.sleep(_REPORT_RETRY_SECONDS)
 
     def _now(self) -> str:
@@ -305,36 +359,41 @@ class PodRun:
 
 def _build_container(pod: Object, container: Object, base_env: Mapping[str, str]) -> _Container:
     try:
-        found = build_container_command(pod, container, base_env)
-    except UnsupportedContainer as refusal:
-        raise UnsupportedContainer(f"container {container['name']}: {refusal}") from None
-    return _Container(container["name"], container.get("image", ""), found)
+        command = build_container_command(pod, container, base_env)
+    except UnsupportedContainer as error:
+        raise UnsupportedContainer(f"container {container['name']}: {error}") from None
+    return _Container(container["name"], container.get("image", ""), command)
 
 
-#: Pods that run side by side at most; the others wait.
+#: Pods that run at the same time; further ones wait.
 _MAX_PODS = 256
-#: Seconds until a pod is looked at again that could not be started, or whose namesake still runs.
+#: Seconds until a pod is synced again that cannot start yet.
 _RECHECK_SECONDS = 1.0
-#: Seconds that processes have when the nodes themselves end, and that are waited for that.
+#: Grace period of processes at shutdown, and how long the shutdown waits for them.
 _STOP_GRACE, _STOP_TIMEOUT = 0.8, 1.2
 _NODE_RESTARTED_STATUS = rejected_status(
-    "NodeRestarted", "its processes ended with the nodes that ran them"
+    "NodeRestarted", "the processes of the pod ended with the process node that ran them"
 )
 
 
 class ProcessKubelets:
-    """The kubelets of the process nodes of these names, all in one; each asks as its node.
+    """The kubelets of all process nodes of a host.
 
-    What they measure they tell together, by the `client`.
+    Requests about a pod use `node_client(node)` if given; metrics are sent with `client`.
     """
 
     def __init__(
-        self, client: Client, informers: Informers, clock: Clock, names: Collection[str],
-        host: ProcessHost, node_client: NodeClient | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        client: Client,
+        informers: Informers,
+        clock: Clock,
+        names: Collection[str],
+        host: ProcessHost,
+        node_client: NodeClient | None = None,
+    ) -> None:
         self._client, self._clock, self._names, self._host = client, clock, names, host
         self._node_client = node_client or (lambda name: client)
-        self._pods = informers.of(POD, Pod).cache
+        self._pods = informers.of(Pod).cache
         self._queue = new_work_queue(client, type(self).__name__)
         self._runs: dict[Key, tuple[PodRun, asyncio.Task[None]]] = {}
         self._finished_uids: dict[Key, str] = {}
@@ -342,19 +401,19 @@ class ProcessKubelets:
         self._pods.subscribe(self._on_pod_changed)
 
     async def run(self) -> None:
-        """Run what is bound there until cancelled; then everything ends."""
+        """Run bound pods until cancelled; then stop all processes."""
         async with asyncio.TaskGroup() as self._tasks:
-            consumption = ProcessMetricsCollector(
+            metrics = ProcessMetricsCollector(
                 self._client, lambda: [run for run, _ in self._runs.values()]
             )
-            self._tasks.create_task(consumption.run())
+            self._tasks.create_task(metrics.run())
             try:
                 await run_workers(self._queue, self._sync_pod)
             finally:
                 await self._stop_all()
 
     async def _stop_all(self) -> None:
-        """Have everything end, soon; what has not ended then is ended by force."""
+        """Stop all pods with a short grace period, then cancel the rest."""
         runs = list(self._runs.values())
         for run, _ in runs:
             run.stop(_STOP_GRACE)
@@ -364,7 +423,7 @@ class ProcessKubelets:
             task.cancel()
 
     async def _sync_pod(self, key: Key) -> float | None:
-        """Do whatever is due about a pod; in how many seconds to look again."""
+        """Start, stop, fail or remove a pod; returns after how many seconds to sync it again."""
         pod, (run, _) = self._pods.get(key), self._runs.get(key, (None, None))
         if run is not None:
             return self._sync_running_pod(run, pod)
@@ -392,21 +451,23 @@ class ProcessKubelets:
     def _start(self, key: Key, pod: Pod) -> float | None:
         if len(self._runs) >= _MAX_PODS:
             return _RECHECK_SECONDS
-        run = PodRun(self._host, self._node_client(pod.spec.node_name), self._clock, pod)
+        LOG.debug("pod starting", kind="Pod", key=key, node=pod.spec.node_name)
+        run = PodRun(self._host, self._node_client(pod.spec.node_name), self._clock, pod=pod)
         self._runs[key] = run, self._tasks.create_task(self._run_pod(key, run))
         return None
 
     async def _run_pod(self, key: Key, run: PodRun) -> None:
-        """A run from its start to its end, and a look at what is due then."""
+        """Run a pod to its end and sync it again."""
         try:
             await run.run()
             self._finished_uids[key] = run.uid
-            again = 0.0
-        except (ApiError, Unreachable):
-            again = _RECHECK_SECONDS
+            delay = 0.0
+        except (ApiError, Unreachable) as error:
+            delay = _RECHECK_SECONDS
+            LOG.warning("pod not run, retrying", kind="Pod", key=key, backoff=delay, reason=error)
         finally:
             del self._runs[key]
-        self._queue.add_after(key, again)
+        self._queue.add_after(key, delay)
 
     def _on_pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         pod = new or old

@@ -1,7 +1,7 @@
-"""What the processes of pods use, measured now and then and sent to the server for `kubectl top`.
+"""Measures CPU and memory of pod processes and sends them to the server, for `kubectl top`.
 
-A process counts with all that it started, by the session that they share. Read from `/proc`: where
-there is none (off Linux) nothing is measured and nothing is sent.
+The usage of a container is that of all processes in its session. Reads `/proc`; without it (on
+systems other than Linux) nothing is measured or sent.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from phalanx import logs
 from phalanx.api.errors import ApiError
 from phalanx.api.kinds import POD_METRICS
 from phalanx.api.meta import Key
@@ -20,13 +20,15 @@ from phalanx.api.wire import Object
 from phalanx.client.client import Client
 from phalanx.client.transports import Unreachable
 
-#: Seconds between two looks.
+LOG = logs.component("process-kubelet")
+
+#: Seconds between two samples.
 _SAMPLE_INTERVAL = 5.0
 _PROC = Path("/proc")
 
 
 class ProcessUsage(NamedTuple):
-    """Seconds of CPU since the beginning, and bytes of memory at present."""
+    """CPU seconds since the start, and current bytes of memory."""
 
     cpu: float
     memory: int
@@ -36,89 +38,91 @@ _NO_USAGE = ProcessUsage(0.0, 0)
 
 
 class MeteredPod(Protocol):
-    """A pod whose processes run."""
+    """A pod with running processes."""
 
     @property
     def key(self) -> Key:
-        """What it is called."""
+        """Namespace and name."""
         ...
 
     @property
     def uid(self) -> str:
-        """Which one it is."""
+        """The uid of the pod."""
         ...
 
     @property
     def sessions(self) -> Mapping[str, int]:
-        """The sessions of its processes, by container."""
+        """The session ids of its processes, by container."""
         ...
 
 
 class ProcessMetricsCollector:
-    """Looks at what all the pods of a host use, and tells the server."""
+    """Measures the usage of all pods of a host and sends it to the server."""
 
     def __init__(self, client: Client, pods: Callable[[], Sequence[MeteredPod]]) -> None:
         self._client, self._pods = client, pods
         self._previous: Mapping[int, ProcessUsage] = {}
 
     async def run(self) -> None:
-        """Look and tell until cancelled."""
-        then = _now()
+        """Measure and send until cancelled."""
+        loop = asyncio.get_running_loop()
+        sampled_at = loop.time()
         while True:
             await asyncio.sleep(_SAMPLE_INTERVAL)
-            now = _now()
+            now = loop.time()
             if pods := self._pods():
-                spent = await asyncio.to_thread(usage_by_session)
+                usage = await asyncio.to_thread(usage_by_session)
+                elapsed = now - sampled_at
                 for pod in pods:
                     await self._post_metrics(
-                        pod, self._container_usage(pod, spent, now - then), now - then
+                        pod, self._container_usage(pod, usage, elapsed), elapsed
                     )
-                self._previous = spent
-            then = now
+                self._previous = usage
+            sampled_at = now
 
     def _container_usage(
-        self, pod: MeteredPod, spent_usage: Mapping[int, ProcessUsage], elapsed: float
+        self, pod: MeteredPod, usage: Mapping[int, ProcessUsage], elapsed: float
     ) -> list[Object]:
-        """What its containers use; one that began since the last look had spent nothing by then."""
-        used = []
+        """Return the usage per container; a session without a previous sample started from zero."""
+        containers: list[Object] = []
         for name, session in pod.sessions.items():
-            if session in spent_usage:
-                cpu = spent_usage[session].cpu - self._previous.get(session, _NO_USAGE).cpu
-                usage = {
+            if session in usage:
+                cpu = usage[session].cpu - self._previous.get(session, _NO_USAGE).cpu
+                amounts = {
                     "cpu": f"{max(round(cpu / elapsed * 1e3), 0)}m",
-                    "memory": f"{spent_usage[session].memory}",
+                    "memory": f"{usage[session].memory}",
                 }
-                used.append({"name": name, "usage": usage})
-        return used
+                containers.append({"name": name, "usage": amounts})
+        return containers
 
     async def _post_metrics(self, pod: MeteredPod, usage: Sequence[Object], elapsed: float) -> None:
-        """Tell the server of a pod; if it does not listen, it will be told of the next look."""
+        """Send the usage of a pod; a sample that fails is dropped, the next one follows soon."""
         if not usage:
             return
         body = {
-            "apiVersion": POD_METRICS.api_version, "kind": POD_METRICS.name,
+            "apiVersion": POD_METRICS.api_version,
+            "kind": POD_METRICS.name,
             "metadata": {"name": pod.key.name, "uid": pod.uid},
-            "window": f"{round(elapsed)}s", "containers": usage,
-        }  # fmt: skip
-        with suppress(ApiError, Unreachable):
+            "window": f"{round(elapsed)}s",
+            "containers": usage,
+        }
+        try:
             await self._client.post(POD_METRICS.url_path(pod.key.namespace), body)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
+        except (ApiError, Unreachable) as error:
+            LOG.debug("pod metrics not sent", kind="Pod", key=pod.key, reason=error)
 
 
 def usage_by_session() -> dict[int, ProcessUsage]:
-    """What all processes of the machine have spent and hold, added up by session."""
-    found: dict[int, ProcessUsage] = {}
-    for session, spent in _read_processes():
-        so_far = found.get(session, _NO_USAGE)
-        found[session] = ProcessUsage(so_far.cpu + spent.cpu, so_far.memory + spent.memory)
-    return found
+    """Return the usage of all processes of the machine, summed by session."""
+    totals: dict[int, ProcessUsage] = {}
+    for session, usage in _read_processes():
+        total = totals.get(session, _NO_USAGE)
+        totals[session] = ProcessUsage(total.cpu + usage.cpu, total.memory + usage.memory)
+    return totals
 
 
 def _read_processes() -> Iterator[tuple[int, ProcessUsage]]:
-    """Each process by its session, with what its children spent that have ended."""
+    """Yield the session and usage of each process, including its terminated children."""
     if not _PROC.is_dir():
         return
     tick, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
@@ -129,7 +133,7 @@ def _read_processes() -> Iterator[tuple[int, ProcessUsage]]:
             text = (_PROC / entry.name / "stat").read_text(errors="replace")
         except OSError:
             continue
-        # Behind the name, which may hold anything: state, parent, group, session, …
+        # After the command name, which may contain anything: state, parent, group, session, …
         fields = text.rpartition(")")[2].split()
         cpu = sum(map(int, fields[11:15])) / tick
         yield int(fields[3]), ProcessUsage(cpu, int(fields[21]) * page)

@@ -1,19 +1,16 @@
-"""How long a simulated pod takes for what it does, given as data and drawn from a seed.
+"""The kubelet of simulated nodes: moves pods through their stages without executing anything.
 
-    start ─▶ running ─▶ ready … end of the run            deletion ─▶ gone
-    `start`  `ready` (after running)   `run` (None: never)   `stop`
+    bound ─▶ creating ─▶ running ─▶ ready ─▶ terminated        deleted ─▶ terminating ─▶ removed
+             `start`     `ready`    `run` (None: endless)                 `stop`
 
-A pod says it itself by the annotation `phalanx.dev/stages` (YAML), or a file of rules says it for
-pods by namespace and labels. The same pod under the same seed lives the same life every time: lots
-come from a hash of the seed, the pod's place and what is drawn, and from nothing else. Above
-nothing; `kubelets` lives the lives.
+`Stages` says how long each stage takes: a constant or a distribution. A pod has them in its
+annotation `phalanx.dev/stages` (YAML), or a file of rules gives them by namespace and labels.
 
-The kubelets of simulated nodes: one loop that moves all their pods through their stages.
+    phalanx.dev/stages: "{start: 2, run: {uniform: [20, 40]}, failure: 0.1}"
 
-    bound ─▶ creating ─▶ running ─▶ ready ─▶ ended        deleted ─▶ (stopping) ─▶ gone
-
-Nothing is executed. What is due follows from the pod itself, from its start time and the life that
-its stages give it (`stages`), so that a loop that was stopped goes on where it was.
+The same pod with the same seed has the same lifetime every time: samples are a hash of the seed,
+the pod's key and the stage. The next step follows from the pod's status and lifetime alone, so that
+a kubelet that was interrupted continues where it stopped.
 """
 
 from __future__ import annotations
@@ -27,6 +24,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from phalanx import logs
 from phalanx.api.annotations import USAGE_ANNOTATION, BadUsage, parse_usage_annotation
 from phalanx.api.core import Pod
 from phalanx.api.kinds import POD
@@ -49,21 +47,23 @@ from phalanx.controllers.reconcile_loop import (
     ReconcilePlan,
 )
 
-#: A pod ends well after so many whole seconds; the short form of a run of one length.
+LOG = logs.component("simulated-kubelet")
+
+#: Annotation: the pod succeeds after this many whole seconds. Short form of a constant `run`.
 RUN_SECONDS = "phalanx.dev/run-seconds"
-#: All that a pod can say about its life.
+#: Annotation: the stages of the pod.
 STAGES = "phalanx.dev/stages"
 
-#: Draws lots from 0 up to 1, one for each word.
+#: Returns a number from 0 up to 1 for each label.
 RandomFraction = Callable[[str], float]
 
 
 class BadStages(ValueError):
-    """A text that is no stages: the field, and what is wrong with it."""
+    """Invalid stages: the field and what is wrong with it."""
 
 
 class _Distribution(NamedTuple):
-    """One row: which figures it takes, and how seconds are drawn with them."""
+    """The parameters of a distribution, and how to sample seconds from it."""
 
     parameters: tuple[str, ...]
     sample: Callable[..., float]
@@ -83,7 +83,7 @@ def _normal(fraction: RandomFraction, mean: float, deviation: float) -> float:
 
 
 _DISTRIBUTIONS: Mapping[str, _Distribution] = {
-    "constant": _Distribution(("seconds",), lambda lots, seconds: seconds),
+    "constant": _Distribution(("seconds",), lambda fraction, seconds: seconds),
     "uniform": _Distribution(("low", "high"), _uniform),
     "exponential": _Distribution(("mean",), _exponential),
     "normal": _Distribution(("mean", "deviation"), _normal),
@@ -92,19 +92,19 @@ _DISTRIBUTIONS: Mapping[str, _Distribution] = {
 
 @dataclass(frozen=True, slots=True)
 class StageDuration:
-    """A length of time, in seconds: how it is distributed, and with which figures."""
+    """A duration in seconds: a distribution and its parameters."""
 
     distribution: str = "constant"
     parameters: tuple[float, ...] = (0.0,)
 
     def sample(self, fraction: RandomFraction) -> float:
-        """One such length; never below nothing."""
+        """Return a sample; never negative."""
         return max(_DISTRIBUTIONS[self.distribution].sample(fraction, *self.parameters), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class PodLifetime:
-    """What comes of one pod: seconds for each stage, and the exit code at the end of its run."""
+    """The sampled seconds of each stage of one pod, and its exit code."""
 
     start: float = 0.0
     ready: float = 0.0
@@ -118,7 +118,7 @@ _ZERO = StageDuration()
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """What lives are drawn from. Without a `run` pods run until they are deleted."""
+    """The durations from which lifetimes are sampled; without `run` pods run until deleted."""
 
     start: StageDuration = _ZERO
     ready: StageDuration = _ZERO
@@ -129,58 +129,60 @@ class Stages:
     seed: int = 0
 
     def sample_lifetime(self, pod: str) -> PodLifetime:
-        """The life of one pod, the same whenever it is asked for."""
+        """Return the lifetime of a pod; always the same for the same pod."""
         return _sample_lifetime(self, pod)
 
 
 @lru_cache(maxsize=8192)
 def _sample_lifetime(stages: Stages, pod: str) -> PodLifetime:
-    def span(word: str, of: StageDuration) -> float:
-        return of.sample(partial(_hash_fraction, stages.seed, pod, word))
+    def sample(stage: str, duration: StageDuration) -> float:
+        return duration.sample(partial(_hash_fraction, stages.seed, pod, stage))
 
     fails = stages.failure > 0 and _hash_fraction(stages.seed, pod, "failure", "") < stages.failure
     return PodLifetime(
-        span("start", stages.start), span("ready", stages.ready),
-        None if stages.run is None else span("run", stages.run),
-        span("stop", stages.stop), stages.exit_code if fails else 0,
-    )  # fmt: skip
+        start=sample("start", stages.start),
+        ready=sample("ready", stages.ready),
+        run=None if stages.run is None else sample("run", stages.run),
+        stop=sample("stop", stages.stop),
+        exit_code=stages.exit_code if fails else 0,
+    )
 
 
-def _hash_fraction(seed: int, pod: str, what: str, word: str) -> float:
-    """A number from 0 up to 1 that depends on these and on nothing else."""
-    digest = blake2b(f"{seed}/{pod}/{what}/{word}".encode(), digest_size=8).digest()
+def _hash_fraction(seed: int, pod: str, stage: str, label: str) -> float:
+    """Return a number from 0 up to 1 that depends only on the arguments."""
+    digest = blake2b(f"{seed}/{pod}/{stage}/{label}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64
 
 
 @dataclass(frozen=True, slots=True)
 class StageRule:
-    """Stages for the pods of a namespace ("": of all) that have all these labels."""
+    """Stages for the pods of a namespace ("": all namespaces) with these labels."""
 
     stages: Stages
     namespace: str = ""
     labels: tuple[tuple[str, str], ...] = ()
 
     def matches(self, meta: ObjectMeta) -> bool:
-        """Whether this is one of the pods."""
+        """Whether the rule applies to a pod."""
         if self.namespace and meta.namespace != self.namespace:
             return False
         return all(meta.labels.get(key) == value for key, value in self.labels)
 
 
 def stages_of(meta: ObjectMeta, rules: Sequence[StageRule] = ()) -> Stages:
-    """What a pod's life is drawn from: its own word, else the first rule for it, else the usual.
+    """Return the stages of a pod: its annotation, else the first matching rule, else the default.
 
-    Raises BadStages if its own word cannot be read.
+    Raises BadStages if the annotation is invalid.
     """
-    said = meta.annotations.get(STAGES)
-    if said is not None:
-        found = _parse_annotation(said)
+    annotation = meta.annotations.get(STAGES)
+    if annotation is not None:
+        stages = _parse_annotation(annotation)
     else:
-        found = next((rule.stages for rule in rules if rule.matches(meta)), Stages())
-    wish = meta.annotations.get(RUN_SECONDS, "")
-    return (
-        replace(found, run=StageDuration(parameters=(float(wish),))) if wish.isdecimal() else found
-    )
+        stages = next((rule.stages for rule in rules if rule.matches(meta)), Stages())
+    seconds = meta.annotations.get(RUN_SECONDS, "")
+    if seconds.isdecimal():
+        return replace(stages, run=StageDuration(parameters=(float(seconds),)))
+    return stages
 
 
 @lru_cache(maxsize=1024)
@@ -188,11 +190,11 @@ def _parse_annotation(text: str) -> Stages:
     try:
         return parse_stages(yaml.safe_load(text))
     except yaml.YAMLError as error:
-        raise BadStages(f"is no YAML: {str(error).partition(chr(10))[0]}") from None
+        raise BadStages(f"invalid YAML: {str(error).partition(chr(10))[0]}") from None
 
 
 def parse_stage_rules(rows: Any) -> list[StageRule]:
-    """A file of rules: a list of stages, each with the `namespace` and `labels` it is for."""
+    """Parse the rows of a rule file: stages with the `namespace` and `labels` they apply to."""
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise BadStages("must be a list of rules, such as [{labels: {app: train}, run: 60}]")
     return [_parse_at(_parse_rule, row, f"[{i}]") for i, row in enumerate(rows)]
@@ -208,26 +210,24 @@ def _parse_rule(row: Mapping[str, Any]) -> StageRule:
 
 
 def parse_stages(value: Any) -> Stages:
-    """Stages as YAML gives them; what is not said is as usual."""
+    """Parse stages from YAML values; missing fields keep their defaults."""
     if value is None:
         return Stages()
     if not isinstance(value, dict):
         raise BadStages("must be a map, such as {start: 2, run: {uniform: [20, 40]}}")
     for name in value:
         if name not in _FIELD_PARSERS:
-            raise BadStages(
-                f"{name}: there is no such field; there are {', '.join(_FIELD_PARSERS)}"
-            )
-    found = {
-        attribute: _parse_at(reader, value[name], f"{name}: ")
-        for name, (attribute, reader) in _FIELD_PARSERS.items()
+            raise BadStages(f"{name}: unknown field; available: {', '.join(_FIELD_PARSERS)}")
+    values = {
+        attribute: _parse_at(parse, value[name], f"{name}: ")
+        for name, (attribute, parse) in _FIELD_PARSERS.items()
         if value.get(name) is not None
     }
-    return Stages(**found)
+    return Stages(**values)
 
 
 def _parse_at(parse: Callable[[Any], Any], value: Any, path: str) -> Any:
-    """What is read; what is wrong with it is told with its place."""
+    """Parse a value; an error names its path."""
     try:
         return parse(value)
     except BadStages as error:
@@ -235,43 +235,43 @@ def _parse_at(parse: Callable[[Any], Any], value: Any, path: str) -> Any:
 
 
 def _parse_duration(value: Any) -> StageDuration:
-    """A number of seconds, or one distribution with its figures: `{uniform: [20, 40]}`."""
+    """Parse a number of seconds, or a distribution with parameters: `{uniform: [20, 40]}`."""
     if not isinstance(value, dict):
         return StageDuration("constant", (_parse_seconds(value),))
     if len(value) != 1 or next(iter(value)) not in _DISTRIBUTIONS:
-        raise BadStages(f"must be seconds, or one of {', '.join(_DISTRIBUTIONS)} with its figures")
-    ((name, figures),) = value.items()
-    wanted = _DISTRIBUTIONS[name].parameters
-    found = tuple(map(_parse_seconds, figures if isinstance(figures, list) else [figures]))
-    if len(found) != len(wanted):
-        raise BadStages(f"{name} takes {len(wanted)} figures: {', '.join(wanted)}")
-    if name == "uniform" and found[0] > found[1]:
-        raise BadStages(f"uniform goes from the lower figure to the higher, not {list(found)}")
-    return StageDuration(name, found)
+        raise BadStages(f"must be seconds, or one of {', '.join(_DISTRIBUTIONS)} with parameters")
+    ((name, given),) = value.items()
+    expected = _DISTRIBUTIONS[name].parameters
+    parameters = tuple(map(_parse_seconds, given if isinstance(given, list) else [given]))
+    if len(parameters) != len(expected):
+        raise BadStages(f"{name} takes {len(expected)} parameters: {', '.join(expected)}")
+    if name == "uniform" and parameters[0] > parameters[1]:
+        raise BadStages(f"uniform takes the lower bound first, not {list(parameters)}")
+    return StageDuration(name, parameters)
 
 
 def _parse_seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
-        raise BadStages(f"{value!r} is no number of seconds")
+        raise BadStages(f"{value!r} is not a number of seconds")
     return float(value)
 
 
 def _parse_rate(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise BadStages(f"{value!r} is no rate from 0 to 1")
+        raise BadStages(f"{value!r} is not a number from 0 to 1")
     return float(value)
 
 
 def _integer_parser(low: int, high: int) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
+    def parse(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise BadStages(f"{value!r} is no whole number from {low} to {high}")
+            raise BadStages(f"{value!r} is not an integer from {low} to {high}")
         return value
 
-    return read
+    return parse
 
 
-#: Field -> the attribute that it fills, and how it is read.
+#: Field -> the attribute of `Stages`, and its parser.
 _FIELD_PARSERS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "start": ("start", _parse_duration),
     "ready": ("ready", _parse_duration),
@@ -287,96 +287,92 @@ assert {attribute for attribute, _ in _FIELD_PARSERS.values()} == {
 
 
 _WORKERS = 16
-#: Exit codes of what ended when it was asked to, and of what did not and was killed.
+#: Exit codes of a container that ended on SIGTERM, and of one that was killed.
 EXIT_SIGTERM, EXIT_SIGKILL = 143, 137
 
 
 class SimulatedKubelets:
-    """The kubelets of the nodes of these names, all in one; each asks as its node, if it can."""
+    """The kubelets of all simulated nodes; pods are written with `node_client(node)` if given."""
 
     def __init__(
-        self, client: Client, informers: Informers, clock: Clock, names: Collection[str],
-        rules: Sequence[StageRule] = (), node_client: NodeClient | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        client: Client,
+        informers: Informers,
+        clock: Clock,
+        names: Collection[str],
+        rules: Sequence[StageRule] = (),
+        node_client: NodeClient | None = None,
+    ) -> None:
         self._clock, self._names, self._rules = clock, names, rules
         self._node_client = node_client or (lambda name: client)
-        self._pods = informers.of(POD, Pod).cache
+        self._pods = informers.of(Pod).cache
         self._loop: ReconcileLoop[Key] = ReconcileLoop(
             client, self.reconcile, _WORKERS, client_for=self._client_for
         )
         self._pods.subscribe(self._on_pod_changed)
 
     async def run(self) -> None:
-        """Be their kubelets until cancelled."""
+        """Move pods through their stages until cancelled."""
         await self._loop.run()
 
     def reconcile(self, key: Key) -> ReconcilePlan:
-        """What the kubelet of its node does about a pod."""
+        """Plan the next step of a pod."""
         pod = self._pods.get(key)
         if pod is None or pod.spec.node_name not in self._names:
             return ReconcilePlan()
         try:
-            life = stages_of(pod.metadata, self._rules).sample_lifetime(str(key))
+            lifetime = stages_of(pod.metadata, self._rules).sample_lifetime(str(key))
             parse_usage_annotation(pod.metadata.annotations)
         except BadStages as error:
             return self._reject(pod, "InvalidStages", f"annotation {STAGES}: {error}")
         except BadUsage as error:
             return self._reject(pod, "InvalidUsage", f"annotation {USAGE_ANNOTATION}: {error}")
         if pod.metadata.deletion_timestamp:
-            return self._terminate(pod, life)
+            return self._terminate(pod, lifetime)
         if pod.is_terminal:
             return ReconcilePlan()
-        return self._start(pod, life) if pod.status.phase == "Pending" else self._advance(pod, life)
+        if pod.status.phase == "Pending":
+            return self._start(pod, lifetime)
+        return self._advance(pod, lifetime)
 
     def _client_for(self, key: Key) -> Client:
         pod = self._pods.get(key)
         return self._node_client(pod.spec.node_name if pod else "")
 
     def _reject(self, pod: Pod, reason: str, message: str) -> ReconcilePlan:
-        """A pod whose word about itself cannot be read is not run at all."""
+        """Fail a pod whose annotations are invalid; it never runs."""
         if pod.metadata.deletion_timestamp:
             return ReconcilePlan([self._delete_action(pod)])
-        return (
-            ReconcilePlan()
-            if pod.is_terminal
-            else ReconcilePlan([status_patch(pod, rejected_status(reason, message))])
-        )
+        if pod.is_terminal:
+            return ReconcilePlan()
+        LOG.info("pod rejected", kind="Pod", key=pod.metadata.key, reason=message)
+        return ReconcilePlan([status_patch(pod, rejected_status(reason, message))])
 
     def _start(self, pod: Pod, lifetime: PodLifetime) -> ReconcilePlan:
         now = self._clock.now()
         begin = pod.status.start_time or timestamp(now)
-        left = (
-            parse_timestamp(begin) + lifetime.start - now
-            if pod.status.start_time
-            else lifetime.start
-        )
+        left = lifetime.start
+        if pod.status.start_time:
+            left = parse_timestamp(begin) + lifetime.start - now
         if left > 0:
-            taken_in = (
-                [] if pod.status.start_time else [status_patch(pod, creating_status(pod, begin))]
-            )
-            return ReconcilePlan(taken_in, requeue_after=left)
+            creating = status_patch(pod, creating_status(pod, begin))
+            return ReconcilePlan([] if pod.status.start_time else [creating], requeue_after=left)
         is_ready = lifetime.ready == 0
         return ReconcilePlan(
             [status_patch(pod, running_status(pod, timestamp(now), begin, ready=is_ready))]
         )
 
     def _advance(self, pod: Pod, lifetime: PodLifetime) -> ReconcilePlan:
-        """Whatever is due of a pod that runs: to become ready, to end, or to wait for either."""
+        """Set a running pod ready, terminate it, or wait for either."""
         if not pod.status.start_time:
             return ReconcilePlan()
         now = self._clock.now()
         begin = parse_timestamp(pod.status.start_time) + lifetime.start
         if lifetime.run is not None and begin + lifetime.run <= now:
-            return ReconcilePlan(
-                [
-                    status_patch(
-                        pod,
-                        terminated_status(
-                            pod, lifetime.exit_code, timestamp(begin), timestamp(now)
-                        ),
-                    )
-                ]
+            status = terminated_status(
+                pod, lifetime.exit_code, start_time=timestamp(begin), now=timestamp(now)
             )
+            return ReconcilePlan([status_patch(pod, status)])
         left = [] if lifetime.run is None else [begin + lifetime.run - now]
         if _is_warming_up(pod):
             until_ready = begin + lifetime.ready - now
@@ -389,7 +385,7 @@ class SimulatedKubelets:
         return ReconcilePlan(requeue_after=min(left, default=None))
 
     def _terminate(self, pod: Pod, lifetime: PodLifetime) -> ReconcilePlan:
-        """Let a pod end in its own time, but not beyond its grace period; then it is gone."""
+        """Terminate a deleted pod after its `stop` stage or grace period, then remove it."""
         if pod.is_terminal:
             return ReconcilePlan([self._delete_action(pod)])
         now, grace = self._clock.now(), pod.metadata.deletion_grace_period_seconds
@@ -404,9 +400,8 @@ class SimulatedKubelets:
         code = EXIT_SIGTERM if lifetime.stop <= grace else EXIT_SIGKILL
         end, begin = timestamp(now), pod.status.start_time
         begin = timestamp(parse_timestamp(begin) + lifetime.start) if begin else end
-        return ReconcilePlan(
-            [status_patch(pod, terminated_status(pod, code, begin, end)), self._delete_action(pod)]
-        )
+        status = terminated_status(pod, code, start_time=begin, now=end)
+        return ReconcilePlan([status_patch(pod, status), self._delete_action(pod)])
 
     def _delete_action(self, pod: Pod) -> Delete:
         return Delete(POD, pod.metadata.key, pod.metadata.uid, grace=0)
@@ -417,6 +412,6 @@ class SimulatedKubelets:
 
 
 def _is_warming_up(pod: Pod) -> bool:
-    """Whether a pod that runs has not been ready yet."""
+    """Whether a running pod has not been ready yet."""
     ready = find_condition(pod.status.conditions, "Ready")
     return ready is not None and ready.status == "False" and ready.reason == CONTAINERS_NOT_READY

@@ -1,9 +1,10 @@
-"""Taint eviction: pods leave nodes whose NoExecute taints they do not tolerate, or no longer.
+"""The taint eviction controller: deletes pods that do not tolerate NoExecute taints of their node.
 
-    nodes, pods ─▶ queue of pods ─▶ how long may it stay? ─▶ mark, delete
+    nodes, pods ─▶ queue of pods ─▶ deadline ─▶ DisruptionTarget condition, delete
 
-A pod's time begins when the taint was first seen, or when the pod was bound if that was later. On a
-foreign API server this loop is off: it has one of its own.
+A toleration with `tolerationSeconds` counts from the time at which the taint was first seen, or at
+which the pod was bound if that was later. Off by default on a foreign API server, which has such a
+controller.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+from phalanx import logs
 from phalanx.api.core import Node, Pod, Taint
-from phalanx.api.kinds import NODE, POD
+from phalanx.api.kinds import POD
 from phalanx.api.meta import Key, find_condition, parse_timestamp
 from phalanx.client.client import Client
 from phalanx.clock import Clock
@@ -27,6 +29,8 @@ from phalanx.controllers.reconcile_loop import (
 )
 from phalanx.scheduler.cluster.node_constraints import tolerates
 
+LOG = logs.component("taint-eviction-controller")
+
 NO_EXECUTE = "NoExecute"
 _REASON = "DeletionByTaintManager"
 _MESSAGE = "Taint manager: deleting due to NoExecute taint"
@@ -34,18 +38,21 @@ _WORKERS = 8
 
 
 class TaintEviction:
-    """Deletes pods from tainted nodes, each when its patience ends. `record` hears of it."""
+    """Deletes pods from tainted nodes when their toleration ends; `record` receives the events."""
 
     def __init__(
-        self, client: Client, informers: Informers, clock: Clock,
-        record: Callable[[ObjectEvent], None] = lambda note: None,
-    ) -> None:  # fmt: skip
+        self,
+        client: Client,
+        informers: Informers,
+        clock: Clock,
+        record: Callable[[ObjectEvent], None] = lambda event: None,
+    ) -> None:
         self._clock = clock
-        self._pods, nodes = informers.of(POD, Pod).cache, informers.of(NODE, Node).cache
+        self._pods, nodes = informers.of(Pod).cache, informers.of(Node).cache
         self._pods_by_node = self._pods.index(nodes_of)
-        #: The NoExecute taints of each node that has any, and since when.
+        #: The NoExecute taints of each node that has any, and when each was first seen.
         self._taints: dict[str, Mapping[Taint, float]] = {}
-        #: The pods, by uid, whose time is running out.
+        #: The uids of pods that will be deleted unless the taint goes.
         self._scheduled_evictions: set[str] = set()
         self._loop: ReconcileLoop[Key] = ReconcileLoop(
             client, self.reconcile, _WORKERS, record=record
@@ -54,32 +61,38 @@ class TaintEviction:
         self._pods.subscribe(self._on_pod_changed)
 
     async def run(self) -> None:
-        """Evict until cancelled."""
+        """Evict pods until cancelled."""
         await self._loop.run()
 
     def reconcile(self, key: Key) -> ReconcilePlan:
-        """Delete a pod whose time is up, or come back then."""
+        """Delete a pod whose deadline has passed; otherwise reconcile again at the deadline."""
         pod = self._pods.get(key)
         if pod is None or not pod.occupied_node or pod.metadata.deletion_timestamp:
             return ReconcilePlan()
-        end, now = _deadline(pod, self._taints.get(pod.occupied_node, {})), self._clock.now()
-        if end == math.inf:
+        taints, now = self._taints.get(pod.occupied_node, {}), self._clock.now()
+        deadline = min(
+            (_tolerated_until(pod, taint, since) for taint, since in taints.items()),
+            default=math.inf,
+        )
+        if deadline == math.inf:
             return self._cancel_eviction(pod)
-        if end > now:
+        if deadline > now:
             self._scheduled_evictions.add(pod.metadata.uid)
-            return ReconcilePlan(requeue_after=end - now)
-        gone = Delete(POD, key, pod.metadata.uid)
-        mark = find_condition(pod.status.conditions, DISRUPTION_TARGET)
-        if mark is not None and mark.reason == _REASON:
-            return ReconcilePlan([gone])
-        told = _eviction_event(pod, f"Marking for deletion Pod {key}")
-        return ReconcilePlan([told, disruption_patch(pod, _REASON, _MESSAGE, now), gone])
+            return ReconcilePlan(requeue_after=deadline - now)
+        delete = Delete(POD, key, pod.metadata.uid)
+        marked = find_condition(pod.status.conditions, DISRUPTION_TARGET)
+        if marked is not None and marked.reason == _REASON:
+            return ReconcilePlan([delete])
+        LOG.info("evicting pod from tainted node", kind="Pod", key=key, node=pod.occupied_node)
+        event = _eviction_event(pod, f"Marking for deletion Pod {key}")
+        return ReconcilePlan([event, disruption_patch(pod, _REASON, _MESSAGE, now=now), delete])
 
     def _cancel_eviction(self, pod: Pod) -> ReconcilePlan:
-        """Tell of a pod that may stay after all."""
+        """Record an event if the deletion of a pod had been scheduled."""
         if pod.metadata.uid not in self._scheduled_evictions:
             return ReconcilePlan()
         self._scheduled_evictions.discard(pod.metadata.uid)
+        LOG.debug("eviction cancelled", kind="Pod", key=pod.metadata.key)
         return ReconcilePlan(
             [_eviction_event(pod, f"Cancelling deletion of Pod {pod.metadata.key}")]
         )
@@ -90,9 +103,9 @@ class TaintEviction:
             return
         name, now = node.metadata.name, self._clock.now()
         before = self._taints.pop(name, {})
-        found = [taint for taint in node.spec.taints if taint.effect == NO_EXECUTE]
-        if new is not None and found:
-            self._taints[name] = {taint: before.get(taint, now) for taint in found}
+        taints = [taint for taint in node.spec.taints if taint.effect == NO_EXECUTE]
+        if new is not None and taints:
+            self._taints[name] = {taint: before.get(taint, now) for taint in taints}
         if self._taints.get(name, {}) != before:
             for pod in self._pods_by_node[name]:
                 self._loop.queue.add(pod.metadata.key)
@@ -105,15 +118,8 @@ class TaintEviction:
             self._scheduled_evictions.discard(old.metadata.uid)
 
 
-def _deadline(pod: Pod, taints: Mapping[Taint, float]) -> float:
-    """Until when a pod may stay; it may be for ever, or until long ago."""
-    return min(
-        (_tolerated_until(pod, taint, since) for taint, since in taints.items()), default=math.inf
-    )
-
-
 def _tolerated_until(pod: Pod, taint: Taint, since: float) -> float:
-    """Until when a pod tolerates one taint: of its tolerations for it the first counts."""
+    """Return until when a pod tolerates a taint: the first matching toleration counts."""
     for toleration in pod.spec.tolerations:
         if tolerates(toleration, taint):
             limit = toleration.toleration_seconds
@@ -122,10 +128,10 @@ def _tolerated_until(pod: Pod, taint: Taint, since: float) -> float:
 
 
 def _bound_at(pod: Pod) -> float:
-    bound = find_condition(pod.status.conditions, "PodScheduled")
-    when = bound.last_transition_time if bound is not None and bound.status == "True" else None
-    return parse_timestamp(when or pod.metadata.creation_timestamp)
+    scheduled = find_condition(pod.status.conditions, "PodScheduled")
+    at = scheduled.last_transition_time if scheduled and scheduled.status == "True" else None
+    return parse_timestamp(at or pod.metadata.creation_timestamp)
 
 
 def _eviction_event(pod: Pod, message: str) -> RecordEvent:
-    return RecordEvent(ObjectEvent(POD, pod.metadata, "TaintManagerEviction", message))
+    return RecordEvent(ObjectEvent(POD, pod.metadata, "TaintManagerEviction", message=message))

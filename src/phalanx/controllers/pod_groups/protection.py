@@ -1,8 +1,9 @@
-"""PodGroup protection: a group that is being deleted stays while a live pod refers to it.
+"""PodGroup protection: a deleted PodGroup stays while a live pod refers to it.
 
-What keeps it is a finalizer that groups are given when they are made. One that is first seen
-without it comes from a time, or a server, that did not give it, and gets it here; whoever takes it
-off later wants the group to go, and is left to it.
+Admission adds a finalizer to every new group; this controller removes it once the group is deleted
+and has no live member. A group that is first seen without the finalizer was created before, or by a
+server without that admission, and gets it here. A finalizer that a user removes later is not added
+again.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from phalanx.controllers.reconcile_loop import (
 
 
 def groups_of(pod: Pod) -> Sequence[Key]:
-    """The group that a pod belongs to, if any: by this loops share one index."""
+    """Return the group of a pod: the index function that controllers share."""
     group = pod.group
     return (group,) if group else ()
 
 
 class PodGroupProtection:
-    """Sees to the finalizer: off a group that nobody needs any more, on one that never had it."""
+    """Adds and removes the protection finalizer of PodGroups."""
 
     def __init__(self, client: Client, informers: Informers) -> None:
-        self._groups = informers.of(POD_GROUP, PodGroup).cache
-        pods = informers.of(POD, Pod).cache
+        self._groups = informers.of(PodGroup).cache
+        pods = informers.of(Pod).cache
         self._members = pods.index(groups_of)
         self._client = client
         self._queue: WorkQueue[Key] = new_work_queue(client, "podgroup_protection")
@@ -44,25 +45,25 @@ class PodGroupProtection:
         pods.subscribe(self._on_pod_changed)
 
     async def run(self) -> None:
-        """Protect until cancelled."""
+        """Reconcile groups until cancelled."""
         await run_workers(self._queue, self._reconcile_confirmed)
 
     async def _reconcile_confirmed(self, key: Key) -> None:
-        """Do what is due, but let no group go on the word of a view that may be late."""
+        """Reconcile a group; the API itself must confirm that a deleted group has no members."""
         plan, group = self.reconcile(key), self._groups.get(key)
-        is_to_go = group is not None and _is_terminating(group)
-        if plan.actions and is_to_go and await self._has_members(key):
+        is_terminating = group is not None and _is_terminating(group)
+        if plan.actions and is_terminating and await self._has_members(key):
             return
         for action in plan.actions:
             await perform(self._client, action)
 
     async def _has_members(self, key: Key) -> bool:
-        """Whether a live pod refers to a group, as the API itself sees it now."""
+        """Whether a live pod refers to a group, according to the API instead of the cache."""
         pods = await self._client.list(POD, Pod, namespace=key.namespace)
         return any(pod.group == key and not pod.is_terminal for pod in pods.items)
 
     def reconcile(self, key: Key) -> ReconcilePlan:
-        """Let go of a group that is being deleted and has no live member; hold a bare one."""
+        """Remove the finalizer of a deleted group without live members; add a missing one."""
         group = self._groups.get(key)
         if group is None:
             return ReconcilePlan()
@@ -89,7 +90,7 @@ class PodGroupProtection:
 
 def _set_finalizers(group: PodGroup, finalizers: Sequence[str]) -> ReconcilePlan:
     meta = group.metadata
-    # With its version: a finalizer that somebody adds meanwhile must not be lost.
+    # With the resourceVersion: the patch must not drop a finalizer that another client adds.
     change = {"finalizers": list(finalizers), "resourceVersion": meta.resource_version}
     return ReconcilePlan([Patch(POD_GROUP, meta.key, {"metadata": change})])
 

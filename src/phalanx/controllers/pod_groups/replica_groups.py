@@ -1,19 +1,20 @@
-"""What a new PodGroup says of its priority class, before whoever makes it sends it to the server.
+"""The replica group controller: creates PodGroups for pods that name a Workload template.
 
-The server works out the priority by itself; a class that never preempts it takes only from a group
-that says the same.
+Pods of the old API form name a Workload, a template in it and a replica, but no group. They are
+stored with the name of their future group and two annotations
+(`api/conversion/workload_references.py`), from which this controller creates the group. The
+Workload owns the group. A missing Workload or template is waited for.
 
-Groups of pods that name a Workload, a template in it and a replica, but no group.
-
-Pods of that old form are stored with the name that their group will have and with two marks, from
-which this loop makes the group (`api/conversion/workload_references.py`). It belongs to the Workload and goes with it. A
-Workload or template that is not there yet is waited for.
+`inherit_preemption_policy` completes a new PodGroup for all controllers that create groups: the
+server computes its priority, but accepts a priority class that never preempts only from a group
+with the same preemption policy.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 
+from phalanx import logs
 from phalanx.api.conversion.workload_references import (
     TEMPLATE_ANNOTATION,
     WORKLOAD_ANNOTATION,
@@ -39,36 +40,38 @@ from phalanx.controllers.reconcile_loop import (
     run_workers,
 )
 
+LOG = logs.component("replica-group-controller")
+
 _POLICY = "preemptionPolicy"
 
 
 async def inherit_preemption_policy(client: Client, spec: Object) -> None:
-    """Add in place whom a group of its class may preempt, unless it says so already."""
+    """Set the preemptionPolicy of a group spec to that of its priority class, if it has none."""
     if _POLICY not in spec and (policy := (await _priority_class(client, spec)).get(_POLICY)):
         spec[_POLICY] = policy
 
 
 async def _priority_class(client: Client, spec: Object) -> Object:
-    """The class that it will be of, by name or by default.
+    """Return the priority class of a group spec: by name, or the global default.
 
-    That there is none of its name is left for the server to say.
+    Returns {} if there is none; the server rejects an unknown name.
     """
     if name := spec.get("priorityClassName"):
         with suppress(NotFound):
             return await client.get(PRIORITY_CLASS, Key("", name))
         return {}
     classes = (await client.list(PRIORITY_CLASS)).items
-    by_default = [one for one in classes if one.get("globalDefault")]
-    return min(by_default, key=lambda one: int(one["value"]), default={})
+    defaults = [one for one in classes if one.get("globalDefault")]
+    return min(defaults, key=lambda one: int(one["value"]), default={})
 
 
 class ReplicaGroups:
-    """Makes the PodGroups that marked pods wait for. Never changes or deletes one."""
+    """Creates the PodGroups that annotated pods wait for. Never changes or deletes one."""
 
     def __init__(self, client: Client, informers: Informers) -> None:
         self._client = client
-        self._groups = informers.of(POD_GROUP, PodGroup).cache
-        pods = informers.of(POD, Pod).cache
+        self._groups = informers.of(PodGroup).cache
+        pods = informers.of(Pod).cache
         self._pods_by_group = pods.index(
             lambda pod: groups_of(pod) if _template_reference(pod) else ()
         )
@@ -81,11 +84,11 @@ class ReplicaGroups:
         informers.metadata_informer(WORKLOAD).cache.subscribe(self._on_workload_changed)
 
     async def run(self) -> None:
-        """Make groups until cancelled."""
+        """Create groups until cancelled."""
         await run_workers(self._queue, self._reconcile)
 
     async def _reconcile(self, key: Key) -> None:
-        """Make a group that a live pod waits for; without its template, wait for news of it."""
+        """Create a group that a live pod waits for, if its template exists."""
         pod = next((pod for pod in self._pods_by_group[key] if not pod.is_terminal), None)
         if pod is None or self._groups.get(key) is not None:
             return
@@ -101,10 +104,11 @@ class ReplicaGroups:
             return
         if not workload["metadata"].get("deletionTimestamp"):
             await inherit_preemption_policy(self._client, group["spec"])
+            LOG.debug("creating PodGroup", kind="PodGroup", key=key, workload=_workload_key(pod))
             await perform(self._client, Create(POD_GROUP, group))
 
     async def _is_active(self, pod: Pod) -> bool:
-        """Whether a pod is to run still, as the API has it: the view may be late."""
+        """Whether a pod is still active according to the API; the cache may be stale."""
         found = await self._client.get(POD, pod.metadata.key, Pod)
         return found.metadata.uid == pod.metadata.uid and not found.is_terminal
 
@@ -123,12 +127,12 @@ class ReplicaGroups:
 
 
 def _template_reference(pod: Pod) -> tuple[str, ...]:
-    """The Workload and the template that a pod's group is made of; nothing if it is another's."""
-    said = pod.metadata.annotations
-    group = pod.group if said else None
-    if group is None or not is_replica_group(group.name, said):
+    """Return the Workload and template of a pod's replica group; () if it has none."""
+    annotations = pod.metadata.annotations
+    group = pod.group if annotations else None
+    if group is None or not is_replica_group(group.name, annotations):
         return ()
-    return said[WORKLOAD_ANNOTATION], said[TEMPLATE_ANNOTATION]
+    return annotations[WORKLOAD_ANNOTATION], annotations[TEMPLATE_ANNOTATION]
 
 
 def _workload_key(pod: Pod) -> Key:

@@ -1,1 +1,8 @@
-"""Claims on devices: made from templates, reserved for whoever runs with them, given back."""
+"""The resource claim controllers: create ResourceClaims from templates, and manage reservations.
+
+    controller      creates the claims of pods and PodGroups and records their names
+    reservations    which claims a pod uses or shares with its PodGroup; keeps `status.reservedFor`,
+                    deallocates unused claims and deletes them
+
+Allocating devices is up to the scheduler.
+"""

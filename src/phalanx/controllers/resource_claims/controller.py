@@ -1,11 +1,16 @@
-"""Resource claims of templates: made for the pods and groups that ask for them, and noted there.
+"""Creates ResourceClaims from templates for pods and PodGroups, and records their names.
 
-    pods, groups, templates ─▶ queue of owners ─▶ claims ─▶ their names in the owner's status
+    Pods, PodGroups, templates ─▶ queue of owners ─▶ claims ─▶ names in the status of the owner
 
-The name of a claim follows from its owner, so that none is made twice; it is noted once the claim
-is seen. What a pod and its group both ask for is made once, for the group. Allocating devices is
-the scheduler's, giving them back is `claimuse`'s. On a foreign API server this loop is off: it has
-one of its own.
+The name of a claim follows from its owner, so that no claim is created twice. It is recorded once
+the cache shows the claim. A claim that a pod shares with its PodGroup is created once, for the
+group. Allocating devices is up to the scheduler, deallocating them to `reservations`. The
+controller never deletes a claim. It is disabled on a foreign API server, which has its own.
+
+    Pod p, claim gpu of template t      action
+    no claim, template t exists         create ResourceClaim p-gpu-…
+    claim exists, status without it     patch status.resourceClaimStatuses
+    no claim, template t is missing     event FailedResourceClaimCreation; wait for the template
 """
 
 from __future__ import annotations
@@ -19,7 +24,8 @@ import msgspec
 from phalanx.api.core import Pod, PodResourceClaim, PodResourceClaimStatus
 from phalanx.api.errors import ApiError
 from phalanx.api.kinds import POD, POD_GROUP, RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, Kind
-from phalanx.api.meta import Key, ObjectMeta, OwnerReference
+from phalanx.api.meta import Key, ObjectMeta, OwnerReference, Ref
+from phalanx.api.resource_claims import POD_CLAIM_NAME, DeviceClaim, ResourceClaimTemplate
 from phalanx.api.scheduling import PodGroup
 from phalanx.api.wire import STRATEGIC_PATCH, Object
 from phalanx.builder.names import claim_name, claim_prefix, free_name
@@ -35,27 +41,17 @@ from phalanx.controllers.reconcile_loop import (
     ReconcilePlan,
     RecordEvent,
 )
-from phalanx.controllers.resource_claims.claims import (
-    POD_CLAIM_NAME,
-    DeviceClaim,
-    ResourceClaimTemplate,
-    is_pod_finished,
-    is_shared_with_group,
-)
+from phalanx.controllers.resource_claims.reservations import is_pod_finished, is_shared_with_group
 
 _WORKERS = 8
 _FAILED_REASON = "FailedResourceClaimCreation"
 
 
-class KindKey(NamedTuple):
-    """An object of some kind, by name."""
-
-    kind: Kind
-    key: Key
-
-
 class ClaimOwner(NamedTuple):
-    """A pod or a group that asks for claims of templates; `group` is the one that the pod is of."""
+    """A Pod or PodGroup that asks for claims of templates; `group` is the PodGroup of a Pod.
+
+    `recorded` are the names in its `status.resourceClaimStatuses`, by entry.
+    """
 
     kind: Kind
     meta: ObjectMeta
@@ -65,202 +61,200 @@ class ClaimOwner(NamedTuple):
 
 
 class ResourceClaimController:
-    """Makes claims and notes them. Never deletes one.
+    """Creates the claims of Pods and PodGroups until cancelled; `record` receives the events.
 
-    `groups`: whether there are any; `shares`: whether pods share the claims of theirs.
+    Without `groups` the API server does not serve PodGroups. With `share_claims` Pods use the
+    claims of their PodGroup.
     """
 
     def __init__(
-        self, client: Client, informers: Informers,
-        record: Callable[[ObjectEvent], None] = lambda note: None, *,
-        groups: bool = True, share_claims: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        client: Client,
+        informers: Informers,
+        record: Callable[[ObjectEvent], None] = lambda event: None,
+        *,
+        groups: bool = True,
+        share_claims: bool = True,
+    ) -> None:
         self._record, self._has_groups, self._shares_claims = record, groups, share_claims
-        self._pods = informers.of(POD, Pod).cache
-        self._groups = (
-            informers.of(POD_GROUP, PodGroup).cache if groups else ObjectCache[PodGroup]()
-        )
-        self._claims = informers.of(RESOURCE_CLAIM, DeviceClaim).cache
-        self._templates = informers.of(RESOURCE_CLAIM_TEMPLATE, ResourceClaimTemplate).cache
+        self._pods = informers.of(Pod).cache
+        self._groups = informers.of(PodGroup).cache if groups else ObjectCache[PodGroup]()
+        self._claims = informers.of(DeviceClaim).cache
+        self._templates = informers.of(ResourceClaimTemplate).cache
         self._claims_by_owner = self._claims.index(
             lambda claim: [claim.owner.uid] if claim.owner else []
         )
-        self._dependents = self._pods.index(_dependency_keys), self._groups.index(_dependency_keys)
-        #: The templates that each waits for.
-        self._missing_templates: dict[KindKey, list[str]] = {}
-        self._loop: ReconcileLoop[KindKey] = ReconcileLoop(
+        self._dependent_pods = self._pods.index(_dependency_refs)
+        self._dependent_groups = self._groups.index(_dependency_refs)
+        #: The templates for which each owner waits.
+        self._missing_templates: dict[Ref, list[str]] = {}
+        self._loop: ReconcileLoop[Ref] = ReconcileLoop(
             client, self.reconcile, _WORKERS, record=record, on_error=self._record_failure
         )
-        self._pods.subscribe(self._pod_changed)
-        self._groups.subscribe(self._group_changed)
-        self._claims.subscribe(self._claim_changed)
-        self._templates.subscribe(self._template_changed)
+        self._pods.subscribe(self._on_pod_change)
+        self._groups.subscribe(self._on_group_change)
+        self._claims.subscribe(self._on_claim_change)
+        self._templates.subscribe(self._on_template_change)
 
     async def run(self) -> None:
-        """Make claims until cancelled."""
+        """Create claims until cancelled."""
         await self._loop.run()
 
-    def reconcile(self, owner: KindKey) -> ReconcilePlan:
-        """Make what is missing, and note what is there."""
-        asker = self._pod_owner(owner.key) if owner.kind is POD else self._group_owner(owner.key)
-        if asker is None:
-            self._missing_templates.pop(owner, None)
+    def reconcile(self, ref: Ref) -> ReconcilePlan:
+        """Plan: create the missing claims of an owner and record the existing ones."""
+        owner = self._find_owner(ref)
+        if owner is None:
+            self._missing_templates.pop(ref, None)
             return ReconcilePlan()
-        own = [claim for claim in asker.claims if not is_shared_with_group(claim, asker.group)]
-        found = {claim.name: self._existing_claim_name(asker, claim) for claim in own}
-        missing = [claim for claim in own if not found[claim.name]]
-        names = {**found, **self._group_claim_names(asker)}
+        unshared = [one for one in owner.claims if not is_shared_with_group(one, owner.group)]
+        existing = {one.name: self._existing_claim_name(owner, one) for one in unshared}
+        missing = [one for one in unshared if not existing[one.name]]
+        names = {**existing, **self._group_claim_names(owner)}
         return ReconcilePlan(
             [
-                *self._missing_template_events(owner, asker, missing),
-                *self._create_claims(asker, missing),
-                *_status_patches(asker, names),
+                *self._missing_template_events(ref, owner, missing),
+                *self._create_claims(owner, missing),
+                *_status_patches(owner, names),
             ]
         )
 
-    def _pod_owner(self, key: Key) -> ClaimOwner | None:
-        """A pod that will need claims, once it is known which of them its group shares."""
-        pod = self._pods.get(key)
+    def _find_owner(self, ref: Ref) -> ClaimOwner | None:
+        """The owner of claims, if it needs any. A Pod waits until its PodGroup is known."""
+        if ref.kind == POD_GROUP.name:
+            group = self._groups.get(ref.key)
+            if group is None or group.metadata.deletion_timestamp or not self._shares_claims:
+                return None
+            recorded = _claim_names(group.status.resource_claim_statuses)
+            return ClaimOwner(POD_GROUP, group.metadata, _template_claims(group), recorded=recorded)
+        pod = self._pods.get(ref.key)
         if pod is None or pod.metadata.deletion_timestamp or is_pod_finished(pod):
             return None
         group = self._groups.get(pod.group) if pod.group else None
         if pod.group and group is None and self._has_groups:
             return None
-        noted = _claim_names(pod.status.resource_claim_statuses)
-        return ClaimOwner(POD, pod.metadata, _template_claims(pod), noted, group)
+        recorded = _claim_names(pod.status.resource_claim_statuses)
+        return ClaimOwner(POD, pod.metadata, _template_claims(pod), recorded=recorded, group=group)
 
-    def _group_owner(self, key: Key) -> ClaimOwner | None:
-        group = self._groups.get(key)
-        if group is None or group.metadata.deletion_timestamp or not self._shares_claims:
-            return None
-        noted = _claim_names(group.status.resource_claim_statuses)
-        return ClaimOwner(POD_GROUP, group.metadata, _template_claims(group), noted)
-
-    def _existing_claim_name(self, claim_owner: ClaimOwner, claim: PodResourceClaim) -> str:
-        """The name of the claim that was made for one; "" if none was."""
-        uid, noted = claim_owner.meta.uid, claim_owner.recorded.get(claim.name, "")
-        made = sorted(
-            c.metadata.name for c in self._claims_by_owner[uid] if c.is_for(uid, claim.name)
+    def _existing_claim_name(self, owner: ClaimOwner, claim: PodResourceClaim) -> str:
+        """The name of the claim that was created for an entry; "" if there is none."""
+        uid, recorded = owner.meta.uid, owner.recorded.get(claim.name, "")
+        names = sorted(
+            one.metadata.name for one in self._claims_by_owner[uid] if one.is_for(uid, claim.name)
         )
-        return noted if noted in made else next(iter(made), "")
+        return recorded if recorded in names else next(iter(names), "")
 
-    def _group_claim_names(self, claim_owner: ClaimOwner) -> dict[str, str]:
-        """The claims that a pod has from its group, as far as they are made."""
-        if claim_owner.group is None or not self._shares_claims:
+    def _group_claim_names(self, owner: ClaimOwner) -> dict[str, str]:
+        """The claims that a Pod shares with its PodGroup, as far as they exist."""
+        if owner.group is None or not self._shares_claims:
             return {}
-        names = _claim_names(claim_owner.group.status.resource_claim_statuses)
-        shared = [
-            claim.name
-            for claim in claim_owner.claims
-            if is_shared_with_group(claim, claim_owner.group)
-        ]
-        return {name: names.get(name, "") for name in shared}
+        names = _claim_names(owner.group.status.resource_claim_statuses)
+        return {
+            claim.name: names.get(claim.name, "")
+            for claim in owner.claims
+            if is_shared_with_group(claim, owner.group)
+        }
 
     def _create_claims(
-        self, claim_owner: ClaimOwner, missing: Iterable[PodResourceClaim]
+        self, owner: ClaimOwner, missing: Iterable[PodResourceClaim]
     ) -> list[Action]:
         actions: list[Action] = []
         for claim in missing:
-            template = self._templates.get(_template_key(claim_owner.meta, claim))
+            template = self._templates.get(_template_key(owner.meta, claim))
             if template is not None:
-                name = self._free_claim_name(claim_owner, claim)
-                actions.append(
-                    Create(RESOURCE_CLAIM, _build_claim(claim_owner, claim, template, name))
-                )
+                name = self._free_claim_name(owner, claim)
+                new = _build_claim(owner, claim, template, name=name)
+                actions.append(Create(RESOURCE_CLAIM, new))
         return actions
 
-    def _free_claim_name(self, claim_owner: ClaimOwner, claim: PodResourceClaim) -> str:
-        """The name for a claim; another one if a stranger has it."""
-        space, wanted = (
-            claim_owner.meta.namespace,
-            claim_name(claim_owner.meta.name, claim.name, claim_owner.meta.uid),
-        )
-        if Key(space, wanted) not in self._claims:
-            return wanted
-        return free_name(wanted, [key.name for key in self._claims if key.namespace == space])
+    def _free_claim_name(self, owner: ClaimOwner, claim: PodResourceClaim) -> str:
+        """The name for a new claim; with a suffix if another object has the name."""
+        namespace = owner.meta.namespace
+        name = claim_name(owner.meta.name, claim.name, owner.meta.uid)
+        if Key(namespace, name) not in self._claims:
+            return name
+        return free_name(name, [key.name for key in self._claims if key.namespace == namespace])
 
     def _missing_template_events(
-        self, owner: KindKey, claim_owner: ClaimOwner, missing: Iterable[PodResourceClaim]
+        self, ref: Ref, owner: ClaimOwner, missing: Iterable[PodResourceClaim]
     ) -> list[Action]:
-        """Tell of the templates that are not there, of each once."""
-        before = self._missing_templates.pop(owner, [])
-        lost = [
-            one for one in missing if _template_key(claim_owner.meta, one) not in self._templates
+        """One event for each template that is missing and was not at the last reconcile."""
+        before = self._missing_templates.pop(ref, [])
+        without_template = [
+            one for one in missing if _template_key(owner.meta, one) not in self._templates
         ]
-        if lost:
-            self._missing_templates[owner] = [one.resource_claim_template_name for one in lost]
-        new = [one for one in lost if one.resource_claim_template_name not in before]
-        return [
-            RecordEvent(
-                _failure_event(
-                    claim_owner.kind, claim_owner.meta, one.name, _template_not_found(one)
-                )
-            )
-            for one in new
-        ]
+        if without_template:
+            self._missing_templates[ref] = [
+                one.resource_claim_template_name for one in without_template
+            ]
+        kind, actions = RESOURCE_CLAIM_TEMPLATE, list[Action]()
+        for one in without_template:
+            name = one.resource_claim_template_name
+            if name not in before:
+                text = f'resource claim template "{name}": {kind.singular}.{kind.group} "{name}"'
+                event = _failure_event(owner.kind, owner.meta, one.name, error=f"{text} not found")
+                actions.append(RecordEvent(event))
+        return actions
 
-    def _record_failure(self, owner: KindKey, action: Action, error: ApiError) -> None:
-        asker = self._pod_owner(owner.key) if owner.kind is POD else self._group_owner(owner.key)
-        if asker is not None and isinstance(action, Create):
+    def _record_failure(self, ref: Ref, action: Action, error: ApiError) -> None:
+        owner = self._find_owner(ref)
+        if owner is not None and isinstance(action, Create):
             meta = action.obj["metadata"]
             text = f"create ResourceClaim {meta['name']}: {error}"
             claim = meta["annotations"][POD_CLAIM_NAME]
-            self._record(_failure_event(asker.kind, asker.meta, claim, text))
+            self._record(_failure_event(owner.kind, owner.meta, claim, error=text))
 
-    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+    def _on_pod_change(self, old: Pod | None, new: Pod | None) -> None:
         pod = new or old
         if pod is not None and _template_claims(pod):
-            self._loop.queue.add(KindKey(POD, pod.metadata.key))
+            self._loop.queue.add(Ref(POD.name, *pod.metadata.key))
 
-    def _group_changed(self, old: PodGroup | None, new: PodGroup | None) -> None:
+    def _on_group_change(self, old: PodGroup | None, new: PodGroup | None) -> None:
         group = new or old
         if group is not None and _template_claims(group):
-            self._loop.queue.add(KindKey(POD_GROUP, group.metadata.key))
+            self._loop.queue.add(Ref(POD_GROUP.name, *group.metadata.key))
         if new is not None:
-            self._enqueue_dependents(KindKey(POD_GROUP, new.metadata.key))
+            self._enqueue_dependents(Ref(POD_GROUP.name, *new.metadata.key))
 
-    def _claim_changed(self, old: DeviceClaim | None, new: DeviceClaim | None) -> None:
+    def _on_claim_change(self, old: DeviceClaim | None, new: DeviceClaim | None) -> None:
         claim = new or old
         if claim is None or claim.owner is None:
             return
-        for kind in (POD, POD_GROUP):
-            if claim.owner.kind == kind.name:
-                key = Key(claim.metadata.namespace, claim.owner.name)
-                self._loop.queue.add(KindKey(kind, key))
+        if claim.owner.kind in (POD.name, POD_GROUP.name):
+            namespace = claim.metadata.namespace
+            self._loop.queue.add(Ref(claim.owner.kind, namespace, claim.owner.name))
 
-    def _template_changed(
+    def _on_template_change(
         self, old: ResourceClaimTemplate | None, new: ResourceClaimTemplate | None
     ) -> None:
         if new is not None:
-            self._enqueue_dependents(KindKey(RESOURCE_CLAIM_TEMPLATE, new.metadata.key))
+            self._enqueue_dependents(Ref(RESOURCE_CLAIM_TEMPLATE.name, *new.metadata.key))
 
-    def _enqueue_dependents(self, needed: KindKey) -> None:
-        """Look at all who need a group or a template."""
-        pods, groups = self._dependents
-        for pod in pods[needed]:
-            self._loop.queue.add(KindKey(POD, pod.metadata.key))
-        for group in groups[needed]:
-            self._loop.queue.add(KindKey(POD_GROUP, group.metadata.key))
+    def _enqueue_dependents(self, dependency: Ref) -> None:
+        """Enqueue the Pods and PodGroups that need a PodGroup or a template."""
+        for pod in self._dependent_pods[dependency]:
+            self._loop.queue.add(Ref(POD.name, *pod.metadata.key))
+        for group in self._dependent_groups[dependency]:
+            self._loop.queue.add(Ref(POD_GROUP.name, *group.metadata.key))
 
 
 def _template_claims(owner: Pod | PodGroup) -> tuple[PodResourceClaim, ...]:
-    """The claims of templates that somebody asks for."""
+    """The entries of `spec.resourceClaims` that name a template."""
     claims = owner.spec.resource_claims
-    return tuple(c for c in claims if c.resource_claim_template_name) if claims else ()
+    return tuple(one for one in claims if one.resource_claim_template_name) if claims else ()
 
 
 def _template_key(meta: ObjectMeta, claim: PodResourceClaim) -> Key:
     return Key(meta.namespace, claim.resource_claim_template_name)
 
 
-def _dependency_keys(owner: Pod | PodGroup) -> Sequence[KindKey]:
-    """What somebody who asks for claims needs: the templates, and a pod its group."""
-    meta, asked = owner.metadata, _template_claims(owner)
-    if not asked:
+def _dependency_refs(owner: Pod | PodGroup) -> Sequence[Ref]:
+    """What must exist before the claims of an owner: the templates, and the PodGroup of a Pod."""
+    meta, claims = owner.metadata, _template_claims(owner)
+    if not claims:
         return ()
-    links = [KindKey(RESOURCE_CLAIM_TEMPLATE, _template_key(meta, claim)) for claim in asked]
+    refs = [Ref(RESOURCE_CLAIM_TEMPLATE.name, *_template_key(meta, claim)) for claim in claims]
     group = owner.group if isinstance(owner, Pod) else None
-    return [*links, KindKey(POD_GROUP, group)] if group else links
+    return [*refs, Ref(POD_GROUP.name, *group)] if group else refs
 
 
 def _claim_names(statuses: Iterable[PodResourceClaimStatus]) -> dict[str, str]:
@@ -268,49 +262,49 @@ def _claim_names(statuses: Iterable[PodResourceClaimStatus]) -> dict[str, str]:
 
 
 def _build_claim(
-    claim_owner: ClaimOwner, claim: PodResourceClaim, template: ResourceClaimTemplate, name: str
+    owner: ClaimOwner, claim: PodResourceClaim, template: ResourceClaimTemplate, *, name: str
 ) -> Object:
-    """A claim as its template says, and whose it is."""
-    meta, given = claim_owner.meta, template.spec.metadata
-    kind = claim_owner.kind
-    owner = OwnerReference(kind.api_version, kind.name, meta.name, meta.uid, True, True)
+    meta, template_meta = owner.meta, template.spec.metadata
+    reference = OwnerReference(
+        owner.kind.api_version,
+        owner.kind.name,
+        meta.name,
+        uid=meta.uid,
+        controller=True,
+        block_owner_deletion=True,
+    )
     return {
         "metadata": {
             "name": name,
             "generateName": claim_prefix(meta.name, claim.name),
             "namespace": meta.namespace,
-            "labels": dict(given.labels),
-            "annotations": {**given.annotations, POD_CLAIM_NAME: claim.name},
-            "ownerReferences": [msgspec.to_builtins(owner)],
+            "labels": dict(template_meta.labels),
+            "annotations": {**template_meta.annotations, POD_CLAIM_NAME: claim.name},
+            "ownerReferences": [msgspec.to_builtins(reference)],
         },
-        # A copy: whoever takes in what is sent may change it.
+        # A copy: the receiver of a request may change its object.
         "spec": deepcopy(template.spec.spec),
     }
 
 
-def _status_patches(claim_owner: ClaimOwner, names: Mapping[str, str]) -> list[Action]:
-    """The patch by which an owner notes its claims, unless it has noted them."""
-    new = {
-        name: made
-        for name, made in names.items()
-        if made and claim_owner.recorded.get(name) != made
-    }
-    if not new:
+def _status_patches(owner: ClaimOwner, names: Mapping[str, str]) -> list[Action]:
+    """The patch that records the names of claims, or nothing if they are recorded."""
+    statuses = [
+        {"name": entry, "resourceClaimName": name}
+        for entry, name in names.items()
+        if name and owner.recorded.get(entry) != name
+    ]
+    if not statuses:
         return []
-    statuses = [{"name": name, "resourceClaimName": made} for name, made in new.items()]
     change = {
-        "metadata": {"uid": claim_owner.meta.uid},
+        "metadata": {"uid": owner.meta.uid},
         "status": {"resourceClaimStatuses": statuses},
     }
-    return [Patch(claim_owner.kind, claim_owner.meta.key, change, "status", STRATEGIC_PATCH)]
+    return [
+        Patch(owner.kind, owner.meta.key, change, subresource="status", content=STRATEGIC_PATCH)
+    ]
 
 
-def _template_not_found(claim: PodResourceClaim) -> str:
-    name, kind = claim.resource_claim_template_name, RESOURCE_CLAIM_TEMPLATE
-    return f'resource claim template "{name}": {kind.singular}.{kind.group} "{name}" not found'
-
-
-def _failure_event(kind: Kind, about: ObjectMeta, claim: str, what: str) -> ObjectEvent:
-    return ObjectEvent(
-        kind, about, _FAILED_REASON, f"{kind.name}ResourceClaim {claim}: {what}", "Warning"
-    )
+def _failure_event(kind: Kind, owner: ObjectMeta, claim: str, *, error: str) -> ObjectEvent:
+    message = f"{kind.name}ResourceClaim {claim}: {error}"
+    return ObjectEvent(kind, owner, _FAILED_REASON, message=message, type="Warning")

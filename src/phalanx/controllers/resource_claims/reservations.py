@@ -1,28 +1,32 @@
-"""The use of resource claims: reserved for whoever runs with them, given back when nobody does.
+"""Keeps the reservations of ResourceClaims, deallocates unused claims and deletes finished ones.
 
-    pods, groups, claims ─▶ queue of claims ─▶ reservations, devices given back, claims deleted
+    Pods, PodGroups, claims ─▶ queue of claims ─▶ reservedFor, allocation, deletion
 
-    for whom                                   what becomes of a reservation
-    a pod that is there and not done           kept; made, if it was bound without a scheduler
-    a pod that is done, gone, or another one   taken back
-    a group that is there                      kept, until the group goes
-    something that we do not know              kept
+    consumer in status.reservedFor              its reservation
+    a Pod that exists and has not finished      kept; added for a bound Pod that has none
+    a Pod that finished, is gone or replaced    removed
+    a PodGroup that exists                      kept until the PodGroup is gone
+    an unknown kind                             kept
 
-That somebody is gone is asked of the API before it is believed. On a foreign API server this loop
-is off: it has one of its own.
+That a consumer is gone is confirmed with the API, because the cache may be stale. The controller is
+disabled on a foreign API server, which has its own.
+
+A pod uses the claims that it names, and the claims that are created for it from templates. If the
+PodGroup of the pod has the same entry in `spec.resourceClaims`, the pod uses the group's claim.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from phalanx.api.core import Pod
+from phalanx.api.core import Pod, PodResourceClaim
 from phalanx.api.errors import NotFound
 from phalanx.api.kinds import POD, POD_GROUP, RESOURCE_CLAIM, Kind
 from phalanx.api.meta import Key
+from phalanx.api.resource_claims import ClaimConsumer, DeviceClaim
 from phalanx.api.scheduling import PodGroup
 from phalanx.api.wire import Object
 from phalanx.client.cache import ObjectCache
@@ -35,127 +39,143 @@ from phalanx.controllers.reconcile_loop import (
     ReconcileLoop,
     ReconcilePlan,
 )
-from phalanx.controllers.resource_claims.claims import (
-    PROTECTION_FINALIZER,
-    ClaimConsumer,
-    DeviceClaim,
-    claims_of_pod,
-    is_pod_finished,
-    is_shared_with_group,
-)
 
-#: One claim can be reserved for so many.
+#: Keeps a claim while devices are allocated to it.
+PROTECTION_FINALIZER = "resource.kubernetes.io/delete-protection"
+
+
+def is_pod_finished(pod: Pod) -> bool:
+    """Whether no container of a pod runs or will run."""
+    return pod.is_terminal or bool(pod.metadata.deletion_timestamp and not pod.spec.node_name)
+
+
+def claims_of_pod(pod: Pod) -> Iterator[tuple[PodResourceClaim, Key]]:
+    """Yield the entries of `spec.resourceClaims` that have a claim, each with its claim's key."""
+    if not pod.spec.resource_claims:
+        return
+    created = {one.name: one.resource_claim_name for one in pod.status.resource_claim_statuses}
+    for claim in pod.spec.resource_claims:
+        name = claim.resource_claim_name or created.get(claim.name)
+        if name:
+            yield claim, Key(pod.metadata.namespace, name)
+
+
+def is_shared_with_group(claim: PodResourceClaim, group: PodGroup | None) -> bool:
+    """Whether the PodGroup of a pod has the same entry in its `spec.resourceClaims`."""
+    return group is not None and claim in group.spec.resource_claims
+
+
+#: The most consumers for which a claim can be reserved.
 MAX_CONSUMERS = 256
 _STRUCTS: Mapping[Kind, type[Pod] | type[PodGroup]] = {POD: Pod, POD_GROUP: PodGroup}
 _WORKERS = 8
 
 
 class ClaimReservationController:
-    """Keeps reservations true, and deletes claims that were made for pods which are done.
+    """Updates reservations, and deletes claims that were created for finished Pods.
 
-    `groups`: whether there are any, and pods share their claims.
+    Without `groups` the API server does not serve PodGroups, and Pods share no claims.
     """
 
     def __init__(self, client: Client, informers: Informers, *, groups: bool = True) -> None:
         self._client = client
-        self._pods, self._groups = informers.of(POD, Pod).cache, ObjectCache[PodGroup]()
+        self._pods, self._groups = informers.of(Pod).cache, ObjectCache[PodGroup]()
         self._consumers: dict[Kind, ObjectCache[Any]] = {POD: self._pods}
         if groups:
-            self._groups = informers.of(POD_GROUP, PodGroup).cache
+            self._groups = informers.of(PodGroup).cache
             self._consumers[POD_GROUP] = self._groups
-        self._claims = informers.of(RESOURCE_CLAIM, DeviceClaim).cache
+        self._claims = informers.of(DeviceClaim).cache
         self._pods_by_claim = self._pods.index(_claim_keys)
         self._claims_by_holder = self._claims.index(_holder_uids)
         self._loop: ReconcileLoop[Key] = ReconcileLoop(
             client, self.reconcile, _WORKERS, confirm=self._confirm_finished
         )
-        self._claims.subscribe(self._claim_changed)
-        self._pods.subscribe(self._consumer_changed)
-        self._groups.subscribe(self._consumer_changed)
+        self._claims.subscribe(self._on_claim_change)
+        self._pods.subscribe(self._on_consumer_change)
+        self._groups.subscribe(self._on_consumer_change)
 
     async def run(self) -> None:
-        """Reserve and give back until cancelled."""
+        """Update reservations until cancelled."""
         await self._loop.run()
 
     def reconcile(self, key: Key) -> ReconcilePlan:
-        """Have a claim reserved for those who need it, and let go of what nobody needs."""
+        """Plan: update the reservations of a claim; without any, deallocate or delete it."""
         claim = self._claims.get(key)
         if claim is None:
             return ReconcilePlan()
-        leaving = self._finished_consumers(claim)
-        wanted = [one for one in claim.status.reserved_for if one not in leaving]
-        wanted += self._unreserved_consumers(claim, room=MAX_CONSUMERS - len(wanted))
-        if tuple(wanted) != claim.status.reserved_for:
-            return ReconcilePlan([_reservation_patch(claim, wanted)])
-        if not wanted and claim.metadata.deletion_timestamp:
+        finished = self._finished_consumers(claim)
+        consumers = [one for one in claim.status.reserved_for if one not in finished]
+        consumers += self._unreserved_consumers(claim)[: MAX_CONSUMERS - len(consumers)]
+        if tuple(consumers) != claim.status.reserved_for:
+            return ReconcilePlan([_reservation_patch(claim, consumers)])
+        if not consumers and claim.metadata.deletion_timestamp:
             return ReconcilePlan(_release_patches(claim))
-        if not wanted and self._is_owner_finished(claim):
+        if not consumers and self._is_owner_finished(claim):
             return ReconcilePlan([Delete(RESOURCE_CLAIM, key, claim.metadata.uid)])
         return ReconcilePlan()
 
     async def _confirm_finished(self, key: Key) -> bool:
-        """Whether those are gone indeed who seem to be."""
+        """Confirm with the API that the consumers to remove do not need the claim."""
         claim = self._claims.get(key)
         for consumer in self._finished_consumers(claim) if claim is not None else ():
-            if await self._still_needs_claim(consumer, key.namespace):
+            assert consumer.kind is not None
+            struct = _STRUCTS[consumer.kind]
+            try:
+                found = await self._client.get(
+                    consumer.kind, Key(key.namespace, consumer.name), struct
+                )
+            except NotFound:
+                continue
+            if _needs_claim(consumer, found):
                 return False
         return True
 
-    async def _still_needs_claim(self, consumer: ClaimConsumer, namespace: str) -> bool:
-        """Whether somebody needs a claim, as the API has it."""
-        assert consumer.kind is not None
-        struct = _STRUCTS[consumer.kind]
-        try:
-            found = await self._client.get(consumer.kind, Key(namespace, consumer.name), struct)
-        except NotFound:
-            return False
-        return _needs_claim(consumer, found)
-
     def _finished_consumers(self, claim: DeviceClaim) -> list[ClaimConsumer]:
-        """Those who need a claim no longer, as far as we can see."""
-        known = [one for one in claim.status.reserved_for if one.kind in self._consumers]
-        return [one for one in known if not _needs_claim(one, self._cached_consumer(one, claim))]
+        """The consumers of known kinds that need a claim no longer, by the caches."""
+        namespace = claim.metadata.namespace
+        return [
+            one
+            for one in claim.status.reserved_for
+            if one.kind in self._consumers
+            and not _needs_claim(one, self._consumers[one.kind].get(Key(namespace, one.name)))
+        ]
 
-    def _cached_consumer(
-        self, consumer: ClaimConsumer, claim: DeviceClaim
-    ) -> Pod | PodGroup | None:
-        cache = self._consumers[consumer.kind] if consumer.kind else {}
-        found: Pod | PodGroup | None = cache.get(Key(claim.metadata.namespace, consumer.name))
-        return found
-
-    def _unreserved_consumers(self, claim: DeviceClaim, room: int) -> list[ClaimConsumer]:
-        """Those who run with the devices of a claim, though nobody has reserved it for them."""
+    def _unreserved_consumers(self, claim: DeviceClaim) -> list[ClaimConsumer]:
+        """The consumers with bound Pods for which an allocated claim is not reserved."""
         if claim.status.allocation is None or claim.metadata.deletion_timestamp:
             return []
         pods = [
-            p
-            for p in self._pods_by_claim[claim.metadata.key]
-            if p.spec.node_name and not is_pod_finished(p)
+            pod
+            for pod in self._pods_by_claim[claim.metadata.key]
+            if pod.spec.node_name and not is_pod_finished(pod)
         ]
-        found = dict.fromkeys(self._consumer_for(pod, claim) for pod in pods)
-        return [one for one in found if one not in claim.status.reserved_for][:room]
+        consumers = dict.fromkeys(self._consumer_for(pod, claim) for pod in pods)
+        return [one for one in consumers if one not in claim.status.reserved_for]
 
     def _consumer_for(self, pod: Pod, claim: DeviceClaim) -> ClaimConsumer:
-        """For whom a claim that a pod uses is reserved: the pod, or the group that shares it."""
+        """The consumer for which a claim is reserved: the Pod, or the PodGroup that shares it."""
         group = self._groups.get(pod.group) if pod.group else None
-        asked = [one for one, key in claims_of_pod(pod) if key == claim.metadata.key]
-        if group is not None and any(is_shared_with_group(one, group) for one in asked):
+        entries = [entry for entry, key in claims_of_pod(pod) if key == claim.metadata.key]
+        if group is not None and any(is_shared_with_group(entry, group) for entry in entries):
             return ClaimConsumer.of(POD_GROUP, group.metadata)
         return ClaimConsumer.of(POD, pod.metadata)
 
     def _is_owner_finished(self, claim: DeviceClaim) -> bool:
-        """Whether a claim was made for a pod that is done; one that is gone takes it along."""
+        """Whether a claim was created for a Pod that has finished or was replaced.
+
+        If the Pod is gone, the garbage collector deletes the claim.
+        """
         owner = claim.owner
         if owner is None or (owner.api_version, owner.kind) != (POD.api_version, POD.name):
             return False
         pod = self._pods.get(Key(claim.metadata.namespace, owner.name))
         return pod is not None and (pod.metadata.uid != owner.uid or is_pod_finished(pod))
 
-    def _claim_changed(self, old: DeviceClaim | None, new: DeviceClaim | None) -> None:
+    def _on_claim_change(self, old: DeviceClaim | None, new: DeviceClaim | None) -> None:
         if new is not None:
             self._loop.queue.add(new.metadata.key)
 
-    def _consumer_changed(self, old: Pod | PodGroup | None, new: Pod | PodGroup | None) -> None:
+    def _on_consumer_change(self, old: Pod | PodGroup | None, new: Pod | PodGroup | None) -> None:
         for found in (old, new) if self._claims else ():
             if isinstance(found, Pod):
                 for _, key in claims_of_pod(found):
@@ -169,7 +189,7 @@ def _claim_keys(pod: Pod) -> Sequence[Key]:
 
 
 def _holder_uids(claim: DeviceClaim) -> list[str]:
-    """The uids of all whose fate concerns a claim."""
+    """The uids of the consumers and the owner of a claim."""
     uids = [consumer.uid for consumer in claim.status.reserved_for]
     return [*uids, claim.owner.uid] if claim.owner else uids
 
@@ -180,28 +200,28 @@ def _needs_claim(consumer: ClaimConsumer, found: Pod | PodGroup | None) -> bool:
     return not (isinstance(found, Pod) and is_pod_finished(found))
 
 
-def _reservation_patch(claim: DeviceClaim, wanted: list[ClaimConsumer]) -> Patch:
-    """Reserve a claim for these; when the last one leaves, its devices are given back."""
-    status: Object = {"reservedFor": msgspec.to_builtins(wanted) or None}
-    if not wanted and PROTECTION_FINALIZER in claim.metadata.finalizers:
+def _reservation_patch(claim: DeviceClaim, consumers: list[ClaimConsumer]) -> Patch:
+    """Patch the reservations; removing the last one deallocates the devices."""
+    status: Object = {"reservedFor": msgspec.to_builtins(consumers) or None}
+    if not consumers and PROTECTION_FINALIZER in claim.metadata.finalizers:
         status["allocation"] = None
-    return _claim_patch(claim, {"status": status}, "status")
+    return _claim_patch(claim, {"status": status}, subresource="status")
 
 
 def _release_patches(claim: DeviceClaim) -> list[Action]:
-    """Let a claim go that nobody uses: first its devices, then itself."""
+    """Deallocate a claim that is being deleted; at the next reconcile remove its finalizer."""
     finalizers = claim.metadata.finalizers
     if PROTECTION_FINALIZER not in finalizers:
         return []
     if claim.status.allocation is not None:
-        return [_claim_patch(claim, {"status": {"allocation": None}}, "status")]
-    kept = [name for name in finalizers if name != PROTECTION_FINALIZER]
-    return [_claim_patch(claim, {"metadata": {"finalizers": kept or None}})]
+        return [_claim_patch(claim, {"status": {"allocation": None}}, subresource="status")]
+    remaining = [name for name in finalizers if name != PROTECTION_FINALIZER]
+    return [_claim_patch(claim, {"metadata": {"finalizers": remaining or None}})]
 
 
-def _claim_patch(claim: DeviceClaim, change: Object, subresource: str = "") -> Patch:
+def _claim_patch(claim: DeviceClaim, change: Object, *, subresource: str = "") -> Patch:
     meta = claim.metadata
-    # With its version: what somebody does with the claim meanwhile must not be undone.
-    known = {"uid": meta.uid, "resourceVersion": meta.resource_version}
-    change = {**change, "metadata": {**known, **change.get("metadata", {})}}
-    return Patch(RESOURCE_CLAIM, meta.key, change, subresource)
+    # Conditional on the version: a concurrent allocation or reservation must not be overwritten.
+    preconditions = {"uid": meta.uid, "resourceVersion": meta.resource_version}
+    change = {**change, "metadata": {**preconditions, **change.get("metadata", {})}}
+    return Patch(RESOURCE_CLAIM, meta.key, change, subresource=subresource)

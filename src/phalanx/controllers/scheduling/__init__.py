@@ -1,1 +1,16 @@
-"""The scheduler's shell: what is seen goes to the desk, what is decided is bound and told."""
+"""The scheduler as a control loop: it feeds the pure core and carries out its decisions.
+
+informers ─▶ SchedulerState ─▶ decision ─▶ bind or evict ─▶ status, events, metrics
+
+scheduler.py         the loop: pop an entity, decide, assume, bind or evict, report
+event_handlers.py    cluster objects from informers into the scheduler state
+binder.py            GroupBinding for whole groups; pod by pod on foreign servers
+bind_intents.py      completes or undoes gangs that a foreign server bound in part
+evictor.py           evicts victims of preemption
+status_writer.py     conditions and counts of pods, PodGroups and CompositePodGroups
+pending_status.py    conditions of entities that cannot be tried yet
+scheduling_log.py    log lines about decisions, binds and evictions
+decision_log.py      the replayable log of observations and decisions
+exact_solver.py      the integer programs of the core, solved by HiGHS
+metrics.py           the metrics of kube-scheduler
+"""

@@ -1,18 +1,18 @@
-"""Intents to bind a gang, where its members can only be bound one after the other.
+"""Bind intents: make the bind of a gang recoverable where its members are bound one by one.
 
-Between `podbinder`, which binds, and the API. Before the first member of a gang is bound the intent
-is written on its PodGroup, as a number; every member carries that number from the moment that it is
-bound, for the bind itself puts it there; once the gang has what it needs the intent is taken away.
-So whoever starts after a crash knows which gangs were begun and what was done in their name:
+Used by `binder.PodBinder` on foreign API servers. Before the first member of a gang is bound, an
+intent id is written to an annotation of its PodGroup. The bind of a member writes the same id to
+the pod. Once the gang has its quorum, the annotation is removed. A scheduler that starts after a
+crash therefore knows which gangs were bound in part:
 
-    bound members         what is done
-    enough                the intent is closed: the gang is placed
-    too few               the rest is placed by the next cycles, before any other gang
-    too few for too long  those that the intent bound are deleted, for their controller to make
-                          again; and the intent is closed
-    … without controller  nothing can be undone: the rest goes on waiting, and that is said
+    bound members            action
+    quorum                   close the intent: the gang is placed
+    too few                  the next cycles place the rest, before any other gang
+    too few for too long     delete the members that the intent bound, so that their controller
+                             creates them again; close the intent
+    … without a controller   nothing can be undone: the rest keeps waiting, a condition says so
 
-Deletes nothing that this intent did not bind, and never a pod that nobody would make again.
+Deletes only pods that this intent bound, and only pods that a controller creates again.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from phalanx import logs
 from phalanx.api.core import Pod
 from phalanx.api.errors import Conflict
 from phalanx.api.kinds import POD, POD_GROUP
@@ -40,56 +41,63 @@ from phalanx.controllers.scheduling.status_writer import ConditionUpdate, Schedu
 from phalanx.randomness import Random
 from phalanx.scheduler.entity import Entity
 
-#: Seconds that the rest of a gang is given to find nodes before what was bound of it is undone.
+LOG = logs.component("scheduler")
+
+#: Seconds that the rest of a gang has to find nodes before the bound members are deleted.
 COMPLETION_TIMEOUT = 15.0
-#: How often an intent is written anew when somebody else changes the group at the same time.
+#: Attempts to write an intent while other clients change the group at the same time.
 _MAX_WRITE_ATTEMPTS = 5
 BINDING_UNDONE, BINDING_INCOMPLETE = "BindingUndone", "BindingIncomplete"
 
 
 class _OpenIntent(NamedTuple):
-    """An open intent: its number, and the newest version of its group that was seen to have it."""
+    """An open intent: its id, and the newest version of its group that was seen with it."""
 
     intent_id: str
     version: int
 
 
 class BindIntents:
-    """All intents that are open on a server, whoever opened them."""
+    """Opens, completes and undoes the bind intents of all gangs on a server."""
 
     def __init__(
-        self, client: Client, random: Random, pods: ObjectCache[Pod], groups: ObjectCache[PodGroup],
-        status_writer: SchedulingStatusWriter, recorder: EventRecorder,
-    ) -> None:  # fmt: skip
+        self,
+        client: Client,
+        random: Random,
+        pods: ObjectCache[Pod],
+        groups: ObjectCache[PodGroup],
+        status_writer: SchedulingStatusWriter,
+        recorder: EventRecorder,
+    ) -> None:
         self._client, self._random, self._groups = client, random, groups
         self._status_writer, self._recorder = status_writer, recorder
         self._members = pods.index(groups_of)
         self._loop: ReconcileLoop[Key] = ReconcileLoop(client, self.reconcile)
         self._open: dict[Key, _OpenIntent] = {}
-        #: Gangs that are being bound at this moment, and how often.
+        #: Gangs that are being bound, and in how many attempts.
         self._in_progress: Counter[Key] = Counter()
-        #: Intents by number: since when they are left to themselves, and which are fulfilled.
+        #: By intent id: since when no attempt is in progress; and which intents are fulfilled.
         self._idle_since: dict[str, float] = {}
         self._fulfilled: set[str] = set()
-        #: Pods that are being deleted and may still look alive.
+        #: Uids of deleted pods that the cache may still show.
         self._deleted_uids: set[str] = set()
         pods.subscribe(self._on_pod_changed)
         groups.subscribe(self._on_group_changed)
 
     async def run(self) -> None:
-        """Complete or undo until cancelled."""
+        """Complete or undo intents until cancelled."""
         await self._loop.run()
 
     def is_needed(self, entity: Entity) -> bool:
-        """Whether an end between two binds could leave the entity with too few members."""
+        """Whether a crash between two binds could leave the entity below its quorum."""
         return entity.quorum - count_bound_members(entity) > 1 or entity.key in self._open
 
     def has_lost_members(self, entity: Entity) -> bool:
-        """Whether an entity was placed in view of members that have been given up since."""
+        """Whether members that counted for the placement have been deleted since."""
         return any(pod.metadata.uid in self._deleted_uids for pod in entity.other_members)
 
     async def open(self, group: PodGroup) -> str:
-        """Write down that a gang is about to be bound; under which number. `close` must follow."""
+        """Write the intent to bind a gang and return its id; `close` must follow."""
         key = group.metadata.key
         self._in_progress[key] += 1
         try:
@@ -99,7 +107,7 @@ class BindIntents:
             raise
 
     def close(self, key: Key, intent_id: str, *, has_quorum: bool) -> None:
-        """Nothing of this attempt is under way any more."""
+        """End an attempt: no request of it is in progress any more."""
         self._in_progress[key] -= 1
         self._in_progress += Counter()
         if has_quorum:
@@ -107,66 +115,70 @@ class BindIntents:
         self._loop.queue.add(key)
 
     def reconcile(self, key: Key) -> ReconcilePlan:
-        """What is to be done about the intent of a group, if there is one."""
+        """Complete or undo the intent of a group, if there is one."""
         group, opened = self._groups.get(key), self._open.get(key)
         if group is None or opened is None or key in self._in_progress:
             return ReconcilePlan()
         bound = [pod for pod in self._members[key] if _has_node(pod)]
         if opened.intent_id in self._fulfilled or len(bound) >= group.quorum:
+            LOG.debug("bind intent fulfilled", kind="PodGroup", key=key, intent=opened.intent_id)
             self._status_writer.report_group(
-                group.metadata, ConditionUpdate("True", "Scheduled", "", group.quorum)
+                group.metadata, ConditionUpdate("True", "Scheduled", "", quorum=group.quorum)
             )
             return ReconcilePlan([_close_patch(key, opened.intent_id)])
         now = asyncio.get_running_loop().time()
         left = self._idle_since.setdefault(opened.intent_id, now) + COMPLETION_TIMEOUT - now
-        return (
-            ReconcilePlan(requeue_after=left)
-            if left > 0
-            else self._undo(group, opened.intent_id, bound)
-        )
+        if left > 0:
+            return ReconcilePlan(requeue_after=left)
+        return self._undo(group, opened.intent_id, bound)
 
     def _undo(self, group: PodGroup, intent_id: str, bound: list[Pod]) -> ReconcilePlan:
-        """Give up what was bound, if all of it will be made again."""
-        ours = [pod for pod in bound if _intent_of(pod) == intent_id and not pod.is_terminal]
-        so_many = f"only {len(bound)} of {group.quorum} required members could be bound in time"
-        if lasting := [pod for pod in ours if not _is_replaceable(pod)]:
-            names = ", ".join(sorted(pod.metadata.name for pod in lasting))
-            self._report(
-                group, BINDING_INCOMPLETE, f"{so_many}; {names} would not be made again if deleted"
-            )
+        """Delete the members that the intent bound, if a controller creates all of them again."""
+        ours = [
+            pod
+            for pod in bound
+            if pod.metadata.annotations.get(BINDING_INTENT_ANNOTATION) == intent_id
+            and not pod.is_terminal
+        ]
+        progress = f"only {len(bound)} of {group.quorum} required members were bound in time"
+        if irreplaceable := [pod for pod in ours if not _is_replaceable(pod)]:
+            names = ", ".join(sorted(pod.metadata.name for pod in irreplaceable))
+            message = f"{progress}; no controller would create {names} again"
+            self._report(group, BINDING_INCOMPLETE, message)
             return ReconcilePlan(requeue_after=COMPLETION_TIMEOUT)
-        if news := [pod for pod in ours if pod.metadata.uid not in self._deleted_uids]:
-            text = f"{so_many}; what was bound is deleted so that all start together"
-            self._report(group, BINDING_UNDONE, text, news)
-            self._deleted_uids |= {pod.metadata.uid for pod in news}
+        if new := [pod for pod in ours if pod.metadata.uid not in self._deleted_uids]:
+            message = f"{progress}; the bound members are deleted so that all start together"
+            self._report(group, BINDING_UNDONE, message, pods=new)
+            self._deleted_uids |= {pod.metadata.uid for pod in new}
         deletes = [Delete(POD, pod.metadata.key, pod.metadata.uid) for pod in ours]
         return ReconcilePlan([*deletes, _close_patch(group.metadata.key, intent_id)])
 
-    def _report(self, group: PodGroup, reason: str, text: str, pods: Sequence[Pod] = ()) -> None:
-        """Tell everybody who looks at the group or at one of these members."""
-        self._status_writer.report_group(group.metadata, ConditionUpdate("False", reason, text))
-        self._recorder.record(ObjectEvent(POD_GROUP, group.metadata, reason, text, "Warning"))
-        for pod in pods:
-            self._recorder.record(ObjectEvent(POD, pod.metadata, reason, text, "Warning"))
+    def _report(self, group: PodGroup, reason: str, message: str, pods: Sequence[Pod] = ()) -> None:
+        """Write a condition of the group, and events of the group and of these members."""
+        LOG.warning(message, kind="PodGroup", key=group.metadata.key, reason=reason)
+        self._status_writer.report_group(group.metadata, ConditionUpdate("False", reason, message))
+        for kind, meta in ((POD_GROUP, group.metadata), *((POD, pod.metadata) for pod in pods)):
+            self._recorder.record(ObjectEvent(kind, meta, reason, message=message, type="Warning"))
 
     async def _write_intent(self, group: PodGroup) -> str:
-        """The number of the open intent; a new one is written only where there is none."""
-        key, number = group.metadata.key, self._random.uid()
+        """Return the id of the open intent; writes a new one only if there is none."""
+        key, intent_id = group.metadata.key, self._random.uid()
         for _ in range(_MAX_WRITE_ATTEMPTS):
             if key in self._open:
                 return self._open[key].intent_id
             try:
-                answer = await self._client.patch(POD_GROUP, key, _open_patch(group, number))
+                answer = await self._client.patch(POD_GROUP, key, _open_patch(group, intent_id))
             except Conflict:
                 group = await self._client.get(POD_GROUP, key, PodGroup)
                 self._observe_group(group)
             else:
                 self._observe_group(msgspec.convert(answer, PodGroup))
-                return number
-        raise Conflict(f"group {key} changes all the time")
+                LOG.debug("bind intent opened", kind="PodGroup", key=key, intent=intent_id)
+                return intent_id
+        raise Conflict(f"PodGroup {key} changed during each of {_MAX_WRITE_ATTEMPTS} attempts")
 
     def _observe_group(self, group: PodGroup) -> None:
-        """Take in a version of a group, wherever it came from, unless a newer one is known."""
+        """Observe a version of a group from the API or the cache, unless a newer one is known."""
         key, version = group.metadata.key, parse_revision(group.metadata.resource_version)
         known = self._open.get(key)
         if known is not None and version < known.version:
@@ -198,34 +210,33 @@ class BindIntents:
 
 
 def count_bound_members(entity: Entity) -> int:
-    """How many members of an entity had a node when it was placed."""
+    """Return how many members of an entity had a node when it was placed."""
     return sum(_has_node(pod) for pod in entity.other_members)
 
 
 def _has_node(pod: Pod) -> bool:
-    """Whether a member has its node, or had it to its end."""
+    """Whether a member has a node, or had one until it finished."""
     return bool(pod.spec.node_name) and not pod.metadata.deletion_timestamp
 
 
-def _intent_of(pod: Pod) -> str:
-    return pod.metadata.annotations.get(BINDING_INTENT_ANNOTATION, "")
-
-
 def _is_replaceable(pod: Pod) -> bool:
-    """Whether somebody makes another one when it is gone."""
+    """Whether a controller creates the pod again after its deletion."""
     return any(owner.controller for owner in pod.metadata.owner_references)
 
 
 def _open_patch(group: PodGroup, intent_id: str) -> Object:
     meta = group.metadata
-    return {"metadata": {
-        "uid": meta.uid, "resourceVersion": meta.resource_version,
-        "annotations": {BINDING_INTENT_ANNOTATION: intent_id},
-    }}  # fmt: skip
+    return {
+        "metadata": {
+            "uid": meta.uid,
+            "resourceVersion": meta.resource_version,
+            "annotations": {BINDING_INTENT_ANNOTATION: intent_id},
+        }
+    }
 
 
 def _close_patch(key: Key, intent_id: str) -> Patch:
-    """Take this very intent away, whatever else of the group changes meanwhile."""
+    """Return the patch that removes this intent, whatever else changes in the group."""
     path = "/metadata/annotations/" + BINDING_INTENT_ANNOTATION.replace("/", "~1")
     change = [{"op": "test", "path": path, "value": intent_id}, {"op": "remove", "path": path}]
     return Patch(POD_GROUP, key, change, content=JSON_PATCH)

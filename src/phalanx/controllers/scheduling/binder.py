@@ -1,17 +1,15 @@
-"""Binds what was placed: every gang whole, several gangs in one transaction when there are many.
+"""Binds placed entities: in transactions (`GroupBinder`) or pod by pod (`PodBinder`).
 
-Between the scheduling shell, which submits, and the server's GroupBinding. What waits while one
-transaction is under way goes into the next. A transaction of several gangs that is refused is taken
-apart, so that one gang's bad luck is not the others'. What was placed counting on members of its
-gang that then could not be bound is not bound either. `podbinder.PodBinder` is its peer where there
-is no GroupBinding.
+`GroupBinder` sends the server's GroupBinding: every gang is bound as a whole, and gangs that wait
+while a transaction is in progress share the next one. If a transaction of several gangs fails, each
+is sent again alone, so that one invalid gang does not block the others. If a gang fails, queued
+attempts of the same gang fail too: their placement counted on the members that have no node now.
 
-Binds what was placed pod by pod, as every API server can: the peer of `binder.Binder`.
+`PodBinder` uses `pods/binding`, which every API server offers, with several requests at a time. If
+not all members of a gang can be bound, `bind_intents` and the next cycles complete or undo it. A
+bind without an answer is looked up before it counts as failed.
 
-Between the scheduling shell, which submits, and `pods/binding`; several at a time. A gang whose
-members cannot all be bound is left to `intents`, and to the next cycle, in which those that were
-bound count. A bind without an answer is looked up before it counts as failed. Never binds a pod of
-another uid, nor one that has a node.
+Neither binds a pod of another uid, nor a pod that has a node.
 """
 
 from __future__ import annotations
@@ -21,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from phalanx import logs
 from phalanx.api.core import Pod
 from phalanx.api.errors import ApiError, Conflict, ServerError, Timeout
 from phalanx.api.kinds import BINDING, GROUP_BINDING, POD
@@ -33,38 +32,40 @@ from phalanx.scheduler.decision import Binding, Placed
 from phalanx.scheduler.entity import Entity
 from phalanx.telemetry import REQUEST_ID
 
-#: Pods that one transaction of several gangs holds at most; a larger gang goes alone.
+LOG = logs.component("scheduler")
+
+#: Maximum pods in a transaction of several gangs; a larger gang has its own transaction.
 BATCH = 2000
 
-#: What can go wrong with a bind.
+#: The errors of a bind or eviction request.
 RequestError = ApiError | Unreachable
 
 
 class BindAttempt(NamedTuple):
-    """An entity and where it was placed."""
+    """An entity and its placement."""
 
     entity: Entity
     placed: Placed
-    #: When the entity was taken from the queue.
+    #: When the entity was popped from the queue.
     popped_at: float = 0.0
 
     @property
     def namespace(self) -> str:
-        """Where its pods are."""
+        """The namespace of its pods."""
         return self.entity.key.namespace
 
     @property
     def request_id(self) -> str:
-        """Under which it is bound, and told of."""
+        """The id of its requests and events."""
         return f"bind-{self.placed.bindings[0].uid}"
 
 
 @dataclass(frozen=True, slots=True)
 class BindResult:
-    """What became of an attempt: who was bound and who was not, and why.
+    """The outcome of an attempt: the bound pods, and the error of each other pod.
 
-    `enough` says whether the entity is known to have all the members that it needs now, `told`
-    whether the server has told users of it already.
+    `has_quorum` says whether the entity has all members that it needs now; `is_reported` whether
+    the server has already written conditions and events.
     """
 
     attempt: BindAttempt
@@ -74,43 +75,46 @@ class BindResult:
     is_reported: bool = False
 
 
-#: Called with what became of an attempt.
+#: Called with the outcome of an attempt.
 OnBindFinished = Callable[[BindResult], None]
-#: What becomes of a group with its members bound, as a GroupBinding says it; nothing: leave it be.
+#: Returns the status of a group after the bind, for the GroupBinding; {} leaves it unchanged.
 GroupBindingStatus = Callable[[PodGroup], Object]
 
 
 class GroupBinder:
-    """A queue of placed gangs on their way to the server.
+    """Binds placed entities with GroupBindings.
 
-    `batched` hears how many pods were bound at once; `standing` is asked what each group says then.
+    `on_batch` is called with the number of pods of each transaction; `group_status` returns the
+    status of each group after the bind.
     """
 
     def __init__(
-        self, client: Client, on_finished: OnBindFinished,
+        self,
+        client: Client,
+        on_finished: OnBindFinished,
         on_batch: Callable[[int], None] = lambda pods: None,
         group_status: GroupBindingStatus = lambda group: {},
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._client, self._on_finished, self._on_batch = client, on_finished, on_batch
         self._group_status = group_status
         self._queue: list[BindAttempt] = []
-        #: What was refused together and is now sent one by one.
+        #: Attempts of a failed transaction, to be sent one by one.
         self._retry_alone: list[BindAttempt] = []
         self._wakeup = asyncio.Event()
         self._is_binding = False
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything is still to be bound."""
+        """Whether a bind is queued or in progress."""
         return self._is_binding or bool(self._queue or self._retry_alone)
 
     def submit(self, attempt: BindAttempt) -> None:
-        """Have a gang bound."""
+        """Queue an entity for binding."""
         self._queue.append(attempt)
         self._wakeup.set()
 
     async def run(self) -> None:
-        """Bind until cancelled."""
+        """Bind queued entities until cancelled."""
         while True:
             await self._wakeup.wait()
             batch = [self._retry_alone.pop(0)] if self._retry_alone else self._next_batch()
@@ -121,7 +125,7 @@ class GroupBinder:
                 self._wakeup.clear()
 
     def _next_batch(self) -> list[BindAttempt]:
-        """As many of the waiting as fit in one transaction: of one namespace, in order."""
+        """Take attempts off the queue for one transaction: one namespace, in order."""
         batch: list[BindAttempt] = []
         pods = 0
         for attempt in self._queue:
@@ -142,11 +146,18 @@ class GroupBinder:
         except (ApiError, Unreachable) as caught:
             error = caught
         if error is not None and len(batch) > 1:
+            LOG.warning("GroupBinding failed, binding alone", groups=len(batch), reason=error)
             self._retry_alone.extend(batch)
             return
-        void = self._remove_dependents(batch[0]) if error is not None else []
-        for attempt in (*batch, *void):
-            self._on_finished(_bind_result(attempt, error))
+        dependents = self._remove_dependents(batch[0]) if error is not None else []
+        for attempt in (*batch, *dependents):
+            bindings = attempt.placed.bindings
+            if error is None:
+                result = BindResult(attempt, bindings, {}, has_quorum=True, is_reported=True)
+            else:
+                failures = dict.fromkeys(bindings, error)
+                result = BindResult(attempt, (), failures, has_quorum=False)
+            self._on_finished(result)
 
     def _group_binding(self, batch: Sequence[BindAttempt]) -> Object:
         bindings = [
@@ -156,7 +167,7 @@ class GroupBinder:
         ]
         leaves = [leaf.group for one in batch for leaf in one.entity.leaves]
         groups = [group for group in leaves if isinstance(group, PodGroup)]
-        # A group that is there several times is named once, as it was placed last.
+        # A group with several attempts is listed once, in its latest version.
         latest = {group.metadata.uid: group for group in groups}
         return {
             "apiVersion": GROUP_BINDING.api_version,
@@ -166,41 +177,34 @@ class GroupBinder:
         }
 
     def _group_reference(self, group: PodGroup) -> Object:
-        identity = {"name": group.metadata.name, "uid": group.metadata.uid}
-        standing = self._group_status(group)
-        return {**identity, "standing": standing} if standing else identity
+        reference: Object = {"name": group.metadata.name, "uid": group.metadata.uid}
+        if status := self._group_status(group):
+            reference["standing"] = status
+        return reference
 
     def _remove_dependents(self, failed: BindAttempt) -> list[BindAttempt]:
-        """Take out what waits of the same gang: it may need the members that have no node now."""
+        """Remove queued attempts of the same gang: they counted on the failed members."""
         gang = failed.entity.group
         if gang is None or (isinstance(gang, PodGroup) and not gang.is_gang):
             return []
-        void = []
-        for waiting in (self._retry_alone, self._queue):
-            void += [one for one in waiting if one.entity.group_key == gang.metadata.key]
-            waiting[:] = [one for one in waiting if one.entity.group_key != gang.metadata.key]
-        return void
+        removed = []
+        for queue in (self._retry_alone, self._queue):
+            removed += [one for one in queue if one.entity.group_key == gang.metadata.key]
+            queue[:] = [one for one in queue if one.entity.group_key != gang.metadata.key]
+        return removed
 
 
-def _bind_result(attempt: BindAttempt, error: RequestError | None) -> BindResult:
-    """All or none."""
-    bindings = attempt.placed.bindings
-    if error is None:
-        return BindResult(attempt, bindings, {}, has_quorum=True, is_reported=True)
-    return BindResult(attempt, (), dict.fromkeys(bindings, error), has_quorum=False)
-
-
-#: Requests under way at a time, and the seconds that one may take.
+#: Maximum concurrent requests, and the seconds that one may take.
 MAX_REQUESTS, REQUEST_TIMEOUT = 32, 10.0
-#: Seconds after which what nobody answered to has happened or never will.
+#: Seconds after which a request without an answer has been carried out or never will be.
 SETTLE_SECONDS = 5.0
-#: Refusals that leave open whether anything was done.
+#: Errors that leave open whether the request was carried out.
 _AMBIGUOUS_ERRORS = (Unreachable, Timeout, ServerError)
 
 
 @dataclass(slots=True)
 class _BindProgress:
-    """How an attempt goes so far."""
+    """The progress of one attempt."""
 
     attempt: BindAttempt
     bound: list[Binding] = field(default_factory=list)
@@ -208,7 +212,7 @@ class _BindProgress:
 
     @property
     def fatal_error(self) -> RequestError | None:
-        """What has put the members that are needed out of reach, if so."""
+        """The error that makes the quorum unreachable, if it is."""
         entity, possible = self.attempt.entity, len(self.attempt.placed.bindings)
         if count_bound_members(entity) + possible - len(self.failures) >= entity.quorum:
             return None
@@ -216,13 +220,13 @@ class _BindProgress:
 
     @property
     def has_quorum(self) -> bool:
-        """Whether the entity has what it needs, without those that are on their way elsewhere."""
+        """Whether enough members are bound, not counting binds in progress."""
         entity = self.attempt.entity
         return count_bound_members(entity) + len(self.bound) >= entity.quorum
 
 
 class PodBinder:
-    """Placed gangs and pods on their way to the server."""
+    """Binds placed entities pod by pod, with bind intents for gangs."""
 
     def __init__(self, client: Client, intents: BindIntents, on_finished: OnBindFinished) -> None:
         self._client, self._intents, self._on_finished = client, intents, on_finished
@@ -232,30 +236,32 @@ class PodBinder:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything is still to be bound."""
+        """Whether a bind is queued or in progress."""
         return bool(self._in_flight)
 
     def submit(self, attempt: BindAttempt) -> None:
-        """Have a gang or a pod bound."""
+        """Queue an entity for binding."""
         self._in_flight += 1
         self._queue.put_nowait(attempt)
 
     async def run(self) -> None:
-        """Bind until cancelled."""
+        """Bind queued entities until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._intents.run())
             while True:
                 group.create_task(self._run_attempt(await self._queue.get()))
 
     async def _run_attempt(self, attempt: BindAttempt) -> None:
-        account = _BindProgress(attempt)
+        progress = _BindProgress(attempt)
         REQUEST_ID.set(attempt.request_id)
         try:
-            await self._bind(account)
+            await self._bind(progress)
         finally:
             self._in_flight -= 1
-        bound, failures = tuple(account.bound), account.failures
-        self._on_finished(BindResult(attempt, bound, failures, account.has_quorum))
+        result = BindResult(
+            attempt, tuple(progress.bound), progress.failures, has_quorum=progress.has_quorum
+        )
+        self._on_finished(result)
 
     async def _bind(self, progress: _BindProgress) -> None:
         entity, bindings = progress.attempt.entity, progress.attempt.placed.bindings
@@ -264,19 +270,19 @@ class PodBinder:
             return
         try:
             async with self._request_slots:
-                number = await self._intents.open(entity.group)
+                intent_id = await self._intents.open(entity.group)
         except (ApiError, Unreachable) as error:
             progress.failures = dict.fromkeys(bindings, error)
             return
         try:
-            await self._bind_all(progress, number)
+            await self._bind_all(progress, intent_id)
         finally:
-            self._intents.close(entity.key, number, has_quorum=progress.has_quorum)
+            self._intents.close(entity.key, intent_id, has_quorum=progress.has_quorum)
 
     async def _bind_all(self, progress: _BindProgress, intent_id: str) -> None:
         if self._intents.has_lost_members(progress.attempt.entity):
-            gone = Conflict("members that were counted on are gone")
-            progress.failures = dict.fromkeys(progress.attempt.placed.bindings, gone)
+            error = Conflict("bound members of the gang were deleted after the placement")
+            progress.failures = dict.fromkeys(progress.attempt.placed.bindings, error)
             return
         async with asyncio.TaskGroup() as group:
             for binding in progress.attempt.placed.bindings:
@@ -284,15 +290,15 @@ class PodBinder:
 
     async def _bind_one(self, progress: _BindProgress, binding: Binding, intent_id: str) -> None:
         async with self._request_slots:
-            if hopeless := progress.fatal_error:
-                # Each further one would only have to be undone.
-                progress.failures[binding] = hopeless
+            if fatal_error := progress.fatal_error:
+                # Every further bind would have to be undone.
+                progress.failures[binding] = fatal_error
                 return
-            trouble = await self._post_binding(binding, intent_id)
-        if trouble is None or await self._is_bound(binding, trouble):
+            error = await self._post_binding(binding, intent_id)
+        if error is None or await self._is_bound(binding, error):
             progress.bound.append(binding)
         else:
-            progress.failures[binding] = trouble
+            progress.failures[binding] = error
 
     async def _post_binding(self, binding: Binding, intent_id: str) -> RequestError | None:
         path = POD.url_path(binding.pod.namespace, binding.pod.name, "binding")
@@ -302,14 +308,17 @@ class PodBinder:
         except (ApiError, Unreachable) as error:
             return error
         except TimeoutError:
-            return Timeout(f"binding {binding.pod} took more than {REQUEST_TIMEOUT:g} s")
+            return Timeout(f"binding {binding.pod} took longer than {REQUEST_TIMEOUT:g} s")
         return None
 
     async def _is_bound(self, binding: Binding, error: RequestError) -> bool:
-        """Whether a bind was carried out after all, or before; its room is held meanwhile."""
+        """Whether a failed bind was carried out after all; its resources stay assumed meanwhile."""
         if not isinstance(error, (*_AMBIGUOUS_ERRORS, Conflict)):
             return False
         if isinstance(error, _AMBIGUOUS_ERRORS):
+            LOG.warning(
+                "bind without an answer, checking", kind="Pod", key=binding.pod, reason=error
+            )
             await asyncio.sleep(SETTLE_SECONDS)
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT):
@@ -320,12 +329,14 @@ class PodBinder:
 
 
 def _binding_object(binding: Binding, intent_id: str) -> Object:
-    """What is sent. Its annotations become the pod's in the same write that gives it its node."""
-    space, name = binding.pod
-    meta: Object = {"name": name, "namespace": space, "uid": binding.uid}
+    """Build the request. Its annotations become the pod's in the write that sets the node."""
+    namespace, name = binding.pod
+    meta: Object = {"name": name, "namespace": namespace, "uid": binding.uid}
     if intent_id:
         meta["annotations"] = {BINDING_INTENT_ANNOTATION: intent_id}
     return {
-        "apiVersion": BINDING.api_version, "kind": BINDING.name, "metadata": meta,
+        "apiVersion": BINDING.api_version,
+        "kind": BINDING.name,
+        "metadata": meta,
         "target": {"apiVersion": "v1", "kind": "Node", "name": binding.node},
-    }  # fmt: skip
+    }

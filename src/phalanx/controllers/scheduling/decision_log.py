@@ -1,77 +1,77 @@
-"""The decision log: all that a scheduler saw and decided, written so that it can be replayed.
+"""The decision log: writes everything that a scheduler observes and decides, for replay.
 
-    desk ─▶ note ─▶ buffer ─▶ run ─▶ write (in a thread) ─▶ FILE, FILE.1, FILE.2 …
+    SchedulerState ─▶ record ─▶ buffer ─▶ write (in a thread) ─▶ FILE, FILE.1, FILE.2 …
 
-Opt-in. Never holds up a decision: records wait in a buffer, and what is too much for it is dropped.
-After a gap, and when a file is full, the shell is asked for a new beginning: how everything stands,
-from which a reader can start. Does not say what is recorded (`scheduler/queue/decision_log.py` does),
-and is no part of the truth: losing it costs nothing but the story.
+Opt-in. It never delays a decision: records wait in a buffer, and are dropped if it is full. After a
+gap, and when a file is full, the scheduler writes a checkpoint of its whole state, from which a
+reader can start. `scheduler/queue/decision_log.py` defines the records. The scheduler never reads
+the log.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from phalanx import logs
 from phalanx.scheduler.queue.decision_log import DecisionLogRecord, LogStarted, RecordEncoder
 
-_log = logging.getLogger("phalanx.scheduler")
+LOG = logs.component("scheduler")
 
-#: Records that may wait to be written, and the seconds that they wait for others to come.
+#: Maximum records in the buffer, and seconds between two writes.
 MAX_BUFFERED_RECORDS, FLUSH_INTERVAL = 200_000, 0.2
-#: Seconds after which a log that broke off begins anew.
+#: Seconds after a gap until the next checkpoint.
 RESTART_DELAY = 30.0
-#: Bytes after which a file is full, and how many full ones are kept.
+#: Bytes after which a file is full, and the number of full files that are kept.
 MAX_FILE_BYTES, MAX_BACKUPS = 64 * 1024 * 1024, 4
 
-#: Writes records somewhere, in order; says whether it is time for a new beginning.
+#: Writes records in order; returns whether a checkpoint should follow.
 WriteRecords = Callable[[Sequence[DecisionLogRecord]], Awaitable[bool]]
 
 
 class DecisionLog:
-    """A buffer of records, and whoever writes them."""
+    """A buffer of records that are written in the background."""
 
     def __init__(self, write: WriteRecords, *, capacity: int = MAX_BUFFERED_RECORDS) -> None:
         self._write, self._capacity = write, capacity
         self._buffer: list[DecisionLogRecord] = []
-        #: How many of them were noted one by one.
+        #: Buffered records without those of a checkpoint.
         self._buffered_count = 0
         self._wakeup = asyncio.Event()
-        #: Whether what is noted goes nowhere until there is a new beginning, at this time or later.
+        #: Whether records are dropped until the next checkpoint, and the earliest time of that.
         self._gap, self._gap_until = True, -math.inf
         self._is_full = False
 
     @property
     def needs_checkpoint(self) -> bool:
-        """Whether the next record had better be a beginning."""
+        """Whether the scheduler should call `begin` now."""
         if self._gap:
             return asyncio.get_running_loop().time() >= self._gap_until
         return self._is_full
 
     def begin(self, records: Iterable[DecisionLogRecord]) -> None:
-        """A beginning, and how everything stands."""
+        """Write a checkpoint: the records of the whole state."""
         self._gap = self._is_full = False
         self._buffer.extend(records)
         self._wakeup.set()
 
     def record(self, record: DecisionLogRecord) -> None:
-        """Something happened."""
+        """Append a record."""
         if self._gap:
             return
         if self._buffered_count >= self._capacity:
-            self._start_gap("it cannot keep up")
+            self._start_gap("the buffer is full")
             return
         self._buffered_count += 1
         self._buffer.append(record)
         self._wakeup.set()
 
     async def run(self) -> None:
-        """Write until cancelled, and then what is left; what follows is another story."""
+        """Write records until cancelled, then write the rest; later records need a checkpoint."""
         try:
             while True:
                 await self._wakeup.wait()
@@ -90,31 +90,31 @@ class DecisionLog:
             self._start_gap(str(error))
 
     def _start_gap(self, reason: str) -> None:
-        _log.warning("the decision log has a gap: %s", reason)
+        LOG.warning("decision log has a gap", reason=reason, backoff=RESTART_DELAY)
         self._gap, self._gap_until = True, asyncio.get_running_loop().time() + RESTART_DELAY
 
 
 class DecisionLogFile:
-    """A file of records. A beginning begins a new file; the old ones are numbered, oldest last."""
+    """A file of records. A checkpoint starts a new file; old files get numbers, oldest highest."""
 
     def __init__(
         self, path: Path, *, max_bytes: int = MAX_FILE_BYTES, max_backups: int = MAX_BACKUPS
     ) -> None:
         self._path, self._max_bytes, self._max_backups = path, max_bytes, max_backups
         self._encoder = RecordEncoder()
-        #: Whether there is nothing in the file that is worth keeping.
+        #: Whether the file was just rotated and has no records yet.
         self._is_empty = False
 
     def write(self, records: Sequence[DecisionLogRecord]) -> bool:
-        """Append, and say whether the file is full."""
-        begun: list[DecisionLogRecord] = []
+        """Append records; returns whether the file is full."""
+        chunk: list[DecisionLogRecord] = []
         for record in records:
             if isinstance(record, LogStarted):
-                self._append(begun)
+                self._append(chunk)
                 self._rotate()
-                begun = []
-            begun.append(record)
-        self._append(begun)
+                chunk = []
+            chunk.append(record)
+        self._append(chunk)
         return self._path.exists() and self._path.stat().st_size >= self._max_bytes
 
     def _append(self, records: Sequence[DecisionLogRecord]) -> None:
@@ -142,19 +142,19 @@ def _open_private(path: str, flags: int) -> int:
 
 
 def write_in_thread(write: Callable[[Sequence[DecisionLogRecord]], bool]) -> WriteRecords:
-    """Write in a thread of its own, so that a slow disk holds up nobody."""
-    thread = ThreadPoolExecutor(1, "decision-log")
+    """Write in a thread, so that a slow disk does not block the event loop."""
+    executor = ThreadPoolExecutor(1, "decision-log")
 
-    async def writing(records: Sequence[DecisionLogRecord]) -> bool:
-        return await asyncio.get_running_loop().run_in_executor(thread, write, records)
+    async def write_records(records: Sequence[DecisionLogRecord]) -> bool:
+        return await asyncio.get_running_loop().run_in_executor(executor, write, records)
 
-    return writing
+    return write_records
 
 
 def write_inline(write: Callable[[Sequence[DecisionLogRecord]], bool]) -> WriteRecords:
-    """Write on the loop itself: for virtual time, in which there are no threads."""
+    """Write on the event loop: for virtual time, which has no threads."""
 
-    async def writing(records: Sequence[DecisionLogRecord]) -> bool:
+    async def write_records(records: Sequence[DecisionLogRecord]) -> bool:
         return write(records)
 
-    return writing
+    return write_records

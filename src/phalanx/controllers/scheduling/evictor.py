@@ -1,7 +1,8 @@
-"""Evicts those who must make way: every group whole, all of one namespace in one transaction.
+"""Evicts the victims of preemption: whole groups, one transaction per namespace.
 
-Between the scheduling shell, which submits, and the server's GroupEviction. Where there is none
-each victim is told and deleted by itself, side by side. One that is gone already is no failure.
+Between the scheduler, which submits evictions, and the server's GroupEviction. On a foreign server
+each victim gets a DisruptionTarget condition and is deleted, several at a time. A victim that no
+longer exists counts as evicted.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from phalanx import logs
 from phalanx.api.errors import ApiError, NotFound
 from phalanx.api.kinds import GROUP_EVICTION, POD, Kind
 from phalanx.api.meta import Key, ObjectMeta, timestamp
@@ -23,39 +25,41 @@ from phalanx.scheduler.decision import Victim
 from phalanx.scheduler.entity import Entity
 from phalanx.telemetry import REQUEST_ID
 
+LOG = logs.component("scheduler")
+
 PREEMPTION_REASON = "PreemptionByScheduler"
-#: Victims that are sent off side by side where each is a request of its own.
+#: Maximum concurrent requests where each victim is deleted by itself.
 MAX_REQUESTS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """For whom who makes way, and which groups lose all of their pods by it."""
+    """The preemptor, its victims, and the groups that lose all of their pods."""
 
     entity: Entity
     victims: tuple[Victim, ...]
     groups: tuple[tuple[Kind, ObjectMeta], ...] = ()
-    #: When that was decided.
+    #: When the preemption was decided.
     decided_at: float = 0.0
 
     @property
     def message(self) -> str:
-        """What the victims are told."""
+        """The message of the DisruptionTarget condition of victims."""
         entity = self.entity
         return f"{entity.scheduler_name}: preempting to accommodate a higher priority {entity.kind}"
 
     @property
     def request_id(self) -> str:
-        """Under which all requests of it are made, and the events that tell of it."""
+        """The id of its requests and events."""
         return f"evict-{self.victims[0].uid}"
 
 
-#: Called with an eviction and with what went wrong, by victim.
+#: Called with an eviction and the errors by victim.
 OnEvictionFinished = Callable[[Eviction, Mapping[Victim, RequestError]], None]
 
 
 class Evictor:
-    """A queue of evictions on their way to the server; a `foreign` one has no GroupEviction."""
+    """Evicts victims in the background; a foreign server has no GroupEviction."""
 
     def __init__(
         self,
@@ -65,23 +69,19 @@ class Evictor:
         *,
         is_foreign: bool = False,
     ) -> None:
-        self._client, self._clock, self._on_finished, self._is_foreign = (
-            client,
-            clock,
-            on_finished,
-            is_foreign,
-        )
+        self._client, self._clock = client, clock
+        self._on_finished, self._is_foreign = on_finished, is_foreign
         self._queue: asyncio.Queue[Eviction] = asyncio.Queue()
         self._request_slots = asyncio.Semaphore(MAX_REQUESTS)
         self._in_flight = 0
 
     @property
     def is_busy(self) -> bool:
-        """Whether anybody is still to be evicted."""
+        """Whether an eviction is queued or in progress."""
         return bool(self._in_flight)
 
     def submit(self, eviction: Eviction) -> None:
-        """Have victims evicted."""
+        """Queue an eviction."""
         self._in_flight += 1
         self._queue.put_nowait(eviction)
 
@@ -92,35 +92,35 @@ class Evictor:
             evict = self._evict_pods if self._is_foreign else self._evict_groups
             REQUEST_ID.set(eviction.request_id)
             try:
-                troubles = await evict(eviction)
+                errors = await evict(eviction)
             finally:
                 self._in_flight -= 1
-            self._on_finished(eviction, troubles)
+            self._on_finished(eviction, errors)
 
     async def _evict_groups(self, eviction: Eviction) -> Mapping[Victim, RequestError]:
-        troubles: dict[Victim, RequestError] = {}
+        errors: dict[Victim, RequestError] = {}
         for namespace, victims in _by_namespace(eviction.victims).items():
             try:
                 path = GROUP_EVICTION.url_path(namespace)
                 await self._client.post(path, _group_eviction(eviction, namespace, victims))
             except (ApiError, Unreachable) as error:
-                troubles |= dict.fromkeys(victims, error)
-        return troubles
+                errors |= dict.fromkeys(victims, error)
+        return errors
 
     async def _evict_pods(self, eviction: Eviction) -> Mapping[Victim, RequestError]:
-        troubles: dict[Victim, RequestError] = {}
+        errors: dict[Victim, RequestError] = {}
         async with asyncio.TaskGroup() as group:
             for victim in eviction.victims:
-                group.create_task(self._evict_pod(victim, eviction.message, troubles))
+                group.create_task(self._evict_pod(victim, eviction.message, errors))
         for kind, meta in eviction.groups:
-            await self._mark_disrupted(kind, meta.key, meta.uid, eviction.message)
-        return troubles
+            await self._mark_disrupted(kind, meta.key, meta.uid, message=eviction.message)
+        return errors
 
     async def _evict_pod(
         self, victim: Victim, message: str, errors: dict[Victim, RequestError]
     ) -> None:
         async with self._request_slots:
-            await self._mark_disrupted(POD, victim.pod, victim.uid, message)
+            await self._mark_disrupted(POD, victim.pod, victim.uid, message=message)
             try:
                 await self._client.delete(POD, victim.pod, uid=victim.uid)
             except NotFound:
@@ -129,38 +129,40 @@ class Evictor:
                 errors[victim] = error
 
     async def _mark_disrupted(self, kind: Kind, key: Key, uid: str, message: str) -> None:
-        """Have an object say that it was told to make way; it goes even if it cannot be told."""
-        news = {
+        """Set the DisruptionTarget condition; a failure does not prevent the eviction."""
+        condition = {
             "type": DISRUPTION_TARGET,
             "status": "True",
             "reason": PREEMPTION_REASON,
             "message": message,
             "lastTransitionTime": timestamp(self._clock.now()),
         }
-        change: Object = {"metadata": {"uid": uid}, "status": {"conditions": [news]}}
+        change: Object = {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
         try:
             await self._client.patch(
                 kind, key, change, content=STRATEGIC_PATCH, subresource="status"
             )
-        except (ApiError, Unreachable):
-            return
+        except (ApiError, Unreachable) as error:
+            LOG.warning("DisruptionTarget not written", kind=kind.name, key=key, reason=error)
 
 
 def _by_namespace(victims: Iterable[Victim]) -> dict[str, list[Victim]]:
-    found: dict[str, list[Victim]] = {}
+    by_namespace: dict[str, list[Victim]] = {}
     for victim in victims:
-        found.setdefault(victim.pod.namespace, []).append(victim)
-    return found
+        by_namespace.setdefault(victim.pod.namespace, []).append(victim)
+    return by_namespace
 
 
 def _group_eviction(eviction: Eviction, namespace: str, victims: Sequence[Victim]) -> Object:
     return {
-        "apiVersion": GROUP_EVICTION.api_version, "kind": GROUP_EVICTION.name,
-        "reason": PREEMPTION_REASON, "message": eviction.message,
+        "apiVersion": GROUP_EVICTION.api_version,
+        "kind": GROUP_EVICTION.name,
+        "reason": PREEMPTION_REASON,
+        "message": eviction.message,
         "pods": [{"name": victim.pod.name, "uid": victim.uid} for victim in victims],
         "groups": [
             {"kind": kind.name, "name": meta.name, "uid": meta.uid}
             for kind, meta in eviction.groups
             if meta.namespace == namespace
         ],
-    }  # fmt: skip
+    }

@@ -1,12 +1,12 @@
-"""The exact solver: integer programs of the scheduler's core, given to HiGHS.
+"""Solves the integer programs of the scheduler's exact search with HiGHS.
 
-    cycle ─▶ Search ─▶ Beside (or AtOnce, in virtual time) ─▶ Answer ─▶ the same cycle
-                        └─▶ Later … ended ─▶ the entity is tried again
+    cycle ─▶ SolverRequest ─▶ ThreadedSolver (InlineSolver in virtual time) ─▶ answer ─▶ same cycle
+                               └─▶ SolverPending … `on_finished` ─▶ the entity is tried again
 
-HiGHS is the extra `phalanx[exact]` and imported at the first question; without it every answer is
-that nobody knows. It works on one thread from a fixed seed and stops after a number of steps, never
-after a time, so that the same program has the same answer everywhere. It is not trusted with
-placements: the core performs them before the filters.
+HiGHS is the extra `phalanx[exact]`, imported at the first program; without it every answer is
+`SolverGaveUp`. It uses one thread and a fixed seed, and stops after a number of steps instead of a
+time, so that the same program has the same answer everywhere. The core never trusts a placement of
+the solver: it verifies each one with the filters.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from phalanx.scheduler.search.solver import (
     Unsolvable,
 )
 
-#: After how much it gives up: nodes of the search tree, each as much work as there are columns.
+#: Work after which the search stops: nodes of the search tree times columns of the program.
 WORK_LIMIT = 150_000
-#: How many answers are remembered: a gang that waits is tried again and again.
+#: Cached answers: a gang that waits asks the same program at each attempt.
 MAX_CACHED_ANSWERS = 64
-#: Seconds that a cycle waits for an answer.
+#: Seconds that a cycle waits for an answer before it ends as pending.
 WAIT_SECONDS = 0.25
 
 NOT_INSTALLED = "the exact solver is not installed (pip install 'phalanx[exact]')"
-GAVE_UP = "the exact search was given up after {nodes} steps"
+GAVE_UP = "the exact search stopped after {nodes} steps"
 
 
 class HighsSolver:
-    """HiGHS with a memory."""
+    """HiGHS with a cache of answers."""
 
     def __init__(self, work_limit: int = WORK_LIMIT) -> None:
         self._work_limit = work_limit
         self._answers: dict[IntegerProgram, SolverAnswer] = {}
 
     def __call__(self, program: IntegerProgram) -> SolverAnswer:
-        """Values, that there are none, or that this would take too long."""
+        """Return a solution, that there is none, or that the work limit was reached."""
         answer = self._answers.pop(program, None) or self._solve(program)
         self._answers[program] = answer
         if len(self._answers) > MAX_CACHED_ANSWERS:
@@ -56,7 +56,7 @@ class HighsSolver:
         return answer
 
     def cached_answer(self, program: IntegerProgram) -> SolverAnswer | None:
-        """The answer, if it is remembered."""
+        """Return the cached answer, if there is one."""
         return self._answers.get(program)
 
     def _solve(self, program: IntegerProgram) -> SolverAnswer:
@@ -70,32 +70,32 @@ class HighsSolver:
 
 
 class AsyncSolver(Protocol):
-    """How a shell has programs solved; `ended` is called whenever `Later` has become now."""
+    """Solves programs; `on_finished` is called when a pending answer has become available."""
 
     on_finished: Callable[[], None]
 
     async def __call__(self, program: IntegerProgram) -> SolverAnswer:
-        """The answer, or that there will be one later."""
+        """Return the answer, or `SolverPending`."""
         ...
 
 
 class InlineSolver:
-    """Solves on the loop itself: for virtual time, in which there are no threads."""
+    """Solves on the event loop: for virtual time, which has no threads."""
 
     def __init__(self, solver: HighsSolver) -> None:
         self._solver = solver
         self.on_finished: Callable[[], None] = _ignore
 
     async def __call__(self, program: IntegerProgram) -> SolverAnswer:
-        """The answer."""
+        """Return the answer."""
         return self._solver(program)
 
 
 class ThreadedSolver:
-    """Solves in a thread, one program at a time, so that loop and scheduler go on meanwhile.
+    """Solves in a thread, one program at a time, so that the event loop is not blocked.
 
-    What takes longer than a moment is answered when it is asked again. By then the cluster may have
-    moved on and the question be another: an answer that is out of date is never heard.
+    A program that takes longer than `wait_seconds` is answered from the cache at the next attempt.
+    If the cluster has changed by then, the attempt asks another program and the answer is not used.
     """
 
     def __init__(self, solver: HighsSolver, wait_seconds: float = WAIT_SECONDS) -> None:
@@ -104,7 +104,7 @@ class ThreadedSolver:
         self.on_finished: Callable[[], None] = _ignore
 
     async def __call__(self, program: IntegerProgram) -> SolverAnswer:
-        """The answer, or that there will be one later."""
+        """Return the answer, or `SolverPending`."""
         if known := self._solver.cached_answer(program):
             return known
         if self._search is not None:
@@ -125,30 +125,34 @@ class ThreadedSolver:
 
 
 def _ignore() -> None:
-    """Who hears of the end of a search if nobody wants to."""
+    pass
 
 
 def _solve_in_thread(solver: HighsSolver, program: IntegerProgram) -> asyncio.Future[SolverAnswer]:
-    """The answer to come. A stop of the process does not wait for it, so this is no executor."""
-    answered: Future[SolverAnswer] = Future()
-    answered.set_running_or_notify_cancel()
+    """Solve in a daemon thread: unlike an executor it does not delay the end of the process."""
+    future: Future[SolverAnswer] = Future()
+    future.set_running_or_notify_cancel()
 
-    def work() -> None:
+    def solve() -> None:
         try:
-            answered.set_result(solver(program))
+            future.set_result(solver(program))
         except Exception as error:
-            answered.set_exception(error)
+            future.set_exception(error)
 
-    threading.Thread(target=work, name="exact", daemon=True).start()
-    return asyncio.wrap_future(answered)
+    threading.Thread(target=solve, name="exact", daemon=True).start()
+    return asyncio.wrap_future(future)
 
 
 def _solve_with_highs(library: Any, program: IntegerProgram, nodes: int) -> SolverAnswer:
     highs = library.Highs()
-    for name, value in (
-        ("output_flag", False), ("threads", 1), ("parallel", "off"), ("random_seed", 1),
-        ("mip_max_nodes", nodes),
-    ):  # fmt: skip
+    options = {
+        "output_flag": False,
+        "threads": 1,
+        "parallel": "off",
+        "random_seed": 1,
+        "mip_max_nodes": nodes,
+    }
+    for name, value in options.items():
         highs.setOptionValue(name, value)
     highs.passModel(_highs_model(library, program))
 
@@ -162,7 +166,7 @@ def _solve_with_highs(library: Any, program: IntegerProgram, nodes: int) -> Solv
 
 
 def _highs_model(library: Any, program: IntegerProgram) -> Any:
-    """The program in the arrays of the library."""
+    """Convert a program to the arrays of the library."""
     size, infinite = len(program.limits), library.kHighsInf
     model = library.HighsLp()
     model.num_col_, model.num_row_ = size, len(program.rows)

@@ -1,8 +1,9 @@
-"""Waits: who is not even tried, and who has been told what it waits for.
+"""Conditions of entities that the scheduler cannot try yet: gated or incomplete ones.
 
-The scheduling shell looks once a second. A group says at once what it lacks, and says it anew when
-the numbers change. Its pods say so once, after a while, and anew only if they wait for something
-else: a gang that gathers would else write all of its pods with each that comes. Decides nothing.
+The scheduler calls `update` once a second. The condition of a group is written at once and whenever
+its message changes ("2 of 3 members"). The conditions of its pods are written once, after a delay,
+and again only if the cause changes: otherwise a gang whose pods arrive one by one would rewrite all
+of its pods with each new one. Decides nothing.
 """
 
 from __future__ import annotations
@@ -11,58 +12,61 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from phalanx import logs
 from phalanx.api.core import Pod
-from phalanx.api.meta import Key, ObjectMeta
+from phalanx.api.meta import COMPOSITE_POD_GROUP_KIND, Key, ObjectMeta, Ref
 from phalanx.api.scheduling import CompositePodGroup, PodGroup
 from phalanx.client.cache import ObjectCache
 from phalanx.controllers.scheduling.status_writer import ConditionUpdate
 from phalanx.scheduler.decision import IncompleteGroupTree, UnreadyReason
 from phalanx.scheduler.explain import describe_unready
-from phalanx.scheduler.queue.queued_entity import EntityId, QueuedEntityInfo
+from phalanx.scheduler.queue.queued_entity import QueuedEntityInfo
 
-#: The reason of a pod that cannot be tried yet, and of one whose groups form no tree.
+LOG = logs.component("scheduler")
+
+#: The condition reasons of a pod that cannot be tried yet, and of one whose group tree is invalid.
 NOT_READY, INVALID = "NotReadyForScheduling", "Invalid"
-#: Seconds that a pod waits before it is told so.
+#: Seconds that a pod waits before its condition is written.
 POD_REPORT_DELAY = 5.0
 
 
 @dataclass(slots=True)
 class _PendingEntry:
-    """One entity that waits: since when, what its group says, what which of its pods were told.
+    """One waiting entity: since when it waits, and what was reported about it.
 
-    What it says holds until it is tried: `turn` tells one wait from the next.
+    `attempt` identifies the wait: after an attempt everything is reported again.
     """
 
     since: float
     attempt: tuple[int, float]
     reported: tuple[str, str] = ("", "")
     cause: type | None = None
-    #: Uids: a namesake that came since has been told nothing.
+    #: Uids, because a later pod of the same name has no condition yet.
     reported_uids: frozenset[str] = frozenset()
 
 
 class StatusSink(Protocol):
-    """Who brings to the objects what is said of them."""
+    """Writes conditions of pods and groups."""
 
     def report_pod(self, about: ObjectMeta, update: ConditionUpdate) -> None:
-        """Say something of a pod."""
+        """Write a condition of a pod."""
         ...
 
     def report_group(self, about: ObjectMeta, update: ConditionUpdate) -> None:
-        """Say something of a group."""
+        """Write a condition of a PodGroup."""
         ...
 
 
 class CompositeStatusSink(Protocol):
-    """Who brings to groups of groups what is said of them."""
+    """Writes conditions of CompositePodGroups."""
 
     def report_composite(self, about: ObjectMeta, update: ConditionUpdate) -> None:
-        """Say something of a group of groups."""
+        """Write a condition of a CompositePodGroup."""
         ...
 
 
 class PendingStatusReporter:
-    """Tells the reporter, and `record` an event of each pod that is told."""
+    """Reports waiting entities to the status writers, and an event per pod to `record`."""
 
     def __init__(
         self,
@@ -76,54 +80,56 @@ class PendingStatusReporter:
         self._pods, self._groups = pods, groups
         self._composites, self._composite_writer = composites, composite_writer
         self._status_writer, self._record = status_writer, record
-        self._pending: dict[EntityId, _PendingEntry] = {}
+        self._pending: dict[Ref, _PendingEntry] = {}
 
     def update(self, entries: Iterable[QueuedEntityInfo], now: float) -> None:
-        """These wait now, and no others."""
-        found = {place.ref: place for place in entries}
-        self._pending = {id_: self._pending_entry(id_, place, now) for id_, place in found.items()}
-        for id_, place in found.items():
-            wait = self._pending[id_]
-            if place.is_composite:
-                self._report_composite(place.key, _pending_update(place.unready))
-            elif place.is_group:
-                self._report_group(place, wait)
-            if now - wait.since >= POD_REPORT_DELAY:
-                self._report_pods(place, wait)
+        """Report the entities that wait now; forgets all others."""
+        entities = {entry.ref: entry for entry in entries}
+        self._pending = {
+            ref: self._pending_entry(ref, entry, now) for ref, entry in entities.items()
+        }
+        for ref, entry in entities.items():
+            pending = self._pending[ref]
+            if entry.ref.kind == COMPOSITE_POD_GROUP_KIND:
+                self._report_composite(entry.key, _pending_update(entry.unready))
+            elif entry.is_group:
+                self._report_group(entry, pending)
+            if now - pending.since >= POD_REPORT_DELAY:
+                self._report_pods(entry, pending)
 
-    def update_trees(self, misplaced: Iterable[tuple[Key, IncompleteGroupTree]]) -> None:
-        """These groups of groups are in no whole tree."""
-        for key, what in misplaced:
-            self._report_composite(key, _pending_update(what))
+    def update_trees(self, trees: Iterable[tuple[Key, IncompleteGroupTree]]) -> None:
+        """Report CompositePodGroups whose group tree is incomplete or invalid."""
+        for key, problem in trees:
+            self._report_composite(key, _pending_update(problem))
 
     def _report_composite(self, key: Key, update: ConditionUpdate) -> None:
         if composite := self._composites.get(key):
             self._composite_writer.report_composite(composite.metadata, update)
 
-    def _pending_entry(self, id_: EntityId, entry: QueuedEntityInfo, now: float) -> _PendingEntry:
-        turn, known = (entry.attempts, entry.timestamp), self._pending.get(id_)
-        return known if known and known.attempt == turn else _PendingEntry(now, turn)
+    def _pending_entry(self, ref: Ref, entry: QueuedEntityInfo, now: float) -> _PendingEntry:
+        attempt, known = (entry.attempts, entry.timestamp), self._pending.get(ref)
+        return known if known and known.attempt == attempt else _PendingEntry(now, attempt)
 
     def _report_group(self, entry: QueuedEntityInfo, pending: _PendingEntry) -> None:
-        group, verdict = self._groups.get(entry.key), _pending_update(entry.unready)
-        said = (group.metadata.uid, verdict.message) if group else ("", "")
-        if group and said != pending.reported:
-            self._status_writer.report_group(group.metadata, verdict)
-        pending.reported = said
+        group, update = self._groups.get(entry.key), _pending_update(entry.unready)
+        report = (group.metadata.uid, update.message) if group else ("", "")
+        if group and report != pending.reported:
+            LOG.debug("PodGroup not ready", kind="PodGroup", key=entry.key, reason=update.message)
+            self._status_writer.report_group(group.metadata, update)
+        pending.reported = report
 
     def _report_pods(self, entry: QueuedEntityInfo, pending: _PendingEntry) -> None:
-        cause, verdict = type(entry.unready), _pending_update(entry.unready)
-        told = pending.reported_uids if cause is pending.cause else frozenset()
-        found = [pod for key in entry.pods if (pod := self._pods.get(key))]
-        concerned = [pod for pod in found if not pod.spec.scheduling_gates]
-        for pod in concerned:
-            if pod.metadata.uid not in told:
-                self._status_writer.report_pod(pod.metadata, verdict)
-                self._record(pod, verdict.reason, verdict.message)
-        pending.cause, pending.reported_uids = (
-            cause,
-            frozenset(pod.metadata.uid for pod in concerned),
-        )
+        cause, update = type(entry.unready), _pending_update(entry.unready)
+        reported = pending.reported_uids if cause is pending.cause else frozenset()
+        pods = [pod for key in entry.pods if (pod := self._pods.get(key))]
+        # The server has written the condition of gated pods.
+        ungated = [pod for pod in pods if not pod.spec.scheduling_gates]
+        for pod in ungated:
+            if pod.metadata.uid not in reported:
+                self._status_writer.report_pod(pod.metadata, update)
+                self._record(pod, update.reason, update.message)
+        pending.cause = cause
+        pending.reported_uids = frozenset(pod.metadata.uid for pod in ungated)
 
 
 def _pending_update(unready: UnreadyReason | None) -> ConditionUpdate:
