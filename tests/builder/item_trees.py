@@ -1,4 +1,4 @@
-"""Trees in few words, their Workloads, and what the API server says of what is made of them."""
+"""Builders of item trees, their Workloads, and the server validation of built objects."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def build_workload(root: WorkloadItem) -> Object:
 
 
 def template(root: WorkloadItem) -> Object:
-    """The one template at the top of the Workload of a tree."""
+    """Return the only top-level template of the Workload of a tree."""
     spec = build_workload(root)["spec"]
     (found,) = spec.get("podGroupTemplates") or spec["compositePodGroupTemplates"]
     assert isinstance(found, dict)
@@ -62,14 +62,14 @@ def template(root: WorkloadItem) -> Object:
 def find_errors(
     root: WorkloadItem, old: WorkloadItem | None = None, allow: Sequence[Option] = EVERYTHING
 ) -> CauseSummaries:
-    """What is wrong with a tree, in short."""
+    """Return the validation errors of a tree in short form."""
     return summarize(WorkloadBuilder(root, allow).validate(old))
 
 
 def errors_from_server(obj: Object) -> CauseSummaries:
-    """What a server would say of an object: what it does not know of it, and what is wrong."""
+    """Return the unknown fields and the validation errors of an object on the server."""
     kind = KINDS[obj["kind"]]
     assert obj["apiVersion"] == kind.api_version
-    sent = copy.deepcopy(obj)
-    unknown = schema(kind.schema).conform(sent).unknown_fields
+    decoded = copy.deepcopy(obj)
+    unknown = schema(kind.schema).conform(decoded).unknown_fields
     return [*unknown, *creation_causes(kind, obj)]

@@ -1,4 +1,4 @@
-"""What controllers support, and what they deny by not listing it."""
+"""The options that a controller lists as supported; all others are forbidden."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from phalanx.builder.config import Option
 
 
 @pytest.mark.parametrize(
-    ("block", "allowed", "denied"),
+    ("block", "allowed", "forbidden"),
     [
         (None, (), []),
         ({}, (), []),
@@ -31,17 +31,17 @@ from phalanx.builder.config import Option
         ({"basic": {}, "elastic": {}}, (Basic, Gang), ["elastic"]),
     ],
 )
-def test_a_policy_must_be_listed(
-    block: Any, allowed: tuple[Option, ...], denied: list[str]
+def test_unlisted_policy_is_forbidden(
+    block: Any, allowed: tuple[Option, ...], forbidden: list[str]
 ) -> None:
     assert [str(cause) for cause in validate_scheduling_policy(block, "spec.p", *allowed)] == [
         f"spec.p: Forbidden: {name} scheduling policy is not supported by this controller"
-        for name in denied
+        for name in forbidden
     ]
 
 
 @pytest.mark.parametrize(
-    ("block", "allowed", "denied"),
+    ("block", "allowed", "forbidden"),
     [
         (None, (), []),
         ({"single": {}}, (Single, All), []),
@@ -50,10 +50,10 @@ def test_a_policy_must_be_listed(
         ({"half": {}}, (Single, All), ["half"]),
     ],
 )
-def test_a_disruption_mode_must_be_listed(
-    block: Any, allowed: tuple[Option, ...], denied: list[str]
+def test_unlisted_disruption_mode_is_forbidden(
+    block: Any, allowed: tuple[Option, ...], forbidden: list[str]
 ) -> None:
     assert [str(cause) for cause in validate_disruption_mode(block, "spec.d", *allowed)] == [
         f"spec.d: Forbidden: the disruptionMode `{name}` is not supported by this controller"
-        for name in denied
+        for name in forbidden
     ]

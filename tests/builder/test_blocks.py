@@ -1,4 +1,4 @@
-"""Building blocks as users write them, mapped to configurations."""
+"""Building blocks of users, mapped to configurations."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ CONFIG = SchedulingConfig(
 )
 
 
-def test_the_blocks_of_a_group_of_pods_are_mapped_each() -> None:
+def test_every_block_of_a_pod_group_is_mapped() -> None:
     assert map_pod_group_config(**BLOCKS) == CONFIG
 
 
-def test_the_blocks_of_a_group_of_groups_are_mapped_each() -> None:
+def test_every_block_of_a_composite_group_is_mapped() -> None:
     config = map_composite_group_config(
         {"gang": {"minGroupCount": 2}}, {"topology": [{"key": "block"}]}, {"single": {}}
     )
@@ -66,7 +66,7 @@ def test_the_blocks_of_a_group_of_groups_are_mapped_each() -> None:
         ({"elastic": {"max": 3}}, Unknown({"elastic": {"max": 3}})),
     ],
 )
-def test_a_policy_is_mapped_or_kept_as_it_stands(block: Any, policy: Any) -> None:
+def test_policy_is_mapped_or_kept_as_unknown(block: Any, policy: Any) -> None:
     assert map_pod_group_config(policy=block).policy == policy
 
 
@@ -80,18 +80,18 @@ def test_a_policy_is_mapped_or_kept_as_it_stands(block: Any, policy: Any) -> Non
         ({"single": {}, "all": {}}, Unknown({"single": {}, "all": {}})),
     ],
 )
-def test_a_disruption_mode_is_mapped_or_kept_as_it_stands(block: Any, mode: Any) -> None:
+def test_disruption_mode_is_mapped_or_kept_as_unknown(block: Any, mode: Any) -> None:
     assert map_pod_group_config(disruption_mode=block).disruption_mode == mode
     assert map_composite_group_config(disruption_mode=block).disruption_mode == mode
 
 
 @pytest.mark.parametrize("empty", [None, {}, {"topology": []}, {"topology": None}])
-def test_no_topology_says_nothing(empty: Any) -> None:
+def test_empty_topology_sets_nothing(empty: Any) -> None:
     assert map_pod_group_config(constraints=empty) == EMPTY_CONFIG
     assert map_composite_group_config(constraints=empty) == EMPTY_CONFIG
 
 
-def test_absent_and_empty_blocks_say_nothing() -> None:
+def test_absent_and_empty_blocks_set_nothing() -> None:
     assert map_pod_group_config() == map_composite_group_config() == EMPTY_CONFIG
     assert (
         map_pod_group_config({}, {}, {}, [])
@@ -100,14 +100,14 @@ def test_absent_and_empty_blocks_say_nothing() -> None:
     )
 
 
-def test_what_the_user_wrote_is_copied() -> None:
+def test_unknown_block_is_copied() -> None:
     written = {"elastic": {"max": 3}}
     config = map_pod_group_config(policy=written)
     written["burst"] = {"max": 4}
     assert config.policy == Unknown({"elastic": {"max": 3}})
 
 
-def test_mapping_leaves_blocks_alone() -> None:
+def test_mapping_does_not_change_blocks() -> None:
     blocks = copy.deepcopy(BLOCKS)
     map_pod_group_config(**blocks)
     assert blocks == BLOCKS
@@ -130,11 +130,11 @@ PRINTED = {
 
 
 @pytest.mark.parametrize("scheduling", [CANONICAL, PRINTED])
-def test_a_struct_is_read_in_any_spelling(scheduling: Any) -> None:
+def test_struct_is_read_in_any_spelling(scheduling: Any) -> None:
     assert read_intent(scheduling, "spec.scheduling").config == CONFIG
 
 
-def test_a_struct_tells_where_its_blocks_stand() -> None:
+def test_intent_has_the_paths_of_its_blocks() -> None:
     assert read_intent(PRINTED, "spec.scheduling").fields == {
         "schedulingPolicy": "spec.scheduling.policy",
         "schedulingConstraints": "spec.scheduling.constraints",
@@ -144,22 +144,22 @@ def test_a_struct_tells_where_its_blocks_stand() -> None:
     }
 
 
-def test_a_struct_of_a_group_of_groups_has_a_number_of_groups_and_no_claims() -> None:
+def test_struct_of_a_composite_group_has_min_group_count_and_no_claims() -> None:
     scheduling = {**CANONICAL, "schedulingPolicy": {"gang": {"minGroupCount": 2}}}
     config = read_intent(scheduling, "spec", composite=True).config
     assert (config.policy, config.resource_claims) == (Gang(2), ())
 
 
 @pytest.mark.parametrize("scheduling", [None, {}, {"schedulingPolicy": {}, "replicas": 3}])
-def test_an_empty_struct_says_nothing(scheduling: Any) -> None:
+def test_empty_struct_sets_nothing(scheduling: Any) -> None:
     assert read_intent(scheduling, "spec.scheduling") == Intent()
 
 
-def test_of_two_places_each_piece_is_taken_from_the_one_above() -> None:
+def test_intent_is_overridden_field_by_field_with_its_paths() -> None:
     below = read_intent(PRINTED, "spec.jobs[0].scheduling")
     above = read_intent({"constraints": {"topology": [{"key": "zone"}]}}, "spec.scheduling")
-    both = below.beneath(above)
-    assert both.config == CONFIG.overridden_by(SchedulingConfig(topology=("zone",)))
+    both = below.override_with(above)
+    assert both.config == CONFIG.override_with(SchedulingConfig(topology=("zone",)))
     assert both.fields["schedulingPolicy"] == "spec.jobs[0].scheduling.policy"
     assert both.fields["schedulingConstraints"] == "spec.scheduling.constraints"
     assert "schedulingConstraints.topology[0].key" not in both.fields

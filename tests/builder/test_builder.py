@@ -1,4 +1,4 @@
-"""Trees of items, built into Workloads."""
+"""Workloads built from trees of items."""
 
 from __future__ import annotations
 
@@ -34,37 +34,37 @@ from tests.builder.item_trees import (
 # ---------------------------------------------------------------------------------- flat results
 
 
-@pytest.mark.parametrize("silent", [leaf(), leaf(default=config(Basic()))])
-def test_a_group_that_asks_for_nothing_is_basic(silent: WorkloadItem) -> None:
-    assert template(silent) == {"name": "workers", "schedulingPolicy": {"basic": {}}}
+@pytest.mark.parametrize("item", [leaf(), leaf(default=config(Basic()))])
+def test_group_without_configuration_is_basic(item: WorkloadItem) -> None:
+    assert template(item) == {"name": "workers", "schedulingPolicy": {"basic": {}}}
 
 
-def test_a_gang_says_its_size() -> None:
+def test_gang_has_its_size() -> None:
     assert template(leaf(default=config(Gang(4))))["schedulingPolicy"] == {"gang": {"minCount": 4}}
 
 
-def test_a_callback_gives_a_gang_its_size() -> None:
+def test_callback_sets_the_size_of_a_gang() -> None:
     item = leaf(user=config(Gang()), callbacks=[default_min_count(8)])
     assert template(item)["schedulingPolicy"] == {"gang": {"minCount": 8}}
 
 
-def test_a_callback_may_change_anything() -> None:
-    def whole(resolved: SchedulingConfig) -> SchedulingConfig:
+def test_callback_may_change_every_field() -> None:
+    def change_all(resolved: SchedulingConfig) -> SchedulingConfig:
         return replace(resolved, policy=Gang(12), disruption_mode=All())
 
-    assert template(leaf(callbacks=[whole])) == {
+    assert template(leaf(callbacks=[change_all])) == {
         "name": "workers",
         "schedulingPolicy": {"gang": {"minCount": 12}},
         "disruptionMode": {"all": {}},
     }
 
 
-def test_a_users_gang_beats_a_basic_default() -> None:
+def test_gang_of_the_user_overrides_a_basic_default() -> None:
     item = leaf(default=config(Basic()), user=config(Gang(3)))
     assert template(item)["schedulingPolicy"] == {"gang": {"minCount": 3}}
 
 
-def test_defaults_and_users_are_merged_field_by_field() -> None:
+def test_default_and_user_are_merged_field_by_field() -> None:
     item = leaf(
         default=config(Gang(4), Single(), topology=("zone",)), user=config(topology=("rack",))
     )
@@ -76,8 +76,8 @@ def test_defaults_and_users_are_merged_field_by_field() -> None:
     }
 
 
-def test_a_template_says_all_that_a_configuration_says() -> None:
-    everything = SchedulingConfig(
+def test_template_has_every_field_of_a_configuration() -> None:
+    full = SchedulingConfig(
         policy=Gang(4),
         topology=("zone",),
         disruption_mode=All(),
@@ -86,7 +86,7 @@ def test_a_template_says_all_that_a_configuration_says() -> None:
         priority=0,
         preemption_policy="Never",
     )
-    assert template(leaf(default=everything)) == {
+    assert template(leaf(default=full)) == {
         "name": "workers",
         "schedulingPolicy": {"gang": {"minCount": 4}},
         "schedulingConstraints": {"topology": [{"key": "zone"}]},
@@ -101,7 +101,7 @@ def test_a_template_says_all_that_a_configuration_says() -> None:
     }
 
 
-def test_a_single_item_gives_one_group_of_pods_and_nothing_else() -> None:
+def test_single_item_becomes_one_pod_group_template() -> None:
     spec = build_workload(leaf())["spec"]
     assert [one["name"] for one in spec["podGroupTemplates"]] == ["workers"]
     assert "compositePodGroupTemplates" not in spec
@@ -110,7 +110,7 @@ def test_a_single_item_gives_one_group_of_pods_and_nothing_else() -> None:
 # ----------------------------------------------------------------------------- composite results
 
 
-def test_items_with_children_become_groups_of_groups() -> None:
+def test_items_with_children_become_composite_templates() -> None:
     root = composite(
         "root",
         leaf("driver"),
@@ -128,16 +128,16 @@ def test_items_with_children_become_groups_of_groups() -> None:
     assert "podGroupTemplates" not in build_workload(root)["spec"]
 
 
-def test_a_group_of_groups_is_basic_unless_told() -> None:
+def test_composite_group_is_basic_by_default() -> None:
     assert template(composite("root", leaf()))["schedulingPolicy"] == {"basic": {}}
 
 
-def test_a_user_overrides_how_many_groups_are_needed() -> None:
+def test_user_overrides_min_group_count() -> None:
     root = composite("root", leaf(), user=config(Gang(3)), default=config(Gang(2)))
     assert template(root)["schedulingPolicy"] == {"gang": {"minGroupCount": 3}}
 
 
-def test_a_group_of_groups_has_constraints_and_a_mode() -> None:
+def test_composite_group_has_constraints_and_a_disruption_mode() -> None:
     root = composite(
         "root", leaf(user=config(Gang(2))), user=config(Gang(1), All(), topology=("block",))
     )
@@ -145,7 +145,7 @@ def test_a_group_of_groups_has_constraints_and_a_mode() -> None:
     assert template(root)["disruptionMode"] == {"all": {}}
 
 
-def test_levels_nest_in_the_order_of_the_children() -> None:
+def test_templates_nest_in_the_order_of_the_children() -> None:
     root = composite(
         "root",
         composite("a", leaf("a-1"), leaf("a-2")),
@@ -153,37 +153,39 @@ def test_levels_nest_in_the_order_of_the_children() -> None:
         composite("c", composite("d", leaf("d-1"))),
         leaf("e"),
     )
-    made = template(root)
-    assert [one["name"] for one in made["podGroupTemplates"]] == ["b", "e"]
-    first, second = made["compositePodGroupTemplates"]
+    built = template(root)
+    assert [one["name"] for one in built["podGroupTemplates"]] == ["b", "e"]
+    first, second = built["compositePodGroupTemplates"]
     assert [one["name"] for one in first["podGroupTemplates"]] == ["a-1", "a-2"]
     assert second["compositePodGroupTemplates"][0]["podGroupTemplates"][0]["name"] == "d-1"
 
 
-def test_a_gang_goes_with_the_whole_that_it_is_part_of() -> None:
+def test_gang_inherits_disruption_mode_all() -> None:
     root = composite(
         "root",
         composite("middle", leaf("inner", config(Gang(2))), user=config(Gang(1))),
         leaf("outer", config(Gang(2))),
         user=config(Gang(2), All()),
     )
-    made = template(root)
-    (middle,) = made["compositePodGroupTemplates"]
-    below = (middle, *middle["podGroupTemplates"], *made["podGroupTemplates"])
+    built = template(root)
+    (middle,) = built["compositePodGroupTemplates"]
+    below = (middle, *middle["podGroupTemplates"], *built["podGroupTemplates"])
     assert [one["disruptionMode"] for one in below] == [{"all": {}}] * 3
 
 
-def test_a_group_of_groups_has_the_priority_of_those_below_it() -> None:
+def test_composite_group_inherits_the_priority_of_its_children() -> None:
     pods = config(priority_class_name="high", priority=7, preemption_policy="Never")
     root = composite("root", composite("middle", leaf("a", pods)), leaf("b", pods))
-    made = template(root)
-    for one in (made, *made["compositePodGroupTemplates"]):
+    built = template(root)
+    for one in (built, *built["compositePodGroupTemplates"]):
         assert (one["priorityClassName"], one["priority"], one["preemptionPolicy"]) == (
-            "high", 7, "Never",
-        )  # fmt: skip
+            "high",
+            7,
+            "Never",
+        )
 
 
-def test_a_group_of_groups_leaves_open_what_those_below_it_do_not_share() -> None:
+def test_composite_group_inherits_only_what_its_children_share() -> None:
     root = composite("root", leaf("a", config(preemption_policy="Never")), leaf("b"))
     assert "preemptionPolicy" not in template(root)
 
@@ -191,7 +193,7 @@ def test_a_group_of_groups_leaves_open_what_those_below_it_do_not_share() -> Non
 # --------------------------------------------------------------------------- owner and metadata
 
 
-def test_a_workload_is_owned_and_controlled_by_the_object_it_is_for() -> None:
+def test_workload_is_controlled_by_its_owner() -> None:
     workload = build_workload(leaf())
     assert workload["apiVersion"] == "scheduling.k8s.io/v1beta1"
     assert workload["kind"] == "Workload"
@@ -216,13 +218,13 @@ def test_a_workload_is_owned_and_controlled_by_the_object_it_is_for() -> None:
     }
 
 
-def test_an_owner_of_the_core_group_has_an_empty_group() -> None:
+def test_owner_of_the_core_group_has_an_empty_api_group() -> None:
     owner = {**OWNER, "apiVersion": "v1"}
     workload = WorkloadBuilder(leaf(), EVERYTHING).build(owner)
     assert workload["spec"]["controllerRef"]["apiGroup"] == ""
 
 
-def test_a_workload_may_be_given_a_name() -> None:
+def test_workload_may_have_an_explicit_name() -> None:
     workload = WorkloadBuilder(leaf(), EVERYTHING).build(OWNER, name="mine")
     assert workload["metadata"]["name"] == "mine"
 
@@ -241,32 +243,32 @@ def test_a_workload_may_be_given_a_name() -> None:
         ),
     ],
 )
-def test_without_a_whole_owner_there_is_no_workload(owner: Object, field: str) -> None:
-    with pytest.raises(Invalid) as refusal:
+def test_incomplete_owner_is_rejected(owner: Object, field: str) -> None:
+    with pytest.raises(Invalid) as error:
         WorkloadBuilder(leaf(), EVERYTHING).build(owner)
-    assert field in [cause.field for cause in refusal.value.causes]
+    assert field in [cause.field for cause in error.value.causes]
 
 
-# -------------------------------------------------------------------------------------- refusals
+# ---------------------------------------------------------------------------------------- errors
 
 
-def test_a_refusal_tells_every_field_of_the_users_object() -> None:
+def test_error_names_every_field_of_the_users_object() -> None:
     item = leaf(
         user=config(Gang(0), topology=("zone", "rack")),
         path="spec.scheduling",
         fields={"schedulingConstraints": "spec.near"},
     )
-    with pytest.raises(Invalid) as refusal:
+    with pytest.raises(Invalid) as error:
         build_workload(item)
-    assert [str(cause) for cause in refusal.value.causes] == [
+    assert [str(cause) for cause in error.value.causes] == [
         "spec.scheduling.schedulingPolicy.gang.minCount: Invalid value: 0: "
         "must be greater than or equal to 1",
         "spec.near.topology: Too many: 2: must have at most 1 item",
     ]
-    assert refusal.value.message.startswith(
+    assert error.value.message.startswith(
         'Workload.scheduling.k8s.io "llm-795ddf89fd" is invalid: [spec.scheduling.'
     )
-    assert refusal.value.code == 422
+    assert error.value.code == 422
 
 
 @pytest.mark.parametrize(
@@ -282,23 +284,29 @@ def test_a_refusal_tells_every_field_of_the_users_object() -> None:
         composite("root", leaf(), user=config(resource_claims=(ResourceClaim("a", "x"),))),
     ],
     ids=[
-        "gang without a size", "composite gang without a size", "no name", "no name below",
-        "name of the parent", "name of a sibling", "name of a nephew", "claims of a composite",
+        "gang without a size",
+        "composite gang without a size",
+        "no name",
+        "no name below",
+        "name of the parent",
+        "name of a sibling",
+        "name of a nephew",
+        "claims of a composite",
     ],
-)  # fmt: skip
-def test_what_cannot_be_built_is_refused(root: WorkloadItem) -> None:
+)
+def test_invalid_tree_is_rejected(root: WorkloadItem) -> None:
     with pytest.raises(Invalid):
         build_workload(root)
 
 
-def test_a_refused_tree_still_runs_its_callbacks_and_is_refused_again() -> None:
+def test_rejected_tree_runs_its_callbacks_at_every_build() -> None:
     calls: list[SchedulingConfig] = []
 
-    def note(resolved: SchedulingConfig) -> SchedulingConfig:
+    def record(resolved: SchedulingConfig) -> SchedulingConfig:
         calls.append(resolved)
         return resolved
 
-    builder = WorkloadBuilder(leaf(user=config(Gang()), callbacks=[note]), EVERYTHING)
+    builder = WorkloadBuilder(leaf(user=config(Gang()), callbacks=[record]), EVERYTHING)
     for _ in range(2):
         with pytest.raises(Invalid):
             builder.build(OWNER)
@@ -308,7 +316,7 @@ def test_a_refused_tree_still_runs_its_callbacks_and_is_refused_again() -> None:
 # ---------------------------------------------------------------------------------------- purity
 
 
-def test_building_changes_nothing_and_shares_nothing() -> None:
+def test_building_changes_no_input_and_shares_no_output() -> None:
     owner = copy.deepcopy(OWNER)
     builder = WorkloadBuilder(leaf(user=config(Gang(2))), EVERYTHING)
     first, second = builder.build(owner), builder.build(owner)
@@ -319,7 +327,7 @@ def test_building_changes_nothing_and_shares_nothing() -> None:
     assert owner == OWNER
 
 
-def test_what_is_built_passes_the_rules_of_the_server() -> None:
+def test_built_workload_passes_server_validation() -> None:
     root = composite(
         "root",
         composite("middle", leaf("a", config(Gang(2), topology=("rack",)))),

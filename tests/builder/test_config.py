@@ -1,4 +1,4 @@
-"""Configurations, and how one overrides another."""
+"""Configurations, and the override of one with another."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ USER = SchedulingConfig(
 )
 
 
-def test_every_piece_that_is_said_overrides_the_default() -> None:
-    assert DEFAULT.overridden_by(USER) == USER
+def test_every_set_field_overrides_the_default() -> None:
+    assert DEFAULT.override_with(USER) == USER
 
 
-def test_nothing_said_overrides_nothing() -> None:
-    assert DEFAULT.overridden_by(EMPTY_CONFIG) == DEFAULT
+def test_empty_configuration_overrides_nothing() -> None:
+    assert DEFAULT.override_with(EMPTY_CONFIG) == DEFAULT
 
 
-@pytest.mark.parametrize("piece", [piece.name for piece in fields(SchedulingConfig)])
-def test_one_piece_overrides_no_other(piece: str) -> None:
-    said = SchedulingConfig(**{piece: getattr(USER, piece)})
-    result = DEFAULT.overridden_by(said)
-    assert getattr(result, piece) == getattr(USER, piece)
-    others = [other.name for other in fields(SchedulingConfig) if other.name != piece]
+@pytest.mark.parametrize("field", [field.name for field in fields(SchedulingConfig)])
+def test_one_field_overrides_no_other(field: str) -> None:
+    user = SchedulingConfig(**{field: getattr(USER, field)})
+    result = DEFAULT.override_with(user)
+    assert getattr(result, field) == getattr(USER, field)
+    others = [other.name for other in fields(SchedulingConfig) if other.name != field]
     assert [getattr(result, other) for other in others] == [getattr(DEFAULT, o) for o in others]
 
 
-def test_a_piece_is_overridden_as_a_whole() -> None:
+def test_field_is_overridden_as_a_whole() -> None:
     default = SchedulingConfig(policy=Gang(min_count=4))
-    assert default.overridden_by(SchedulingConfig(policy=Gang())).policy == Gang()
+    assert default.override_with(SchedulingConfig(policy=Gang())).policy == Gang()
 
 
-def test_configurations_never_change() -> None:
+def test_configurations_are_immutable() -> None:
     with pytest.raises(FrozenInstanceError):
         DEFAULT.priority = 1  # type: ignore[misc]

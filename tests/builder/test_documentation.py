@@ -1,4 +1,4 @@
-"""What the documentation shows works as shown, and it shows everything."""
+"""docs/builder.md: its example runs, and it mentions every exported name."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ MODULES = [
 ]
 
 
-def shown(language: str) -> str:
+def code_block(language: str) -> str:
     (block,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
     assert isinstance(block, str)
     return block
 
 
-def test_the_controller_of_the_page_prints_what_the_page_says() -> None:
+def test_example_controller_prints_the_documented_output() -> None:
     printed, names = io.StringIO(), dict[str, Any]()
     with contextlib.redirect_stdout(printed):
-        exec(compile(shown("python"), "docs/builder.md", "exec"), names)
-    assert printed.getvalue() == shown("text")
+        exec(compile(code_block("python"), "docs/builder.md", "exec"), names)
+    assert printed.getvalue() == code_block("text")
 
 
-def test_the_controller_of_the_page_is_short() -> None:
-    assert len(shown("python").splitlines()) < 60
+def test_example_controller_is_short() -> None:
+    assert len(code_block("python").splitlines()) < 60
 
 
 @pytest.mark.parametrize("name", phalanx.builder.__all__)
-def test_every_name_is_documented_and_there(name: str) -> None:
+def test_every_exported_name_is_documented(name: str) -> None:
     assert re.search(rf"`{name}\b|`[^`\n]*\b{name}\(", PAGE)
     assert hasattr(phalanx.builder, name)
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_examples_of_docstrings_work(name: str) -> None:
+def test_docstring_examples_work(name: str) -> None:
     assert doctest.testmod(importlib.import_module(name)).failed == 0

@@ -1,4 +1,4 @@
-"""Groups that are made of the templates of a Workload."""
+"""Groups built from the templates of a Workload."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from phalanx.builder import (
 )
 from tests.builder.item_trees import OWNER, errors_from_server
 
-TERMS: Object = {
+FIELDS: Object = {
     "schedulingPolicy": {"gang": {"minCount": 4}},
     "schedulingConstraints": {"topology": [{"key": "rack"}]},
     "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "each"}],
@@ -27,8 +27,8 @@ TERMS: Object = {
     "priority": 0,
     "preemptionPolicy": "Never",
 }
-GROUP_TERMS: Object = {
-    **{field: value for field, value in TERMS.items() if field != "resourceClaims"},
+COMPOSITE_FIELDS: Object = {
+    **{field: value for field, value in FIELDS.items() if field != "resourceClaims"},
     "schedulingPolicy": {"gang": {"minGroupCount": 2}},
 }
 
@@ -42,19 +42,19 @@ def workload(**spec: object) -> Object:
     }
 
 
-FLAT = workload(podGroupTemplates=[{"name": "workers", **TERMS}])
+FLAT = workload(podGroupTemplates=[{"name": "workers", **FIELDS}])
 NESTED = workload(
     podGroupTemplates=None,
     compositePodGroupTemplates=[
         {
             "name": "root",
-            **GROUP_TERMS,
-            "podGroupTemplates": [{"name": "driver", **TERMS}],
+            **COMPOSITE_FIELDS,
+            "podGroupTemplates": [{"name": "driver", **FIELDS}],
             "compositePodGroupTemplates": [
                 {
                     "name": "slice",
-                    **GROUP_TERMS,
-                    "podGroupTemplates": [{"name": "workers", **TERMS}],
+                    **COMPOSITE_FIELDS,
+                    "podGroupTemplates": [{"name": "workers", **FIELDS}],
                     "compositePodGroupTemplates": None,
                 }
             ],
@@ -63,34 +63,34 @@ NESTED = workload(
 )
 
 
-def test_a_pod_group_takes_over_all_that_its_template_says() -> None:
+def test_pod_group_has_every_field_of_its_template() -> None:
     assert new_pod_group(FLAT, "workers") == {
         "apiVersion": "scheduling.k8s.io/v1beta1",
         "kind": "PodGroup",
         "metadata": {"name": "train-workers-6f67d86588", "namespace": "team"},
         "spec": {
             "workloadRef": {"workloadName": "train", "templateName": "workers"},
-            **TERMS,
+            **FIELDS,
         },
     }
 
 
-def test_a_composite_takes_over_all_that_its_template_says_but_not_the_children() -> None:
+def test_composite_group_has_every_field_of_its_template_but_the_children() -> None:
     group = new_composite_pod_group(NESTED, "root")
     assert group["apiVersion"] == "scheduling.k8s.io/v1alpha3"
     assert group["kind"] == "CompositePodGroup"
     assert group["spec"] == {
         "workloadRef": {"workloadName": "train", "templateName": "root"},
-        **GROUP_TERMS,
+        **COMPOSITE_FIELDS,
     }
 
 
 @pytest.mark.parametrize("name", ["driver", "workers"])
-def test_a_template_is_found_on_any_level(name: str) -> None:
+def test_template_is_found_on_any_level(name: str) -> None:
     assert new_pod_group(NESTED, name)["spec"]["workloadRef"]["templateName"] == name
 
 
-def test_a_composite_template_is_found_on_any_level() -> None:
+def test_composite_template_is_found_on_any_level() -> None:
     group = new_composite_pod_group(NESTED, "slice")
     assert (
         group["spec"]["parentCompositePodGroupName"]
@@ -98,12 +98,12 @@ def test_a_composite_template_is_found_on_any_level() -> None:
     )
 
 
-def test_a_nested_group_joins_the_group_of_the_template_above_it() -> None:
+def test_nested_group_joins_the_group_of_its_parent_template() -> None:
     parent = new_composite_pod_group(NESTED, "slice")["metadata"]["name"]
     assert new_pod_group(NESTED, "workers")["spec"]["parentCompositePodGroupName"] == parent
 
 
-def test_a_group_joins_the_parent_that_it_is_given() -> None:
+def test_group_joins_an_explicit_parent() -> None:
     group = new_pod_group(NESTED, "workers", parent="slice-7")
     assert group["spec"]["parentCompositePodGroupName"] == "slice-7"
     assert new_pod_group(FLAT, "workers", parent="top")["spec"]["parentCompositePodGroupName"] == (
@@ -111,27 +111,29 @@ def test_a_group_joins_the_parent_that_it_is_given() -> None:
     )
 
 
-def test_a_group_at_the_top_has_no_parent() -> None:
+def test_top_level_group_has_no_parent() -> None:
     assert "parentCompositePodGroupName" not in new_pod_group(FLAT, "workers")["spec"]
 
 
-def test_instances_of_one_template_have_names_of_their_own() -> None:
+def test_instances_of_one_template_have_different_names() -> None:
     names = [
         new_pod_group(FLAT, "workers", instance=instance)["metadata"]["name"]
         for instance in ("", "0", "1")
     ]
     assert len(set(names)) == 3
     assert [name.rpartition("-")[0] for name in names] == [
-        "train-workers", "train-workers-0", "train-workers-1",
-    ]  # fmt: skip
+        "train-workers",
+        "train-workers-0",
+        "train-workers-1",
+    ]
 
 
-def test_a_group_may_be_given_a_name() -> None:
+def test_group_may_have_an_explicit_name() -> None:
     assert new_pod_group(FLAT, "workers", name="mine")["metadata"]["name"] == "mine"
     assert new_composite_pod_group(NESTED, "root", name="mine")["metadata"]["name"] == "mine"
 
 
-def test_a_group_has_the_owners_that_it_is_given_or_none() -> None:
+def test_group_has_the_given_owners_or_none() -> None:
     owners = (controller_reference(OWNER), owner_reference(FLAT))
     group = new_pod_group(FLAT, "workers", owners=owners)
     assert group["metadata"]["ownerReferences"] == [
@@ -153,17 +155,17 @@ def test_a_group_has_the_owners_that_it_is_given_or_none() -> None:
     assert "ownerReferences" not in new_composite_pod_group(NESTED, "root")["metadata"]
 
 
-def test_a_whole_workload_is_made_parents_first() -> None:
-    made = new_groups(NESTED)
+def test_groups_of_a_workload_are_built_parents_first() -> None:
+    built = new_groups(NESTED)
     names = {
-        group["spec"]["workloadRef"]["templateName"]: group["metadata"]["name"] for group in made
+        group["spec"]["workloadRef"]["templateName"]: group["metadata"]["name"] for group in built
     }
-    parents = [group["spec"].get("parentCompositePodGroupName") for group in made]
+    parents = [group["spec"].get("parentCompositePodGroupName") for group in built]
     assert list(names) == ["root", "driver", "slice", "workers"]
     assert parents == [None, names["root"], names["root"], names["slice"]]
 
 
-def test_a_part_of_a_workload_is_made_as_often_as_needed() -> None:
+def test_subtree_of_a_workload_is_built_once_per_instance() -> None:
     for instance in ("0", "1"):
         slice_, workers = new_groups(NESTED, "slice", instance=instance, parent="root-7")
         assert slice_["metadata"]["name"].startswith(f"train-slice-{instance}-")
@@ -171,25 +173,25 @@ def test_a_part_of_a_workload_is_made_as_often_as_needed() -> None:
         assert workers["spec"]["parentCompositePodGroupName"] == slice_["metadata"]["name"]
 
 
-def test_a_part_that_names_no_parent_joins_the_group_above_it() -> None:
+def test_subtree_without_an_explicit_parent_joins_the_group_of_its_parent_template() -> None:
     root, *_ = new_groups(NESTED)
     slice_, _ = new_groups(NESTED, "slice", instance="0")
     assert slice_["spec"]["parentCompositePodGroupName"] == root["metadata"]["name"]
 
 
-def test_a_part_that_is_not_there_is_told() -> None:
+def test_unknown_subtree_is_not_found() -> None:
     with pytest.raises(NotFound, match=r'template "x" not found .*\(have \[root driver slice work'):
         new_groups(NESTED, "x")
 
 
-def test_what_is_made_passes_the_rules_of_the_server() -> None:
+def test_built_groups_pass_server_validation() -> None:
     owners = (controller_reference(OWNER), owner_reference(NESTED))
-    made = [*new_groups(NESTED, owners=owners), *new_groups(FLAT)]
-    assert [errors_from_server(group) for group in made] == [[]] * 5
+    built = [*new_groups(NESTED, owners=owners), *new_groups(FLAT)]
+    assert [errors_from_server(group) for group in built] == [[]] * 5
 
 
 @pytest.mark.parametrize(
-    ("make", "name", "message"),
+    ("build", "name", "message"),
     [
         (
             new_pod_group,
@@ -203,20 +205,20 @@ def test_what_is_made_passes_the_rules_of_the_server() -> None:
         ),
     ],
 )
-def test_a_template_that_is_not_there_is_told(make: object, name: str, message: str) -> None:
-    assert callable(make)
-    with pytest.raises(NotFound) as refusal:
-        make(NESTED, name)
-    assert refusal.value.message == message
+def test_unknown_template_is_not_found(build: object, name: str, message: str) -> None:
+    assert callable(build)
+    with pytest.raises(NotFound) as error:
+        build(NESTED, name)
+    assert error.value.message == message
 
 
 @pytest.mark.parametrize("spec", [{}, {"podGroupTemplates": None}])
-def test_a_workload_may_have_no_templates(spec: Object) -> None:
+def test_workload_without_templates_has_no_groups(spec: Object) -> None:
     assert templates(workload(**spec)) == {}
     assert new_groups(workload(**spec)) == []
 
 
-def test_groups_share_nothing_with_their_workload() -> None:
+def test_groups_share_no_values_with_their_workload() -> None:
     before = copy.deepcopy(NESTED)
     for group in new_groups(NESTED):
         group["spec"]["schedulingPolicy"].clear()

@@ -35,7 +35,7 @@ def template(of: Object) -> Object:
 
 
 def owned(api_version: str, kind: str, *, controller: bool = True) -> Object:
-    owner = {"apiVersion": api_version, "kind": kind, "name": "boss", "uid": "u"}
+    owner = {"apiVersion": api_version, "kind": kind, "name": "parent", "uid": "u"}
     return {"ownerReferences": [{**owner, "controller": controller}]}
 
 
@@ -76,26 +76,26 @@ def owned(api_version: str, kind: str, *, controller: bool = True) -> Object:
         ),
     ],
 )
-def test_a_job_is_basic_unless_its_user_wants_a_gang(spec: Object, policy: Object) -> None:
+def test_job_is_basic_unless_its_user_asks_for_a_gang(spec: Object, policy: Object) -> None:
     assert template(job(**spec)) == {"name": "train-pgt-0", "schedulingPolicy": policy}
 
 
-def test_a_job_passes_on_all_that_its_user_says() -> None:
+def test_job_template_has_every_field_of_the_user() -> None:
     scheduling = {
         "schedulingPolicy": {"gang": {}},
         "schedulingConstraints": {"topology": [{"key": "topology.kubernetes.io/zone"}]},
         "disruptionMode": {"all": {}},
         "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "each"}],
     }
-    made = template(job(parallelism=4, scheduling=scheduling))
-    assert made == {
+    built = template(job(parallelism=4, scheduling=scheduling))
+    assert built == {
         "name": "train-pgt-0",
         **scheduling,
         "schedulingPolicy": {"gang": {"minCount": 4}},
     }
 
 
-def test_the_job_that_the_proposal_prints_is_a_gang_in_a_zone_that_goes_as_a_whole() -> None:
+def test_job_of_the_proposal_is_a_gang_in_a_zone_with_disruption_mode_all() -> None:
     scheduling = {
         "policy": {"gang": {}},
         "constraints": {"topology": [{"level": "topology.kubernetes.io/zone"}]},
@@ -109,43 +109,45 @@ def test_the_job_that_the_proposal_prints_is_a_gang_in_a_zone_that_goes_as_a_who
     }
 
 
-def test_a_job_as_gang_keeps_what_else_its_user_says() -> None:
-    made = template(
+def test_gang_policy_keeps_the_other_scheduling_fields() -> None:
+    built = template(
         job(
             parallelism=2,
             gangPolicy={"policy": "JobAsGang"},
             scheduling={"disruptionMode": {"all": {}}},
         )
     )
-    assert made["disruptionMode"] == {"all": {}}
-    assert made["schedulingPolicy"] == {"gang": {"minCount": 2}}
+    assert built["disruptionMode"] == {"all": {}}
+    assert built["schedulingPolicy"] == {"gang": {"minCount": 2}}
 
 
-def test_a_group_has_the_priority_of_its_pods() -> None:
-    made = template(job(pod={"priorityClassName": "high", "preemptionPolicy": "Never"}))
-    assert (made["priorityClassName"], made["preemptionPolicy"]) == ("high", "Never")
+def test_group_has_the_priority_of_its_pods() -> None:
+    built = template(job(pod={"priorityClassName": "high", "preemptionPolicy": "Never"}))
+    assert (built["priorityClassName"], built["preemptionPolicy"]) == ("high", "Never")
 
 
-def test_a_workload_belongs_to_its_job() -> None:
+def test_workload_is_controlled_by_its_job() -> None:
     workload = jobs.workload(job())
     assert workload["metadata"]["name"] == "train-795ddf89fd"
     assert workload["metadata"]["namespace"] == "team"
     assert workload["metadata"]["ownerReferences"][0]["uid"] == "uid-123"
     assert workload["spec"]["controllerRef"] == {
-        "apiGroup": "batch", "kind": "Job", "name": "train",
-    }  # fmt: skip
+        "apiGroup": "batch",
+        "kind": "Job",
+        "name": "train",
+    }
 
 
 @pytest.mark.parametrize("name", ["train", "train.v2", "j" * 63, "0"])
-def test_every_job_has_a_workload_and_a_group_that_the_server_accepts(name: str) -> None:
-    made = job(name)
-    assert creation_causes(JOB, {**made, "metadata": {"name": name}}) == []
-    workload = {**jobs.workload(made)}
+def test_workload_and_group_of_every_job_name_pass_server_validation(name: str) -> None:
+    manifest = job(name)
+    assert creation_causes(JOB, {**manifest, "metadata": {"name": name}}) == []
+    workload = {**jobs.workload(manifest)}
     assert errors_from_server(workload) == []
-    assert errors_from_server(jobs.pod_group(made, workload)) == []
+    assert errors_from_server(jobs.pod_group(manifest, workload)) == []
 
 
-def test_building_again_follows_the_parallelism() -> None:
+def test_size_follows_parallelism_when_built_again() -> None:
     scheduling: Object = {"schedulingPolicy": {"gang": {}}}
     sizes = [
         template(job(parallelism=size, scheduling=scheduling))["schedulingPolicy"]["gang"]
@@ -176,15 +178,15 @@ def test_building_again_follows_the_parallelism() -> None:
         ({"pod": {"priorityClassName": "No"}}, ["spec.template.spec.priorityClassName: Invalid"]),
     ],
 )
-def test_a_user_is_told_at_the_fields_of_the_job(spec: Any, causes: list[str]) -> None:
+def test_errors_are_reported_at_the_fields_of_the_job(spec: Any, causes: list[str]) -> None:
     assert summarize(jobs.validate(job(**spec))) == causes
     assert jobs.validate(job(**spec), job(**spec)) == []
 
 
-def test_a_job_that_cannot_have_a_workload_is_refused() -> None:
-    with pytest.raises(Invalid) as refusal:
+def test_job_with_invalid_scheduling_is_rejected() -> None:
+    with pytest.raises(Invalid) as error:
         jobs.workload(job(scheduling={"disruptionMode": {"all": {}}}))
-    assert [cause.field for cause in refusal.value.causes] == ["spec.scheduling.disruptionMode"]
+    assert [cause.field for cause in error.value.causes] == ["spec.scheduling.disruptionMode"]
 
 
 # ------------------------------------------------------------------------------------ management
@@ -193,25 +195,25 @@ LINKED = {"annotations": Link("workers", "root-1").annotations()}
 
 
 @pytest.mark.parametrize(
-    ("made", "expected"),
+    ("manifest", "expected"),
     [
         (job(parallelism=4), ManageBoth()),
         (job(), ManageBoth()),
         (job(meta=owned("batch/v1", "CronJob")), ManageBoth()),
-        (job(meta=owned("example.com/v1", "Unheard")), ManageBoth()),
+        (job(meta=owned("example.com/v1", "Unknown")), ManageBoth()),
         (job(meta=owned("example.com/v1", "JobSet")), ManageBoth()),
         (job(meta=owned("jobset.x-k8s.io/v1alpha2", "JobSet", controller=False)), ManageBoth()),
         (
             job(meta=owned("jobset.x-k8s.io/v1alpha2", "JobSet")),
-            ManageNothing("JobSet boss looks after its scheduling"),
+            ManageNothing("JobSet parent manages its scheduling"),
         ),
         (
             job(pod={"schedulingGroup": {"podGroupName": "mine"}}),
-            ManageNothing("its pods are in the group mine already"),
+            ManageNothing("its pods already name the PodGroup mine"),
         ),
         (
             job(pod={"schedulingGroup": {"podGroupName": "mine"}}, meta=LINKED),
-            ManageNothing("its pods are in the group mine already"),
+            ManageNothing("its pods already name the PodGroup mine"),
         ),
         (job(meta=LINKED), ManageGroups(Link("workers", "root-1"))),
         (
@@ -226,43 +228,43 @@ LINKED = {"annotations": Link("workers", "root-1").annotations()}
         (job(gangPolicy={"policy": "JobAsGang"}), ManageBoth()),
     ],
 )
-def test_the_first_reason_decides_what_is_made_for_a_job(
-    made: Object, expected: Management
+def test_first_reason_decides_the_management_of_a_job(
+    manifest: Object, expected: Management
 ) -> None:
-    assert jobs.management(made) == expected
-    off = jobs.management(made, enabled=False)
-    assert off == ManageNothing("the feature gate WorkloadWithJob is off")
+    assert jobs.management(manifest) == expected
+    off = jobs.management(manifest, enabled=False)
+    assert off == ManageNothing("the feature gate WorkloadWithJob is disabled")
 
 
-def test_parents_can_be_registered() -> None:
-    made = job(meta=owned("example.com/v1", "Pipeline"))
-    managed = jobs.management(made, parents=[("example.com", "Pipeline")])
-    assert managed == ManageNothing("Pipeline boss looks after its scheduling")
+def test_scheduling_parents_can_be_registered() -> None:
+    manifest = job(meta=owned("example.com/v1", "Pipeline"))
+    managed = jobs.management(manifest, parents=[("example.com", "Pipeline")])
+    assert managed == ManageNothing("Pipeline parent manages its scheduling")
 
 
-def test_where_basic_jobs_get_nothing_gangs_still_do() -> None:
+def test_gangs_get_objects_without_basic_workloads() -> None:
     gang = job(scheduling={"schedulingPolicy": {"gang": {}}})
     assert jobs.management(gang, basic=False) == ManageBoth()
     assert jobs.management(job(), basic=False) == ManageNothing(
-        "it is no gang, and only gangs get workloads here"
+        "it is not a gang, and only gangs get Workloads"
     )
 
 
 # ---------------------------------------------------------------------------------------- groups
 
 
-def test_a_root_job_and_its_workload_own_its_group() -> None:
-    made = job(parallelism=3, scheduling={"schedulingPolicy": {"gang": {}}})
-    workload = jobs.workload(made)
+def test_root_job_and_its_workload_own_its_group() -> None:
+    manifest = job(parallelism=3, scheduling={"schedulingPolicy": {"gang": {}}})
+    workload = jobs.workload(manifest)
     workload["metadata"]["uid"] = "uid-w"
-    group = jobs.pod_group(made, workload)
+    group = jobs.pod_group(manifest, workload)
     assert [one["kind"] for one in group["metadata"]["ownerReferences"]] == ["Job", "Workload"]
     assert [one.get("controller") for one in group["metadata"]["ownerReferences"]] == [True, None]
     assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 3}}
     assert errors_from_server(group) == []
 
 
-def test_a_workload_that_does_not_exist_yet_owns_nothing() -> None:
+def test_workload_without_uid_is_no_owner() -> None:
     group = jobs.pod_group(job(), jobs.workload(job()))
     assert [one["kind"] for one in group["metadata"]["ownerReferences"]] == ["Job"]
 
@@ -272,7 +274,7 @@ PARENT = WorkloadBuilder(
 ).build(OWNER)
 
 
-def test_a_linked_job_has_a_group_of_its_parents_workload() -> None:
+def test_linked_job_has_a_group_of_its_parents_workload() -> None:
     group = jobs.pod_group(job("train-workers-0"), PARENT, Link("workers", "root-1"))
     assert group["spec"]["workloadRef"]["templateName"] == "workers"
     assert group["spec"]["parentCompositePodGroupName"] == "root-1"
@@ -281,18 +283,18 @@ def test_a_linked_job_has_a_group_of_its_parents_workload() -> None:
     assert errors_from_server(group) == []
 
 
-def test_a_link_without_a_parent_leads_to_the_group_of_the_template_above() -> None:
+def test_link_without_a_parent_joins_the_group_of_the_parent_template() -> None:
     group = jobs.pod_group(job("train-workers-0"), PARENT, Link("workers"))
     root = new_composite_pod_group(PARENT, "root")["metadata"]["name"]
     assert group["spec"]["parentCompositePodGroupName"] == root
 
 
-def test_a_link_without_a_template_means_the_first_one() -> None:
+def test_link_without_a_template_uses_the_first_one() -> None:
     group = jobs.pod_group(job("train-driver-0"), PARENT, Link(""))
     assert group["spec"]["workloadRef"]["templateName"] == "driver"
 
 
-def test_siblings_on_one_template_have_groups_of_their_own() -> None:
+def test_siblings_of_one_template_have_different_groups() -> None:
     names = [
         jobs.pod_group(job(f"train-workers-{n}"), PARENT, Link("workers"))["metadata"]["name"]
         for n in range(2)
@@ -300,19 +302,19 @@ def test_siblings_on_one_template_have_groups_of_their_own() -> None:
     assert names[0] != names[1]
 
 
-def test_a_link_to_nowhere_is_told() -> None:
-    with pytest.raises(NotFound, match=r'"nobody" not found .* \(have \[driver workers\]\)'):
-        jobs.pod_group(job(), PARENT, Link("nobody"))
+def test_link_to_an_unknown_template_is_not_found() -> None:
+    with pytest.raises(NotFound, match=r'"unknown" not found .* \(have \[driver workers\]\)'):
+        jobs.pod_group(job(), PARENT, Link("unknown"))
 
 
-def test_a_job_is_left_as_it_is() -> None:
-    made = job(parallelism=3, scheduling={"schedulingPolicy": {"gang": {}}}, meta=LINKED)
-    before = copy.deepcopy(made)
-    jobs.management(made)
-    jobs.validate(made)
-    jobs.pod_group(made, jobs.workload(made))
-    assert made == before
+def test_job_is_not_changed() -> None:
+    manifest = job(parallelism=3, scheduling={"schedulingPolicy": {"gang": {}}}, meta=LINKED)
+    before = copy.deepcopy(manifest)
+    jobs.management(manifest)
+    jobs.validate(manifest)
+    jobs.pod_group(manifest, jobs.workload(manifest))
+    assert manifest == before
 
 
-def test_a_job_item_is_basic_by_default() -> None:
+def test_job_item_is_basic_by_default() -> None:
     assert jobs.item(job()).default.policy == Basic()

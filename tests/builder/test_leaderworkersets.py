@@ -22,7 +22,7 @@ GANG: Object = {"schedulingPolicy": {"gang": {}}}
 
 
 @pytest.mark.parametrize(
-    ("made", "policy"),
+    ("manifest", "policy"),
     [
         (lws(), {"gang": {"minCount": 4}}),
         (lws(1), {"gang": {"minCount": 1}}),
@@ -33,15 +33,15 @@ GANG: Object = {"schedulingPolicy": {"gang": {}}}
         (lws(1, startupPolicy="LeaderReady", scheduling=GANG), {"gang": {"minCount": 1}}),
     ],
 )
-def test_a_replica_is_a_gang_unless_told_otherwise(made: Object, policy: Object) -> None:
-    assert template(made) == {"name": "replica", "schedulingPolicy": policy}
+def test_replica_is_a_gang_by_default(manifest: Object, policy: Object) -> None:
+    assert template(manifest) == {"name": "replica", "schedulingPolicy": policy}
 
 
-def test_every_replica_has_a_group_of_its_own() -> None:
-    made = lws()
-    workload = leaderworkersets.workload(made)
+def test_every_replica_has_its_own_group() -> None:
+    manifest = lws()
+    workload = leaderworkersets.workload(manifest)
     workload["metadata"]["uid"] = "uid-w"
-    groups = [leaderworkersets.pod_group(made, workload, replica) for replica in range(3)]
+    groups = [leaderworkersets.pod_group(manifest, workload, replica) for replica in range(3)]
     assert len({group["metadata"]["name"] for group in groups}) == 3
     for group in groups:
         assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 4}}
@@ -52,7 +52,7 @@ def test_every_replica_has_a_group_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("link", [Link("servers", "fleet-1"), Link("", "fleet-1")])
-def test_a_linked_set_has_groups_of_its_parents_workload(link: Link) -> None:
+def test_linked_set_has_groups_of_its_parents_workload(link: Link) -> None:
     workload = build_workload(composite("fleet", leaf("servers")))
     groups = [leaderworkersets.pod_group(lws(), workload, replica, link) for replica in range(2)]
     assert len({group["metadata"]["name"] for group in groups}) == 2
@@ -62,30 +62,30 @@ def test_a_linked_set_has_groups_of_its_parents_workload(link: Link) -> None:
         assert errors_from_server(group) == []
 
 
-def test_leader_and_workers_share_one_priority() -> None:
+def test_leader_and_workers_must_have_one_priority() -> None:
     high = {"priorityClassName": "high"}
     assert template(lws(worker=high))["priorityClassName"] == "high"
     assert template(lws(leader=high, worker=high))["priorityClassName"] == "high"
     other = lws(leader=high, worker={"priorityClassName": "low"})
-    place = "spec.leaderWorkerTemplate.leaderTemplate.spec.priorityClassName"
-    assert summarize(leaderworkersets.validate(other)) == [f"{place}: Invalid"]
+    path = "spec.leaderWorkerTemplate.leaderTemplate.spec.priorityClassName"
+    assert summarize(leaderworkersets.validate(other)) == [f"{path}: Invalid"]
     assert leaderworkersets.validate(other, other) == []
-    with pytest.raises(Invalid, match="must be that of the workers"):
+    with pytest.raises(Invalid, match="must equal that of the workers"):
         leaderworkersets.workload(other)
 
 
-def test_a_user_is_told_at_the_fields_of_the_set() -> None:
-    made = lws(scheduling={"policy": {"gang": {"minCount": 0}}})
-    assert summarize(leaderworkersets.validate(made)) == [
+def test_errors_are_reported_at_the_fields_of_the_set() -> None:
+    manifest = lws(scheduling={"policy": {"gang": {"minCount": 0}}})
+    assert summarize(leaderworkersets.validate(manifest)) == [
         "spec.scheduling.policy.gang.minCount: Invalid"
     ]
 
 
 @pytest.mark.parametrize("part", ["leader", "worker"])
-def test_pods_that_have_a_group_are_left_to_their_user(part: str) -> None:
+def test_pods_with_a_scheduling_group_are_not_managed(part: str) -> None:
     grouped = {"schedulingGroup": {"podGroupName": "mine"}}
-    made = lws(leader=grouped) if part == "leader" else lws(worker=grouped)
-    assert leaderworkersets.management(made) == ManageNothing(
-        "its pods are in the group mine already"
+    manifest = lws(leader=grouped) if part == "leader" else lws(worker=grouped)
+    assert leaderworkersets.management(manifest) == ManageNothing(
+        "its pods already name the PodGroup mine"
     )
     assert leaderworkersets.management(lws()) == ManageBoth()

@@ -1,4 +1,4 @@
-"""Links from a parent's Workload to its children, as annotations."""
+"""Links to the Workload of a parent, as annotations of its children."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def child(annotations: dict[str, str] | None) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("link", [Link("workers"), Link("workers", "root-1"), Link("")])
-def test_a_link_is_read_as_it_was_written(link: Link) -> None:
+def test_link_is_read_as_it_was_written(link: Link) -> None:
     assert read_link(child(link.annotations())) == link
 
 
@@ -35,16 +35,18 @@ def test_a_link_is_read_as_it_was_written(link: Link) -> None:
         ),
     ],
 )
-def test_both_spellings_are_read(annotations: dict[str, str] | None, link: Link | None) -> None:
+def test_both_spellings_of_the_parent_are_read(
+    annotations: dict[str, str] | None, link: Link | None
+) -> None:
     assert read_link(child(annotations)) == link
 
 
-def test_the_spelling_of_the_proposal_is_written() -> None:
+def test_spelling_of_the_proposal_is_written() -> None:
     assert Link("workers", "root-1").annotations() == {
         "scheduling.k8s.io/group-template-name": "workers",
         "scheduling.k8s.io/parent-composite-podgroup": "root-1",
     }
 
 
-def test_an_object_without_metadata_has_no_link() -> None:
+def test_object_without_metadata_has_no_link() -> None:
     assert read_link({}) is None

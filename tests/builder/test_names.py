@@ -1,4 +1,4 @@
-"""Names: the known patterns and hashes, and legal whatever they are made of."""
+"""Names: the expected patterns and hashes, and valid for every input."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from phalanx.builder.names import claim_name, claim_prefix, free_name
 
 LABELS = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
 DOTTED = st.lists(LABELS, min_size=2, max_size=8).map(".".join)
-#: Every legal name of an object, the longest ones often.
+#: Valid names of objects, the longest ones often.
 NAMES = st.one_of(
     LABELS,
     DOTTED.map(lambda name: name[:253].rstrip("-.")),
@@ -21,20 +21,20 @@ NAMES = st.one_of(
 )
 
 
-def test_a_workload_is_named_for_its_owner_and_the_hash_of_its_uid() -> None:
+def test_workload_name_has_the_owner_and_the_hash_of_its_uid() -> None:
     assert workload_name("train", "uid-123") == "train-795ddf89fd"
 
 
-def test_a_template_is_named_for_its_job() -> None:
+def test_template_name_has_the_job() -> None:
     assert template_name("train") == "train-pgt-0"
     assert template_name("j" * 57) == f"{'j' * 57}-pgt-0"
 
 
-def test_a_group_is_named_for_its_workload_and_template() -> None:
+def test_group_name_has_workload_and_template() -> None:
     assert pod_group_name("my-workload", "my-template") == "my-workload-my-template-67bd6bbcc4"
 
 
-def test_a_long_owner_is_shortened_and_keeps_the_hash() -> None:
+def test_long_owner_is_truncated_before_the_hash() -> None:
     name = workload_name("j" * 300, "uid-123")
     assert name == f"{'j' * 242}-795ddf89fd"
 
@@ -42,7 +42,7 @@ def test_a_long_owner_is_shortened_and_keeps_the_hash() -> None:
 @pytest.mark.parametrize(
     ("workload", "template"), [("w" * 300, "short"), ("short", "t" * 300), ("w" * 300, "t" * 300)]
 )
-def test_both_parts_of_a_long_name_survive(workload: str, template: str) -> None:
+def test_both_parts_of_a_long_name_are_kept(workload: str, template: str) -> None:
     name = pod_group_name(workload, template)
     first, second, _ = name.split("-")
     assert len(name) == 253
@@ -51,18 +51,18 @@ def test_both_parts_of_a_long_name_survive(workload: str, template: str) -> None
     assert "short" in (first, second) or len(first) - len(second) in (0, 1)
 
 
-def test_a_cut_never_leaves_a_dot_before_a_dash() -> None:
+def test_truncation_leaves_no_dot_before_a_dash() -> None:
     assert ".-" not in workload_name(f"{'a' * 241}.{'b' * 11}", "uid-123")
     assert ".-" not in pod_group_name(f"{'a' * 200}.{'b' * 40}", "t" * 63)
 
 
-def test_a_name_that_is_taken_gets_a_number() -> None:
+def test_taken_name_gets_a_number() -> None:
     assert free_name("root", []) == "root"
     assert free_name("root", ["driver", "root", "root-0"]) == "root-1"
 
 
 @given(NAMES, st.uuids())
-def test_every_owner_has_a_legal_workload(owner: str, uid: object) -> None:
+def test_workload_name_of_every_owner_is_valid(owner: str, uid: object) -> None:
     assert validate_dns_subdomain(owner) == []
     name = workload_name(owner, str(uid))
     assert validate_dns_subdomain(name) == []
@@ -70,22 +70,22 @@ def test_every_owner_has_a_legal_workload(owner: str, uid: object) -> None:
 
 
 @given(NAMES)
-def test_every_job_has_a_legal_template(job: str) -> None:
+def test_template_name_of_every_job_is_valid(job: str) -> None:
     assert validate_dns_label(template_name(job)) == []
 
 
 @given(NAMES, LABELS, st.one_of(st.just(""), st.integers(0, 999).map(str), NAMES))
-def test_every_template_has_legal_groups(workload: str, template: str, instance: str) -> None:
+def test_group_name_of_every_template_is_valid(workload: str, template: str, instance: str) -> None:
     assert validate_dns_subdomain(pod_group_name(workload, template, instance)) == []
 
 
 @given(NAMES, NAMES)
-def test_jobs_of_different_names_have_different_templates(one: str, other: str) -> None:
+def test_different_jobs_have_different_template_names(one: str, other: str) -> None:
     assert (template_name(one) == template_name(other)) is (one == other)
 
 
 @given(st.integers(58, 245), st.sampled_from("-."), LABELS, LABELS)
-def test_long_names_that_differ_at_their_end_stay_apart(
+def test_long_names_that_differ_at_their_end_stay_different(
     length: int, dash: str, one: str, other: str
 ) -> None:
     stem = f"{'a' * length}{dash}"
@@ -95,7 +95,7 @@ def test_long_names_that_differ_at_their_end_stay_apart(
 
 
 @given(LABELS, LABELS, st.integers(0, 99).map(str))
-def test_an_instance_has_not_the_name_of_another_template(
+def test_instance_name_differs_from_the_name_of_another_template(
     workload: str, template: str, instance: str
 ) -> None:
     assert pod_group_name(workload, template, instance) != (
@@ -104,7 +104,7 @@ def test_an_instance_has_not_the_name_of_another_template(
 
 
 @given(LABELS, LABELS, st.uuids(), st.uuids())
-def test_owners_of_one_name_have_workloads_of_their_own(
+def test_owners_of_the_same_name_have_different_workload_names(
     owner: str, template: str, one: object, other: object
 ) -> None:
     names = [workload_name(owner, str(uid)) for uid in (one, other)]
@@ -113,16 +113,14 @@ def test_owners_of_one_name_have_workloads_of_their_own(
     assert (groups[0] == groups[1]) is (one == other)
 
 
-def test_a_claim_is_named_for_its_owner_and_itself() -> None:
+def test_claim_name_has_owner_and_entry() -> None:
     assert claim_prefix("worker-0", "gpu") == "worker-0-gpu-"
     assert claim_name("worker-0", "gpu", "uid-123") == "worker-0-gpu-575d9b86db"
     assert claim_name("worker-0", "gpu", "uid-124") != claim_name("worker-0", "gpu", "uid-123")
 
 
 @given(NAMES, LABELS, st.uuids().map(str))
-def test_the_name_of_a_claim_is_legal_and_keeps_something_of_both(
-    owner: str, claim: str, uid: str
-) -> None:
+def test_claim_name_is_valid_and_keeps_both_parts(owner: str, claim: str, uid: str) -> None:
     name = claim_name(owner, claim, uid)
     assert list(validate_dns_subdomain(name)) == []
     assert len(claim_prefix(owner, claim)) <= 58

@@ -1,4 +1,4 @@
-"""Jobs, JobSets and LeaderWorkerSets of any content: made as the server accepts it, or refused."""
+"""Properties of Jobs, JobSets and LeaderWorkerSets: built as the server accepts, or rejected."""
 
 from __future__ import annotations
 
@@ -86,47 +86,47 @@ SETS = st.fixed_dictionaries(
 )
 
 
-def accepted(causes: list[Cause], make: Callable[[], list[Object]]) -> None:
-    """Either nothing is wrong and all that is made is accepted, or nothing is made."""
+def check_built_or_rejected(causes: list[Cause], build: Callable[[], list[Object]]) -> None:
+    """Check that objects without causes pass server validation, and others are rejected."""
     if causes:
         with pytest.raises(Invalid):
-            make()
+            build()
     else:
-        made = make()
-        assert [errors_from_server(one) for one in made] == [[]] * len(made)
+        built = build()
+        assert [errors_from_server(one) for one in built] == [[]] * len(built)
 
 
 @given(JOBS)
-def test_every_job_is_made_or_refused_with_reasons(job: Object) -> None:
+def test_every_job_is_built_or_rejected_with_causes(job: Object) -> None:
     before = copy.deepcopy(job)
 
-    def make() -> list[Object]:
+    def build() -> list[Object]:
         workload = jobs.workload(job)
         return [workload, jobs.pod_group(job, workload)]
 
-    accepted(jobs.validate(job), make)
+    check_built_or_rejected(jobs.validate(job), build)
     assert job == before
 
 
 @given(JOB_SETS)
-def test_every_jobset_is_made_or_refused_with_reasons(jobset: Object) -> None:
+def test_every_jobset_is_built_or_rejected_with_causes(jobset: Object) -> None:
     before = copy.deepcopy(jobset)
 
-    def make() -> list[Object]:
+    def build() -> list[Object]:
         workload = jobsets.workload(jobset)
         return [workload, *jobsets.groups(jobset, workload)]
 
-    accepted(jobsets.validate(jobset), make)
+    check_built_or_rejected(jobsets.validate(jobset), build)
     assert jobset == before
 
 
 @given(SETS)
-def test_every_leaderworkerset_is_made_or_refused_with_reasons(lws: Object) -> None:
+def test_every_leaderworkerset_is_built_or_rejected_with_causes(lws: Object) -> None:
     before = copy.deepcopy(lws)
 
-    def make() -> list[Object]:
+    def build() -> list[Object]:
         workload = leaderworkersets.workload(lws)
         return [workload, leaderworkersets.pod_group(lws, workload, 0)]
 
-    accepted(leaderworkersets.validate(lws), make)
+    check_built_or_rejected(leaderworkersets.validate(lws), build)
     assert lws == before

@@ -1,4 +1,4 @@
-"""What the builder makes, a server takes and gives back."""
+"""A server accepts and returns the objects of the builder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from phalanx.api.kinds import NAMESPACE
 from phalanx.api.wire import Object
 from phalanx.builder import jobs, jobsets, leaderworkersets
 from tests.builder.item_trees import KINDS
-from tests.builder.workload_owners import job, jobset, lws, role
+from tests.builder.workload_owners import job, jobset, lws, replicated_job
 from tests.builders import in_virtual_time
 from tests.server.api import Api
 
@@ -32,13 +32,13 @@ def groups(owner: Object, workload: Object) -> list[Object]:
     [
         (jobs, job()),
         (jobs, job("j" * 63, parallelism=3, scheduling=GANG)),
-        (jobsets, jobset(role("driver"), role("workers", 16, scheduling=RACK))),
-        (jobsets, jobset(role("workers", 4), scheduling={"disruptionMode": {"all": {}}})),
+        (jobsets, jobset(replicated_job("driver"), replicated_job("workers", 16, scheduling=RACK))),
+        (jobsets, jobset(replicated_job("workers", 4), scheduling={"disruptionMode": {"all": {}}})),
         (leaderworkersets, lws()),
     ],
 )
 @in_virtual_time
-async def test_a_server_takes_all_that_is_made(module: ModuleType, owner: Object) -> None:
+async def test_server_accepts_every_built_object(module: ModuleType, owner: Object) -> None:
     api = await Api.start()
     await api.create(NAMESPACE, {"metadata": {"name": "team"}})
     built = module.workload(owner)

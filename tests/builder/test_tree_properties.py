@@ -1,4 +1,4 @@
-"""Trees of any shape: what is built of them passes the server's rules, or they are refused."""
+"""Properties of trees: built Workloads pass server validation, other trees are rejected."""
 
 from __future__ import annotations
 
@@ -29,41 +29,43 @@ from phalanx.builder import (
 from phalanx.builder.config import Policy
 from phalanx.builder.workload_item import resolve_tree
 from tests.builder.item_trees import EVERYTHING, OWNER, errors_from_server
-from tests.builders import tried
+from tests.builders import share_of_examples
 
-# ------------------------------------------------------------------------------- sound by design
+# ----------------------------------------------------------------------------------- valid trees
 
 KEYS = st.sampled_from(["zone", "topology.kubernetes.io/rack"])
-SOUND_CLAIMS = st.lists(st.sampled_from("abcd"), unique=True, max_size=4).map(
+VALID_CLAIMS = st.lists(st.sampled_from("abcd"), unique=True, max_size=4).map(
     lambda names: tuple(ResourceClaim(name, "claim") for name in names)
 )
 
 
 @st.composite
-def sound_configs(draw: st.DrawFn, *, whole: bool, composite: bool) -> SchedulingConfig:
-    """What a user may say, below a group that is disrupted as a whole or elsewhere."""
+def valid_configs(
+    draw: st.DrawFn, *, disrupted_together: bool, composite: bool
+) -> SchedulingConfig:
+    """Draw a valid configuration; `disrupted_together` below a group with mode All."""
     gangs: list[Policy] = [Gang(1), Gang(3), Gang()]
-    policy = draw(st.sampled_from(gangs if whole else [*gangs, Basic()]))
-    modes = [None, All()] if whole else [None, Single()]
+    policy = draw(st.sampled_from(gangs if disrupted_together else [*gangs, Basic()]))
+    modes = [None, All()] if disrupted_together else [None, Single()]
     return SchedulingConfig(
         policy=policy,
         topology=tuple(draw(st.lists(KEYS, max_size=1))),
         disruption_mode=draw(st.sampled_from(modes)),
-        resource_claims=() if composite else draw(SOUND_CLAIMS),
+        resource_claims=() if composite else draw(VALID_CLAIMS),
     )
 
 
 @st.composite
-def sound_trees(draw: st.DrawFn) -> WorkloadItem:
-    """Trees that nothing is wrong with."""
+def valid_trees(draw: st.DrawFn) -> WorkloadItem:
+    """Draw a tree without validation errors."""
     numbers = iter(range(10_000))
-    whole, priority = draw(st.booleans()), draw(st.sampled_from(["", "high"]))
+    disrupted_together, priority = draw(st.booleans()), draw(st.sampled_from(["", "high"]))
 
     def item(depth: int) -> WorkloadItem:
         below = draw(st.integers(0, 3)) if depth else 0
         children = tuple(item(depth - 1) for _ in range(below))
-        user = draw(sound_configs(whole=whole, composite=bool(children)))
-        if whole and depth == 3:
+        user = draw(valid_configs(disrupted_together=disrupted_together, composite=bool(children)))
+        if disrupted_together and depth == 3:
             user = replace(user, disruption_mode=All())
         default = SchedulingConfig(priority_class_name="" if children else priority)
         return WorkloadItem(
@@ -77,8 +79,8 @@ def sound_trees(draw: st.DrawFn) -> WorkloadItem:
     return item(3)
 
 
-@given(sound_trees())
-def test_what_is_sound_is_built_and_accepted_with_all_its_groups(root: WorkloadItem) -> None:
+@given(valid_trees())
+def test_valid_tree_is_built_and_accepted_with_all_its_groups(root: WorkloadItem) -> None:
     builder = WorkloadBuilder(root, EVERYTHING)
     assert builder.validate() == []
     workload = builder.build(OWNER)
@@ -88,14 +90,14 @@ def test_what_is_sound_is_built_and_accepted_with_all_its_groups(root: WorkloadI
     assert len(groups) == len(list(resolve_tree(root).walk()))
 
 
-@given(sound_trees())
-def test_groups_form_the_tree_of_their_items(root: WorkloadItem) -> None:
+@given(valid_trees())
+def test_groups_form_the_tree_of_their_items_by_parent(root: WorkloadItem) -> None:
     groups = new_groups(WorkloadBuilder(root, EVERYTHING).build(OWNER))
     names = {
         group["metadata"]["name"]: group["spec"]["workloadRef"]["templateName"] for group in groups
     }
     edges = {
-        (names.get(group["spec"].get("parentCompositePodGroupName", "")), names_of(group))
+        (names.get(group["spec"].get("parentCompositePodGroupName", "")), template_of(group))
         for group in groups
     }
     assert len(names) == len(groups)
@@ -105,19 +107,24 @@ def test_groups_form_the_tree_of_their_items(root: WorkloadItem) -> None:
     }
 
 
-def names_of(group: Object) -> str:
+def template_of(group: Object) -> str:
     name: str = group["spec"]["workloadRef"]["templateName"]
     return name
 
 
-# --------------------------------------------------------------------------------- sound or not
+# ------------------------------------------------------------------------------------- any trees
 
 CONFIGS = st.builds(
     SchedulingConfig,
     policy=st.sampled_from(
         [
-            None, Basic(), Gang(), Gang(0), Gang(2),
-            Unknown({"elastic": {}}), Unknown({"basic": {}, "gang": {}}),
+            None,
+            Basic(),
+            Gang(),
+            Gang(0),
+            Gang(2),
+            Unknown({"elastic": {}}),
+            Unknown({"basic": {}, "gang": {}}),
         ]
     ),
     topology=st.lists(st.sampled_from(["zone", "", "no good"]), max_size=2).map(tuple),
@@ -134,8 +141,8 @@ CONFIGS = st.builds(
     priority_class_name=st.sampled_from(["", "high", "No"]),
     priority=st.sampled_from([None, 0, 2_000_000_000]),
     preemption_policy=st.sampled_from(["", "Never", "Sometimes"]),
-)  # fmt: skip
-SILENT_OFTEN = st.one_of(st.just(SchedulingConfig()), CONFIGS)
+)
+OFTEN_EMPTY = st.one_of(st.just(SchedulingConfig()), CONFIGS)
 NAMES = st.sampled_from(["a", "b", "c", "d", "e", "", "Bad.Name"])
 
 
@@ -143,8 +150,8 @@ def items(children: st.SearchStrategy[Any]) -> st.SearchStrategy[WorkloadItem]:
     return st.builds(
         WorkloadItem,
         name=NAMES,
-        default=SILENT_OFTEN,
-        user=SILENT_OFTEN,
+        default=OFTEN_EMPTY,
+        user=OFTEN_EMPTY,
         callbacks=st.sampled_from([(), (default_min_count(3),)]),
         children=children,
         path=NAMES.map(lambda name: f"spec.{name or 'root'}"),
@@ -156,24 +163,24 @@ TREES = st.recursive(
 )
 
 
-@tried(0.5)
+@share_of_examples(0.5)
 @given(TREES)
-def test_a_tree_is_built_exactly_if_nothing_is_wrong_with_it(root: WorkloadItem) -> None:
+def test_tree_is_built_exactly_if_it_has_no_errors(root: WorkloadItem) -> None:
     builder = WorkloadBuilder(root, EVERYTHING)
     causes = builder.validate()
     assert builder.validate() == causes
     assert builder.validate(old=root) == []
     if causes:
-        with pytest.raises(Invalid) as refusal:
+        with pytest.raises(Invalid) as error:
             builder.build(OWNER)
-        assert list(refusal.value.causes) == causes
+        assert list(error.value.causes) == causes
     else:
         assert validate(WORKLOAD, builder.build(OWNER), None) == []
 
 
-@tried(0.5)
+@share_of_examples(0.5)
 @given(TREES)
-def test_every_cause_is_told_at_a_place_of_the_user(root: WorkloadItem) -> None:
+def test_every_cause_is_at_a_path_of_the_user(root: WorkloadItem) -> None:
     paths = tuple(node.item.path for node in resolve_tree(root).walk())
     for cause in WorkloadBuilder(root, EVERYTHING).validate():
         assert cause.field.startswith(paths)

@@ -1,4 +1,4 @@
-"""What is wrong with trees, and where their users are told."""
+"""Validation of trees, and the fields at which errors are reported."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ PATH = "spec.scheduling"
 ROOT = "spec.rootScheduling"
 
 
-def user(said: SchedulingConfig) -> WorkloadItem:
-    """A group of pods whose user says this at `spec.scheduling`."""
-    return leaf(user=said, path=PATH)
+def user(configured: SchedulingConfig) -> WorkloadItem:
+    """Build a PodGroup item with this configuration of the user at `spec.scheduling`."""
+    return leaf(user=configured, path=PATH)
 
 
-def parent(said: SchedulingConfig, *children: WorkloadItem) -> WorkloadItem:
-    """A group of groups whose user says this at `spec.rootScheduling`."""
-    return composite("root", *(children or (user(config(Gang(2))),)), user=said, path=ROOT)
+def parent(configured: SchedulingConfig, *children: WorkloadItem) -> WorkloadItem:
+    """Build a composite item with this configuration of the user at `spec.rootScheduling`."""
+    return composite("root", *(children or (user(config(Gang(2))),)), user=configured, path=ROOT)
 
 
 # ----------------------------------------------------------------------------------- allow-lists
@@ -59,25 +59,25 @@ def parent(said: SchedulingConfig, *children: WorkloadItem) -> WorkloadItem:
         ),
     ],
 )
-def test_what_a_controller_does_not_list_is_denied(
+def test_unlisted_options_are_forbidden(
     root: WorkloadItem, allow: list[Option], causes: CauseSummaries
 ) -> None:
     assert find_errors(root, allow=allow) == causes
 
 
-def test_defaults_and_callbacks_of_a_controller_are_judged_too() -> None:
+def test_defaults_and_callbacks_of_a_controller_are_validated_too() -> None:
     item = leaf(default=config(Gang(2)), path=PATH)
     assert find_errors(item, allow=[Basic]) == [f"{PATH}.schedulingPolicy: Forbidden"]
     item = leaf(callbacks=[lambda _: config(Gang(2))], path=PATH)
     assert find_errors(item, allow=[Basic]) == [f"{PATH}.schedulingPolicy: Forbidden"]
 
 
-def test_a_callback_must_leave_a_policy() -> None:
+def test_callback_must_leave_a_policy() -> None:
     item = leaf(callbacks=[lambda _: config()], path=PATH)
     assert find_errors(item) == [f"{PATH}.schedulingPolicy: Invalid"]
 
 
-def test_a_policy_that_nobody_knows_yet_is_denied_even_where_all_are_allowed() -> None:
+def test_unknown_policy_is_forbidden_even_if_all_are_allowed() -> None:
     (cause,) = WorkloadBuilder(
         user(map_pod_group_config(policy={"elastic": {}})), EVERYTHING
     ).validate()
@@ -87,11 +87,11 @@ def test_a_policy_that_nobody_knows_yet_is_denied_even_where_all_are_allowed() -
     )
 
 
-# -------------------------------------------------------------------------------- fields by rule
+# -------------------------------------------------------------------------------- single fields
 
 
 @pytest.mark.parametrize(
-    ("said", "causes"),
+    ("configured", "causes"),
     [
         (config(), []),
         (config(Gang(4)), []),
@@ -123,15 +123,15 @@ def test_a_policy_that_nobody_knows_yet_is_denied_even_where_all_are_allowed() -
         (config(preemption_policy="Sometimes"), ["preemptionPolicy: NotSupported"]),
     ],
 )
-def test_a_group_of_pods_is_judged_by_the_rules_of_the_server(
-    said: SchedulingConfig, causes: CauseSummaries
+def test_pod_group_is_validated_by_the_rules_of_the_server(
+    configured: SchedulingConfig, causes: CauseSummaries
 ) -> None:
-    assert find_errors(user(said)) == [f"{PATH}.{cause}" for cause in causes]
-    assert find_errors(leaf(user=said)) == causes
+    assert find_errors(user(configured)) == [f"{PATH}.{cause}" for cause in causes]
+    assert find_errors(leaf(user=configured)) == causes
 
 
 @pytest.mark.parametrize(
-    ("said", "causes"),
+    ("configured", "causes"),
     [
         (config(), []),
         (config(Gang(1), All()), []),
@@ -144,13 +144,13 @@ def test_a_group_of_pods_is_judged_by_the_rules_of_the_server(
         (config(resource_claims=(ResourceClaim("a", "x"),)), ["resourceClaims: Forbidden"]),
     ],
 )
-def test_a_group_of_groups_is_judged_likewise(
-    said: SchedulingConfig, causes: CauseSummaries
+def test_composite_group_is_validated_by_the_rules_of_the_server(
+    configured: SchedulingConfig, causes: CauseSummaries
 ) -> None:
-    assert find_errors(parent(said)) == [f"{ROOT}.{cause}" for cause in causes]
+    assert find_errors(parent(configured)) == [f"{ROOT}.{cause}" for cause in causes]
 
 
-def test_blocks_are_judged_end_to_end() -> None:
+def test_blocks_are_validated_end_to_end() -> None:
     pods = map_pod_group_config({"gang": {"minCount": 0}}, {"topology": [{}]})
     groups = map_composite_group_config({"gang": {"minGroupCount": 0}})
     assert find_errors(parent(groups, user(pods))) == [
@@ -164,19 +164,19 @@ def test_blocks_are_judged_end_to_end() -> None:
 
 
 def chain(depth: int) -> WorkloadItem:
-    """So many composites above each other, and a group of pods."""
+    """Build a chain of `depth` composite items above a PodGroup item."""
     item = leaf("pods")
     for level in range(depth):
         item = composite(f"level-{level}", item, path=f"spec.level[{level}]")
     return item
 
 
-def test_a_tree_is_at_most_four_levels_deep() -> None:
+def test_tree_has_at_most_four_levels() -> None:
     assert find_errors(chain(3)) == []
     assert find_errors(chain(4)) == ["spec.level[3]: Invalid"]
 
 
-def test_a_group_of_groups_holds_at_most_eight_of_a_sort() -> None:
+def test_composite_group_has_at_most_eight_children_of_a_kind() -> None:
     fields = {"podGroupTemplates": "spec.roles"}
     eight = [leaf(f"role-{n}") for n in range(8)]
     assert find_errors(composite("root", *eight, composite("more", leaf()))) == []
@@ -194,7 +194,7 @@ def test_a_group_of_groups_holds_at_most_eight_of_a_sort() -> None:
     ],
     ids=["siblings", "parent and child", "cousins", "leaf and composite"],
 )
-def test_names_are_unique_in_the_whole_tree(root: WorkloadItem) -> None:
+def test_names_are_unique_in_the_tree(root: WorkloadItem) -> None:
     assert find_errors(root) == ["spec.b.name: Duplicate"]
 
 
@@ -202,28 +202,28 @@ def test_names_are_unique_in_the_whole_tree(root: WorkloadItem) -> None:
     ("name", "cause"),
     [("", "Required"), ("a.b", "Invalid"), ("A", "Invalid"), ("a" * 64, "Invalid")],
 )
-def test_a_name_is_a_dns_label(name: str, cause: str) -> None:
+def test_name_is_a_dns_label(name: str, cause: str) -> None:
     item = leaf(name, path=PATH, fields={"name": "metadata.name"})
     assert find_errors(item) == [f"metadata.name: {cause}"]
 
 
-def test_below_a_whole_nothing_is_disrupted_by_itself() -> None:
+def test_mode_single_is_invalid_below_mode_all() -> None:
     root = parent(config(Gang(1), All()), user(config(Gang(2), Single())))
     (cause,) = WorkloadBuilder(root, EVERYTHING).validate()
     assert str(cause) == (
         'spec.scheduling.disruptionMode: Invalid value: "single": '
-        'must be `all`, as that of "root" above it is'
+        'must be `all` because its ancestor "root" has `all`'
     )
 
 
-def test_two_levels_below_a_whole_nothing_is_disrupted_by_itself_either() -> None:
+def test_mode_single_is_invalid_two_levels_below_mode_all() -> None:
     middle = composite("middle", user(config(Gang(2), Single())), user=config(Gang(1)))
     assert find_errors(parent(config(Gang(1), All()), middle)) == [
         f"{PATH}.disruptionMode: Invalid"
     ]
 
 
-def test_a_whole_is_scheduled_as_one_on_every_level() -> None:
+def test_policy_basic_is_invalid_below_mode_all() -> None:
     middle = composite("middle", user(config(Basic())), user=config(Gang(1)), path="spec.middle")
     (cause,) = WorkloadBuilder(parent(config(Gang(1), All()), middle), EVERYTHING).validate()
     assert str(cause) == (
@@ -233,17 +233,16 @@ def test_a_whole_is_scheduled_as_one_on_every_level() -> None:
 
 
 @pytest.mark.parametrize("mode", [None, Single(), All()])
-def test_below_what_goes_one_by_one_everything_is_possible(mode: Single | All | None) -> None:
+def test_every_mode_is_valid_below_mode_single(mode: Single | All | None) -> None:
     child = user(config(Gang(2), mode))
     assert find_errors(parent(config(Gang(1), Single()), child)) == []
     assert find_errors(parent(config(Gang(1)), child)) == []
 
 
-def prioritised(name: str, **said: object) -> WorkloadItem:
-    place = f"spec.{name}.priorityClassName"
-    return leaf(
-        name, SchedulingConfig(**said), path=f"spec.{name}", fields={"priorityClassName": place}  # type: ignore[arg-type]
-    )  # fmt: skip
+def leaf_with_priority(name: str, **configured: object) -> WorkloadItem:
+    path = f"spec.{name}.priorityClassName"
+    user = SchedulingConfig(**configured)  # type: ignore[arg-type]
+    return leaf(name, user, path=f"spec.{name}", fields={"priorityClassName": path})
 
 
 @pytest.mark.parametrize(
@@ -263,16 +262,16 @@ def prioritised(name: str, **said: object) -> WorkloadItem:
         ({"preemption_policy": "Never"}, {}, []),
     ],
 )
-def test_a_workload_has_one_priority(
+def test_workload_has_one_priority(
     first: dict[str, object], second: dict[str, object], causes: CauseSummaries
 ) -> None:
-    root = composite("root", prioritised("a", **first), prioritised("b", **second))
+    root = composite("root", leaf_with_priority("a", **first), leaf_with_priority("b", **second))
     assert find_errors(root) == causes
 
 
-def test_a_group_of_groups_has_no_priority_of_its_own() -> None:
+def test_composite_group_cannot_have_a_different_priority() -> None:
     root = composite(
-        "root", prioritised("a"), default=config(priority_class_name="high"), path=ROOT
+        "root", leaf_with_priority("a"), default=config(priority_class_name="high"), path=ROOT
     )
     assert find_errors(root) == [f"{ROOT}.priorityClassName: Invalid"]
 
@@ -282,46 +281,46 @@ def test_a_group_of_groups_has_no_priority_of_its_own() -> None:
 BROKEN = user(config(Gang(0)))
 
 
-def test_what_was_wrong_before_an_update_is_let_be() -> None:
+def test_error_that_the_old_tree_had_is_not_reported() -> None:
     assert find_errors(BROKEN, old=BROKEN) == []
     assert find_errors(BROKEN, old=user(config(Gang(1)))) == [
         f"{PATH}.schedulingPolicy.gang.minCount: Invalid"
     ]
 
 
-def test_what_is_wrong_in_another_way_than_before_is_told() -> None:
+def test_different_error_at_the_same_field_is_reported() -> None:
     assert find_errors(user(config(Gang(-1))), old=BROKEN) == [
         f"{PATH}.schedulingPolicy.gang.minCount: Invalid"
     ]
 
 
-def test_one_old_fault_excuses_no_other() -> None:
+def test_old_error_hides_no_other() -> None:
     worse = user(config(Gang(0), topology=("zone", "rack")))
     assert find_errors(worse, old=BROKEN) == [f"{PATH}.schedulingConstraints.topology: TooMany"]
 
 
-def test_a_block_may_be_cleared() -> None:
+def test_block_may_be_cleared() -> None:
     before = user(config(Gang(2), Single(), topology=("zone",)))
     assert find_errors(user(config()), old=before) == []
 
 
-def test_a_child_is_the_same_if_its_name_and_place_are() -> None:
+def test_child_is_the_same_if_its_name_and_ancestors_are() -> None:
     before = parent(config(), BROKEN, leaf("other"))
     after = parent(config(), leaf("new"), leaf("other"), BROKEN)
     assert find_errors(after, old=before) == []
 
 
-def test_a_child_that_moved_is_judged_again() -> None:
+def test_moved_child_is_validated_again() -> None:
     before = parent(config(), composite("left", BROKEN), composite("right", leaf("x")))
     after = parent(config(), composite("left", leaf("x")), composite("right", BROKEN))
     assert find_errors(after, old=before) == [f"{PATH}.schedulingPolicy.gang.minCount: Invalid"]
 
 
-def test_a_tree_of_another_name_excuses_nothing() -> None:
+def test_old_tree_of_another_name_hides_no_error() -> None:
     other = leaf("others", config(Gang(0)), path=PATH)
     assert find_errors(BROKEN, old=other) == [f"{PATH}.schedulingPolicy.gang.minCount: Invalid"]
 
 
-def test_where_a_field_stood_before_does_not_matter() -> None:
+def test_old_path_of_a_field_does_not_matter() -> None:
     before = leaf(user=config(Gang(0)), path="spec.oldScheduling")
     assert find_errors(BROKEN, old=before) == []

@@ -1,4 +1,4 @@
-"""Items: defaults, users and callbacks in their order, and where a field stands."""
+"""Items: merging default, user and callbacks, and the paths of fields."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from phalanx.builder import (
 from tests.builder.item_trees import config, leaf
 
 
-def test_the_user_overrides_the_default() -> None:
+def test_user_overrides_the_default() -> None:
     item = leaf(user=config(Gang(3)), default=config(Basic(), topology=("zone",)))
     assert item.resolve() == config(Gang(3), topology=("zone",))
 
 
-def test_without_any_word_a_group_is_basic() -> None:
+def test_item_without_configuration_is_basic() -> None:
     assert WorkloadItem("workers").resolve() == config(Basic())
 
 
-def test_callbacks_see_what_defaults_and_user_say_together() -> None:
-    seen: list[SchedulingConfig] = []
+def test_callbacks_receive_the_merged_configuration() -> None:
+    received: list[SchedulingConfig] = []
 
-    def look(resolved: SchedulingConfig) -> SchedulingConfig:
-        seen.append(resolved)
+    def record(resolved: SchedulingConfig) -> SchedulingConfig:
+        received.append(resolved)
         return resolved
 
-    leaf(user=config(Gang(3)), default=config(topology=("zone",)), callbacks=[look]).resolve()
-    WorkloadItem("workers", callbacks=[look]).resolve()
-    assert seen == [config(Gang(3), topology=("zone",)), config(Basic())]
+    leaf(user=config(Gang(3)), default=config(topology=("zone",)), callbacks=[record]).resolve()
+    WorkloadItem("workers", callbacks=[record]).resolve()
+    assert received == [config(Gang(3), topology=("zone",)), config(Basic())]
 
 
-def test_callbacks_run_in_order_on_what_the_one_before_gave() -> None:
+def test_callbacks_run_in_order_on_the_previous_result() -> None:
     def times(factor: int) -> Callback:
         def multiply(resolved: SchedulingConfig) -> SchedulingConfig:
             assert isinstance(resolved.policy, Gang)
@@ -62,7 +62,7 @@ def test_callbacks_run_in_order_on_what_the_one_before_gave() -> None:
         (Basic(), 4, Basic()),
     ],
 )
-def test_only_a_size_that_is_left_open_is_filled_in(
+def test_default_min_count_sets_only_an_unset_size(
     policy: Basic | Gang, count: int, resolved: Basic | Gang
 ) -> None:
     assert leaf(user=config(policy), callbacks=[default_min_count(count)]).resolve().policy == (
@@ -70,14 +70,14 @@ def test_only_a_size_that_is_left_open_is_filled_in(
     )
 
 
-def test_resolving_changes_no_item() -> None:
+def test_resolving_does_not_change_the_item() -> None:
     item = leaf(user=config(Gang()), default=config(Basic()), callbacks=[default_min_count(4)])
     item.resolve()
     assert (item.user, item.default) == (config(Gang()), config(Basic()))
 
 
 @pytest.mark.parametrize(
-    ("field", "place"),
+    ("field", "path"),
     [
         ("", "spec.scheduling"),
         ("disruptionMode", "spec.scheduling.disruptionMode"),
@@ -88,7 +88,7 @@ def test_resolving_changes_no_item() -> None:
         ("schedulingConstraints.topology[1].key", "spec.near.topology[1].key"),
     ],
 )
-def test_a_cause_is_told_where_the_user_wrote_the_field(field: str, place: str) -> None:
+def test_cause_is_mapped_to_the_field_of_the_user(field: str, path: str) -> None:
     item = leaf(
         path="spec.scheduling",
         fields={
@@ -97,10 +97,10 @@ def test_a_cause_is_told_where_the_user_wrote_the_field(field: str, place: str) 
             "schedulingConstraints.topology[0].key": "spec.near.topology[0].level",
         },
     )
-    assert item.at_user_field(Cause(field, "FieldValueInvalid", "no")) == (
-        Cause(place, "FieldValueInvalid", "no")
+    assert item.map_to_user_field(Cause(field, "FieldValueInvalid", "no")) == (
+        Cause(path, "FieldValueInvalid", "no")
     )
 
 
-def test_without_a_path_a_field_is_told_as_the_template_calls_it() -> None:
-    assert leaf().at_user_field(Cause("disruptionMode", "r", "m")).field == "disruptionMode"
+def test_cause_without_a_path_keeps_the_field_of_the_template() -> None:
+    assert leaf().map_to_user_field(Cause("disruptionMode", "r", "m")).field == "disruptionMode"

@@ -1,4 +1,4 @@
-"""Jobs, JobSets and LeaderWorkerSets in few words."""
+"""Builders of Jobs, JobSets and LeaderWorkerSets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ def job(name: str = "train", *, pod: Object | None = None, meta: Any = None, **s
     }
 
 
-def role(name: str, replicas: int = 1, *, pod: Object | None = None, **job: Any) -> Object:
+def replicated_job(
+    name: str, replicas: int = 1, *, pod: Object | None = None, **job: Any
+) -> Object:
     spec = {"template": {"spec": {"containers": [{"name": "main", "image": "i"}], **(pod or {})}}}
     return {"name": name, "replicas": replicas, "template": {"spec": {**spec, **job}}}
 

@@ -1,12 +1,17 @@
-"""The workload builder: from what users want to what is scheduled. For any controller, on its own.
+"""The workload builder: from a user's scheduling fields to Workloads, PodGroups and composites.
 
-    item ─▶ builder ─▶ Workload ─▶ groups        intent ─▶ template tree ─▶ PodGroups and composites
-    blocks ─▶ config                             the API's building blocks, read
-    faults                                       what is wrong, at the fields of the user's object
+A controller describes its workload as a tree of `WorkloadItem`s and gets plain objects of
+`scheduling.k8s.io`. The package is pure and works with any controller: values in, new objects out,
+no requests. `docs/builder.md` is its guide.
 
-A controller describes its workload as a tree of `WorkloadItem`s and gets back plain objects of
-`scheduling.k8s.io`. `jobs`, `jobsets` and `leaderworkersets` do so for three known kinds, and show
-how. Pure: values in, new objects out; talks to nobody and keeps nothing. See `docs/builder.md`.
+    config              how one group is scheduled; reads the API's building blocks
+    workload_item       the tree of groups, resolved from defaults, user and callbacks
+    builder             `WorkloadBuilder`: builds and validates the Workload of a tree
+    validation          validation errors, at the fields of the user's object
+    groups              builds PodGroups and CompositePodGroups from a Workload
+    ownership           owner references, links, and which controller creates which objects
+    names               names of Workloads, templates, groups and claims
+    jobs, jobsets, leaderworkersets    the trees of three kinds
 
 >>> from phalanx.builder import WorkloadBuilder, WorkloadItem, Basic, Gang, SchedulingConfig
 >>> root = WorkloadItem("pods", default=SchedulingConfig(policy=Basic()))

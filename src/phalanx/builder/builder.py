@@ -1,8 +1,8 @@
-"""From a tree of items to a Workload: the only place where one is made.
+"""`WorkloadBuilder`: builds the Workload of a tree of items, and validates the tree.
 
-A controller builds its tree, asks `validate` where its API accepts objects, and `build` where it
-reconciles. The Workload is complete and passes the rules of the API server; it is not sent
-anywhere. What is made of it then, `groups.py` knows.
+A controller builds its tree, calls `validate` when its API admits an object, and `build` when it
+reconciles. The Workload is complete and passes the validation of the API server. Nothing is sent.
+`groups` builds PodGroups and CompositePodGroups from the Workload.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from phalanx.builder.ownership import controller_reference
 from phalanx.builder.validation import ItemFinding, validate_tree
 from phalanx.builder.workload_item import ItemNode, WorkloadItem, resolve_tree
 
-#: Stands for the owner where a tree is judged before there is one.
+#: The owner of the Workload of a tree that is validated before its owner exists.
 _PLACEHOLDER_OWNER: Object = {
-    "apiVersion": "v1", "kind": "Owner",
+    "apiVersion": "v1",
+    "kind": "Owner",
     "metadata": {"name": "owner", "namespace": "default", "uid": "uid"},
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadBuilder:
-    """Makes the Workload of a tree of items; `allow` is all that its controller supports.
+    """Builds the Workload of a tree of items; `allow` lists what the controller supports.
 
     >>> from phalanx.builder import All, Basic, Gang, SchedulingConfig, Single
     >>> root = WorkloadItem("workers", user=SchedulingConfig(policy=Gang(4)))
@@ -46,19 +47,19 @@ class WorkloadBuilder:
     allow: Sequence[Option]
 
     def validate(self, old: WorkloadItem | None = None) -> list[Cause]:
-        """What is wrong, at the fields of the user's object.
+        """Return the validation errors of the tree, at the fields of the user's object.
 
-        With the tree of the object before an update, what was wrong with it already is let be;
-        items are the same if their names are, from the root down.
+        `old` is the tree of the object before an update: errors that it already had are left out.
+        Two items are the same if their names are the same, from the root down.
         """
-        found = self._validate_tree(self.root)
+        findings = self._validate_tree(self.root)
         before = [finding.identity for finding in self._validate_tree(old)] if old else []
-        return _to_causes(finding for finding in found if finding.identity not in before)
+        return _to_causes(finding for finding in findings if finding.identity not in before)
 
     def build(self, owner: Object, *, name: str = "") -> Object:
-        """The Workload of an object, in its namespace and owned by it.
+        """Build the Workload of an object, in its namespace and controlled by it.
 
-        Raises Invalid, with a cause per field of the user's object, if there is anything wrong.
+        Raises Invalid, with a cause for each field of the user's object that is wrong.
         """
         tree = resolve_tree(self.root)
         workload = _build_workload(tree, owner, name)
@@ -81,6 +82,7 @@ def _build_workload(tree: ItemNode, owner: Object, name: str) -> Object:
     reference = controller_reference(owner)
     group, _, _ = reference["apiVersion"].rpartition("/")
     controller = {"apiGroup": group, "kind": reference["kind"], "name": reference["name"]}
+    field = COMPOSITE_POD_GROUP_TEMPLATES if tree.item.is_composite else POD_GROUP_TEMPLATES
     return {
         "apiVersion": WORKLOAD.api_version,
         "kind": WORKLOAD.name,
@@ -89,17 +91,12 @@ def _build_workload(tree: ItemNode, owner: Object, name: str) -> Object:
             "namespace": owner.get("metadata", {}).get("namespace", ""),
             "ownerReferences": [reference],
         },
-        "spec": {
-            "controllerRef": controller,
-            COMPOSITE_POD_GROUP_TEMPLATES if tree.item.is_composite else POD_GROUP_TEMPLATES: [
-                tree.to_template()
-            ],
-        },
+        "spec": {"controllerRef": controller, field: [tree.to_template()]},
     }
 
 
 def invalid_workload(name: str, causes: Sequence[Cause]) -> Invalid:
-    """Why there cannot be a Workload."""
+    """Build the error for a Workload that cannot be built."""
     return Invalid(
         f'{WORKLOAD.qualified_name} "{name}" is invalid: {join_causes(causes)}',
         name=name,

@@ -1,26 +1,22 @@
-"""What a scheduling configuration says, whatever level of a workload it is for.
+"""`SchedulingConfig`: how one group is scheduled; and how it is read from a user's object.
 
     SchedulingConfig
-      policy             Basic | Gang            how the members of a group are scheduled
-      topology           label keys              what all of them must share
-      disruption_mode    Single | All            what goes when one of them must go
-      resource_claims    ResourceClaim …         devices that pods of the group share
+      policy             Basic | Gang            how the members of the group are scheduled
+      topology           label keys              the node labels whose values all members share
+      disruption_mode    Single | All            whether members are disrupted one by one
+      resource_claims    ResourceClaim …         devices that the pods of the group share
       priority_class_name, priority, preemption_policy
 
-A group of pods and a group of groups are described alike; which of the two it is, `template.py`
-decides when it writes a configuration down. A policy or mode that is not known here is kept as it
-stands (`Unknown`): it is refused later, and never lost. The classes also name what a controller
-supports (`allowlist.py`). Only values; nothing is checked here.
+A PodGroup and a CompositePodGroup have the same configuration; `workload_item` encodes it for
+either. The option classes (`Basic`, `Gang`, `Single`, `All`) also name what a controller supports.
+A policy or mode that is not known here is kept as `Unknown` and rejected by `validation`: it is
+never dropped silently.
 
-From the building blocks that users write to configurations.
-
-The blocks are the embeddable types of `scheduling.k8s.io/v1alpha3` as JSON: policy, constraints,
-disruption mode, resource claims. An API that embeds them one by one maps them with
-`map_pod_group_config` or `map_composite_group_config`; one that has them in one struct, like the
-`spec.scheduling` of a Job, reads that with `read_intent`, in any spelling that was ever printed.
-An absent or empty block says nothing. Nothing is checked here, and nothing of the user's is kept.
-
-What a group of pods has from the template of its pods: their priority, and where that stands.
+Users write building blocks: the embeddable types of `scheduling.k8s.io/v1alpha3` as JSON. An API
+that embeds them one by one reads them with `map_pod_group_config` or `map_composite_group_config`.
+An API that has them in one struct, like `spec.scheduling` of a Job, reads that with `read_intent`,
+which accepts every spelling that the proposals have used. An absent or empty block sets nothing.
+`PodTemplate` has the configuration that a group inherits from its pods. Nothing is validated here.
 """
 
 from __future__ import annotations
@@ -34,16 +30,17 @@ from phalanx.api.wire import Object
 
 @dataclass(frozen=True, slots=True)
 class Basic:
-    """Each member by itself, as ever."""
+    """The policy by which each member is scheduled on its own."""
 
     member: ClassVar[str] = "basic"
 
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """All or nothing, from so many members on: pods of a group, groups of a composite.
+    """The policy by which at least `min_count` members are scheduled together, or none.
 
-    None leaves the number to the controller.
+    Members of a PodGroup are pods, members of a CompositePodGroup are groups. None leaves the
+    number to the controller.
     """
 
     member: ClassVar[str] = "gang"
@@ -52,34 +49,34 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class Single:
-    """Members can be disrupted one by one."""
+    """The mode in which members are disrupted one by one."""
 
     member: ClassVar[str] = "single"
 
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """Members are disrupted together."""
+    """The mode in which members are disrupted together."""
 
     member: ClassVar[str] = "all"
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A policy or mode that is none of the known ones, or several at once: as the user wrote it."""
+    """A policy or mode that is unknown, or several at once: the block of the user."""
 
     block: Mapping[str, Any]
 
 
 Policy = Basic | Gang | Unknown
 DisruptionMode = Single | All | Unknown
-#: What a controller can say that it supports.
+#: What a controller can list as supported.
 Option = type[Basic] | type[Gang] | type[Single] | type[All]
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceClaim:
-    """A claim for devices, by its name or by the template that it is made of."""
+    """A claim on devices, by its name or by the name of its template."""
 
     name: str
     resource_claim_name: str | None = None
@@ -88,7 +85,7 @@ class ResourceClaim:
 
 @dataclass(frozen=True, slots=True)
 class SchedulingConfig:
-    """How one group is to be scheduled; what is left out says nothing.
+    """How one group is scheduled. A field with its default value is not set.
 
     >>> SchedulingConfig(policy=Gang(min_count=4), topology=("topology.kubernetes.io/rack",)).policy
     Gang(min_count=4)
@@ -102,38 +99,40 @@ class SchedulingConfig:
     priority: int | None = None
     preemption_policy: str = ""
 
-    def overridden_by(self, other: SchedulingConfig) -> SchedulingConfig:
-        """This, with each piece that the other one speaks of as the other says: wholly, or not.
+    def override_with(self, other: SchedulingConfig) -> SchedulingConfig:
+        """Return this configuration with each field replaced that `other` sets.
+
+        A field is replaced as a whole: `Gang()` over `Gang(4)` is a gang without a size.
 
         >>> default = SchedulingConfig(policy=Gang(4), topology=("zone",))
-        >>> default.overridden_by(SchedulingConfig(policy=Gang()))
+        >>> default.override_with(SchedulingConfig(policy=Gang()))
         ... # doctest: +ELLIPSIS
         SchedulingConfig(policy=Gang(min_count=None), topology=('zone',), ...)
         """
-        pieces = {}
-        for piece in fields(self):
-            said = getattr(other, piece.name)
-            pieces[piece.name] = getattr(self, piece.name) if said in _UNSET else said
-        return SchedulingConfig(**pieces)
+        values = {}
+        for one in fields(self):
+            value = getattr(other, one.name)
+            values[one.name] = getattr(self, one.name) if value in _UNSET else value
+        return SchedulingConfig(**values)
 
 
-#: How a configuration says nothing about a piece; a priority of zero says something.
+#: The values of a field that is not set. A priority of 0 is set.
 _UNSET = (None, (), "")
-#: Says nothing at all.
+#: The configuration that sets nothing.
 EMPTY_CONFIG = SchedulingConfig()
 
 
-#: A block, as JSON.
+#: A building block as JSON.
 Block = Mapping[str, Any]
 
-#: What templates call a block, and the names that it has where users write it.
+#: The field of a template for each block, and the spellings of it in users' objects.
 _SPELLINGS = (
     ("schedulingPolicy", ("schedulingPolicy", "policy")),
     ("schedulingConstraints", ("schedulingConstraints", "constraints")),
     ("disruptionMode", ("disruptionMode", "disruption")),
     ("resourceClaims", ("resourceClaims",)),
 )
-#: The same for the label of a topology constraint.
+#: The spellings of the label key of a topology constraint.
 _TOPOLOGY_KEYS = ("key", "level")
 
 
@@ -143,7 +142,7 @@ def map_pod_group_config(
     disruption_mode: Block | None = None,
     resource_claims: Sequence[Block] | None = None,
 ) -> SchedulingConfig:
-    """What the building blocks of a group of pods say.
+    """Read the building blocks of a PodGroup.
 
     >>> map_pod_group_config(policy={"gang": {"minCount": 4}}).policy
     Gang(min_count=4)
@@ -152,7 +151,14 @@ def map_pod_group_config(
         policy=_parse_policy(policy or {}, "minCount"),
         topology=_parse_topology(constraints or {}),
         disruption_mode=_parse_disruption_mode(disruption_mode or {}),
-        resource_claims=tuple(_parse_claim(claim) for claim in resource_claims or ()),
+        resource_claims=tuple(
+            ResourceClaim(
+                claim.get("name", ""),
+                claim.get("resourceClaimName"),
+                claim.get("resourceClaimTemplateName"),
+            )
+            for claim in resource_claims or ()
+        ),
     )
 
 
@@ -161,7 +167,7 @@ def map_composite_group_config(
     constraints: Block | None = None,
     disruption_mode: Block | None = None,
 ) -> SchedulingConfig:
-    """What the building blocks of a group of groups say.
+    """Read the building blocks of a CompositePodGroup.
 
     >>> map_composite_group_config(policy={"gang": {"minGroupCount": 2}}).policy
     Gang(min_count=2)
@@ -173,14 +179,14 @@ def map_composite_group_config(
     )
 
 
-def _parse_policy(block: Block, count: str) -> Policy | None:
+def _parse_policy(block: Block, count_field: str) -> Policy | None:
     match list(block):
         case []:
             return None
         case [Basic.member]:
             return Basic()
         case [Gang.member]:
-            return Gang((block[Gang.member] or {}).get(count))
+            return Gang((block[Gang.member] or {}).get(count_field))
     return Unknown(dict(block))
 
 
@@ -202,51 +208,47 @@ def _parse_topology(constraints: Block) -> tuple[str, ...]:
     )
 
 
-def _parse_claim(block: Block) -> ResourceClaim:
-    return ResourceClaim(
-        block.get("name", ""),
-        block.get("resourceClaimName"),
-        block.get("resourceClaimTemplateName"),
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What a user wants, and where each piece of it stands: an item's `user` and `fields`."""
+    """What a user asks for, and the paths of its fields: `user` and `fields` of an item."""
 
     config: SchedulingConfig = EMPTY_CONFIG
     fields: Mapping[str, str] = field(default_factory=dict)
 
-    def beneath(self, over: Intent) -> Intent:
-        """Two places that speak of one group: each piece from the other one, where that has it."""
+    def override_with(self, other: Intent) -> Intent:
+        """Return this intent with each field, and its path, replaced that `other` sets."""
         kept = {
-            name: place
-            for name, place in self.fields.items()
-            if name.partition(".")[0] not in over.fields
+            name: path
+            for name, path in self.fields.items()
+            if name.partition(".")[0] not in other.fields
         }
-        return Intent(self.config.overridden_by(over.config), {**kept, **over.fields})
+        return Intent(self.config.override_with(other.config), {**kept, **other.fields})
 
 
 def read_intent(scheduling: Block | None, path: str, *, composite: bool = False) -> Intent:
-    """What a struct of building blocks says, given its path in the user's object.
+    """Read a struct of building blocks; `path` is its path in the user's object.
 
     >>> intent = read_intent({"policy": {"gang": {}}}, "spec.scheduling")
     >>> intent.config.policy, intent.fields
     (Gang(min_count=None), {'schedulingPolicy': 'spec.scheduling.policy'})
     """
-    written = dict(_find_blocks(scheduling or {}))
-    blocks = {name: (scheduling or {})[spelling] for name, spelling in written.items()}
+    spellings = dict(_find_blocks(scheduling or {}))
+    blocks = {name: (scheduling or {})[spelling] for name, spelling in spellings.items()}
     policy, constraints, mode, claims = (blocks.get(name) for name, _ in _SPELLINGS)
     if composite:
         config = map_composite_group_config(policy, constraints, mode)
     else:
-        config = map_pod_group_config(policy, constraints, mode, claims)
-    places = {name: f"{path}.{spelling}" for name, spelling in written.items()}
-    return Intent(config, {**places, **_topology_key_paths(constraints or {}, places)})
+        config = map_pod_group_config(policy, constraints, mode, resource_claims=claims)
+    paths = {name: f"{path}.{spelling}" for name, spelling in spellings.items()}
+    for index, one in enumerate((constraints or {}).get("topology") or ()):
+        if "level" in one and not one.get("key"):
+            constraint = f"{paths['schedulingConstraints']}.topology[{index}]"
+            paths[f"schedulingConstraints.topology[{index}].key"] = f"{constraint}.level"
+    return Intent(config, paths)
 
 
 def _find_blocks(scheduling: Block) -> Iterable[tuple[str, str]]:
-    """What templates call the blocks that are there, and what the user does."""
+    """The fields of a template that a struct sets, each with its spelling there."""
     for name, spellings in _SPELLINGS:
         for spelling in spellings:
             if scheduling.get(spelling):
@@ -254,24 +256,13 @@ def _find_blocks(scheduling: Block) -> Iterable[tuple[str, str]]:
                 break
 
 
-def _topology_key_paths(constraints: Block, places: Mapping[str, str]) -> dict[str, str]:
-    """Where labels of topology constraints stand that are not called keys."""
-    return {
-        f"schedulingConstraints.topology[{at}].key": (
-            f"{places['schedulingConstraints']}.topology[{at}].level"
-        )
-        for at, one in enumerate(constraints.get("topology") or ())
-        if "level" in one and not one.get("key")
-    }
-
-
-#: What pods and groups of pods must have in common, by its name in both.
+#: The fields that a group inherits from its pods; they have the same name in both.
 _INHERITED_FIELDS = ("priorityClassName", "preemptionPolicy")
 
 
 @dataclass(frozen=True, slots=True)
 class PodTemplate:
-    """The template of some pods, and its path in the user's object."""
+    """A pod template, and its path in the user's object."""
 
     value: Object
     path: str
@@ -283,11 +274,11 @@ class PodTemplate:
 
     @property
     def fields(self) -> dict[str, str]:
-        """Where that stands which a group has from its pods."""
+        """The paths of the fields that a group inherits from its pods."""
         return {name: f"{self.path}.spec.{name}" for name in _INHERITED_FIELDS}
 
     def default_config(self, policy: Basic | Gang) -> SchedulingConfig:
-        """The default of a group of these pods."""
+        """Return the default configuration of a group of these pods."""
         return SchedulingConfig(
             policy=policy,
             priority_class_name=self.spec.get("priorityClassName", ""),

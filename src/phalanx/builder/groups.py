@@ -1,9 +1,13 @@
-"""From a Workload to the groups that are scheduled: PodGroups and CompositePodGroups.
+"""Builds the PodGroups and CompositePodGroups of a Workload from its templates.
 
-Works on any Workload, just built or found in a cluster. A group takes over all that its template
-says and refers to both the Workload and the group above it. Groups get names that follow from the
-Workload, the template and the instance, so that parents and children agree without being told;
-whoever makes several groups of one composite template names the parent.
+Works on any Workload, just built or read from a cluster. A group takes over the fields of its
+template and refers to the Workload and to its parent group. The name of a group follows from the
+Workload, the template and the instance, so that a child can name its parent before it exists. A
+controller that builds several groups from one composite template passes the `parent` itself.
+
+    Workload w                            new_groups(w)
+    compositePodGroupTemplates: root      CompositePodGroup w-root-…
+      podGroupTemplates: workers          PodGroup w-workers-…, parent w-root-…
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from phalanx.builder.workload_item import copy_group_fields
 
 
 class Template(NamedTuple):
-    """A template in a Workload: its kind of group, and the template above it ("" for none)."""
+    """A template of a Workload: the kind of its groups, and its parent template ("" for none)."""
 
     kind: Kind
     value: Object
@@ -28,21 +32,21 @@ class Template(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its name, unique in the Workload."""
+        """The name, unique in the Workload."""
         name: str = self.value["name"]
         return name
 
 
 def templates(workload: Object) -> dict[str, Template]:
-    """All templates of a Workload by name, each before those below it."""
+    """Return all templates of a Workload by name, parents before children."""
     return {one.name: one for one in _walk_templates(workload.get("spec") or {}, "")}
 
 
-def _walk_templates(holder: Object, above: str) -> Iterator[Template]:
+def _walk_templates(holder: Object, parent: str) -> Iterator[Template]:
     for value in holder.get(POD_GROUP_TEMPLATES) or ():
-        yield Template(POD_GROUP, value, above)
+        yield Template(POD_GROUP, value, parent)
     for value in holder.get(COMPOSITE_POD_GROUP_TEMPLATES) or ():
-        yield Template(COMPOSITE_POD_GROUP, value, above)
+        yield Template(COMPOSITE_POD_GROUP, value, parent)
         yield from _walk_templates(value, value["name"])
 
 
@@ -55,13 +59,13 @@ def new_pod_group(
     parent: str = "",
     owners: Sequence[Object] = (),
 ) -> Object:
-    """A PodGroup of a template, wherever in the Workload that is.
+    """Build a PodGroup from a template on any level of a Workload.
 
-    `instance` tells apart groups that are made of one template. Raises NotFound if there is no such
+    `instance` distinguishes the groups of one template. Raises NotFound if the Workload has no such
     template.
     """
     found = _find_template(workload, template, POD_GROUP)
-    return _build_group(workload, found, instance, name, parent, owners)
+    return _build_group(workload, found, instance=instance, name=name, parent=parent, owners=owners)
 
 
 def new_composite_pod_group(
@@ -73,9 +77,9 @@ def new_composite_pod_group(
     parent: str = "",
     owners: Sequence[Object] = (),
 ) -> Object:
-    """A CompositePodGroup of a template; otherwise like `new_pod_group`."""
+    """Build a CompositePodGroup from a template; otherwise like `new_pod_group`."""
     found = _find_template(workload, template, COMPOSITE_POD_GROUP)
-    return _build_group(workload, found, instance, name, parent, owners)
+    return _build_group(workload, found, instance=instance, name=name, parent=parent, owners=owners)
 
 
 def new_groups(
@@ -86,28 +90,30 @@ def new_groups(
     parent: str = "",
     owners: Sequence[Object] = (),
 ) -> list[Object]:
-    """One group of every template, parents before children; or of one and those below it alone.
+    """Build one group from every template, parents first; or from `template` and those below it.
 
-    All of them are of one instance; `parent` is for the highest. Raises NotFound if there is no
-    such template.
+    All groups have the same `instance`; `parent` is the parent of the topmost. Raises NotFound if
+    the Workload has no such template.
     """
     known = templates(workload)
     if template and template not in known:
         raise _template_not_found(workload, template, "template", known)
-    made: dict[str, Object] = {}
+    groups: dict[str, Object] = {}
     for one in known.values():
-        if one.parent in made:
-            above = made[one.parent]["metadata"]["name"]
+        if one.parent in groups:
+            group_parent = groups[one.parent]["metadata"]["name"]
         elif one.name == template or not (template or one.parent):
-            above = parent
+            group_parent = parent
         else:
             continue
-        made[one.name] = _build_group(workload, one, instance, "", above, owners)
-    return list(made.values())
+        groups[one.name] = _build_group(
+            workload, one, instance=instance, parent=group_parent, owners=owners
+        )
+    return list(groups.values())
 
 
 def first_template(workload: Object) -> str:
-    """The first template of a group of pods; "" if there is none."""
+    """Return the name of the first PodGroup template; "" if there is none."""
     known = templates(workload).values()
     return next((one.name for one in known if one.kind is POD_GROUP), "")
 
@@ -134,27 +140,28 @@ def _template_not_found(workload: Object, name: str, noun: str, known: Iterable[
 def _build_group(
     workload: Object,
     template: Template,
+    *,
     instance: str,
-    name: str,
     parent: str,
     owners: Sequence[Object],
+    name: str = "",
 ) -> Object:
     meta = workload["metadata"]
     if template.parent:
         parent = parent or pod_group_name(meta["name"], template.parent)
-    owned = {"ownerReferences": [dict(owner) for owner in owners]} if owners else {}
-    above = {"parentCompositePodGroupName": parent} if parent else {}
+    references = {"ownerReferences": [dict(owner) for owner in owners]} if owners else {}
+    parent_field = {"parentCompositePodGroupName": parent} if parent else {}
     return {
         "apiVersion": template.kind.api_version,
         "kind": template.kind.name,
         "metadata": {
             "name": name or pod_group_name(meta["name"], template.name, instance),
             "namespace": meta.get("namespace", ""),
-            **owned,
+            **references,
         },
         "spec": {
             "workloadRef": {"workloadName": meta["name"], "templateName": template.name},
-            **above,
+            **parent_field,
             **copy_group_fields(template.value),
         },
     }

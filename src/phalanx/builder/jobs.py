@@ -1,12 +1,12 @@
-"""A Job as a workload: one group of pods, pod by pod unless its user says otherwise.
+"""A Job as a workload: one PodGroup, with the policy Basic unless the user asks for a gang.
 
-    management    what of a Job's scheduling objects is to be made for it, and why not the rest
-    validate      what is wrong with what its user says
+    management    which scheduling objects the Job controller creates, and why not others
+    validate      the validation errors of the scheduling fields
     workload      the Workload of a Job
-    pod_group     its PodGroup, of its own Workload or of its parent's
+    pod_group     the PodGroup of a Job, in its own Workload or in its parent's
 
-The size of a gang follows the Job's parallelism where the user leaves it open, so building again
-after a resize gives the new size.
+A gang without a size has the size of `parallelism`: after a resize, building again gives the new
+size.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from phalanx.api.errors import Cause
-from phalanx.api.validation.job_scheduling import NO_GANG, is_gang_by_policy
+from phalanx.api.validation.job_policies import NO_GANG, is_gang_by_policy
 from phalanx.api.wire import Object
 from phalanx.builder.builder import WorkloadBuilder
 from phalanx.builder.config import All, Basic, Gang, Intent, PodTemplate, Single, read_intent
@@ -33,7 +33,7 @@ from phalanx.builder.ownership import (
 )
 from phalanx.builder.workload_item import WorkloadItem, default_min_count
 
-#: What a Job supports.
+#: The options that a Job supports.
 SUPPORTED = (Basic, Gang, Single, All)
 
 
@@ -44,57 +44,57 @@ def management(
     basic: bool = True,
     parents: Collection[tuple[str, str]] = SCHEDULING_PARENTS,
 ) -> Management:
-    """What to make for a Job; the first that holds counts.
+    """Decide which scheduling objects to create for a Job; the first reason that applies decides.
 
-    `enabled` is the gate WorkloadWithJob; `basic` whether Jobs that are no gangs get objects too;
-    `parents` are the kinds, after their groups, that look after their Jobs themselves.
+    `enabled` is the feature gate WorkloadWithJob. Without `basic` only gangs get objects. `parents`
+    are the API groups and kinds whose controllers manage the scheduling of their Jobs.
     """
     if not enabled:
-        return ManageNothing("the feature gate WorkloadWithJob is off")
-    found = decide_management(job, [_pod_template(job).spec], parents)
-    if found != ManageBoth():
-        return found
+        return ManageNothing("the feature gate WorkloadWithJob is disabled")
+    decision = decide_management(job, [_pod_template(job).spec], parents)
+    if decision != ManageBoth():
+        return decision
     if opts_out_of_groups(job["spec"]):
         return ManageNothing("its gang policy is NoGang")
     if not basic and item(job).resolve().policy == Basic():
-        return ManageNothing("it is no gang, and only gangs get workloads here")
-    return found
+        return ManageNothing("it is not a gang, and only gangs get Workloads")
+    return decision
 
 
 def item(job: Object) -> WorkloadItem:
-    """A Job as one group of pods."""
-    wanted, pods = read_job_intent(job["spec"], "spec"), _pod_template(job)
+    """Return the tree of a Job: a single item."""
+    intent, pods = read_job_intent(job["spec"], "spec"), _pod_template(job)
     return WorkloadItem(
         template_name(job["metadata"]["name"]),
         default=pods.default_config(Basic()),
-        user=wanted.config,
+        user=intent.config,
         callbacks=(default_min_count(job["spec"].get("parallelism", 1)),),
         path="spec.scheduling",
-        fields={"name": "metadata.name", **pods.fields, **wanted.fields},
+        fields={"name": "metadata.name", **pods.fields, **intent.fields},
     )
 
 
 def validate(job: Object, old: Object | None = None) -> list[Cause]:
-    """What is wrong with how a Job is to be scheduled, and was not before."""
+    """Return the errors in the scheduling fields of a Job that `old` did not have."""
     return WorkloadBuilder(item(job), SUPPORTED).validate(item(old) if old else None)
 
 
 def workload(job: Object) -> Object:
-    """The Workload of a Job. Raises Invalid if there cannot be one."""
+    """Build the Workload of a Job. Raises Invalid if the scheduling fields have errors."""
     return WorkloadBuilder(item(job), SUPPORTED).build(job)
 
 
 def gang_size(job: Object) -> int | None:
-    """How many pods a Job needs to begin; None if it is no gang."""
+    """Return the `minCount` of a Job; None if it is not a gang."""
     policy = item(job).resolve().policy
     return policy.min_count if isinstance(policy, Gang) else None
 
 
 def pod_group(job: Object, workload: Object, link: Link | None = None) -> Object:
-    """The PodGroup of a Job: of its own Workload, or of its parent's if there is a link to that.
+    """Build the PodGroup of a Job, in its own Workload or, with a link, in its parent's.
 
-    A link that names no template means the first one. Jobs that share a template of their parent
-    get groups of their own. Raises NotFound if the Workload has no such template.
+    A link without a template means the first one. Jobs that share a template have different
+    PodGroups. Raises NotFound if the Workload has no such template.
     """
     if link is None:
         owners = group_owner_references(job, workload)
@@ -110,16 +110,16 @@ def pod_group(job: Object, workload: Object, link: Link | None = None) -> Object
 
 
 def read_job_intent(spec: Object, path: str) -> Intent:
-    """What a Job says in `scheduling`, or in short in `gangPolicy`, given its spec."""
-    full = read_intent(spec.get("scheduling"), f"{path}.scheduling")
-    if full.config.policy is not None or not is_gang_by_policy(spec):
-        return full
-    config = replace(full.config, policy=Gang())
-    return Intent(config, {**full.fields, "schedulingPolicy": f"{path}.gangPolicy"})
+    """Read the intent of a Job from the fields `scheduling` and `gangPolicy` of its spec."""
+    intent = read_intent(spec.get("scheduling"), f"{path}.scheduling")
+    if intent.config.policy is not None or not is_gang_by_policy(spec):
+        return intent
+    config = replace(intent.config, policy=Gang())
+    return Intent(config, {**intent.fields, "schedulingPolicy": f"{path}.gangPolicy"})
 
 
 def opts_out_of_groups(spec: Object) -> bool:
-    """Whether a Job wants to be in no group at all, given its spec."""
+    """Whether the spec of a Job asks for no group: `gangPolicy` is NoGang."""
     return (spec.get("gangPolicy") or {}).get("policy") == NO_GANG
 
 

@@ -1,13 +1,13 @@
-"""A JobSet as a workload: a group of groups, one for the pods of each replicated Job.
+"""A JobSet as a workload: a CompositePodGroup with a PodGroup for each replicated Job.
 
-Users speak of a replicated Job in its own template (`template.spec.scheduling`) or in the root's
-`replicatedJobPolicies`; both ways lead to the same tree. A size in the template is that of each
-Job, one in the root's list that of all of them together. Jobs whose template says NoGang are in no
-group.
+Users configure a replicated Job in its own template (`template.spec.scheduling`) or in the list
+`spec.scheduling.replicatedJobPolicies` of the JobSet; both give the same tree. A size in the
+template is the size of each Job, a size in the list that of all Jobs together. Replicated Jobs
+whose template says NoGang are in no group.
 
-By default a JobSet is a gang of gangs: everything starts, or nothing. Where the root says basic, or
-its Jobs start one after the other and so cannot wait for each other, the default is basic, down to
-the pods.
+By default a JobSet is a gang of gangs: all Jobs start together, or none. The default is Basic, down
+to the pods, if the JobSet says Basic, or if its Jobs start one after the other and so cannot wait
+for each other.
 """
 
 from __future__ import annotations
@@ -48,69 +48,69 @@ from phalanx.builder.ownership import (
 )
 from phalanx.builder.workload_item import WorkloadItem, default_min_count
 
-#: What a JobSet supports.
+#: The options that a JobSet supports.
 SUPPORTED = (Basic, Gang, Single, All)
 _PATH = "spec.scheduling"
+_NO_GROUPS = "none of its replicated Jobs is in a PodGroup"
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicatedJob:
-    """A replicated Job of a JobSet, and its place among them."""
+    """A replicated Job of a JobSet, and its path in the JobSet."""
 
     value: Object
     path: str
 
     @property
     def name(self) -> str:
-        """Its name, unique in the JobSet."""
+        """The name, unique in the JobSet."""
         name: str = self.value.get("name", "")
         return name
 
     @property
     def replicas(self) -> int:
-        """How many Jobs it is."""
+        """The number of Jobs."""
         replicas: int = self.value.get("replicas", 1)
         return replicas
 
     @property
     def pod_count(self) -> int:
-        """How many pods it runs at once."""
+        """The number of pods that run at the same time."""
         parallelism: int = job_spec(self.value).get("parallelism", 1)
         completions: int = job_spec(self.value).get("completions", parallelism)
         return self.replicas * min(parallelism, completions)
 
     @property
     def pod_template(self) -> PodTemplate:
-        """What its pods are made of."""
+        """The template of the pods."""
         return PodTemplate(pod_template(self.value), f"{self.path}.template.spec.template")
 
 
 def grouped_replicated_jobs(jobset: Object) -> list[ReplicatedJob]:
-    """The replicated Jobs whose pods are in groups."""
+    """Return the replicated Jobs whose pods are in a PodGroup."""
     return [
-        ReplicatedJob(value, f"spec.replicatedJobs[{at}]")
-        for at, value in enumerate(replicated_jobs(jobset["spec"]))
+        ReplicatedJob(value, f"spec.replicatedJobs[{index}]")
+        for index, value in enumerate(replicated_jobs(jobset["spec"]))
         if not jobs.opts_out_of_groups(job_spec(value))
     ]
 
 
 def management(jobset: Object) -> Management:
-    """What to make for a JobSet."""
-    found = decide_management(
-        jobset, [role.pod_template.spec for role in grouped_replicated_jobs(jobset)]
-    )
-    if found == ManageBoth() and not grouped_replicated_jobs(jobset):
-        return ManageNothing("none of its Jobs is to be in a group")
-    return found
+    """Decide which scheduling objects to create for a JobSet."""
+    grouped = grouped_replicated_jobs(jobset)
+    decision = decide_management(jobset, [job.pod_template.spec for job in grouped])
+    if decision == ManageBoth() and not grouped:
+        return ManageNothing(_NO_GROUPS)
+    return decision
 
 
 def item(jobset: Object) -> WorkloadItem:
-    """A JobSet as a tree: the root, and below it a leaf for each replicated Job."""
-    parts = grouped_replicated_jobs(jobset)
+    """Return the tree of a JobSet: a root with a child for each replicated Job."""
+    grouped = grouped_replicated_jobs(jobset)
     intent = read_intent(jobset["spec"].get("scheduling"), _PATH, composite=True)
-    running = sum(role.pod_count > 0 for role in parts)
+    running = sum(job.pod_count > 0 for job in grouped)
     root = WorkloadItem(
-        free_name("root", [role.name for role in parts]),
+        free_name("root", [job.name for job in grouped]),
         default=SchedulingConfig(
             policy=Basic() if has_sequential_startup(jobset["spec"]) else Gang()
         ),
@@ -120,27 +120,27 @@ def item(jobset: Object) -> WorkloadItem:
         fields={"podGroupTemplates": "spec.replicatedJobs", **intent.fields},
     )
     policy = Gang() if isinstance(root.resolve().policy, Gang) else Basic()
-    return replace(root, children=tuple(_leaf_item(jobset, role, policy) for role in parts))
+    return replace(root, children=tuple(_leaf_item(jobset, job, policy) for job in grouped))
 
 
 def validate(jobset: Object, old: Object | None = None) -> list[Cause]:
-    """What is wrong with how a JobSet is to be scheduled, and was not before."""
-    found = WorkloadBuilder(item(jobset), SUPPORTED).validate(item(old) if old else None)
+    """Return the errors in the scheduling fields of a JobSet that `old` did not have."""
+    causes = WorkloadBuilder(item(jobset), SUPPORTED).validate(item(old) if old else None)
     before = _check_group_count(old) if old else []
-    return [*found, *(cause for cause in _check_group_count(jobset) if cause not in before)]
+    return [*causes, *(cause for cause in _check_group_count(jobset) if cause not in before)]
 
 
 def workload(jobset: Object) -> Object:
-    """The Workload of a JobSet. Raises Invalid if there cannot be one."""
+    """Build the Workload of a JobSet. Raises Invalid if the scheduling fields have errors."""
     if causes := _check_group_count(jobset):
         raise invalid_workload(jobset["metadata"]["name"], causes)
     return WorkloadBuilder(item(jobset), SUPPORTED).build(jobset)
 
 
 def groups(jobset: Object, workload: Object, link: Link | None = None) -> list[Object]:
-    """The root's CompositePodGroup and a PodGroup for each replicated Job, in this order.
+    """Build the CompositePodGroup of a JobSet, then a PodGroup for each replicated Job.
 
-    If there is a link to the Workload of a parent: what that has for the JobSet.
+    With a link, build the groups of the linked template of the parent's Workload.
     """
     if link is None:
         return new_groups(workload, owners=group_owner_references(jobset, workload))
@@ -154,21 +154,23 @@ def groups(jobset: Object, workload: Object, link: Link | None = None) -> list[O
 
 
 def _check_group_count(jobset: Object) -> list[Cause]:
-    """What a tree cannot show: that it has no leaves, or fewer than it needs."""
+    """Check that the tree has as many children as its gang needs, and at least one."""
     root = item(jobset)
     if not root.children:
-        return [required("spec.replicatedJobs", "none of its Jobs is to be in a group")]
+        return [required("spec.replicatedJobs", _NO_GROUPS)]
     match root.resolve().policy:
         case Gang(int() as count) if count > len(root.children):
             detail = f"must not be greater than the number of groups ({len(root.children)})"
             return [
-                root.at_user_field(invalid("schedulingPolicy.gang.minGroupCount", count, detail))
+                root.map_to_user_field(
+                    invalid("schedulingPolicy.gang.minGroupCount", count, detail)
+                )
             ]
     return []
 
 
 def _leaf_item(jobset: Object, replicated_job: ReplicatedJob, policy: Basic | Gang) -> WorkloadItem:
-    intent = _template_intent(replicated_job).beneath(_root_intent(jobset, replicated_job))
+    intent = _template_intent(replicated_job).override_with(_root_intent(jobset, replicated_job))
     return WorkloadItem(
         replicated_job.name,
         default=replicated_job.pod_template.default_config(policy),
@@ -184,7 +186,7 @@ def _leaf_item(jobset: Object, replicated_job: ReplicatedJob, policy: Basic | Ga
 
 
 def _template_intent(replicated_job: ReplicatedJob) -> Intent:
-    """What the template of a replicated Job says: of one Job, so the size is of each of them."""
+    """The intent in the template of a replicated Job, its size multiplied by the replicas."""
     intent = jobs.read_job_intent(
         job_spec(replicated_job.value), f"{replicated_job.path}.template.spec"
     )
@@ -196,9 +198,9 @@ def _template_intent(replicated_job: ReplicatedJob) -> Intent:
 
 
 def _root_intent(jobset: Object, replicated_job: ReplicatedJob) -> Intent:
-    """What the root says of a replicated Job."""
+    """The intent for a replicated Job in the list of the JobSet."""
     scheduling = jobset["spec"].get("scheduling") or {}
-    for at, policy in enumerate(scheduling.get("replicatedJobPolicies") or ()):
+    for index, policy in enumerate(scheduling.get("replicatedJobPolicies") or ()):
         if policy.get("targetReplicatedJob") == replicated_job.name:
-            return read_intent(policy, f"{_PATH}.replicatedJobPolicies[{at}]")
+            return read_intent(policy, f"{_PATH}.replicatedJobPolicies[{index}]")
     return Intent()

@@ -1,8 +1,8 @@
-"""A LeaderWorkerSet as a workload: a set of gangs, one for each replica, its leader included.
+"""A LeaderWorkerSet as a workload: a PodGroup for each replica, with its leader and workers.
 
-Replicas come and go by themselves; a leader and its workers start together or not at all. Where
-workers are made only once their leader is ready, a gang would wait for ever: there, and where the
-user says basic, pods are scheduled one by one.
+Replicas are created and deleted on their own; the leader and the workers of a replica start
+together, or not at all. The default is Basic instead if workers are created only once their leader
+is ready: a gang would wait for ever.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from phalanx.builder.ownership import (
 )
 from phalanx.builder.workload_item import WorkloadItem, default_min_count
 
-#: What a LeaderWorkerSet supports.
+#: The options that a LeaderWorkerSet supports.
 SUPPORTED = (Basic, Gang, Single, All)
-#: The name of the template that the group of every replica is made of.
+#: The name of the template of all replicas.
 TEMPLATE = "replica"
 _PATH = "spec.scheduling"
 
 
 def management(lws: Object) -> Management:
-    """What to make for a LeaderWorkerSet."""
+    """Decide which scheduling objects to create for a LeaderWorkerSet."""
     return decide_management(lws, [_leader_template(lws).spec, _worker_template(lws).spec])
 
 
 def item(lws: Object) -> WorkloadItem:
-    """A LeaderWorkerSet as one group of pods, of which there will be one for each replica."""
+    """Return the tree of a LeaderWorkerSet: a single item, the template of all replicas."""
     intent = read_intent(lws["spec"].get("scheduling"), _PATH)
     return WorkloadItem(
         TEMPLATE,
@@ -50,23 +50,23 @@ def item(lws: Object) -> WorkloadItem:
 
 
 def validate(lws: Object, old: Object | None = None) -> list[Cause]:
-    """What is wrong with how a LeaderWorkerSet is to be scheduled, and was not before."""
-    found = WorkloadBuilder(item(lws), SUPPORTED).validate(item(old) if old else None)
+    """Return the errors in the scheduling fields of a LeaderWorkerSet that `old` did not have."""
+    causes = WorkloadBuilder(item(lws), SUPPORTED).validate(item(old) if old else None)
     before = _check_leader_priority(old) if old else []
-    return [*found, *(cause for cause in _check_leader_priority(lws) if cause not in before)]
+    return [*causes, *(cause for cause in _check_leader_priority(lws) if cause not in before)]
 
 
 def workload(lws: Object) -> Object:
-    """The Workload of a LeaderWorkerSet. Raises Invalid if there cannot be one."""
+    """Build the Workload of a LeaderWorkerSet. Raises Invalid if scheduling fields have errors."""
     if causes := _check_leader_priority(lws):
         raise invalid_workload(lws["metadata"]["name"], causes)
     return WorkloadBuilder(item(lws), SUPPORTED).build(lws)
 
 
 def pod_group(lws: Object, workload: Object, replica: int, link: Link | None = None) -> Object:
-    """The PodGroup of one replica: its leader and its workers.
+    """Build the PodGroup of one replica.
 
-    If there is a link to the Workload of a parent: of the template that is named there.
+    With a link, build it from the linked template of the parent's Workload.
     """
     if link is None:
         owners = group_owner_references(lws, workload)
@@ -81,11 +81,15 @@ def pod_group(lws: Object, workload: Object, replica: int, link: Link | None = N
 
 
 def _check_leader_priority(lws: Object) -> list[Cause]:
-    """What a leader has that its workers have not: the pods of a group have one priority."""
+    """Check that leader and workers have the same priority, since they are one PodGroup."""
     leader, workers = _leader_template(lws), _worker_template(lws)
     return [
-        invalid(place, leader.spec.get(name, ""), "must be that of the workers: they are one group")
-        for name, place in leader.fields.items()
+        invalid(
+            path,
+            leader.spec.get(name, ""),
+            "must equal that of the workers: they are in one PodGroup",
+        )
+        for name, path in leader.fields.items()
         if leader.spec.get(name, "") != workers.spec.get(name, "")
     ]
 
@@ -100,7 +104,7 @@ def _leader_worker_template(lws: Object) -> Object:
 
 
 def _leader_template(lws: Object) -> PodTemplate:
-    """The leader's template; without one, leaders are made like workers."""
+    """The template of the leader; by default the template of the workers."""
     path = "spec.leaderWorkerTemplate.leaderTemplate"
     template = _leader_worker_template(lws).get("leaderTemplate")
     return PodTemplate(template, path) if template else _worker_template(lws)

@@ -1,12 +1,12 @@
-"""Names of what is made for a workload: legal for every legal owner, the same each time.
+"""Names of the objects of a workload: valid for every valid owner, and deterministic.
 
     template     <job>-pgt-0
     Workload     <owner>-<hash of its uid>
-    group        <workload>-<template>-<hash of both>, with an instance after the template
+    group        <workload>-<template>-<hash of both>, with the instance after the template
     claim        <owner>-<claim>-<hash of the owner's uid and the claim>
 
-What is too long is shortened before the hash, never after it; the hash is of the whole, so that
-what was told apart stays apart. Nothing is ever found by its name: objects refer to each other.
+A long name is truncated before its hash. The hash is of the full text, so that different inputs
+keep different names. No object is ever looked up by such a name: objects refer to each other.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from __future__ import annotations
 from collections.abc import Collection
 
 _OBJECT_LIMIT, _LABEL_LIMIT = 253, 63
-#: What comes before the hash in the name of a claim.
+#: The longest part before the hash in the name of a claim.
 _CLAIM_LIMIT = 57
 _TEMPLATE_SUFFIX = "-pgt-0"
-#: No vowels, and nothing that looks like one: no hash is a word.
+#: The alphabet of Kubernetes for generated names: no vowels, so that no hash is a word.
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _FNV_OFFSET, _FNV_PRIME = 0x811C9DC5, 0x01000193
 
 
 def workload_name(owner: str, uid: str) -> str:
-    """The name of the Workload of an object.
+    """Return the name of the Workload of an object.
 
     >>> workload_name("train", "uid-123")
     'train-795ddf89fd'
     """
-    mark = _hash(f"(types.UID){uid}")
-    return f"{_truncate(owner, _OBJECT_LIMIT - len(mark) - 1)}-{mark}"
+    suffix = _hash(f"(types.UID){uid}")
+    return f"{_truncate(owner, _OBJECT_LIMIT - len(suffix) - 1)}-{suffix}"
 
 
 def template_name(job: str) -> str:
-    """The name of the template of a Job's group: a DNS label, whatever the Job is called.
+    """Return the name of the template of a Job: a DNS label for every Job name.
 
     >>> template_name("train")
     'train-pgt-0'
@@ -48,36 +48,38 @@ def template_name(job: str) -> str:
 
 
 def pod_group_name(workload: str, template: str, instance: str = "", *, shown: bool = True) -> str:
-    """The name of a group that is made of a template: the only one, or one instance of several.
+    """Return the name of the group of a template, or of one `instance` of several.
 
-    Whoever does not want the instance shown has it in the hash alone.
+    Unless `shown`, the instance is only in the hash.
 
     >>> pod_group_name("my-workload", "my-template")
     'my-workload-my-template-67bd6bbcc4'
     """
     parts = (workload, template, instance)
-    mark = _hash("\0".join(parts)) if instance else _hash(workload + template)
+    suffix = _hash("\0".join(parts)) if instance else _hash(workload + template)
     template = f"{template}-{instance}" if instance and shown else template
-    room = _OBJECT_LIMIT - len(mark) - 2
-    first, second = _split_room(len(workload), len(template), room)
-    return f"{_truncate(workload, first)}-{_truncate(template, second)}-{mark}"
+    # Each part gets half of the length, and what the other part does not need.
+    length = _OBJECT_LIMIT - len(suffix) - 2
+    workload_limit = max(length - length // 2, length - len(template))
+    template_limit = max(length // 2, length - len(workload))
+    return f"{_truncate(workload, workload_limit)}-{_truncate(template, template_limit)}-{suffix}"
 
 
 def claim_prefix(owner: str, claim: str) -> str:
-    """What the names of the resource claims of an owner begin with: both in proportion if need be.
+    """Return the prefix of the name of a resource claim; long parts are truncated in proportion.
 
     >>> claim_prefix("worker-0", "gpu")
     'worker-0-gpu-'
     """
-    full = len(owner) + len(claim) + 2
-    if full <= _CLAIM_LIMIT:
+    length = len(owner) + len(claim) + 2
+    if length <= _CLAIM_LIMIT:
         return f"{owner}-{claim}-"
-    first, second = (_truncate(part, len(part) * _CLAIM_LIMIT // full) for part in (owner, claim))
-    return f"{first}-{second}-"
+    parts = [_truncate(part, len(part) * _CLAIM_LIMIT // length) for part in (owner, claim)]
+    return "{}-{}-".format(*parts)
 
 
 def claim_name(owner: str, claim: str, uid: str) -> str:
-    """The name of the resource claim that is made for one of the claims of an owner.
+    """Return the name of the resource claim for an entry in `resourceClaims` of an owner.
 
     >>> claim_name("worker-0", "gpu", "uid-123")
     'worker-0-gpu-575d9b86db'
@@ -85,25 +87,19 @@ def claim_name(owner: str, claim: str, uid: str) -> str:
     return claim_prefix(owner, claim) + _hash(f"{uid}\0{claim}")
 
 
-def free_name(wanted: str, taken: Collection[str]) -> str:
-    """A name that none of the others has: the one wanted, or that with a number."""
-    numbered = (f"{wanted}-{number}" for number in range(len(taken)))
-    return next(name for name in (wanted, *numbered) if name not in taken)
-
-
-def _split_room(first: int, second: int, room: int) -> tuple[int, int]:
-    """How many characters two parts get: half each, and what the other one does not need."""
-    half, small = room - room // 2, room // 2
-    return max(half, room - second), max(small, room - first)
+def free_name(name: str, taken: Collection[str]) -> str:
+    """Return `name`, or `name` with the lowest number that is not in `taken`."""
+    numbered = (f"{name}-{number}" for number in range(len(taken)))
+    return next(one for one in (name, *numbered) if one not in taken)
 
 
 def _truncate(text: str, limit: int) -> str:
-    """The beginning of a name; a dot at the end of it would begin a label with a dash."""
+    """Truncate a name; a dot at its end is removed, since a label cannot start with the dash."""
     return text if len(text) <= limit else text[:limit].rstrip(".")
 
 
 def _hash(text: str) -> str:
-    """FNV-1a of 32 bits, its decimal digits as letters."""
+    """The 32-bit FNV-1a hash, each decimal digit encoded by the alphabet."""
     value = _FNV_OFFSET
     for byte in text.encode():
         value = (value ^ byte) * _FNV_PRIME & 0xFFFFFFFF

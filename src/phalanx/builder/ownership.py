@@ -1,14 +1,11 @@
-"""References from what is made to what it is made for.
+"""Owner references, links between parent and child controllers, and which controller creates what.
 
-How a composite controller tells its children which group is theirs: by annotations.
-
-A parent that leaves the making of PodGroups to the controllers of its children writes a Link on
-each of them; these read it. A link is between controllers, never a wish of the user. The
-proposal's spelling is written, every known one is read.
-
-Who makes the scheduling objects of a workload: its controller, its parent's, or its user.
-
-The first reason that holds counts. Kinds have reasons of their own besides (`jobs.py`).
+- `controller_reference`, `owner_reference`: references from created objects to their owners.
+- `Link`: annotations by which a parent controller tells a child which template of the parent's
+  Workload is the child's, if the child's controller creates the PodGroups. A link is written by
+  controllers, never by users. The proposal's spelling is written, every known one is read.
+- `decide_management`: whether the controller of an object creates its Workload and groups, only
+  the groups, or nothing. The first reason that applies decides; `jobs` and `jobsets` add their own.
 """
 
 from __future__ import annotations
@@ -20,12 +17,12 @@ from phalanx.api.wire import Object
 
 
 def controller_reference(owner: Object) -> Object:
-    """The owner that manages an object and outlives it."""
+    """Build the reference to the owner that controls an object."""
     return {**owner_reference(owner), "controller": True, "blockOwnerDeletion": True}
 
 
 def owner_reference(owner: Object) -> Object:
-    """An owner that an object goes with."""
+    """Build a reference to an owner; the object is deleted with its last owner."""
     meta = owner.get("metadata") or {}
     return {
         "apiVersion": owner.get("apiVersion", ""),
@@ -36,13 +33,13 @@ def owner_reference(owner: Object) -> Object:
 
 
 def group_owner_references(controller: Object, workload: Object) -> list[Object]:
-    """A group is managed by a controller's object and goes with its Workload, once that exists."""
+    """Build the owner references of a group: its controller, and its Workload once that exists."""
     references = [controller_reference(controller), owner_reference(workload)]
     return [reference for reference in references if reference["uid"]]
 
 
 def controller_of(obj: Object) -> Object | None:
-    """The reference to the owner that manages an object, if it has one."""
+    """Return the reference to the owner that controls an object, if it has one."""
     owners = (obj.get("metadata") or {}).get("ownerReferences") or ()
     return next((dict(owner) for owner in owners if owner.get("controller")), None)
 
@@ -54,7 +51,7 @@ _PARENT_ANNOTATIONS = (PARENT_COMPOSITE, "scheduling.k8s.io/parent-compositepodg
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The template in the parent's Workload, and the CompositePodGroup to join ("": none is named).
+    """A template of the parent's Workload, and the CompositePodGroup to join ("" if not named).
 
     >>> Link("workers", "train-root").annotations()  # doctest: +NORMALIZE_WHITESPACE
     {'scheduling.k8s.io/group-template-name': 'workers',
@@ -65,21 +62,21 @@ class Link:
     parent: str = ""
 
     def annotations(self) -> dict[str, str]:
-        """What to write on the child."""
+        """Return the annotations for the child."""
         parent = {PARENT_COMPOSITE: self.parent} if self.parent else {}
         return {GROUP_TEMPLATE: self.template, **parent}
 
 
 def read_link(child: Object) -> Link | None:
-    """The link that a parent has written on an object; None if the object stands for itself."""
-    said = (child.get("metadata") or {}).get("annotations") or {}
-    if GROUP_TEMPLATE not in said:
+    """Read the link from the annotations of an object; None if it has none."""
+    annotations = (child.get("metadata") or {}).get("annotations") or {}
+    if GROUP_TEMPLATE not in annotations:
         return None
-    parents = (said[spelling] for spelling in _PARENT_ANNOTATIONS if said.get(spelling))
-    return Link(said[GROUP_TEMPLATE], next(parents, ""))
+    parents = (annotations[name] for name in _PARENT_ANNOTATIONS if annotations.get(name))
+    return Link(annotations[GROUP_TEMPLATE], next(parents, ""))
 
 
-#: Kinds, after their API groups, whose controllers look after the scheduling of what they make.
+#: API groups and kinds whose controllers manage the scheduling of the objects that they create.
 SCHEDULING_PARENTS = frozenset(
     {
         ("jobset.x-k8s.io", "JobSet"),
@@ -95,19 +92,19 @@ SCHEDULING_PARENTS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ManageBoth:
-    """It is a root: its controller makes the Workload and the groups."""
+    """The controller creates the Workload and the groups: the object is a root."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManageGroups:
-    """Its parent has the Workload; its controller makes the groups, by the link to it."""
+    """The controller creates groups of the parent's Workload, by the link to it."""
 
     link: Link
 
 
 @dataclass(frozen=True, slots=True)
 class ManageNothing:
-    """Its controller makes nothing."""
+    """The controller creates no scheduling objects."""
 
     reason: str
 
@@ -120,13 +117,13 @@ def decide_management(
     pods: Iterable[Object],
     parents: Collection[tuple[str, str]] = SCHEDULING_PARENTS,
 ) -> Management:
-    """What the controller of an object makes, given the specs of the pods of that."""
+    """Decide which objects the controller of `obj` creates; `pods` are the specs of its pods."""
     for pod in pods:
         if group := pod.get("schedulingGroup"):
-            return ManageNothing(f"its pods are in the group {group.get('podGroupName')} already")
+            return ManageNothing(f"its pods already name the PodGroup {group.get('podGroupName')}")
     if link := read_link(obj):
         return ManageGroups(link)
     owner = controller_of(obj)
     if owner and (owner["apiVersion"].rpartition("/")[0], owner["kind"]) in parents:
-        return ManageNothing(f"{owner['kind']} {owner['name']} looks after its scheduling")
+        return ManageNothing(f"{owner['kind']} {owner['name']} manages its scheduling")
     return ManageBoth()

@@ -1,16 +1,14 @@
-"""What a controller supports: whatever it does not list is denied.
+"""Validates trees of items: what a controller supports, and what must hold between levels.
 
-The building blocks are shared by all controllers and will grow; a policy or mode that is added to
-them stays closed to a controller until that lists it. These functions are for the validation of an
-API that embeds the blocks; `WorkloadBuilder` asks them too, about what defaults and user say
-together.
+Every other rule is the validation of Workloads in the API server, applied to the Workload of the
+tree: a tree that passes here passes there. Each error is reported at the field of the user's object
+(`WorkloadItem.map_to_user_field`). If a rule of this module and a rule of the server report the
+same field, or one reports a part of what the other reports, the one of this module is kept.
 
-What is wrong with a tree of items: found in its templates, told where the user wrote it.
-
-What a controller supports and what holds between levels is judged here; everything else is left to
-the very rules that the API server has for Workloads, so that what passes here passes there. Where
-both find fault with one field, or one speaks of the whole and the other of a part, the word that
-is closer to the user's stands.
+A controller supports only the policies and modes that it lists. The building blocks are shared by
+all controllers and will grow: a new policy stays forbidden until a controller lists it. The
+functions `validate_scheduling_policy` and `validate_disruption_mode` check a single block, for an
+API that embeds it.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from phalanx.builder.workload_item import (
 def validate_scheduling_policy(
     block: Mapping[str, Any] | None, path: str, *allowed: Option
 ) -> list[Cause]:
-    """What a controller that supports these policies does not support of a block.
+    """Return an error for each policy of a block that is not in `allowed`.
 
     >>> from phalanx.builder.config import Basic
     >>> [str(cause) for cause in validate_scheduling_policy({"gang": {}}, "spec.policy", Basic)]
@@ -49,7 +47,7 @@ def validate_scheduling_policy(
 def validate_disruption_mode(
     block: Mapping[str, Any] | None, path: str, *allowed: Option
 ) -> list[Cause]:
-    """What a controller that supports these modes does not support of a block."""
+    """Return an error for each disruption mode of a block that is not in `allowed`."""
     return _forbid_unlisted(
         block, path, allowed, "the disruptionMode `{}` is not supported by this controller"
     )
@@ -58,44 +56,47 @@ def validate_disruption_mode(
 def _forbid_unlisted(
     block: Mapping[str, Any] | None, path: str, allowed: tuple[Option, ...], detail: str
 ) -> list[Cause]:
-    known = [option.member for option in allowed]
-    return [forbidden(path, detail.format(name)) for name in block or () if name not in known]
+    listed = [option.member for option in allowed]
+    return [forbidden(path, detail.format(name)) for name in block or () if name not in listed]
 
 
 POLICY, MODE = "schedulingPolicy", "disruptionMode"
-#: Lists tell of a whole item that has the name of another one.
+#: The reason of an error about two items of a list with the same name.
 _DUPLICATE = duplicate("", "").reason
 
 
 class ItemFinding(NamedTuple):
-    """A cause, relative to the template of a node; to the whole Workload if it is of none."""
+    """A cause at a field of the template of a node, or of the Workload if there is no node."""
 
     node: ItemNode | None
     cause: Cause
 
     @property
     def path(self) -> str:
-        """Where it is in the Workload."""
+        """The path of the field in the Workload."""
         return (
             prefix_causes(self.node.path, [self.cause])[0].field if self.node else self.cause.field
         )
 
     @property
     def identity(self) -> tuple[tuple[str, ...], Cause]:
-        """What it has in common with the same finding in another state of the tree."""
+        """The identity by which the same finding is recognized in another version of the tree."""
         return (self.node.names if self.node else (), self.cause)
 
     def to_cause(self) -> Cause:
-        """The cause, at the field that the user knows."""
-        return self.node.item.at_user_field(self.cause) if self.node else self.cause
+        """Return the cause at the field of the user's object."""
+        return self.node.item.map_to_user_field(self.cause) if self.node else self.cause
 
 
 def validate_tree(tree: ItemNode, workload: Object, allowed: Sequence[Option]) -> list[ItemFinding]:
-    """What is wrong with a tree and the Workload that is made of it."""
-    own = [*_check_supported(tree, allowed), *_check_nodes(tree), *_check_tree(tree)]
-    exact = [finding.path for finding in own]
-    ruled = [_locate_cause(tree, cause) for cause in validate(WORKLOAD, workload, None)]
-    return [*own, *(one for one in ruled if not any(_covers(one.path, path) for path in exact))]
+    """Return the findings about a tree and the Workload that was built from it."""
+    findings = [*_check_supported(tree, allowed), *_check_nodes(tree), *_check_tree(tree)]
+    paths = [finding.path for finding in findings]
+    for cause in validate(WORKLOAD, workload, None):
+        finding = _locate_cause(tree, cause)
+        if not any(_covers(finding.path, path) for path in paths):
+            findings.append(finding)
+    return findings
 
 
 def _covers(path: str, inner: str) -> bool:
@@ -103,7 +104,7 @@ def _covers(path: str, inner: str) -> bool:
 
 
 def _locate_cause(tree: ItemNode, cause: Cause) -> ItemFinding:
-    """Whose template a cause is about."""
+    """Find the node whose template a cause is about."""
     holders = [node for node in tree.walk() if _covers(node.path, cause.field)]
     if not holders:
         return ItemFinding(None, cause)
@@ -114,7 +115,7 @@ def _locate_cause(tree: ItemNode, cause: Cause) -> ItemFinding:
     return ItemFinding(node, Cause(field, cause.reason, cause.message))
 
 
-# -------------------------------------------------------------------------------- one by one
+# ---------------------------------------------------------------------------- single nodes
 
 
 def _check_supported(tree: ItemNode, allowed: Sequence[Option]) -> Iterator[ItemFinding]:
@@ -136,18 +137,17 @@ def _check_nodes(tree: ItemNode) -> Iterator[ItemFinding]:
 
 
 def _check_gang_size(node: ItemNode) -> Iterable[Cause]:
-    """How many a gang needs; zero is a number here, and too small."""
-    place = f"{POLICY}.gang.{count_field(composite=node.item.is_composite)}"
+    field = f"{POLICY}.gang.{count_field(composite=node.item.is_composite)}"
     match node.config.policy:
         case Gang(None):
-            return [required(place, "a gang needs a size, from its user or from a callback")]
+            return [required(field, "a gang needs a size, set by the user or by a callback")]
         case Gang(int() as count):
-            return prefix_causes(place, minimum(1)(count, CREATED))
+            return prefix_causes(field, minimum(1)(count, CREATED))
     return ()
 
 
 def _check_disruption_mode(node: ItemNode) -> Iterable[Cause]:
-    """What is disrupted as one must have been scheduled as one."""
+    """Members that are disrupted together must be scheduled together."""
     if node.config.disruption_mode != All() or node.config.policy != Basic():
         return ()
     detail = "the disruptionMode `all` is not supported with the Basic scheduling policy"
@@ -157,49 +157,50 @@ def _check_disruption_mode(node: ItemNode) -> Iterable[Cause]:
 def _check_resource_claims(node: ItemNode) -> Iterable[Cause]:
     if not node.item.is_composite or not node.config.resource_claims:
         return ()
-    return [forbidden("resourceClaims", "only a group of pods has resource claims")]
+    return [forbidden("resourceClaims", "only a PodGroup can have resource claims")]
 
 
-# ------------------------------------------------------------------------------ between levels
+# -------------------------------------------------------------------------- between levels
 
 
 def _check_tree(tree: ItemNode) -> Iterator[ItemFinding]:
-    for whole in _groups_disrupted_together(tree):
-        yield from _check_disrupted_together(whole)
+    for root in _roots_disrupted_together(tree):
+        yield from _check_disrupted_together(root)
     yield from _check_priorities(tree)
 
 
-def _groups_disrupted_together(node: ItemNode) -> Iterator[ItemNode]:
-    """The highest groups that are disrupted as a whole."""
+def _roots_disrupted_together(node: ItemNode) -> Iterator[ItemNode]:
+    """The topmost nodes with disruption mode All."""
     if node.config.disruption_mode == All():
         yield node
         return
     for child in node.children:
-        yield from _groups_disrupted_together(child)
+        yield from _roots_disrupted_together(child)
 
 
-def _check_disrupted_together(whole: ItemNode) -> Iterator[ItemFinding]:
-    """What a group that is disrupted as a whole cannot hold."""
-    single = f'must be `all`, as that of "{whole.item.name}" above it is'
+def _check_disrupted_together(root: ItemNode) -> Iterator[ItemFinding]:
+    """Below a node with disruption mode All, no node may have the mode Single or policy Basic."""
+    single = f'must be `all` because its ancestor "{root.item.name}" has `all`'
     basic = 'the disruptionMode `all` is not supported above "{}", whose policy is Basic'
-    below = [node for node in whole.walk() if node is not whole]
-    for node in below:
+    for node in root.walk():
+        if node is root:
+            continue
         mode = node.config.disruption_mode
         if mode == Single():
             yield ItemFinding(node, invalid(MODE, Single.member, single))
         elif mode is None and node.config.policy == Basic():
-            yield ItemFinding(whole, invalid(MODE, "", basic.format(node.item.name)))
+            yield ItemFinding(root, invalid(MODE, "", basic.format(node.item.name)))
 
 
 def _check_priorities(tree: ItemNode) -> Iterator[ItemFinding]:
-    """A workload has one priority, that of its first pods; a group of groups need not name it."""
+    """All nodes have the priority of the first PodGroup; a composite node may leave it out."""
     first = next(node for node in tree.walk() if not node.children)
-    wanted = _priority_fields(first)
-    detail = f'must be that of "{first.item.name}": a workload has one priority'
+    expected = _priority_fields(first)
+    detail = f'must equal that of "{first.item.name}": a workload has one priority'
     for node in tree.walk():
         for field, value in _priority_fields(node).items():
-            silent = node.item.is_composite and value in ("", None)
-            if value != wanted[field] and not silent:
+            is_unset = node.item.is_composite and value in ("", None)
+            if value != expected[field] and not is_unset:
                 yield ItemFinding(node, invalid(field, value, detail))
 
 

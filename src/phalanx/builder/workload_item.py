@@ -1,16 +1,13 @@
-"""A workload as its controller sees it: a tree of items, each with a default and a user's wish.
+"""`WorkloadItem`: a workload as a tree of groups; its resolution, and its templates in a Workload.
 
-The controller knows the structure and what is sensible, the user says what is wanted; `resolve`
-brings both together. An item with children is a group of groups, one without is a group of pods.
-Items are values: resolving them changes nothing, and the same tree always gives the same.
+The controller of a workload knows its structure and the defaults; the user asks for exceptions. An
+item with children becomes a CompositePodGroup, an item without children a PodGroup. `resolve_tree`
+merges defaults, user and callbacks of every item into an `ItemNode`, which encodes the template.
+Items are immutable values: the same tree always resolves to the same result.
 
-Configurations as the templates of a Workload hold them, and templates as groups hold them.
-
-A tree of items, resolved: what each group will be, and where its template will stand.
-
-Two things pass between the levels. Below a group that is disrupted as a whole, a gang that says
-nothing of it goes with it. And a group of groups that says nothing of its priority has that of the
-groups below it, as a workload has one priority.
+Two fields are inherited between levels. Below a group with disruption mode All, a gang without a
+mode gets All. A CompositePodGroup without a priority gets the priority that its children share,
+because a workload has one priority.
 """
 
 from __future__ import annotations
@@ -36,17 +33,17 @@ from phalanx.builder.config import (
     Unknown,
 )
 
-#: The last word of a controller: given what defaults and user say together, what shall be.
+#: Changes the configuration that results from the default and the user.
 Callback = Callable[[SchedulingConfig], SchedulingConfig]
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadItem:
-    """One part of a workload: all of a JobSet, a role in it, or a Job that stands alone.
+    """One group of a workload: a whole JobSet, one of its replicated Jobs, or a Job on its own.
 
-    `name` becomes that of its template: a DNS label, its own in the whole tree. `path` is where the
-    user's object speaks of it (`spec.scheduling`); `fields` tells where single fields of a template
-    stand that are elsewhere or have another name (`{"schedulingPolicy": "spec.gang"}`).
+    `name` is the name of its template: a DNS label, unique in the tree. `path` is the path of the
+    scheduling block in the user's object (`spec.scheduling`). `fields` has the paths of template
+    fields that are elsewhere or have another name (`{"schedulingPolicy": "spec.gang"}`).
 
     >>> item = WorkloadItem("workers", user=SchedulingConfig(policy=Gang()),
     ...                     callbacks=[default_min_count(4)])
@@ -64,58 +61,61 @@ class WorkloadItem:
 
     @property
     def is_composite(self) -> bool:
-        """Whether it groups groups."""
+        """Whether the item becomes a CompositePodGroup."""
         return bool(self.children)
 
     def resolve(self) -> SchedulingConfig:
-        """The user's word over the default, the callbacks' over both. Always has a policy."""
-        config = self.default.overridden_by(self.user)
+        """Merge default, user and callbacks, later ones first. The result has a policy."""
+        config = self.default.override_with(self.user)
         if config.policy is None:
             config = replace(config, policy=Basic())
         for callback in self.callbacks:
             config = callback(config)
         return config
 
-    def at_user_field(self, cause: Cause) -> Cause:
-        """A cause about a field of this item's template, told where the user wrote that field."""
-        for known in sorted(self.fields, key=len, reverse=True):
-            rest = cause.field.removeprefix(known)
-            if cause.field == known or (rest != cause.field and rest[0] in ".["):
-                return replace(cause, field=self.fields[known] + rest)
+    def map_to_user_field(self, cause: Cause) -> Cause:
+        """Map a cause at a field of the template to the field of the user's object."""
+        for field_name in sorted(self.fields, key=len, reverse=True):
+            rest = cause.field.removeprefix(field_name)
+            if cause.field == field_name or (rest != cause.field and rest[0] in ".["):
+                return replace(cause, field=self.fields[field_name] + rest)
         return prefix_causes(self.path, [cause])[0]
 
 
 def default_min_count(count: int) -> Callback:
-    """The size of a gang whose user leaves it open; at least one."""
+    """Return the callback that sets the size of a gang without one; at least 1."""
 
-    def fill(config: SchedulingConfig) -> SchedulingConfig:
+    def set_min_count(config: SchedulingConfig) -> SchedulingConfig:
         if config.policy != Gang():
             return config
         return replace(config, policy=Gang(max(count, 1)))
 
-    return fill
+    return set_min_count
 
 
-#: What a template has and a group that is made of it has not.
+#: The fields of a template that its groups do not have.
 _TEMPLATE_ONLY_FIELDS = ("name", POD_GROUP_TEMPLATES, COMPOSITE_POD_GROUP_TEMPLATES)
 
 
 def build_template(name: str, config: SchedulingConfig, *, composite: bool) -> Object:
-    """The template of a group, without those below it."""
-    said = {
+    """Build the template of a group, without the templates of its children."""
+    topology = [{"key": key} for key in config.topology]
+    values = {
         "schedulingPolicy": encode_policy(config.policy, composite=composite),
-        "schedulingConstraints": _encode_constraints(config.topology),
+        "schedulingConstraints": {"topology": topology} if topology else None,
         "resourceClaims": [_encode_claim(claim) for claim in config.resource_claims],
         "disruptionMode": encode_disruption_mode(config.disruption_mode),
         "priorityClassName": config.priority_class_name,
         "priority": config.priority,
         "preemptionPolicy": config.preemption_policy,
     }
-    return {"name": name, **{field: value for field, value in said.items() if _is_set(value)}}
+    # A priority of 0 is set; other empty values are not.
+    set_values = {field: value for field, value in values.items() if value or value == 0}
+    return {"name": name, **set_values}
 
 
 def encode_policy(policy: Policy | None, *, composite: bool) -> Object | None:
-    """A policy as JSON."""
+    """Encode a policy as JSON."""
     match policy:
         case None:
             return None
@@ -127,12 +127,12 @@ def encode_policy(policy: Policy | None, *, composite: bool) -> Object | None:
 
 
 def count_field(*, composite: bool) -> str:
-    """What the size of a gang is called."""
+    """Return the name of the field with the size of a gang."""
     return "minGroupCount" if composite else "minCount"
 
 
 def encode_disruption_mode(mode: DisruptionMode | None) -> Object | None:
-    """A disruption mode as JSON."""
+    """Encode a disruption mode as JSON."""
     match mode:
         case None:
             return None
@@ -141,25 +141,17 @@ def encode_disruption_mode(mode: DisruptionMode | None) -> Object | None:
     return {mode.member: {}}
 
 
-def _encode_constraints(topology: Sequence[str]) -> Object | None:
-    return {"topology": [{"key": key} for key in topology]} if topology else None
-
-
 def _encode_claim(claim: ResourceClaim) -> Object:
-    said = {
+    values = {
         "name": claim.name,
         "resourceClaimName": claim.resource_claim_name,
         "resourceClaimTemplateName": claim.resource_claim_template_name,
     }
-    return {field: value for field, value in said.items() if value is not None}
-
-
-def _is_set(value: Any) -> bool:
-    return value == 0 or bool(value)
+    return {field: value for field, value in values.items() if value is not None}
 
 
 def copy_group_fields(template: Object) -> Object:
-    """All that a group takes over from its template."""
+    """Copy the fields that a group takes over from its template."""
     return {
         field: deepcopy(value)
         for field, value in template.items()
@@ -169,7 +161,10 @@ def copy_group_fields(template: Object) -> Object:
 
 @dataclass(frozen=True, slots=True)
 class ItemNode:
-    """An item with its configuration, the path of its template, and the names from the root on."""
+    """An item with its resolved configuration.
+
+    `path` is the path of its template in the Workload, `names` are the names from the root down.
+    """
 
     item: WorkloadItem
     config: SchedulingConfig
@@ -178,22 +173,22 @@ class ItemNode:
     children: tuple[ItemNode, ...]
 
     def walk(self) -> Iterator[ItemNode]:
-        """This one, then all that are below it."""
+        """Yield this node, then all nodes below it."""
         yield self
         for child in self.children:
             yield from child.walk()
 
     def to_template(self) -> Object:
-        """What it is in a Workload."""
-        own = build_template(self.item.name, self.config, composite=self.item.is_composite)
-        for kind, composite in (
+        """Build its template, with the templates of its children."""
+        template = build_template(self.item.name, self.config, composite=self.item.is_composite)
+        for list_field, composite in (
             (POD_GROUP_TEMPLATES, False),
             (COMPOSITE_POD_GROUP_TEMPLATES, True),
         ):
             below = [c.to_template() for c in self.children if c.item.is_composite is composite]
             if below:
-                own[kind] = below
-        return own
+                template[list_field] = below
+        return template
 
 
 def resolve_tree(root: WorkloadItem) -> ItemNode:
@@ -209,8 +204,8 @@ def _resolve_node(
         config = replace(config, disruption_mode=All())
     disrupted_together = disrupted_together or config.disruption_mode == All()
     children = tuple(
-        _resolve_node(child, f"{path}.{place}", names, disrupted_together=disrupted_together)
-        for child, place in zip(item.children, _list_paths(item.children), strict=True)
+        _resolve_node(child, f"{path}.{child_path}", names, disrupted_together=disrupted_together)
+        for child, child_path in zip(item.children, _list_paths(item.children), strict=True)
     )
     return ItemNode(item, _inherit_priority(children, config), path, names, children)
 
@@ -220,11 +215,12 @@ def _list_field(item: WorkloadItem) -> str:
 
 
 def _list_paths(items: Sequence[WorkloadItem]) -> Iterator[str]:
-    """Which place each child has in the list of its sort."""
-    filled = {POD_GROUP_TEMPLATES: 0, COMPOSITE_POD_GROUP_TEMPLATES: 0}
+    """The paths of the templates of siblings: a list for each kind of template."""
+    lengths = {POD_GROUP_TEMPLATES: 0, COMPOSITE_POD_GROUP_TEMPLATES: 0}
     for item in items:
-        yield f"{_list_field(item)}[{filled[_list_field(item)]}]"
-        filled[_list_field(item)] += 1
+        list_field = _list_field(item)
+        yield f"{list_field}[{lengths[list_field]}]"
+        lengths[list_field] += 1
 
 
 def _inherit_priority(children: Sequence[ItemNode], config: SchedulingConfig) -> SchedulingConfig:
@@ -242,5 +238,5 @@ def _inherit_priority(children: Sequence[ItemNode], config: SchedulingConfig) ->
 
 
 def _common_value(values: Sequence[Any]) -> Any:
-    """The value, if it is the same everywhere."""
+    """The value that all have; None if they differ."""
     return values[0] if all(value == values[0] for value in values) else None
